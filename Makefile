@@ -1,0 +1,160 @@
+# gpupool: `make` alone lists the targets.
+#
+# The header needs no building. What is built here proves it, shows it and measures it, on a GPU
+# where there is one with a CUDA toolkit, else on tests/fakecuda, a GPU simulated on the CPU.
+# CUDA_HOME= (empty) leaves a toolkit out; ON=sim leaves a GPU out.
+
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+CFLAGS ?= -O2 -g
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+BUILD := build
+Q := $(if $(V),,@)# V=1 shows the commands
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
+
+# ---- where CUDA comes from -----------------------------------------------------------------------
+
+NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+ifeq ($(origin CUDA_HOME),undefined)
+CUDA_HOME := $(if $(NVCC),$(patsubst %/bin/,%,$(dir $(realpath $(NVCC)))),/usr/local/cuda)
+endif
+TOOLKIT := $(patsubst %/include/cuda_runtime_api.h,%,\
+             $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)))
+GPU := $(or $(wildcard /dev/nvidia[0-9]*),$(shell nvidia-smi -L 2>/dev/null | sed -n '1s/:.*//p'))
+ON := $(if $(TOOLKIT),$(if $(GPU),gpu,sim),sim)
+
+SIM_CUDA := $(if $(TOOLKIT),-isystem $(TOOLKIT)/include,-Itests/fakecuda/include)
+GPU_CUDA := -isystem $(TOOLKIT)/include -DGPUPOOL_TEST_GPU=1
+GPU_LIBS := -L$(TOOLKIT)/lib64 -Wl,-rpath,$(TOOLKIT)/lib64 -lcudart
+FAKE := $(BUILD)/fakecuda/none.a
+
+ifeq ($(ON),gpu)
+CUDA := $(GPU_CUDA)
+LINK := $(if $(NVCC),$(NVCC) -Xcompiler -pthread,$(CC) -pthread)
+LIBS := $(if $(NVCC),,$(GPU_LIBS)) -lm
+else
+CUDA := $(SIM_CUDA)
+LINK := $(CC) -pthread
+LIBS := $(FAKE) -lm
+endif
+
+COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
+TEST_COMPILE := $(COMPILE) -O1 -g
+
+# ---- targets -------------------------------------------------------------------------------------
+
+.PHONY: help demo test test-programs gpu-test examples bench-memory all clean FORCE
+
+help: ## lists the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
+	| while IFS='|' read -r target words; do printf '%-20s %s\n' "$$target" "$$words"; done
+	@echo
+	@echo "here: $(if $(TOOLKIT),CUDA toolkit in $(TOOLKIT),no CUDA toolkit),"\
+	      "$(if $(filter gpu,$(ON)),a GPU,no GPU: runs are simulated)"
+
+demo: $(BUILD)/demo ## replays a recorded GPT-2 training run, draws build/demo.svg
+	@$(BUILD)/demo
+
+test: ## every test, on the simulated GPU; needs gcc and make only
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
+	  test-programs
+	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
+	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) tests/replay_test.sh
+
+gpu-test: ## the same tests against the real CUDA runtime and GPU
+	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
+	@tests/run.sh 1 $(GPU_TESTS)
+
+EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
+examples: $(EXAMPLES) ## builds and runs what is in examples/
+	@for e in $^; do echo "-- $$e"; $$e || exit 1; done
+
+bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed on real traces
+	@tests/bench/memory.sh $(BUILD)
+
+all: test-programs $(EXAMPLES) $(BUILD)/fixed_range ## builds everything, runs nothing
+
+clean: ## removes build/
+	rm -rf $(BUILD)
+
+# ---- the demo and the measuring tools ------------------------------------------------------------
+
+OBJECTS := $(BUILD)/$(ON)
+REPLAY := trace trace_build lines idmap machine library replay_plan replay_pass replay_run \
+          replay_limit
+REPLAY_OBJECTS := $(REPLAY:%=$(OBJECTS)/%.o)
+
+$(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(REPLAY_OBJECTS)
+$(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
+$(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+$(OBJECTS)/replay $(OBJECTS)/demo $(OBJECTS)/fixed_range: $(filter %.a,$(LIBS))
+	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
+
+$(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -c -o $@ $<
+
+# The plain names stand for the build in use; FORCE, because that may change without any source.
+$(BUILD)/replay $(BUILD)/demo $(BUILD)/fixed_range: $(BUILD)/%: $(OBJECTS)/% FORCE
+	@cmp -s $< $@ || cp $< $@
+
+$(BUILD)/examples/%: examples/%.c $(BUILD)/flags $(filter %.a,$(LIBS))
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -I. -c -o $@.o $<
+	$(Q)$(LINK) -o $@ $@.o $(LIBS)
+
+# Changes when the compiler or its flags do, and then everything is built again.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(COMPILE) $(CFLAGS) $(CUDA) $(LINK)' | cmp -s - $@ || \
+	  echo '$(COMPILE) $(CFLAGS) $(CUDA) $(LINK)' > $@
+
+# ---- test programs -------------------------------------------------------------------------------
+
+# tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source.
+TESTS :=
+TEST_SOURCES := $(wildcard tests/test_*.c) $(wildcard tests/fakecuda/self_test.c)
+ifneq ($(filter test test-programs all $(BUILD)/test/%,$(MAKECMDGOALS)),)
+include $(BUILD)/tests.mk
+endif
+$(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)
+	@mkdir -p $(@D)
+	@tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
+
+test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo
+
+$(TESTS): $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(TEST_COMPILE) $(SIM_CUDA) $(FLAGS) -MF $@.d -o $@ $(filter %.c,$^) $(filter %.a,$^) -lm
+
+FAKE_SOURCES := $(wildcard tests/fakecuda/fk_*.c)
+$(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakecuda/include/*.h) \
+                       $(BUILD)/flags
+	@mkdir -p $(BUILD)/fakecuda/$*
+	@echo "  $@"
+	$(Q)for f in $(FAKE_SOURCES); do \
+	  $(CC) -std=c11 $(WARNINGS) -O2 -g -pthread $(SIM_CUDA) $(if $(filter none,$*),,-fsanitize=$*) \
+	    -c -o $(BUILD)/fakecuda/$*/$$(basename $$f .c).o $$f || exit 1; done
+	@rm -f $@
+	@ar rcs $@ $(patsubst tests/fakecuda/%.c,$(BUILD)/fakecuda/$*/%.o,$(FAKE_SOURCES))
+
+GPU_TESTS := $(patsubst tests/%.c,$(BUILD)/gpu-test/%,$(wildcard tests/test_*.c))
+$(GPU_TESTS): $(BUILD)/gpu-test/%: tests/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(TEST_COMPILE) $(GPU_CUDA) -MF $@.d -o $@ $< $(GPU_LIBS) -lm
+
+-include $(wildcard $(OBJECTS)/*.d $(OBJECTS)/*/*.d $(BUILD)/*/*.d)

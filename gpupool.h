@@ -1,0 +1,3673 @@
+/* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.1
+
+Do this:
+    #define GPUPOOL_IMPLEMENTATION
+before you include this file in *one* C, C++ or .cu file; include it plainly everywhere else.
+Only the CUDA runtime is linked (-lcudart; nvcc does that by itself).
+*/
+#ifndef GPUPOOL_H
+#define GPUPOOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cuda_runtime_api.h>
+
+/* == OPTIONS ================================================================================== */
+
+#ifndef GPUPOOL_STATIC
+#define GPUPOOL_STATIC 0
+#endif
+#ifndef GPUPOOL_UNIT_BYTES
+#define GPUPOOL_UNIT_BYTES 512
+#endif
+#ifndef GPUPOOL_LIMIT
+#define GPUPOOL_LIMIT ""
+#endif
+#ifndef GPUPOOL_CHUNK_BYTES
+#define GPUPOOL_CHUNK_BYTES 0
+#endif
+#ifndef GPUPOOL_MAPPED
+#define GPUPOOL_MAPPED 1
+#endif
+#ifndef GPUPOOL_CHECK
+#define GPUPOOL_CHECK 1
+#endif
+#ifndef GPUPOOL_SINGLE_THREAD
+#define GPUPOOL_SINGLE_THREAD 0
+#endif
+
+/* == LINKAGE ================================================================================== */
+
+#ifndef GPUPOOL_API
+#if GPUPOOL_STATIC && (defined(__GNUC__) || defined(__clang__))
+#define GPUPOOL_API static __attribute__((unused))
+#elif GPUPOOL_STATIC
+#define GPUPOOL_API static
+#elif defined(__cplusplus)
+#define GPUPOOL_API extern "C"
+#else
+#define GPUPOOL_API extern
+#endif
+#endif
+
+/* == WORDS ==================================================================================== */
+
+#define GPUPOOL_VERSION 100          /* 10000 x major + 100 x minor + patch */
+#define GPUPOOL_DEVICE_CURRENT (-1)  /* the device that is current when the arena is made */
+#define GPUPOOL_ORDERS 36            /* order k: sizes of 2^k to 2^(k+1) - 1 units */
+
+typedef enum gpupool_result {
+    GPUPOOL_OK = 0,
+    GPUPOOL_E_ARGUMENT,      /* fix the call; gpupool_last_error() names the argument and the rule */
+    GPUPOOL_E_OUT_OF_MEMORY, /* gpupool_last_verdict() says why and what would help */
+    GPUPOOL_E_NOT_OURS,      /* the pointer is in no chunk of this arena */
+    GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
+    GPUPOOL_E_DOUBLE_FREE,   /* the block there is already free */
+    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are still out */
+    GPUPOOL_E_CAPTURING,     /* would need a call that a capturing stream forbids */
+    GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
+    GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
+    GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
+    GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
+    GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has the call and its name */
+} gpupool_result;
+
+typedef enum gpupool_source {    /* where an arena's chunks come from */
+    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, else DEVICE */
+    GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand */
+    GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
+    GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
+    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned host memory */
+    GPUPOOL_SOURCE_CUSTOM,       /* your two functions: ncclMemAlloc, a test double, ... */
+    GPUPOOL_SOURCE_BYPASS        /* no pool: every block its own cudaMalloc, to bisect a bug */
+} gpupool_source;
+
+typedef enum gpupool_cause {     /* why memory ran out */
+    GPUPOOL_CAUSE_NONE = 0,
+    GPUPOOL_CAUSE_LIMIT,         /* the arena's limit: raise it, or free */
+    GPUPOOL_CAUSE_TOO_LARGE,     /* larger than the whole device */
+    GPUPOOL_CAUSE_DEVICE_FULL,   /* the device is full, mostly of this arena's memory */
+    GPUPOOL_CAUSE_OTHERS,        /* the device is full, and others hold what is missing */
+    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free, but in no single run */
+    GPUPOOL_CAUSE_PENDING,       /* would fit once work in flight has finished */
+    GPUPOOL_CAUSE_CAPTURING      /* would need growth that a capturing stream forbids */
+} gpupool_cause;
+
+typedef struct gpupool_arena gpupool_arena;
+
+typedef struct gpupool_verdict {     /* of a request that could not be met; all figures in bytes */
+    gpupool_cause cause;
+    uint64_t asked_bytes;
+    uint64_t limit_bytes;            /* 0: none */
+    uint64_t granted_bytes;          /* held by live blocks */
+    uint64_t reserved_bytes;         /* held by the arena from the driver */
+    uint64_t largest_free_bytes;     /* longest free run that this stream could have had */
+    uint64_t pending_bytes;          /* freed, but behind a fence for this stream */
+    uint64_t device_free_bytes;      /* what the driver says is free on the device */
+    uint64_t device_total_bytes;
+    uint64_t others_bytes;           /* device memory in use that this arena does not hold */
+    uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
+    char sentence[320];              /* the same for people, with what would make it succeed */
+} gpupool_verdict;
+
+typedef struct gpupool_arena_config { /* all zero is valid: each zero means the default */
+    int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
+    gpupool_source source;
+    size_t limit_bytes;              /* hard limit on reserved bytes; 0: GPUPOOL_LIMIT decides */
+    const char *limit_text;          /* "12GiB", "80%", "-2GiB"; wins over limit_bytes */
+    size_t reserve_bytes;            /* reserve this much now, and keep it when trimming */
+    size_t chunk_bytes;              /* least growth step of the chunked sources */
+    void *(*chunk_alloc)(size_t bytes, int device, void *user);  /* SOURCE_CUSTOM: both */
+    void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
+    int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try again */
+    void *user;
+    const char *name;                /* appears in reports and pictures; copied */
+} gpupool_arena_config;
+
+typedef struct gpupool_counter { uint64_t now, peak, total; } gpupool_counter; /* total: all increases */
+
+typedef struct gpupool_stats {
+    size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
+    gpupool_counter requested;       /* bytes asked for by live blocks */
+    gpupool_counter granted;         /* the same, rounded to units */
+    gpupool_counter reserved;        /* bytes held from the driver */
+    gpupool_counter pending;         /* freed on some stream, not known to be finished there */
+    gpupool_counter blocks;          /* live blocks */
+    uint64_t allocs, frees, failures;
+    uint64_t lane_hits;              /* served from memory freed on the same stream */
+    uint64_t splits, merges;
+    uint64_t chunks_gained, chunks_lost; /* pieces got from and given back to the driver */
+    uint64_t remaps;                 /* pieces moved to other addresses instead of growing */
+    uint64_t fence_waits;            /* streams made to wait for another, on the device */
+    uint64_t host_syncs;             /* times the host had to wait */
+    uint64_t limit_bytes;            /* 0: none */
+    uint64_t largest_free_bytes;     /* longest run of free reserved memory */
+    uint64_t host_bytes;             /* host memory used for the arena's own records */
+    uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
+} gpupool_stats;
+
+/* == API ====================================================================================== */
+
+/* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
+   device, capture mode and CUDA last error are left as they were; a call that fails changes nothing.
+   A stream argument of 0 is the legacy default stream. */
+
+GPUPOOL_API const char *gpupool_result_name(gpupool_result);
+GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's last call that can fail */
+GPUPOOL_API const char *gpupool_last_error(void);      /* one sentence on this thread's last failure */
+GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
+
+/* ---- arena: the device memory of one device ---- */
+
+GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
+                                                const gpupool_arena_config *config /* or NULL */);
+GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
+GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
+
+GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
+GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
+                                        cudaStream_t);
+GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_record_use(gpupool_arena *, const void *block, cudaStream_t);
+GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
+GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
+                                        size_t *released_bytes /* or NULL */);
+GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
+
+/* ---- limits ---- */
+
+GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
+GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double fraction);
+GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
+GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *);
+GPUPOOL_API size_t gpupool_available(gpupool_arena *);
+GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes, gpupool_verdict *why /* or NULL */);
+GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
+
+/* ---- statistics ---- */
+
+GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
+GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
+GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
+GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
+GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *);
+
+#endif /* GPUPOOL_H */
+
+/* ============================================================================================= *
+ *  Everything below is how it works. Rooms from the ground up: each uses only rooms above it.
+ * ============================================================================================= */
+#if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
+#define GPUPOOL_IMPLEMENTED
+
+#include <cuda.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
+#error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
+#endif
+#if defined(GPUPOOL_MALLOC) != defined(GPUPOOL_FREE)
+#error "define both GPUPOOL_MALLOC and GPUPOOL_FREE, or neither"
+#endif
+#ifndef GPUPOOL_MALLOC
+#define GPUPOOL_MALLOC(bytes) malloc(bytes)
+#define GPUPOOL_FREE(memory) free(memory)
+#endif
+#ifndef GPUPOOL_ASSERT
+#include <assert.h>
+#define GPUPOOL_ASSERT(truth) assert(truth)
+#endif
+#if GPUPOOL_CHECK >= 1
+#define GPI_ASSERT(truth) GPUPOOL_ASSERT(truth)
+#else
+#define GPI_ASSERT(truth) ((void)0)
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#define GPI_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#define GPI_THREAD_LOCAL __thread
+#else
+#define GPI_PRINTF(text, first)
+#define GPI_THREAD_LOCAL __declspec(thread)
+#endif
+
+/* == GROUND ===================================================================================
+   Arithmetic that cannot surprise. uses: nothing */
+
+static uint64_t gpi_ground_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t gpi_ground_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static int gpi_ground_is_power(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
+static uint64_t gpi_ground_down(uint64_t n, uint64_t power) { return n & ~(power - 1); }
+
+/* Callers keep n at least one power below 2^64, so the sum cannot wrap. */
+static uint64_t gpi_ground_up(uint64_t n, uint64_t power) { return (n + power - 1) & ~(power - 1); }
+
+static unsigned gpi_ground_low_bit(uint64_t n) { /* n != 0 */
+#if defined(__GNUC__) || defined(__clang__)
+    return (unsigned)__builtin_ctzll(n);
+#else
+    unsigned at = 0;
+    while (!(n >> at & 1)) at++;
+    return at;
+#endif
+}
+
+static unsigned gpi_ground_high_bit(uint64_t n) { /* n != 0: floor(log2 n) */
+#if defined(__GNUC__) || defined(__clang__)
+    return 63u - (unsigned)__builtin_clzll(n);
+#else
+    unsigned at = 0;
+    while (n >>= 1) at++;
+    return at;
+#endif
+}
+
+/* == HOST =====================================================================================
+   The operating system: lock, thread, fork, environment, memory, and this thread's last failure.
+   The only room with an #ifdef for the system. uses: GROUND */
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#else
+#include <pthread.h>
+#include <sched.h>
+#include <sys/select.h>
+#endif
+
+typedef struct gpi_lock { int held; } gpi_lock; /* zero is open */
+
+#define GPI_DEVICES_MAX 64
+
+static struct gpi_process { /* the only state that is not an arena's */
+    gpi_lock lock;
+    int watching_forks;
+    int forks;              /* how often this process image is a fork's child */
+    uint64_t threads;       /* numbers given out to threads so far */
+    gpupool_arena *default_arenas[GPI_DEVICES_MAX];
+} gpi_process;
+
+static GPI_THREAD_LOCAL struct gpi_thread {
+    uint64_t number;        /* 0: none yet; never used twice, unlike the system's thread ids */
+    gpupool_result result;
+    gpupool_verdict verdict;
+    char text[400];
+} gpi_thread;
+
+static void gpi_host_relax(unsigned round) {
+#if defined(_WIN32)
+    if (round < 64) YieldProcessor();
+    else Sleep(round < 128 ? 0 : 1);
+#else
+    if (round < 64) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#endif
+    } else if (round < 128) {
+        sched_yield();
+    } else {
+        struct timeval nap; /* select: declared under -std=c99 too, unlike nanosleep */
+        nap.tv_sec = 0;
+        nap.tv_usec = 20;
+        select(0, NULL, NULL, NULL, &nap);
+    }
+#endif
+}
+
+/* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
+static void gpi_host_lock(gpi_lock *lock) {
+#if GPUPOOL_SINGLE_THREAD
+    GPI_ASSERT(!lock->held);
+    lock->held = 1;
+#elif defined(_WIN32)
+    unsigned round = 0;
+    while (InterlockedExchange((volatile LONG *)&lock->held, 1)) gpi_host_relax(round++);
+#else
+    unsigned round = 0;
+    while (__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE)) {
+        do gpi_host_relax(round++);
+        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
+    }
+#endif
+}
+
+static void gpi_host_unlock(gpi_lock *lock) {
+#if GPUPOOL_SINGLE_THREAD
+    lock->held = 0;
+#elif defined(_WIN32)
+    InterlockedExchange((volatile LONG *)&lock->held, 0);
+#else
+    __atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE);
+#endif
+}
+
+static void gpi_host_after_fork(void) {
+    gpi_process.forks++;
+    gpi_process.lock.held = 0;  /* its holder, if any, does not exist in the child */
+}
+
+static void gpi_host_watch_forks(void) {
+    gpi_host_lock(&gpi_process.lock);
+#if !defined(_WIN32)
+    if (!gpi_process.watching_forks) pthread_atfork(NULL, NULL, gpi_host_after_fork);
+#else
+    (void)gpi_host_after_fork;
+#endif
+    gpi_process.watching_forks = 1;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+static uint64_t gpi_host_thread_number(void) {
+    if (gpi_thread.number == 0) {
+        gpi_host_lock(&gpi_process.lock);
+        gpi_thread.number = ++gpi_process.threads;
+        gpi_host_unlock(&gpi_process.lock);
+    }
+    return gpi_thread.number;
+}
+
+static void *gpi_host_zeroed(size_t bytes) {
+    void *memory = GPUPOOL_MALLOC(bytes);
+    if (memory) memset(memory, 0, bytes);
+    return memory;
+}
+
+static gpupool_result gpi_host_ok(void) { return gpi_thread.result = GPUPOOL_OK; }
+
+GPI_PRINTF(2, 3)
+static gpupool_result gpi_host_fail(gpupool_result result, const char *format, ...) {
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(gpi_thread.text, sizeof gpi_thread.text, format, rest);
+    va_end(rest);
+    return gpi_thread.result = result;
+}
+
+static gpupool_result gpi_host_no_memory(void) {
+    return gpi_host_fail(GPUPOOL_E_HOST_MEMORY,
+                         "the host has no memory for the arena's records; nothing was changed");
+}
+
+/* == DRIVER ===================================================================================
+   The only room that names CUDA. Every call is checked; a failure is told with the call's name.
+   uses: HOST
+   D1  between enter and leave the arena's device is current and capture mode is relaxed, so that
+       no call made here can spoil a capture of this or another thread
+   D2  after leave the caller's device, capture mode and last error are as they were */
+
+#if GPUPOOL_MAPPED
+typedef CUmemGenericAllocationHandle gpi_handle;
+#else
+typedef unsigned long long gpi_handle;
+#endif
+
+typedef struct gpi_driver {
+    int device;
+    int mapped;              /* the cuMem* entry points below are there, and the device has them */
+    uint64_t granule_bytes;  /* driver's page for mapping; what chunked sources round to */
+    uint64_t total_bytes;    /* of the device */
+    CUresult(CUDAAPI *reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+    CUresult(CUDAAPI *unreserve)(CUdeviceptr, size_t);
+    CUresult(CUDAAPI *create)(gpi_handle *, size_t, const CUmemAllocationProp *,
+                              unsigned long long);
+    CUresult(CUDAAPI *release)(gpi_handle);
+    CUresult(CUDAAPI *map)(CUdeviceptr, size_t, size_t, gpi_handle, unsigned long long);
+    CUresult(CUDAAPI *unmap)(CUdeviceptr, size_t);
+    CUresult(CUDAAPI *access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+    CUresult(CUDAAPI *granularity)(size_t *, const CUmemAllocationProp *,
+                                   CUmemAllocationGranularity_flags);
+    CUresult(CUDAAPI *attribute)(int *, CUdevice_attribute, CUdevice);
+    CUresult(CUDAAPI *error_name)(CUresult, const char **);
+    CUresult(CUDAAPI *current_context)(CUcontext *);
+    CUresult(CUDAAPI *record_all)(CUcontext, CUevent); /* CUDA 12.5; NULL before */
+} gpi_driver;
+
+typedef struct gpi_visit { /* what enter found and leave puts back */
+    int device;
+    int device_known;
+    int mode_known;
+    int had_error;
+    enum cudaStreamCaptureMode mode;
+} gpi_visit;
+
+/* Out of memory is not told as a failure of CUDA: the ladder goes on, and the verdict explains. */
+static gpupool_result gpi_driver_told(const char *call, cudaError_t error) {
+    if (error == cudaSuccess) return GPUPOOL_OK;
+    if (error == cudaErrorMemoryAllocation)
+        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s: the device has no memory left", call);
+    return gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s (%s)", call, cudaGetErrorName(error),
+                         cudaGetErrorString(error));
+}
+
+static gpupool_result gpi_driver_told_cu(const gpi_driver *driver, const char *call, CUresult error) {
+    const char *name = NULL;
+    if (error == CUDA_SUCCESS) return GPUPOOL_OK;
+    if (error == CUDA_ERROR_OUT_OF_MEMORY)
+        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s: the device has no memory left", call);
+    if (driver->error_name) driver->error_name(error, &name);
+    return gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s", call, name ? name : "unknown error");
+}
+
+static void gpi_driver_leave(const gpi_visit *visit) {
+    enum cudaStreamCaptureMode mode = visit->mode;
+    if (visit->mode_known) cudaThreadExchangeStreamCaptureMode(&mode);
+    if (visit->device_known) cudaSetDevice(visit->device);
+    if (!visit->had_error) cudaGetLastError();
+}
+
+static gpupool_result gpi_driver_enter(int device, gpi_visit *visit) {
+    gpupool_result result;
+    memset(visit, 0, sizeof *visit);
+    visit->had_error = cudaPeekAtLastError() != cudaSuccess;
+    visit->mode = cudaStreamCaptureModeRelaxed;
+    result = gpi_driver_told("cudaThreadExchangeStreamCaptureMode",
+                             cudaThreadExchangeStreamCaptureMode(&visit->mode));
+    visit->mode_known = result == GPUPOOL_OK;
+    if (result == GPUPOOL_OK) result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&visit->device));
+    if (result == GPUPOOL_OK && visit->device != device) {
+        result = gpi_driver_told("cudaSetDevice", cudaSetDevice(device));
+        visit->device_known = result == GPUPOOL_OK;
+    }
+    if (result != GPUPOOL_OK) gpi_driver_leave(visit);
+    return result;
+}
+
+/* Symbols by name, so that nothing but the runtime is linked. NULL where the driver is older. */
+typedef void (*gpi_symbol)(void);
+static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
+    gpi_symbol symbol = NULL;
+    void *found = NULL;
+    cudaError_t error;
+#if CUDART_VERSION >= 12050
+    enum cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+    error = cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &status);
+    if (status != cudaDriverEntryPointSuccess) found = NULL;
+#elif CUDART_VERSION >= 12000
+    enum cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+    (void)version;
+    error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
+#else
+    (void)version;
+    error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
+#endif
+    if (error == cudaSuccess && found) memcpy(&symbol, &found, sizeof symbol);
+    return symbol;
+}
+
+#define GPI_SYMBOL(field, name, version)                             \
+    do {                                                             \
+        gpi_symbol symbol = gpi_driver_symbol(name, version);        \
+        memcpy(&driver->field, &symbol, sizeof symbol);              \
+    } while (0)
+
+static CUmemAllocationProp gpi_driver_kind(const gpi_driver *driver) {
+    CUmemAllocationProp kind;
+    memset(&kind, 0, sizeof kind);
+    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    kind.location.id = driver->device;
+    return kind;
+}
+
+static void gpi_driver_find_mapping(gpi_driver *driver) {
+    CUmemAllocationProp kind = gpi_driver_kind(driver);
+    size_t granule = 0;
+    int has = 0;
+    GPI_SYMBOL(reserve, "cuMemAddressReserve", 10020);
+    GPI_SYMBOL(unreserve, "cuMemAddressFree", 10020);
+    GPI_SYMBOL(create, "cuMemCreate", 10020);
+    GPI_SYMBOL(release, "cuMemRelease", 10020);
+    GPI_SYMBOL(map, "cuMemMap", 10020);
+    GPI_SYMBOL(unmap, "cuMemUnmap", 10020);
+    GPI_SYMBOL(access, "cuMemSetAccess", 10020);
+    GPI_SYMBOL(granularity, "cuMemGetAllocationGranularity", 10020);
+    GPI_SYMBOL(attribute, "cuDeviceGetAttribute", 10020);
+    GPI_SYMBOL(error_name, "cuGetErrorName", 10020);
+    GPI_SYMBOL(current_context, "cuCtxGetCurrent", 10020);
+    GPI_SYMBOL(record_all, "cuCtxRecordEvent", 12050);
+    if (!GPUPOOL_MAPPED || !driver->reserve || !driver->unreserve || !driver->create ||
+        !driver->release || !driver->map || !driver->unmap || !driver->access ||
+        !driver->granularity || !driver->attribute)
+        return;
+    if (driver->attribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                          driver->device) != CUDA_SUCCESS || !has)
+        return;
+    if (driver->granularity(&granule, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS)
+        return;
+    if (!gpi_ground_is_power(granule) || granule < GPUPOOL_UNIT_BYTES) return;
+    driver->granule_bytes = granule;
+    driver->mapped = 1;
+}
+
+static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
+    size_t free_bytes = 0, total_bytes = 0;
+    gpupool_result result;
+    driver->device = device;
+    driver->granule_bytes = 2u << 20;
+    result = gpi_driver_told("cudaFree", cudaFree(NULL)); /* makes the primary context */
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
+    driver->total_bytes = total_bytes;
+    if (result == GPUPOOL_OK) gpi_driver_find_mapping(driver);
+    return result;
+}
+
+/* A piece of physical memory at [address, address + bytes): all of it, or nothing. */
+static gpupool_result gpi_driver_create(const gpi_driver *driver, uint64_t bytes, gpi_handle *handle) {
+    CUmemAllocationProp kind = gpi_driver_kind(driver);
+    return gpi_driver_told_cu(driver, "cuMemCreate", driver->create(handle, bytes, &kind, 0));
+}
+
+static gpupool_result gpi_driver_map(const gpi_driver *driver, uint64_t address, uint64_t bytes,
+                                     gpi_handle handle) {
+    return gpi_driver_told_cu(driver, "cuMemMap", driver->map(address, bytes, 0, handle, 0));
+}
+
+static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address, uint64_t bytes) {
+    CUmemAccessDesc access;
+    memset(&access, 0, sizeof access);
+    access.location = gpi_driver_kind(driver).location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return gpi_driver_told_cu(driver, "cuMemSetAccess", driver->access(address, bytes, &access, 1));
+}
+
+static gpupool_result gpi_driver_unmap(const gpi_driver *driver, uint64_t address, uint64_t bytes) {
+    return gpi_driver_told_cu(driver, "cuMemUnmap", driver->unmap(address, bytes));
+}
+
+static gpupool_result gpi_driver_release(const gpi_driver *driver, gpi_handle handle) {
+    return gpi_driver_told_cu(driver, "cuMemRelease", driver->release(handle));
+}
+
+/* Capture status, asked without touching the legacy stream: while any blocking stream captures,
+   even asking about the legacy stream loses that capture. It cannot capture itself. */
+static int gpi_driver_is_capturing(cudaStream_t stream) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+#if !defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+    if (stream == NULL) return 0;
+#endif
+    if (stream == cudaStreamLegacy) return 0;
+    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) return 0;
+    return status != cudaStreamCaptureStatusNone;
+}
+
+/* == LEDGER ===================================================================================
+   The arena's numbers, and the limit they are held to. Nobody else adds to a number. uses: GROUND
+   L1  requested <= granted <= reserved, and reserved <= limit unless the limit was lowered since
+   L2  each counter: now <= peak and now <= total */
+
+typedef struct gpi_ledger {
+    gpupool_counter requested, granted, reserved, pending, blocks;
+    uint64_t limit_bytes; /* UINT64_MAX: none */
+} gpi_ledger;
+
+static int gpi_ledger_check(const gpi_ledger *ledger) {
+    const gpupool_counter *counters = &ledger->requested;
+    int i;
+    if (ledger->requested.now > ledger->granted.now) return 1;
+    if (ledger->granted.now > ledger->reserved.now) return 1;
+    for (i = 0; i < 5; i++)
+        if (counters[i].now > counters[i].peak || counters[i].now > counters[i].total) return 2;
+    return 0;
+}
+
+static uint64_t gpi_ledger_room(const gpi_ledger *ledger) {
+    if (ledger->reserved.now >= ledger->limit_bytes) return 0;
+    return ledger->limit_bytes - ledger->reserved.now;
+}
+
+static void gpi_ledger_add(gpupool_counter *counter, uint64_t amount) {
+    counter->now += amount;
+    counter->total += amount;
+    if (counter->now > counter->peak) counter->peak = counter->now;
+}
+
+static void gpi_ledger_sub(gpupool_counter *counter, uint64_t amount) {
+    GPI_ASSERT(counter->now >= amount);
+    counter->now -= amount;
+}
+
+static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
+    if (now > counter->now) gpi_ledger_add(counter, now - counter->now);
+    else counter->now = now;
+}
+
+/* == TREE =====================================================================================
+   Which units are free, and for whom. Integers only: a unit's number is its address divided by
+   GPUPOOL_UNIT_BYTES, and nothing here touches the memory that it stands for. uses: GROUND
+
+   A buddy system with two rules of the classical one lifted. A run of units may start anywhere and
+   have any length, so no request is rounded up to a power of two; and a run's buddies are simply
+   the runs on its two sides: whenever one of them is free for the same users, the two are one.
+   What stays is what made buddies quick: free runs are filed by order. The root says which orders
+   have runs; an order says which of its eight steps (of an eighth of its size) have runs; a step
+   has the list of them. The smallest step in which every run is large enough is two bit scans away.
+
+       lane -> order 12 (4096..8191 units) -> step 3 (5632..6143) -> run <-> run <-> run
+
+   A lane is such a tree: the free memory that certain users may take. Lane QUIET is memory whose
+   earlier work is known to be done; lane BARE has addresses without memory behind them; the other
+   lanes belong to streams. A live run is in no lane but in the index, which finds it by its unit.
+
+   T1  neighbours meet: run.next.unit == run.unit + run.units, and run.next.prev == run
+   T2  a free run is in its lane's list of its own order and step, and nowhere else; bits say which
+       lists hold runs; counts and sums are those of the lists
+   T3  no run stands next to a run of the same lane (they would be one)
+   T4  the index holds exactly the live runs, each in the bucket of its unit
+   T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners point to it) */
+
+#define GPI_STEPS 8
+#define GPI_PAGE 1024                  /* runs, or buckets, got from the host at a time */
+#define GPI_TRIES 4                    /* runs looked at in a step where not every run fits */
+#define GPI_LANE_QUIET 0u
+#define GPI_LANE_BARE 1u
+#define GPI_LANE_STREAMS 2u            /* the first lane of a stream */
+#define GPI_LANE_HELD 0xfffffffeu      /* not free, not live: being worked on by one thread */
+#define GPI_LANE_LIVE 0xffffffffu
+
+typedef struct gpi_run {
+    uint64_t unit, units;
+    struct gpi_run *prev, *next;       /* neighbours by address; NULL at the chunk's edge */
+    struct gpi_run *list_prev, *list_next; /* free: same step; live: list_next is the same bucket */
+    void *uses;                        /* live: the arena's list of other streams' fences */
+    uint32_t lane;
+    uint32_t slack_bytes;              /* live: granted minus requested */
+} gpi_run;
+
+typedef struct gpi_lane {
+    uint64_t units;                    /* free in this lane */
+    uint64_t runs;
+    uint64_t orders;                   /* bit k: order k has runs */
+    uint64_t runs_by_order[GPUPOOL_ORDERS];
+    uint8_t steps[GPUPOOL_ORDERS];     /* bit s: that step of the order has runs */
+    gpi_run *lists[GPUPOOL_ORDERS][GPI_STEPS];
+} gpi_lane;
+
+typedef struct gpi_tree {
+    gpi_lane **lanes;                  /* NULL: number not in use */
+    uint32_t lane_count, lane_room;
+    gpi_run *spare;                    /* run structs not in use, linked by list_next */
+    uint64_t spare_count;
+    gpi_run **pages;                   /* where run structs live */
+    uint64_t page_count, page_room;
+    gpi_run ***buckets;                /* pages of heads of the index's lists */
+    uint64_t bucket_count, bucket_page_count, bucket_page_room;
+    uint64_t live_runs, live_units;
+    uint64_t pending_units;            /* free in lanes of streams */
+    uint64_t splits, merges;
+    uint64_t host_bytes;
+    uint64_t live_by_order[GPUPOOL_ORDERS];
+} gpi_tree;
+
+typedef struct gpi_place { unsigned order, step; } gpi_place;
+
+static gpi_place gpi_tree_place(uint64_t units) {
+    gpi_place place;
+    place.order = gpi_ground_high_bit(units);
+    place.step = (unsigned)(place.order >= 3 ? units >> (place.order - 3) : units << (3 - place.order));
+    place.step &= GPI_STEPS - 1;
+    return place;
+}
+
+/* Linear hashing: one more bucket per live run, split in turn, so that no call ever pays for a
+   re-hash of the whole. Bucket b < count; hashes beyond the count fold onto the half below. */
+static uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
+    uint64_t hash = (unit * 0x9e3779b97f4a7c15ull) >> 24;
+    unsigned bits = gpi_ground_high_bit(tree->bucket_count);
+    uint64_t bucket = hash & ((2ull << bits) - 1);
+    return bucket < tree->bucket_count ? bucket : hash & ((1ull << bits) - 1);
+}
+
+static gpi_run **gpi_tree_head(const gpi_tree *tree, uint64_t bucket) {
+    return &tree->buckets[bucket / GPI_PAGE][bucket % GPI_PAGE];
+}
+
+static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number) {
+    const gpi_lane *lane = tree->lanes[number];
+    uint64_t units = 0, runs = 0, count;
+    unsigned order, step;
+    for (order = 0; order < GPUPOOL_ORDERS; order++) {
+        count = 0;
+        for (step = 0; step < GPI_STEPS; step++) {
+            const gpi_run *run = lane->lists[order][step], *before = NULL;
+            if ((run != NULL) != (lane->steps[order] >> step & 1)) return 2;
+            for (; run; before = run, run = run->list_next, count++) {
+                gpi_place place = gpi_tree_place(run->units);
+                if (run->lane != number || run->list_prev != before) return 2;
+                if (place.order != order || place.step != step) return 2;
+                if (run->prev && (run->prev->next != run || run->prev->lane == number))
+                    return run->prev->next != run ? 1 : 3;
+                if (run->next && run->next->unit != run->unit + run->units) return 1;
+                if (run->next && (run->next->prev != run || run->next->lane == number))
+                    return run->next->prev != run ? 1 : 3;
+                units += run->units;
+            }
+        }
+        if ((lane->steps[order] != 0) != (int)(lane->orders >> order & 1)) return 2;
+        if (count != lane->runs_by_order[order]) return 2;
+        runs += count;
+    }
+    return units == lane->units && runs == lane->runs ? 0 : 2;
+}
+
+static int gpi_tree_check(const gpi_tree *tree) {
+    uint64_t pending = 0, bucket, runs = 0, units = 0, orders[GPUPOOL_ORDERS];
+    uint32_t number;
+    int broken;
+    memset(orders, 0, sizeof orders);
+    for (number = 0; number < tree->lane_count; number++) {
+        if (!tree->lanes[number]) continue;
+        broken = gpi_tree_check_lane(tree, number);
+        if (broken) return broken;
+        if (number >= GPI_LANE_STREAMS) pending += tree->lanes[number]->units;
+    }
+    if (pending != tree->pending_units) return 2;
+    for (bucket = 0; bucket < tree->bucket_count; bucket++) {
+        const gpi_run *run = *gpi_tree_head(tree, bucket);
+        for (; run; run = run->list_next, runs++) {
+            if (run->lane != GPI_LANE_LIVE || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
+            if (run->next && run->next->unit != run->unit + run->units) return 1;
+            if (run->prev && run->prev->next != run) return 1;
+            units += run->units;
+            orders[gpi_tree_place(run->units).order]++;
+        }
+    }
+    if (runs != tree->live_runs || units != tree->live_units) return 4;
+    return memcmp(orders, tree->live_by_order, sizeof orders) ? 4 : 0;
+}
+
+/* -- questions -- */
+
+static gpi_run *gpi_tree_live(const gpi_tree *tree, uint64_t unit) {
+    gpi_run *run;
+    if (tree->bucket_count == 0) return NULL;
+    run = *gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
+    while (run && run->unit != unit) run = run->list_next;
+    return run;
+}
+
+/* Where a request of so many units would start in this run; UINT64_MAX if it does not fit. */
+static uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t align_units) {
+    uint64_t start = gpi_ground_up(run->unit, align_units);
+    uint64_t lost = start - run->unit;
+    return lost < run->units && run->units - lost >= units ? start : UINT64_MAX;
+}
+
+/* The next step with runs, at or after the given one; order GPUPOOL_ORDERS when there is none. */
+static gpi_place gpi_tree_next(const gpi_lane *lane, gpi_place place) {
+    uint64_t orders;
+    unsigned steps = 0;
+    if (place.order < GPUPOOL_ORDERS) steps = lane->steps[place.order] & (0xffu << place.step);
+    if (steps == 0) {
+        orders = place.order + 1 < GPUPOOL_ORDERS ? lane->orders >> (place.order + 1) : 0;
+        if (orders == 0) {
+            place.order = GPUPOOL_ORDERS;
+            return place;
+        }
+        place.order += 1 + gpi_ground_low_bit(orders);
+        steps = lane->steps[place.order];
+    }
+    place.step = gpi_ground_low_bit(steps);
+    return place;
+}
+
+/* A free run that the request fits in, from the smallest step upward. In the request's own step,
+   where a run may be too short, and anywhere when aligned, at most `tries` misfits are looked at
+   before going where all must fit; UINT64_MAX tries look at every run. */
+static gpi_run *gpi_tree_find(const gpi_lane *lane, uint64_t units, uint64_t align_units,
+                              uint64_t tries) {
+    uint64_t sure = units + align_units - 1;
+    gpi_place place = gpi_tree_next(lane, gpi_tree_place(units));
+    gpi_run *run;
+    while (place.order < GPUPOOL_ORDERS) {
+        for (run = lane->lists[place.order][place.step]; run; run = run->list_next) {
+            if (gpi_tree_start(run, units, align_units) != UINT64_MAX) return run;
+            if (tries-- == 0) break;
+        }
+        if (run) { /* out of tries: the step after that of `sure` holds only runs that fit */
+            gpi_place fit = gpi_tree_place(sure);
+            int later = fit.order > place.order ||
+                        (fit.order == place.order && fit.step > place.step);
+            if (later) place = fit;
+            tries = 0;
+        }
+        place.step++;
+        if (place.step == GPI_STEPS) {
+            place.step = 0;
+            place.order++;
+        }
+        place = gpi_tree_next(lane, place);
+    }
+    return NULL;
+}
+
+static uint64_t gpi_tree_largest(const gpi_lane *lane) {
+    uint64_t largest = 0;
+    unsigned order;
+    const gpi_run *run;
+    if (lane->orders == 0) return 0;
+    order = gpi_ground_high_bit(lane->orders);
+    run = lane->lists[order][gpi_ground_high_bit(lane->steps[order])];
+    for (; run; run = run->list_next) largest = gpi_ground_max(largest, run->units);
+    return largest;
+}
+
+/* -- changes: the host's memory is asked for before anything is changed -- */
+
+static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint64_t need) {
+    uint64_t more = *room ? *room * 2 : 16;
+    void *larger;
+    if (need <= *room) return 1;
+    larger = gpi_host_zeroed(more * sizeof(void *));
+    if (!larger) return 0;
+    if (*list) memcpy(larger, *list, *room * sizeof(void *));
+    GPUPOOL_FREE(*list);
+    tree->host_bytes += (more - *room) * sizeof(void *);
+    *list = larger;
+    *room = more;
+    return 1;
+}
+
+/* Makes sure of so many run structs and one more bucket. 0: the host has no memory. */
+static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
+    void *list;
+    while (tree->spare_count < runs) {
+        gpi_run *page;
+        int i;
+        list = tree->pages;
+        if (!gpi_tree_grow_list(tree, &list, &tree->page_room, tree->page_count + 1)) return 0;
+        tree->pages = (gpi_run **)list;
+        page = (gpi_run *)gpi_host_zeroed(GPI_PAGE * sizeof *page);
+        if (!page) return 0;
+        tree->pages[tree->page_count++] = page;
+        tree->host_bytes += GPI_PAGE * sizeof *page;
+        for (i = GPI_PAGE - 1; i >= 0; i--) {
+            page[i].list_next = tree->spare;
+            tree->spare = &page[i];
+        }
+        tree->spare_count += GPI_PAGE;
+    }
+    if (tree->bucket_count == tree->bucket_page_count * GPI_PAGE) {
+        gpi_run **page;
+        list = tree->buckets;
+        if (!gpi_tree_grow_list(tree, &list, &tree->bucket_page_room, tree->bucket_page_count + 1))
+            return 0;
+        tree->buckets = (gpi_run ***)list;
+        page = (gpi_run **)gpi_host_zeroed(GPI_PAGE * sizeof *page);
+        if (!page) return 0;
+        tree->buckets[tree->bucket_page_count++] = page;
+        tree->host_bytes += GPI_PAGE * sizeof *page;
+        if (tree->bucket_count == 0) tree->bucket_count = 1;
+    }
+    return 1;
+}
+
+/* A new empty lane's number, or GPI_LANE_LIVE when the host has no memory. */
+static uint32_t gpi_tree_lane_add(gpi_tree *tree) {
+    uint32_t number = 0;
+    uint64_t room = tree->lane_room;
+    void *list = tree->lanes;
+    gpi_lane *lane;
+    while (number < tree->lane_count && tree->lanes[number]) number++;
+    if (!gpi_tree_grow_list(tree, &list, &room, (uint64_t)number + 1)) return GPI_LANE_LIVE;
+    tree->lanes = (gpi_lane **)list;
+    tree->lane_room = (uint32_t)room;
+    lane = (gpi_lane *)gpi_host_zeroed(sizeof *lane);
+    if (!lane) return GPI_LANE_LIVE;
+    tree->host_bytes += sizeof *lane;
+    tree->lanes[number] = lane;
+    if (number == tree->lane_count) tree->lane_count++;
+    return number;
+}
+
+static void gpi_tree_lane_drop(gpi_tree *tree, uint32_t number) {
+    GPI_ASSERT(tree->lanes[number]->runs == 0);
+    GPUPOOL_FREE(tree->lanes[number]);
+    tree->host_bytes -= sizeof(gpi_lane);
+    tree->lanes[number] = NULL;
+}
+
+static void gpi_tree_close(gpi_tree *tree) {
+    uint64_t i;
+    for (i = 0; i < tree->lane_count; i++) GPUPOOL_FREE(tree->lanes[i]);
+    for (i = 0; i < tree->page_count; i++) GPUPOOL_FREE(tree->pages[i]);
+    for (i = 0; i < tree->bucket_page_count; i++) GPUPOOL_FREE(tree->buckets[i]);
+    GPUPOOL_FREE(tree->lanes);
+    GPUPOOL_FREE(tree->pages);
+    GPUPOOL_FREE(tree->buckets);
+    memset(tree, 0, sizeof *tree);
+}
+
+/* Lanes QUIET and BARE. 0: the host has no memory. */
+static int gpi_tree_open(gpi_tree *tree) {
+    if (gpi_tree_lane_add(tree) == GPI_LANE_QUIET && gpi_tree_lane_add(tree) == GPI_LANE_BARE &&
+        gpi_tree_prepare(tree, 1))
+        return 1;
+    gpi_tree_close(tree);
+    return 0;
+}
+
+static void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
+    gpi_lane *lane = tree->lanes[number];
+    gpi_place place = gpi_tree_place(run->units);
+    gpi_run **list = &lane->lists[place.order][place.step];
+    run->lane = number;
+    run->list_prev = NULL;
+    run->list_next = *list;
+    if (*list) (*list)->list_prev = run;
+    *list = run;
+    lane->orders |= 1ull << place.order;
+    lane->steps[place.order] = (uint8_t)(lane->steps[place.order] | 1u << place.step);
+    lane->runs_by_order[place.order]++;
+    lane->runs++;
+    lane->units += run->units;
+    if (number >= GPI_LANE_STREAMS) tree->pending_units += run->units;
+}
+
+static void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
+    gpi_lane *lane = tree->lanes[run->lane];
+    gpi_place place = gpi_tree_place(run->units);
+    gpi_run **list = &lane->lists[place.order][place.step];
+    if (run->list_prev) run->list_prev->list_next = run->list_next;
+    else *list = run->list_next;
+    if (run->list_next) run->list_next->list_prev = run->list_prev;
+    if (!*list) {
+        lane->steps[place.order] = (uint8_t)(lane->steps[place.order] & ~(1u << place.step));
+        if (!lane->steps[place.order]) lane->orders &= ~(1ull << place.order);
+    }
+    lane->runs_by_order[place.order]--;
+    lane->runs--;
+    lane->units -= run->units;
+    if (run->lane >= GPI_LANE_STREAMS) tree->pending_units -= run->units;
+    run->lane = GPI_LANE_HELD;
+}
+
+static gpi_run *gpi_tree_new(gpi_tree *tree) {
+    gpi_run *run = tree->spare;
+    GPI_ASSERT(run != NULL);
+    tree->spare = run->list_next;
+    tree->spare_count--;
+    return run;
+}
+
+static void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
+    run->list_next = tree->spare;
+    tree->spare = run;
+    tree->spare_count++;
+}
+
+/* Cuts a held run in two at `unit`; returns the right part, held too. Needs one spare struct. */
+static gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
+    gpi_run *right = gpi_tree_new(tree);
+    GPI_ASSERT(run->lane == GPI_LANE_HELD && unit > run->unit && unit < run->unit + run->units);
+    right->unit = unit;
+    right->units = run->unit + run->units - unit;
+    run->units = unit - run->unit;
+    right->prev = run;
+    right->next = run->next;
+    if (run->next) run->next->prev = right;
+    run->next = right;
+    right->lane = GPI_LANE_HELD;
+    right->uses = NULL;
+    tree->splits++;
+    return right;
+}
+
+/* Makes two held neighbours one. The left struct stays (T5). */
+static void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
+    GPI_ASSERT(left->lane == GPI_LANE_HELD && right->lane == GPI_LANE_HELD && left->next == right);
+    left->units += right->units;
+    left->next = right->next;
+    if (right->next) right->next->prev = left;
+    gpi_tree_retire(tree, right);
+    tree->merges++;
+}
+
+/* A held run becomes free in a lane, and one with every neighbour that is free for the same users.
+   Quiet neighbours of up to absorb_units join a stream's lane: not larger ones, since other streams
+   could then no longer take them without a fence. */
+static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64_t absorb_units) {
+    gpi_run *side = run->prev;
+    if (lane < GPI_LANE_STREAMS) absorb_units = 0;
+    if (side && (side->lane == lane ||
+                 (side->lane == GPI_LANE_QUIET && side->units <= absorb_units))) {
+        gpi_tree_unfile(tree, side);
+        gpi_tree_weld(tree, side, run);
+        run = side;
+    }
+    side = run->next;
+    if (side && (side->lane == lane ||
+                 (side->lane == GPI_LANE_QUIET && side->units <= absorb_units))) {
+        gpi_tree_unfile(tree, side);
+        gpi_tree_weld(tree, run, side);
+    }
+    gpi_tree_file(tree, run, lane);
+    return run;
+}
+
+/* Takes [unit, unit + units) out of a free run and holds it; what is left at both ends stays free
+   where it was. Needs two spare structs. */
+static gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
+    uint32_t lane = run->lane;
+    gpi_run *head = NULL;
+    gpi_tree_unfile(tree, run);
+    if (unit > run->unit) {
+        head = run;
+        run = gpi_tree_split(tree, run, unit);
+        gpi_tree_file(tree, head, lane);
+    }
+    if (run->units > units) gpi_tree_file(tree, gpi_tree_split(tree, run, unit + units), lane);
+    return run;
+}
+
+/* A held run becomes live: found by its unit from now on. Needs what prepare made sure of. */
+static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_bytes) {
+    gpi_run **head;
+    GPI_ASSERT(run->lane == GPI_LANE_HELD);
+    if (tree->live_runs >= tree->bucket_count) { /* split the bucket whose turn it is */
+        uint64_t fresh = tree->bucket_count;
+        uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
+        gpi_run *all = *gpi_tree_head(tree, old), *rest;
+        tree->bucket_count++;
+        *gpi_tree_head(tree, old) = NULL;
+        *gpi_tree_head(tree, fresh) = NULL;
+        for (; all; all = rest) {
+            rest = all->list_next;
+            head = gpi_tree_head(tree, gpi_tree_bucket(tree, all->unit));
+            all->list_next = *head;
+            *head = all;
+        }
+    }
+    head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
+    run->lane = GPI_LANE_LIVE;
+    run->uses = NULL;
+    run->slack_bytes = slack_bytes;
+    run->list_next = *head;
+    *head = run;
+    tree->live_runs++;
+    tree->live_units += run->units;
+    tree->live_by_order[gpi_tree_place(run->units).order]++;
+}
+
+/* A live run becomes held: forgotten by the index, not free yet. */
+static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
+    gpi_run **link = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
+    GPI_ASSERT(run->lane == GPI_LANE_LIVE);
+    while (*link != run) link = &(*link)->list_next;
+    *link = run->list_next;
+    run->lane = GPI_LANE_HELD;
+    tree->live_runs--;
+    tree->live_units -= run->units;
+    tree->live_by_order[gpi_tree_place(run->units).order]--;
+}
+
+/* A chunk's units enter the tree, held. The struct returned is the chunk's leftmost for good (T5).
+   Needs one spare struct. */
+static gpi_run *gpi_tree_add_chunk(gpi_tree *tree, uint64_t unit, uint64_t units) {
+    gpi_run *run = gpi_tree_new(tree);
+    memset(run, 0, sizeof *run);
+    run->unit = unit;
+    run->units = units;
+    run->lane = GPI_LANE_HELD;
+    return run;
+}
+
+static void gpi_tree_remove_chunk(gpi_tree *tree, gpi_run *run) {
+    GPI_ASSERT(run->lane == GPI_LANE_HELD && !run->prev && !run->next);
+    gpi_tree_retire(tree, run);
+}
+
+/* All of one lane's memory moves to another, merging there. */
+static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
+    gpi_lane *lane = tree->lanes[from];
+    while (lane->orders) {
+        unsigned order = gpi_ground_low_bit(lane->orders);
+        gpi_run *run = lane->lists[order][gpi_ground_low_bit(lane->steps[order])];
+        gpi_tree_unfile(tree, run);
+        gpi_tree_put(tree, run, to, 0);
+    }
+}
+
+/* == BACKING ==================================================================================
+   Physical memory: which of the tree's units stand for memory that the arena holds, and how more
+   is got, moved and given back. uses: DRIVER, LEDGER, TREE
+
+   MAPPED: one reservation of addresses, far larger than the device. A piece is one handle of the
+   driver, a whole number of granules, mapped at one place or at none (then it is in the stash).
+   The driver's price is per handle, not per byte (about 40 us up, 30 us down), and a handle moves
+   whole or not at all. So a piece is as large as the request that asks for it, up to a share of
+   what is held already: few pieces in a large arena, yet none so large that one live block in it
+   strands much. Memory is moved by taking pieces that are wholly inside quiet free runs off their
+   addresses into the stash, and mapping the stash where it is needed; what does not fit there is
+   given back and got anew in the size that does.
+
+   The other sources: a piece is a chunk, wholly mapped from the day it is got, and given back when
+   it is one free run.
+
+   B1  pieces do not overlap; in a MAPPED arena each granule of a placed piece leads to it
+   B2  a unit is in lane BARE exactly if no piece is placed under it
+   B3  reserved is the sum of the pieces, placed and stashed */
+
+#define GPI_TABLE 512 /* granules in a page of the table */
+
+typedef struct gpi_piece {
+    struct gpi_piece *prev, *next; /* of all placed pieces, or of the stash */
+    gpi_handle handle;             /* MAPPED */
+    void *memory;                  /* chunked sources: what the source gave */
+    uint64_t bytes;                /* and how much of it */
+    uint64_t unit, units;          /* the part that blocks are cut from */
+    gpi_run *first;                /* chunked sources: the leftmost run */
+    gpi_run *held;                 /* stash: still mapped under this held run; NULL: nowhere */
+    int accessible;                /* stash: what is mapped there may be used */
+    int fresh;                     /* got by the growth under way */
+} gpi_piece;
+
+typedef struct gpi_backing {
+    gpi_driver driver;
+    gpi_lock *lock;                /* the arena's: held on entry, opened around driver calls */
+    gpupool_source source;         /* never AUTO */
+    uint64_t granule_units;
+    uint64_t chunk_bytes;          /* 0: by the size of what is held already */
+    void *(*chunk_alloc)(size_t, int, void *);
+    void (*chunk_free)(void *, size_t, int, void *);
+    void *user;
+    uint64_t base_unit, space_units; /* MAPPED: the reservation */
+    uint64_t reservation, reservation_bytes;
+    gpi_run *first;                /* MAPPED: leftmost run of the reservation */
+    gpi_piece ***table;            /* MAPPED: granule -> piece, in pages made when needed */
+    uint64_t table_pages;
+    gpi_piece *placed, *stash;
+    uint64_t placed_units, stash_units, pieces;
+    uint64_t gained, lost, moved;  /* pieces */
+    uint64_t host_bytes;
+} gpi_backing;
+
+static int gpi_backing_is_mapped(const gpi_backing *backing) {
+    return backing->source == GPUPOOL_SOURCE_MAPPED;
+}
+
+static gpi_piece **gpi_backing_slot(const gpi_backing *backing, uint64_t unit) {
+    uint64_t granule = (unit - backing->base_unit) / backing->granule_units;
+    gpi_piece **page = backing->table[granule / GPI_TABLE];
+    return page ? &page[granule % GPI_TABLE] : NULL;
+}
+
+static gpi_piece *gpi_backing_at(const gpi_backing *backing, uint64_t unit) {
+    gpi_piece **slot = gpi_backing_slot(backing, unit);
+    return slot ? *slot : NULL;
+}
+
+/* Every granule under a run that is not bare has a piece; then no bare one has, if sums agree. */
+static int gpi_backing_check_space(const gpi_backing *backing, uint64_t attached_units) {
+    const gpi_run *run;
+    uint64_t unit, bare = 0;
+    for (run = backing->first; run; run = run->next) {
+        if (run->lane == GPI_LANE_BARE) bare += run->units;
+        unit = gpi_ground_down(run->unit, backing->granule_units);
+        for (; run->lane != GPI_LANE_BARE && unit < run->unit + run->units;
+             unit += backing->granule_units)
+            if (gpi_backing_at(backing, unit) == NULL) return 2;
+    }
+    return bare + backing->placed_units + attached_units == backing->space_units ? 0 : 2;
+}
+
+static int gpi_backing_check(const gpi_backing *backing, uint64_t reserved_bytes) {
+    const gpi_piece *piece;
+    uint64_t units = 0, stash = 0, attached = 0, count = 0, unit;
+    for (piece = backing->placed; piece; piece = piece->next, count++) {
+        units += piece->bytes / GPUPOOL_UNIT_BYTES;
+        if (piece->next && piece->next->prev != piece) return 1;
+        if (!gpi_backing_is_mapped(backing)) continue;
+        for (unit = piece->unit; unit < piece->unit + piece->units; unit += backing->granule_units)
+            if (gpi_backing_at(backing, unit) != piece) return 1;
+    }
+    for (piece = backing->stash; piece; piece = piece->next, count++) {
+        stash += piece->units;
+        if (piece->held) attached += piece->units;
+    }
+    if (units != backing->placed_units || stash != backing->stash_units) return 3;
+    if (count != backing->pieces || (units + stash) * GPUPOOL_UNIT_BYTES != reserved_bytes) return 3;
+    return gpi_backing_is_mapped(backing) ? gpi_backing_check_space(backing, attached) : 0;
+}
+
+/* -- lists of pieces -- */
+
+static void gpi_backing_link(gpi_piece **list, gpi_piece *piece) {
+    piece->prev = NULL;
+    piece->next = *list;
+    if (*list) (*list)->prev = piece;
+    *list = piece;
+}
+
+static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
+    if (piece->prev) piece->prev->next = piece->next;
+    else *list = piece->next;
+    if (piece->next) piece->next->prev = piece->prev;
+}
+
+static void gpi_backing_account(const gpi_backing *backing, gpi_ledger *ledger) {
+    gpi_ledger_set(&ledger->reserved,
+                   (backing->placed_units + backing->stash_units) * GPUPOOL_UNIT_BYTES);
+}
+
+/* -- pieces of a MAPPED arena -- */
+
+static void gpi_backing_place_piece(gpi_backing *backing, gpi_piece *piece) {
+    uint64_t unit = piece->unit;
+    gpi_backing_link(&backing->placed, piece);
+    backing->placed_units += piece->units;
+    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
+        *gpi_backing_slot(backing, unit) = piece;
+}
+
+static void gpi_backing_stash_piece(gpi_backing *backing, gpi_piece *piece, gpi_run *held,
+                                    int accessible) {
+    gpi_backing_unlink(&backing->placed, piece);
+    gpi_backing_link(&backing->stash, piece);
+    backing->placed_units -= piece->units;
+    backing->stash_units += piece->units;
+    piece->held = held;
+    piece->accessible = accessible;
+}
+
+static void gpi_backing_unstash_piece(gpi_backing *backing, gpi_piece *piece) {
+    gpi_backing_unlink(&backing->stash, piece);
+    backing->stash_units -= piece->units;
+    piece->held = NULL;
+}
+
+/* Takes a stashed piece off its addresses, which become bare. */
+static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
+    gpupool_result result;
+    uint64_t unit = piece->unit;
+    gpi_run *held = piece->held;
+    if (!held) return GPUPOOL_OK;
+    gpi_host_unlock(backing->lock);
+    result = gpi_driver_unmap(&backing->driver, piece->unit * GPUPOOL_UNIT_BYTES,
+                              piece->units * GPUPOOL_UNIT_BYTES);
+    gpi_host_lock(backing->lock);
+    if (result != GPUPOOL_OK) return result;
+    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
+        *gpi_backing_slot(backing, unit) = NULL;
+    piece->held = NULL;
+    gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+    return GPUPOOL_OK;
+}
+
+/* Gives a stashed piece back to the driver. */
+static gpupool_result gpi_backing_release(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
+    gpupool_result result = gpi_backing_detach(backing, tree, piece);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_unlock(backing->lock);
+    result = gpi_driver_release(&backing->driver, piece->handle);
+    gpi_host_lock(backing->lock);
+    if (result != GPUPOOL_OK) return result;
+    gpi_backing_unstash_piece(backing, piece);
+    backing->pieces--;
+    backing->lost++;
+    backing->host_bytes -= sizeof *piece;
+    GPUPOOL_FREE(piece);
+    return GPUPOOL_OK;
+}
+
+/* A new piece, in the stash. */
+static gpupool_result gpi_backing_create(gpi_backing *backing, uint64_t units, gpi_piece **out) {
+    gpupool_result result;
+    gpi_piece *piece = (gpi_piece *)gpi_host_zeroed(sizeof *piece);
+    if (!piece) return gpi_host_no_memory();
+    piece->units = units;
+    piece->bytes = units * GPUPOOL_UNIT_BYTES;
+    gpi_host_unlock(backing->lock);
+    result = gpi_driver_create(&backing->driver, piece->bytes, &piece->handle);
+    gpi_host_lock(backing->lock);
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(piece);
+        return result;
+    }
+    gpi_backing_link(&backing->stash, piece);
+    backing->stash_units += units;
+    backing->pieces++;
+    backing->gained++;
+    backing->host_bytes += sizeof *piece;
+    *out = piece;
+    return GPUPOOL_OK;
+}
+
+/* Maps a detached piece under the low end of a held bare run, without access yet. What is left of
+   the run is returned through `rest`; NULL when nothing is. Needs one spare struct. */
+static gpupool_result gpi_backing_attach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece,
+                                         gpi_run **rest) {
+    gpupool_result result;
+    gpi_run *held = *rest;
+    uint64_t unit = held->unit;
+    gpi_host_unlock(backing->lock);
+    result = gpi_driver_map(&backing->driver, unit * GPUPOOL_UNIT_BYTES, piece->bytes,
+                            piece->handle);
+    gpi_host_lock(backing->lock);
+    if (result != GPUPOOL_OK) return result;
+    if (!gpi_tree_prepare(tree, 1)) {
+        gpi_host_unlock(backing->lock);
+        gpi_driver_unmap(&backing->driver, unit * GPUPOOL_UNIT_BYTES, piece->bytes);
+        gpi_host_lock(backing->lock);
+        return gpi_host_no_memory();
+    }
+    *rest = held->units > piece->units ? gpi_tree_split(tree, held, unit + piece->units) : NULL;
+    piece->unit = unit;
+    piece->held = held;
+    piece->accessible = 0;
+    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
+        *gpi_backing_slot(backing, unit) = piece;
+    return GPUPOOL_OK;
+}
+
+/* An idle piece of at most so many units: wholly inside a quiet free run. Large runs first: what is
+   taken out of them leaves less behind than what is taken out of small ones. */
+static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *tree,
+                                   uint64_t units_most, gpi_run **where) {
+    const gpi_lane *lane = tree->lanes[GPI_LANE_QUIET];
+    uint64_t orders = lane->orders;
+    while (orders) {
+        unsigned order = gpi_ground_high_bit(orders), step = GPI_STEPS;
+        orders &= ~(1ull << order);
+        if (2ull << order <= backing->granule_units) return NULL;
+        while (step--) {
+            gpi_run *run = lane->lists[order][step];
+            for (; run; run = run->list_next) {
+                uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
+                while (unit + backing->granule_units <= run->unit + run->units) {
+                    gpi_piece *piece = gpi_backing_at(backing, unit);
+                    unit = piece->unit + piece->units;
+                    if (piece->unit >= run->unit && unit <= run->unit + run->units &&
+                        piece->units <= units_most) {
+                        *where = run;
+                        return piece;
+                    }
+                }
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Moves idle pieces, still mapped, to the stash until it holds so many units, or none is left. */
+static void gpi_backing_collect(gpi_backing *backing, gpi_tree *tree, uint64_t stash_units) {
+    while (backing->stash_units < stash_units && gpi_tree_prepare(tree, 2)) {
+        gpi_run *run;
+        gpi_piece *piece = gpi_backing_idle(backing, tree, UINT64_MAX, &run);
+        if (!piece) return;
+        run = gpi_tree_take(tree, run, piece->unit, piece->units);
+        gpi_backing_stash_piece(backing, piece, run, 1);
+    }
+}
+
+/* Undoes collect for the pieces that were not taken off their addresses. */
+static void gpi_backing_uncollect(gpi_backing *backing, gpi_tree *tree) {
+    gpi_piece *piece = backing->stash, *next;
+    for (; piece; piece = next) {
+        gpi_run *held = piece->held;
+        next = piece->next;
+        if (!held || !piece->accessible) continue;
+        gpi_backing_unstash_piece(backing, piece);
+        gpi_backing_place_piece(backing, piece);
+        gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
+    }
+}
+
+/* -- where a request goes when bare granules get memory -- */
+
+typedef struct gpi_takers_lanes { /* what a stream may take without waiting; its own lane first */
+    uint32_t number[12];
+    int count;
+} gpi_takers_lanes;
+
+typedef struct gpi_spot {
+    uint64_t unit, units;           /* the block */
+    uint64_t bare_unit, bare_units; /* the granules to be mapped for it */
+    gpi_run *left, *bare, *right;   /* left and right: free neighbours that it runs on into */
+} gpi_spot;
+
+static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_takers_lanes *lanes) {
+    int i;
+    for (i = 0; run && i < lanes->count; i++)
+        if (run->lane == lanes->number[i]) return run;
+    return NULL;
+}
+
+static void gpi_backing_consider(gpi_spot *best, gpi_spot spot, uint64_t granule_units) {
+    uint64_t end = spot.unit + spot.units, bare_end = spot.bare->unit + spot.bare->units;
+    uint64_t from = gpi_ground_max(gpi_ground_down(spot.unit, granule_units), spot.bare->unit);
+    uint64_t to = gpi_ground_min(gpi_ground_up(end, granule_units), bare_end);
+    if (end <= spot.bare->unit || spot.unit >= bare_end) return;
+    if (spot.unit >= spot.bare->unit) spot.left = NULL;
+    if (end <= bare_end) spot.right = NULL;
+    if (spot.unit < spot.bare->unit && (!spot.left || spot.unit < spot.left->unit)) return;
+    if (end > bare_end && (!spot.right || end > spot.right->unit + spot.right->units)) return;
+    spot.bare_unit = from;
+    spot.bare_units = to - from;
+    if (!best->bare || spot.bare_units < best->bare_units) *best = spot;
+}
+
+/* The spot that needs the fewest granules, among bare runs and the free memory on their sides. */
+static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tree, uint64_t units,
+                                 uint64_t align_units, const gpi_takers_lanes *lanes,
+                                 gpi_spot *best) {
+    const gpi_lane *lane = tree->lanes[GPI_LANE_BARE];
+    gpi_place place;
+    int tries = 64;
+    place.order = place.step = 0;
+    memset(best, 0, sizeof *best);
+    for (place = gpi_tree_next(lane, place); place.order < GPUPOOL_ORDERS;
+         place = gpi_tree_next(lane, place)) {
+        gpi_run *run = lane->lists[place.order][place.step];
+        for (; run && (tries-- > 0 || !best->bare); run = run->list_next) {
+            gpi_spot spot;
+            spot.units = units;
+            spot.bare = run;
+            spot.left = gpi_backing_usable(run->prev, lanes);
+            spot.right = gpi_backing_usable(run->next, lanes);
+            spot.bare_unit = spot.bare_units = 0;
+            spot.unit = gpi_ground_up(spot.left ? spot.left->unit : run->unit, align_units);
+            gpi_backing_consider(best, spot, backing->granule_units);
+            if (!spot.right || spot.right->unit + spot.right->units < units) continue;
+            spot.unit = gpi_ground_down(spot.right->unit + spot.right->units - units, align_units);
+            gpi_backing_consider(best, spot, backing->granule_units);
+        }
+        place.step++;
+        place.order += place.step / GPI_STEPS;
+        place.step %= GPI_STEPS;
+    }
+    return best->bare != NULL;
+}
+
+/* Holds the spot's runs, so that other threads leave them alone. Needs six spare structs. */
+static void gpi_backing_hold_spot(gpi_tree *tree, gpi_spot *spot) {
+    uint64_t end = spot->unit + spot->units;
+    if (spot->left)
+        spot->left = gpi_tree_take(tree, spot->left, spot->unit, spot->bare->unit - spot->unit);
+    if (spot->right)
+        spot->right = gpi_tree_take(tree, spot->right, spot->right->unit, end - spot->right->unit);
+    spot->bare = gpi_tree_take(tree, spot->bare, spot->bare_unit, spot->bare_units);
+}
+
+/* Cuts [unit, unit + units) out of a held run; the rest becomes quiet. Needs two spare structs. */
+static gpi_run *gpi_backing_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
+    if (run->units > unit - run->unit + units)
+        gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), GPI_LANE_QUIET, 0);
+    if (unit > run->unit) {
+        gpi_run *head = run;
+        run = gpi_tree_split(tree, run, unit);
+        gpi_tree_put(tree, head, GPI_LANE_QUIET, 0);
+    }
+    return run;
+}
+
+/* -- growth of a MAPPED arena -- */
+
+static uint64_t gpi_backing_piece_units(const gpi_backing *backing, uint64_t room_units) {
+    uint64_t held = backing->placed_units + backing->stash_units;
+    uint64_t units = gpi_ground_min(held / 64, room_units / 8);
+    units = gpi_ground_down(gpi_ground_min(units, (128u << 20) / GPUPOOL_UNIT_BYTES),
+                            backing->granule_units);
+    return gpi_ground_max(units, backing->granule_units);
+}
+
+static int gpi_backing_make_table(gpi_backing *backing, uint64_t unit, uint64_t units) {
+    uint64_t granule = (unit - backing->base_unit) / backing->granule_units;
+    uint64_t last = (unit + units - 1 - backing->base_unit) / backing->granule_units;
+    for (granule /= GPI_TABLE; granule <= last / GPI_TABLE; granule++) {
+        if (backing->table[granule]) continue;
+        backing->table[granule] = (gpi_piece **)gpi_host_zeroed(GPI_TABLE * sizeof(gpi_piece *));
+        if (!backing->table[granule]) return 0;
+        backing->host_bytes += GPI_TABLE * sizeof(gpi_piece *);
+    }
+    return 1;
+}
+
+static gpi_piece *gpi_backing_stashed(const gpi_backing *backing, uint64_t units_most) {
+    gpi_piece *piece = backing->stash, *best = NULL;
+    for (; piece; piece = piece->next)
+        if (!piece->held && piece->units <= units_most && (!best || piece->units > best->units))
+            best = piece;
+    return best;
+}
+
+/* Gives stashed pieces back until so many units may be got without passing most_units. */
+static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree,
+                                            gpi_ledger *ledger, uint64_t units,
+                                            uint64_t most_units) {
+    gpi_piece *piece = backing->stash, *next;
+    gpupool_result result;
+    for (; piece && backing->placed_units + backing->stash_units + units > most_units;
+         piece = next) {
+        next = piece->next;
+        if (piece->held) continue;
+        result = gpi_backing_release(backing, tree, piece);
+        gpi_backing_account(backing, ledger);
+        if (result != GPUPOOL_OK) return result;
+    }
+    if (backing->placed_units + backing->stash_units + units > most_units)
+        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
+    return GPUPOOL_OK;
+}
+
+/* Maps pieces one after the other under the spot's bare granules, stashed ones first. */
+static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree, gpi_ledger *ledger,
+                                       gpi_spot *spot, uint64_t most_units) {
+    gpupool_result result = GPUPOOL_OK;
+    while (spot->bare && result == GPUPOOL_OK) {
+        gpi_piece *piece = gpi_backing_stashed(backing, spot->bare->units);
+        uint64_t room = most_units - gpi_ground_min(most_units, backing->placed_units);
+        uint64_t units = gpi_backing_piece_units(backing, room);
+        if (piece) {
+            backing->moved++;
+        } else {
+            units = gpi_ground_min(units, spot->bare->units);
+            result = gpi_backing_make_room(backing, tree, ledger, units, most_units);
+            if (result == GPUPOOL_OK) result = gpi_backing_create(backing, units, &piece);
+            if (result == GPUPOOL_OK) piece->fresh = 1;
+            gpi_backing_account(backing, ledger);
+        }
+        if (result == GPUPOOL_OK) result = gpi_backing_attach(backing, tree, piece, &spot->bare);
+    }
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_unlock(backing->lock);
+    result = gpi_driver_access(&backing->driver, spot->bare_unit * GPUPOOL_UNIT_BYTES,
+                               spot->bare_units * GPUPOOL_UNIT_BYTES);
+    gpi_host_lock(backing->lock);
+    return result;
+}
+
+/* Undoes fill: what it mapped becomes bare again, what it got is given back. What the driver will
+   not take back stays in the stash, counted, and is tried again with the next growth. */
+static void gpi_backing_unfill(gpi_backing *backing, gpi_tree *tree, gpi_ledger *ledger) {
+    gpi_piece *piece = backing->stash, *next;
+    for (; piece; piece = next) {
+        next = piece->next;
+        if (piece->held && !piece->accessible) gpi_backing_detach(backing, tree, piece);
+        if (!piece->held && piece->fresh) gpi_backing_release(backing, tree, piece);
+    }
+    gpi_backing_account(backing, ledger);
+}
+
+/* All is mapped: the pieces are placed, and the spot's runs become one. */
+static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const gpi_spot *spot,
+                                   gpi_run *run) {
+    gpi_piece *piece = backing->stash, *next;
+    uint64_t end = spot->right ? spot->right->unit + spot->right->units
+                               : spot->bare_unit + spot->bare_units;
+    for (; piece; piece = next) {
+        next = piece->next;
+        piece->fresh = 0;
+        if (!piece->held || piece->unit < spot->bare_unit ||
+            piece->unit >= spot->bare_unit + spot->bare_units)
+            continue;
+        gpi_backing_unstash_piece(backing, piece);
+        gpi_backing_place_piece(backing, piece);
+    }
+    if (spot->left) run = spot->left;
+    while (run->unit + run->units < end) gpi_tree_weld(tree, run, run->next);
+    return gpi_backing_carve(tree, run, spot->unit, spot->units);
+}
+
+/* Gets memory for a request under at most most_bytes of reserved memory, moving idle memory rather
+   than passing aim_bytes. The run returned is held, exactly the request. */
+static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tree,
+                                              gpi_ledger *ledger, uint64_t units,
+                                              uint64_t align_units, const gpi_takers_lanes *lanes,
+                                              uint64_t aim_bytes, uint64_t most_bytes,
+                                              gpi_run **out) {
+    uint64_t most = most_bytes / GPUPOOL_UNIT_BYTES, aim = aim_bytes / GPUPOOL_UNIT_BYTES, after;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_piece *piece, *next;
+    gpi_run *first;
+    gpi_spot spot;
+    if (!gpi_tree_prepare(tree, 8)) return gpi_host_no_memory();
+    if (!gpi_backing_find_spot(backing, tree, units, align_units, lanes, &spot))
+        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the address space has no run that long");
+    if (!gpi_backing_make_table(backing, spot.bare_unit, spot.bare_units))
+        return gpi_host_no_memory();
+    gpi_backing_hold_spot(tree, &spot);
+    first = spot.bare;
+    after = backing->placed_units + backing->stash_units + spot.bare_units;
+    if (after > aim)
+        gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
+    if (after > most && backing->stash_units < after - most)
+        result = gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
+    for (piece = backing->stash; piece && result == GPUPOOL_OK; piece = next) {
+        next = piece->next;
+        result = gpi_backing_detach(backing, tree, piece);
+    }
+    if (result == GPUPOOL_OK) result = gpi_backing_fill(backing, tree, ledger, &spot, most);
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) result = gpi_host_no_memory();
+    if (result != GPUPOOL_OK) {
+        if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
+        if (spot.left) gpi_tree_put(tree, spot.left, lanes->number[0], 0);
+        if (spot.right) gpi_tree_put(tree, spot.right, lanes->number[0], 0);
+        gpi_backing_unfill(backing, tree, ledger);
+        gpi_backing_uncollect(backing, tree);
+        return result;
+    }
+    *out = gpi_backing_settle(backing, tree, &spot, first);
+    gpi_backing_make_room(backing, tree, ledger, 0, gpi_ground_max(aim, backing->placed_units));
+    gpi_backing_account(backing, ledger);
+    return GPUPOOL_OK;
+}
+
+/* -- growth of the chunked sources -- */
+
+static void *gpi_backing_chunk_get(const gpi_backing *backing, uint64_t bytes,
+                                   gpupool_result *result) {
+    void *memory = NULL;
+    switch (backing->source) {
+    case GPUPOOL_SOURCE_DEVICE:
+    case GPUPOOL_SOURCE_BYPASS:
+        *result = gpi_driver_told("cudaMalloc", cudaMalloc(&memory, bytes));
+        break;
+    case GPUPOOL_SOURCE_MANAGED:
+        *result = gpi_driver_told("cudaMallocManaged",
+                                  cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal));
+        break;
+    case GPUPOOL_SOURCE_PINNED:
+        *result = gpi_driver_told("cudaHostAlloc",
+                                  cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
+        break;
+    case GPUPOOL_SOURCE_CUSTOM:
+        memory = backing->chunk_alloc(bytes, backing->driver.device, backing->user);
+        *result = memory ? GPUPOOL_OK
+                         : gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
+        break;
+    case GPUPOOL_SOURCE_AUTO:
+    case GPUPOOL_SOURCE_MAPPED:
+    default:
+        *result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "this source has no chunks");
+    }
+    return *result == GPUPOOL_OK ? memory : NULL;
+}
+
+static gpupool_result gpi_backing_chunk_give(const gpi_backing *backing, void *memory,
+                                             uint64_t bytes) {
+    if (backing->source == GPUPOOL_SOURCE_PINNED)
+        return gpi_driver_told("cudaFreeHost", cudaFreeHost(memory));
+    if (backing->source != GPUPOOL_SOURCE_CUSTOM)
+        return gpi_driver_told("cudaFree", cudaFree(memory));
+    backing->chunk_free(memory, bytes, backing->driver.device, backing->user);
+    return GPUPOOL_OK;
+}
+
+/* A chunk for a request of so many bytes: an eighth of what is held, so that their number grows
+   with the logarithm of the memory; a request larger than that gets a chunk of its own. */
+static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need, uint64_t most) {
+    uint64_t held = (backing->placed_units + backing->stash_units) * GPUPOOL_UNIT_BYTES;
+    uint64_t granule = backing->driver.granule_bytes, size;
+    uint64_t room = most - gpi_ground_min(most, held);
+    if (backing->source == GPUPOOL_SOURCE_BYPASS) return need;
+    size = backing->chunk_bytes ? backing->chunk_bytes
+                                : gpi_ground_min(held / 8, (uint64_t)1 << 30);
+    size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
+    return gpi_ground_max(need, gpi_ground_min(size, gpi_ground_down(room, GPUPOOL_UNIT_BYTES)));
+}
+
+static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tree,
+                                             gpi_ledger *ledger, uint64_t units,
+                                             uint64_t align_units, uint64_t most_bytes,
+                                             gpi_run **out) {
+    /* what the source may give unaligned: all but GPUPOOL_SOURCE_CUSTOM align to 512 at least */
+    uint64_t need = (units + align_units - 1) * GPUPOOL_UNIT_BYTES, size, address;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_piece *piece;
+    gpi_run *run;
+    if (backing->source == GPUPOOL_SOURCE_CUSTOM) need += GPUPOOL_UNIT_BYTES;
+    if (need > most_bytes || ledger->reserved.now > most_bytes - need)
+        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
+    size = gpi_backing_chunk_size(backing, need, most_bytes);
+    piece = (gpi_piece *)gpi_host_zeroed(sizeof *piece);
+    if (!piece || !gpi_tree_prepare(tree, 4)) {
+        GPUPOOL_FREE(piece);
+        return gpi_host_no_memory();
+    }
+    gpi_host_unlock(backing->lock);
+    for (;; size = gpi_ground_max(need, gpi_ground_up(size / 2, GPUPOOL_UNIT_BYTES))) {
+        piece->memory = gpi_backing_chunk_get(backing, size, &result);
+        if (result != GPUPOOL_E_OUT_OF_MEMORY || size == need) break;
+    }
+    gpi_host_lock(backing->lock);
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
+        gpi_backing_chunk_give(backing, piece->memory, size);
+        result = gpi_host_no_memory();
+    }
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(piece);
+        return result;
+    }
+    address = (uint64_t)(uintptr_t)piece->memory;
+    piece->bytes = size;
+    piece->unit = gpi_ground_up(address, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
+    piece->units = (address + size) / GPUPOOL_UNIT_BYTES - piece->unit;
+    run = piece->first = gpi_tree_add_chunk(tree, piece->unit, piece->units);
+    gpi_backing_link(&backing->placed, piece);
+    backing->placed_units += size / GPUPOOL_UNIT_BYTES;
+    backing->pieces++;
+    backing->gained++;
+    backing->host_bytes += sizeof *piece;
+    gpi_backing_account(backing, ledger);
+    *out = gpi_backing_carve(tree, run, gpi_ground_up(run->unit, align_units), units);
+    return GPUPOOL_OK;
+}
+
+/* A chunk that is one held run goes back to its source. On failure it stays, quiet. */
+static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tree,
+                                             gpi_ledger *ledger, gpi_piece *piece) {
+    gpupool_result result;
+    gpi_host_unlock(backing->lock);
+    result = gpi_backing_chunk_give(backing, piece->memory, piece->bytes);
+    gpi_host_lock(backing->lock);
+    if (result != GPUPOOL_OK) {
+        gpi_tree_put(tree, piece->first, GPI_LANE_QUIET, 0);
+        return result;
+    }
+    gpi_tree_remove_chunk(tree, piece->first);
+    gpi_backing_unlink(&backing->placed, piece);
+    backing->placed_units -= piece->bytes / GPUPOOL_UNIT_BYTES;
+    backing->pieces--;
+    backing->lost++;
+    backing->host_bytes -= sizeof *piece;
+    gpi_backing_account(backing, ledger);
+    GPUPOOL_FREE(piece);
+    return GPUPOOL_OK;
+}
+
+static gpi_piece *gpi_backing_idle_chunk(const gpi_backing *backing, uint64_t units_most) {
+    gpi_piece *piece = backing->placed;
+    for (; piece; piece = piece->next)
+        if (piece->first->lane == GPI_LANE_QUIET && piece->first->units == piece->units &&
+            piece->bytes / GPUPOOL_UNIT_BYTES <= units_most)
+            return piece;
+    return NULL;
+}
+
+/* -- shrinking, opening and closing -- */
+
+/* Gives idle memory back while more than keep_bytes is held, never going below it. */
+static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree, gpi_ledger *ledger,
+                                       uint64_t keep_bytes) {
+    gpupool_result result = GPUPOOL_OK;
+    while (result == GPUPOOL_OK && ledger->reserved.now > keep_bytes) {
+        uint64_t most = (ledger->reserved.now - keep_bytes) / GPUPOOL_UNIT_BYTES;
+        gpi_run *run = NULL;
+        gpi_piece *piece;
+        if (!gpi_backing_is_mapped(backing)) {
+            piece = gpi_backing_idle_chunk(backing, most);
+            if (!piece) break;
+            gpi_tree_unfile(tree, piece->first);
+            result = gpi_backing_drop_chunk(backing, tree, ledger, piece);
+            continue;
+        }
+        piece = gpi_backing_stashed(backing, most);
+        if (!piece) {
+            if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+            piece = gpi_backing_idle(backing, tree, most, &run);
+            if (!piece) break;
+            run = gpi_tree_take(tree, run, piece->unit, piece->units);
+            gpi_backing_stash_piece(backing, piece, run, 1);
+        }
+        result = gpi_backing_release(backing, tree, piece);
+        if (result != GPUPOOL_OK) gpi_backing_uncollect(backing, tree);
+        gpi_backing_account(backing, ledger);
+    }
+    return result;
+}
+
+/* Addresses for everything the device could hold many times over, since bare runs cost nothing and
+   wide spaces rarely run out of long ones; less where the system grants less. */
+static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tree) {
+    gpi_driver *driver = &backing->driver;
+    uint64_t bytes = (uint64_t)1 << 40, granules;
+    CUdeviceptr address = 0;
+    gpupool_result result;
+    for (;; bytes /= 2) {
+        CUresult error = driver->reserve(&address, bytes, driver->granule_bytes, 0, 0);
+        result = gpi_driver_told_cu(driver, "cuMemAddressReserve", error);
+        if (result == GPUPOOL_OK || bytes / 2 < driver->total_bytes * 2) break;
+    }
+    if (result != GPUPOOL_OK) return result;
+    backing->reservation = address;
+    backing->reservation_bytes = bytes;
+    backing->granule_units = driver->granule_bytes / GPUPOOL_UNIT_BYTES;
+    backing->base_unit = address / GPUPOOL_UNIT_BYTES;
+    backing->space_units = bytes / GPUPOOL_UNIT_BYTES;
+    granules = backing->space_units / backing->granule_units;
+    backing->table_pages = (granules + GPI_TABLE - 1) / GPI_TABLE;
+    backing->table = (gpi_piece ***)gpi_host_zeroed(backing->table_pages * sizeof(gpi_piece **));
+    if (!backing->table || !gpi_tree_prepare(tree, 1)) {
+        GPUPOOL_FREE(backing->table);
+        driver->unreserve(address, bytes);
+        backing->table = NULL;
+        backing->reservation = 0;
+        return gpi_host_no_memory();
+    }
+    backing->host_bytes += backing->table_pages * sizeof(gpi_piece **);
+    backing->first = gpi_tree_add_chunk(tree, backing->base_unit, backing->space_units);
+    gpi_tree_put(tree, backing->first, GPI_LANE_BARE, 0);
+    return GPUPOOL_OK;
+}
+
+/* Gives everything back; the tree is about to be closed too. The first failure is told, and what
+   failed is left to the driver's own clean-up at the end of the process. */
+static gpupool_result gpi_backing_close(gpi_backing *backing) {
+    gpi_driver *driver = &backing->driver;
+    gpupool_result worst = GPUPOOL_OK, result;
+    gpi_piece *lists[2], *piece, *next;
+    uint64_t page;
+    int i;
+    lists[0] = backing->placed;
+    lists[1] = backing->stash;
+    for (i = 0; i < 2; i++) {
+        for (piece = lists[i]; piece; piece = next) {
+            next = piece->next;
+            result = GPUPOOL_OK;
+            if (!gpi_backing_is_mapped(backing)) {
+                result = gpi_backing_chunk_give(backing, piece->memory, piece->bytes);
+            } else {
+                if (i == 0 || piece->held)
+                    result = gpi_driver_unmap(driver, piece->unit * GPUPOOL_UNIT_BYTES, piece->bytes);
+                if (worst == GPUPOOL_OK) worst = result;
+                result = gpi_driver_release(driver, piece->handle);
+            }
+            if (worst == GPUPOOL_OK) worst = result;
+            GPUPOOL_FREE(piece);
+        }
+    }
+    if (backing->reservation) {
+        CUresult error = driver->unreserve(backing->reservation, backing->reservation_bytes);
+        result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
+        if (worst == GPUPOOL_OK) worst = result;
+    }
+    for (page = 0; page < backing->table_pages && backing->table; page++)
+        GPUPOOL_FREE(backing->table[page]);
+    GPUPOOL_FREE(backing->table);
+    return worst;
+}
+
+/* == FENCE ====================================================================================
+   Who must wait for whom. uses: DRIVER, TREE
+
+   A stream frees into its young lane, without an event: its own later work comes after anyway. A
+   fence is an event that covers all the work queued before it. It seals the young lane: other
+   streams may take a sealed lane's memory once its fence has passed (then the lane turns quiet), or
+   when they wait for the fence on the device. Fences are recorded in calls that the stream itself
+   makes, since a stored handle may belong to a destroyed stream (touching one crashes in the driver)
+   or to a new stream at the old address; where no such call comes, a fence over the whole context
+   (cuCtxRecordEvent) takes its place.
+
+   F1  an event is recorded, under the lock, before memory becomes takeable by its fence
+   F2  sealed lanes stand oldest first; a later fence of the same stream covers an earlier one
+   F3  a fence in use is not idle, and its users are counted */
+
+#define GPI_SEALS 4 /* sealed lanes a stream may have; then the newest takes more */
+
+typedef struct gpi_fence {
+    cudaEvent_t event;
+    struct gpi_fence *next; /* in the idle list */
+    int users, passed;
+} gpi_fence;
+
+typedef struct gpi_use { /* of a live block by another stream */
+    struct gpi_use *next;
+    gpi_fence *fence;
+} gpi_use;
+
+typedef struct gpi_stream {
+    struct gpi_stream *next; /* all that the arena knows of */
+    uint64_t key;            /* 0: retired */
+    uint32_t young;
+    int seals;
+    uint32_t sealed[GPI_SEALS];
+    gpi_fence *fences[GPI_SEALS];
+    uint32_t frees;          /* into the young lane since it was last sealed */
+} gpi_stream;
+
+typedef struct gpi_fences {
+    const gpi_driver *driver;
+    gpi_fence *idle;
+    gpi_stream *streams, *latest;
+    uint64_t stream_count, fence_count;
+    uint64_t device_waits, host_waits;
+} gpi_fences;
+
+static int gpi_fence_check(const gpi_fences *fences, const gpi_tree *tree) {
+    const gpi_stream *stream = fences->streams;
+    int i;
+    for (; stream; stream = stream->next) {
+        if (stream->young >= tree->lane_count || !tree->lanes[stream->young]) return 2;
+        for (i = 0; i < stream->seals; i++) {
+            if (!tree->lanes[stream->sealed[i]]) return 2;
+            if (stream->fences[i]->users < 1) return 3;
+        }
+    }
+    return 0;
+}
+
+/* Handles are addresses, so even; the default streams take odd keys, one for each thread if they are
+   per thread. Thread numbers are never used twice, unlike handles. */
+static uint64_t gpi_fence_key(cudaStream_t stream) {
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+    if (stream == NULL) return gpi_host_thread_number() << 2 | 3;
+#endif
+    if (stream == cudaStreamPerThread) return gpi_host_thread_number() << 2 | 3;
+    if (stream == NULL || stream == cudaStreamLegacy) return 1;
+    return (uint64_t)(uintptr_t)stream;
+}
+
+static gpupool_result gpi_fence_new(gpi_fences *fences, gpi_fence **out) {
+    gpi_fence *fence = fences->idle;
+    gpupool_result result;
+    if (fence) {
+        fences->idle = fence->next;
+    } else {
+        fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
+        if (!fence) return gpi_host_no_memory();
+        result = gpi_driver_told("cudaEventCreateWithFlags",
+                                 cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming));
+        if (result != GPUPOOL_OK) {
+            GPUPOOL_FREE(fence);
+            return result;
+        }
+        fences->fence_count++;
+    }
+    fence->users = 1;
+    fence->passed = 0;
+    *out = fence;
+    return GPUPOOL_OK;
+}
+
+static void gpi_fence_drop(gpi_fences *fences, gpi_fence *fence) {
+    if (--fence->users > 0) return;
+    fence->next = fences->idle;
+    fences->idle = fence;
+}
+
+static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, gpi_fence **out) {
+    gpupool_result result = gpi_fence_new(fences, out);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_told("cudaEventRecord", cudaEventRecord((*out)->event, stream));
+    if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
+    return result;
+}
+
+/* A fence over all streams of the context, the destroyed ones included. */
+static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
+    const gpi_driver *driver = fences->driver;
+    CUcontext context = NULL;
+    gpupool_result result;
+    if (!driver->record_all || !driver->current_context)
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
+    result = gpi_fence_new(fences, out);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told_cu(driver, "cuCtxRecordEvent",
+                                    driver->record_all(context, (CUevent)(*out)->event));
+    if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
+    return result;
+}
+
+static int gpi_fence_passed(gpi_fence *fence) {
+    if (!fence->passed) fence->passed = cudaEventQuery(fence->event) == cudaSuccess;
+    return fence->passed;
+}
+
+static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cudaStream_t stream) {
+    if (fence->passed) return GPUPOOL_OK;
+    fences->device_waits++;
+    return gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
+}
+
+/* -- streams -- */
+
+static gpi_stream *gpi_fence_stream(gpi_fences *fences, uint64_t key) {
+    gpi_stream *stream = fences->latest;
+    if (stream && stream->key == key) return stream;
+    for (stream = fences->streams; stream && stream->key != key; stream = stream->next) {}
+    if (stream) fences->latest = stream;
+    return stream;
+}
+
+/* The stream of this key, made known if it is new. NULL: the host has no memory. */
+static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uint64_t key) {
+    gpi_stream *stream = gpi_fence_stream(fences, key);
+    if (stream) return stream;
+    stream = (gpi_stream *)gpi_host_zeroed(sizeof *stream);
+    if (!stream) return NULL;
+    stream->young = gpi_tree_lane_add(tree);
+    if (stream->young == GPI_LANE_LIVE) {
+        GPUPOOL_FREE(stream);
+        return NULL;
+    }
+    stream->key = key;
+    stream->next = fences->streams;
+    fences->streams = fences->latest = stream;
+    fences->stream_count++;
+    return stream;
+}
+
+/* The young lane stands behind this fence from now on; the fence gains a user. When the stream has
+   all its seals, or the host has no memory for a lane, the newest sealed lane takes the memory and
+   the later fence. */
+static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream,
+                           gpi_fence *fence) {
+    uint32_t lane = GPI_LANE_LIVE;
+    if (tree->lanes[stream->young]->runs == 0) return;
+    stream->frees = 0;
+    if (stream->seals < GPI_SEALS) lane = gpi_tree_lane_add(tree);
+    if (lane != GPI_LANE_LIVE) {
+        stream->sealed[stream->seals] = stream->young;
+        stream->fences[stream->seals++] = fence;
+        stream->young = lane;
+    } else if (stream->seals > 0) {
+        int newest = stream->seals - 1;
+        gpi_tree_pour(tree, stream->young, stream->sealed[newest]);
+        gpi_fence_drop(fences, stream->fences[newest]);
+        stream->fences[newest] = fence;
+    } else {
+        return;
+    }
+    fence->users++;
+}
+
+/* Lanes whose fence has passed turn quiet. Returns whether any did. */
+static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
+    int i, passed = 0;
+    while (passed < stream->seals && gpi_fence_passed(stream->fences[passed])) {
+        gpi_tree_pour(tree, stream->sealed[passed], GPI_LANE_QUIET);
+        gpi_tree_lane_drop(tree, stream->sealed[passed]);
+        gpi_fence_drop(fences, stream->fences[passed]);
+        passed++;
+    }
+    stream->seals -= passed;
+    for (i = 0; i < stream->seals; i++) {
+        stream->sealed[i] = stream->sealed[i + passed];
+        stream->fences[i] = stream->fences[i + passed];
+    }
+    return passed > 0;
+}
+
+static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
+    gpi_stream **link = &fences->streams, *stream;
+    int any = 0;
+    while ((stream = *link) != NULL) {
+        any |= gpi_fence_poll_stream(fences, tree, stream);
+        if (stream->key == 0 && stream->seals == 0 && tree->lanes[stream->young]->runs == 0) {
+            *link = stream->next; /* retired, and nothing is left of it */
+            gpi_tree_lane_drop(tree, stream->young);
+            fences->stream_count--;
+            if (fences->latest == stream) fences->latest = NULL;
+            GPUPOOL_FREE(stream);
+        } else {
+            link = &stream->next;
+        }
+    }
+    return any;
+}
+
+/* Seals every young lane with one fence over the whole context. */
+static gpupool_result gpi_fence_seal_all(gpi_fences *fences, gpi_tree *tree) {
+    gpi_stream *stream;
+    gpi_fence *fence = NULL;
+    gpupool_result result;
+    for (stream = fences->streams; stream; stream = stream->next)
+        if (tree->lanes[stream->young]->runs) break;
+    if (!stream) return GPUPOOL_OK;
+    result = gpi_fence_record_all(fences, &fence);
+    if (result != GPUPOOL_OK) return result;
+    for (stream = fences->streams; stream; stream = stream->next)
+        gpi_fence_seal(fences, tree, stream, fence);
+    gpi_fence_drop(fences, fence);
+    return GPUPOOL_OK;
+}
+
+static void gpi_fence_close(gpi_fences *fences) {
+    gpi_stream *stream, *next;
+    gpi_fence *fence, *after;
+    int i;
+    for (stream = fences->streams; stream; stream = next) {
+        next = stream->next;
+        for (i = 0; i < stream->seals; i++) gpi_fence_drop(fences, stream->fences[i]);
+        GPUPOOL_FREE(stream);
+    }
+    for (fence = fences->idle; fence; fence = after) {
+        after = fence->next;
+        cudaEventDestroy(fence->event);
+        GPUPOOL_FREE(fence);
+    }
+    memset(fences, 0, sizeof *fences);
+}
+
+/* == LIMIT ====================================================================================
+   Limits as text, and the reason when one is met, as a sentence. uses: HOST
+
+       limit  = [ "-" ] number [ " " ] [ unit ]          "-": all of the device but this
+       unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000) */
+
+static int gpi_limit_same(const char *text, const char *word) { /* case does not matter */
+    for (; *text && *word; text++, word++) {
+        char a = *text >= 'a' && *text <= 'z' ? (char)(*text - 32) : *text;
+        char b = *word >= 'a' && *word <= 'z' ? (char)(*word - 32) : *word;
+        if (a != b) return 0;
+    }
+    return *text == *word;
+}
+
+/* Bytes in one of this unit; 0 for a unit that is none. Percentages are of total or free bytes. */
+static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t free_bytes) {
+    static const char letters[] = "KMGT";
+    double binary = 1, decimal = 1;
+    char word[4];
+    int i;
+    if (!*text || gpi_limit_same(text, "B")) return 1;
+    if (gpi_limit_same(text, "%")) return (double)total_bytes / 100;
+    if (gpi_limit_same(text, "%free")) return (double)free_bytes / 100;
+    for (i = 0; i < 4; i++) {
+        binary *= 1024;
+        decimal *= 1000;
+        word[0] = letters[i];
+        word[1] = 0;
+        if (gpi_limit_same(text, word)) return binary;
+        word[1] = 'B';
+        word[2] = 0;
+        if (gpi_limit_same(text, word)) return decimal;
+        word[1] = 'i';
+        word[2] = 'B';
+        word[3] = 0;
+        if (gpi_limit_same(text, word)) return binary;
+    }
+    return 0;
+}
+
+/* Quotes the text in its error, so that a wrong environment variable is found at once. */
+static gpupool_result gpi_limit_wrong(const char *where, const char *text, const char *rule) {
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the limit \"%.60s\" %s", where, text, rule);
+}
+
+static gpupool_result gpi_limit_parse(const char *where, const char *text, uint64_t total_bytes,
+                                      uint64_t free_bytes, uint64_t *out_bytes) {
+    const char *at = text;
+    int all_but = *at == '-', digits = 0;
+    double value = 0, scale = 1, unit;
+    if (all_but) at++;
+    for (; *at >= '0' && *at <= '9'; at++, digits++) value = value * 10 + (*at - '0');
+    if (*at == '.' && digits)
+        for (at++; *at >= '0' && *at <= '9'; at++) value += (*at - '0') * (scale /= 10);
+    if (!digits) return gpi_limit_wrong(where, text, "does not begin with a number");
+    if (*at == ' ' && at[1]) at++;
+    unit = gpi_limit_unit(at, total_bytes, free_bytes);
+    if (unit <= 0)
+        return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
+                               "KB MB GB TB K M G T % %free");
+    if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
+    value *= unit;
+    if (value >= 9e18) return gpi_limit_wrong(where, text, "is larger than any memory");
+    if (all_but && value >= (double)total_bytes)
+        return gpi_limit_wrong(where, text, "leaves nothing of the device");
+    *out_bytes = all_but ? total_bytes - (uint64_t)value : (uint64_t)value;
+    if (*out_bytes == 0) return gpi_limit_wrong(where, text, "is zero");
+    return GPUPOOL_OK;
+}
+
+/* "1.25 GiB" and the like; several may be used in one sentence, so the caller has the room. */
+static const char *gpi_limit_human(char room[32], uint64_t bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1000 && unit < 4) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(room, 32, unit == 0 || value >= 100 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return room;
+}
+
+/* From the figures to the cause and the sentence. `limited`: the limit, not the driver, refused. */
+static void gpi_limit_judge(gpupool_verdict *verdict, int limited, int capturing) {
+    char asked[32], missing[32], held[32], other[32], largest[32];
+    uint64_t free_bytes = verdict->reserved_bytes - verdict->granted_bytes;
+    const char *format;
+    if (verdict->device_total_bytes && verdict->asked_bytes > verdict->device_total_bytes)
+        verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
+    else if (capturing)
+        verdict->cause = GPUPOOL_CAUSE_CAPTURING;
+    else if (free_bytes >= verdict->asked_bytes && verdict->pending_bytes >= verdict->asked_bytes)
+        verdict->cause = GPUPOOL_CAUSE_PENDING;
+    else if (free_bytes >= verdict->asked_bytes)
+        verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
+    else if (limited)
+        verdict->cause = GPUPOOL_CAUSE_LIMIT;
+    else
+        verdict->cause = verdict->others_bytes > verdict->reserved_bytes ? GPUPOOL_CAUSE_OTHERS
+                                                                         : GPUPOOL_CAUSE_DEVICE_FULL;
+    gpi_limit_human(asked, verdict->asked_bytes);
+    gpi_limit_human(missing, verdict->missing_bytes);
+    gpi_limit_human(held, verdict->granted_bytes);
+    gpi_limit_human(other, verdict->others_bytes);
+    gpi_limit_human(largest, verdict->largest_free_bytes);
+    switch (verdict->cause) {
+    case GPUPOOL_CAUSE_LIMIT:
+        format = "%s do not fit under the limit: raise it by %s, or free as much of the %s in use";
+        break;
+    case GPUPOOL_CAUSE_TOO_LARGE:
+        format = "%s are more than the whole device has";
+        break;
+    case GPUPOOL_CAUSE_DEVICE_FULL:
+        format = "%s do not fit on the device: free %s of the %s that this arena's blocks hold";
+        break;
+    case GPUPOOL_CAUSE_OTHERS:
+        format = "%s do not fit on the device: %s are missing; this arena's blocks hold %s, others "
+                 "on the device hold %s";
+        break;
+    case GPUPOOL_CAUSE_FRAGMENTED:
+        format = "%s are free in all, but not in one run: raise the limit by %s, or free blocks "
+                 "that lie together (%s are in use, others on the device hold %s, the longest run "
+                 "is %s)";
+        break;
+    case GPUPOOL_CAUSE_PENDING:
+        format = "%s would fit once work in flight on other streams has finished: wait for it, or "
+                 "raise the limit by %s";
+        break;
+    case GPUPOOL_CAUSE_CAPTURING:
+        format = "%s need memory that a capturing stream cannot get: allocate before the capture, or "
+                 "raise the limit by %s";
+        break;
+    case GPUPOOL_CAUSE_NONE:
+    default:
+        format = "%s fit";
+    }
+    /* every format takes a head of the same list of arguments */
+    snprintf(verdict->sentence, sizeof verdict->sentence, format, asked, missing, held, other,
+             largest);
+}
+
+/* == ARENA ====================================================================================
+   The public arena: check, lock, the ladder of attempts, ledger, unlock. uses: all rooms above
+   A1  ledger.granted is the tree's live units; ledger.blocks its live runs
+   A2  ledger.pending is what lanes of streams hold, and what is parked
+   A3  a parked run is held, and has a fence that had not passed when last looked at
+   Locks: `growing` is held, for as long as the driver takes, by the one thread that gets or gives
+   memory; `lock` for tens of nanoseconds by whoever changes the tree. growing before lock. */
+
+struct gpupool_arena {
+    gpi_lock lock, growing;
+    int forks;                    /* of the process when the arena was made */
+    gpi_tree tree;
+    gpi_ledger ledger;
+    gpi_fences fences;
+    gpi_run *parked, *parked_last; /* freed while other streams used them; linked by list_next */
+    uint64_t parked_units;
+    uint64_t allocs, frees, failures, lane_hits;
+    uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
+    gpi_backing backing;
+    int (*on_out_of_memory)(const gpupool_verdict *, void *);
+    void *user;
+    char name[32];
+};
+
+static void gpi_arena_count_pending(gpupool_arena *arena) {
+    gpi_ledger_set(&arena->ledger.pending,
+                   (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
+}
+
+/* Number of the broken invariant, with its room's letter; 0 if all hold. */
+static int gpi_arena_check(const gpupool_arena *arena, char *room) {
+    const gpi_ledger *ledger = &arena->ledger;
+    const gpi_run *run;
+    uint64_t parked = 0;
+    int broken = gpi_ledger_check(ledger);
+    *room = 'L';
+    if (broken) return broken;
+    *room = 'T';
+    if ((broken = gpi_tree_check(&arena->tree)) != 0) return broken;
+    *room = 'B';
+    if ((broken = gpi_backing_check(&arena->backing, ledger->reserved.now)) != 0) return broken;
+    *room = 'F';
+    if ((broken = gpi_fence_check(&arena->fences, &arena->tree)) != 0) return broken;
+    *room = 'A';
+    if (ledger->granted.now != arena->tree.live_units * GPUPOOL_UNIT_BYTES) return 1;
+    if (ledger->blocks.now != arena->tree.live_runs) return 1;
+    for (run = arena->parked; run; run = run->list_next) {
+        if (run->lane != GPI_LANE_HELD || !run->uses) return 3;
+        parked += run->units;
+    }
+    if (parked != arena->parked_units) return 2;
+    parked += arena->tree.pending_units;
+    return ledger->pending.now == parked * GPUPOOL_UNIT_BYTES ? 0 : 2;
+}
+
+/* Every public call on an arena begins here. */
+static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
+    if (!arena) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the arena is NULL", call);
+    if (arena->forks != gpi_process.forks)
+        return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made "
+                             "arena \"%s\", and has no CUDA context", call, arena->name);
+    gpi_host_lock(&arena->lock);
+#if GPUPOOL_CHECK >= 2
+    {
+        char room;
+        GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+    }
+#endif
+    return gpi_host_ok();
+}
+
+static void gpi_arena_exit(gpupool_arena *arena) {
+    gpi_arena_count_pending(arena);
+#if GPUPOOL_CHECK >= 2
+    {
+        char room;
+        GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+    }
+#endif
+    gpi_host_unlock(&arena->lock);
+}
+
+/* The same with the right to change what the arena holds, and the driver ready for it. */
+static gpupool_result gpi_arena_enter_growing(gpupool_arena *arena, const char *call,
+                                              gpi_visit *visit) {
+    gpupool_result result = gpi_arena_enter(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_unlock(&arena->lock);
+    result = gpi_driver_enter(arena->backing.driver.device, visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    return GPUPOOL_OK;
+}
+
+static void gpi_arena_exit_growing(gpupool_arena *arena, const gpi_visit *visit) {
+    gpi_arena_exit(arena);
+    gpi_host_unlock(&arena->growing);
+    gpi_driver_leave(visit);
+}
+
+/* -- parked blocks: freed, while work that other streams had queued may still use them -- */
+
+static void gpi_arena_park(gpupool_arena *arena, gpi_run *run) {
+    run->list_next = NULL;
+    if (arena->parked) arena->parked_last->list_next = run;
+    else arena->parked = run;
+    arena->parked_last = run;
+    arena->parked_units += run->units;
+}
+
+static void gpi_arena_drop_uses(gpupool_arena *arena, gpi_use *use) {
+    gpi_use *next;
+    for (; use; use = next) {
+        next = use->next;
+        gpi_fence_drop(&arena->fences, use->fence);
+        GPUPOOL_FREE(use);
+    }
+}
+
+static int gpi_arena_uses_passed(const gpi_run *run) {
+    gpi_use *use = (gpi_use *)run->uses;
+    for (; use; use = use->next)
+        if (!gpi_fence_passed(use->fence)) return 0;
+    return 1;
+}
+
+/* Takes a run off the parked list; before: the one in front of it. */
+static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run, uint32_t lane) {
+    if (before) before->list_next = run->list_next;
+    else arena->parked = run->list_next;
+    if (arena->parked_last == run) arena->parked_last = before;
+    arena->parked_units -= run->units;
+    gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    run->uses = NULL;
+    gpi_tree_put(&arena->tree, run, lane, 0);
+}
+
+/* Whatever has finished turns quiet. Returns whether anything did. */
+static int gpi_arena_poll(gpupool_arena *arena) {
+    int any = gpi_fence_poll(&arena->fences, &arena->tree);
+    while (arena->parked && gpi_arena_uses_passed(arena->parked)) {
+        gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
+        any = 1;
+    }
+    return any;
+}
+
+/* -- a request on its way up the ladder -- */
+
+typedef struct gpi_request {
+    uint64_t bytes, units, align_units;
+    cudaStream_t stream;
+    gpi_stream *known;
+    int capturing;
+    int limited;   /* the limit refused, not the driver */
+} gpi_request;
+
+/* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
+static void gpi_arena_lanes(const gpi_request *request, gpi_takers_lanes *lanes) {
+    int i = request->known->seals;
+    lanes->count = 0;
+    lanes->number[lanes->count++] = request->known->young;
+    while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
+    lanes->number[lanes->count++] = GPI_LANE_QUIET;
+}
+
+static gpi_run *gpi_arena_take(gpupool_arena *arena, uint32_t lane, const gpi_request *request,
+                               uint64_t tries) {
+    gpi_run *run = gpi_tree_find(arena->tree.lanes[lane], request->units, request->align_units,
+                                 tries);
+    if (!run) return NULL;
+    return gpi_tree_take(&arena->tree, run,
+                         gpi_tree_start(run, request->units, request->align_units), request->units);
+}
+
+/* Rungs one and two: the stream's own lanes, then quiet memory. Needs three spare structs. */
+static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
+    gpi_run *run = gpi_arena_take(arena, request->known->young, request, tries);
+    int i = request->known->seals;
+    while (!run && i--) run = gpi_arena_take(arena, request->known->sealed[i], request, tries);
+    if (run) arena->lane_hits++;
+    else run = gpi_arena_take(arena, GPI_LANE_QUIET, request, tries);
+    return run;
+}
+
+/* The same, looking at every run, and first seeing to the spare structs that other threads may have
+   used up meanwhile. */
+static gpi_run *gpi_arena_again(gpupool_arena *arena, const gpi_request *request) {
+    if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
+    return gpi_arena_quick(arena, request, UINT64_MAX);
+}
+
+/* The stream's own lane gets a fence: only then can it become known that its work is done. */
+static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+    gpi_fence *fence;
+    if (arena->tree.lanes[known->young]->runs == 0 || gpi_driver_is_capturing(stream)) return;
+    if (gpi_fence_record(&arena->fences, stream, &fence) != GPUPOOL_OK) return;
+    gpi_fence_seal(&arena->fences, &arena->tree, known, fence);
+    gpi_fence_drop(&arena->fences, fence);
+}
+
+/* How far reserved memory may run ahead of what was ever live at once before idle memory is moved
+   instead: 1/128, and a little for arenas of a few pieces. */
+static uint64_t gpi_arena_aim(const gpupool_arena *arena, const gpi_request *request) {
+    uint64_t live = gpi_ground_max(arena->ledger.granted.peak,
+                                   arena->ledger.granted.now + request->units * GPUPOOL_UNIT_BYTES);
+    live += live / 128 + 2 * arena->backing.driver.granule_bytes;
+    return gpi_ground_max(live, arena->keep_bytes);
+}
+
+static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request, uint64_t aim_bytes,
+                                     uint64_t most_bytes, gpi_run **run) {
+    gpi_takers_lanes lanes;
+    gpupool_result result;
+    gpi_arena_lanes(request, &lanes);
+    if (!gpi_backing_is_mapped(&arena->backing)) {
+        result = gpi_backing_grow_chunk(&arena->backing, &arena->tree, &arena->ledger,
+                                        request->units, request->align_units, most_bytes, run);
+    } else {
+        result = gpi_backing_grow_mapped(&arena->backing, &arena->tree, &arena->ledger,
+                                         request->units, request->align_units, &lanes, aim_bytes,
+                                         most_bytes, run);
+    }
+    return result;
+}
+
+/* Rung: grow within the limit, but move idle memory rather than run far ahead of what is live. */
+static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *request,
+                                          gpi_run **run) {
+    uint64_t aim = gpi_arena_aim(arena, request);
+    uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
+    if (gpi_backing_is_mapped(&arena->backing) && arena->ledger.reserved.now + need > aim) {
+        gpi_arena_seal(arena, request->known, request->stream);
+        gpi_arena_poll(arena);
+        *run = gpi_arena_again(arena, request);
+        if (*run) return GPUPOOL_OK;
+    }
+    return gpi_arena_grow(arena, request, aim, arena->ledger.limit_bytes, run);
+}
+
+/* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
+static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
+    gpi_stream *other = arena->fences.streams;
+    gpi_run *run, *before = NULL;
+    int i;
+    if (request->capturing || !gpi_tree_prepare(&arena->tree, 3)) return NULL;
+    for (; other; other = other->next) {
+        for (i = 0; other != request->known && i < other->seals; i++) {
+            const gpi_lane *lane = arena->tree.lanes[other->sealed[i]];
+            if (!gpi_tree_find(lane, request->units, request->align_units, UINT64_MAX)) continue;
+            if (gpi_fence_follow(&arena->fences, other->fences[i], request->stream) != GPUPOOL_OK)
+                return NULL;
+            return gpi_arena_take(arena, other->sealed[i], request, UINT64_MAX);
+        }
+    }
+    for (run = arena->parked; run; before = run, run = run->list_next) {
+        gpi_use *use = (gpi_use *)run->uses;
+        if (gpi_tree_start(run, request->units, request->align_units) == UINT64_MAX) continue;
+        for (; use; use = use->next)
+            if (gpi_fence_follow(&arena->fences, use->fence, request->stream) != GPUPOOL_OK)
+                return NULL;
+        gpi_arena_unpark(arena, before, run, request->known->young);
+        return gpi_arena_again(arena, request);
+    }
+    return NULL;
+}
+
+/* Rung: all other attempts at the limit of what may be held: idle chunks go, idle granules move. */
+static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
+    uint64_t need = (request->units + request->align_units) * GPUPOOL_UNIT_BYTES;
+    uint64_t limit = arena->ledger.limit_bytes, held = arena->ledger.reserved.now;
+    gpupool_result result;
+    *run = gpi_arena_again(arena, request);
+    if (*run) return GPUPOOL_OK;
+    if (gpi_backing_is_mapped(&arena->backing)) {
+        result = gpi_arena_grow(arena, request, gpi_ground_min(limit, held), limit, run);
+        request->limited = held < limit ? request->limited : 1;
+        return result;
+    }
+    /* chunks: give back what is idle until the driver has one large enough */
+    need = gpi_ground_max(need, arena->backing.driver.granule_bytes);
+    gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger,
+                     request->limited ? limit - gpi_ground_min(limit, need) : 0);
+    return gpi_arena_grow(arena, request, 0, limit, run);
+}
+
+/* Waits on the host until a fence has passed, with the arena open to other threads meanwhile. */
+static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
+    cudaError_t error = cudaSuccess;
+    unsigned round = 0;
+    if (fence->passed) return 1;
+    fence->users++;
+    arena->fences.host_waits++;
+    gpi_host_unlock(&arena->lock);
+    /* asked again and again, for ten seconds at most: a kernel that never ends must not hang this */
+    while ((error = cudaEventQuery(fence->event)) == cudaErrorNotReady && round < 500000)
+        gpi_host_relax(round++);
+    gpi_host_lock(&arena->lock);
+    fence->passed = error == cudaSuccess;
+    gpi_fence_drop(&arena->fences, fence);
+    return error == cudaSuccess;
+}
+
+/* The fence that has stood longest on this stream, on another, or on a parked block. */
+static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *request) {
+    gpi_stream *stream = arena->fences.streams;
+    gpi_use *use;
+    if (request->known->seals) return request->known->fences[0];
+    for (; stream; stream = stream->next)
+        if (stream->seals) return stream->fences[0];
+    if (!arena->parked) return NULL;
+    for (use = (gpi_use *)arena->parked->uses; use; use = use->next)
+        if (!use->fence->passed) return use->fence;
+    return ((gpi_use *)arena->parked->uses)->fence;
+}
+
+/* Rung: wait on the host, for one fence after the other, until the request can be met. */
+static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *request,
+                                          gpupool_result result, gpi_run **run) {
+    int sealed_all = 0;
+    if (request->capturing) return result;
+    gpi_arena_seal(arena, request->known, request->stream);
+    while (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        gpi_fence *fence = gpi_arena_oldest(arena, request);
+        if (!fence) {
+            if (sealed_all || arena->tree.pending_units == 0) break;
+            sealed_all = 1;
+            if (gpi_fence_seal_all(&arena->fences, &arena->tree) != GPUPOOL_OK) break;
+            continue;
+        }
+        if (!gpi_arena_wait(arena, fence)) break;
+        gpi_arena_poll(arena);
+        result = gpi_arena_rung_move(arena, request, run);
+    }
+    return result;
+}
+
+/* The ladder from its third rung; `growing` and `lock` are held. */
+static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
+    gpupool_result result;
+    if (!gpi_tree_prepare(&arena->tree, 3)) return gpi_host_no_memory();
+    /* another thread may have made room since */
+    *run = gpi_arena_again(arena, request);
+    if (*run) return GPUPOOL_OK;
+    /* lanes whose fence has passed */
+    if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
+    /* more memory from the driver */
+    result = gpi_arena_rung_grow(arena, request, run);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    request->limited = request->units * GPUPOOL_UNIT_BYTES > gpi_ledger_room(&arena->ledger);
+    /* another stream's memory, behind a wait on the device */
+    *run = gpi_arena_rung_follow(arena, request);
+    if (*run) return GPUPOOL_OK;
+    /* what is idle moves, or makes room */
+    result = gpi_arena_rung_move(arena, request, run);
+    /* the host waits */
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_arena_rung_wait(arena, request, result, run);
+    return result;
+}
+
+/* -- the verdict -- */
+
+static uint64_t gpi_arena_largest(const gpupool_arena *arena, int of_streams) {
+    uint64_t largest = gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]);
+    uint32_t lane;
+    for (lane = GPI_LANE_STREAMS; of_streams && lane < arena->tree.lane_count; lane++)
+        if (arena->tree.lanes[lane])
+            largest = gpi_ground_max(largest, gpi_tree_largest(arena->tree.lanes[lane]));
+    return largest * GPUPOOL_UNIT_BYTES;
+}
+
+/* What memory looks like to a request of so many bytes; the lock is held. */
+static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, gpupool_verdict *verdict) {
+    size_t free_bytes = 0, total_bytes = 0;
+    uint64_t limit = arena->ledger.limit_bytes, granule = arena->backing.driver.granule_bytes;
+    uint64_t room;
+    memset(verdict, 0, sizeof *verdict);
+    gpi_arena_count_pending(arena);
+    verdict->asked_bytes = bytes;
+    verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
+    verdict->granted_bytes = arena->ledger.granted.now;
+    verdict->reserved_bytes = arena->ledger.reserved.now;
+    verdict->pending_bytes = arena->ledger.pending.now;
+    verdict->largest_free_bytes = gpi_arena_largest(arena, 1);
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) free_bytes = total_bytes = 0;
+    verdict->device_free_bytes = free_bytes;
+    if (arena->backing.source != GPUPOOL_SOURCE_PINNED) {
+        verdict->device_total_bytes = total_bytes;
+        if (total_bytes > free_bytes + verdict->reserved_bytes)
+            verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
+    }
+    room = gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes);
+    bytes = bytes < UINT64_MAX / 2 ? gpi_ground_up(bytes, granule) : bytes;
+    verdict->missing_bytes = bytes > room ? bytes - room : 0;
+}
+
+/* -- blocks -- */
+
+/* From bytes to units; 0 when there is no such size. */
+static uint64_t gpi_arena_units(uint64_t bytes) {
+    if (bytes == 0 || bytes > (uint64_t)1 << 48) return 0;
+    return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
+}
+
+static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, uint64_t bytes) {
+    uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
+    gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - bytes));
+    gpi_ledger_add(&arena->ledger.requested, bytes);
+    gpi_ledger_add(&arena->ledger.granted, granted);
+    gpi_ledger_add(&arena->ledger.blocks, 1);
+    arena->allocs++;
+    return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
+}
+
+/* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
+   to try again. No lock is held while it runs. */
+static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
+                             const gpi_visit *visit) {
+    gpupool_verdict verdict;
+    gpi_arena_figures(arena, request->bytes, &verdict);
+    gpi_limit_judge(&verdict, request->limited, request->capturing);
+    gpi_arena_exit_growing(arena, visit);
+    if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
+    gpi_thread.verdict = verdict;
+    gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name, verdict.sentence);
+    return 0;
+}
+
+/* What rungs one and two did not find. The lock is held on entry, and not on return. */
+static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request) {
+    uint64_t key = gpi_fence_key(request->stream);
+    gpupool_result result;
+    gpi_visit visit;
+    gpi_host_unlock(&arena->lock);
+    for (;;) {
+        gpi_run *run = NULL;
+        void *block;
+        result = gpi_arena_enter_growing(arena, "gpupool_alloc", &visit);
+        if (result != GPUPOOL_OK) break;
+        request->capturing = gpi_driver_is_capturing(request->stream);
+        request->limited = 0;
+        request->known = gpi_fence_know(&arena->fences, &arena->tree, key);
+        result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
+        if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+            if (gpi_arena_give_up(arena, request, &visit)) continue;
+            break;
+        }
+        block = result == GPUPOOL_OK ? gpi_arena_hand_out(arena, run, request->bytes) : NULL;
+        gpi_arena_exit_growing(arena, &visit);
+        if (!block) break;
+        gpi_host_ok();
+        return block;
+    }
+    gpi_host_lock(&arena->lock);
+    arena->failures++;
+    gpi_host_unlock(&arena->lock);
+    return NULL;
+}
+
+static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t bytes,
+                             uint64_t alignment, cudaStream_t stream) {
+    gpi_request request;
+    gpi_run *run;
+    void *block;
+    if (gpi_arena_enter(arena, call) != GPUPOOL_OK) return NULL;
+    memset(&request, 0, sizeof request);
+    request.bytes = bytes;
+    request.units = gpi_arena_units(bytes);
+    request.align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
+    request.stream = stream;
+    if (request.units == 0 || !gpi_ground_is_power(alignment) || alignment > (uint64_t)1 << 40) {
+        arena->failures++;
+        gpi_host_unlock(&arena->lock);
+        if (request.units == 0)
+            gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to 2^48",
+                          call, bytes);
+        else
+            gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: alignment is %" PRIu64 ", and must be a power of "
+                          "two of at most 2^40", call, alignment);
+        return NULL;
+    }
+    request.known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
+    if (!request.known || !gpi_tree_prepare(&arena->tree, 3)) {
+        arena->failures++;
+        gpi_host_unlock(&arena->lock);
+        gpi_host_no_memory();
+        return NULL;
+    }
+    run = arena->backing.source == GPUPOOL_SOURCE_BYPASS
+              ? NULL : gpi_arena_quick(arena, &request, GPI_TRIES);
+    if (!run) return gpi_arena_slow(arena, &request);
+    block = gpi_arena_hand_out(arena, run, bytes);
+    gpi_arena_exit(arena);
+    return block;
+}
+
+/* What a pointer that starts no live block is. Walks a chunk's runs: only mistakes pay for it. */
+static gpupool_result gpi_arena_mistake(const gpupool_arena *arena, const char *call,
+                                        const void *block) {
+    const gpi_backing *backing = &arena->backing;
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    const gpi_run *run = NULL;
+    const gpi_piece *piece;
+    if (gpi_backing_is_mapped(backing)) {
+        if (unit - backing->base_unit < backing->space_units) run = backing->first;
+    } else {
+        for (piece = backing->placed; piece && !run; piece = piece->next)
+            if (unit - piece->unit < piece->units) run = piece->first;
+    }
+    while (run && unit - run->unit >= run->units) run = run->next;
+    if (!run)
+        return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call, block,
+                             arena->name);
+    if (run->lane == GPI_LANE_LIVE)
+        return gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is %" PRIu64 " bytes inside the live block "
+                             "at %p", call, block,
+                             (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES,
+                             (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
+    return gpi_host_fail(GPUPOOL_E_DOUBLE_FREE, "%s: %p is in free memory: freed before, or never "
+                         "handed out", call, block);
+}
+
+/* The live run of a block; NULL with the mistake told. The lock is held. */
+static gpi_run *gpi_arena_find(const gpupool_arena *arena, const char *call, const void *block) {
+    uint64_t address = (uint64_t)(uintptr_t)block;
+    gpi_run *run = NULL;
+    if (address % GPUPOOL_UNIT_BYTES == 0)
+        run = gpi_tree_live(&arena->tree, address / GPUPOOL_UNIT_BYTES);
+    if (!run) gpi_arena_mistake(arena, call, block);
+    return run;
+}
+
+/* A fence of this stream's work so far joins the block's uses. */
+static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
+    gpupool_result result;
+    gpi_visit visit;
+    gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+    if (!use) return gpi_host_no_memory();
+    result = gpi_driver_enter(arena->backing.driver.device, &visit);
+    if (result == GPUPOOL_OK) {
+        if (gpi_driver_is_capturing(stream))
+            result = gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream has no fence outside its "
+                                   "graph: keep the block until the graph is destroyed");
+        else result = gpi_fence_record(&arena->fences, stream, &use->fence);
+        gpi_driver_leave(&visit);
+    }
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(use);
+        return result;
+    }
+    use->next = (gpi_use *)run->uses;
+    run->uses = use;
+    return GPUPOOL_OK;
+}
+
+/* With several streams about, a stream's frees get a fence now and then while the stream is known to
+   be alive, so that others can have the memory: at once for large blocks, else every sixteenth. */
+static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream,
+                                   uint64_t units) {
+    gpi_visit visit;
+    known->frees++;
+    if (arena->fences.stream_count < 2) return;
+    if (known->frees < 16 && units * GPUPOOL_UNIT_BYTES < (1u << 20)) return;
+    if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
+    gpi_arena_seal(arena, known, stream);
+    gpi_driver_leave(&visit);
+}
+
+/* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
+static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpi_piece *piece;
+    gpupool_result result;
+    gpi_visit visit;
+    gpi_run *run;
+    result = gpi_arena_enter_growing(arena, "gpupool_free", &visit);
+    if (result != GPUPOOL_OK) return result;
+    run = gpi_arena_find(arena, "gpupool_free", block);
+    if (!run) {
+        result = gpi_thread.result;
+    } else {
+        uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->slack_bytes;
+        for (piece = arena->backing.placed; piece->unit != unit; piece = piece->next) {}
+        gpi_tree_lay_down(&arena->tree, run);
+        result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, &arena->ledger, piece);
+        gpi_ledger_sub(&arena->ledger.requested, bytes);
+        gpi_ledger_sub(&arena->ledger.granted, gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES));
+        gpi_ledger_sub(&arena->ledger.blocks, 1);
+        arena->frees++;
+    }
+    gpi_arena_exit_growing(arena, &visit);
+    return result;
+}
+
+static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
+    uint64_t granted = run->units * GPUPOOL_UNIT_BYTES, units = run->units;
+    uint64_t requested = granted - run->slack_bytes;
+    gpi_stream *known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
+    gpupool_result result = GPUPOOL_OK;
+    if (!known) return gpi_host_no_memory();
+    if (run->uses) { /* others may still be at work on it: so may this stream, until its fence */
+        result = gpi_arena_add_use(arena, run, stream);
+        if (result != GPUPOOL_OK) return result;
+        gpi_tree_lay_down(&arena->tree, run);
+        gpi_arena_park(arena, run);
+    } else {
+        uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
+        gpi_tree_lay_down(&arena->tree, run);
+        gpi_tree_put(&arena->tree, run, known->young, absorb);
+        gpi_arena_seal_at_free(arena, known, stream, units);
+    }
+    gpi_ledger_sub(&arena->ledger.requested, requested);
+    gpi_ledger_sub(&arena->ledger.granted, granted);
+    gpi_ledger_sub(&arena->ledger.blocks, 1);
+    arena->frees++;
+    return gpi_host_ok();
+}
+
+/* -- making an arena -- */
+
+static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
+    int count = 0;
+    gpupool_result result;
+    if ((int)config->source < 0 || config->source > GPUPOOL_SOURCE_BYPASS)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.source is %d, which "
+                             "is no gpupool_source", (int)config->source);
+    if ((config->chunk_alloc != NULL) != (config->chunk_free != NULL))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_alloc and "
+                             "config.chunk_free belong together");
+    if ((config->source == GPUPOOL_SOURCE_CUSTOM) != (config->chunk_alloc != NULL))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_alloc and "
+                             "GPUPOOL_SOURCE_CUSTOM belong together");
+    if (config->chunk_bytes > (uint64_t)1 << 48 || config->reserve_bytes > (uint64_t)1 << 48)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_bytes and "
+                             "config.reserve_bytes must be at most 2^48");
+    result = gpi_driver_told("cudaGetDeviceCount", cudaGetDeviceCount(&count));
+    if (result != GPUPOOL_OK) {
+        cudaGetLastError();
+        return result;
+    }
+    if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d, and "
+                             "there are %d devices", config->device, count);
+    return GPUPOOL_OK;
+}
+
+/* The limit by precedence: config.limit_text, config.limit_bytes, GPUPOOL_LIMIT_<device> and
+   GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. */
+static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
+                                            const gpupool_arena_config *config) {
+    char variable[32];
+    const char *where = "config.limit_text", *text = config->limit_text;
+    size_t free_bytes = 0, total_bytes = 0;
+    gpupool_result result;
+    arena->ledger.limit_bytes = config->limit_bytes ? config->limit_bytes : UINT64_MAX;
+    if (!text && config->limit_bytes) return GPUPOOL_OK;
+    if (!text) {
+        snprintf(variable, sizeof variable, "GPUPOOL_LIMIT_%d", arena->backing.driver.device);
+        where = variable;
+        text = getenv(variable);
+    }
+    if (!text) {
+        where = "environment variable GPUPOOL_LIMIT";
+        text = getenv("GPUPOOL_LIMIT");
+    }
+    if (!text && sizeof(GPUPOOL_LIMIT) > 1) {
+        where = "macro GPUPOOL_LIMIT";
+        text = GPUPOOL_LIMIT;
+    }
+    if (!text) return GPUPOOL_OK;
+    result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
+    if (result != GPUPOOL_OK) return result;
+    return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
+}
+
+/* reserve_bytes: got now, as quiet memory. The lock is held. */
+static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
+    gpi_request request;
+    gpi_stream *known;
+    gpi_run *run;
+    gpupool_result result;
+    if (bytes == 0 || arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK;
+    bytes = gpi_ground_up(bytes, arena->backing.driver.granule_bytes);
+    known = gpi_fence_know(&arena->fences, &arena->tree, 1);
+    if (!known) return gpi_host_no_memory();
+    memset(&request, 0, sizeof request);
+    request.units = bytes / GPUPOOL_UNIT_BYTES;
+    request.align_units = 1;
+    request.known = known;
+    result = gpi_arena_grow(arena, &request, UINT64_MAX, arena->ledger.limit_bytes, &run);
+    if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
+    return result;
+}
+
+static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpi_backing *backing = &arena->backing;
+    gpupool_result result = gpi_driver_open(&backing->driver, backing->driver.device);
+    if (result != GPUPOOL_OK) return result;
+    backing->lock = &arena->lock;
+    backing->granule_units = backing->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
+    backing->source = config->source;
+    if (backing->source == GPUPOOL_SOURCE_AUTO)
+        backing->source = backing->driver.mapped ? GPUPOOL_SOURCE_MAPPED : GPUPOOL_SOURCE_DEVICE;
+    if (gpi_backing_is_mapped(backing) && !backing->driver.mapped)
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "GPUPOOL_SOURCE_MAPPED: device %d or this build "
+                             "has no virtual memory management", backing->driver.device);
+    backing->chunk_alloc = config->chunk_alloc;
+    backing->chunk_free = config->chunk_free;
+    backing->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : GPUPOOL_CHUNK_BYTES;
+    backing->user = arena->user = config->user;
+    arena->on_out_of_memory = config->on_out_of_memory;
+    arena->fences.driver = &backing->driver;
+    arena->keep_bytes = config->reserve_bytes;
+    snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
+    result = gpi_arena_first_limit(arena, config);
+    if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK && gpi_backing_is_mapped(backing))
+        result = gpi_backing_open_space(backing, &arena->tree);
+    gpi_host_lock(&arena->lock);
+    if (result == GPUPOOL_OK) result = gpi_arena_reserve(arena, config->reserve_bytes);
+    gpi_host_unlock(&arena->lock);
+    return result;
+}
+
+static gpupool_result gpi_arena_close(gpupool_arena *arena) {
+    gpupool_result result = gpi_backing_close(&arena->backing);
+    gpi_fence_close(&arena->fences);
+    gpi_tree_close(&arena->tree);
+    GPUPOOL_FREE(arena);
+    return result;
+}
+
+gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
+    gpupool_arena_config config;
+    gpupool_arena *arena;
+    gpupool_result result;
+    gpi_visit visit;
+    if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: arena is NULL");
+    *out = NULL;
+    memset(&config, 0, sizeof config);
+    if (given) config = *given;
+    else config.device = GPUPOOL_DEVICE_CURRENT;
+    result = gpi_arena_validate(&config);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_watch_forks();
+    if (config.device == GPUPOOL_DEVICE_CURRENT)
+        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&config.device));
+    if (result != GPUPOOL_OK) {
+        cudaGetLastError();
+        return result;
+    }
+    arena = (gpupool_arena *)gpi_host_zeroed(sizeof *arena);
+    if (!arena) return gpi_host_no_memory();
+    arena->forks = gpi_process.forks;
+    arena->backing.driver.device = config.device;
+    result = gpi_driver_enter(config.device, &visit);
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(arena);
+        return result;
+    }
+    result = gpi_arena_open(arena, &config);
+    if (result != GPUPOOL_OK) {
+        struct gpi_thread why = gpi_thread; /* of the failure, not of the cleaning up */
+        gpi_arena_close(arena);
+        gpi_thread = why;
+    } else {
+        *out = arena;
+    }
+    gpi_driver_leave(&visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+    gpupool_result result, worst = GPUPOOL_OK;
+    gpi_visit visit;
+    int i;
+    result = gpi_arena_enter_growing(arena, "gpupool_arena_destroy", &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (arena->tree.live_runs) {
+        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
+                               "%" PRIu64 " live blocks of %" PRIu64 " bytes in all", arena->name,
+                               arena->tree.live_runs, arena->ledger.requested.now);
+        gpi_arena_exit_growing(arena, &visit);
+        return result;
+    }
+    /* what was freed may still be in use by queued work, which unmapping would not wait for */
+    if (arena->tree.pending_units || arena->parked) {
+        gpi_arena_poll(arena);
+        gpi_host_unlock(&arena->lock);
+        worst = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
+        gpi_host_lock(&arena->lock);
+    }
+    while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
+    gpi_host_lock(&gpi_process.lock);
+    for (i = 0; i < GPI_DEVICES_MAX; i++)
+        if (gpi_process.default_arenas[i] == arena) gpi_process.default_arenas[i] = NULL;
+    gpi_host_unlock(&gpi_process.lock);
+    result = gpi_arena_close(arena);
+    gpi_driver_leave(&visit);
+    if (worst == GPUPOOL_OK) worst = result;
+    return worst == GPUPOOL_OK ? gpi_host_ok() : worst;
+}
+
+gpupool_arena *gpupool_default_arena(int device) {
+    gpupool_arena *arena = NULL, *other = NULL;
+    gpupool_arena_config config;
+    memset(&config, 0, sizeof config);
+    if (device == GPUPOOL_DEVICE_CURRENT &&
+        gpi_driver_told("cudaGetDevice", cudaGetDevice(&device)) != GPUPOOL_OK) {
+        cudaGetLastError();
+        return NULL;
+    }
+    if (device < 0 || device >= GPI_DEVICES_MAX) {
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
+        return NULL;
+    }
+    gpi_host_lock(&gpi_process.lock);
+    arena = gpi_process.default_arenas[device];
+    gpi_host_unlock(&gpi_process.lock);
+    if (arena) {
+        gpi_host_ok();
+        return arena;
+    }
+    config.device = device;
+    config.name = "default";
+    if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
+    gpi_host_lock(&gpi_process.lock);
+    other = gpi_process.default_arenas[device];
+    if (!other) gpi_process.default_arenas[device] = arena;
+    gpi_host_unlock(&gpi_process.lock);
+    if (!other) return arena;
+    gpupool_arena_destroy(arena); /* another thread was first */
+    gpi_host_ok();
+    return other;
+}
+
+/* -- blocks, in public -- */
+
+void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    return gpi_arena_alloc(arena, "gpupool_alloc", bytes, GPUPOOL_UNIT_BYTES, stream);
+}
+
+void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
+                            cudaStream_t stream) {
+    return gpi_arena_alloc(arena, "gpupool_alloc_aligned", bytes, alignment, stream);
+}
+
+void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    void *block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream);
+    gpupool_result result;
+    gpi_visit visit;
+    if (!block) return NULL;
+    result = gpi_driver_enter(arena->backing.driver.device, &visit);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
+        gpi_driver_leave(&visit);
+    }
+    if (result != GPUPOOL_OK) {
+        struct gpi_thread why = gpi_thread;
+        gpupool_free(arena, block, stream);
+        gpi_thread = why;
+        return NULL;
+    }
+    return block;
+}
+
+gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_free");
+    gpi_run *run;
+    if (result != GPUPOOL_OK) return result;
+    if (!block) {
+        gpi_arena_exit(arena);
+        return result;
+    }
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
+        gpi_host_unlock(&arena->lock);
+        return gpi_arena_free_bypass(arena, block);
+    }
+    run = gpi_arena_find(arena, "gpupool_free", block);
+    result = run ? gpi_arena_free(arena, run, stream) : gpi_thread.result;
+    gpi_arena_exit(arena);
+    return result;
+}
+
+gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_record_use");
+    gpi_run *run;
+    if (result != GPUPOOL_OK) return result;
+    run = gpi_arena_find(arena, "gpupool_record_use", block);
+    if (!run) result = gpi_thread.result;
+    else if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+        result = gpi_arena_add_use(arena, run, stream);
+    gpi_arena_exit(arena);
+    return result;
+}
+
+size_t gpupool_size(gpupool_arena *arena, const void *block) {
+    gpi_run *run;
+    size_t bytes = 0;
+    if (gpi_arena_enter(arena, "gpupool_size") != GPUPOOL_OK) return 0;
+    run = gpi_arena_find(arena, "gpupool_size", block);
+    if (run) bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES - run->slack_bytes);
+    gpi_arena_exit(arena);
+    return bytes;
+}
+
+/* Lanes and parked blocks whose work is done turn quiet, whichever stream they belong to. */
+static void gpi_arena_settle(gpupool_arena *arena) {
+    gpi_fence_seal_all(&arena->fences, &arena->tree);
+    gpi_arena_poll(arena);
+}
+
+gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
+    gpi_visit visit;
+    uint64_t before;
+    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_trim", &visit);
+    if (released_bytes) *released_bytes = 0;
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_settle(arena);
+    before = arena->ledger.reserved.now;
+    result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger,
+                              gpi_ground_max(keep_bytes, arena->keep_bytes));
+    if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
+    gpi_arena_exit_growing(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
+    gpi_visit visit;
+    gpi_stream *known;
+    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_stream_retired", &visit);
+    if (result != GPUPOOL_OK) return result;
+    known = gpi_fence_stream(&arena->fences, gpi_fence_key(stream));
+    if (known) {
+        gpi_arena_seal(arena, known, stream);
+        known->key = 0;
+        if (arena->fences.latest == known) arena->fences.latest = NULL;
+        gpi_arena_poll(arena);
+    }
+    gpi_arena_exit_growing(arena, &visit);
+    return gpi_host_ok();
+}
+
+/* -- limits -- */
+
+static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) {
+    gpupool_result result = GPUPOOL_OK;
+    arena->ledger.limit_bytes = bytes;
+    if (arena->ledger.reserved.now > bytes) {
+        gpi_arena_settle(arena);
+        /* one piece may have to go below the limit to be under it */
+        result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, bytes);
+        while (result == GPUPOOL_OK && arena->ledger.reserved.now > bytes) {
+            uint64_t before = arena->ledger.reserved.now;
+            uint64_t keep = bytes - gpi_ground_min(bytes, before - bytes);
+            result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, keep);
+            if (arena->ledger.reserved.now == before) break;
+        }
+    }
+    return result;
+}
+
+gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_set_limit", &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_new_limit(arena, bytes ? bytes : UINT64_MAX);
+    gpi_arena_exit_growing(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+gpupool_result gpupool_set_limit_fraction(gpupool_arena *arena, double fraction) {
+    double total;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_set_limit_fraction");
+    if (result != GPUPOOL_OK) return result;
+    total = (double)arena->backing.driver.total_bytes;
+    gpi_arena_exit(arena);
+    if (!(fraction > 0 && fraction <= 1))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_fraction: fraction is %g, and "
+                             "must be above 0 and at most 1", fraction);
+    return gpupool_set_limit(arena, (size_t)gpi_ground_max((uint64_t)(total * fraction), 1));
+}
+
+gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
+    size_t free_bytes = 0, total_bytes = 0;
+    uint64_t bytes = 0;
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_set_limit_text", &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (!text)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_text: text is NULL");
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
+    if (result == GPUPOOL_OK)
+        result = gpi_limit_parse("gpupool_set_limit_text", text, total_bytes, free_bytes, &bytes);
+    if (result == GPUPOOL_OK) result = gpi_arena_new_limit(arena, bytes);
+    gpi_arena_exit_growing(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+size_t gpupool_get_limit(gpupool_arena *arena) {
+    uint64_t bytes;
+    if (gpi_arena_enter(arena, "gpupool_get_limit") != GPUPOOL_OK) return 0;
+    bytes = arena->ledger.limit_bytes;
+    gpi_arena_exit(arena);
+    return bytes == UINT64_MAX ? 0 : (size_t)bytes;
+}
+
+size_t gpupool_available(gpupool_arena *arena) {
+    size_t free_bytes = 0, total_bytes = 0;
+    uint64_t most;
+    gpi_visit visit;
+    if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
+    if (gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)) != GPUPOOL_OK)
+        free_bytes = 0;
+    if (arena->backing.source == GPUPOOL_SOURCE_PINNED) free_bytes = SIZE_MAX / 2;
+    most = gpi_ground_min(arena->ledger.limit_bytes, arena->ledger.reserved.now + free_bytes);
+    most = gpi_ground_max(most, arena->ledger.reserved.now);
+    most -= arena->ledger.granted.now;
+    gpi_arena_exit_growing(arena, &visit);
+    return (size_t)most;
+}
+
+/* Bytes in pieces that are wholly free, in whatever lane: what moving or trimming could win. */
+static uint64_t gpi_arena_idle(const gpupool_arena *arena) {
+    const gpi_backing *backing = &arena->backing;
+    const gpi_piece *piece = backing->placed;
+    uint64_t units = backing->stash_units;
+    for (; piece; piece = piece->next) {
+        const gpi_run *run = piece->first;
+        if (gpi_backing_is_mapped(backing)) continue;
+        if (run->lane < GPI_LANE_HELD && run->units == piece->units)
+            units += piece->bytes / GPUPOOL_UNIT_BYTES;
+    }
+    if (gpi_backing_is_mapped(backing)) {
+        const gpi_run *run = backing->first;
+        for (; run; run = run->next) {
+            uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
+            if (run->lane >= GPI_LANE_HELD || run->lane == GPI_LANE_BARE) continue;
+            while (unit + backing->granule_units <= run->unit + run->units) {
+                piece = gpi_backing_at(backing, unit);
+                unit = piece->unit + piece->units;
+                if (piece->unit >= run->unit && unit <= run->unit + run->units)
+                    units += piece->units;
+            }
+        }
+    }
+    return units * GPUPOOL_UNIT_BYTES;
+}
+
+int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
+    gpupool_verdict verdict;
+    gpi_visit visit;
+    uint64_t need, room;
+    int fits;
+    if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
+    gpi_arena_figures(arena, bytes, &verdict);
+    need = gpi_arena_units(bytes) * GPUPOOL_UNIT_BYTES;
+    room = gpi_ground_min(gpi_ledger_room(&arena->ledger), verdict.device_free_bytes);
+    if (arena->backing.source == GPUPOOL_SOURCE_PINNED) room = gpi_ledger_room(&arena->ledger);
+    fits = need != 0 && need <= verdict.largest_free_bytes;
+    if (gpi_backing_is_mapped(&arena->backing))
+        need = gpi_ground_up(need, arena->backing.driver.granule_bytes);
+    if (room < UINT64_MAX / 2) room += gpi_arena_idle(arena);
+    fits = fits || (need != 0 && need <= room);
+    if (!fits) {
+        verdict.missing_bytes = need > room ? need - room : 0;
+        gpi_limit_judge(&verdict, gpi_ledger_room(&arena->ledger) < need, 0);
+    }
+    gpi_arena_exit_growing(arena, &visit);
+    if (why) *why = verdict;
+    gpi_host_ok();
+    return fits;
+}
+
+gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
+    if (!verdict) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_last_verdict: verdict is NULL");
+    *verdict = gpi_thread.verdict;
+    return GPUPOOL_OK;
+}
+
+/* -- statistics -- */
+
+gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_get_stats");
+    uint32_t lane;
+    int order;
+    if (result != GPUPOOL_OK) return result;
+    if (!stats) {
+        gpi_arena_exit(arena);
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
+    }
+    gpi_arena_count_pending(arena);
+    memset(stats, 0, sizeof *stats);
+    stats->struct_bytes = sizeof *stats;
+    stats->requested = arena->ledger.requested;
+    stats->granted = arena->ledger.granted;
+    stats->reserved = arena->ledger.reserved;
+    stats->pending = arena->ledger.pending;
+    stats->blocks = arena->ledger.blocks;
+    stats->allocs = arena->allocs;
+    stats->frees = arena->frees;
+    stats->failures = arena->failures;
+    stats->lane_hits = arena->lane_hits;
+    stats->splits = arena->tree.splits;
+    stats->merges = arena->tree.merges;
+    stats->chunks_gained = arena->backing.gained;
+    stats->chunks_lost = arena->backing.lost;
+    stats->remaps = arena->backing.moved;
+    stats->fence_waits = arena->fences.device_waits;
+    stats->host_syncs = arena->fences.host_waits;
+    stats->limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
+    stats->largest_free_bytes = gpi_arena_largest(arena, 1);
+    stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->backing.host_bytes;
+    memcpy(stats->live_by_order, arena->tree.live_by_order, sizeof stats->live_by_order);
+    for (lane = 0; lane < arena->tree.lane_count; lane++)
+        for (order = 0; arena->tree.lanes[lane] && lane != GPI_LANE_BARE && order < GPUPOOL_ORDERS;
+             order++)
+            stats->free_by_order[order] += arena->tree.lanes[lane]->runs_by_order[order];
+    gpi_arena_exit(arena);
+    return result;
+}
+
+gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_reset_peaks");
+    gpupool_counter *counters;
+    int i;
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_count_pending(arena);
+    counters = &arena->ledger.requested;
+    for (i = 0; i < 5; i++) counters[i].peak = counters[i].now;
+    gpi_arena_exit(arena);
+    return result;
+}
+
+gpupool_result gpupool_check(gpupool_arena *arena) {
+    gpi_visit visit;
+    char room = 0;
+    int broken;
+    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_check", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_count_pending(arena);
+    broken = gpi_arena_check(arena, &room);
+    gpi_arena_exit_growing(arena, &visit);
+    if (!broken) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_check: invariant %c%d of arena \"%s\" is broken",
+                         room, broken, arena->name);
+}
+
+/* == REPORT ===================================================================================
+   For people: names, the table, the map. What is shown is copied under the lock and written after
+   it is given back. uses: ARENA */
+
+const char *gpupool_result_name(gpupool_result result) {
+    switch (result) {
+    case GPUPOOL_OK: return "GPUPOOL_OK";
+    case GPUPOOL_E_ARGUMENT: return "GPUPOOL_E_ARGUMENT";
+    case GPUPOOL_E_OUT_OF_MEMORY: return "GPUPOOL_E_OUT_OF_MEMORY";
+    case GPUPOOL_E_NOT_OURS: return "GPUPOOL_E_NOT_OURS";
+    case GPUPOOL_E_INSIDE: return "GPUPOOL_E_INSIDE";
+    case GPUPOOL_E_DOUBLE_FREE: return "GPUPOOL_E_DOUBLE_FREE";
+    case GPUPOOL_E_IN_USE: return "GPUPOOL_E_IN_USE";
+    case GPUPOOL_E_CAPTURING: return "GPUPOOL_E_CAPTURING";
+    case GPUPOOL_E_TIMEOUT: return "GPUPOOL_E_TIMEOUT";
+    case GPUPOOL_E_UNSUPPORTED: return "GPUPOOL_E_UNSUPPORTED";
+    case GPUPOOL_E_FORKED: return "GPUPOOL_E_FORKED";
+    case GPUPOOL_E_HOST_MEMORY: return "GPUPOOL_E_HOST_MEMORY";
+    case GPUPOOL_E_CUDA: return "GPUPOOL_E_CUDA";
+    default: return "no gpupool_result";
+    }
+}
+
+gpupool_result gpupool_last_result(void) { return gpi_thread.result; }
+
+const char *gpupool_last_error(void) { return gpi_thread.text; }
+
+#define GPI_TEXT(number) #number
+#define GPI_SPELL(macro) GPI_TEXT(macro)
+
+const char *gpupool_build(void) {
+    return "gpupool " GPI_SPELL(GPUPOOL_VERSION) " unit=" GPI_SPELL(GPUPOOL_UNIT_BYTES)
+           " chunk=" GPI_SPELL(GPUPOOL_CHUNK_BYTES) " limit=\"" GPUPOOL_LIMIT "\""
+           " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
+           " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC);
+}
+
+static gpupool_result gpi_report_done(FILE *file) {
+    if (fflush(file) == 0 && !ferror(file)) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "the file cannot be written: %s", strerror(errno));
+}
+
+static const char *gpi_report_source(gpupool_source source) {
+    static const char *const names[] = {"auto",   "mapped", "device", "managed",
+                                        "pinned", "custom", "bypass"};
+    return names[source];
+}
+
+gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
+    char now[32], peak[32], host[32];
+    gpupool_stats stats;
+    const gpupool_counter *counters;
+    static const char *const rows[] = {"requested", "granted", "reserved", "pending"};
+    gpupool_result result;
+    int i;
+    if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_report: file is NULL");
+    result = gpupool_get_stats(arena, &stats);
+    if (result != GPUPOOL_OK) return result;
+    counters = &stats.requested;
+    fprintf(file, "gpupool arena \"%s\", device %d, source %s\n", arena->name,
+            arena->backing.driver.device, gpi_report_source(arena->backing.source));
+    fprintf(file, "  %-10s %12s %12s\n", "", "now", "peak");
+    for (i = 0; i < 4; i++)
+        fprintf(file, "  %-10s %12s %12s\n", rows[i], gpi_limit_human(now, counters[i].now),
+                gpi_limit_human(peak, counters[i].peak));
+    fprintf(file, "  %-10s %12" PRIu64 " %12" PRIu64 "\n", "blocks", stats.blocks.now,
+            stats.blocks.peak);
+    fprintf(file, "  limit %s, longest free run %s, host memory %s\n",
+            stats.limit_bytes ? gpi_limit_human(now, stats.limit_bytes) : "none",
+            gpi_limit_human(peak, stats.largest_free_bytes),
+            gpi_limit_human(host, stats.host_bytes));
+    fprintf(file, "  %" PRIu64 " allocs (%" PRIu64 " from the same stream), %" PRIu64 " frees, %" PRIu64
+            " failures\n", stats.allocs, stats.lane_hits, stats.frees, stats.failures);
+    fprintf(file, "  %" PRIu64 " pieces gained, %" PRIu64 " lost, %" PRIu64 " moved; %" PRIu64
+            " waits on the device, %" PRIu64 " on the host\n", stats.chunks_gained,
+            stats.chunks_lost, stats.remaps, stats.fence_waits, stats.host_syncs);
+    return gpi_report_done(file);
+}
+
+/* -- the map -- */
+
+typedef enum gpi_shade { GPI_SHADE_LIVE, GPI_SHADE_FREE, GPI_SHADE_PENDING } gpi_shade;
+
+typedef struct gpi_stretch { /* of memory, as the map shows it */
+    uint64_t unit, units;
+    gpi_shade shade;
+} gpi_stretch;
+
+static void gpi_report_collect(const gpi_run *run, gpi_stretch *stretches, uint64_t *count) {
+    for (; run; run = run->next) {
+        gpi_stretch stretch;
+        if (run->lane == GPI_LANE_BARE) continue;
+        stretch.unit = run->unit;
+        stretch.units = run->units;
+        stretch.shade = run->lane == GPI_LANE_LIVE    ? GPI_SHADE_LIVE
+                        : run->lane == GPI_LANE_QUIET ? GPI_SHADE_FREE
+                                                      : GPI_SHADE_PENDING;
+        if (stretches) stretches[*count] = stretch;
+        ++*count;
+    }
+}
+
+static uint64_t gpi_report_walk(const gpupool_arena *arena, gpi_stretch *stretches) {
+    const gpi_piece *piece = arena->backing.placed;
+    uint64_t count = 0;
+    if (gpi_backing_is_mapped(&arena->backing))
+        gpi_report_collect(arena->backing.first, stretches, &count);
+    else
+        for (; piece; piece = piece->next) gpi_report_collect(piece->first, stretches, &count);
+    return count;
+}
+
+/* All stretches of reserved memory, copied; NULL when the host has no memory or there are none. */
+static gpi_stretch *gpi_report_copy(gpupool_arena *arena, uint64_t *count) {
+    gpi_stretch *stretches = NULL;
+    uint64_t room = 0;
+    for (;;) { /* memory is asked for without the lock, so the number may have grown meanwhile */
+        gpi_host_lock(&arena->lock);
+        *count = gpi_report_walk(arena, NULL);
+        if (*count <= room) break;
+        gpi_host_unlock(&arena->lock);
+        GPUPOOL_FREE(stretches);
+        room = *count + *count / 4 + 16;
+        stretches = (gpi_stretch *)GPUPOOL_MALLOC(room * sizeof *stretches);
+        if (!stretches) return NULL;
+    }
+    if (stretches) gpi_report_walk(arena, stretches);
+    gpi_host_unlock(&arena->lock);
+    return stretches;
+}
+
+#define GPI_MAP_WIDTH 960.0 /* pixels of a row */
+
+/* One stretch, cut where rows end. `at` is its place in the reserved memory laid end to end. */
+static void gpi_report_draw(FILE *file, const gpi_stretch *stretch, uint64_t at, uint64_t row_units) {
+    static const char *const colours[] = {"#0072b2", "#e8e8e8", "#e69f00"};
+    static const char *const words[] = {"live", "free", "freed on a stream"};
+    char size[32];
+    uint64_t done = 0;
+    while (done < stretch->units) {
+        uint64_t column = (at + done) % row_units, row = (at + done) / row_units;
+        uint64_t units = gpi_ground_min(stretch->units - done, row_units - column);
+        double scale = GPI_MAP_WIDTH / (double)row_units;
+        fprintf(file, "<rect x=\"%.2f\" y=\"%" PRIu64 "\" width=\"%.2f\" height=\"11\" fill=\"%s\">",
+                110 + scale * (double)column, 64 + row * 13, scale * (double)units,
+                colours[stretch->shade]);
+        fprintf(file, "<title>%s: %s at %#" PRIx64 "</title></rect>\n", words[stretch->shade],
+                gpi_limit_human(size, stretch->units * GPUPOOL_UNIT_BYTES),
+                stretch->unit * GPUPOOL_UNIT_BYTES);
+        done += units;
+    }
+}
+
+static void gpi_report_text(FILE *file, const char *text) { /* as XML wants it */
+    for (; *text; text++) {
+        if (*text == '<') fputs("&lt;", file);
+        else if (*text == '&') fputs("&amp;", file);
+        else if ((unsigned char)*text >= ' ') fputc(*text, file);
+    }
+}
+
+static void gpi_report_head(FILE *file, const gpupool_arena *arena, const gpupool_stats *stats,
+                            uint64_t rows, uint64_t row_units) {
+    char live[32], held[32], row[32];
+    uint64_t i;
+    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1100\" height=\"%" PRIu64
+            "\" font-family=\"sans-serif\" font-size=\"12\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+            "<text x=\"16\" y=\"22\" font-size=\"15\">gpupool arena \"", rows * 13 + 84);
+    gpi_report_text(file, arena->name);
+    fprintf(file, "\": %s live in %" PRIu64 " blocks, %s reserved</text>\n",
+            gpi_limit_human(live, stats->requested.now), stats->blocks.now,
+            gpi_limit_human(held, stats->reserved.now));
+    fprintf(file, "<rect x=\"16\" y=\"36\" width=\"12\" height=\"12\" fill=\"#0072b2\"/>"
+            "<text x=\"33\" y=\"47\">live</text>"
+            "<rect x=\"76\" y=\"36\" width=\"12\" height=\"12\" fill=\"#e8e8e8\" stroke=\"#999\"/>"
+            "<text x=\"93\" y=\"47\">free</text>"
+            "<rect x=\"136\" y=\"36\" width=\"12\" height=\"12\" fill=\"#e69f00\"/>"
+            "<text x=\"153\" y=\"47\">freed on a stream, free for its later work</text>"
+            "<text x=\"430\" y=\"47\">each row %s of reserved memory, addresses upward; "
+            "hover for sizes</text>\n", gpi_limit_human(row, row_units * GPUPOOL_UNIT_BYTES));
+    for (i = 0; i < rows; i += 8)
+        fprintf(file, "<text x=\"102\" y=\"%" PRIu64 "\" text-anchor=\"end\" font-size=\"10\">+%s"
+                "</text>\n", 73 + i * 13,
+                gpi_limit_human(row, i * row_units * GPUPOOL_UNIT_BYTES));
+}
+
+gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
+    uint64_t count = 0, i, units = 0, row_units, at = 0;
+    gpi_stretch *stretches;
+    gpupool_stats stats;
+    gpupool_result result;
+    if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_write_svg: file is NULL");
+    result = gpupool_get_stats(arena, &stats);
+    if (result != GPUPOOL_OK) return result;
+    stretches = gpi_report_copy(arena, &count);
+    if (!stretches && count) return gpi_host_no_memory();
+    for (i = 0; i < count; i++) units += stretches[i].units;
+    /* at most 64 rows, each a power of two of memory */
+    row_units = (2u << 20) / GPUPOOL_UNIT_BYTES;
+    while (row_units * 64 < units) row_units *= 2;
+    gpi_report_head(file, arena, &stats, (units + row_units - 1) / row_units, row_units);
+    for (i = 0; i < count; at += stretches[i].units, i++)
+        gpi_report_draw(file, &stretches[i], at, row_units);
+    fprintf(file, "</svg>\n");
+    GPUPOOL_FREE(stretches);
+    return gpi_report_done(file);
+}
+
+/* == BACK ===================================================================================== */
+
+#undef GPI_ASSERT
+#undef GPI_PRINTF
+#undef GPI_THREAD_LOCAL
+#undef GPI_DEVICES_MAX
+#undef GPI_SYMBOL
+#undef GPI_STEPS
+#undef GPI_PAGE
+#undef GPI_TRIES
+#undef GPI_LANE_QUIET
+#undef GPI_LANE_BARE
+#undef GPI_LANE_STREAMS
+#undef GPI_LANE_HELD
+#undef GPI_LANE_LIVE
+#undef GPI_TABLE
+#undef GPI_SEALS
+#undef GPI_TEXT
+#undef GPI_SPELL
+#undef GPI_MAP_WIDTH
+
+#endif /* GPUPOOL_IMPLEMENTATION */

@@ -1,0 +1,234 @@
+/* arena_kit.h: what the tests of the public arena share. Include it after gpupool.h.
+   Memory is only ever touched by queued work, so that the same tests run on a real GPU. */
+#ifndef ARENA_KIT_H
+#define ARENA_KIT_H
+
+#include "check.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+#define KIT_STREAMS 4
+#define KIT_EDGE ((size_t)512) /* how much of each end of a block kit_mark touches */
+#define KIT_COUNT(array) (sizeof(array) / sizeof(array)[0])
+
+static cudaStream_t kit_stream[KIT_STREAMS]; /* made anew for every test */
+
+/* ---- the frame around a test ---- */
+
+static inline void kit_prepare(void) {
+#if CHECK_FAKE
+    fake_reset();
+#endif
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++)
+        CHECK_EQ(cudaStreamCreateWithFlags(&kit_stream[i], cudaStreamNonBlocking), cudaSuccess);
+}
+
+/* What no test may leave behind: a sticky error, a race, a misused handle, anything unreleased. */
+static inline void kit_settle(void) {
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) {
+        if (kit_stream[i]) CHECK_EQ(cudaStreamDestroy(kit_stream[i]), cudaSuccess);
+        kit_stream[i] = NULL;
+    }
+    CHECK_EQ(cudaGetLastError(), cudaSuccess); /* and no later test is to see it */
+#if CHECK_FAKE
+    if (fake_failures()) check_fail(__FILE__, __LINE__, "fakecuda: %s", fake_failure_text());
+    if (fake_misuses()) check_fail(__FILE__, __LINE__, "fakecuda: %s", fake_misuse_text());
+    CHECK_EQ(fake_live_objects(), 0);
+    fake_clear_failures();
+#endif
+}
+
+static inline int kit_devices(void) {
+    int count = 0;
+    CHECK_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+    return count;
+}
+
+#define ARENA_TEST(body) check_run(#body, body, kit_prepare, kit_settle)
+#if CHECK_FAKE
+#define FAKE_TEST(body) ARENA_TEST(body)
+#else
+#define FAKE_TEST(body) check_skip(#body, "needs fakecuda's controls")
+#endif
+
+/* ---- chunks of GPUPOOL_SOURCE_CUSTOM: cudaMalloc, with a record of what is out ---- */
+
+typedef struct kit_chunks {
+    long gained, lost, wrong; /* wrong: given back with other figures than it was got with */
+    int refuse;               /* 1: hand out nothing */
+    struct { void *at; size_t bytes; int device; } held[256];
+} kit_chunks;
+
+static inline void *kit_chunk_alloc(size_t bytes, int device, void *user) {
+    kit_chunks *chunks = (kit_chunks *)user;
+    void *at = NULL;
+    if (chunks->refuse || cudaMalloc(&at, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    chunks->gained++;
+    for (size_t i = 0; i < KIT_COUNT(chunks->held); i++) {
+        if (chunks->held[i].at) continue;
+        chunks->held[i].at = at;
+        chunks->held[i].bytes = bytes;
+        chunks->held[i].device = device;
+        return at;
+    }
+    chunks->wrong++;
+    return at;
+}
+
+static inline void kit_chunk_free(void *at, size_t bytes, int device, void *user) {
+    kit_chunks *chunks = (kit_chunks *)user;
+    size_t i = 0;
+    while (i < KIT_COUNT(chunks->held) && chunks->held[i].at != at) i++;
+    if (i == KIT_COUNT(chunks->held) || chunks->held[i].bytes != bytes ||
+        chunks->held[i].device != device)
+        chunks->wrong++;
+    else
+        chunks->held[i].at = NULL;
+    chunks->lost++;
+    if (cudaFree(at) != cudaSuccess) cudaGetLastError();
+}
+
+/* ---- arenas ---- */
+
+typedef struct kit_source { gpupool_source source; const char *name; } kit_source;
+
+static const kit_source kit_sources[] = {
+    {GPUPOOL_SOURCE_AUTO, "AUTO"},       {GPUPOOL_SOURCE_MAPPED, "MAPPED"},
+    {GPUPOOL_SOURCE_DEVICE, "DEVICE"},   {GPUPOOL_SOURCE_MANAGED, "MANAGED"},
+    {GPUPOOL_SOURCE_PINNED, "PINNED"},   {GPUPOOL_SOURCE_CUSTOM, "CUSTOM"},
+    {GPUPOOL_SOURCE_BYPASS, "BYPASS"},
+};
+#define KIT_SOURCES KIT_COUNT(kit_sources)
+
+static kit_chunks kit_custom; /* of the arenas that kit_open makes */
+
+static inline gpupool_arena_config kit_config(gpupool_source source) {
+    gpupool_arena_config config;
+    memset(&config, 0, sizeof config);
+    config.source = source;
+    if (source == GPUPOOL_SOURCE_CUSTOM) {
+        memset(&kit_custom, 0, sizeof kit_custom);
+        config.chunk_alloc = kit_chunk_alloc;
+        config.chunk_free = kit_chunk_free;
+        config.user = &kit_custom;
+    }
+    return config;
+}
+
+/* A test can go on without a block, but not without an arena. */
+static inline gpupool_arena *kit_create(const gpupool_arena_config *config) {
+    gpupool_arena *arena = NULL;
+    if (CHECK_RESULT(gpupool_arena_create(&arena, config), GPUPOOL_OK)) return arena;
+    check_failed++;
+    exit(check_finish());
+}
+
+static inline gpupool_arena *kit_open_limited(gpupool_source source, size_t limit) {
+    gpupool_arena_config config = kit_config(source);
+    config.limit_bytes = limit;
+    return kit_create(&config);
+}
+
+static inline gpupool_arena *kit_open(gpupool_source source) { return kit_open_limited(source, 0); }
+
+static inline void kit_close(gpupool_arena *arena) {
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+}
+
+static inline gpupool_stats kit_stats(gpupool_arena *arena) {
+    gpupool_stats stats;
+    memset(&stats, 0, sizeof stats);
+    CHECK_RESULT(gpupool_get_stats(arena, &stats), GPUPOOL_OK);
+    return stats;
+}
+
+static inline size_t kit_reserved(gpupool_arena *arena) {
+    return (size_t)kit_stats(arena).reserved.now;
+}
+
+/* CUDA calls made so far; on a GPU nobody counts them. */
+static inline long kit_calls(void) {
+#if CHECK_FAKE
+    return fake_calls(NULL);
+#else
+    return 0;
+#endif
+}
+
+/* ---- touching memory, always as work queued on a stream ---- */
+
+static inline void kit_fill(cudaStream_t stream, void *at, size_t bytes, int byte) {
+#if CHECK_FAKE
+    CHECK_EQ(fake_write(stream, "fill", at, bytes, byte), cudaSuccess);
+#else
+    CHECK_EQ(cudaMemsetAsync(at, byte, bytes, stream), cudaSuccess);
+#endif
+}
+
+static inline void kit_expect(cudaStream_t stream, const void *at, size_t bytes, int byte) {
+#if CHECK_FAKE
+    CHECK_EQ(fake_read(stream, "expect", at, bytes, byte), cudaSuccess);
+#else
+    unsigned char *copy = (unsigned char *)malloc(bytes);
+    size_t wrong = 0;
+    CHECK_EQ(cudaMemcpyAsync(copy, at, bytes, cudaMemcpyDefault, stream), cudaSuccess);
+    CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    for (size_t i = 0; i < bytes; i++) wrong += copy[i] != (unsigned char)byte;
+    CHECK_EQ(wrong, 0);
+    free(copy);
+#endif
+}
+
+static inline size_t kit_edge(size_t bytes) { return bytes < KIT_EDGE ? bytes : KIT_EDGE; }
+
+/* Writes, and later verifies, both ends of a block: cheap, and an overlap of blocks shows. */
+static inline void kit_mark(cudaStream_t stream, void *block, size_t bytes, int byte) {
+    size_t edge = kit_edge(bytes);
+    kit_fill(stream, block, edge, byte);
+    kit_fill(stream, (char *)block + bytes - edge, edge, byte);
+}
+
+static inline void kit_expect_mark(cudaStream_t stream, const void *block, size_t bytes,
+                                   int byte) {
+    size_t edge = kit_edge(bytes);
+    kit_expect(stream, block, edge, byte);
+    kit_expect(stream, (const char *)block + bytes - edge, edge, byte);
+}
+
+/* later's work from here on comes after earlier's work so far. */
+static inline void kit_order(cudaStream_t earlier, cudaStream_t later) {
+    cudaEvent_t event;
+    CHECK_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    CHECK_EQ(cudaEventRecord(event, earlier), cudaSuccess);
+    CHECK_EQ(cudaStreamWaitEvent(later, event, 0), cudaSuccess);
+    CHECK_EQ(cudaEventDestroy(event), cudaSuccess);
+}
+
+/* A block that the test cannot do without. */
+static inline void *kit_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    void *block = gpupool_alloc(arena, bytes, stream);
+    if (!block)
+        check_fail(__FILE__, __LINE__, "gpupool_alloc of %zu bytes: %s", bytes,
+                   gpupool_last_error());
+    return block;
+}
+
+/* A call that returns NULL must say why: the result for CHECK_RESULT. */
+static inline gpupool_result kit_why(const void *block) {
+    return block ? GPUPOOL_OK : gpupool_last_result();
+}
+
+/* Everything that a failed call may not change, which is all but the count of failures. */
+static inline int kit_same_stats(gpupool_stats a, gpupool_stats b) {
+    a.failures = b.failures = 0;
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+#endif

@@ -1,0 +1,93 @@
+#!/bin/bash
+# The header under every compiler and language version, alone and in small programs, and what it
+# leaves behind in a program: symbols, globals, macros. Closes with `N passed, N failed`.
+set -u
+cd "$(dirname "$0")/../.."
+CC=${CC:-gcc} CXX=${CXX:-g++} BUILD=${BUILD:-build} TOOLKIT=${TOOLKIT:-} NVCC=${NVCC:-}
+out=$BUILD/compile
+rm -rf "$out"
+mkdir -p "$out"
+strict="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wundef -Wcast-qual
+        -Wswitch-enum -Werror"
+fake=-Itests/fakecuda/include
+implementation=tests/library.c
+units="$implementation tests/compile/main.c tests/compile/user.c"
+header_only="tests/compile/main.c tests/compile/user.c" # with the implementation in each
+c_versions="c99 c11 c17"
+cxx_versions="c++11 c++17 c++20"
+. tests/compile/checks.sh
+
+flags_for() { # STANDARD: how to compile a .c file as that language
+    case $1 in
+    c++*) echo "-x c++ -std=$1 $strict" ;;
+    *) echo "-x c -std=$1 $strict -Wstrict-prototypes" ;;
+    esac
+}
+
+# ---- every language version; flow warnings need an optimiser, which the oldest of each gets ----
+versions() { # COMPILER STANDARD...
+    local compiler=$1 depth=-O1
+    shift
+    for standard in "$@"; do
+        [[ $depth == -O1 ]] && depth="-O1 -c -o $out/x.o" || depth=-fsyntax-only
+        for source in $implementation tests/compile/user.c tests/compile/later.c; do
+            check "$compiler $standard $source" \
+                $compiler $(flags_for "$standard") $fake $depth $source
+        done
+    done
+}
+for pair in "$CC:$c_versions" "$CXX:$cxx_versions" "clang:$c_versions" "clang++:$cxx_versions"; do
+    compiler=${pair%%:*}
+    if works "$compiler"; then versions "$compiler" ${pair#*:}; else left_out "$compiler"; fi
+done
+
+# ---- other headers than fakecuda's of today ----
+check "CUDA 12 shapes" $CC $(flags_for c11) $fake -DFAKECUDA_CUDART_VERSION=12080 -fsyntax-only \
+    $implementation
+if [[ $TOOLKIT ]]; then
+    for pair in "$CC:c99" "$CXX:c++20" "clang:c11" "clang++:c++17"; do
+        compiler=${pair%%:*}
+        works "$compiler" && check "$pair with the toolkit's headers" \
+            $compiler $(flags_for "${pair#*:}") -isystem "$TOOLKIT/include" -fsyntax-only \
+            $implementation
+    done
+else
+    left_out "the toolkit's headers"
+fi
+if [[ $NVCC ]]; then
+    check "nvcc, as .cu" "$NVCC" -x cu -c -o "$out/cu.o" -Werror all-warnings \
+        -Xcompiler -Wall,-Wextra,-Werror $implementation
+else
+    left_out nvcc
+fi
+
+# ---- programs of two translation units, built and run ----
+program() { # NAME COMPILER STANDARD FLAGS...
+    check "$1" two_units "$out/$1" "$2" "$(flags_for "$3") ${*:4} -O1 $fake"
+}
+static="-DGPUPOOL_STATIC=1 -DGPUPOOL_IMPLEMENTATION"
+program plain "$CC" c99
+units=$header_only program static "$CC" c99 $static
+program single_thread "$CC" c11 -DGPUPOOL_SINGLE_THREAD=1
+program unmapped "$CC" c11 -DGPUPOOL_MAPPED=0
+for level in 0 1 2; do program "check_$level" "$CC" c11 -DGPUPOOL_CHECK=$level; done
+if works "$CXX"; then
+    program plain_cxx "$CXX" c++11
+    units=$header_only program static_cxx "$CXX" c++17 $static
+    check "C calls C++" mixed "$CXX" c++17 "$CC" c11
+    check "C++ calls C" mixed "$CC" c11 "$CXX" c++17
+fi
+
+# ---- what is left behind ----
+for pair in "$CC:c11" "$CXX:c++17"; do
+    works "${pair%%:*}" || continue
+    check "$pair: symbols" only_ours "${pair%%:*}" "$(flags_for "${pair#*:}")"
+    check "$pair: globals" no_other_globals "${pair%%:*}" "$(flags_for "${pair#*:}")"
+    for source in tests/compile/user.c $implementation; do
+        check "$pair: macros of $source" no_other_macros "${pair%%:*}" \
+            "$(flags_for "${pair#*:}")" $source
+    done
+done
+
+echo "$passed passed, $failed failed"
+((failed == 0))

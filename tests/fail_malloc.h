@@ -1,0 +1,48 @@
+/* fail_malloc.h: host memory for gpupool.h that counts itself and fails on demand. Include it
+   before gpupool.h, in programs of one thread. */
+#ifndef FAIL_MALLOC_H
+#define FAIL_MALLOC_H
+
+#include <stddef.h>
+#include <stdlib.h>
+
+static long fail_malloc_next;    /* this many requests from now, one fails; 0: none does */
+static int  fail_malloc_persist; /* 1: and so do all after it */
+static long fail_malloc_fired, fail_malloc_live;
+
+static inline int fail_malloc_due(void) {
+    int due = fail_malloc_next == 1;
+    if (fail_malloc_next > 1 || (due && !fail_malloc_persist)) fail_malloc_next--;
+    fail_malloc_fired += due;
+    return due;
+}
+
+static inline void *fail_malloc(size_t bytes) {
+    void *at = fail_malloc_due() ? NULL : malloc(bytes);
+    fail_malloc_live += at != NULL;
+    return at;
+}
+
+static inline void *fail_realloc(void *old, size_t bytes) {
+    void *at = fail_malloc_due() ? NULL : realloc(old, bytes);
+    fail_malloc_live += at != NULL && old == NULL;
+    return at;
+}
+
+static inline void fail_free(void *at) {
+    fail_malloc_live -= at != NULL;
+    free(at);
+}
+
+/* n < 1 makes all requests succeed again. */
+static inline void fail_malloc_nth(long n, int persist) {
+    fail_malloc_next = n < 1 ? 0 : n;
+    fail_malloc_persist = persist;
+    fail_malloc_fired = 0;
+}
+
+#define GPUPOOL_MALLOC(bytes) fail_malloc(bytes)
+#define GPUPOOL_REALLOC(at, bytes) fail_realloc(at, bytes)
+#define GPUPOOL_FREE(at) fail_free(at)
+
+#endif

@@ -1,0 +1,284 @@
+/* fk.h: what the rooms of fakecuda share. Everything here is used with the one lock held, which
+ * fk_begin takes and fk_end gives back; no room takes it twice. */
+#ifndef FK_H
+#define FK_H
+
+#include "fakecuda.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FK_DEVICES  8
+#define FK_GRANULE  ((size_t)2 << 20)
+#define FK_ALLOC    1
+#define FK_DRIVER   2
+#define FK_EXEMPT   4
+#define FK_UNSAFE   8
+#define FK_OWN      16
+#define FK_NAME_MAX 40
+
+typedef enum fk_call {
+#define FK_CALL(name, traits, price) FK_##name,
+#include "fk_calls.h"
+#undef FK_CALL
+    FK_CALL_COUNT
+} fk_call;
+
+/* ---- fk_core.c: the lock, the way in and out of a call, faults, counters, failures ---- */
+
+typedef struct fk_thread {
+    int                        device;
+    cudaError_t                last;
+    enum cudaStreamCaptureMode mode;
+    int                        in_host_function;
+    struct fk_stream          *own[FK_DEVICES];     /* cudaStreamPerThread */
+    uint64_t                   epoch[FK_DEVICES];   /* own is good while the device's is this */
+    uint64_t                   entered; /* when this thread's current call began */
+} fk_thread;
+
+fk_thread  *fk_me(void);
+void        fk_lock(void);
+void        fk_unlock(void);
+void        fk_wait_change(void);       /* drops the lock until fk_changed */
+void        fk_changed(void);
+void        fk_after_fork_in_child(void);
+int         fk_begin(fk_call call);     /* 0, or the error to answer with; the lock is held after */
+cudaError_t fk_end(cudaError_t error);
+CUresult    fk_end_driver(int error);
+void        fk_price(uint64_t ns);
+typedef struct fk_point { double bytes, ns; } fk_point;
+void        fk_price_by_size(const fk_point *points, int n, size_t bytes);
+void        fk_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void        fk_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void       *fk_new(size_t count, size_t bytes);    /* zeroed; ends the program when there is none */
+void       *fk_grow(void *old, size_t count, size_t bytes);
+int         fk_is_quiet(void);
+void        fk_core_defaults(void);
+const char *fk_intern(const char *text); /* one lasting copy of each text */
+extern const char *const fk_call_names[];
+
+/* ---- fk_clock.c: vector clocks ---- */
+
+typedef struct fk_clock {
+    uint64_t *tick;
+    uint32_t  n;
+} fk_clock;
+
+uint64_t fk_clock_get(const fk_clock *clock, uint32_t slot);
+void     fk_clock_set(fk_clock *clock, uint32_t slot, uint64_t tick);
+void     fk_clock_join(fk_clock *into, const fk_clock *from);
+void     fk_clock_copy(fk_clock *into, const fk_clock *from);
+int      fk_clock_covers(const fk_clock *big, const fk_clock *small);
+void     fk_clock_drop(fk_clock *clock);
+
+/* ---- fk_memory.c: physical pieces, address ranges ---- */
+
+typedef enum fk_kind { FK_MALLOC, FK_RESERVED, FK_MANAGED, FK_HOST, FK_REGISTERED } fk_kind;
+
+typedef struct fk_piece {
+    size_t          bytes;
+    uint64_t        file_at;
+    unsigned char  *view;      /* where the host reaches the bytes; NULL until first touched */
+    struct fk_page **pages;    /* the oracle's memory, one per granule */
+    int             device;
+    int             refs;      /* one for the handle, one for each mapping */
+    fk_kind         kind;      /* FK_RESERVED: made by cuMemCreate */
+} fk_piece;
+
+typedef struct fk_entry {      /* one granule of a reservation */
+    fk_piece *piece;
+    uint32_t  index;           /* which granule of the piece */
+    uint16_t  access;          /* two bits a device: 1 read, 2 write */
+    uint16_t  spare;
+} fk_entry;
+
+typedef struct fk_range {
+    uint64_t  base;
+    size_t    bytes;
+    fk_kind   kind;
+    int       device;
+    fk_piece *piece;           /* all kinds but FK_RESERVED */
+    fk_entry *entries;         /* FK_RESERVED */
+    size_t    mapped;          /* granules mapped */
+} fk_range;
+
+typedef struct fk_extent {     /* a stretch of memory inside one piece */
+    fk_piece *piece;           /* NULL: not mapped here */
+    size_t    at, bytes;
+    int       kind;            /* fk_kind, or -1: ordinary host memory */
+    unsigned  access;          /* of the device asked for: 1 read, 2 write */
+} fk_extent;
+
+extern uint64_t fk_device_base, fk_device_end;   /* all device addresses lie between */
+
+void       fk_memory_start(void);
+fk_range  *fk_find_range(uint64_t address);
+fk_range  *fk_add_range(uint64_t base, size_t bytes, fk_kind kind, int device, fk_piece *piece);
+void       fk_drop_range(fk_range *range);
+uint64_t   fk_pick_address(size_t bytes, size_t alignment);
+uint64_t   fk_address_if_free(uint64_t address, size_t bytes);
+fk_piece  *fk_new_piece(size_t bytes, int device, fk_kind kind); /* NULL: device memory is short */
+void       fk_unref_piece(fk_piece *piece);
+fk_extent  fk_extent_at(uint64_t address, size_t bytes, int device);
+unsigned char *fk_bytes(const fk_extent *extent);
+void       fk_allow_peer(int device, int peer);
+int        fk_peer_allowed(int device, int peer);
+size_t     fk_device_free_bytes(int device);
+size_t     fk_device_total(int device);
+void       fk_memory_drop_device(int device);    /* -1: all of them, and host memory */
+long       fk_memory_objects(void);
+void       fk_memory_defaults(void);
+long       fk_handle_objects(void);              /* fk_vmm.c */
+void       fk_handles_drop_device(int device);
+
+/* ---- fk_oracle.c ---- */
+
+typedef struct fk_actor {      /* who touches memory: one operation of one stream */
+    uint32_t        slot;
+    uint64_t        tick;
+    uint64_t        stream_id;
+    const fk_clock *clock;     /* what happened before it */
+    const char     *name;
+} fk_actor;
+
+void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int must_be_written,
+                     const fk_actor *actor, uint64_t address);
+void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how);
+void fk_oracle_host(fk_piece *piece, size_t at, size_t bytes, int write, const fk_clock *known,
+                    const char *name, uint64_t address);
+void fk_oracle_drop(fk_piece *piece);
+void fk_oracle_enable(int on);
+
+/* ---- fk_work.c: what an operation does ---- */
+
+typedef enum fk_work_kind { FK_KERNEL, FK_SET, FK_COPY, FK_HOSTCALL, FK_MARK } fk_work_kind;
+
+typedef struct fk_work {
+    fk_work_kind   kind;
+    int            refs;
+    int            device;
+    char           name[FK_NAME_MAX];
+    fake_access   *accesses;   /* FK_KERNEL */
+    int            n;
+    unsigned char *to;         /* FK_SET, FK_COPY: rows of width bytes */
+    const unsigned char *from;
+    unsigned char *staged;     /* FK_COPY from ordinary memory: the bytes as they were */
+    size_t         to_pitch, from_pitch, width, height;
+    int            value;      /* FK_SET */
+    cudaHostFn_t   function;   /* FK_HOSTCALL */
+    void          *user;
+} fk_work;
+
+fk_work *fk_new_work(fk_work_kind kind, const char *name, int device);
+void     fk_unref_work(fk_work *work);
+void     fk_run_work(const fk_work *work);       /* all but FK_HOSTCALL, which drops the lock */
+void     fk_note_work(const fk_work *work, const fk_actor *actor);  /* tells the oracle */
+
+/* ---- fk_queue.c: streams, queues, and how they run ---- */
+
+typedef struct fk_op {
+    struct fk_op *next;
+    fk_work      *work;
+    uint64_t      tick;
+    fk_clock      need;
+} fk_op;
+
+typedef struct fk_stream {
+    cudaStream_t       handle;
+    unsigned long long id;
+    int                device;
+    int                nonblocking;
+    int                live;     /* 0: destroyed, its queue still runs */
+    int                hidden;   /* made by fakecuda itself, not by the program */
+    int                held;
+    int                busy;     /* a host function runs with the lock dropped */
+    uint32_t           slot;
+    fk_clock           tail;     /* all that happened before whatever is queued next */
+    fk_op             *first, *last;
+    int                queued;
+    struct fk_capture *capture;
+    int               *frontier; /* the nodes that the next captured node comes after */
+    int                n_frontier;
+    int                lane;
+} fk_stream;
+
+fk_stream  *fk_stream_of(cudaStream_t handle, int per_thread, int *error);
+fk_stream  *fk_new_stream(int device, int nonblocking, int hidden);
+void        fk_retire_stream(fk_stream *stream);
+fk_stream  *fk_legacy(int device);
+void        fk_issue(fk_stream *stream, fk_work *work, const fk_clock *after);
+cudaError_t fk_submit(fk_stream *stream, fk_work *work);   /* takes the reference to work */
+int         fk_done(const fk_clock *clock);
+int         fk_tick_done(uint32_t slot, uint64_t tick);
+int         fk_drive(const fk_clock *target);    /* runs until it is done, and the host knows */
+int         fk_drive_device(int device);         /* -1: every device */
+const fk_clock *fk_known(void);                  /* what the host knows to be done */
+void        fk_learn(const fk_clock *clock);
+void        fk_streams_drop_device(int device);
+long        fk_stream_objects(void);
+void        fk_streams_defaults(void);
+
+/* ---- fk_event.c ---- */
+
+void        fk_events_drop_device(int device);
+long        fk_event_objects(void);
+
+/* ---- fk_capture.c ---- */
+
+cudaError_t fk_forbidden(void);          /* an unsafe call: 0, or the error; captures are lost */
+cudaError_t fk_capturing_refuses(fk_stream *stream);       /* waiting for a capturing stream */
+cudaError_t fk_device_capturing_refuses(int device);
+cudaError_t fk_implicit(fk_stream *stream);      /* the legacy stream beside a capture */
+cudaError_t fk_capture_add(fk_stream *stream, fk_work *work);
+cudaError_t fk_capture_fork(fk_stream *stream, uint64_t capture, const int *nodes, int n);
+uint64_t    fk_capture_id(const fk_stream *stream);        /* 0: not capturing */
+int         fk_capture_lost(const fk_stream *stream);
+void        fk_capture_lose(uint64_t capture);   /* by id; no matter if it has ended */
+void        fk_capture_forget(fk_stream *stream);          /* the stream is being destroyed */
+long        fk_capture_objects(void);
+void        fk_captures_drop(void);
+
+/* ---- fk_graph.c ---- */
+
+typedef struct fk_node {
+    fk_work *work;
+    int     *after;
+    int      n_after, lane;
+} fk_node;
+
+typedef struct fk_graph {
+    fk_node *nodes;
+    int      n, room, lanes, refs;
+} fk_graph;
+
+void        fk_unref_graph(fk_graph *graph);
+int         fk_add_node(fk_graph *graph, fk_work *work, const int *after, int n, int lane);
+cudaGraph_t fk_give_graph(fk_graph *graph);      /* a handle for the program */
+long        fk_graph_objects(void);
+void        fk_graphs_drop(void);
+void        fk_graphs_drop_device(int device);
+
+/* ---- fk_device.c ---- */
+
+int  fk_is_device(int device);
+int  fk_has_vmm(int device);
+void fk_devices_defaults(void);
+
+/* ---- fk_pool.c: handles that are numbers, not pointers, so that a dead one is seen ---- */
+
+typedef struct fk_pool {
+    uint64_t base;
+    void   **items;
+    size_t   n, room, live;
+    size_t  *spare;            /* last freed, first reused */
+    size_t   n_spare;
+} fk_pool;
+
+uint64_t fk_pool_add(fk_pool *pool, void *item);
+void    *fk_pool_get(const fk_pool *pool, uint64_t handle);
+void     fk_pool_remove(fk_pool *pool, uint64_t handle);
+void     fk_pool_reset(fk_pool *pool);
+#define FK_HANDLE_STEP 64u
+
+#endif

@@ -1,0 +1,201 @@
+/* The runtime's allocation calls.
+ *
+ * Assumed, to be confirmed on a GPU: cudaFree, cudaFreeHost and cudaHostUnregister wait for all
+ * work of the device (for host memory: of every device) before they let go; zero bytes from
+ * cudaMalloc is success with NULL; cudaMallocManaged of zero bytes is cudaErrorInvalidValue; host
+ * memory that cannot be pinned is cudaErrorMemoryAllocation. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "fk.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define FK_COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+static const fk_point fk_device_price[] = {
+    {4096, 24950}, {1048576, 24700}, {67108864, 52500}, {1073741824, 188500}};
+static const fk_point fk_pin_price[] = {
+    {4096, 20000}, {1048576, 600000}, {67108864, 20600000}, {1073741824, 309000000}};
+static const fk_point fk_unpin_price[] = {
+    {4096, 10000}, {1048576, 200000}, {67108864, 4700000}, {1073741824, 71000000}};
+
+static size_t fk_round_up(size_t bytes) {
+    size_t step = bytes > ((size_t)1 << 20) ? FK_GRANULE : 512;
+    return bytes > SIZE_MAX - step ? SIZE_MAX : (bytes + step - 1) / step * step;
+}
+
+static int fk_malloc(void **out, size_t bytes) {
+    size_t rounded = fk_round_up(bytes);
+    int device = fk_me()->device;
+    fk_piece *piece;
+    uint64_t at;
+    if (!out) return cudaErrorInvalidValue;
+    *out = NULL;
+    if (!bytes) return 0;
+    fk_price_by_size(fk_device_price, FK_COUNT(fk_device_price), bytes);
+    if (rounded > fk_device_free_bytes(device)) return cudaErrorMemoryAllocation;
+    at = fk_pick_address(rounded, rounded >= FK_GRANULE ? FK_GRANULE : 512);
+    piece = at ? fk_new_piece(rounded, device, FK_MALLOC) : NULL;
+    if (!piece) return cudaErrorMemoryAllocation;
+    fk_add_range(at, rounded, FK_MALLOC, device, piece);
+    *out = (void *)(uintptr_t)at;
+    return 0;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes) {
+    int error = fk_begin(FK_cudaMalloc);
+    if (!error) error = fk_malloc(out, bytes);
+    return fk_end((cudaError_t)error);
+}
+
+/* The range that begins here and is of one of two kinds; NULL if there is none. */
+static fk_range *fk_range_at(const void *p, fk_kind one, fk_kind other) {
+    fk_range *range = fk_find_range((uint64_t)(uintptr_t)p);
+    if (!range || range->base != (uint64_t)(uintptr_t)p) return NULL;
+    return range->kind == one || range->kind == other ? range : NULL;
+}
+
+static void fk_let_go(fk_range *range) {
+    fk_piece *piece = range->piece;
+    fk_drop_range(range);
+    fk_unref_piece(piece);
+}
+
+static int fk_free(void *p, fk_kind one, fk_kind other, int error, const char *call) {
+    fk_range *range = fk_range_at(p, one, other);
+    if (range) {
+        fk_drive_device(one == FK_MALLOC && range->kind == FK_MALLOC ? range->device : -1);
+        range = fk_range_at(p, one, other);      /* the lock may have been dropped */
+    }
+    if (!range) {
+        fk_misuse("%s of %p, which it did not hand out", call, p);
+        return error;
+    }
+    if (one == FK_MALLOC)
+        fk_price_by_size(fk_device_price, FK_COUNT(fk_device_price), range->bytes);
+    else if (one == FK_HOST)
+        fk_price_by_size(fk_unpin_price, FK_COUNT(fk_unpin_price), range->bytes);
+    else fk_price((uint64_t)(range->bytes * 15 / 1074));
+    fk_let_go(range);
+    return 0;
+}
+
+cudaError_t cudaFree(void *p) {
+    int error = fk_begin(FK_cudaFree);
+    if (!error && p) error = fk_free(p, FK_MALLOC, FK_MANAGED, cudaErrorInvalidValue, "cudaFree");
+    return fk_end((cudaError_t)error);
+}
+
+static int fk_host_memory(void **out, size_t bytes, fk_kind kind) {
+    fk_piece *piece;
+    void *p;
+    if (!out) return cudaErrorInvalidValue;
+    *out = NULL;
+    if (!bytes) return kind == FK_MANAGED ? cudaErrorInvalidValue : 0;
+    if (bytes > SIZE_MAX / 2) return cudaErrorMemoryAllocation;
+    if (kind == FK_MANAGED) fk_price_by_size(fk_device_price, FK_COUNT(fk_device_price), bytes);
+    else fk_price_by_size(fk_pin_price, FK_COUNT(fk_pin_price), bytes);
+    piece = fk_new_piece(bytes, fk_me()->device, kind);
+    if (!piece) return cudaErrorMemoryAllocation;
+    p = mmap(NULL, (bytes + 4095) / 4096 * 4096, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        fk_unref_piece(piece);
+        return cudaErrorMemoryAllocation;
+    }
+    piece->view = p;
+    fk_add_range((uint64_t)(uintptr_t)p, bytes, kind, fk_me()->device, piece);
+    *out = p;
+    return 0;
+}
+
+cudaError_t cudaMallocManaged(void **out, size_t bytes, unsigned int flags) {
+    int error = fk_begin(FK_cudaMallocManaged);
+    if (!error && flags != cudaMemAttachGlobal && flags != cudaMemAttachHost)
+        error = cudaErrorInvalidValue;
+    if (!error) error = fk_host_memory(out, bytes, FK_MANAGED);
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned int flags) {
+    int error = fk_begin(FK_cudaHostAlloc);
+    if (!error && flags > 7u) error = cudaErrorInvalidValue;
+    if (!error) error = fk_host_memory(out, bytes, FK_HOST);
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaMallocHost(void **out, size_t bytes) {
+    int error = fk_begin(FK_cudaMallocHost);
+    if (!error) error = fk_host_memory(out, bytes, FK_HOST);
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaFreeHost(void *p) {
+    int error = fk_begin(FK_cudaFreeHost);
+    if (!error && p) error = fk_free(p, FK_HOST, FK_HOST, cudaErrorInvalidValue, "cudaFreeHost");
+    return fk_end((cudaError_t)error);
+}
+
+static int fk_register(void *p, size_t bytes) {
+    uint64_t at = (uint64_t)(uintptr_t)p;
+    fk_extent extent;
+    fk_piece *piece;
+    if (!p || !bytes || bytes > SIZE_MAX / 2) return cudaErrorInvalidValue;
+    extent = fk_extent_at(at, bytes, 0);
+    if (extent.kind >= 0 || extent.bytes < bytes) return cudaErrorHostMemoryAlreadyRegistered;
+    fk_price((uint64_t)(bytes * 35 / 1074));
+    piece = fk_new_piece(bytes, fk_me()->device, FK_REGISTERED);
+    if (!piece) return cudaErrorMemoryAllocation;
+    piece->view = p;
+    fk_add_range(at, bytes, FK_REGISTERED, fk_me()->device, piece);
+    return 0;
+}
+
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned int flags) {
+    int error = fk_begin(FK_cudaHostRegister);
+    if (!error && flags > 15u) error = cudaErrorInvalidValue;
+    if (!error) error = fk_register(p, bytes);
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaHostUnregister(void *p) {
+    int error = fk_begin(FK_cudaHostUnregister);
+    if (!error)
+        error = fk_free(p, FK_REGISTERED, FK_REGISTERED, cudaErrorHostMemoryNotRegistered,
+                        "cudaHostUnregister");
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p) {
+    int error = fk_begin(FK_cudaPointerGetAttributes);
+    if (!error && !out) error = cudaErrorInvalidValue;
+    if (!error) {
+        fk_extent extent = fk_extent_at((uint64_t)(uintptr_t)p, 1, 0);
+        void *same = (void *)(uintptr_t)p;
+        memset(out, 0, sizeof *out);
+        out->device = cudaInvalidDeviceId;
+        out->hostPointer = same;
+        if (extent.piece) {
+            int host = extent.kind == (int)FK_HOST || extent.kind == (int)FK_REGISTERED;
+            int both = extent.kind == (int)FK_MANAGED;
+            out->type = host ? cudaMemoryTypeHost : both ? cudaMemoryTypeManaged
+                                                         : cudaMemoryTypeDevice;
+            out->device = extent.piece->device;
+            out->devicePointer = same;
+            if (!host && !both) out->hostPointer = NULL;
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+    int error = fk_begin(FK_cudaMemGetInfo);
+    if (!error && (!free_bytes || !total)) error = cudaErrorInvalidValue;
+    if (!error) {
+        *free_bytes = fk_device_free_bytes(fk_me()->device);
+        *total = fk_device_total(fk_me()->device);
+    }
+    return fk_end((cudaError_t)error);
+}

@@ -1,0 +1,376 @@
+/* The way in and out of every call: one lock, faults, counters, prices, what went wrong. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "fk.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define FK_CALL(name, traits, price) #name,
+const char *const fk_call_names[] = {
+#include "fk_calls.h"
+};
+#undef FK_CALL
+#define FK_CALL(name, traits, price) traits,
+static const int fk_call_traits[] = {
+#include "fk_calls.h"
+};
+#undef FK_CALL
+#define FK_CALL(name, traits, price) price,
+static const uint64_t fk_prices[] = {
+#include "fk_calls.h"
+};
+#undef FK_CALL
+
+typedef struct fk_fault {
+    long n;                    /* calls until it fires; 0: none set */
+    int  persist, error, on;   /* on: fired, and goes on firing */
+} fk_fault;
+
+static struct {
+    fk_fault any, one[FK_CALL_COUNT];
+    int      spared[FK_CALL_COUNT];
+    long     fired, calls[FK_CALL_COUNT];
+    uint64_t driver_ns, inside_ns;
+    long     failures, misuses;
+    char     first[512], newest[512], misuse[512];
+    int      quiet, shut_down;
+} fk;
+
+static pthread_mutex_t       fk_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t        fk_change = PTHREAD_COND_INITIALIZER;
+static atomic_int            fk_forked;
+static _Thread_local fk_thread fk_this_thread;
+
+fk_thread *fk_me(void) { return &fk_this_thread; }
+
+void fk_after_fork_in_child(void) { atomic_store(&fk_forked, 1); }
+
+void fk_lock(void) {
+    pthread_mutex_lock(&fk_mutex);
+    fk_memory_start();
+}
+
+void fk_unlock(void) { pthread_mutex_unlock(&fk_mutex); }
+void fk_wait_change(void) { pthread_cond_wait(&fk_change, &fk_mutex); }
+void fk_changed(void) { pthread_cond_broadcast(&fk_change); }
+
+static void fk_no_memory(void) {
+    fputs("fakecuda: the host is out of memory\n", stderr);
+    abort();
+}
+
+void *fk_new(size_t count, size_t bytes) {
+    void *p = calloc(count ? count : 1, bytes);
+    if (!p) fk_no_memory();
+    return p;
+}
+
+void *fk_grow(void *old, size_t count, size_t bytes) {
+    void *p = realloc(old, (count ? count : 1) * bytes);
+    if (!p) fk_no_memory();
+    return p;
+}
+
+static uint64_t fk_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- faults ---- */
+
+static int fk_fault_fires(fk_fault *fault) {
+    if (fault->on) return 1;
+    if (fault->n <= 0 || --fault->n > 0) return 0;
+    fault->on = fault->persist;
+    return 1;
+}
+
+static int fk_fault_of(fk_call call) {
+    int traits = fk_call_traits[call], error = 0;
+    if (fk_fault_fires(&fk.one[call]))
+        error = fk.one[call].error ? fk.one[call].error : -1;
+    if (!(traits & (FK_EXEMPT | FK_OWN)) && !fk.spared[call] && fk_fault_fires(&fk.any) && !error)
+        error = -1;
+    if (!error) return 0;
+    fk.fired++;
+    if (error > 0) return error;
+    return traits & FK_ALLOC ? (int)cudaErrorMemoryAllocation : (int)cudaErrorUnknown;
+}
+
+static int fk_find_call(const char *name) {
+    int i;
+    for (i = 0; i < FK_CALL_COUNT; i++)
+        if (!strcmp(name, fk_call_names[i])) return i;
+    return -1;
+}
+
+static int fk_named_call(const char *name) {
+    int call = fk_find_call(name);
+    if (call < 0) fk_fail("a fault or count for %s, which is not a call of fakecuda", name);
+    return call;
+}
+
+void fake_fail_nth(long n, int persist) {
+    fk_lock();
+    memset(&fk.any, 0, sizeof fk.any);
+    fk.any.n = n > 0 ? n : 0;
+    fk.any.persist = persist;
+    fk_unlock();
+}
+
+void fake_fail_call(const char *name, long n, int persist, int error) {
+    int call;
+    fk_lock();
+    call = fk_named_call(name);
+    if (call >= 0) {
+        memset(&fk.one[call], 0, sizeof fk.one[call]);
+        fk.one[call].n = n > 0 ? n : 0;
+        fk.one[call].persist = persist;
+        fk.one[call].error = error;
+    }
+    fk_unlock();
+}
+
+void fake_fail_except(const char *names) {
+    char one[64];
+    size_t length;
+    fk_lock();
+    memset(fk.spared, 0, sizeof fk.spared);
+    while (names && *names) {
+        length = strcspn(names, ", ");
+        if (length > 0 && length < sizeof one) {
+            int call;
+            memcpy(one, names, length);
+            one[length] = 0;
+            call = fk_named_call(one);
+            if (call >= 0) fk.spared[call] = 1;
+        }
+        names += length;
+        names += strspn(names, ", ");
+    }
+    fk_unlock();
+}
+
+static void fk_clear_faults(void) {
+    memset(&fk.any, 0, sizeof fk.any);
+    memset(fk.one, 0, sizeof fk.one);
+    memset(fk.spared, 0, sizeof fk.spared);
+    fk.fired = 0;
+}
+
+void fake_fail_clear(void) {
+    fk_lock();
+    fk_clear_faults();
+    fk_unlock();
+}
+
+long fake_fail_fired(void) {
+    long fired;
+    fk_lock();
+    fired = fk.fired;
+    fk_unlock();
+    return fired;
+}
+
+/* ---- in and out ---- */
+
+int fk_begin(fk_call call) {
+    uint64_t now = fk_now();
+    int traits = fk_call_traits[call];
+    int error;
+    if (atomic_load(&fk_forked)) return (int)cudaErrorInitializationError;
+    fk_lock();
+    fk_this_thread.entered = now;
+    fk.calls[call]++;
+    fk.driver_ns += fk_prices[call];
+    if (traits & FK_EXEMPT) return 0;
+    if (fk.shut_down) return (int)cudaErrorCudartUnloading;
+    if (fk_this_thread.in_host_function) {
+        fk_misuse("%s called from a host function", fk_call_names[call]);
+        return (int)cudaErrorNotPermitted;
+    }
+    error = fk_fault_of(call);
+    if (!error && (traits & FK_UNSAFE)) error = (int)fk_forbidden();
+    return error;
+}
+
+static void fk_leave(void) {
+    if (atomic_load(&fk_forked)) return;
+    fk.inside_ns += fk_now() - fk_this_thread.entered;
+    fk_unlock();
+}
+
+cudaError_t fk_end(cudaError_t error) {
+    if (error != cudaSuccess && error != cudaErrorNotReady) fk_this_thread.last = error;
+    fk_leave();
+    return error;
+}
+
+CUresult fk_end_driver(int error) {
+    fk_leave();
+    return (CUresult)error;
+}
+
+void fake_shutdown(int on) {
+    fk_lock();
+    fk.shut_down = on;
+    fk_unlock();
+}
+
+/* ---- counters ---- */
+
+void fk_price(uint64_t ns) { fk.driver_ns += ns; }
+
+void fk_price_by_size(const fk_point *points, int n, size_t bytes) {
+    double x = (double)bytes, part;
+    int i = 1;
+    if (x <= points[0].bytes) {
+        fk_price((uint64_t)points[0].ns);
+        return;
+    }
+    while (i < n - 1 && x > points[i].bytes) i++;
+    part = (x - points[i - 1].bytes) / (points[i].bytes - points[i - 1].bytes);
+    fk_price((uint64_t)(points[i - 1].ns + part * (points[i].ns - points[i - 1].ns)));
+}
+
+long fake_calls(const char *name) {
+    long total = 0;
+    int i;
+    fk_lock();
+    if (name) {
+        i = fk_named_call(name);
+        total = i < 0 ? 0 : fk.calls[i];
+    } else {
+        for (i = 0; i < FK_CALL_COUNT; i++)
+            if (!(fk_call_traits[i] & FK_OWN)) total += fk.calls[i];
+    }
+    fk_unlock();
+    return total;
+}
+
+static uint64_t fk_read(const uint64_t *value) {
+    uint64_t copy;
+    fk_lock();
+    copy = *value;
+    fk_unlock();
+    return copy;
+}
+
+uint64_t fake_driver_ns(void) { return fk_read(&fk.driver_ns); }
+uint64_t fake_inside_ns(void) { return fk_read(&fk.inside_ns); }
+
+void fake_reset_counters(void) {
+    fk_lock();
+    memset(fk.calls, 0, sizeof fk.calls);
+    fk.driver_ns = fk.inside_ns = 0;
+    fk_unlock();
+}
+
+/* ---- failures ---- */
+
+void fk_fail(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(fk.newest, sizeof fk.newest, format, list);
+    va_end(list);
+    if (!fk.failures++) memcpy(fk.first, fk.newest, sizeof fk.first);
+    if (!fk.quiet) fprintf(stderr, "fakecuda: failure: %s\n", fk.newest);
+}
+
+void fk_misuse(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(fk.misuse, sizeof fk.misuse, format, list);
+    va_end(list);
+    fk.misuses++;
+    if (!fk.quiet) fprintf(stderr, "fakecuda: misuse: %s\n", fk.misuse);
+}
+
+static long fk_read_long(const long *value) {
+    long copy;
+    fk_lock();
+    copy = *value;
+    fk_unlock();
+    return copy;
+}
+
+long fake_failures(void) { return fk_read_long(&fk.failures); }
+long fake_misuses(void) { return fk_read_long(&fk.misuses); }
+const char *fake_failure_text(void) { return fk.first; }
+const char *fake_failure_last(void) { return fk.newest; }
+const char *fake_misuse_text(void) { return fk.misuse; }
+
+static void fk_forget_failures(void) {
+    fk.failures = fk.misuses = 0;
+    fk.first[0] = fk.newest[0] = fk.misuse[0] = 0;
+}
+
+void fake_clear_failures(void) {
+    fk_lock();
+    fk_forget_failures();
+    fk_unlock();
+}
+
+int fk_is_quiet(void) { return fk.quiet; }
+
+void fake_quiet(int on) {
+    fk_lock();
+    fk.quiet = on;
+    fk_unlock();
+}
+
+/* ---- names that outlive the work they belong to ---- */
+
+static struct {
+    char **text;
+    size_t n, room;            /* room: a power of two; n stays below half of it */
+} fk_names;
+
+static size_t fk_name_place(const char *text) {
+    size_t hash = 5381, i;
+    for (i = 0; text[i]; i++) hash = hash * 33 + (unsigned char)text[i];
+    i = hash & (fk_names.room - 1);
+    while (fk_names.text[i] && strcmp(fk_names.text[i], text)) i = (i + 1) & (fk_names.room - 1);
+    return i;
+}
+
+static void fk_more_names(void) {
+    char **old = fk_names.text;
+    size_t i, n = fk_names.room;
+    fk_names.room = n ? 2 * n : 64;
+    fk_names.text = fk_new(fk_names.room, sizeof *fk_names.text);
+    for (i = 0; i < n; i++)
+        if (old[i]) fk_names.text[fk_name_place(old[i])] = old[i];
+    free(old);
+}
+
+const char *fk_intern(const char *text) {
+    size_t i;
+    if (2 * (fk_names.n + 1) > fk_names.room) fk_more_names();
+    i = fk_name_place(text);
+    if (!fk_names.text[i]) {
+        size_t bytes = strlen(text) + 1;
+        fk_names.text[i] = fk_new(bytes, 1);
+        memcpy(fk_names.text[i], text, bytes);
+        fk_names.n++;
+    }
+    return fk_names.text[i];
+}
+
+/* Failures stay: a test asks for them after its last fake_reset. */
+void fk_core_defaults(void) {
+    size_t i;
+    for (i = 0; i < fk_names.room; i++) free(fk_names.text[i]);
+    free(fk_names.text);
+    memset(&fk_names, 0, sizeof fk_names);
+    fk_clear_faults();
+    memset(fk.calls, 0, sizeof fk.calls);
+    fk.driver_ns = fk.inside_ns = 0;
+    fk.quiet = fk.shut_down = 0;
+}

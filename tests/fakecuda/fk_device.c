@@ -1,0 +1,331 @@
+/* Devices, error names, versions, driver entry points.
+ *
+ * Assumed, to be confirmed on a GPU: a program that has not called cudaSetDevice gets device 0's
+ * context from every call; cudaDeviceReset frees the current device's streams, events and device
+ * memory but leaves host memory pinned; cuDeviceGetAttribute answers INVALID_VALUE for an attribute
+ * that it does not know, where fakecuda knows only a few. */
+#include "fk.h"
+
+#include <string.h>
+
+#define FK_NUMBER_OF_SM   132
+#define FK_VERSION        13000
+
+static struct {
+    int count;
+    int no_vmm[FK_DEVICES];
+} fk = {.count = 2};
+
+/* A context is never followed, only passed back: its number says the device. */
+static char fk_contexts[FK_DEVICES];
+
+int fk_is_device(int device) { return device >= 0 && device < fk.count; }
+int fk_has_vmm(int device) { return !fk.no_vmm[device]; }
+
+void fk_devices_defaults(void) {
+    memset(&fk, 0, sizeof fk);
+    fk.count = 2;
+}
+
+void fake_devices(int n) {
+    fk_lock();
+    if (n >= 1 && n <= FK_DEVICES) fk.count = n;
+    fk_unlock();
+}
+
+void fake_device_vmm(int device, int supported) {
+    fk_lock();
+    if (device >= 0 && device < FK_DEVICES) fk.no_vmm[device] = !supported;
+    fk_unlock();
+}
+
+/* ---- errors ---- */
+
+typedef struct fk_error {
+    int         code;
+    const char *runtime, *driver, *text;
+} fk_error;
+
+static const fk_error fk_errors[] = {
+    {0, "cudaSuccess", "CUDA_SUCCESS", "no error"},
+    {1, "cudaErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "cudaErrorInitializationError", "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {4, "cudaErrorCudartUnloading", "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
+    {12, "cudaErrorInvalidPitchValue", NULL, "invalid pitch argument"},
+    {21, "cudaErrorInvalidMemcpyDirection", NULL, "invalid copy direction for memcpy"},
+    {101, "cudaErrorInvalidDevice", "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {201, "cudaErrorDeviceUninitialized", "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {400, "cudaErrorInvalidResourceHandle", "CUDA_ERROR_INVALID_HANDLE",
+     "invalid resource handle"},
+    {401, "cudaErrorIllegalState", "CUDA_ERROR_ILLEGAL_STATE",
+     "the operation cannot be performed in the present state"},
+    {500, "cudaErrorSymbolNotFound", "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {600, "cudaErrorNotReady", "CUDA_ERROR_NOT_READY", "device not ready"},
+    {700, "cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS",
+     "an illegal memory access was encountered"},
+    {704, "cudaErrorPeerAccessAlreadyEnabled", "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
+     "peer access is already enabled"},
+    {712, "cudaErrorHostMemoryAlreadyRegistered", "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+     "part or all of the requested memory range is already mapped"},
+    {713, "cudaErrorHostMemoryNotRegistered", "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+     "pointer does not correspond to a registered memory region"},
+    {719, "cudaErrorLaunchFailure", "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {800, "cudaErrorNotPermitted", "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {801, "cudaErrorNotSupported", "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {900, "cudaErrorStreamCaptureUnsupported", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {901, "cudaErrorStreamCaptureInvalidated", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {902, "cudaErrorStreamCaptureMerge", "CUDA_ERROR_STREAM_CAPTURE_MERGE",
+     "operation would result in a merge of separate capture sequences"},
+    {903, "cudaErrorStreamCaptureUnmatched", "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
+     "capture was not ended in the same stream as it began"},
+    {904, "cudaErrorStreamCaptureUnjoined", "CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+     "capturing stream has unjoined work"},
+    {905, "cudaErrorStreamCaptureIsolation", "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+     "dependency created on uncaptured work in another stream"},
+    {906, "cudaErrorStreamCaptureImplicit", "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {907, "cudaErrorCapturedEvent", "CUDA_ERROR_CAPTURED_EVENT",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {908, "cudaErrorStreamCaptureWrongThread", "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+     "attempt to terminate a thread-local capture sequence from another thread"},
+    {999, "cudaErrorUnknown", "CUDA_ERROR_UNKNOWN", "unknown error"}};
+
+static const fk_error *fk_find_error(int code) {
+    size_t i;
+    for (i = 0; i < sizeof fk_errors / sizeof fk_errors[0]; i++)
+        if (fk_errors[i].code == code) return &fk_errors[i];
+    return NULL;
+}
+
+const char *cudaGetErrorName(cudaError_t error) {
+    const fk_error *found = fk_find_error((int)error);
+    fk_end_driver(fk_begin(FK_cudaGetErrorName));
+    return found ? found->runtime : "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+    const fk_error *found = fk_find_error((int)error);
+    fk_end_driver(fk_begin(FK_cudaGetErrorString));
+    return found ? found->text : "unrecognized error code";
+}
+
+static CUresult fk_tell(fk_call call, const fk_error *found, const char *text, const char **out) {
+    int error = fk_begin(call);
+    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
+    if (out) *out = text;
+    if (!error && (!found || !text)) error = CUDA_ERROR_INVALID_VALUE;
+    return fk_end_driver(error);
+}
+
+CUresult cuGetErrorName(CUresult error, const char **out) {
+    const fk_error *found = fk_find_error((int)error);
+    return fk_tell(FK_cuGetErrorName, found, found ? found->driver : NULL, out);
+}
+
+CUresult cuGetErrorString(CUresult error, const char **out) {
+    const fk_error *found = fk_find_error((int)error);
+    return fk_tell(FK_cuGetErrorString, found, found ? found->text : NULL, out);
+}
+
+cudaError_t cudaGetLastError(void) {
+    cudaError_t last = fk_me()->last;
+    fk_end_driver(fk_begin(FK_cudaGetLastError));
+    fk_me()->last = cudaSuccess;
+    return last;
+}
+
+cudaError_t cudaPeekAtLastError(void) {
+    cudaError_t last = fk_me()->last;
+    fk_end_driver(fk_begin(FK_cudaPeekAtLastError));
+    return last;
+}
+
+/* ---- devices ---- */
+
+static cudaError_t fk_give(fk_call call, int *out, int value) {
+    int error = fk_begin(call);
+    if (!error && !out) error = cudaErrorInvalidValue;
+    if (!error) *out = value;
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version) {
+    return fk_give(FK_cudaRuntimeGetVersion, version, FK_VERSION);
+}
+
+cudaError_t cudaDriverGetVersion(int *version) {
+    return fk_give(FK_cudaDriverGetVersion, version, FK_VERSION);
+}
+
+cudaError_t cudaGetDevice(int *device) {
+    return fk_give(FK_cudaGetDevice, device, fk_me()->device);
+}
+
+cudaError_t cudaGetDeviceCount(int *out) {
+    int error = fk_begin(FK_cudaGetDeviceCount);
+    if (!error && !out) error = cudaErrorInvalidValue;
+    if (!error) *out = fk.count;
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaSetDevice(int device) {
+    int error = fk_begin(FK_cudaSetDevice);
+    if (!error && !fk_is_device(device)) error = cudaErrorInvalidDevice;
+    if (!error) fk_me()->device = device;
+    return fk_end((cudaError_t)error);
+}
+
+static int fk_attribute(int *value, int attribute, int device) {
+    if (!value) return 1;
+    if (!fk_is_device(device)) return (int)cudaErrorInvalidDevice;
+    switch (attribute) {
+    case 1: *value = 1024; break;                       /* threads per block */
+    case 10: *value = 32; break;                        /* warp */
+    case 14: *value = 512; break;                       /* texture alignment */
+    case 16: *value = FK_NUMBER_OF_SM; break;
+    case 18: *value = 0; break;                         /* integrated */
+    case 19: *value = 1; break;                         /* maps host memory */
+    case 35: *value = 0; break;                         /* TCC */
+    case 40: *value = 3; break;                         /* copy engines */
+    case 41: *value = 1; break;                         /* unified addressing */
+    case 51: *value = 32; break;                        /* texture pitch alignment */
+    case 75: *value = 9; break;                         /* compute capability */
+    case 76: *value = 0; break;
+    case 83: *value = 1; break;                         /* managed memory */
+    case 88: *value = 0; break;                         /* pageable memory access */
+    case 89: *value = 1; break;                         /* concurrent managed access */
+    case 99: *value = 1; break;                         /* host registration */
+    case 102: *value = fk_has_vmm(device); break;       /* virtual memory management */
+    case 115: *value = 1; break;                        /* memory pools */
+    default: return 1;
+    }
+    return 0;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    int error = fk_begin(FK_cudaDeviceGetAttribute);
+    if (!error) error = fk_attribute(value, (int)attribute, device);
+    return fk_end((cudaError_t)error);
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    int error = fk_begin(FK_cuDeviceGetAttribute);
+    if (!error) error = fk_attribute(value, (int)attribute, device);
+    return fk_end_driver(error);
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    int error = fk_begin(FK_cuDeviceGet);
+    if (!error && !device) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error && !fk_is_device(ordinal)) error = CUDA_ERROR_INVALID_DEVICE;
+    if (!error) *device = ordinal;
+    return fk_end_driver(error);
+}
+
+CUresult cuCtxGetCurrent(CUcontext *out) {
+    int error = fk_begin(FK_cuCtxGetCurrent);
+    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) *out = (CUcontext)(void *)&fk_contexts[fk_me()->device];
+    return fk_end_driver(error);
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) {
+    int error = fk_begin(FK_cuCtxSetCurrent), i;
+    for (i = 0; i < FK_DEVICES; i++)
+        if ((void *)context == (void *)&fk_contexts[i]) break;
+    if (!error && !fk_is_device(i)) error = CUDA_ERROR_INVALID_CONTEXT;
+    if (!error) fk_me()->device = i;
+    return fk_end_driver(error);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    int error = fk_begin(FK_cudaDeviceCanAccessPeer);
+    if (!error && !can) error = cudaErrorInvalidValue;
+    if (!error && (!fk_is_device(device) || !fk_is_device(peer))) error = cudaErrorInvalidDevice;
+    if (!error) *can = device != peer;
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
+    int error = fk_begin(FK_cudaDeviceEnablePeerAccess), device = fk_me()->device;
+    if (!error && flags) error = cudaErrorInvalidValue;
+    if (!error && (!fk_is_device(peer) || peer == device)) error = cudaErrorInvalidDevice;
+    if (!error && fk_peer_allowed(device, peer)) error = cudaErrorPeerAccessAlreadyEnabled;
+    if (!error) fk_allow_peer(device, peer);
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaDeviceReset(void) {
+    int error = fk_begin(FK_cudaDeviceReset), device = fk_me()->device;
+    if (!error) error = (int)fk_device_capturing_refuses(device);
+    if (!error) {
+        fk_drive_device(device);
+        fk_graphs_drop_device(device);
+        fk_events_drop_device(device);
+        fk_streams_drop_device(device);
+        fk_memory_drop_device(device);
+    }
+    return fk_end((cudaError_t)error);
+}
+
+/* ---- driver entry points ---- */
+
+typedef void (*fk_function)(void);
+static const struct {
+    const char *name;
+    fk_function function;
+} fk_entries[] = {{"cuGetErrorName", (fk_function)cuGetErrorName},
+                  {"cuGetErrorString", (fk_function)cuGetErrorString},
+                  {"cuDeviceGet", (fk_function)cuDeviceGet},
+                  {"cuDeviceGetAttribute", (fk_function)cuDeviceGetAttribute},
+                  {"cuCtxGetCurrent", (fk_function)cuCtxGetCurrent},
+                  {"cuCtxSetCurrent", (fk_function)cuCtxSetCurrent},
+                  {"cuMemGetAllocationGranularity", (fk_function)cuMemGetAllocationGranularity},
+                  {"cuMemAddressReserve", (fk_function)cuMemAddressReserve},
+                  {"cuMemAddressFree", (fk_function)cuMemAddressFree},
+                  {"cuMemCreate", (fk_function)cuMemCreate},
+                  {"cuMemRelease", (fk_function)cuMemRelease},
+                  {"cuMemMap", (fk_function)cuMemMap},
+                  {"cuMemUnmap", (fk_function)cuMemUnmap},
+                  {"cuMemSetAccess", (fk_function)cuMemSetAccess}};
+
+/* A symbol that is not there is an answer, not an error of the call. */
+static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, unsigned version,
+                                  unsigned long long flags,
+                                  enum cudaDriverEntryPointQueryResult *status) {
+    enum cudaDriverEntryPointQueryResult answer = cudaDriverEntryPointSymbolNotFound;
+    int error = fk_begin(call);
+    size_t i;
+    if (!error && (!name || !out || flags > 2u)) error = cudaErrorInvalidValue;
+    for (i = 0; !error && i < sizeof fk_entries / sizeof fk_entries[0]; i++) {
+        if (strcmp(name, fk_entries[i].name)) continue;
+        answer = version < 10020u ? cudaDriverEntryPointVersionNotSufficent
+                                  : cudaDriverEntryPointSuccess;
+        break;
+    }
+    if (!error) *out = NULL;
+    if (!error && answer == cudaDriverEntryPointSuccess)
+        memcpy(out, &fk_entries[i].function, sizeof *out);
+    if (!error && status) *status = answer;
+    if (!error && !status && answer != cudaDriverEntryPointSuccess)
+        error = cudaErrorSymbolNotFound;
+    return fk_end((cudaError_t)error);
+}
+
+#define FK_ENTRY_CALLS(plain, by_version)                                                     \
+    cudaError_t plain(const char *name, void **out, unsigned long long flags,                 \
+                      enum cudaDriverEntryPointQueryResult *status) {                         \
+        return fk_entry_point(FK_cudaGetDriverEntryPoint, name, out, FK_VERSION, flags, status); \
+    }                                                                                         \
+    cudaError_t by_version(const char *name, void **out, unsigned int version,                \
+                           unsigned long long flags,                                          \
+                           enum cudaDriverEntryPointQueryResult *status) {                    \
+        return fk_entry_point(FK_cudaGetDriverEntryPointByVersion, name, out, version, flags, \
+                              status);                                                        \
+    }
+
+FK_ENTRY_CALLS(cudaGetDriverEntryPoint, cudaGetDriverEntryPointByVersion)
+FK_ENTRY_CALLS(cudaGetDriverEntryPoint_ptsz, cudaGetDriverEntryPointByVersion_ptsz)

@@ -1,0 +1,191 @@
+/* Events: a mark in a stream, and the clock of all that came before it.
+ *
+ * Assumed, to be confirmed on a GPU: an event that was last recorded in a capture answers
+ * cudaErrorCapturedEvent to cudaEventQuery and cudaEventSynchronize even after the capture has
+ * ended, until it is recorded again. */
+#include "fk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct fk_event {
+    int      device;
+    uint32_t slot;
+    uint64_t tick;             /* 0: never recorded */
+    fk_clock clock;
+    uint64_t capture;          /* not 0: recorded in that capture, after these nodes */
+    int     *nodes;
+    int      n_nodes;
+} fk_event;
+
+static fk_pool fk_events;
+
+static fk_event *fk_event_of(cudaEvent_t handle, int *error) {
+    fk_event *event = fk_pool_get(&fk_events, (uint64_t)(uintptr_t)handle);
+    if (!event) {
+        fk_misuse("a call with event %p, which is destroyed or never was", (void *)handle);
+        *error = (int)cudaErrorInvalidResourceHandle;
+    }
+    return event;
+}
+
+static cudaError_t fk_create(fk_call call, cudaEvent_t *out, unsigned flags) {
+    int error = fk_begin(call);
+    if (!error && (!out || flags > 7u)) error = cudaErrorInvalidValue;
+    if (!error) {
+        fk_event *event = fk_new(1, sizeof *event);
+        event->device = fk_me()->device;
+        fk_events.base = fk_device_base + ((uint64_t)1 << 30);
+        *out = (cudaEvent_t)(uintptr_t)fk_pool_add(&fk_events, event);
+    }
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event) {
+    return fk_create(FK_cudaEventCreate, event, cudaEventDefault);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags) {
+    return fk_create(FK_cudaEventCreateWithFlags, event, flags);
+}
+
+static void fk_free_event(fk_event *event) {
+    fk_clock_drop(&event->clock);
+    free(event->nodes);
+    free(event);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t handle) {
+    int error = fk_begin(FK_cudaEventDestroy);
+    if (!error) {
+        fk_event *event = fk_event_of(handle, &error);
+        if (event) {
+            fk_pool_remove(&fk_events, (uint64_t)(uintptr_t)handle);
+            fk_free_event(event);
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+/* ---- recording and waiting ---- */
+
+static int fk_record_captured(fk_event *event, const fk_stream *stream) {
+    if (fk_capture_lost(stream)) return cudaErrorStreamCaptureInvalidated;
+    event->capture = fk_capture_id(stream);
+    event->n_nodes = stream->n_frontier;
+    event->nodes = fk_grow(event->nodes, (size_t)stream->n_frontier, sizeof *event->nodes);
+    if (stream->n_frontier)
+        memcpy(event->nodes, stream->frontier, (size_t)stream->n_frontier * sizeof *event->nodes);
+    return 0;
+}
+
+static int fk_record_on(fk_event *event, fk_stream *stream) {
+    int error;
+    if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
+    if (stream->capture) return fk_record_captured(event, stream);
+    error = (int)fk_submit(stream, fk_new_work(FK_MARK, "cudaEventRecord", stream->device));
+    if (error) return error;
+    event->capture = 0;
+    event->slot = stream->slot;
+    event->tick = fk_clock_get(&stream->tail, stream->slot);
+    fk_clock_copy(&event->clock, &stream->tail);
+    return 0;
+}
+
+static cudaError_t fk_record(cudaEvent_t handle, cudaStream_t on, int own) {
+    int error = fk_begin(FK_cudaEventRecord);
+    if (!error) {
+        fk_event *event = fk_event_of(handle, &error);
+        fk_stream *stream = event ? fk_stream_of(on, own, &error) : NULL;
+        if (stream) error = fk_record_on(event, stream);
+    }
+    return fk_end((cudaError_t)error);
+}
+
+static int fk_wait_on(fk_stream *stream, const fk_event *event) {
+    int error;
+    if (event->capture)
+        return (int)fk_capture_fork(stream, event->capture, event->nodes, event->n_nodes);
+    if (stream->capture) {
+        if (fk_capture_lost(stream)) return cudaErrorStreamCaptureInvalidated;
+        if (!event->tick) return 0;
+        fk_capture_lose(fk_capture_id(stream));
+        return cudaErrorStreamCaptureIsolation;
+    }
+    error = (int)fk_implicit(stream);
+    if (!error && event->tick)
+        fk_issue(stream, fk_new_work(FK_MARK, "cudaStreamWaitEvent", stream->device),
+                 &event->clock);
+    return error;
+}
+
+static cudaError_t fk_wait(cudaStream_t on, cudaEvent_t handle, unsigned flags, int own) {
+    int error = fk_begin(FK_cudaStreamWaitEvent);
+    if (!error && flags) error = cudaErrorInvalidValue;
+    if (!error) {
+        fk_event *event = fk_event_of(handle, &error);
+        fk_stream *stream = event ? fk_stream_of(on, own, &error) : NULL;
+        if (stream) error = fk_wait_on(stream, event);
+    }
+    return fk_end((cudaError_t)error);
+}
+
+/* ---- asking ---- */
+
+static int fk_refuse(const fk_event *event) {
+    if (!event->capture) return (int)fk_forbidden();
+    fk_capture_lose(event->capture);
+    return cudaErrorCapturedEvent;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t handle) {
+    int error = fk_begin(FK_cudaEventQuery);
+    if (!error) {
+        fk_event *event = fk_event_of(handle, &error);
+        if (event) error = fk_refuse(event);
+        if (event && !error && event->tick) {
+            if (fk_tick_done(event->slot, event->tick)) fk_learn(&event->clock);
+            else error = cudaErrorNotReady;
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
+    int error = fk_begin(FK_cudaEventSynchronize);
+    if (!error) {
+        fk_event *event = fk_event_of(handle, &error);
+        if (event) error = fk_refuse(event);
+        if (event && !error && event->tick) {
+            fk_clock clock = {NULL, 0};  /* the event may be recorded again while this waits */
+            fk_clock_copy(&clock, &event->clock);
+            fk_drive(&clock);
+            fk_clock_drop(&clock);
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+#define FK_EVENT_CALLS(record, wait, own)                                                     \
+    cudaError_t record(cudaEvent_t e, cudaStream_t s) { return fk_record(e, s, own); }        \
+    cudaError_t wait(cudaStream_t s, cudaEvent_t e, unsigned int flags) {                     \
+        return fk_wait(s, e, flags, own);                                                     \
+    }
+
+FK_EVENT_CALLS(cudaEventRecord, cudaStreamWaitEvent, 0)
+FK_EVENT_CALLS(cudaEventRecord_ptsz, cudaStreamWaitEvent_ptsz, 1)
+
+/* ---- dropping ---- */
+
+void fk_events_drop_device(int device) {
+    size_t i;
+    for (i = 0; i < fk_events.n; i++) {
+        fk_event *event = fk_events.items[i];
+        if (!event || (device >= 0 && event->device != device)) continue;
+        fk_pool_remove(&fk_events, fk_events.base + i * FK_HANDLE_STEP);
+        fk_free_event(event);
+    }
+    if (device < 0) fk_pool_reset(&fk_events);
+}
+
+long fk_event_objects(void) { return (long)fk_events.live; }

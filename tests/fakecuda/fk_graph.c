@@ -1,0 +1,209 @@
+/* Graphs. One that runs gives each lane (each stream of the capture) a queue of its own, so that
+ * branches which nothing joins race here as on a device.
+ *
+ * Assumed, to be confirmed on a GPU: a graph launched into a capture becomes a chain of its nodes;
+ * two launches of one executable graph come one after the other, whatever their streams. */
+#include "fk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct fk_exec {
+    fk_graph   *graph;
+    fk_stream **lanes;         /* lane 0 is the stream that it is launched on */
+    int         device;
+    fk_clock    end;           /* one launch comes after the one before */
+} fk_exec;
+
+static fk_pool fk_graphs, fk_execs;
+
+void fk_unref_graph(fk_graph *graph) {
+    int i;
+    if (--graph->refs > 0) return;
+    for (i = 0; i < graph->n; i++) {
+        fk_unref_work(graph->nodes[i].work);
+        free(graph->nodes[i].after);
+    }
+    free(graph->nodes);
+    free(graph);
+}
+
+int fk_add_node(fk_graph *graph, fk_work *work, const int *after, int n, int lane) {
+    fk_node *node;
+    if (graph->n == graph->room) {
+        graph->room = graph->room ? 2 * graph->room : 8;
+        graph->nodes = fk_grow(graph->nodes, (size_t)graph->room, sizeof *graph->nodes);
+    }
+    node = &graph->nodes[graph->n];
+    node->work = work;
+    work->refs++;
+    node->n_after = n;
+    node->lane = lane;
+    node->after = fk_new((size_t)n, sizeof *node->after);
+    if (n) memcpy(node->after, after, (size_t)n * sizeof *after);
+    return graph->n++;
+}
+
+cudaGraph_t fk_give_graph(fk_graph *graph) {
+    fk_graphs.base = fk_device_base + ((uint64_t)2 << 30);
+    graph->refs++;
+    return (cudaGraph_t)(uintptr_t)fk_pool_add(&fk_graphs, graph);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t handle,
+                                 unsigned long long flags) {
+    int error = fk_begin(FK_cudaGraphInstantiate);
+    if (!error && (!out || flags)) error = cudaErrorInvalidValue;
+    if (!error) {
+        fk_graph *graph = fk_pool_get(&fk_graphs, (uint64_t)(uintptr_t)handle);
+        if (!graph) {
+            fk_misuse("cudaGraphInstantiate of %p, which is no live graph", (void *)handle);
+            error = cudaErrorInvalidValue;
+        } else {
+            fk_exec *exec = fk_new(1, sizeof *exec);
+            exec->graph = graph;
+            graph->refs++;
+            exec->lanes = fk_new((size_t)graph->lanes, sizeof(fk_stream *));
+            exec->device = fk_me()->device;
+            fk_execs.base = fk_device_base + ((uint64_t)3 << 30);
+            *out = (cudaGraphExec_t)(uintptr_t)fk_pool_add(&fk_execs, exec);
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+static int fk_launch_captured(const fk_exec *exec, fk_stream *stream) {
+    int i, error = 0;
+    for (i = 0; !error && i < exec->graph->n; i++)
+        error = (int)fk_capture_add(stream, exec->graph->nodes[i].work);
+    return error;
+}
+
+static void fk_issue_node(fk_exec *exec, int i, fk_stream *stream, const fk_clock *start,
+                          fk_clock *clocks) {
+    const fk_node *node = &exec->graph->nodes[i];
+    fk_stream *lane = stream;
+    fk_clock after = {NULL, 0};
+    int k;
+    if (node->lane > 0) {
+        fk_stream **own = &exec->lanes[node->lane];
+        if (!*own) *own = fk_new_stream(stream->device, 1, 1);
+        lane = *own;
+    }
+    fk_clock_copy(&after, start);
+    for (k = 0; k < node->n_after; k++) fk_clock_join(&after, &clocks[node->after[k]]);
+    node->work->refs++;
+    fk_issue(lane, node->work, &after);
+    fk_clock_copy(&clocks[i], &lane->tail);
+    fk_clock_drop(&after);
+}
+
+static void fk_launch(fk_exec *exec, fk_stream *stream) {
+    int i, n = exec->graph->n;
+    fk_clock start = {NULL, 0};
+    fk_clock *clocks = fk_new((size_t)n, sizeof *clocks);
+    fk_issue(stream, fk_new_work(FK_MARK, "cudaGraphLaunch", stream->device), &exec->end);
+    fk_clock_copy(&start, &stream->tail);
+    for (i = 0; i < n; i++) fk_issue_node(exec, i, stream, &start, clocks);
+    for (i = 0; i < n; i++) {
+        fk_clock_join(&exec->end, &clocks[i]);
+        fk_clock_drop(&clocks[i]);
+    }
+    fk_issue(stream, fk_new_work(FK_MARK, "end of graph", stream->device), &exec->end);
+    fk_clock_copy(&exec->end, &stream->tail);
+    fk_clock_drop(&start);
+    free(clocks);
+}
+
+static cudaError_t fk_launch_call(cudaGraphExec_t handle, cudaStream_t on, int own) {
+    int error = fk_begin(FK_cudaGraphLaunch);
+    if (!error) {
+        fk_exec *exec = fk_pool_get(&fk_execs, (uint64_t)(uintptr_t)handle);
+        fk_stream *stream = fk_stream_of(on, own, &error);
+        if (!exec) {
+            fk_misuse("cudaGraphLaunch of %p, which is no live graph", (void *)handle);
+            error = cudaErrorInvalidValue;
+        } else if (stream && stream->capture) {
+            error = fk_launch_captured(exec, stream);
+        } else if (stream) {
+            error = (int)fk_implicit(stream);
+            if (!error) fk_launch(exec, stream);
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+static void fk_free_exec(fk_exec *exec) {
+    int i;
+    for (i = 0; i < exec->graph->lanes; i++)
+        if (exec->lanes[i]) fk_retire_stream(exec->lanes[i]);
+    free(exec->lanes);
+    fk_unref_graph(exec->graph);
+    fk_clock_drop(&exec->end);
+    free(exec);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
+    int error = fk_begin(FK_cudaGraphExecDestroy);
+    if (!error) {
+        fk_exec *exec = fk_pool_get(&fk_execs, (uint64_t)(uintptr_t)handle);
+        if (exec) {
+            fk_pool_remove(&fk_execs, (uint64_t)(uintptr_t)handle);
+            fk_free_exec(exec);
+        } else {
+            fk_misuse("cudaGraphExecDestroy of %p, which is no live graph", (void *)handle);
+            error = cudaErrorInvalidValue;
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
+    int error = fk_begin(FK_cudaGraphDestroy);
+    if (!error) {
+        fk_graph *graph = fk_pool_get(&fk_graphs, (uint64_t)(uintptr_t)handle);
+        if (graph) {
+            fk_pool_remove(&fk_graphs, (uint64_t)(uintptr_t)handle);
+            fk_unref_graph(graph);
+        } else {
+            fk_misuse("cudaGraphDestroy of %p, which is no live graph", (void *)handle);
+            error = cudaErrorInvalidValue;
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s) { return fk_launch_call(g, s, 0); }
+
+cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t g, cudaStream_t s) {
+    return fk_launch_call(g, s, 1);
+}
+
+/* ---- dropping ---- */
+
+long fk_graph_objects(void) { return (long)fk_graphs.live + (long)fk_execs.live; }
+
+/* The lanes are streams, and go with their device. */
+void fk_graphs_drop_device(int device) {
+    size_t i;
+    int k;
+    for (i = 0; i < fk_execs.n; i++) {
+        fk_exec *exec = fk_execs.items[i];
+        for (k = 0; exec && k < exec->graph->lanes; k++) {
+            fk_stream *lane = exec->lanes[k];
+            if (!lane || (device >= 0 && lane->device != device)) continue;
+            fk_retire_stream(lane);
+            exec->lanes[k] = NULL;
+        }
+    }
+}
+
+void fk_graphs_drop(void) {
+    size_t i;
+    for (i = 0; i < fk_execs.n; i++)
+        if (fk_execs.items[i]) fk_free_exec(fk_execs.items[i]);
+    for (i = 0; i < fk_graphs.n; i++)
+        if (fk_graphs.items[i]) fk_unref_graph(fk_graphs.items[i]);
+    fk_pool_reset(&fk_execs);
+    fk_pool_reset(&fk_graphs);
+}

@@ -1,0 +1,359 @@
+/* Memory: physical pieces and address ranges.
+ *
+ * Device bytes live in one sparse memory file, each piece at its own offset, never used twice, so a
+ * 140 GiB device costs nothing until it is touched. Device addresses come out of one large
+ * inaccessible mapping, so a host that follows one faults; the bytes are reached through a second
+ * mapping of the piece, made when they are first touched.
+ *
+ * Assumed, to be confirmed on a GPU: cudaMalloc takes device memory in 2 MiB steps above 1 MiB and
+ * in 512-byte steps below; managed memory counts as device memory but never runs out of it. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "fk.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Chosen outside what the sanitizers and ordinary mappings use on x86-64. */
+#define FK_WANTED_BASE ((uint64_t)0x400000000000)
+#define FK_WANTED_SIZE ((uint64_t)16 << 40)
+#define FK_HANDLE_ROOM ((uint64_t)4 << 30) /* where handles point; see fk_pool.c */
+
+uint64_t fk_device_base, fk_device_end;
+
+static struct {
+    int        file;
+    uint64_t   file_end;
+    uint64_t   cursor;         /* where the search for a free address begins */
+    fk_range **ranges;         /* by address */
+    size_t     n, room;
+    long       pieces;
+    size_t     used[FK_DEVICES], total[FK_DEVICES], other[FK_DEVICES];
+    unsigned   peers[FK_DEVICES];
+    size_t     pinned, pinned_peak, pinned_limit;
+    int        ready;
+} fk = {.file = -1};
+
+static void fk_stop(const char *why) {
+    fprintf(stderr, "fakecuda: %s\n", why);
+    abort();
+}
+
+#if defined(__SANITIZE_THREAD__)
+#define FK_UNDER_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define FK_UNDER_TSAN 1
+#endif
+#endif
+
+#if defined(FK_UNDER_TSAN)
+/* The thread sanitizer has closed these addresses already. */
+static void fk_take_addresses(void) {
+    fk_device_base = FK_WANTED_BASE;
+    fk_device_end = fk_device_base + FK_WANTED_SIZE;
+}
+#else
+static void fk_take_addresses(void) {
+    uint64_t size = FK_WANTED_SIZE;
+    void *p = MAP_FAILED;
+    while (p == MAP_FAILED && size >= ((uint64_t)64 << 30)) {
+        p = mmap((void *)(uintptr_t)FK_WANTED_BASE, size, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) size /= 2;
+    }
+    if (p == MAP_FAILED) fk_stop("cannot reserve address space");
+    fk_device_base = (uint64_t)(uintptr_t)p;
+    fk_device_end = fk_device_base + size;
+}
+#endif
+
+void fk_memory_defaults(void) {
+    int i;
+    for (i = 0; i < FK_DEVICES; i++) {
+        fk.total[i] = (size_t)140 << 30;
+        fk.other[i] = 0;
+        fk.peers[i] = 0;
+    }
+    fk.pinned_limit = 0;
+    fk.pinned_peak = fk.pinned;
+    fk.cursor = fk_device_base + FK_HANDLE_ROOM;
+}
+
+void fk_memory_start(void) {
+    if (fk.ready) return;
+    fk.ready = 1;
+    fk_take_addresses();
+    fk.file = memfd_create("fakecuda", MFD_CLOEXEC);
+    if (fk.file < 0 || ftruncate(fk.file, (off_t)1 << 50)) fk_stop("cannot make a memory file");
+    pthread_atfork(NULL, NULL, fk_after_fork_in_child);
+    fk_memory_defaults();
+    fk_streams_defaults();
+}
+
+/* ---- ranges ---- */
+
+static size_t fk_first_above(uint64_t address) {
+    size_t low = 0, high = fk.n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (fk.ranges[middle]->base > address) high = middle;
+        else low = middle + 1;
+    }
+    return low;
+}
+
+fk_range *fk_find_range(uint64_t address) {
+    size_t i = fk_first_above(address);
+    if (i == 0 || address - fk.ranges[i - 1]->base >= fk.ranges[i - 1]->bytes) return NULL;
+    return fk.ranges[i - 1];
+}
+
+fk_range *fk_add_range(uint64_t base, size_t bytes, fk_kind kind, int device, fk_piece *piece) {
+    fk_range *range = fk_new(1, sizeof *range);
+    size_t i = fk_first_above(base);
+    if (fk.n == fk.room) {
+        fk.room = fk.room ? 2 * fk.room : 64;
+        fk.ranges = fk_grow(fk.ranges, fk.room, sizeof *fk.ranges);
+    }
+    memmove(fk.ranges + i + 1, fk.ranges + i, (fk.n - i) * sizeof *fk.ranges);
+    fk.ranges[i] = range;
+    fk.n++;
+    range->base = base;
+    range->bytes = bytes;
+    range->kind = kind;
+    range->device = device;
+    range->piece = piece;
+    if (kind == FK_RESERVED) range->entries = fk_new(bytes / FK_GRANULE, sizeof *range->entries);
+    return range;
+}
+
+void fk_drop_range(fk_range *range) {
+    size_t i = fk_first_above(range->base) - 1;
+    memmove(fk.ranges + i, fk.ranges + i + 1, (fk.n - i - 1) * sizeof *fk.ranges);
+    fk.n--;
+    free(range->entries);
+    free(range);
+}
+
+static uint64_t fk_round(uint64_t value, uint64_t step) { return (value + step - 1) / step * step; }
+
+/* Next fit, so that a freed address comes back late and a stale pointer meets a hole. */
+static uint64_t fk_pick_from(uint64_t at, uint64_t end, uint64_t bytes, uint64_t alignment) {
+    size_t i = fk_first_above(at);
+    if (i > 0 && fk.ranges[i - 1]->base + fk.ranges[i - 1]->bytes > at)
+        at = fk.ranges[i - 1]->base + fk.ranges[i - 1]->bytes;
+    for (;;) {
+        uint64_t start = fk_round(at, alignment);
+        if (start < at || start > end || end - start < bytes) return 0;
+        if (i == fk.n || fk.ranges[i]->base >= start + bytes) return start;
+        at = fk.ranges[i]->base + fk.ranges[i]->bytes;
+        i++;
+    }
+}
+
+/* Leaves a gap behind each range, so that running off its end touches nothing that is mapped. */
+uint64_t fk_pick_address(size_t bytes, size_t alignment) {
+    uint64_t gap = alignment, at;
+    uint64_t first = fk_device_base + FK_HANDLE_ROOM;
+    if (bytes > fk_device_end - first - gap) return 0;
+    at = fk_pick_from(fk.cursor, fk_device_end, bytes + gap, alignment);
+    if (!at) at = fk_pick_from(first, fk_device_end, bytes + gap, alignment);
+    if (at) fk.cursor = at + bytes + gap;
+    return at;
+}
+
+/* The address asked for, if nothing is there yet; else 0. */
+uint64_t fk_address_if_free(uint64_t address, size_t bytes) {
+    if (address < fk_device_base + FK_HANDLE_ROOM || address >= fk_device_end) return 0;
+    return fk_pick_from(address, fk_device_end, bytes, FK_GRANULE) == address ? address : 0;
+}
+
+/* ---- pieces ---- */
+
+size_t fk_device_total(int device) { return fk.total[device]; }
+
+size_t fk_device_free_bytes(int device) {
+    size_t gone = fk.used[device] + fk.other[device];
+    return gone < fk.total[device] ? fk.total[device] - gone : 0;
+}
+
+static int fk_on_device(fk_kind kind) { return kind <= FK_MANAGED; }
+
+fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
+    fk_piece *piece;
+    if (fk_on_device(kind)) {
+        if (kind != FK_MANAGED && bytes > fk_device_free_bytes(device)) return NULL;
+        fk.used[device] += bytes;
+    } else {
+        if (fk.pinned_limit &&
+            (fk.pinned > fk.pinned_limit || bytes > fk.pinned_limit - fk.pinned)) return NULL;
+        fk.pinned += bytes;
+        if (fk.pinned > fk.pinned_peak) fk.pinned_peak = fk.pinned;
+    }
+    piece = fk_new(1, sizeof *piece);
+    piece->bytes = bytes;
+    piece->device = device;
+    piece->kind = kind;
+    piece->refs = 1;
+    fk.pieces++;
+    if (kind <= FK_RESERVED) {
+        piece->file_at = fk.file_end;
+        fk.file_end += fk_round(bytes, FK_GRANULE);
+    }
+    return piece;
+}
+
+static void fk_forget_bytes(fk_piece *piece) {
+    size_t bytes = (size_t)fk_round(piece->bytes, 4096);
+    munmap(piece->view, bytes);
+    if (fallocate(fk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)piece->file_at,
+                  (off_t)bytes))
+        fk_stop("cannot give memory back to the host");
+}
+
+void fk_unref_piece(fk_piece *piece) {
+    if (--piece->refs > 0) return;
+    fk_oracle_drop(piece);
+    if (fk_on_device(piece->kind)) fk.used[piece->device] -= piece->bytes;
+    else fk.pinned -= piece->bytes;
+    if (piece->kind <= FK_RESERVED) {
+        if (piece->view) fk_forget_bytes(piece);
+    } else if (piece->kind != FK_REGISTERED && piece->view) {
+        munmap(piece->view, (size_t)fk_round(piece->bytes, 4096));
+    }
+    fk.pieces--;
+    free(piece);
+}
+
+unsigned char *fk_bytes(const fk_extent *extent) {
+    fk_piece *piece = extent->piece;
+    if (!piece->view) {
+        void *p = mmap(NULL, (size_t)fk_round(piece->bytes, 4096), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_NORESERVE, fk.file, (off_t)piece->file_at);
+        if (p == MAP_FAILED) fk_stop("cannot map device memory");
+        piece->view = p;
+    }
+    return piece->view + extent->at;
+}
+
+/* ---- from an address to a piece ---- */
+
+int fk_peer_allowed(int device, int peer) {
+    return device == peer || (fk.peers[device] >> peer & 1u);
+}
+
+void fk_allow_peer(int device, int peer) { fk.peers[device] |= 1u << peer; }
+
+static void fk_extent_reserved(const fk_range *range, uint64_t offset, int device, fk_extent *out) {
+    const fk_entry *entry = &range->entries[offset / FK_GRANULE];
+    if (!entry->piece) return;
+    out->piece = entry->piece;
+    out->at = entry->index * FK_GRANULE + (size_t)(offset % FK_GRANULE);
+    out->access = (unsigned)(entry->access >> (2 * device)) & 3u;
+}
+
+/* The longest stretch of at most so many bytes that lies in one piece. */
+fk_extent fk_extent_at(uint64_t address, size_t bytes, int device) {
+    fk_extent out = {NULL, 0, 0, -1, 0};
+    const fk_range *range = fk_find_range(address);
+    out.bytes = bytes;
+    if (!range) {
+        size_t next = fk_first_above(address);
+        if (next < fk.n && fk.ranges[next]->base - address < bytes)
+            out.bytes = (size_t)(fk.ranges[next]->base - address);
+        if (address >= fk_device_base && address < fk_device_end) out.kind = (int)FK_MALLOC;
+        return out;
+    }
+    out.kind = (int)range->kind;
+    if (range->kind == FK_RESERVED) {
+        out.bytes = FK_GRANULE - (size_t)((address - range->base) % FK_GRANULE);
+        fk_extent_reserved(range, address - range->base, device, &out);
+        if (out.piece) out.bytes = out.piece->bytes - out.at;
+    } else {
+        out.piece = range->piece;
+        out.at = (size_t)(address - range->base);
+        out.bytes = range->bytes - out.at;
+        out.access = range->kind != FK_MALLOC || fk_peer_allowed(device, range->device) ? 3u : 0u;
+    }
+    if (out.bytes > bytes) out.bytes = bytes;
+    return out;
+}
+
+unsigned char *fake_peek(const void *device_address) {
+    fk_extent extent;
+    unsigned char *p = NULL;
+    fk_lock();
+    extent = fk_extent_at((uint64_t)(uintptr_t)device_address, 1, 0);
+    if (extent.piece) p = fk_bytes(&extent);
+    fk_unlock();
+    return p;
+}
+
+/* ---- dropping ---- */
+
+static void fk_unmap_all(fk_range *range) {
+    size_t i;
+    for (i = 0; range->mapped > 0 && i < range->bytes / FK_GRANULE; i++) {
+        fk_piece *piece = range->entries[i].piece;
+        if (!piece) continue;
+        range->mapped--;
+        if (range->entries[i].index == 0) fk_unref_piece(piece);
+    }
+}
+
+void fk_memory_drop_device(int device) {
+    size_t i = fk.n;
+    while (i-- > 0) {
+        fk_range *range = fk.ranges[i];
+        if (device >= 0 && (range->device != device || range->kind >= FK_HOST)) continue;
+        if (range->kind == FK_RESERVED) fk_unmap_all(range);
+        else fk_unref_piece(range->piece);
+        fk_drop_range(range);
+    }
+    fk_handles_drop_device(device);
+    if (fk.n == 0) {
+        free(fk.ranges);
+        fk.ranges = NULL;
+        fk.room = 0;
+    }
+    if (fk.pieces == 0) fk.file_end = 0;
+}
+
+long fk_memory_objects(void) { return (long)fk.n + fk_handle_objects(); }
+
+/* ---- controls ---- */
+
+static void fk_set_size(size_t *sizes, int device, size_t bytes) {
+    fk_lock();
+    if (device >= 0 && device < FK_DEVICES) sizes[device] = bytes;
+    fk_unlock();
+}
+
+void fake_device_memory(int device, size_t bytes) { fk_set_size(fk.total, device, bytes); }
+void fake_other_process(int device, size_t bytes) { fk_set_size(fk.other, device, bytes); }
+
+static size_t fk_get_size(const size_t *size) {
+    size_t copy;
+    fk_lock();
+    copy = *size;
+    fk_unlock();
+    return copy;
+}
+
+size_t fake_used_bytes(int device) {
+    return device >= 0 && device < FK_DEVICES ? fk_get_size(&fk.used[device]) : 0;
+}
+
+size_t fake_pinned_bytes(void) { return fk_get_size(&fk.pinned); }
+size_t fake_pinned_peak(void) { return fk_get_size(&fk.pinned_peak); }
+
+void fake_pinned_limit(size_t bytes) {
+    fk_lock();
+    fk.pinned_limit = bytes;
+    fk_unlock();
+}

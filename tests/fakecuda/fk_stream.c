@@ -1,0 +1,113 @@
+/* The runtime's stream calls.
+ *
+ * Assumed, to be confirmed on a GPU: cudaErrorNotReady is not kept as the thread's last error;
+ * cudaMemcpyAsync and cudaMemsetAsync may be given a stream of a device that is not current. */
+#include "fk.h"
+
+static cudaError_t fk_create(fk_call call, cudaStream_t *out, unsigned flags) {
+    int error = fk_begin(call);
+    if (!error && (!out || flags > cudaStreamNonBlocking)) error = cudaErrorInvalidValue;
+    if (!error) *out = fk_new_stream(fk_me()->device, flags == cudaStreamNonBlocking, 0)->handle;
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *out) {
+    return fk_create(FK_cudaStreamCreate, out, cudaStreamDefault);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags) {
+    return fk_create(FK_cudaStreamCreateWithFlags, out, flags);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+    int error = fk_begin(FK_cudaStreamDestroy);
+    if (!error) {
+        fk_stream *stream = NULL;
+        if (!handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
+            error = cudaErrorInvalidResourceHandle;
+        else stream = fk_stream_of(handle, 0, &error);
+        if (stream) fk_retire_stream(stream);
+    }
+    return fk_end((cudaError_t)error);
+}
+
+static cudaError_t fk_query(cudaStream_t handle, int own) {
+    int error = fk_begin(FK_cudaStreamQuery);
+    if (!error) {
+        fk_stream *stream = fk_stream_of(handle, own, &error);
+        if (stream) error = (int)fk_capturing_refuses(stream);
+        if (stream && !error) {
+            if (!fk_done(&stream->tail)) error = cudaErrorNotReady;
+            else fk_price(1254 - 133), fk_learn(&stream->tail);
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+static cudaError_t fk_synchronize(cudaStream_t handle, int own) {
+    int error = fk_begin(FK_cudaStreamSynchronize);
+    if (!error) {
+        fk_stream *stream = fk_stream_of(handle, own, &error);
+        if (stream) error = (int)fk_capturing_refuses(stream);
+        if (stream && !error) fk_drive(&stream->tail);
+    }
+    return fk_end((cudaError_t)error);
+}
+
+static cudaError_t fk_get_id(cudaStream_t handle, unsigned long long *id, int own) {
+    int error = fk_begin(FK_cudaStreamGetId);
+    if (!error && !id) error = cudaErrorInvalidValue;
+    if (!error) {
+        fk_stream *stream = fk_stream_of(handle, own, &error);
+        if (stream) *id = stream->id;
+    }
+    return fk_end((cudaError_t)error);
+}
+
+static cudaError_t fk_get_device(cudaStream_t handle, int *device, int own) {
+    int error = fk_begin(FK_cudaStreamGetDevice);
+    if (!error && !device) error = cudaErrorInvalidValue;
+    if (!error) {
+        fk_stream *stream = fk_stream_of(handle, own, &error);
+        if (stream) *device = stream->device;
+    }
+    return fk_end((cudaError_t)error);
+}
+
+static cudaError_t fk_launch_host(cudaStream_t handle, cudaHostFn_t function, void *user, int own) {
+    int error = fk_begin(FK_cudaLaunchHostFunc);
+    if (!error && !function) error = cudaErrorInvalidValue;
+    if (!error) {
+        fk_stream *stream = fk_stream_of(handle, own, &error);
+        if (stream) {
+            fk_work *work = fk_new_work(FK_HOSTCALL, "cudaLaunchHostFunc", stream->device);
+            work->function = function;
+            work->user = user;
+            error = (int)fk_submit(stream, work);
+        }
+    }
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    int error = fk_begin(FK_cudaDeviceSynchronize);
+    if (!error) error = (int)fk_device_capturing_refuses(fk_me()->device);
+    if (!error) fk_drive_device(fk_me()->device);
+    return fk_end((cudaError_t)error);
+}
+
+#define FK_STREAM_CALLS(query, synchronize, get_id, get_device, launch, own)                  \
+    cudaError_t query(cudaStream_t s) { return fk_query(s, own); }                            \
+    cudaError_t synchronize(cudaStream_t s) { return fk_synchronize(s, own); }                \
+    cudaError_t get_id(cudaStream_t s, unsigned long long *id) {                              \
+        return fk_get_id(s, id, own);                                                         \
+    }                                                                                         \
+    cudaError_t get_device(cudaStream_t s, int *d) { return fk_get_device(s, d, own); }       \
+    cudaError_t launch(cudaStream_t s, cudaHostFn_t f, void *u) {                             \
+        return fk_launch_host(s, f, u, own);                                                  \
+    }
+
+FK_STREAM_CALLS(cudaStreamQuery, cudaStreamSynchronize, cudaStreamGetId, cudaStreamGetDevice,
+                cudaLaunchHostFunc, 0)
+FK_STREAM_CALLS(cudaStreamQuery_ptsz, cudaStreamSynchronize_ptsz, cudaStreamGetId_ptsz,
+                cudaStreamGetDevice_ptsz, cudaLaunchHostFunc_ptsz, 1)

@@ -1,0 +1,234 @@
+/* The cuMem* calls. A handle maps whole or not at all; the price is per handle, not per byte.
+ *
+ * Assumed, to be confirmed on a GPU: what overlaps a mapping is refused with INVALID_VALUE, as is
+ * unmapping or giving access to a range that holds a hole; cuMemAddressFree needs the exact range
+ * and INVALID_VALUE is its answer while anything is mapped in it; releasing a handle twice is
+ * INVALID_VALUE; all of these calls are allowed during every kind of capture. */
+#include "fk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static fk_pool fk_handles = {.base = 0x7000000000000000u};
+
+static int fk_bad_location(const CUmemLocation *location) {
+    return location->type != CU_MEM_LOCATION_TYPE_DEVICE || !fk_is_device(location->id);
+}
+
+static int fk_off_granule(uint64_t value) { return value % FK_GRANULE != 0; }
+
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags option) {
+    int error = fk_begin(FK_cuMemGetAllocationGranularity);
+    if (!error && (!granularity || !prop || (unsigned)option > 1u ||
+                   prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || fk_bad_location(&prop->location)))
+        error = CUDA_ERROR_INVALID_VALUE;
+    if (!error && !fk_has_vmm(prop->location.id)) error = CUDA_ERROR_NOT_SUPPORTED;
+    if (!error) *granularity = FK_GRANULE;
+    return fk_end_driver(error);
+}
+
+static int fk_reserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr) {
+    uint64_t at = 0;
+    if (!ptr || !size || fk_off_granule(size) || (alignment & (alignment - 1)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (alignment < FK_GRANULE) alignment = FK_GRANULE;
+    if (addr % alignment == 0) at = fk_address_if_free(addr, size);
+    if (!at) at = fk_pick_address(size, alignment);
+    if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
+    fk_add_range(at, size, FK_RESERVED, fk_me()->device, NULL);
+    *ptr = at;
+    return 0;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
+    int error = fk_begin(FK_cuMemAddressReserve);
+    if (!error && flags) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error && !fk_has_vmm(fk_me()->device)) error = CUDA_ERROR_NOT_SUPPORTED;
+    if (!error) error = fk_reserve(ptr, size, alignment, addr);
+    return fk_end_driver(error);
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+    int error = fk_begin(FK_cuMemAddressFree);
+    if (!error) {
+        fk_range *range = fk_find_range(ptr);
+        if (!range || range->kind != FK_RESERVED || range->base != ptr || range->bytes != size ||
+            range->mapped)
+            error = CUDA_ERROR_INVALID_VALUE;
+        else fk_drop_range(range);
+    }
+    return fk_end_driver(error);
+}
+
+/* ---- handles ---- */
+
+static void fk_price_handle(const double ns[4], size_t bytes) {
+    fk_point points[4] = {{2097152, 0}, {16777216, 0}, {67108864, 0}, {1073741824, 0}};
+    int i;
+    for (i = 0; i < 4; i++) points[i].ns = ns[i];
+    fk_price_by_size(points, 4, bytes);
+}
+
+static int fk_create(CUmemGenericAllocationHandle *handle, size_t size,
+                     const CUmemAllocationProp *prop) {
+    static const double prices[4] = {8000, 8000, 8000, 25000};
+    fk_piece *piece;
+    if (!handle || !prop || !size || fk_off_granule(size) ||
+        prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->win32HandleMetaData)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (fk_bad_location(&prop->location)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!fk_has_vmm(prop->location.id)) return CUDA_ERROR_NOT_SUPPORTED;
+    fk_price_handle(prices, size);
+    piece = fk_new_piece(size, prop->location.id, FK_RESERVED);
+    if (!piece) return CUDA_ERROR_OUT_OF_MEMORY;
+    *handle = fk_pool_add(&fk_handles, piece);
+    return 0;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                     const CUmemAllocationProp *prop, unsigned long long flags) {
+    int error = fk_begin(FK_cuMemCreate);
+    if (!error && flags) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) error = fk_create(handle, size, prop);
+    return fk_end_driver(error);
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    static const double prices[4] = {8000, 12000, 24000, 220000};
+    int error = fk_begin(FK_cuMemRelease);
+    if (!error) {
+        fk_piece *piece = fk_pool_get(&fk_handles, handle);
+        if (piece) {
+            fk_price_handle(prices, piece->bytes);
+            if (piece->refs == 1) fk_oracle_release(piece, fk_known(), "cuMemRelease");
+            fk_pool_remove(&fk_handles, handle);
+            fk_unref_piece(piece);
+        } else {
+            fk_misuse("cuMemRelease of %#llx, which is no live handle", handle);
+            error = CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return fk_end_driver(error);
+}
+
+long fk_handle_objects(void) { return (long)fk_handles.live; }
+
+void fk_handles_drop_device(int device) {
+    size_t i;
+    for (i = 0; i < fk_handles.n; i++) {
+        fk_piece *piece = fk_handles.items[i];
+        if (!piece || (device >= 0 && piece->device != device)) continue;
+        fk_pool_remove(&fk_handles, fk_handles.base + i * FK_HANDLE_STEP);
+        fk_unref_piece(piece);
+    }
+    if (device < 0) fk_pool_reset(&fk_handles);
+}
+
+/* ---- mapping ---- */
+
+/* The reservation that holds all of [ptr, ptr + size); NULL if none does. */
+static fk_range *fk_reservation(uint64_t ptr, size_t size) {
+    fk_range *range = fk_find_range(ptr);
+    if (!range || range->kind != FK_RESERVED || !size || fk_off_granule(ptr) ||
+        fk_off_granule(size) || size > range->bytes - (size_t)(ptr - range->base))
+        return NULL;
+    return range;
+}
+
+static int fk_map(uint64_t ptr, size_t size, size_t offset, uint64_t handle) {
+    fk_range *range = fk_reservation(ptr, size);
+    fk_piece *piece = fk_pool_get(&fk_handles, handle);
+    fk_entry *entry;
+    size_t i, n = size / FK_GRANULE;
+    if (!piece) {
+        fk_misuse("cuMemMap of %#llx, which is no live handle", (unsigned long long)handle);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!range) return CUDA_ERROR_INVALID_VALUE;
+    if (offset || size != piece->bytes) return CUDA_ERROR_NOT_SUPPORTED;
+    entry = range->entries + (ptr - range->base) / FK_GRANULE;
+    for (i = 0; i < n; i++)
+        if (entry[i].piece) return CUDA_ERROR_INVALID_VALUE;
+    for (i = 0; i < n; i++) {
+        entry[i].piece = piece;
+        entry[i].index = (uint32_t)i;
+        entry[i].access = 0;
+    }
+    range->mapped += n;
+    piece->refs++;
+    return 0;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+    int error = fk_begin(FK_cuMemMap);
+    if (!error && flags) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) error = fk_map(ptr, size, offset, handle);
+    return fk_end_driver(error);
+}
+
+/* How many whole handles fill the range without a hole; 0 if they do not. */
+static size_t fk_whole_handles(const fk_entry *entry, size_t granules) {
+    size_t i = 0, handles = 0;
+    while (i < granules) {
+        size_t n;
+        if (!entry[i].piece || entry[i].index != 0) return 0;
+        n = entry[i].piece->bytes / FK_GRANULE;
+        if (n > granules - i) return 0;
+        i += n;
+        handles++;
+    }
+    return handles;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
+    int error = fk_begin(FK_cuMemUnmap);
+    if (!error) {
+        fk_range *range = fk_reservation(ptr, size);
+        fk_entry *entry = range ? range->entries + (ptr - range->base) / FK_GRANULE : NULL;
+        size_t i, n = size / FK_GRANULE, handles = range ? fk_whole_handles(entry, n) : 0;
+        if (!handles) error = CUDA_ERROR_INVALID_VALUE;
+        fk_price(12500u * (uint64_t)handles);
+        for (i = 0; !error && i < n; i++) {
+            fk_piece *piece = entry[i].piece;
+            int first = entry[i].index == 0;
+            memset(&entry[i], 0, sizeof entry[i]);
+            range->mapped--;
+            if (!first) continue;
+            fk_oracle_release(piece, fk_known(), "cuMemUnmap");
+            fk_unref_piece(piece);
+        }
+    }
+    return fk_end_driver(error);
+}
+
+static int fk_set_access(fk_entry *entry, size_t granules, const CUmemAccessDesc *desc) {
+    unsigned shift, bits;
+    size_t i;
+    if (fk_bad_location(&desc->location)) return CUDA_ERROR_INVALID_DEVICE;
+    if (desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
+        desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+        desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        return CUDA_ERROR_INVALID_VALUE;
+    shift = 2 * (unsigned)desc->location.id;
+    bits = (unsigned)desc->flags & 3u;
+    for (i = 0; i < granules; i++)
+        entry[i].access = (uint16_t)((entry[i].access & ~(3u << shift)) | bits << shift);
+    return 0;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
+    int error = fk_begin(FK_cuMemSetAccess);
+    if (!error) {
+        fk_range *range = fk_reservation(ptr, size);
+        fk_entry *entry = range ? range->entries + (ptr - range->base) / FK_GRANULE : NULL;
+        size_t i, handles = range ? fk_whole_handles(entry, size / FK_GRANULE) : 0;
+        if (!handles || !desc || !count) error = CUDA_ERROR_INVALID_VALUE;
+        fk_price(20700u * (uint64_t)handles);
+        for (i = 0; !error && i < count; i++)
+            error = fk_set_access(entry, size / FK_GRANULE, &desc[i]);
+    }
+    return fk_end_driver(error);
+}

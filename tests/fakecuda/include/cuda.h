@@ -1,0 +1,146 @@
+/* The CUDA driver calls that fakecuda implements: names, values and signatures as in CUDA 13.0. */
+#ifndef FAKECUDA_CUDA_H
+#define FAKECUDA_CUDA_H
+
+#include <stddef.h>
+
+#define CUDA_VERSION 13000
+#ifndef CUDAAPI
+#define CUDAAPI
+#endif
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+typedef unsigned long long CUdeviceptr;
+typedef int                CUdevice;
+typedef struct CUctx_st   *CUcontext;
+typedef unsigned long long CUmemGenericAllocationHandle;
+
+typedef enum cudaError_enum {
+    CUDA_SUCCESS                             = 0,
+    CUDA_ERROR_INVALID_VALUE                 = 1,
+    CUDA_ERROR_OUT_OF_MEMORY                 = 2,
+    CUDA_ERROR_NOT_INITIALIZED               = 3,
+    CUDA_ERROR_DEINITIALIZED                 = 4,
+    CUDA_ERROR_NO_DEVICE                     = 100,
+    CUDA_ERROR_INVALID_DEVICE                = 101,
+    CUDA_ERROR_INVALID_CONTEXT               = 201,
+    CUDA_ERROR_ALREADY_MAPPED                = 208,
+    CUDA_ERROR_NOT_MAPPED                    = 211,
+    CUDA_ERROR_INVALID_HANDLE                = 400,
+    CUDA_ERROR_ILLEGAL_STATE                 = 401,
+    CUDA_ERROR_NOT_FOUND                     = 500,
+    CUDA_ERROR_NOT_READY                     = 600,
+    CUDA_ERROR_ILLEGAL_ADDRESS               = 700,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED          = 709,
+    CUDA_ERROR_LAUNCH_FAILED                 = 719,
+    CUDA_ERROR_NOT_PERMITTED                 = 800,
+    CUDA_ERROR_NOT_SUPPORTED                 = 801,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED    = 900,
+    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED    = 901,
+    CUDA_ERROR_STREAM_CAPTURE_MERGE          = 902,
+    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED      = 903,
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED       = 904,
+    CUDA_ERROR_STREAM_CAPTURE_ISOLATION      = 905,
+    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT       = 906,
+    CUDA_ERROR_CAPTURED_EVENT                = 907,
+    CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD   = 908,
+    CUDA_ERROR_UNKNOWN                       = 999
+} CUresult;
+
+typedef enum CUdevice_attribute_enum {
+    CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT                   = 14,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT                = 16,
+    CU_DEVICE_ATTRIBUTE_INTEGRATED                          = 18,
+    CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING                  = 41,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR            = 75,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR            = 76,
+    CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY                      = 83,
+    CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS              = 88,
+    CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS           = 89,
+    CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED = 102,
+    CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED              = 115
+} CUdevice_attribute;
+
+typedef enum CUmemAllocationHandleType_enum {
+    CU_MEM_HANDLE_TYPE_NONE                  = 0x0,
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 0x1,
+    CU_MEM_HANDLE_TYPE_MAX                   = 0x7FFFFFFF
+} CUmemAllocationHandleType;
+
+typedef enum CUmemAccess_flags_enum {
+    CU_MEM_ACCESS_FLAGS_PROT_NONE      = 0x0,
+    CU_MEM_ACCESS_FLAGS_PROT_READ      = 0x1,
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 0x3,
+    CU_MEM_ACCESS_FLAGS_PROT_MAX       = 0x7FFFFFFF
+} CUmemAccess_flags;
+
+typedef enum CUmemLocationType_enum {
+    CU_MEM_LOCATION_TYPE_INVALID = 0x0,
+    CU_MEM_LOCATION_TYPE_DEVICE  = 0x1,
+    CU_MEM_LOCATION_TYPE_HOST    = 0x2,
+    CU_MEM_LOCATION_TYPE_MAX     = 0x7FFFFFFF
+} CUmemLocationType;
+
+typedef enum CUmemAllocationType_enum {
+    CU_MEM_ALLOCATION_TYPE_INVALID = 0x0,
+    CU_MEM_ALLOCATION_TYPE_PINNED  = 0x1,
+    CU_MEM_ALLOCATION_TYPE_MAX     = 0x7FFFFFFF
+} CUmemAllocationType;
+
+typedef enum CUmemAllocationGranularity_flags_enum {
+    CU_MEM_ALLOC_GRANULARITY_MINIMUM     = 0x0,
+    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 0x1
+} CUmemAllocationGranularity_flags;
+
+typedef struct CUmemLocation_st {
+    CUmemLocationType type;
+    int               id;
+} CUmemLocation;
+
+typedef struct CUmemAllocationProp_st {
+    CUmemAllocationType       type;
+    CUmemAllocationHandleType requestedHandleTypes;
+    CUmemLocation             location;
+    void                     *win32HandleMetaData;
+    struct {
+        unsigned char  compressionType;
+        unsigned char  gpuDirectRDMACapable;
+        unsigned short usage;
+        unsigned char  reserved[4];
+    } allocFlags;
+} CUmemAllocationProp;
+
+typedef struct CUmemAccessDesc_st {
+    CUmemLocation     location;
+    CUmemAccess_flags flags;
+} CUmemAccessDesc;
+
+CUresult CUDAAPI cuGetErrorName(CUresult error, const char **pStr);
+CUresult CUDAAPI cuGetErrorString(CUresult error, const char **pStr);
+CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal);
+CUresult CUDAAPI cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev);
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx);
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx);
+CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity,
+                                               const CUmemAllocationProp *prop,
+                                               CUmemAllocationGranularity_flags option);
+CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
+                                     CUdeviceptr addr, unsigned long long flags);
+CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size);
+CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                             const CUmemAllocationProp *prop, unsigned long long flags);
+CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle);
+CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                          CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size);
+CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
+                                size_t count);
+
+#if defined(__cplusplus)
+}
+#endif
+#endif

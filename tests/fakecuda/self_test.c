@@ -1,0 +1,776 @@
+/* self_test.c: does fakecuda refuse what CUDA refuses, and does its oracle see what it should? */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "fakecuda.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+
+static long passed, failed;
+
+static void check(int good, const char *text, int line) {
+    if (good) passed++;
+    else failed++;
+    if (!good) fprintf(stderr, "self_test.c:%d: %s\n", line, text);
+}
+#define CHECK(x)       check(!!(x), #x, __LINE__)
+#define IS(call, code) check((int)(call) == (int)(code), #call " is " #code, __LINE__)
+#define OK(call)       IS(call, 0)
+
+static char *at(void *p, size_t offset) { return (char *)p + offset; }
+
+static cudaStream_t new_stream(void) {
+    cudaStream_t stream = NULL;
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+}
+
+static cudaEvent_t new_event(void) {
+    cudaEvent_t event = NULL;
+    OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return event;
+}
+
+/* Exactly so many failures since the last call, of which the first says this. */
+static void expect_failures(long n, const char *text, int line) {
+    check(fake_failures() == n, "the number of failures", line);
+    check(!n || strstr(fake_failure_text(), text) != NULL, text, line);
+    fake_clear_failures();
+}
+#define EXPECT(n, text) expect_failures(n, text, __LINE__)
+
+static CUmemAllocationProp on_device(int device) {
+    CUmemAllocationProp prop;
+    memset(&prop, 0, sizeof prop);
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = device;
+    return prop;
+}
+
+static CUresult open_access(CUdeviceptr p, size_t bytes, int device) {
+    CUmemAccessDesc desc;
+    desc.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    desc.location.id = device;
+    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return cuMemSetAccess(p, bytes, &desc, 1);
+}
+
+static void *pointer(CUdeviceptr p) { return (void *)(uintptr_t)p; }
+
+/* ---- memory ---- */
+
+static void test_malloc(void) {
+    void *p = NULL, *q = NULL;
+    size_t free_bytes, total;
+    struct cudaPointerAttributes what;
+    fake_device_memory(0, 16 * MIB);
+    OK(cudaMalloc(&p, 3 * MIB));
+    CHECK((uintptr_t)p % (2 * MIB) == 0 && fake_used_bytes(0) == 4 * MIB);
+    OK(cudaMemGetInfo(&free_bytes, &total));
+    CHECK(free_bytes == 12 * MIB && total == 16 * MIB);
+    fake_other_process(0, 8 * MIB);
+    IS(cudaMalloc(&q, 5 * MIB), cudaErrorMemoryAllocation);
+    IS(cudaPeekAtLastError(), cudaErrorMemoryAllocation);
+    IS(cudaGetLastError(), cudaErrorMemoryAllocation);
+    OK(cudaGetLastError());
+    OK(cudaPointerGetAttributes(&what, at(p, 100)));
+    CHECK(what.type == cudaMemoryTypeDevice && what.device == 0 && !what.hostPointer);
+    OK(cudaPointerGetAttributes(&what, &what));
+    CHECK(what.type == cudaMemoryTypeUnregistered);
+    fake_quiet(1);
+    IS(cudaFree(at(p, 512)), cudaErrorInvalidValue);
+    CHECK(fake_misuses() == 1);
+    OK(fake_write(NULL, "beyond", at(p, 4 * MIB - 1), 2, 1));
+    EXPECT(1, "no memory is mapped");
+    OK(cudaFree(p));
+    OK(fake_write(NULL, "stale", p, 1, 1));
+    EXPECT(1, "no memory is mapped");
+    OK(cudaFree(NULL));
+    OK(cudaMalloc(&p, 0));
+    CHECK(!p);
+}
+
+static void test_big_device_is_free(void) {
+    void *p = NULL;
+    OK(cudaMalloc(&p, 139 * GIB));
+    OK(fake_write(NULL, "far", at(p, 138 * GIB), 4096, 9));
+    CHECK(*fake_peek(at(p, 138 * GIB + 5)) == 9);
+    OK(cudaFree(p));
+    CHECK(fake_used_bytes(0) == 0);
+}
+
+static void test_host_memory(void) {
+    void *p = NULL, *q = NULL, *m = NULL;
+    char own[64];
+    struct cudaPointerAttributes what;
+    fake_pinned_limit(MIB);
+    OK(cudaHostAlloc(&p, MIB, cudaHostAllocPortable));
+    IS(cudaMallocHost(&q, 1), cudaErrorMemoryAllocation);
+    memset(p, 1, MIB);
+    OK(cudaPointerGetAttributes(&what, p));
+    CHECK(what.type == cudaMemoryTypeHost && what.hostPointer == p);
+    OK(cudaFreeHost(p));
+    CHECK(fake_pinned_bytes() == 0 && fake_pinned_peak() == MIB);
+    OK(cudaHostRegister(own, sizeof own, 0));
+    IS(cudaHostRegister(own, sizeof own, 0), cudaErrorHostMemoryAlreadyRegistered);
+    OK(cudaHostUnregister(own));
+    fake_quiet(1);
+    IS(cudaHostUnregister(own), cudaErrorHostMemoryNotRegistered);
+    OK(cudaMallocManaged(&m, 100, cudaMemAttachGlobal));
+    OK(fake_write(NULL, "managed", m, 100, 5));
+    OK(cudaDeviceSynchronize());
+    CHECK(*(char *)m == 5);
+    OK(cudaFree(m));
+}
+
+static void test_device_address_faults(void) {
+    void *p = NULL;
+    int status = 0;
+    pid_t child;
+    OK(cudaMalloc(&p, 4096));
+    child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        *(volatile char *)p = 1;
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) != 0);
+    OK(cudaFree(p));
+}
+
+/* ---- virtual memory ---- */
+
+static void test_vmm_rules(void) {
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle a = 0, b = 0;
+    CUdeviceptr base = 0;
+    size_t grain = 0;
+    OK(cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    CHECK(grain == 2 * MIB);
+    IS(cuMemAddressReserve(&base, grain + 1, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemAddressReserve(&base, GIB << 10, 0, 0, 0));
+    IS(cuMemCreate(&a, 1000, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemCreate(&a, 4 * MIB, &prop, 0));
+    OK(cuMemCreate(&b, 2 * MIB, &prop, 0));
+    IS(cuMemMap(base, 2 * MIB, 0, a, 0), CUDA_ERROR_NOT_SUPPORTED);
+    IS(cuMemMap(base, 2 * MIB, 2 * MIB, a, 0), CUDA_ERROR_NOT_SUPPORTED);
+    IS(cuMemMap(base + (GIB << 10) - 2 * MIB, 4 * MIB, 0, a, 0), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemMap(base + 4096, 4 * MIB, 0, a, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemMap(base, 4 * MIB, 0, a, 0));
+    IS(cuMemMap(base + 2 * MIB, 2 * MIB, 0, b, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemMap(base + 4 * MIB, 2 * MIB, 0, b, 0));
+    fake_quiet(1);
+    OK(fake_write(NULL, "early", pointer(base), 1, 1));
+    EXPECT(1, "without access");
+    IS(open_access(base, 8 * MIB, 0), CUDA_ERROR_INVALID_VALUE);
+    IS(open_access(base, 2 * MIB, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(open_access(base, 6 * MIB, 0));
+    OK(fake_write(NULL, "across", pointer(base + 4 * MIB - 8), 16, 3));
+    OK(fake_read(NULL, "across", pointer(base + 4 * MIB - 8), 16, 3));
+    OK(cudaDeviceSynchronize());
+    IS(cuMemAddressFree(base, GIB << 10), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemUnmap(base + 2 * MIB, 2 * MIB), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemUnmap(base, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemRelease(a));
+    CHECK(fake_used_bytes(0) == 6 * MIB);
+    OK(cuMemUnmap(base, 6 * MIB));
+    CHECK(fake_used_bytes(0) == 2 * MIB);
+    OK(cuMemRelease(b));
+    IS(cuMemRelease(b), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemAddressFree(base, GIB << 10));
+    CHECK(fake_misuses() == 1 && fake_used_bytes(0) == 0);
+    OK(cudaGetLastError());
+    EXPECT(0, "");
+}
+
+static void test_vmm_limits(void) {
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle a = 0;
+    void *entry = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    int value = -1;
+    fake_device_memory(0, 3 * MIB);
+    IS(cuMemCreate(&a, 4 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
+    CHECK(value == 1);
+    fake_device_vmm(0, 0);
+    OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
+    CHECK(value == 0);
+    IS(cuMemCreate(&a, 2 * MIB, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
+    OK(cudaGetDriverEntryPointByVersion("cuMemMap", &entry, 12000, 0, &found));
+    CHECK(entry && found == cudaDriverEntryPointSuccess);
+    OK(cudaGetDriverEntryPointByVersion("cuNothing", &entry, 12000, 0, &found));
+    CHECK(!entry && found == cudaDriverEntryPointSymbolNotFound);
+}
+
+/* A granule that is mapped again elsewhere still knows who used it. */
+static void test_remap_keeps_the_past(void) {
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle a = 0;
+    CUdeviceptr base = 0;
+    cudaStream_t s = new_stream(), t = new_stream();
+    OK(cuMemAddressReserve(&base, 8 * MIB, 0, 0, 0));
+    OK(cuMemCreate(&a, 2 * MIB, &prop, 0));
+    OK(cuMemMap(base, 2 * MIB, 0, a, 0));
+    OK(open_access(base, 2 * MIB, 0));
+    OK(fake_write(s, "old owner", pointer(base), 512, 1));
+    fake_quiet(1);
+    OK(cuMemUnmap(base, 2 * MIB));
+    EXPECT(1, "released while work in flight: old owner");
+    OK(cuMemMap(base + 4 * MIB, 2 * MIB, 0, a, 0));
+    OK(open_access(base + 4 * MIB, 2 * MIB, 0));
+    OK(fake_write(t, "new owner", pointer(base + 4 * MIB), 512, 2));
+    EXPECT(1, "race");
+    OK(cudaDeviceSynchronize());
+    OK(cuMemUnmap(base + 4 * MIB, 2 * MIB));
+    OK(cuMemRelease(a));
+    OK(cuMemAddressFree(base, 8 * MIB));
+    EXPECT(0, "");
+    OK(cudaStreamDestroy(s));
+    OK(cudaStreamDestroy(t));
+}
+
+/* ---- streams, events, the oracle ---- */
+
+static void test_oracle(void) {
+    cudaStream_t s = new_stream(), t = new_stream();
+    cudaEvent_t e = new_event();
+    void *p = NULL;
+    OK(cudaMalloc(&p, MIB));
+    fake_quiet(1);
+    OK(fake_read(s, "too early", p, 64, 0));
+    EXPECT(1, "nothing has written");
+    OK(cudaDeviceSynchronize());
+    OK(fake_write(s, "writer", p, 4096, 1));
+    OK(fake_read(t, "reader", at(p, 4095), 10, -1));
+    EXPECT(1, "race");
+    OK(cudaDeviceSynchronize());
+    OK(fake_write(s, "writer", p, 4096, 2));
+    OK(fake_write(t, "beside", at(p, 4096), 512, 2));
+    OK(cudaEventRecord(e, s));
+    OK(cudaStreamWaitEvent(t, e, 0));
+    OK(fake_read(t, "ordered", p, 4096, 2));
+    OK(fake_read(s, "also reads", p, 4096, 2));
+    EXPECT(0, "");
+    OK(fake_write(s, "overwriter", p, 1, 3));
+    EXPECT(1, "ordered");
+    OK(cudaEventRecord(e, t));
+    OK(cudaEventQuery(e));
+    OK(fake_write(s, "the host knew", p, 1, 3));
+    OK(fake_read(s, "wrong byte", p, 1, 4));
+    EXPECT(1, "finds byte");
+    fake_oracle(0);
+    OK(fake_write(t, "unwatched", p, 1, 3));
+    EXPECT(0, "");
+    OK(cudaFree(p));
+    OK(cudaEventDestroy(e));
+    OK(cudaStreamDestroy(s));
+    OK(cudaStreamDestroy(t));
+}
+
+static void test_stepped(void) {
+    cudaStream_t s, t;
+    cudaEvent_t e = new_event();
+    void *p = NULL;
+    fake_mode(FAKE_STEPPED);
+    s = new_stream();
+    t = new_stream();
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaEventQuery(e));
+    OK(fake_write(s, "a", p, 8, 1));
+    OK(cudaEventRecord(e, s));
+    OK(cudaStreamWaitEvent(t, e, 0));
+    OK(fake_read(t, "b", p, 8, 1));
+    CHECK(fake_pending(s) == 2 && fake_pending_all() == 4);
+    IS(cudaEventQuery(e), cudaErrorNotReady);
+    OK(cudaGetLastError());
+    IS(cudaStreamQuery(t), cudaErrorNotReady);
+    CHECK(fake_step(t) == 0);
+    CHECK(fake_step(s) == 1 && fake_step(s) == 1 && fake_step(s) == 0);
+    OK(cudaEventQuery(e));
+    CHECK(fake_run(t) == 2);
+    fake_quiet(1);
+    OK(fake_write(s, "ran, but who knew", p, 8, 2));
+    EXPECT(1, "race");
+    OK(cudaStreamQuery(t));
+    OK(fake_write(s, "d", p, 8, 3));
+    OK(cudaStreamDestroy(s));
+    OK(cudaDeviceSynchronize());
+    CHECK(*fake_peek(p) == 3);
+    OK(cudaFree(p));
+    OK(cudaEventDestroy(e));
+    OK(cudaStreamDestroy(t));
+    EXPECT(0, "");
+}
+
+static void test_hold(void) {
+    cudaStream_t s = new_stream();
+    cudaEvent_t e = new_event();
+    fake_hold(s, 1);
+    OK(cudaEventRecord(e, s));
+    IS(cudaEventQuery(e), cudaErrorNotReady);
+    fake_hold(s, 0);
+    OK(cudaEventQuery(e));
+    fake_hold(s, 1);
+    OK(cudaEventRecord(e, s));
+    OK(cudaEventSynchronize(e));
+    OK(cudaEventDestroy(e));
+    OK(cudaStreamDestroy(s));
+}
+
+static void test_legacy_stream(void) {
+    cudaStream_t blocking = NULL, free_one = new_stream();
+    void *p = NULL;
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaStreamCreate(&blocking));
+    OK(fake_write(blocking, "a", p, 8, 1));
+    OK(fake_read(NULL, "b", p, 8, 1));
+    OK(fake_write(cudaStreamPerThread, "c", p, 8, 2));
+    OK(fake_write(cudaStreamLegacy, "d", p, 8, 3));
+    OK(fake_write(blocking, "e", p, 8, 4));
+    EXPECT(0, "");
+    fake_quiet(1);
+    OK(fake_write(free_one, "f", p, 8, 5));
+    EXPECT(1, "race");
+    OK(fake_write(cudaStreamPerThread, "g", p, 8, 5));
+    EXPECT(1, "race");
+    OK(cudaStreamDestroy(blocking));
+    OK(cudaStreamDestroy(free_one));
+    OK(cudaFree(p));
+}
+
+static void test_handles(void) {
+    cudaStream_t s = new_stream(), again;
+    cudaEvent_t e = new_event();
+    unsigned long long one = 0, two = 0;
+    OK(cudaStreamGetId(s, &one));
+    OK(cudaStreamDestroy(s));
+    fake_quiet(1);
+    IS(cudaEventRecord(e, s), cudaErrorInvalidResourceHandle);
+    CHECK(fake_misuses() == 1);
+    again = new_stream();
+    CHECK(again == s);
+    OK(cudaStreamGetId(again, &two));
+    CHECK(one != two);
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreate(&s));
+    IS(cudaEventRecord(e, s), cudaErrorInvalidResourceHandle);
+    OK(cudaStreamDestroy(s));
+    OK(cudaStreamDestroy(again));
+    OK(cudaEventDestroy(e));
+    IS(cudaEventDestroy(e), cudaErrorInvalidResourceHandle);
+    IS(cudaSetDevice(2), cudaErrorInvalidDevice);
+}
+
+static void test_copies(void) {
+    cudaStream_t s = new_stream();
+    char *pinned = NULL, plain[256], back[256];
+    void *p = NULL;
+    fake_mode(FAKE_STEPPED);
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaMallocHost((void **)(void *)&pinned, 256));
+    memset(plain, 1, sizeof plain);
+    memset(pinned, 2, 256);
+    OK(cudaMemcpyAsync(p, plain, 256, cudaMemcpyHostToDevice, s));
+    memset(plain, 9, sizeof plain);
+    OK(fake_read(s, "as it was", p, 256, 1));
+    OK(cudaMemcpyAsync(p, pinned, 256, cudaMemcpyDefault, s));
+    fake_quiet(1);
+    fake_host_access(pinned, 1, 1, "the host");
+    EXPECT(1, "the host");
+    OK(cudaMemcpyAsync(back, p, 256, cudaMemcpyDeviceToHost, s));
+    CHECK(back[0] == 2 && back[255] == 2 && fake_pending_all() == 0);
+    fake_host_access(pinned, 1, 1, "the host");
+    OK(cudaMemcpy2DAsync(at(p, 1024), 64, pinned, 32, 16, 4, cudaMemcpyHostToDevice, s));
+    OK(cudaMemsetAsync(at(p, 2048), 7, 16, s));
+    OK(fake_read(s, "row 3", at(p, 1024 + 3 * 64), 16, 2));
+    OK(fake_read(s, "set", at(p, 2048), 16, 7));
+    IS(cudaMemcpyAsync(p, pinned, 1, cudaMemcpyDeviceToHost, s), cudaErrorInvalidValue);
+    OK(cudaStreamSynchronize(s));
+    EXPECT(0, "");
+    OK(cudaFreeHost(pinned));
+    OK(cudaFree(p));
+    OK(cudaStreamDestroy(s));
+}
+
+static void add_one(void *number) { ++*(int *)number; }
+
+static void test_threaded(void) {
+    cudaStream_t s[8];
+    cudaEvent_t e = new_event();
+    void *p = NULL;
+    int i, round, count = 0;
+    fake_mode(FAKE_THREADED);
+    OK(cudaMalloc(&p, 4096));
+    for (i = 0; i < 8; i++) s[i] = new_stream();
+    for (round = 0; round < 200; round++) {
+        cudaStream_t from = s[round % 8], to = s[(round * 5 + 3) % 8];
+        if (fake_write(from, "w", p, 512, round & 255)) break;
+        if (cudaLaunchHostFunc(from, add_one, &count)) break;
+        if (cudaEventRecord(e, from) || cudaStreamWaitEvent(to, e, 0)) break;
+        if (fake_read(to, "r", p, 512, round & 255)) break;
+        if (cudaEventRecord(e, to) || cudaStreamWaitEvent(s[(round + 1) % 8], e, 0)) break;
+    }
+    OK(cudaDeviceSynchronize());
+    CHECK(round == 200 && count == 200);
+    EXPECT(0, "");
+    for (i = 0; i < 8; i++) OK(cudaStreamDestroy(s[i]));
+    OK(cudaEventDestroy(e));
+    OK(cudaFree(p));
+    fake_mode(FAKE_EAGER);
+}
+
+/* ---- capture ---- */
+
+static cudaError_t end(cudaStream_t s, cudaGraph_t *graph) {
+    return cudaStreamEndCapture(s, graph);
+}
+
+/* Begins a capture, makes the call, and tells whether the capture was lost. */
+#define CAPTURED(mode, call, code, lost)                                      \
+    do {                                                                      \
+        cudaGraph_t g = NULL;                                                 \
+        OK(cudaStreamBeginCapture(s, mode));                                  \
+        IS(call, code);                                                       \
+        IS(end(s, &g), (lost) ? cudaErrorStreamCaptureInvalidated : 0);       \
+        CHECK(!g == !!(lost));                                                \
+        if (g) OK(cudaGraphDestroy(g));                                       \
+    } while (0)
+
+static void test_capture_table(void) {
+    static const enum cudaStreamCaptureMode modes[3] = {
+        cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+        cudaStreamCaptureModeRelaxed};
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+    cudaStream_t s = new_stream(), other = new_stream();
+    cudaEvent_t e = new_event(), inside = new_event();
+    size_t a, b;
+    void *p = NULL;
+    int i;
+    OK(cudaEventRecord(e, other));
+    for (i = 0; i < 3; i++) {
+        int strict = i < 2, refused = strict ? (int)cudaErrorStreamCaptureUnsupported : 0;
+        CAPTURED(modes[i], cuMemCreate(&handle, 2 * MIB, &prop, 0), 0, 0);
+        OK(cuMemRelease(handle));
+        CAPTURED(modes[i], cudaMemGetInfo(&a, &b), 0, 0);
+        CAPTURED(modes[i], cudaEventRecord(e, other), 0, 0);
+        CAPTURED(modes[i], cudaMalloc(&p, 512), refused, strict);
+        if (!strict) OK(cudaFree(p));
+        CAPTURED(modes[i], cudaHostAlloc(&p, 512, 0), refused, strict);
+        if (!strict) OK(cudaFreeHost(p));
+        CAPTURED(modes[i], cudaEventQuery(e), refused, strict);
+        CAPTURED(modes[i], cudaStreamQuery(other), refused, strict);
+        CAPTURED(modes[i], cudaStreamSynchronize(other), refused, strict);
+        CAPTURED(modes[i], cudaStreamWaitEvent(s, e, 0), cudaErrorStreamCaptureIsolation, 1);
+        CAPTURED(modes[i], (cudaEventRecord(inside, s), cudaEventQuery(inside)),
+                 cudaErrorCapturedEvent, 1);
+        IS(cudaEventQuery(inside), cudaErrorCapturedEvent);
+    }
+    OK(cudaEventDestroy(e));
+    OK(cudaEventDestroy(inside));
+    OK(cudaStreamDestroy(s));
+    OK(cudaStreamDestroy(other));
+    cudaGetLastError();
+}
+
+static void *query_elsewhere(void *event) {
+    return (void *)(uintptr_t)cudaEventQuery((cudaEvent_t)event);
+}
+
+static int query_in_thread(cudaEvent_t e) {
+    pthread_t thread;
+    void *answer = NULL;
+    if (pthread_create(&thread, NULL, query_elsewhere, (void *)e)) return -1;
+    pthread_join(thread, &answer);
+    return (int)(uintptr_t)answer;
+}
+
+static void test_capture_threads(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaStream_t s = new_stream(), blocking = NULL;
+    cudaEvent_t e = new_event();
+    void *p = NULL;
+    CAPTURED(cudaStreamCaptureModeGlobal, query_in_thread(e), cudaErrorStreamCaptureUnsupported, 1);
+    CAPTURED(cudaStreamCaptureModeThreadLocal, query_in_thread(e), 0, 0);
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    CHECK(mode == cudaStreamCaptureModeGlobal);
+    CAPTURED(cudaStreamCaptureModeGlobal, cudaMalloc(&p, 4096), 0, 0);
+    CAPTURED(cudaStreamCaptureModeGlobal, cudaEventQuery(e), 0, 0);
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    CHECK(mode == cudaStreamCaptureModeRelaxed);
+    OK(cudaStreamDestroy(s));
+    OK(cudaStreamCreate(&blocking));
+    s = blocking;
+    CAPTURED(cudaStreamCaptureModeGlobal, cudaMemsetAsync(p, 0, 1, NULL),
+             cudaErrorStreamCaptureImplicit, 1);
+    IS(cudaStreamBeginCapture(NULL, cudaStreamCaptureModeRelaxed),
+       cudaErrorStreamCaptureUnsupported);
+    OK(cudaStreamDestroy(s));
+    OK(cudaEventDestroy(e));
+    OK(cudaFree(p));
+}
+
+static void test_graph(void) {
+    cudaStream_t s = new_stream(), t = new_stream();
+    cudaEvent_t fork_event = new_event(), join = new_event();
+    enum cudaStreamCaptureStatus status;
+    unsigned long long id = 0;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    void *p = NULL;
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+    OK(cudaMemsetAsync(p, 1, 512, s));
+    OK(cudaEventRecord(fork_event, s));
+    OK(cudaStreamWaitEvent(t, fork_event, 0));
+    OK(cudaStreamIsCapturing(t, &status));
+    CHECK(status == cudaStreamCaptureStatusActive);
+    OK(fake_read(t, "branch", p, 512, 1));
+    IS(end(t, &graph), cudaErrorStreamCaptureUnmatched);
+    IS(end(s, &graph), cudaErrorStreamCaptureInvalidated);
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+    OK(cudaMemsetAsync(p, 1, 512, s));
+    OK(cudaEventRecord(fork_event, s));
+    OK(cudaStreamWaitEvent(t, fork_event, 0));
+    OK(fake_read(t, "branch", p, 512, 1));
+    IS(end(s, &graph), cudaErrorStreamCaptureUnjoined);
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+    OK(cudaStreamGetCaptureInfo(s, &status, &id, NULL, NULL, NULL, NULL));
+    CHECK(status == cudaStreamCaptureStatusActive && id != 0);
+    OK(cudaMemsetAsync(p, 1, 512, s));
+    OK(cudaEventRecord(fork_event, s));
+    OK(cudaStreamWaitEvent(t, fork_event, 0));
+    OK(fake_read(t, "branch", p, 512, 1));
+    OK(cudaEventRecord(join, t));
+    OK(cudaStreamWaitEvent(s, join, 0));
+    OK(fake_write(s, "after both", p, 512, 2));
+    OK(end(s, &graph));
+    CHECK(fake_peek(p)[0] == 0);
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    OK(cudaGraphLaunch(exec, s));
+    OK(cudaGraphLaunch(exec, s));
+    OK(fake_read(s, "after the graph", p, 512, 2));
+    EXPECT(0, "");
+    fake_quiet(1);
+    OK(fake_write(t, "beside the graph", p, 512, 3));
+    EXPECT(1, "race");
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaStreamDestroy(s));
+    OK(cudaStreamDestroy(t));
+    OK(cudaEventDestroy(fork_event));
+    OK(cudaEventDestroy(join));
+    OK(cudaFree(p));
+    cudaGetLastError();
+}
+
+/* ---- more than one device, thread, default stream ---- */
+
+static void test_peers(void) {
+    void *p = NULL;
+    int can = 0;
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaSetDevice(1));
+    fake_quiet(1);
+    OK(fake_write(NULL, "stranger", p, 8, 1));
+    EXPECT(1, "without access from device 1");
+    OK(cudaDeviceCanAccessPeer(&can, 1, 0));
+    CHECK(can == 1);
+    OK(cudaDeviceEnablePeerAccess(0, 0));
+    IS(cudaDeviceEnablePeerAccess(0, 0), cudaErrorPeerAccessAlreadyEnabled);
+    OK(cudaDeviceSynchronize());
+    OK(fake_write(NULL, "peer", p, 8, 1));
+    EXPECT(0, "");
+    OK(cudaFree(p));
+    CHECK(fake_used_bytes(0) == 0);
+}
+
+cudaError_t cudaMemsetAsync_ptsz(void *p, int value, size_t n, cudaStream_t s);
+cudaError_t cudaStreamGetId_ptsz(cudaStream_t s, unsigned long long *id);
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t s, enum cudaStreamCaptureStatus *status,
+                                        unsigned long long *id, cudaGraph_t *graph,
+                                        const cudaGraphNode_t **nodes, size_t *n);
+
+static void *own_stream_id(void *unused) {
+    unsigned long long id = 0;
+    (void)unused;
+    OK(cudaStreamGetId(cudaStreamPerThread, &id));
+    return (void *)(uintptr_t)id;
+}
+
+static void test_per_thread_stream(void) {
+    enum cudaStreamCaptureStatus status;
+    unsigned long long own = 0, zero = 0, legacy = 0;
+    pthread_t thread;
+    void *other = NULL, *p = NULL;
+    OK(cudaStreamGetId(cudaStreamPerThread, &own));
+    OK(cudaStreamGetId_ptsz(NULL, &zero));
+    OK(cudaStreamGetId_ptsz(cudaStreamLegacy, &legacy));
+    CHECK(own == zero && own != legacy);
+    OK(cudaStreamGetCaptureInfo_v2(cudaStreamPerThread, &status, NULL, NULL, NULL, NULL));
+    CHECK(status == cudaStreamCaptureStatusNone);
+    if (pthread_create(&thread, NULL, own_stream_id, NULL) == 0) pthread_join(thread, &other);
+    CHECK(other && (unsigned long long)(uintptr_t)other != own);
+    OK(cudaMalloc(&p, 64));
+    OK(cudaMemsetAsync_ptsz(p, 3, 64, NULL));
+    OK(fake_read(cudaStreamPerThread, "own", p, 64, 3));
+    EXPECT(0, "");
+    OK(cudaFree(p));
+}
+
+static void *busy_thread(void *result) {
+    cudaStream_t s = NULL;
+    cudaEvent_t e = NULL;
+    void *p = NULL;
+    int i, bad = cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) ||
+                 cudaEventCreateWithFlags(&e, cudaEventDisableTiming) || cudaMalloc(&p, 8192);
+    for (i = 0; i < 100 && !bad; i++) {
+        bad |= fake_write(s, "w", p, 8192, i) != cudaSuccess;
+        bad |= cudaEventRecord(e, s) != cudaSuccess;
+        bad |= fake_read(s, "r", p, 8192, i) != cudaSuccess;
+        if (i % 10 == 0) bad |= cudaEventSynchronize(e) != cudaSuccess;
+    }
+    bad |= cudaFree(p) || cudaEventDestroy(e) || cudaStreamDestroy(s);
+    *(int *)result = bad;
+    return NULL;
+}
+
+static void test_host_threads(void) {
+    static const fake_run_mode modes[3] = {FAKE_EAGER, FAKE_STEPPED, FAKE_THREADED};
+    pthread_t thread[4];
+    int bad[4], i, m;
+    for (m = 0; m < 3; m++) {
+        fake_mode(modes[m]);
+        for (i = 0; i < 4; i++)
+            if (pthread_create(&thread[i], NULL, busy_thread, &bad[i])) abort();
+        for (i = 0; i < 4; i++) {
+            pthread_join(thread[i], NULL);
+            CHECK(!bad[i]);
+        }
+    }
+    CHECK(fake_live_objects() == 0);
+    EXPECT(0, "");
+}
+
+static void test_reset_of_one_device(void) {
+    cudaStream_t s = new_stream(), elsewhere = NULL;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    void *p = NULL;
+    OK(cudaSetDevice(1));
+    OK(cudaStreamCreate(&elsewhere));
+    OK(cudaSetDevice(0));
+    OK(cudaMalloc(&p, 64));
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+    OK(cudaMemsetAsync(p, 1, 64, s));
+    OK(end(s, &graph));
+    OK(cudaGraphInstantiate(&exec, graph, 0));
+    OK(cudaGraphLaunch(exec, s));
+    OK(cudaDeviceReset());
+    OK(cudaStreamQuery(elsewhere));
+    OK(cudaStreamDestroy(elsewhere));
+    OK(cudaGraphExecDestroy(exec));
+    OK(cudaGraphDestroy(graph));
+    CHECK(fake_live_objects() == 0);
+}
+
+static void test_prices(void) {
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle a = 0;
+    CUdeviceptr base = 0;
+    OK(cuMemAddressReserve(&base, GIB, 0, 0, 0));
+    fake_reset_counters();
+    OK(cuMemCreate(&a, GIB, &prop, 0));
+    OK(cuMemMap(base, GIB, 0, a, 0));
+    OK(open_access(base, GIB, 0));
+    CHECK(fake_driver_ns() == 25000 + 850 + 30700);
+    OK(cuMemUnmap(base, GIB));
+    OK(cuMemRelease(a));
+    CHECK(fake_driver_ns() == 25000 + 850 + 30700 + 19500 + 220000);
+    OK(cuMemAddressFree(base, GIB));
+}
+
+/* ---- faults, counters, ends ---- */
+
+static void test_faults(void) {
+    void *p = NULL;
+    size_t a, b;
+    fake_fail_nth(2, 0);
+    OK(cudaMemGetInfo(&a, &b));
+    IS(cudaMalloc(&p, 512), cudaErrorMemoryAllocation);
+    OK(cudaMalloc(&p, 512));
+    fake_fail_nth(1, 1);
+    fake_fail_except("cudaFree,cudaSetDevice");
+    IS(cudaMemGetInfo(&a, &b), cudaErrorUnknown);
+    IS(cudaMemGetInfo(&a, &b), cudaErrorUnknown);
+    OK(cudaSetDevice(0));
+    OK(cudaFree(p));
+    CHECK(fake_fail_fired() == 3);
+    fake_fail_clear();
+    fake_fail_call("cudaMalloc", 2, 0, cudaErrorNotPermitted);
+    OK(cudaMalloc(&p, 512));
+    IS(cudaMalloc(&p, 512), cudaErrorNotPermitted);
+    CHECK(fake_live_objects() == 1);
+    OK(cudaFree(p));
+    fake_fail_clear();
+    fake_reset_counters();
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaFree(p));
+    CHECK(fake_calls("cudaMalloc") == 1 && fake_calls(NULL) == 2);
+    CHECK(fake_driver_ns() > 49000 && fake_driver_ns() < 51000 && fake_inside_ns() > 0);
+    cudaGetLastError();
+}
+
+static void test_ends(void) {
+    void *p = NULL;
+    cudaStream_t s = new_stream();
+    int status = 0, device = 0;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(cudaGetDevice(&device) == cudaErrorInitializationError &&
+                      cuMemUnmap(0, 0) == CUDA_ERROR_NOT_INITIALIZED ? 7 : 1);
+    waitpid(child, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    fake_shutdown(1);
+    IS(cudaMalloc(&p, 1), cudaErrorCudartUnloading);
+    IS(cuMemUnmap(0, 0), CUDA_ERROR_DEINITIALIZED);
+    fake_shutdown(0);
+    OK(cudaMalloc(&p, 1));
+    OK(cudaDeviceReset());
+    fake_quiet(1);
+    IS(cudaStreamQuery(s), cudaErrorInvalidResourceHandle);
+    CHECK(fake_live_objects() == 0 && fake_used_bytes(0) == 0);
+    OK(cudaMalloc(&p, 1));
+    CHECK(fake_reset() == 1 && fake_live_objects() == 0);   /* says on stderr what was left */
+    CHECK(strcmp(cudaGetErrorName(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation") == 0);
+    fake_clear_failures();
+}
+
+int main(void) {
+    static void (*const tests[])(void) = {
+        test_malloc, test_big_device_is_free, test_host_memory, test_device_address_faults,
+        test_vmm_rules, test_vmm_limits, test_remap_keeps_the_past, test_oracle, test_stepped,
+        test_hold, test_legacy_stream, test_handles, test_copies, test_threaded,
+        test_capture_table, test_capture_threads, test_graph, test_peers,
+        test_per_thread_stream, test_host_threads, test_reset_of_one_device, test_prices,
+        test_faults, test_ends};
+    size_t i;
+    for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+        tests[i]();
+        EXPECT(0, "a failure that the test did not expect");
+        CHECK(fake_reset() == 0);
+    }
+    printf("%ld passed, %ld failed\n", passed, failed);
+    return failed != 0;
+}

@@ -1,0 +1,133 @@
+/* replay: recorded allocations through a gpupool arena, and what that took. */
+#include "machine.h"
+#include "replay_print.h"
+#include "replay_run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_MANY 1024 /* streams or threads */
+enum { FINE = 0, FAILURES = 1, BAD_INPUT = 2 };
+
+static const char usage[] =
+    "usage: replay [--json] [--limit TEXT] [--min-limit] [--source NAME] [--streams N]\n"
+    "              [--threads N] [--svg FILE] TRACE[.gz]...\n"
+    "  --json         one object a trace, one a line\n"
+    "  --limit TEXT   the arena's limit: 12GiB, 80%, -2GiB\n"
+    "  --min-limit    also find the smallest limit that will do\n"
+    "  --source NAME  auto (default), mapped, device, managed, pinned or bypass\n"
+    "  --streams N    block ID on stream ID mod N, not on the trace's own stream\n"
+    "  --threads N    N threads, each the whole trace on a stream of its own\n"
+    "  --svg FILE     draw the arena at its fullest moment\n";
+
+static const struct {
+    const char *name;
+    gpupool_source source;
+} sources[] = {
+    {"auto", GPUPOOL_SOURCE_AUTO},     {"mapped", GPUPOOL_SOURCE_MAPPED},
+    {"device", GPUPOOL_SOURCE_DEVICE}, {"managed", GPUPOOL_SOURCE_MANAGED},
+    {"pinned", GPUPOOL_SOURCE_PINNED}, {"bypass", GPUPOOL_SOURCE_BYPASS},
+};
+
+typedef struct command {
+    replay_options options;
+    const char *source;
+    int json;
+    char **trace;
+    int traces;
+} command;
+
+static int refuse(const char *sentence, const char *about) {
+    fprintf(stderr, "replay: %s%s\n", sentence, about);
+    return -1;
+}
+
+static int take_source(command *c, const char *name) {
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        if (strcmp(sources[i].name, name) != 0) continue;
+        c->source = sources[i].name;
+        c->options.config.source = sources[i].source;
+        return 0;
+    }
+    return refuse("--source takes auto, mapped, device, managed, pinned or bypass, not ", name);
+}
+
+static int take_count(unsigned *count, const char *option, const char *text) {
+    char *end;
+    long n = strtol(text, &end, 10);
+    *count = (unsigned)n;
+    if (end != text && !*end && n >= 1 && n <= MAX_MANY) return 0;
+    return refuse(option, " takes a number from 1 to 1024");
+}
+
+static int take_option(command *c, const char *option, const char *value) {
+    replay_options *o = &c->options;
+    if (strcmp(option, "--source") == 0) return take_source(c, value);
+    if (strcmp(option, "--streams") == 0) return take_count(&o->streams, option, value);
+    if (strcmp(option, "--threads") == 0) return take_count(&o->threads, option, value);
+    if (strcmp(option, "--limit") == 0) o->config.limit_text = value;
+    else if (strcmp(option, "--svg") == 0) o->svg = value;
+    else return refuse("unknown option ", option);
+    return 0;
+}
+
+static int check_command(const command *c) {
+    const replay_options *o = &c->options;
+    if (c->traces == 0) return refuse("names no trace", "");
+    if (o->svg && c->traces > 1) return refuse("--svg draws one trace, not several", "");
+    if (o->threads > 1 && o->streams)
+        return refuse("--threads gives each thread its stream: --streams does not go with it", "");
+    if (o->threads > 1 && o->min_limit)
+        return refuse("--min-limit needs a fixed order of events: no --threads with it", "");
+    return 0;
+}
+
+static int read_command(command *c, int argc, char **argv) {
+    *c = (command){.source = "auto", .options.threads = 1};
+    c->options.config.name = "replay";
+    c->trace = argv; /* the words that are no options move to the front */
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0) c->json = 1;
+        else if (strcmp(argv[i], "--min-limit") == 0) c->options.min_limit = 1;
+        else if (strncmp(argv[i], "--", 2) != 0) c->trace[c->traces++] = argv[i];
+        else if (i + 1 == argc) return refuse("unknown option, or its value is missing: ", argv[i]);
+        else if (take_option(c, argv[i], argv[i + 1]) != 0) return -1;
+        else i++;
+    }
+    return check_command(c);
+}
+
+static int replay_one(const command *c, const char *path) {
+    trace t;
+    replay_result r;
+    gpupool_result why;
+    if (trace_read(&t, path) != 0) return BAD_INPUT;
+    int status = FINE;
+    if (replay_run(&c->options, &t, &r, &why) != 0)
+        status = why == GPUPOOL_E_ARGUMENT ? BAD_INPUT : FAILURES;
+    else if (c->json) replay_print_json(stdout, path, c->source, &c->options, &r);
+    else replay_print_row(stdout, path, &c->options, &r);
+    fflush(stdout);
+    if (status == FINE && r.failures) {
+        fprintf(stderr, "%s: %s\n", path, r.first_sentence);
+        status = FAILURES;
+    }
+    trace_free(&t);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    command c;
+    int status = FINE;
+    if (read_command(&c, argc, argv) != 0) {
+        fputs(usage, stderr);
+        return BAD_INPUT;
+    }
+    if (machine_open() != 0) return FAILURES;
+    if (!c.json) replay_print_head(stdout, &c.options);
+    for (int i = 0; i < c.traces && status != BAD_INPUT; i++) {
+        int one = replay_one(&c, c.trace[i]);
+        if (one > status) status = one;
+    }
+    return status;
+}

@@ -1,0 +1,70 @@
+#include "replay_print.h"
+
+#include "machine.h"
+
+#include <string.h>
+
+static void json_text(FILE *out, const char *text) {
+    fputc('"', out);
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') fprintf(out, "\\%c", c);
+        else if (c < ' ') fprintf(out, "\\u%04x", c);
+        else fputc(c, out);
+    }
+    fputc('"', out);
+}
+
+/* A number only the simulation knows: null on a GPU. */
+static void json_simulated(FILE *out, const char *name, double value, int decimals) {
+    if (machine_is_simulated()) fprintf(out, ",\"%s\":%.*f", name, decimals, value);
+    else fprintf(out, ",\"%s\":null", name);
+}
+
+static double over_live(const replay_result *r, uint64_t bytes) {
+    return (double)bytes / (double)r->peak_live_bytes;
+}
+
+void replay_print_json(FILE *out, const char *path, const char *source, const replay_options *o,
+                       const replay_result *r) {
+    fputs("{\"trace\":", out);
+    json_text(out, path);
+    fprintf(out, ",\"source\":\"%s\",\"streams\":%u,\"threads\":%u,\"events\":%zu", source,
+            o->streams, o->threads, r->from->events);
+    fprintf(out, ",\"peak_live_bytes\":%llu,\"peak_reserved_bytes\":%llu",
+            (unsigned long long)r->peak_live_bytes, (unsigned long long)r->peak_reserved_bytes);
+    fprintf(out, ",\"reserved_over_live\":%.4f", over_live(r, r->peak_reserved_bytes));
+    if (o->min_limit && r->min_limit_bytes)
+        fprintf(out, ",\"min_limit_over_live\":%.4f,\"min_limit_bytes\":%llu",
+                over_live(r, r->min_limit_bytes), (unsigned long long)r->min_limit_bytes);
+    else if (o->min_limit) fputs(",\"min_limit_over_live\":null,\"min_limit_bytes\":null", out);
+    fprintf(out, ",\"ns_per_op_cold\":%.1f,\"ns_per_op_warm\":%.1f", r->ns_cold, r->ns_warm);
+    json_simulated(out, "cuda_calls", (double)r->calls, 0);
+    json_simulated(out, "driver_us", r->driver_us, 1);
+    json_simulated(out, "cuda_calls_warm", (double)r->calls_warm, 0);
+    json_simulated(out, "driver_us_warm", r->driver_us_warm, 1);
+    fprintf(out, ",\"failures\":%zu}\n", r->failures);
+}
+
+void replay_print_head(FILE *out, const replay_options *o) {
+    fprintf(out, "on: %s; GB are 10^9 bytes; ns per operation include the driver's time\n\n",
+            machine_name());
+    fprintf(out, "%-22s %9s %9s %9s %9s ", "trace", "events", "live GB", "reserved", "/ live");
+    if (o->min_limit) fprintf(out, "%9s ", "least");
+    fprintf(out, "%8s %8s %8s %9s %8s\n", "ns cold", "ns warm", "calls", "driver ms", "failures");
+}
+
+void replay_print_row(FILE *out, const char *path, const replay_options *o,
+                      const replay_result *r) {
+    const char *slash = strrchr(path, '/');
+    fprintf(out, "%-22s %9zu %9.3f %9.3f %9.4f ", slash ? slash + 1 : path, r->from->events,
+            (double)r->peak_live_bytes / 1e9, (double)r->peak_reserved_bytes / 1e9,
+            over_live(r, r->peak_reserved_bytes));
+    if (o->min_limit && r->min_limit_bytes)
+        fprintf(out, "%9.4f ", over_live(r, r->min_limit_bytes));
+    else if (o->min_limit) fprintf(out, "%9s ", "none");
+    fprintf(out, "%8.1f %8.1f ", r->ns_cold, r->ns_warm);
+    if (machine_is_simulated()) fprintf(out, "%8ld %9.2f ", r->calls, r->driver_us / 1e3);
+    else fprintf(out, "%8s %9s ", "-", "-");
+    fprintf(out, "%8zu\n", r->failures);
+}

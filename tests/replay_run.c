@@ -1,0 +1,133 @@
+#include "replay_run.h"
+
+#include "replay_limit.h"
+#include "replay_pass.h"
+
+#include <errno.h>
+#include <string.h>
+
+typedef struct run { /* what the stops of a pass need to know */
+    const replay_options *options;
+    int pass;
+    int failed;
+} run;
+
+static int is_fullest(const run *r, const replay_pass *pass, size_t event) {
+    return r->options->svg && r->pass == REPLAY_PASSES && event == pass->plan->from->peak_event;
+}
+
+static size_t part_end(size_t part, size_t events) {
+    return events * part / REPLAY_PARTS - 1;
+}
+
+static void draw(run *r, gpupool_arena *arena) {
+    const char *path = r->options->svg;
+    FILE *file = fopen(path, "w");
+    gpupool_result result = file ? gpupool_write_svg(arena, file) : GPUPOOL_OK;
+    if (result != GPUPOOL_OK) {
+        fprintf(stderr, "%s: %s\n", path, gpupool_last_error());
+        r->failed = 1;
+    }
+    if (file && fclose(file) == 0) return;
+    fprintf(stderr, "%s: %s\n", path, strerror(errno));
+    r->failed = 1;
+}
+
+static void on_stop(void *user, const replay_pass *pass, size_t event) {
+    run *r = user;
+    const replay_options *o = r->options;
+    if (is_fullest(r, pass, event)) draw(r, pass->arena);
+    for (size_t part = 1; o->on_progress && part <= REPLAY_PARTS; part++)
+        if (event == part_end(part, pass->plan->ops))
+            o->on_progress(o->user,
+                           &(replay_progress){r->pass, event + 1, pass->plan->ops, pass->arena});
+}
+
+static void add_stop(replay_pass *pass, size_t event) {
+    if (pass->stops && pass->stop[pass->stops - 1] == event) return;
+    pass->stop[pass->stops++] = event;
+}
+
+static void set_stops(const run *r, replay_pass *pass) {
+    size_t events = pass->plan->ops, peak = pass->plan->from->peak_event;
+    int parts = r->options->on_progress && events >= REPLAY_PARTS ? REPLAY_PARTS : 0;
+    int fullest = is_fullest(r, pass, peak);
+    for (int part = 1; part <= parts; part++) {
+        size_t end = part_end((size_t)part, events);
+        if (fullest && peak <= end) {
+            add_stop(pass, peak);
+            fullest = 0;
+        }
+        add_stop(pass, end);
+    }
+    if (fullest) add_stop(pass, peak);
+    pass->on_stop = on_stop;
+}
+
+static void add_up(replay_result *out, const replay_pass *pass, int number) {
+    double ns = (double)pass->ns / (double)pass->plan->ops;
+    if (number == 1) out->ns_cold = ns;
+    if (number == REPLAY_PASSES) {
+        out->ns_warm = ns;
+        out->calls_warm = pass->spent.calls;
+        out->driver_us_warm = (double)pass->spent.driver_ns / 1e3;
+    }
+    if (!out->failures && pass->failures) {
+        out->first_result = pass->first_result;
+        memcpy(out->first_sentence, pass->first_sentence, sizeof out->first_sentence);
+    }
+    out->failures += pass->failures;
+}
+
+static int run_passes(const replay_options *o, const replay_plan *plan, gpupool_arena *arena,
+                      replay_result *out) {
+    run r = {.options = o};
+    for (r.pass = 1; r.pass <= REPLAY_PASSES; r.pass++) {
+        replay_pass pass = {.plan = plan, .arena = arena, .user = &r};
+        set_stops(&r, &pass);
+        if (replay_pass_run(&pass) != 0) r.failed = 1;
+        else add_up(out, &pass, r.pass);
+        if (r.failed) return -1;
+    }
+    return 0;
+}
+
+static int read_stats(gpupool_arena *arena, const replay_plan *plan, replay_result *out) {
+    gpupool_stats stats;
+    if (gpupool_get_stats(arena, &stats) != GPUPOOL_OK) return -1;
+    out->peak_reserved_bytes = stats.reserved.peak;
+    out->peak_live_bytes = plan->threads > 1 ? stats.requested.peak : plan->from->peak_live_bytes;
+    return 0;
+}
+
+static gpupool_result complain(gpupool_result result) {
+    if (result != GPUPOOL_OK)
+        fprintf(stderr, "%s: %s\n", gpupool_result_name(result), gpupool_last_error());
+    return result;
+}
+
+static int run_plan(const replay_options *o, const replay_plan *plan, replay_result *out,
+                    gpupool_result *why) {
+    gpupool_arena *arena;
+    machine_meter before = machine_read();
+    *why = complain(gpupool_arena_create(&arena, &o->config));
+    if (*why != GPUPOOL_OK) return -1;
+    int result = run_passes(o, plan, arena, out);
+    machine_meter after = machine_read();
+    out->calls = after.calls - before.calls;
+    out->driver_us = (double)(after.driver_ns - before.driver_ns) / 1e3;
+    if (read_stats(arena, plan, out) != 0) result = -1;
+    *why = complain(gpupool_arena_destroy(arena));
+    if (result != 0 || *why != GPUPOOL_OK) return -1;
+    return o->min_limit ? replay_min_limit(plan, &o->config, &out->min_limit_bytes) : 0;
+}
+
+int replay_run(const replay_options *o, const trace *t, replay_result *out, gpupool_result *why) {
+    replay_plan plan;
+    *out = (replay_result){.from = t};
+    *why = GPUPOOL_OK;
+    if (replay_plan_make(&plan, t, o->streams, o->threads) != 0) return -1;
+    int result = run_plan(o, &plan, out, why);
+    replay_plan_free(&plan);
+    return result;
+}

@@ -1,0 +1,41 @@
+/* replay_run.h: a trace through a fresh arena, three times over, and what it took. */
+#ifndef REPLAY_RUN_H
+#define REPLAY_RUN_H
+
+#include "replay_plan.h"
+
+#define REPLAY_PASSES 3 /* the first is called cold, the last warm */
+#define REPLAY_PARTS 8  /* a pass shows its progress after each of these */
+
+typedef struct replay_progress {
+    int pass; /* from 1 */
+    size_t event, events;
+    gpupool_arena *arena;
+} replay_progress;
+
+typedef struct replay_options {
+    gpupool_arena_config config;
+    unsigned streams, threads; /* as in replay_plan_make */
+    int min_limit;             /* 1: also look for the smallest limit that will do */
+    const char *svg;           /* a picture of the last pass at its fullest, or NULL */
+    void (*on_progress)(void *user, const replay_progress *); /* or NULL */
+    void *user;
+} replay_options;
+
+typedef struct replay_result {
+    const trace *from;
+    uint64_t peak_live_bytes, peak_reserved_bytes;
+    uint64_t min_limit_bytes; /* 0: not asked for, or none was enough */
+    double ns_cold, ns_warm;  /* per operation, driver time included */
+    long calls, calls_warm;   /* of CUDA: in all, the arena's making included; in the last pass */
+    double driver_us, driver_us_warm;
+    size_t failures;
+    gpupool_result first_result;
+    char first_sentence[512]; /* of the first failure; "" if none */
+} replay_result;
+
+/* 0, or -1 after a message on stderr; then *why is the arena's result, or GPUPOOL_OK where the
+   arena is not to blame. */
+int replay_run(const replay_options *, const trace *, replay_result *, gpupool_result *why);
+
+#endif

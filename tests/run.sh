@@ -1,0 +1,59 @@
+#!/bin/bash
+# Runs test programs, JOBS at a time, and adds up what they say: run.sh JOBS PROGRAM...
+#
+# A program's last line is `N passed, N failed`, with `, N skipped` where it skips. One that says
+# nothing of the kind, crashes, or takes too long has failed. Its whole output is kept in a log.
+set -u
+limit_s=${TEST_LIMIT_S:-100}
+jobs=$1
+shift
+logs=${BUILD:-build}/log
+mkdir -p "$logs"
+
+tally='^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$'
+
+run_one() { # PROGRAM: leaves NAME.out, and NAME.sum with "passed failed skipped"
+    local name start status last passed=0 failed=0 skipped=0 note=
+    name=$(basename "$1" .sh)
+    start=$SECONDS
+    timeout -k 5 "$limit_s" "$1" > "$logs/$name.out" 2>&1
+    status=$?
+    last=$(tail -n 1 "$logs/$name.out" 2>/dev/null)
+    if [[ $last =~ $tally ]]; then
+        passed=${BASH_REMATCH[1]} failed=${BASH_REMATCH[2]} skipped=${BASH_REMATCH[4]:-0}
+    fi
+    if ((status == 124 || status == 137)); then note="stopped after $limit_s s"
+    elif ((status > 128)); then note="killed by signal $((status - 128))"
+    elif ! [[ $last =~ $tally ]]; then note="ended with status $status and no tally"
+    elif ((status != 0 && failed == 0)); then note="ended with status $status after its tally"
+    fi
+    [[ -z $note ]] || failed=$((failed + 1))
+    printf '%-34s %5d passed %3d failed %3d skipped %4d s  %s\n' \
+        "$name" "$passed" "$failed" "$skipped" $((SECONDS - start)) "$note"
+    grep '^left out' "$logs/$name.out"
+    if ((failed)); then
+        echo "---- the end of $logs/$name.out"
+        tail -n 40 "$logs/$name.out"
+        echo "----"
+    fi
+    echo "$passed $failed $skipped" > "$logs/$name.sum"
+}
+
+rm -f "$logs"/*.sum
+running=0
+for program in "$@"; do
+    if ((running >= jobs)); then wait -n; else running=$((running + 1)); fi
+    # One write for each program's report, or two reports could mix.
+    { report=$(run_one "$program"); printf '%s\n' "$report"; } &
+done
+wait
+
+passed=0 failed=0 skipped=0
+for program in "$@"; do
+    sum=$logs/$(basename "$program" .sh).sum
+    if read -r p f s 2>/dev/null < "$sum"; then :; else p=0 f=1 s=0; fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+done
+[[ $# -gt 0 ]] || { echo "no test programs"; failed=1; }
+echo "$passed passed, $failed failed$( ((skipped)) && echo ", $skipped skipped")"
+((failed == 0))

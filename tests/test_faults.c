@@ -1,0 +1,294 @@
+/* Every CUDA call and every host allocation that the library makes is made to fail in turn, once
+   and for good. A call that fails because of it changes nothing; nothing stays behind. */
+// build: plain -O1 -g
+// build: asan -O1 -g -fsanitize=address,undefined
+#include "fail_malloc.h"
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#if CHECK_FAKE
+
+#define SLOTS 8
+
+/* ---- what is made to fail ---- */
+
+typedef struct plan {
+    const char *name;
+    const char *only;   /* just this call fails, or NULL */
+    const char *spared; /* these do not */
+    int host;           /* 1: host allocations fail, no CUDA call */
+    int device;         /* current while the script runs; the arena is on device 0 */
+} plan;
+
+/* A call that gives the caller's device or capture mode back cannot do so when just this call
+   fails for good; it is spared where the two are checked, and failed where they are not. */
+#define GIVES_BACK "cudaSetDevice,cudaThreadExchangeStreamCaptureMode"
+#define TESTS_OWN "fake_kernel"
+
+static const plan plans[] = {
+    {"any call", NULL, TESTS_OWN "," GIVES_BACK, 0, 0},
+    {"any call, another device current", NULL, TESTS_OWN "," GIVES_BACK, 0, 1},
+    {"the call that sets the device", "cudaSetDevice", TESTS_OWN, 0, 1},
+    {"the call that sets the capture mode", "cudaThreadExchangeStreamCaptureMode", TESTS_OWN, 0, 0},
+    {"host memory", NULL, "", 1, 0},
+};
+
+static const plan *now; /* the one that is running */
+
+static void arm(long n, int persist) {
+    if (now->host) fail_malloc_nth(n, persist);
+    else if (now->only) fake_fail_call(now->only, n, persist, 0);
+    else fake_fail_nth(n, persist);
+    fake_fail_except(now->spared);
+}
+
+static long fired(void) { return fake_fail_fired() + fail_malloc_fired; }
+
+static void disarm(void) {
+    fake_fail_clear();
+    fail_malloc_nth(0, 0);
+}
+
+/* Keeps the events with which the test orders its own work out of the count. */
+static void spare_the_test_itself(int on) {
+    fake_fail_except(on ? TESTS_OWN "," GIVES_BACK ",cudaEventCreateWithFlags,cudaEventRecord,"
+                          "cudaStreamWaitEvent,cudaEventDestroy" : now->spared);
+}
+
+/* ---- the script: one public call a step, and the work that a program would queue ---- */
+
+static gpupool_source source;
+static gpupool_arena *arena;
+static struct { void *block; size_t bytes; int stream; } slot[SLOTS];
+static FILE *sink;
+
+static gpupool_result put(int i, void *block, size_t bytes, int stream) {
+    slot[i].block = block;
+    slot[i].bytes = bytes;
+    slot[i].stream = stream;
+    if (block) kit_mark(kit_stream[stream], block, bytes, i + 1);
+    return kit_why(block);
+}
+
+static gpupool_result take(int i, int stream) {
+    void *block = slot[i].block;
+    if (block && stream == slot[i].stream)
+        kit_expect_mark(kit_stream[stream], block, slot[i].bytes, i + 1);
+    gpupool_result result = gpupool_free(arena, block, kit_stream[stream]);
+    if (result == GPUPOOL_OK) slot[i].block = NULL;
+    return result;
+}
+
+static gpupool_result alloc_at(int i, size_t bytes, int stream) {
+    if (slot[i].block) return GPUPOOL_OK;
+    return put(i, gpupool_alloc(arena, bytes, kit_stream[stream]), bytes, stream);
+}
+
+static gpupool_result do_create(void) {
+    gpupool_arena_config config = kit_config(source);
+    config.reserve_bytes = 3 * MIB;
+    config.chunk_bytes = 2 * MIB;
+    config.limit_text = "50%";
+    config.name = "faults";
+    return gpupool_arena_create(&arena, &config);
+}
+
+static gpupool_result do_small(void) { return alloc_at(0, 700, 0); }
+static gpupool_result do_large(void) { return alloc_at(1, 3 * MIB + 1, 0); }
+static gpupool_result do_aligned(void) {
+    return put(2, gpupool_alloc_aligned(arena, 100000, 256, kit_stream[1]), 100000, 1);
+}
+static gpupool_result do_zalloc(void) {
+    void *block = gpupool_zalloc(arena, 5000, kit_stream[1]);
+    if (block) kit_expect(kit_stream[1], block, 5000, 0);
+    return put(3, block, 5000, 1);
+}
+static gpupool_result do_record(void) {
+    if (!slot[0].block) return GPUPOOL_OK;
+    return gpupool_record_use(arena, slot[0].block, kit_stream[2]);
+}
+static gpupool_result do_free_small(void) { return take(0, 0); }
+static gpupool_result do_free_large(void) { return take(1, 0); }
+static gpupool_result do_cross(void) { return alloc_at(4, 3 * MIB + 1, 1); }
+static gpupool_result do_back(void) { return alloc_at(5, 3 * MIB + 1, 0); }
+static gpupool_result do_fit(void) {
+    gpupool_would_fit(arena, 10 * MIB, NULL);
+    return GPUPOOL_OK;
+}
+static gpupool_result do_available(void) {
+    gpupool_available(arena);
+    return gpupool_last_result();
+}
+static gpupool_result do_free_elsewhere(void) {
+    spare_the_test_itself(1);
+    kit_order(kit_stream[1], kit_stream[2]);
+    spare_the_test_itself(0);
+    return take(2, 2);
+}
+static gpupool_result do_limit(void) { return gpupool_set_limit(arena, 64 * MIB); }
+static gpupool_result do_too_much(void) { return alloc_at(6, 80 * MIB, 2); }
+static gpupool_result do_most(void) { return alloc_at(6, 40 * MIB, 2); }
+static gpupool_result do_free_most(void) { return take(6, 2); }
+static gpupool_result do_most_elsewhere(void) { return alloc_at(7, 40 * MIB, 3); }
+static gpupool_result do_free_last(void) { return take(7, 3); }
+static gpupool_result do_trim(void) { return gpupool_trim(arena, MIB, NULL); }
+static gpupool_result do_fraction(void) { return gpupool_set_limit_fraction(arena, 0.5); }
+static gpupool_result do_text(void) { return gpupool_set_limit_text(arena, "50%free"); }
+static gpupool_result do_low_limit(void) { return gpupool_set_limit(arena, 12 * MIB); }
+static gpupool_result do_size(void) {
+    if (!slot[3].block) return GPUPOOL_OK;
+    gpupool_size(arena, slot[3].block);
+    return gpupool_last_result();
+}
+static gpupool_result do_stats(void) {
+    gpupool_stats stats;
+    return gpupool_get_stats(arena, &stats);
+}
+static gpupool_result do_peaks(void) { return gpupool_reset_peaks(arena); }
+static gpupool_result do_check(void) { return gpupool_check(arena); }
+static gpupool_result do_report(void) { return gpupool_report(arena, sink); }
+static gpupool_result do_svg(void) { return gpupool_write_svg(arena, sink); }
+static gpupool_result do_retired(void) { return gpupool_stream_retired(arena, kit_stream[2]); }
+static gpupool_result do_free_rest(void) {
+    for (int i = 0; i < SLOTS; i++)
+        if (slot[i].block && take(i, slot[i].stream)) return gpupool_last_result();
+    return GPUPOOL_OK;
+}
+static gpupool_result do_destroy(void) {
+    gpupool_result result = gpupool_arena_destroy(arena);
+    if (result == GPUPOOL_OK) arena = NULL;
+    return result;
+}
+
+static const struct { const char *name; gpupool_result (*run)(void); } steps[] = {
+    {"create", do_create},       {"alloc small", do_small},
+    {"alloc large", do_large},   {"alloc aligned", do_aligned},
+    {"zalloc", do_zalloc},       {"record_use", do_record},
+    {"free small", do_free_small},
+    {"free large", do_free_large},
+    {"alloc across", do_cross},  {"alloc back", do_back},
+    {"would_fit", do_fit},       {"available", do_available},
+    {"free elsewhere", do_free_elsewhere},
+    {"set_limit", do_limit},     {"alloc too much", do_too_much},
+    {"alloc most", do_most},     {"free most", do_free_most},
+    {"alloc most elsewhere", do_most_elsewhere},
+    {"free last", do_free_last}, {"trim", do_trim},
+    {"set_limit_fraction", do_fraction},
+    {"set_limit_text", do_text}, {"set_limit low", do_low_limit},
+    {"size", do_size},           {"get_stats", do_stats},
+    {"reset_peaks", do_peaks},   {"check", do_check},
+    {"report", do_report},       {"write_svg", do_svg},
+    {"stream_retired", do_retired},
+    {"free the rest", do_free_rest},
+    {"destroy", do_destroy},
+};
+
+/* ---- what must hold after a fault, whether or not the call could do without what failed ---- */
+
+static void nothing_else_changed(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+    int device = -1;
+    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+    CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
+    if (!now->only) CHECK_EQ(device, now->device);
+    CHECK_EQ(cudaSetDevice(now->device), cudaSuccess);
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    if (!now->only) CHECK_EQ(mode, cudaStreamCaptureModeThreadLocal);
+    if (arena) CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+}
+
+static void counters_as_before(const gpupool_stats *before, gpupool_result result) {
+    gpupool_stats after = kit_stats(arena);
+    CHECK_EQ(after.requested.now, before->requested.now);
+    CHECK_EQ(after.granted.now, before->granted.now);
+    CHECK_EQ(after.blocks.now, before->blocks.now);
+    CHECK_EQ(after.limit_bytes, before->limit_bytes);
+    /* on the way to this result idle memory is given back, which is no loss to anyone */
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) CHECK(after.reserved.now <= before->reserved.now);
+    else CHECK_EQ(after.reserved.now, before->reserved.now);
+}
+
+static long run_steps(long n, int persist) {
+    long all = 0;
+    arm(n, persist);
+    for (size_t i = 0; i < KIT_COUNT(steps); i++) {
+        gpupool_stats before;
+        memset(&before, 0, sizeof before);
+        if (arena) before = kit_stats(arena);
+        check_case("%s fails, number %ld%s: source %d, %s", now->name, n,
+                   persist ? " and on" : "", (int)source, steps[i].name);
+        gpupool_result result = steps[i].run();
+        long hit = fired();
+        if (result && !all && !hit && steps[i].run != do_too_much)
+            check_fail(__FILE__, __LINE__, "failed without a fault: %s", gpupool_last_error());
+        if (hit) {
+            disarm();
+            if (result) CHECK(gpupool_last_error()[0] != 0);
+            nothing_else_changed();
+            if (result && arena) counters_as_before(&before, result);
+            if (persist) arm(1, 1);
+        }
+        all += hit;
+        if (!arena) break; /* it could not be made, or is closed */
+    }
+    disarm();
+    return all;
+}
+
+/* With the faults over, all that is left can be given back. */
+static void clean_up(void) {
+    for (int i = 0; i < SLOTS; i++) {
+        if (!arena) break;
+        CHECK_RESULT(gpupool_free(arena, slot[i].block, kit_stream[slot[i].stream]), GPUPOOL_OK);
+    }
+    if (arena) kit_close(arena);
+    arena = NULL;
+    CHECK_EQ(fail_malloc_live, 0);
+    CHECK_EQ(kit_custom.gained, kit_custom.lost);
+    CHECK_EQ(kit_custom.wrong, 0);
+}
+
+static long run_script(long n, int persist) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+    kit_prepare();
+    fake_mode(FAKE_STEPPED);
+    memset(slot, 0, sizeof slot);
+    CHECK_EQ(cudaSetDevice(now->device), cudaSuccess);
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    long all = run_steps(n, persist);
+    clean_up();
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    kit_settle();
+    return all;
+}
+
+static void fail_each_in_turn(void) {
+    for (size_t i = 1; i < KIT_SOURCES; i++) { /* the first is AUTO, which is MAPPED */
+        source = kit_sources[i].source;
+        for (int persist = 0; persist < 2; persist++) {
+            long n = 1;
+            while (run_script(n, persist) && !atomic_load(&check_bad)) n++;
+            CHECK(n > 2); /* else nothing was ever made to fail */
+        }
+    }
+}
+
+int main(void) {
+    sink = fopen("/dev/null", "w");
+    for (size_t i = 0; i < KIT_COUNT(plans); i++) {
+        now = &plans[i];
+        check_run(now->name, fail_each_in_turn, NULL, NULL);
+    }
+    fclose(sink);
+    return check_finish();
+}
+
+#else
+
+int main(void) {
+    check_skip("faults", "needs fakecuda's controls");
+    return check_finish();
+}
+
+#endif

@@ -1,0 +1,40 @@
+/* The compile-time limit: the last in the order of precedence. */
+#define _DEFAULT_SOURCE /* setenv */
+#define GPUPOOL_LIMIT "24MiB"
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+static void expect_limit(size_t config_bytes, size_t expected) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, config_bytes);
+    CHECK_EQ(gpupool_get_limit(arena), expected);
+    kit_close(arena);
+}
+
+static void the_macro_is_the_default(void) {
+    unsetenv("GPUPOOL_LIMIT");
+    unsetenv("GPUPOOL_LIMIT_0");
+    expect_limit(0, 24 * MIB);
+    expect_limit(30 * MIB, 30 * MIB);
+    CHECK_EQ(setenv("GPUPOOL_LIMIT", "40MiB", 1), 0);
+    expect_limit(0, 40 * MIB);
+    expect_limit(30 * MIB, 30 * MIB);
+    CHECK_EQ(unsetenv("GPUPOOL_LIMIT"), 0);
+    CHECK(strstr(gpupool_build(), "24MiB") != NULL);
+}
+
+static void the_macro_holds_until_it_is_lifted(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 25 * MIB, kit_stream[0])),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
+    void *block = kit_alloc(arena, 25 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+int main(void) {
+    ARENA_TEST(the_macro_is_the_default);
+    ARENA_TEST(the_macro_holds_until_it_is_lifted);
+    return check_finish();
+}

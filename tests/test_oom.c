@@ -1,0 +1,218 @@
+/* Running out: the verdict, what would fit, and the caller's chance to free something. */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+/* ---- the verdict ---- */
+
+static gpupool_verdict refused(gpupool_arena *arena, size_t bytes, gpupool_cause cause) {
+    gpupool_verdict verdict;
+    memset(&verdict, 0xee, sizeof verdict);
+    gpupool_stats before = kit_stats(arena);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, bytes, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    gpupool_stats after = kit_stats(arena);
+    CHECK_EQ(after.failures, before.failures + 1);
+    CHECK_EQ(after.granted.now, before.granted.now);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
+    CHECK_EQ(verdict.cause, cause);
+    CHECK_EQ(verdict.asked_bytes, bytes);
+    CHECK_EQ(verdict.limit_bytes, gpupool_get_limit(arena));
+    CHECK_EQ(verdict.granted_bytes, after.granted.now);
+    CHECK_EQ(verdict.reserved_bytes, after.reserved.now);
+    CHECK(verdict.missing_bytes > 0);
+    CHECK(verdict.device_free_bytes <= verdict.device_total_bytes);
+    CHECK(memchr(verdict.sentence, 0, sizeof verdict.sentence) != NULL);
+    CHECK(strlen(verdict.sentence) > 20);
+    CHECK(gpupool_last_error()[0] != 0);
+    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+    return verdict;
+}
+
+static void the_limit_is_the_cause(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("%s", kit_sources[i].name);
+        gpupool_arena *arena = kit_open_limited(kit_sources[i].source, 64 * MIB);
+        void *block = kit_alloc(arena, 30 * MIB, kit_stream[0]);
+        gpupool_verdict v = refused(arena, 50 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK(v.missing_bytes <= 20 * MIB);
+        CHECK(v.missing_bytes >= 16 * MIB);
+        refused(arena, 64 * MIB + 1, GPUPOOL_CAUSE_LIMIT);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
+/* What the verdict says is missing, when it is allowed, makes the same call succeed. */
+static void raising_the_limit_by_what_is_missing_helps(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("%s", kit_sources[i].name);
+        gpupool_arena *arena = kit_open_limited(kit_sources[i].source, 64 * MIB);
+        void *block = kit_alloc(arena, 30 * MIB, kit_stream[0]);
+        gpupool_verdict v = refused(arena, 50 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB + (size_t)v.missing_bytes), GPUPOOL_OK);
+        void *more = kit_alloc(arena, 50 * MIB, kit_stream[0]);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, more, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
+#if CHECK_FAKE
+static void the_device_is_the_cause(void) {
+    static const gpupool_source device[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
+                                            GPUPOOL_SOURCE_BYPASS};
+    for (size_t i = 0; i < KIT_COUNT(device); i++) {
+        check_case("source %d", (int)device[i]);
+        fake_device_memory(0, GIB);
+        gpupool_arena *arena = kit_open(device[i]);
+        refused(arena, 3 * GIB, GPUPOOL_CAUSE_TOO_LARGE);
+        void *most = kit_alloc(arena, 700 * MIB, kit_stream[0]);
+        refused(arena, 500 * MIB, GPUPOOL_CAUSE_DEVICE_FULL);
+        CHECK_RESULT(gpupool_free(arena, most, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        fake_other_process(0, 800 * MIB);
+        gpupool_verdict v = refused(arena, 500 * MIB, GPUPOOL_CAUSE_OTHERS);
+        CHECK(v.others_bytes >= 800 * MIB);
+        void *less = kit_alloc(arena, 200 * MIB, kit_stream[0]);
+        CHECK_RESULT(gpupool_free(arena, less, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+        fake_other_process(0, 0);
+    }
+}
+#endif
+
+static void the_verdict_belongs_to_the_last_refusal(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 8 * MIB);
+    gpupool_verdict v;
+    refused(arena, 10 * MIB, GPUPOOL_CAUSE_LIMIT);
+    refused(arena, 11 * MIB, GPUPOOL_CAUSE_LIMIT);
+    void *block = kit_alloc(arena, 1000, kit_stream[0]); /* a success does not take it away */
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    CHECK_EQ(v.asked_bytes, 11 * MIB);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- would_fit and available ---- */
+
+static void would_fit_foretells(gpupool_source source, uint64_t seed) {
+    gpupool_arena *arena = kit_open_limited(source, 24 * MIB);
+    void *block[32] = {NULL};
+    uint64_t random = seed;
+    int fits = 0, refusals = 0;
+    for (int step = 0; step < 2000; step++) {
+        check_case("source %d, seed %llu, step %d", (int)source, (unsigned long long)seed, step);
+        size_t i = (size_t)check_below(&random, 32), size;
+        if (block[i]) {
+            CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+            block[i] = NULL;
+            continue;
+        }
+        size = 1 + (size_t)check_below(&random, (uint64_t)1 << (10 + check_below(&random, 15)));
+        gpupool_verdict why;
+        int fit = gpupool_would_fit(arena, size, &why);
+        CHECK_EQ(fit, gpupool_would_fit(arena, size, NULL));
+        if (!fit) CHECK(why.cause != GPUPOOL_CAUSE_NONE && why.sentence[0] != 0);
+        block[i] = gpupool_alloc(arena, size, kit_stream[0]);
+        CHECK_EQ(block[i] != NULL, fit);
+        if (!block[i]) CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+        fits += fit;
+        refusals += !fit;
+    }
+    CHECK(fits > 100 && refusals > 10); /* else the sizes above no longer suit the limit */
+    for (size_t i = 0; i < 32; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+static void would_fit_agrees_with_alloc(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++)
+        would_fit_foretells(kit_sources[i].source, 77 + (uint64_t)i);
+}
+
+static void available_can_be_had(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("%s", kit_sources[i].name);
+        gpupool_arena *arena = kit_open_limited(kit_sources[i].source, 64 * MIB);
+        CHECK_EQ(gpupool_available(arena), 64 * MIB);
+        CHECK_EQ(gpupool_would_fit(arena, 64 * MIB, NULL), 1);
+        CHECK_EQ(gpupool_would_fit(arena, 64 * MIB + 1, NULL), 0);
+        void *half = kit_alloc(arena, 32 * MIB, kit_stream[0]);
+        CHECK_EQ(gpupool_available(arena), 32 * MIB);
+        void *rest = kit_alloc(arena, 32 * MIB, kit_stream[0]);
+        CHECK_EQ(gpupool_available(arena), 0);
+        CHECK_EQ(gpupool_would_fit(arena, 1, NULL), 0);
+        CHECK_RESULT(gpupool_free(arena, half, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, rest, kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(gpupool_available(arena), 64 * MIB);
+        kit_close(arena);
+    }
+}
+
+/* ---- on_out_of_memory ---- */
+
+typedef struct rescue {
+    gpupool_arena *arena;
+    void *spare[3]; /* freed one a call */
+    int calls, give_up;
+    uint64_t asked;
+} rescue;
+
+static int free_a_spare(const gpupool_verdict *verdict, void *user) {
+    rescue *r = (rescue *)user;
+    r->calls++;
+    r->asked = verdict->asked_bytes;
+    CHECK(verdict->sentence[0] != 0 && verdict->cause == GPUPOOL_CAUSE_LIMIT);
+    if (r->give_up) return 0;
+    for (size_t i = 0; i < 3; i++) {
+        if (!r->spare[i]) continue;
+        /* with the arena's lock held, each of these would wait for ever */
+        CHECK_RESULT(gpupool_free(r->arena, r->spare[i], kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_check(r->arena), GPUPOOL_OK);
+        r->spare[i] = NULL;
+        return 1;
+    }
+    return 0;
+}
+
+static void the_callback_frees_and_the_call_succeeds(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        if (kit_sources[i].source == GPUPOOL_SOURCE_CUSTOM) continue; /* user is taken there */
+        check_case("%s", kit_sources[i].name);
+        rescue r;
+        memset(&r, 0, sizeof r);
+        gpupool_arena_config config = kit_config(kit_sources[i].source);
+        config.limit_bytes = 32 * MIB;
+        config.on_out_of_memory = free_a_spare;
+        config.user = &r;
+        CHECK_RESULT(gpupool_arena_create(&r.arena, &config), GPUPOOL_OK);
+        for (size_t k = 0; k < 3; k++) r.spare[k] = kit_alloc(r.arena, 10 * MIB, kit_stream[0]);
+        CHECK_EQ(r.calls, 0);
+        void *block = kit_alloc(r.arena, 20 * MIB, kit_stream[0]); /* needs two of the three */
+        CHECK_EQ(r.calls, 2);
+        CHECK_EQ(r.asked, 20 * MIB);
+        r.give_up = 1;
+        CHECK_RESULT(kit_why(gpupool_alloc(r.arena, 20 * MIB, kit_stream[0])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_EQ(r.calls, 3);
+        r.give_up = 0; /* frees the last, asks again, and then has nothing more to free */
+        CHECK_RESULT(kit_why(gpupool_alloc(r.arena, 31 * MIB, kit_stream[0])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_EQ(r.calls, 5);
+        CHECK_EQ(kit_stats(r.arena).blocks.now, 1);
+        CHECK_RESULT(gpupool_free(r.arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(r.arena);
+    }
+}
+
+int main(void) {
+    ARENA_TEST(the_limit_is_the_cause);
+    ARENA_TEST(raising_the_limit_by_what_is_missing_helps);
+    FAKE_TEST(the_device_is_the_cause);
+    ARENA_TEST(the_verdict_belongs_to_the_last_refusal);
+    ARENA_TEST(would_fit_agrees_with_alloc);
+    ARENA_TEST(available_can_be_had);
+    ARENA_TEST(the_callback_frees_and_the_call_succeeds);
+    return check_finish();
+}

@@ -1,0 +1,84 @@
+/* record_use: work queued on other streams holds the memory back too. One step at a time. */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "stream_kit.h"
+
+#if CHECK_FAKE
+
+static void recorded(gpupool_source source, int taker) {
+    open_for(source, SIZE);
+    void *block = get(SIZE, 0, 1);
+    kit_order(kit_stream[0], kit_stream[1]);
+    kit_expect(kit_stream[1], block, SIZE / 2, -1);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    put(block, 0);
+    fake_run(kit_stream[0]); /* its own stream is done, the reader is not */
+    void *next = kit_alloc(arena, SIZE, kit_stream[taker]);
+    kit_fill(kit_stream[taker], next, SIZE, 2);
+    if (taker != 1) fake_run(kit_stream[taker]);
+    CHECK_EQ(fake_failures(), 0);
+    put(next, taker);
+    close_arena();
+}
+static void recorded_then_same(gpupool_source source) { recorded(source, 0); }
+static void recorded_then_reader(gpupool_source source) { recorded(source, 1); }
+static void recorded_then_third(gpupool_source source) { recorded(source, 2); }
+static void a_recorded_use_holds_back_the_stream_itself(void) {
+    for_each_source(recorded_then_same);
+}
+static void a_recorded_use_holds_back_the_reader(void) { for_each_source(recorded_then_reader); }
+static void a_recorded_use_holds_back_a_third_stream(void) {
+    for_each_source(recorded_then_third);
+}
+
+/* Work queued after record_use is not covered by it; a second call covers that too. */
+static void recorded_again(gpupool_source source) {
+    open_for(source, SIZE);
+    void *block = get(SIZE, 0, 1);
+    for (int s = 1; s < 4; s++) {
+        kit_order(kit_stream[0], kit_stream[s]);
+        for (int twice = 0; twice < 2; twice++) {
+            kit_expect(kit_stream[s], block, SIZE, -1);
+            CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[s]), GPUPOOL_OK);
+        }
+    }
+    put(block, 0);
+    void *next = kit_alloc(arena, SIZE, kit_stream[0]);
+    kit_fill(kit_stream[0], next, SIZE, 2);
+    fake_run(kit_stream[0]);
+    CHECK_EQ(fake_failures(), 0);
+    put(next, 0);
+    close_arena();
+}
+static void many_recorded_uses_are_all_kept(void) { for_each_source(recorded_again); }
+
+/* The recorded use follows the memory through a split and into other hands. */
+static void recorded_split(gpupool_source source) {
+    open_for(source, SIZE);
+    void *block = get(SIZE, 0, 1);
+    kit_order(kit_stream[0], kit_stream[3]);
+    kit_expect(kit_stream[3], block, SIZE, -1);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[3]), GPUPOOL_OK);
+    put(block, 0);
+    void *low = get(SIZE / 2, 1, 2);
+    void *high = get(SIZE / 2, 2, 3);
+    fake_hold(kit_stream[3], 1);
+    while (fake_step(kit_stream[0]) + fake_step(kit_stream[1]) + fake_step(kit_stream[2]))
+        CHECK_EQ(fake_failures(), 0);
+    fake_hold(kit_stream[3], 0);
+    put(low, 1);
+    put(high, 2);
+    close_arena();
+}
+static void a_recorded_use_survives_a_split(void) { for_each_source(recorded_split); }
+
+#endif
+
+int main(void) {
+    FAKE_TEST(a_recorded_use_holds_back_the_stream_itself);
+    FAKE_TEST(a_recorded_use_holds_back_the_reader);
+    FAKE_TEST(a_recorded_use_holds_back_a_third_stream);
+    FAKE_TEST(many_recorded_uses_are_all_kept);
+    FAKE_TEST(a_recorded_use_survives_a_split);
+    return check_finish();
+}

@@ -1,0 +1,113 @@
+/* Every result of the API, produced by a real call at least once. */
+#define _DEFAULT_SOURCE /* fork */
+#include "fail_malloc.h"
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Results that no call can produce yet, and why; what is missing from a GPU run is below. */
+static const struct { gpupool_result result; const char *why; } not_yet[] = {
+    {GPUPOOL_E_TIMEOUT, "only the staging ring waits for a time"},
+    {GPUPOOL_E_CAPTURING, "comes with graph capture"},
+};
+
+static void results_of_pointers(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    char *block = (char *)kit_alloc(arena, 5000, kit_stream[0]);
+    int here = 0;
+    CHECK_RESULT(gpupool_free(arena, &here, kit_stream[0]), GPUPOOL_E_NOT_OURS);
+    CHECK_RESULT(gpupool_free(arena, block + 512, kit_stream[0]), GPUPOOL_E_INSIDE);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE);
+    CHECK_RESULT(gpupool_free(NULL, block, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    kit_close(arena);
+}
+
+static void results_of_shortage(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 4 * MIB);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 5 * MIB, kit_stream[0])),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    kit_close(arena);
+    fail_malloc_nth(1, 1);
+    gpupool_arena *none = NULL;
+    CHECK_RESULT(gpupool_arena_create(&none, NULL), GPUPOOL_E_HOST_MEMORY);
+    CHECK(none == NULL && gpupool_last_error()[0] != 0);
+    fail_malloc_nth(0, 0);
+    CHECK_EQ(fail_malloc_live, 0);
+}
+
+/* In the child a CUDA call would hang or fail, so none may be tried: E_FORKED comes before it. */
+static gpupool_result first_wrong_in_a_child(gpupool_arena *arena, void *block) {
+    gpupool_result got[] = {
+        kit_why(gpupool_alloc(arena, 100, kit_stream[0])),
+        kit_why(gpupool_alloc_aligned(arena, 100, 64, kit_stream[0])),
+        kit_why(gpupool_zalloc(arena, 100, kit_stream[0])),
+        gpupool_free(arena, block, kit_stream[0]),
+        gpupool_record_use(arena, block, kit_stream[0]),
+        gpupool_trim(arena, 0, NULL),
+        gpupool_set_limit(arena, MIB),
+        gpupool_stream_retired(arena, kit_stream[0]),
+        gpupool_arena_destroy(arena),
+    };
+    for (size_t i = 0; i < KIT_COUNT(got); i++)
+        if (got[i] != GPUPOOL_E_FORKED) return got[i] ? got[i] : GPUPOOL_E_ARGUMENT;
+    return GPUPOOL_E_FORKED;
+}
+
+static void results_in_a_child(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, 5000, kit_stream[0]);
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit((int)first_wrong_in_a_child(arena, block));
+    int status = -1;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status));
+    CHECK_RESULT((gpupool_result)WEXITSTATUS(status), GPUPOOL_E_FORKED);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK); /* the parent goes on */
+    kit_close(arena);
+}
+
+#if CHECK_FAKE
+static void results_of_the_device(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    fake_fail_call("cudaMalloc", 1, 0, cudaErrorUnknown);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 100, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cudaMalloc") != NULL);
+    CHECK(strstr(gpupool_last_error(), "cudaErrorUnknown") != NULL);
+    fake_fail_clear();
+    kit_close(arena);
+    fake_device_vmm(0, 0);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_UNSUPPORTED);
+}
+#endif
+
+static void every_result_was_produced(void) {
+    for (int code = 0; code < CHECK_CODES; code++) {
+        const char *excuse = NULL;
+        for (size_t i = 0; i < KIT_COUNT(not_yet); i++)
+            if ((int)not_yet[i].result == code) excuse = not_yet[i].why;
+        if (!CHECK_FAKE && (code == (int)GPUPOOL_E_CUDA || code == (int)GPUPOOL_E_UNSUPPORTED))
+            excuse = "needs fakecuda's controls";
+        long seen = atomic_load(&check_seen[code]);
+        const char *name = gpupool_result_name((gpupool_result)code);
+        if (excuse) printf("%s is not tested: %s\n", name, excuse);
+        if (!seen && !excuse) check_fail(__FILE__, __LINE__, "%s was never produced", name);
+        if (seen && excuse) check_fail(__FILE__, __LINE__, "%s needs no excuse any more", name);
+    }
+}
+
+int main(void) {
+    ARENA_TEST(results_of_pointers);
+    ARENA_TEST(results_of_shortage);
+    ARENA_TEST(results_in_a_child);
+    FAKE_TEST(results_of_the_device);
+    TEST(every_result_was_produced);
+    return check_finish();
+}

@@ -1,0 +1,185 @@
+/* Memory passes from one stream to the next only behind a fence. One step at a time. */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "stream_kit.h"
+
+#if CHECK_FAKE
+
+/* ---- the same stream ---- */
+
+static void same_stream(gpupool_source source) {
+    open_for(source, SIZE);
+    void *first = get(SIZE, 0, 1);
+    put(first, 0);
+    long calls = fake_calls(NULL), own = fake_calls("fake_kernel");
+    void *again = get(SIZE, 0, 2);
+    CHECK(again == first);
+    CHECK_EQ(fake_calls(NULL) - calls, fake_calls("fake_kernel") - own); /* just the test's own */
+    CHECK_EQ(kit_stats(arena).lane_hits, 1);
+    CHECK_EQ(kit_stats(arena).fence_waits + kit_stats(arena).host_syncs, 0);
+    put(again, 0);
+    close_arena();
+}
+static void the_same_stream_takes_its_memory_back(void) { for_each_source(same_stream); }
+
+/* ---- another stream ---- */
+
+static void while_unfinished(gpupool_source source) {
+    open_for(source, 4 * SIZE);
+    void *first = get(SIZE, 0, 1);
+    put(first, 0);
+    void *other = get(SIZE, 1, 2);
+    if (other == first) CHECK(kit_stats(arena).fence_waits > 0);
+    /* stream 1 alone: what it may not overtake must not run first */
+    run_alone(1);
+    put(other, 1);
+    close_arena();
+}
+static void unfinished_memory_is_not_taken_unfenced(void) { for_each_source(while_unfinished); }
+
+static void under_a_limit(gpupool_source source) {
+    open_for(source, SIZE);
+    void *first = get(SIZE, 0, 1);
+    put(first, 0);
+    void *other = get(SIZE, 1, 2);
+    CHECK(other == first);
+    CHECK_EQ(kit_stats(arena).fence_waits, 1);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    CHECK_EQ(fake_step(kit_stream[1]), 0);  /* it waits for stream 0, */
+    CHECK(fake_pending(kit_stream[0]) > 0); /* for which nobody else had to */
+    put(other, 1);
+    close_arena();
+}
+static void under_a_limit_the_device_waits(void) { for_each_source(under_a_limit); }
+
+static void after_the_work(gpupool_source source) {
+    open_for(source, SIZE);
+    void *first = get(SIZE, 0, 1);
+    put(first, 0);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    void *other = get(SIZE, 1, 2);
+    CHECK(other == first);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    put(other, 1);
+    close_arena();
+}
+static void finished_memory_is_for_everyone(void) { for_each_source(after_the_work); }
+
+/* ---- three streams ---- */
+
+/* Stream 0 has written and freed all; stream 1 takes a part of it, and stream 2 what 1 left and
+   what 1 freed. A fence that covers only stream 1's work would let 2 overtake 0. */
+static void three_streams(gpupool_source source) {
+    open_for(source, SIZE);
+    put(get(SIZE, 0, 1), 0);
+    void *part = get(SIZE / 4, 1, 2);
+    void *rest = get(SIZE / 2, 2, 3);
+    put(part, 1);
+    void *reused = get(SIZE / 4, 2, 4);
+    fake_run(kit_stream[2]);
+    CHECK_EQ(fake_failures(), 0);
+    put(rest, 2);
+    put(reused, 2);
+    void *all = get(SIZE, 3, 5);
+    fake_run(kit_stream[3]);
+    put(all, 3);
+    close_arena();
+}
+static void three_streams_one_memory(void) { for_each_source(three_streams); }
+
+/* The same by way of a block that no work ever used: its new owner inherits the older fence. */
+static void unused_between(gpupool_source source) {
+    open_for(source, SIZE);
+    put(get(SIZE, 0, 1), 0);
+    void *idle = kit_alloc(arena, SIZE, kit_stream[1]);
+    put(idle, 1);
+    void *next = get(SIZE, 2, 2);
+    run_alone(2);
+    put(next, 2);
+    close_arena();
+}
+static void an_unused_block_passes_its_fence_on(void) { for_each_source(unused_between); }
+
+/* Memory of two streams, merged into one run, needs both fences. */
+static void merged(gpupool_source source) {
+    open_for(source, SIZE);
+    void *a = get(SIZE / 2, 0, 1), *b = get(SIZE / 2, 1, 2);
+    put(a, 0);
+    put(b, 1);
+    void *all = get(SIZE, 2, 3);
+    kit_fill(kit_stream[2], all, SIZE, 3);
+    fake_run(kit_stream[0]);
+    run_alone(2);
+    fake_run(kit_stream[1]);
+    run_alone(2);
+    put(all, 2);
+    close_arena();
+}
+static void merged_memory_needs_both_fences(void) { for_each_source(merged); }
+
+/* A pending block that is split keeps its fence in every part. */
+static void split(gpupool_source source) {
+    open_for(source, SIZE);
+    void *whole = kit_alloc(arena, SIZE, kit_stream[0]);
+    kit_fill(kit_stream[0], whole, SIZE, 1);
+    put(whole, 0);
+    void *part[8];
+    for (int i = 0; i < 8; i++) {
+        part[i] = kit_alloc(arena, SIZE / 8, kit_stream[1 + i % 3]);
+        kit_fill(kit_stream[1 + i % 3], part[i], SIZE / 8, 10 + i);
+    }
+    for (int i = 0; i < 3; i++)
+        run_alone(1 + i);
+    for (int i = 0; i < 8; i++) put(part[i], 1 + i % 3);
+    close_arena();
+}
+static void split_memory_keeps_its_fence(void) { for_each_source(split); }
+
+/* ---- the host waits only when nothing else helps ---- */
+
+/* Smaller idle pieces cannot serve a larger block: they must be unmapped or given back, and that
+   has to wait for the work on them. */
+static void host_waits(gpupool_source source) {
+    open_for(source, 8 * SIZE);
+    void *small[8];
+    for (int i = 0; i < 8; i++) small[i] = get(SIZE, i % 3, i);
+    for (int i = 0; i < 8; i += 2) put(small[i], i % 3);
+    void *large = kit_alloc(arena, 3 * SIZE + SIZE / 2, kit_stream[3]);
+    if (large) kit_fill(kit_stream[3], large, 3 * SIZE + SIZE / 2, 9);
+    CHECK(kit_stats(arena).host_syncs > 0);
+    CHECK_EQ(fake_failures(), 0);
+    if (large) put(large, 3);
+    for (int i = 1; i < 8; i += 2) put(small[i], i % 3);
+    close_arena();
+}
+static void remapping_waits_for_work_and_says_so(void) { host_waits(GPUPOOL_SOURCE_MAPPED); }
+
+static void trim_never_takes_memory_in_use(gpupool_source source) {
+    open_for(source, 4 * SIZE);
+    void *block = get(SIZE, 0, 1);
+    put(block, 0);
+    size_t released = 0;
+    CHECK_RESULT(gpupool_trim(arena, 0, &released), GPUPOOL_OK);
+    fake_run(kit_stream[0]); /* would touch what is no longer there */
+    CHECK_EQ(fake_failures(), 0);
+    close_arena();
+}
+static void trim_leaves_unfinished_work_its_memory(void) {
+    for_each_source(trim_never_takes_memory_in_use);
+}
+
+#endif
+
+int main(void) {
+    FAKE_TEST(the_same_stream_takes_its_memory_back);
+    FAKE_TEST(unfinished_memory_is_not_taken_unfenced);
+    FAKE_TEST(under_a_limit_the_device_waits);
+    FAKE_TEST(finished_memory_is_for_everyone);
+    FAKE_TEST(three_streams_one_memory);
+    FAKE_TEST(an_unused_block_passes_its_fence_on);
+    FAKE_TEST(merged_memory_needs_both_fences);
+    FAKE_TEST(split_memory_keeps_its_fence);
+    FAKE_TEST(remapping_waits_for_work_and_says_so);
+    FAKE_TEST(trim_leaves_unfinished_work_its_memory);
+    return check_finish();
+}
