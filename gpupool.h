@@ -816,6 +816,13 @@ static gpi_place gpi_tree_next(const gpi_lane *lane, gpi_place place) {
     return place;
 }
 
+static gpi_place gpi_tree_after(const gpi_lane *lane, gpi_place place) {
+    place.step++;
+    place.order += place.step / GPI_STEPS;
+    place.step %= GPI_STEPS;
+    return gpi_tree_next(lane, place);
+}
+
 /* A free run that the request fits in, from the smallest step upward. In the request's own step,
    where a run may be too short, and anywhere when aligned, at most `tries` misfits are looked at
    before going where all must fit; UINT64_MAX tries look at every run. */
@@ -836,12 +843,7 @@ static gpi_run *gpi_tree_find(const gpi_lane *lane, uint64_t units, uint64_t ali
             if (later) place = fit;
             tries = 0;
         }
-        place.step++;
-        if (place.step == GPI_STEPS) {
-            place.step = 0;
-            place.order++;
-        }
-        place = gpi_tree_next(lane, place);
+        place = gpi_tree_after(lane, place);
     }
     return NULL;
 }
@@ -1028,21 +1030,22 @@ static void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     tree->merges++;
 }
 
+static int gpi_tree_joins(const gpi_run *side, uint32_t lane, uint64_t absorb_units) {
+    return side->lane == lane || (side->lane == GPI_LANE_QUIET && side->units <= absorb_units);
+}
+
 /* A held run becomes free in a lane, and one with every neighbour that is free for the same users.
    Quiet neighbours of up to absorb_units join a stream's lane: not larger ones, since other streams
    could then no longer take them without a fence. */
 static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64_t absorb_units) {
-    gpi_run *side = run->prev;
+    gpi_run *side;
     if (lane < GPI_LANE_STREAMS) absorb_units = 0;
-    if (side && (side->lane == lane ||
-                 (side->lane == GPI_LANE_QUIET && side->units <= absorb_units))) {
+    while ((side = run->prev) != NULL && gpi_tree_joins(side, lane, absorb_units)) {
         gpi_tree_unfile(tree, side);
         gpi_tree_weld(tree, side, run);
         run = side;
     }
-    side = run->next;
-    if (side && (side->lane == lane ||
-                 (side->lane == GPI_LANE_QUIET && side->units <= absorb_units))) {
+    while ((side = run->next) != NULL && gpi_tree_joins(side, lane, absorb_units)) {
         gpi_tree_unfile(tree, side);
         gpi_tree_weld(tree, run, side);
     }
@@ -1365,40 +1368,51 @@ static gpupool_result gpi_backing_attach(gpi_backing *backing, gpi_tree *tree, g
     return GPUPOOL_OK;
 }
 
-/* An idle piece of at most so many units: wholly inside a quiet free run. Large runs first: what is
-   taken out of them leaves less behind than what is taken out of small ones. */
+/* Which idle piece to move or give back: the largest of at most units_aim, else the smallest of at
+   most units_most. */
+static int gpi_backing_is_better(const gpi_piece *piece, const gpi_piece *best, uint64_t units_aim,
+                                 uint64_t units_most) {
+    if (piece->units > units_most) return 0;
+    if (!best) return 1;
+    if (piece->units <= units_aim) return best->units > units_aim || piece->units > best->units;
+    return piece->units < best->units;
+}
+
+/* The best idle piece: one that is wholly inside a quiet free run. */
 static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *tree,
-                                   uint64_t units_most, gpi_run **where) {
+                                   uint64_t units_aim, uint64_t units_most, gpi_run **where) {
     const gpi_lane *lane = tree->lanes[GPI_LANE_QUIET];
-    uint64_t orders = lane->orders;
-    while (orders) {
-        unsigned order = gpi_ground_high_bit(orders), step = GPI_STEPS;
-        orders &= ~(1ull << order);
-        if (2ull << order <= backing->granule_units) return NULL;
-        while (step--) {
-            gpi_run *run = lane->lists[order][step];
-            for (; run; run = run->list_next) {
-                uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
-                while (unit + backing->granule_units <= run->unit + run->units) {
-                    gpi_piece *piece = gpi_backing_at(backing, unit);
-                    unit = piece->unit + piece->units;
-                    if (piece->unit >= run->unit && unit <= run->unit + run->units &&
-                        piece->units <= units_most) {
-                        *where = run;
-                        return piece;
-                    }
+    gpi_piece *best = NULL, *piece;
+    gpi_place place;
+    place.order = gpi_ground_high_bit(backing->granule_units);
+    place.step = 0;
+    for (place = gpi_tree_next(lane, place); place.order < GPUPOOL_ORDERS;
+         place = gpi_tree_after(lane, place)) {
+        gpi_run *run = lane->lists[place.order][place.step];
+        for (; run; run = run->list_next) {
+            uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
+            for (; unit + backing->granule_units <= run->unit + run->units;
+                 unit = piece->unit + piece->units) {
+                piece = gpi_backing_at(backing, unit);
+                if (piece->unit < run->unit ||
+                    piece->unit + piece->units > run->unit + run->units)
+                    continue;
+                if (gpi_backing_is_better(piece, best, units_aim, units_most)) {
+                    best = piece;
+                    *where = run;
                 }
+                if (piece->units == units_aim) return piece;
             }
         }
     }
-    return NULL;
+    return best;
 }
 
 /* Moves idle pieces, still mapped, to the stash until it holds so many units, or none is left. */
 static void gpi_backing_collect(gpi_backing *backing, gpi_tree *tree, uint64_t stash_units) {
     while (backing->stash_units < stash_units && gpi_tree_prepare(tree, 2)) {
         gpi_run *run;
-        gpi_piece *piece = gpi_backing_idle(backing, tree, UINT64_MAX, &run);
+        gpi_piece *piece = gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX, &run);
         if (!piece) return;
         run = gpi_tree_take(tree, run, piece->unit, piece->units);
         gpi_backing_stash_piece(backing, piece, run, 1);
@@ -1422,7 +1436,7 @@ static void gpi_backing_uncollect(gpi_backing *backing, gpi_tree *tree) {
 
 typedef struct gpi_takers_lanes { /* what a stream may take without waiting; its own lane first */
     uint32_t number[12];
-    int count;
+    int count; /* -1: all lanes of memory that is free */
 } gpi_takers_lanes;
 
 typedef struct gpi_spot {
@@ -1433,6 +1447,7 @@ typedef struct gpi_spot {
 
 static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_takers_lanes *lanes) {
     int i;
+    if (run && lanes->count < 0) return run->lane < GPI_LANE_HELD ? run : NULL;
     for (i = 0; run && i < lanes->count; i++)
         if (run->lane == lanes->number[i]) return run;
     return NULL;
@@ -1462,7 +1477,7 @@ static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tre
     place.order = place.step = 0;
     memset(best, 0, sizeof *best);
     for (place = gpi_tree_next(lane, place); place.order < GPUPOOL_ORDERS;
-         place = gpi_tree_next(lane, place)) {
+         place = gpi_tree_after(lane, place)) {
         gpi_run *run = lane->lists[place.order][place.step];
         for (; run && (tries-- > 0 || !best->bare); run = run->list_next) {
             gpi_spot spot;
@@ -1477,9 +1492,6 @@ static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tre
             spot.unit = gpi_ground_down(spot.right->unit + spot.right->units - units, align_units);
             gpi_backing_consider(best, spot, backing->granule_units);
         }
-        place.step++;
-        place.order += place.step / GPI_STEPS;
-        place.step %= GPI_STEPS;
     }
     return best->bare != NULL;
 }
@@ -1510,7 +1522,7 @@ static gpi_run *gpi_backing_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, u
 
 static uint64_t gpi_backing_piece_units(const gpi_backing *backing, uint64_t room_units) {
     uint64_t held = backing->placed_units + backing->stash_units;
-    uint64_t units = gpi_ground_min(held / 64, room_units / 8);
+    uint64_t units = gpi_ground_min(held / 128, room_units / 8);
     units = gpi_ground_down(gpi_ground_min(units, (128u << 20) / GPUPOOL_UNIT_BYTES),
                             backing->granule_units);
     return gpi_ground_max(units, backing->granule_units);
@@ -1712,16 +1724,23 @@ static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need
     return gpi_ground_max(need, gpi_ground_min(size, gpi_ground_down(room, GPUPOOL_UNIT_BYTES)));
 }
 
+/* The least growth that surely holds a request. A source of the caller's may align to less than a
+   unit; all others align to 512 at least. */
+static uint64_t gpi_backing_need(const gpi_backing *backing, uint64_t units, uint64_t align_units) {
+    uint64_t bytes = (units + align_units - 1) * GPUPOOL_UNIT_BYTES;
+    if (backing->source == GPUPOOL_SOURCE_CUSTOM) return bytes + GPUPOOL_UNIT_BYTES;
+    if (!gpi_backing_is_mapped(backing)) return bytes;
+    return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, backing->driver.granule_bytes);
+}
+
 static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tree,
                                              gpi_ledger *ledger, uint64_t units,
                                              uint64_t align_units, uint64_t most_bytes,
                                              gpi_run **out) {
-    /* what the source may give unaligned: all but GPUPOOL_SOURCE_CUSTOM align to 512 at least */
-    uint64_t need = (units + align_units - 1) * GPUPOOL_UNIT_BYTES, size, address;
+    uint64_t need = gpi_backing_need(backing, units, align_units), size, address;
     gpupool_result result = GPUPOOL_OK;
     gpi_piece *piece;
     gpi_run *run;
-    if (backing->source == GPUPOOL_SOURCE_CUSTOM) need += GPUPOOL_UNIT_BYTES;
     if (need > most_bytes || ledger->reserved.now > most_bytes - need)
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     size = gpi_backing_chunk_size(backing, need, most_bytes);
@@ -1781,27 +1800,31 @@ static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tre
     return GPUPOOL_OK;
 }
 
-static gpi_piece *gpi_backing_idle_chunk(const gpi_backing *backing, uint64_t units_most) {
-    gpi_piece *piece = backing->placed;
+static gpi_piece *gpi_backing_idle_chunk(const gpi_backing *backing, uint64_t units_aim,
+                                         uint64_t units_most) {
+    gpi_piece *piece = backing->placed, *best = NULL;
     for (; piece; piece = piece->next)
         if (piece->first->lane == GPI_LANE_QUIET && piece->first->units == piece->units &&
-            piece->bytes / GPUPOOL_UNIT_BYTES <= units_most)
-            return piece;
-    return NULL;
+            gpi_backing_is_better(piece, best, units_aim, units_most))
+            best = piece;
+    return best;
 }
 
 /* -- shrinking, opening and closing -- */
 
-/* Gives idle memory back while more than keep_bytes is held, never going below it. */
+/* Gives idle memory back while more than keep_bytes is held. The last piece may be larger than what
+   is left to give: `below` says whether it goes too, or stays. */
 static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree, gpi_ledger *ledger,
-                                       uint64_t keep_bytes) {
+                                       uint64_t keep_bytes, int below) {
     gpupool_result result = GPUPOOL_OK;
     while (result == GPUPOOL_OK && ledger->reserved.now > keep_bytes) {
-        uint64_t most = (ledger->reserved.now - keep_bytes) / GPUPOOL_UNIT_BYTES;
+        uint64_t aim = (ledger->reserved.now - keep_bytes + GPUPOOL_UNIT_BYTES - 1) /
+                       GPUPOOL_UNIT_BYTES;
+        uint64_t most = below ? UINT64_MAX : (ledger->reserved.now - keep_bytes) / GPUPOOL_UNIT_BYTES;
         gpi_run *run = NULL;
         gpi_piece *piece;
         if (!gpi_backing_is_mapped(backing)) {
-            piece = gpi_backing_idle_chunk(backing, most);
+            piece = gpi_backing_idle_chunk(backing, aim, most);
             if (!piece) break;
             gpi_tree_unfile(tree, piece->first);
             result = gpi_backing_drop_chunk(backing, tree, ledger, piece);
@@ -1810,7 +1833,7 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree, gpi
         piece = gpi_backing_stashed(backing, most);
         if (!piece) {
             if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-            piece = gpi_backing_idle(backing, tree, most, &run);
+            piece = gpi_backing_idle(backing, tree, aim, most, &run);
             if (!piece) break;
             run = gpi_tree_take(tree, run, piece->unit, piece->units);
             gpi_backing_stash_piece(backing, piece, run, 1);
@@ -2493,11 +2516,11 @@ static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t
 }
 
 /* How far reserved memory may run ahead of what was ever live at once before idle memory is moved
-   instead: 1/128, and a little for arenas of a few pieces. */
+   instead: 1/64, and a little for arenas of a few pieces. */
 static uint64_t gpi_arena_aim(const gpupool_arena *arena, const gpi_request *request) {
     uint64_t live = gpi_ground_max(arena->ledger.granted.peak,
                                    arena->ledger.granted.now + request->units * GPUPOOL_UNIT_BYTES);
-    live += live / 128 + 2 * arena->backing.driver.granule_bytes;
+    live += live / 64 + 2 * arena->backing.driver.granule_bytes;
     return gpi_ground_max(live, arena->keep_bytes);
 }
 
@@ -2560,7 +2583,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
 
 /* Rung: all other attempts at the limit of what may be held: idle chunks go, idle granules move. */
 static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
-    uint64_t need = (request->units + request->align_units) * GPUPOOL_UNIT_BYTES;
+    uint64_t need = gpi_backing_need(&arena->backing, request->units, request->align_units);
     uint64_t limit = arena->ledger.limit_bytes, held = arena->ledger.reserved.now;
     gpupool_result result;
     *run = gpi_arena_again(arena, request);
@@ -2571,27 +2594,23 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
         return result;
     }
     /* chunks: give back what is idle until the driver has one large enough */
-    need = gpi_ground_max(need, arena->backing.driver.granule_bytes);
     gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger,
-                     request->limited ? limit - gpi_ground_min(limit, need) : 0);
+                     request->limited ? limit - gpi_ground_min(limit, need) : 0, 1);
     return gpi_arena_grow(arena, request, 0, limit, run);
 }
 
 /* Waits on the host until a fence has passed, with the arena open to other threads meanwhile. */
 static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
-    cudaError_t error = cudaSuccess;
-    unsigned round = 0;
+    gpupool_result result;
     if (fence->passed) return 1;
     fence->users++;
     arena->fences.host_waits++;
     gpi_host_unlock(&arena->lock);
-    /* asked again and again, for ten seconds at most: a kernel that never ends must not hang this */
-    while ((error = cudaEventQuery(fence->event)) == cudaErrorNotReady && round < 500000)
-        gpi_host_relax(round++);
+    result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(fence->event));
     gpi_host_lock(&arena->lock);
-    fence->passed = error == cudaSuccess;
+    fence->passed = result == GPUPOOL_OK;
     gpi_fence_drop(&arena->fences, fence);
-    return error == cudaSuccess;
+    return result == GPUPOOL_OK;
 }
 
 /* The fence that has stood longest on this stream, on another, or on a parked block. */
@@ -2610,18 +2629,11 @@ static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *requ
 /* Rung: wait on the host, for one fence after the other, until the request can be met. */
 static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *request,
                                           gpupool_result result, gpi_run **run) {
-    int sealed_all = 0;
     if (request->capturing) return result;
     gpi_arena_seal(arena, request->known, request->stream);
     while (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpi_fence *fence = gpi_arena_oldest(arena, request);
-        if (!fence) {
-            if (sealed_all || arena->tree.pending_units == 0) break;
-            sealed_all = 1;
-            if (gpi_fence_seal_all(&arena->fences, &arena->tree) != GPUPOOL_OK) break;
-            continue;
-        }
-        if (!gpi_arena_wait(arena, fence)) break;
+        if (!fence || !gpi_arena_wait(arena, fence)) break;
         gpi_arena_poll(arena);
         result = gpi_arena_rung_move(arena, request, run);
     }
@@ -2632,6 +2644,11 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
 static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
     gpupool_result result;
     if (!gpi_tree_prepare(&arena->tree, 3)) return gpi_host_no_memory();
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
+        request->limited = gpi_backing_need(&arena->backing, request->units, request->align_units) >
+                           gpi_ledger_room(&arena->ledger);
+        return gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
+    }
     /* another thread may have made room since */
     *run = gpi_arena_again(arena, request);
     if (*run) return GPUPOOL_OK;
@@ -2640,12 +2657,18 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     /* more memory from the driver */
     result = gpi_arena_rung_grow(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    request->limited = request->units * GPUPOOL_UNIT_BYTES > gpi_ledger_room(&arena->ledger);
+    request->limited = gpi_backing_need(&arena->backing, request->units, request->align_units) >
+                       gpi_ledger_room(&arena->ledger);
     /* another stream's memory, behind a wait on the device */
     *run = gpi_arena_rung_follow(arena, request);
     if (*run) return GPUPOOL_OK;
     /* what is idle moves, or makes room */
     result = gpi_arena_rung_move(arena, request, run);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    /* what other streams freed without a fence yet, behind a wait for all of them */
+    if (!request->capturing && gpi_fence_seal_all(&arena->fences, &arena->tree) == GPUPOOL_OK)
+        *run = gpi_arena_rung_follow(arena, request);
+    if (*run) return GPUPOOL_OK;
     /* the host waits */
     if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_arena_rung_wait(arena, request, result, run);
     return result;
@@ -2662,11 +2685,17 @@ static uint64_t gpi_arena_largest(const gpupool_arena *arena, int of_streams) {
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
-/* What memory looks like to a request of so many bytes; the lock is held. */
-static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, gpupool_verdict *verdict) {
+/* From bytes to units; 0 when there is no such size. */
+static uint64_t gpi_arena_units(uint64_t bytes) {
+    if (bytes == 0 || bytes > (uint64_t)1 << 48) return 0;
+    return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
+}
+
+/* What memory looks like to a request; the lock is held. Pinned memory is not the device's. */
+static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t align_units,
+                              gpupool_verdict *verdict) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t limit = arena->ledger.limit_bytes, granule = arena->backing.driver.granule_bytes;
-    uint64_t room;
+    uint64_t limit = arena->ledger.limit_bytes, room = gpi_ledger_room(&arena->ledger), need;
     memset(verdict, 0, sizeof *verdict);
     gpi_arena_count_pending(arena);
     verdict->asked_bytes = bytes;
@@ -2675,25 +2704,19 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, gpupool_verd
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
     verdict->largest_free_bytes = gpi_arena_largest(arena, 1);
-    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) free_bytes = total_bytes = 0;
-    verdict->device_free_bytes = free_bytes;
-    if (arena->backing.source != GPUPOOL_SOURCE_PINNED) {
+    if (arena->backing.source != GPUPOOL_SOURCE_PINNED &&
+        cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess) {
+        verdict->device_free_bytes = free_bytes;
         verdict->device_total_bytes = total_bytes;
+        room = gpi_ground_min(room, free_bytes);
         if (total_bytes > free_bytes + verdict->reserved_bytes)
             verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
     }
-    room = gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes);
-    bytes = bytes < UINT64_MAX / 2 ? gpi_ground_up(bytes, granule) : bytes;
-    verdict->missing_bytes = bytes > room ? bytes - room : 0;
+    need = gpi_backing_need(&arena->backing, gpi_arena_units(bytes), align_units);
+    verdict->missing_bytes = need > room ? need - room : 0;
 }
 
 /* -- blocks -- */
-
-/* From bytes to units; 0 when there is no such size. */
-static uint64_t gpi_arena_units(uint64_t bytes) {
-    if (bytes == 0 || bytes > (uint64_t)1 << 48) return 0;
-    return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
-}
 
 static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, uint64_t bytes) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
@@ -2710,7 +2733,7 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, uint64_t byt
 static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_visit *visit) {
     gpupool_verdict verdict;
-    gpi_arena_figures(arena, request->bytes, &verdict);
+    gpi_arena_figures(arena, request->bytes, request->align_units, &verdict);
     gpi_limit_judge(&verdict, request->limited, request->capturing);
     gpi_arena_exit_growing(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
@@ -2873,8 +2896,10 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
         result = gpi_thread.result;
     } else {
         uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->slack_bytes;
-        for (piece = arena->backing.placed; piece->unit != unit; piece = piece->next) {}
+        for (piece = arena->backing.placed; unit - piece->unit >= piece->units;) piece = piece->next;
         gpi_tree_lay_down(&arena->tree, run);
+        gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
+        gpi_tree_unfile(&arena->tree, piece->first);
         result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, &arena->ledger, piece);
         gpi_ledger_sub(&arena->ledger.requested, bytes);
         gpi_ledger_sub(&arena->ledger.granted, gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES));
@@ -2982,6 +3007,12 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.known = known;
     result = gpi_arena_grow(arena, &request, UINT64_MAX, arena->ledger.limit_bytes, &run);
     if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        gpupool_verdict *verdict = &gpi_thread.verdict;
+        gpi_arena_figures(arena, bytes, 1, verdict);
+        gpi_limit_judge(verdict, bytes > arena->ledger.limit_bytes, 0);
+        gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
+    }
     return result;
 }
 
@@ -3212,7 +3243,7 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     gpi_arena_settle(arena);
     before = arena->ledger.reserved.now;
     result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger,
-                              gpi_ground_max(keep_bytes, arena->keep_bytes));
+                              gpi_ground_max(keep_bytes, arena->keep_bytes), 0);
     if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
     gpi_arena_exit_growing(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
@@ -3241,14 +3272,7 @@ static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) 
     arena->ledger.limit_bytes = bytes;
     if (arena->ledger.reserved.now > bytes) {
         gpi_arena_settle(arena);
-        /* one piece may have to go below the limit to be under it */
-        result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, bytes);
-        while (result == GPUPOOL_OK && arena->ledger.reserved.now > bytes) {
-            uint64_t before = arena->ledger.reserved.now;
-            uint64_t keep = bytes - gpi_ground_min(bytes, before - bytes);
-            result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, keep);
-            if (arena->ledger.reserved.now == before) break;
-        }
+        result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, bytes, 1);
     }
     return result;
 }
@@ -3314,52 +3338,58 @@ size_t gpupool_available(gpupool_arena *arena) {
     return (size_t)most;
 }
 
-/* Bytes in pieces that are wholly free, in whatever lane: what moving or trimming could win. */
-static uint64_t gpi_arena_idle(const gpupool_arena *arena) {
+/* Units in pieces that are wholly free, in whatever lane, and out of the spot's way: what moving or
+   trimming could win. */
+static uint64_t gpi_arena_idle(const gpupool_arena *arena, const gpi_spot *spot) {
     const gpi_backing *backing = &arena->backing;
     const gpi_piece *piece = backing->placed;
+    const gpi_run *run = backing->first;
     uint64_t units = backing->stash_units;
-    for (; piece; piece = piece->next) {
-        const gpi_run *run = piece->first;
-        if (gpi_backing_is_mapped(backing)) continue;
-        if (run->lane < GPI_LANE_HELD && run->units == piece->units)
+    for (; piece && !gpi_backing_is_mapped(backing); piece = piece->next)
+        if (piece->first->lane < GPI_LANE_HELD && piece->first->units == piece->units)
             units += piece->bytes / GPUPOOL_UNIT_BYTES;
-    }
-    if (gpi_backing_is_mapped(backing)) {
-        const gpi_run *run = backing->first;
-        for (; run; run = run->next) {
-            uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
-            if (run->lane >= GPI_LANE_HELD || run->lane == GPI_LANE_BARE) continue;
-            while (unit + backing->granule_units <= run->unit + run->units) {
-                piece = gpi_backing_at(backing, unit);
-                unit = piece->unit + piece->units;
-                if (piece->unit >= run->unit && unit <= run->unit + run->units)
-                    units += piece->units;
-            }
+    for (; run && gpi_backing_is_mapped(backing); run = run->next) {
+        uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
+        if (run->lane >= GPI_LANE_HELD || run->lane == GPI_LANE_BARE) continue;
+        for (; unit + backing->granule_units <= run->unit + run->units;
+             unit = piece->unit + piece->units) {
+            piece = gpi_backing_at(backing, unit);
+            if (piece->unit < run->unit || piece->unit + piece->units > run->unit + run->units)
+                continue;
+            if (piece->unit + piece->units <= spot->unit || piece->unit >= spot->unit + spot->units)
+                units += piece->units;
         }
     }
-    return units * GPUPOOL_UNIT_BYTES;
+    return units;
+}
+
+/* Whether growth, with all that is idle moved or given back, could meet a request. */
+static int gpi_arena_could_grow(const gpupool_arena *arena, uint64_t units, uint64_t room_units) {
+    gpi_takers_lanes all;
+    gpi_spot spot;
+    uint64_t need = gpi_backing_need(&arena->backing, units, 1) / GPUPOOL_UNIT_BYTES;
+    memset(&spot, 0, sizeof spot);
+    all.count = -1;
+    if (gpi_backing_is_mapped(&arena->backing)) {
+        if (!gpi_backing_find_spot(&arena->backing, &arena->tree, units, 1, &all, &spot)) return 0;
+        need = spot.bare_units;
+    }
+    return need <= room_units || need - room_units <= gpi_arena_idle(arena, &spot);
 }
 
 int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
     gpi_visit visit;
-    uint64_t need, room;
+    uint64_t units = gpi_arena_units(bytes), room;
     int fits;
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
-    gpi_arena_figures(arena, bytes, &verdict);
-    need = gpi_arena_units(bytes) * GPUPOOL_UNIT_BYTES;
-    room = gpi_ground_min(gpi_ledger_room(&arena->ledger), verdict.device_free_bytes);
-    if (arena->backing.source == GPUPOOL_SOURCE_PINNED) room = gpi_ledger_room(&arena->ledger);
-    fits = need != 0 && need <= verdict.largest_free_bytes;
-    if (gpi_backing_is_mapped(&arena->backing))
-        need = gpi_ground_up(need, arena->backing.driver.granule_bytes);
-    if (room < UINT64_MAX / 2) room += gpi_arena_idle(arena);
-    fits = fits || (need != 0 && need <= room);
-    if (!fits) {
-        verdict.missing_bytes = need > room ? need - room : 0;
-        gpi_limit_judge(&verdict, gpi_ledger_room(&arena->ledger) < need, 0);
-    }
+    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
+    gpi_arena_figures(arena, bytes, 1, &verdict);
+    room = gpi_ledger_room(&arena->ledger);
+    if (verdict.device_total_bytes) room = gpi_ground_min(room, verdict.device_free_bytes);
+    fits = units && (units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
+                     gpi_arena_could_grow(arena, units, room / GPUPOOL_UNIT_BYTES));
+    if (!fits) gpi_limit_judge(&verdict, verdict.missing_bytes > 0 && verdict.limit_bytes, 0);
     gpi_arena_exit_growing(arena, &visit);
     if (why) *why = verdict;
     gpi_host_ok();

@@ -14,12 +14,68 @@
 
 static cudaStream_t kit_stream[KIT_STREAMS]; /* made anew for every test */
 
+/* ---- chunks of GPUPOOL_SOURCE_CUSTOM: cudaMalloc, with a record of what is out ---- */
+
+typedef struct kit_chunks {
+    long gained, lost, wrong; /* wrong: given back with other figures than it was got with */
+    int refuse;               /* 1: hand out nothing */
+    struct { void *at; size_t bytes; int device, stuck; } held[256];
+} kit_chunks;
+
+static inline void *kit_chunk_alloc(size_t bytes, int device, void *user) {
+    kit_chunks *chunks = (kit_chunks *)user;
+    void *at = NULL;
+    if (chunks->refuse || cudaMalloc(&at, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    chunks->gained++;
+    for (size_t i = 0; i < KIT_COUNT(chunks->held); i++) {
+        if (chunks->held[i].at) continue;
+        chunks->held[i].at = at;
+        chunks->held[i].bytes = bytes;
+        chunks->held[i].device = device;
+        return at;
+    }
+    chunks->wrong++;
+    return at;
+}
+
+/* chunk_free has no way to fail: what cudaFree refuses is put aside for kit_free_stuck. */
+static inline void kit_chunk_free(void *at, size_t bytes, int device, void *user) {
+    kit_chunks *chunks = (kit_chunks *)user;
+    size_t i = 0;
+    while (i < KIT_COUNT(chunks->held) && (chunks->held[i].at != at || chunks->held[i].stuck)) i++;
+    chunks->lost++;
+    if (i == KIT_COUNT(chunks->held) || chunks->held[i].bytes != bytes ||
+        chunks->held[i].device != device) {
+        chunks->wrong++;
+    } else if (cudaFree(at) == cudaSuccess) {
+        chunks->held[i].at = NULL;
+    } else {
+        chunks->held[i].stuck = 1;
+        cudaGetLastError();
+    }
+}
+
+static inline void kit_free_stuck(kit_chunks *chunks) {
+    for (size_t i = 0; i < KIT_COUNT(chunks->held); i++) {
+        if (!chunks->held[i].stuck) continue;
+        CHECK_EQ(cudaFree(chunks->held[i].at), cudaSuccess);
+        chunks->held[i].at = NULL;
+        chunks->held[i].stuck = 0;
+    }
+}
+
+static kit_chunks kit_custom; /* of all arenas of a test; whatever it was given must come back */
+
 /* ---- the frame around a test ---- */
 
 static inline void kit_prepare(void) {
 #if CHECK_FAKE
     fake_reset();
 #endif
+    memset(&kit_custom, 0, sizeof kit_custom);
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
     for (int i = 0; i < KIT_STREAMS; i++)
         CHECK_EQ(cudaStreamCreateWithFlags(&kit_stream[i], cudaStreamNonBlocking), cudaSuccess);
@@ -32,6 +88,8 @@ static inline void kit_settle(void) {
         if (kit_stream[i]) CHECK_EQ(cudaStreamDestroy(kit_stream[i]), cudaSuccess);
         kit_stream[i] = NULL;
     }
+    CHECK_EQ(kit_custom.gained, kit_custom.lost);
+    CHECK_EQ(kit_custom.wrong, 0);
     CHECK_EQ(cudaGetLastError(), cudaSuccess); /* and no later test is to see it */
 #if CHECK_FAKE
     if (fake_failures()) check_fail(__FILE__, __LINE__, "fakecuda: %s", fake_failure_text());
@@ -54,46 +112,6 @@ static inline int kit_devices(void) {
 #define FAKE_TEST(body) check_skip(#body, "needs fakecuda's controls")
 #endif
 
-/* ---- chunks of GPUPOOL_SOURCE_CUSTOM: cudaMalloc, with a record of what is out ---- */
-
-typedef struct kit_chunks {
-    long gained, lost, wrong; /* wrong: given back with other figures than it was got with */
-    int refuse;               /* 1: hand out nothing */
-    struct { void *at; size_t bytes; int device; } held[256];
-} kit_chunks;
-
-static inline void *kit_chunk_alloc(size_t bytes, int device, void *user) {
-    kit_chunks *chunks = (kit_chunks *)user;
-    void *at = NULL;
-    if (chunks->refuse || cudaMalloc(&at, bytes) != cudaSuccess) {
-        cudaGetLastError();
-        return NULL;
-    }
-    chunks->gained++;
-    for (size_t i = 0; i < KIT_COUNT(chunks->held); i++) {
-        if (chunks->held[i].at) continue;
-        chunks->held[i].at = at;
-        chunks->held[i].bytes = bytes;
-        chunks->held[i].device = device;
-        return at;
-    }
-    chunks->wrong++;
-    return at;
-}
-
-static inline void kit_chunk_free(void *at, size_t bytes, int device, void *user) {
-    kit_chunks *chunks = (kit_chunks *)user;
-    size_t i = 0;
-    while (i < KIT_COUNT(chunks->held) && chunks->held[i].at != at) i++;
-    if (i == KIT_COUNT(chunks->held) || chunks->held[i].bytes != bytes ||
-        chunks->held[i].device != device)
-        chunks->wrong++;
-    else
-        chunks->held[i].at = NULL;
-    chunks->lost++;
-    if (cudaFree(at) != cudaSuccess) cudaGetLastError();
-}
-
 /* ---- arenas ---- */
 
 typedef struct kit_source { gpupool_source source; const char *name; } kit_source;
@@ -106,14 +124,11 @@ static const kit_source kit_sources[] = {
 };
 #define KIT_SOURCES KIT_COUNT(kit_sources)
 
-static kit_chunks kit_custom; /* of the arenas that kit_open makes */
-
 static inline gpupool_arena_config kit_config(gpupool_source source) {
     gpupool_arena_config config;
     memset(&config, 0, sizeof config);
     config.source = source;
     if (source == GPUPOOL_SOURCE_CUSTOM) {
-        memset(&kit_custom, 0, sizeof kit_custom);
         config.chunk_alloc = kit_chunk_alloc;
         config.chunk_free = kit_chunk_free;
         config.user = &kit_custom;
@@ -225,10 +240,19 @@ static inline gpupool_result kit_why(const void *block) {
     return block ? GPUPOOL_OK : gpupool_last_result();
 }
 
-/* Everything that a failed call may not change, which is all but the count of failures. */
+/* Whether nothing has changed that a failed call may not change: all but the count of failures, and
+   the records that the arena keeps of a stream from the first call on. */
 static inline int kit_same_stats(gpupool_stats a, gpupool_stats b) {
+    uint64_t x[sizeof a / 8], y[sizeof b / 8];
     a.failures = b.failures = 0;
-    return memcmp(&a, &b, sizeof a) == 0;
+    a.host_bytes = b.host_bytes = 0;
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    for (size_t i = 0; i < KIT_COUNT(x); i++)
+        if (x[i] != y[i])
+            return check_fail(__FILE__, __LINE__, "byte %zu of gpupool_stats was %llu, is %llu",
+                              8 * i, (unsigned long long)x[i], (unsigned long long)y[i]);
+    return 1;
 }
 
 #endif

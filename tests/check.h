@@ -44,6 +44,7 @@ __attribute__((format(printf, 3, 4))) static inline int check_fail(const char *f
     if (atomic_fetch_add(&check_bad, 1) < CHECK_SHOWN)
         printf("%s:%d: %s%s%s\n", file, line, text, check_context[0] ? ", in case " : "",
                check_context);
+    fflush(stdout); /* the next call may be the one that aborts */
     return 0;
 }
 

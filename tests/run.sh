@@ -33,7 +33,7 @@ run_one() { # PROGRAM: leaves NAME.out, and NAME.sum with "passed failed skipped
     grep '^left out' "$logs/$name.out"
     if ((failed)); then
         echo "---- the end of $logs/$name.out"
-        tail -n 40 "$logs/$name.out"
+        tail -n 20 "$logs/$name.out"
         echo "----"
     fi
     echo "$passed $failed $skipped" > "$logs/$name.sum"

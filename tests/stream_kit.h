@@ -11,9 +11,10 @@
 
 static gpupool_arena *arena;
 
-/* An arena whose limit admits just this many bytes, and streams that run when they are told to. */
+/* An arena whose limit admits just this many bytes, and streams that run when they are told to.
+   What CUSTOM gives may be unaligned, so that a chunk has to be a little larger than its block. */
 static inline void open_for(gpupool_source source, size_t bytes) {
-    arena = kit_open_limited(source, bytes);
+    arena = kit_open_limited(source, bytes + (source == GPUPOOL_SOURCE_CUSTOM ? KIB : 0));
     fake_mode(FAKE_STEPPED);
 }
 

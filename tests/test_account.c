@@ -159,7 +159,7 @@ static const char *xml_fault(const char *at) {
 
 /* An arena with live, free and pending memory, under a name that needs escaping. */
 static gpupool_arena *busy_arena(gpupool_source source, void **block) {
-        gpupool_arena_config config = kit_config(source);
+    gpupool_arena_config config = kit_config(source);
     config.name = "Ann & <Bob> \"C\"";
     gpupool_arena *arena = kit_create(&config);
     for (size_t i = 0; i < 40; i++)

@@ -98,7 +98,7 @@ static void alignments_up_to_a_gibibyte(void) {
     aligned_from(GPUPOOL_SOURCE_MANAGED, 4 * KIB);
     aligned_from(GPUPOOL_SOURCE_PINNED, 4 * KIB);
     aligned_from(GPUPOOL_SOURCE_CUSTOM, MIB);
-    aligned_from(GPUPOOL_SOURCE_BYPASS, 256);
+    aligned_from(GPUPOOL_SOURCE_BYPASS, MIB);
 }
 
 /* ---- zalloc ---- */
@@ -212,7 +212,7 @@ static void trim_keeps_the_reserve(void) {
     for (size_t i = 0; i < KIT_SOURCES; i++) {
         if (kit_sources[i].source == GPUPOOL_SOURCE_BYPASS) continue;
         check_case("%s", kit_sources[i].name);
-                gpupool_arena_config config = kit_config(kit_sources[i].source);
+        gpupool_arena_config config = kit_config(kit_sources[i].source);
         config.reserve_bytes = 24 * MIB;
         gpupool_arena *arena = kit_create(&config);
         CHECK(kit_reserved(arena) >= 24 * MIB);

@@ -146,11 +146,10 @@ static void wrong_text_changes_nothing(void) {
 /* ---- which of them counts ---- */
 
 static void limit_at_creation(const char *text, size_t bytes, size_t expected) {
-        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
     config.limit_text = text;
     config.limit_bytes = bytes;
     gpupool_arena *arena = kit_create(&config);
-    if (!arena) return;
     CHECK_EQ(gpupool_get_limit(arena), expected);
     kit_close(arena);
 }
@@ -178,7 +177,7 @@ static void the_environment_is_read_at_creation(void) {
     CHECK_EQ(gpupool_get_limit(arena), 30 * MIB);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 40 * MIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
     kit_close(arena);
-        gpupool_arena *plain = kit_create(NULL);
+    gpupool_arena *plain = kit_create(NULL);
     CHECK_EQ(gpupool_get_limit(plain), 31 * MIB);
     kit_close(plain);
     CHECK_EQ(unsetenv("GPUPOOL_LIMIT"), 0);
@@ -244,12 +243,14 @@ static void lowering_the_limit_trims_idle_memory(void) {
         for (size_t k = 1; k < 4; k++)
             CHECK_RESULT(gpupool_free(arena, block[k], kit_stream[0]), GPUPOOL_OK);
         CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
-        CHECK_RESULT(gpupool_set_limit(arena, 130 * MIB), GPUPOOL_OK);
-        CHECK(kit_reserved(arena) <= 130 * MIB);
+        CHECK_RESULT(gpupool_set_limit(arena, 100 * MIB), GPUPOOL_OK);
+        CHECK(kit_reserved(arena) <= 100 * MIB);
         CHECK_RESULT(gpupool_set_limit(arena, 10 * MIB), GPUPOOL_OK); /* less than is live */
         CHECK_EQ(gpupool_get_limit(arena), 10 * MIB);
-        CHECK_EQ(kit_reserved(arena), 64 * MIB);
-        CHECK_RESULT(kit_why(gpupool_alloc(arena, MIB, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK(kit_reserved(arena) >= 64 * MIB);
+        CHECK(kit_reserved(arena) <= 66 * MIB); /* a chunk may be a little larger than its block */
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, 3 * MIB, kit_stream[0])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
         CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
         void *large = kit_alloc(arena, 300 * MIB, kit_stream[0]);

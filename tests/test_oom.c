@@ -94,6 +94,23 @@ static void the_verdict_belongs_to_the_last_refusal(void) {
     kit_close(arena);
 }
 
+static void a_reserve_above_the_limit(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        if (kit_sources[i].source == GPUPOOL_SOURCE_BYPASS) continue; /* reserves nothing */
+        check_case("%s", kit_sources[i].name);
+        gpupool_arena_config config = kit_config(kit_sources[i].source);
+        gpupool_arena *none = NULL;
+        gpupool_verdict v;
+        config.limit_bytes = 10 * MIB;
+        config.reserve_bytes = 20 * MIB;
+        CHECK_RESULT(gpupool_arena_create(&none, &config), GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK(none == NULL && gpupool_last_error()[0] != 0);
+        CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+        CHECK_EQ(v.cause, GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(v.asked_bytes, 20 * MIB);
+    }
+}
+
 /* ---- would_fit and available ---- */
 
 static void would_fit_foretells(gpupool_source source, uint64_t seed) {
@@ -133,6 +150,7 @@ static void would_fit_agrees_with_alloc(void) {
 
 static void available_can_be_had(void) {
     for (size_t i = 0; i < KIT_SOURCES; i++) {
+        if (kit_sources[i].source == GPUPOOL_SOURCE_CUSTOM) continue; /* has to be aligned first */
         check_case("%s", kit_sources[i].name);
         gpupool_arena *arena = kit_open_limited(kit_sources[i].source, 64 * MIB);
         CHECK_EQ(gpupool_available(arena), 64 * MIB);
@@ -186,7 +204,7 @@ static void the_callback_frees_and_the_call_succeeds(void) {
         config.limit_bytes = 32 * MIB;
         config.on_out_of_memory = free_a_spare;
         config.user = &r;
-        CHECK_RESULT(gpupool_arena_create(&r.arena, &config), GPUPOOL_OK);
+        r.arena = kit_create(&config);
         for (size_t k = 0; k < 3; k++) r.spare[k] = kit_alloc(r.arena, 10 * MIB, kit_stream[0]);
         CHECK_EQ(r.calls, 0);
         void *block = kit_alloc(r.arena, 20 * MIB, kit_stream[0]); /* needs two of the three */
@@ -211,6 +229,7 @@ int main(void) {
     ARENA_TEST(raising_the_limit_by_what_is_missing_helps);
     FAKE_TEST(the_device_is_the_cause);
     ARENA_TEST(the_verdict_belongs_to_the_last_refusal);
+    ARENA_TEST(a_reserve_above_the_limit);
     ARENA_TEST(would_fit_agrees_with_alloc);
     ARENA_TEST(available_can_be_had);
     ARENA_TEST(the_callback_frees_and_the_call_succeeds);

@@ -172,7 +172,7 @@ static void *open_and_close(void *unused) {
     pthread_barrier_wait(&gate);
     gpupool_arena *all = gpupool_default_arena(0);
     for (int n = 0; n < 20; n++) {
-                gpupool_arena *mine = kit_create(NULL);
+        gpupool_arena *mine = kit_create(NULL);
         void *a = kit_alloc(mine, 100000, 0), *b = kit_alloc(all, 100000, 0);
         CHECK_RESULT(gpupool_free(mine, a, 0), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(all, b, 0), GPUPOOL_OK);

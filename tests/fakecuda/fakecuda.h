@@ -66,7 +66,7 @@ long        fake_failures(void);         /* races, stray touches, wrong bytes, e
 const char *fake_failure_text(void);     /* the first since the last clear; "" if none */
 const char *fake_failure_last(void);     /* the newest; "" if none */
 void        fake_clear_failures(void);   /* misuses too */
-long        fake_misuses(void);          /* dead or foreign handles: real CUDA might have crashed */
+long        fake_misuses(void);          /* dead or foreign handles: real CUDA crashes, or may */
 const char *fake_misuse_text(void);      /* the newest; "" if none */
 void        fake_quiet(int on);          /* 1: do not print failures and misuses to stderr */
 void        fake_oracle(int on);         /* the race oracle; on by default */

@@ -144,7 +144,9 @@ typedef struct fk_actor {      /* who touches memory: one operation of one strea
 
 void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int must_be_written,
                      const fk_actor *actor, uint64_t address);
-void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how);
+/* mapping: where the piece begins, if only that address goes; 0: the memory itself goes. */
+void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how, uint64_t mapping);
+void fk_oracle_unmapped(fk_piece *piece, const fk_clock *known, uint64_t mapping);
 void fk_oracle_host(fk_piece *piece, size_t at, size_t bytes, int write, const fk_clock *known,
                     const char *name, uint64_t address);
 void fk_oracle_drop(fk_piece *piece);
@@ -210,9 +212,9 @@ fk_stream  *fk_legacy(int device);
 void        fk_issue(fk_stream *stream, fk_work *work, const fk_clock *after);
 cudaError_t fk_submit(fk_stream *stream, fk_work *work);   /* takes the reference to work */
 int         fk_done(const fk_clock *clock);
-int         fk_tick_done(uint32_t slot, uint64_t tick);
 int         fk_drive(const fk_clock *target);    /* runs until it is done, and the host knows */
 int         fk_drive_device(int device);         /* -1: every device */
+void        fk_join_device(int device, fk_clock *into);    /* all that was ever queued there */
 const fk_clock *fk_known(void);                  /* what the host knows to be done */
 void        fk_learn(const fk_clock *clock);
 void        fk_streams_drop_device(int device);
@@ -229,6 +231,7 @@ long        fk_event_objects(void);
 cudaError_t fk_forbidden(void);          /* an unsafe call: 0, or the error; captures are lost */
 cudaError_t fk_capturing_refuses(fk_stream *stream);       /* waiting for a capturing stream */
 cudaError_t fk_device_capturing_refuses(int device);
+int         fk_device_captures(int device);
 cudaError_t fk_implicit(fk_stream *stream);      /* the legacy stream beside a capture */
 cudaError_t fk_capture_add(fk_stream *stream, fk_work *work);
 cudaError_t fk_capture_fork(fk_stream *stream, uint64_t capture, const int *nodes, int n);
@@ -263,6 +266,7 @@ void        fk_graphs_drop_device(int device);
 
 int  fk_is_device(int device);
 int  fk_has_vmm(int device);
+int  fk_device_of(CUcontext context);  /* -1: no context of ours */
 void fk_devices_defaults(void);
 
 /* ---- fk_pool.c: handles that are numbers, not pointers, so that a dead one is seen ---- */

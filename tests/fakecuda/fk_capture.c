@@ -3,12 +3,17 @@
  * A stream in a capture has a frontier, the nodes that its next node comes after. Events carry
  * frontiers from stream to stream.
  *
- * Assumed, to be confirmed on a GPU: a call that a capture forbids ends every capture that forbids
- * it; the legacy stream beside a capture of a blocking stream ends that capture in every mode;
- * waiting on an event of a capture that has ended is cudaErrorCapturedEvent; starting a capture
- * twice and ending one that is not there are cudaErrorIllegalState; destroying a stream that takes
- * part in a capture loses the capture; cudaFree, cudaFreeHost and pinning are as forbidden as
- * cudaMalloc; cudaDeviceSynchronize is forbidden in every mode. */
+ * Confirmed on an H200 (CUDA 13.0): beside a capture of a blocking stream, cudaStreamIsCapturing(0)
+ * and then cudaEventRecord on the legacy stream lose that capture, and the record answers
+ * cudaErrorStreamCaptureImplicit.
+ *
+ * Assumed, to be confirmed on a GPU: of those two calls it is the record that loses the capture, as
+ * all work on the legacy stream would, in every mode, and asking costs none; a call that a capture
+ * forbids ends every capture that forbids it; waiting on an event of a capture that has ended is
+ * cudaErrorCapturedEvent; starting a capture twice and ending one that is not there are
+ * cudaErrorIllegalState; destroying a stream that takes part in a capture loses the capture;
+ * cudaFree, cudaFreeHost and pinning are as forbidden as cudaMalloc; cudaDeviceSynchronize is
+ * forbidden in every mode. */
 #include "fk.h"
 
 #include <stdlib.h>
@@ -97,6 +102,15 @@ static cudaError_t fk_lose_matching(int device, int blocking_only, cudaError_t w
 
 cudaError_t fk_device_capturing_refuses(int device) {
     return fk_lose_matching(device, 0, cudaErrorStreamCaptureUnsupported);
+}
+
+int fk_device_captures(int device) {
+    const fk_capture *capture;
+    int i;
+    for (capture = fk_captures; capture; capture = capture->next)
+        for (i = 0; i < capture->n_streams; i++)
+            if (capture->streams[i]->device == device) return 1;
+    return 0;
 }
 
 cudaError_t fk_implicit(fk_stream *stream) {
@@ -254,8 +268,7 @@ static void fk_tell_status(const fk_stream *stream, enum cudaStreamCaptureStatus
                                       : cudaStreamCaptureStatusActive;
 }
 
-/* Asking about the legacy stream beside a capture of a blocking stream has no answer; it is refused
-   but costs no capture. */
+/* Asking about the legacy stream beside a capture of a blocking stream has no answer. */
 static int fk_ask(fk_stream *stream, enum cudaStreamCaptureStatus *status, unsigned long long *id) {
     const fk_capture *capture;
     int i;

@@ -20,6 +20,13 @@ static struct {
 static char fk_contexts[FK_DEVICES];
 
 int fk_is_device(int device) { return device >= 0 && device < fk.count; }
+int fk_device_of(CUcontext context) {
+    int i;
+    for (i = 0; i < fk.count; i++)
+        if ((void *)context == (void *)&fk_contexts[i]) return i;
+    return -1;
+}
+
 int fk_has_vmm(int device) { return !fk.no_vmm[device]; }
 
 void fk_devices_defaults(void) {
@@ -233,11 +240,9 @@ CUresult cuCtxGetCurrent(CUcontext *out) {
 }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
-    int error = fk_begin(FK_cuCtxSetCurrent), i;
-    for (i = 0; i < FK_DEVICES; i++)
-        if ((void *)context == (void *)&fk_contexts[i]) break;
-    if (!error && !fk_is_device(i)) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error) fk_me()->device = i;
+    int error = fk_begin(FK_cuCtxSetCurrent), device = fk_device_of(context);
+    if (!error && device < 0) error = CUDA_ERROR_INVALID_CONTEXT;
+    if (!error) fk_me()->device = device;
     return fk_end_driver(error);
 }
 
@@ -277,20 +282,23 @@ typedef void (*fk_function)(void);
 static const struct {
     const char *name;
     fk_function function;
-} fk_entries[] = {{"cuGetErrorName", (fk_function)cuGetErrorName},
-                  {"cuGetErrorString", (fk_function)cuGetErrorString},
-                  {"cuDeviceGet", (fk_function)cuDeviceGet},
-                  {"cuDeviceGetAttribute", (fk_function)cuDeviceGetAttribute},
-                  {"cuCtxGetCurrent", (fk_function)cuCtxGetCurrent},
-                  {"cuCtxSetCurrent", (fk_function)cuCtxSetCurrent},
-                  {"cuMemGetAllocationGranularity", (fk_function)cuMemGetAllocationGranularity},
-                  {"cuMemAddressReserve", (fk_function)cuMemAddressReserve},
-                  {"cuMemAddressFree", (fk_function)cuMemAddressFree},
-                  {"cuMemCreate", (fk_function)cuMemCreate},
-                  {"cuMemRelease", (fk_function)cuMemRelease},
-                  {"cuMemMap", (fk_function)cuMemMap},
-                  {"cuMemUnmap", (fk_function)cuMemUnmap},
-                  {"cuMemSetAccess", (fk_function)cuMemSetAccess}};
+    unsigned    since;         /* 0: older than anything that asks */
+} fk_entries[] = {
+    {"cuGetErrorName", (fk_function)cuGetErrorName, 0},
+    {"cuGetErrorString", (fk_function)cuGetErrorString, 0},
+    {"cuDeviceGet", (fk_function)cuDeviceGet, 0},
+    {"cuDeviceGetAttribute", (fk_function)cuDeviceGetAttribute, 0},
+    {"cuCtxGetCurrent", (fk_function)cuCtxGetCurrent, 0},
+    {"cuCtxSetCurrent", (fk_function)cuCtxSetCurrent, 0},
+    {"cuCtxRecordEvent", (fk_function)cuCtxRecordEvent, 12050},
+    {"cuMemGetAllocationGranularity", (fk_function)cuMemGetAllocationGranularity, 0},
+    {"cuMemAddressReserve", (fk_function)cuMemAddressReserve, 0},
+    {"cuMemAddressFree", (fk_function)cuMemAddressFree, 0},
+    {"cuMemCreate", (fk_function)cuMemCreate, 0},
+    {"cuMemRelease", (fk_function)cuMemRelease, 0},
+    {"cuMemMap", (fk_function)cuMemMap, 0},
+    {"cuMemUnmap", (fk_function)cuMemUnmap, 0},
+    {"cuMemSetAccess", (fk_function)cuMemSetAccess, 0}};
 
 /* A symbol that is not there is an answer, not an error of the call. */
 static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, unsigned version,
@@ -302,8 +310,9 @@ static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, un
     if (!error && (!name || !out || flags > 2u)) error = cudaErrorInvalidValue;
     for (i = 0; !error && i < sizeof fk_entries / sizeof fk_entries[0]; i++) {
         if (strcmp(name, fk_entries[i].name)) continue;
-        answer = version < 10020u ? cudaDriverEntryPointVersionNotSufficent
-                                  : cudaDriverEntryPointSuccess;
+        answer = version < 10020u || version < fk_entries[i].since
+                     ? cudaDriverEntryPointVersionNotSufficent
+                     : cudaDriverEntryPointSuccess;
         break;
     }
     if (!error) *out = NULL;

@@ -1,8 +1,14 @@
-/* Events: a mark in a stream, and the clock of all that came before it.
+/* Events: a mark in a stream, or in all of a context, and the clock of all that came before it.
  *
- * Assumed, to be confirmed on a GPU: an event that was last recorded in a capture answers
- * cudaErrorCapturedEvent to cudaEventQuery and cudaEventSynchronize even after the capture has
- * ended, until it is recorded again. */
+ * Confirmed on an H200 (CUDA 13.0): cuCtxRecordEvent takes the primary context and captures the
+ * work of all its streams, of those too that were destroyed while their work ran; the event is not
+ * ready until that work is done.
+ *
+ * Assumed, to be confirmed on a GPU: while a stream of the context captures, cuCtxRecordEvent is
+ * refused with STREAM_CAPTURE_UNSUPPORTED, in every mode of capture, and no capture is lost (the
+ * CUDA 13.0 header says that it is); a null context is INVALID_CONTEXT; an event that was last
+ * recorded in a capture answers cudaErrorCapturedEvent to cudaEventQuery and cudaEventSynchronize
+ * even after the capture has ended, until it is recorded again. */
 #include "fk.h"
 
 #include <stdlib.h>
@@ -10,15 +16,17 @@
 
 typedef struct fk_event {
     int      device;
-    uint32_t slot;
-    uint64_t tick;             /* 0: never recorded */
-    fk_clock clock;
+    int      recorded;
+    fk_clock clock;            /* reached when all of this is done */
     uint64_t capture;          /* not 0: recorded in that capture, after these nodes */
     int     *nodes;
     int      n_nodes;
 } fk_event;
 
+#define FK_FIRST_RECORD_ALL 4260u      /* ns that a context's first cuCtxRecordEvent costs more */
+
 static fk_pool fk_events;
+static int     fk_recorded_all[FK_DEVICES];
 
 static fk_event *fk_event_of(cudaEvent_t handle, int *error) {
     fk_event *event = fk_pool_get(&fk_events, (uint64_t)(uintptr_t)handle);
@@ -86,8 +94,7 @@ static int fk_record_on(fk_event *event, fk_stream *stream) {
     error = (int)fk_submit(stream, fk_new_work(FK_MARK, "cudaEventRecord", stream->device));
     if (error) return error;
     event->capture = 0;
-    event->slot = stream->slot;
-    event->tick = fk_clock_get(&stream->tail, stream->slot);
+    event->recorded = 1;
     fk_clock_copy(&event->clock, &stream->tail);
     return 0;
 }
@@ -102,18 +109,41 @@ static cudaError_t fk_record(cudaEvent_t handle, cudaStream_t on, int own) {
     return fk_end((cudaError_t)error);
 }
 
+/* No operation of its own: it is reached when all that the context had been given is done. */
+static int fk_record_all(fk_event *event, int device) {
+    if (event->device != device) return CUDA_ERROR_INVALID_HANDLE;
+    if (fk_device_captures(device)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (!fk_recorded_all[device]) fk_price(FK_FIRST_RECORD_ALL);
+    fk_recorded_all[device] = 1;
+    event->capture = 0;
+    event->recorded = 1;
+    fk_clock_copy(&event->clock, fk_known());
+    fk_join_device(device, &event->clock);
+    return 0;
+}
+
+CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
+    int error = fk_begin(FK_cuCtxRecordEvent), device = fk_device_of(context);
+    if (!error && device < 0) error = CUDA_ERROR_INVALID_CONTEXT;
+    if (!error) {
+        fk_event *event = fk_event_of(handle, &error);
+        if (event) error = fk_record_all(event, device);
+    }
+    return fk_end_driver(error);
+}
+
 static int fk_wait_on(fk_stream *stream, const fk_event *event) {
     int error;
     if (event->capture)
         return (int)fk_capture_fork(stream, event->capture, event->nodes, event->n_nodes);
     if (stream->capture) {
         if (fk_capture_lost(stream)) return cudaErrorStreamCaptureInvalidated;
-        if (!event->tick) return 0;
+        if (!event->recorded) return 0;
         fk_capture_lose(fk_capture_id(stream));
         return cudaErrorStreamCaptureIsolation;
     }
     error = (int)fk_implicit(stream);
-    if (!error && event->tick)
+    if (!error && event->recorded)
         fk_issue(stream, fk_new_work(FK_MARK, "cudaStreamWaitEvent", stream->device),
                  &event->clock);
     return error;
@@ -143,8 +173,8 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     if (!error) {
         fk_event *event = fk_event_of(handle, &error);
         if (event) error = fk_refuse(event);
-        if (event && !error && event->tick) {
-            if (fk_tick_done(event->slot, event->tick)) fk_learn(&event->clock);
+        if (event && !error && event->recorded) {
+            if (fk_done(&event->clock)) fk_learn(&event->clock);
             else error = cudaErrorNotReady;
         }
     }
@@ -156,7 +186,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     if (!error) {
         fk_event *event = fk_event_of(handle, &error);
         if (event) error = fk_refuse(event);
-        if (event && !error && event->tick) {
+        if (event && !error && event->recorded) {
             fk_clock clock = {NULL, 0};  /* the event may be recorded again while this waits */
             fk_clock_copy(&clock, &event->clock);
             fk_drive(&clock);
@@ -179,6 +209,8 @@ FK_EVENT_CALLS(cudaEventRecord_ptsz, cudaStreamWaitEvent_ptsz, 1)
 
 void fk_events_drop_device(int device) {
     size_t i;
+    for (i = 0; i < FK_DEVICES; i++)
+        if (device < 0 || (int)i == device) fk_recorded_all[i] = 0;
     for (i = 0; i < fk_events.n; i++) {
         fk_event *event = fk_events.items[i];
         if (!event || (device >= 0 && event->device != device)) continue;

@@ -1,9 +1,9 @@
 /* The race oracle: who last touched each byte of physical memory, and did it happen before?
  *
  * Memory is remembered per piece, not per address, so a granule that comes back elsewhere still
- * knows its past. Happens-before comes from the order of calls alone, never from how work ran, so
- * a race is found in every mode, in every run. Each granule keeps its bytes as stretches with the
- * same past: the last write, and the reads since.
+ * knows its past, and one mapped at two addresses has one past. Happens-before comes from the order
+ * of calls alone, never from how work ran, so a race is found in every mode, in every run. Each
+ * granule keeps its bytes as stretches with the same past: the last write, and the reads since.
  *
  * Host threads share one clock: what one of them knows to be done, all know. So an order that two
  * host threads failed to make between themselves is not found here; the thread sanitizer's task. */
@@ -27,10 +27,15 @@ typedef struct fk_stretch {
     fk_past *reads;        /* since the write, at most one a slot */
 } fk_stretch;
 
+typedef struct fk_newest {
+    uint64_t mapping;      /* where the piece begins at the address that was used */
+    fk_past  past;
+} fk_newest;
+
 typedef struct fk_page {
     fk_stretch *stretches; /* in order; together they cover what was ever touched */
     size_t      n, room;
-    fk_past    *newest;    /* the last of each slot to touch the granule */
+    fk_newest  *newest;    /* the last of each slot to touch the granule, by mapping */
     size_t      n_newest;
 } fk_page;
 
@@ -172,15 +177,16 @@ static void fk_add_read(fk_stretch *stretch, const fk_past *past) {
     stretch->reads[stretch->n++] = *past;
 }
 
-static void fk_note_newest(fk_page *page, const fk_past *past) {
-    size_t i;
-    for (i = 0; i < page->n_newest; i++)
-        if (page->newest[i].slot == past->slot) {
-            page->newest[i] = *past;
-            return;
-        }
-    page->newest = fk_grow(page->newest, page->n_newest + 1, sizeof *page->newest);
-    page->newest[page->n_newest++] = *past;
+static void fk_note_newest(fk_page *page, const fk_past *past, uint64_t mapping) {
+    size_t i = 0;
+    while (i < page->n_newest && (page->newest[i].past.slot != past->slot ||
+                                  page->newest[i].mapping != mapping)) i++;
+    if (i == page->n_newest) {
+        page->newest = fk_grow(page->newest, i + 1, sizeof *page->newest);
+        page->newest[i].mapping = mapping;
+        page->n_newest++;
+    }
+    page->newest[i].past = *past;
 }
 
 /* After a write the stretches have one past in common: the first stands for all. */
@@ -212,12 +218,13 @@ static int fk_touch_page(fk_page *page, uint32_t from, uint32_t to, int write, i
         if (!write) fk_add_read(stretch, &past);
     }
     if (write && i > first) fk_write_over(page, first, i - first, &past);
-    fk_note_newest(page, &past);
     return silent;
 }
 
 void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int must_be_written,
                      const fk_actor *actor, uint64_t address) {
+    uint64_t mapping = address - at;
+    fk_past past;
     int silent = 0;
     if (fk_off) return;
     if (piece->kind >= FK_MANAGED) must_be_written = 0;   /* the host may have written it */
@@ -227,6 +234,8 @@ void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int mu
         silent = fk_touch_page(fk_page_of(piece, granule), (uint32_t)from,
                                (uint32_t)(from + part), write, must_be_written, actor, address,
                                silent);
+        past = fk_past_of(actor, write);
+        fk_note_newest(piece->pages[granule], &past, mapping);
         at += part;
         bytes -= part;
         address += part;
@@ -235,13 +244,15 @@ void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int mu
 
 /* ---- the host ---- */
 
-void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how) {
+/* An address that goes is of no interest to work that uses the same memory at another. */
+void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how, uint64_t mapping) {
     size_t i, k, n = (piece->bytes + FK_GRANULE - 1) / FK_GRANULE;
     if (fk_off || !piece->pages) return;
     for (i = 0; i < n; i++) {
         const fk_page *page = piece->pages[i];
         for (k = 0; page && k < page->n_newest; k++) {
-            const fk_past *past = &page->newest[k];
+            const fk_past *past = &page->newest[k].past;
+            if (mapping && page->newest[k].mapping != mapping) continue;
             if (fk_before(past, known)) continue;
             fk_fail("%s: released while work in flight: %s (stream %llu, operation %llu) %s it, "
                     "and the host does not know it to be done", how, past->name,
@@ -249,6 +260,19 @@ void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how) 
                     past->write ? "writes" : "reads");
             return;
         }
+    }
+}
+
+/* The mapping is gone; what is done need not be remembered under it. */
+void fk_oracle_unmapped(fk_piece *piece, const fk_clock *known, uint64_t mapping) {
+    size_t i, k, kept, n = (piece->bytes + FK_GRANULE - 1) / FK_GRANULE;
+    for (i = 0; piece->pages && i < n; i++) {
+        fk_page *page = piece->pages[i];
+        if (!page) continue;
+        for (k = kept = 0; k < page->n_newest; k++)
+            if (page->newest[k].mapping != mapping || !fk_before(&page->newest[k].past, known))
+                page->newest[kept++] = page->newest[k];
+        page->n_newest = kept;
     }
 }
 

@@ -23,7 +23,8 @@ static struct {
     uint32_t      n_slots;
     fk_clock      done;        /* operations run, by slot */
     fk_clock      known;       /* what the host knows to be done */
-    fk_clock      retired[FK_DEVICES];   /* work of destroyed blocking streams */
+    fk_clock      retired[FK_DEVICES];   /* work of destroyed streams */
+    fk_clock      retired_blocking[FK_DEVICES];
     fk_stream    *legacy[FK_DEVICES];
     unsigned long long next_id;
     uint64_t      epoch[FK_DEVICES];     /* grows when the device's streams are dropped */
@@ -36,8 +37,6 @@ static struct {
 const fk_clock *fk_known(void) { return &fk.known; }
 void fk_learn(const fk_clock *clock) { fk_clock_join(&fk.known, clock); }
 int  fk_done(const fk_clock *clock) { return fk_clock_covers(&fk.done, clock); }
-
-int fk_tick_done(uint32_t slot, uint64_t tick) { return fk_clock_get(&fk.done, slot) >= tick; }
 
 /* ---- making and finding streams ---- */
 
@@ -80,7 +79,9 @@ static void fk_free_stream(fk_stream *stream) {
 
 void fk_retire_stream(fk_stream *stream) {
     fk_capture_forget(stream);
-    if (!stream->nonblocking) fk_clock_join(&fk.retired[stream->device], &stream->tail);
+    fk_clock_join(&fk.retired[stream->device], &stream->tail);
+    if (!stream->nonblocking)
+        fk_clock_join(&fk.retired_blocking[stream->device], &stream->tail);
     if (!stream->hidden) fk_pool_remove(&fk.handles, (uint64_t)(uintptr_t)stream->handle);
     stream->live = 0;
     stream->held = 0;
@@ -100,6 +101,8 @@ static fk_stream *fk_own_stream(int device) {
     return me->own[device];
 }
 
+/* A real GPU has no answer for a destroyed stream: every call that names one, cudaStreamQuery too,
+   ends the process with SIGSEGV (confirmed on an H200). Here it is a misuse and an error. */
 fk_stream *fk_stream_of(cudaStream_t handle, int per_thread, int *error) {
     fk_stream *stream;
     int device = fk_me()->device;
@@ -240,12 +243,18 @@ static void fk_all_of(int device, int blocking_only, fk_clock *into) {
     }
 }
 
+/* Destroyed streams with it: whether their work has run by now may not decide what is ordered. */
+void fk_join_device(int device, fk_clock *into) {
+    int i;
+    fk_all_of(device, 0, into);
+    for (i = 0; i < FK_DEVICES; i++)
+        if (device < 0 || i == device) fk_clock_join(into, &fk.retired[i]);
+}
+
 int fk_drive_device(int device) {
     fk_clock all = {NULL, 0};
-    int i, ran;
-    fk_all_of(device, 0, &all);
-    for (i = 0; i < FK_DEVICES; i++)
-        if (device < 0 || i == device) fk_clock_join(&all, &fk.retired[i]);
+    int ran;
+    fk_join_device(device, &all);
     ran = fk_drive(&all);
     fk_clock_drop(&all);
     return ran;
@@ -259,7 +268,7 @@ static void fk_order(fk_stream *stream, const fk_clock *after) {
     if (after) fk_clock_join(&stream->tail, after);
     if (stream == legacy) {
         fk_all_of(stream->device, 1, &stream->tail);
-        fk_clock_join(&stream->tail, &fk.retired[stream->device]);
+        fk_clock_join(&stream->tail, &fk.retired_blocking[stream->device]);
     } else if (legacy && !stream->nonblocking) {
         fk_clock_join(&stream->tail, &legacy->tail);
     }
@@ -445,7 +454,10 @@ long fk_stream_objects(void) { return (long)fk.handles.live; }
 void fk_streams_defaults(void) {
     int i;
     fk_set_mode(FAKE_EAGER);
-    for (i = 0; i < FK_DEVICES; i++) fk_clock_drop(&fk.retired[i]);
+    for (i = 0; i < FK_DEVICES; i++) {
+        fk_clock_drop(&fk.retired[i]);
+        fk_clock_drop(&fk.retired_blocking[i]);
+    }
     if (fk.handles.live || fk.queued) return;
     free(fk.slots);
     fk.slots = NULL;

@@ -1,7 +1,10 @@
 /* The runtime's stream calls.
  *
- * Assumed, to be confirmed on a GPU: cudaErrorNotReady is not kept as the thread's last error;
- * cudaMemcpyAsync and cudaMemsetAsync may be given a stream of a device that is not current. */
+ * Confirmed on an H200 (CUDA 13.0): cudaErrorNotReady, of cudaStreamQuery as of cudaEventQuery, is
+ * not kept as the thread's last error.
+ *
+ * Assumed, to be confirmed on a GPU: cudaMemcpyAsync and cudaMemsetAsync may be given a stream of a
+ * device that is not current. */
 #include "fk.h"
 
 static cudaError_t fk_create(fk_call call, cudaStream_t *out, unsigned flags) {

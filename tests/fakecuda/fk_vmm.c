@@ -1,9 +1,14 @@
 /* The cuMem* calls. A handle maps whole or not at all; the price is per handle, not per byte.
  *
- * Assumed, to be confirmed on a GPU: what overlaps a mapping is refused with INVALID_VALUE, as is
- * unmapping or giving access to a range that holds a hole; cuMemAddressFree needs the exact range
- * and INVALID_VALUE is its answer while anything is mapped in it; releasing a handle twice is
- * INVALID_VALUE; all of these calls are allowed during every kind of capture. */
+ * Confirmed on an H200 (CUDA 13.0): one handle may be mapped at two addresses at the same time and
+ * both may be used; cuMemSetAccess may be given a range of which part is accessible already;
+ * cuMemUnmap takes several whole mappings that lie side by side in one call.
+ *
+ * Assumed, to be confirmed on a GPU: an address of such a handle may be unmapped while work uses
+ * the other; what overlaps a mapping is refused with INVALID_VALUE, as is unmapping or giving
+ * access to a range that holds a hole; cuMemAddressFree needs the exact range and INVALID_VALUE is
+ * its answer while anything is mapped in it; releasing a handle twice is INVALID_VALUE; all of
+ * these calls are allowed during every kind of capture. */
 #include "fk.h"
 
 #include <stdlib.h>
@@ -102,7 +107,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
         fk_piece *piece = fk_pool_get(&fk_handles, handle);
         if (piece) {
             fk_price_handle(prices, piece->bytes);
-            if (piece->refs == 1) fk_oracle_release(piece, fk_known(), "cuMemRelease");
+            if (piece->refs == 1) fk_oracle_release(piece, fk_known(), "cuMemRelease", 0);
             fk_pool_remove(&fk_handles, handle);
             fk_unref_piece(piece);
         } else {
@@ -193,11 +198,13 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
         fk_price(12500u * (uint64_t)handles);
         for (i = 0; !error && i < n; i++) {
             fk_piece *piece = entry[i].piece;
+            uint64_t mapping = ptr + i * FK_GRANULE;
             int first = entry[i].index == 0;
             memset(&entry[i], 0, sizeof entry[i]);
             range->mapped--;
             if (!first) continue;
-            fk_oracle_release(piece, fk_known(), "cuMemUnmap");
+            fk_oracle_release(piece, fk_known(), "cuMemUnmap", piece->refs > 1 ? mapping : 0);
+            fk_oracle_unmapped(piece, fk_known(), mapping);
             fk_unref_piece(piece);
         }
     }

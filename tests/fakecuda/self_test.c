@@ -1,70 +1,12 @@
 /* self_test.c: does fakecuda refuse what CUDA refuses, and does its oracle see what it should? */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "fakecuda.h"
+#include "self_test_kit.h"
 
-#include <pthread.h>
+#include "self_test_capture.h"
+#include "self_test_context.h"
+
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define MIB ((size_t)1 << 20)
-#define GIB ((size_t)1 << 30)
-
-static long passed, failed;
-
-static void check(int good, const char *text, int line) {
-    if (good) passed++;
-    else failed++;
-    if (!good) fprintf(stderr, "self_test.c:%d: %s\n", line, text);
-}
-#define CHECK(x)       check(!!(x), #x, __LINE__)
-#define IS(call, code) check((int)(call) == (int)(code), #call " is " #code, __LINE__)
-#define OK(call)       IS(call, 0)
-
-static char *at(void *p, size_t offset) { return (char *)p + offset; }
-
-static cudaStream_t new_stream(void) {
-    cudaStream_t stream = NULL;
-    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return stream;
-}
-
-static cudaEvent_t new_event(void) {
-    cudaEvent_t event = NULL;
-    OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    return event;
-}
-
-/* Exactly so many failures since the last call, of which the first says this. */
-static void expect_failures(long n, const char *text, int line) {
-    check(fake_failures() == n, "the number of failures", line);
-    check(!n || strstr(fake_failure_text(), text) != NULL, text, line);
-    fake_clear_failures();
-}
-#define EXPECT(n, text) expect_failures(n, text, __LINE__)
-
-static CUmemAllocationProp on_device(int device) {
-    CUmemAllocationProp prop;
-    memset(&prop, 0, sizeof prop);
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = device;
-    return prop;
-}
-
-static CUresult open_access(CUdeviceptr p, size_t bytes, int device) {
-    CUmemAccessDesc desc;
-    desc.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    desc.location.id = device;
-    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return cuMemSetAccess(p, bytes, &desc, 1);
-}
-
-static void *pointer(CUdeviceptr p) { return (void *)(uintptr_t)p; }
 
 /* ---- memory ---- */
 
@@ -240,6 +182,44 @@ static void test_remap_keeps_the_past(void) {
     OK(cudaStreamDestroy(t));
 }
 
+/* One handle at two addresses is one memory, and each address goes by itself. */
+static void test_two_addresses(void) {
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle a = 0;
+    CUdeviceptr base = 0, other;
+    cudaStream_t s = new_stream(), t = new_stream();
+    fake_mode(FAKE_STEPPED);
+    OK(cuMemAddressReserve(&base, 16 * MIB, 0, 0, 0));
+    other = base + 4 * MIB;
+    OK(cuMemCreate(&a, 4 * MIB, &prop, 0));
+    OK(cuMemMap(base, 4 * MIB, 0, a, 0));
+    OK(open_access(base, 4 * MIB, 0));
+    OK(cuMemMap(other, 4 * MIB, 0, a, 0));
+    OK(open_access(base, 8 * MIB, 0));          /* half of it is accessible already */
+    OK(cuMemMap(base + 8 * MIB, 4 * MIB, 0, a, 0));
+    OK(cuMemRelease(a));
+    CHECK(fake_used_bytes(0) == 4 * MIB);
+    OK(fake_write(s, "here", pointer(base + 3 * MIB), 4096, 1));
+    OK(fake_read(s, "there", pointer(other + 3 * MIB), 4096, 1));
+    EXPECT(0, "");
+    fake_quiet(1);
+    OK(fake_write(t, "beside", pointer(other + 3 * MIB + 4000), 8, 2));
+    EXPECT(1, "race");
+    OK(cudaDeviceSynchronize());
+    CHECK(fake_peek(pointer(base + 3 * MIB))[4000] == 2);
+    OK(fake_write(s, "still here", pointer(base), 8, 3));
+    OK(cuMemUnmap(base + 8 * MIB, 4 * MIB));
+    EXPECT(0, "");
+    OK(cuMemUnmap(base, 8 * MIB));              /* both, of which one is in use */
+    EXPECT(2, "cuMemUnmap: released while work in flight: still here");
+    CHECK(fake_used_bytes(0) == 0);
+    OK(cudaDeviceSynchronize());
+    EXPECT(1, "no memory is mapped");
+    OK(cuMemAddressFree(base, 16 * MIB));
+    OK(cudaStreamDestroy(s));
+    OK(cudaStreamDestroy(t));
+}
+
 /* ---- streams, events, the oracle ---- */
 
 static void test_oracle(void) {
@@ -295,6 +275,7 @@ static void test_stepped(void) {
     IS(cudaEventQuery(e), cudaErrorNotReady);
     OK(cudaGetLastError());
     IS(cudaStreamQuery(t), cudaErrorNotReady);
+    OK(cudaGetLastError());
     CHECK(fake_step(t) == 0);
     CHECK(fake_step(s) == 1 && fake_step(s) == 1 && fake_step(s) == 0);
     OK(cudaEventQuery(e));
@@ -357,7 +338,8 @@ static void test_handles(void) {
     OK(cudaStreamDestroy(s));
     fake_quiet(1);
     IS(cudaEventRecord(e, s), cudaErrorInvalidResourceHandle);
-    CHECK(fake_misuses() == 1);
+    IS(cudaStreamQuery(s), cudaErrorInvalidResourceHandle);
+    CHECK(fake_misuses() == 2);
     again = new_stream();
     CHECK(again == s);
     OK(cudaStreamGetId(again, &two));
@@ -428,151 +410,6 @@ static void test_threaded(void) {
     OK(cudaEventDestroy(e));
     OK(cudaFree(p));
     fake_mode(FAKE_EAGER);
-}
-
-/* ---- capture ---- */
-
-static cudaError_t end(cudaStream_t s, cudaGraph_t *graph) {
-    return cudaStreamEndCapture(s, graph);
-}
-
-/* Begins a capture, makes the call, and tells whether the capture was lost. */
-#define CAPTURED(mode, call, code, lost)                                      \
-    do {                                                                      \
-        cudaGraph_t g = NULL;                                                 \
-        OK(cudaStreamBeginCapture(s, mode));                                  \
-        IS(call, code);                                                       \
-        IS(end(s, &g), (lost) ? cudaErrorStreamCaptureInvalidated : 0);       \
-        CHECK(!g == !!(lost));                                                \
-        if (g) OK(cudaGraphDestroy(g));                                       \
-    } while (0)
-
-static void test_capture_table(void) {
-    static const enum cudaStreamCaptureMode modes[3] = {
-        cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
-        cudaStreamCaptureModeRelaxed};
-    CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle = 0;
-    cudaStream_t s = new_stream(), other = new_stream();
-    cudaEvent_t e = new_event(), inside = new_event();
-    size_t a, b;
-    void *p = NULL;
-    int i;
-    OK(cudaEventRecord(e, other));
-    for (i = 0; i < 3; i++) {
-        int strict = i < 2, refused = strict ? (int)cudaErrorStreamCaptureUnsupported : 0;
-        CAPTURED(modes[i], cuMemCreate(&handle, 2 * MIB, &prop, 0), 0, 0);
-        OK(cuMemRelease(handle));
-        CAPTURED(modes[i], cudaMemGetInfo(&a, &b), 0, 0);
-        CAPTURED(modes[i], cudaEventRecord(e, other), 0, 0);
-        CAPTURED(modes[i], cudaMalloc(&p, 512), refused, strict);
-        if (!strict) OK(cudaFree(p));
-        CAPTURED(modes[i], cudaHostAlloc(&p, 512, 0), refused, strict);
-        if (!strict) OK(cudaFreeHost(p));
-        CAPTURED(modes[i], cudaEventQuery(e), refused, strict);
-        CAPTURED(modes[i], cudaStreamQuery(other), refused, strict);
-        CAPTURED(modes[i], cudaStreamSynchronize(other), refused, strict);
-        CAPTURED(modes[i], cudaStreamWaitEvent(s, e, 0), cudaErrorStreamCaptureIsolation, 1);
-        CAPTURED(modes[i], (cudaEventRecord(inside, s), cudaEventQuery(inside)),
-                 cudaErrorCapturedEvent, 1);
-        IS(cudaEventQuery(inside), cudaErrorCapturedEvent);
-    }
-    OK(cudaEventDestroy(e));
-    OK(cudaEventDestroy(inside));
-    OK(cudaStreamDestroy(s));
-    OK(cudaStreamDestroy(other));
-    cudaGetLastError();
-}
-
-static void *query_elsewhere(void *event) {
-    return (void *)(uintptr_t)cudaEventQuery((cudaEvent_t)event);
-}
-
-static int query_in_thread(cudaEvent_t e) {
-    pthread_t thread;
-    void *answer = NULL;
-    if (pthread_create(&thread, NULL, query_elsewhere, (void *)e)) return -1;
-    pthread_join(thread, &answer);
-    return (int)(uintptr_t)answer;
-}
-
-static void test_capture_threads(void) {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    cudaStream_t s = new_stream(), blocking = NULL;
-    cudaEvent_t e = new_event();
-    void *p = NULL;
-    CAPTURED(cudaStreamCaptureModeGlobal, query_in_thread(e), cudaErrorStreamCaptureUnsupported, 1);
-    CAPTURED(cudaStreamCaptureModeThreadLocal, query_in_thread(e), 0, 0);
-    OK(cudaThreadExchangeStreamCaptureMode(&mode));
-    CHECK(mode == cudaStreamCaptureModeGlobal);
-    CAPTURED(cudaStreamCaptureModeGlobal, cudaMalloc(&p, 4096), 0, 0);
-    CAPTURED(cudaStreamCaptureModeGlobal, cudaEventQuery(e), 0, 0);
-    OK(cudaThreadExchangeStreamCaptureMode(&mode));
-    CHECK(mode == cudaStreamCaptureModeRelaxed);
-    OK(cudaStreamDestroy(s));
-    OK(cudaStreamCreate(&blocking));
-    s = blocking;
-    CAPTURED(cudaStreamCaptureModeGlobal, cudaMemsetAsync(p, 0, 1, NULL),
-             cudaErrorStreamCaptureImplicit, 1);
-    IS(cudaStreamBeginCapture(NULL, cudaStreamCaptureModeRelaxed),
-       cudaErrorStreamCaptureUnsupported);
-    OK(cudaStreamDestroy(s));
-    OK(cudaEventDestroy(e));
-    OK(cudaFree(p));
-}
-
-static void test_graph(void) {
-    cudaStream_t s = new_stream(), t = new_stream();
-    cudaEvent_t fork_event = new_event(), join = new_event();
-    enum cudaStreamCaptureStatus status;
-    unsigned long long id = 0;
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
-    void *p = NULL;
-    OK(cudaMalloc(&p, 4096));
-    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    OK(cudaMemsetAsync(p, 1, 512, s));
-    OK(cudaEventRecord(fork_event, s));
-    OK(cudaStreamWaitEvent(t, fork_event, 0));
-    OK(cudaStreamIsCapturing(t, &status));
-    CHECK(status == cudaStreamCaptureStatusActive);
-    OK(fake_read(t, "branch", p, 512, 1));
-    IS(end(t, &graph), cudaErrorStreamCaptureUnmatched);
-    IS(end(s, &graph), cudaErrorStreamCaptureInvalidated);
-    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    OK(cudaMemsetAsync(p, 1, 512, s));
-    OK(cudaEventRecord(fork_event, s));
-    OK(cudaStreamWaitEvent(t, fork_event, 0));
-    OK(fake_read(t, "branch", p, 512, 1));
-    IS(end(s, &graph), cudaErrorStreamCaptureUnjoined);
-    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    OK(cudaStreamGetCaptureInfo(s, &status, &id, NULL, NULL, NULL, NULL));
-    CHECK(status == cudaStreamCaptureStatusActive && id != 0);
-    OK(cudaMemsetAsync(p, 1, 512, s));
-    OK(cudaEventRecord(fork_event, s));
-    OK(cudaStreamWaitEvent(t, fork_event, 0));
-    OK(fake_read(t, "branch", p, 512, 1));
-    OK(cudaEventRecord(join, t));
-    OK(cudaStreamWaitEvent(s, join, 0));
-    OK(fake_write(s, "after both", p, 512, 2));
-    OK(end(s, &graph));
-    CHECK(fake_peek(p)[0] == 0);
-    OK(cudaGraphInstantiate(&exec, graph, 0));
-    OK(cudaGraphLaunch(exec, s));
-    OK(cudaGraphLaunch(exec, s));
-    OK(fake_read(s, "after the graph", p, 512, 2));
-    EXPECT(0, "");
-    fake_quiet(1);
-    OK(fake_write(t, "beside the graph", p, 512, 3));
-    EXPECT(1, "race");
-    OK(cudaGraphExecDestroy(exec));
-    OK(cudaGraphDestroy(graph));
-    OK(cudaStreamDestroy(s));
-    OK(cudaStreamDestroy(t));
-    OK(cudaEventDestroy(fork_event));
-    OK(cudaEventDestroy(join));
-    OK(cudaFree(p));
-    cudaGetLastError();
 }
 
 /* ---- more than one device, thread, default stream ---- */
@@ -760,11 +597,13 @@ static void test_ends(void) {
 int main(void) {
     static void (*const tests[])(void) = {
         test_malloc, test_big_device_is_free, test_host_memory, test_device_address_faults,
-        test_vmm_rules, test_vmm_limits, test_remap_keeps_the_past, test_oracle, test_stepped,
-        test_hold, test_legacy_stream, test_handles, test_copies, test_threaded,
-        test_capture_table, test_capture_threads, test_graph, test_peers,
-        test_per_thread_stream, test_host_threads, test_reset_of_one_device, test_prices,
-        test_faults, test_ends};
+        test_vmm_rules, test_vmm_limits, test_remap_keeps_the_past, test_two_addresses,
+        test_oracle, test_stepped, test_hold, test_legacy_stream, test_handles, test_copies,
+        test_threaded, test_capture_table, test_capture_threads, test_capture_beside_legacy,
+        test_graph, test_context_event, test_context_of_another_device,
+        test_context_forgets_nothing, test_context_host_function, test_context_captures,
+        test_context_calls, test_context_threads, test_peers, test_per_thread_stream,
+        test_host_threads, test_reset_of_one_device, test_prices, test_faults, test_ends};
     size_t i;
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         tests[i]();

@@ -16,6 +16,7 @@ extern "C" {
 typedef unsigned long long CUdeviceptr;
 typedef int                CUdevice;
 typedef struct CUctx_st   *CUcontext;
+typedef struct CUevent_st *CUevent;     /* cudaEvent_t by another name */
 typedef unsigned long long CUmemGenericAllocationHandle;
 
 typedef enum cudaError_enum {
@@ -125,6 +126,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal);
 CUresult CUDAAPI cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev);
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx);
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx);
+CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
 CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity,
                                                const CUmemAllocationProp *prop,
                                                CUmemAllocationGranularity_flags option);

@@ -1,0 +1,273 @@
+/* self_test_context.h: an event that cuCtxRecordEvent gives all the work of a context. */
+#ifndef SELF_TEST_CONTEXT_H
+#define SELF_TEST_CONTEXT_H
+
+#include "self_test_kit.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+
+static const fake_run_mode every_mode[3] = {FAKE_EAGER, FAKE_STEPPED, FAKE_THREADED};
+
+static CUcontext current_context(void) {
+    CUcontext context = NULL;
+    OK(cuCtxGetCurrent(&context));
+    return context;
+}
+
+/* A stream that comes after all of gate; with gate held, its work runs on when it is destroyed. */
+static cudaStream_t behind(cudaStream_t gate) {
+    cudaStream_t stream = new_stream();
+    cudaEvent_t e = new_event();
+    OK(cudaEventRecord(e, gate));
+    OK(cudaStreamWaitEvent(stream, e, 0));
+    OK(cudaEventDestroy(e));
+    return stream;
+}
+
+static void *write_on_own_stream(void *p) {
+    return (void *)(uintptr_t)fake_write(cudaStreamPerThread, "another thread", p, 64, 4);
+}
+
+/* Work in every kind of stream, the first of them held; each writes its own 512 bytes of p. */
+static void fill_context(cudaStream_t held, cudaStream_t blocking, char *p) {
+    unsigned long long one = 0, two = 0;
+    cudaStream_t destroyed, again;
+    pthread_t thread;
+    void *answer = NULL;
+    fake_hold(held, 1);
+    OK(fake_write(held, "held", p, 64, 1));
+    destroyed = behind(held);
+    OK(fake_write(destroyed, "destroyed", p + 512, 64, 2));
+    OK(cudaStreamGetId(destroyed, &one));
+    OK(cudaStreamDestroy(destroyed));
+    again = new_stream();
+    OK(cudaStreamGetId(again, &two));
+    CHECK(again == destroyed && one != two);
+    OK(cudaStreamDestroy(again));
+    OK(fake_write(NULL, "legacy", p + 1024, 64, 3));
+    if (pthread_create(&thread, NULL, write_on_own_stream, p + 1536)) abort();
+    pthread_join(thread, &answer);
+    CHECK(!answer);
+    OK(fake_write(cudaStreamPerThread, "own", p + 2048, 64, 5));
+    OK(fake_write(blocking, "blocking", p + 2560, 64, 6));
+}
+
+static void test_context_event_in(fake_run_mode mode) {
+    cudaStream_t held = new_stream(), blocking = NULL, waiter = new_stream();
+    cudaEvent_t e = new_event();
+    void *p = NULL, *q = NULL;
+    fake_mode(mode);
+    OK(cudaMalloc(&p, 4096));
+    OK(cudaMalloc(&q, 4096));
+    OK(cudaStreamCreate(&blocking));
+    fill_context(held, blocking, p);
+    OK(cuCtxRecordEvent(current_context(), e));
+    IS(cudaEventQuery(e), cudaErrorNotReady);
+    OK(cudaGetLastError());
+    OK(fake_write(held, "later", q, 64, 7));
+    OK(cudaStreamWaitEvent(waiter, e, 0));
+    OK(fake_read(waiter, "ordered", at(p, 512), 64, 2));
+    IS(cudaStreamQuery(waiter), cudaErrorNotReady);
+    OK(cudaEventSynchronize(e));
+    CHECK(fake_pending(held) == 1);             /* what came later was not waited for */
+    OK(cudaEventQuery(e));
+    OK(cudaStreamSynchronize(waiter));
+    fake_host_access(p, 4096, 1, "the host");
+    EXPECT(0, "");
+    fake_quiet(1);
+    OK(fake_write(waiter, "overtakes", q, 64, 8));
+    EXPECT(1, "race");
+    fake_quiet(0);
+    fake_hold(held, 0);
+    OK(cudaDeviceSynchronize());
+    OK(cudaFree(p));
+    OK(cudaFree(q));
+    OK(cudaStreamDestroy(held));
+    OK(cudaStreamDestroy(blocking));
+    OK(cudaStreamDestroy(waiter));
+    OK(cudaEventDestroy(e));
+    EXPECT(0, "");
+}
+
+static void test_context_event(void) {
+    int i;
+    for (i = 0; i < 3; i++) test_context_event_in(every_mode[i]);
+}
+
+static void test_context_of_another_device(void) {
+    CUcontext first = current_context(), second;
+    cudaStream_t elsewhere = NULL;
+    cudaEvent_t here = new_event(), there;
+    OK(cudaSetDevice(1));
+    second = current_context();
+    CHECK(first != second);
+    there = new_event();
+    elsewhere = new_stream();
+    fake_hold(elsewhere, 1);
+    OK(cudaEventRecord(there, elsewhere));
+    OK(cuCtxRecordEvent(first, here));          /* no matter which is current */
+    OK(cudaEventQuery(here));
+    IS(cuCtxRecordEvent(first, there), CUDA_ERROR_INVALID_HANDLE);
+    IS(cuCtxRecordEvent(second, here), CUDA_ERROR_INVALID_HANDLE);
+    IS(cudaEventQuery(there), cudaErrorNotReady);
+    OK(cuCtxRecordEvent(second, there));
+    IS(cudaEventQuery(there), cudaErrorNotReady);
+    fake_hold(elsewhere, 0);
+    OK(cudaEventSynchronize(there));
+    OK(cudaEventDestroy(here));
+    fake_quiet(1);
+    IS(cuCtxRecordEvent(first, here), CUDA_ERROR_INVALID_HANDLE);
+    CHECK(fake_misuses() == 1);
+    IS(cuCtxRecordEvent(NULL, there), CUDA_ERROR_INVALID_CONTEXT);
+    OK(cudaGetLastError());
+    OK(cudaEventDestroy(there));
+    OK(cudaStreamDestroy(elsewhere));
+    fake_clear_failures();
+}
+
+/* What a destroyed stream did counts, whether or not it has run by now. */
+static void test_context_forgets_nothing(void) {
+    int i;
+    for (i = 0; i < 3; i++) {
+        cudaStream_t s = new_stream(), t = new_stream();
+        cudaEvent_t e = new_event();
+        void *p = NULL, *q = NULL;
+        fake_mode(every_mode[i]);
+        OK(cudaMalloc(&p, 4096));
+        OK(cudaMalloc(&q, 4096));
+        OK(fake_write(s, "before the end", p, 64, 1));
+        OK(cudaStreamDestroy(s));
+        OK(cuCtxRecordEvent(current_context(), e));
+        OK(cudaStreamWaitEvent(t, e, 0));
+        OK(fake_write(t, "after the event", p, 64, 2));
+        EXPECT(0, "");
+        s = new_stream();
+        OK(fake_write(s, "unseen by the event", q, 64, 3));
+        OK(cudaStreamDestroy(s));
+        OK(cudaDeviceSynchronize());
+        fake_host_access(q, 64, 1, "the host");
+        EXPECT(0, "");
+        OK(cudaFree(p));
+        OK(cudaFree(q));
+        EXPECT(0, "");
+        OK(cudaStreamDestroy(t));
+        OK(cudaEventDestroy(e));
+    }
+}
+
+static void wait_for_flag(void *flag) {
+    while (!atomic_load((atomic_int *)flag)) sched_yield();
+}
+
+/* A host function that runs with no lock held, in a stream that is destroyed meanwhile. */
+static void test_context_host_function(void) {
+    cudaStream_t s = new_stream();
+    cudaEvent_t e = new_event();
+    atomic_int flag;
+    atomic_init(&flag, 0);
+    fake_mode(FAKE_THREADED);
+    OK(cudaLaunchHostFunc(s, wait_for_flag, &flag));
+    while (fake_pending_all()) sched_yield();   /* it runs */
+    OK(cudaStreamDestroy(s));
+    OK(cuCtxRecordEvent(current_context(), e));
+    IS(cudaEventQuery(e), cudaErrorNotReady);
+    atomic_store(&flag, 1);
+    OK(cudaEventSynchronize(e));
+    OK(cudaEventQuery(e));
+    OK(cudaEventDestroy(e));
+}
+
+static void test_context_captures(void) {
+    static const enum cudaStreamCaptureMode modes[3] = {
+        cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+        cudaStreamCaptureModeRelaxed};
+    CUcontext context = current_context(), second;
+    cudaStream_t s = new_stream();
+    cudaEvent_t e = new_event(), inside = new_event(), there;
+    int i;
+    OK(cudaSetDevice(1));
+    second = current_context();
+    there = new_event();
+    OK(cudaSetDevice(0));
+    for (i = 0; i < 3; i++) {
+        CAPTURED(modes[i], cuCtxRecordEvent(context, e), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 0);
+        CAPTURED(modes[i], cuCtxRecordEvent(second, there), 0, 0);
+        CAPTURED(modes[i], cudaEventRecord(inside, s), 0, 0);
+        OK(cuCtxRecordEvent(context, inside));  /* no longer the capture's */
+        OK(cudaEventQuery(inside));
+    }
+    OK(cudaGetLastError());
+    OK(cudaEventDestroy(e));
+    OK(cudaEventDestroy(inside));
+    OK(cudaEventDestroy(there));
+    OK(cudaStreamDestroy(s));
+}
+
+static void test_context_calls(void) {
+    enum cudaDriverEntryPointQueryResult found;
+    CUresult (*record)(CUcontext, CUevent) = NULL;
+    CUcontext context = current_context();
+    cudaStream_t s = new_stream();
+    CUevent e = new_event();
+    void *entry = NULL;
+    OK(cudaGetDriverEntryPointByVersion("cuCtxRecordEvent", &entry, 12040, 0, &found));
+    CHECK(!entry && found == cudaDriverEntryPointVersionNotSufficent);
+    OK(cudaGetDriverEntryPointByVersion("cuCtxRecordEvent", &entry, 12050, 0, &found));
+    CHECK(entry && found == cudaDriverEntryPointSuccess);
+    memcpy(&record, &entry, sizeof record);
+    fake_reset_counters();
+    OK(record(context, e));
+    CHECK(fake_driver_ns() == 4400);
+    OK(record(context, e));
+    CHECK(fake_driver_ns() == 4540 && fake_calls("cuCtxRecordEvent") == 2);
+    fake_hold(s, 1);
+    OK(cudaEventRecord(e, s));
+    fake_fail_call("cuCtxRecordEvent", 1, 0, 0);
+    IS(record(context, e), CUDA_ERROR_UNKNOWN);
+    fake_hold(s, 0);
+    fake_hold(s, 1);
+    OK(cudaEventQuery(e));                      /* as it was recorded before the failure */
+    fake_hold(s, 0);
+    OK(cudaStreamDestroy(s));
+    OK(cudaEventDestroy(e));
+}
+
+static void *record_often(void *result) {
+    CUcontext context = NULL;
+    cudaStream_t s = NULL;
+    cudaEvent_t e = NULL;
+    void *p = NULL;
+    int i, bad = cuCtxGetCurrent(&context) || cudaMalloc(&p, 4096) ||
+                 cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+    for (i = 0; i < 50 && !bad; i++) {
+        bad |= cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) != cudaSuccess;
+        bad |= fake_write(s, "w", p, 512, i) != cudaSuccess;
+        bad |= cudaStreamDestroy(s) != cudaSuccess;
+        bad |= cuCtxRecordEvent(context, e) != CUDA_SUCCESS;
+        if (i % 5 == 0) bad |= cudaEventSynchronize(e) != cudaSuccess;
+        bad |= cudaStreamWaitEvent(cudaStreamPerThread, e, 0) != cudaSuccess;
+        bad |= fake_write(cudaStreamPerThread, "r", p, 512, i + 1) != cudaSuccess;
+        bad |= cudaStreamSynchronize(cudaStreamPerThread) != cudaSuccess;
+    }
+    bad |= cudaFree(p) || cudaEventDestroy(e);
+    *(int *)result = bad;
+    return NULL;
+}
+
+static void test_context_threads(void) {
+    pthread_t thread[4];
+    int bad[4], i, m;
+    for (m = 0; m < 3; m++) {
+        fake_mode(every_mode[m]);
+        for (i = 0; i < 4; i++)
+            if (pthread_create(&thread[i], NULL, record_often, &bad[i])) abort();
+        for (i = 0; i < 4; i++) {
+            pthread_join(thread[i], NULL);
+            CHECK(!bad[i]);
+        }
+    }
+    EXPECT(0, "");
+}
+
+#endif
