@@ -299,6 +299,7 @@ static GPI_THREAD_LOCAL struct gpi_thread {
     char text[400];
 } gpi_thread;
 
+#if !GPUPOOL_SINGLE_THREAD
 static void gpi_host_relax(unsigned round) {
 #if defined(_WIN32)
     if (round < 64) YieldProcessor();
@@ -318,6 +319,7 @@ static void gpi_host_relax(unsigned round) {
     }
 #endif
 }
+#endif
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
 static void gpi_host_lock(gpi_lock *lock) {
@@ -1879,41 +1881,22 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
     return GPUPOOL_OK;
 }
 
-/* Gives everything back; the tree is about to be closed too. The first failure is told, and what
-   failed is left to the driver's own clean-up at the end of the process. */
+/* Once nothing is held any more. On failure all is as it was. */
 static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
-    gpupool_result worst = GPUPOOL_OK, result;
-    gpi_piece *lists[2], *piece, *next;
     uint64_t page;
-    int i;
-    lists[0] = backing->placed;
-    lists[1] = backing->stash;
-    for (i = 0; i < 2; i++) {
-        for (piece = lists[i]; piece; piece = next) {
-            next = piece->next;
-            result = GPUPOOL_OK;
-            if (!gpi_backing_is_mapped(backing)) {
-                result = gpi_backing_chunk_give(backing, piece->memory, piece->bytes);
-            } else {
-                if (i == 0 || piece->held)
-                    result = gpi_driver_unmap(driver, piece->unit * GPUPOOL_UNIT_BYTES, piece->bytes);
-                if (worst == GPUPOOL_OK) worst = result;
-                result = gpi_driver_release(driver, piece->handle);
-            }
-            if (worst == GPUPOOL_OK) worst = result;
-            GPUPOOL_FREE(piece);
-        }
-    }
+    GPI_ASSERT(backing->pieces == 0);
     if (backing->reservation) {
         CUresult error = driver->unreserve(backing->reservation, backing->reservation_bytes);
-        result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
-        if (worst == GPUPOOL_OK) worst = result;
+        gpupool_result result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
+        if (result != GPUPOOL_OK) return result;
     }
     for (page = 0; page < backing->table_pages && backing->table; page++)
         GPUPOOL_FREE(backing->table[page]);
     GPUPOOL_FREE(backing->table);
-    return worst;
+    backing->table = NULL;
+    backing->reservation = 0;
+    return GPUPOOL_OK;
 }
 
 /* == FENCE ====================================================================================
@@ -2153,6 +2136,18 @@ static gpupool_result gpi_fence_seal_all(gpi_fences *fences, gpi_tree *tree) {
     return GPUPOOL_OK;
 }
 
+/* The device is known to be idle: all lanes turn quiet, whatever their fences. */
+static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
+    gpi_stream *stream;
+    int i;
+    for (stream = fences->streams; stream; stream = stream->next) {
+        for (i = 0; i < stream->seals; i++) stream->fences[i]->passed = 1;
+        gpi_tree_pour(tree, stream->young, GPI_LANE_QUIET);
+        stream->frees = 0;
+    }
+    gpi_fence_poll(fences, tree);
+}
+
 static void gpi_fence_close(gpi_fences *fences) {
     gpi_stream *stream, *next;
     gpi_fence *fence, *after;
@@ -2243,7 +2238,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
 
 /* "1.25 GiB" and the like; several may be used in one sentence, so the caller has the room. */
 static const char *gpi_limit_human(char room[32], uint64_t bytes) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    static const char units[5][4] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes;
     int unit = 0;
     while (value >= 1000 && unit < 4) {
@@ -3020,7 +3015,6 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     gpi_backing *backing = &arena->backing;
     gpupool_result result = gpi_driver_open(&backing->driver, backing->driver.device);
     if (result != GPUPOOL_OK) return result;
-    backing->lock = &arena->lock;
     backing->granule_units = backing->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
     backing->source = config->source;
     if (backing->source == GPUPOOL_SOURCE_AUTO)
@@ -3046,11 +3040,27 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     return result;
 }
 
-static gpupool_result gpi_arena_close(gpupool_arena *arena) {
-    gpupool_result result = gpi_backing_close(&arena->backing);
+static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
     gpi_fence_close(&arena->fences);
     gpi_tree_close(&arena->tree);
     GPUPOOL_FREE(arena);
+}
+
+/* Gives everything back, and frees the arena once that has worked. What was freed may still be in use
+   by queued work, which unmapping would not wait for. The lock is held. */
+static gpupool_result gpi_arena_close(gpupool_arena *arena) {
+    gpupool_result result = GPUPOOL_OK;
+    if (arena->tree.pending_units || arena->parked) {
+        gpi_host_unlock(&arena->lock);
+        result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
+        gpi_host_lock(&arena->lock);
+        if (result != GPUPOOL_OK) return result;
+        while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
+        gpi_fence_all_passed(&arena->fences, &arena->tree);
+    }
+    result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, 0, 1);
+    if (result == GPUPOOL_OK) result = gpi_backing_close(&arena->backing);
+    if (result == GPUPOOL_OK) gpi_arena_forget(arena);
     return result;
 }
 
@@ -3077,6 +3087,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     if (!arena) return gpi_host_no_memory();
     arena->forks = gpi_process.forks;
     arena->backing.driver.device = config.device;
+    arena->backing.lock = &arena->lock;
     result = gpi_driver_enter(config.device, &visit);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(arena);
@@ -3085,7 +3096,8 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     result = gpi_arena_open(arena, &config);
     if (result != GPUPOOL_OK) {
         struct gpi_thread why = gpi_thread; /* of the failure, not of the cleaning up */
-        gpi_arena_close(arena);
+        gpi_host_lock(&arena->lock);
+        if (gpi_arena_close(arena) != GPUPOOL_OK) gpi_arena_forget(arena);
         gpi_thread = why;
     } else {
         *out = arena;
@@ -3095,10 +3107,9 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
 }
 
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
-    gpupool_result result, worst = GPUPOOL_OK;
     gpi_visit visit;
-    int i;
-    result = gpi_arena_enter_growing(arena, "gpupool_arena_destroy", &visit);
+    int device, is_default;
+    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_arena_destroy", &visit);
     if (result != GPUPOOL_OK) return result;
     if (arena->tree.live_runs) {
         result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
@@ -3107,22 +3118,22 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
         gpi_arena_exit_growing(arena, &visit);
         return result;
     }
-    /* what was freed may still be in use by queued work, which unmapping would not wait for */
-    if (arena->tree.pending_units || arena->parked) {
-        gpi_arena_poll(arena);
-        gpi_host_unlock(&arena->lock);
-        worst = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
-        gpi_host_lock(&arena->lock);
-    }
-    while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
+    device = arena->backing.driver.device;
     gpi_host_lock(&gpi_process.lock);
-    for (i = 0; i < GPI_DEVICES_MAX; i++)
-        if (gpi_process.default_arenas[i] == arena) gpi_process.default_arenas[i] = NULL;
+    is_default = device < GPI_DEVICES_MAX && gpi_process.default_arenas[device] == arena;
+    if (is_default) gpi_process.default_arenas[device] = NULL;
     gpi_host_unlock(&gpi_process.lock);
     result = gpi_arena_close(arena);
-    gpi_driver_leave(&visit);
-    if (worst == GPUPOOL_OK) worst = result;
-    return worst == GPUPOOL_OK ? gpi_host_ok() : worst;
+    if (result == GPUPOOL_OK) {
+        gpi_driver_leave(&visit);
+        return gpi_host_ok();
+    }
+    gpi_host_lock(&gpi_process.lock);
+    if (is_default && !gpi_process.default_arenas[device])
+        gpi_process.default_arenas[device] = arena;
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_arena_exit_growing(arena, &visit);
+    return result;
 }
 
 gpupool_arena *gpupool_default_arena(int device) {
@@ -3513,8 +3524,8 @@ static gpupool_result gpi_report_done(FILE *file) {
 }
 
 static const char *gpi_report_source(gpupool_source source) {
-    static const char *const names[] = {"auto",   "mapped", "device", "managed",
-                                        "pinned", "custom", "bypass"};
+    static const char names[7][8] = {"auto", "mapped", "device", "managed",
+                                     "pinned", "custom", "bypass"};
     return names[source];
 }
 
@@ -3522,7 +3533,7 @@ gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     char now[32], peak[32], host[32];
     gpupool_stats stats;
     const gpupool_counter *counters;
-    static const char *const rows[] = {"requested", "granted", "reserved", "pending"};
+    static const char rows[4][12] = {"requested", "granted", "reserved", "pending"};
     gpupool_result result;
     int i;
     if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_report: file is NULL");
@@ -3605,8 +3616,8 @@ static gpi_stretch *gpi_report_copy(gpupool_arena *arena, uint64_t *count) {
 
 /* One stretch, cut where rows end. `at` is its place in the reserved memory laid end to end. */
 static void gpi_report_draw(FILE *file, const gpi_stretch *stretch, uint64_t at, uint64_t row_units) {
-    static const char *const colours[] = {"#0072b2", "#e8e8e8", "#e69f00"};
-    static const char *const words[] = {"live", "free", "freed on a stream"};
+    static const char colours[3][8] = {"#0072b2", "#e8e8e8", "#e69f00"};
+    static const char words[3][20] = {"live", "free", "freed on a stream"};
     char size[32];
     uint64_t done = 0;
     while (done < stretch->units) {
