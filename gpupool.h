@@ -586,8 +586,7 @@ static gpupool_result gpi_driver_release(const gpi_driver *driver, gpi_handle ha
     return gpi_driver_told_cu(driver, "cuMemRelease", driver->release(handle));
 }
 
-/* Capture status, asked without touching the legacy stream: while any blocking stream captures,
-   even asking about the legacy stream loses that capture. It cannot capture itself. */
+/* The legacy stream cannot capture, and answers with an error while a blocking stream does. */
 static int gpi_driver_is_capturing(cudaStream_t stream) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
 #if !defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
@@ -2005,13 +2004,18 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     return result;
 }
 
-/* A fence over all streams of the context, the destroyed ones included. */
+/* A fence over all streams of the context, the destroyed ones included. While any of them captures, it
+   would be refused and the capture lost. The legacy stream tells of captures on blocking streams,
+   and asking it is harmless; of one on a non-blocking stream nothing tells (seen on CUDA 13.0). */
 static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
     const gpi_driver *driver = fences->driver;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     CUcontext context = NULL;
     gpupool_result result;
     if (!driver->record_all || !driver->current_context)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
+    if (cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
+        return gpi_host_fail(GPUPOOL_E_CAPTURING, "no fence over a context while a stream captures");
     result = gpi_fence_new(fences, out);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
@@ -2148,18 +2152,28 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
     gpi_fence_poll(fences, tree);
 }
 
-static void gpi_fence_close(gpi_fences *fences) {
+/* Gives the idle events back; those that the driver refuses stay. */
+static gpupool_result gpi_fence_trim(gpi_fences *fences) {
+    while (fences->idle) {
+        gpi_fence *fence = fences->idle;
+        gpupool_result result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(fence->event));
+        if (result != GPUPOOL_OK) return result;
+        fences->idle = fence->next;
+        fences->fence_count--;
+        GPUPOOL_FREE(fence);
+    }
+    return GPUPOOL_OK;
+}
+
+static void gpi_fence_forget(gpi_fences *fences) { /* the host's side only */
     gpi_stream *stream, *next;
     gpi_fence *fence, *after;
-    int i;
     for (stream = fences->streams; stream; stream = next) {
         next = stream->next;
-        for (i = 0; i < stream->seals; i++) gpi_fence_drop(fences, stream->fences[i]);
         GPUPOOL_FREE(stream);
     }
     for (fence = fences->idle; fence; fence = after) {
         after = fence->next;
-        cudaEventDestroy(fence->event);
         GPUPOOL_FREE(fence);
     }
     memset(fences, 0, sizeof *fences);
@@ -2877,6 +2891,14 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
     gpi_driver_leave(&visit);
 }
 
+static void gpi_arena_count_free(gpupool_arena *arena, uint64_t units, uint32_t slack_bytes) {
+    uint64_t granted = units * GPUPOOL_UNIT_BYTES;
+    gpi_ledger_sub(&arena->ledger.requested, granted - slack_bytes);
+    gpi_ledger_sub(&arena->ledger.granted, granted);
+    gpi_ledger_sub(&arena->ledger.blocks, 1);
+    arena->frees++;
+}
+
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
 static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -2889,25 +2911,30 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     run = gpi_arena_find(arena, "gpupool_free", block);
     if (!run) {
         result = gpi_thread.result;
+    } else if (!gpi_tree_prepare(&arena->tree, 3)) {
+        result = gpi_host_no_memory();
     } else {
-        uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->slack_bytes;
+        uint64_t units = run->units;
+        uint32_t slack_bytes = run->slack_bytes;
         for (piece = arena->backing.placed; unit - piece->unit >= piece->units;) piece = piece->next;
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
         gpi_tree_unfile(&arena->tree, piece->first);
         result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, &arena->ledger, piece);
-        gpi_ledger_sub(&arena->ledger.requested, bytes);
-        gpi_ledger_sub(&arena->ledger.granted, gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES));
-        gpi_ledger_sub(&arena->ledger.blocks, 1);
-        arena->frees++;
+        if (result == GPUPOOL_OK) {
+            gpi_arena_count_free(arena, units, slack_bytes);
+        } else { /* still the caller's */
+            run = gpi_tree_take(&arena->tree, piece->first, unit, units);
+            gpi_tree_bring_alive(&arena->tree, run, slack_bytes);
+        }
     }
     gpi_arena_exit_growing(arena, &visit);
     return result;
 }
 
 static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    uint64_t granted = run->units * GPUPOOL_UNIT_BYTES, units = run->units;
-    uint64_t requested = granted - run->slack_bytes;
+    uint64_t units = run->units;
+    uint32_t slack_bytes = run->slack_bytes;
     gpi_stream *known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
     gpupool_result result = GPUPOOL_OK;
     if (!known) return gpi_host_no_memory();
@@ -2922,10 +2949,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, cudaStr
         gpi_tree_put(&arena->tree, run, known->young, absorb);
         gpi_arena_seal_at_free(arena, known, stream, units);
     }
-    gpi_ledger_sub(&arena->ledger.requested, requested);
-    gpi_ledger_sub(&arena->ledger.granted, granted);
-    gpi_ledger_sub(&arena->ledger.blocks, 1);
-    arena->frees++;
+    gpi_arena_count_free(arena, units, slack_bytes);
     return gpi_host_ok();
 }
 
@@ -3041,7 +3065,7 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
 }
 
 static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
-    gpi_fence_close(&arena->fences);
+    gpi_fence_forget(&arena->fences);
     gpi_tree_close(&arena->tree);
     GPUPOOL_FREE(arena);
 }
@@ -3059,6 +3083,7 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
         gpi_fence_all_passed(&arena->fences, &arena->tree);
     }
     result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, 0, 1);
+    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences);
     if (result == GPUPOOL_OK) result = gpi_backing_close(&arena->backing);
     if (result == GPUPOOL_OK) gpi_arena_forget(arena);
     return result;
@@ -3181,21 +3206,23 @@ void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment
 }
 
 void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
-    void *block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream);
     gpupool_result result;
     gpi_visit visit;
-    if (!block) return NULL;
-    result = gpi_driver_enter(arena->backing.driver.device, &visit);
-    if (result == GPUPOOL_OK) {
+    void *block;
+    if (gpi_arena_enter(arena, "gpupool_zalloc") != GPUPOOL_OK) return NULL;
+    gpi_arena_exit(arena);
+    if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return NULL;
+    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream);
+    if (block) {
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
-        gpi_driver_leave(&visit);
+        if (result != GPUPOOL_OK) {
+            struct gpi_thread why = gpi_thread;
+            gpupool_free(arena, block, stream);
+            gpi_thread = why;
+            block = NULL;
+        }
     }
-    if (result != GPUPOOL_OK) {
-        struct gpi_thread why = gpi_thread;
-        gpupool_free(arena, block, stream);
-        gpi_thread = why;
-        return NULL;
-    }
+    gpi_driver_leave(&visit);
     return block;
 }
 
@@ -3280,11 +3307,13 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
 
 static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result = GPUPOOL_OK;
+    uint64_t before = arena->ledger.limit_bytes;
     arena->ledger.limit_bytes = bytes;
     if (arena->ledger.reserved.now > bytes) {
         gpi_arena_settle(arena);
         result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, bytes, 1);
     }
+    if (result != GPUPOOL_OK) arena->ledger.limit_bytes = before;
     return result;
 }
 

@@ -167,6 +167,24 @@ static void an_arena_leaves_the_current_device_alone(void) {
     }
 }
 
+/* The mode decides what another thread's capture survives, so it must not stay relaxed. */
+static void an_arena_leaves_the_capture_mode_alone(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("%s", kit_sources[i].name);
+        gpupool_arena *arena = kit_open(kit_sources[i].source);
+        use_a_little(arena);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, (size_t)1 << 49, 0)), GPUPOOL_E_ARGUMENT);
+        kit_close(arena);
+        enum cudaStreamCaptureMode now = cudaStreamCaptureModeThreadLocal;
+        CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&now), cudaSuccess);
+        CHECK_EQ(now, cudaStreamCaptureModeThreadLocal);
+    }
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+}
+
 static void device_current_means_the_current_one(void) {
     int count = kit_devices();
     CHECK_EQ(cudaSetDevice(count - 1), cudaSuccess);
@@ -213,6 +231,7 @@ int main(void) {
     ARENA_TEST(destroy_refuses_while_blocks_are_out);
     if (kit_devices() > 1) ARENA_TEST(an_arena_leaves_the_current_device_alone);
     else check_skip("an_arena_leaves_the_current_device_alone", "needs two devices");
+    ARENA_TEST(an_arena_leaves_the_capture_mode_alone);
     ARENA_TEST(device_current_means_the_current_one);
     check_run("default_arenas", default_arenas, kit_prepare, NULL);
     return check_finish();

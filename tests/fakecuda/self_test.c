@@ -325,8 +325,14 @@ static void test_legacy_stream(void) {
     EXPECT(1, "race");
     OK(fake_write(cudaStreamPerThread, "g", p, 8, 5));
     EXPECT(1, "race");
+    OK(fake_write(blocking, "h", at(p, 512), 8, 6));
+    OK(fake_write(free_one, "i", at(p, 1024), 8, 7));
     OK(cudaStreamDestroy(blocking));
     OK(cudaStreamDestroy(free_one));
+    OK(fake_write(NULL, "after the blocking one's end", at(p, 512), 8, 8));
+    EXPECT(0, "");
+    OK(fake_write(NULL, "not after the other's", at(p, 1024), 8, 8));
+    EXPECT(1, "race");
     OK(cudaFree(p));
 }
 
