@@ -651,13 +651,17 @@ static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
 
        lane -> order 12 (4096..8191 units) -> step 3 (5632..6143) -> run <-> run <-> run
 
-   A lane is such a tree: the free memory that certain users may take. Lane QUIET is memory whose
+   A lane has two such trees: the free memory that certain users may take. Lane QUIET is memory whose
    earlier work is known to be done; lane BARE has addresses without memory behind them; the other
    lanes belong to streams. A live run is in no lane but in the index, which finds it by its unit.
 
+   The second tree of a lane is its edge: runs beside bare addresses. They are taken last. Memory is
+   added where it makes the most of an edge, so what is left alone there keeps large requests
+   together; filled with small ones, it would cost a recorded training run 0.8% more memory.
+
    T1  neighbours meet: run.next.unit == run.unit + run.units, and run.next.prev == run
-   T2  a free run is in its lane's list of its own order and step, and nowhere else; bits say which
-       lists hold runs; counts and sums are those of the lists
+   T2  a free run is in its lane's list of its own order and step, in the edge exactly if a neighbour
+       is bare; bits say which lists hold runs; counts and sums are those of the lists
    T3  no run stands next to a run of the same lane (they would be one)
    T4  the index holds exactly the live runs, each in the bucket of its unit
    T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners point to it) */
@@ -677,17 +681,31 @@ typedef struct gpi_run {
     struct gpi_run *list_prev, *list_next; /* free: same step; live: list_next is the same bucket */
     void *uses;                        /* live: the arena's list of other streams' fences */
     uint32_t lane;
-    uint32_t slack_bytes;              /* live: granted minus requested */
+    union {
+        uint32_t slack_bytes;          /* live: granted minus requested */
+        uint32_t shelf;                /* free: which tree of its lane it is in */
+    } as;
 } gpi_run;
+
+typedef struct gpi_shelf {
+    uint64_t orders;                   /* bit k: order k has runs */
+    uint8_t steps[GPUPOOL_ORDERS];     /* bit s: that step of the order has runs */
+    gpi_run *lists[GPUPOOL_ORDERS][GPI_STEPS];
+} gpi_shelf;
 
 typedef struct gpi_lane {
     uint64_t units;                    /* free in this lane */
     uint64_t runs;
-    uint64_t orders;                   /* bit k: order k has runs */
     uint64_t runs_by_order[GPUPOOL_ORDERS];
-    uint8_t steps[GPUPOOL_ORDERS];     /* bit s: that step of the order has runs */
-    gpi_run *lists[GPUPOOL_ORDERS][GPI_STEPS];
+    gpi_shelf shelves[2];              /* inner runs, and the edge */
 } gpi_lane;
+
+#define GPI_LANES_MOST 6
+
+typedef struct gpi_lanes {             /* where a stream may take without waiting; its own first */
+    uint32_t number[GPI_LANES_MOST];
+    int count;
+} gpi_lanes;
 
 typedef struct gpi_tree {
     gpi_lane **lanes;                  /* NULL: number not in use */
@@ -728,30 +746,58 @@ static gpi_run **gpi_tree_head(const gpi_tree *tree, uint64_t bucket) {
     return &tree->buckets[bucket / GPI_PAGE][bucket % GPI_PAGE];
 }
 
-static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number) {
-    const gpi_lane *lane = tree->lanes[number];
-    uint64_t units = 0, runs = 0, count;
+static int gpi_tree_is_edge(const gpi_run *run) {
+    return (run->prev && run->prev->lane == GPI_LANE_BARE) ||
+           (run->next && run->next->lane == GPI_LANE_BARE);
+}
+
+static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
+    if (run->lane != number || run->list_prev != before) return 2;
+    if (run->prev && run->prev->next != run) return 1;
+    if (run->next && (run->next->prev != run || run->next->unit != run->unit + run->units)) return 1;
+    if (run->prev && run->prev->lane == number) return 3;
+    if (run->next && run->next->lane == number) return 3;
+    return 0;
+}
+
+/* One tree of a lane; what it holds is added to units, runs and counts. */
+static int gpi_tree_check_shelf(const gpi_lane *lane, uint32_t number, uint32_t shelf_number,
+                                uint64_t *units, uint64_t *counts) {
+    const gpi_shelf *shelf = &lane->shelves[shelf_number];
     unsigned order, step;
     for (order = 0; order < GPUPOOL_ORDERS; order++) {
-        count = 0;
         for (step = 0; step < GPI_STEPS; step++) {
-            const gpi_run *run = lane->lists[order][step], *before = NULL;
-            if ((run != NULL) != (lane->steps[order] >> step & 1)) return 2;
-            for (; run; before = run, run = run->list_next, count++) {
+            const gpi_run *run = shelf->lists[order][step], *before = NULL;
+            if ((run != NULL) != (shelf->steps[order] >> step & 1)) return 2;
+            for (; run; before = run, run = run->list_next) {
                 gpi_place place = gpi_tree_place(run->units);
-                if (run->lane != number || run->list_prev != before) return 2;
+                int broken = gpi_tree_check_run(run, before, number);
+                if (broken) return broken;
                 if (place.order != order || place.step != step) return 2;
-                if (run->prev && (run->prev->next != run || run->prev->lane == number))
-                    return run->prev->next != run ? 1 : 3;
-                if (run->next && run->next->unit != run->unit + run->units) return 1;
-                if (run->next && (run->next->prev != run || run->next->lane == number))
-                    return run->next->prev != run ? 1 : 3;
-                units += run->units;
+                if (run->as.shelf != shelf_number) return 2;
+                if (gpi_tree_is_edge(run) != (int)shelf_number) return 2;
+                *units += run->units;
+                counts[order]++;
             }
         }
-        if ((lane->steps[order] != 0) != (int)(lane->orders >> order & 1)) return 2;
-        if (count != lane->runs_by_order[order]) return 2;
-        runs += count;
+        if ((shelf->steps[order] != 0) != (int)(shelf->orders >> order & 1)) return 2;
+    }
+    return 0;
+}
+
+static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number) {
+    const gpi_lane *lane = tree->lanes[number];
+    uint64_t units = 0, runs = 0, counts[GPUPOOL_ORDERS];
+    uint32_t shelf;
+    unsigned order;
+    memset(counts, 0, sizeof counts);
+    for (shelf = 0; shelf < 2; shelf++) {
+        int broken = gpi_tree_check_shelf(lane, number, shelf, &units, counts);
+        if (broken) return broken;
+    }
+    for (order = 0; order < GPUPOOL_ORDERS; order++) {
+        if (counts[order] != lane->runs_by_order[order]) return 2;
+        runs += counts[order];
     }
     return units == lane->units && runs == lane->runs ? 0 : 2;
 }
@@ -800,63 +846,83 @@ static uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t alig
 }
 
 /* The next step with runs, at or after the given one; order GPUPOOL_ORDERS when there is none. */
-static gpi_place gpi_tree_next(const gpi_lane *lane, gpi_place place) {
+static gpi_place gpi_tree_next(const gpi_shelf *shelf, gpi_place place) {
     uint64_t orders;
     unsigned steps = 0;
-    if (place.order < GPUPOOL_ORDERS) steps = lane->steps[place.order] & (0xffu << place.step);
+    if (place.order < GPUPOOL_ORDERS) steps = shelf->steps[place.order] & (0xffu << place.step);
     if (steps == 0) {
-        orders = place.order + 1 < GPUPOOL_ORDERS ? lane->orders >> (place.order + 1) : 0;
+        orders = place.order + 1 < GPUPOOL_ORDERS ? shelf->orders >> (place.order + 1) : 0;
         if (orders == 0) {
             place.order = GPUPOOL_ORDERS;
+            place.step = 0;
             return place;
         }
         place.order += 1 + gpi_ground_low_bit(orders);
-        steps = lane->steps[place.order];
+        steps = shelf->steps[place.order];
     }
     place.step = gpi_ground_low_bit(steps);
     return place;
 }
 
-static gpi_place gpi_tree_after(const gpi_lane *lane, gpi_place place) {
+static gpi_place gpi_tree_after(const gpi_shelf *shelf, gpi_place place) {
     place.step++;
     place.order += place.step / GPI_STEPS;
     place.step %= GPI_STEPS;
-    return gpi_tree_next(lane, place);
+    return gpi_tree_next(shelf, place);
 }
 
-/* A free run that the request fits in, from the smallest step upward. In the request's own step,
-   where a run may be too short, and anywhere when aligned, at most `tries` misfits are looked at
-   before going where all must fit; UINT64_MAX tries look at every run. */
-static gpi_run *gpi_tree_find(const gpi_lane *lane, uint64_t units, uint64_t align_units,
-                              uint64_t tries) {
-    uint64_t sure = units + align_units - 1;
-    gpi_place place = gpi_tree_next(lane, gpi_tree_place(units));
-    gpi_run *run;
-    while (place.order < GPUPOOL_ORDERS) {
-        for (run = lane->lists[place.order][place.step]; run; run = run->list_next) {
-            if (gpi_tree_start(run, units, align_units) != UINT64_MAX) return run;
-            if (tries-- == 0) break;
-        }
-        if (run) { /* out of tries: the step after that of `sure` holds only runs that fit */
-            gpi_place fit = gpi_tree_place(sure);
-            int later = fit.order > place.order ||
-                        (fit.order == place.order && fit.step > place.step);
-            if (later) place = fit;
-            tries = 0;
-        }
-        place = gpi_tree_after(lane, place);
+/* The first run of a list that the request fits in, with at most `tries` misfits passed over. */
+static gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units, uint64_t tries) {
+    for (; run; run = run->list_next) {
+        if (gpi_tree_start(run, units, align_units) != UINT64_MAX) return run;
+        if (tries-- == 0) break;
     }
     return NULL;
 }
 
+/* A free run that the request fits in, from the smallest step of all the lanes upward. In the
+   request's own step, where a run may be too short, and anywhere when aligned, `tries` bounds the
+   misfits looked at in each list. */
+static gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, unsigned shelf,
+                                 uint64_t units, uint64_t align_units, uint64_t tries) {
+    gpi_place places[GPI_LANES_MOST], first = gpi_tree_place(units);
+    int i, least;
+    for (i = 0; i < lanes->count; i++)
+        places[i] = gpi_tree_next(&tree->lanes[lanes->number[i]]->shelves[shelf], first);
+    for (;;) {
+        const gpi_shelf *on;
+        gpi_run *run;
+        for (least = 0, i = 1; i < lanes->count; i++)
+            if (places[i].order < places[least].order ||
+                (places[i].order == places[least].order && places[i].step < places[least].step))
+                least = i;
+        if (places[least].order >= GPUPOOL_ORDERS) return NULL;
+        on = &tree->lanes[lanes->number[least]]->shelves[shelf];
+        run = gpi_tree_fit(on->lists[places[least].order][places[least].step], units, align_units,
+                           tries);
+        if (run) return run;
+        places[least] = gpi_tree_after(on, places[least]);
+    }
+}
+
+static gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, uint64_t units,
+                              uint64_t align_units, uint64_t tries) {
+    gpi_run *run = gpi_tree_find_on(tree, lanes, 0, units, align_units, tries);
+    return run ? run : gpi_tree_find_on(tree, lanes, 1, units, align_units, tries);
+}
+
 static uint64_t gpi_tree_largest(const gpi_lane *lane) {
     uint64_t largest = 0;
-    unsigned order;
-    const gpi_run *run;
-    if (lane->orders == 0) return 0;
-    order = gpi_ground_high_bit(lane->orders);
-    run = lane->lists[order][gpi_ground_high_bit(lane->steps[order])];
-    for (; run; run = run->list_next) largest = gpi_ground_max(largest, run->units);
+    int i;
+    for (i = 0; i < 2; i++) {
+        const gpi_shelf *shelf = &lane->shelves[i];
+        const gpi_run *run;
+        unsigned order;
+        if (shelf->orders == 0) continue;
+        order = gpi_ground_high_bit(shelf->orders);
+        run = shelf->lists[order][gpi_ground_high_bit(shelf->steps[order])];
+        for (; run; run = run->list_next) largest = gpi_ground_max(largest, run->units);
+    }
     return largest;
 }
 
@@ -958,14 +1024,17 @@ static int gpi_tree_open(gpi_tree *tree) {
 static void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     gpi_lane *lane = tree->lanes[number];
     gpi_place place = gpi_tree_place(run->units);
-    gpi_run **list = &lane->lists[place.order][place.step];
+    uint32_t edge = gpi_tree_is_edge(run) ? 1 : 0;
+    gpi_shelf *shelf = &lane->shelves[edge];
+    gpi_run **list = &shelf->lists[place.order][place.step];
     run->lane = number;
+    run->as.shelf = edge;
     run->list_prev = NULL;
     run->list_next = *list;
     if (*list) (*list)->list_prev = run;
     *list = run;
-    lane->orders |= 1ull << place.order;
-    lane->steps[place.order] = (uint8_t)(lane->steps[place.order] | 1u << place.step);
+    shelf->orders |= 1ull << place.order;
+    shelf->steps[place.order] = (uint8_t)(shelf->steps[place.order] | 1u << place.step);
     lane->runs_by_order[place.order]++;
     lane->runs++;
     lane->units += run->units;
@@ -974,20 +1043,35 @@ static void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
 
 static void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     gpi_lane *lane = tree->lanes[run->lane];
+    gpi_shelf *shelf = &lane->shelves[run->as.shelf];
     gpi_place place = gpi_tree_place(run->units);
-    gpi_run **list = &lane->lists[place.order][place.step];
+    gpi_run **list = &shelf->lists[place.order][place.step];
     if (run->list_prev) run->list_prev->list_next = run->list_next;
     else *list = run->list_next;
     if (run->list_next) run->list_next->list_prev = run->list_prev;
     if (!*list) {
-        lane->steps[place.order] = (uint8_t)(lane->steps[place.order] & ~(1u << place.step));
-        if (!lane->steps[place.order]) lane->orders &= ~(1ull << place.order);
+        shelf->steps[place.order] = (uint8_t)(shelf->steps[place.order] & ~(1u << place.step));
+        if (!shelf->steps[place.order]) shelf->orders &= ~(1ull << place.order);
     }
     lane->runs_by_order[place.order]--;
     lane->runs--;
     lane->units -= run->units;
     if (run->lane >= GPI_LANE_STREAMS) tree->pending_units -= run->units;
     run->lane = GPI_LANE_HELD;
+}
+
+/* A run has become bare, or is bare no longer: its free neighbours change trees. */
+static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
+    gpi_run *sides[2];
+    int i;
+    sides[0] = run->prev;
+    sides[1] = run->next;
+    for (i = 0; i < 2; i++) {
+        uint32_t lane = sides[i] ? sides[i]->lane : GPI_LANE_HELD;
+        if (lane >= GPI_LANE_HELD || lane == GPI_LANE_BARE) continue;
+        gpi_tree_unfile(tree, sides[i]);
+        gpi_tree_file(tree, sides[i], lane);
+    }
 }
 
 static gpi_run *gpi_tree_new(gpi_tree *tree) {
@@ -1051,6 +1135,7 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64
         gpi_tree_weld(tree, run, side);
     }
     gpi_tree_file(tree, run, lane);
+    if (lane == GPI_LANE_BARE) gpi_tree_refile_sides(tree, run);
     return run;
 }
 
@@ -1066,6 +1151,7 @@ static gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint6
         gpi_tree_file(tree, head, lane);
     }
     if (run->units > units) gpi_tree_file(tree, gpi_tree_split(tree, run, unit + units), lane);
+    if (lane == GPI_LANE_BARE) gpi_tree_refile_sides(tree, run);
     return run;
 }
 
@@ -1090,7 +1176,7 @@ static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_by
     head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
     run->lane = GPI_LANE_LIVE;
     run->uses = NULL;
-    run->slack_bytes = slack_bytes;
+    run->as.slack_bytes = slack_bytes;
     run->list_next = *head;
     *head = run;
     tree->live_runs++;
@@ -1129,9 +1215,10 @@ static void gpi_tree_remove_chunk(gpi_tree *tree, gpi_run *run) {
 /* All of one lane's memory moves to another, merging there. */
 static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
     gpi_lane *lane = tree->lanes[from];
-    while (lane->orders) {
-        unsigned order = gpi_ground_low_bit(lane->orders);
-        gpi_run *run = lane->lists[order][gpi_ground_low_bit(lane->steps[order])];
+    while (lane->runs) {
+        gpi_shelf *shelf = &lane->shelves[lane->shelves[0].orders ? 0 : 1];
+        unsigned order = gpi_ground_low_bit(shelf->orders);
+        gpi_run *run = shelf->lists[order][gpi_ground_low_bit(shelf->steps[order])];
         gpi_tree_unfile(tree, run);
         gpi_tree_put(tree, run, to, 0);
     }
@@ -1379,30 +1466,36 @@ static int gpi_backing_is_better(const gpi_piece *piece, const gpi_piece *best, 
     return piece->units < best->units;
 }
 
+/* The best idle piece of those that are wholly inside this run, or the one known already. */
+static gpi_piece *gpi_backing_idle_in(const gpi_backing *backing, const gpi_run *run,
+                                      gpi_piece *best, uint64_t units_aim, uint64_t units_most) {
+    uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
+    while (unit + backing->granule_units <= run->unit + run->units) {
+        gpi_piece *piece = gpi_backing_at(backing, unit);
+        unit = piece->unit + piece->units;
+        if (piece->unit >= run->unit && unit <= run->unit + run->units &&
+            gpi_backing_is_better(piece, best, units_aim, units_most))
+            best = piece;
+    }
+    return best;
+}
+
 /* The best idle piece: one that is wholly inside a quiet free run. */
 static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *tree,
                                    uint64_t units_aim, uint64_t units_most, gpi_run **where) {
-    const gpi_lane *lane = tree->lanes[GPI_LANE_QUIET];
-    gpi_piece *best = NULL, *piece;
-    gpi_place place;
-    place.order = gpi_ground_high_bit(backing->granule_units);
-    place.step = 0;
-    for (place = gpi_tree_next(lane, place); place.order < GPUPOOL_ORDERS;
-         place = gpi_tree_after(lane, place)) {
-        gpi_run *run = lane->lists[place.order][place.step];
-        for (; run; run = run->list_next) {
-            uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
-            for (; unit + backing->granule_units <= run->unit + run->units;
-                 unit = piece->unit + piece->units) {
-                piece = gpi_backing_at(backing, unit);
-                if (piece->unit < run->unit ||
-                    piece->unit + piece->units > run->unit + run->units)
-                    continue;
-                if (gpi_backing_is_better(piece, best, units_aim, units_most)) {
-                    best = piece;
-                    *where = run;
-                }
-                if (piece->units == units_aim) return piece;
+    gpi_piece *best = NULL, *better;
+    gpi_place place, first = gpi_tree_place(backing->granule_units);
+    int i;
+    for (i = 0; i < 2; i++) {
+        const gpi_shelf *shelf = &tree->lanes[GPI_LANE_QUIET]->shelves[i];
+        for (place = gpi_tree_next(shelf, first); place.order < GPUPOOL_ORDERS;
+             place = gpi_tree_after(shelf, place)) {
+            gpi_run *run = shelf->lists[place.order][place.step];
+            for (; run; run = run->list_next) {
+                better = gpi_backing_idle_in(backing, run, best, units_aim, units_most);
+                if (better != best) *where = run;
+                best = better;
+                if (best && best->units == units_aim) return best;
             }
         }
     }
@@ -1435,20 +1528,16 @@ static void gpi_backing_uncollect(gpi_backing *backing, gpi_tree *tree) {
 
 /* -- where a request goes when bare granules get memory -- */
 
-typedef struct gpi_takers_lanes { /* what a stream may take without waiting; its own lane first */
-    uint32_t number[12];
-    int count; /* -1: all lanes of memory that is free */
-} gpi_takers_lanes;
-
 typedef struct gpi_spot {
     uint64_t unit, units;           /* the block */
     uint64_t bare_unit, bare_units; /* the granules to be mapped for it */
     gpi_run *left, *bare, *right;   /* left and right: free neighbours that it runs on into */
 } gpi_spot;
 
-static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_takers_lanes *lanes) {
+/* NULL for lanes: all that is free. */
+static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_lanes *lanes) {
     int i;
-    if (run && lanes->count < 0) return run->lane < GPI_LANE_HELD ? run : NULL;
+    if (run && !lanes) return run->lane < GPI_LANE_HELD ? run : NULL;
     for (i = 0; run && i < lanes->count; i++)
         if (run->lane == lanes->number[i]) return run;
     return NULL;
@@ -1470,16 +1559,16 @@ static void gpi_backing_consider(gpi_spot *best, gpi_spot spot, uint64_t granule
 
 /* The spot that needs the fewest granules, among bare runs and the free memory on their sides. */
 static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tree, uint64_t units,
-                                 uint64_t align_units, const gpi_takers_lanes *lanes,
+                                 uint64_t align_units, const gpi_lanes *lanes,
                                  gpi_spot *best) {
-    const gpi_lane *lane = tree->lanes[GPI_LANE_BARE];
+    const gpi_shelf *shelf = &tree->lanes[GPI_LANE_BARE]->shelves[0]; /* bare beside bare is one */
     gpi_place place;
     int tries = 64;
     place.order = place.step = 0;
     memset(best, 0, sizeof *best);
-    for (place = gpi_tree_next(lane, place); place.order < GPUPOOL_ORDERS;
-         place = gpi_tree_after(lane, place)) {
-        gpi_run *run = lane->lists[place.order][place.step];
+    for (place = gpi_tree_next(shelf, place); place.order < GPUPOOL_ORDERS;
+         place = gpi_tree_after(shelf, place)) {
+        gpi_run *run = shelf->lists[place.order][place.step];
         for (; run && (tries-- > 0 || !best->bare); run = run->list_next) {
             gpi_spot spot;
             spot.units = units;
@@ -1521,12 +1610,21 @@ static gpi_run *gpi_backing_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, u
 
 /* -- growth of a MAPPED arena -- */
 
-static uint64_t gpi_backing_piece_units(const gpi_backing *backing, uint64_t room_units) {
+/* How large a new piece may be. Measured on recorded training and inference runs, with the driver's
+   price per handle: a 64th of what is held, while memory grows freely, is cheap and strands little;
+   where a limit will be met, a 512th, and less the nearer it is, saves one per cent of memory. A
+   request takes no more than about 24 pieces. Pieces that take the place of idle ones are those
+   that move, so they are the smallest. */
+static uint64_t gpi_backing_piece_units(const gpi_backing *backing, const gpi_ledger *ledger,
+                                        const gpi_spot *spot, uint64_t most_units, int moving) {
     uint64_t held = backing->placed_units + backing->stash_units;
-    uint64_t units = gpi_ground_min(held / 128, room_units / 8);
-    units = gpi_ground_down(gpi_ground_min(units, (128u << 20) / GPUPOOL_UNIT_BYTES),
-                            backing->granule_units);
-    return gpi_ground_max(units, backing->granule_units);
+    uint64_t room = most_units - gpi_ground_min(most_units, backing->placed_units);
+    uint64_t least = backing->granule_units, units = held / 64;
+    if (moving) units = held / 1024;
+    else least = gpi_ground_max(least, gpi_ground_up(spot->bare_units / 24, least));
+    if (!moving && ledger->limit_bytes != UINT64_MAX) units = gpi_ground_min(held / 512, room / 128);
+    units = gpi_ground_min(units, (128u << 20) / GPUPOOL_UNIT_BYTES);
+    return gpi_ground_max(gpi_ground_down(units, backing->granule_units), least);
 }
 
 static int gpi_backing_make_table(gpi_backing *backing, uint64_t unit, uint64_t units) {
@@ -1570,12 +1668,11 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
 
 /* Maps pieces one after the other under the spot's bare granules, stashed ones first. */
 static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree, gpi_ledger *ledger,
-                                       gpi_spot *spot, uint64_t most_units) {
+                                       gpi_spot *spot, uint64_t most_units, int moving) {
     gpupool_result result = GPUPOOL_OK;
     while (spot->bare && result == GPUPOOL_OK) {
         gpi_piece *piece = gpi_backing_stashed(backing, spot->bare->units);
-        uint64_t room = most_units - gpi_ground_min(most_units, backing->placed_units);
-        uint64_t units = gpi_backing_piece_units(backing, room);
+        uint64_t units = gpi_backing_piece_units(backing, ledger, spot, most_units, moving);
         if (piece) {
             backing->moved++;
         } else {
@@ -1631,7 +1728,7 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
    than passing aim_bytes. The run returned is held, exactly the request. */
 static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tree,
                                               gpi_ledger *ledger, uint64_t units,
-                                              uint64_t align_units, const gpi_takers_lanes *lanes,
+                                              uint64_t align_units, const gpi_lanes *lanes,
                                               uint64_t aim_bytes, uint64_t most_bytes,
                                               gpi_run **out) {
     uint64_t most = most_bytes / GPUPOOL_UNIT_BYTES, aim = aim_bytes / GPUPOOL_UNIT_BYTES, after;
@@ -1655,7 +1752,7 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         next = piece->next;
         result = gpi_backing_detach(backing, tree, piece);
     }
-    if (result == GPUPOOL_OK) result = gpi_backing_fill(backing, tree, ledger, &spot, most);
+    if (result == GPUPOOL_OK) result = gpi_backing_fill(backing, tree, ledger, &spot, most, after > aim);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) {
         if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
@@ -2000,7 +2097,10 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     gpupool_result result = gpi_fence_new(fences, out);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_told("cudaEventRecord", cudaEventRecord((*out)->event, stream));
-    if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
+    if (result != GPUPOOL_OK) {
+        gpi_fence_drop(fences, *out);
+        *out = NULL;
+    }
     return result;
 }
 
@@ -2022,7 +2122,10 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     if (result == GPUPOOL_OK)
         result = gpi_driver_told_cu(driver, "cuCtxRecordEvent",
                                     driver->record_all(context, (CUevent)(*out)->event));
-    if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
+    if (result != GPUPOOL_OK) {
+        gpi_fence_drop(fences, *out);
+        *out = NULL;
+    }
     return result;
 }
 
@@ -2124,20 +2227,16 @@ static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
     return any;
 }
 
-/* Seals every young lane with one fence over the whole context. */
-static gpupool_result gpi_fence_seal_all(gpi_fences *fences, gpi_tree *tree) {
-    gpi_stream *stream;
-    gpi_fence *fence = NULL;
-    gpupool_result result;
-    for (stream = fences->streams; stream; stream = stream->next)
-        if (tree->lanes[stream->young]->runs) break;
-    if (!stream) return GPUPOOL_OK;
-    result = gpi_fence_record_all(fences, &fence);
-    if (result != GPUPOOL_OK) return result;
-    for (stream = fences->streams; stream; stream = stream->next)
-        gpi_fence_seal(fences, tree, stream, fence);
-    gpi_fence_drop(fences, fence);
-    return GPUPOOL_OK;
+static int gpi_fence_has_young(const gpi_fences *fences, const gpi_tree *tree) {
+    const gpi_stream *stream = fences->streams;
+    while (stream && tree->lanes[stream->young]->runs == 0) stream = stream->next;
+    return stream != NULL;
+}
+
+/* Seals every young lane with one fence. */
+static void gpi_fence_seal_all(gpi_fences *fences, gpi_tree *tree, gpi_fence *fence) {
+    gpi_stream *stream = fences->streams;
+    for (; stream; stream = stream->next) gpi_fence_seal(fences, tree, stream, fence);
 }
 
 /* The device is known to be idle: all lanes turn quiet, whatever their fences. */
@@ -2481,7 +2580,7 @@ typedef struct gpi_request {
 } gpi_request;
 
 /* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
-static void gpi_arena_lanes(const gpi_request *request, gpi_takers_lanes *lanes) {
+static void gpi_arena_lanes(const gpi_request *request, gpi_lanes *lanes) {
     int i = request->known->seals;
     lanes->count = 0;
     lanes->number[lanes->count++] = request->known->young;
@@ -2489,23 +2588,21 @@ static void gpi_arena_lanes(const gpi_request *request, gpi_takers_lanes *lanes)
     lanes->number[lanes->count++] = GPI_LANE_QUIET;
 }
 
-static gpi_run *gpi_arena_take(gpupool_arena *arena, uint32_t lane, const gpi_request *request,
-                               uint64_t tries) {
-    gpi_run *run = gpi_tree_find(arena->tree.lanes[lane], request->units, request->align_units,
-                                 tries);
-    if (!run) return NULL;
-    return gpi_tree_take(&arena->tree, run,
-                         gpi_tree_start(run, request->units, request->align_units), request->units);
+static gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
+    uint64_t start = gpi_tree_start(run, request->units, request->align_units);
+    return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
-/* Rungs one and two: the stream's own lanes, then quiet memory. Needs three spare structs. */
+/* Rungs one and two: the stream's own lanes and quiet memory, whichever fits more closely. Needs
+   three spare structs. */
 static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
-    gpi_run *run = gpi_arena_take(arena, request->known->young, request, tries);
-    int i = request->known->seals;
-    while (!run && i--) run = gpi_arena_take(arena, request->known->sealed[i], request, tries);
-    if (run) arena->lane_hits++;
-    else run = gpi_arena_take(arena, GPI_LANE_QUIET, request, tries);
-    return run;
+    gpi_lanes lanes;
+    gpi_run *run;
+    gpi_arena_lanes(request, &lanes);
+    run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
+    if (!run) return NULL;
+    if (run->lane != GPI_LANE_QUIET) arena->lane_hits++;
+    return gpi_arena_take(arena, run, request);
 }
 
 /* The same, looking at every run, and first seeing to the spare structs that other threads may have
@@ -2524,18 +2621,41 @@ static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t
     gpi_fence_drop(&arena->fences, fence);
 }
 
+/* All streams' lanes get a fence: over the whole context, or, where the driver has none (before CUDA
+   12.5), one that has passed once the device has been waited for. */
+static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
+    gpi_fence *fence = NULL;
+    gpupool_result result;
+    if (!gpi_fence_has_young(&arena->fences, &arena->tree)) return GPUPOOL_OK;
+    result = gpi_fence_record_all(&arena->fences, &fence);
+    if (result == GPUPOOL_E_UNSUPPORTED) {
+        result = gpi_fence_new(&arena->fences, &fence);
+        if (result != GPUPOOL_OK) return result;
+        gpi_fence_seal_all(&arena->fences, &arena->tree, fence); /* what is freed later is not in it */
+        arena->fences.host_waits++;
+        gpi_host_unlock(&arena->lock);
+        result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
+        gpi_host_lock(&arena->lock);
+        fence->passed = result == GPUPOOL_OK;
+    } else if (result == GPUPOOL_OK) {
+        gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
+    }
+    if (fence) gpi_fence_drop(&arena->fences, fence);
+    return result;
+}
+
 /* How far reserved memory may run ahead of what was ever live at once before idle memory is moved
-   instead: 1/64, and a little for arenas of a few pieces. */
+   instead: 1/48, and a little for arenas of a few pieces. */
 static uint64_t gpi_arena_aim(const gpupool_arena *arena, const gpi_request *request) {
     uint64_t live = gpi_ground_max(arena->ledger.granted.peak,
                                    arena->ledger.granted.now + request->units * GPUPOOL_UNIT_BYTES);
-    live += live / 64 + 2 * arena->backing.driver.granule_bytes;
+    live += live / 48 + 2 * arena->backing.driver.granule_bytes;
     return gpi_ground_max(live, arena->keep_bytes);
 }
 
 static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request, uint64_t aim_bytes,
                                      uint64_t most_bytes, gpi_run **run) {
-    gpi_takers_lanes lanes;
+    gpi_lanes lanes;
     gpupool_result result;
     gpi_arena_lanes(request, &lanes);
     if (!gpi_backing_is_mapped(&arena->backing)) {
@@ -2567,15 +2687,19 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
 static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
     gpi_stream *other = arena->fences.streams;
     gpi_run *run, *before = NULL;
+    gpi_lanes lane;
     int i;
+    lane.count = 1;
     if (request->capturing || !gpi_tree_prepare(&arena->tree, 3)) return NULL;
     for (; other; other = other->next) {
         for (i = 0; other != request->known && i < other->seals; i++) {
-            const gpi_lane *lane = arena->tree.lanes[other->sealed[i]];
-            if (!gpi_tree_find(lane, request->units, request->align_units, UINT64_MAX)) continue;
+            lane.number[0] = other->sealed[i];
+            run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units,
+                                UINT64_MAX);
+            if (!run) continue;
             if (gpi_fence_follow(&arena->fences, other->fences[i], request->stream) != GPUPOOL_OK)
                 return NULL;
-            return gpi_arena_take(arena, other->sealed[i], request, UINT64_MAX);
+            return gpi_arena_take(arena, run, request);
         }
     }
     for (run = arena->parked; run; before = run, run = run->list_next) {
@@ -2675,9 +2799,12 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     result = gpi_arena_rung_move(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     /* what other streams freed without a fence yet, behind a wait for all of them */
-    if (!request->capturing && gpi_fence_seal_all(&arena->fences, &arena->tree) == GPUPOOL_OK)
+    if (!request->capturing && gpi_arena_seal_all(arena) == GPUPOOL_OK) {
+        if (gpi_arena_poll(arena)) result = gpi_arena_rung_move(arena, request, run);
+        if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
         *run = gpi_arena_rung_follow(arena, request);
-    if (*run) return GPUPOOL_OK;
+        if (*run) return GPUPOOL_OK;
+    }
     /* the host waits */
     if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_arena_rung_wait(arena, request, result, run);
     return result;
@@ -2915,7 +3042,7 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
         result = gpi_host_no_memory();
     } else {
         uint64_t units = run->units;
-        uint32_t slack_bytes = run->slack_bytes;
+        uint32_t slack_bytes = run->as.slack_bytes;
         for (piece = arena->backing.placed; unit - piece->unit >= piece->units;) piece = piece->next;
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
@@ -2934,7 +3061,7 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
 
 static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
     uint64_t units = run->units;
-    uint32_t slack_bytes = run->slack_bytes;
+    uint32_t slack_bytes = run->as.slack_bytes;
     gpi_stream *known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
     gpupool_result result = GPUPOOL_OK;
     if (!known) return gpi_host_no_memory();
@@ -3261,14 +3388,14 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
     size_t bytes = 0;
     if (gpi_arena_enter(arena, "gpupool_size") != GPUPOOL_OK) return 0;
     run = gpi_arena_find(arena, "gpupool_size", block);
-    if (run) bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES - run->slack_bytes);
+    if (run) bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes);
     gpi_arena_exit(arena);
     return bytes;
 }
 
 /* Lanes and parked blocks whose work is done turn quiet, whichever stream they belong to. */
 static void gpi_arena_settle(gpupool_arena *arena) {
-    gpi_fence_seal_all(&arena->fences, &arena->tree);
+    gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
 }
 
@@ -3405,13 +3532,11 @@ static uint64_t gpi_arena_idle(const gpupool_arena *arena, const gpi_spot *spot)
 
 /* Whether growth, with all that is idle moved or given back, could meet a request. */
 static int gpi_arena_could_grow(const gpupool_arena *arena, uint64_t units, uint64_t room_units) {
-    gpi_takers_lanes all;
     gpi_spot spot;
     uint64_t need = gpi_backing_need(&arena->backing, units, 1) / GPUPOOL_UNIT_BYTES;
     memset(&spot, 0, sizeof spot);
-    all.count = -1;
     if (gpi_backing_is_mapped(&arena->backing)) {
-        if (!gpi_backing_find_spot(&arena->backing, &arena->tree, units, 1, &all, &spot)) return 0;
+        if (!gpi_backing_find_spot(&arena->backing, &arena->tree, units, 1, NULL, &spot)) return 0;
         need = spot.bare_units;
     }
     return need <= room_units || need - room_units <= gpi_arena_idle(arena, &spot);
@@ -3734,6 +3859,7 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_LANE_STREAMS
 #undef GPI_LANE_HELD
 #undef GPI_LANE_LIVE
+#undef GPI_LANES_MOST
 #undef GPI_TABLE
 #undef GPI_SEALS
 #undef GPI_TEXT

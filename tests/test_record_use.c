@@ -31,6 +31,28 @@ static void a_recorded_use_holds_back_a_third_stream(void) {
     for_each_source(recorded_then_third);
 }
 
+/* The reader is done while the stream that frees is not: its work holds the memory back as well. */
+static void reader_done_first(gpupool_source source) {
+    open_for(source, SIZE);
+    void *block = get(SIZE, 0, 1);
+    kit_order(kit_stream[0], kit_stream[1]);
+    kit_expect(kit_stream[1], block, SIZE, -1);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    fake_run(kit_stream[1]);
+    kit_expect(kit_stream[0], block, SIZE, -1);
+    put(block, 0);
+    void *next = kit_alloc(arena, SIZE, kit_stream[2]);
+    kit_fill(kit_stream[2], next, SIZE, 2);
+    run_alone(2);
+    fake_run(kit_stream[2]);
+    CHECK_EQ(fake_failures(), 0);
+    put(next, 2);
+    close_arena();
+}
+static void a_recorded_use_does_not_replace_the_own_stream(void) {
+    for_each_source(reader_done_first);
+}
+
 /* Work queued after record_use is not covered by it; a second call covers that too. */
 static void recorded_again(gpupool_source source) {
     open_for(source, SIZE);
@@ -78,6 +100,7 @@ int main(void) {
     FAKE_TEST(a_recorded_use_holds_back_the_stream_itself);
     FAKE_TEST(a_recorded_use_holds_back_the_reader);
     FAKE_TEST(a_recorded_use_holds_back_a_third_stream);
+    FAKE_TEST(a_recorded_use_does_not_replace_the_own_stream);
     FAKE_TEST(many_recorded_uses_are_all_kept);
     FAKE_TEST(a_recorded_use_survives_a_split);
     return check_finish();

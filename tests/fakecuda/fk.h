@@ -231,7 +231,6 @@ long        fk_event_objects(void);
 cudaError_t fk_forbidden(void);          /* an unsafe call: 0, or the error; captures are lost */
 cudaError_t fk_capturing_refuses(fk_stream *stream);       /* waiting for a capturing stream */
 cudaError_t fk_device_capturing_refuses(int device);
-int         fk_device_captures(int device);
 cudaError_t fk_implicit(fk_stream *stream);      /* the legacy stream beside a capture */
 cudaError_t fk_capture_add(fk_stream *stream, fk_work *work);
 cudaError_t fk_capture_fork(fk_stream *stream, uint64_t capture, const int *nodes, int n);

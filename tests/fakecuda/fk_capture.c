@@ -104,15 +104,6 @@ cudaError_t fk_device_capturing_refuses(int device) {
     return fk_lose_matching(device, 0, cudaErrorStreamCaptureUnsupported);
 }
 
-int fk_device_captures(int device) {
-    const fk_capture *capture;
-    int i;
-    for (capture = fk_captures; capture; capture = capture->next)
-        for (i = 0; i < capture->n_streams; i++)
-            if (capture->streams[i]->device == device) return 1;
-    return 0;
-}
-
 cudaError_t fk_implicit(fk_stream *stream) {
     if (!fk_captures || stream != fk_legacy(stream->device)) return cudaSuccess;
     return fk_lose_matching(stream->device, 1, cudaErrorStreamCaptureImplicit);

@@ -4,9 +4,11 @@
  * work of all its streams, of those too that were destroyed while their work ran; the event is not
  * ready until that work is done.
  *
- * Assumed, to be confirmed on a GPU: while a stream of the context captures, cuCtxRecordEvent is
- * refused with STREAM_CAPTURE_UNSUPPORTED, in every mode of capture, and no capture is lost (the
- * CUDA 13.0 header says that it is); a null context is INVALID_CONTEXT; an event that was last
+ * Seen on an H200 (CUDA 13.0): while a stream of the context captures, cuCtxRecordEvent is refused
+ * with STREAM_CAPTURE_UNSUPPORTED and the capture is lost, in every mode of capture and on
+ * non-blocking streams too.
+ *
+ * Assumed, to be confirmed on a GPU: a null context is INVALID_CONTEXT; an event that was last
  * recorded in a capture answers cudaErrorCapturedEvent to cudaEventQuery and cudaEventSynchronize
  * even after the capture has ended, until it is recorded again. */
 #include "fk.h"
@@ -111,8 +113,10 @@ static cudaError_t fk_record(cudaEvent_t handle, cudaStream_t on, int own) {
 
 /* No operation of its own: it is reached when all that the context had been given is done. */
 static int fk_record_all(fk_event *event, int device) {
+    int error;
     if (event->device != device) return CUDA_ERROR_INVALID_HANDLE;
-    if (fk_device_captures(device)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    error = (int)fk_device_capturing_refuses(device);
+    if (error) return error;
     if (!fk_recorded_all[device]) fk_price(FK_FIRST_RECORD_ALL);
     fk_recorded_all[device] = 1;
     event->capture = 0;

@@ -191,13 +191,13 @@ static void test_context_captures(void) {
     there = new_event();
     OK(cudaSetDevice(0));
     for (i = 0; i < 3; i++) {
-        CAPTURED(modes[i], cuCtxRecordEvent(context, e), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 0);
+        CAPTURED(modes[i], cuCtxRecordEvent(context, e), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
         CAPTURED(modes[i], cuCtxRecordEvent(second, there), 0, 0);
         CAPTURED(modes[i], cudaEventRecord(inside, s), 0, 0);
         OK(cuCtxRecordEvent(context, inside));  /* no longer the capture's */
         OK(cudaEventQuery(inside));
     }
-    OK(cudaGetLastError());
+    IS(cudaGetLastError(), cudaErrorStreamCaptureInvalidated); /* of ending the lost captures */
     OK(cudaEventDestroy(e));
     OK(cudaEventDestroy(inside));
     OK(cudaEventDestroy(there));

@@ -1,0 +1,67 @@
+/* A driver that lacks an entry point, each in turn: the arena does without it, by another source or
+   by waiting on the host, and keeps its promises. */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#if CHECK_FAKE
+
+#define LOOK_UP "cudaGetDriverEntryPointByVersion"
+#define SIZE (4 * MIB)
+
+/* Memory that stream 0 has freed, with its work done or not, serves stream 1. */
+static void pass_on(gpupool_arena *arena, int finish) {
+    void *first = kit_alloc(arena, SIZE, kit_stream[0]);
+    if (first) kit_mark(kit_stream[0], first, SIZE, 1);
+    CHECK_RESULT(gpupool_free(arena, first, kit_stream[0]), GPUPOOL_OK);
+    if (finish) CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    void *second = kit_alloc(arena, SIZE, kit_stream[1]);
+    if (second) kit_mark(kit_stream[1], second, SIZE, 2);
+    fake_run(kit_stream[1]);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_free(arena, second, kit_stream[1]), GPUPOOL_OK);
+}
+
+/* And what one stream alone has freed can be given back. */
+static void give_back(gpupool_arena *arena) {
+    void *block = kit_alloc(arena, SIZE, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+}
+
+static void live_without(long nth) {
+    check_case("without the entry point looked up as number %ld", nth);
+    fake_fail_call(LOOK_UP, nth, 0, 0);
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, SIZE);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    fake_mode(FAKE_STEPPED);
+    give_back(arena);
+    pass_on(arena, 1);
+    pass_on(arena, 0);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    pass_on(arena, 0);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_RESULT(gpupool_set_limit(arena, 2 * MIB), GPUPOOL_OK);
+    CHECK(kit_reserved(arena) <= 2 * MIB);
+    kit_close(arena);
+    fake_mode(FAKE_EAGER);
+}
+
+static void any_entry_point_may_be_missing(void) {
+    kit_close(kit_open(GPUPOOL_SOURCE_AUTO));
+    long looked_up = fake_calls(LOOK_UP);
+    CHECK(looked_up > 5);
+    for (long nth = 1; nth <= looked_up; nth++) live_without(nth);
+}
+
+#endif
+
+int main(void) {
+    FAKE_TEST(any_entry_point_may_be_missing);
+    return check_finish();
+}
