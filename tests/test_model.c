@@ -186,7 +186,8 @@ static void nothing_was_spared(gpupool_source source, fake_run_mode mode) {
     CHECK(s.lane_hits > 0 && s.splits > 0 && s.merges > 0);
     CHECK(s.chunks_gained > 0 && s.chunks_lost > 0);
     if (source == GPUPOOL_SOURCE_MAPPED) CHECK(s.remaps > 0);
-    if (mode == FAKE_STEPPED) CHECK(s.fence_waits > 0 && s.host_syncs > 0);
+    if (mode == FAKE_STEPPED) CHECK(s.fence_waits > 0);
+    if (mode == FAKE_STEPPED && source == GPUPOOL_SOURCE_MAPPED) CHECK(s.host_syncs > 0);
 }
 
 static void run(gpupool_source source, fake_run_mode mode, long calls, uint64_t seed) {

@@ -1,0 +1,104 @@
+/* tree_calls.h: every call that TREE takes in a state, and what must come of it. */
+#ifndef TREE_CALLS_H
+#define TREE_CALLS_H
+
+#include "tree_ask.h"
+
+static uint64_t states, calls;
+static void (*arrived)(const model *m); /* told of each state that a call leads to; or NULL */
+
+static struct { uint64_t splits, merges; int runs; } was;
+
+static inline void begin(const model *m, const char *call, int a, int b, uint64_t c) {
+    check_case("%s %s %d %d %llu", model_text(m), call, a, b, (unsigned long long)c);
+    tree_build(m);
+    was.splits = tree.splits;
+    was.merges = tree.merges;
+    was.runs = model_runs(m);
+    calls++;
+}
+
+/* Each split makes one run more, each merge one less, and no call here needs both. */
+static inline void end(const model *m) {
+    int runs = model_runs(m);
+    CHECK_EQ(tree.splits - was.splits, runs > was.runs ? runs - was.runs : 0);
+    CHECK_EQ(tree.merges - was.merges, runs < was.runs ? was.runs - runs : 0);
+    expect_state(m);
+    expect_sums(m);
+    if (arrived) arrived(m);
+}
+
+static inline void call_take(const model *m, int from, int unit, int units) {
+    uint64_t first = TREE_BASE + (uint64_t)unit;
+    model after = *m;
+    gpi_run *run;
+    begin(m, "take", unit, units, 0);
+    run = gpi_tree_take(&tree, tree_run(from), first, (uint64_t)units);
+    CHECK(run->lane == LANE_HELD && run->unit == first && run->units == (uint64_t)units);
+    gpi_tree_bring_alive(&tree, run, 0);
+    model_take(&after, unit, units);
+    end(&after);
+}
+
+static inline void call_put(const model *m, int unit, unsigned lane, uint64_t absorb_units) {
+    model after = *m;
+    gpi_run *run;
+    begin(m, "put", unit, (int)lane, absorb_units);
+    run = tree_run(unit);
+    gpi_tree_lay_down(&tree, run);
+    run = gpi_tree_put(&tree, run, lane, absorb_units);
+    CHECK(run->lane == lane && TREE_BASE + (uint64_t)unit - run->unit < run->units);
+    model_put(&after, unit, lane, absorb_units);
+    end(&after);
+}
+
+static inline void call_pour(const model *m, unsigned from, unsigned to) {
+    model after = *m;
+    begin(m, "pour", (int)from, (int)to, 0);
+    gpi_tree_pour(&tree, from, to);
+    model_pour(&after, from, to);
+    end(&after);
+}
+
+static inline void take_all_parts(const model *m, int unit) {
+    int run_end = model_end(m, unit);
+    for (int start = unit; start < run_end; start++)
+        for (int units = 1; units <= run_end - start; units++) call_take(m, unit, start, units);
+}
+
+/* Whatever the bound, only the lane of a stream absorbs. */
+static inline void put_into_all_lanes(const model *m, int unit) {
+    for (int i = 0; i < m->lane_count; i++) {
+        call_put(m, unit, m->lane[i], UINT64_MAX);
+        if (m->lane[i] < LANE_STREAMS) continue;
+        call_put(m, unit, m->lane[i], (uint64_t)(model_end(m, unit) - unit));
+        call_put(m, unit, m->lane[i], 0);
+    }
+}
+
+static inline void make_every_call(const model *m) {
+    for (int unit = 0; unit < m->units; unit = model_end(m, unit)) {
+        if (model_is_free(m, unit)) take_all_parts(m, unit);
+        else put_into_all_lanes(m, unit);
+    }
+    for (int from = 0; from < m->lane_count; from++)
+        for (int to = 0; to < m->lane_count; to++)
+            if (m->lane[from] >= LANE_STREAMS && m->lane[to] != LANE_BARE && to != from)
+                call_pour(m, m->lane[from], m->lane[to]);
+}
+
+static inline void visit(const model *m) {
+    states++;
+    check_case("%s", model_text(m));
+    tree_build(m);
+    expect_state(m);
+    ask_everything(m);
+    make_every_call(m);
+}
+
+static inline void report(const model *m, const char *lanes, const char *bound) {
+    printf("%d units, %s%s: %llu states, %llu calls\n", m->units, lanes, bound,
+           (unsigned long long)states, (unsigned long long)calls);
+}
+
+#endif
