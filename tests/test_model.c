@@ -218,7 +218,7 @@ static void mapped_stepped(void) { run(GPUPOOL_SOURCE_MAPPED, FAKE_STEPPED, MODE
 static void mapped_eager(void) { run(GPUPOOL_SOURCE_MAPPED, FAKE_EAGER, MODEL_CALLS, 2); }
 static void device_stepped(void) { run(GPUPOOL_SOURCE_DEVICE, FAKE_STEPPED, MODEL_CALLS / 10, 3); }
 static void custom_eager(void) { run(GPUPOOL_SOURCE_CUSTOM, FAKE_EAGER, MODEL_CALLS / 10, 4); }
-static void pinned_stepped(void) { run(GPUPOOL_SOURCE_PINNED, FAKE_STEPPED, MODEL_CALLS / 20, 5); }
+static void pinned_stepped(void) { run(GPUPOOL_SOURCE_PINNED, FAKE_STEPPED, MODEL_CALLS / 20, 7); }
 static void bypass_stepped(void) { run(GPUPOOL_SOURCE_BYPASS, FAKE_STEPPED, MODEL_CALLS / 20, 6); }
 
 #endif

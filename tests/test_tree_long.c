@@ -1,0 +1,108 @@
+/* TREE by enumeration in 16 units, where runs have more orders and steps: every state of one lane,
+   and with quiet memory beside a stream's lane every state of a few runs (all: 291 million). */
+// build: plain -O2 -g
+// build: asan -O1 -g -fsanitize=address,undefined -DONE_LANE_UNITS=11 -DLONG_RUNS=3
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "tree_calls.h"
+
+#ifndef ONE_LANE_UNITS
+#define ONE_LANE_UNITS 16
+#endif
+#ifndef LONG_RUNS
+#define LONG_RUNS 4
+#endif
+
+/* ---- quiet memory and a stream's lane ---- */
+
+static void visit_all(model *m, int unit, int runs) {
+    for (int kind = 0; kind <= m->lane_count; kind++) {
+        int owner = kind < m->lane_count ? m->lane[kind] : BLOCK + unit;
+        if (unit > 0 && m->owner[unit - 1] == owner) continue; /* would be one run */
+        for (int units = 1; unit + units <= m->units; units++) {
+            memset(&m->owner[unit], owner, (size_t)units);
+            if (unit + units == m->units) visit(m);
+            else if (runs > 1) visit_all(m, unit + units, runs - 1);
+        }
+    }
+}
+
+static void every_state_of_a_few_long_runs(void) {
+    model m = {.units = 16, .lane_count = 2, .lane = {LANE_QUIET, LANE_STREAMS}};
+    char bound[40];
+    snprintf(bound, sizeof bound, ", at most %d runs", LONG_RUNS);
+    states = calls = 0;
+    tree_open(&m);
+    visit_all(&m, 0, LONG_RUNS);
+    tree_close();
+    report(&m, "quiet memory, one stream", bound);
+}
+
+/* ---- one lane ---- */
+
+/* With one lane a call is undone by another: what take cuts out, put makes one again. So the states
+   are a graph whose edges are blocks, and going there and back over each makes every call. Taking
+   blocks from left to right meets each state once, in place. */
+
+static struct block { int unit, units; } blocks[ONE_LANE_UNITS];
+static int block_count;
+
+static gpi_run *put_block(model *m, struct block b) {
+    gpi_run *run = gpi_tree_live(&tree, TREE_BASE + (uint64_t)b.unit);
+    gpi_tree_lay_down(&tree, run);
+    memset(&m->owner[b.unit], (int)m->lane[0], (size_t)b.units);
+    calls++;
+    return gpi_tree_put(&tree, run, m->lane[0], UINT64_MAX);
+}
+
+static void take_block(model *m, struct block b, gpi_run *from) {
+    gpi_run *run = gpi_tree_take(&tree, from, TREE_BASE + (uint64_t)b.unit, (uint64_t)b.units);
+    gpi_tree_bring_alive(&tree, run, 0);
+    model_take(m, b.unit, b.units);
+    calls++;
+}
+
+static void there_and_back(model *m, struct block b) {
+    tree_code here = model_code(m);
+    gpi_run *run = put_block(m, b);
+    if (tree_read(m->units) != model_code(m))
+        check_fail(__FILE__, __LINE__, "%s after put of %d", model_text(m), b.unit);
+    take_block(m, b, run);
+    if (tree_read(m->units) != here)
+        check_fail(__FILE__, __LINE__, "%s after take of %d", model_text(m), b.unit);
+}
+
+static void visit_blocks(model *m, int from, gpi_run *rest) {
+    states++;
+    for (int i = 0; i < block_count; i++) there_and_back(m, blocks[i]);
+    if (gpi_tree_check(&tree) != 0) check_fail(__FILE__, __LINE__, "%s check", model_text(m));
+    for (int unit = from; unit < m->units; unit++)
+        for (int units = 1; unit + units <= m->units; units++) {
+            struct block b = {unit, units};
+            if (block_count > 0) rest = tree_run(from); /* put may have returned another struct */
+            take_block(m, b, rest);
+            blocks[block_count++] = b;
+            visit_blocks(m, unit + units, NULL);
+            block_count--;
+            rest = put_block(m, b);
+        }
+}
+
+static void every_state_of_one_lane(void) {
+    model m = {.units = ONE_LANE_UNITS, .lane_count = 1, .lane = {LANE_STREAMS}};
+    memset(m.owner, LANE_STREAMS, sizeof m.owner);
+    states = calls = 0;
+    tree_open(&m);
+    visit_blocks(&m, 0, tree_first);
+    CHECK_EQ(states, model_states(m.units, 1));
+    expect_state(&m);
+    expect_sums(&m);
+    tree_close();
+    report(&m, "one lane", "");
+}
+
+int main(void) {
+    TEST(every_state_of_one_lane);
+    TEST(every_state_of_a_few_long_runs);
+    return check_finish();
+}
