@@ -52,7 +52,7 @@ TEST_COMPILE := $(COMPILE) -O1 -g
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test examples bench-memory all clean FORCE
+.PHONY: help demo test test-programs gpu-test examples bench-speed bench-memory all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -68,7 +68,7 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
 	  test-programs
 	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
-	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) tests/replay_test.sh
+	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) tests/replay_test.sh tests/docs_test.sh
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
@@ -78,6 +78,9 @@ gpu-test: ## the same tests against the real CUDA runtime and GPU
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 examples: $(EXAMPLES) ## builds and runs what is in examples/
 	@for e in $^; do echo "-- $$e"; $$e || exit 1; done
+
+bench-speed: $(BUILD)/speed ## nanoseconds an operation costs on the host
+	@$(BUILD)/speed
 
 bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed on real traces
 	@tests/bench/memory.sh $(BUILD)
@@ -97,7 +100,8 @@ REPLAY_OBJECTS := $(REPLAY:%=$(OBJECTS)/%.o)
 $(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(REPLAY_OBJECTS)
 $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
-$(OBJECTS)/replay $(OBJECTS)/demo $(OBJECTS)/fixed_range: $(filter %.a,$(LIBS))
+$(OBJECTS)/speed: $(OBJECTS)/bench/speed.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+$(OBJECTS)/replay $(OBJECTS)/demo $(OBJECTS)/fixed_range $(OBJECTS)/speed: $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
 $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
@@ -106,7 +110,7 @@ $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
 	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -c -o $@ $<
 
 # The plain names stand for the build in use; FORCE, because that may change without any source.
-$(BUILD)/replay $(BUILD)/demo $(BUILD)/fixed_range: $(BUILD)/%: $(OBJECTS)/% FORCE
+$(BUILD)/replay $(BUILD)/demo $(BUILD)/fixed_range $(BUILD)/speed: $(BUILD)/%: $(OBJECTS)/% FORCE
 	@cmp -s $< $@ || cp $< $@
 
 $(BUILD)/examples/%: examples/%.c $(BUILD)/flags $(filter %.a,$(LIBS))

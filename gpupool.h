@@ -4,6 +4,70 @@ Do this:
     #define GPUPOOL_IMPLEMENTATION
 before you include this file in *one* C, C++ or .cu file; include it plainly everywhere else.
 Only the CUDA runtime is linked (-lcudart; nvcc does that by itself).
+
+A complete program:
+
+    #define GPUPOOL_IMPLEMENTATION
+    #include "gpupool.h"
+
+    int main(void) {
+        gpupool_arena *arena;
+        void *block;
+        if (gpupool_arena_create(&arena, NULL) != GPUPOOL_OK ||
+            !(block = gpupool_alloc(arena, 1 << 20, 0))) {
+            fprintf(stderr, "%s\n", gpupool_last_error());
+            return 1;
+        }
+        cudaMemsetAsync(block, 0, 1 << 20, 0);    // your kernels, on the same stream
+        gpupool_free(arena, block, 0);            // no need to wait for them
+        gpupool_report(arena, stdout);
+        return gpupool_arena_destroy(arena) != GPUPOOL_OK;
+    }
+
+The picture:
+
+    your program            gpupool_alloc(arena, bytes, stream)        gpupool_free(..., stream)
+    ARENA                   own lane, quiet memory, fences, growth, moving, waiting, the verdict
+    TREE    LEDGER          which units are free for whom              how much, and how much may be
+    BACKING FENCE           pieces of physical memory, mapped          who must wait for whom
+    DRIVER                  cuMemCreate, cuMemMap, cudaMalloc, cudaEventRecord, ...
+
+What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
+freed earlier can be had; keeps reserved memory within a few per cent of what is live, by moving
+physical memory behind unused addresses; holds limits; says why memory ran out and what would help.
+What it does not do: it has no thread of its own, moves no block that you hold, keeps nothing in
+device memory, prints nothing unless asked, and never aborts.
+
+Contents (search for "== NAME"):
+    OPTIONS LINKAGE WORDS API                                    what you use
+    GROUND HOST DRIVER LEDGER TREE BACKING FENCE LIMIT ARENA REPORT   how it works, bottom up
+
+Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
+memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
+that a stream's earlier work is done. Granule: 2 MiB, the driver's page for mapping. Piece: physical
+memory got from the driver at a time. requested <= granted (rounded to units) <= reserved (held from
+the driver); pending: freed on a stream, and not known to be finished there.
+
+The rules:
+  1. Free a block on the stream that used it last: later work there may have the memory at once,
+other streams only once that work is done. If other streams use it too, order their work before the
+     free (cudaStreamWaitEvent), or say gpupool_record_use on each before freeing.
+  2. Destroy an arena when no block of it is live; its device must still have its context.
+  3. While a stream captures a graph, what the graph uses must stay live until the graph is
+destroyed.
+
+Options: define them before the include that has GPUPOOL_IMPLEMENTATION (those marked * before every
+include). Booleans are 0 or 1. gpupool_build() returns what is in force.
+
+    GPUPOOL_STATIC *        0        1: everything static, so several files can have their own
+    GPUPOOL_API *           extern   what stands before each declaration, for a DLL say
+    GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two of at least 256
+    GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text ("80%",
+"12GiB") GPUPOOL_CHUNK_BYTES     0        least growth of the chunked sources; 0: an eighth of what
+is held GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out GPUPOOL_CHECK 1 0: no
+asserts. 2: every invariant, around every call (slow) GPUPOOL_SINGLE_THREAD   0        1: no locks
+    GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
+    GPUPOOL_MALLOC(n), GPUPOOL_FREE(p)   malloc, free   host memory for the records: both or neither
 */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
@@ -59,7 +123,7 @@ Only the CUDA runtime is linked (-lcudart; nvcc does that by itself).
 
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
-    GPUPOOL_E_ARGUMENT,      /* fix the call; gpupool_last_error() names the argument and the rule */
+    GPUPOOL_E_ARGUMENT,      /* fix the call; gpupool_last_error() names argument and rule */
     GPUPOOL_E_OUT_OF_MEMORY, /* gpupool_last_verdict() says why and what would help */
     GPUPOOL_E_NOT_OURS,      /* the pointer is in no chunk of this arena */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
@@ -70,7 +134,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
     GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
-    GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has the call and its name */
+    GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
 } gpupool_result;
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
@@ -125,7 +189,9 @@ typedef struct gpupool_arena_config { /* all zero is valid: each zero means the 
     const char *name;                /* appears in reports and pictures; copied */
 } gpupool_arena_config;
 
-typedef struct gpupool_counter { uint64_t now, peak, total; } gpupool_counter; /* total: all increases */
+typedef struct gpupool_counter {
+    uint64_t now, peak, total;       /* total: every increase added up */
+} gpupool_counter;
 
 typedef struct gpupool_stats {
     size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
@@ -150,49 +216,108 @@ typedef struct gpupool_stats {
 /* == API ====================================================================================== */
 
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
-   device, capture mode and CUDA last error are left as they were; a call that fails changes nothing.
-   A stream argument of 0 is the legacy default stream. */
+   device, capture mode and CUDA last error are left as they were; a call that fails changes
+   nothing. A stream of 0 is the legacy default stream; cudaStreamPerThread is one stream for each
+   thread. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
-GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's last call that can fail */
-GPUPOOL_API const char *gpupool_last_error(void);      /* one sentence on this thread's last failure */
+GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's latest call */
+GPUPOOL_API const char *gpupool_last_error(void);      /* one sentence on its latest failure */
 GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
 
-/* ---- arena: the device memory of one device ---- */
+/* ---- arena: the memory of one device ---- */
 
+/* NULL for the config: the current device, and the default of every macro. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
-                                                const gpupool_arena_config *config /* or NULL */);
+                                                const gpupool_arena_config *config);
+
+/* E_IN_USE while blocks are live. Waits for the device, since what was freed may still be in use.
+   If a CUDA call fails the arena is still there, with less reserved perhaps, and this can be tried
+   again. No other thread may use the arena any more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
+
+/* Made at first use, the same for all callers; NULL with a result when it cannot be made. */
 GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
 
+/* A block of so many bytes, aligned to a unit (512 bytes) at least, for work queued on this stream
+   from now on. NULL with a result in gpupool_last_result(): E_ARGUMENT for 0 bytes or more than
+   2^48. Makes no CUDA call when memory freed earlier fits; otherwise gets more from the driver,
+   moves what is idle, lets this stream wait for others, and at last waits on the host, in this
+   order. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
+
+/* alignment: a power of two of at most 2^40 bytes */
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
+
+/* The same, zeroed by a memset queued on the stream. */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
+
+/* The block's memory goes to later work of this stream at once, to other streams' once the work
+   that is queued here now is done. The block may come from any stream's alloc. NULL is fine.
+   E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. With
+   GPUPOOL_SOURCE_BYPASS this is cudaFree. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
+
+/* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
+   before that work is done. Records an event. E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_use(gpupool_arena *, const void *block, cudaStream_t);
+
+/* Bytes asked for; 0 with a result if this starts no live block. */
 GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
+
+/* Gives memory back to the driver while more than keep_bytes, or config.reserve_bytes, is reserved:
+   what is free and known to be finished with. Does not wait for work in flight (a driver before
+   CUDA 12.5 cannot tell without waiting for the device). If a CUDA call fails, what went before
+   stays given back, and released_bytes says how much. Not while a stream captures: CUDA's way to
+   ask after all streams may lose that capture. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
+
+/* Before cudaStreamDestroy: what this stream freed becomes free for others as soon as can be. A new
+   stream may get the old one's handle while the old one's work still runs, and CUDA does not tell
+   them apart; so for a stream that is destroyed with work in flight, do not leave this out. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 
-/* ---- limits ---- */
+/* ---- limits: on reserved bytes. What CUDA's context, other libraries and other processes hold is
+   not counted. An arena's first limit is the first there is of config.limit_text,
+   config.limit_bytes, the environment's GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT, the macro
+   GPUPOOL_LIMIT. ---- */
 
+/* 0: none. Below what is reserved: gives back what it can, then holds: no growth until it is met.
+ */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
-GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double fraction);
+GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *,
+                                                      double fraction); /* 0 < f <= 1 */
+
+/* "1073741824", "12GiB" (K, M, G, T and KiB ... are powers of 1024, KB ... of 1000), "80%" of the
+   device, "80%free" of what is free on it now, "-2GiB": all but that. Anything else is E_ARGUMENT.
+ */
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
-GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *);
+GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
+
+/* Bytes that could still be handed out in all, by the limit and by what the device has free. */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
-GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes, gpupool_verdict *why /* or NULL */);
+
+/* Whether one block of so many bytes could be had now, after waiting if need be; if not, why not.
+ */
+GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
+                                  gpupool_verdict *why /* or NULL */);
+
+/* Of this thread's latest E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
 /* ---- statistics ---- */
 
-GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
-GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
+GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *,
+                                             gpupool_stats *); /* as of one moment */
+GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);                /* peak := now */
+
+/* Derives every invariant anew; E_ARGUMENT, and the first that is broken is named, if memory was
+   overwritten (or gpupool has a mistake). */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
-GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
-GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *);
+GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *); /* the table a person reads */
+GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *); /* the map of memory */
 
 #endif /* GPUPOOL_H */
 
@@ -446,7 +571,8 @@ static gpupool_result gpi_driver_told(const char *call, cudaError_t error) {
                          cudaGetErrorString(error));
 }
 
-static gpupool_result gpi_driver_told_cu(const gpi_driver *driver, const char *call, CUresult error) {
+static gpupool_result gpi_driver_told_cu(const gpi_driver *driver, const char *call,
+                                         CUresult error) {
     const char *name = NULL;
     if (error == CUDA_SUCCESS) return GPUPOOL_OK;
     if (error == CUDA_ERROR_OUT_OF_MEMORY)
@@ -470,7 +596,8 @@ static gpupool_result gpi_driver_enter(int device, gpi_visit *visit) {
     result = gpi_driver_told("cudaThreadExchangeStreamCaptureMode",
                              cudaThreadExchangeStreamCaptureMode(&visit->mode));
     visit->mode_known = result == GPUPOOL_OK;
-    if (result == GPUPOOL_OK) result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&visit->device));
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&visit->device));
     if (result == GPUPOOL_OK && visit->device != device) {
         result = gpi_driver_told("cudaSetDevice", cudaSetDevice(device));
         visit->device_known = result == GPUPOOL_OK;
@@ -560,7 +687,8 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
 }
 
 /* A piece of physical memory at [address, address + bytes): all of it, or nothing. */
-static gpupool_result gpi_driver_create(const gpi_driver *driver, uint64_t bytes, gpi_handle *handle) {
+static gpupool_result gpi_driver_create(const gpi_driver *driver, uint64_t bytes,
+                                        gpi_handle *handle) {
     CUmemAllocationProp kind = gpi_driver_kind(driver);
     return gpi_driver_told_cu(driver, "cuMemCreate", driver->create(handle, bytes, &kind, 0));
 }
@@ -570,7 +698,8 @@ static gpupool_result gpi_driver_map(const gpi_driver *driver, uint64_t address,
     return gpi_driver_told_cu(driver, "cuMemMap", driver->map(address, bytes, 0, handle, 0));
 }
 
-static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address, uint64_t bytes) {
+static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address,
+                                        uint64_t bytes) {
     CUmemAccessDesc access;
     memset(&access, 0, sizeof access);
     access.location = gpi_driver_kind(driver).location;
@@ -651,20 +780,22 @@ static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
 
        lane -> order 12 (4096..8191 units) -> step 3 (5632..6143) -> run <-> run <-> run
 
-   A lane has two such trees: the free memory that certain users may take. Lane QUIET is memory whose
-   earlier work is known to be done; lane BARE has addresses without memory behind them; the other
-   lanes belong to streams. A live run is in no lane but in the index, which finds it by its unit.
+   A lane has two such trees: the free memory that certain users may take. Lane QUIET is memory
+   whose earlier work is known to be done; lane BARE has addresses without memory behind them; the
+   other lanes belong to streams. A live run is in no lane but in the index, which finds it by its
+   unit.
 
    The second tree of a lane is its edge: runs beside bare addresses. They are taken last. Memory is
    added where it makes the most of an edge, so what is left alone there keeps large requests
    together; filled with small ones, it would cost a recorded training run 0.8% more memory.
 
    T1  neighbours meet: run.next.unit == run.unit + run.units, and run.next.prev == run
-   T2  a free run is in its lane's list of its own order and step, in the edge exactly if a neighbour
-       is bare; bits say which lists hold runs; counts and sums are those of the lists
+   T2  a free run is in its lane's list of its own order and step, in the edge exactly if a
+       neighbour is bare; bits say which lists hold runs; counts and sums are those of the lists
    T3  no run stands next to a run of the same lane (they would be one)
    T4  the index holds exactly the live runs, each in the bucket of its unit
-   T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners point to it) */
+   T5  the leftmost run of a chunk stays the same struct while the chunk lives: owners point to it
+ */
 
 #define GPI_STEPS 8
 #define GPI_PAGE 1024                  /* runs, or buckets, got from the host at a time */
@@ -728,7 +859,8 @@ typedef struct gpi_place { unsigned order, step; } gpi_place;
 static gpi_place gpi_tree_place(uint64_t units) {
     gpi_place place;
     place.order = gpi_ground_high_bit(units);
-    place.step = (unsigned)(place.order >= 3 ? units >> (place.order - 3) : units << (3 - place.order));
+    place.step =
+        (unsigned)(place.order >= 3 ? units >> (place.order - 3) : units << (3 - place.order));
     place.step &= GPI_STEPS - 1;
     return place;
 }
@@ -754,7 +886,8 @@ static int gpi_tree_is_edge(const gpi_run *run) {
 static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
     if (run->lane != number || run->list_prev != before) return 2;
     if (run->prev && run->prev->next != run) return 1;
-    if (run->next && (run->next->prev != run || run->next->unit != run->unit + run->units)) return 1;
+    if (run->next && (run->next->prev != run || run->next->unit != run->unit + run->units))
+        return 1;
     if (run->prev && run->prev->lane == number) return 3;
     if (run->next && run->next->lane == number) return 3;
     return 0;
@@ -1322,7 +1455,8 @@ static int gpi_backing_check(const gpi_backing *backing, uint64_t reserved_bytes
         if (piece->held) attached += piece->units;
     }
     if (units != backing->placed_units || stash != backing->stash_units) return 3;
-    if (count != backing->pieces || (units + stash) * GPUPOOL_UNIT_BYTES != reserved_bytes) return 3;
+    if (count != backing->pieces || (units + stash) * GPUPOOL_UNIT_BYTES != reserved_bytes)
+        return 3;
     return gpi_backing_is_mapped(backing) ? gpi_backing_check_space(backing, attached) : 0;
 }
 
@@ -1506,7 +1640,8 @@ static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *t
 static void gpi_backing_collect(gpi_backing *backing, gpi_tree *tree, uint64_t stash_units) {
     while (backing->stash_units < stash_units && gpi_tree_prepare(tree, 2)) {
         gpi_run *run;
-        gpi_piece *piece = gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX, &run);
+        gpi_piece *piece =
+            gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX, &run);
         if (!piece) return;
         run = gpi_tree_take(tree, run, piece->unit, piece->units);
         gpi_backing_stash_piece(backing, piece, run, 1);
@@ -1622,7 +1757,8 @@ static uint64_t gpi_backing_piece_units(const gpi_backing *backing, const gpi_le
     uint64_t least = backing->granule_units, units = held / 64;
     if (moving) units = held / 1024;
     else least = gpi_ground_max(least, gpi_ground_up(spot->bare_units / 24, least));
-    if (!moving && ledger->limit_bytes != UINT64_MAX) units = gpi_ground_min(held / 512, room / 128);
+    if (!moving && ledger->limit_bytes != UINT64_MAX)
+        units = gpi_ground_min(held / 512, room / 128);
     units = gpi_ground_min(units, (128u << 20) / GPUPOOL_UNIT_BYTES);
     return gpi_ground_max(gpi_ground_down(units, backing->granule_units), least);
 }
@@ -1752,7 +1888,8 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         next = piece->next;
         result = gpi_backing_detach(backing, tree, piece);
     }
-    if (result == GPUPOOL_OK) result = gpi_backing_fill(backing, tree, ledger, &spot, most, after > aim);
+    if (result == GPUPOOL_OK)
+        result = gpi_backing_fill(backing, tree, ledger, &spot, most, after > aim);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) {
         if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
@@ -1918,7 +2055,8 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree, gpi
     while (result == GPUPOOL_OK && ledger->reserved.now > keep_bytes) {
         uint64_t aim = (ledger->reserved.now - keep_bytes + GPUPOOL_UNIT_BYTES - 1) /
                        GPUPOOL_UNIT_BYTES;
-        uint64_t most = below ? UINT64_MAX : (ledger->reserved.now - keep_bytes) / GPUPOOL_UNIT_BYTES;
+        uint64_t most =
+            below ? UINT64_MAX : (ledger->reserved.now - keep_bytes) / GPUPOOL_UNIT_BYTES;
         gpi_run *run = NULL;
         gpi_piece *piece;
         if (!gpi_backing_is_mapped(backing)) {
@@ -2002,9 +2140,9 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
    fence is an event that covers all the work queued before it. It seals the young lane: other
    streams may take a sealed lane's memory once its fence has passed (then the lane turns quiet), or
    when they wait for the fence on the device. Fences are recorded in calls that the stream itself
-   makes, since a stored handle may belong to a destroyed stream (touching one crashes in the driver)
-   or to a new stream at the old address; where no such call comes, a fence over the whole context
-   (cuCtxRecordEvent) takes its place.
+   makes, since a stored handle may belong to a destroyed stream (touching one crashes in the
+   driver) or to a new stream at the old address; where no such call comes, a fence over the whole
+   context (cuCtxRecordEvent) takes its place.
 
    F1  an event is recorded, under the lock, before memory becomes takeable by its fence
    F2  sealed lanes stand oldest first; a later fence of the same stream covers an earlier one
@@ -2054,8 +2192,8 @@ static int gpi_fence_check(const gpi_fences *fences, const gpi_tree *tree) {
     return 0;
 }
 
-/* Handles are addresses, so even; the default streams take odd keys, one for each thread if they are
-   per thread. Thread numbers are never used twice, unlike handles. */
+/* Handles are addresses, so even; the default streams take odd keys, one for each thread if they
+   are per thread. Thread numbers are never used twice, unlike handles. */
 static uint64_t gpi_fence_key(cudaStream_t stream) {
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
     if (stream == NULL) return gpi_host_thread_number() << 2 | 3;
@@ -2104,9 +2242,10 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     return result;
 }
 
-/* A fence over all streams of the context, the destroyed ones included. While any of them captures, it
-   would be refused and the capture lost. The legacy stream tells of captures on blocking streams,
-   and asking it is harmless; of one on a non-blocking stream nothing tells (seen on CUDA 13.0). */
+/* A fence over all streams of the context, the destroyed ones included. While any of them captures,
+   it would be refused and the capture lost. The legacy stream tells of captures on blocking
+   streams, and asking it is harmless; of one on a non-blocking stream nothing tells (seen on
+   CUDA 13.0). */
 static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
     const gpi_driver *driver = fences->driver;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -2115,7 +2254,8 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     if (!driver->record_all || !driver->current_context)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
     if (cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
-        return gpi_host_fail(GPUPOOL_E_CAPTURING, "no fence over a context while a stream captures");
+        return gpi_host_fail(GPUPOOL_E_CAPTURING,
+                             "no fence over a context while a stream captures");
     result = gpi_fence_new(fences, out);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
@@ -2378,8 +2518,9 @@ static void gpi_limit_judge(gpupool_verdict *verdict, int limited, int capturing
     else if (limited)
         verdict->cause = GPUPOOL_CAUSE_LIMIT;
     else
-        verdict->cause = verdict->others_bytes > verdict->reserved_bytes ? GPUPOOL_CAUSE_OTHERS
-                                                                         : GPUPOOL_CAUSE_DEVICE_FULL;
+        verdict->cause = verdict->others_bytes > verdict->reserved_bytes
+                             ? GPUPOOL_CAUSE_OTHERS
+                             : GPUPOOL_CAUSE_DEVICE_FULL;
     gpi_limit_human(asked, verdict->asked_bytes);
     gpi_limit_human(missing, verdict->missing_bytes);
     gpi_limit_human(held, verdict->granted_bytes);
@@ -2409,8 +2550,9 @@ static void gpi_limit_judge(gpupool_verdict *verdict, int limited, int capturing
                  "raise the limit by %s";
         break;
     case GPUPOOL_CAUSE_CAPTURING:
-        format = "%s need memory that a capturing stream cannot get: allocate before the capture, or "
-                 "raise the limit by %s";
+        format =
+            "%s need memory that a capturing stream cannot get: allocate before the capture, or "
+            "raise the limit by %s";
         break;
     case GPUPOOL_CAUSE_NONE:
     default:
@@ -2621,8 +2763,8 @@ static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t
     gpi_fence_drop(&arena->fences, fence);
 }
 
-/* All streams' lanes get a fence: over the whole context, or, where the driver has none (before CUDA
-   12.5), one that has passed once the device has been waited for. */
+/* All streams' lanes get a fence: over the whole context, or, where the driver has none (before
+   CUDA 12.5), one that has passed once the device has been waited for. */
 static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
     gpi_fence *fence = NULL;
     gpupool_result result;
@@ -2631,7 +2773,8 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
     if (result == GPUPOOL_E_UNSUPPORTED) {
         result = gpi_fence_new(&arena->fences, &fence);
         if (result != GPUPOOL_OK) return result;
-        gpi_fence_seal_all(&arena->fences, &arena->tree, fence); /* what is freed later is not in it */
+        /* before the wait: what is freed during it is not covered */
+        gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
         arena->fences.host_waits++;
         gpi_host_unlock(&arena->lock);
         result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
@@ -2715,7 +2858,8 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
 }
 
 /* Rung: all other attempts at the limit of what may be held: idle chunks go, idle granules move. */
-static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
+static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *request,
+                                          gpi_run **run) {
     uint64_t need = gpi_backing_need(&arena->backing, request->units, request->align_units);
     uint64_t limit = arena->ledger.limit_bytes, held = arena->ledger.reserved.now;
     gpupool_result result;
@@ -2786,7 +2930,8 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     *run = gpi_arena_again(arena, request);
     if (*run) return GPUPOOL_OK;
     /* lanes whose fence has passed */
-    if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
+    if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL)
+        return GPUPOOL_OK;
     /* more memory from the driver */
     result = gpi_arena_rung_grow(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
@@ -2806,7 +2951,8 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
         if (*run) return GPUPOOL_OK;
     }
     /* the host waits */
-    if (result == GPUPOOL_E_OUT_OF_MEMORY) result = gpi_arena_rung_wait(arena, request, result, run);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY)
+        result = gpi_arena_rung_wait(arena, request, result, run);
     return result;
 }
 
@@ -2924,11 +3070,13 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
         arena->failures++;
         gpi_host_unlock(&arena->lock);
         if (request.units == 0)
-            gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to 2^48",
-                          call, bytes);
+            gpi_host_fail(GPUPOOL_E_ARGUMENT,
+                          "%s: bytes is %" PRIu64 ", and must be from 1 to 2^48", call, bytes);
         else
-            gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: alignment is %" PRIu64 ", and must be a power of "
-                          "two of at most 2^40", call, alignment);
+            gpi_host_fail(GPUPOOL_E_ARGUMENT,
+                          "%s: alignment is %" PRIu64 ", and must be a power of "
+                          "two of at most 2^40",
+                          call, alignment);
         return NULL;
     }
     request.known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
@@ -2961,8 +3109,8 @@ static gpupool_result gpi_arena_mistake(const gpupool_arena *arena, const char *
     }
     while (run && unit - run->unit >= run->units) run = run->next;
     if (!run)
-        return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call, block,
-                             arena->name);
+        return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call,
+                             block, arena->name);
     if (run->lane == GPI_LANE_LIVE)
         return gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is %" PRIu64 " bytes inside the live block "
                              "at %p", call, block,
@@ -2991,7 +3139,8 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
     result = gpi_driver_enter(arena->backing.driver.device, &visit);
     if (result == GPUPOOL_OK) {
         if (gpi_driver_is_capturing(stream))
-            result = gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream has no fence outside its "
+            result = gpi_host_fail(GPUPOOL_E_CAPTURING,
+                                   "a capturing stream has no fence outside its "
                                    "graph: keep the block until the graph is destroyed");
         else result = gpi_fence_record(&arena->fences, stream, &use->fence);
         gpi_driver_leave(&visit);
@@ -3005,8 +3154,9 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
     return GPUPOOL_OK;
 }
 
-/* With several streams about, a stream's frees get a fence now and then while the stream is known to
-   be alive, so that others can have the memory: at once for large blocks, else every sixteenth. */
+/* With several streams about, a stream's frees get a fence now and then while the stream is known
+   to be alive, so that others can have the memory: at once for large blocks, else every sixteenth.
+ */
 static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream,
                                    uint64_t units) {
     gpi_visit visit;
@@ -3043,7 +3193,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     } else {
         uint64_t units = run->units;
         uint32_t slack_bytes = run->as.slack_bytes;
-        for (piece = arena->backing.placed; unit - piece->unit >= piece->units;) piece = piece->next;
+        for (piece = arena->backing.placed; unit - piece->unit >= piece->units;)
+            piece = piece->next;
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
         gpi_tree_unfile(&arena->tree, piece->first);
@@ -3171,8 +3322,10 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     if (backing->source == GPUPOOL_SOURCE_AUTO)
         backing->source = backing->driver.mapped ? GPUPOOL_SOURCE_MAPPED : GPUPOOL_SOURCE_DEVICE;
     if (gpi_backing_is_mapped(backing) && !backing->driver.mapped)
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "GPUPOOL_SOURCE_MAPPED: device %d or this build "
-                             "has no virtual memory management", backing->driver.device);
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
+                             "GPUPOOL_SOURCE_MAPPED: device %d or this build "
+                             "has no virtual memory management",
+                             backing->driver.device);
     backing->chunk_alloc = config->chunk_alloc;
     backing->chunk_free = config->chunk_free;
     backing->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : GPUPOOL_CHUNK_BYTES;
@@ -3197,8 +3350,8 @@ static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
     GPUPOOL_FREE(arena);
 }
 
-/* Gives everything back, and frees the arena once that has worked. What was freed may still be in use
-   by queued work, which unmapping would not wait for. The lock is held. */
+/* Gives everything back, and frees the arena once that has worked. What was freed may still be in
+   use by queued work, which unmapping would not wait for. The lock is held. */
 static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     if (arena->tree.pending_units || arena->parked) {
@@ -3631,8 +3784,9 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
     broken = gpi_arena_check(arena, &room);
     gpi_arena_exit_growing(arena, &visit);
     if (!broken) return gpi_host_ok();
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_check: invariant %c%d of arena \"%s\" is broken",
-                         room, broken, arena->name);
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT,
+                         "gpupool_check: invariant %c%d of arena \"%s\" is broken", room, broken,
+                         arena->name);
 }
 
 /* == REPORT ===================================================================================
@@ -3706,8 +3860,10 @@ gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
             stats.limit_bytes ? gpi_limit_human(now, stats.limit_bytes) : "none",
             gpi_limit_human(peak, stats.largest_free_bytes),
             gpi_limit_human(host, stats.host_bytes));
-    fprintf(file, "  %" PRIu64 " allocs (%" PRIu64 " from the same stream), %" PRIu64 " frees, %" PRIu64
-            " failures\n", stats.allocs, stats.lane_hits, stats.frees, stats.failures);
+    fprintf(file,
+            "  %" PRIu64 " allocs (%" PRIu64 " from the same stream), %" PRIu64 " frees, %" PRIu64
+            " failures\n",
+            stats.allocs, stats.lane_hits, stats.frees, stats.failures);
     fprintf(file, "  %" PRIu64 " pieces gained, %" PRIu64 " lost, %" PRIu64 " moved; %" PRIu64
             " waits on the device, %" PRIu64 " on the host\n", stats.chunks_gained,
             stats.chunks_lost, stats.remaps, stats.fence_waits, stats.host_syncs);
@@ -3769,7 +3925,8 @@ static gpi_stretch *gpi_report_copy(gpupool_arena *arena, uint64_t *count) {
 #define GPI_MAP_WIDTH 960.0 /* pixels of a row */
 
 /* One stretch, cut where rows end. `at` is its place in the reserved memory laid end to end. */
-static void gpi_report_draw(FILE *file, const gpi_stretch *stretch, uint64_t at, uint64_t row_units) {
+static void gpi_report_draw(FILE *file, const gpi_stretch *stretch, uint64_t at,
+                            uint64_t row_units) {
     static const char colours[3][8] = {"#0072b2", "#e8e8e8", "#e69f00"};
     static const char words[3][20] = {"live", "free", "freed on a stream"};
     char size[32];
@@ -3778,7 +3935,8 @@ static void gpi_report_draw(FILE *file, const gpi_stretch *stretch, uint64_t at,
         uint64_t column = (at + done) % row_units, row = (at + done) / row_units;
         uint64_t units = gpi_ground_min(stretch->units - done, row_units - column);
         double scale = GPI_MAP_WIDTH / (double)row_units;
-        fprintf(file, "<rect x=\"%.2f\" y=\"%" PRIu64 "\" width=\"%.2f\" height=\"11\" fill=\"%s\">",
+        fprintf(file,
+                "<rect x=\"%.2f\" y=\"%" PRIu64 "\" width=\"%.2f\" height=\"11\" fill=\"%s\">",
                 110 + scale * (double)column, 64 + row * 13, scale * (double)units,
                 colours[stretch->shade]);
         fprintf(file, "<title>%s: %s at %#" PRIx64 "</title></rect>\n", words[stretch->shade],

@@ -15,25 +15,13 @@
 
 /* ---- quiet memory and a stream's lane ---- */
 
-static void visit_all(model *m, int unit, int runs) {
-    for (int kind = 0; kind <= m->lane_count; kind++) {
-        int owner = kind < m->lane_count ? m->lane[kind] : BLOCK + unit;
-        if (unit > 0 && m->owner[unit - 1] == owner) continue; /* would be one run */
-        for (int units = 1; unit + units <= m->units; units++) {
-            memset(&m->owner[unit], owner, (size_t)units);
-            if (unit + units == m->units) visit(m);
-            else if (runs > 1) visit_all(m, unit + units, runs - 1);
-        }
-    }
-}
-
 static void every_state_of_a_few_long_runs(void) {
     model m = {.units = 16, .lane_count = 2, .lane = {LANE_QUIET, LANE_STREAMS}};
     char bound[40];
     snprintf(bound, sizeof bound, ", at most %d runs", LONG_RUNS);
     states = calls = 0;
     tree_open(&m);
-    visit_all(&m, 0, LONG_RUNS);
+    model_each(&m, 0, LONG_RUNS, visit);
     tree_close();
     report(&m, "quiet memory, one stream", bound);
 }
@@ -51,7 +39,6 @@ static gpi_run *put_block(model *m, struct block b) {
     gpi_run *run = gpi_tree_live(&tree, TREE_BASE + (uint64_t)b.unit);
     gpi_tree_lay_down(&tree, run);
     memset(&m->owner[b.unit], (int)m->lane[0], (size_t)b.units);
-    calls++;
     return gpi_tree_put(&tree, run, m->lane[0], UINT64_MAX);
 }
 
@@ -59,7 +46,6 @@ static void take_block(model *m, struct block b, gpi_run *from) {
     gpi_run *run = gpi_tree_take(&tree, from, TREE_BASE + (uint64_t)b.unit, (uint64_t)b.units);
     gpi_tree_bring_alive(&tree, run, 0);
     model_take(m, b.unit, b.units);
-    calls++;
 }
 
 static void there_and_back(model *m, struct block b) {
@@ -70,19 +56,22 @@ static void there_and_back(model *m, struct block b) {
     take_block(m, b, run);
     if (tree_read(m->units) != here)
         check_fail(__FILE__, __LINE__, "%s after take of %d", model_text(m), b.unit);
+    calls += 2;
 }
 
-static void visit_blocks(model *m, int from, gpi_run *rest) {
+/* All states that extend this one to the right of its last block, which ends at `from`. */
+static void visit_blocks(model *m, int from) {
+    gpi_run *rest;
     states++;
     for (int i = 0; i < block_count; i++) there_and_back(m, blocks[i]);
     if (gpi_tree_check(&tree) != 0) check_fail(__FILE__, __LINE__, "%s check", model_text(m));
+    rest = tree_run(from);
     for (int unit = from; unit < m->units; unit++)
         for (int units = 1; unit + units <= m->units; units++) {
             struct block b = {unit, units};
-            if (block_count > 0) rest = tree_run(from); /* put may have returned another struct */
             take_block(m, b, rest);
             blocks[block_count++] = b;
-            visit_blocks(m, unit + units, NULL);
+            visit_blocks(m, unit + units);
             block_count--;
             rest = put_block(m, b);
         }
@@ -93,7 +82,7 @@ static void every_state_of_one_lane(void) {
     memset(m.owner, LANE_STREAMS, sizeof m.owner);
     states = calls = 0;
     tree_open(&m);
-    visit_blocks(&m, 0, tree_first);
+    visit_blocks(&m, 0);
     CHECK_EQ(states, model_states(m.units, 1));
     expect_state(&m);
     expect_sums(&m);

@@ -125,6 +125,19 @@ static inline uint64_t model_states(int units, int lane_count) {
     return in_block + in_lane;
 }
 
+/* Calls `visit` for each way to fill the model from `unit` on with at most so many runs. */
+static inline void model_each(model *m, int unit, int runs, void (*visit)(const model *)) {
+    for (int kind = 0; kind <= m->lane_count; kind++) {
+        int owner = kind < m->lane_count ? m->lane[kind] : BLOCK + unit;
+        if (unit > 0 && m->owner[unit - 1] == owner) continue; /* would be one run */
+        for (int units = 1; unit + units <= m->units; units++) {
+            memset(&m->owner[unit], owner, (size_t)units);
+            if (unit + units == m->units) visit(m);
+            else if (runs > 1) model_each(m, unit + units, runs - 1, visit);
+        }
+    }
+}
+
 /* ---- the tree ---- */
 
 static gpi_tree tree;

@@ -1,0 +1,284 @@
+/* TREE where it is large: all orders up to 2^40 bytes and beyond, an index of 100,000 live runs, and
+   a host that has no memory left. */
+// build: plain -O2 -g
+// build: asan -O1 -g -fsanitize=address,undefined
+#include "fail_malloc.h"
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "tree_kit.h"
+
+#define HUGE_UNITS ((uint64_t)1 << 31) /* 2^40 bytes in units of 512 */
+
+/* ---- order and step of a size ---- */
+
+/* The sizes of an order go by, an eighth of it a step. */
+static void expect_place(uint64_t units) {
+    gpi_place place = gpi_tree_place(units);
+    unsigned order = 0, step = 0;
+    check_case("%llu units", (unsigned long long)units);
+    while ((uint64_t)2 << order <= units) order++;
+    while (step < 7 && ((uint64_t)8 << order) + ((uint64_t)(step + 1) << order) <= units * 8) step++;
+    CHECK_EQ(place.order, order);
+    CHECK_EQ(place.step, step);
+}
+
+static void places_of_all_sizes(void) {
+    for (uint64_t units = 1; units <= 65536; units++) expect_place(units);
+    for (unsigned order = 3; order < GPUPOOL_ORDERS; order++)
+        for (uint64_t step = 8; step <= 16; step++)
+            for (uint64_t near = 0; near < 3; near++) expect_place((step << (order - 3)) + near - 1);
+}
+
+/* ---- random calls in 2^31 units ---- */
+
+static void open_huge(void) {
+    model lanes = {.units = 1, .lane_count = 3,
+                   .lane = {LANE_QUIET, LANE_STREAMS, LANE_STREAMS + 1}};
+    tree_open(&lanes);
+    gpi_tree_remove_chunk(&tree, tree_hold_all());
+    tree_first = gpi_tree_add_chunk(&tree, TREE_BASE, HUGE_UNITS);
+    gpi_tree_put(&tree, tree_first, LANE_QUIET, 0);
+}
+
+/* The chunk is tiled from end to end by runs that know their neighbours. */
+static void expect_tiled(void) {
+    uint64_t unit = TREE_BASE;
+    const gpi_run *run = tree_first, *last = NULL;
+    for (; run; last = run, run = run->next) {
+        CHECK(run->unit == unit && run->units > 0 && run->prev == last);
+        unit += run->units;
+    }
+    CHECK_EQ(unit, TREE_BASE + HUGE_UNITS);
+}
+
+static int fits_somewhere(unsigned lane_mask, uint64_t units, uint64_t align) {
+    for (const gpi_run *run = tree_first; run; run = run->next) {
+        uint64_t over = run->unit % align, lost = over ? align - over : 0;
+        if (run->lane > 3 || !(lane_mask >> run->lane & 1)) continue;
+        if (run->units >= lost && run->units - lost >= units) return 1;
+    }
+    return 0;
+}
+
+/* As often of one order as of another. */
+static uint64_t random_units(uint64_t *random) {
+    return 1 + check_below(random, (uint64_t)1 << check_below(random, 32));
+}
+
+static gpi_run *take_somewhere(uint64_t *random) {
+    unsigned lane_mask = check_below(random, 2) ? 1u : 1u | 1u << LANE_STREAMS;
+    uint64_t units = random_units(random), align = (uint64_t)1 << check_below(random, 30), start;
+    gpi_run *run = tree_find(lane_mask, units, align, UINT64_MAX);
+    CHECK_EQ(run != NULL, fits_somewhere(lane_mask, units, align));
+    if (!run) return NULL;
+    start = gpi_tree_start(run, units, align);
+    CHECK(start % align == 0 && start >= run->unit &&
+          run->unit + run->units >= start + units);
+    run = gpi_tree_take(&tree, run, start, units);
+    gpi_tree_bring_alive(&tree, run, 0);
+    return run;
+}
+
+static void put_somewhere(gpi_run *run, uint64_t *random) {
+    uint64_t absorb = check_below(random, 2) ? run->units : UINT64_MAX;
+    uint32_t lane = check_below(random, 3) ? LANE_QUIET : LANE_STREAMS;
+    gpi_tree_lay_down(&tree, run);
+    gpi_tree_put(&tree, run, lane + (lane && check_below(random, 2)), absorb);
+}
+
+static void random_calls_of_all_orders(void) {
+    gpi_run *live[300] = {NULL};
+    uint64_t random = 7;
+    unsigned long long taken = 0, orders = 0;
+    open_huge();
+    for (int call = 0; call < 20000; call++) {
+        size_t i = (size_t)check_below(&random, 300);
+        check_case("seed 7, call %d", call);
+        CHECK_EQ(gpi_tree_prepare(&tree, 3), 1);
+        if (live[i]) put_somewhere(live[i], &random);
+        live[i] = live[i] ? NULL : take_somewhere(&random);
+        if (live[i]) taken++, orders |= 1ull << gpi_tree_place(live[i]->units).order;
+        if (call % 1000 == 0) gpi_tree_pour(&tree, LANE_STREAMS + 1, LANE_QUIET);
+        if (call % 16 == 0) CHECK_EQ(gpi_tree_check(&tree), 0);
+        if (call % 16 == 0) expect_tiled();
+    }
+    CHECK(taken > 5000);
+    CHECK_EQ(orders & 0x1fffffff, 0x1fffffff); /* a block of each order up to 2^37 bytes */
+    tree_close();
+}
+
+static void one_block_of_all_units(void) {
+    open_huge();
+    gpi_run *run = tree_find(1, HUGE_UNITS, 1, 0);
+    if (CHECK(run == tree_first)) {
+        run = gpi_tree_take(&tree, run, TREE_BASE, HUGE_UNITS);
+        gpi_tree_bring_alive(&tree, run, 0);
+        CHECK_EQ(tree.live_by_order[31], 1);
+        CHECK(!tree_find(1, 1, 1, UINT64_MAX));
+        CHECK_EQ(gpi_tree_check(&tree), 0);
+    }
+    tree_close();
+}
+
+/* ---- the index ---- */
+
+#define MANY 100000
+
+static gpi_run *many[MANY];
+
+static void shuffle(uint64_t *random) {
+    for (size_t i = MANY; i-- > 1;) {
+        size_t other = (size_t)check_below(random, i + 1);
+        gpi_run *run = many[i];
+        many[i] = many[other];
+        many[other] = run;
+    }
+}
+
+static uint64_t longest_bucket(void) {
+    uint64_t longest = 0;
+    for (uint64_t bucket = 0; bucket < tree.bucket_count; bucket++) {
+        uint64_t length = 0;
+        for (const gpi_run *run = *gpi_tree_head(&tree, bucket); run; run = run->list_next) length++;
+        if (length > longest) longest = length;
+    }
+    return longest;
+}
+
+/* A lookup of each that is in, and of each that is not. */
+static void expect_first(size_t count) {
+    for (size_t i = 0; i < MANY; i++)
+        CHECK((gpi_tree_live(&tree, many[i]->unit) == many[i]) == (i < count));
+}
+
+/* Held runs, `stride` units apart, are brought alive and laid down in random order. */
+static void index_with_stride(uint64_t stride) {
+    uint64_t random = stride;
+    gpi_run *rest = NULL;
+    check_case("stride %llu", (unsigned long long)stride);
+    open_huge();
+    CHECK_EQ(gpi_tree_prepare(&tree, MANY + 1), 1);
+    rest = gpi_tree_take(&tree, tree_first, TREE_BASE, HUGE_UNITS);
+    for (size_t i = 0; i < MANY; i++) {
+        many[i] = rest;
+        rest = gpi_tree_split(&tree, rest, TREE_BASE + (uint64_t)(i + 1) * stride);
+    }
+    shuffle(&random);
+    for (size_t i = 0; i < MANY; i++) {
+        if (!CHECK_EQ(gpi_tree_prepare(&tree, 0), 1)) break;
+        gpi_tree_bring_alive(&tree, many[i], 0);
+        if (i % 20000 == 0) expect_first(i + 1);
+    }
+    CHECK_EQ(gpi_tree_check(&tree), 0);
+    CHECK(longest_bucket() <= 24); /* evenly spread, about ten */
+    shuffle(&random);
+    for (size_t i = MANY; i-- > 0;) {
+        gpi_tree_lay_down(&tree, many[i]);
+        if (i % 20000 == 0) expect_first(i);
+    }
+    CHECK_EQ(gpi_tree_check(&tree), 0);
+    CHECK_EQ(tree.live_runs, 0);
+    tree_close();
+}
+
+static void index_of_many_live_runs(void) {
+    index_with_stride(1);
+    index_with_stride(37);
+    index_with_stride(4096);  /* 2 MiB: what granules begin at */
+    index_with_stride(20000);
+}
+
+/* ---- no host memory ---- */
+
+/* Fails the first request, the second, ... until none fails: each time the call says so, and what
+   was in the tree is still there. */
+static void try_until_it_succeeds(int (*call)(void), long least_requests) {
+    model m = {.units = 16, .lane_count = 2, .lane = {LANE_QUIET, LANE_STREAMS}};
+    long n = 1;
+    model_take(&m, 3, 5);
+    model_take(&m, 9, 2);
+    for (int done = 0; !done; n++) {
+        check_case("request %ld", n);
+        tree_open(&m);
+        tree_build(&m);
+        fail_malloc_nth(n, 0);
+        done = call();
+        CHECK_EQ(done, !fail_malloc_fired);
+        fail_malloc_nth(0, 0);
+        expect_state(&m);
+        CHECK_EQ(call(), 1); /* now there is memory */
+        expect_state(&m);
+        tree_close();
+        CHECK_EQ(fail_malloc_live, 0);
+    }
+    CHECK(n - 1 > least_requests);
+}
+
+static int prepare_runs(void) { return gpi_tree_prepare(&tree, 20 * PAGE); }
+
+/* The index grows by a page of buckets, and its list of pages as well, at 17 pages. */
+static int fill_buckets(void) {
+    gpi_run *run;
+    for (int i = 0; i < 17 * (int)PAGE; i++) {
+        if (!gpi_tree_prepare(&tree, 1)) return 0;
+        run = gpi_tree_add_chunk(&tree, TREE_BASE * 2 + (uint64_t)i, 1);
+        gpi_tree_bring_alive(&tree, run, 0);
+    }
+    return 1;
+}
+
+static void drop_buckets(void) {
+    for (uint64_t unit = TREE_BASE * 2; unit < TREE_BASE * 2 + 17 * PAGE; unit++) {
+        gpi_run *run = gpi_tree_live(&tree, unit);
+        if (!run) break;
+        gpi_tree_lay_down(&tree, run);
+        gpi_tree_remove_chunk(&tree, run);
+    }
+}
+
+static int fill_and_drop_buckets(void) {
+    int done = fill_buckets();
+    drop_buckets();
+    return done;
+}
+
+static int add_lanes(void) {
+    uint32_t lanes[40], count = 0;
+    while (count < 40 && (lanes[count] = gpi_tree_lane_add(&tree)) != LANE_LIVE) count++;
+    for (uint32_t i = count; i-- > 0;) gpi_tree_lane_drop(&tree, lanes[i]);
+    return count == 40;
+}
+
+static void no_memory_for_run_structs(void) { try_until_it_succeeds(prepare_runs, 20); }
+static void no_memory_for_buckets(void) { try_until_it_succeeds(fill_and_drop_buckets, 17 + 18); }
+static void no_memory_for_lanes(void) { try_until_it_succeeds(add_lanes, 40); }
+
+static void no_memory_to_open(void) {
+    gpi_tree none, opened;
+    long n = 1;
+    memset(&none, 0, sizeof none);
+    for (int done = 0; !done; n++) {
+        check_case("request %ld", n);
+        memset(&opened, 0, sizeof opened);
+        fail_malloc_nth(n, 0);
+        done = gpi_tree_open(&opened);
+        CHECK_EQ(done, !fail_malloc_fired);
+        if (done) gpi_tree_close(&opened);
+        CHECK(memcmp(&opened, &none, sizeof none) == 0);
+        CHECK_EQ(fail_malloc_live, 0);
+    }
+    fail_malloc_nth(0, 0);
+    CHECK(n > 5); /* the list of lanes, two lanes, and pages of run structs and of buckets */
+}
+
+int main(void) {
+    TEST(places_of_all_sizes);
+    TEST(random_calls_of_all_orders);
+    TEST(one_block_of_all_units);
+    TEST(index_of_many_live_runs);
+    TEST(no_memory_for_run_structs);
+    TEST(no_memory_for_buckets);
+    TEST(no_memory_for_lanes);
+    TEST(no_memory_to_open);
+    return check_finish();
+}
