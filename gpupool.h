@@ -1394,6 +1394,7 @@ typedef struct gpi_piece {
 typedef struct gpi_backing {
     gpi_driver driver;
     gpi_lock *lock;                /* the arena's: held on entry, opened around driver calls */
+    gpi_ledger *ledger;            /* the arena's */
     gpupool_source source;         /* never AUTO */
     uint64_t granule_units;
     uint64_t chunk_bytes;          /* 0: by the size of what is held already */
@@ -1426,7 +1427,8 @@ static gpi_piece *gpi_backing_at(const gpi_backing *backing, uint64_t unit) {
     return slot ? *slot : NULL;
 }
 
-/* Every granule under a run that is not bare has a piece; then no bare one has, if sums agree. */
+/* Every granule under a run that is not bare has a piece; then no bare one has, if the sums agree.
+   A held run may be bare: addresses that another thread is about to map. */
 static int gpi_backing_check_space(const gpi_backing *backing, uint64_t attached_units) {
     const gpi_run *run;
     uint64_t unit, bare = 0;
@@ -1434,8 +1436,11 @@ static int gpi_backing_check_space(const gpi_backing *backing, uint64_t attached
         if (run->lane == GPI_LANE_BARE) bare += run->units;
         unit = gpi_ground_down(run->unit, backing->granule_units);
         for (; run->lane != GPI_LANE_BARE && unit < run->unit + run->units;
-             unit += backing->granule_units)
-            if (gpi_backing_at(backing, unit) == NULL) return 2;
+             unit += backing->granule_units) {
+            if (gpi_backing_at(backing, unit)) continue;
+            if (run->lane != GPI_LANE_HELD) return 2;
+            bare += backing->granule_units;
+        }
     }
     return bare + backing->placed_units + attached_units == backing->space_units ? 0 : 2;
 }
@@ -1475,8 +1480,8 @@ static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
     if (piece->next) piece->next->prev = piece->prev;
 }
 
-static void gpi_backing_account(const gpi_backing *backing, gpi_ledger *ledger) {
-    gpi_ledger_set(&ledger->reserved,
+static void gpi_backing_account(const gpi_backing *backing) {
+    gpi_ledger_set(&backing->ledger->reserved,
                    (backing->placed_units + backing->stash_units) * GPUPOOL_UNIT_BYTES);
 }
 
@@ -1533,6 +1538,7 @@ static gpupool_result gpi_backing_release(gpi_backing *backing, gpi_tree *tree, 
     gpi_host_lock(backing->lock);
     if (result != GPUPOOL_OK) return result;
     gpi_backing_unstash_piece(backing, piece);
+    gpi_backing_account(backing);
     backing->pieces--;
     backing->lost++;
     backing->host_bytes -= sizeof *piece;
@@ -1556,6 +1562,7 @@ static gpupool_result gpi_backing_create(gpi_backing *backing, uint64_t units, g
     }
     gpi_backing_link(&backing->stash, piece);
     backing->stash_units += units;
+    gpi_backing_account(backing);
     backing->pieces++;
     backing->gained++;
     backing->host_bytes += sizeof *piece;
@@ -1750,14 +1757,14 @@ static gpi_run *gpi_backing_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, u
    where a limit will be met, a 512th, and less the nearer it is, saves one per cent of memory. A
    request takes no more than about 24 pieces. Pieces that take the place of idle ones are those
    that move, so they are the smallest. */
-static uint64_t gpi_backing_piece_units(const gpi_backing *backing, const gpi_ledger *ledger,
+static uint64_t gpi_backing_piece_units(const gpi_backing *backing,
                                         const gpi_spot *spot, uint64_t most_units, int moving) {
     uint64_t held = backing->placed_units + backing->stash_units;
     uint64_t room = most_units - gpi_ground_min(most_units, backing->placed_units);
     uint64_t least = backing->granule_units, units = held / 64;
     if (moving) units = held / 1024;
     else least = gpi_ground_max(least, gpi_ground_up(spot->bare_units / 24, least));
-    if (!moving && ledger->limit_bytes != UINT64_MAX)
+    if (!moving && backing->ledger->limit_bytes != UINT64_MAX)
         units = gpi_ground_min(held / 512, room / 128);
     units = gpi_ground_min(units, (128u << 20) / GPUPOOL_UNIT_BYTES);
     return gpi_ground_max(gpi_ground_down(units, backing->granule_units), least);
@@ -1784,8 +1791,7 @@ static gpi_piece *gpi_backing_stashed(const gpi_backing *backing, uint64_t units
 }
 
 /* Gives stashed pieces back until so many units may be got without passing most_units. */
-static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree,
-                                            gpi_ledger *ledger, uint64_t units,
+static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree, uint64_t units,
                                             uint64_t most_units) {
     gpi_piece *piece = backing->stash, *next;
     gpupool_result result;
@@ -1794,7 +1800,6 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
         next = piece->next;
         if (piece->held) continue;
         result = gpi_backing_release(backing, tree, piece);
-        gpi_backing_account(backing, ledger);
         if (result != GPUPOOL_OK) return result;
     }
     if (backing->placed_units + backing->stash_units + units > most_units)
@@ -1803,20 +1808,19 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
 }
 
 /* Maps pieces one after the other under the spot's bare granules, stashed ones first. */
-static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree, gpi_ledger *ledger,
+static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree,
                                        gpi_spot *spot, uint64_t most_units, int moving) {
     gpupool_result result = GPUPOOL_OK;
     while (spot->bare && result == GPUPOOL_OK) {
         gpi_piece *piece = gpi_backing_stashed(backing, spot->bare->units);
-        uint64_t units = gpi_backing_piece_units(backing, ledger, spot, most_units, moving);
+        uint64_t units = gpi_backing_piece_units(backing, spot, most_units, moving);
         if (piece) {
             backing->moved++;
         } else {
             units = gpi_ground_min(units, spot->bare->units);
-            result = gpi_backing_make_room(backing, tree, ledger, units, most_units);
+            result = gpi_backing_make_room(backing, tree, units, most_units);
             if (result == GPUPOOL_OK) result = gpi_backing_create(backing, units, &piece);
             if (result == GPUPOOL_OK) piece->fresh = 1;
-            gpi_backing_account(backing, ledger);
         }
         if (result == GPUPOOL_OK) result = gpi_backing_attach(backing, tree, piece, &spot->bare);
     }
@@ -1830,14 +1834,13 @@ static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree, gpi
 
 /* Undoes fill: what it mapped becomes bare again, what it got is given back. What the driver will
    not take back stays in the stash, counted, and is tried again with the next growth. */
-static void gpi_backing_unfill(gpi_backing *backing, gpi_tree *tree, gpi_ledger *ledger) {
+static void gpi_backing_unfill(gpi_backing *backing, gpi_tree *tree) {
     gpi_piece *piece = backing->stash, *next;
     for (; piece; piece = next) {
         next = piece->next;
         if (piece->held && !piece->accessible) gpi_backing_detach(backing, tree, piece);
         if (!piece->held && piece->fresh) gpi_backing_release(backing, tree, piece);
     }
-    gpi_backing_account(backing, ledger);
 }
 
 /* All is mapped: the pieces are placed, and the spot's runs become one. */
@@ -1862,8 +1865,7 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
 
 /* Gets memory for a request under at most most_bytes of reserved memory, moving idle memory rather
    than passing aim_bytes. The run returned is held, exactly the request. */
-static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tree,
-                                              gpi_ledger *ledger, uint64_t units,
+static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tree, uint64_t units,
                                               uint64_t align_units, const gpi_lanes *lanes,
                                               uint64_t aim_bytes, uint64_t most_bytes,
                                               gpi_run **out) {
@@ -1889,19 +1891,18 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         result = gpi_backing_detach(backing, tree, piece);
     }
     if (result == GPUPOOL_OK)
-        result = gpi_backing_fill(backing, tree, ledger, &spot, most, after > aim);
+        result = gpi_backing_fill(backing, tree, &spot, most, after > aim);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) {
         if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
         if (spot.left) gpi_tree_put(tree, spot.left, lanes->number[0], 0);
         if (spot.right) gpi_tree_put(tree, spot.right, lanes->number[0], 0);
-        gpi_backing_unfill(backing, tree, ledger);
+        gpi_backing_unfill(backing, tree);
         gpi_backing_uncollect(backing, tree);
         return result;
     }
     *out = gpi_backing_settle(backing, tree, &spot, first);
-    gpi_backing_make_room(backing, tree, ledger, 0, gpi_ground_max(aim, backing->placed_units));
-    gpi_backing_account(backing, ledger);
+    gpi_backing_make_room(backing, tree, 0, gpi_ground_max(aim, backing->placed_units));
     return GPUPOOL_OK;
 }
 
@@ -1968,15 +1969,14 @@ static uint64_t gpi_backing_need(const gpi_backing *backing, uint64_t units, uin
     return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, backing->driver.granule_bytes);
 }
 
-static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tree,
-                                             gpi_ledger *ledger, uint64_t units,
+static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tree, uint64_t units,
                                              uint64_t align_units, uint64_t most_bytes,
                                              gpi_run **out) {
     uint64_t need = gpi_backing_need(backing, units, align_units), size, address;
     gpupool_result result = GPUPOOL_OK;
     gpi_piece *piece;
     gpi_run *run;
-    if (need > most_bytes || ledger->reserved.now > most_bytes - need)
+    if (need > most_bytes || backing->ledger->reserved.now > most_bytes - need)
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     size = gpi_backing_chunk_size(backing, need, most_bytes);
     piece = (gpi_piece *)gpi_host_zeroed(sizeof *piece);
@@ -2008,14 +2008,14 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
     backing->pieces++;
     backing->gained++;
     backing->host_bytes += sizeof *piece;
-    gpi_backing_account(backing, ledger);
+    gpi_backing_account(backing);
     *out = gpi_backing_carve(tree, run, gpi_ground_up(run->unit, align_units), units);
     return GPUPOOL_OK;
 }
 
 /* A chunk that is one held run goes back to its source. On failure it stays, quiet. */
 static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tree,
-                                             gpi_ledger *ledger, gpi_piece *piece) {
+                                             gpi_piece *piece) {
     gpupool_result result;
     gpi_host_unlock(backing->lock);
     result = gpi_backing_chunk_give(backing, piece->memory, piece->bytes);
@@ -2030,7 +2030,7 @@ static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tre
     backing->pieces--;
     backing->lost++;
     backing->host_bytes -= sizeof *piece;
-    gpi_backing_account(backing, ledger);
+    gpi_backing_account(backing);
     GPUPOOL_FREE(piece);
     return GPUPOOL_OK;
 }
@@ -2049,21 +2049,21 @@ static gpi_piece *gpi_backing_idle_chunk(const gpi_backing *backing, uint64_t un
 
 /* Gives idle memory back while more than keep_bytes is held. The last piece may be larger than what
    is left to give: `below` says whether it goes too, or stays. */
-static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree, gpi_ledger *ledger,
+static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
                                        uint64_t keep_bytes, int below) {
     gpupool_result result = GPUPOOL_OK;
-    while (result == GPUPOOL_OK && ledger->reserved.now > keep_bytes) {
-        uint64_t aim = (ledger->reserved.now - keep_bytes + GPUPOOL_UNIT_BYTES - 1) /
+    while (result == GPUPOOL_OK && backing->ledger->reserved.now > keep_bytes) {
+        uint64_t aim = (backing->ledger->reserved.now - keep_bytes + GPUPOOL_UNIT_BYTES - 1) /
                        GPUPOOL_UNIT_BYTES;
         uint64_t most =
-            below ? UINT64_MAX : (ledger->reserved.now - keep_bytes) / GPUPOOL_UNIT_BYTES;
+            below ? UINT64_MAX : (backing->ledger->reserved.now - keep_bytes) / GPUPOOL_UNIT_BYTES;
         gpi_run *run = NULL;
         gpi_piece *piece;
         if (!gpi_backing_is_mapped(backing)) {
             piece = gpi_backing_idle_chunk(backing, aim, most);
             if (!piece) break;
             gpi_tree_unfile(tree, piece->first);
-            result = gpi_backing_drop_chunk(backing, tree, ledger, piece);
+            result = gpi_backing_drop_chunk(backing, tree, piece);
             continue;
         }
         piece = gpi_backing_stashed(backing, most);
@@ -2076,7 +2076,6 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree, gpi
         }
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) gpi_backing_uncollect(backing, tree);
-        gpi_backing_account(backing, ledger);
     }
     return result;
 }
@@ -2628,6 +2627,7 @@ static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
 #if GPUPOOL_CHECK >= 2
     {
         char room;
+        gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
         GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
     }
 #endif
@@ -2802,10 +2802,10 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request,
     gpupool_result result;
     gpi_arena_lanes(request, &lanes);
     if (!gpi_backing_is_mapped(&arena->backing)) {
-        result = gpi_backing_grow_chunk(&arena->backing, &arena->tree, &arena->ledger,
+        result = gpi_backing_grow_chunk(&arena->backing, &arena->tree,
                                         request->units, request->align_units, most_bytes, run);
     } else {
-        result = gpi_backing_grow_mapped(&arena->backing, &arena->tree, &arena->ledger,
+        result = gpi_backing_grow_mapped(&arena->backing, &arena->tree,
                                          request->units, request->align_units, &lanes, aim_bytes,
                                          most_bytes, run);
     }
@@ -2871,7 +2871,7 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
         return result;
     }
     /* chunks: give back what is idle until the driver has one large enough */
-    gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger,
+    gpi_backing_trim(&arena->backing, &arena->tree,
                      request->limited ? limit - gpi_ground_min(limit, need) : 0, 1);
     return gpi_arena_grow(arena, request, 0, limit, run);
 }
@@ -3198,12 +3198,15 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
         gpi_tree_unfile(&arena->tree, piece->first);
-        result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, &arena->ledger, piece);
-        if (result == GPUPOOL_OK) {
-            gpi_arena_count_free(arena, units, slack_bytes);
-        } else { /* still the caller's */
+        gpi_arena_count_free(arena, units, slack_bytes);
+        result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, piece);
+        if (result != GPUPOOL_OK) { /* still the caller's, and not counted as had again */
             run = gpi_tree_take(&arena->tree, piece->first, unit, units);
             gpi_tree_bring_alive(&arena->tree, run, slack_bytes);
+            arena->ledger.requested.now += units * GPUPOOL_UNIT_BYTES - slack_bytes;
+            arena->ledger.granted.now += units * GPUPOOL_UNIT_BYTES;
+            arena->ledger.blocks.now++;
+            arena->frees--;
         }
     }
     gpi_arena_exit_growing(arena, &visit);
@@ -3362,7 +3365,7 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
         while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
         gpi_fence_all_passed(&arena->fences, &arena->tree);
     }
-    result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, 0, 1);
+    result = gpi_backing_trim(&arena->backing, &arena->tree, 0, 1);
     if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences);
     if (result == GPUPOOL_OK) result = gpi_backing_close(&arena->backing);
     if (result == GPUPOOL_OK) gpi_arena_forget(arena);
@@ -3393,6 +3396,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     arena->forks = gpi_process.forks;
     arena->backing.driver.device = config.device;
     arena->backing.lock = &arena->lock;
+    arena->backing.ledger = &arena->ledger;
     result = gpi_driver_enter(config.device, &visit);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(arena);
@@ -3560,7 +3564,7 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     if (result != GPUPOOL_OK) return result;
     gpi_arena_settle(arena);
     before = arena->ledger.reserved.now;
-    result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger,
+    result = gpi_backing_trim(&arena->backing, &arena->tree,
                               gpi_ground_max(keep_bytes, arena->keep_bytes), 0);
     if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
     gpi_arena_exit_growing(arena, &visit);
@@ -3591,7 +3595,7 @@ static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) 
     arena->ledger.limit_bytes = bytes;
     if (arena->ledger.reserved.now > bytes) {
         gpi_arena_settle(arena);
-        result = gpi_backing_trim(&arena->backing, &arena->tree, &arena->ledger, bytes, 1);
+        result = gpi_backing_trim(&arena->backing, &arena->tree, bytes, 1);
     }
     if (result != GPUPOOL_OK) arena->ledger.limit_bytes = before;
     return result;

@@ -2,6 +2,7 @@
    than those that asked for them, and the whole-arena calls in between. Stamps show any overlap. */
 // build: plain -O2 -g
 // build: tsan -O1 -g -fsanitize=thread
+// build: check2 -DGPUPOOL_CHECK=2
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"

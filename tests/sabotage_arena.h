@@ -1,0 +1,226 @@
+/* sabotage_arena.h: what breaks the invariants of LEDGER, FENCE and ARENA. Each breaks the at-th place
+   that it knows; 0: there is none. */
+#ifndef SABOTAGE_ARENA_H
+#define SABOTAGE_ARENA_H
+
+#include "sabotage_kit.h"
+
+/* ---- L: counters ---- */
+
+/* Its peak and total go along, so that no other invariant of the ledger is broken. */
+static inline void set_counter(gpupool_counter *counter, uint64_t now) {
+    uint64_t more = now > counter->now ? now - counter->now : 0;
+    break_u64(&counter->now, now);
+    break_u64(&counter->total, counter->total + more);
+    if (now > counter->peak) break_u64(&counter->peak, now);
+}
+
+static inline int more_requested_than_granted(size_t at) {
+    if (at == 0) set_counter(&arena->ledger.requested, arena->ledger.granted.now + 1);
+    return at == 0;
+}
+
+static inline int more_granted_than_reserved(size_t at) {
+    if (at == 0) set_counter(&arena->ledger.granted, arena->ledger.reserved.now + 512);
+    return at == 0;
+}
+
+static inline int more_reserved_than_allowed(size_t at) {
+    if (at == 0) break_u64(&arena->ledger.limit_bytes, arena->ledger.reserved.now - 1);
+    return at == 0;
+}
+
+static inline gpupool_counter *counter_at(size_t at) {
+    gpi_ledger *ledger = &arena->ledger;
+    gpupool_counter *counters[] = {&ledger->requested, &ledger->granted, &ledger->reserved,
+                                   &ledger->pending, &ledger->blocks};
+    return at < KIT_COUNT(counters) ? counters[at] : NULL;
+}
+
+static inline int more_than_the_peak(size_t at) {
+    gpupool_counter *counter = counter_at(at);
+    if (counter && CHECK(counter->now > 0)) break_u64(&counter->peak, counter->now - 1);
+    return counter != NULL;
+}
+
+static inline int more_than_the_total(size_t at) {
+    gpupool_counter *counter = counter_at(at);
+    if (counter && CHECK(counter->now > 0)) break_u64(&counter->total, counter->now - 1);
+    return counter != NULL;
+}
+
+/* ---- F1: events ---- */
+
+static cudaEvent_t fresh_event;
+
+static inline gpi_fence **sealing_fence_at(size_t at) {
+    gpi_stream *stream = sealed_stream_at(at / 2);
+    if (!stream) return NULL;
+    return at % 2 ? &stream->fences[stream->seals - 1] : &stream->fences[0];
+}
+
+static inline int event_never_recorded(size_t at) {
+    gpi_fence **fence = sealing_fence_at(at);
+    if (!fence) return 0;
+    CHECK_EQ(cudaEventCreateWithFlags(&fresh_event, cudaEventDisableTiming), cudaSuccess);
+    break_bytes(&(*fence)->event, &fresh_event, sizeof fresh_event);
+    return 1;
+}
+
+static inline void drop_event(void) { CHECK_EQ(cudaEventDestroy(fresh_event), cudaSuccess); }
+
+/* ---- F2: lanes of streams ---- */
+
+static inline gpi_stream *stream_at(size_t at) {
+    gpi_stream *stream = arena->fences.streams;
+    while (stream && at--) stream = stream->next;
+    return stream;
+}
+
+/* The number of a lane that there was, but is no more. */
+static inline uint32_t dropped_lane(void) {
+    uint32_t lane = gpi_tree_lane_add(&arena->tree);
+    gpi_tree_lane_drop(&arena->tree, lane);
+    return lane;
+}
+
+static inline int young_beyond_all_lanes(size_t at) {
+    gpi_stream *stream = stream_at(at);
+    if (stream) break_u32(&stream->young, arena->tree.lane_count);
+    return stream != NULL;
+}
+
+static inline int young_in_a_dropped_lane(size_t at) {
+    gpi_stream *stream = stream_at(at);
+    if (stream) break_u32(&stream->young, dropped_lane());
+    return stream != NULL;
+}
+
+static inline int sealed_in_a_dropped_lane(size_t at) {
+    gpi_stream *stream = sealed_stream_at(at / 2);
+    if (stream) break_u32(&stream->sealed[at % 2 ? stream->seals - 1 : 0], dropped_lane());
+    return stream != NULL;
+}
+
+static inline int young_is_quiet(size_t at) {
+    gpi_stream *stream = stream_at(at);
+    if (stream) break_u32(&stream->young, LANE_QUIET);
+    return stream != NULL;
+}
+
+static inline int young_of_another_stream(size_t at) {
+    gpi_stream *stream = stream_at(at);
+    if (!stream || !stream->next) return 0;
+    break_u32(&stream->young, stream->next->young);
+    return 1;
+}
+
+static inline int newest_seal_first(size_t at) {
+    gpi_stream *stream = sealed_stream_at(at);
+    uint32_t lane;
+    gpi_fence *fence;
+    if (!stream) return 0;
+    lane = stream->sealed[0];
+    fence = stream->fences[0];
+    break_u32(&stream->sealed[0], stream->sealed[stream->seals - 1]);
+    break_u32(&stream->sealed[stream->seals - 1], lane);
+    break_bytes(&stream->fences[0], &stream->fences[stream->seals - 1], sizeof fence);
+    break_bytes(&stream->fences[stream->seals - 1], &fence, sizeof fence);
+    return 1;
+}
+
+/* ---- F3: users of fences ---- */
+
+/* Of lanes, then of a live block, then of parked ones. */
+static inline gpi_fence *used_fence_at(size_t at) {
+    size_t lanes = 0;
+    gpi_run *run;
+    while (sealing_fence_at(lanes)) lanes++;
+    if (at < lanes) return *sealing_fence_at(at);
+    at -= lanes;
+    if (at == 0)
+        for (size_t i = 0; (run = run_at(i, is_live)) != NULL; i++)
+            if (run->uses) return ((gpi_use *)run->uses)->fence;
+    run = parked_at(at - 1);
+    return run ? ((gpi_use *)run->uses)->fence : NULL;
+}
+
+static inline int fence_without_users(size_t at) {
+    gpi_fence *fence = used_fence_at(at);
+    if (fence) break_int(&fence->users, 0);
+    return fence != NULL;
+}
+
+static inline int fence_with_a_user_too_many(size_t at) {
+    gpi_fence *fence = used_fence_at(at);
+    if (fence) break_int(&fence->users, fence->users + 1);
+    return fence != NULL;
+}
+
+static inline int fence_idle_in_use(size_t at) {
+    gpi_fence *fence = used_fence_at(at);
+    if (!fence) return 0;
+    break_bytes(&fence->next, &arena->fences.idle, sizeof fence);
+    break_bytes(&arena->fences.idle, &fence, sizeof fence);
+    return 1;
+}
+
+/* ---- A: the arena's own sums, and parked blocks ---- */
+
+static inline int wrong_granted(size_t at) {
+    gpupool_counter *granted = &arena->ledger.granted;
+    if (at < 2) set_counter(granted, at ? granted->now - 512 : granted->now + 512);
+    return at < 2;
+}
+
+static inline int wrong_blocks(size_t at) {
+    gpupool_counter *blocks = &arena->ledger.blocks;
+    if (at < 2) set_counter(blocks, at ? blocks->now - 1 : blocks->now + 1);
+    return at < 2;
+}
+
+static inline int wrong_pending(size_t at) {
+    gpupool_counter *pending = &arena->ledger.pending;
+    if (at < 2) set_counter(pending, at ? pending->now - 512 : pending->now + 512);
+    return at < 2;
+}
+
+static inline int wrong_parked_sum(size_t at) {
+    uint64_t *sum = &arena->parked_units;
+    if (at < 2) break_u64(sum, at ? *sum - 1 : *sum + 1);
+    return at < 2;
+}
+
+static inline int lost_parked_run(size_t at) {
+    gpi_run *run = parked_at(at);
+    if (run) break_run(at ? &parked_at(at - 1)->list_next : &arena->parked, run->list_next);
+    return run != NULL;
+}
+
+static inline int parked_but_live(size_t at) {
+    gpi_run *run = parked_at(at);
+    if (run) break_u32(&run->lane, LANE_LIVE);
+    return run != NULL;
+}
+
+static inline int parked_but_free(size_t at) {
+    gpi_run *run = parked_at(at);
+    if (run) break_u32(&run->lane, LANE_QUIET);
+    return run != NULL;
+}
+
+static inline int parked_without_fence(size_t at) {
+    gpi_run *run = parked_at(at);
+    void *none = NULL;
+    if (run) break_bytes(&run->uses, &none, sizeof none);
+    return run != NULL;
+}
+
+static inline int parked_behind_passed_fences(size_t at) {
+    gpi_run *run = parked_at(at);
+    gpi_use *use = run ? (gpi_use *)run->uses : NULL;
+    for (; use; use = use->next) break_int(&use->fence->passed, 1);
+    return run != NULL;
+}
+
+#endif

@@ -1,0 +1,182 @@
+/* sabotage_kit.h: an arena in the midst of work, and a log by which what is broken in it by hand is
+   mended again. Include it after gpupool.h; needs fakecuda's controls. */
+#ifndef SABOTAGE_KIT_H
+#define SABOTAGE_KIT_H
+
+#include "arena_kit.h"
+
+/* gpupool.h takes its private macros back. */
+#define LANE_QUIET 0u
+#define LANE_BARE 1u
+#define LANE_STREAMS 2u
+#define LANE_HELD 0xfffffffeu
+#define LANE_LIVE 0xffffffffu
+
+/* ---- the log ---- */
+
+static struct { void *at; size_t bytes; unsigned char was[64]; } broken[64];
+static size_t broken_count;
+
+static inline void break_bytes(void *at, const void *now, size_t bytes) {
+    if (!CHECK(broken_count < KIT_COUNT(broken) && bytes <= sizeof broken[0].was)) return;
+    broken[broken_count].at = at;
+    broken[broken_count].bytes = bytes;
+    memcpy(broken[broken_count++].was, at, bytes);
+    memcpy(at, now, bytes);
+}
+
+static inline void break_u64(uint64_t *at, uint64_t now) { break_bytes(at, &now, sizeof now); }
+static inline void break_u32(uint32_t *at, uint32_t now) { break_bytes(at, &now, sizeof now); }
+static inline void break_u8(uint8_t *at, unsigned now) {
+    uint8_t byte = (uint8_t)now;
+    break_bytes(at, &byte, sizeof byte);
+}
+static inline void break_int(int *at, int now) { break_bytes(at, &now, sizeof now); }
+static inline void break_run(gpi_run **at, gpi_run *now) { break_bytes(at, &now, sizeof now); }
+static inline void break_piece(gpi_piece **at, gpi_piece *now) { break_bytes(at, &now, sizeof now); }
+
+static inline void mend(void) {
+    while (broken_count > 0) {
+        broken_count--;
+        memcpy(broken[broken_count].at, broken[broken_count].was, broken[broken_count].bytes);
+    }
+}
+
+/* ---- the scene ---- */
+
+#define SCENE_BLOCKS 64
+static gpupool_arena *arena;
+static struct { void *at; int stream; } scene_block[SCENE_BLOCKS];
+static size_t scene_count;
+
+static inline void *scene_alloc(size_t bytes, int stream) {
+    void *block = kit_alloc(arena, bytes, kit_stream[stream]);
+    kit_mark(kit_stream[stream], block, bytes, 1);
+    scene_block[scene_count].at = block;
+    scene_block[scene_count++].stream = stream;
+    return block;
+}
+
+static inline void scene_free(size_t i) {
+    cudaStream_t stream = kit_stream[scene_block[i].stream];
+    CHECK_RESULT(gpupool_free(arena, scene_block[i].at, stream), GPUPOOL_OK);
+    scene_block[i].at = NULL;
+}
+
+/* Every block of these, so that what is freed lies between others. */
+static inline void scene_free_each(size_t from, size_t to, size_t step) {
+    for (size_t i = from; i < to; i += step) scene_free(i);
+}
+
+/* Other streams read the block, and are not done when it is freed: it is parked. */
+static inline void scene_park(size_t i) {
+    for (int stream = 2; stream < 4; stream++) {
+        kit_order(kit_stream[scene_block[i].stream], kit_stream[stream]);
+        kit_expect(kit_stream[stream], scene_block[i].at, 64, -1);
+        CHECK_RESULT(gpupool_record_use(arena, scene_block[i].at, kit_stream[stream]), GPUPOOL_OK);
+    }
+    scene_free(i);
+}
+
+/* What was freed so far is quiet: no work is in flight, and every fence is idle. What the driver does
+   not take back when it is trimmed stays in the stash, and leaves bare addresses. */
+static inline void scene_calm(void) {
+    for (int i = 0; i < 16; i++)
+        CHECK_RESULT(gpupool_record_use(arena, scene_block[1].at, kit_stream[3]), GPUPOOL_OK);
+    scene_free_each(1, 12, 2);
+    scene_free_each(25, 32, 2);
+    fake_run_all();
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    if (arena->backing.source != GPUPOOL_SOURCE_MAPPED) return;
+    fake_fail_call("cuMemRelease", 2, 1, 0);
+    CHECK_RESULT(gpupool_trim(arena, kit_reserved(arena) - 4 * MIB, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+}
+
+/* Blocks live on two streams, one of them in use on another; memory free in lanes of all kinds, in
+   several runs each; two fences on each stream, and idle ones; parked blocks. Of all that was freed
+   since the calm the work is still queued. */
+static inline void scene_open(gpupool_source source) {
+    gpupool_arena_config config = kit_config(source);
+    config.chunk_bytes = 8 * MIB;
+    config.name = "scene";
+    arena = kit_create(&config);
+    scene_count = 0;
+    for (size_t i = 0; i < 24; i++) scene_alloc(400 + (i * i * 911) % 300000, (int)(i % 2));
+    for (size_t i = 0; i < 16; i++) scene_alloc(3 * MIB + i * 70000, (int)(i % 2));
+    for (size_t i = 0; i < 16; i++) scene_alloc(20000 + i * 1000, (int)(i % 2));
+    scene_calm();
+    fake_mode(FAKE_STEPPED);
+    scene_free_each(34, 38, 1); /* large: the stream gets a fence at once */
+    scene_park(12);
+    scene_park(15);
+    scene_park(18);
+    CHECK_RESULT(gpupool_record_use(arena, scene_block[14].at, kit_stream[3]), GPUPOOL_OK);
+    scene_free_each(42, 48, 1); /* small: these stay young */
+}
+
+static inline void scene_close(void) {
+    for (size_t i = 0; i < scene_count; i++)
+        if (scene_block[i].at) scene_free(i);
+    fake_run_all();
+    kit_close(arena);
+}
+
+/* ---- places in it, counted from 0; NULL beyond the last ---- */
+
+/* The leftmost run of the at-th chunk; a MAPPED arena has one. */
+static inline gpi_run *chunk_at(size_t at) {
+    gpi_piece *piece = arena->backing.placed;
+    if (arena->backing.source == GPUPOOL_SOURCE_MAPPED) return at == 0 ? arena->backing.first : NULL;
+    while (piece && at--) piece = piece->next;
+    return piece ? piece->first : NULL;
+}
+
+typedef int (*run_test)(const gpi_run *run);
+static inline int is_free(const gpi_run *run) { return run->lane < LANE_HELD; }
+static inline int is_live(const gpi_run *run) { return run->lane == LANE_LIVE; }
+static inline int is_held(const gpi_run *run) { return run->lane == LANE_HELD; }
+static inline int is_quiet(const gpi_run *run) { return run->lane == LANE_QUIET; }
+static inline int is_bare(const gpi_run *run) { return run->lane == LANE_BARE; }
+
+static inline gpi_run *run_at(size_t at, run_test test) {
+    gpi_run *run;
+    for (size_t chunk = 0; (run = chunk_at(chunk)) != NULL; chunk++)
+        for (; run; run = run->next)
+            if (test(run) && at-- == 0) return run;
+    return NULL;
+}
+
+/* The same among those with a neighbour on the right. */
+static inline gpi_run *left_of_another(size_t at, run_test test) {
+    gpi_run *run;
+    for (size_t i = 0; (run = run_at(i, test)) != NULL; i++)
+        if (run->next && at-- == 0) return run;
+    return NULL;
+}
+
+static inline size_t count_runs(run_test test) {
+    size_t count = 0;
+    while (run_at(count, test)) count++;
+    return count;
+}
+
+static inline gpi_piece *piece_at(gpi_piece *list, size_t at) {
+    while (list && at--) list = list->next;
+    return list;
+}
+
+static inline gpi_stream *sealed_stream_at(size_t at) {
+    gpi_stream *stream = arena->fences.streams;
+    for (; stream; stream = stream->next)
+        if (stream->seals > 0 && at-- == 0) return stream;
+    return NULL;
+}
+
+static inline gpi_run *parked_at(size_t at) {
+    gpi_run *run = arena->parked;
+    while (run && at--) run = run->list_next;
+    return run;
+}
+
+#endif

@@ -1,0 +1,273 @@
+/* sabotage_tree.h: what breaks TREE's invariants. Each breaks the at-th place that it knows; 0: there
+   is none. Links and figures are mended by the log; what calls were needed for has an undo. */
+#ifndef SABOTAGE_TREE_H
+#define SABOTAGE_TREE_H
+
+#include "sabotage_kit.h"
+
+static gpi_run *cut_run, *cut_rest; /* what the undo needs to know */
+static uint32_t cut_lane;
+
+/* ---- T1: neighbours ---- */
+
+/* Of two neighbours the right one points elsewhere, or the left one skips it, or they do not meet. */
+static inline int wrong_prev(size_t at, run_test test) {
+    gpi_run *run = left_of_another(at / 2, test);
+    if (run) break_run(&run->next->prev, at % 2 ? NULL : run->next);
+    return run != NULL;
+}
+
+static inline int wrong_next(size_t at, run_test test) {
+    gpi_run *run = left_of_another(at / 2, test);
+    if (run) break_run(&run->next, at % 2 ? NULL : run->next->next);
+    return run != NULL;
+}
+
+static inline int gap_after(size_t at, run_test test) {
+    gpi_run *run = left_of_another(at, test);
+    if (run) break_u64(&run->units, run->units + 1);
+    return run != NULL;
+}
+
+static inline int free_wrong_prev(size_t at) { return wrong_prev(at, is_free); }
+static inline int live_wrong_prev(size_t at) { return wrong_prev(at, is_live); }
+static inline int held_wrong_prev(size_t at) { return wrong_prev(at, is_held); }
+static inline int free_wrong_next(size_t at) { return wrong_next(at, is_free); }
+static inline int live_wrong_next(size_t at) { return wrong_next(at, is_live); }
+static inline int held_wrong_next(size_t at) { return wrong_next(at, is_held); }
+static inline int free_gap(size_t at) { return gap_after(at, is_free); }
+static inline int live_gap(size_t at) { return gap_after(at, is_live); }
+static inline int held_gap(size_t at) { return gap_after(at, is_held); }
+
+/* ---- T2: lists, bits and sums of lanes ---- */
+
+static inline gpi_shelf *shelf_of(const gpi_run *run) {
+    return &arena->tree.lanes[run->lane]->shelves[run->as.shelf];
+}
+
+static inline gpi_run **list_of(const gpi_run *run) {
+    gpi_place place = gpi_tree_place(run->units);
+    return &shelf_of(run)->lists[place.order][place.step];
+}
+
+static inline void unlink_free(gpi_run *run) {
+    break_run(run->list_prev ? &run->list_prev->list_next : list_of(run), run->list_next);
+    if (run->list_next) break_run(&run->list_next->list_prev, run->list_prev);
+}
+
+static inline void link_free(gpi_run *run, gpi_run **list) {
+    break_run(&run->list_next, *list);
+    break_run(&run->list_prev, NULL);
+    if (*list) break_run(&(*list)->list_prev, run);
+    break_run(list, run);
+}
+
+static inline int in_no_list(size_t at) {
+    gpi_run *run = run_at(at, is_free);
+    if (run) unlink_free(run);
+    return run != NULL;
+}
+
+/* Filed by the book, but under another size, or on the other shelf. */
+static inline int in_another_list(size_t at) {
+    gpi_run *run = run_at(at / 2, is_free);
+    gpi_place place;
+    gpi_shelf *shelf;
+    if (!run) return 0;
+    shelf = shelf_of(run);
+    unlink_free(run);
+    place = gpi_tree_place(run->units);
+    if (at % 2) place.step ^= 1;
+    else place.order ^= 1;
+    break_u64(&shelf->orders, shelf->orders | 1ull << place.order);
+    break_u8(&shelf->steps[place.order], shelf->steps[place.order] | 1u << place.step);
+    link_free(run, &shelf->lists[place.order][place.step]);
+    return 1;
+}
+
+static inline int on_the_other_shelf(size_t at) {
+    gpi_run *run = run_at(at, is_free);
+    gpi_place place;
+    gpi_shelf *shelf;
+    if (!run) return 0;
+    place = gpi_tree_place(run->units);
+    unlink_free(run);
+    if (!*list_of(run)) { /* nothing else there: the bits go too */
+        shelf = shelf_of(run);
+        break_u8(&shelf->steps[place.order], shelf->steps[place.order] & ~(1u << place.step));
+        if (!shelf->steps[place.order])
+            break_u64(&shelf->orders, shelf->orders & ~(1ull << place.order));
+    }
+    break_u32(&run->as.shelf, !run->as.shelf);
+    shelf = shelf_of(run);
+    break_u64(&shelf->orders, shelf->orders | 1ull << place.order);
+    break_u8(&shelf->steps[place.order], shelf->steps[place.order] | 1u << place.step);
+    link_free(run, list_of(run));
+    return 1;
+}
+
+static inline int wrong_shelf_number(size_t at) {
+    gpi_run *run = run_at(at, is_free);
+    if (run) break_u32(&run->as.shelf, !run->as.shelf);
+    return run != NULL;
+}
+
+static inline int wrong_list_prev(size_t at) {
+    gpi_run *run = run_at(at, is_free);
+    if (run) break_run(&run->list_prev, run->list_prev ? NULL : run);
+    return run != NULL;
+}
+
+static inline int wrong_lane_number(size_t at) {
+    gpi_run *run = run_at(at, is_free);
+    if (run) break_u32(&run->lane, run->lane == LANE_QUIET ? LANE_STREAMS : LANE_QUIET);
+    return run != NULL;
+}
+
+static inline int live_run_in_a_list(size_t at) {
+    gpi_run *run = run_at(at, is_free), *live = run_at(at, is_live);
+    if (run && live) break_run(list_of(run), live);
+    return run && live;
+}
+
+static inline int wrong_step_bit(size_t at) {
+    gpi_lane *lane = at / 16 < arena->tree.lane_count ? arena->tree.lanes[at / 16] : NULL;
+    uint8_t *steps = lane ? &lane->shelves[at / 8 % 2].steps[at % 8 * 4] : NULL;
+    if (steps) break_u8(steps, *steps ^ 1u << at % 8);
+    return steps != NULL;
+}
+
+static inline int wrong_order_bit(size_t at) {
+    gpi_lane *lane = at / 16 < arena->tree.lane_count ? arena->tree.lanes[at / 16] : NULL;
+    uint64_t *orders = lane ? &lane->shelves[at / 8 % 2].orders : NULL;
+    if (orders) break_u64(orders, *orders ^ 1ull << (at % 8 * 4));
+    return orders != NULL;
+}
+
+static inline int wrong_lane_sum(size_t at) {
+    gpi_lane *lane = at / 4 < arena->tree.lane_count ? arena->tree.lanes[at / 4] : NULL;
+    if (!lane) return 0;
+    if (at % 4 == 0) break_u64(&lane->units, lane->units + 1);
+    if (at % 4 == 1) break_u64(&lane->runs, lane->runs + 1);
+    if (at % 4 == 2) break_u64(&lane->runs_by_order[0], lane->runs_by_order[0] + 1);
+    if (at % 4 == 3) break_u64(&lane->runs_by_order[35], lane->runs_by_order[35] + 1);
+    return 1;
+}
+
+static inline int wrong_pending_sum(size_t at) {
+    uint64_t *sum = &arena->tree.pending_units;
+    if (at < 2) break_u64(sum, at ? *sum - 1 : *sum + 1);
+    return at < 2;
+}
+
+/* In no list, as all sums have it too: only who walks the addresses can miss it. */
+static inline int lost_free_run(size_t at) {
+    cut_run = run_at(at, is_free);
+    if (!cut_run) return 0;
+    cut_lane = cut_run->lane;
+    gpi_tree_unfile(&arena->tree, cut_run);
+    cut_run->lane = cut_lane;
+    return 1;
+}
+
+static inline void find_free_run(void) {
+    cut_run->lane = LANE_HELD;
+    gpi_tree_file(&arena->tree, cut_run, cut_lane);
+}
+
+/* ---- T3: what should be one run ---- */
+
+static inline int cut_in_two(size_t at) {
+    cut_run = run_at(at, is_free);
+    if (!cut_run || !CHECK_EQ(gpi_tree_prepare(&arena->tree, 1), 1)) return 0;
+    cut_lane = cut_run->lane;
+    gpi_tree_unfile(&arena->tree, cut_run);
+    cut_rest = gpi_tree_split(&arena->tree, cut_run, cut_run->unit + cut_run->units / 2);
+    gpi_tree_file(&arena->tree, cut_run, cut_lane);
+    gpi_tree_file(&arena->tree, cut_rest, cut_lane);
+    return 1;
+}
+
+static inline void make_one(void) {
+    gpi_tree_unfile(&arena->tree, cut_run);
+    gpi_tree_unfile(&arena->tree, cut_rest);
+    gpi_tree_weld(&arena->tree, cut_run, cut_rest);
+    gpi_tree_file(&arena->tree, cut_run, cut_lane);
+}
+
+/* ---- T4: the index ---- */
+
+static inline gpi_run **bucket_link(const gpi_run *run) {
+    gpi_run **link = gpi_tree_head(&arena->tree, gpi_tree_bucket(&arena->tree, run->unit));
+    while (*link != run) link = &(*link)->list_next;
+    return link;
+}
+
+static inline int in_no_bucket(size_t at) {
+    gpi_run *run = run_at(at, is_live);
+    if (run) break_run(bucket_link(run), run->list_next);
+    return run != NULL;
+}
+
+static inline int in_another_bucket(size_t at) {
+    gpi_run *run = run_at(at, is_live), **head;
+    uint64_t bucket;
+    if (!run) return 0;
+    bucket = gpi_tree_bucket(&arena->tree, run->unit) + 1;
+    head = gpi_tree_head(&arena->tree, bucket % arena->tree.bucket_count);
+    break_run(bucket_link(run), run->list_next);
+    break_run(&run->list_next, *head);
+    break_run(head, run);
+    return 1;
+}
+
+static inline int not_live_in_a_bucket(size_t at) {
+    gpi_run *run = at % 2 ? parked_at(at / 2) : run_at(at / 2, is_free);
+    gpi_run **head = run ? gpi_tree_head(&arena->tree, gpi_tree_bucket(&arena->tree, run->unit)) : NULL;
+    if (head) break_run(head, run);
+    return head != NULL;
+}
+
+static inline int wrong_live_sum(size_t at) {
+    gpi_tree *tree = &arena->tree;
+    if (at == 0) break_u64(&tree->live_runs, tree->live_runs + 1);
+    if (at == 1) break_u64(&tree->live_units, tree->live_units + 1);
+    if (at == 2) break_u64(&tree->live_by_order[0], tree->live_by_order[0] + 1);
+    if (at == 3) break_u64(&tree->live_by_order[35], tree->live_by_order[35] + 1);
+    return at < 4;
+}
+
+static inline int is_live_and_plain(const gpi_run *run) { return is_live(run) && !run->uses; }
+
+/* In no bucket, as all sums have it too, the ledger's among them. */
+static inline int lost_live_run(size_t at) {
+    gpi_ledger *ledger = &arena->ledger;
+    uint64_t bytes;
+    cut_run = run_at(at, is_live_and_plain);
+    if (!cut_run) return 0;
+    bytes = cut_run->units * GPUPOOL_UNIT_BYTES;
+    break_u64(&ledger->requested.now, ledger->requested.now - (bytes - cut_run->as.slack_bytes));
+    break_u64(&ledger->granted.now, ledger->granted.now - bytes);
+    break_u64(&ledger->blocks.now, ledger->blocks.now - 1);
+    gpi_tree_lay_down(&arena->tree, cut_run);
+    cut_run->lane = LANE_LIVE;
+    return 1;
+}
+
+static inline void find_live_run(void) {
+    cut_run->lane = LANE_HELD;
+    gpi_tree_bring_alive(&arena->tree, cut_run, cut_run->as.slack_bytes);
+}
+
+/* ---- T5: the leftmost struct ---- */
+
+static inline int owner_points_to_the_second(size_t at) {
+    gpi_piece *piece = piece_at(arena->backing.placed, at);
+    gpi_run *run = chunk_at(at);
+    if (!run || !run->next) return 0;
+    if (arena->backing.source == GPUPOOL_SOURCE_MAPPED) break_run(&arena->backing.first, run->next);
+    else break_run(&piece->first, run->next);
+    return 1;
+}
+
+#endif

@@ -1,0 +1,24 @@
+/* A long life of an arena, shortened: the same as build/churn runs for hours' worth of work. */
+// build: plain -O2 -g
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "churn_kit.h"
+
+/* All that a long run is there to meet was met. */
+static void run(gpupool_source source, uint64_t ops, uint64_t seed) {
+    churn c;
+    churn_open(&c, source, seed);
+    while (c.ops < ops && !atomic_load(&check_bad)) churn_step(&c);
+    gpupool_stats s = churn_close(&c);
+    CHECK(s.failures > 0 && c.lowered > 0 && c.trims > 0);
+    if (source == GPUPOOL_SOURCE_MAPPED) CHECK(s.remaps > 0);
+}
+
+static void mapped(void) { run(GPUPOOL_SOURCE_MAPPED, 2000000, 1); }
+static void device(void) { run(GPUPOOL_SOURCE_DEVICE, 1000000, 2); }
+
+int main(void) {
+    FAKE_TEST(mapped);
+    FAKE_TEST(device);
+    return check_finish();
+}

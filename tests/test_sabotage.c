@@ -1,0 +1,185 @@
+/* Each invariant in the header's banners is broken by hand in a working arena, at every place that
+   there is: gpupool_check names it, and is content again when the damage is undone. */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#if CHECK_FAKE
+#include "sabotage_arena.h"
+#include "sabotage_backing.h"
+#include "sabotage_tree.h"
+
+enum { MAPPED = 1, CHUNKED = 2, BOTH = 3 };
+
+/* breaks: what may be named, more than one where the same damage breaks them all. missed: why the
+   check says nothing; that it then says nothing is tested too, so that the note goes in time. */
+typedef struct saboteur {
+    const char *breaks;
+    const char *name;
+    int (*apply)(size_t at);
+    void (*undo)(void); /* what the log cannot mend */
+    int where;
+    const char *missed;
+} saboteur;
+
+#define PLAIN(breaks, apply, where) {breaks, #apply, apply, NULL, where, NULL}
+#define MISSED(breaks, apply, where, why) {breaks, #apply, apply, NULL, where, why}
+#define UNDONE(breaks, apply, undo, where) {breaks, #apply, apply, undo, where, NULL}
+
+static const saboteur saboteurs[] = {
+    PLAIN("L1", more_requested_than_granted, BOTH),
+    PLAIN("L1", more_granted_than_reserved, BOTH),
+    PLAIN("L1", more_reserved_than_allowed, BOTH),
+    PLAIN("L2", more_than_the_peak, BOTH),
+    PLAIN("L2", more_than_the_total, BOTH),
+    PLAIN("T1", free_wrong_prev, BOTH),
+    PLAIN("T1", live_wrong_prev, BOTH),
+    PLAIN("T1", held_wrong_prev, BOTH),
+    PLAIN("T1", free_wrong_next, BOTH),
+    PLAIN("T1", live_wrong_next, BOTH),
+    PLAIN("T1", held_wrong_next, BOTH),
+    PLAIN("T1", free_gap, BOTH),
+    PLAIN("T1", live_gap, BOTH),
+    PLAIN("T1", held_gap, BOTH),
+    PLAIN("T2", in_no_list, BOTH),
+    PLAIN("T2", in_another_list, BOTH),
+    PLAIN("T2", on_the_other_shelf, BOTH),
+    PLAIN("T2", wrong_shelf_number, BOTH),
+    PLAIN("T2", wrong_list_prev, BOTH),
+    PLAIN("T2", wrong_lane_number, BOTH),
+    PLAIN("T2", live_run_in_a_list, BOTH),
+    PLAIN("T2", wrong_step_bit, BOTH),
+    PLAIN("T2", wrong_order_bit, BOTH),
+    PLAIN("T2", wrong_lane_sum, BOTH),
+    PLAIN("T2", wrong_pending_sum, BOTH),
+    UNDONE("T2", lost_free_run, find_free_run, BOTH),
+    UNDONE("T3", cut_in_two, make_one, BOTH),
+    PLAIN("T4", in_no_bucket, BOTH),
+    PLAIN("T4", in_another_bucket, BOTH),
+    PLAIN("T4", not_live_in_a_bucket, BOTH),
+    PLAIN("T4", wrong_live_sum, BOTH),
+    UNDONE("T4", lost_live_run, find_live_run, BOTH),
+    PLAIN("T5", owner_points_to_the_second, BOTH),
+    PLAIN("B1", empty_slot, MAPPED),
+    PLAIN("B1", slot_of_another_piece, MAPPED),
+    PLAIN("B1", overlapping_pieces, BOTH),
+    PLAIN("B1", piece_with_wrong_prev, BOTH),
+    UNDONE("B2", quiet_without_memory, move_back, MAPPED),
+    UNDONE("B2", young_without_memory, move_back, MAPPED),
+    UNDONE("B2", bare_with_memory, move_back, BOTH),
+    PLAIN("B2", bare_in_the_table, MAPPED),
+    PLAIN("B2", shorter_piece, BOTH),
+    PLAIN("B3", wrong_backing_sum, BOTH),
+    PLAIN("B3", larger_piece, BOTH),
+    PLAIN("B3", larger_stashed_piece, MAPPED),
+    PLAIN("B3", lost_piece, BOTH),
+    PLAIN("B3", lost_stashed_piece, MAPPED),
+    UNDONE("F1", event_never_recorded, drop_event, BOTH),
+    PLAIN("F2", young_beyond_all_lanes, BOTH),
+    PLAIN("F2", young_in_a_dropped_lane, BOTH),
+    PLAIN("F2", sealed_in_a_dropped_lane, BOTH),
+    PLAIN("F2", young_is_quiet, BOTH),
+    PLAIN("F2", young_of_another_stream, BOTH),
+    PLAIN("F2", newest_seal_first, BOTH),
+    PLAIN("F3", fence_without_users, BOTH),
+    PLAIN("F3", fence_with_a_user_too_many, BOTH),
+    PLAIN("F3", fence_idle_in_use, BOTH),
+    PLAIN("A1", wrong_granted, BOTH),
+    PLAIN("A1", wrong_blocks, BOTH),
+    PLAIN("A2", wrong_pending, BOTH),
+    PLAIN("A2", wrong_parked_sum, BOTH),
+    PLAIN("A2", lost_parked_run, BOTH),
+    PLAIN("A3", parked_but_live, BOTH),
+    PLAIN("A3", parked_but_free, BOTH),
+    PLAIN("A3", parked_without_fence, BOTH),
+    PLAIN("A3", parked_behind_passed_fences, BOTH),
+};
+#define SABOTEURS KIT_COUNT(saboteurs)
+
+static const saboteur *now;
+static long places;
+
+/* The invariant that gpupool_check names; "" if it finds none broken. */
+static const char *named(void) {
+    static char name[8];
+    const char *at;
+    name[0] = 0;
+    if (gpupool_check(arena) == GPUPOOL_OK) return name;
+    at = strstr(gpupool_last_error(), "invariant ");
+    if (CHECK(at != NULL)) sscanf(at, "invariant %7s", name);
+    return name;
+}
+
+static void sabotage(gpupool_source source, const char *where) {
+    scene_open(source);
+    for (size_t at = 0; now->apply(at); at++, places++) {
+        const char *name = named();
+        check_case("%s, place %zu", where, at);
+        if (now->missed && name[0])
+            check_fail(__FILE__, __LINE__, "%s is named: take away what says it is missed", name);
+        if (!now->missed && (!name[0] || !strstr(now->breaks, name)))
+            check_fail(__FILE__, __LINE__, "%s is broken, \"%s\" named", now->breaks, name);
+        mend();
+        if (now->undo) now->undo();
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    }
+    scene_close();
+}
+
+static void sabotage_all(void) {
+    places = 0;
+    if (now->where & MAPPED) sabotage(GPUPOOL_SOURCE_MAPPED, "MAPPED");
+    if (now->where & CHUNKED) sabotage(GPUPOOL_SOURCE_DEVICE, "DEVICE");
+    CHECK(places > 0);
+    if (now->missed) printf("missed: %s, %s: %s\n", now->breaks, now->name, now->missed);
+}
+
+/* ---- no invariant without a saboteur ---- */
+
+/* A line of a banner begins with three spaces, a letter and a number. */
+static int banner_line(const char *line, char name[8]) {
+    int end = 0;
+    if (sscanf(line, "   %7[A-Z0-9]%n", name, &end) != 1 || strncmp(line, "   ", 3)) return 0;
+    return name[0] >= 'A' && name[1] >= '1' && name[1] <= '9' && !strncmp(line + end, "  ", 2);
+}
+
+static void every_invariant_has_a_saboteur(void) {
+    char line[200], name[8];
+    int found = 0;
+    FILE *header = fopen("gpupool.h", "r"); /* tests run where the Makefile is */
+    if (!CHECK(header != NULL)) return;
+    while (fgets(line, sizeof line, header)) {
+        size_t i = 0;
+        if (!banner_line(line, name)) continue;
+        check_case("%s", name);
+        while (i < SABOTEURS && !strstr(saboteurs[i].breaks, name)) i++;
+        CHECK(i < SABOTEURS);
+        found++;
+    }
+    fclose(header);
+    CHECK(found >= 16);
+}
+
+static void the_scene_has_everything(void) {
+    scene_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK(count_runs(is_live) > 10 && count_runs(is_quiet) > 5 && count_runs(is_bare) > 2);
+    CHECK(parked_at(2) && arena->backing.stash && arena->fences.idle);
+    CHECK(sealed_stream_at(1) && sealed_stream_at(0)->seals > 1 && sealed_stream_at(1)->seals > 1);
+    for (gpi_stream *stream = arena->fences.streams; stream; stream = stream->next)
+        CHECK(arena->tree.lanes[stream->young]->runs > 0);
+    scene_close();
+}
+#endif
+
+int main(void) {
+#if CHECK_FAKE
+    TEST(every_invariant_has_a_saboteur);
+    ARENA_TEST(the_scene_has_everything);
+    for (now = saboteurs; now < saboteurs + SABOTEURS; now++)
+        check_run(now->name, sabotage_all, kit_prepare, kit_settle);
+#else
+    check_skip("sabotage", "needs fakecuda's controls");
+#endif
+    return check_finish();
+}
