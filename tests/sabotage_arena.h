@@ -131,39 +131,38 @@ static inline int newest_seal_first(size_t at) {
 
 /* ---- F3: users of fences ---- */
 
-/* Of lanes, then of a live block, then of parked ones. */
-static inline gpi_fence *used_fence_at(size_t at) {
-    size_t lanes = 0;
+/* Of a live block, then of parked ones. */
+static inline gpi_fence *use_fence_at(size_t at) {
     gpi_run *run;
-    while (sealing_fence_at(lanes)) lanes++;
-    if (at < lanes) return *sealing_fence_at(at);
-    at -= lanes;
-    if (at == 0)
-        for (size_t i = 0; (run = run_at(i, is_live)) != NULL; i++)
-            if (run->uses) return ((gpi_use *)run->uses)->fence;
-    run = parked_at(at - 1);
+    if (at > 0) run = parked_at(at - 1);
+    else run = run_at(0, is_live_in_use);
     return run ? ((gpi_use *)run->uses)->fence : NULL;
 }
 
-static inline int fence_without_users(size_t at) {
-    gpi_fence *fence = used_fence_at(at);
-    if (fence) break_int(&fence->users, 0);
+static inline gpi_fence *seal_fence_at(size_t at) {
+    gpi_fence **fence = sealing_fence_at(at);
+    return fence ? *fence : NULL;
+}
+
+static inline int set_users(gpi_fence *fence, int more) {
+    if (fence) break_int(&fence->users, fence->users + more);
     return fence != NULL;
 }
 
-static inline int fence_with_a_user_too_many(size_t at) {
-    gpi_fence *fence = used_fence_at(at);
-    if (fence) break_int(&fence->users, fence->users + 1);
-    return fence != NULL;
-}
+static inline int seal_without_users(size_t at) { return set_users(seal_fence_at(at), -1); }
+static inline int seal_with_another_user(size_t at) { return set_users(seal_fence_at(at), 1); }
+static inline int use_without_users(size_t at) { return set_users(use_fence_at(at), -1); }
+static inline int use_with_another_user(size_t at) { return set_users(use_fence_at(at), 1); }
 
-static inline int fence_idle_in_use(size_t at) {
-    gpi_fence *fence = used_fence_at(at);
+static inline int make_idle(gpi_fence *fence) {
     if (!fence) return 0;
     break_bytes(&fence->next, &arena->fences.idle, sizeof fence);
     break_bytes(&arena->fences.idle, &fence, sizeof fence);
     return 1;
 }
+
+static inline int idle_seal(size_t at) { return make_idle(seal_fence_at(at)); }
+static inline int idle_use(size_t at) { return make_idle(use_fence_at(at)); }
 
 /* ---- A: the arena's own sums, and parked blocks ---- */
 

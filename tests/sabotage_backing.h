@@ -27,11 +27,14 @@ static inline int slot_of_another_piece(size_t at) {
     return wrong_slot(at, another);
 }
 
-static inline int overlapping_pieces(size_t at) {
+static inline int overlap(size_t at) {
     gpi_piece *piece = piece_at(arena->backing.placed, at);
     if (piece && piece->next) break_u64(&piece->unit, piece->next->unit);
     return piece && piece->next;
 }
+
+static inline int mapped_overlap(size_t at) { return overlap(at); }
+static inline int chunks_overlap(size_t at) { return overlap(at); }
 
 static inline int piece_with_wrong_prev(size_t at) {
     gpi_piece *piece = piece_at(arena->backing.placed, at);
@@ -78,16 +81,13 @@ static inline int bare_with_memory(size_t at) {
     return run != NULL;
 }
 
+static inline int bare_in_a_chunk(size_t at) { return bare_with_memory(at); }
+
 /* The table still has a piece where memory was taken away. */
 static inline int bare_in_the_table(size_t at) {
-    gpi_run *run = run_at(at / 2, is_bare);
-    gpi_piece **slot;
-    uint64_t unit;
-    if (!run) return 0;
-    unit = at % 2 ? run->unit + run->units - arena->backing.granule_units : run->unit;
-    slot = gpi_backing_slot(&arena->backing, unit);
+    gpi_run *run = run_at(at, is_bare);
+    gpi_piece **slot = run ? gpi_backing_slot(&arena->backing, run->unit) : NULL;
     if (slot) break_piece(slot, arena->backing.placed);
-    else at++; /* no page of the table was ever made there */
     return slot != NULL;
 }
 

@@ -10,7 +10,14 @@ static uint32_t cut_lane;
 
 /* ---- T1: neighbours ---- */
 
-/* Of two neighbours the right one points elsewhere, or the left one skips it, or they do not meet. */
+/* Pairs of neighbours, by the left one; those with a parked block in them apart. */
+static inline int is_held_pair(const gpi_run *run) {
+    return is_held(run) || (run->next && is_held(run->next));
+}
+static inline int is_free_pair(const gpi_run *run) { return is_free(run) && !is_held_pair(run); }
+static inline int is_live_pair(const gpi_run *run) { return is_live(run) && !is_held_pair(run); }
+
+/* The right one points elsewhere, or the left one does, or they do not meet. */
 static inline int wrong_prev(size_t at, run_test test) {
     gpi_run *run = left_of_another(at / 2, test);
     if (run) break_run(&run->next->prev, at % 2 ? NULL : run->next);
@@ -29,15 +36,15 @@ static inline int gap_after(size_t at, run_test test) {
     return run != NULL;
 }
 
-static inline int free_wrong_prev(size_t at) { return wrong_prev(at, is_free); }
-static inline int live_wrong_prev(size_t at) { return wrong_prev(at, is_live); }
-static inline int held_wrong_prev(size_t at) { return wrong_prev(at, is_held); }
-static inline int free_wrong_next(size_t at) { return wrong_next(at, is_free); }
-static inline int live_wrong_next(size_t at) { return wrong_next(at, is_live); }
-static inline int held_wrong_next(size_t at) { return wrong_next(at, is_held); }
-static inline int free_gap(size_t at) { return gap_after(at, is_free); }
-static inline int live_gap(size_t at) { return gap_after(at, is_live); }
-static inline int held_gap(size_t at) { return gap_after(at, is_held); }
+static inline int free_wrong_prev(size_t at) { return wrong_prev(at, is_free_pair); }
+static inline int live_wrong_prev(size_t at) { return wrong_prev(at, is_live_pair); }
+static inline int held_wrong_prev(size_t at) { return wrong_prev(at, is_held_pair); }
+static inline int free_wrong_next(size_t at) { return wrong_next(at, is_free_pair); }
+static inline int live_wrong_next(size_t at) { return wrong_next(at, is_live_pair); }
+static inline int held_wrong_next(size_t at) { return wrong_next(at, is_held_pair); }
+static inline int free_gap(size_t at) { return gap_after(at, is_free_pair); }
+static inline int live_gap(size_t at) { return gap_after(at, is_live_pair); }
+static inline int held_gap(size_t at) { return gap_after(at, is_held_pair); }
 
 /* ---- T2: lists, bits and sums of lanes ---- */
 

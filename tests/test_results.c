@@ -11,7 +11,6 @@
 /* Results that no call can produce yet, and why; what is missing from a GPU run is below. */
 static const struct { gpupool_result result; const char *why; } not_yet[] = {
     {GPUPOOL_E_TIMEOUT, "only the staging ring waits for a time"},
-    {GPUPOOL_E_CAPTURING, "comes with graph capture"},
 };
 
 static void results_of_pointers(void) {
@@ -38,6 +37,19 @@ static void results_of_shortage(void) {
     CHECK(none == NULL && gpupool_last_error()[0] != 0);
     fail_malloc_nth(0, 0);
     CHECK_EQ(fail_malloc_live, 0);
+}
+
+/* An event recorded in a capture stands for a moment of the graph, and not of this stream. */
+static void results_of_capture(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, 5000, kit_stream[0]);
+    cudaGraph_t graph = NULL;
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_E_CAPTURING);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
 }
 
 /* In the child a CUDA call would hang or fail, so none may be tried: E_FORKED comes before it. */
@@ -106,6 +118,7 @@ static void every_result_was_produced(void) {
 int main(void) {
     ARENA_TEST(results_of_pointers);
     ARENA_TEST(results_of_shortage);
+    ARENA_TEST(results_of_capture);
     ARENA_TEST(results_in_a_child);
     FAKE_TEST(results_of_the_device);
     TEST(every_result_was_produced);
