@@ -52,7 +52,8 @@ TEST_COMPILE := $(COMPILE) -O1 -g
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test examples bench-speed bench-memory all clean FORCE
+.PHONY: help demo test test-programs gpu-test examples bench-speed bench-memory soak-memory all \
+        clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -83,9 +84,12 @@ bench-speed: $(BUILD)/speed ## nanoseconds an operation costs on the host
 	@$(BUILD)/speed
 
 bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed on real traces
-	@tests/bench/memory.sh $(BUILD)
+	@tests/bench/memory.sh $(BUILD) $(ON)
 
-all: test-programs $(EXAMPLES) $(BUILD)/fixed_range ## builds everything, runs nothing
+soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
+	@$(BUILD)/churn $(OPS)
+
+all: test-programs $(EXAMPLES) $(TOOLS:%=$(BUILD)/%) ## builds everything, runs nothing
 
 clean: ## removes build/
 	rm -rf $(BUILD)
@@ -93,6 +97,7 @@ clean: ## removes build/
 # ---- the demo and the measuring tools ------------------------------------------------------------
 
 OBJECTS := $(BUILD)/$(ON)
+TOOLS := replay demo fixed_range speed churn
 REPLAY := trace trace_build lines idmap machine library replay_plan replay_pass replay_run \
           replay_limit
 REPLAY_OBJECTS := $(REPLAY:%=$(OBJECTS)/%.o)
@@ -100,8 +105,9 @@ REPLAY_OBJECTS := $(REPLAY:%=$(OBJECTS)/%.o)
 $(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(REPLAY_OBJECTS)
 $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+$(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/speed: $(OBJECTS)/bench/speed.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
-$(OBJECTS)/replay $(OBJECTS)/demo $(OBJECTS)/fixed_range $(OBJECTS)/speed: $(filter %.a,$(LIBS))
+$(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
 $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
@@ -110,7 +116,7 @@ $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
 	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -c -o $@ $<
 
 # The plain names stand for the build in use; FORCE, because that may change without any source.
-$(BUILD)/replay $(BUILD)/demo $(BUILD)/fixed_range $(BUILD)/speed: $(BUILD)/%: $(OBJECTS)/% FORCE
+$(TOOLS:%=$(BUILD)/%): $(BUILD)/%: $(OBJECTS)/% FORCE
 	@cmp -s $< $@ || cp $< $@
 
 $(BUILD)/examples/%: examples/%.c $(BUILD)/flags $(filter %.a,$(LIBS))

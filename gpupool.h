@@ -1257,6 +1257,7 @@ static int gpi_tree_joins(const gpi_run *side, uint32_t lane, uint64_t absorb_un
    could then no longer take them without a fence. */
 static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64_t absorb_units) {
     gpi_run *side;
+    GPI_ASSERT(run->lane == GPI_LANE_HELD);
     if (lane < GPI_LANE_STREAMS) absorb_units = 0;
     while ((side = run->prev) != NULL && gpi_tree_joins(side, lane, absorb_units)) {
         gpi_tree_unfile(tree, side);
@@ -1277,6 +1278,8 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64
 static gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
     uint32_t lane = run->lane;
     gpi_run *head = NULL;
+    GPI_ASSERT(lane < GPI_LANE_HELD && unit >= run->unit);
+    GPI_ASSERT(units > 0 && unit - run->unit + units <= run->units);
     gpi_tree_unfile(tree, run);
     if (unit > run->unit) {
         head = run;
@@ -1348,6 +1351,7 @@ static void gpi_tree_remove_chunk(gpi_tree *tree, gpi_run *run) {
 /* All of one lane's memory moves to another, merging there. */
 static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
     gpi_lane *lane = tree->lanes[from];
+    GPI_ASSERT(from != to);
     while (lane->runs) {
         gpi_shelf *shelf = &lane->shelves[lane->shelves[0].orders ? 0 : 1];
         unsigned order = gpi_ground_low_bit(shelf->orders);

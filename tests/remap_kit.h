@@ -10,7 +10,8 @@
 
 #define REMAP_BLOCKS 512
 #define REMAP_LARGEST (40 * MIB)
-#define REMAP_TOUCHES (2 + REMAP_LARGEST / MIB)
+#define REMAP_STRIDE (2 * MIB) /* the driver's granule */
+#define REMAP_TOUCHES (2 + REMAP_LARGEST / REMAP_STRIDE)
 #define REMAP_TOUCH ((size_t)64)
 
 typedef struct remap_block {
@@ -32,12 +33,12 @@ static inline size_t remap_below(remap_work *w, size_t bound) {
     return (size_t)check_below(&w->random, bound);
 }
 
-/* Both ends and a place in every MiB between them, so that no granule under a block can be taken
-   from it unseen. */
+/* Both ends and a place in every granule between them, so that none can be taken from under a block
+   unseen. */
 static inline void remap_touch(const remap_block *b, int write) {
     fake_access access[REMAP_TOUCHES];
     int n = 0;
-    for (size_t at = 0; at + REMAP_TOUCH < b->bytes; at += MIB)
+    for (size_t at = 0; at + REMAP_TOUCH < b->bytes; at += REMAP_STRIDE)
         access[n++] = (fake_access){b->at + at, REMAP_TOUCH, write, FAKE_BYTE(b->byte)};
     access[n++] =
         (fake_access){b->at + b->bytes - REMAP_TOUCH, REMAP_TOUCH, write, FAKE_BYTE(b->byte)};

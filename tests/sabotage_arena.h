@@ -1,5 +1,5 @@
-/* sabotage_arena.h: what breaks the invariants of LEDGER, FENCE and ARENA. Each breaks the at-th place
-   that it knows; 0: there is none. */
+/* sabotage_arena.h: what breaks the invariants of LEDGER, FENCE and ARENA. Each breaks the at-th
+   place that it knows; 0: there is none. */
 #ifndef SABOTAGE_ARENA_H
 #define SABOTAGE_ARENA_H
 

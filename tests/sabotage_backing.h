@@ -1,11 +1,9 @@
-/* sabotage_backing.h: what breaks BACKING's invariants. Each breaks the at-th place that it knows; 0:
-   there is none. Links and figures are mended by the log; what calls were needed for has an undo. */
+/* sabotage_backing.h: what breaks BACKING's invariants. Each breaks the at-th place that it knows;
+   0: there is none. Links and figures are mended by the log, what took calls has an undo. */
 #ifndef SABOTAGE_BACKING_H
 #define SABOTAGE_BACKING_H
 
 #include "sabotage_kit.h"
-
-static inline int is_mapped(void) { return arena->backing.source == GPUPOOL_SOURCE_MAPPED; }
 
 /* ---- B1: pieces, and the table of a MAPPED arena ---- */
 

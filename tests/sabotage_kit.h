@@ -33,7 +33,9 @@ static inline void break_u8(uint8_t *at, unsigned now) {
 }
 static inline void break_int(int *at, int now) { break_bytes(at, &now, sizeof now); }
 static inline void break_run(gpi_run **at, gpi_run *now) { break_bytes(at, &now, sizeof now); }
-static inline void break_piece(gpi_piece **at, gpi_piece *now) { break_bytes(at, &now, sizeof now); }
+static inline void break_piece(gpi_piece **at, gpi_piece *now) {
+    break_bytes(at, &now, sizeof now);
+}
 
 static inline void mend(void) {
     while (broken_count > 0) {
@@ -78,8 +80,8 @@ static inline void scene_park(size_t i) {
     scene_free(i);
 }
 
-/* What was freed so far is quiet: no work is in flight, and every fence is idle. What the driver does
-   not take back when it is trimmed stays in the stash, and leaves bare addresses. */
+/* What was freed so far is quiet: no work is in flight, and every fence is idle. What the driver
+   does not take back when it is trimmed stays in the stash, and leaves bare addresses. */
 static inline void scene_calm(void) {
     for (int i = 0; i < 16; i++)
         CHECK_RESULT(gpupool_record_use(arena, scene_block[1].at, kit_stream[3]), GPUPOOL_OK);
@@ -124,10 +126,12 @@ static inline void scene_close(void) {
 
 /* ---- places in it, counted from 0; NULL beyond the last ---- */
 
+static inline int is_mapped(void) { return arena->backing.source == GPUPOOL_SOURCE_MAPPED; }
+
 /* The leftmost run of the at-th chunk; a MAPPED arena has one. */
 static inline gpi_run *chunk_at(size_t at) {
     gpi_piece *piece = arena->backing.placed;
-    if (arena->backing.source == GPUPOOL_SOURCE_MAPPED) return at == 0 ? arena->backing.first : NULL;
+    if (is_mapped()) return at == 0 ? arena->backing.first : NULL;
     while (piece && at--) piece = piece->next;
     return piece ? piece->first : NULL;
 }

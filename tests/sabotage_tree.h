@@ -1,5 +1,5 @@
-/* sabotage_tree.h: what breaks TREE's invariants. Each breaks the at-th place that it knows; 0: there
-   is none. Links and figures are mended by the log; what calls were needed for has an undo. */
+/* sabotage_tree.h: what breaks TREE's invariants. Each breaks the at-th place that it knows; 0:
+   there is none. Links and figures are mended by the log, what took calls has an undo. */
 #ifndef SABOTAGE_TREE_H
 #define SABOTAGE_TREE_H
 
@@ -230,9 +230,9 @@ static inline int in_another_bucket(size_t at) {
 
 static inline int not_live_in_a_bucket(size_t at) {
     gpi_run *run = at % 2 ? parked_at(at / 2) : run_at(at / 2, is_free);
-    gpi_run **head = run ? gpi_tree_head(&arena->tree, gpi_tree_bucket(&arena->tree, run->unit)) : NULL;
-    if (head) break_run(head, run);
-    return head != NULL;
+    if (!run) return 0;
+    break_run(gpi_tree_head(&arena->tree, gpi_tree_bucket(&arena->tree, run->unit)), run);
+    return 1;
 }
 
 static inline int wrong_live_sum(size_t at) {
@@ -272,7 +272,7 @@ static inline int owner_points_to_the_second(size_t at) {
     gpi_piece *piece = piece_at(arena->backing.placed, at);
     gpi_run *run = chunk_at(at);
     if (!run || !run->next) return 0;
-    if (arena->backing.source == GPUPOOL_SOURCE_MAPPED) break_run(&arena->backing.first, run->next);
+    if (is_mapped()) break_run(&arena->backing.first, run->next);
     else break_run(&piece->first, run->next);
     return 1;
 }

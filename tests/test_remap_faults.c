@@ -2,40 +2,46 @@
    makes memory move. A request that fails because of it changes nothing, and the same request is
    met once the fault is over. */
 // build: plain -O2 -g
-// build: asan -O1 -g -fsanitize=address,undefined
+// build: asan -O1 -g -fsanitize=address,undefined -DAFTER=8
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "remap_kit.h"
 
 #if CHECK_FAKE
 
-#define BEFORE 30 /* requests until memory moves */
-#define AFTER 12  /* requests of which the fault hits one or all */
-#define MOST (300 * MIB)
-#define LIMIT (330 * MIB) /* enough that nothing is refused without a fault */
-#define LOWER (320 * MIB)
+#define BEFORE 20 /* requests until memory moves */
+#ifndef AFTER
+#define AFTER 12 /* requests of which the fault hits one or all */
+#endif
+#define MOST (160 * MIB)
+#define LIMIT (190 * MIB) /* enough that nothing is refused without a fault */
+#define LOWER (175 * MIB)
+#define SEEDS 1
 
-/* The call that fails, and one by which the arena would undo what it had done by then. */
-static const struct { const char *call, *undo; } faults[] = {
-    {"cuMemCreate", NULL},            {"cuMemMap", NULL},
-    {"cuMemSetAccess", NULL},         {"cuMemUnmap", NULL},
-    {"cuMemRelease", NULL},           {"cuMemMap", "cuMemRelease"},
-    {"cuMemMap", "cuMemUnmap"},       {"cuMemSetAccess", "cuMemRelease"},
-    {"cuMemSetAccess", "cuMemUnmap"}, {"cuMemCreate", "cuMemUnmap"},
+/* The call of which one fails, and another that fails whenever it is made: so that what fails is
+   also the undoing of what had been done by then. Fresh: after a lull, when memory is got anew. */
+static const struct { const char *call, *always; int fresh; } faults[] = {
+    {"cuMemCreate", NULL, 0},          {"cuMemMap", NULL, 0},
+    {"cuMemSetAccess", NULL, 0},       {"cuMemUnmap", NULL, 0},
+    {"cuMemRelease", NULL, 0},         {"cuMemUnmap", "cuMemMap", 0},
+    {"cuMemUnmap", "cuMemSetAccess", 0}, {"cuMemUnmap", "cuMemSetAccess", 1},
+    {"cuMemRelease", "cuMemMap", 1},   {"cuMemRelease", "cuMemSetAccess", 1},
 };
+#define FAULTS KIT_COUNT(faults)
 
 typedef struct life {
     remap_work work;
     size_t fault;
     int for_good;
-    long met; /* failed calls of CUDA */
+    long calls;  /* of the one that fails, before the fault */
+    long failed; /* which of them failed first; 0: none */
 } life;
 
-static uint64_t moved, refused, withstood;
+static uint64_t moved, refused, withstood, lives[FAULTS];
 
 static void arm(const life *l, long n) {
     fake_fail_call(faults[l->fault].call, n, l->for_good, 0);
-    if (faults[l->fault].undo) fake_fail_call(faults[l->fault].undo, 1, 1, 0);
+    if (faults[l->fault].always) fake_fail_call(faults[l->fault].always, 1, 1, 0);
 }
 
 /* What a failed call may not change. What it gave back to make room is no one's loss; what the
@@ -52,9 +58,9 @@ static void nothing_changed(life *l, const gpupool_stats *before) {
 }
 
 static int met_a_fault(life *l) {
-    long more = fake_fail_fired();
-    l->met += more;
-    return more != 0;
+    int met = fake_fail_fired() != 0;
+    if (met && !l->failed) l->failed = fake_calls(faults[l->fault].call) - l->calls;
+    return met;
 }
 
 static void request(life *l) {
@@ -80,8 +86,10 @@ static void request(life *l) {
 /* The limit comes down and goes up again, and some is trimmed: that is where pieces go back. */
 static gpupool_result lower_limit(life *l) {
     gpupool_result result = gpupool_set_limit(l->work.arena, LOWER);
-    if (result == GPUPOOL_OK) l->work.limit = LOWER;
-    return result;
+    if (result != GPUPOOL_OK) return result;
+    size_t reserved = kit_reserved(l->work.arena); /* more than LOWER where blocks keep it */
+    l->work.limit = reserved > LOWER ? reserved : LOWER;
+    return gpupool_reset_peaks(l->work.arena);
 }
 static gpupool_result raise_limit(life *l) {
     l->work.limit = LIMIT;
@@ -109,37 +117,49 @@ static void call(life *l, gpupool_result (*what)(life *)) {
     if (l->for_good) arm(l, 1);
 }
 
-/* Whether the fault was met at all. */
-static int one_life(fake_run_mode mode, size_t fault, long n, int for_good) {
+/* Half of the blocks go, and the memory under them. */
+static void lull(life *l) {
+    while (l->work.live > MOST / 2) remap_free(&l->work, remap_below(&l->work, l->work.count));
+    fake_run_all();
+    call(l, trim);
+}
+
+/* Whether so many calls were made that the fault was met. */
+static int one_life(fake_run_mode mode, uint64_t seed, size_t fault, long n, int for_good) {
     life l = {.fault = fault, .for_good = for_good};
-    const char *undo = faults[fault].undo;
-    check_case("mode %d, %s fails, number %ld%s%s%s", (int)mode, faults[fault].call, n,
-               for_good ? " and on" : "", undo ? ", and each " : "", undo ? undo : "");
-    remap_open(&l.work, mode, MOST, LIMIT, 5);
+    const char *always = faults[fault].always;
+    check_case("mode %d, seed %llu, %s fails, number %ld%s%s%s", (int)mode,
+               (unsigned long long)seed, faults[fault].call, n, for_good ? " and on" : "",
+               always ? ", and each " : "", always ? always : "");
+    remap_open(&l.work, mode, MOST, LIMIT, seed);
     for (int i = 0; i < BEFORE; i++) CHECK(remap_take(&l.work, remap_next(&l.work)));
+    if (faults[fault].fresh) lull(&l);
+    l.calls = fake_calls(faults[fault].call);
     arm(&l, n);
     for (int i = 0; i < AFTER && !atomic_load(&check_bad); i++) {
-        if (i == AFTER / 3) call(&l, trim);
+        if (i == AFTER / 3) lull(&l);
         if (i == AFTER * 2 / 3) call(&l, lower_limit);
         request(&l);
     }
     call(&l, raise_limit);
     fake_fail_clear();
     moved += remap_close(&l.work).remaps;
-    return l.met > 0;
+    return l.failed >= n;
 }
 
 static void each_in_turn(fake_run_mode mode) {
     moved = refused = withstood = 0;
-    for (size_t i = 0; i < KIT_COUNT(faults); i++)
-        for (int for_good = 0; for_good < 2; for_good++) {
+    memset(lives, 0, sizeof lives);
+    for (size_t i = 0; i < FAULTS; i++) {
+        for (uint64_t run = 0; run < 2 * SEEDS; run++) {
             long n = 1;
-            while (!atomic_load(&check_bad) && one_life(mode, i, n, for_good)) n++;
-            CHECK(n > 1); /* else the work does not make this call */
-            if (getenv("SHOW")) printf("%s %ld\n", faults[i].call, n);
+            while (!atomic_load(&check_bad) && one_life(mode, 1 + run / 2, i, n, (int)(run % 2)))
+                n++;
+            lives[i] += (uint64_t)n - 1;
         }
-    CHECK(moved > 0 && refused > 0);
-    if (getenv("SHOW")) printf("moved %lu refused %lu withstood %lu\n", moved, refused, withstood);
+        CHECK(lives[i] > 0); /* else the work does not make this call */
+    }
+    CHECK(moved > 0 && refused > 0 && withstood > 0);
 }
 
 static void stepped(void) { each_in_turn(FAKE_STEPPED); }

@@ -40,8 +40,8 @@ static inline int naive_start(int unit, int run_units, int units, int align) {
     return -1;
 }
 
-/* The rank of the best run that fits; UINT_MAX if there is none. Sure: among runs of a step that no
-   misfit is in, which few tries must find as well as many. */
+/* The rank of the best run that fits; UINT32_MAX if there is none. Sure: among runs of a step that
+   no misfit is in, which few tries must find as well as many. */
 static inline unsigned naive_find(unsigned lane_mask, int units, int align, int sure) {
     unsigned best = UINT32_MAX, sure_step = naive_step((unsigned)(units + align - 1));
     for (const free_run *run = ask_runs; run < ask_runs + ask_count; run++) {
@@ -58,8 +58,15 @@ static inline const free_run *ask_run(const gpi_run *run) {
     return NULL;
 }
 
+/* Runs that were looked at before this one in its list, and did not fit. */
+static inline uint64_t in_front(const gpi_run *run) {
+    uint64_t count = 0;
+    while ((run = run->list_prev) != NULL) count++;
+    return count;
+}
+
 static inline void ask_find(unsigned lane_mask, int units, int align) {
-    static const uint64_t tries[] = {0, TRIES, UINT64_MAX};
+    static const uint64_t tries[] = {0, 1, UINT64_MAX};
     unsigned best = naive_find(lane_mask, units, align, 0);
     for (int i = 0; i < 3; i++) {
         int all = tries[i] == UINT64_MAX;
@@ -70,6 +77,7 @@ static inline void ask_find(unsigned lane_mask, int units, int align) {
         if (!run || !CHECK(found)) continue;
         CHECK(found->lane == run->lane && lane_mask >> found->lane & 1);
         CHECK(naive_start(found->unit, found->units, units, align) >= 0);
+        CHECK(in_front(run) <= tries[i]);
     }
 }
 

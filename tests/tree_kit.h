@@ -12,7 +12,6 @@
 #define LANE_HELD 0xfffffffeu
 #define LANE_LIVE 0xffffffffu
 #define PAGE 1024u /* run structs got from the host at a time */
-#define TRIES 4u
 
 #define TREE_MOST 16                   /* units of a model */
 #define TREE_BASE ((uint64_t)0x7ff01)  /* odd: alignment has to look at addresses, not at offsets */
@@ -74,7 +73,7 @@ static inline void model_pour(model *m, unsigned from, unsigned to) {
         if (m->owner[unit] == from) m->owner[unit] = (unsigned char)to;
 }
 
-/* The state as one number, four bits a unit: the lane, or 4 in a block; 8 more where a run begins. */
+/* The state as one number, four bits a unit: the lane, or 4 in a block; 8 more where runs begin. */
 typedef uint64_t tree_code;
 
 static inline tree_code code_add(tree_code code, int unit, int units, unsigned owner) {
@@ -95,7 +94,8 @@ static inline tree_code model_code(const model *m) {
 static inline void model_decode(model *m, tree_code code) {
     for (int unit = 0; unit < m->units; unit++, code >>= 4) {
         m->owner[unit] = code & 3;
-        if (code & 4) m->owner[unit] = code & 8 ? (unsigned char)(BLOCK + unit) : m->owner[unit - 1];
+        if (!(code & 4)) continue;
+        m->owner[unit] = code & 8 ? (unsigned char)(BLOCK + unit) : m->owner[unit - 1];
     }
 }
 
@@ -149,7 +149,8 @@ static inline void tree_open(const model *m) {
     unsigned used = 0;
     CHECK_EQ(gpi_tree_open(&tree), 1);
     for (int i = 0; i < m->lane_count; i++) used |= 1u << m->lane[i];
-    for (uint32_t lane = LANE_STREAMS; used >> lane; lane++) CHECK_EQ(gpi_tree_lane_add(&tree), lane);
+    for (uint32_t lane = LANE_STREAMS; used >> lane; lane++)
+        CHECK_EQ(gpi_tree_lane_add(&tree), lane);
     for (uint32_t lane = 0; lane < tree.lane_count; lane++)
         if (!(used >> lane & 1)) gpi_tree_lane_drop(&tree, lane);
     CHECK_EQ(gpi_tree_prepare(&tree, 2 * TREE_MOST), 1);
@@ -210,7 +211,7 @@ static inline gpi_run *tree_find(unsigned lane_mask, uint64_t units, uint64_t al
     return gpi_tree_find(&tree, &lanes, units, align, tries);
 }
 
-/* The chunk's runs from left to right as a number; 0, which no state has, if they do not tile it. */
+/* The chunk's runs from left to right as a code; 0, which no state has, if they do not tile it. */
 static inline tree_code tree_read(int units) {
     tree_code code = 0;
     uint64_t unit = 0, end = (uint64_t)units;
