@@ -49,6 +49,7 @@ endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
 TEST_COMPILE := $(COMPILE) -O1 -g
+TOOLS := replay demo fixed_range speed churn
 
 # ---- targets -------------------------------------------------------------------------------------
 
@@ -97,7 +98,6 @@ clean: ## removes build/
 # ---- the demo and the measuring tools ------------------------------------------------------------
 
 OBJECTS := $(BUILD)/$(ON)
-TOOLS := replay demo fixed_range speed churn
 REPLAY := trace trace_build lines idmap machine library replay_plan replay_pass replay_run \
           replay_limit
 REPLAY_OBJECTS := $(REPLAY:%=$(OBJECTS)/%.o)

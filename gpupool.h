@@ -715,15 +715,13 @@ static gpupool_result gpi_driver_release(const gpi_driver *driver, gpi_handle ha
     return gpi_driver_told_cu(driver, "cuMemRelease", driver->release(handle));
 }
 
-/* The legacy stream cannot capture, and answers with an error while a blocking stream does. */
+/* Whether an event recorded here would be a graph's, or would lose a capture: so it is on the
+   legacy stream while any blocking stream captures. Asking is harmless. Between enter and leave. */
 static int gpi_driver_is_capturing(cudaStream_t stream) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-#if !defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-    if (stream == NULL) return 0;
-#endif
-    if (stream == cudaStreamLegacy) return 0;
-    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) return 0;
-    return status != cudaStreamCaptureStatusNone;
+    cudaError_t error = cudaStreamIsCapturing(stream, &status);
+    if (error == cudaErrorStreamCaptureImplicit) return 1;
+    return error == cudaSuccess && status != cudaStreamCaptureStatusNone;
 }
 
 /* == LEDGER ===================================================================================
@@ -1961,15 +1959,20 @@ static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need
     size = backing->chunk_bytes ? backing->chunk_bytes
                                 : gpi_ground_min(held / 8, (uint64_t)1 << 30);
     size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
-    return gpi_ground_max(need, gpi_ground_min(size, gpi_ground_down(room, GPUPOOL_UNIT_BYTES)));
+    return gpi_ground_max(need, gpi_ground_min(size, gpi_ground_down(room, granule)));
 }
 
 /* The least growth that surely holds a request. A source of the caller's may align to less than a
-   unit; all others align to 512 at least. */
+   unit; all others align to 512 at least. The driver holds whole granules for a chunk of more than
+   1 MiB, so that is what is asked for and counted, except where each block is a chunk. */
 static uint64_t gpi_backing_need(const gpi_backing *backing, uint64_t units, uint64_t align_units) {
     uint64_t bytes = (units + align_units - 1) * GPUPOOL_UNIT_BYTES;
+    uint64_t granule = backing->driver.granule_bytes;
     if (backing->source == GPUPOOL_SOURCE_CUSTOM) return bytes + GPUPOOL_UNIT_BYTES;
-    if (!gpi_backing_is_mapped(backing)) return bytes;
+    if (backing->source == GPUPOOL_SOURCE_PINNED || backing->source == GPUPOOL_SOURCE_BYPASS ||
+        bytes <= 1u << 20)
+        granule = GPUPOOL_UNIT_BYTES;
+    if (!gpi_backing_is_mapped(backing)) return gpi_ground_up(bytes, granule);
     return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, backing->driver.granule_bytes);
 }
 
@@ -2172,6 +2175,7 @@ typedef struct gpi_stream {
     uint32_t sealed[GPI_SEALS];
     gpi_fence *fences[GPI_SEALS];
     uint32_t frees;          /* into the young lane since it was last sealed */
+    uint64_t freed_units;
 } gpi_stream;
 
 typedef struct gpi_fences {
@@ -2319,6 +2323,7 @@ static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *strea
     uint32_t lane = GPI_LANE_LIVE;
     if (tree->lanes[stream->young]->runs == 0) return;
     stream->frees = 0;
+    stream->freed_units = 0;
     if (stream->seals < GPI_SEALS) lane = gpi_tree_lane_add(tree);
     if (lane != GPI_LANE_LIVE) {
         stream->sealed[stream->seals] = stream->young;
@@ -2390,6 +2395,7 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
         for (i = 0; i < stream->seals; i++) stream->fences[i]->passed = 1;
         gpi_tree_pour(tree, stream->young, GPI_LANE_QUIET);
         stream->frees = 0;
+        stream->freed_units = 0;
     }
     gpi_fence_poll(fences, tree);
 }
@@ -2584,6 +2590,7 @@ struct gpupool_arena {
     uint64_t parked_units;
     uint64_t allocs, frees, failures, lane_hits;
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
+    uint64_t granted_most;        /* the peak before peaks were last reset */
     gpi_backing backing;
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
     void *user;
@@ -2794,7 +2801,7 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
 /* How far reserved memory may run ahead of what was ever live at once before idle memory is moved
    instead: 1/48, and a little for arenas of a few pieces. */
 static uint64_t gpi_arena_aim(const gpupool_arena *arena, const gpi_request *request) {
-    uint64_t live = gpi_ground_max(arena->ledger.granted.peak,
+    uint64_t live = gpi_ground_max(gpi_ground_max(arena->ledger.granted.peak, arena->granted_most),
                                    arena->ledger.granted.now + request->units * GPUPOOL_UNIT_BYTES);
     live += live / 48 + 2 * arena->backing.driver.granule_bytes;
     return gpi_ground_max(live, arena->keep_bytes);
@@ -2883,7 +2890,7 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
 /* Waits on the host until a fence has passed, with the arena open to other threads meanwhile. */
 static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     gpupool_result result;
-    if (fence->passed) return 1;
+    if (gpi_fence_passed(fence)) return 1;
     fence->users++;
     arena->fences.host_waits++;
     gpi_host_unlock(&arena->lock);
@@ -3159,14 +3166,16 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
 }
 
 /* With several streams about, a stream's frees get a fence now and then while the stream is known
-   to be alive, so that others can have the memory: at once for large blocks, else every sixteenth.
- */
+   to be alive, so that others can have the memory: every 64th, or when they add up to a 256th of
+   what is reserved. */
 static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream,
                                    uint64_t units) {
+    uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 256, 1u << 20);
     gpi_visit visit;
     known->frees++;
+    known->freed_units += units;
     if (arena->fences.stream_count < 2) return;
-    if (known->frees < 16 && units * GPUPOOL_UNIT_BYTES < (1u << 20)) return;
+    if (known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
     gpi_arena_seal(arena, known, stream);
     gpi_driver_leave(&visit);
@@ -3776,6 +3785,7 @@ gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     int i;
     if (result != GPUPOOL_OK) return result;
     gpi_arena_count_pending(arena);
+    arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
     counters = &arena->ledger.requested;
     for (i = 0; i < 5; i++) counters[i].peak = counters[i].now;
     gpi_arena_exit(arena);

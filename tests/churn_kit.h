@@ -28,7 +28,7 @@ typedef struct churn_block {
 } churn_block;
 
 typedef struct churn_phase {
-    double bits, span, drift; /* sizes: 2^bits to 2^(bits + span); bits changes by drift each time */
+    double bits, span, drift; /* sizes: 2^bits to 2^(bits + span); bits moves by drift each time */
     unsigned up, down;        /* allocations in 100 operations, rising and falling */
     int newest;               /* 1: what was allocated last is freed first; 0: any */
     uint64_t repeat;          /* not 0: each rise has the same sizes */
@@ -49,7 +49,7 @@ typedef struct churn {
     size_t bound_of_peak; /* the same when the peak was last reset */
     uint64_t ops, limits, lowered, trims, failures[CHURN_CAUSES];
     size_t peak_reserved, peak_granted;
-    double emptiest; /* the least share of the limit, with what was asked, at which memory was out */
+    double emptiest; /* least share of the limit, live and asked, at which memory was out */
     uint64_t weighed, strict; /* failures looked into, and those that granules would have avoided */
 } churn;
 
@@ -68,7 +68,8 @@ static inline size_t churn_marks(churn *c) { /* as if there were 16 GiB where th
 }
 
 static inline void churn_new_phase(churn *c) {
-    churn_phase p = {CHURN_LEAST_BITS, CHURN_MOST_BITS - CHURN_LEAST_BITS, 0, 60, 40, 0, 0, 0, 0, 0};
+    churn_phase p = {.bits = CHURN_LEAST_BITS, .span = CHURN_MOST_BITS - CHURN_LEAST_BITS,
+                     .up = 60, .down = 40};
     double window = 1 + 6 * churn_share(&c->random);
     double at = CHURN_LEAST_BITS + (p.span - window) * churn_share(&c->random);
     p.until = c->ops + 50000 + churn_below(c, 200000);
@@ -238,25 +239,25 @@ static inline void churn_limit(churn *c) {
     churn_new_phase(c); /* its marks belong to the limit */
 }
 
+static inline void churn_now_and_then(churn *c) {
+    size_t what = churn_below(c, 100);
+    cudaStream_t stream = kit_stream[churn_below(c, CHURN_STREAMS)];
+    churn_look(c);
+    if (what < 12) churn_limit(c);
+    else if (what < 32) churn_trim(c);
+    else if (what < 34) CHECK_RESULT(gpupool_stream_retired(c->arena, stream), GPUPOOL_OK);
+    churn_device_holds(c);
+}
+
 static inline void churn_step(churn *c) {
-    unsigned allocations = c->rising ? c->phase.up : c->phase.down;
-    if (c->live >= c->phase.high) allocations = 0;
     if (c->ops >= c->phase.until) churn_new_phase(c);
-    if (c->count == 0 || (c->count < CHURN_MOST && churn_below(c, 100) < allocations))
-        churn_alloc(c);
+    unsigned allocations = c->rising ? c->phase.up : c->phase.down;
+    if (c->live >= c->phase.high || c->count == CHURN_MOST) allocations = 0;
+    if (c->count == 0 || churn_below(c, 100) < allocations) churn_alloc(c);
     else churn_free(c);
     c->ops++;
     churn_device_holds(c);
-    if (c->ops % CHURN_LOOK == 0) {
-        size_t what = churn_below(c, 100);
-        churn_look(c);
-        if (what < 12) churn_limit(c);
-        else if (what < 32) churn_trim(c);
-        else if (what < 34)
-            CHECK_RESULT(gpupool_stream_retired(c->arena, kit_stream[churn_below(c, CHURN_STREAMS)]),
-                         GPUPOOL_OK);
-        churn_device_holds(c);
-    }
+    if (c->ops % CHURN_LOOK == 0) churn_now_and_then(c);
     if (c->ops % CHURN_CHECK == 0) CHECK_RESULT(gpupool_check(c->arena), GPUPOOL_OK);
 }
 

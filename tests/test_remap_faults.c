@@ -2,7 +2,7 @@
    makes memory move. A request that fails because of it changes nothing, and the same request is
    met once the fault is over. */
 // build: plain -O2 -g
-// build: asan -O1 -g -fsanitize=address,undefined -DAFTER=8
+// build: asan -O1 -g -fsanitize=address,undefined -DAFTER=6
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "remap_kit.h"

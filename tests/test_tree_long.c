@@ -29,7 +29,8 @@ static void every_state_of_a_few_long_runs(void) {
 
 /* With one lane a call is undone by another: what take cuts out, put makes one again. So the states
    are a graph whose edges are blocks, and going there and back over each makes every call. Taking
-   blocks from left to right meets each state once, in place. */
+   blocks from left to right meets each state once, in place. The runs are compared after each call,
+   lists and index once in a state, after all of its calls. */
 
 static struct block { int unit, units; } blocks[ONE_LANE_UNITS];
 static int block_count;
@@ -47,8 +48,7 @@ static void take_block(model *m, struct block b, gpi_run *from) {
     model_take(m, b.unit, b.units);
 }
 
-static void there_and_back(model *m, struct block b) {
-    tree_code here = model_code(m);
+static void there_and_back(model *m, struct block b, tree_code here) {
     gpi_run *run = put_block(m, b);
     if (tree_read(m->units) != model_code(m))
         check_fail(__FILE__, __LINE__, "%s after put of %d", model_text(m), b.unit);
@@ -60,9 +60,10 @@ static void there_and_back(model *m, struct block b) {
 
 /* All states that extend this one to the right of its last block, which ends at `from`. */
 static void visit_blocks(model *m, int from) {
+    tree_code here = model_code(m);
     gpi_run *rest;
     states++;
-    for (int i = 0; i < block_count; i++) there_and_back(m, blocks[i]);
+    for (int i = 0; i < block_count; i++) there_and_back(m, blocks[i], here);
     if (gpi_tree_check(&tree) != 0) check_fail(__FILE__, __LINE__, "%s check", model_text(m));
     rest = tree_run(from);
     for (int unit = from; unit < m->units; unit++)

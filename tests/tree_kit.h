@@ -77,9 +77,8 @@ static inline void model_pour(model *m, unsigned from, unsigned to) {
 typedef uint64_t tree_code;
 
 static inline tree_code code_add(tree_code code, int unit, int units, unsigned owner) {
-    for (int i = 0; i < units; i++)
-        code |= (tree_code)(owner | (i == 0 ? 8u : 0u)) << (4 * (unit + i));
-    return code;
+    tree_code each = (tree_code)0x1111111111111111 >> (64 - 4 * units);
+    return code | (each * owner | 8) << (4 * unit);
 }
 
 static inline tree_code model_code(const model *m) {

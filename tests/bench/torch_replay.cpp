@@ -1,5 +1,5 @@
-/* A trace through another allocator, timed: PyTorch's, whichever its environment chose, or CUDA's own
-   pool (cudaMallocAsync). torch_replay.py builds this into a library and calls it once a trace, so
+/* A trace through another allocator, timed: PyTorch's, whichever its environment chose, or the
+   pool of CUDA (cudaMallocAsync). torch_replay.py builds this into a library and calls it, so
    that no Python is in what is timed. TORCH_REPLAY_DRY leaves PyTorch and CUDA out: a counter
    stands for an allocator. */
 #include <chrono>

@@ -81,7 +81,8 @@ def cuda_include(torch):
     nvcc = shutil.which("nvcc")
     site = os.path.dirname(os.path.dirname(torch.__file__))
     places = [os.environ.get("CUDA_HOME", "") + "/include"]
-    places += [os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) + "/include"] if nvcc else []
+    if nvcc:
+        places += [os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) + "/include"]
     places += ["/usr/local/cuda/include"]
     places += glob.glob(site + "/nvidia/cu[0-9]*/include") + [site + "/nvidia/cuda_runtime/include"]
     for place in places:
@@ -252,8 +253,11 @@ def parent(options):
         by_mode = {name: run_mode(options, library, name, conf) for name, _, conf in MODES}
     if not any(by_mode.values()):
         raise LeftOut("no allocator could be measured")
-    where = f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}" if torch else "a dry run"
-    print(f"# measured in this run, with {where}")
+    if torch:
+        device = torch.cuda.get_device_name()
+        print(f"# measured in this run with PyTorch {torch.__version__} on {device}")
+    else:
+        print("# made up, in a dry run")
     print_peers([trace_name(path) for path in options.traces], by_mode)
 
 
