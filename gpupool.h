@@ -119,7 +119,7 @@ asserts. 2: every invariant, around every call (slow) GPUPOOL_SINGLE_THREAD   0 
 
 #define GPUPOOL_VERSION 100          /* 10000 x major + 100 x minor + patch */
 #define GPUPOOL_DEVICE_CURRENT (-1)  /* the device that is current when the arena is made */
-#define GPUPOOL_ORDERS 36            /* order k: sizes of 2^k to 2^(k+1) - 1 units */
+#define GPUPOOL_ORDERS 41            /* order k: sizes of 2^k to 2^(k+1) - 1 units */
 
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
@@ -732,6 +732,7 @@ static int gpi_driver_is_capturing(cudaStream_t stream) {
 typedef struct gpi_ledger {
     gpupool_counter requested, granted, reserved, pending, blocks;
     uint64_t limit_bytes; /* UINT64_MAX: none */
+    uint64_t over_bytes;  /* what was reserved when the limit was last set: it may be more */
 } gpi_ledger;
 
 static int gpi_ledger_check(const gpi_ledger *ledger) {
@@ -739,6 +740,7 @@ static int gpi_ledger_check(const gpi_ledger *ledger) {
     int i;
     if (ledger->requested.now > ledger->granted.now) return 1;
     if (ledger->granted.now > ledger->reserved.now) return 1;
+    if (ledger->reserved.now > gpi_ground_max(ledger->limit_bytes, ledger->over_bytes)) return 1;
     for (i = 0; i < 5; i++)
         if (counters[i].now > counters[i].peak || counters[i].now > counters[i].total) return 2;
     return 0;
@@ -894,9 +896,13 @@ static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_
 /* One tree of a lane; what it holds is added to units, runs and counts. */
 static int gpi_tree_check_shelf(const gpi_lane *lane, uint32_t number, uint32_t shelf_number,
                                 uint64_t *units, uint64_t *counts) {
+    static const gpi_run *const none[GPI_STEPS] = {NULL};
     const gpi_shelf *shelf = &lane->shelves[shelf_number];
     unsigned order, step;
     for (order = 0; order < GPUPOOL_ORDERS; order++) {
+        if (!shelf->steps[order] && !(shelf->orders >> order & 1) &&
+            !memcmp(shelf->lists[order], none, sizeof none))
+            continue; /* most orders are empty */
         for (step = 0; step < GPI_STEPS; step++) {
             const gpi_run *run = shelf->lists[order][step], *before = NULL;
             if ((run != NULL) != (shelf->steps[order] >> step & 1)) return 2;
@@ -931,6 +937,32 @@ static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number) {
         runs += counts[order];
     }
     return units == lane->units && runs == lane->runs ? 0 : 2;
+}
+
+typedef struct gpi_tally { uint64_t free_runs, live_runs; } gpi_tally;
+
+/* Walks a chunk from left to right and adds up what it meets: the lists and the index must hold as
+   much, or a run is in none. */
+static int gpi_tree_check_chunk(const gpi_run *run, uint64_t unit, uint64_t units,
+                                gpi_tally *tally) {
+    uint64_t end = unit + units;
+    if (run->prev || run->unit != unit) return 5;
+    for (; run; run = run->next) {
+        if (run->unit != unit || (run->next && run->next->prev != run)) return 1;
+        if (run->lane == GPI_LANE_LIVE) tally->live_runs++;
+        else if (run->lane != GPI_LANE_HELD) tally->free_runs++;
+        unit += run->units;
+    }
+    return unit == end ? 0 : 1;
+}
+
+static int gpi_tree_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
+    uint64_t runs = 0;
+    uint32_t number;
+    for (number = 0; number < tree->lane_count; number++)
+        if (tree->lanes[number]) runs += tree->lanes[number]->runs;
+    if (runs != tally->free_runs) return 2;
+    return tree->live_runs == tally->live_runs ? 0 : 4;
 }
 
 static int gpi_tree_check(const gpi_tree *tree) {
@@ -1221,8 +1253,9 @@ static void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
 
 /* Cuts a held run in two at `unit`; returns the right part, held too. Needs one spare struct. */
 static gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
-    gpi_run *right = gpi_tree_new(tree);
+    gpi_run *right;
     GPI_ASSERT(run->lane == GPI_LANE_HELD && unit > run->unit && unit < run->unit + run->units);
+    right = gpi_tree_new(tree);
     right->unit = unit;
     right->units = run->unit + run->units - unit;
     run->units = unit - run->unit;
@@ -1277,7 +1310,7 @@ static gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint6
     uint32_t lane = run->lane;
     gpi_run *head = NULL;
     GPI_ASSERT(lane < GPI_LANE_HELD && unit >= run->unit);
-    GPI_ASSERT(units > 0 && unit - run->unit + units <= run->units);
+    GPI_ASSERT(units > 0 && units <= run->units && unit - run->unit <= run->units - units);
     gpi_tree_unfile(tree, run);
     if (unit > run->unit) {
         head = run;
@@ -1429,6 +1462,36 @@ static gpi_piece *gpi_backing_at(const gpi_backing *backing, uint64_t unit) {
     return slot ? *slot : NULL;
 }
 
+/* All runs of all chunks, for TREE's own check. */
+static int gpi_backing_check_runs(const gpi_backing *backing, gpi_tally *tally) {
+    const gpi_piece *piece;
+    int broken = 0;
+    memset(tally, 0, sizeof *tally);
+    if (gpi_backing_is_mapped(backing))
+        return gpi_tree_check_chunk(backing->first, backing->base_unit, backing->space_units,
+                                    tally);
+    for (piece = backing->placed; piece && !broken; piece = piece->next)
+        broken = gpi_tree_check_chunk(piece->first, piece->unit, piece->units, tally);
+    return broken;
+}
+
+/* A chunk has memory behind all of its runs. */
+static int gpi_backing_check_chunk(const gpi_run *run) {
+    for (; run; run = run->next)
+        if (run->lane == GPI_LANE_BARE) return 2;
+    return 0;
+}
+
+/* The table has no more entries than there are granules of pieces at some address. */
+static int gpi_backing_check_table(const gpi_backing *backing, uint64_t attached_units) {
+    uint64_t page, entries = 0;
+    int i;
+    for (page = 0; page < backing->table_pages; page++)
+        for (i = 0; backing->table[page] && i < GPI_TABLE; i++)
+            entries += backing->table[page][i] != NULL;
+    return entries * backing->granule_units == backing->placed_units + attached_units ? 0 : 2;
+}
+
 /* Every granule under a run that is not bare has a piece; then no bare one has, if the sums agree.
    A held run may be bare: addresses that another thread is about to map. */
 static int gpi_backing_check_space(const gpi_backing *backing, uint64_t attached_units) {
@@ -1439,8 +1502,9 @@ static int gpi_backing_check_space(const gpi_backing *backing, uint64_t attached
         unit = gpi_ground_down(run->unit, backing->granule_units);
         for (; run->lane != GPI_LANE_BARE && unit < run->unit + run->units;
              unit += backing->granule_units) {
-            if (gpi_backing_at(backing, unit)) continue;
-            if (run->lane != GPI_LANE_HELD) return 2;
+            const gpi_piece *piece = gpi_backing_at(backing, unit);
+            if (piece && unit - piece->unit < piece->units) continue;
+            if (piece || run->lane != GPI_LANE_HELD) return 2;
             bare += backing->granule_units;
         }
     }
@@ -1453,6 +1517,8 @@ static int gpi_backing_check(const gpi_backing *backing, uint64_t reserved_bytes
     for (piece = backing->placed; piece; piece = piece->next, count++) {
         units += piece->bytes / GPUPOOL_UNIT_BYTES;
         if (piece->next && piece->next->prev != piece) return 1;
+        if (!gpi_backing_is_mapped(backing) && gpi_backing_check_chunk(piece->first))
+            return 2;
         if (!gpi_backing_is_mapped(backing)) continue;
         for (unit = piece->unit; unit < piece->unit + piece->units; unit += backing->granule_units)
             if (gpi_backing_at(backing, unit) != piece) return 1;
@@ -1464,7 +1530,9 @@ static int gpi_backing_check(const gpi_backing *backing, uint64_t reserved_bytes
     if (units != backing->placed_units || stash != backing->stash_units) return 3;
     if (count != backing->pieces || (units + stash) * GPUPOOL_UNIT_BYTES != reserved_bytes)
         return 3;
-    return gpi_backing_is_mapped(backing) ? gpi_backing_check_space(backing, attached) : 0;
+    if (!gpi_backing_is_mapped(backing)) return 0;
+    if (gpi_backing_check_table(backing, attached)) return 2;
+    return gpi_backing_check_space(backing, attached);
 }
 
 /* -- lists of pieces -- */
@@ -2159,7 +2227,9 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
 typedef struct gpi_fence {
     cudaEvent_t event;
     struct gpi_fence *next; /* in the idle list */
+    uint64_t number;        /* later fences have higher ones */
     int users, passed;
+    int counted;            /* users that the check has met */
 } gpi_fence;
 
 typedef struct gpi_use { /* of a live block by another stream */
@@ -2183,20 +2253,51 @@ typedef struct gpi_fences {
     gpi_fence *idle;
     gpi_stream *streams, *latest;
     uint64_t stream_count, fence_count;
-    uint64_t device_waits, host_waits;
+    uint64_t device_waits, host_waits, recorded;
+    gpi_fence *awaited;      /* has a user more: the thread that waits for it */
 } gpi_fences;
 
+static int gpi_fence_owns(const gpi_stream *stream, uint32_t lane) {
+    int i, owns = stream->young == lane;
+    for (i = 0; i < stream->seals; i++) owns += stream->sealed[i] == lane;
+    return owns;
+}
+
+/* Each lane of streams belongs to one stream, once; its fences get later from one to the next. */
 static int gpi_fence_check(const gpi_fences *fences, const gpi_tree *tree) {
     const gpi_stream *stream = fences->streams;
-    int i;
+    const gpi_fence *fence = fences->idle;
+    uint32_t lane;
+    int i, owned, lanes = 0;
     for (; stream; stream = stream->next) {
-        if (stream->young >= tree->lane_count || !tree->lanes[stream->young]) return 2;
-        for (i = 0; i < stream->seals; i++) {
-            if (!tree->lanes[stream->sealed[i]]) return 2;
-            if (stream->fences[i]->users < 1) return 3;
-        }
+        lanes += 1 + stream->seals;
+        for (i = 1; i < stream->seals; i++)
+            if (stream->fences[i]->number <= stream->fences[i - 1]->number) return 2;
     }
-    return 0;
+    for (lane = GPI_LANE_STREAMS; lane < tree->lane_count; lane++) {
+        if (!tree->lanes[lane]) continue;
+        for (owned = 0, stream = fences->streams; stream; stream = stream->next)
+            owned += gpi_fence_owns(stream, lane);
+        if (owned != 1) return 2;
+        lanes--;
+    }
+    for (; fence; fence = fence->next)
+        if (fence->users != 0) return 3;
+    return lanes == 0 ? 0 : 2;
+}
+
+/* One round over the users of a fence: forget what was counted, count, compare. */
+static int gpi_fence_check_user(const gpi_fences *fences, gpi_fence *fence, int round) {
+    if (round == 0) fence->counted = fence == fences->awaited;
+    if (round == 1) fence->counted++;
+    return round < 2 || fence->counted == fence->users ? 0 : 3;
+}
+
+static int gpi_fence_check_uses(const gpi_fences *fences, const gpi_run *run, int round) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    int broken = 0;
+    for (; use; use = use->next) broken |= gpi_fence_check_user(fences, use->fence, round);
+    return broken;
 }
 
 /* Handles are addresses, so even; the default streams take odd keys, one for each thread if they
@@ -2228,6 +2329,7 @@ static gpupool_result gpi_fence_new(gpi_fences *fences, gpi_fence **out) {
     }
     fence->users = 1;
     fence->passed = 0;
+    fence->number = ++fences->recorded;
     *out = fence;
     return GPUPOOL_OK;
 }
@@ -2602,16 +2704,44 @@ static void gpi_arena_count_pending(gpupool_arena *arena) {
                    (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
 }
 
+/* The users of fences are lanes, and the uses of blocks that live or are parked. */
+static int gpi_arena_check_users(const gpupool_arena *arena) {
+    const gpi_stream *stream;
+    const gpi_run *run;
+    uint64_t bucket;
+    int round, i, broken = 0;
+    for (round = 0; round < 3; round++) {
+        for (stream = arena->fences.streams; stream; stream = stream->next)
+            for (i = 0; i < stream->seals; i++)
+                broken |= gpi_fence_check_user(&arena->fences, stream->fences[i], round);
+        for (run = arena->parked; run; run = run->list_next)
+            broken |= gpi_fence_check_uses(&arena->fences, run, round);
+        for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
+            for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
+                broken |= gpi_fence_check_uses(&arena->fences, run, round);
+    }
+    return broken;
+}
+
+static int gpi_arena_check_parked(const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    while (use && use->fence->passed) use = use->next;
+    return run->lane == GPI_LANE_HELD && use ? 0 : 3;
+}
+
 /* Number of the broken invariant, with its room's letter; 0 if all hold. */
 static int gpi_arena_check(const gpupool_arena *arena, char *room) {
     const gpi_ledger *ledger = &arena->ledger;
     const gpi_run *run;
+    gpi_tally tally;
     uint64_t parked = 0;
     int broken = gpi_ledger_check(ledger);
     *room = 'L';
     if (broken) return broken;
     *room = 'T';
+    if ((broken = gpi_backing_check_runs(&arena->backing, &tally)) != 0) return broken;
     if ((broken = gpi_tree_check(&arena->tree)) != 0) return broken;
+    if ((broken = gpi_tree_check_tally(&arena->tree, &tally)) != 0) return broken;
     *room = 'B';
     if ((broken = gpi_backing_check(&arena->backing, ledger->reserved.now)) != 0) return broken;
     *room = 'F';
@@ -2620,12 +2750,14 @@ static int gpi_arena_check(const gpupool_arena *arena, char *room) {
     if (ledger->granted.now != arena->tree.live_units * GPUPOOL_UNIT_BYTES) return 1;
     if (ledger->blocks.now != arena->tree.live_runs) return 1;
     for (run = arena->parked; run; run = run->list_next) {
-        if (run->lane != GPI_LANE_HELD || !run->uses) return 3;
+        if (gpi_arena_check_parked(run)) return 3;
         parked += run->units;
     }
     if (parked != arena->parked_units) return 2;
     parked += arena->tree.pending_units;
-    return ledger->pending.now == parked * GPUPOOL_UNIT_BYTES ? 0 : 2;
+    if (ledger->pending.now != parked * GPUPOOL_UNIT_BYTES) return 2;
+    *room = 'F';
+    return gpi_arena_check_users(arena);
 }
 
 /* Every public call on an arena begins here. */
@@ -2787,10 +2919,12 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
         /* before the wait: what is freed during it is not covered */
         gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
         arena->fences.host_waits++;
+        arena->fences.awaited = fence;
         gpi_host_unlock(&arena->lock);
         result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
         gpi_host_lock(&arena->lock);
         fence->passed = result == GPUPOOL_OK;
+        arena->fences.awaited = NULL;
     } else if (result == GPUPOOL_OK) {
         gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
     }
@@ -2892,11 +3026,13 @@ static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     gpupool_result result;
     if (gpi_fence_passed(fence)) return 1;
     fence->users++;
+    arena->fences.awaited = fence;
     arena->fences.host_waits++;
     gpi_host_unlock(&arena->lock);
     result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(fence->event));
     gpi_host_lock(&arena->lock);
     fence->passed = result == GPUPOOL_OK;
+    arena->fences.awaited = NULL;
     gpi_fence_drop(&arena->fences, fence);
     return result == GPUPOOL_OK;
 }
@@ -3606,6 +3742,7 @@ static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) 
     gpupool_result result = GPUPOOL_OK;
     uint64_t before = arena->ledger.limit_bytes;
     arena->ledger.limit_bytes = bytes;
+    arena->ledger.over_bytes = arena->ledger.reserved.now;
     if (arena->ledger.reserved.now > bytes) {
         gpi_arena_settle(arena);
         result = gpi_backing_trim(&arena->backing, &arena->tree, bytes, 1);
@@ -3798,7 +3935,6 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
     int broken;
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_check", &visit);
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_count_pending(arena);
     broken = gpi_arena_check(arena, &room);
     gpi_arena_exit_growing(arena, &visit);
     if (!broken) return gpi_host_ok();

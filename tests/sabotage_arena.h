@@ -102,6 +102,12 @@ static inline int sealed_in_a_dropped_lane(size_t at) {
     return stream != NULL;
 }
 
+static inline int sealed_beyond_all_lanes(size_t at) {
+    gpi_stream *stream = sealed_stream_at(at / 2);
+    if (stream) break_u32(&stream->sealed[at % 2 ? stream->seals - 1 : 0], LANE_HELD);
+    return stream != NULL;
+}
+
 static inline int young_is_quiet(size_t at) {
     gpi_stream *stream = stream_at(at);
     if (stream) break_u32(&stream->young, LANE_QUIET);
