@@ -246,6 +246,27 @@ static void configurations_full_of_rubbish(void) {
     kit_close(arena);
 }
 
+static void *boundless(size_t bytes, int device, void *user) {
+    (void)bytes, (void)device, (void)user;
+    return (void *)((uintptr_t)1 << 48); /* never touched: only the records are at stake */
+}
+
+static void give_back_nothing(void *chunk, size_t bytes, int device, void *user) {
+    (void)chunk, (void)bytes, (void)device, (void)user;
+}
+
+static void the_largest_size_that_is_allowed(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
+    config.chunk_alloc = boundless;
+    config.chunk_free = give_back_nothing;
+    gpupool_arena *large = kit_create(&config);
+    void *block = kit_alloc(large, (size_t)1 << 48, kit_stream[0]);
+    CHECK_RESULT(gpupool_check(large), GPUPOOL_OK);
+    CHECK_EQ(gpupool_size(large, block), (size_t)1 << 48);
+    CHECK_RESULT(gpupool_free(large, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(large);
+}
+
 int main(void) {
     ARENA_TEST(sizes_that_cannot_be);
     ARENA_TEST(alignments_that_cannot_be);
@@ -254,5 +275,6 @@ int main(void) {
     ARENA_TEST(null_instead_of_an_arena);
     ARENA_TEST(null_instead_of_the_rest);
     ARENA_TEST(configurations_full_of_rubbish);
+    ARENA_TEST(the_largest_size_that_is_allowed);
     return check_finish();
 }
