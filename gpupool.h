@@ -49,12 +49,18 @@ memory got from the driver at a time. requested <= granted (rounded to units) <=
 the driver); pending: freed on a stream, and not known to be finished there.
 
 The rules:
-  1. Free a block on the stream that used it last: later work there may have the memory at once,
-other streams only once that work is done. If other streams use it too, order their work before the
-     free (cudaStreamWaitEvent), or say gpupool_record_use on each before freeing.
+  1. Streams belong to the arena's device. Free a block on the stream that used it last: later work
+     there may have the memory at once, other streams only once that work is done. If other streams
+     use the block too, order their work before the free (cudaStreamWaitEvent), or say
+     gpupool_record_use on each of them before freeing. The stream that a block was allocated on
+     counts as one that used it: its earlier work may still be at the memory.
   2. Destroy an arena when no block of it is live; its device must still have its context.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
-destroyed.
+     destroyed; and leave alone what asks CUDA after all streams (gpupool_trim, gpupool_would_fit,
+     lowering a limit): a capture on a non-blocking stream cannot be seen, and would be lost.
+     gpupool_alloc asks so only where the limit or the device is full and it would fail otherwise.
+  4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena;
+     on_out_of_memory may.
 
 Options: define them before the include that has GPUPOOL_IMPLEMENTATION (those marked * before every
 include). Booleans are 0 or 1. gpupool_build() returns what is in force.
@@ -62,12 +68,13 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_STATIC *        0        1: everything static, so several files can have their own
     GPUPOOL_API *           extern   what stands before each declaration, for a DLL say
     GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two of at least 256
-    GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text ("80%",
-"12GiB") GPUPOOL_CHUNK_BYTES     0        least growth of the chunked sources; 0: an eighth of what
-is held GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out GPUPOOL_CHECK 1 0: no
-asserts. 2: every invariant, around every call (slow) GPUPOOL_SINGLE_THREAD   0        1: no locks
+    GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
+    GPUPOOL_CHUNK_BYTES     0        least growth of the chunked sources; 0: an eighth of all
+    GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
+    GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow)
+    GPUPOOL_SINGLE_THREAD   0        1: no locks
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
-    GPUPOOL_MALLOC(n), GPUPOOL_FREE(p)   malloc, free   host memory for the records: both or neither
+    GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p)
 */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
@@ -299,8 +306,8 @@ GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 /* Bytes that could still be handed out in all, by the limit and by what the device has free. */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
-/* Whether one block of so many bytes could be had now, after waiting if need be; if not, why not.
- */
+/* Whether one block of so many bytes could be had now; if not, why not. Where work is in flight it
+   may say no although gpupool_alloc, which waits, would succeed. */
 GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
                                   gpupool_verdict *why /* or NULL */);
 
@@ -524,8 +531,10 @@ static gpupool_result gpi_host_no_memory(void) {
    The only room that names CUDA. Every call is checked; a failure is told with the call's name.
    uses: HOST
    D1  between enter and leave the arena's device is current and capture mode is relaxed, so that
-       no call made here can spoil a capture of this or another thread
-   D2  after leave the caller's device, capture mode and last error are as they were */
+       no call spoils a capture of this or another thread, but for the two that ask after the whole
+       context (gpi_fence_record_all, and waiting for the device)
+   D2  after leave the caller's device and capture mode are as they were, and no error of ours is
+       CUDA's last error; one of the caller's that was pending stays, or makes way for ours */
 
 #if GPUPOOL_MAPPED
 typedef CUmemGenericAllocationHandle gpi_handle;
@@ -722,6 +731,17 @@ static int gpi_driver_is_capturing(cudaStream_t stream) {
     cudaError_t error = cudaStreamIsCapturing(stream, &status);
     if (error == cudaErrorStreamCaptureImplicit) return 1;
     return error == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+/* 0: not known. */
+static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
+    unsigned long long id = 0;
+#if CUDART_VERSION >= 12000
+    if (cudaStreamGetId(stream, &id) != cudaSuccess) return 0;
+#else
+    (void)stream;
+#endif
+    return id;
 }
 
 /* == LEDGER ===================================================================================
@@ -1647,18 +1667,17 @@ static gpupool_result gpi_backing_attach(gpi_backing *backing, gpi_tree *tree, g
     gpupool_result result;
     gpi_run *held = *rest;
     uint64_t unit = held->unit;
+    if (!gpi_tree_prepare(tree, 1)) return gpi_host_no_memory();
+    *rest = held->units > piece->units ? gpi_tree_split(tree, held, unit + piece->units) : NULL;
     gpi_host_unlock(backing->lock);
     result = gpi_driver_map(&backing->driver, unit * GPUPOOL_UNIT_BYTES, piece->bytes,
                             piece->handle);
     gpi_host_lock(backing->lock);
-    if (result != GPUPOOL_OK) return result;
-    if (!gpi_tree_prepare(tree, 1)) {
-        gpi_host_unlock(backing->lock);
-        gpi_driver_unmap(&backing->driver, unit * GPUPOOL_UNIT_BYTES, piece->bytes);
-        gpi_host_lock(backing->lock);
-        return gpi_host_no_memory();
+    if (result != GPUPOOL_OK) {
+        if (*rest) gpi_tree_weld(tree, held, *rest);
+        *rest = held;
+        return result;
     }
-    *rest = held->units > piece->units ? gpi_tree_split(tree, held, unit + piece->units) : NULL;
     piece->unit = unit;
     piece->held = held;
     piece->accessible = 0;
@@ -2036,7 +2055,9 @@ static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need
 static uint64_t gpi_backing_need(const gpi_backing *backing, uint64_t units, uint64_t align_units) {
     uint64_t bytes = (units + align_units - 1) * GPUPOOL_UNIT_BYTES;
     uint64_t granule = backing->driver.granule_bytes;
-    if (backing->source == GPUPOOL_SOURCE_CUSTOM) return bytes + GPUPOOL_UNIT_BYTES;
+    if (!gpi_backing_is_mapped(backing) &&
+        (backing->source == GPUPOOL_SOURCE_CUSTOM || GPUPOOL_UNIT_BYTES > 512))
+        return bytes + GPUPOOL_UNIT_BYTES;
     if (backing->source == GPUPOOL_SOURCE_PINNED || backing->source == GPUPOOL_SOURCE_BYPASS ||
         bytes <= 1u << 20)
         granule = GPUPOOL_UNIT_BYTES;
@@ -2066,7 +2087,9 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
     }
     gpi_host_lock(backing->lock);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
+        gpi_host_unlock(backing->lock);
         gpi_backing_chunk_give(backing, piece->memory, size);
+        gpi_host_lock(backing->lock);
         result = gpi_host_no_memory();
     }
     if (result != GPUPOOL_OK) {
@@ -2141,7 +2164,9 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
             result = gpi_backing_drop_chunk(backing, tree, piece);
             continue;
         }
-        piece = gpi_backing_stashed(backing, most);
+        /* the stash first, with what a failed growth could not take off its addresses */
+        piece = backing->stash;
+        while (piece && piece->units > most) piece = piece->next;
         if (!piece) {
             if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
             piece = gpi_backing_idle(backing, tree, aim, most, &run);
@@ -2193,7 +2218,8 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
 static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
     uint64_t page;
-    GPI_ASSERT(backing->pieces == 0);
+    if (backing->pieces != 0)
+        return gpi_host_fail(GPUPOOL_E_CUDA, "the driver has not taken all memory back");
     if (backing->reservation) {
         CUresult error = driver->unreserve(backing->reservation, backing->reservation_bytes);
         gpupool_result result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
@@ -2229,11 +2255,13 @@ typedef struct gpi_fence {
     struct gpi_fence *next; /* in the idle list */
     uint64_t number;        /* later fences have higher ones */
     int users, passed;
+    int unrecorded;         /* stands for a wait for the device, not for its event */
     int counted;            /* users that the check has met */
 } gpi_fence;
 
 typedef struct gpi_use { /* of a live block by another stream */
     struct gpi_use *next;
+    unsigned long long stream_id; /* of CUDA, never used twice; 0: not known */
     gpi_fence *fence;
 } gpi_use;
 
@@ -2328,7 +2356,7 @@ static gpupool_result gpi_fence_new(gpi_fences *fences, gpi_fence **out) {
         fences->fence_count++;
     }
     fence->users = 1;
-    fence->passed = 0;
+    fence->passed = fence->unrecorded = 0;
     fence->number = ++fences->recorded;
     *out = fence;
     return GPUPOOL_OK;
@@ -2360,11 +2388,11 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     CUcontext context = NULL;
     gpupool_result result;
-    if (!driver->record_all || !driver->current_context)
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
     if (cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
         return gpi_host_fail(GPUPOOL_E_CAPTURING,
                              "no fence over a context while a stream captures");
+    if (!driver->record_all || !driver->current_context)
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
     result = gpi_fence_new(fences, out);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
@@ -2379,12 +2407,15 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
 }
 
 static int gpi_fence_passed(gpi_fence *fence) {
-    if (!fence->passed) fence->passed = cudaEventQuery(fence->event) == cudaSuccess;
+    if (!fence->passed && !fence->unrecorded)
+        fence->passed = cudaEventQuery(fence->event) == cudaSuccess;
     return fence->passed;
 }
 
 static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cudaStream_t stream) {
     if (fence->passed) return GPUPOOL_OK;
+    if (fence->unrecorded)
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "only a wait for the device would do");
     fences->device_waits++;
     return gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
 }
@@ -2459,13 +2490,16 @@ static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream 
     return passed > 0;
 }
 
-static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
+/* With `forget`, streams of which nothing is left are forgotten; they are known anew with their
+   next call. Retired ones always are. */
+static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree, int forget) {
     gpi_stream **link = &fences->streams, *stream;
     int any = 0;
     while ((stream = *link) != NULL) {
         any |= gpi_fence_poll_stream(fences, tree, stream);
-        if (stream->key == 0 && stream->seals == 0 && tree->lanes[stream->young]->runs == 0) {
-            *link = stream->next; /* retired, and nothing is left of it */
+        if ((forget || stream->key == 0) && stream->seals == 0 &&
+            tree->lanes[stream->young]->runs == 0) {
+            *link = stream->next;
             gpi_tree_lane_drop(tree, stream->young);
             fences->stream_count--;
             if (fences->latest == stream) fences->latest = NULL;
@@ -2477,10 +2511,24 @@ static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
     return any;
 }
 
-static int gpi_fence_has_young(const gpi_fences *fences, const gpi_tree *tree) {
+static int gpi_fence_lacks(const gpi_fences *fences, const gpi_tree *tree) {
     const gpi_stream *stream = fences->streams;
-    while (stream && tree->lanes[stream->young]->runs == 0) stream = stream->next;
-    return stream != NULL;
+    int i;
+    for (; stream; stream = stream->next) {
+        if (tree->lanes[stream->young]->runs) return 1;
+        for (i = 0; i < stream->seals; i++)
+            if (stream->fences[i]->unrecorded) return 1;
+    }
+    return 0;
+}
+
+/* The device has been waited for: what was sealed before the wait is done. */
+static void gpi_fence_device_idle(gpi_fences *fences, uint64_t number) {
+    gpi_stream *stream = fences->streams;
+    int i;
+    for (; stream; stream = stream->next)
+        for (i = 0; i < stream->seals; i++)
+            if (stream->fences[i]->number <= number) stream->fences[i]->passed = 1;
 }
 
 /* Seals every young lane with one fence. */
@@ -2499,7 +2547,7 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
         stream->frees = 0;
         stream->freed_units = 0;
     }
-    gpi_fence_poll(fences, tree);
+    gpi_fence_poll(fences, tree, 0);
 }
 
 /* Gives the idle events back; those that the driver refuses stay. */
@@ -2846,7 +2894,7 @@ static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run
 
 /* Whatever has finished turns quiet. Returns whether anything did. */
 static int gpi_arena_poll(gpupool_arena *arena) {
-    int any = gpi_fence_poll(&arena->fences, &arena->tree);
+    int any = gpi_fence_poll(&arena->fences, &arena->tree, 0);
     while (arena->parked && gpi_arena_uses_passed(arena->parked)) {
         gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
         any = 1;
@@ -2911,11 +2959,12 @@ static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t
 static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
     gpi_fence *fence = NULL;
     gpupool_result result;
-    if (!gpi_fence_has_young(&arena->fences, &arena->tree)) return GPUPOOL_OK;
+    if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return GPUPOOL_OK;
     result = gpi_fence_record_all(&arena->fences, &fence);
     if (result == GPUPOOL_E_UNSUPPORTED) {
         result = gpi_fence_new(&arena->fences, &fence);
         if (result != GPUPOOL_OK) return result;
+        fence->unrecorded = 1;
         /* before the wait: what is freed during it is not covered */
         gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
         arena->fences.host_waits++;
@@ -2923,7 +2972,7 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
         gpi_host_unlock(&arena->lock);
         result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
         gpi_host_lock(&arena->lock);
-        fence->passed = result == GPUPOOL_OK;
+        if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
         arena->fences.awaited = NULL;
     } else if (result == GPUPOOL_OK) {
         gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
@@ -3025,6 +3074,7 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
 static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     gpupool_result result;
     if (gpi_fence_passed(fence)) return 1;
+    if (fence->unrecorded) return 0;
     fence->users++;
     arena->fences.awaited = fence;
     arena->fences.host_waits++;
@@ -3190,6 +3240,11 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request) {
             if (gpi_arena_give_up(arena, request, &visit)) continue;
             break;
         }
+        if (result == GPUPOOL_OK && !gpi_tree_prepare(&arena->tree, 1)) {
+            /* other threads may have used up what climb had made sure of */
+            gpi_tree_put(&arena->tree, run, request->known->young, 0);
+            result = gpi_host_no_memory();
+        }
         block = result == GPUPOOL_OK ? gpi_arena_hand_out(arena, run, request->bytes) : NULL;
         gpi_arena_exit_growing(arena, &visit);
         if (!block) break;
@@ -3277,28 +3332,42 @@ static gpi_run *gpi_arena_find(const gpupool_arena *arena, const char *call, con
     return run;
 }
 
-/* A fence of this stream's work so far joins the block's uses. */
-static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
+/* A fence of this stream's work so far joins the block's uses, in place of the stream's earlier
+   one, which it covers. The driver is entered. */
+static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
+    unsigned long long id = gpi_driver_stream_id(stream);
     gpupool_result result;
-    gpi_visit visit;
-    gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
-    if (!use) return gpi_host_no_memory();
-    result = gpi_driver_enter(arena->backing.driver.device, &visit);
-    if (result == GPUPOOL_OK) {
-        if (gpi_driver_is_capturing(stream))
-            result = gpi_host_fail(GPUPOOL_E_CAPTURING,
-                                   "a capturing stream has no fence outside its "
-                                   "graph: keep the block until the graph is destroyed");
-        else result = gpi_fence_record(&arena->fences, stream, &use->fence);
-        gpi_driver_leave(&visit);
+    gpi_fence *fence;
+    gpi_use *use = (gpi_use *)run->uses;
+    if (gpi_driver_is_capturing(stream))
+        return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream has no fence outside its "
+                             "graph: keep the block until the graph is destroyed");
+    result = gpi_fence_record(&arena->fences, stream, &fence);
+    if (result != GPUPOOL_OK) return result;
+    while (use && (id == 0 || use->stream_id != id)) use = use->next;
+    if (use) {
+        gpi_fence_drop(&arena->fences, use->fence);
+    } else {
+        use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+        if (!use) {
+            gpi_fence_drop(&arena->fences, fence);
+            return gpi_host_no_memory();
+        }
+        use->stream_id = id;
+        use->next = (gpi_use *)run->uses;
+        run->uses = use;
     }
-    if (result != GPUPOOL_OK) {
-        GPUPOOL_FREE(use);
-        return result;
-    }
-    use->next = (gpi_use *)run->uses;
-    run->uses = use;
+    use->fence = fence;
     return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(arena->backing.driver.device, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_fence_use(arena, run, stream);
+    gpi_driver_leave(&visit);
+    return result;
 }
 
 /* With several streams about, a stream's frees get a fence now and then while the stream is known
@@ -3349,7 +3418,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
         gpi_tree_unfile(&arena->tree, piece->first);
         gpi_arena_count_free(arena, units, slack_bytes);
         result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, piece);
-        if (result != GPUPOOL_OK) { /* still the caller's, and not counted as had again */
+        /* still the caller's, and not counted as had again */
+        if (result != GPUPOOL_OK && gpi_tree_prepare(&arena->tree, 3)) {
             run = gpi_tree_take(&arena->tree, piece->first, unit, units);
             gpi_tree_bring_alive(&arena->tree, run, slack_bytes);
             arena->ledger.requested.now += units * GPUPOOL_UNIT_BYTES - slack_bytes;
@@ -3456,6 +3526,7 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.known = known;
     result = gpi_arena_grow(arena, &request, UINT64_MAX, arena->ledger.limit_bytes, &run);
     if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
+    gpi_fence_poll(&arena->fences, &arena->tree, 1);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_arena_figures(arena, bytes, 1, verdict);
@@ -3703,6 +3774,7 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 static void gpi_arena_settle(gpupool_arena *arena) {
     gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
+    gpi_fence_poll(&arena->fences, &arena->tree, 1);
 }
 
 gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
@@ -3846,6 +3918,8 @@ static int gpi_arena_could_grow(const gpupool_arena *arena, uint64_t units, uint
         if (!gpi_backing_find_spot(&arena->backing, &arena->tree, units, 1, NULL, &spot)) return 0;
         need = spot.bare_units;
     }
+    if (arena->ledger.reserved.now > arena->ledger.limit_bytes) /* what is above must go first */
+        need += (arena->ledger.reserved.now - arena->ledger.limit_bytes) / GPUPOOL_UNIT_BYTES + 1;
     return need <= room_units || need - room_units <= gpi_arena_idle(arena, &spot);
 }
 
@@ -3859,6 +3933,7 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     gpi_arena_figures(arena, bytes, 1, &verdict);
     room = gpi_ledger_room(&arena->ledger);
     if (verdict.device_total_bytes) room = gpi_ground_min(room, verdict.device_free_bytes);
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) verdict.largest_free_bytes = 0;
     fits = units && (units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
                      gpi_arena_could_grow(arena, units, room / GPUPOOL_UNIT_BYTES));
     if (!fits) gpi_limit_judge(&verdict, verdict.missing_bytes > 0 && verdict.limit_bytes, 0);

@@ -83,8 +83,10 @@ static inline void scene_park(size_t i) {
 /* What was freed so far is quiet: no work is in flight, and every fence is idle. What the driver
    does not take back when it is trimmed stays in the stash, and leaves bare addresses. */
 static inline void scene_calm(void) {
-    for (int i = 0; i < 16; i++)
-        CHECK_RESULT(gpupool_record_use(arena, scene_block[1].at, kit_stream[3]), GPUPOOL_OK);
+    for (size_t i = 25; i < 32; i += 2)
+        for (int stream = 0; stream < 4; stream++)
+            CHECK_RESULT(gpupool_record_use(arena, scene_block[i].at, kit_stream[stream]),
+                         GPUPOOL_OK);
     scene_free_each(1, 12, 2);
     scene_free_each(25, 32, 2);
     fake_run_all();
@@ -109,7 +111,7 @@ static inline void scene_open(gpupool_source source) {
     for (size_t i = 0; i < 16; i++) scene_alloc(20000 + i * 1000, (int)(i % 2));
     scene_calm();
     fake_mode(FAKE_STEPPED);
-    scene_free_each(34, 38, 1); /* large: the stream gets a fence at once */
+    scene_free_each(34, 40, 1); /* large: with two streams about, each gets a fence at once */
     scene_park(12);
     scene_park(15);
     scene_park(18);
