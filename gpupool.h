@@ -291,15 +291,12 @@ GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t)
    config.limit_bytes, the environment's GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT, the macro
    GPUPOOL_LIMIT. ---- */
 
-/* 0: none. Below what is reserved: gives back what it can, then holds: no growth until it is met.
- */
+/* 0: none. Below what is reserved: gives back what it can, and does not grow until it is met. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
-GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *,
-                                                      double fraction); /* 0 < f <= 1 */
+GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double); /* 0 < f <= 1 */
 
 /* "1073741824", "12GiB" (K, M, G, T and KiB ... are powers of 1024, KB ... of 1000), "80%" of the
-   device, "80%free" of what is free on it now, "-2GiB": all but that. Anything else is E_ARGUMENT.
- */
+   device, "80%free" of what is free on it now, "-2GiB": all but that. All else is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
 GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 
@@ -733,7 +730,7 @@ static int gpi_driver_is_capturing(cudaStream_t stream) {
     return error == cudaSuccess && status != cudaStreamCaptureStatusNone;
 }
 
-/* 0: not known. */
+/* 0: not known. Not for a stream that captures: CUDA would end the capture. */
 static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
     unsigned long long id = 0;
 #if CUDART_VERSION >= 12000
@@ -3335,7 +3332,7 @@ static gpi_run *gpi_arena_find(const gpupool_arena *arena, const char *call, con
 /* A fence of this stream's work so far joins the block's uses, in place of the stream's earlier
    one, which it covers. The driver is entered. */
 static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    unsigned long long id = gpi_driver_stream_id(stream);
+    unsigned long long id;
     gpupool_result result;
     gpi_fence *fence;
     gpi_use *use = (gpi_use *)run->uses;
@@ -3344,6 +3341,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
                              "graph: keep the block until the graph is destroyed");
     result = gpi_fence_record(&arena->fences, stream, &fence);
     if (result != GPUPOOL_OK) return result;
+    id = gpi_driver_stream_id(stream);
     while (use && (id == 0 || use->stream_id != id)) use = use->next;
     if (use) {
         gpi_fence_drop(&arena->fences, use->fence);
@@ -3371,11 +3369,11 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
 }
 
 /* With several streams about, a stream's frees get a fence now and then while the stream is known
-   to be alive, so that others can have the memory: every 64th, or when they add up to a 256th of
+   to be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of
    what is reserved. */
 static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream,
                                    uint64_t units) {
-    uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 256, 1u << 20);
+    uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
     gpi_visit visit;
     known->frees++;
     known->freed_units += units;

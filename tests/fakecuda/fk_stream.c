@@ -57,12 +57,19 @@ static cudaError_t fk_synchronize(cudaStream_t handle, int own) {
     return fk_end((cudaError_t)error);
 }
 
+/* Seen on an H200 (CUDA 13.0): asking a capturing stream for its id is refused and loses the
+ * capture, in every mode. */
 static cudaError_t fk_get_id(cudaStream_t handle, unsigned long long *id, int own) {
     int error = fk_begin(FK_cudaStreamGetId);
     if (!error && !id) error = cudaErrorInvalidValue;
     if (!error) {
         fk_stream *stream = fk_stream_of(handle, own, &error);
-        if (stream) *id = stream->id;
+        if (stream && stream->capture) {
+            fk_capture_lose(fk_capture_id(stream));
+            error = cudaErrorStreamCaptureUnsupported;
+        } else if (stream) {
+            *id = stream->id;
+        }
     }
     return fk_end((cudaError_t)error);
 }

@@ -13,10 +13,13 @@ static void test_capture_table(void) {
     cudaStream_t s = new_stream(), other = new_stream();
     cudaEvent_t e = new_event(), inside = new_event();
     size_t a, b;
+    unsigned long long id;
     void *p = NULL;
     int i;
     OK(cudaEventRecord(e, other));
     for (i = 0; i < 3; i++) {
+        CAPTURED(modes[i], cudaStreamGetId(s, &id), cudaErrorStreamCaptureUnsupported, 1);
+        CAPTURED(modes[i], cudaStreamGetId(other, &id), 0, 0);
         int strict = i < 2, refused = strict ? (int)cudaErrorStreamCaptureUnsupported : 0;
         CAPTURED(modes[i], cuMemCreate(&handle, 2 * MIB, &prop, 0), 0, 0);
         OK(cuMemRelease(handle));
