@@ -811,8 +811,7 @@ static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
        neighbour is bare; bits say which lists hold runs; counts and sums are those of the lists
    T3  no run stands next to a run of the same lane (they would be one)
    T4  the index holds exactly the live runs, each in the bucket of its unit
-   T5  the leftmost run of a chunk stays the same struct while the chunk lives: owners point to it
- */
+   T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it) */
 
 #define GPI_STEPS 8
 #define GPI_PAGE 1024                  /* runs, or buckets, got from the host at a time */
