@@ -1899,15 +1899,14 @@ static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree,
     while (spot->bare && result == GPUPOOL_OK) {
         gpi_piece *piece = gpi_backing_stashed(backing, spot->bare->units);
         uint64_t units = gpi_backing_piece_units(backing, spot, most_units, moving);
-        if (piece) {
-            backing->moved++;
-        } else {
+        if (!piece) {
             units = gpi_ground_min(units, spot->bare->units);
             result = gpi_backing_make_room(backing, tree, units, most_units);
             if (result == GPUPOOL_OK) result = gpi_backing_create(backing, units, &piece);
             if (result == GPUPOOL_OK) piece->fresh = 1;
         }
         if (result == GPUPOOL_OK) result = gpi_backing_attach(backing, tree, piece, &spot->bare);
+        if (result == GPUPOOL_OK && !piece->fresh) backing->moved++;
     }
     if (result != GPUPOOL_OK) return result;
     gpi_host_unlock(backing->lock);
@@ -3110,13 +3109,18 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
     return result;
 }
 
+/* Whether the limit alone stands in the way of growth. */
+static int gpi_arena_is_limited(const gpupool_arena *arena, const gpi_request *request) {
+    return gpi_backing_need(&arena->backing, request->units, request->align_units) >
+           gpi_ledger_room(&arena->ledger);
+}
+
 /* The ladder from its third rung; `growing` and `lock` are held. */
 static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
     gpupool_result result;
     if (!gpi_tree_prepare(&arena->tree, 3)) return gpi_host_no_memory();
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
-        request->limited = gpi_backing_need(&arena->backing, request->units, request->align_units) >
-                           gpi_ledger_room(&arena->ledger);
+        request->limited = gpi_arena_is_limited(arena, request);
         return gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
     }
     /* another thread may have made room since */
@@ -3128,8 +3132,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     /* more memory from the driver */
     result = gpi_arena_rung_grow(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    request->limited = gpi_backing_need(&arena->backing, request->units, request->align_units) >
-                       gpi_ledger_room(&arena->ledger);
+    request->limited = gpi_arena_is_limited(arena, request);
     /* another stream's memory, behind a wait on the device */
     *run = gpi_arena_rung_follow(arena, request);
     if (*run) return GPUPOOL_OK;
@@ -3415,7 +3418,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
         gpi_tree_unfile(&arena->tree, piece->first);
         gpi_arena_count_free(arena, units, slack_bytes);
         result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, piece);
-        /* still the caller's, and not counted as had again */
+        /* still the caller's, and not counted as had again; the arena's, quiet, where the host has
+           no memory for the records */
         if (result != GPUPOOL_OK && gpi_tree_prepare(&arena->tree, 3)) {
             run = gpi_tree_take(&arena->tree, piece->first, unit, units);
             gpi_tree_bring_alive(&arena->tree, run, slack_bytes);
@@ -4198,7 +4202,7 @@ static void gpi_report_head(FILE *file, const gpupool_arena *arena, const gpupoo
             "<text x=\"93\" y=\"47\">free</text>"
             "<rect x=\"136\" y=\"36\" width=\"12\" height=\"12\" fill=\"#e69f00\"/>"
             "<text x=\"153\" y=\"47\">freed on a stream, free for its later work</text>"
-            "<text x=\"430\" y=\"47\">each row %s of reserved memory, addresses upward; "
+            "<text x=\"430\" y=\"47\">each row %s of reserved memory, laid end to end; "
             "hover for sizes</text>\n", gpi_limit_human(row, row_units * GPUPOOL_UNIT_BYTES));
     for (i = 0; i < rows; i += 8)
         fprintf(file, "<text x=\"102\" y=\"%" PRIu64 "\" text-anchor=\"end\" font-size=\"10\">+%s"
