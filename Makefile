@@ -49,11 +49,11 @@ endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
 TEST_COMPILE := $(COMPILE) -O1 -g
-TOOLS := replay demo fixed_range speed churn
+TOOLS := replay demo fixed_range bench-run churn
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test examples bench-speed bench-memory soak-memory all \
+.PHONY: help demo test test-programs gpu-test examples bench bench-memory soak-memory all \
         clean FORCE
 
 help: ## lists the targets
@@ -81,8 +81,8 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c)
 examples: $(EXAMPLES) ## builds and runs what is in examples/
 	@for e in $^; do echo "-- $$e"; $$e || exit 1; done
 
-bench-speed: $(BUILD)/speed ## nanoseconds an operation costs on the host
-	@$(BUILD)/speed
+bench: $(BUILD)/bench-run ## nanoseconds an operation costs on the host, here and with others
+	@NVCC='$(if $(filter gpu,$(ON)),$(NVCC))' CXX='$(CXX)' tests/bench/bench.sh $(BUILD) $(ON)
 
 bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed on real traces
 	@tests/bench/memory.sh $(BUILD) $(ON)
@@ -106,7 +106,8 @@ $(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(REPLAY_OBJECT
 $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
-$(OBJECTS)/speed: $(OBJECTS)/bench/speed.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+BENCH := bench run lane works peers peer_gpupool peer_gpupool_unlocked bars print svg
+$(OBJECTS)/bench-run: $(BENCH:%=$(OBJECTS)/bench/%.o) $(REPLAY_OBJECTS)
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
@@ -114,6 +115,11 @@ $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  $@"
 	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -c -o $@ $<
+
+$(OBJECTS)/bench/peer_gpupool_unlocked.o: tests/bench/peer_gpupool.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -DBENCH_UNLOCKED=1 -c -o $@ $<
 
 # The plain names stand for the build in use; FORCE, because that may change without any source.
 $(TOOLS:%=$(BUILD)/%): $(BUILD)/%: $(OBJECTS)/% FORCE
