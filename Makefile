@@ -70,7 +70,8 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
 	  test-programs
 	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
-	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) tests/replay_test.sh tests/docs_test.sh
+	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
+	  tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
@@ -149,7 +150,7 @@ $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)
 	@mkdir -p $(@D)
 	@tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
 
-test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo
+test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run
 
 $(TESTS): $(BUILD)/flags
 	@mkdir -p $(@D)

@@ -197,6 +197,7 @@ int main(int argc, char **argv) {
         leave_out("cudaMalloc, cudaMallocAsync, CUB, PyTorch, CuPy", "no GPU here");
     if (run_all(&c) != 0) return 1;
     int failed = write_file(c.json, bench_write_json) | write_file(c.svg, bench_write_svg);
-    for (size_t i = 0; i < results.works; i++) failed |= !bench_find(&results, work[i]->id, "gpupool");
+    for (size_t i = 0; i < results.works; i++)
+        failed |= !bench_find(&results, work[i]->id, "gpupool");
     return failed ? 1 : 0;
 }

@@ -7,11 +7,13 @@
 #define NAME "gpupool, no locks"
 #define ABOUT "as gpupool, built with GPUPOOL_SINGLE_THREAD"
 #define CAN 0u
+#define GROWTHS NULL
 #else
 #define PEER bench_gpupool
 #define NAME "gpupool"
 #define ABOUT "gpupool.h, every option at its default"
 #define CAN BENCH_THREADS
+#define GROWTHS growths
 #endif
 #include "../../gpupool.h"
 #include "bench.h"
@@ -38,13 +40,15 @@ static void close_arena(void *arena) {
         fprintf(stderr, "%s: %s\n", NAME, gpupool_last_error());
 }
 
+#if !BENCH_UNLOCKED
 static uint64_t growths(void *arena) {
     gpupool_stats stats;
     if (gpupool_get_stats(arena, &stats) != GPUPOOL_OK) return 0;
     return stats.chunks_gained + stats.chunks_lost + stats.remaps;
 }
+#endif
 
 const bench_peer PEER = {
     NAME,      ABOUT, BENCH_BLOCKS | BENCH_DEVICE | BENCH_MANY | BENCH_HUGE | BENCH_HAND_OVER | CAN,
     open_arena, get,   put,
-    close_arena, growths};
+    close_arena, GROWTHS};

@@ -124,7 +124,7 @@ static const bench_peer cuda_malloc = {
     open_nothing, get_malloc, put_malloc, close_nothing, NULL};
 
 static void *open_pool(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]) {
-    cudaMemPoolProps props;
+    struct cudaMemPoolProps props;
     cudaMemPool_t pool = NULL;
     uint64_t keep = UINT64_MAX;
     memset(&props, 0, sizeof props);

@@ -7,18 +7,10 @@
 
 #define COLUMN 10
 
-/* ---- which columns there are ---- */
-
-static int has_figures(const bench_results *r, size_t peer) {
-    for (size_t w = 0; w < r->works; w++)
-        if (r->cell[w * r->peers + peer].why[0] == 0) return 1;
-    return 0;
-}
-
 static const char *short_name(const bench_peer *p) {
     static const struct { const char *name, *head; } heads[] = {
         {"gpupool, no locks", "no locks"}, {"record + wait", "rec+wait"},
-        {"cudaMallocAsync", "Async"}, {"gpupool", "gpupool"}};
+        {"cudaMallocAsync", "Async"}};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         if (strcmp(heads[i].name, p->name) == 0) return heads[i].head;
     return p->name;
@@ -78,10 +70,10 @@ static void print_tail(FILE *out, const char *words, const bench_cell *c) {
 
 static void print_tails(FILE *out, const bench_results *r) {
     fprintf(out,
-            "\ngpupool's single operations, timed one by one in %s\n"
-            "again: the slowest of what was as slow in all of three equal passes; over 20 us: how\n"
-            "many of these were, and did not get or move memory.\n\n%-40s",
-            "other passes, less the clock itself. max: the\nslowest of all, interrupts included; ",
+            "\ngpupool's single operations, timed one by one in other passes, less the clock itself.\n"
+            "max: the slowest of all, interrupts included. again: the slowest of those that were as\n"
+            "slow in each of three equal passes. over 20us: how many were again over 20 us, and did\n"
+            "not get or move memory.\n\n%-40s",
             "");
     static const char *const heads[] = {"p50", "p99", "p99.9", "max", "again", "over 20us"};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
@@ -128,7 +120,8 @@ void bench_print_rest(FILE *out, const bench_results *r) {
     for (size_t i = 0; i < r->left_outs; i++) fprintf(out, "left out: %s\n", r->left_out[i]);
     for (size_t i = 0; i < r->works * r->peers; i++) {
         const bench_cell *c = &r->cell[i];
-        if (c->why[0] && (c->peer->can & c->work->needs) == c->work->needs && has_figures(r, i % r->peers))
+        int its_work = (c->peer->can & c->work->needs) == c->work->needs && c->peer->open;
+        if (c->why[0] && its_work)
             fprintf(out, "not measured: %s, %s: %s\n", c->peer->name, c->work->words, c->why);
     }
     fprintf(out, "%.0f seconds\n", r->seconds);

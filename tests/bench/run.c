@@ -107,10 +107,13 @@ static void measure_mean(session *s, unsigned number) {
     }
 }
 
-/* At least a run, and until every live block has been replaced several times. */
+/* At least a run, and until every live block has been replaced several times. What keeps nothing
+   needs no more than the run. */
 static size_t warm_ops(const session *s) {
-    size_t replaced = 8 * s->cell->work->live / LANE_BATCH * LANE_BATCH;
-    return s->cell->work->kind == BENCH_CHURN && replaced > s->n ? replaced : s->n;
+    const bench_cell *c = s->cell;
+    size_t replaced = 4 * c->work->live / LANE_BATCH * LANE_BATCH;
+    int short_of = c->work->kind == BENCH_CHURN && replaced > s->n;
+    return short_of && (c->peer->can & BENCH_MANY) ? replaced : s->n;
 }
 
 static void *take_part(void *argument) {

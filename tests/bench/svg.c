@@ -8,9 +8,10 @@
 #include <string.h>
 
 #define PANELS 3       /* side by side */
-#define PANEL_WIDTH 420
+#define PANEL_WIDTH 428
 #define NAMES 118      /* room for the peers' names */
-#define PLOT 240       /* for the bars */
+#define PLOT 228       /* for the bars */
+#define VALUES 54      /* for the figures beside them */
 #define ROW 16
 #define HEAD 26        /* over the bars of a panel */
 #define FOOT 34        /* under them */
@@ -27,10 +28,10 @@ static const char *colour(const bench_peer *p) {
     return p->can & BENCH_DEVICE ? "#e69f00" : "#a9a9a9";
 }
 
-static void text_ns(FILE *out, double ns) {
-    if (ns < 99.95) fprintf(out, "%.1f ns", ns);
-    else if (ns < 9999.5) fprintf(out, "%.0f ns", ns);
-    else fprintf(out, "%.1f us", ns / 1e3);
+static void text_ns(char value[32], double ns) {
+    if (ns < 99.95) snprintf(value, 32, "%.1f ns", ns);
+    else if (ns < 9999.5) snprintf(value, 32, "%.0f ns", ns);
+    else snprintf(value, 32, "%.1f us", ns / 1e3);
 }
 
 static void text(FILE *out, int x, int y, const char *more, const char *words) {
@@ -71,7 +72,7 @@ static double allowed(const bench_results *r, const bench_work *w) {
 
 static void panel(FILE *out, const bench_results *r, size_t work, int x, int y) {
     const bench_work *w = r->work[work];
-    char title[120];
+    char title[120], value[32];
     double bar = allowed(r, w);
     int top = y + HEAD, height = rows(r, work) * ROW;
     snprintf(title, sizeof title, "%s%s", w->words, w->threads > r->cores ? " *" : "");
@@ -85,10 +86,8 @@ static void panel(FILE *out, const bench_results *r, size_t work, int x, int y) 
         text(out, x + NAMES - 6, at + 12, " class=\"name\"", c->peer->name);
         fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n",
                 x + NAMES, at + 2, along(c->ns), ROW - 4, colour(c->peer));
-        fprintf(out, "<text x=\"%.1f\" y=\"%d\" class=\"value\">", x + NAMES + along(c->ns) + 4,
-                at + 12);
-        text_ns(out, c->ns);
-        fputs("</text>\n", out);
+        text_ns(value, c->ns);
+        text(out, x + NAMES + PLOT + VALUES, at + 12, " class=\"name\"", value);
     }
     if (bar > 0)
         fprintf(out, "<path d=\"M%.1f %dv%d\" stroke=\"#000\" stroke-width=\"1.5\" "
@@ -133,8 +132,7 @@ void bench_write_svg(FILE *out, const bench_results *r) {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
             "font-family=\"sans-serif\" font-size=\"11\">\n<style>.head{font-size:18px;"
             "font-weight:bold}.title{font-size:13px;font-weight:bold}.name{text-anchor:end}"
-            ".mark{text-anchor:middle;font-size:9px;fill:#666}.value{paint-order:stroke;"
-            "stroke:#fff;stroke-width:3px}</style>\n"
+            ".mark{text-anchor:middle;font-size:9px;fill:#666}</style>\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
             PANELS * PANEL_WIDTH + 24, height);
     legend(out, r);

@@ -8,22 +8,25 @@
 #define ALONE BENCH_BLOCKS
 #define LARGE (BENCH_BLOCKS | BENCH_DEVICE | BENCH_MANY)
 #define SPREAD (BENCH_BLOCKS | BENCH_THREADS)
-#define PAIRS(id, threads, words) \
-    {id, words, BENCH_PAIR, SPREAD, 0, 4 * KIB, 4 * KIB, threads, 0, 0, 0}
+#define PAIRS(id, threads, shared, words) \
+    {id, words, BENCH_PAIR, SPREAD, 0, 4 * KIB, 4 * KIB, threads, shared, 0, 0}
+#define PAIR(id, live, words) \
+    {id, words, BENCH_PAIR, ALONE, live, 4 * KIB, 4 * KIB, 1, 0, 0, 0}
+#define HAND_OVER(id, busy, words) \
+    {id, words, BENCH_PING_PONG, BENCH_HAND_OVER, 0, 2 * MIB, 2 * MIB, 1, 0, busy, 0}
 #define CHURN(id, threads, words) \
     {id, words, BENCH_CHURN, SPREAD | BENCH_MANY, 2048, 512, 64 * KIB, threads, 0, 0, 0}
 #define TRACE(name, words) \
     {name, words, BENCH_TRACE, LARGE, 0, 0, 0, 1, 0, 0, 0}
 
 const bench_work bench_works[] = {
-    {"pair", "pair of 4 KiB, nothing else live", BENCH_PAIR, ALONE, 0, 4 * KIB, 4 * KIB, 1, 0, 0, 0},
-    {"pair-live", "the pair, 4,096 others live", BENCH_PAIR, ALONE, 4096, 4 * KIB, 4 * KIB, 1, 0,
-     0, 0},
+    PAIR("pair", 0, "pair of 4 KiB, nothing else live"),
+    PAIR("pair-live", 4096, "the pair, 4,096 others live"),
     {"churn-16k", "churn, 16,384 live, 512 B to 64 KiB", BENCH_CHURN, ALONE, 16384, 512, 64 * KIB,
      1, 0, 0, 0},
     {"churn-large", "churn, 4,096 live, 512 B to 64 MiB", BENCH_CHURN, LARGE, 4096, 512, 64 * MIB,
      1, 0, 0, 0},
-    {"churn-reserved", "the same, 64 GiB reserved before", BENCH_CHURN, LARGE, 4096, 512, 64 * MIB,
+    {"churn-reserved", "churn to 64 MiB, 64 GiB reserved", BENCH_CHURN, LARGE, 4096, 512, 64 * MIB,
      1, 0, 0, 64 * GIB},
     {"live-1k", "churn, 1,024 live, 512 B to 256 KiB", BENCH_CHURN, ALONE | BENCH_MANY, 1024, 512,
      256 * KIB, 1, 0, 0, 0},
@@ -31,21 +34,18 @@ const bench_work bench_works[] = {
      512, 256 * KIB, 1, 0, 0, 0},
     {"holes", "alloc that fits none of 65,536 holes", BENCH_PAST_HOLES, ALONE | BENCH_HUGE, 131072,
      5 * KIB, 64 * KIB, 1, 0, 0, 0},
-    {"hand-over", "hand-over of memory, idle streams", BENCH_PING_PONG, BENCH_HAND_OVER, 0, 2 * MIB,
-     2 * MIB, 1, 0, 0, 0},
-    {"hand-over-busy", "hand-over, work in flight", BENCH_PING_PONG, BENCH_HAND_OVER, 0, 2 * MIB,
-     2 * MIB, 1, 0, 1, 0},
+    HAND_OVER("hand-over", 0, "hand-over to a stream, all idle"),
+    HAND_OVER("hand-over-busy", 1, "hand-over, work in flight"),
     TRACE("gpt2var", "trace: GPT-2 training, warm"),
     TRACE("frcnn", "trace: Faster R-CNN training, warm"),
     TRACE("resnet50", "trace: ResNet-50 training, warm"),
     TRACE("llamagen", "trace: Llama generation, warm"),
-    PAIRS("pair-1", 1, "pairs of 4 KiB, 1 thread"),
-    PAIRS("pair-2", 2, "2 threads, a stream each"),
-    PAIRS("pair-4", 4, "4 threads"),
-    PAIRS("pair-8", 8, "8 threads"),
-    PAIRS("pair-16", 16, "16 threads"),
-    {"pair-shared", "8 threads, all on one stream", BENCH_PAIR, SPREAD, 0, 4 * KIB, 4 * KIB, 8, 1,
-     0, 0},
+    PAIRS("pair-1", 1, 0, "pairs of 4 KiB, 1 thread"),
+    PAIRS("pair-2", 2, 0, "pairs, 2 threads, a stream each"),
+    PAIRS("pair-4", 4, 0, "pairs, 4 threads"),
+    PAIRS("pair-8", 8, 0, "pairs, 8 threads"),
+    PAIRS("pair-16", 16, 0, "pairs, 16 threads"),
+    PAIRS("pair-shared", 8, 1, "pairs, 8 threads on one stream"),
     CHURN("churn-1", 1, "churn, 2,048 live a thread, 1 thread"),
     CHURN("churn-2", 2, "churn, 2 threads"),
     CHURN("churn-4", 4, "churn, 4 threads"),
