@@ -29,8 +29,8 @@ void bench_print_head(FILE *out, const bench_results *r) {
     fprintf(out, "gpupool on a %s, %u cores\n", machine_name(), r->cores);
     fprintf(out,
             "ns an operation, medians of %d runs; a pair is an allocation and its free. All have\n"
-            "the same sizes and victims, drawn before the clock starts, and are warmed by the work\n"
-            "itself. Nobody touches the blocks (heaps keep their own records in theirs).\n",
+            "the same sizes and victims, drawn before the clock starts, and are warmed by the\n"
+            "work itself. Nobody touches the blocks, though heaps keep records in theirs.\n",
             BENCH_RUNS);
     if (machine_is_simulated())
         fprintf(out, "CUDA is simulated: its calls are priced as measured on an NVIDIA H200, and "
@@ -70,10 +70,10 @@ static void print_tail(FILE *out, const char *words, const bench_cell *c) {
 
 static void print_tails(FILE *out, const bench_results *r) {
     fprintf(out,
-            "\ngpupool's single operations, timed one by one in other passes, less the clock itself.\n"
-            "max: the slowest of all, interrupts included. again: the slowest of those that were as\n"
-            "slow in each of three equal passes. over 20us: how many were again over 20 us, and did\n"
-            "not get or move memory.\n\n%-40s",
+            "\ngpupool's single operations, timed one by one in other passes, less the clock.\n"
+            "max: the slowest of all, interrupts included. again: the slowest of those that were\n"
+            "as slow in each of three equal passes. over 20us: how many were again over 20 us, and\n"
+            "did not get or move memory.\n\n%-40s",
             "");
     static const char *const heads[] = {"p50", "p99", "p99.9", "max", "again", "over 20us"};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
