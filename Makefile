@@ -53,7 +53,7 @@ TOOLS := replay demo fixed_range bench-run churn
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test examples bench bench-memory soak-memory all \
+.PHONY: help demo test test-programs gpu-test examples bench bench-memory soak soak-memory all \
         clean FORCE
 
 help: ## lists the targets
@@ -87,6 +87,9 @@ bench: $(BUILD)/bench-run ## nanoseconds an operation costs on the host, here an
 
 bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed on real traces
 	@tests/bench/memory.sh $(BUILD) $(ON)
+
+soak: $(BUILD)/test/test_soak-plain ## everything at once for ten minutes; SECONDS= SEED= THREADS=
+	@$< $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(or $(THREADS),6)
 
 soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
 	@$(BUILD)/churn $(OPS)
@@ -143,7 +146,7 @@ $(BUILD)/flags: FORCE
 # tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source.
 TESTS :=
 TEST_SOURCES := $(wildcard tests/test_*.c) $(wildcard tests/fakecuda/self_test.c)
-ifneq ($(filter test test-programs all $(BUILD)/test/%,$(MAKECMDGOALS)),)
+ifneq ($(filter test test-programs soak all $(BUILD)/test/%,$(MAKECMDGOALS)),)
 include $(BUILD)/tests.mk
 endif
 $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)

@@ -72,8 +72,8 @@ static void print_tails(FILE *out, const bench_results *r) {
     fprintf(out,
             "\ngpupool's single operations, timed one by one in other passes, less the clock.\n"
             "max: the slowest of all, interrupts included. again: the slowest of those that were\n"
-            "as slow in each of three equal passes. over 20us: how many were again over 20 us, and\n"
-            "did not get or move memory.\n\n%-40s",
+            "as slow in each of three equal passes. over 20us: how many were again over 20 us,\n"
+            "and did not get or move memory.\n\n%-40s",
             "");
     static const char *const heads[] = {"p50", "p99", "p99.9", "max", "again", "over 20us"};
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
