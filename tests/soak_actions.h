@@ -45,8 +45,7 @@ static inline void act_get_or_put(actor *a, world *w) {
     if (!b) return;
     if (b->at) {
         unsigned to = below(a, 4) ? b->place : some_place(a);
-        enter(a, w, to);
-        follow(a, w, b, to);
+        enter_after(a, w, b, to);
         give_back(a, w, b, to);
         leave(w, to);
     } else {
@@ -59,8 +58,7 @@ static inline void act_write(actor *a, world *w) {
     block *b = pick_up(a, w);
     if (b && b->at && !b->lent) {
         unsigned to = some_place(a);
-        cudaStream_t stream = enter(a, w, to);
-        follow(a, w, b, to);
+        cudaStream_t stream = enter_after(a, w, b, to);
         verify(b, stream, b->byte);
         b->byte = (int)below(a, 256);
         stamp(b, stream);
@@ -75,8 +73,7 @@ static inline void act_lend(actor *a, world *w) {
     block *b = pick_up(a, w);
     if (b && b->at) {
         unsigned to = some_place(a);
-        cudaStream_t stream = enter(a, w, to);
-        follow(a, w, b, to);
+        cudaStream_t stream = enter_after(a, w, b, to);
         verify(b, stream, b->byte);
         if (CALL(a, 0, gpupool_record_use(w->arena, b->at, stream))) b->lent = 1;
         else if (!b->lent) belongs(w, b, to);

@@ -5,8 +5,8 @@
    that were there before. A block knows the place and the age of the stream whose work had it last:
    who wants it on another stream orders that stream after this one, as a program must.
 
-   Locks, in this order: a block's, then places', for reading. A stream is replaced under its
-   place's lock for writing, with no other lock held. */
+   Locks, in this order: a block's, then places' by number, for reading. A stream is replaced under
+   its place's lock for writing, with no other lock held. */
 #ifndef SOAK_WORLD_H
 #define SOAK_WORLD_H
 
@@ -128,20 +128,22 @@ static inline cudaEvent_t mark(cudaStream_t stream) { /* the work queued so far 
     return event;
 }
 
-/* The later work of the stream at `to`, which the caller has entered, comes after the block's. */
-static inline void follow(actor *a, world *w, const block *b, unsigned to) {
+/* Enters, and the stream's later work comes after the block's. */
+static inline cudaStream_t enter_after(actor *a, world *w, const block *b, unsigned to) {
     place *from = &w->place[b->place];
-    cudaStream_t stream = w->place[to].stream;
-    if (b->place == to && b->age == from->age) return;
-    cudaStream_t earlier = b->place == to ? NULL : enter(a, w, b->place);
-    if (b->age == from->age) {
-        cudaEvent_t event = mark(earlier);
+    if (b->place < to) enter(a, w, b->place);
+    cudaStream_t stream = enter(a, w, to);
+    if (b->place > to) enter(a, w, b->place);
+    if (b->age != from->age) { /* one that is gone; if too long ago, its work was waited for */
+        if (from->age - b->age <= TOMBS)
+            MUST(cudaStreamWaitEvent(stream, from->tomb[b->age % TOMBS], 0));
+    } else if (b->place != to) {
+        cudaEvent_t event = mark(from->stream);
         MUST(cudaStreamWaitEvent(stream, event, 0));
         MUST(cudaEventDestroy(event));
-    } else if (from->age - b->age <= TOMBS) { /* an older one's work was waited for */
-        MUST(cudaStreamWaitEvent(stream, from->tomb[b->age % TOMBS], 0));
     }
     if (b->place != to) leave(w, b->place);
+    return stream;
 }
 
 static inline void belongs(const world *w, block *b, unsigned to) {
@@ -170,7 +172,7 @@ static inline void verify(const block *b, cudaStream_t stream, int byte) {
     else kit_expect_mark(stream, b->at, b->bytes, byte);
 }
 
-/* On the stream at `to`, which the caller has entered and which follows the block's work. */
+/* On the stream at `to`, which the caller has entered after the block. */
 static inline void give_back(actor *a, world *w, block *b, unsigned to) {
     cudaStream_t stream = w->place[to].stream;
     verify(b, stream, b->byte);
@@ -209,12 +211,11 @@ static inline void soak_close_world(actor *a, world *w) {
     be_on(a, w->device);
     for (unsigned i = 0; i < BLOCKS; i++) {
         block *b = &w->block[i];
-        enter(a, w, 1);
         if (b->at) {
-            follow(a, w, b, 1);
+            enter_after(a, w, b, 1);
             give_back(a, w, b, 1);
+            leave(w, 1);
         }
-        leave(w, 1);
         pthread_mutex_destroy(&b->lock);
     }
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
