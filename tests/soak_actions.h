@@ -180,7 +180,7 @@ static inline void act_ask(actor *a, world *w) {
     soak_after(a, gpupool_last_result(), 0, "gpupool_available");
     soak_before(a);
     int fits = gpupool_would_fit(w->arena, (size_t)1 << below(a, 30), &why);
-    if (!fits) soak_after(a, gpupool_last_result(), 1, "gpupool_would_fit");
+    soak_after(a, fits ? GPUPOOL_OK : gpupool_last_result(), 1, "gpupool_would_fit");
     note(a, (uint64_t)fits);
     if (below(a, 8) == 0) CALL(a, 0, gpupool_reset_peaks(w->arena));
 }
@@ -203,8 +203,10 @@ static inline void act_brief_arena(actor *a, world *w) {
     cudaStream_t stream = enter(a, w, at);
     config.device = w->device;
     if (CALL(a, 1, gpupool_arena_create(&arena, &config))) {
+        soak_before(a);
         void *held = gpupool_alloc(arena, 1 + below(a, MIB), stream);
-        if (held) CALL(a, 0, gpupool_free(arena, held, stream));
+        if (soak_after(a, kit_why(held), 1, "an allocation"))
+            CALL(a, 0, gpupool_free(arena, held, stream));
         while (!CALL(a, 0, gpupool_arena_destroy(arena)) && !atomic_load(&check_bad)) {}
     }
     leave(w, at);

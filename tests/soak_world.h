@@ -78,22 +78,26 @@ static inline void be_on(actor *a, int device) {
     a->device = device;
 }
 
-/* Before and after a call of gpupool. 1 when it succeeded. It may fail for lack of memory where
-   that is allowed, and when a call of CUDA was made to fail meanwhile; never otherwise. */
+/* Around every call of gpupool that may make one of CUDA. Returns the faults meanwhile; without
+   any, the call has left the current device as it was. */
 static inline void soak_before(actor *a) { a->fired = fake_fail_fired(); }
 
-static inline int soak_after(actor *a, gpupool_result got, int memory_may_lack, const char *call) {
+static inline long soak_seen(actor *a, gpupool_result got, const char *call) {
     long fired = fake_fail_fired() - a->fired;
     int device = -1;
     atomic_fetch_add(&soak_results[got], 1);
     note(a, (uint64_t)got);
-    if (!fired) { /* else putting the device back may be what failed */
-        if (cudaGetDevice(&device) == cudaSuccess && device != a->device)
-            check_fail(__FILE__, __LINE__, "%s left device %d current", call, device);
-    } else {
-        MUST(cudaSetDevice(a->device));
-    }
+    if (fired) MUST(cudaSetDevice(a->device)); /* putting it back may be what failed */
+    else if (cudaGetDevice(&device) == cudaSuccess && device != a->device)
+        check_fail(__FILE__, __LINE__, "%s left device %d current", call, device);
     cudaGetLastError();
+    return fired;
+}
+
+/* 1 when it succeeded. It may fail for lack of memory where that is allowed, and when a call of
+   CUDA was made to fail meanwhile; never otherwise. */
+static inline int soak_after(actor *a, gpupool_result got, int memory_may_lack, const char *call) {
+    long fired = soak_seen(a, got, call);
     if (got == GPUPOOL_OK) return 1;
     if (got == GPUPOOL_E_CUDA && fired) return 0;
     if (got == GPUPOOL_E_OUT_OF_MEMORY && (memory_may_lack || fired)) return 0;
@@ -106,8 +110,10 @@ static inline int soak_after(actor *a, gpupool_result got, int memory_may_lack, 
 /* A call that must be refused, and for this reason, unless CUDA failed first. */
 static inline void soak_refused(actor *a, gpupool_result got, gpupool_result why,
                                 const char *call) {
-    if (got != why && soak_after(a, got, 0, call))
-        check_fail(__FILE__, __LINE__, "%s succeeded", call);
+    long fired = soak_seen(a, got, call);
+    if (got != why && !(got == GPUPOOL_E_CUDA && fired))
+        check_fail(__FILE__, __LINE__, "%s: %s, not %s", call, gpupool_result_name(got),
+                   gpupool_result_name(why));
 }
 #define REFUSED(a, why, call) (soak_before(a), soak_refused((a), (call), (why), #call))
 

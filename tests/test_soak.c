@@ -79,9 +79,11 @@ static actor born(unsigned number) {
 /* ---- a run ---- */
 
 static void open_worlds(actor *a) {
+    static const gpupool_source chunked[] = {GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_DEVICE,
+                                             GPUPOOL_SOURCE_PINNED};
     fake_devices(WORLDS);
     soak_open_world(a, &soak_world[0], 0, GPUPOOL_SOURCE_MAPPED);
-    soak_open_world(a, &soak_world[1], 1, GPUPOOL_SOURCE_DEVICE);
+    soak_open_world(a, &soak_world[1], 1, chunked[seed % KIT_COUNT(chunked)]);
 }
 
 static void close_worlds(actor *a) {
