@@ -40,7 +40,7 @@ holds "glibc hands nothing over" test -z "$(cell hand-over glibc ns)"
 
 # One record and one wait have a price of 351 ns, and take little time themselves.
 ns=$(cell hand-over "record + wait" ns)
-holds "the price is in the figure: $ns" is "0$ns >= 351 && 0$ns < 1000"
+holds "the price is in the figure: $ns" is "0$ns > 300 && 0$ns < 1000"
 holds "two calls a hand-over" is "$(cell hand-over "record + wait" cuda_calls) == 2"
 holds "no call in a warm pair" is "$(cell pair gpupool cuda_calls) == 0"
 

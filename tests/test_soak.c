@@ -6,7 +6,7 @@
    test_soak [SECONDS [SEED [THREADS [ACTIONS]]]]: 0 threads leaves the second part out, and with
    ACTIONS the first ends after so many, whatever the time. */
 // build: plain -O2 -g
-// build: tsan -O1 -g -fsanitize=thread -DSOAK_SECONDS=10
+// build: tsan -O1 -g -fsanitize=thread -DSOAK_SECONDS=6
 #define _DEFAULT_SOURCE
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
@@ -19,7 +19,7 @@
 #include <time.h>
 
 #ifndef SOAK_SECONDS
-#define SOAK_SECONDS 20
+#define SOAK_SECONDS 14
 #endif
 #define MOST_THREADS 64
 #define REPEATED 4000 /* actions of the run that is made twice */

@@ -19,6 +19,7 @@ typedef struct lane {
     unsigned lanes;         /* how many there are */
     int priced;             /* the peer calls simulated CUDA */
     double clock_ns;        /* what timing one operation adds */
+    double beside_ns;       /* what a simulated call adds */
     float *sample;          /* ns of each operation of lane_time_each, n of them (churn: twice) */
     unsigned char *grew;    /* the same: 1 where the peer got or moved memory */
     /* set by a loop */
@@ -37,5 +38,6 @@ void lane_run(lane *, size_t n);     /* n operations */
 void lane_time_each(lane *, size_t n); /* the same, with the clock read around each */
 void lane_drain(lane *);             /* puts everything back */
 double lane_clock_ns(void);          /* what two readings of the clock take: the median */
+double lane_beside_ns(void); /* what a simulated call takes beside the time that it counts */
 
 #endif

@@ -147,6 +147,7 @@ static void open_lane(session *s, unsigned number, cudaStream_t shared) {
     *l = (lane){.work = w, .peer = s->cell->peer, .pool = s->pool, .lanes = s->threads};
     l->priced = machine_is_simulated() && (l->peer->can & (BENCH_DEVICE | BENCH_HAND_OVER));
     l->clock_ns = lane_clock_ns();
+    l->beside_ns = l->priced ? lane_beside_ns() : 0;
     if (work_draw(w, number, &l->steps) != 0) give_up("a work cannot be drawn");
     l->block = need(l->steps.slots, sizeof *l->block);
     if (w->kind == BENCH_TRACE) s->n = l->steps.ops;
