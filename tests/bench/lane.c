@@ -21,12 +21,17 @@ static void meter(lane *l) {
 }
 
 double lane_beside_ns(void) {
-    enum { CALLS = 20000 };
-    machine_meter before = machine_read();
-    uint64_t from = machine_now_ns();
-    for (int i = 0; i < CALLS; i++) cudaPeekAtLastError();
-    double all = (double)(machine_now_ns() - from);
-    return (all - (double)(machine_read().inside_ns - before.inside_ns)) / CALLS;
+    enum { CALLS = 1000, TRIES = 20 };
+    double least = 0;
+    for (int try = 0; try < TRIES; try++) { /* the least: interrupts only add */
+        machine_meter before = machine_read();
+        uint64_t from = machine_now_ns();
+        for (int i = 0; i < CALLS; i++) cudaPeekAtLastError();
+        double all = (double)(machine_now_ns() - from);
+        double ns = (all - (double)(machine_read().inside_ns - before.inside_ns)) / CALLS;
+        if (try == 0 || ns < least) least = ns;
+    }
+    return least;
 }
 
 /* What to add to a time that began when the meter was read. */
