@@ -40,11 +40,11 @@ FAKE := $(BUILD)/fakecuda/none.a
 ifeq ($(ON),gpu)
 CUDA := $(GPU_CUDA)
 LINK := $(if $(NVCC),$(NVCC) -Xcompiler -pthread,$(CC) -pthread)
-LIBS := $(if $(NVCC),,$(GPU_LIBS)) -lm
+LIBS := $(if $(NVCC),,$(GPU_LIBS)) -lm -ldl
 else
 CUDA := $(SIM_CUDA)
 LINK := $(CC) -pthread
-LIBS := $(FAKE) -lm
+LIBS := $(FAKE) -lm -ldl
 endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
