@@ -25,6 +25,10 @@ static void text_ns(char text[32], double ns) {
 
 /* ---- the table ---- */
 
+static int is_unsure(const bench_cell *c) {
+    return c->why[0] == 0 && c->ns_most > 1.5 * c->ns_least;
+}
+
 void bench_print_head(FILE *out, const bench_results *r) {
     fprintf(out, "gpupool on a %s, %u cores\n", machine_name(), r->cores);
     fprintf(out,
@@ -49,7 +53,7 @@ void bench_print_row(FILE *out, const bench_results *r, size_t work) {
         const bench_cell *c = &r->cell[work * r->peers + p];
         if (c->why[0]) snprintf(text, sizeof text, "-");
         else text_ns(text, c->ns);
-        fprintf(out, "%*s ", COLUMN, text);
+        fprintf(out, "%*s%c", COLUMN, text, is_unsure(c) ? '~' : ' ');
     }
     fprintf(out, "\n");
     fflush(out);
@@ -90,13 +94,13 @@ static void print_tails(FILE *out, const bench_results *r) {
 
 static void print_bars(FILE *out, const bench_results *r) {
     static const char *const words[] = {"met", "MISSED", "not judged"};
-    fprintf(out, "\n%-52s %10s %10s\n", "bars", "gpupool", "at most");
+    fprintf(out, "\n%-51s %10s %10s\n", "bars", "gpupool", "at most");
     for (size_t i = 0; i < bench_bars(); i++) {
         bench_judged j = bench_judge(r, i);
         char value[32] = "-", allowed[32] = "-";
         if (j.value > 0) text_ns(value, j.value);
         if (j.allowed > 0) text_ns(allowed, j.allowed);
-        fprintf(out, "%-52s %10s %10s  %s%s%s\n", j.bar->words, value, allowed, words[j.verdict],
+        fprintf(out, "%-51s %10s %10s  %s%s%s\n", j.bar->words, value, allowed, words[j.verdict],
                 j.why ? ": " : "", j.why ? j.why : "");
     }
     size_t late = 0;
@@ -104,7 +108,7 @@ static void print_bars(FILE *out, const bench_results *r) {
         const bench_cell *c = bench_find(r, r->work[w]->id, "gpupool");
         if (c && r->work[w]->threads == 1) late += c->late;
     }
-    fprintf(out, "%-52s %10zu %10d  %s\n", "one thread: operations over 20 us, no growth", late, 0,
+    fprintf(out, "%-51s %10zu %10d  %s\n", "one thread: operations over 20 us, no growth", late, 0,
             words[late ? BENCH_MISSED : BENCH_MET]);
 }
 
@@ -112,6 +116,11 @@ void bench_print_rest(FILE *out, const bench_results *r) {
     for (size_t w = 0; w < r->works; w++)
         if (r->work[w]->threads > r->cores) {
             fprintf(out, "* more threads than cores: they take turns, and so does the figure\n");
+            break;
+        }
+    for (size_t i = 0; i < r->works * r->peers; i++)
+        if (is_unsure(&r->cell[i])) {
+            fprintf(out, "~ runs differed by more than half: is the machine busy?\n");
             break;
         }
     print_tails(out, r);
