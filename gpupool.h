@@ -980,7 +980,6 @@ static void gpi_ledger_note(gpi_change *change, uint64_t amount) {
 
 static void gpi_ledger_fold(gpupool_counter *counter, gpi_change *change) {
     uint64_t most = counter->now + (uint64_t)change->most;
-    if (change->now == 0 && change->total == 0) return;
     counter->now += (uint64_t)change->now;
     counter->total += change->total;
     if (most > counter->peak) counter->peak = most;
@@ -1084,8 +1083,9 @@ static gpi_place gpi_tree_place(uint64_t units) {
     return place;
 }
 
-/* Linear hashing: one more bucket per live run, split in turn, so that no call ever pays for a
-   re-hash of the whole. Bucket b < count; hashes beyond the count fold onto the half below. */
+/* Linear hashing: two more buckets per live run, split in turn, so that no call ever pays for a
+   re-hash of the whole. Two, because where there are many each run looked at is a cache miss.
+   Bucket b < count; hashes beyond the count fold onto the half below. */
 static uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
     uint64_t hash = (unit * 0x9e3779b97f4a7c15ull) >> 24;
     unsigned bits = gpi_ground_high_bit(tree->bucket_count);
@@ -1324,7 +1324,7 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
     return 1;
 }
 
-/* Makes sure of so many run structs and one more bucket. 0: the host has no memory. */
+/* Makes sure of so many run structs and two more buckets. 0: the host has no memory. */
 static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
     void *list;
     while (tree->spare_count < runs) {
@@ -1343,7 +1343,7 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
         }
         tree->spare_count += GPI_PAGE;
     }
-    if (tree->bucket_count == tree->bucket_page_count * GPI_PAGE) {
+    if (tree->bucket_count + 2 > tree->bucket_page_count * GPI_PAGE) {
         gpi_run **page;
         list = tree->buckets;
         if (!gpi_tree_grow_list(tree, &list, &tree->bucket_page_room, tree->bucket_page_count + 1))
@@ -1541,24 +1541,29 @@ static gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint6
     return run;
 }
 
+/* One more bucket: takes its part of the one whose turn it is to be split. */
+static void gpi_tree_split_bucket(gpi_tree *tree) {
+    uint64_t fresh = tree->bucket_count;
+    uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
+    gpi_run *all = *gpi_tree_head(tree, old), *rest, **head;
+    tree->bucket_count++;
+    *gpi_tree_head(tree, old) = NULL;
+    *gpi_tree_head(tree, fresh) = NULL;
+    for (; all; all = rest) {
+        rest = all->list_next;
+        head = gpi_tree_head(tree, gpi_tree_bucket(tree, all->unit));
+        all->list_next = *head;
+        *head = all;
+    }
+}
+
 /* A held run becomes live: found by its unit from now on. Needs what prepare made sure of. */
 static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_bytes) {
     gpi_run **head;
+    int i;
     GPI_ASSERT(run->lane == GPI_LANE_HELD);
-    if (tree->live_runs >= tree->bucket_count) { /* split the bucket whose turn it is */
-        uint64_t fresh = tree->bucket_count;
-        uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
-        gpi_run *all = *gpi_tree_head(tree, old), *rest;
-        tree->bucket_count++;
-        *gpi_tree_head(tree, old) = NULL;
-        *gpi_tree_head(tree, fresh) = NULL;
-        for (; all; all = rest) {
-            rest = all->list_next;
-            head = gpi_tree_head(tree, gpi_tree_bucket(tree, all->unit));
-            all->list_next = *head;
-            *head = all;
-        }
-    }
+    for (i = 0; i < 2 && tree->live_runs * 2 >= tree->bucket_count; i++)
+        gpi_tree_split_bucket(tree);
     head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
     run->lane = GPI_LANE_LIVE;
     run->uses = NULL;
@@ -1623,9 +1628,10 @@ static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
    C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones */
 
 #define GPI_SLOTS 64
-#define GPI_BINS 32
+#define GPI_BINS 64
 #define GPI_NO_SLOT 0xffu
 #define GPI_CACHED 0xffffffffu
+#define GPI_CACHE_UNITS ((1u << 20) / GPUPOOL_UNIT_BYTES) /* of the largest block */
 
 typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
 
@@ -1641,6 +1647,8 @@ typedef struct gpi_cache {
     gpi_slot slots[GPI_SLOTS];
     uint8_t bins[GPI_BINS], chains[GPI_SLOTS], empty;
     uint8_t hand;                      /* the slot that makes room next */
+    uint32_t admitted, found;          /* of late: blocks, and requests met */
+    uint32_t rest;                     /* so many blocks are not admitted, since few were found */
     uint32_t used, free_blocks;
     uint64_t free_units, told_units;   /* told: of them the ledger knows */
     gpi_change requested, granted, blocks; /* not yet in the ledger */
@@ -1648,7 +1656,7 @@ typedef struct gpi_cache {
 } gpi_cache;
 
 static uint8_t *gpi_cache_bin(gpi_cache *cache, uint64_t units) {
-    return &cache->bins[(units * 0x9e3779b97f4a7c15ull) >> 59];
+    return &cache->bins[(units * 0x9e3779b97f4a7c15ull) >> 58];
 }
 
 static uint8_t *gpi_cache_chain(gpi_cache *cache, uint64_t unit) {
@@ -1722,6 +1730,7 @@ static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes
     cache->free_units -= units;
     cache->free_blocks--;
     cache->allocs++;
+    cache->found++;
     gpi_ledger_note(&cache->requested, bytes);
     gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
     gpi_ledger_note(&cache->blocks, 1);
@@ -1745,6 +1754,20 @@ static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
     cache->granted.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES);
     cache->blocks.now--;
     return slot;
+}
+
+/* Whether a block should join the cache. Where sizes rarely come again soon, it would only keep
+   memory from merging: then it takes a rest. */
+static int gpi_cache_is_open(gpi_cache *cache) {
+    if (cache->rest) {
+        cache->rest--;
+        return 0;
+    }
+    if (++cache->admitted == 64) {
+        if (cache->found < 32) cache->rest = 1024;
+        cache->admitted = cache->found = 0;
+    }
+    return 1;
 }
 
 /* A live block that its stream has freed joins the cache; there is an empty slot. */
@@ -1779,13 +1802,15 @@ static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
     return run;
 }
 
-/* The slot whose turn it is makes room. */
+/* The slot whose turn it is makes room: of blocks that are out while these are more than a quarter,
+   since many of them never come back here. */
 static gpi_run *gpi_cache_evict(gpi_cache *cache) {
+    int out = cache->used - cache->free_blocks > GPI_SLOTS / 4;
     gpi_slot *slot;
     do {
         slot = &cache->slots[cache->hand];
         cache->hand = (uint8_t)((cache->hand + 1u) % GPI_SLOTS);
-    } while (slot->state == GPI_SLOT_EMPTY);
+    } while (slot->state == GPI_SLOT_EMPTY || (out && slot->state == GPI_SLOT_FREE));
     return gpi_cache_drop(cache, slot);
 }
 
@@ -1800,14 +1825,15 @@ static int gpi_cache_release(gpi_cache *cache, uint64_t unit) {
 
 /* What the cache has done since goes to the ledger. */
 static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
+    ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
+    cache->told_units = cache->free_units;
+    if (cache->allocs + cache->frees == 0) return;
     gpi_ledger_fold(&ledger->requested, &cache->requested);
     gpi_ledger_fold(&ledger->granted, &cache->granted);
     gpi_ledger_fold(&ledger->blocks, &cache->blocks);
     ledger->allocs += cache->allocs;
     ledger->frees += cache->frees;
     ledger->lane_hits += cache->allocs;
-    ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
-    cache->told_units = cache->free_units;
     cache->allocs = cache->frees = 0;
 }
 
@@ -4029,6 +4055,9 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
     ready = gpi_tree_prepare(&arena->tree, 3);
     if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
         gpi_cache_fold(&known->cache, &arena->ledger);
+        /* what the cache keeps from merging may be just what a large request lacks: this is worth
+           one per cent of memory on recorded training runs */
+        if (request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
         run = gpi_arena_quick(arena, request, GPI_TRIES);
     }
     if (run) block = gpi_arena_hand_out(arena, run, request);
@@ -4274,8 +4303,9 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
     if (run->uses || known->capture) {
         result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
-    } else if (cached && units <= most / 4 && !arena->climbing && !arena->hurried &&
-               known->handle != GPI_KEY_ANY) {
+    } else if (cached && units <= gpi_ground_min(most / 4, GPI_CACHE_UNITS) && !arena->climbing &&
+               !arena->hurried && known->handle != GPI_KEY_ANY &&
+               gpi_cache_is_open(&known->cache)) {
         while (known->cache.empty == GPI_NO_SLOT || known->cache.free_units + units > most) {
             gpi_run *evicted = gpi_cache_evict(&known->cache);
             if (evicted) gpi_arena_put(arena, known, evicted);
@@ -4284,8 +4314,8 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
     } else {
         gpi_arena_put(arena, known, run);
     }
-    gpi_arena_count_free(arena, units, slack_bytes);
     gpi_cache_fold(&known->cache, &arena->ledger);
+    gpi_arena_count_free(arena, units, slack_bytes);
     if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
     return GPUPOOL_OK;
 }
@@ -5398,6 +5428,7 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_BINS
 #undef GPI_NO_SLOT
 #undef GPI_CACHED
+#undef GPI_CACHE_UNITS
 #undef GPI_SEALS
 #undef GPI_BUCKETS
 #undef GPI_KEY_LEGACY
