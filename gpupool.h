@@ -521,21 +521,36 @@ static void gpi_host_relax(unsigned round) {
 #endif
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
-static void gpi_host_lock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
+static void gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
     lock->held = 1;
-#elif defined(_WIN32)
-    unsigned round = 0;
-    while (InterlockedExchange((volatile LONG *)&lock->held, 1)) gpi_host_relax(round++);
+}
 #else
-    unsigned round = 0;
-    while (__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE)) {
-        do gpi_host_relax(round++);
-        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
-    }
+static int gpi_host_try(gpi_lock *lock) {
+#if defined(_WIN32)
+    return !InterlockedExchange((volatile LONG *)&lock->held, 1);
+#else
+    return !__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE);
 #endif
 }
+
+static void gpi_host_wait(gpi_lock *lock) {
+    unsigned round = 0;
+    do {
+        do gpi_host_relax(round++);
+#if defined(_WIN32)
+        while (*(volatile LONG *)&lock->held);
+#else
+        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
+#endif
+    } while (!gpi_host_try(lock));
+}
+
+static void gpi_host_lock(gpi_lock *lock) {
+    if (!gpi_host_try(lock)) gpi_host_wait(lock);
+}
+#endif
 
 static void gpi_host_unlock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
@@ -1269,6 +1284,10 @@ static gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, u
                                  uint64_t units, uint64_t align_units, uint64_t tries) {
     gpi_place places[GPI_LANES_MOST], first = gpi_tree_place(units);
     int i, least;
+    uint64_t any = 0;
+    for (i = 0; i < lanes->count; i++)
+        any |= tree->lanes[lanes->number[i]]->shelves[shelf].orders >> first.order;
+    if (any == 0) return NULL;
     for (i = 0; i < lanes->count; i++)
         places[i] = gpi_tree_next(&tree->lanes[lanes->number[i]]->shelves[shelf], first);
     for (;;) {
@@ -1322,6 +1341,11 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
     *list = larger;
     *room = more;
     return 1;
+}
+
+static int gpi_tree_is_ready(const gpi_tree *tree, uint64_t runs) {
+    return tree->spare_count >= runs &&
+           tree->bucket_count + 2 <= tree->bucket_page_count * GPI_PAGE;
 }
 
 /* Makes sure of so many run structs and two more buckets. 0: the host has no memory. */
@@ -3942,7 +3966,8 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
         use = (gpi_use *)gpi_host_zeroed(sizeof *use);
         if (use) use->keeper = request->known;
     }
-    if ((request->known->capture && !use) || !gpi_tree_prepare(&arena->tree, 1)) {
+    if ((request->known->capture && !use) ||
+        !(gpi_tree_is_ready(&arena->tree, 1) || gpi_tree_prepare(&arena->tree, 1))) {
         GPUPOOL_FREE(use);
         gpi_tree_put(&arena->tree, run, request->known->young, 0);
         gpi_host_no_memory();
@@ -4052,7 +4077,7 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
     void *block = NULL;
     int ready;
     gpi_host_lock(&arena->lock);
-    ready = gpi_tree_prepare(&arena->tree, 3);
+    ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
     if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
         gpi_cache_fold(&known->cache, &arena->ledger);
         /* what the cache keeps from merging may be just what a large request lacks: this is worth
