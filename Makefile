@@ -40,20 +40,20 @@ FAKE := $(BUILD)/fakecuda/none.a
 ifeq ($(ON),gpu)
 CUDA := $(GPU_CUDA)
 LINK := $(if $(NVCC),$(NVCC) -Xcompiler -pthread,$(CC) -pthread)
-LIBS := $(if $(NVCC),,$(GPU_LIBS)) -lm
+LIBS := $(if $(NVCC),,$(GPU_LIBS)) -lm -ldl
 else
 CUDA := $(SIM_CUDA)
 LINK := $(CC) -pthread
-LIBS := $(FAKE) -lm
+LIBS := $(FAKE) -lm -ldl
 endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
 TEST_COMPILE := $(COMPILE) -O1 -g
-TOOLS := replay demo fixed_range speed churn
+TOOLS := replay demo fixed_range bench-run churn
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test examples bench-speed bench-memory soak-memory all \
+.PHONY: help demo test test-programs gpu-test examples bench bench-memory soak soak-memory all \
         clean FORCE
 
 help: ## lists the targets
@@ -70,7 +70,8 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
 	  test-programs
 	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
-	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) tests/replay_test.sh tests/docs_test.sh
+	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
+	  tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
@@ -81,11 +82,14 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c)
 examples: $(EXAMPLES) ## builds and runs what is in examples/
 	@for e in $^; do echo "-- $$e"; $$e || exit 1; done
 
-bench-speed: $(BUILD)/speed ## nanoseconds an operation costs on the host
-	@$(BUILD)/speed
+bench: $(BUILD)/bench-run ## nanoseconds an operation costs on the host, here and with others
+	@NVCC='$(if $(filter gpu,$(ON)),$(NVCC))' CXX='$(CXX)' tests/bench/bench.sh $(BUILD) $(ON)
 
 bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed on real traces
 	@tests/bench/memory.sh $(BUILD) $(ON)
+
+soak: $(BUILD)/test/test_soak-plain ## everything at once for ten minutes; SECONDS= SEED= THREADS=
+	@$< $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(or $(THREADS),6)
 
 soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
 	@$(BUILD)/churn $(OPS)
@@ -106,7 +110,8 @@ $(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(REPLAY_OBJECT
 $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
-$(OBJECTS)/speed: $(OBJECTS)/bench/speed.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+BENCH := bench run lane works peers peer_gpupool peer_gpupool_unlocked bars print svg
+$(OBJECTS)/bench-run: $(BENCH:%=$(OBJECTS)/bench/%.o) $(REPLAY_OBJECTS)
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
@@ -114,6 +119,11 @@ $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  $@"
 	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -c -o $@ $<
+
+$(OBJECTS)/bench/peer_gpupool_unlocked.o: tests/bench/peer_gpupool.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -DBENCH_UNLOCKED=1 -c -o $@ $<
 
 # The plain names stand for the build in use; FORCE, because that may change without any source.
 $(TOOLS:%=$(BUILD)/%): $(BUILD)/%: $(OBJECTS)/% FORCE
@@ -136,14 +146,14 @@ $(BUILD)/flags: FORCE
 # tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source.
 TESTS :=
 TEST_SOURCES := $(wildcard tests/test_*.c) $(wildcard tests/fakecuda/self_test.c)
-ifneq ($(filter test test-programs all $(BUILD)/test/%,$(MAKECMDGOALS)),)
+ifneq ($(filter test test-programs soak all $(BUILD)/test/%,$(MAKECMDGOALS)),)
 include $(BUILD)/tests.mk
 endif
 $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)
 	@mkdir -p $(@D)
 	@tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
 
-test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo
+test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run
 
 $(TESTS): $(BUILD)/flags
 	@mkdir -p $(@D)
