@@ -384,12 +384,12 @@ GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *); /* the ma
 
 /* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
    memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
-   pinned memory, each sent as soon as it is there. Workers start with the first transfer of 1 MiB
+   pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
    or more. Pinned, registered and managed memory is recognised and goes directly, device memory
-   too; up to 16 KiB CUDA's own staging is used. All calls but create and destroy may be made by any
-   number of threads, on any streams of the ring's device. A stream that captures is refused with
-   E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no transfer waits
-   for the ring for ever: one that gets no room goes on without, slowly. ---- */
+   too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create and destroy may
+   be made by any number of threads, on any streams of the ring's device. A stream that captures is
+   refused with E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no
+   transfer waits for the ring for ever: one that gets no room goes on without, slowly. ---- */
 
 /* NULL for the config: the current device, and the default of every macro. Pins nothing yet. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
@@ -694,6 +694,23 @@ static void gpi_host_idle(unsigned round) {
 #else
     /* a nap costs some 100 us, as much as 6 MiB of a transfer: yield for a good while before */
     gpi_host_relax(round < 4096 && round >= 64 ? 64 : round);
+#endif
+}
+
+/* A count that is raised under a lock and looked at without. */
+static void gpi_host_raise(unsigned *count) {
+#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
+    ++*(volatile unsigned *)count;
+#else
+    __atomic_store_n(count, *count + 1, __ATOMIC_RELEASE);
+#endif
+}
+
+static unsigned gpi_host_look(const unsigned *count) {
+#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
+    return *(const volatile unsigned *)count;
+#else
+    return __atomic_load_n(count, __ATOMIC_ACQUIRE);
 #endif
 }
 
@@ -4517,9 +4534,10 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 
 #define GPI_RING_PIECE ((uint64_t)4 << 20)    /* pinned at a time: 1 to 2 ms */
 #define GPI_RING_ALIGN ((uint64_t)512)
-#define GPI_RING_TINY ((uint64_t)16 << 10)    /* up to here the driver's own staging is cheaper */
+#define GPI_RING_TINY_UP ((uint64_t)16 << 10) /* up to here CUDA's own staging is cheaper */
+#define GPI_RING_TINY_DOWN ((uint64_t)64 << 10)
 #define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
-#define GPI_RING_HELP ((uint64_t)1 << 20)     /* from here on the workers help */
+#define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
 #define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
 #define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
 #define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
@@ -4603,7 +4621,9 @@ struct gpupool_ring {
     gpi_gate work, done;
     gpi_worker workers[GPI_RING_WORKERS_MOST];
     int workers_wanted, workers_started, workers_running;
-    int starting, stopping, watching;
+    int starting, stopping;
+    int watching;                      /* one of the threads without work looks at the device */
+    unsigned news;                     /* raised when others might find something to do */
     uint64_t flights[2], flying_since_ns[2];
     uint64_t under_way[2], under_way_since_ns[2];
     gpupool_ring_stats stats;          /* what is only ever added to */
@@ -4830,6 +4850,7 @@ static gpi_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
 
 static void gpi_ring_drop(gpupool_ring *ring, gpi_slot *slot) {
     gpi_slot *side = slot->next;
+    gpi_host_raise(&ring->news);
     gpi_ledger_sub(&ring->used, slot->bytes);
     slot->state = GPI_SLOT_FREE;
     slot->transfer = NULL;
@@ -4932,7 +4953,8 @@ static int gpi_ring_may_pin(const gpupool_ring *ring) {
            (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS);
 }
 
-/* A slot, if asking after flights and pinning more can make one. That the host cannot pin more is
+/* A slot, if asking after flights and pinning more can make one. Few slots in flight keep the list
+   of slots short, and their memory in the processor's cache. That the host cannot pin more is
    no failure of the transfer: it goes on with what there is. */
 static gpi_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result *result) {
     gpi_slot *slot;
@@ -4940,6 +4962,7 @@ static gpi_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result
         *result = gpi_host_no_memory();
         return NULL;
     }
+    if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
     slot = gpi_ring_take(ring, bytes);
     if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
     if (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
@@ -5189,6 +5212,7 @@ static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link) link = &(*link)->next;
     *link = transfer;
+    gpi_host_raise(&ring->news);
     if (ring->under_way[transfer->down]++ == 0)
         ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
 }
@@ -5279,6 +5303,7 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
         if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     }
     transfer->working--;
+    if (did) gpi_host_raise(&ring->news);
     return did;
 }
 
@@ -5310,36 +5335,53 @@ static void gpi_ring_nap(gpupool_ring *ring, unsigned round) {
     gpi_ring_lock(ring);
 }
 
-/* While transfers wait for the device, one worker watches and the others sleep. */
+/* A thread that works, or has nothing to do. */
+typedef struct gpi_ring_turn {
+    unsigned round;                    /* without work */
+    unsigned seen;                     /* the turns of the gate before it last looked */
+    int watching, armed;
+} gpi_ring_turn;
+
+static void gpi_ring_turn_end(gpupool_ring *ring, gpi_ring_turn *turn) {
+    if (turn->watching) ring->watching = 0;
+    if (turn->watching && turn->round >= GPI_RING_SPIN) gpi_ring_wake(ring); /* others sleep */
+    memset(turn, 0, sizeof *turn);
+}
+
+/* For a thread without work: one watches the device, and the others wait for news without taking
+   the lock, or they would be in the way of those that work. Returns 1 when there was none for some
+   time. */
+static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
+    unsigned news = ring->news;
+    if (!ring->watching && ring->transfers) turn->watching = ring->watching = 1;
+    if (turn->watching) {
+        gpi_ring_nap(ring, turn->round++);
+        return 0;
+    }
+    gpi_ring_unlock(ring);
+    while (turn->round < GPI_RING_SPIN && gpi_host_look(&ring->news) == news)
+        gpi_host_idle(turn->round++);
+    gpi_ring_lock(ring);
+    return turn->round >= GPI_RING_SPIN && ring->news == news;
+}
+
 static void gpi_ring_worker_loop(gpupool_ring *ring) {
-    unsigned round = 0, seen = 0;
-    int watching = 0, armed = 0;
+    gpi_ring_turn turn;
+    memset(&turn, 0, sizeof turn);
     while (!ring->stopping) {
-        int did = gpi_ring_work(ring);
-        if (watching && (did || !ring->transfers)) {
-            watching = ring->watching = 0;
-            gpi_ring_wake(ring);
-        }
-        round = did ? 0 : round + 1;
-        armed = did ? 0 : armed;
-        if (did) continue;
-        if (round >= GPI_RING_SPIN && ring->transfers && !ring->watching)
-            watching = ring->watching = 1;
-        if (round < GPI_RING_SPIN || watching) {
-            gpi_ring_nap(ring, round);
-        } else if (!armed) { /* look once more, so that no turn is missed */
+        if (gpi_ring_work(ring)) {
+            gpi_ring_turn_end(ring, &turn);
+        } else if (turn.watching && !ring->transfers) {
+            turn.watching = ring->watching = 0;
+        } else if (gpi_ring_turn_idle(ring, &turn)) {
             gpi_ring_unlock(ring);
-            seen = gpi_host_gate_seen(&ring->work);
+            if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
+            else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
+            turn.armed = !turn.armed;
             gpi_ring_lock(ring);
-            armed = 1;
-        } else {
-            gpi_ring_unlock(ring);
-            gpi_host_gate_wait(&ring->work, seen, 0);
-            gpi_ring_lock(ring);
-            armed = 0;
         }
     }
-    if (watching) ring->watching = 0;
+    gpi_ring_turn_end(ring, &turn);
 }
 
 static void gpi_ring_worker(void *user) {
@@ -5385,7 +5427,8 @@ static void gpi_ring_dismiss(gpupool_ring *ring) {
 
 /* The caller's own: returns when it is over. The lock is held on entry and exit. */
 static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
-    unsigned round = 0;
+    gpi_ring_turn turn;
+    memset(&turn, 0, sizeof turn);
     gpi_ring_enlist(ring, transfer);
     if (transfer->bytes >= GPI_RING_HELP) {
         gpi_ring_staff(ring);
@@ -5395,14 +5438,15 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
            !(transfer->result != GPUPOOL_OK && !transfer->working && !transfer->filled)) {
         int did = gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer);
         if (!did && !ring->workers_running) did = gpi_ring_work(ring);
-        if (!did && transfer->down && transfer->result == GPUPOOL_OK) {
-            transfer->working++;
+        if (!did && !ring->workers_running && transfer->down && transfer->result == GPUPOOL_OK) {
+            transfer->working++; /* CUDA waits best where nobody else is to be looked after */
             did = gpi_ring_empty(ring, transfer, 1);
             transfer->working--;
         }
-        round = did ? 0 : round + 1;
-        if (!did) gpi_ring_nap(ring, round);
+        if (did) gpi_ring_turn_end(ring, &turn);
+        else if (gpi_ring_turn_idle(ring, &turn)) gpi_ring_nap(ring, turn.round++);
     }
+    gpi_ring_turn_end(ring, &turn);
     gpi_ring_unstall(ring, transfer);
     if (transfer->result != GPUPOOL_OK) gpi_ring_disown(ring, transfer);
     gpi_ring_strike(ring, transfer);
@@ -5480,25 +5524,18 @@ static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, in
     return result;
 }
 
-/* Which way: *direct if CUDA reaches the host's memory, *wait if the host does too, *tiny if CUDA's
-   own staging is cheapest. */
-static gpupool_result gpi_ring_route(const gpi_transfer *plan, int ticket, int *direct, int *wait,
-                                     int *tiny) {
+/* Which way: *direct if CUDA reaches the host's memory, *wait if the host does too. */
+static gpupool_result gpi_ring_route(const gpi_transfer *plan, int *direct, int *wait) {
     gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
     uint64_t end = plan->bytes / plan->width * plan->host_pitch - plan->host_pitch + plan->width;
     gpupool_result result = GPUPOOL_OK;
-    *direct = *wait = *tiny = 0;
+    *direct = *wait = 0;
     if (plan->reader || plan->writer) return GPUPOOL_OK;
     result = gpi_driver_place(plan->host, &first);
-    if (result != GPUPOOL_OK) return result;
-    if (first == GPI_PLACE_ORDINARY && end == plan->bytes && end <= GPI_RING_TINY && !ticket) {
-        *direct = *tiny = 1;
-        return GPUPOOL_OK;
-    }
+    if (result != GPUPOOL_OK || first == GPI_PLACE_ORDINARY) return result;
     result = gpi_driver_place(plan->host + end - 1, &last);
-    *direct = first == GPI_PLACE_DEVICE || last == GPI_PLACE_DEVICE ||
-              (first == GPI_PLACE_PINNED && last == GPI_PLACE_PINNED);
-    *wait = first == GPI_PLACE_PINNED || last == GPI_PLACE_PINNED;
+    *direct = first == GPI_PLACE_DEVICE || last == GPI_PLACE_PINNED;
+    *wait = *direct && first == GPI_PLACE_PINNED;
     return result;
 }
 
@@ -5510,21 +5547,60 @@ static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *plan, int dir
     gpi_ring_unlock(ring);
 }
 
+/* An upload of a single chunk, which takes no more than a slot. 0: there is none at once. */
+static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_slot *slot = gpi_ring_get(ring, plan->bytes, &result);
+    int queued = 0;
+    if (!slot) return 0;
+    slot->length = plan->started = plan->bytes;
+    gpi_ring_unlock(ring);
+    result = gpi_ring_move(plan, ring->pages.memory + slot->at, 0, plan->bytes);
+    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, plan, &queued);
+    gpi_ring_lock(ring);
+    gpi_ring_sent(ring, slot, plan, result, queued);
+    if (result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
+    return 1;
+}
+
 static gpupool_result gpi_ring_stage(gpupool_ring *ring, gpi_transfer *plan,
                                      gpupool_ticket *ticket) {
-    gpupool_result result;
+    gpupool_result result = GPUPOOL_OK;
     if (ticket) return gpi_ring_post(ring, plan, ticket);
     gpi_ring_lock(ring);
-    result = gpi_ring_run(ring, plan);
+    if (plan->down || plan->bytes > gpi_ground_min(GPI_RING_LEAST, ring->chunk_bytes) ||
+        !gpi_ring_single(ring, plan))
+        result = gpi_ring_run(ring, plan);
+    else if (plan->result != GPUPOOL_OK)
+        result = gpi_host_fail(plan->result, "%s", plan->text);
     gpi_ring_unlock(ring);
     return result;
+}
+
+/* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
+   back; whatever is not as usual is left to the long way. 0: so it is. */
+static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
+    int had_error = cudaPeekAtLastError() != cudaSuccess, device = -1, did = 0;
+    gpi_place_kind place = GPI_PLACE_PINNED;
+    if (ring->forks == gpi_process.forks && cudaGetDevice(&device) == cudaSuccess &&
+        device == ring->device && !gpi_driver_is_capturing(plan->stream) &&
+        gpi_driver_place(plan->host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY) {
+        void *to = plan->down ? plan->host : plan->device;
+        const void *from = plan->down ? plan->device : plan->host;
+        did = cudaMemcpyAsync(to, from, (size_t)plan->bytes,
+                              plan->down ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                              plan->stream) == cudaSuccess;
+    }
+    if (did) gpi_ring_count(ring, plan, 1);
+    else if (!had_error) cudaGetLastError();
+    return did;
 }
 
 /* All transfers come here. */
 static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
                                         gpupool_ticket *ticket) {
     gpi_visit visit;
-    int direct = 0, wait = 0, tiny = 0, refused = 0;
+    int direct = 0, wait = 0, refused = 0;
     gpupool_result result = gpi_ring_enter(ring, call, &visit);
     if (result != GPUPOOL_OK) return result;
     if (gpi_driver_is_capturing(plan->stream))
@@ -5534,7 +5610,7 @@ static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gp
         int own = gpi_driver_is_threads_own(plan->stream);
         plan->only_thread = own ? gpi_host_thread_number() : 0;
         plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
-        result = gpi_ring_route(plan, ticket != NULL, &direct, &wait, &tiny);
+        result = gpi_ring_route(plan, &direct, &wait);
     }
     if (result == GPUPOOL_OK && direct)
         result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
@@ -5593,6 +5669,9 @@ static gpupool_result gpi_ring_linear(gpupool_ring *ring, const char *call, int 
         if (ticket) *ticket = ignored;
         return gpi_ring_leave(&visit, GPUPOOL_OK);
     }
+    if (ring && !ticket && bytes <= (down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP) &&
+        gpi_ring_tiny(ring, &plan))
+        return gpi_host_ok();
     return gpi_ring_transfer(ring, call, &plan, ticket);
 }
 
@@ -6367,7 +6446,8 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_PAGE_BYTES
 #undef GPI_RING_PIECE
 #undef GPI_RING_ALIGN
-#undef GPI_RING_TINY
+#undef GPI_RING_TINY_UP
+#undef GPI_RING_TINY_DOWN
 #undef GPI_RING_LEAST
 #undef GPI_RING_HELP
 #undef GPI_RING_CREEP
