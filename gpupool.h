@@ -476,6 +476,9 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
@@ -770,6 +773,30 @@ static void gpi_host_pages_give(gpi_pages *pages) {
     GPUPOOL_FREE(pages->whole);
 #endif
     memset(pages, 0, sizeof *pages);
+}
+
+/* To memory that is not read again soon: past the caches, in 0.6 of memcpy's time. A program whose
+   memcpy is a macro wants to see every copy, and does. */
+static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+#if defined(__SSE2__) && !defined(memcpy)
+    uint64_t head = gpi_ground_min((uint64_t)(-(uintptr_t)to & 15), bytes);
+    memcpy(to, from, (size_t)head);
+    to += head;
+    from += head;
+    bytes -= head;
+    for (; bytes >= 64; bytes -= 64, to += 64, from += 64) {
+        __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+        __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
+        __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
+        __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
+        _mm_stream_si128((__m128i *)(void *)to, a);
+        _mm_stream_si128((__m128i *)(void *)(to + 16), b);
+        _mm_stream_si128((__m128i *)(void *)(to + 32), c);
+        _mm_stream_si128((__m128i *)(void *)(to + 48), d);
+    }
+    _mm_sfence();
+#endif
+    memcpy(to, from, (size_t)bytes);
 }
 
 #if GPUPOOL_SINGLE_THREAD
@@ -4539,6 +4566,7 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 #define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
 #define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
 #define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
+#define GPI_RING_AHEAD ((uint64_t)16 << 20)   /* in flight of a transfer: 0.3 ms of the link */
 #define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
 #define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
 #define GPI_RING_WORKERS_MOST 64
@@ -4603,6 +4631,7 @@ typedef struct gpi_stock {
 struct gpupool_ring {
     gpi_lock lock;
     int device, forks;
+    uint64_t tiny[2], tiny_bytes[2];   /* transfers that never came near the ring */
     gpi_pages pages;                   /* memory NULL: not reserved yet */
     uint64_t bytes, chunk_bytes, piece_bytes;
     gpupool_counter pinned, used;
@@ -4748,10 +4777,21 @@ static gpi_slot *gpi_ring_oldest(const gpupool_ring *ring, const gpi_transfer *t
     return oldest;
 }
 
-static int gpi_ring_is_flown(const gpupool_ring *ring, uint64_t key) {
+/* Bytes in flight on a stream, one way. */
+static uint64_t gpi_ring_flown(const gpupool_ring *ring, uint64_t key, int down) {
     const gpi_slot *slot = ring->slots;
-    while (slot && (slot->key != key || slot->state != GPI_SLOT_FLYING)) slot = slot->next;
-    return slot != NULL;
+    uint64_t bytes = 0;
+    for (; slot; slot = slot->next)
+        if (slot->state == GPI_SLOT_FLYING && slot->key == key && slot->down == down)
+            bytes += slot->bytes;
+    return bytes;
+}
+
+/* More in flight would not make the link busier, only take room from other transfers, and be out of
+   the processor's cache when it is used again. */
+static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *transfer) {
+    return gpi_ring_flown(ring, transfer->key, transfer->down) >=
+           gpi_ground_max(GPI_RING_AHEAD, 4 * ring->chunk_bytes);
 }
 
 static int gpi_ring_is_done(const gpi_transfer *transfer) {
@@ -4988,7 +5028,7 @@ static gpupool_result gpi_ring_move(const gpi_transfer *transfer, unsigned char 
         uint64_t part = gpi_ground_min(bytes, transfer->width - column);
         unsigned char *host =
             transfer->host + offset / transfer->width * transfer->host_pitch + column;
-        if (transfer->down) memcpy(host, memory, (size_t)part);
+        if (transfer->down) gpi_host_copy_away(host, memory, part);
         else memcpy(memory, host, (size_t)part);
         memory += part;
         offset += part;
@@ -5062,7 +5102,10 @@ static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
 static gpi_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result = GPUPOOL_OK;
     uint64_t bytes = gpi_ring_chunk(ring, transfer, UINT64_MAX), before = transfer->started;
-    gpi_slot *slot = gpi_ring_get(ring, bytes, &result);
+    gpi_slot *slot = NULL;
+    if (gpi_ring_is_ahead(ring, transfer) && !transfer->down) gpi_ring_poll(ring, &result);
+    if (result == GPUPOOL_OK && !gpi_ring_is_ahead(ring, transfer))
+        slot = gpi_ring_get(ring, bytes, &result);
     if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     if (!slot) return NULL;
     /* the lock was open: others may have begun what was ours */
@@ -5133,10 +5176,9 @@ static int gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, int wait) 
 static int gpi_ring_step_down(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_slot *slot = NULL;
     gpupool_result result;
-    int queued = 0, most = 2 * ring->workers_running + 4;
+    int queued = 0;
     if (transfer->result != GPUPOOL_OK) return 0;
-    if (transfer->started < transfer->bytes && transfer->flying < most &&
-        gpi_ring_may_name(transfer))
+    if (transfer->started < transfer->bytes && gpi_ring_may_name(transfer))
         slot = gpi_ring_begin(ring, transfer);
     if (!slot) return gpi_ring_empty(ring, transfer, 0);
     gpi_ring_unlock(ring);
@@ -5177,11 +5219,12 @@ static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
     if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
         transfer->flying || transfer->asking || transfer->gate || !gpi_ring_may_name(transfer))
         return 0;
+    if (gpi_ring_is_ahead(ring, transfer)) return 0;
     if (!transfer->stalled_ns) {
         transfer->stalled_ns = now;
         ring->stats.waits++;
     }
-    if (transfer->working || gpi_ring_is_flown(ring, transfer->key)) return 0;
+    if (transfer->working || gpi_ring_flown(ring, transfer->key, transfer->down)) return 0;
     if (ring->pinned.now && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS) return 0;
     return gpi_ring_creep(ring, transfer);
 }
@@ -5579,21 +5622,23 @@ static gpupool_result gpi_ring_stage(gpupool_ring *ring, gpi_transfer *plan,
 
 /* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
    back; whatever is not as usual is left to the long way. 0: so it is. */
-static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
-    int had_error = cudaPeekAtLastError() != cudaSuccess, device = -1, did = 0;
+static int gpi_ring_tiny(gpupool_ring *ring, int down, void *device, void *host, size_t bytes,
+                         cudaStream_t stream) {
+    int had_error = cudaPeekAtLastError() != cudaSuccess, current = -1, did = 0;
     gpi_place_kind place = GPI_PLACE_PINNED;
-    if (ring->forks == gpi_process.forks && cudaGetDevice(&device) == cudaSuccess &&
-        device == ring->device && !gpi_driver_is_capturing(plan->stream) &&
-        gpi_driver_place(plan->host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY) {
-        void *to = plan->down ? plan->host : plan->device;
-        const void *from = plan->down ? plan->device : plan->host;
-        did = cudaMemcpyAsync(to, from, (size_t)plan->bytes,
-                              plan->down ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
-                              plan->stream) == cudaSuccess;
-    }
-    if (did) gpi_ring_count(ring, plan, 1);
-    else if (!had_error) cudaGetLastError();
-    return did;
+    if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
+        current == ring->device && !gpi_driver_is_capturing(stream) &&
+        gpi_driver_place(host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
+        did = (down ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream)
+                    : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream)) ==
+              cudaSuccess;
+    if (!did && !had_error) cudaGetLastError();
+    if (!did) return 0;
+    gpi_host_lock(&ring->lock);
+    ring->tiny[down]++;
+    ring->tiny_bytes[down] += bytes;
+    gpi_host_unlock(&ring->lock);
+    return 1;
 }
 
 /* All transfers come here. */
@@ -5652,7 +5697,7 @@ static void *gpi_ring_readable(const void *memory) {
 static gpupool_result gpi_ring_linear(gpupool_ring *ring, const char *call, int down, void *device,
                                       void *host, size_t bytes, cudaStream_t stream,
                                       gpupool_ticket *ticket) {
-    gpi_transfer plan = gpi_ring_plan(down, device, bytes, host, bytes, bytes, 1, stream);
+    gpi_transfer plan;
     gpupool_ticket ignored;
     if (ring && bytes && (!device || !host))
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call,
@@ -5670,8 +5715,9 @@ static gpupool_result gpi_ring_linear(gpupool_ring *ring, const char *call, int 
         return gpi_ring_leave(&visit, GPUPOOL_OK);
     }
     if (ring && !ticket && bytes <= (down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP) &&
-        gpi_ring_tiny(ring, &plan))
+        gpi_ring_tiny(ring, down, device, host, bytes, stream))
         return gpi_host_ok();
+    plan = gpi_ring_plan(down, device, bytes, host, bytes, bytes, 1, stream);
     return gpi_ring_transfer(ring, call, &plan, ticket);
 }
 
@@ -6183,6 +6229,8 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     stats->workers = (uint64_t)ring->workers_running;
     for (way = 0; way < 2; way++) {
         double seconds;
+        stats->transfers[way] += ring->tiny[way];
+        stats->direct_bytes[way] += ring->tiny_bytes[way];
         if (ring->under_way[way]) stats->under_way_ns[way] += now - ring->under_way_since_ns[way];
         if (ring->flights[way]) stats->link_busy_ns[way] += now - ring->flying_since_ns[way];
         seconds = (double)stats->under_way_ns[way] * 1e-9;
@@ -6451,6 +6499,7 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_RING_LEAST
 #undef GPI_RING_HELP
 #undef GPI_RING_CREEP
+#undef GPI_RING_AHEAD
 #undef GPI_RING_PATIENCE_NS
 #undef GPI_RING_REFUSED_NS
 #undef GPI_RING_WORKERS_MOST
