@@ -4884,6 +4884,7 @@ static gpi_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
     if (slot->bytes > bytes) gpi_ring_cut(ring, slot, at + bytes);
     slot->state = GPI_SLOT_BUSY;
     slot->transfer = NULL;
+    slot->offset = slot->length = 0;
     gpi_ledger_add(&ring->used, bytes);
     return slot;
 }
@@ -6173,7 +6174,6 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
         plan.key = gpi_driver_is_threads_own(stream) ? gpi_host_thread_number() << 1 | 1
                                                      : (uint64_t)(uintptr_t)stream;
         slot->length = span->bytes;
-        slot->offset = 0;
         slot->state = GPI_SLOT_BUSY;
         gpi_ring_unlock(ring);
         result = gpi_ring_send(ring, slot, &plan, &queued);
