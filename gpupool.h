@@ -5023,6 +5023,7 @@ static gpi_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result
     if (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
         gpi_ring_pin(ring) == GPUPOOL_OK && gpi_ring_stock(ring))
         slot = gpi_ring_take(ring, bytes);
+    if (slot) *result = GPUPOOL_OK; /* no matter what was answered on the way */
     return slot;
 }
 
@@ -5651,7 +5652,7 @@ static int gpi_ring_tiny(gpupool_ring *ring, int down, void *device, void *host,
         did = (down ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream)
                     : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream)) ==
               cudaSuccess;
-    if (!did && !had_error) cudaGetLastError();
+    if (!had_error) cudaGetLastError();
     if (!did) return 0;
     gpi_host_lock(&ring->lock);
     ring->tiny[down]++;
