@@ -72,8 +72,8 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_CHUNK_BYTES     0        least growth of the chunked sources; 0: an eighth of all
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
-    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time
-    GPUPOOL_RING_WORKERS    0        its threads; 0: one less than processors, at most 7; -1: none
+    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; with few workers twice
+    GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow)
     GPUPOOL_SINGLE_THREAD   0        1: no locks
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
@@ -565,6 +565,8 @@ static struct gpi_process { /* the only state that is not an arena's */
     int forks;              /* how often this process image is a fork's child */
     uint64_t threads;       /* numbers given out to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
+    gpupool_ring *staffed;  /* rings with workers, which are to stop when the process ends */
+    int watching_exit;
 } gpi_process;
 
 static GPI_THREAD_LOCAL struct gpi_thread {
@@ -794,7 +796,8 @@ static void gpi_host_copy_line(unsigned char *to, const unsigned char *from) { /
 static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
 #if defined(__SSE2__) && !defined(memcpy)
     uint64_t page = GPI_PAGE_BYTES, line, i, head;
-    head = gpi_ground_min((uint64_t)(-(uintptr_t)to & 15), bytes);
+    head = (uint64_t)(-(uintptr_t)to & 63); /* whole lines, or it takes twice as long */
+    head = gpi_ground_min(head, bytes);
     memcpy(to, from, (size_t)head);
     to += head;
     from += head;
@@ -4579,10 +4582,11 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 #define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
 #define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
 #define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
-#define GPI_RING_AHEAD ((uint64_t)16 << 20)   /* in flight of a transfer: 0.3 ms of the link */
+#define GPI_RING_AHEAD ((uint64_t)20 << 20)   /* in flight of a transfer: 0.4 ms of the link */
 #define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
 #define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
 #define GPI_RING_WORKERS_MOST 64
+#define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
 #define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
 #define GPI_RING_LOOK_MS 5u                    /* a wait for a ticket looks this often */
 #define GPI_RING_STOCK 64                     /* slot structs got from the host at a time */
@@ -4645,6 +4649,7 @@ typedef struct gpi_stock {
 struct gpupool_ring {
     gpi_lock lock;
     int device, forks;
+    gpupool_ring *next_staffed;
     uint64_t tiny[2], tiny_bytes[2];   /* transfers that never came near the ring */
     gpi_pages pages;                   /* memory NULL: not reserved yet */
     uint64_t bytes, chunk_bytes, piece_bytes;
@@ -4666,6 +4671,7 @@ struct gpupool_ring {
     int workers_wanted, workers_started, workers_running;
     int starting, stopping;
     int watching;                      /* one of the threads without work looks at the device */
+    int sleeping;                      /* workers that wait at the gate */
     unsigned news;                     /* raised when others might find something to do */
     uint64_t flights[2], flying_since_ns[2];
     uint64_t under_way[2], under_way_since_ns[2];
@@ -5115,6 +5121,20 @@ static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
     transfer->stalled_ns = 0;
 }
 
+/* Wakes the workers that sleep. */
+static void gpi_ring_wake(gpupool_ring *ring) {
+    gpi_ring_unlock(ring);
+    gpi_host_gate_turn(&ring->work);
+    gpi_ring_lock(ring);
+}
+
+/* Workers that were not needed sleep; they are once the link runs dry. */
+static void gpi_ring_wake_if_dry(gpupool_ring *ring, const gpi_transfer *transfer) {
+    if (ring->sleeping && transfer->bytes - transfer->started >= GPI_RING_HELP &&
+        gpi_ring_flown(ring, transfer->key, transfer->down) < GPI_RING_AHEAD / 8)
+        gpi_ring_wake(ring);
+}
+
 /* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
 static gpi_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result = GPUPOOL_OK;
@@ -5137,6 +5157,7 @@ static gpi_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     slot->transfer = transfer;
     transfer->started += bytes;
     gpi_ring_unstall(ring, transfer);
+    gpi_ring_wake_if_dry(ring, transfer);
     return slot;
 }
 
@@ -5382,13 +5403,6 @@ static int gpi_ring_work(gpupool_ring *ring) {
 
 #define GPI_RING_SPIN 512u /* rounds, some 100 us, before a thread without work sleeps */
 
-/* Wakes the workers that sleep. */
-static void gpi_ring_wake(gpupool_ring *ring) {
-    gpi_ring_unlock(ring);
-    gpi_host_gate_turn(&ring->work);
-    gpi_ring_lock(ring);
-}
-
 static void gpi_ring_nap(gpupool_ring *ring, unsigned round) {
     gpi_ring_unlock(ring);
     gpi_host_idle(round);
@@ -5412,19 +5426,17 @@ static void gpi_ring_turn_end(gpupool_ring *ring, gpi_ring_turn *turn) {
    the lock, or they would be in the way of those that work. Returns 1 when there was none for some
    time. */
 static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
-    unsigned news = ring->news, patience = ring->transfers ? 4 * GPI_RING_SPIN : GPI_RING_SPIN;
+    unsigned news = ring->news;
     if (!ring->watching && ring->transfers) turn->watching = ring->watching = 1;
     if (turn->watching) {
         gpi_ring_nap(ring, turn->round++);
         return 0;
     }
     gpi_ring_unlock(ring);
-    while (turn->round < patience && gpi_host_look(&ring->news) == news)
+    while (turn->round < GPI_RING_SPIN && gpi_host_look(&ring->news) == news)
         gpi_host_idle(turn->round++);
     gpi_ring_lock(ring);
-    if (ring->news == news) return 1;
-    turn->round = 0;
-    return 0;
+    return turn->round >= GPI_RING_SPIN && ring->news == news;
 }
 
 static void gpi_ring_worker_loop(gpupool_ring *ring) {
@@ -5436,11 +5448,13 @@ static void gpi_ring_worker_loop(gpupool_ring *ring) {
         } else if (turn.watching && !ring->transfers) {
             turn.watching = ring->watching = 0;
         } else if (gpi_ring_turn_idle(ring, &turn)) {
+            ring->sleeping += turn.armed;
             gpi_ring_unlock(ring);
             if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
             else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
-            turn.armed = !turn.armed;
             gpi_ring_lock(ring);
+            ring->sleeping -= turn.armed;
+            turn.armed = !turn.armed;
         }
     }
     gpi_ring_turn_end(ring, &turn);
@@ -5457,13 +5471,53 @@ static void gpi_ring_worker(void *user) {
     if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
 }
 
+/* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
+   out. The one that calls exit itself is not waited for longer than this. */
+static void gpi_ring_at_exit(void) {
+    gpupool_ring *ring = gpi_process.staffed;
+    uint64_t start = gpi_host_now_ns();
+    int running, i;
+    for (; ring; ring = ring->next_staffed) {
+        if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
+        gpi_host_lock(&ring->lock);
+        ring->stopping = 1;
+        gpi_host_unlock(&ring->lock);
+        gpi_host_gate_turn(&ring->work);
+        for (running = 1; running && gpi_host_now_ns() - start < 1000000000u;) {
+            gpi_host_lock(&ring->lock);
+            running = ring->workers_running;
+            gpi_host_unlock(&ring->lock);
+        }
+        for (i = 0; !running && i < ring->workers_started; i++)
+            gpi_host_thread_join(&ring->workers[i]);
+        if (!running) ring->workers_started = 0;
+    }
+}
+
+static void gpi_ring_enroll(gpupool_ring *ring) {
+    gpi_host_lock(&gpi_process.lock);
+    ring->next_staffed = gpi_process.staffed;
+    gpi_process.staffed = ring;
+    if (!gpi_process.watching_exit) gpi_process.watching_exit = atexit(gpi_ring_at_exit) == 0;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+static void gpi_ring_unenroll(gpupool_ring *ring) {
+    gpupool_ring **link = &gpi_process.staffed;
+    gpi_host_lock(&gpi_process.lock);
+    while (*link && *link != ring) link = &(*link)->next_staffed;
+    if (*link) *link = ring->next_staffed;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
 /* Starts the workers if there are to be any: with the first transfer that is worth it. */
 static void gpi_ring_staff(gpupool_ring *ring) {
     int started = 0;
-    if (ring->workers_started || ring->starting || ring->workers_wanted == 0) return;
+    if (ring->workers_started || ring->starting || ring->stopping || !ring->workers_wanted) return;
     ring->starting = 1;
     ring->workers_running = ring->workers_wanted;
     gpi_ring_unlock(ring);
+    gpi_ring_enroll(ring);
     while (started < ring->workers_wanted &&
            gpi_host_thread_start(&ring->workers[started], gpi_ring_worker, ring))
         started++;
@@ -5478,6 +5532,7 @@ static void gpi_ring_dismiss(gpupool_ring *ring) {
     int i, count = ring->workers_started;
     ring->stopping = 1;
     gpi_ring_unlock(ring);
+    gpi_ring_unenroll(ring);
     gpi_host_gate_turn(&ring->work);
     for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
     gpi_ring_lock(ring);
@@ -5491,7 +5546,7 @@ static void gpi_ring_dismiss(gpupool_ring *ring) {
 static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_turn turn;
     memset(&turn, 0, sizeof turn);
-    transfer->few = ring->workers_wanted < 3;
+    transfer->few = ring->workers_wanted < GPI_RING_FEW;
     gpi_ring_enlist(ring, transfer);
     if (transfer->bytes >= GPI_RING_HELP) {
         gpi_ring_staff(ring);
@@ -5767,7 +5822,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_RING_CHUNK_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
-    if (!config->workers) config->workers = (int)gpi_ground_min(cores - 1, 7);
+    if (!config->workers) config->workers = cores > 1 ? (int)gpi_ground_min(cores - 1, 11) : -1;
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is %zu, and "
                              "must be 256 KiB to 16 TiB", config->bytes);
@@ -5776,6 +5831,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
                   config->chunk_bytes > config->bytes / 4))
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.chunk_bytes is %zu, "
                              "and must be 64 KiB to a quarter of the ring", config->chunk_bytes);
+    if (!given && config->workers < GPI_RING_FEW) config->chunk_bytes *= 2;
     if (!given) config->chunk_bytes = (size_t)gpi_ground_min(config->chunk_bytes,
                                                              config->bytes / 4);
     config->chunk_bytes = (size_t)gpi_ground_up(config->chunk_bytes, GPI_RING_ALIGN);
@@ -6522,6 +6578,7 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_RING_PATIENCE_NS
 #undef GPI_RING_REFUSED_NS
 #undef GPI_RING_WORKERS_MOST
+#undef GPI_RING_FEW
 #undef GPI_RING_FAILURES
 #undef GPI_RING_LOOK_MS
 #undef GPI_RING_STOCK
