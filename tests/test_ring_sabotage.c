@@ -8,7 +8,7 @@
 typedef struct stage { /* a ring with a span, chunks in flight, and a transfer that waits */
     gpupool_ring *ring;
     gpupool_span span;
-    gpi_slot *held, *flying, *rest;
+    gpi_ring_slot *held, *flying, *rest;
     gpi_transfer *waiting;
 } stage;
 
@@ -27,10 +27,10 @@ static stage stage_open(void) {
     for (int i = 0; i < 2; i++)
         CHECK_RESULT(gpupool_upload_async(s.ring, device, host, MIB, kit_stream[0], &ticket),
                      GPUPOOL_OK);
-    for (gpi_slot *slot = s.ring->slots; slot; slot = slot->next) {
-        if (slot->state == GPI_SLOT_HELD) s.held = slot;
-        if (slot->state == GPI_SLOT_FLYING) s.flying = slot;
-        if (slot->state == GPI_SLOT_FREE) s.rest = slot;
+    for (gpi_ring_slot *slot = s.ring->slots; slot; slot = slot->next) {
+        if (slot->state == GPI_RING_HELD) s.held = slot;
+        if (slot->state == GPI_RING_FLYING) s.flying = slot;
+        if (slot->state == GPI_RING_FREE) s.rest = slot;
     }
     s.waiting = s.ring->transfers;
     CHECK(s.held && s.flying && s.rest && s.waiting && s.waiting->next);
@@ -72,7 +72,7 @@ static void every_invariant_is_watched(void) {
     BREAK(1, s.flying->bytes, s.flying->bytes - 512);
     BREAK(1, s.held->next->prev, s.flying);
     BREAK(1, s.rest->bytes, s.rest->bytes - 512);
-    BREAK(1, s.rest->prev->state, GPI_SLOT_FREE); /* two free neighbours */
+    BREAK(1, s.rest->prev->state, GPI_RING_FREE); /* two free neighbours */
     BREAK(2, ring->pinned.now, s.flying->at);
     BREAK(2, ring->pinned.now, ring->pinned.now + 512);
     BREAK(2, ring->pinned.now, ring->bytes + ring->piece_bytes);
