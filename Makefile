@@ -49,11 +49,12 @@ endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
 TEST_COMPILE := $(COMPILE) -O1 -g
-TOOLS := replay demo fixed_range bench-run churn
+TOOLS := replay demo fixed_range bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test examples bench bench-memory soak soak-memory all \
+.PHONY: help demo test test-programs gpu-test examples bench bench-memory bench-ring soak \
+        soak-memory all \
         clean FORCE
 
 help: ## lists the targets
@@ -91,6 +92,9 @@ bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed 
 soak: $(BUILD)/test/test_soak-plain ## everything at once for ten minutes; SECONDS= SEED= THREADS=
 	@$< $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(or $(THREADS),6)
 
+bench-ring: $(BUILD)/ring ## transfers through the staging ring, against CUDA's own
+	@$(BUILD)/ring
+
 soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
 	@$(BUILD)/churn $(OPS)
 
@@ -112,6 +116,7 @@ $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OB
 $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 BENCH := bench run lane works peers peer_gpupool peer_gpupool_unlocked bars print svg
 $(OBJECTS)/bench-run: $(BENCH:%=$(OBJECTS)/bench/%.o) $(REPLAY_OBJECTS)
+$(OBJECTS)/ring: $(OBJECTS)/bench/ring.o
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
