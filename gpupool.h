@@ -72,6 +72,8 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_CHUNK_BYTES     0        least growth of the chunked sources; 0: an eighth of all
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow)
+    GPUPOOL_STATS           1        0: count only what limits and verdicts need
+    GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it
     GPUPOOL_SINGLE_THREAD   0        1: no locks
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
     GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p)
@@ -103,6 +105,12 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #endif
 #ifndef GPUPOOL_CHECK
 #define GPUPOOL_CHECK 1
+#endif
+#ifndef GPUPOOL_STATS
+#define GPUPOOL_STATS 1
+#endif
+#ifndef GPUPOOL_SITES
+#define GPUPOOL_SITES 0
 #endif
 #ifndef GPUPOOL_SINGLE_THREAD
 #define GPUPOOL_SINGLE_THREAD 0
@@ -311,17 +319,48 @@ GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
 /* Of this thread's latest E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
-/* ---- statistics ---- */
+/* ---- statistics: with GPUPOOL_STATS 0, only now of granted, reserved, pending and blocks, and
+   what is asked for at that moment: limit, largest free run, free orders, host bytes ---- */
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *,
                                              gpupool_stats *); /* as of one moment */
-GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);                /* peak := now */
+GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *); /* peak := now, in scopes too */
+
+/* What did this phase use? Between push and pop all is counted from zero; pop tells what was
+   counted, and adds it to the scope around: there peak becomes the larger of peak and now + the
+   inner peak, now and total grow by the inner ones. Scopes nest, belong to the arena, and count all
+   of its threads. A phase that frees blocks of before may end below zero: read now as int64_t. The
+   counts are the phase's too; the limit, the orders, the largest free run and host bytes are those
+   of the moment. gpupool_get_stats always tells of the arena's whole life. E_ARGUMENT when there is
+   no scope to pop; E_UNSUPPORTED with GPUPOOL_STATS 0. */
+GPUPOOL_API gpupool_result gpupool_scope_push(gpupool_arena *);
+GPUPOOL_API gpupool_result gpupool_scope_pop(gpupool_arena *, gpupool_stats * /* or NULL */);
 
 /* Derives every invariant anew; E_ARGUMENT, and the first that is broken is named, if memory was
    overwritten (or gpupool has a mistake). */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *); /* the table a person reads */
 GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *); /* the map of memory */
+
+/* ---- calls that say where they stand: what gpupool_alloc and its like become with
+   GPUPOOL_SITES 1. file must stay valid as long as the arena, as __FILE__ does; NULL: not known.
+   With GPUPOOL_SITES 0 in the implementation, file and line are forgotten. ---- */
+
+GPUPOOL_API void *gpupool_alloc_at(gpupool_arena *, size_t bytes, cudaStream_t, const char *file,
+                                   int line);
+GPUPOOL_API void *gpupool_alloc_aligned_at(gpupool_arena *, size_t bytes, size_t alignment,
+                                           cudaStream_t, const char *file, int line);
+GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t, const char *file,
+                                    int line);
+
+#if GPUPOOL_SITES
+#define gpupool_alloc(arena, bytes, stream) \
+    gpupool_alloc_at(arena, bytes, stream, __FILE__, __LINE__)
+#define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
+    gpupool_alloc_aligned_at(arena, bytes, alignment, stream, __FILE__, __LINE__)
+#define gpupool_zalloc(arena, bytes, stream) \
+    gpupool_zalloc_at(arena, bytes, stream, __FILE__, __LINE__)
+#endif
 
 #endif /* GPUPOOL_H */
 
@@ -742,24 +781,69 @@ static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
 }
 
 /* == LEDGER ===================================================================================
-   The arena's numbers, and the limit they are held to. Nobody else adds to a number. uses: GROUND
+   The arena's numbers, the limit they are held to, and whose they are. Nobody else adds to a
+   counter. uses: HOST
    L1  requested <= granted <= reserved, and reserved <= limit unless the limit was lowered since
-   L2  each counter: now <= peak and now <= total */
+   L2  each counter: now <= peak and now <= total
+   L3  totals never shrink: each scope's is at least that of the scope around it at its push
+
+   A scope costs nothing while it lasts: the counters run on, and only their peaks begin anew. What
+   was there at its push is set aside, and taken off at its pop. */
+
+#if GPUPOOL_SITES
+typedef struct gpi_site { /* blocks that one line of source has asked for on one stream */
+    struct gpi_site *next; /* in the same bucket */
+    struct gpi_site *same; /* the one that counts for all of equal text: itself, mostly */
+    const char *file;      /* NULL: not known */
+    int line;
+    uint64_t key;          /* of the stream */
+    uint64_t allocs;       /* in all */
+    uint64_t blocks, bytes, bytes_peak; /* live */
+} gpi_site;
+
+#define GPI_SITES 256 /* buckets */
+#endif
+
+typedef struct gpi_origin { /* of a call, as the caller tells it */
+    const char *file;
+    int line;
+} gpi_origin;
+
+typedef struct gpi_scope {
+    struct gpi_scope *outer;
+    gpupool_stats before; /* as it was at the push; peaks: of the scope around, so far */
+} gpi_scope;
 
 typedef struct gpi_ledger {
-    gpupool_counter requested, granted, reserved, pending, blocks;
+    gpupool_counter requested, granted, reserved, pending, blocks; /* in gpupool_stats' order */
     uint64_t limit_bytes; /* UINT64_MAX: none */
     uint64_t over_bytes;  /* what was reserved when the limit was last set: it may be more */
+    gpi_scope *scopes;    /* the innermost first */
+#if GPUPOOL_SITES
+    gpi_site *sites[GPI_SITES];
+    gpi_site unknown;     /* of calls that do not say, and where the host had no memory for more */
+    uint64_t site_count;
+#endif
 } gpi_ledger;
 
+#define GPI_COUNTERS 5
+
 static int gpi_ledger_check(const gpi_ledger *ledger) {
-    const gpupool_counter *counters = &ledger->requested;
+    const gpupool_counter *counters = &ledger->requested, *aside;
+    const gpi_scope *scope;
     int i;
     if (ledger->requested.now > ledger->granted.now) return 1;
     if (ledger->granted.now > ledger->reserved.now) return 1;
     if (ledger->reserved.now > gpi_ground_max(ledger->limit_bytes, ledger->over_bytes)) return 1;
-    for (i = 0; i < 5; i++)
-        if (counters[i].now > counters[i].peak || counters[i].now > counters[i].total) return 2;
+    for (i = 0; i < GPI_COUNTERS; i++) {
+        if (counters[i].now > counters[i].peak) return 2;
+        if (GPUPOOL_STATS && counters[i].now > counters[i].total) return 2;
+    }
+    for (scope = ledger->scopes; scope; scope = scope->outer, counters = aside) {
+        aside = &scope->before.requested;
+        for (i = 0; i < GPI_COUNTERS; i++)
+            if (aside[i].total > counters[i].total || aside[i].now > aside[i].total) return 3;
+    }
     return 0;
 }
 
@@ -768,9 +852,23 @@ static uint64_t gpi_ledger_room(const gpi_ledger *ledger) {
     return ledger->limit_bytes - ledger->reserved.now;
 }
 
+/* The counters as of the arena's whole life, whatever scopes are open. */
+static void gpi_ledger_read(const gpi_ledger *ledger, gpupool_stats *stats) {
+    const gpupool_counter *counters = &ledger->requested;
+    gpupool_counter *out = &stats->requested;
+    const gpi_scope *scope = ledger->scopes;
+    int i;
+    for (i = 0; i < GPI_COUNTERS; i++) out[i] = counters[i];
+    for (; scope; scope = scope->outer)
+        for (i = 0; i < GPI_COUNTERS; i++)
+            out[i].peak = gpi_ground_max(out[i].peak, (&scope->before.requested)[i].peak);
+}
+
 static void gpi_ledger_add(gpupool_counter *counter, uint64_t amount) {
     counter->now += amount;
+#if GPUPOOL_STATS
     counter->total += amount;
+#endif
     if (counter->now > counter->peak) counter->peak = counter->now;
 }
 
@@ -784,9 +882,147 @@ static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
     else counter->now = now;
 }
 
+/* A block becomes live. Growth looks at the peak of granted, so that stays without statistics. */
+static void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+#if GPUPOOL_STATS
+    gpi_ledger_add(&ledger->requested, requested);
+    gpi_ledger_add(&ledger->blocks, 1);
+#else
+    (void)requested;
+#endif
+    gpi_ledger_add(&ledger->granted, granted);
+}
+
+static void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+#if GPUPOOL_STATS
+    gpi_ledger_sub(&ledger->requested, requested);
+    gpi_ledger_sub(&ledger->blocks, 1);
+#else
+    (void)requested;
+#endif
+    gpi_ledger_sub(&ledger->granted, granted);
+}
+
+/* Undoes a refund: what is live again was never gone, so peaks and totals stay. */
+static void gpi_ledger_take_back(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+    ledger->requested.now += requested * GPUPOOL_STATS;
+    ledger->blocks.now += GPUPOOL_STATS;
+    ledger->granted.now += granted;
+}
+
+static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
+    gpi_scope *scope = ledger->scopes;
+    gpupool_counter *counters = &ledger->requested;
+    int i;
+    for (i = 0; i < GPI_COUNTERS; i++) counters[i].peak = counters[i].now;
+    for (; scope; scope = scope->outer)
+        for (i = 0; i < GPI_COUNTERS; i++) (&scope->before.requested)[i].peak = 0;
+}
+
+/* -- scopes -- */
+
+/* before: the statistics of this moment. */
+static void gpi_ledger_push(gpi_ledger *ledger, gpi_scope *scope, const gpupool_stats *before) {
+    gpupool_counter *counters = &ledger->requested, *aside = &scope->before.requested;
+    int i;
+    scope->before = *before;
+    for (i = 0; i < GPI_COUNTERS; i++) {
+        aside[i] = counters[i];
+        counters[i].peak = counters[i].now;
+    }
+    scope->outer = ledger->scopes;
+    ledger->scopes = scope;
+}
+
+/* What of stats, taken at this moment, belongs to the innermost scope, which is popped. */
+static gpi_scope *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
+    gpi_scope *scope = ledger->scopes;
+    const uint64_t *then = &scope->before.allocs;
+    uint64_t *count = &stats->allocs;
+    int i;
+    for (i = 0; i < GPI_COUNTERS; i++) {
+        const gpupool_counter *aside = &(&scope->before.requested)[i];
+        gpupool_counter *counter = &(&ledger->requested)[i], *out = &(&stats->requested)[i];
+        out->now = counter->now - aside->now;
+        out->peak = counter->peak - gpi_ground_min(counter->peak, aside->now);
+        out->total = counter->total - aside->total;
+        counter->peak = gpi_ground_max(counter->peak, aside->peak);
+    }
+    for (; count < &stats->limit_bytes; count++, then++) *count -= *then;
+    ledger->scopes = scope->outer;
+    return scope;
+}
+
+/* -- sites -- */
+
+#if GPUPOOL_SITES
+/* Called once for each new site: of those with equal text, the first counts for all. */
+static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_origin origin,
+                                     uint64_t key) {
+    gpi_site *site = (gpi_site *)gpi_host_zeroed(sizeof *site), *other;
+    int i;
+    if (!site) return &ledger->unknown;
+    site->same = site;
+    for (i = 0; i < GPI_SITES; i++)
+        for (other = ledger->sites[i]; other; other = other->next)
+            if (other->line == origin.line && other->key == key && other->same == other &&
+                strcmp(other->file, origin.file) == 0)
+                site->same = other;
+    site->file = origin.file;
+    site->line = origin.line;
+    site->key = key;
+    site->next = *bucket;
+    *bucket = site;
+    ledger->site_count++;
+    return site->same;
+}
+
+static gpi_site *gpi_ledger_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+    uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
+    gpi_site **bucket = &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56], *site;
+    if (!origin.file) return &ledger->unknown;
+    for (site = *bucket; site; site = site->next)
+        if (site->file == origin.file && site->line == origin.line && site->key == key)
+            return site->same;
+    return gpi_ledger_new_site(ledger, bucket, origin, key);
+}
+
+static void gpi_ledger_site_add(gpi_site *site, uint64_t bytes) {
+    site->allocs++;
+    site->blocks++;
+    site->bytes += bytes;
+    if (site->bytes > site->bytes_peak) site->bytes_peak = site->bytes;
+}
+
+static void gpi_ledger_site_sub(gpi_site *site, uint64_t bytes) {
+    GPI_ASSERT(site->blocks > 0 && site->bytes >= bytes);
+    site->blocks--;
+    site->bytes -= bytes;
+}
+#endif
+
+static void gpi_ledger_close(gpi_ledger *ledger) {
+    gpi_scope *scope = ledger->scopes, *outer;
+    for (; scope; scope = outer) {
+        outer = scope->outer;
+        GPUPOOL_FREE(scope);
+    }
+#if GPUPOOL_SITES
+    {
+        gpi_site *site, *next;
+        int i;
+        for (i = 0; i < GPI_SITES; i++)
+            for (site = ledger->sites[i]; site; site = next) {
+                next = site->next;
+                GPUPOOL_FREE(site);
+            }
+    }
+#endif
+}
+
 /* == TREE =====================================================================================
    Which units are free, and for whom. Integers only: a unit's number is its address divided by
-   GPUPOOL_UNIT_BYTES, and nothing here touches the memory that it stands for. uses: GROUND
+   GPUPOOL_UNIT_BYTES, and nothing here touches the memory that it stands for. uses: HOST, LEDGER
 
    A buddy system with two rules of the classical one lifted. A run of units may start anywhere and
    have any length, so no request is rounded up to a power of two; and a run's buddies are simply
@@ -832,6 +1068,9 @@ typedef struct gpi_run {
         uint32_t slack_bytes;          /* live: granted minus requested */
         uint32_t shelf;                /* free: which tree of its lane it is in */
     } as;
+#if GPUPOOL_SITES
+    gpi_site *site;                    /* live: who asked for it */
+#endif
 } gpi_run;
 
 typedef struct gpi_shelf {
@@ -1000,7 +1239,7 @@ static int gpi_tree_check(const gpi_tree *tree) {
             if (run->next && run->next->unit != run->unit + run->units) return 1;
             if (run->prev && run->prev->next != run) return 1;
             units += run->units;
-            orders[gpi_tree_place(run->units).order]++;
+            orders[gpi_tree_place(run->units).order] += GPUPOOL_STATS;
         }
     }
     if (runs != tree->live_runs || units != tree->live_units) return 4;
@@ -1281,7 +1520,7 @@ static gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     run->next = right;
     right->lane = GPI_LANE_HELD;
     right->uses = NULL;
-    tree->splits++;
+    tree->splits += GPUPOOL_STATS;
     return right;
 }
 
@@ -1292,7 +1531,7 @@ static void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     left->next = right->next;
     if (right->next) right->next->prev = left;
     gpi_tree_retire(tree, right);
-    tree->merges++;
+    tree->merges += GPUPOOL_STATS;
 }
 
 static int gpi_tree_joins(const gpi_run *side, uint32_t lane, uint64_t absorb_units) {
@@ -1364,7 +1603,7 @@ static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_by
     *head = run;
     tree->live_runs++;
     tree->live_units += run->units;
-    tree->live_by_order[gpi_tree_place(run->units).order]++;
+    tree->live_by_order[gpi_tree_place(run->units).order] += GPUPOOL_STATS;
 }
 
 /* A live run becomes held: forgotten by the index, not free yet. */
@@ -1376,7 +1615,7 @@ static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
     run->lane = GPI_LANE_HELD;
     tree->live_runs--;
     tree->live_units -= run->units;
-    tree->live_by_order[gpi_tree_place(run->units).order]--;
+    tree->live_by_order[gpi_tree_place(run->units).order] -= GPUPOOL_STATS;
 }
 
 /* A chunk's units enter the tree, held. The struct returned is the chunk's leftmost for good (T5).
@@ -2719,7 +2958,8 @@ static void gpi_limit_judge(gpupool_verdict *verdict, int limited, int capturing
 
 /* == ARENA ====================================================================================
    The public arena: check, lock, the ladder of attempts, ledger, unlock. uses: all rooms above
-   A1  ledger.granted is the tree's live units; ledger.blocks its live runs
+   A1  ledger.granted is the tree's live units, ledger.blocks its live runs, ledger.requested what
+       they were asked for with; each site has the blocks and bytes of its live runs
    A2  ledger.pending is what lanes of streams hold, and what is parked
    A3  a parked run is held, and has a fence that had not passed when last looked at
    Locks: `growing` is held, for as long as the driver takes, by the one thread that gets or gives
@@ -2772,6 +3012,47 @@ static int gpi_arena_check_parked(const gpi_run *run) {
     return run->lane == GPI_LANE_HELD && use ? 0 : 3;
 }
 
+static uint64_t gpi_arena_requested(const gpi_run *run) {
+    return run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
+}
+
+#if GPUPOOL_SITES
+/* Sums that match, of blocks and of bytes weighed by their site: no site has another's. */
+static int gpi_arena_check_sites(const gpi_ledger *ledger, uint64_t blocks, uint64_t bytes) {
+    const gpi_site *site;
+    int i;
+    for (i = 0; i <= GPI_SITES; i++)
+        for (site = i < GPI_SITES ? ledger->sites[i] : &ledger->unknown; site; site = site->next) {
+            if (site->bytes > site->bytes_peak || site->blocks > site->allocs) return 1;
+            if (site != &ledger->unknown && site->same != site && site->allocs) return 1;
+            blocks -= site->blocks * ((uint64_t)(uintptr_t)site >> 4);
+            bytes -= site->bytes * ((uint64_t)(uintptr_t)site >> 4);
+        }
+    return blocks != 0 || bytes != 0;
+}
+#endif
+
+/* What was requested, in all and by site, from the live runs themselves. */
+static int gpi_arena_check_live(const gpupool_arena *arena) {
+    uint64_t bucket, bytes = 0, site_blocks = 0, site_bytes = 0;
+    const gpi_run *run;
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
+            bytes += gpi_arena_requested(run);
+#if GPUPOOL_SITES
+            site_blocks += (uint64_t)(uintptr_t)run->site >> 4;
+            site_bytes += gpi_arena_requested(run) * ((uint64_t)(uintptr_t)run->site >> 4);
+#endif
+        }
+#if GPUPOOL_SITES
+    if (gpi_arena_check_sites(&arena->ledger, site_blocks, site_bytes)) return 1;
+#else
+    (void)site_blocks;
+    (void)site_bytes;
+#endif
+    return GPUPOOL_STATS && bytes != arena->ledger.requested.now;
+}
+
 /* Number of the broken invariant, with its room's letter; 0 if all hold. */
 static int gpi_arena_check(const gpupool_arena *arena, char *room) {
     const gpi_ledger *ledger = &arena->ledger;
@@ -2791,7 +3072,8 @@ static int gpi_arena_check(const gpupool_arena *arena, char *room) {
     if ((broken = gpi_fence_check(&arena->fences, &arena->tree)) != 0) return broken;
     *room = 'A';
     if (ledger->granted.now != arena->tree.live_units * GPUPOOL_UNIT_BYTES) return 1;
-    if (ledger->blocks.now != arena->tree.live_runs) return 1;
+    if (GPUPOOL_STATS && ledger->blocks.now != arena->tree.live_runs) return 1;
+    if (gpi_arena_check_live(arena)) return 1;
     for (run = arena->parked; run; run = run->list_next) {
         if (gpi_arena_check_parked(run)) return 3;
         parked += run->units;
@@ -2902,6 +3184,7 @@ static int gpi_arena_poll(gpupool_arena *arena) {
 typedef struct gpi_request {
     uint64_t bytes, units, align_units;
     cudaStream_t stream;
+    gpi_origin origin;
     gpi_stream *known;
     int capturing;
     int limited;   /* the limit refused, not the driver */
@@ -2929,7 +3212,7 @@ static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request
     gpi_arena_lanes(request, &lanes);
     run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
     if (!run) return NULL;
-    if (run->lane != GPI_LANE_QUIET) arena->lane_hits++;
+    if (run->lane != GPI_LANE_QUIET) arena->lane_hits += GPUPOOL_STATS;
     return gpi_arena_take(arena, run, request);
 }
 
@@ -3196,13 +3479,15 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
 
 /* -- blocks -- */
 
-static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, uint64_t bytes) {
+static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
-    gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - bytes));
-    gpi_ledger_add(&arena->ledger.requested, bytes);
-    gpi_ledger_add(&arena->ledger.granted, granted);
-    gpi_ledger_add(&arena->ledger.blocks, 1);
-    arena->allocs++;
+    gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
+    gpi_ledger_charge(&arena->ledger, request->bytes, granted);
+    arena->allocs += GPUPOOL_STATS;
+#if GPUPOOL_SITES
+    run->site = gpi_ledger_site(&arena->ledger, request->origin, gpi_fence_key(request->stream));
+    gpi_ledger_site_add(run->site, request->bytes);
+#endif
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
 
@@ -3244,20 +3529,20 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request) {
             gpi_tree_put(&arena->tree, run, request->known->young, 0);
             result = gpi_host_no_memory();
         }
-        block = result == GPUPOOL_OK ? gpi_arena_hand_out(arena, run, request->bytes) : NULL;
+        block = result == GPUPOOL_OK ? gpi_arena_hand_out(arena, run, request) : NULL;
         gpi_arena_exit_growing(arena, &visit);
         if (!block) break;
         gpi_host_ok();
         return block;
     }
     gpi_host_lock(&arena->lock);
-    arena->failures++;
+    arena->failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
     return NULL;
 }
 
 static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t bytes,
-                             uint64_t alignment, cudaStream_t stream) {
+                             uint64_t alignment, cudaStream_t stream, gpi_origin origin) {
     gpi_request request;
     gpi_run *run;
     void *block;
@@ -3267,8 +3552,9 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
     request.units = gpi_arena_units(bytes);
     request.align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
     request.stream = stream;
+    request.origin = origin;
     if (request.units == 0 || !gpi_ground_is_power(alignment) || alignment > (uint64_t)1 << 40) {
-        arena->failures++;
+        arena->failures += GPUPOOL_STATS;
         gpi_host_unlock(&arena->lock);
         if (request.units == 0)
             gpi_host_fail(GPUPOOL_E_ARGUMENT,
@@ -3282,7 +3568,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
     }
     request.known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
     if (!request.known || !gpi_tree_prepare(&arena->tree, 3)) {
-        arena->failures++;
+        arena->failures += GPUPOOL_STATS;
         gpi_host_unlock(&arena->lock);
         gpi_host_no_memory();
         return NULL;
@@ -3290,7 +3576,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
     run = arena->backing.source == GPUPOOL_SOURCE_BYPASS
               ? NULL : gpi_arena_quick(arena, &request, GPI_TRIES);
     if (!run) return gpi_arena_slow(arena, &request);
-    block = gpi_arena_hand_out(arena, run, bytes);
+    block = gpi_arena_hand_out(arena, run, &request);
     gpi_arena_exit(arena);
     return block;
 }
@@ -3386,12 +3672,25 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
     gpi_driver_leave(&visit);
 }
 
-static void gpi_arena_count_free(gpupool_arena *arena, uint64_t units, uint32_t slack_bytes) {
-    uint64_t granted = units * GPUPOOL_UNIT_BYTES;
-    gpi_ledger_sub(&arena->ledger.requested, granted - slack_bytes);
-    gpi_ledger_sub(&arena->ledger.granted, granted);
-    gpi_ledger_sub(&arena->ledger.blocks, 1);
-    arena->frees++;
+/* Of a live run, before it is laid down. */
+static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run) {
+    uint64_t bytes = gpi_arena_requested(run);
+    gpi_ledger_refund(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_SITES
+    gpi_ledger_site_sub(run->site, bytes);
+#endif
+    arena->frees += GPUPOOL_STATS;
+}
+
+/* A free that was counted has failed, and the block is live again: not as one asked for anew. */
+static void gpi_arena_uncount_free(gpupool_arena *arena, const gpi_run *run) {
+    uint64_t bytes = gpi_arena_requested(run);
+    gpi_ledger_take_back(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_SITES
+    run->site->blocks++;
+    run->site->bytes += bytes;
+#endif
+    arena->frees -= GPUPOOL_STATS;
 }
 
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
@@ -3411,22 +3710,25 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     } else {
         uint64_t units = run->units;
         uint32_t slack_bytes = run->as.slack_bytes;
+#if GPUPOOL_SITES
+        gpi_site *site = run->site;
+#endif
         for (piece = arena->backing.placed; unit - piece->unit >= piece->units;)
             piece = piece->next;
+        gpi_arena_count_free(arena, run);
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
         gpi_tree_unfile(&arena->tree, piece->first);
-        gpi_arena_count_free(arena, units, slack_bytes);
         result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, piece);
         /* still the caller's, and not counted as had again; the arena's, quiet, where the host has
            no memory for the records */
         if (result != GPUPOOL_OK && gpi_tree_prepare(&arena->tree, 3)) {
             run = gpi_tree_take(&arena->tree, piece->first, unit, units);
             gpi_tree_bring_alive(&arena->tree, run, slack_bytes);
-            arena->ledger.requested.now += units * GPUPOOL_UNIT_BYTES - slack_bytes;
-            arena->ledger.granted.now += units * GPUPOOL_UNIT_BYTES;
-            arena->ledger.blocks.now++;
-            arena->frees--;
+#if GPUPOOL_SITES
+            run->site = site;
+#endif
+            gpi_arena_uncount_free(arena, run);
         }
     }
     gpi_arena_exit_growing(arena, &visit);
@@ -3435,22 +3737,22 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
 
 static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
     uint64_t units = run->units;
-    uint32_t slack_bytes = run->as.slack_bytes;
     gpi_stream *known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
     gpupool_result result = GPUPOOL_OK;
     if (!known) return gpi_host_no_memory();
     if (run->uses) { /* others may still be at work on it: so may this stream, until its fence */
         result = gpi_arena_add_use(arena, run, stream);
         if (result != GPUPOOL_OK) return result;
+        gpi_arena_count_free(arena, run);
         gpi_tree_lay_down(&arena->tree, run);
         gpi_arena_park(arena, run);
     } else {
         uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
+        gpi_arena_count_free(arena, run);
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, known->young, absorb);
         gpi_arena_seal_at_free(arena, known, stream, units);
     }
-    gpi_arena_count_free(arena, units, slack_bytes);
     return gpi_host_ok();
 }
 
@@ -3570,6 +3872,7 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
 
 static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
     gpi_fence_forget(&arena->fences);
+    gpi_ledger_close(&arena->ledger);
     gpi_tree_close(&arena->tree);
     GPUPOOL_FREE(arena);
 }
@@ -3701,23 +4004,35 @@ gpupool_arena *gpupool_default_arena(int device) {
 
 /* -- blocks, in public -- */
 
-void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
-    return gpi_arena_alloc(arena, "gpupool_alloc", bytes, GPUPOOL_UNIT_BYTES, stream);
+static gpi_origin gpi_arena_origin(const char *file, int line) {
+    gpi_origin origin;
+    origin.file = file;
+    origin.line = line;
+    return origin;
 }
 
-void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
-                            cudaStream_t stream) {
-    return gpi_arena_alloc(arena, "gpupool_alloc_aligned", bytes, alignment, stream);
+void *gpupool_alloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
+                       int line) {
+    return gpi_arena_alloc(arena, "gpupool_alloc", bytes, GPUPOOL_UNIT_BYTES, stream,
+                           gpi_arena_origin(file, line));
 }
 
-void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignment,
+                               cudaStream_t stream, const char *file, int line) {
+    return gpi_arena_alloc(arena, "gpupool_alloc_aligned", bytes, alignment, stream,
+                           gpi_arena_origin(file, line));
+}
+
+void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
+                        int line) {
     gpupool_result result;
     gpi_visit visit;
     void *block;
     if (gpi_arena_enter(arena, "gpupool_zalloc") != GPUPOOL_OK) return NULL;
     gpi_arena_exit(arena);
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return NULL;
-    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream);
+    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
+                            gpi_arena_origin(file, line));
     if (block) {
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
@@ -3729,6 +4044,20 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
     }
     gpi_driver_leave(&visit);
     return block;
+}
+
+/* In parentheses, since the plain names may be macros. */
+void *(gpupool_alloc)(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    return gpupool_alloc_at(arena, bytes, stream, NULL, 0);
+}
+
+void *(gpupool_alloc_aligned)(gpupool_arena *arena, size_t bytes, size_t alignment,
+                              cudaStream_t stream) {
+    return gpupool_alloc_aligned_at(arena, bytes, alignment, stream, NULL, 0);
+}
+
+void *(gpupool_zalloc)(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    return gpupool_zalloc_at(arena, bytes, stream, NULL, 0);
 }
 
 gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -3952,23 +4281,16 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 
 /* -- statistics -- */
 
-gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_get_stats");
+/* The arena's whole life, as of this moment; the lock is held. */
+static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    const gpi_ledger *ledger = &arena->ledger;
     uint32_t lane;
     int order;
-    if (result != GPUPOOL_OK) return result;
-    if (!stats) {
-        gpi_arena_exit(arena);
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
-    }
     gpi_arena_count_pending(arena);
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
-    stats->requested = arena->ledger.requested;
-    stats->granted = arena->ledger.granted;
-    stats->reserved = arena->ledger.reserved;
-    stats->pending = arena->ledger.pending;
-    stats->blocks = arena->ledger.blocks;
+    gpi_ledger_read(ledger, stats);
+    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs;
     stats->allocs = arena->allocs;
     stats->frees = arena->frees;
     stats->failures = arena->failures;
@@ -3980,28 +4302,82 @@ gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->remaps = arena->backing.moved;
     stats->fence_waits = arena->fences.device_waits;
     stats->host_syncs = arena->fences.host_waits;
-    stats->limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
+    stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
     stats->largest_free_bytes = gpi_arena_largest(arena, 1);
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->backing.host_bytes;
+#if GPUPOOL_SITES
+    stats->host_bytes += ledger->site_count * sizeof(gpi_site);
+#endif
     memcpy(stats->live_by_order, arena->tree.live_by_order, sizeof stats->live_by_order);
     for (lane = 0; lane < arena->tree.lane_count; lane++)
         for (order = 0; arena->tree.lanes[lane] && lane != GPI_LANE_BARE && order < GPUPOOL_ORDERS;
              order++)
             stats->free_by_order[order] += arena->tree.lanes[lane]->runs_by_order[order];
+}
+
+gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_get_stats");
+    if (result != GPUPOOL_OK) return result;
+    if (stats) gpi_arena_read_stats(arena, stats);
     gpi_arena_exit(arena);
+    if (!stats) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
     return result;
+}
+
+/* Growth goes by the most that was ever granted, whatever becomes of the counter's peak. */
+static void gpi_arena_keep_peak(gpupool_arena *arena) {
+    gpi_arena_count_pending(arena);
+    arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
 }
 
 gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpupool_result result = gpi_arena_enter(arena, "gpupool_reset_peaks");
-    gpupool_counter *counters;
-    int i;
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_count_pending(arena);
-    arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
-    counters = &arena->ledger.requested;
-    for (i = 0; i < 5; i++) counters[i].peak = counters[i].now;
+    gpi_arena_keep_peak(arena);
+    gpi_ledger_reset_peaks(&arena->ledger);
     gpi_arena_exit(arena);
+    return result;
+}
+
+static gpupool_result gpi_arena_no_stats(const char *call) {
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: this build keeps no statistics "
+                         "(GPUPOOL_STATS is 0)", call);
+}
+
+gpupool_result gpupool_scope_push(gpupool_arena *arena) {
+    gpi_scope *scope;
+    gpupool_stats before;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_push");
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_exit(arena);
+    if (!GPUPOOL_STATS) return gpi_arena_no_stats("gpupool_scope_push");
+    scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
+    if (!scope) return gpi_host_no_memory();
+    result = gpi_arena_enter(arena, "gpupool_scope_push");
+    gpi_arena_keep_peak(arena);
+    gpi_arena_read_stats(arena, &before);
+    gpi_ledger_push(&arena->ledger, scope, &before);
+    gpi_arena_exit(arena);
+    return result;
+}
+
+gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
+    gpi_scope *scope = NULL;
+    gpupool_stats inner;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_pop");
+    if (result != GPUPOOL_OK) return result;
+    if (arena->ledger.scopes) {
+        gpi_arena_keep_peak(arena);
+        gpi_arena_read_stats(arena, &inner);
+        scope = gpi_ledger_pop(&arena->ledger, &inner);
+    }
+    gpi_arena_exit(arena);
+    if (!GPUPOOL_STATS) return gpi_arena_no_stats("gpupool_scope_pop");
+    if (!scope)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_scope_pop: arena \"%s\" has no scope: "
+                             "each pop needs a push before it", arena->name);
+    if (stats) *stats = inner;
+    GPUPOOL_FREE(scope);
     return result;
 }
 
@@ -4053,6 +4429,7 @@ const char *gpupool_build(void) {
     return "gpupool " GPI_SPELL(GPUPOOL_VERSION) " unit=" GPI_SPELL(GPUPOOL_UNIT_BYTES)
            " chunk=" GPI_SPELL(GPUPOOL_CHUNK_BYTES) " limit=\"" GPUPOOL_LIMIT "\""
            " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
+           " stats=" GPI_SPELL(GPUPOOL_STATS) " sites=" GPI_SPELL(GPUPOOL_SITES)
            " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC);
 }
 
@@ -4239,6 +4616,8 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_THREAD_LOCAL
 #undef GPI_DEVICES_MAX
 #undef GPI_SYMBOL
+#undef GPI_SITES
+#undef GPI_COUNTERS
 #undef GPI_STEPS
 #undef GPI_PAGE
 #undef GPI_TRIES
