@@ -175,6 +175,17 @@ typedef enum gpupool_cause {     /* why memory ran out */
 
 typedef struct gpupool_arena gpupool_arena;
 
+#define GPUPOOL_HOLDERS 3             /* the biggest that a verdict names */
+
+typedef struct gpupool_holder {      /* live blocks that one line of source asked for (GPUPOOL_SITES
+                                        1), or else that are of one size */
+    const char *file;                /* NULL: not known */
+    int line;
+    uint64_t block_bytes;            /* each was asked for with so many; 0 with GPUPOOL_SITES */
+    uint64_t blocks, bytes;          /* in all; 0: no more holders */
+    uint64_t enough;                 /* freeing so many of them would do; 0: all would not */
+} gpupool_holder;
+
 typedef struct gpupool_verdict {     /* of a request that could not be met; all figures in bytes */
     gpupool_cause cause;
     uint64_t asked_bytes;
@@ -187,7 +198,12 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
     uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
-    char sentence[320];              /* the same for people, with what would make it succeed */
+    uint64_t raise_bytes;            /* raising the limit by so much would do; 0: it would not */
+    int pending_streams;             /* PENDING, CAPTURING: streams whose work is in the way */
+    cudaStream_t pending_stream;     /* if that is one: this; a default stream as cudaStreamLegacy
+                                        or cudaStreamPerThread */
+    gpupool_holder holders[GPUPOOL_HOLDERS]; /* the biggest first */
+    char sentence[448];              /* the same for people, with what would make it succeed */
 } gpupool_verdict;
 
 typedef struct gpupool_arena_config { /* all zero is valid: each zero means the default */
@@ -311,8 +327,8 @@ GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 /* Bytes that could still be handed out in all, by the limit and by what the device has free. */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
-/* Whether one block of so many bytes could be had now; if not, why not. Where work is in flight it
-   may say no although gpupool_alloc, which waits, would succeed. */
+/* Whether one block of so many bytes could be had now, without waiting on the host; if not, why
+   not. PENDING: gpupool_alloc, which waits, would succeed. */
 GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
                                   gpupool_verdict *why /* or NULL */);
 
@@ -464,7 +480,7 @@ static GPI_THREAD_LOCAL struct gpi_thread {
     uint64_t number;        /* 0: none yet; never used twice, unlike the system's thread ids */
     gpupool_result result;
     gpupool_verdict verdict;
-    char text[400];
+    char text[600];
 } gpi_thread;
 
 #if !GPUPOOL_SINGLE_THREAD
@@ -793,12 +809,14 @@ static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
 #if GPUPOOL_SITES
 typedef struct gpi_site { /* blocks that one line of source has asked for on one stream */
     struct gpi_site *next; /* in the same bucket */
-    struct gpi_site *same; /* the one that counts for all of equal text: itself, mostly */
+    struct gpi_site *same;  /* the one that counts for all of equal text: itself, mostly */
+    struct gpi_site *place; /* the first of equal text, whatever its stream */
     const char *file;      /* NULL: not known */
     int line;
     uint64_t key;          /* of the stream */
     uint64_t allocs;       /* in all */
     uint64_t blocks, bytes, bytes_peak; /* live */
+    uint64_t place_blocks, place_bytes; /* of a place: as last added up over its streams */
 } gpi_site;
 
 #define GPI_SITES 256 /* buckets */
@@ -821,7 +839,8 @@ typedef struct gpi_ledger {
     gpi_scope *scopes;    /* the innermost first */
 #if GPUPOOL_SITES
     gpi_site *sites[GPI_SITES];
-    gpi_site unknown;     /* of calls that do not say, and where the host had no memory for more */
+    gpi_site unknown;     /* of calls that do not say, and where the host had no memory for more;
+                             its place is itself from gpi_ledger_open on */
     uint64_t site_count;
 #endif
 } gpi_ledger;
@@ -955,6 +974,13 @@ static gpi_scope *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
 
 /* -- sites -- */
 
+static void gpi_ledger_open(gpi_ledger *ledger) { /* all zero so far */
+    ledger->limit_bytes = UINT64_MAX;
+#if GPUPOOL_SITES
+    ledger->unknown.same = ledger->unknown.place = &ledger->unknown;
+#endif
+}
+
 #if GPUPOOL_SITES
 /* Called once for each new site: of those with equal text, the first counts for all. */
 static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_origin origin,
@@ -962,12 +988,13 @@ static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_
     gpi_site *site = (gpi_site *)gpi_host_zeroed(sizeof *site), *other;
     int i;
     if (!site) return &ledger->unknown;
-    site->same = site;
+    site->same = site->place = site;
     for (i = 0; i < GPI_SITES; i++)
-        for (other = ledger->sites[i]; other; other = other->next)
-            if (other->line == origin.line && other->key == key && other->same == other &&
-                strcmp(other->file, origin.file) == 0)
-                site->same = other;
+        for (other = ledger->sites[i]; other; other = other->next) {
+            if (other->line != origin.line || strcmp(other->file, origin.file) != 0) continue;
+            site->place = other->place;
+            if (other->key == key) site->same = other->same;
+        }
     site->file = origin.file;
     site->line = origin.line;
     site->key = key;
@@ -985,6 +1012,26 @@ static gpi_site *gpi_ledger_site(gpi_ledger *ledger, gpi_origin origin, uint64_t
         if (site->file == origin.file && site->line == origin.line && site->key == key)
             return site->same;
     return gpi_ledger_new_site(ledger, bucket, origin, key);
+}
+
+/* The first site, and the one after each: all but the unknown one, which comes last. */
+static gpi_site *gpi_ledger_next_site(gpi_ledger *ledger, const gpi_site *site, int *bucket) {
+    gpi_site *next = site ? site->next : NULL;
+    if (site == &ledger->unknown) return NULL;
+    if (!site) *bucket = -1;
+    while (!next && ++*bucket < GPI_SITES) next = ledger->sites[*bucket];
+    return next ? next : &ledger->unknown;
+}
+
+static void gpi_ledger_add_up_places(gpi_ledger *ledger) {
+    gpi_site *site = NULL;
+    int bucket;
+    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL)
+        site->place_blocks = site->place_bytes = 0;
+    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
+        site->place->place_blocks += site->blocks;
+        site->place->place_bytes += site->bytes;
+    }
 }
 
 static void gpi_ledger_site_add(gpi_site *site, uint64_t bytes) {
@@ -2496,6 +2543,7 @@ typedef struct gpi_fence {
 typedef struct gpi_use { /* of a live block by another stream */
     struct gpi_use *next;
     unsigned long long stream_id; /* of CUDA, never used twice; 0: not known */
+    uint64_t key;                 /* of the stream, for verdicts: may be another's since */
     gpi_fence *fence;
 } gpi_use;
 
@@ -2812,7 +2860,9 @@ static void gpi_fence_forget(gpi_fences *fences) { /* the host's side only */
 }
 
 /* == LIMIT ====================================================================================
-   Limits as text, and the reason when one is met, as a sentence. uses: HOST
+   Limits as text; and why a request was not met, with what would help, as a sentence. Nothing is
+   advised on figures alone: the request is tried on memory as it would be then. uses: HOST, LEDGER,
+   TREE, BACKING, FENCE
 
        limit  = [ "-" ] number [ " " ] [ unit ]          "-": all of the device but this
        unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000) */
@@ -2895,65 +2945,570 @@ static const char *gpi_limit_human(char room[32], uint64_t bytes) {
     return room;
 }
 
-/* From the figures to the cause and the sentence. `limited`: the limit, not the driver, refused. */
-static void gpi_limit_judge(gpupool_verdict *verdict, int limited, int capturing) {
-    char asked[32], missing[32], held[32], other[32], largest[32];
-    uint64_t free_bytes = verdict->reserved_bytes - verdict->granted_bytes;
-    const char *format;
+/* At least so much, in as few digits: what is advised must be enough. */
+static const char *gpi_limit_enough(char room[32], uint64_t bytes) {
+    unsigned shift = 0;
+    uint64_t unit, rest;
+    while (bytes >> shift >= 1000 && shift < 40) shift += 10;
+    unit = (uint64_t)1 << shift;
+    if (shift == 0 || bytes >> shift >= 100)
+        return gpi_limit_human(room, gpi_ground_up(bytes, unit));
+    rest = ((bytes & (unit - 1)) * 100 + unit - 1) >> shift; /* hundredths, rounded up */
+    bytes = (bytes >> shift) * 100 + rest;
+    snprintf(room, 32, "%" PRIu64 ".%02" PRIu64 " %ciB", bytes / 100, bytes % 100,
+             " KMGT"[shift / 10]);
+    return room;
+}
+
+/* -- memory as it could become: what is free now, and what would be if somebody helped -- */
+
+typedef struct gpi_holding { /* a holder that a verdict may name */
+    gpupool_holder shown;
+#if GPUPOOL_SITES
+    const gpi_site *place;
+#endif
+} gpi_holding;
+
+typedef struct gpi_wish { /* what counts as free, beside quiet memory */
+    int pending;                /* 1: what is freed but behind a fence */
+    uint64_t key;               /* of this stream only; 0: of all */
+    const gpi_holding *holding; /* blocks of this holder: so many, from one, each so many-th */
+    uint64_t from, stride, count;
+} gpi_wish;
+
+typedef struct gpi_scene { /* a request, and all that decides whether it can be met */
+    const gpi_backing *backing;
+    const gpi_tree *tree;
+    const gpi_fences *fences;
+    gpi_ledger *ledger;
+    const gpi_run *parked;
+    uint64_t units, align_units;
+    uint64_t limit_units, device_units; /* that the limit and the device leave for growth */
+    uint64_t visits;                    /* runs looked at so far */
+} gpi_scene;
+
+typedef struct gpi_outlook { /* of the request under a wish */
+    int fits;                   /* in a free run, without growth */
+    uint64_t need_units;        /* else growth takes so many; UINT64_MAX: there is no place */
+    uint64_t idle_units;        /* and so many could be moved or given back for it */
+} gpi_outlook;
+
+#define GPI_VISITS (1u << 22) /* runs that a verdict looks at before it stops counting blocks */
+
+static int gpi_limit_holds(const gpi_holding *holding, const gpi_run *run) {
+#if GPUPOOL_SITES
+    return run->site->place == holding->place;
+#else
+    return run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes == holding->shown.block_bytes;
+#endif
+}
+
+static uint64_t gpi_limit_lane_key(const gpi_fences *fences, uint32_t lane) {
+    const gpi_stream *stream = fences->streams;
+    while (stream && !gpi_fence_owns(stream, lane)) stream = stream->next;
+    return stream ? stream->key : 0;
+}
+
+/* A parked run: freed, but used by other streams' work. */
+static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    for (; use && key; use = use->next)
+        if (!use->fence->passed && use->key != key) return 0;
+    return 1;
+}
+
+/* nth counts the holder's blocks as they are met. */
+static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const gpi_run *run,
+                            uint64_t *nth) {
+    uint64_t n;
+    if (run->lane == GPI_LANE_QUIET) return 1;
+    if (run->lane == GPI_LANE_BARE) return 0;
+    if (run->lane == GPI_LANE_HELD)
+        return wish->pending && run->uses && gpi_limit_waits_only_for(run, wish->key);
+    if (run->lane != GPI_LANE_LIVE)
+        return wish->pending &&
+               (!wish->key || gpi_limit_lane_key(scene->fences, run->lane) == wish->key);
+    if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
+    n = (*nth)++;
+    return n >= wish->from && (n - wish->from) % wish->stride == 0 &&
+           (n - wish->from) / wish->stride < wish->count;
+}
+
+/* The longest stretch of free runs from here on; returns the run behind it. */
+static const gpi_run *gpi_limit_stretch(gpi_scene *scene, const gpi_wish *wish,
+                                        const gpi_run *run, uint64_t *nth, gpi_run *stretch) {
+    stretch->unit = run ? run->unit : 0;
+    stretch->units = 0;
+    for (; run && gpi_limit_counts(scene, wish, run, nth); run = run->next) {
+        stretch->units += run->units;
+        scene->visits++;
+    }
+    scene->visits++;
+    return run;
+}
+
+/* A bare run between two free stretches: where the request would go, and what growth that takes. */
+static void gpi_limit_consider(const gpi_scene *scene, gpi_run *left, gpi_run *bare,
+                               gpi_run *right, gpi_spot *best) {
+    gpi_spot spot;
+    memset(&spot, 0, sizeof spot);
+    spot.units = scene->units;
+    spot.bare = bare;
+    spot.left = left->units ? left : NULL;
+    spot.right = right->units ? right : NULL;
+    spot.unit = gpi_ground_up(spot.left ? left->unit : bare->unit, scene->align_units);
+    gpi_backing_consider(best, spot, scene->backing->granule_units);
+    if (!spot.right || right->unit + right->units < scene->units) return;
+    spot.unit = gpi_ground_down(right->unit + right->units - scene->units, scene->align_units);
+    gpi_backing_consider(best, spot, scene->backing->granule_units);
+}
+
+/* The place of a MAPPED arena that needs the fewest granules. Returns 1 where none is needed. */
+static int gpi_limit_find_spot(gpi_scene *scene, const gpi_wish *wish, gpi_spot *best) {
+    const gpi_run *run = scene->backing->first;
+    gpi_run left, bare, right;
+    uint64_t nth = 0;
+    memset(best, 0, sizeof *best);
+    memset(&bare, 0, sizeof bare);
+    memset(&left, 0, sizeof left);
+    memset(&right, 0, sizeof right);
+    while (run) {
+        run = gpi_limit_stretch(scene, wish, run, &nth, &right);
+        if (right.units && gpi_tree_start(&right, scene->units, scene->align_units) != UINT64_MAX)
+            return 1;
+        if (bare.units) gpi_limit_consider(scene, &left, &bare, &right, best);
+        bare.units = 0;
+        if (!run) break;
+        if (run->lane == GPI_LANE_BARE) {
+            left = right;
+            bare.unit = run->unit;
+            bare.units = run->units;
+        }
+        run = run->next;
+        if (!run && bare.units) {
+            right.units = 0;
+            gpi_limit_consider(scene, &left, &bare, &right, best);
+        }
+    }
+    return 0;
+}
+
+/* Units of pieces that are wholly inside a free stretch, and out of the spot's way. */
+static uint64_t gpi_limit_idle_in(const gpi_backing *backing, const gpi_run *stretch,
+                                  const gpi_spot *spot) {
+    uint64_t units = 0, end = stretch->unit + stretch->units;
+    uint64_t unit = gpi_ground_up(stretch->unit, backing->granule_units);
+    while (unit + backing->granule_units <= end) {
+        const gpi_piece *piece = gpi_backing_at(backing, unit);
+        uint64_t after = piece->unit + piece->units;
+        if (piece->unit >= stretch->unit && after <= end &&
+            (after <= spot->unit || piece->unit >= spot->unit + spot->units))
+            units += piece->units;
+        unit = after;
+    }
+    return units;
+}
+
+static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish) {
+    const gpi_run *run = scene->backing->first;
+    gpi_outlook outlook;
+    gpi_run stretch;
+    gpi_spot spot;
+    uint64_t nth = 0;
+    memset(&outlook, 0, sizeof outlook);
+    outlook.fits = gpi_limit_find_spot(scene, wish, &spot);
+    outlook.need_units = spot.bare ? spot.bare_units : UINT64_MAX;
+    outlook.idle_units = scene->backing->stash_units;
+    while (run && !outlook.fits) {
+        run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
+        outlook.idle_units += gpi_limit_idle_in(scene->backing, &stretch, &spot);
+        if (run) run = run->next;
+    }
+    return outlook;
+}
+
+static gpi_outlook gpi_limit_look_chunks(gpi_scene *scene, const gpi_wish *wish) {
+    const gpi_piece *piece = scene->backing->placed;
+    int pooled = scene->backing->source != GPUPOOL_SOURCE_BYPASS;
+    gpi_outlook outlook;
+    gpi_run stretch;
+    uint64_t nth = 0;
+    memset(&outlook, 0, sizeof outlook);
+    outlook.need_units = gpi_backing_need(scene->backing, scene->units, scene->align_units) /
+                         GPUPOOL_UNIT_BYTES;
+    for (; piece; piece = piece->next) {
+        const gpi_run *run = piece->first;
+        while (run) {
+            run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
+            if (stretch.units && pooled &&
+                gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
+                outlook.fits = 1;
+            if (stretch.units == piece->units)
+                outlook.idle_units += piece->bytes / GPUPOOL_UNIT_BYTES;
+            if (run) run = run->next;
+        }
+    }
+    return outlook;
+}
+
+static gpi_outlook gpi_limit_look(gpi_scene *scene, const gpi_wish *wish) {
+    return gpi_backing_is_mapped(scene->backing) ? gpi_limit_look_mapped(scene, wish)
+                                                 : gpi_limit_look_chunks(scene, wish);
+}
+
+/* Units missing with so many left for growth; what is above a lowered limit comes first. */
+static uint64_t gpi_limit_missing(const gpi_scene *scene, const gpi_outlook *outlook,
+                                  uint64_t room_units) {
+    uint64_t reserved = scene->ledger->reserved.now, limit = scene->ledger->limit_bytes, need;
+    if (outlook->fits) return 0;
+    if (outlook->need_units == UINT64_MAX) return UINT64_MAX;
+    need = outlook->need_units;
+    if (reserved > limit) need += (reserved - limit) / GPUPOOL_UNIT_BYTES + 1;
+    need -= gpi_ground_min(need, room_units);
+    return need - gpi_ground_min(need, outlook->idle_units);
+}
+
+static uint64_t gpi_limit_lacks(gpi_scene *scene, const gpi_wish *wish) {
+    gpi_outlook outlook = gpi_limit_look(scene, wish);
+    return gpi_limit_missing(scene, &outlook,
+                             gpi_ground_min(scene->limit_units, scene->device_units));
+}
+
+/* -- who holds memory, and how many of whose blocks would do -- */
+
+static void gpi_limit_rank(gpi_holding top[GPUPOOL_HOLDERS], const gpi_holding *holding) {
+    int i = GPUPOOL_HOLDERS;
+    while (i > 0 && top[i - 1].shown.bytes < holding->shown.bytes) i--;
+    if (i == GPUPOOL_HOLDERS) return;
+    memmove(&top[i + 1], &top[i], (size_t)(GPUPOOL_HOLDERS - 1 - i) * sizeof *top);
+    top[i] = *holding;
+}
+
+#if GPUPOOL_SITES
+static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree,
+                              gpi_holding top[GPUPOOL_HOLDERS]) {
+    gpi_holding one;
+    const gpi_site *site = NULL;
+    int bucket;
+    (void)tree;
+    gpi_ledger_add_up_places(ledger);
+    memset(top, 0, GPUPOOL_HOLDERS * sizeof *top);
+    memset(&one, 0, sizeof one);
+    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
+        if (site->place != site || !site->place_blocks) continue;
+        one.place = site;
+        one.shown.file = site->file;
+        one.shown.line = site->line;
+        one.shown.blocks = site->place_blocks;
+        one.shown.bytes = site->place_bytes;
+        gpi_limit_rank(top, &one);
+    }
+}
+#else
+#define GPI_VOTES 256
+
+/* Of each slot that sizes are spread over, the size with most of its bytes: every block votes for
+   its size or against the one that stands. A size with half of its slot's bytes always wins. */
+static void gpi_limit_vote(const gpi_tree *tree, uint64_t sizes[GPI_VOTES]) {
+    uint64_t votes[GPI_VOTES], bucket;
+    const gpi_run *run;
+    memset(votes, 0, sizeof votes);
+    for (bucket = 0; bucket < tree->bucket_count; bucket++)
+        for (run = *gpi_tree_head(tree, bucket); run; run = run->list_next) {
+            uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
+            uint64_t slot = (bytes * 0x9e3779b97f4a7c15ull) >> 56;
+            if (sizes[slot] == bytes) {
+                votes[slot] += bytes;
+            } else if (votes[slot] >= bytes) {
+                votes[slot] -= bytes;
+            } else {
+                votes[slot] = bytes - votes[slot];
+                sizes[slot] = bytes;
+            }
+        }
+}
+
+static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree,
+                              gpi_holding top[GPUPOOL_HOLDERS]) {
+    uint64_t sizes[GPI_VOTES], blocks[GPI_VOTES], bucket;
+    const gpi_run *run;
+    gpi_holding one;
+    int i;
+    (void)ledger;
+    memset(top, 0, GPUPOOL_HOLDERS * sizeof *top);
+    memset(&one, 0, sizeof one);
+    memset(sizes, 0, sizeof sizes);
+    memset(blocks, 0, sizeof blocks);
+    gpi_limit_vote(tree, sizes);
+    for (bucket = 0; bucket < tree->bucket_count; bucket++)
+        for (run = *gpi_tree_head(tree, bucket); run; run = run->list_next) {
+            uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
+            uint64_t slot = (bytes * 0x9e3779b97f4a7c15ull) >> 56;
+            if (sizes[slot] == bytes) blocks[slot]++;
+        }
+    for (i = 0; i < GPI_VOTES; i++) {
+        if (!blocks[i]) continue;
+        one.shown.block_bytes = sizes[i];
+        one.shown.blocks = blocks[i];
+        one.shown.bytes = blocks[i] * sizes[i];
+        gpi_limit_rank(top, &one);
+    }
+}
+#endif
+
+/* Whether freeing so many of a holder's blocks would do, whichever they are: tried with the first,
+   the last, some far apart, and, where it is a matter of one, with each of a few. */
+static int gpi_limit_would_do(gpi_scene *scene, const gpi_holding *holding, uint64_t count) {
+    uint64_t blocks = holding->shown.blocks, tries = count == 1 && blocks <= 32 ? blocks : 3, i;
+    gpi_wish wish;
+    for (i = 0; i < tries; i++) {
+        memset(&wish, 0, sizeof wish);
+        wish.pending = 1;
+        wish.holding = holding;
+        wish.count = count;
+        wish.stride = i == 2 && tries == 3 ? blocks / count : 1;
+        wish.from = tries != 3 || count == 1 ? i * (blocks - 1) / gpi_ground_max(tries - 1, 1)
+                                             : i == 1 ? blocks - count : 0;
+        if (gpi_limit_lacks(scene, &wish)) return 0;
+    }
+    return 1;
+}
+
+/* How many of a holder's blocks would have to go; 0: all of them would not do. */
+static uint64_t gpi_limit_count_frees(gpi_scene *scene, const gpi_holding *holding) {
+    uint64_t fails = 0, does = holding->shown.blocks;
+    if (does == 0 || !gpi_limit_would_do(scene, holding, does)) return 0;
+    while (does - fails > 1 && scene->visits < GPI_VISITS) {
+        uint64_t middle = fails + (does - fails) / 2;
+        if (gpi_limit_would_do(scene, holding, middle)) does = middle;
+        else fails = middle;
+    }
+    return does;
+}
+
+static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
+    gpi_holding top[GPUPOOL_HOLDERS];
+    int i;
+    gpi_limit_holders(scene->ledger, scene->tree, top);
+    for (i = 0; i < GPUPOOL_HOLDERS; i++) {
+        verdict->holders[i] = top[i].shown;
+        if (verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
+            verdict->holders[i].enough = gpi_limit_count_frees(scene, &top[i]);
+    }
+}
+
+/* -- the stream whose work to wait for -- */
+
+static cudaStream_t gpi_limit_stream(uint64_t key) {
+    if (key == 1) return cudaStreamLegacy;
+    if (key & 1) return cudaStreamPerThread;
+    return (cudaStream_t)(uintptr_t)key;
+}
+
+static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
+    gpi_wish wish;
+    if (key == 0) return 0;
+    memset(&wish, 0, sizeof wish);
+    wish.pending = 1;
+    wish.key = key;
+    return gpi_limit_lacks(scene, &wish) == 0;
+}
+
+/* One stream alone, if that would do; else how many have work that is in the way. */
+static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
+    const gpi_stream *stream = scene->fences->streams;
+    const gpi_run *run = scene->parked;
+    const gpi_use *use;
+    uint64_t key = 0;
+    for (; stream && !key; stream = stream->next) {
+        if (!stream->seals && !scene->tree->lanes[stream->young]->runs) continue;
+        verdict->pending_streams++;
+        if (gpi_limit_wait_would_do(scene, stream->key)) key = stream->key;
+    }
+    for (; run && !key; run = run->list_next)
+        for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
+            if (use->fence->passed) continue;
+            verdict->pending_streams++;
+            if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
+        }
+    if (key) verdict->pending_streams = 1;
+    if (key) verdict->pending_stream = gpi_limit_stream(key);
+}
+
+/* -- the cause and the sentence -- */
+
+GPI_PRINTF(2, 3)
+static void gpi_limit_say(gpupool_verdict *verdict, const char *format, ...) {
+    size_t length = strlen(verdict->sentence);
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(verdict->sentence + length, sizeof verdict->sentence - length, format, rest);
+    va_end(rest);
+}
+
+/* What stands before the next piece of advice. */
+static const char *gpi_limit_or(int *pieces) { return (*pieces)++ ? ", or " : ": "; }
+
+static const char *gpi_limit_base(const char *file) {
+    const char *at = file;
+    for (; *at; at++)
+        if (*at == '/' || *at == '\\') file = at + 1;
+    return file;
+}
+
+/* "the 3 blocks of model.c:88", "the block of 30 MiB" */
+static void gpi_limit_say_holder(gpupool_verdict *verdict, const gpupool_holder *holder) {
+    char size[32];
+    gpi_limit_say(verdict, "the ");
+    if (holder->blocks > 1) gpi_limit_say(verdict, "%" PRIu64 " blocks", holder->blocks);
+    else gpi_limit_say(verdict, "block");
+    if (holder->file)
+        gpi_limit_say(verdict, " of %s:%d", gpi_limit_base(holder->file), holder->line);
+    else if (holder->block_bytes)
+        gpi_limit_say(verdict, " of %s", gpi_limit_human(size, holder->block_bytes));
+    else gpi_limit_say(verdict, " of unknown origin");
+}
+
+/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size. */
+static void gpi_limit_advise_freeing(gpupool_verdict *verdict, int *pieces) {
+    const gpupool_holder *best = NULL, *holder = verdict->holders;
+    char size[32];
+    for (; holder < verdict->holders + GPUPOOL_HOLDERS; holder++)
+        if (holder->enough && (!best || holder->bytes / holder->blocks * holder->enough <
+                                            best->bytes / best->blocks * best->enough))
+            best = holder;
+    if (!verdict->granted_bytes) return;
+    gpi_limit_say(verdict, "%sfree ", gpi_limit_or(pieces));
+    if (best) {
+        if (best->enough < best->blocks)
+            gpi_limit_say(verdict, "%" PRIu64 " of ", best->enough);
+        gpi_limit_say_holder(verdict, best);
+        return;
+    }
+    gpi_limit_say(verdict, "%s of what blocks hold, most of it in ",
+                  gpi_limit_enough(size, verdict->missing_bytes));
+    gpi_limit_say_holder(verdict, &verdict->holders[0]);
+}
+
+static void gpi_limit_say_waiting(gpupool_verdict *verdict, const char *before) {
+    if (verdict->pending_streams != 1)
+        gpi_limit_say(verdict, "%sthe work in flight on %d streams", before,
+                      verdict->pending_streams);
+    else if (verdict->pending_stream == cudaStreamLegacy)
+        gpi_limit_say(verdict, "%sthe default stream", before);
+    else if (verdict->pending_stream == cudaStreamPerThread)
+        gpi_limit_say(verdict, "%sa thread's default stream", before);
+    else
+        gpi_limit_say(verdict, "%sstream %p", before, (void *)verdict->pending_stream);
+}
+
+static void gpi_limit_say_cause(gpupool_verdict *verdict, int refused) {
+    char asked[32], missing[32], held[32], others[32], largest[32], all[32];
+    gpi_limit_human(asked, verdict->asked_bytes);
+    gpi_limit_enough(missing, verdict->missing_bytes);
+    gpi_limit_human(held, verdict->granted_bytes);
+    gpi_limit_human(others, verdict->others_bytes);
+    gpi_limit_human(largest, verdict->largest_free_bytes);
+    gpi_limit_human(all, verdict->device_total_bytes);
+    switch (verdict->cause) {
+    case GPUPOOL_CAUSE_LIMIT:
+        gpi_limit_say(verdict, "%s do not fit under the limit of %s, of which blocks hold %s",
+                      asked, gpi_limit_human(all, verdict->limit_bytes), held);
+        break;
+    case GPUPOOL_CAUSE_TOO_LARGE:
+        gpi_limit_say(verdict, "%s are more than the whole device has, which is %s", asked, all);
+        break;
+    case GPUPOOL_CAUSE_DEVICE_FULL:
+    case GPUPOOL_CAUSE_OTHERS:
+        if (refused)
+            gpi_limit_say(verdict, "the driver refuses memory for %s, although as much seems "
+                          "free", asked);
+        else if (verdict->cause == GPUPOOL_CAUSE_OTHERS)
+            gpi_limit_say(verdict, "%s do not fit on the device: %s are missing, and others "
+                          "(processes, libraries, CUDA itself) hold %s of its %s", asked, missing,
+                          others, all);
+        else
+            gpi_limit_say(verdict, "%s do not fit on the device, of whose %s this arena's blocks "
+                          "hold %s", asked, all, held);
+        break;
+    case GPUPOOL_CAUSE_FRAGMENTED:
+        gpi_limit_say(verdict, "%s do not fit in one piece: %s are free in all, but the longest "
+                      "run is %s", asked,
+                      gpi_limit_human(held, verdict->reserved_bytes - verdict->granted_bytes),
+                      largest);
+        break;
+    case GPUPOOL_CAUSE_PENDING:
+        gpi_limit_say(verdict, "%s would fit if work in flight had finished", asked);
+        break;
+    case GPUPOOL_CAUSE_CAPTURING:
+        gpi_limit_say(verdict, "%s would fit if work in flight had finished, for which a capturing "
+                      "stream cannot wait", asked);
+        break;
+    case GPUPOOL_CAUSE_NONE:
+    default: gpi_limit_say(verdict, "%s fit", asked);
+    }
+}
+
+static void gpi_limit_say_advice(gpupool_verdict *verdict) {
+    char raise[32], missing[32];
+    int pieces = 0;
+    if (verdict->cause == GPUPOOL_CAUSE_TOO_LARGE)
+        gpi_limit_say(verdict, "%sask for less", gpi_limit_or(&pieces));
+    if (verdict->cause == GPUPOOL_CAUSE_TOO_LARGE) return;
+    if (verdict->cause == GPUPOOL_CAUSE_PENDING) {
+        gpi_limit_or(&pieces);
+        gpi_limit_say_waiting(verdict, ": wait for ");
+    }
+    if (verdict->cause == GPUPOOL_CAUSE_CAPTURING) {
+        gpi_limit_or(&pieces);
+        gpi_limit_say_waiting(verdict, ": before the capture begins, allocate it, or wait for ");
+    }
+    if (verdict->raise_bytes)
+        gpi_limit_say(verdict, "%sraise the limit by %s", gpi_limit_or(&pieces),
+                      gpi_limit_enough(raise, verdict->raise_bytes));
+    if (verdict->cause == GPUPOOL_CAUSE_OTHERS)
+        gpi_limit_say(verdict, "%slet others give back %s", gpi_limit_or(&pieces),
+                      gpi_limit_enough(missing, verdict->missing_bytes));
+    if (verdict->cause != GPUPOOL_CAUSE_PENDING && verdict->cause != GPUPOOL_CAUSE_CAPTURING)
+        gpi_limit_advise_freeing(verdict, &pieces);
+}
+
+/* From the figures and the scene to the cause, the advice and the sentence. */
+static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
+    uint64_t free_bytes = verdict->reserved_bytes - verdict->granted_bytes, by_limit, by_device;
+    int waiting_would_do, refused;
+    gpi_outlook now, later;
+    gpi_wish wish;
+    memset(&wish, 0, sizeof wish);
+    now = gpi_limit_look(scene, &wish);
+    wish.pending = 1;
+    later = gpi_limit_look(scene, &wish);
+    waiting_would_do = verdict->pending_bytes && gpi_limit_lacks(scene, &wish) == 0;
+    if (!waiting_would_do) now = later;
+    by_limit = gpi_limit_missing(scene, &now, scene->limit_units);
+    by_device = gpi_limit_missing(scene, &now, scene->device_units);
+    refused = by_limit == 0 && by_device == 0;
     if (verdict->device_total_bytes && verdict->asked_bytes > verdict->device_total_bytes)
         verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
-    else if (capturing)
-        verdict->cause = GPUPOOL_CAUSE_CAPTURING;
-    else if (free_bytes >= verdict->asked_bytes && verdict->pending_bytes >= verdict->asked_bytes)
-        verdict->cause = GPUPOOL_CAUSE_PENDING;
-    else if (free_bytes >= verdict->asked_bytes)
+    else if (waiting_would_do)
+        verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
+    else if (!refused && free_bytes >= verdict->asked_bytes)
         verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
-    else if (limited)
+    else if (by_limit > by_device || (by_limit && by_limit == by_device))
         verdict->cause = GPUPOOL_CAUSE_LIMIT;
     else
         verdict->cause = verdict->others_bytes > verdict->reserved_bytes
                              ? GPUPOOL_CAUSE_OTHERS
                              : GPUPOOL_CAUSE_DEVICE_FULL;
-    gpi_limit_human(asked, verdict->asked_bytes);
-    gpi_limit_human(missing, verdict->missing_bytes);
-    gpi_limit_human(held, verdict->granted_bytes);
-    gpi_limit_human(other, verdict->others_bytes);
-    gpi_limit_human(largest, verdict->largest_free_bytes);
-    switch (verdict->cause) {
-    case GPUPOOL_CAUSE_LIMIT:
-        format = "%s do not fit under the limit: raise it by %s, or free as much of the %s in use";
-        break;
-    case GPUPOOL_CAUSE_TOO_LARGE:
-        format = "%s are more than the whole device has";
-        break;
-    case GPUPOOL_CAUSE_DEVICE_FULL:
-        format = "%s do not fit on the device: free %s of the %s that this arena's blocks hold";
-        break;
-    case GPUPOOL_CAUSE_OTHERS:
-        format = "%s do not fit on the device: %s are missing; this arena's blocks hold %s, others "
-                 "on the device hold %s";
-        break;
-    case GPUPOOL_CAUSE_FRAGMENTED:
-        format = "%s are free in all, but not in one run: raise the limit by %s, or free blocks "
-                 "that lie together (%s are in use, others on the device hold %s, the longest run "
-                 "is %s)";
-        break;
-    case GPUPOOL_CAUSE_PENDING:
-        format = "%s would fit once work in flight on other streams has finished: wait for it, or "
-                 "raise the limit by %s";
-        break;
-    case GPUPOOL_CAUSE_CAPTURING:
-        format =
-            "%s need memory that a capturing stream cannot get: allocate before the capture, or "
-            "raise the limit by %s";
-        break;
-    case GPUPOOL_CAUSE_NONE:
-    default:
-        format = "%s fit";
-    }
-    /* every format takes a head of the same list of arguments */
-    snprintf(verdict->sentence, sizeof verdict->sentence, format, asked, missing, held, other,
-             largest);
+    if (by_limit && by_device == 0 && by_limit < UINT64_MAX / GPUPOOL_UNIT_BYTES)
+        verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
+    by_limit = refused ? scene->units : gpi_ground_max(by_limit, by_device);
+    verdict->missing_bytes = gpi_ground_min(by_limit, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
+                             GPUPOOL_UNIT_BYTES;
+    if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
+    gpi_limit_name_holders(verdict, scene);
+    gpi_limit_say_cause(verdict, refused);
+    gpi_limit_say_advice(verdict);
 }
 
 /* == ARENA ====================================================================================
@@ -3018,22 +3573,21 @@ static uint64_t gpi_arena_requested(const gpi_run *run) {
 
 #if GPUPOOL_SITES
 /* Sums that match, of blocks and of bytes weighed by their site: no site has another's. */
-static int gpi_arena_check_sites(const gpi_ledger *ledger, uint64_t blocks, uint64_t bytes) {
-    const gpi_site *site;
-    int i;
-    for (i = 0; i <= GPI_SITES; i++)
-        for (site = i < GPI_SITES ? ledger->sites[i] : &ledger->unknown; site; site = site->next) {
-            if (site->bytes > site->bytes_peak || site->blocks > site->allocs) return 1;
-            if (site != &ledger->unknown && site->same != site && site->allocs) return 1;
-            blocks -= site->blocks * ((uint64_t)(uintptr_t)site >> 4);
-            bytes -= site->bytes * ((uint64_t)(uintptr_t)site >> 4);
-        }
+static int gpi_arena_check_sites(gpi_ledger *ledger, uint64_t blocks, uint64_t bytes) {
+    const gpi_site *site = NULL;
+    int bucket;
+    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
+        if (site->bytes > site->bytes_peak || site->blocks > site->allocs) return 1;
+        if (site->same != site && site->allocs) return 1;
+        blocks -= site->blocks * ((uint64_t)(uintptr_t)site >> 4);
+        bytes -= site->bytes * ((uint64_t)(uintptr_t)site >> 4);
+    }
     return blocks != 0 || bytes != 0;
 }
 #endif
 
 /* What was requested, in all and by site, from the live runs themselves. */
-static int gpi_arena_check_live(const gpupool_arena *arena) {
+static int gpi_arena_check_live(gpupool_arena *arena) {
     uint64_t bucket, bytes = 0, site_blocks = 0, site_bytes = 0;
     const gpi_run *run;
     for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
@@ -3054,7 +3608,7 @@ static int gpi_arena_check_live(const gpupool_arena *arena) {
 }
 
 /* Number of the broken invariant, with its room's letter; 0 if all hold. */
-static int gpi_arena_check(const gpupool_arena *arena, char *room) {
+static int gpi_arena_check(gpupool_arena *arena, char *room) {
     const gpi_ledger *ledger = &arena->ledger;
     const gpi_run *run;
     gpi_tally tally;
@@ -3452,29 +4006,48 @@ static uint64_t gpi_arena_units(uint64_t bytes) {
     return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
 }
 
-/* What memory looks like to a request; the lock is held. Pinned memory is not the device's. */
+/* What memory looks like to a request; the lock is held. Pinned memory is not the device's, and
+   managed memory may be more than it has. */
 static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t align_units,
-                              gpupool_verdict *verdict) {
+                              gpupool_verdict *verdict, gpi_scene *scene) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t limit = arena->ledger.limit_bytes, room = gpi_ledger_room(&arena->ledger), need;
+    uint64_t limit = arena->ledger.limit_bytes;
     memset(verdict, 0, sizeof *verdict);
+    memset(scene, 0, sizeof *scene);
     gpi_arena_count_pending(arena);
     verdict->asked_bytes = bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
     verdict->granted_bytes = arena->ledger.granted.now;
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
-    verdict->largest_free_bytes = gpi_arena_largest(arena, 1);
-    if (arena->backing.source != GPUPOOL_SOURCE_PINNED &&
-        cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess) {
-        verdict->device_free_bytes = free_bytes;
-        verdict->device_total_bytes = total_bytes;
-        room = gpi_ground_min(room, free_bytes);
-        if (total_bytes > free_bytes + verdict->reserved_bytes)
-            verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
-    }
-    need = gpi_backing_need(&arena->backing, gpi_arena_units(bytes), align_units);
-    verdict->missing_bytes = need > room ? need - room : 0;
+    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+        verdict->largest_free_bytes = gpi_arena_largest(arena, 1);
+    scene->backing = &arena->backing;
+    scene->tree = &arena->tree;
+    scene->fences = &arena->fences;
+    scene->ledger = &arena->ledger;
+    scene->parked = arena->parked;
+    scene->units = gpi_arena_units(bytes);
+    scene->align_units = align_units;
+    scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
+    scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
+    if (arena->backing.source == GPUPOOL_SOURCE_PINNED ||
+        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        return;
+    verdict->device_free_bytes = free_bytes;
+    verdict->device_total_bytes = total_bytes;
+    if (arena->backing.source != GPUPOOL_SOURCE_MANAGED)
+        scene->device_units = free_bytes / GPUPOOL_UNIT_BYTES;
+    if (total_bytes > free_bytes + verdict->reserved_bytes)
+        verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
+}
+
+/* Uses whose work is done are to count as passed, not only those that polling has met. */
+static void gpi_arena_ask_uses(gpupool_arena *arena) {
+    gpi_run *run = arena->parked;
+    gpi_use *use;
+    for (; run; run = run->list_next)
+        for (use = (gpi_use *)run->uses; use; use = use->next) gpi_fence_passed(use->fence);
 }
 
 /* -- blocks -- */
@@ -3496,8 +4069,10 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
 static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_visit *visit) {
     gpupool_verdict verdict;
-    gpi_arena_figures(arena, request->bytes, request->align_units, &verdict);
-    gpi_limit_judge(&verdict, request->limited, request->capturing);
+    gpi_scene scene;
+    gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
+    gpi_arena_ask_uses(arena);
+    gpi_limit_judge(&verdict, &scene, request->capturing);
     gpi_arena_exit_growing(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
@@ -3640,6 +4215,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
             return gpi_host_no_memory();
         }
         use->stream_id = id;
+        use->key = gpi_fence_key(stream);
         use->next = (gpi_use *)run->uses;
         run->uses = use;
     }
@@ -3832,8 +4408,9 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpi_fence_poll(&arena->fences, &arena->tree, 1);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
-        gpi_arena_figures(arena, bytes, 1, verdict);
-        gpi_limit_judge(verdict, bytes > arena->ledger.limit_bytes, 0);
+        gpi_scene scene;
+        gpi_arena_figures(arena, bytes, 1, verdict, &scene);
+        gpi_limit_judge(verdict, &scene, 0);
         gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
     }
     return result;
@@ -3921,6 +4498,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     arena->backing.driver.device = config.device;
     arena->backing.lock = &arena->lock;
     arena->backing.ledger = &arena->ledger;
+    gpi_ledger_open(&arena->ledger);
     result = gpi_driver_enter(config.device, &visit);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(arena);
@@ -4214,59 +4792,20 @@ size_t gpupool_available(gpupool_arena *arena) {
     return (size_t)most;
 }
 
-/* Units in pieces that are wholly free, in whatever lane, and out of the spot's way: what moving or
-   trimming could win. */
-static uint64_t gpi_arena_idle(const gpupool_arena *arena, const gpi_spot *spot) {
-    const gpi_backing *backing = &arena->backing;
-    const gpi_piece *piece = backing->placed;
-    const gpi_run *run = backing->first;
-    uint64_t units = backing->stash_units;
-    for (; piece && !gpi_backing_is_mapped(backing); piece = piece->next)
-        if (piece->first->lane < GPI_LANE_HELD && piece->first->units == piece->units)
-            units += piece->bytes / GPUPOOL_UNIT_BYTES;
-    for (; run && gpi_backing_is_mapped(backing); run = run->next) {
-        uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
-        if (run->lane >= GPI_LANE_HELD || run->lane == GPI_LANE_BARE) continue;
-        for (; unit + backing->granule_units <= run->unit + run->units;
-             unit = piece->unit + piece->units) {
-            piece = gpi_backing_at(backing, unit);
-            if (piece->unit < run->unit || piece->unit + piece->units > run->unit + run->units)
-                continue;
-            if (piece->unit + piece->units <= spot->unit || piece->unit >= spot->unit + spot->units)
-                units += piece->units;
-        }
-    }
-    return units;
-}
-
-/* Whether growth, with all that is idle moved or given back, could meet a request. */
-static int gpi_arena_could_grow(const gpupool_arena *arena, uint64_t units, uint64_t room_units) {
-    gpi_spot spot;
-    uint64_t need = gpi_backing_need(&arena->backing, units, 1) / GPUPOOL_UNIT_BYTES;
-    memset(&spot, 0, sizeof spot);
-    if (gpi_backing_is_mapped(&arena->backing)) {
-        if (!gpi_backing_find_spot(&arena->backing, &arena->tree, units, 1, NULL, &spot)) return 0;
-        need = spot.bare_units;
-    }
-    if (arena->ledger.reserved.now > arena->ledger.limit_bytes) /* what is above must go first */
-        need += (arena->ledger.reserved.now - arena->ledger.limit_bytes) / GPUPOOL_UNIT_BYTES + 1;
-    return need <= room_units || need - room_units <= gpi_arena_idle(arena, &spot);
-}
-
 int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
+    gpi_scene scene;
     gpi_visit visit;
-    uint64_t units = gpi_arena_units(bytes), room;
+    gpi_wish wish;
     int fits;
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
-    gpi_arena_figures(arena, bytes, 1, &verdict);
-    room = gpi_ledger_room(&arena->ledger);
-    if (verdict.device_total_bytes) room = gpi_ground_min(room, verdict.device_free_bytes);
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) verdict.largest_free_bytes = 0;
-    fits = units && (units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
-                     gpi_arena_could_grow(arena, units, room / GPUPOOL_UNIT_BYTES));
-    if (!fits) gpi_limit_judge(&verdict, verdict.missing_bytes > 0 && verdict.limit_bytes, 0);
+    gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
+    gpi_arena_ask_uses(arena);
+    memset(&wish, 0, sizeof wish);
+    fits = scene.units && (bytes <= verdict.largest_free_bytes ||
+                           gpi_limit_lacks(&scene, &wish) == 0);
+    if (!fits) gpi_limit_judge(&verdict, &scene, 0);
     gpi_arena_exit_growing(arena, &visit);
     if (why) *why = verdict;
     gpi_host_ok();
@@ -4618,6 +5157,8 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_SYMBOL
 #undef GPI_SITES
 #undef GPI_COUNTERS
+#undef GPI_VISITS
+#undef GPI_VOTES
 #undef GPI_STEPS
 #undef GPI_PAGE
 #undef GPI_TRIES
