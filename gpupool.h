@@ -199,7 +199,8 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
     uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
     uint64_t raise_bytes;            /* raising the limit by so much would do; 0: it would not */
-    int pending_streams;             /* PENDING, CAPTURING: streams whose work is in the way */
+    int pending_streams;             /* PENDING, CAPTURING: streams whose work to wait for; 0: all
+                                        of the device */
     cudaStream_t pending_stream;     /* if that is one: this; a default stream as cudaStreamLegacy
                                         or cudaStreamPerThread */
     gpupool_holder holders[GPUPOOL_HOLDERS]; /* the biggest first */
@@ -2537,6 +2538,7 @@ typedef struct gpi_fence {
     uint64_t number;        /* later fences have higher ones */
     int users, passed;
     int unrecorded;         /* stands for a wait for the device, not for its event */
+    int whole;              /* covers all streams, not one: waiting for one stream is not enough */
     int counted;            /* users that the check has met */
 } gpi_fence;
 
@@ -2638,7 +2640,7 @@ static gpupool_result gpi_fence_new(gpi_fences *fences, gpi_fence **out) {
         fences->fence_count++;
     }
     fence->users = 1;
-    fence->passed = fence->unrecorded = 0;
+    fence->passed = fence->unrecorded = fence->whole = 0;
     fence->number = ++fences->recorded;
     *out = fence;
     return GPUPOOL_OK;
@@ -2677,6 +2679,7 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
     result = gpi_fence_new(fences, out);
     if (result != GPUPOOL_OK) return result;
+    (*out)->whole = 1;
     result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
     if (result == GPUPOOL_OK)
         result = gpi_driver_told_cu(driver, "cuCtxRecordEvent",
@@ -3003,10 +3006,15 @@ static int gpi_limit_holds(const gpi_holding *holding, const gpi_run *run) {
 #endif
 }
 
+/* The stream whose work alone a lane waits for; 0 where its fence is over all streams, or will be
+   as the next one that can still be had. */
 static uint64_t gpi_limit_lane_key(const gpi_fences *fences, uint32_t lane) {
     const gpi_stream *stream = fences->streams;
-    while (stream && !gpi_fence_owns(stream, lane)) stream = stream->next;
-    return stream ? stream->key : 0;
+    int i;
+    for (; stream; stream = stream->next)
+        for (i = 0; i < stream->seals; i++)
+            if (stream->sealed[i] == lane) return stream->fences[i]->whole ? 0 : stream->key;
+    return 0;
 }
 
 /* A parked run: freed, but used by other streams' work. */
@@ -3314,24 +3322,39 @@ static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
     return gpi_limit_lacks(scene, &wish) == 0;
 }
 
-/* One stream alone, if that would do; else how many have work that is in the way. */
+/* The lanes of a stream that hold memory: how many wait for that stream alone, how many for all. */
+static void gpi_limit_count_lanes(const gpi_scene *scene, const gpi_stream *stream, int *alone,
+                                  int *whole) {
+    int i;
+    *alone = 0;
+    *whole = scene->tree->lanes[stream->young]->runs != 0;
+    for (i = 0; i < stream->seals; i++) {
+        if (stream->fences[i]->passed) continue;
+        if (stream->fences[i]->whole) ++*whole;
+        else ++*alone;
+    }
+}
+
+/* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
 static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     const gpi_stream *stream = scene->fences->streams;
     const gpi_run *run = scene->parked;
     const gpi_use *use;
+    int streams = 0, any_whole = 0, alone, whole;
     uint64_t key = 0;
     for (; stream && !key; stream = stream->next) {
-        if (!stream->seals && !scene->tree->lanes[stream->young]->runs) continue;
-        verdict->pending_streams++;
-        if (gpi_limit_wait_would_do(scene, stream->key)) key = stream->key;
+        gpi_limit_count_lanes(scene, stream, &alone, &whole);
+        any_whole |= whole;
+        streams += alone || whole;
+        if (alone && gpi_limit_wait_would_do(scene, stream->key)) key = stream->key;
     }
     for (; run && !key; run = run->list_next)
         for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
             if (use->fence->passed) continue;
-            verdict->pending_streams++;
+            streams++;
             if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
         }
-    if (key) verdict->pending_streams = 1;
+    verdict->pending_streams = key ? 1 : any_whole || streams < 2 ? 0 : streams;
     if (key) verdict->pending_stream = gpi_limit_stream(key);
 }
 
@@ -3391,7 +3414,9 @@ static void gpi_limit_advise_freeing(gpupool_verdict *verdict, int *pieces) {
 }
 
 static void gpi_limit_say_waiting(gpupool_verdict *verdict, const char *before) {
-    if (verdict->pending_streams != 1)
+    if (verdict->pending_streams == 0)
+        gpi_limit_say(verdict, "%sall work in flight on the device", before);
+    else if (verdict->pending_streams > 1)
         gpi_limit_say(verdict, "%sthe work in flight on %d streams", before,
                       verdict->pending_streams);
     else if (verdict->pending_stream == cudaStreamLegacy)
@@ -3796,7 +3821,7 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
     if (result == GPUPOOL_E_UNSUPPORTED) {
         result = gpi_fence_new(&arena->fences, &fence);
         if (result != GPUPOOL_OK) return result;
-        fence->unrecorded = 1;
+        fence->unrecorded = fence->whole = 1;
         /* before the wait: what is freed during it is not covered */
         gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
         arena->fences.host_waits++;
