@@ -183,7 +183,7 @@ typedef struct gpupool_holder {      /* live blocks that one line of source aske
     int line;
     uint64_t block_bytes;            /* each was asked for with so many; 0 with GPUPOOL_SITES */
     uint64_t blocks, bytes;          /* in all; 0: no more holders */
-    uint64_t enough;                 /* freeing so many of them would do; 0: all would not */
+    uint64_t enough;                 /* freeing any so many would do; 0: all of them would not */
 } gpupool_holder;
 
 typedef struct gpupool_verdict {     /* of a request that could not be met; all figures in bytes */
@@ -450,6 +450,12 @@ static unsigned gpi_ground_high_bit(uint64_t n) { /* n != 0: floor(log2 n) */
     while (n >>= 1) at++;
     return at;
 #endif
+}
+
+static unsigned gpi_ground_bits(uint64_t n) { /* that are set */
+    unsigned bits = 0;
+    for (; n; n &= n - 1) bits++;
+    return bits;
 }
 
 /* == HOST =====================================================================================
@@ -2975,9 +2981,11 @@ typedef struct gpi_holding { /* a holder that a verdict may name */
 typedef struct gpi_wish { /* what counts as free, beside quiet memory */
     int pending;                /* 1: what is freed but behind a fence */
     uint64_t key;               /* of this stream only; 0: of all */
-    const gpi_holding *holding; /* blocks of this holder: so many, from one, each so many-th */
-    uint64_t from, stride, count;
+    const gpi_holding *holding; /* blocks of this holder, */
+    uint64_t mask;              /* bit n: its n-th by address; GPI_ALL: all */
 } gpi_wish;
+
+#define GPI_ALL UINT64_MAX
 
 typedef struct gpi_scene { /* a request, and all that decides whether it can be met */
     const gpi_backing *backing;
@@ -2993,7 +3001,8 @@ typedef struct gpi_scene { /* a request, and all that decides whether it can be 
 typedef struct gpi_outlook { /* of the request under a wish */
     int fits;                   /* in a free run, without growth */
     uint64_t need_units;        /* else growth takes so many; UINT64_MAX: there is no place */
-    uint64_t idle_units;        /* and so many could be moved or given back for it */
+    uint64_t idle_units;        /* so many could be moved or given back for it, */
+    uint64_t blocked_units;     /* but for these, which the request itself will lie on */
 } gpi_outlook;
 
 #define GPI_VISITS (1u << 22) /* runs that a verdict looks at before it stops counting blocks */
@@ -3038,8 +3047,7 @@ static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const 
                (!wish->key || gpi_limit_lane_key(scene->fences, run->lane) == wish->key);
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
     n = (*nth)++;
-    return n >= wish->from && (n - wish->from) % wish->stride == 0 &&
-           (n - wish->from) / wish->stride < wish->count;
+    return wish->mask == GPI_ALL || (n < 64 && (wish->mask >> n & 1));
 }
 
 /* The longest stretch of free runs from here on; returns the run behind it. */
@@ -3055,9 +3063,38 @@ static const gpi_run *gpi_limit_stretch(gpi_scene *scene, const gpi_wish *wish,
     return run;
 }
 
-/* A bare run between two free stretches: where the request would go, and what growth that takes. */
-static void gpi_limit_consider(const gpi_scene *scene, gpi_run *left, gpi_run *bare,
-                               gpi_run *right, gpi_spot *best) {
+/* Units of pieces that are wholly inside a free stretch, and reach into [unit, end). */
+static uint64_t gpi_limit_idle_in(const gpi_backing *backing, const gpi_run *stretch,
+                                  uint64_t unit, uint64_t end) {
+    uint64_t units = 0, stop = stretch->unit + stretch->units;
+    uint64_t at = gpi_ground_up(stretch->unit, backing->granule_units);
+    while (stretch->units && at + backing->granule_units <= stop) {
+        const gpi_piece *piece = gpi_backing_at(backing, at);
+        at = piece->unit + piece->units;
+        if (piece->unit >= stretch->unit && at <= stop && at > unit && piece->unit < end)
+            units += piece->units;
+    }
+    return units;
+}
+
+/* One place for the request. Growth takes the place with the least to map; of several such, this
+   keeps the one that leaves the fewest idle pieces, since it may be any. */
+static void gpi_limit_consider(const gpi_scene *scene, gpi_spot spot, gpi_outlook *outlook) {
+    uint64_t end = spot.unit + spot.units, blocked = 0;
+    gpi_spot best;
+    memset(&best, 0, sizeof best);
+    gpi_backing_consider(&best, spot, scene->backing->granule_units);
+    if (!best.bare || best.bare_units > outlook->need_units) return;
+    if (best.left) blocked = gpi_limit_idle_in(scene->backing, best.left, spot.unit, end);
+    if (best.right) blocked += gpi_limit_idle_in(scene->backing, best.right, spot.unit, end);
+    if (best.bare_units == outlook->need_units && blocked <= outlook->blocked_units) return;
+    outlook->need_units = best.bare_units;
+    outlook->blocked_units = blocked;
+}
+
+/* A bare run between two free stretches: the request may begin in the one or end in the other. */
+static void gpi_limit_consider_both(const gpi_scene *scene, gpi_run *left, gpi_run *bare,
+                                    gpi_run *right, gpi_outlook *outlook) {
     gpi_spot spot;
     memset(&spot, 0, sizeof spot);
     spot.units = scene->units;
@@ -3065,72 +3102,33 @@ static void gpi_limit_consider(const gpi_scene *scene, gpi_run *left, gpi_run *b
     spot.left = left->units ? left : NULL;
     spot.right = right->units ? right : NULL;
     spot.unit = gpi_ground_up(spot.left ? left->unit : bare->unit, scene->align_units);
-    gpi_backing_consider(best, spot, scene->backing->granule_units);
+    gpi_limit_consider(scene, spot, outlook);
     if (!spot.right || right->unit + right->units < scene->units) return;
     spot.unit = gpi_ground_down(right->unit + right->units - scene->units, scene->align_units);
-    gpi_backing_consider(best, spot, scene->backing->granule_units);
-}
-
-/* The place of a MAPPED arena that needs the fewest granules. Returns 1 where none is needed. */
-static int gpi_limit_find_spot(gpi_scene *scene, const gpi_wish *wish, gpi_spot *best) {
-    const gpi_run *run = scene->backing->first;
-    gpi_run left, bare, right;
-    uint64_t nth = 0;
-    memset(best, 0, sizeof *best);
-    memset(&bare, 0, sizeof bare);
-    memset(&left, 0, sizeof left);
-    memset(&right, 0, sizeof right);
-    while (run) {
-        run = gpi_limit_stretch(scene, wish, run, &nth, &right);
-        if (right.units && gpi_tree_start(&right, scene->units, scene->align_units) != UINT64_MAX)
-            return 1;
-        if (bare.units) gpi_limit_consider(scene, &left, &bare, &right, best);
-        bare.units = 0;
-        if (!run) break;
-        if (run->lane == GPI_LANE_BARE) {
-            left = right;
-            bare.unit = run->unit;
-            bare.units = run->units;
-        }
-        run = run->next;
-        if (!run && bare.units) {
-            right.units = 0;
-            gpi_limit_consider(scene, &left, &bare, &right, best);
-        }
-    }
-    return 0;
-}
-
-/* Units of pieces that are wholly inside a free stretch, and out of the spot's way. */
-static uint64_t gpi_limit_idle_in(const gpi_backing *backing, const gpi_run *stretch,
-                                  const gpi_spot *spot) {
-    uint64_t units = 0, end = stretch->unit + stretch->units;
-    uint64_t unit = gpi_ground_up(stretch->unit, backing->granule_units);
-    while (unit + backing->granule_units <= end) {
-        const gpi_piece *piece = gpi_backing_at(backing, unit);
-        uint64_t after = piece->unit + piece->units;
-        if (piece->unit >= stretch->unit && after <= end &&
-            (after <= spot->unit || piece->unit >= spot->unit + spot->units))
-            units += piece->units;
-        unit = after;
-    }
-    return units;
+    gpi_limit_consider(scene, spot, outlook);
 }
 
 static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish) {
     const gpi_run *run = scene->backing->first;
+    gpi_run left, bare, stretch;
     gpi_outlook outlook;
-    gpi_run stretch;
-    gpi_spot spot;
     uint64_t nth = 0;
     memset(&outlook, 0, sizeof outlook);
-    outlook.fits = gpi_limit_find_spot(scene, wish, &spot);
-    outlook.need_units = spot.bare ? spot.bare_units : UINT64_MAX;
+    memset(&left, 0, sizeof left);
+    memset(&bare, 0, sizeof bare);
+    outlook.need_units = UINT64_MAX;
     outlook.idle_units = scene->backing->stash_units;
-    while (run && !outlook.fits) {
+    for (;;) {
         run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
-        outlook.idle_units += gpi_limit_idle_in(scene->backing, &stretch, &spot);
-        if (run) run = run->next;
+        if (gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
+            outlook.fits = 1;
+        outlook.idle_units += gpi_limit_idle_in(scene->backing, &stretch, 0, UINT64_MAX);
+        if (bare.units) gpi_limit_consider_both(scene, &left, &bare, &stretch, &outlook);
+        bare.units = 0;
+        if (!run) break;
+        left = stretch;
+        if (run->lane == GPI_LANE_BARE) bare = *run;
+        run = run->next;
     }
     return outlook;
 }
@@ -3173,7 +3171,7 @@ static uint64_t gpi_limit_missing(const gpi_scene *scene, const gpi_outlook *out
     need = outlook->need_units;
     if (reserved > limit) need += (reserved - limit) / GPUPOOL_UNIT_BYTES + 1;
     need -= gpi_ground_min(need, room_units);
-    return need - gpi_ground_min(need, outlook->idle_units);
+    return need - gpi_ground_min(need, outlook->idle_units - outlook->blocked_units);
 }
 
 static uint64_t gpi_limit_lacks(gpi_scene *scene, const gpi_wish *wish) {
@@ -3264,34 +3262,60 @@ static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree,
 }
 #endif
 
-/* Whether freeing so many of a holder's blocks would do, whichever they are: tried with the first,
-   the last, some far apart, and, where it is a matter of one, with each of a few. */
-static int gpi_limit_would_do(gpi_scene *scene, const gpi_holding *holding, uint64_t count) {
-    uint64_t blocks = holding->shown.blocks, tries = count == 1 && blocks <= 32 ? blocks : 3, i;
+#define GPI_SUBSETS 8 /* up to so many blocks, every choice among them is tried */
+
+static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *holding,
+                                        uint64_t mask) {
     gpi_wish wish;
-    for (i = 0; i < tries; i++) {
-        memset(&wish, 0, sizeof wish);
-        wish.pending = 1;
-        wish.holding = holding;
-        wish.count = count;
-        wish.stride = i == 2 && tries == 3 ? blocks / count : 1;
-        wish.from = tries != 3 || count == 1 ? i * (blocks - 1) / gpi_ground_max(tries - 1, 1)
-                                             : i == 1 ? blocks - count : 0;
-        if (gpi_limit_lacks(scene, &wish)) return 0;
-    }
-    return 1;
+    memset(&wish, 0, sizeof wish);
+    wish.pending = 1;
+    wish.holding = holding;
+    wish.mask = mask;
+    return gpi_limit_lacks(scene, &wish);
 }
 
-/* How many of a holder's blocks would have to go; 0: all of them would not do. */
+/* What freeing a block wins for sure, wherever it lies: the pieces that are wholly its own. All
+   that is asked for, where it is as large as that itself. */
+static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
+    const gpi_piece *piece = scene->backing->placed;
+    if (scene->backing->source != GPUPOOL_SOURCE_BYPASS &&
+        gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX)
+        return scene->units;
+    if (gpi_backing_is_mapped(scene->backing))
+        return gpi_limit_idle_in(scene->backing, run, 0, UINT64_MAX);
+    if (run->prev || run->next) return 0;
+    while (piece && piece->unit != run->unit) piece = piece->next;
+    return piece ? piece->bytes / GPUPOOL_UNIT_BYTES : 0;
+}
+
+/* For many blocks: by what each of them wins at least, and a piece that may be in the way. */
+static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
+                                        uint64_t lacks) {
+    uint64_t least = UINT64_MAX, bucket, blocks = holding->shown.blocks;
+    const gpi_run *run;
+    for (bucket = 0; bucket < scene->tree->bucket_count; bucket++)
+        for (run = *gpi_tree_head(scene->tree, bucket); run; run = run->list_next)
+            if (gpi_limit_holds(holding, run))
+                least = gpi_ground_min(least, gpi_limit_gain(scene, run));
+    if (least == 0 || least == UINT64_MAX) return blocks;
+    if (least >= scene->units) return 1;
+    return gpi_ground_min(blocks, (lacks + least - 1) / least + 1);
+}
+
+/* How many of a holder's blocks would have to go, whichever they are; 0: all of them would not do.
+   Of few blocks every choice is tried. */
 static uint64_t gpi_limit_count_frees(gpi_scene *scene, const gpi_holding *holding) {
-    uint64_t fails = 0, does = holding->shown.blocks;
-    if (does == 0 || !gpi_limit_would_do(scene, holding, does)) return 0;
-    while (does - fails > 1 && scene->visits < GPI_VISITS) {
-        uint64_t middle = fails + (does - fails) / 2;
-        if (gpi_limit_would_do(scene, holding, middle)) does = middle;
-        else fails = middle;
-    }
-    return does;
+    uint64_t count, mask, blocks = holding->shown.blocks;
+    if (blocks == 0 || gpi_limit_lacks_without(scene, holding, GPI_ALL)) return 0;
+    if (blocks > GPI_SUBSETS)
+        return gpi_limit_count_by_gain(scene, holding, gpi_limit_lacks_without(scene, NULL, 0));
+    for (count = blocks - 1; count > 0; count--)
+        for (mask = 1; mask < (uint64_t)1 << blocks; mask++) {
+            if (gpi_ground_bits(mask) != count) continue;
+            if (scene->visits > GPI_VISITS || gpi_limit_lacks_without(scene, holding, mask))
+                return count + 1;
+        }
+    return 1;
 }
 
 static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
@@ -5183,6 +5207,8 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_SITES
 #undef GPI_COUNTERS
 #undef GPI_VISITS
+#undef GPI_ALL
+#undef GPI_SUBSETS
 #undef GPI_VOTES
 #undef GPI_STEPS
 #undef GPI_PAGE
