@@ -356,8 +356,33 @@ GPUPOOL_API gpupool_result gpupool_scope_pop(gpupool_arena *, gpupool_stats * /*
 /* Derives every invariant anew; E_ARGUMENT, and the first that is broken is named, if memory was
    overwritten (or gpupool has a mistake). */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
-GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *); /* the table a person reads */
-GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *); /* the map of memory */
+
+/* ---- reports. What is shown is copied in one piece, and written after the arena's lock is given
+   back. E_ARGUMENT when the file cannot be written. ---- */
+
+/* One screen for people: a bar of the limit, the counters, what the limit does not count, the
+   biggest holders (by line of source with GPUPOOL_SITES 1, else by size), a map in characters. */
+GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
+
+/* For programs: one object, all numbers exact integers but fragmentation (1 - largest / free).
+     "gpupool": 1 (of this form), "name", "device", "source", "unit_bytes",
+     "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (null:
+     not known), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
+     "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
+     "largest_free_bytes", "fragmentation", "host_bytes", "live_by_order": [], "free_by_order": [],
+     "streams": [handle], "sites": [{"file", "line", "stream", "allocs", "blocks", "bytes",
+     "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes", "blocks": [{"address",
+     "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stream",
+     "site"}]}]. "stream" and "site" are indices; null: not known. A chunk is a piece of memory
+   without a gap; of mapped memory, several pieces of the driver's may be one. */
+GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
+
+/* The map of memory as one picture: chunks in rows, colours for streams, hatching for what is freed
+   but may still be in use, sizes where the pointer is. */
+GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *);
+
+/* A pickle that pytorch.org/memory_viz opens, with the fields of torch.cuda.memory._snapshot(). */
+GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
 
 /* ---- calls that say where they stand: what gpupool_alloc and its like become with
    GPUPOOL_SITES 1. file must stay valid as long as the arena, as __FILE__ does; NULL: not known.
@@ -824,6 +849,7 @@ typedef struct gpi_site { /* blocks that one line of source has asked for on one
     uint64_t allocs;       /* in all */
     uint64_t blocks, bytes, bytes_peak; /* live */
     uint64_t place_blocks, place_bytes; /* of a place: as last added up over its streams */
+    uint32_t number;       /* in the latest copy of all */
 } gpi_site;
 
 #define GPI_SITES 256 /* buckets */
@@ -1555,6 +1581,7 @@ static gpi_run *gpi_tree_new(gpi_tree *tree) {
 }
 
 static void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
+    run->units = 0; /* tells it from one in use to who walks the pages */
     run->list_next = tree->spare;
     tree->spare = run;
     tree->spare_count++;
@@ -3182,23 +3209,22 @@ static uint64_t gpi_limit_lacks(gpi_scene *scene, const gpi_wish *wish) {
 
 /* -- who holds memory, and how many of whose blocks would do -- */
 
-static void gpi_limit_rank(gpi_holding top[GPUPOOL_HOLDERS], const gpi_holding *holding) {
-    int i = GPUPOOL_HOLDERS;
+static void gpi_limit_rank(gpi_holding *top, int most, const gpi_holding *holding) {
+    int i = most;
     while (i > 0 && top[i - 1].shown.bytes < holding->shown.bytes) i--;
-    if (i == GPUPOOL_HOLDERS) return;
-    memmove(&top[i + 1], &top[i], (size_t)(GPUPOOL_HOLDERS - 1 - i) * sizeof *top);
+    if (i == most) return;
+    memmove(&top[i + 1], &top[i], (size_t)(most - 1 - i) * sizeof *top);
     top[i] = *holding;
 }
 
 #if GPUPOOL_SITES
-static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree,
-                              gpi_holding top[GPUPOOL_HOLDERS]) {
+/* The biggest first; those that are left over have no blocks. */
+static void gpi_limit_sites(gpi_ledger *ledger, gpi_holding *top, int most) {
     gpi_holding one;
     const gpi_site *site = NULL;
     int bucket;
-    (void)tree;
     gpi_ledger_add_up_places(ledger);
-    memset(top, 0, GPUPOOL_HOLDERS * sizeof *top);
+    memset(top, 0, (size_t)most * sizeof *top);
     memset(&one, 0, sizeof one);
     while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
         if (site->place != site || !site->place_blocks) continue;
@@ -3207,60 +3233,82 @@ static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree,
         one.shown.line = site->line;
         one.shown.blocks = site->place_blocks;
         one.shown.bytes = site->place_bytes;
-        gpi_limit_rank(top, &one);
+        gpi_limit_rank(top, most, &one);
     }
 }
 #else
-#define GPI_VOTES 256
+/* Sizes are spread over slots, and of each slot the one with most of its bytes stands: every block
+   votes for its size or against the one that does. A size with half of a slot's bytes always wins.
+   Then the blocks of those that stand are counted. */
+#define GPI_SLOTS 256
 
-/* Of each slot that sizes are spread over, the size with most of its bytes: every block votes for
-   its size or against the one that stands. A size with half of its slot's bytes always wins. */
-static void gpi_limit_vote(const gpi_tree *tree, uint64_t sizes[GPI_VOTES]) {
-    uint64_t votes[GPI_VOTES], bucket;
-    const gpi_run *run;
-    memset(votes, 0, sizeof votes);
-    for (bucket = 0; bucket < tree->bucket_count; bucket++)
-        for (run = *gpi_tree_head(tree, bucket); run; run = run->list_next) {
-            uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
-            uint64_t slot = (bytes * 0x9e3779b97f4a7c15ull) >> 56;
-            if (sizes[slot] == bytes) {
-                votes[slot] += bytes;
-            } else if (votes[slot] >= bytes) {
-                votes[slot] -= bytes;
-            } else {
-                votes[slot] = bytes - votes[slot];
-                sizes[slot] = bytes;
-            }
-        }
+typedef struct gpi_ballot {
+    uint64_t sizes[GPI_SLOTS], votes[GPI_SLOTS], blocks[GPI_SLOTS];
+} gpi_ballot;
+
+static unsigned gpi_limit_slot(uint64_t bytes) {
+    return (unsigned)((bytes * 0x9e3779b97f4a7c15ull) >> 56);
 }
 
-static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree,
-                              gpi_holding top[GPUPOOL_HOLDERS]) {
-    uint64_t sizes[GPI_VOTES], blocks[GPI_VOTES], bucket;
-    const gpi_run *run;
-    gpi_holding one;
-    int i;
-    (void)ledger;
-    memset(top, 0, GPUPOOL_HOLDERS * sizeof *top);
-    memset(&one, 0, sizeof one);
-    memset(sizes, 0, sizeof sizes);
-    memset(blocks, 0, sizeof blocks);
-    gpi_limit_vote(tree, sizes);
-    for (bucket = 0; bucket < tree->bucket_count; bucket++)
-        for (run = *gpi_tree_head(tree, bucket); run; run = run->list_next) {
-            uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
-            uint64_t slot = (bytes * 0x9e3779b97f4a7c15ull) >> 56;
-            if (sizes[slot] == bytes) blocks[slot]++;
-        }
-    for (i = 0; i < GPI_VOTES; i++) {
-        if (!blocks[i]) continue;
-        one.shown.block_bytes = sizes[i];
-        one.shown.blocks = blocks[i];
-        one.shown.bytes = blocks[i] * sizes[i];
-        gpi_limit_rank(top, &one);
+static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes) {
+    unsigned slot = gpi_limit_slot(bytes);
+    uint64_t *votes = &ballot->votes[slot];
+    if (ballot->sizes[slot] == bytes) {
+        *votes += bytes;
+    } else if (*votes >= bytes) {
+        *votes -= bytes;
+    } else {
+        *votes = bytes - *votes;
+        ballot->sizes[slot] = bytes;
     }
 }
+
+static void gpi_limit_recount(gpi_ballot *ballot, uint64_t bytes) {
+    unsigned slot = gpi_limit_slot(bytes);
+    ballot->blocks[slot] += ballot->sizes[slot] == bytes;
+}
+
+static void gpi_limit_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
+    gpi_holding one;
+    int i;
+    memset(top, 0, (size_t)most * sizeof *top);
+    memset(&one, 0, sizeof one);
+    for (i = 0; i < GPI_SLOTS; i++) {
+        if (!ballot->blocks[i]) continue;
+        one.shown.block_bytes = ballot->sizes[i];
+        one.shown.blocks = ballot->blocks[i];
+        one.shown.bytes = ballot->blocks[i] * ballot->sizes[i];
+        gpi_limit_rank(top, most, &one);
+    }
+}
+
+static void gpi_limit_sizes(const gpi_tree *tree, gpi_holding *top, int most) {
+    gpi_ballot ballot;
+    const gpi_run *run;
+    uint64_t bucket;
+    int round;
+    memset(&ballot, 0, sizeof ballot);
+    for (round = 0; round < 2; round++)
+        for (bucket = 0; bucket < tree->bucket_count; bucket++)
+            for (run = *gpi_tree_head(tree, bucket); run; run = run->list_next) {
+                uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
+                if (round == 0) gpi_limit_vote(&ballot, bytes);
+                else gpi_limit_recount(&ballot, bytes);
+            }
+    gpi_limit_elect(&ballot, top, most);
+}
 #endif
+
+static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
+                              int most) {
+#if GPUPOOL_SITES
+    (void)tree;
+    gpi_limit_sites(ledger, top, most);
+#else
+    (void)ledger;
+    gpi_limit_sizes(tree, top, most);
+#endif
+}
 
 #define GPI_SUBSETS 8 /* up to so many blocks, every choice among them is tried */
 
@@ -3321,7 +3369,7 @@ static uint64_t gpi_limit_count_frees(gpi_scene *scene, const gpi_holding *holdi
 static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
     gpi_holding top[GPUPOOL_HOLDERS];
     int i;
-    gpi_limit_holders(scene->ledger, scene->tree, top);
+    gpi_limit_holders(scene->ledger, scene->tree, top, GPUPOOL_HOLDERS);
     for (i = 0; i < GPUPOOL_HOLDERS; i++) {
         verdict->holders[i] = top[i].shown;
         if (verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
@@ -3403,17 +3451,25 @@ static const char *gpi_limit_base(const char *file) {
     return file;
 }
 
+/* "model.c:88", "30.00 MiB", "unknown origin": what a holder's blocks are "of". */
+static const char *gpi_limit_holder(char room[64], const gpupool_holder *holder) {
+    char size[32];
+    if (holder->file)
+        snprintf(room, 64, "%.48s:%d", gpi_limit_base(holder->file), holder->line);
+    else if (holder->block_bytes)
+        snprintf(room, 64, "%s", gpi_limit_human(size, holder->block_bytes));
+    else
+        snprintf(room, 64, "unknown origin");
+    return room;
+}
+
 /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
 static void gpi_limit_say_holder(gpupool_verdict *verdict, const gpupool_holder *holder) {
-    char size[32];
+    char name[64];
     gpi_limit_say(verdict, "the ");
     if (holder->blocks > 1) gpi_limit_say(verdict, "%" PRIu64 " blocks", holder->blocks);
     else gpi_limit_say(verdict, "block");
-    if (holder->file)
-        gpi_limit_say(verdict, " of %s:%d", gpi_limit_base(holder->file), holder->line);
-    else if (holder->block_bytes)
-        gpi_limit_say(verdict, " of %s", gpi_limit_human(size, holder->block_bytes));
-    else gpi_limit_say(verdict, " of unknown origin");
+    gpi_limit_say(verdict, " of %s", gpi_limit_holder(name, holder));
 }
 
 /* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size. */
@@ -4566,15 +4622,32 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* Names the biggest holders; gpupool_report lists more of them. */
+static gpupool_result gpi_arena_tell_leaks(gpupool_arena *arena) {
+    gpi_holding top[GPUPOOL_HOLDERS];
+    char list[320], name[64], size[32];
+    size_t length = 0;
+    int i;
+    gpi_limit_holders(&arena->ledger, &arena->tree, top, GPUPOOL_HOLDERS);
+    list[0] = 0;
+    for (i = 0; i < GPUPOOL_HOLDERS && top[i].shown.blocks; i++)
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%" PRIu64 " of %s (%s)",
+                                   i ? ", " : "", top[i].shown.blocks,
+                                   gpi_limit_holder(name, &top[i].shown),
+                                   gpi_limit_human(size, top[i].shown.bytes));
+    return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has %" PRIu64
+                         " live blocks, which hold %s; the biggest: %s", arena->name,
+                         arena->tree.live_runs, gpi_limit_human(size, arena->ledger.granted.now),
+                         list);
+}
+
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_visit visit;
     int device, is_default;
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_arena_destroy", &visit);
     if (result != GPUPOOL_OK) return result;
     if (arena->tree.live_runs) {
-        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
-                               "%" PRIu64 " live blocks of %" PRIu64 " bytes in all", arena->name,
-                               arena->tree.live_runs, arena->ledger.requested.now);
+        result = gpi_arena_tell_leaks(arena);
         gpi_arena_exit_growing(arena, &visit);
         return result;
     }
@@ -5021,9 +5094,10 @@ const char *gpupool_build(void) {
            " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC);
 }
 
-static gpupool_result gpi_report_done(FILE *file) {
+static gpupool_result gpi_report_done(const char *call, FILE *file) {
     if (fflush(file) == 0 && !ferror(file)) return gpi_host_ok();
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "the file cannot be written: %s", strerror(errno));
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the file cannot be written: %s", call,
+                         strerror(errno));
 }
 
 static const char *gpi_report_source(gpupool_source source) {
@@ -5032,169 +5106,993 @@ static const char *gpi_report_source(gpupool_source source) {
     return names[source];
 }
 
-gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
-    char now[32], peak[32], host[32];
-    gpupool_stats stats;
-    const gpupool_counter *counters;
-    static const char rows[4][12] = {"requested", "granted", "reserved", "pending"};
-    gpupool_result result;
-    int i;
-    if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_report: file is NULL");
-    result = gpupool_get_stats(arena, &stats);
-    if (result != GPUPOOL_OK) return result;
-    counters = &stats.requested;
-    fprintf(file, "gpupool arena \"%s\", device %d, source %s\n", arena->name,
-            arena->backing.driver.device, gpi_report_source(arena->backing.source));
-    fprintf(file, "  %-10s %12s %12s\n", "", "now", "peak");
-    for (i = 0; i < 4; i++)
-        fprintf(file, "  %-10s %12s %12s\n", rows[i], gpi_limit_human(now, counters[i].now),
-                gpi_limit_human(peak, counters[i].peak));
-    fprintf(file, "  %-10s %12" PRIu64 " %12" PRIu64 "\n", "blocks", stats.blocks.now,
-            stats.blocks.peak);
-    fprintf(file, "  limit %s, longest free run %s, host memory %s\n",
-            stats.limit_bytes ? gpi_limit_human(now, stats.limit_bytes) : "none",
-            gpi_limit_human(peak, stats.largest_free_bytes),
-            gpi_limit_human(host, stats.host_bytes));
-    fprintf(file,
-            "  %" PRIu64 " allocs (%" PRIu64 " from the same stream), %" PRIu64 " frees, %" PRIu64
-            " failures\n",
-            stats.allocs, stats.lane_hits, stats.frees, stats.failures);
-    fprintf(file, "  %" PRIu64 " pieces gained, %" PRIu64 " lost, %" PRIu64 " moved; %" PRIu64
-            " waits on the device, %" PRIu64 " on the host\n", stats.chunks_gained,
-            stats.chunks_lost, stats.remaps, stats.fence_waits, stats.host_syncs);
-    return gpi_report_done(file);
-}
-
-/* -- the map -- */
+/* -- the copy that everything below is made from -- */
 
 typedef enum gpi_shade { GPI_SHADE_LIVE, GPI_SHADE_FREE, GPI_SHADE_PENDING } gpi_shade;
 
-typedef struct gpi_stretch { /* of memory, as the map shows it */
+#define GPI_NOBODY 0xffffu
+#define GPI_SHOWN 8 /* holders in a report */
+
+typedef struct gpi_stretch { /* of memory: a block, or what is free */
     uint64_t unit, units;
-    gpi_shade shade;
+    uint32_t slack_bytes;  /* live: granted minus requested */
+    uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
+    uint8_t shade, first;  /* first: a chunk begins here */
+#if GPUPOOL_SITES
+    uint32_t site;         /* live: index into the view's sites */
+#endif
 } gpi_stretch;
 
-static void gpi_report_collect(const gpi_run *run, gpi_stretch *stretches, uint64_t *count) {
-    for (; run; run = run->next) {
-        gpi_stretch stretch;
-        if (run->lane == GPI_LANE_BARE) continue;
-        stretch.unit = run->unit;
-        stretch.units = run->units;
-        stretch.shade = run->lane == GPI_LANE_LIVE    ? GPI_SHADE_LIVE
-                        : run->lane == GPI_LANE_QUIET ? GPI_SHADE_FREE
-                                                      : GPI_SHADE_PENDING;
-        if (stretches) stretches[*count] = stretch;
-        ++*count;
+typedef struct gpi_chunk { /* of memory without a gap */
+    uint64_t unit, units;
+    uint64_t from, count;  /* its stretches */
+} gpi_chunk;
+
+typedef struct gpi_view {
+    gpupool_stats stats;
+    char name[32];
+    int device, known;      /* known: what the device says of its memory */
+    gpupool_source source;
+    size_t device_free_bytes, device_total_bytes;
+    gpi_stretch *stretches;
+    uint64_t count, room;
+    gpi_chunk *chunks;      /* by address */
+    uint64_t chunk_count;
+    uint64_t *keys;         /* of streams */
+    uint64_t key_count, key_room;
+    uint16_t *lanes;        /* lane -> stream */
+    uint32_t lane_room;
+    uint64_t units[3];      /* by shade */
+    gpi_holding holders[GPI_SHOWN];
+#if GPUPOOL_SITES
+    gpi_site *sites;        /* copies of those that count, and the unknown one */
+    uint16_t *site_streams;
+    uint64_t site_count, site_room;
+#endif
+} gpi_view;
+
+static void gpi_view_close(gpi_view *view) {
+    GPUPOOL_FREE(view->stretches);
+    GPUPOOL_FREE(view->chunks);
+    GPUPOOL_FREE(view->keys);
+    GPUPOOL_FREE(view->lanes);
+#if GPUPOOL_SITES
+    GPUPOOL_FREE(view->sites);
+    GPUPOOL_FREE(view->site_streams);
+#endif
+}
+
+/* Room for what the arena has now, and some more, since it is asked for without the lock. */
+static int gpi_view_prepare(gpi_view *view, uint64_t runs, uint64_t streams, uint32_t lanes,
+                            uint64_t sites) {
+    gpi_view_close(view);
+    view->room = runs + runs / 8 + 64;
+    view->key_room = streams + sites + 16;
+    view->lane_room = lanes + 16;
+    view->stretches = (gpi_stretch *)GPUPOOL_MALLOC(view->room * sizeof *view->stretches);
+    view->keys = (uint64_t *)GPUPOOL_MALLOC(view->key_room * sizeof *view->keys);
+    view->lanes = (uint16_t *)GPUPOOL_MALLOC(view->lane_room * sizeof *view->lanes);
+    view->chunks = NULL;
+#if GPUPOOL_SITES
+    view->site_room = sites + 16;
+    view->sites = (gpi_site *)GPUPOOL_MALLOC(view->site_room * sizeof *view->sites);
+    view->site_streams = (uint16_t *)GPUPOOL_MALLOC(view->site_room * sizeof(uint16_t));
+    if (!view->sites || !view->site_streams) return 0;
+#endif
+    return view->stretches && view->keys && view->lanes;
+}
+
+static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
+    uint64_t i = 0;
+    if (key == 0) return GPI_NOBODY;
+    while (i < view->key_count && view->keys[i] != key) i++;
+    if (i == view->key_room || i >= GPI_NOBODY) return GPI_NOBODY;
+    if (i == view->key_count) view->keys[view->key_count++] = key;
+    return (uint16_t)i;
+}
+
+static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
+    const gpi_stream *stream = arena->fences.streams;
+    uint32_t lane;
+    int i;
+    view->key_count = 0;
+    for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
+    for (; stream; stream = stream->next) {
+        uint16_t index = gpi_view_stream(view, stream->key);
+        view->lanes[stream->young] = index;
+        for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = index;
     }
 }
 
-static uint64_t gpi_report_walk(const gpupool_arena *arena, gpi_stretch *stretches) {
-    const gpi_piece *piece = arena->backing.placed;
-    uint64_t count = 0;
-    if (gpi_backing_is_mapped(&arena->backing))
-        gpi_report_collect(arena->backing.first, stretches, &count);
-    else
-        for (; piece; piece = piece->next) gpi_report_collect(piece->first, stretches, &count);
-    return count;
+#if GPUPOOL_SITES
+static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
+    gpi_site *site = NULL;
+    int bucket;
+    view->site_count = 0;
+    while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
+        if (site->same != site || (!site->file && !site->allocs)) continue;
+        site->number = (uint32_t)view->site_count;
+        view->site_streams[view->site_count] = gpi_view_stream(view, site->key);
+        view->sites[view->site_count++] = *site;
+    }
+}
+#endif
+
+/* All runs but the bare ones, which are no memory; page by page, since their lists lead all over
+   the host's memory. By address they are put later, without the lock. */
+static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run *end) {
+    for (; run < end; run++) {
+        gpi_stretch *stretch = &view->stretches[view->count];
+        if (run->units == 0 || run->lane == GPI_LANE_BARE) continue;
+        stretch->unit = run->unit;
+        stretch->units = run->units;
+        stretch->slack_bytes = 0;
+        stretch->stream = GPI_NOBODY;
+        stretch->shade = GPI_SHADE_PENDING;
+        stretch->first = run->prev == NULL;
+#if GPUPOOL_SITES
+        stretch->site = 0;
+#endif
+        if (run->lane == GPI_LANE_LIVE) {
+            stretch->shade = GPI_SHADE_LIVE;
+            stretch->slack_bytes = run->as.slack_bytes;
+#if GPUPOOL_SITES
+            stretch->site = run->site->number;
+            stretch->stream = view->site_streams[run->site->number];
+#endif
+        } else if (run->lane == GPI_LANE_QUIET) {
+            stretch->shade = GPI_SHADE_FREE;
+        } else if (run->lane != GPI_LANE_HELD) {
+            stretch->stream = view->lanes[run->lane];
+        }
+        view->units[stretch->shade] += run->units;
+        view->count++;
+    }
 }
 
-/* All stretches of reserved memory, copied; NULL when the host has no memory or there are none. */
-static gpi_stretch *gpi_report_copy(gpupool_arena *arena, uint64_t *count) {
-    gpi_stretch *stretches = NULL;
-    uint64_t room = 0;
-    for (;;) { /* memory is asked for without the lock, so the number may have grown meanwhile */
-        gpi_host_lock(&arena->lock);
-        *count = gpi_report_walk(arena, NULL);
-        if (*count <= room) break;
-        gpi_host_unlock(&arena->lock);
-        GPUPOOL_FREE(stretches);
-        room = *count + *count / 4 + 16;
-        stretches = (gpi_stretch *)GPUPOOL_MALLOC(room * sizeof *stretches);
-        if (!stretches) return NULL;
+/* With `growing` and the lock held: no run is in anybody's hands. 0: there is not room enough. */
+static int gpi_view_copy(gpi_view *view, gpupool_arena *arena, uint64_t runs, uint64_t sites) {
+    uint64_t page;
+    if (!view->stretches || runs > view->room || arena->tree.lane_count > view->lane_room ||
+        arena->fences.stream_count + sites > view->key_room)
+        return 0;
+#if GPUPOOL_SITES
+    if (sites > view->site_room) return 0;
+#endif
+    gpi_arena_read_stats(arena, &view->stats);
+    memcpy(view->name, arena->name, sizeof view->name);
+    view->device = arena->backing.driver.device;
+    view->source = arena->backing.source;
+    gpi_view_copy_streams(view, arena);
+#if GPUPOOL_SITES
+    gpi_view_copy_sites(view, arena);
+    gpi_limit_sites(&arena->ledger, view->holders, GPI_SHOWN);
+#endif
+    for (page = 0; page < arena->tree.page_count; page++)
+        gpi_view_copy_runs(view, arena->tree.pages[page], arena->tree.pages[page] + GPI_PAGE);
+    return 1;
+}
+
+#define GPI_DIGIT 11 /* bits looked at in one round of sorting */
+
+/* By address, least digit first, as far as addresses differ. 0: the host has no memory. */
+static int gpi_view_sort(gpi_view *view) {
+    gpi_stretch *from = view->stretches, *to;
+    uint64_t least = UINT64_MAX, most = 0, i, sum, starts[1 << GPI_DIGIT];
+    unsigned shift, digit;
+    to = (gpi_stretch *)GPUPOOL_MALLOC((view->count + 1) * sizeof *to);
+    if (!to) return 0;
+    for (i = 0; i < view->count; i++) {
+        least = gpi_ground_min(least, from[i].unit);
+        most = gpi_ground_max(most, from[i].unit);
     }
-    if (stretches) gpi_report_walk(arena, stretches);
+    for (shift = 0; view->count && shift < 64 && (most - least) >> shift; shift += GPI_DIGIT) {
+        memset(starts, 0, sizeof starts);
+        for (i = 0; i < view->count; i++)
+            starts[(from[i].unit - least) >> shift & ((1 << GPI_DIGIT) - 1)]++;
+        for (digit = 0, sum = 0; digit < 1 << GPI_DIGIT; digit++) {
+            uint64_t count = starts[digit];
+            starts[digit] = sum;
+            sum += count;
+        }
+        for (i = 0; i < view->count; i++)
+            to[starts[(from[i].unit - least) >> shift & ((1 << GPI_DIGIT) - 1)]++] = from[i];
+        view->stretches = to;
+        to = from;
+        from = view->stretches;
+    }
+    GPUPOOL_FREE(to);
+    return 1;
+}
+
+/* A chunk begins where the arena's does, and where there is a gap before it. */
+static int gpi_view_make_chunks(gpi_view *view) {
+    uint64_t i, chunks = 0, end = 0;
+    for (i = 0; i < view->count; i++) {
+        gpi_stretch *stretch = &view->stretches[i];
+        stretch->first = stretch->first || i == 0 || stretch->unit != end;
+        end = stretch->unit + stretch->units;
+        chunks += stretch->first;
+    }
+    view->chunks = (gpi_chunk *)gpi_host_zeroed((chunks + 1) * sizeof *view->chunks);
+    if (!view->chunks) return 0;
+    view->chunk_count = chunks;
+    for (chunks = 0, i = 0; i < view->count; i++) {
+        const gpi_stretch *stretch = &view->stretches[i];
+        gpi_chunk *chunk;
+        chunks += stretch->first;
+        chunk = &view->chunks[chunks - 1];
+        if (stretch->first) {
+            chunk->unit = stretch->unit;
+            chunk->from = i;
+        }
+        chunk->units += stretch->units;
+        chunk->count++;
+    }
+    return 1;
+}
+
+#if !GPUPOOL_SITES
+static void gpi_view_make_holders(gpi_view *view) {
+    gpi_ballot ballot;
+    uint64_t i;
+    int round;
+    memset(&ballot, 0, sizeof ballot);
+    for (round = 0; round < 2; round++)
+        for (i = 0; i < view->count; i++) {
+            const gpi_stretch *stretch = &view->stretches[i];
+            uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
+            if (stretch->shade != GPI_SHADE_LIVE) continue;
+            if (round == 0) gpi_limit_vote(&ballot, bytes);
+            else gpi_limit_recount(&ballot, bytes);
+        }
+    gpi_limit_elect(&ballot, view->holders, GPI_SHOWN);
+}
+#endif
+
+/* What the device has, for the report only: one that cannot say is no reason to fail. */
+static void gpi_view_ask_device(gpi_view *view) {
+    struct gpi_thread before = gpi_thread;
+    gpi_visit visit;
+    if (view->source != GPUPOOL_SOURCE_PINNED &&
+        gpi_driver_enter(view->device, &visit) == GPUPOOL_OK) {
+        view->known =
+            cudaMemGetInfo(&view->device_free_bytes, &view->device_total_bytes) == cudaSuccess;
+        gpi_driver_leave(&visit);
+    }
+    gpi_thread = before;
+}
+
+static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
+                                    const FILE *file) {
+    gpupool_result result = gpi_arena_enter(arena, call);
+    uint64_t runs = 0, streams = 0, sites = 0;
+    uint32_t lanes = 0;
+    int enough = 0;
+    memset(view, 0, sizeof *view);
+    if (result != GPUPOOL_OK) return result;
     gpi_host_unlock(&arena->lock);
-    return stretches;
-}
-
-#define GPI_MAP_WIDTH 960.0 /* pixels of a row */
-
-/* One stretch, cut where rows end. `at` is its place in the reserved memory laid end to end. */
-static void gpi_report_draw(FILE *file, const gpi_stretch *stretch, uint64_t at,
-                            uint64_t row_units) {
-    static const char colours[3][8] = {"#0072b2", "#e8e8e8", "#e69f00"};
-    static const char words[3][20] = {"live", "free", "freed on a stream"};
-    char size[32];
-    uint64_t done = 0;
-    while (done < stretch->units) {
-        uint64_t column = (at + done) % row_units, row = (at + done) / row_units;
-        uint64_t units = gpi_ground_min(stretch->units - done, row_units - column);
-        double scale = GPI_MAP_WIDTH / (double)row_units;
-        fprintf(file,
-                "<rect x=\"%.2f\" y=\"%" PRIu64 "\" width=\"%.2f\" height=\"11\" fill=\"%s\">",
-                110 + scale * (double)column, 64 + row * 13, scale * (double)units,
-                colours[stretch->shade]);
-        fprintf(file, "<title>%s: %s at %#" PRIx64 "</title></rect>\n", words[stretch->shade],
-                gpi_limit_human(size, stretch->units * GPUPOOL_UNIT_BYTES),
-                stretch->unit * GPUPOOL_UNIT_BYTES);
-        done += units;
+    if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
+    while (!enough) {
+        gpi_host_lock(&arena->growing);
+        gpi_host_lock(&arena->lock);
+        runs = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count;
+        streams = arena->fences.stream_count;
+        lanes = arena->tree.lane_count;
+#if GPUPOOL_SITES
+        sites = arena->ledger.site_count + 1;
+#endif
+        enough = gpi_view_copy(view, arena, runs, sites);
+        gpi_host_unlock(&arena->lock);
+        gpi_host_unlock(&arena->growing);
+        if (!enough && !gpi_view_prepare(view, runs, streams, lanes, sites)) break;
     }
+    if (!enough || !gpi_view_sort(view) || !gpi_view_make_chunks(view)) {
+        gpi_view_close(view);
+        return gpi_host_no_memory();
+    }
+#if !GPUPOOL_SITES
+    gpi_view_make_holders(view);
+#endif
+    gpi_view_ask_device(view);
+    return gpi_host_ok();
 }
 
-static void gpi_report_text(FILE *file, const char *text) { /* as XML wants it */
+static uint64_t gpi_view_bytes(const gpi_view *view, gpi_shade shade) {
+    return view->units[shade] * GPUPOOL_UNIT_BYTES;
+}
+
+/* Of the device's memory in use, what this arena does not hold: the limit does not count it. */
+static uint64_t gpi_view_others(const gpi_view *view) {
+    uint64_t used = view->device_total_bytes - view->device_free_bytes;
+    return used - gpi_ground_min(used, view->stats.reserved.now);
+}
+
+static double gpi_view_fragmentation(const gpi_view *view) {
+    uint64_t free_bytes = gpi_view_bytes(view, GPI_SHADE_FREE) +
+                          gpi_view_bytes(view, GPI_SHADE_PENDING);
+    if (free_bytes == 0 || view->stats.largest_free_bytes > free_bytes) return 0;
+    return 1 - (double)view->stats.largest_free_bytes / (double)free_bytes;
+}
+
+/* -- the report for people -- */
+
+#define GPI_BAR 64         /* characters of the bar and of the map */
+#define GPI_MAP_LINES 4
+
+/* So many of this character; the rest of the bar follows. */
+static void gpi_report_fill(FILE *file, char mark, uint64_t part, uint64_t whole, int *done) {
+    int end = whole ? (int)((double)part / (double)whole * GPI_BAR + 0.5) : 0;
+    if (end > GPI_BAR) end = GPI_BAR;
+    for (; *done < end; ++*done) fputc(mark, file);
+}
+
+static void gpi_report_bar(FILE *file, const gpi_view *view) {
+    uint64_t live = gpi_view_bytes(view, GPI_SHADE_LIVE), limit = view->stats.limit_bytes;
+    uint64_t pending = gpi_view_bytes(view, GPI_SHADE_PENDING);
+    uint64_t held = view->stats.reserved.now, whole = gpi_ground_max(limit, held);
+    char a[32], b[32];
+    int done = 0;
+    if (!limit && view->known) whole = held + view->device_free_bytes;
+    fprintf(file, "  [");
+    gpi_report_fill(file, '#', live, whole, &done);
+    gpi_report_fill(file, '~', live + pending, whole, &done);
+    gpi_report_fill(file, '.', held, whole, &done);
+    gpi_report_fill(file, ' ', whole, whole, &done);
+    for (; done < GPI_BAR; done++) fputc(' ', file);
+    if (limit)
+        fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, held),
+                gpi_limit_human(b, limit));
+    else if (view->known)
+        fprintf(file, "] %s, no limit; the device has %s more\n", gpi_limit_human(a, held),
+                gpi_limit_human(b, view->device_free_bytes));
+    else
+        fprintf(file, "] %s, no limit\n", gpi_limit_human(a, held));
+    if (limit && held > limit)
+        fprintf(file, "   above the limit by %s: no growth until that is given back\n",
+                gpi_limit_human(a, held - limit));
+    fprintf(file, "   # live   ~ freed, perhaps still in use   . free   (blank: not reserved)\n\n");
+}
+
+/* "1,234,567": numbers of some length are read by their groups. */
+static const char *gpi_report_number(char room[32], uint64_t number) {
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%" PRIu64, number), i, at = 0;
+    for (i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0) room[at++] = ',';
+        room[at++] = digits[i];
+    }
+    room[at] = 0;
+    return room;
+}
+
+static void gpi_report_counters(FILE *file, const gpi_view *view) {
+    static const char rows[4][12] = {"requested", "granted", "reserved", "pending"};
+    const gpupool_counter *counters = &view->stats.requested;
+    char now[32], peak[32], total[32];
+    int i;
+    fprintf(file, "  %-12s %14s %14s %14s\n", "", "now", "peak", "total");
+    for (i = 0; i < 4; i++)
+        fprintf(file, "  %-12s %14s %14s %14s\n", rows[i], gpi_limit_human(now, counters[i].now),
+                gpi_limit_human(peak, counters[i].peak),
+                gpi_limit_human(total, counters[i].total));
+    fprintf(file, "  %-12s %14s %14s %14s\n\n", "blocks",
+            gpi_report_number(now, view->stats.blocks.now),
+            gpi_report_number(peak, view->stats.blocks.peak),
+            gpi_report_number(total, view->stats.blocks.total));
+}
+
+static void gpi_report_counts(FILE *file, const gpi_view *view) {
+    const gpupool_stats *stats = &view->stats;
+    char a[32], b[32], c[32], d[32];
+    fprintf(file, "  %-12s %s allocs, %s of them from the same stream; %s frees; %s failures\n",
+            "calls", gpi_report_number(a, stats->allocs), gpi_report_number(b, stats->lane_hits),
+            gpi_report_number(c, stats->frees), gpi_report_number(d, stats->failures));
+    fprintf(file, "  %-12s %s pieces gained, %s given back, %s moved\n", "driver",
+            gpi_report_number(a, stats->chunks_gained), gpi_report_number(b, stats->chunks_lost),
+            gpi_report_number(c, stats->remaps));
+    fprintf(file, "  %-12s %s on the device, %s on the host\n", "waits",
+            gpi_report_number(a, stats->fence_waits), gpi_report_number(b, stats->host_syncs));
+    fprintf(file, "  %-12s longest run %s; fragmentation %.0f%%\n", "free memory",
+            gpi_limit_human(a, stats->largest_free_bytes), gpi_view_fragmentation(view) * 100);
+    if (view->known)
+        fprintf(file, "  %-12s %s of the device's %s: CUDA's context, libraries, other processes\n",
+                "not counted", gpi_limit_human(a, gpi_view_others(view)),
+                gpi_limit_human(b, view->device_total_bytes));
+    fprintf(file, "  %-12s %s of host memory\n", "records", gpi_limit_human(a, stats->host_bytes));
+}
+
+static void gpi_report_holders(FILE *file, const gpi_view *view) {
+    char name[64], size[32], blocks[32];
+    int i;
+    if (!view->holders[0].shown.blocks) return;
+    fprintf(file, "\n  %-30s %12s %12s\n",
+            GPUPOOL_SITES ? "biggest holders" : "biggest holders (blocks of)", "blocks", "bytes");
+    for (i = 0; i < GPI_SHOWN && view->holders[i].shown.blocks; i++)
+        fprintf(file, "  %-30s %12s %12s\n", gpi_limit_holder(name, &view->holders[i].shown),
+                gpi_report_number(blocks, view->holders[i].shown.blocks),
+                gpi_limit_human(size, view->holders[i].shown.bytes));
+}
+
+static char gpi_report_mark(uint64_t live, uint64_t pending, uint64_t free_units) {
+    if (!pending && !free_units) return '#';
+    if (live >= pending + free_units) return '+';
+    if (live) return '-';
+    return pending >= free_units ? '~' : '.';
+}
+
+/* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
+static void gpi_report_map(FILE *file, const gpi_view *view) {
+    uint64_t all = view->units[0] + view->units[1] + view->units[2], share, left, sums[3];
+    uint64_t chunk, i;
+    char size[32];
+    int column = 0;
+    if (all == 0) return;
+    share = gpi_ground_max((all + GPI_BAR * GPI_MAP_LINES - 1) / (GPI_BAR * GPI_MAP_LINES), 1);
+    left = share;
+    memset(sums, 0, sizeof sums);
+    fprintf(file, "\n  map: a character is %s   # live   + half or more   - less   ~ freed"
+            "   . free\n  ", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
+    for (chunk = 0; chunk < view->chunk_count; chunk++)
+        for (i = 0; i < view->chunks[chunk].count; i++) {
+            const gpi_stretch *stretch = &view->stretches[view->chunks[chunk].from + i];
+            uint64_t units = stretch->units, part;
+            for (; units; units -= part) {
+                part = gpi_ground_min(units, left);
+                sums[stretch->shade] += part;
+                left -= part;
+                if (left) continue;
+                if (column && column % GPI_BAR == 0) fprintf(file, "\n  ");
+                fputc(gpi_report_mark(sums[0], sums[2], sums[1]), file);
+                column++;
+                left = share;
+                memset(sums, 0, sizeof sums);
+            }
+        }
+    if (left < share) fputc(gpi_report_mark(sums[0], sums[2], sums[1]), file);
+    fputc('\n', file);
+}
+
+gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
+    gpi_view view;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_report", file);
+    if (result != GPUPOOL_OK) return result;
+    fprintf(file, "gpupool arena \"%s\": device %d, source %s\n", view.name, view.device,
+            gpi_report_source(view.source));
+    gpi_report_bar(file, &view);
+    gpi_report_counters(file, &view);
+    gpi_report_counts(file, &view);
+    gpi_report_holders(file, &view);
+    gpi_report_map(file, &view);
+    gpi_view_close(&view);
+    return gpi_report_done("gpupool_report", file);
+}
+
+/* -- JSON -- */
+
+static void gpi_report_quoted(FILE *file, const char *text) {
+    fputc('"', file);
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') fprintf(file, "\\%c", c);
+        else if (c < ' ') fprintf(file, "\\u%04x", c);
+        else fputc(c, file);
+    }
+    fputc('"', file);
+}
+
+static void gpi_report_member(FILE *file, const char *name, uint64_t number) {
+    fprintf(file, "\"%s\":%" PRIu64, name, number);
+}
+
+static void gpi_report_known(FILE *file, const char *name, int known, uint64_t number) {
+    if (known) fprintf(file, ",\"%s\":%" PRIu64, name, number);
+    else fprintf(file, ",\"%s\":null", name);
+}
+
+static void gpi_report_list(FILE *file, const char *name, const uint64_t *numbers, int count) {
+    int i;
+    fprintf(file, ",\n\"%s\":[", name);
+    for (i = 0; i < count; i++) fprintf(file, "%s%" PRIu64, i ? "," : "", numbers[i]);
+    fputc(']', file);
+}
+
+static void gpi_report_figures(FILE *file, const gpi_view *view) {
+    static const char counters[GPI_COUNTERS][12] = {"requested", "granted", "reserved", "pending",
+                                                    "blocks"};
+    static const char counts[][16] = {"allocs", "frees", "failures", "lane_hits", "splits",
+                                      "merges", "chunks_gained", "chunks_lost", "remaps",
+                                      "fence_waits", "host_syncs"};
+    const gpupool_counter *counter = &view->stats.requested;
+    const uint64_t *count = &view->stats.allocs;
+    int i;
+    gpi_report_known(file, "limit_bytes", view->stats.limit_bytes != 0, view->stats.limit_bytes);
+    gpi_report_known(file, "device_free_bytes", view->known, view->device_free_bytes);
+    gpi_report_known(file, "device_total_bytes", view->known, view->device_total_bytes);
+    gpi_report_known(file, "others_bytes", view->known, gpi_view_others(view));
+    fprintf(file, ",\n\"counters\":{");
+    for (i = 0; i < GPI_COUNTERS; i++)
+        fprintf(file, "%s\"%s\":{\"now\":%" PRIu64 ",\"peak\":%" PRIu64 ",\"total\":%" PRIu64 "}",
+                i ? ",\n " : "", counters[i], counter[i].now, counter[i].peak, counter[i].total);
+    fprintf(file, "},\n\"counts\":{");
+    for (i = 0; i < (int)(sizeof counts / sizeof counts[0]); i++) {
+        if (i) fputc(',', file);
+        gpi_report_member(file, counts[i], count[i]);
+    }
+    fprintf(file, "},\n");
+    gpi_report_member(file, "free_bytes", gpi_view_bytes(view, GPI_SHADE_FREE) +
+                                              gpi_view_bytes(view, GPI_SHADE_PENDING));
+    fputc(',', file);
+    gpi_report_member(file, "largest_free_bytes", view->stats.largest_free_bytes);
+    fprintf(file, ",\"fragmentation\":%.6f,", gpi_view_fragmentation(view));
+    gpi_report_member(file, "host_bytes", view->stats.host_bytes);
+    gpi_report_list(file, "live_by_order", view->stats.live_by_order, GPUPOOL_ORDERS);
+    gpi_report_list(file, "free_by_order", view->stats.free_by_order, GPUPOOL_ORDERS);
+    fprintf(file, ",\n\"streams\":[");
+    for (i = 0; (uint64_t)i < view->key_count; i++)
+        fprintf(file, "%s%" PRIu64, i ? "," : "", view->keys[i]);
+    fputc(']', file);
+}
+
+static void gpi_report_index(FILE *file, const char *name, int known, uint64_t index) {
+    if (known) fprintf(file, ",\"%s\":%" PRIu64, name, index);
+    else fprintf(file, ",\"%s\":null", name);
+}
+
+static void gpi_report_sites(FILE *file, gpi_view *view) {
+#if GPUPOOL_SITES
+    uint64_t i;
+    fprintf(file, ",\n\"sites\":[");
+    for (i = 0; i < view->site_count; i++) {
+        const gpi_site *site = &view->sites[i];
+        uint16_t stream = gpi_view_stream(view, site->key);
+        fprintf(file, "%s{\"file\":", i ? ",\n " : "");
+        if (site->file) gpi_report_quoted(file, site->file);
+        else fprintf(file, "null");
+        fprintf(file, ",\"line\":%d", site->line);
+        gpi_report_index(file, "stream", stream != GPI_NOBODY, stream);
+        fprintf(file, ",\"allocs\":%" PRIu64 ",\"blocks\":%" PRIu64 ",\"bytes\":%" PRIu64
+                ",\"bytes_peak\":%" PRIu64 "}", site->allocs, site->blocks, site->bytes,
+                site->bytes_peak);
+    }
+    fputc(']', file);
+#else
+    (void)file;
+    (void)view;
+#endif
+}
+
+static void gpi_report_block(FILE *file, const gpi_stretch *stretch) {
+    static const char states[3][8] = {"live", "free", "pending"};
+    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
+    fprintf(file, "{\"address\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"state\":\"%s\"",
+            stretch->unit * GPUPOOL_UNIT_BYTES, bytes, states[stretch->shade]);
+    if (stretch->shade == GPI_SHADE_LIVE)
+        fprintf(file, ",\"requested_bytes\":%" PRIu64, bytes - stretch->slack_bytes);
+    gpi_report_index(file, "stream", stretch->stream != GPI_NOBODY, stretch->stream);
+#if GPUPOOL_SITES
+    gpi_report_index(file, "site", stretch->shade == GPI_SHADE_LIVE, stretch->site);
+#else
+    fprintf(file, ",\"site\":null");
+#endif
+    fputc('}', file);
+}
+
+gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
+    uint64_t i, k;
+    gpi_view view;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_json", file);
+    if (result != GPUPOOL_OK) return result;
+    fprintf(file, "{\"gpupool\":1,\"name\":");
+    gpi_report_quoted(file, view.name);
+    fprintf(file, ",\"device\":%d,\"source\":\"%s\",\"unit_bytes\":%d", view.device,
+            gpi_report_source(view.source), GPUPOOL_UNIT_BYTES);
+    gpi_report_figures(file, &view);
+    gpi_report_sites(file, &view);
+    fprintf(file, ",\n\"chunks\":[");
+    for (i = 0; i < view.chunk_count; i++) {
+        const gpi_chunk *chunk = &view.chunks[i];
+        fprintf(file, "%s{\"address\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"blocks\":[\n",
+                i ? ",\n" : "\n", chunk->unit * GPUPOOL_UNIT_BYTES,
+                chunk->units * GPUPOOL_UNIT_BYTES);
+        for (k = 0; k < chunk->count; k++) {
+            if (k) fprintf(file, ",\n");
+            gpi_report_block(file, &view.stretches[chunk->from + k]);
+        }
+        fprintf(file, "]}");
+    }
+    fprintf(file, "]}\n");
+    gpi_view_close(&view);
+    return gpi_report_done("gpupool_write_json", file);
+}
+
+/* -- the map as a picture -- */
+
+#define GPI_COLOURS 7       /* streams with a colour of their own; told apart by the colour-blind */
+#define GPI_MAP_X 128.0
+#define GPI_MAP_Y 144       /* pixels above the first row, */
+#define GPI_MAP_WIDTH 1024.0
+#define GPI_MAP_ROW 16      /* and from row to row */
+#define GPI_MAP_ROWS 96     /* aimed at */
+
+static const char gpi_svg_colours[GPI_COLOURS + 1][8] = {
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7f7f7f"};
+
+typedef struct gpi_map { /* rows of equal bytes, filled from left to right */
+    FILE *file;
+    const gpi_view *view;
+    uint64_t row_units, row, column; /* where the next chunk may begin */
+    uint64_t gap_units;              /* between chunks in a row */
+    int draw;                        /* 0: only counts the rows */
+    double from, to;                 /* pixels of stretches too narrow to be drawn alone */
+    uint64_t narrow, sums[3];
+} gpi_map;
+
+static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
     for (; *text; text++) {
         if (*text == '<') fputs("&lt;", file);
+        else if (*text == '>') fputs("&gt;", file);
         else if (*text == '&') fputs("&amp;", file);
         else if ((unsigned char)*text >= ' ') fputc(*text, file);
     }
 }
 
-static void gpi_report_head(FILE *file, const gpupool_arena *arena, const gpupool_stats *stats,
-                            uint64_t rows, uint64_t row_units) {
-    char live[32], held[32], row[32];
-    uint64_t i;
-    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1100\" height=\"%" PRIu64
-            "\" font-family=\"sans-serif\" font-size=\"12\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-            "<text x=\"16\" y=\"22\" font-size=\"15\">gpupool arena \"", rows * 13 + 84);
-    gpi_report_text(file, arena->name);
-    fprintf(file, "\": %s live in %" PRIu64 " blocks, %s reserved</text>\n",
-            gpi_limit_human(live, stats->requested.now), stats->blocks.now,
-            gpi_limit_human(held, stats->reserved.now));
-    fprintf(file, "<rect x=\"16\" y=\"36\" width=\"12\" height=\"12\" fill=\"#0072b2\"/>"
-            "<text x=\"33\" y=\"47\">live</text>"
-            "<rect x=\"76\" y=\"36\" width=\"12\" height=\"12\" fill=\"#e8e8e8\" stroke=\"#999\"/>"
-            "<text x=\"93\" y=\"47\">free</text>"
-            "<rect x=\"136\" y=\"36\" width=\"12\" height=\"12\" fill=\"#e69f00\"/>"
-            "<text x=\"153\" y=\"47\">freed on a stream, free for its later work</text>"
-            "<text x=\"430\" y=\"47\">each row %s of reserved memory, laid end to end; "
-            "hover for sizes</text>\n", gpi_limit_human(row, row_units * GPUPOOL_UNIT_BYTES));
-    for (i = 0; i < rows; i += 8)
-        fprintf(file, "<text x=\"102\" y=\"%" PRIu64 "\" text-anchor=\"end\" font-size=\"10\">+%s"
-                "</text>\n", 73 + i * 13,
-                gpi_limit_human(row, i * row_units * GPUPOOL_UNIT_BYTES));
+static const char *gpi_svg_stream(char room[64], uint64_t key) {
+    if (key == 1) snprintf(room, 64, "the default stream");
+    else if (key & 1) snprintf(room, 64, "default stream of thread %" PRIu64, key >> 2);
+    else snprintf(room, 64, "stream %#" PRIx64, key);
+    return room;
+}
+
+static unsigned gpi_svg_colour(uint16_t stream) {
+    return stream < GPI_COLOURS ? stream : GPI_COLOURS;
+}
+
+/* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. */
+static void gpi_svg_paint(FILE *file, int shade, uint16_t stream) {
+    if (shade == GPI_SHADE_FREE) fputs("#ececec", file);
+    else if (shade == GPI_SHADE_PENDING) fprintf(file, "url(#h%u)", gpi_svg_colour(stream));
+    else if (stream == GPI_NOBODY) fputs("#3f4f5f", file);
+    else fputs(gpi_svg_colours[gpi_svg_colour(stream)], file);
+}
+
+static void gpi_svg_rect(const gpi_map *map, double x, double width, int shade, uint16_t stream) {
+    fprintf(map->file, "<rect x=\"%.2f\" y=\"%" PRIu64 "\" width=\"%.2f\" height=\"%d\" fill=\"",
+            GPI_MAP_X + x, GPI_MAP_Y + map->row * GPI_MAP_ROW, width, GPI_MAP_ROW - 3);
+    gpi_svg_paint(map->file, shade, stream);
+    fputs("\"><title>", map->file);
+}
+
+/* Draws what has gathered of stretches less than half a pixel wide. */
+static void gpi_svg_flush(gpi_map *map) {
+    int most = GPI_SHADE_LIVE;
+    char live[32], freed[32], rest[32];
+    if (!map->narrow) return;
+    if (map->sums[GPI_SHADE_PENDING] > map->sums[most]) most = GPI_SHADE_PENDING;
+    if (map->sums[GPI_SHADE_FREE] > map->sums[most]) most = GPI_SHADE_FREE;
+    gpi_svg_rect(map, map->from, map->to - map->from, most, GPI_NOBODY);
+    fprintf(map->file, "%" PRIu64 " stretches: %s live, %s freed, %s free</title></rect>\n",
+            map->narrow, gpi_limit_human(live, map->sums[0] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(freed, map->sums[2] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(rest, map->sums[1] * GPUPOOL_UNIT_BYTES));
+    map->narrow = 0;
+    memset(map->sums, 0, sizeof map->sums);
+}
+
+static void gpi_svg_gather(gpi_map *map, double x, double width, int shade, uint64_t units) {
+    if (!map->narrow) map->from = x;
+    map->to = x + width;
+    map->sums[shade] += units;
+    map->narrow++;
+    if (map->to - map->from >= 1) gpi_svg_flush(map);
+}
+
+static void gpi_svg_title(const gpi_map *map, const gpi_stretch *stretch) {
+    static const char words[3][32] = {"live", "free", "freed, perhaps still in use"};
+    char size[32], exact[32], stream[64];
+    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
+    fprintf(map->file, "%s: %s (%s bytes) at %#" PRIx64, words[stretch->shade],
+            gpi_limit_human(size, bytes), gpi_report_number(exact, bytes),
+            stretch->unit * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_SITES
+    if (stretch->shade == GPI_SHADE_LIVE && map->view->sites[stretch->site].file) {
+        const gpi_site *site = &map->view->sites[stretch->site];
+        fprintf(map->file, ", ");
+        gpi_svg_text(map->file, gpi_limit_base(site->file));
+        fprintf(map->file, ":%d", site->line);
+    }
+#endif
+    if (stretch->stream != GPI_NOBODY)
+        fprintf(map->file, ", %s", gpi_svg_stream(stream, map->view->keys[stretch->stream]));
+    fprintf(map->file, "</title></rect>\n");
+}
+
+static void gpi_svg_next_row(gpi_map *map) {
+    gpi_svg_flush(map);
+    map->row++;
+    map->column = 0;
+}
+
+/* A label at the row's left: the chunk by its number, and how far into it the row begins. */
+static void gpi_svg_label(const gpi_map *map, uint64_t number, uint64_t units) {
+    char size[32];
+    fprintf(map->file, "<text x=\"%.0f\" y=\"%" PRIu64 "\" text-anchor=\"end\">", GPI_MAP_X - 8,
+            GPI_MAP_Y + map->row * GPI_MAP_ROW + 10);
+    if (units)
+        fprintf(map->file, "+ %s", gpi_limit_human(size, units * GPUPOOL_UNIT_BYTES));
+    else
+        fprintf(map->file, "chunk %" PRIu64, number + 1);
+    fprintf(map->file, "</text>\n");
+}
+
+/* One stretch, cut where rows end. */
+static void gpi_svg_stretch(gpi_map *map, const gpi_stretch *stretch, uint64_t number,
+                            uint64_t into) {
+    double scale = GPI_MAP_WIDTH / (double)map->row_units, x, width;
+    uint64_t done = 0, units;
+    for (; done < stretch->units; done += units) {
+        if (map->column == map->row_units) gpi_svg_next_row(map);
+        if (map->column == 0 && map->draw) gpi_svg_label(map, number, into + done);
+        units = gpi_ground_min(stretch->units - done, map->row_units - map->column);
+        x = scale * (double)map->column;
+        width = scale * (double)units;
+        map->column += units;
+        if (!map->draw) continue;
+        if (width < 0.5) {
+            gpi_svg_gather(map, x, width, stretch->shade, units);
+            continue;
+        }
+        gpi_svg_flush(map);
+        /* a hair's breadth between blocks that are wide enough to spare it */
+        gpi_svg_rect(map, x, width > 3 ? width - 0.6 : width, stretch->shade, stretch->stream);
+        gpi_svg_title(map, stretch);
+    }
+}
+
+/* All chunks: each begins a row, unless it fits behind the one before. Returns the rows. */
+static uint64_t gpi_svg_rows(gpi_map *map) {
+    const gpi_view *view = map->view;
+    uint64_t i, k, into;
+    map->row = map->column = 0;
+    for (i = 0; i < view->chunk_count; i++) {
+        const gpi_chunk *chunk = &view->chunks[i];
+        if (map->column) map->column += map->gap_units;
+        if (map->column && map->column + chunk->units > map->row_units) gpi_svg_next_row(map);
+        if (!map->draw) { /* the same steps as below, without the stretches */
+            map->row += (map->column + chunk->units - 1) / map->row_units;
+            map->column = (map->column + chunk->units - 1) % map->row_units + 1;
+            continue;
+        }
+        for (k = into = 0; k < chunk->count; k++) {
+            const gpi_stretch *stretch = &view->stretches[chunk->from + k];
+            gpi_svg_stretch(map, stretch, i, into);
+            into += stretch->units;
+        }
+        gpi_svg_flush(map);
+    }
+    return map->row + 1;
+}
+
+/* Boxes stand side by side, as many as a line holds. */
+static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_t stream,
+                               const char *words) {
+    double width = 44 + 6.4 * (double)strlen(words);
+    if (*x + width > GPI_MAP_X + GPI_MAP_WIDTH) {
+        *x = 16;
+        *y += 18;
+    }
+    fprintf(file, "<rect x=\"%.0f\" y=\"%d\" width=\"14\" height=\"12\" stroke=\"#999\" "
+            "stroke-width=\"0.5\" fill=\"", *x, *y);
+    gpi_svg_paint(file, shade, stream);
+    fprintf(file, "\"/><text x=\"%.0f\" y=\"%d\">", *x + 20, *y + 10);
+    gpi_svg_text(file, words);
+    fprintf(file, "</text>\n");
+    *x += width;
+}
+
+static void gpi_svg_legend(const gpi_map *map) {
+    const gpi_view *view = map->view;
+    int y = 70, shade = GPUPOOL_SITES ? GPI_SHADE_LIVE : GPI_SHADE_PENDING;
+    char words[64], size[32];
+    double x = 16;
+    uint16_t i;
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY,
+                       GPUPOOL_SITES ? "live: mixed" : "live");
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
+                       "freed, perhaps still in use");
+    snprintf(words, sizeof words, "a row is %s; point at a block for its size",
+             gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
+    fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">%s</text>\n", x, words);
+    for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
+        gpi_svg_legend_box(map->file, &x, &y, shade, i, gpi_svg_stream(words, view->keys[i]));
+    if (view->key_count > GPI_COLOURS)
+        gpi_svg_legend_box(map->file, &x, &y, shade, GPI_COLOURS, "other streams");
+}
+
+static void gpi_svg_bar(const gpi_map *map) {
+    const gpupool_stats *stats = &map->view->stats;
+    uint64_t whole = gpi_ground_max(stats->limit_bytes, stats->reserved.now), bytes = 0;
+    static const gpi_shade shades[3] = {GPI_SHADE_LIVE, GPI_SHADE_PENDING, GPI_SHADE_FREE};
+    double scale, x = 16;
+    int i;
+    if (whole == 0) return;
+    scale = 1136 / (double)whole;
+    fprintf(map->file, "<rect x=\"16\" y=\"48\" width=\"1136\" height=\"12\" fill=\"none\" "
+            "stroke=\"#999\"/>\n");
+    for (i = 0; i < 3; i++, x += scale * (double)bytes) {
+        bytes = gpi_view_bytes(map->view, shades[i]);
+        fprintf(map->file, "<rect x=\"%.2f\" y=\"48\" width=\"%.2f\" height=\"12\" fill=\"", x,
+                scale * (double)bytes);
+        gpi_svg_paint(map->file, (int)shades[i], GPI_NOBODY);
+        fprintf(map->file, "\"/>\n");
+    }
+}
+
+static void gpi_svg_head(const gpi_map *map, uint64_t rows) {
+    const gpi_view *view = map->view;
+    FILE *file = map->file;
+    char live[32], held[32], limit[32], blocks[32];
+    int i;
+    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1168\" height=\"%" PRIu64
+            "\" viewBox=\"0 0 1168 %" PRIu64 "\" font-family=\"sans-serif\" font-size=\"11\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<defs>\n",
+            GPI_MAP_Y + rows * GPI_MAP_ROW + 12, GPI_MAP_Y + rows * GPI_MAP_ROW + 12);
+    for (i = 0; i <= GPI_COLOURS; i++)
+        fprintf(file, "<pattern id=\"h%d\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\""
+                "><rect width=\"5\" height=\"5\" fill=\"white\"/><path d=\"M-1,1 l2,-2 M0,5 l5,-5 "
+                "M4,6 l2,-2\" stroke=\"%s\" stroke-width=\"1.6\"/></pattern>\n", i,
+                gpi_svg_colours[i]);
+    fprintf(file, "</defs>\n<text x=\"16\" y=\"24\" font-size=\"15\">gpupool arena \"");
+    gpi_svg_text(file, view->name);
+    fprintf(file, "\": %s live in %s block%s, %s reserved, %s%s</text>\n",
+            gpi_limit_human(live, view->stats.requested.now),
+            gpi_report_number(blocks, view->stats.blocks.now),
+            view->stats.blocks.now == 1 ? "" : "s",
+            gpi_limit_human(held, view->stats.reserved.now),
+            view->stats.limit_bytes ? "limit " : "no limit",
+            view->stats.limit_bytes ? gpi_limit_human(limit, view->stats.limit_bytes) : "");
 }
 
 gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
-    uint64_t count = 0, i, units = 0, row_units, at = 0;
-    gpi_stretch *stretches;
-    gpupool_stats stats;
-    gpupool_result result;
-    if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_write_svg: file is NULL");
-    result = gpupool_get_stats(arena, &stats);
+    uint64_t rows;
+    gpi_view view;
+    gpi_map map;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_svg", file);
     if (result != GPUPOOL_OK) return result;
-    stretches = gpi_report_copy(arena, &count);
-    if (!stretches && count) return gpi_host_no_memory();
-    for (i = 0; i < count; i++) units += stretches[i].units;
-    /* at most 64 rows, each a power of two of memory */
-    row_units = (2u << 20) / GPUPOOL_UNIT_BYTES;
-    while (row_units * 64 < units) row_units *= 2;
-    gpi_report_head(file, arena, &stats, (units + row_units - 1) / row_units, row_units);
-    for (i = 0; i < count; at += stretches[i].units, i++)
-        gpi_report_draw(file, &stretches[i], at, row_units);
+    memset(&map, 0, sizeof map);
+    map.file = file;
+    map.view = &view;
+    map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
+    for (;; map.row_units *= 2) {
+        map.gap_units = map.row_units / 128;
+        rows = gpi_svg_rows(&map);
+        if (rows <= GPI_MAP_ROWS) break;
+    }
+    map.draw = 1;
+    gpi_svg_head(&map, rows);
+    gpi_svg_bar(&map);
+    gpi_svg_legend(&map);
+    gpi_svg_rows(&map);
     fprintf(file, "</svg>\n");
-    GPUPOOL_FREE(stretches);
-    return gpi_report_done(file);
+    gpi_view_close(&view);
+    return gpi_report_done("gpupool_write_svg", file);
+}
+
+/* -- the snapshot: pickle protocol 2, in the few opcodes that the viewer knows -- */
+
+static void gpi_pickle_text(FILE *file, const char *text) {
+    size_t length = strlen(text), i;
+    fputc('X', file); /* BINUNICODE */
+    for (i = 0; i < 4; i++) fputc((int)(length >> (8 * i) & 0xff), file);
+    fputs(text, file);
+}
+
+static void gpi_pickle_number(FILE *file, uint64_t number) { /* below 2^63 */
+    int i;
+    fprintf(file, "\x8a\x08"); /* LONG1 of eight bytes */
+    for (i = 0; i < 8; i++) fputc((int)(number >> (8 * i) & 0xff), file);
+}
+
+static void gpi_pickle_member(FILE *file, const char *name, uint64_t number) {
+    gpi_pickle_text(file, name);
+    gpi_pickle_number(file, number);
+}
+
+static void gpi_pickle_word(FILE *file, const char *name, const char *word) {
+    gpi_pickle_text(file, name);
+    gpi_pickle_text(file, word);
+}
+
+/* '}' and ']' are empty, '(' begins their contents, 'u' and 'e' end it. */
+static void gpi_pickle_frames(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
+    gpi_pickle_text(file, "frames");
+    fputs("](", file);
+#if GPUPOOL_SITES
+    if (stretch && stretch->shade == GPI_SHADE_LIVE && view->sites[stretch->site].file) {
+        const gpi_site *site = &view->sites[stretch->site];
+        fputs("}(", file);
+        gpi_pickle_word(file, "filename", site->file);
+        gpi_pickle_member(file, "line", (uint64_t)site->line);
+        gpi_pickle_word(file, "name", "gpupool_alloc");
+        fputs("u", file);
+    }
+#else
+    (void)view;
+    (void)stretch;
+#endif
+    fputs("e", file);
+}
+
+static void gpi_pickle_block(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
+    static const char states[3][24] = {"active_allocated", "inactive", "active_pending_free"};
+    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
+    fputs("}(", file);
+    gpi_pickle_member(file, "address", stretch->unit * GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "size", bytes);
+    gpi_pickle_member(file, "requested_size", bytes - stretch->slack_bytes);
+    gpi_pickle_word(file, "state", states[stretch->shade]);
+    gpi_pickle_frames(file, view, stretch);
+    fputs("u", file);
+}
+
+static void gpi_pickle_segment(FILE *file, const gpi_view *view, const gpi_chunk *chunk) {
+    uint64_t units[3] = {0, 0, 0}, requested = 0, i;
+    for (i = 0; i < chunk->count; i++) {
+        const gpi_stretch *stretch = &view->stretches[chunk->from + i];
+        units[stretch->shade] += stretch->units;
+        if (stretch->shade == GPI_SHADE_LIVE)
+            requested += stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
+    }
+    fputs("}(", file);
+    gpi_pickle_member(file, "device", (uint64_t)view->device);
+    gpi_pickle_member(file, "address", chunk->unit * GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "total_size", chunk->units * GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "allocated_size", units[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "active_size", (units[GPI_SHADE_LIVE] + units[GPI_SHADE_PENDING]) *
+                                               GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "requested_size", requested);
+    gpi_pickle_member(file, "stream", 0);
+    gpi_pickle_word(file, "segment_type", "large");
+    gpi_pickle_text(file, "segment_pool_id");
+    gpi_pickle_number(file, 0);
+    gpi_pickle_number(file, 0);
+    fputc('\x86', file); /* TUPLE2 */
+    gpi_pickle_text(file, "is_expandable");
+    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file); /* NEWTRUE, NEWFALSE */
+    gpi_pickle_frames(file, view, NULL);
+    gpi_pickle_text(file, "blocks");
+    fputs("](", file);
+    for (i = 0; i < chunk->count; i++)
+        gpi_pickle_block(file, view, &view->stretches[chunk->from + i]);
+    fputs("eu", file);
+}
+
+gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
+    gpi_view view;
+    uint64_t i;
+    int device;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_snapshot", file);
+    if (result != GPUPOOL_OK) return result;
+    fputs("\x80\x02}(", file); /* PROTO 2 */
+    gpi_pickle_text(file, "segments");
+    fputs("](", file);
+    for (i = 0; i < view.chunk_count; i++) gpi_pickle_segment(file, &view, &view.chunks[i]);
+    fputs("e", file);
+    gpi_pickle_text(file, "device_traces"); /* no history: one empty list a device */
+    fputs("](", file);
+    for (device = 0; device <= view.device; device++) fputs("]", file);
+    fputs("e", file);
+    gpi_pickle_text(file, "allocator_settings");
+    fputs("}(", file);
+    gpi_pickle_word(file, "PYTORCH_CUDA_ALLOC_CONF", "");
+    gpi_pickle_word(file, "allocator", gpupool_build());
+    gpi_pickle_member(file, "limit_bytes", view.stats.limit_bytes);
+    gpi_pickle_text(file, "expandable_segments");
+    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file);
+    fputs("uu.", file);
+    gpi_view_close(&view);
+    return gpi_report_done("gpupool_write_snapshot", file);
 }
 
 /* == BACK ===================================================================================== */
@@ -5209,7 +6107,7 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_VISITS
 #undef GPI_ALL
 #undef GPI_SUBSETS
-#undef GPI_VOTES
+#undef GPI_SLOTS
 #undef GPI_STEPS
 #undef GPI_PAGE
 #undef GPI_TRIES
@@ -5223,6 +6121,16 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_SEALS
 #undef GPI_TEXT
 #undef GPI_SPELL
+#undef GPI_SHOWN
+#undef GPI_DIGIT
+#undef GPI_BAR
+#undef GPI_MAP_LINES
+#undef GPI_NOBODY
+#undef GPI_COLOURS
+#undef GPI_MAP_X
+#undef GPI_MAP_Y
 #undef GPI_MAP_WIDTH
+#undef GPI_MAP_ROW
+#undef GPI_MAP_ROWS
 
 #endif /* GPUPOOL_IMPLEMENTATION */
