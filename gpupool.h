@@ -384,6 +384,22 @@ GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *);
 /* A pickle that pytorch.org/memory_viz opens, with the fields of torch.cuda.memory._snapshot(). */
 GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
 
+/* Records the calls, as text, until called with NULL (or for another file, or the arena is gone):
+   the file must stay open as long. Lines are written under the lock, in the order in which calls
+   took effect, so this is slow. build/replay reads them; of an arena that was fresh when recording
+   began, on one thread, the same calls give the same addresses in another. E_ARGUMENT, from the
+   call that stops, when a line could not be written.
+     a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, from the arena's first address
+     f ID STREAM                     freed        (with chunks: from 0)
+     o BYTES STREAM [ALIGNMENT]      asked for in vain
+     u ID STREAM                     gpupool_record_use
+     r STREAM                        gpupool_stream_retired
+     t BYTES                         gpupool_trim, keeping so much
+     l BYTES                         a limit, 0: none
+     # ...                           words; the first line has the arena's config
+   STREAM: 0 is the default stream, others are named by their handle, as a number. */
+GPUPOOL_API gpupool_result gpupool_trace_to(gpupool_arena *, FILE * /* NULL: stop */);
+
 /* ---- calls that say where they stand: what gpupool_alloc and its like become with
    GPUPOOL_SITES 1. file must stay valid as long as the arena, as __FILE__ does; NULL: not known.
    With GPUPOOL_SITES 0 in the implementation, file and line are forgotten. ---- */
@@ -3636,6 +3652,7 @@ struct gpupool_arena {
     uint64_t allocs, frees, failures, lane_hits;
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
+    FILE *trace;                  /* where calls are recorded, or NULL */
     gpi_backing backing;
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
     void *user;
@@ -4155,6 +4172,39 @@ static void gpi_arena_ask_uses(gpupool_arena *arena) {
         for (use = (gpi_use *)run->uses; use; use = use->next) gpi_fence_passed(use->fence);
 }
 
+/* -- the record of calls, in the replay's format -- */
+
+static uint64_t gpi_arena_trace_stream(cudaStream_t stream) {
+    uint64_t key = gpi_fence_key(stream);
+    return key == 1 ? 0 : key;
+}
+
+static uint64_t gpi_arena_trace_id(const gpupool_arena *arena, const gpi_run *run) {
+    return run->unit - arena->backing.base_unit; /* 0 where chunks have their own addresses */
+}
+
+/* run: NULL when nothing was found for the request. */
+static void gpi_arena_trace_request(gpupool_arena *arena, const gpi_request *request,
+                                    const gpi_run *run) {
+    if (run) fprintf(arena->trace, "a %" PRIu64, gpi_arena_trace_id(arena, run));
+    else fprintf(arena->trace, "o");
+    fprintf(arena->trace, " %" PRIu64 " %" PRIu64, request->bytes,
+            gpi_arena_trace_stream(request->stream));
+    if (request->align_units > 1)
+        fprintf(arena->trace, " %" PRIu64, request->align_units * GPUPOOL_UNIT_BYTES);
+    fputc('\n', arena->trace);
+}
+
+static void gpi_arena_trace_block(gpupool_arena *arena, char verb, const gpi_run *run,
+                                  cudaStream_t stream) {
+    fprintf(arena->trace, "%c %" PRIu64 " %" PRIu64 "\n", verb, gpi_arena_trace_id(arena, run),
+            gpi_arena_trace_stream(stream));
+}
+
+static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t number) {
+    if (arena->trace) fprintf(arena->trace, "%c %" PRIu64 "\n", verb, number);
+}
+
 /* -- blocks -- */
 
 static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
@@ -4162,6 +4212,7 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
     arena->allocs += GPUPOOL_STATS;
+    if (arena->trace) gpi_arena_trace_request(arena, request, run);
 #if GPUPOOL_SITES
     run->site = gpi_ledger_site(&arena->ledger, request->origin, gpi_fence_key(request->stream));
     gpi_ledger_site_add(run->site, request->bytes);
@@ -4175,6 +4226,7 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_visit *visit) {
     gpupool_verdict verdict;
     gpi_scene scene;
+    if (arena->trace) gpi_arena_trace_request(arena, request, NULL);
     gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
     gpi_arena_ask_uses(arena);
     gpi_limit_judge(&verdict, &scene, request->capturing);
@@ -4354,8 +4406,9 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
 }
 
 /* Of a live run, before it is laid down. */
-static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run) {
+static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
     uint64_t bytes = gpi_arena_requested(run);
+    if (arena->trace) gpi_arena_trace_block(arena, 'f', run, stream);
     gpi_ledger_refund(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
     gpi_ledger_site_sub(run->site, bytes);
@@ -4366,6 +4419,9 @@ static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run) {
 /* A free that was counted has failed, and the block is live again: not as one asked for anew. */
 static void gpi_arena_uncount_free(gpupool_arena *arena, const gpi_run *run) {
     uint64_t bytes = gpi_arena_requested(run);
+    if (arena->trace)
+        fprintf(arena->trace, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
+                bytes);
     gpi_ledger_take_back(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
     run->site->blocks++;
@@ -4396,7 +4452,7 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
 #endif
         for (piece = arena->backing.placed; unit - piece->unit >= piece->units;)
             piece = piece->next;
-        gpi_arena_count_free(arena, run);
+        gpi_arena_count_free(arena, run, 0);
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
         gpi_tree_unfile(&arena->tree, piece->first);
@@ -4424,12 +4480,12 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, cudaStr
     if (run->uses) { /* others may still be at work on it: so may this stream, until its fence */
         result = gpi_arena_add_use(arena, run, stream);
         if (result != GPUPOOL_OK) return result;
-        gpi_arena_count_free(arena, run);
+        gpi_arena_count_free(arena, run, stream);
         gpi_tree_lay_down(&arena->tree, run);
         gpi_arena_park(arena, run);
     } else {
         uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
-        gpi_arena_count_free(arena, run);
+        gpi_arena_count_free(arena, run, stream);
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, known->young, absorb);
         gpi_arena_seal_at_free(arena, known, stream, units);
@@ -4786,6 +4842,7 @@ gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaS
     if (!run) result = gpi_thread.result;
     else if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
         result = gpi_arena_add_use(arena, run, stream);
+    if (run && arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
     gpi_arena_exit(arena);
     return result;
 }
@@ -4818,6 +4875,7 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     result = gpi_backing_trim(&arena->backing, &arena->tree,
                               gpi_ground_max(keep_bytes, arena->keep_bytes), 0);
     if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
+    gpi_arena_trace_number(arena, 't', keep_bytes);
     gpi_arena_exit_growing(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -4834,6 +4892,7 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
         if (arena->fences.latest == known) arena->fences.latest = NULL;
         gpi_arena_poll(arena);
     }
+    gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(stream));
     gpi_arena_exit_growing(arena, &visit);
     return gpi_host_ok();
 }
@@ -4843,6 +4902,7 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
 static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result = GPUPOOL_OK;
     uint64_t before = arena->ledger.limit_bytes;
+    gpi_arena_trace_number(arena, 'l', bytes == UINT64_MAX ? 0 : bytes);
     arena->ledger.limit_bytes = bytes;
     arena->ledger.over_bytes = arena->ledger.reserved.now;
     if (arena->ledger.reserved.now > bytes) {
@@ -5893,7 +5953,7 @@ static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_
 static void gpi_svg_legend(const gpi_map *map) {
     const gpi_view *view = map->view;
     int y = 70, shade = GPUPOOL_SITES ? GPI_SHADE_LIVE : GPI_SHADE_PENDING;
-    char words[64], size[32];
+    char words[96], size[32];
     double x = 16;
     uint16_t i;
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY,
@@ -6093,6 +6153,32 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     fputs("uu.", file);
     gpi_view_close(&view);
     return gpi_report_done("gpupool_write_snapshot", file);
+}
+
+/* -- the record of calls -- */
+
+static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
+    uint64_t limit = arena->ledger.limit_bytes, bucket;
+    const gpi_run *run;
+    fprintf(file, "# gpupool trace 1: source %s, unit %d, limit %" PRIu64 ", reserve %" PRIu64
+            ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->backing.source),
+            GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
+            arena->backing.chunk_bytes, arena->backing.driver.device, gpupool_build());
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
+            fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
+                    gpi_arena_requested(run));
+}
+
+gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
+    FILE *before;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_trace_to");
+    if (result != GPUPOOL_OK) return result;
+    before = arena->trace;
+    arena->trace = file;
+    if (file) gpi_trace_begin(arena, file);
+    gpi_arena_exit(arena);
+    return before ? gpi_report_done("gpupool_trace_to", before) : result;
 }
 
 /* == BACK ===================================================================================== */
