@@ -56,11 +56,15 @@ The rules:
      counts as one that used it: its earlier work may still be at the memory.
   2. Destroy an arena when no block of it is live; its device must still have its context.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
-     destroyed; and leave alone what asks CUDA after all streams (gpupool_trim, gpupool_would_fit,
-     lowering a limit): a capture on a non-blocking stream cannot be seen, and would be lost.
-     gpupool_alloc asks so only where the limit or the device is full and it would fail otherwise.
+     destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
+     after all streams (gpupool_trim, gpupool_would_fit, lowering a limit): a capture on a
+     non-blocking stream cannot be seen, and would be lost. gpupool_alloc does not ask so once it
+     has seen a capture or a scope in the arena.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena;
      on_out_of_memory may.
+  5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
+     still runs. Destroy streams in files that include this one (its macro cudaStreamDestroy tells
+     the arenas), or say gpupool_stream_retired first, or set GPUPOOL_STREAM_CHECK.
 
 Options: define them before the include that has GPUPOOL_IMPLEMENTATION (those marked * before every
 include). Booleans are 0 or 1. gpupool_build() returns what is in force.
@@ -75,6 +79,9 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_STATS           1        0: count only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it
     GPUPOOL_SINGLE_THREAD   0        1: no locks
+    GPUPOOL_STREAM_HOOK *   1        0: cudaStreamDestroy is left alone; see rule 5
+    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA which stream it has been given; rule 5
+    GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: cudaMalloc, cudaFree and their Async forms are gpupool's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
     GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p)
 */
@@ -85,6 +92,9 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #include <stdint.h>
 #include <stdio.h>
 #include <cuda_runtime_api.h>
+#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC)
+#include <cuda_runtime.h> /* its overloads, before the names are macros */
+#endif
 
 /* == OPTIONS ================================================================================== */
 
@@ -114,6 +124,15 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #endif
 #ifndef GPUPOOL_SINGLE_THREAD
 #define GPUPOOL_SINGLE_THREAD 0
+#endif
+#ifndef GPUPOOL_STREAM_HOOK
+#define GPUPOOL_STREAM_HOOK 1
+#endif
+#ifndef GPUPOOL_REPLACE_CUDA_MALLOC
+#define GPUPOOL_REPLACE_CUDA_MALLOC 0
+#endif
+#ifndef GPUPOOL_STREAM_CHECK
+#define GPUPOOL_STREAM_CHECK 0
 #endif
 
 /* == LINKAGE ================================================================================== */
@@ -174,6 +193,7 @@ typedef enum gpupool_cause {     /* why memory ran out */
 } gpupool_cause;
 
 typedef struct gpupool_arena gpupool_arena;
+typedef struct gpupool_capture gpupool_capture;
 
 #define GPUPOOL_HOLDERS 3             /* the biggest that a verdict names */
 
@@ -249,8 +269,8 @@ typedef struct gpupool_stats {
 
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
    device, capture mode and CUDA last error are left as they were; a call that fails changes
-   nothing. A stream of 0 is the legacy default stream; cudaStreamPerThread is one stream for each
-   thread. */
+   nothing. A stream of 0 is what CUDA takes it for in the file that makes the call: the legacy
+   default stream, or with --default-stream per-thread cudaStreamPerThread, one for each thread. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's latest call */
@@ -306,10 +326,39 @@ GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
-/* Before cudaStreamDestroy: what this stream freed becomes free for others as soon as can be. A new
-   stream may get the old one's handle while the old one's work still runs, and CUDA does not tell
-   them apart; so for a stream that is destroyed with work in flight, do not leave this out. */
+/* Before cudaStreamDestroy: what this stream freed no longer belongs to its handle, which CUDA may
+   give to the next stream at once, and becomes free for others as soon as can be. In files that
+   include this one the macro cudaStreamDestroy does so by itself (rule 5). */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
+GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
+
+/* Lets kernels of another device use the arena's memory, that which comes later too. E_UNSUPPORTED
+   where the hardware cannot. Streams of the other device may then be given to all calls. */
+GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
+
+/* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
+   under rule 3. In a scope, blocks that are handed out on the stream belong to the graph: a replay
+   finds them as they were. What is freed inside may be handed out again inside, and to nobody else
+   before the release. Several scopes may be open at once, one for each stream. ---- */
+
+/* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope. */
+GPUPOOL_API gpupool_result gpupool_capture_begin(gpupool_arena *, cudaStream_t, gpupool_capture **);
+
+/* Captured: the stream allocates as before; the memory stays for replays. */
+GPUPOOL_API gpupool_result gpupool_capture_end(gpupool_capture *);
+
+/* The graph is gone, or the capture failed: all its memory comes back, blocks that were not freed
+   too. Waits for the device, since a replay may still run. The scope is no more. */
+GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
+
+/* ---- cudaMalloc's own shape, on the default arena of the current device. What cudaMalloc promises
+   holds: any stream may use the block at once, and what is queued when it is freed is done before
+   others get it, whatever stream it is on. Pointers that no default arena knows go to CUDA. ---- */
+
+GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
+GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
+GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **, size_t, cudaStream_t);
+GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
 
 /* ---- limits: on reserved bytes. What CUDA's context, other libraries and other processes hold is
    not counted. An arena's first limit is the first there is of config.limit_text,
@@ -396,6 +445,8 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
      r STREAM                        gpupool_stream_retired
      t BYTES                         gpupool_trim, keeping so much
      l BYTES                         a limit, 0: none
+     q ID  w BYTES  m STREAM  s      gpupool_size, gpupool_would_fit, a free that was refused, and
+                                     all that only look: they too put memory in order
      # ...                           words; the first line has the arena's config
    STREAM: 0 is the default stream, others are named by their handle, as a number. */
 GPUPOOL_API gpupool_result gpupool_trace_to(gpupool_arena *, FILE * /* NULL: stop */);
@@ -411,15 +462,6 @@ GPUPOOL_API void *gpupool_alloc_aligned_at(gpupool_arena *, size_t bytes, size_t
 GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t, const char *file,
                                     int line);
 
-#if GPUPOOL_SITES
-#define gpupool_alloc(arena, bytes, stream) \
-    gpupool_alloc_at(arena, bytes, stream, __FILE__, __LINE__)
-#define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
-    gpupool_alloc_aligned_at(arena, bytes, alignment, stream, __FILE__, __LINE__)
-#define gpupool_zalloc(arena, bytes, stream) \
-    gpupool_zalloc_at(arena, bytes, stream, __FILE__, __LINE__)
-#endif
-
 #endif /* GPUPOOL_H */
 
 /* ============================================================================================= *
@@ -427,6 +469,28 @@ GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t,
  * ============================================================================================= */
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED
+
+#undef gpupool_alloc
+#undef gpupool_alloc_aligned
+#undef gpupool_zalloc
+#undef gpupool_alloc_at
+#undef gpupool_alloc_aligned_at
+#undef gpupool_zalloc_at
+#undef gpupool_free
+#undef gpupool_record_use
+#undef gpupool_stream_retired
+#undef gpupool_capture_begin
+#undef gpupool_cudaMallocAsync
+#undef gpupool_cudaFreeAsync
+#if GPUPOOL_STREAM_HOOK
+#undef cudaStreamDestroy
+#endif
+#if GPUPOOL_REPLACE_CUDA_MALLOC
+#undef cudaMalloc
+#undef cudaFree
+#undef cudaMallocAsync
+#undef cudaFreeAsync
+#endif
 
 #include <cuda.h>
 #include <errno.h>
@@ -522,6 +586,8 @@ static struct gpi_process { /* the only state that is not an arena's */
     int forks;              /* how often this process image is a fork's child */
     uint64_t threads;       /* numbers given out to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
+    gpi_lock arenas_lock;   /* taken before any lock of an arena */
+    gpupool_arena *arenas;
 } gpi_process;
 
 static GPI_THREAD_LOCAL struct gpi_thread {
@@ -580,9 +646,22 @@ static void gpi_host_unlock(gpi_lock *lock) {
 #endif
 }
 
+/* What one thread publishes under a lock and others read without it. */
+#if GPUPOOL_SINGLE_THREAD
+#define GPI_READ(place) (*(place))
+#define GPI_PUBLISH(place, value) (*(place) = (value))
+#elif defined(__GNUC__) || defined(__clang__)
+#define GPI_READ(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+#define GPI_PUBLISH(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
+#else
+#define GPI_READ(place) (MemoryBarrier(), *(place))
+#define GPI_PUBLISH(place, value) (MemoryBarrier(), *(place) = (value))
+#endif
+
 static void gpi_host_after_fork(void) {
     gpi_process.forks++;
     gpi_process.lock.held = 0;  /* its holder, if any, does not exist in the child */
+    gpi_process.arenas_lock.held = 0;
 }
 
 static void gpi_host_watch_forks(void) {
@@ -661,6 +740,15 @@ typedef struct gpi_driver {
     CUresult(CUDAAPI *error_name)(CUresult, const char **);
     CUresult(CUDAAPI *current_context)(CUcontext *);
     CUresult(CUDAAPI *record_all)(CUcontext, CUevent); /* CUDA 12.5; NULL before */
+    CUresult(CUDAAPI *stream_context)(CUstream, CUcontext *);
+    CUresult(CUDAAPI *push)(CUcontext);
+    CUresult(CUDAAPI *pop)(CUcontext *);
+    CUresult(CUDAAPI *context_id)(CUcontext, unsigned long long *); /* CUDA 12.0; NULL before */
+    void *crumb;             /* memory whose freeing is the wait for the device */
+    int crumb_of_host;
+    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use MAPPED memory */
+    CUcontext context;       /* the device's primary one */
+    unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
 } gpi_driver;
 
 typedef struct gpi_visit { /* what enter found and leave puts back */
@@ -768,6 +856,10 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     GPI_SYMBOL(error_name, "cuGetErrorName", 10020);
     GPI_SYMBOL(current_context, "cuCtxGetCurrent", 10020);
     GPI_SYMBOL(record_all, "cuCtxRecordEvent", 12050);
+    GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
+    GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
+    GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
+    GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
     if (!GPUPOOL_MAPPED || !driver->reserve || !driver->unreserve || !driver->create ||
         !driver->release || !driver->map || !driver->unmap || !driver->access ||
         !driver->granularity || !driver->attribute)
@@ -791,8 +883,13 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
     if (result == GPUPOOL_OK)
         result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
     driver->total_bytes = total_bytes;
-    if (result == GPUPOOL_OK) gpi_driver_find_mapping(driver);
-    return result;
+    if (result != GPUPOOL_OK) return result;
+    gpi_driver_find_mapping(driver);
+    if (!driver->current_context || driver->current_context(&driver->context) != CUDA_SUCCESS)
+        driver->context = NULL;
+    if (!driver->context_id || driver->context_id(driver->context, &driver->id) != CUDA_SUCCESS)
+        driver->id = 0;
+    return GPUPOOL_OK;
 }
 
 /* A piece of physical memory at [address, address + bytes): all of it, or nothing. */
@@ -807,13 +904,24 @@ static gpupool_result gpi_driver_map(const gpi_driver *driver, uint64_t address,
     return gpi_driver_told_cu(driver, "cuMemMap", driver->map(address, bytes, 0, handle, 0));
 }
 
-static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address,
-                                        uint64_t bytes) {
+/* For one device, this one or a peer. */
+static gpupool_result gpi_driver_access_for(const gpi_driver *driver, uint64_t address,
+                                            uint64_t bytes, int device) {
     CUmemAccessDesc access;
     memset(&access, 0, sizeof access);
     access.location = gpi_driver_kind(driver).location;
+    access.location.id = device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     return gpi_driver_told_cu(driver, "cuMemSetAccess", driver->access(address, bytes, &access, 1));
+}
+
+static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address,
+                                        uint64_t bytes) {
+    gpupool_result result = gpi_driver_access_for(driver, address, bytes, driver->device);
+    int i;
+    for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++)
+        result = gpi_driver_access_for(driver, address, bytes, driver->peers[i]);
+    return result;
 }
 
 static gpupool_result gpi_driver_unmap(const gpi_driver *driver, uint64_t address, uint64_t bytes) {
@@ -844,6 +952,72 @@ static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
     return id;
 }
 
+/* The stream's context where it is not the device's own: a stream of another device, say. Asking
+   is harmless. */
+static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t stream) {
+    CUcontext context = NULL;
+    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL;
+    if (!driver->stream_context || !driver->context || !driver->push || !driver->pop) return NULL;
+    if (driver->stream_context((CUstream)stream, &context) != CUDA_SUCCESS) return NULL;
+    return context == driver->context ? NULL : context;
+}
+
+static gpupool_result gpi_driver_push(const gpi_driver *driver, CUcontext context) {
+    if (!context) return GPUPOOL_OK;
+    return gpi_driver_told_cu(driver, "cuCtxPushCurrent", driver->push(context));
+}
+
+static void gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
+    if (context) driver->pop(&context);
+}
+
+static gpupool_result gpi_driver_can_peer(const gpi_driver *driver, int device) {
+    int can = 0;
+    gpupool_result result = gpi_driver_told(
+        "cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, device, driver->device));
+    if (result != GPUPOOL_OK || can) return result;
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_allow_peer: device %d cannot reach the "
+                         "memory of device %d", device, driver->device);
+}
+
+/* What cudaMalloc gives becomes accessible by whole devices. The arena's device is current. */
+static gpupool_result gpi_driver_enable_peer(const gpi_driver *driver, int device) {
+    gpupool_result result = gpi_driver_told("cudaSetDevice", cudaSetDevice(device));
+    cudaError_t error;
+    if (result != GPUPOOL_OK) return result;
+    error = cudaDeviceEnablePeerAccess(driver->device, 0);
+    if (error != cudaErrorPeerAccessAlreadyEnabled)
+        result = gpi_driver_told("cudaDeviceEnablePeerAccess", error);
+    cudaSetDevice(driver->device);
+    return result;
+}
+
+static int gpi_driver_was_reset(const gpi_driver *driver) {
+    unsigned long long id = 0;
+    CUcontext context = NULL;
+    if (!driver->id || !driver->context_id || !driver->current_context) return 0;
+    if (driver->current_context(&context) != CUDA_SUCCESS || !context) return 0;
+    return driver->context_id(context, &id) == CUDA_SUCCESS && id != driver->id;
+}
+
+/* Waits until all streams of the device are done, destroyed ones too, and loses no capture, not
+   even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of whatever
+   memory, and so does cudaFreeHost (seen on CUDA 13.0). */
+static gpupool_result gpi_driver_wait(gpi_driver *driver) {
+    gpupool_result result = GPUPOOL_OK;
+    if (!driver->crumb) { /* else there is one of a wait that failed */
+        driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
+        if (driver->crumb_of_host)
+            result = gpi_driver_told("cudaHostAlloc", cudaHostAlloc(&driver->crumb, 1, 0));
+        if (result != GPUPOOL_OK) return result;
+    }
+    if (driver->crumb_of_host)
+        result = gpi_driver_told("cudaFreeHost", cudaFreeHost(driver->crumb));
+    else result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
+    if (result == GPUPOOL_OK) driver->crumb = NULL;
+    return result;
+}
+
 /* == LEDGER ===================================================================================
    The arena's numbers, the limit they are held to, and whose they are. Nobody else adds to a
    counter. uses: HOST
@@ -854,16 +1028,29 @@ static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
    A scope costs nothing while it lasts: the counters run on, and only their peaks begin anew. What
    was there at its push is set aside, and taken off at its pop. */
 
+/* Changes that are made elsewhere, under another lock, and folded in later. Their own peak is kept,
+   so that the counter's comes out as if each had been made here, where one thread is at work; with
+   several, it may be too high by what they changed meanwhile. */
+typedef struct gpi_change {
+    int64_t now, most;
+    uint64_t total;
+} gpi_change;
+
 #if GPUPOOL_SITES
 typedef struct gpi_site { /* blocks that one line of source has asked for on one stream */
     struct gpi_site *next; /* in the same bucket */
     struct gpi_site *same;  /* the one that counts for all of equal text: itself, mostly */
     struct gpi_site *place; /* the first of equal text, whatever its stream */
-    const char *file;      /* NULL: not known */
-    int line;
+    const char *file;      /* "": not known */
+    int line, embedded;    /* embedded: not of the host's heap */
     uint64_t key;          /* of the stream */
     uint64_t allocs;       /* in all */
     uint64_t blocks, bytes, bytes_peak; /* live */
+    struct gpi_site *changed; /* of the next site that a cache has changed, while is_changed */
+    int is_changed;
+    gpi_change cached;     /* of bytes, under the stream's lock, not yet in the figures above */
+    int64_t cached_blocks;
+    uint64_t cached_allocs;
     uint64_t place_blocks, place_bytes; /* of a place: as last added up over its streams */
     uint32_t number;       /* in the latest copy of all */
 } gpi_site;
@@ -885,11 +1072,12 @@ typedef struct gpi_ledger {
     gpupool_counter requested, granted, reserved, pending, blocks; /* in gpupool_stats' order */
     uint64_t limit_bytes; /* UINT64_MAX: none */
     uint64_t over_bytes;  /* what was reserved when the limit was last set: it may be more */
+    uint64_t allocs, frees, failures, lane_hits;
+    uint64_t cached_bytes; /* free in caches, when these were last folded in */
     gpi_scope *scopes;    /* the innermost first */
 #if GPUPOOL_SITES
     gpi_site *sites[GPI_SITES];
-    gpi_site unknown;     /* of calls that do not say, and where the host had no memory for more;
-                             its place is itself from gpi_ledger_open on */
+    gpi_site unknown;     /* where the host had no memory for another */
     uint64_t site_count;
 #endif
 } gpi_ledger;
@@ -950,11 +1138,29 @@ static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
     else counter->now = now;
 }
 
+static void gpi_ledger_note(gpi_change *change, uint64_t amount) {
+    change->now += (int64_t)amount;
+#if GPUPOOL_STATS
+    change->total += amount;
+#endif
+    if (change->now > change->most) change->most = change->now;
+}
+
+static void gpi_ledger_fold(gpupool_counter *counter, gpi_change *change) {
+    uint64_t most = counter->now + (uint64_t)change->most;
+    if (change->now == 0 && change->most == 0 && change->total == 0) return;
+    counter->now += (uint64_t)change->now;
+    counter->total += change->total;
+    if (most > counter->peak) counter->peak = most;
+    memset(change, 0, sizeof *change);
+}
+
 /* A block becomes live. Growth looks at the peak of granted, so that stays without statistics. */
 static void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
 #if GPUPOOL_STATS
     gpi_ledger_add(&ledger->requested, requested);
     gpi_ledger_add(&ledger->blocks, 1);
+    ledger->allocs++;
 #else
     (void)requested;
 #endif
@@ -965,6 +1171,7 @@ static void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t g
 #if GPUPOOL_STATS
     gpi_ledger_sub(&ledger->requested, requested);
     gpi_ledger_sub(&ledger->blocks, 1);
+    ledger->frees++;
 #else
     (void)requested;
 #endif
@@ -975,6 +1182,7 @@ static void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t g
 static void gpi_ledger_take_back(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
     ledger->requested.now += requested * GPUPOOL_STATS;
     ledger->blocks.now += GPUPOOL_STATS;
+    ledger->frees -= GPUPOOL_STATS;
     ledger->granted.now += granted;
 }
 
@@ -1027,10 +1235,24 @@ static void gpi_ledger_open(gpi_ledger *ledger) { /* all zero so far */
     ledger->limit_bytes = UINT64_MAX;
 #if GPUPOOL_SITES
     ledger->unknown.same = ledger->unknown.place = &ledger->unknown;
+    ledger->unknown.file = "";
 #endif
 }
 
 #if GPUPOOL_SITES
+/* Where the host had no memory for another site, one that was at hand takes its place. */
+static gpi_site *gpi_ledger_adopt(gpi_ledger *ledger, gpi_site *site, uint64_t key) {
+    if (site->file) return site;
+    site->same = site->place = site;
+    site->file = "";
+    site->key = key;
+    site->embedded = 1;
+    ledger->site_count++;
+    site->next = ledger->sites[0];
+    GPI_PUBLISH(&ledger->sites[0], site);
+    return site;
+}
+
 /* Called once for each new site: of those with equal text, the first counts for all. */
 static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_origin origin,
                                      uint64_t key) {
@@ -1048,19 +1270,29 @@ static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_
     site->line = origin.line;
     site->key = key;
     site->next = *bucket;
-    *bucket = site;
+    GPI_PUBLISH(bucket, site);
     ledger->site_count++;
     return site->same;
 }
 
-static gpi_site *gpi_ledger_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
-    gpi_site **bucket = &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56], *site;
-    if (!origin.file) return &ledger->unknown;
-    for (site = *bucket; site; site = site->next)
+    return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
+}
+
+/* NULL: there is none yet. Needs no lock. */
+static gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+    gpi_site *site = GPI_READ(gpi_ledger_bucket(ledger, origin, key));
+    for (; site; site = site->next)
         if (site->file == origin.file && site->line == origin.line && site->key == key)
             return site->same;
-    return gpi_ledger_new_site(ledger, bucket, origin, key);
+    return NULL;
+}
+
+static gpi_site *gpi_ledger_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+    gpi_site *site = gpi_ledger_find_site(ledger, origin, key);
+    if (site) return site;
+    return gpi_ledger_new_site(ledger, gpi_ledger_bucket(ledger, origin, key), origin, key);
 }
 
 /* The first site, and the one after each: all but the unknown one, which comes last. */
@@ -1095,6 +1327,19 @@ static void gpi_ledger_site_sub(gpi_site *site, uint64_t bytes) {
     site->blocks--;
     site->bytes -= bytes;
 }
+
+/* What a cache has noted becomes the site's figures. */
+static void gpi_ledger_fold_site(gpi_site *site) {
+    uint64_t most = site->bytes + (uint64_t)site->cached.most;
+    site->bytes_peak = gpi_ground_max(site->bytes_peak, most);
+    site->bytes += (uint64_t)site->cached.now;
+    site->blocks += (uint64_t)site->cached_blocks;
+    site->allocs += site->cached_allocs;
+    site->cached_blocks = 0;
+    site->cached_allocs = 0;
+    site->is_changed = 0;
+    memset(&site->cached, 0, sizeof site->cached);
+}
 #endif
 
 static void gpi_ledger_close(gpi_ledger *ledger) {
@@ -1110,7 +1355,7 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
         for (i = 0; i < GPI_SITES; i++)
             for (site = ledger->sites[i]; site; site = next) {
                 next = site->next;
-                GPUPOOL_FREE(site);
+                if (!site->embedded) GPUPOOL_FREE(site);
             }
     }
 #endif
@@ -1744,6 +1989,254 @@ static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
     }
 }
 
+/* == CACHE ====================================================================================
+   Blocks that one stream has freed, kept whole for its next request of the same size; and blocks
+   handed out again from there, which are found here when they come back. All of them are live in
+   the tree, which so need not be asked for either. uses: LEDGER, TREE
+
+       free block:  bin of its size -> slot -> slot          handed out:  chain of its unit -> slot
+
+   C1  a slot's run is live in the tree, says GPI_CACHED in place of its slack, and leads back here
+   C2  a slot is in the list that its state asks for, once
+   C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones */
+
+#define GPI_SLOTS 64
+#define GPI_BINS 32
+#define GPI_NO_SLOT 0xffu
+#define GPI_CACHED 0xffffffffu
+
+typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
+
+typedef struct gpi_slot {
+    gpi_run *run;
+    uint64_t unit, units;
+    uint32_t slack_bytes;              /* handed out: granted minus requested */
+    uint8_t next, state;
+} gpi_slot;
+
+typedef struct gpi_cache {
+    gpi_lock lock;
+    gpi_slot slots[GPI_SLOTS];
+    uint8_t bins[GPI_BINS], chains[GPI_SLOTS], empty;
+    uint8_t hand;                      /* the slot that makes room next */
+    uint32_t used, free_blocks;
+    uint64_t free_units, told_units;   /* told: of them the ledger knows */
+    gpi_change requested, granted, blocks; /* not yet in the ledger */
+    uint64_t allocs, frees;
+#if GPUPOOL_SITES
+    gpi_site *changed;                 /* sites of this stream, with changes not yet folded in */
+    gpi_site unknown;                  /* where the host had no memory for another */
+#endif
+} gpi_cache;
+
+static uint8_t *gpi_cache_bin(gpi_cache *cache, uint64_t units) {
+    return &cache->bins[(units * 0x9e3779b97f4a7c15ull) >> 59];
+}
+
+static uint8_t *gpi_cache_chain(gpi_cache *cache, uint64_t unit) {
+    return &cache->chains[(unit * 0x9e3779b97f4a7c15ull) >> 58];
+}
+
+/* The list that a slot is in. */
+static uint8_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *slot) {
+    if (slot->state == GPI_SLOT_FREE) return gpi_cache_bin(cache, slot->units);
+    if (slot->state == GPI_SLOT_OUT) return gpi_cache_chain(cache, slot->unit);
+    return &cache->empty;
+}
+
+static int gpi_cache_check(gpi_cache *cache) {
+    uint64_t free_units = 0;
+    uint32_t used = 0, free_blocks = 0;
+    int i, at, steps;
+    for (i = 0; i < GPI_SLOTS; i++) {
+        const gpi_slot *slot = &cache->slots[i];
+        for (at = *gpi_cache_list(cache, slot), steps = 0; at != i; at = cache->slots[at].next)
+            if (at == (int)GPI_NO_SLOT || steps++ > GPI_SLOTS) return 2;
+        if (slot->state == GPI_SLOT_EMPTY) continue;
+        if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
+            slot->run->uses != cache || slot->run->unit != slot->unit ||
+            slot->run->units != slot->units)
+            return 1;
+        used++;
+        if (slot->state != GPI_SLOT_FREE) continue;
+        free_blocks++;
+        free_units += slot->units;
+    }
+    return used == cache->used && free_blocks == cache->free_blocks &&
+           free_units == cache->free_units ? 0 : 3;
+}
+
+static void gpi_cache_open(gpi_cache *cache) {
+    int i;
+    memset(cache, 0, sizeof *cache);
+    memset(cache->bins, GPI_NO_SLOT, sizeof cache->bins);
+    memset(cache->chains, GPI_NO_SLOT, sizeof cache->chains);
+    for (i = 0; i < GPI_SLOTS; i++)
+        cache->slots[i].next = i + 1 < GPI_SLOTS ? (uint8_t)(i + 1) : (uint8_t)GPI_NO_SLOT;
+}
+
+/* Takes a slot out of the list that has it, wherever in it. */
+static void gpi_cache_unlink(gpi_cache *cache, gpi_slot *slot) {
+    uint8_t *link = gpi_cache_list(cache, slot), at = (uint8_t)(slot - cache->slots);
+    while (*link != at) link = &cache->slots[*link].next;
+    *link = slot->next;
+}
+
+static void gpi_cache_link(gpi_cache *cache, gpi_slot *slot, gpi_slot_state state) {
+    uint8_t *list;
+    slot->state = (uint8_t)state;
+    list = gpi_cache_list(cache, slot);
+    slot->next = *list;
+    *list = (uint8_t)(slot - cache->slots);
+}
+
+#if GPUPOOL_SITES
+static void gpi_cache_note_site(gpi_cache *cache, gpi_site *site) {
+    if (site->is_changed) return;
+    site->is_changed = 1;
+    site->changed = cache->changed;
+    cache->changed = site;
+}
+
+/* The block that was just taken is this site's. */
+static void gpi_cache_sign(gpi_cache *cache, gpi_slot *slot, gpi_site *site) {
+    slot->run->site = site;
+    gpi_cache_note_site(cache, site);
+    gpi_ledger_note(&site->cached, slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
+    site->cached_blocks++;
+    site->cached_allocs++;
+}
+
+static void gpi_cache_unsign(gpi_cache *cache, gpi_slot *slot) {
+    gpi_site *site = slot->run->site;
+    gpi_cache_note_site(cache, site);
+    site->cached.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
+    site->cached_blocks--;
+}
+#endif
+
+/* A free block of just this size is handed out. NULL: there is none. */
+static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
+    uint8_t *link = gpi_cache_bin(cache, units);
+    gpi_slot *slot;
+    while (*link != GPI_NO_SLOT && cache->slots[*link].units != units)
+        link = &cache->slots[*link].next;
+    if (*link == GPI_NO_SLOT) return NULL;
+    slot = &cache->slots[*link];
+    *link = slot->next;
+    gpi_cache_link(cache, slot, GPI_SLOT_OUT);
+    slot->slack_bytes = (uint32_t)(units * GPUPOOL_UNIT_BYTES - bytes);
+    cache->free_units -= units;
+    cache->free_blocks--;
+    gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_STATS
+    cache->allocs++;
+    gpi_ledger_note(&cache->requested, bytes);
+    gpi_ledger_note(&cache->blocks, 1);
+#endif
+    return slot;
+}
+
+/* A block that was handed out here comes back. NULL: it was not, or is back already. */
+static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
+    uint8_t *link = gpi_cache_chain(cache, unit);
+    gpi_slot *slot;
+    while (*link != GPI_NO_SLOT && cache->slots[*link].unit != unit)
+        link = &cache->slots[*link].next;
+    if (*link == GPI_NO_SLOT) return NULL;
+    slot = &cache->slots[*link];
+    *link = slot->next;
+    gpi_cache_link(cache, slot, GPI_SLOT_FREE);
+    cache->free_units += slot->units;
+    cache->free_blocks++;
+    cache->granted.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_STATS
+    cache->frees++;
+    cache->requested.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
+    cache->blocks.now--;
+#endif
+#if GPUPOOL_SITES
+    gpi_cache_unsign(cache, slot);
+#endif
+    return slot;
+}
+
+/* A live block that its stream has freed joins the cache; there is an empty slot. */
+static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
+    gpi_slot *slot = &cache->slots[cache->empty];
+    GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
+    cache->empty = slot->next;
+    slot->run = run;
+    slot->unit = run->unit;
+    slot->units = run->units;
+    run->as.slack_bytes = GPI_CACHED;
+    run->uses = cache;
+    gpi_cache_link(cache, slot, GPI_SLOT_FREE);
+    cache->used++;
+    cache->free_blocks++;
+    cache->free_units += slot->units;
+}
+
+/* A slot leaves the cache: a block that is out becomes like any other; a free one is returned,
+   live, for the caller to free in the tree. */
+static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
+    int was_free = slot->state == GPI_SLOT_FREE;
+    gpi_run *run = slot->run;
+    run->as.slack_bytes = was_free ? 0 : slot->slack_bytes;
+    run->uses = NULL;
+    gpi_cache_unlink(cache, slot);
+    gpi_cache_link(cache, slot, GPI_SLOT_EMPTY);
+    cache->used--;
+    if (!was_free) return NULL;
+    cache->free_blocks--;
+    cache->free_units -= slot->units;
+    return run;
+}
+
+/* The slot whose turn it is makes room. */
+static gpi_run *gpi_cache_evict(gpi_cache *cache) {
+    gpi_slot *slot;
+    do {
+        slot = &cache->slots[cache->hand];
+        cache->hand = (uint8_t)((cache->hand + 1u) % GPI_SLOTS);
+    } while (slot->state == GPI_SLOT_EMPTY);
+    return gpi_cache_drop(cache, slot);
+}
+
+/* A block that was handed out here is looked after by the tree alone from now on. 0: it is not. */
+static int gpi_cache_release(gpi_cache *cache, uint64_t unit) {
+    int at = *gpi_cache_chain(cache, unit);
+    while (at != (int)GPI_NO_SLOT && cache->slots[at].unit != unit) at = cache->slots[at].next;
+    if (at == (int)GPI_NO_SLOT) return 0;
+    gpi_cache_drop(cache, &cache->slots[at]);
+    return 1;
+}
+
+/* What the cache has done since goes to the ledger. */
+static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
+    gpi_ledger_fold(&ledger->requested, &cache->requested);
+    gpi_ledger_fold(&ledger->granted, &cache->granted);
+    gpi_ledger_fold(&ledger->blocks, &cache->blocks);
+    ledger->allocs += cache->allocs;
+    ledger->frees += cache->frees;
+    ledger->lane_hits += cache->allocs;
+    ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
+    cache->told_units = cache->free_units;
+    cache->allocs = cache->frees = 0;
+#if GPUPOOL_SITES
+    for (; cache->changed; cache->changed = cache->changed->changed)
+        gpi_ledger_fold_site(cache->changed);
+#endif
+}
+
+/* What was asked for with a block that is handed out from here; 0 for one that is free here. */
+static uint64_t gpi_cache_requested(gpi_cache *cache, const gpi_run *run) {
+    int at = *gpi_cache_chain(cache, run->unit);
+    while (at != (int)GPI_NO_SLOT && cache->slots[at].run != run) at = cache->slots[at].next;
+    if (at == (int)GPI_NO_SLOT) return 0;
+    return run->units * GPUPOOL_UNIT_BYTES - cache->slots[at].slack_bytes;
+}
+
 /* == BACKING ==================================================================================
    Physical memory: which of the tree's units stand for memory that the arena holds, and how more
    is got, moved and given back. uses: DRIVER, LEDGER, TREE
@@ -1825,6 +2318,14 @@ static int gpi_backing_check_runs(const gpi_backing *backing, gpi_tally *tally) 
     for (piece = backing->placed; piece && !broken; piece = piece->next)
         broken = gpi_tree_check_chunk(piece->first, piece->unit, piece->units, tally);
     return broken;
+}
+
+/* Whether a unit is of this backing's memory or addresses. */
+static int gpi_backing_owns(const gpi_backing *backing, uint64_t unit) {
+    const gpi_piece *piece = backing->placed;
+    if (gpi_backing_is_mapped(backing)) return unit - backing->base_unit < backing->space_units;
+    while (piece && unit - piece->unit >= piece->units) piece = piece->next;
+    return piece != NULL;
 }
 
 /* A chunk has memory behind all of its runs. */
@@ -2545,10 +3046,32 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
     return GPUPOOL_OK;
 }
 
+/* The host's side only. */
+static void gpi_backing_forget(gpi_backing *backing) {
+    gpi_piece *lists[2], *piece, *next;
+    uint64_t page;
+    int i;
+    lists[0] = backing->placed;
+    lists[1] = backing->stash;
+    for (i = 0; i < 2; i++) {
+        for (piece = lists[i]; piece; piece = next) {
+            next = piece->next;
+            GPUPOOL_FREE(piece);
+        }
+    }
+    for (page = 0; page < backing->table_pages && backing->table; page++)
+        GPUPOOL_FREE(backing->table[page]);
+    GPUPOOL_FREE(backing->table);
+    memset(backing, 0, sizeof *backing);
+}
+
 /* Once nothing is held any more. On failure all is as it was. */
 static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
-    uint64_t page;
+    if (driver->crumb) {
+        gpupool_result result = gpi_driver_wait(driver);
+        if (result != GPUPOOL_OK) return result;
+    }
     if (backing->pieces != 0)
         return gpi_host_fail(GPUPOOL_E_CUDA, "the driver has not taken all memory back");
     if (backing->reservation) {
@@ -2556,34 +3079,57 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
         gpupool_result result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
         if (result != GPUPOOL_OK) return result;
     }
-    for (page = 0; page < backing->table_pages && backing->table; page++)
-        GPUPOOL_FREE(backing->table[page]);
-    GPUPOOL_FREE(backing->table);
-    backing->table = NULL;
-    backing->reservation = 0;
+    gpi_backing_forget(backing);
     return GPUPOOL_OK;
+}
+
+/* Peers may use what is mapped, and what will be. */
+static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
+    gpi_driver *driver = &backing->driver;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_piece *piece = backing->placed;
+    int i;
+    for (i = 0; i < driver->peer_count; i++)
+        if (driver->peers[i] == device) return GPUPOOL_OK;
+    for (; piece && result == GPUPOOL_OK; piece = piece->next)
+        result = gpi_driver_access_for(driver, piece->unit * GPUPOOL_UNIT_BYTES, piece->bytes,
+                                       device);
+    if (result == GPUPOOL_OK) driver->peers[driver->peer_count++] = device;
+    return result;
 }
 
 /* == FENCE ====================================================================================
    Who must wait for whom. uses: DRIVER, TREE
 
-   A stream frees into its young lane, without an event: its own later work comes after anyway. A
-   fence is an event that covers all the work queued before it. It seals the young lane: other
-   streams may take a sealed lane's memory once its fence has passed (then the lane turns quiet), or
-   when they wait for the fence on the device. Fences are recorded in calls that the stream itself
-   makes, since a stored handle may belong to a destroyed stream (touching one crashes in the
-   driver) or to a new stream at the old address; where no such call comes, a fence over the whole
-   context (cuCtxRecordEvent) takes its place.
+   A stream frees into its cache and its young lane, without an event: its own later work comes
+   after anyway. A fence is an event that covers all the work queued before it. It seals the young
+   lane: other streams may take a sealed lane's memory once its fence has passed (then the lane
+   turns quiet), or when they wait for the fence on the device. Fences are recorded in calls that
+   the stream itself makes, since a stored handle may belong to a destroyed stream: touching one
+   crashes in the driver. Where no such call comes, a fence over the whole context
+   (cuCtxRecordEvent) or a wait for the device takes its place.
+
+   CUDA gives a new stream the handle of a destroyed one at once, even while the old one's work
+   still runs. So what the old one freed is taken from the handle when it is destroyed: the macro
+   cudaStreamDestroy and gpupool_stream_retired see to that. Where neither can be, with
+   GPUPOOL_STREAM_CHECK, a stream is asked for its id, which is never used twice.
 
    F1  an event is recorded, under the lock, before memory becomes takeable by its fence
    F2  sealed lanes stand oldest first; a later fence of the same stream covers an earlier one
-   F3  a fence in use is not idle, and its users are counted */
+   F3  a fence in use is not idle, and its users are counted
+   F4  a stream is in the bucket of its handle, and no two have the same key
+   Locks: a stream's lock is its cache's, and is taken before the arena's. The cache changes under
+   it (and under both where the tree is concerned), all else under the arena's. */
 
-#define GPI_SEALS 4 /* sealed lanes a stream may have; then the newest takes more */
+#define GPI_SEALS 4     /* sealed lanes a stream may have; then the newest takes more */
+#define GPI_BUCKETS 256 /* of streams */
+#define GPI_KEY_LEGACY 1u
+#define GPI_KEY_ANY 5u  /* stands for all streams: what gpupool_cudaFree frees */
 
 typedef struct gpi_fence {
     cudaEvent_t event;
     struct gpi_fence *next; /* in the idle list */
+    CUcontext context;      /* of its event, where it is not the arena's */
     uint64_t number;        /* later fences have higher ones */
     int users, passed;
     int unrecorded;         /* stands for a wait for the device, not for its event */
@@ -2593,35 +3139,57 @@ typedef struct gpi_fence {
 
 typedef struct gpi_use { /* of a live block by another stream */
     struct gpi_use *next;
-    unsigned long long stream_id; /* of CUDA, never used twice; 0: not known */
-    uint64_t key;                 /* of the stream, for verdicts: may be another's since */
-    gpi_fence *fence;
+    uint64_t identity;      /* of the stream; 0: not known */
+    uint64_t key;           /* of the stream, for verdicts: may be another's since */
+    gpi_fence *fence;       /* NULL: kept for a graph */
+    struct gpi_stream *keeper; /* the graph's lanes */
 } gpi_use;
 
 typedef struct gpi_stream {
-    struct gpi_stream *next; /* all that the arena knows of */
-    uint64_t key;            /* 0: retired */
+    struct gpi_stream *next;  /* all that there ever were: none is freed before the arena is */
+    struct gpi_stream *chain; /* of the same bucket */
+    uintptr_t key;            /* of the handle, while calls with it come here; 0: none do */
+    uintptr_t handle;         /* what the key is, or was; 0: the struct is empty */
+    uint64_t identity;        /* CUDA's id; 0: not asked for */
+    struct gpupool_capture *capture; /* what it holds is a graph's: never fenced */
+    int set_aside;            /* a capture's stream has the key meanwhile */
+    gpi_cache cache;
     uint32_t young;
     int seals;
     uint32_t sealed[GPI_SEALS];
     gpi_fence *fences[GPI_SEALS];
-    uint32_t frees;          /* into the young lane since it was last sealed */
+    uint32_t frees;           /* into the young lane since it was last sealed */
     uint64_t freed_units;
 } gpi_stream;
 
 typedef struct gpi_fences {
     const gpi_driver *driver;
     gpi_fence *idle;
-    gpi_stream *streams, *latest;
-    uint64_t stream_count, fence_count;
+    gpi_stream *streams;
+    gpi_stream *buckets[GPI_BUCKETS];
+    uint64_t stream_count, fence_count; /* streams: those that are not empty */
     uint64_t device_waits, host_waits, recorded;
-    gpi_fence *awaited;      /* has a user more: the thread that waits for it */
+    gpi_fence *awaited;       /* has a user more: the thread that waits for it */
 } gpi_fences;
+
+static gpi_stream **gpi_fence_bucket(gpi_fences *fences, uintptr_t key) {
+    return &fences->buckets[((uint64_t)key * 0x9e3779b97f4a7c15ull) >> 56];
+}
 
 static int gpi_fence_owns(const gpi_stream *stream, uint32_t lane) {
     int i, owns = stream->young == lane;
     for (i = 0; i < stream->seals; i++) owns += stream->sealed[i] == lane;
     return owns;
+}
+
+static int gpi_fence_check_bucket(const gpi_fences *fences, const gpi_stream *stream) {
+    const gpi_stream *other = *gpi_fence_bucket((gpi_fences *)(uintptr_t)fences, stream->handle);
+    int found = 0;
+    for (; other; other = other->chain) {
+        found |= other == stream;
+        if (other != stream && stream->key && other->key == stream->key) return 4;
+    }
+    return found ? 0 : 4;
 }
 
 /* Each lane of streams belongs to one stream, once; its fences get later from one to the next. */
@@ -2631,14 +3199,17 @@ static int gpi_fence_check(const gpi_fences *fences, const gpi_tree *tree) {
     uint32_t lane;
     int i, owned, lanes = 0;
     for (; stream; stream = stream->next) {
+        if (stream->handle == 0) continue;
         lanes += 1 + stream->seals;
+        if (stream->key && stream->key != stream->handle) return 4;
+        if (gpi_fence_check_bucket(fences, stream)) return 4;
         for (i = 1; i < stream->seals; i++)
             if (stream->fences[i]->number <= stream->fences[i - 1]->number) return 2;
     }
     for (lane = GPI_LANE_STREAMS; lane < tree->lane_count; lane++) {
         if (!tree->lanes[lane]) continue;
         for (owned = 0, stream = fences->streams; stream; stream = stream->next)
-            owned += gpi_fence_owns(stream, lane);
+            owned += stream->handle && gpi_fence_owns(stream, lane);
         if (owned != 1) return 2;
         lanes--;
     }
@@ -2657,26 +3228,33 @@ static int gpi_fence_check_user(const gpi_fences *fences, gpi_fence *fence, int 
 static int gpi_fence_check_uses(const gpi_fences *fences, const gpi_run *run, int round) {
     const gpi_use *use = (const gpi_use *)run->uses;
     int broken = 0;
-    for (; use; use = use->next) broken |= gpi_fence_check_user(fences, use->fence, round);
+    for (; use; use = use->next)
+        if (use->fence) broken |= gpi_fence_check_user(fences, use->fence, round);
     return broken;
 }
 
 /* Handles are addresses, so even; the default streams take odd keys, one for each thread if they
    are per thread. Thread numbers are never used twice, unlike handles. */
-static uint64_t gpi_fence_key(cudaStream_t stream) {
-#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-    if (stream == NULL) return gpi_host_thread_number() << 2 | 3;
-#endif
-    if (stream == cudaStreamPerThread) return gpi_host_thread_number() << 2 | 3;
-    if (stream == NULL || stream == cudaStreamLegacy) return 1;
-    return (uint64_t)(uintptr_t)stream;
+static uintptr_t gpi_fence_key(cudaStream_t stream) {
+    if (stream == cudaStreamPerThread) return (uintptr_t)gpi_host_thread_number() << 2 | 3;
+    if (stream == NULL || stream == cudaStreamLegacy) return GPI_KEY_LEGACY;
+    return (uintptr_t)stream;
 }
 
-static gpupool_result gpi_fence_new(gpi_fences *fences, gpi_fence **out) {
-    gpi_fence *fence = fences->idle;
+/* What tells a stream from any other, ever; 0 where CUDA cannot say, and of a capturing stream,
+   which would lose its capture. */
+static uint64_t gpi_fence_identity(cudaStream_t stream) {
+    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+    return gpi_driver_is_capturing(stream) ? 0 : gpi_driver_stream_id(stream);
+}
+
+static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_fence **out) {
+    gpi_fence **link = &fences->idle, *fence;
     gpupool_result result;
+    while (*link && (*link)->context != context) link = &(*link)->next;
+    fence = *link;
     if (fence) {
-        fences->idle = fence->next;
+        *link = fence->next;
     } else {
         fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
         if (!fence) return gpi_host_no_memory();
@@ -2686,6 +3264,7 @@ static gpupool_result gpi_fence_new(gpi_fences *fences, gpi_fence **out) {
             GPUPOOL_FREE(fence);
             return result;
         }
+        fence->context = context;
         fences->fence_count++;
     }
     fence->users = 1;
@@ -2701,14 +3280,20 @@ static void gpi_fence_drop(gpi_fences *fences, gpi_fence *fence) {
     fences->idle = fence;
 }
 
+/* A fence of what the stream has queued so far. An event must be of the stream's own context. */
 static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, gpi_fence **out) {
-    gpupool_result result = gpi_fence_new(fences, out);
+    CUcontext context = gpi_driver_foreign(fences->driver, stream);
+    gpupool_result result = gpi_driver_push(fences->driver, context);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_told("cudaEventRecord", cudaEventRecord((*out)->event, stream));
-    if (result != GPUPOOL_OK) {
-        gpi_fence_drop(fences, *out);
-        *out = NULL;
+    result = gpi_fence_new(fences, context, out);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_told("cudaEventRecord", cudaEventRecord((*out)->event, stream));
+        if (result != GPUPOOL_OK) {
+            gpi_fence_drop(fences, *out);
+            *out = NULL;
+        }
     }
+    gpi_driver_pop(fences->driver, context);
     return result;
 }
 
@@ -2726,7 +3311,7 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
                              "no fence over a context while a stream captures");
     if (!driver->record_all || !driver->current_context)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
-    result = gpi_fence_new(fences, out);
+    result = gpi_fence_new(fences, NULL, out);
     if (result != GPUPOOL_OK) return result;
     (*out)->whole = 1;
     result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
@@ -2756,31 +3341,72 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
 
 /* -- streams -- */
 
-static gpi_stream *gpi_fence_stream(gpi_fences *fences, uint64_t key) {
-    gpi_stream *stream = fences->latest;
-    if (stream && stream->key == key) return stream;
-    for (stream = fences->streams; stream && stream->key != key; stream = stream->next) {}
-    if (stream) fences->latest = stream;
+/* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
+static gpi_stream *gpi_fence_find(gpi_fences *fences, uintptr_t key) {
+    gpi_stream *stream = GPI_READ(gpi_fence_bucket(fences, key));
+    while (stream && GPI_READ(&stream->key) != key) stream = stream->chain;
     return stream;
 }
 
-/* The stream of this key, made known if it is new. NULL: the host has no memory. */
-static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uint64_t key) {
-    gpi_stream *stream = gpi_fence_stream(fences, key);
-    if (stream) return stream;
+/* The same with its lock held. */
+static gpi_stream *gpi_fence_enter(gpi_fences *fences, uintptr_t key) {
+    gpi_stream *stream;
+    while ((stream = gpi_fence_find(fences, key)) != NULL) {
+        gpi_host_lock(&stream->cache.lock);
+        if (GPI_READ(&stream->key) == key) return stream;
+        gpi_host_unlock(&stream->cache.lock); /* renamed meanwhile */
+    }
+    return NULL;
+}
+
+/* Whether the handle in this call is the stream's that has its key, and not one made since. */
+static int gpi_fence_is_same(const gpi_stream *known, cudaStream_t stream) {
+    uint64_t identity;
+    if (!GPUPOOL_STREAM_CHECK || known->key & 1 || known->capture) return 1;
+    identity = gpi_fence_identity(stream);
+    return identity == 0 || identity == known->identity;
+}
+
+/* A struct for a key that none has: an empty one, or a new one. NULL: the host has no memory. */
+static gpi_stream *gpi_fence_struct(gpi_fences *fences, uintptr_t key) {
+    gpi_stream **bucket = gpi_fence_bucket(fences, key), *stream;
+    for (stream = *bucket; stream; stream = stream->chain)
+        if (stream->handle == 0) return stream;
     stream = (gpi_stream *)gpi_host_zeroed(sizeof *stream);
     if (!stream) return NULL;
-    stream->young = gpi_tree_lane_add(tree);
-    if (stream->young == GPI_LANE_LIVE) {
-        GPUPOOL_FREE(stream);
-        return NULL;
-    }
-    stream->key = key;
+    gpi_cache_open(&stream->cache);
     stream->next = fences->streams;
-    fences->streams = fences->latest = stream;
-    fences->stream_count++;
+    stream->chain = *bucket;
+    GPI_PUBLISH(&fences->streams, stream);
+    GPI_PUBLISH(bucket, stream);
     return stream;
 }
+
+/* Makes a stream known; the arena's lock is held. NULL: the host has no memory. */
+static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t key,
+                                  uint64_t identity) {
+    gpi_stream *stream = gpi_fence_struct(fences, key);
+    uint32_t lane = stream ? gpi_tree_lane_add(tree) : GPI_LANE_LIVE;
+    if (lane == GPI_LANE_LIVE) return NULL;
+    stream->young = lane;
+    stream->handle = key;
+    stream->identity = identity;
+    stream->capture = NULL;
+    stream->frees = 0;
+    stream->freed_units = 0;
+    fences->stream_count++;
+    GPI_PUBLISH(&stream->key, key);
+    return stream;
+}
+
+/* Calls with its handle come here again. */
+static void gpi_fence_rename(gpi_stream *stream) {
+    stream->set_aside = 0;
+    GPI_PUBLISH(&stream->key, stream->handle);
+}
+
+/* Calls with its key no longer come here. What it holds stays until a fence lets others have it. */
+static void gpi_fence_unname(gpi_stream *stream) { GPI_PUBLISH(&stream->key, 0); }
 
 /* The young lane stands behind this fence from now on; the fence gains a user. When the stream has
    all its seals, or the host has no memory for a lane, the newest sealed lane takes the memory and
@@ -2788,7 +3414,7 @@ static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uint64_t k
 static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream,
                            gpi_fence *fence) {
     uint32_t lane = GPI_LANE_LIVE;
-    if (tree->lanes[stream->young]->runs == 0) return;
+    if (stream->handle == 0 || stream->capture || tree->lanes[stream->young]->runs == 0) return;
     stream->frees = 0;
     stream->freed_units = 0;
     if (stream->seals < GPI_SEALS) lane = gpi_tree_lane_add(tree);
@@ -2807,7 +3433,6 @@ static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *strea
     fence->users++;
 }
 
-/* Lanes whose fence has passed turn quiet. Returns whether any did. */
 static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
     int i, passed = 0;
     while (passed < stream->seals && gpi_fence_passed(stream->fences[passed])) {
@@ -2824,31 +3449,32 @@ static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream 
     return passed > 0;
 }
 
-/* With `forget`, streams of which nothing is left are forgotten; they are known anew with their
-   next call. Retired ones always are. */
-static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree, int forget) {
-    gpi_stream **link = &fences->streams, *stream;
+/* Lanes whose fence has passed turn quiet. Returns whether any did. */
+static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
+    gpi_stream *stream = fences->streams;
     int any = 0;
-    while ((stream = *link) != NULL) {
-        any |= gpi_fence_poll_stream(fences, tree, stream);
-        if ((forget || stream->key == 0) && stream->seals == 0 &&
-            tree->lanes[stream->young]->runs == 0) {
-            *link = stream->next;
-            gpi_tree_lane_drop(tree, stream->young);
-            fences->stream_count--;
-            if (fences->latest == stream) fences->latest = NULL;
-            GPUPOOL_FREE(stream);
-        } else {
-            link = &stream->next;
-        }
-    }
+    for (; stream; stream = stream->next)
+        if (stream->handle) any |= gpi_fence_poll_stream(fences, tree, stream);
     return any;
+}
+
+/* A stream of which nothing is left is forgotten, and known anew with its next call: without a key
+   always, with one if `named`. Both its locks are held. */
+static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int named) {
+    if (stream->handle == 0 || (stream->key && !named)) return;
+    if (stream->capture || stream->set_aside || stream->seals || stream->cache.used) return;
+    if (tree->lanes[stream->young]->runs) return;
+    gpi_fence_unname(stream);
+    gpi_tree_lane_drop(tree, stream->young);
+    stream->handle = 0;
+    fences->stream_count--;
 }
 
 static int gpi_fence_lacks(const gpi_fences *fences, const gpi_tree *tree) {
     const gpi_stream *stream = fences->streams;
     int i;
     for (; stream; stream = stream->next) {
+        if (stream->handle == 0 || stream->capture) continue;
         if (tree->lanes[stream->young]->runs) return 1;
         for (i = 0; i < stream->seals; i++)
             if (stream->fences[i]->unrecorded) return 1;
@@ -2876,12 +3502,13 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
     gpi_stream *stream;
     int i;
     for (stream = fences->streams; stream; stream = stream->next) {
+        if (stream->handle == 0) continue;
         for (i = 0; i < stream->seals; i++) stream->fences[i]->passed = 1;
         gpi_tree_pour(tree, stream->young, GPI_LANE_QUIET);
         stream->frees = 0;
         stream->freed_units = 0;
     }
-    gpi_fence_poll(fences, tree, 0);
+    gpi_fence_poll(fences, tree);
 }
 
 /* Gives the idle events back; those that the driver refuses stay. */
@@ -2897,7 +3524,7 @@ static gpupool_result gpi_fence_trim(gpi_fences *fences) {
     return GPUPOOL_OK;
 }
 
-static void gpi_fence_forget(gpi_fences *fences) { /* the host's side only */
+static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
     gpi_stream *stream, *next;
     gpi_fence *fence, *after;
     for (stream = fences->streams; stream; stream = next) {
@@ -3036,6 +3663,7 @@ typedef struct gpi_scene { /* a request, and all that decides whether it can be 
     const gpi_fences *fences;
     gpi_ledger *ledger;
     const gpi_run *parked;
+    uint64_t captures;                  /* graphs that keep memory */
     uint64_t units, align_units;
     uint64_t limit_units, device_units; /* that the limit and the device leave for growth */
     uint64_t visits;                    /* runs looked at so far */
@@ -3064,16 +3692,24 @@ static uint64_t gpi_limit_lane_key(const gpi_fences *fences, uint32_t lane) {
     const gpi_stream *stream = fences->streams;
     int i;
     for (; stream; stream = stream->next)
-        for (i = 0; i < stream->seals; i++)
-            if (stream->sealed[i] == lane) return stream->fences[i]->whole ? 0 : stream->key;
+        for (i = 0; stream->handle && i < stream->seals; i++)
+            if (stream->sealed[i] == lane) return stream->fences[i]->whole ? 0 : stream->handle;
     return 0;
+}
+
+/* What a graph keeps comes free with the graph only. */
+static int gpi_limit_is_kept(const gpi_scene *scene, uint32_t lane) {
+    const gpi_stream *stream = scene->fences->streams;
+    if (!scene->captures) return 0;
+    while (stream && !(stream->handle && gpi_fence_owns(stream, lane))) stream = stream->next;
+    return stream && stream->capture;
 }
 
 /* A parked run: freed, but used by other streams' work. */
 static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
     const gpi_use *use = (const gpi_use *)run->uses;
-    for (; use && key; use = use->next)
-        if (!use->fence->passed && use->key != key) return 0;
+    for (; use; use = use->next)
+        if (use->keeper || (key && !use->fence->passed && use->key != key)) return 0;
     return 1;
 }
 
@@ -3086,7 +3722,7 @@ static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const 
     if (run->lane == GPI_LANE_HELD)
         return wish->pending && run->uses && gpi_limit_waits_only_for(run, wish->key);
     if (run->lane != GPI_LANE_LIVE)
-        return wish->pending &&
+        return wish->pending && !gpi_limit_is_kept(scene, run->lane) &&
                (!wish->key || gpi_limit_lane_key(scene->fences, run->lane) == wish->key);
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
     n = (*nth)++;
@@ -3245,7 +3881,7 @@ static void gpi_limit_sites(gpi_ledger *ledger, gpi_holding *top, int most) {
     while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
         if (site->place != site || !site->place_blocks) continue;
         one.place = site;
-        one.shown.file = site->file;
+        one.shown.file = *site->file ? site->file : NULL;
         one.shown.line = site->line;
         one.shown.blocks = site->place_blocks;
         one.shown.bytes = site->place_bytes;
@@ -3256,10 +3892,10 @@ static void gpi_limit_sites(gpi_ledger *ledger, gpi_holding *top, int most) {
 /* Sizes are spread over slots, and of each slot the one with most of its bytes stands: every block
    votes for its size or against the one that does. A size with half of a slot's bytes always wins.
    Then the blocks of those that stand are counted. */
-#define GPI_SLOTS 256
+#define GPI_BALLOTS 256
 
 typedef struct gpi_ballot {
-    uint64_t sizes[GPI_SLOTS], votes[GPI_SLOTS], blocks[GPI_SLOTS];
+    uint64_t sizes[GPI_BALLOTS], votes[GPI_BALLOTS], blocks[GPI_BALLOTS];
 } gpi_ballot;
 
 static unsigned gpi_limit_slot(uint64_t bytes) {
@@ -3289,7 +3925,7 @@ static void gpi_limit_elect(const gpi_ballot *ballot, gpi_holding *top, int most
     int i;
     memset(top, 0, (size_t)most * sizeof *top);
     memset(&one, 0, sizeof one);
-    for (i = 0; i < GPI_SLOTS; i++) {
+    for (i = 0; i < GPI_BALLOTS; i++) {
         if (!ballot->blocks[i]) continue;
         one.shown.block_bytes = ballot->sizes[i];
         one.shown.blocks = ballot->blocks[i];
@@ -3396,7 +4032,7 @@ static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
 /* -- the stream whose work to wait for -- */
 
 static cudaStream_t gpi_limit_stream(uint64_t key) {
-    if (key == 1) return cudaStreamLegacy;
+    if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
     if (key & 1) return cudaStreamPerThread;
     return (cudaStream_t)(uintptr_t)key;
 }
@@ -3431,14 +4067,15 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     int streams = 0, any_whole = 0, alone, whole;
     uint64_t key = 0;
     for (; stream && !key; stream = stream->next) {
+        if (!stream->handle || stream->capture) continue;
         gpi_limit_count_lanes(scene, stream, &alone, &whole);
         any_whole |= whole;
         streams += alone || whole;
-        if (alone && gpi_limit_wait_would_do(scene, stream->key)) key = stream->key;
+        if (alone && gpi_limit_wait_would_do(scene, stream->handle)) key = stream->handle;
     }
     for (; run && !key; run = run->list_next)
         for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
-            if (use->fence->passed) continue;
+            if (!use->fence || use->fence->passed) continue;
             streams++;
             if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
         }
@@ -3634,14 +4271,17 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
 
 /* == ARENA ====================================================================================
    The public arena: check, lock, the ladder of attempts, ledger, unlock. uses: all rooms above
-   A1  ledger.granted is the tree's live units, ledger.blocks its live runs, ledger.requested what
-       they were asked for with; each site has the blocks and bytes of its live runs
-   A2  ledger.pending is what lanes of streams hold, and what is parked
+   A1  ledger.granted is the tree's live units but for what caches have free, ledger.blocks its live
+       runs but for those, ledger.requested what they were asked for with; each site has the blocks
+       and bytes of its live runs
+   A2  ledger.pending is what lanes of streams and caches hold, and what is parked
    A3  a parked run is held, and has a fence that had not passed when last looked at
    Locks: `growing` is held, for as long as the driver takes, by the one thread that gets or gives
-   memory; `lock` for tens of nanoseconds by whoever changes the tree. growing before lock. */
+   memory; a stream's lock by whoever uses its cache; `lock` for tens of nanoseconds by whoever
+   changes the tree. They are taken in this order. */
 
 struct gpupool_arena {
+    gpupool_arena *next;          /* of the process */
     gpi_lock lock, growing;
     int forks;                    /* of the process when the arena was made */
     gpi_tree tree;
@@ -3649,7 +4289,10 @@ struct gpupool_arena {
     gpi_fences fences;
     gpi_run *parked, *parked_last; /* freed while other streams used them; linked by list_next */
     uint64_t parked_units;
-    uint64_t allocs, frees, failures, lane_hits;
+    int captures_seen;            /* streams have been captured: see gpi_arena_rung_ask */
+    int climbing;                 /* a thread looks for memory: none goes into caches */
+    int hurried;                  /* so many frees get a fence each, since memory was short */
+    uint64_t captures;            /* gpupool_captures not yet released */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     FILE *trace;                  /* where calls are recorded, or NULL */
@@ -3661,7 +4304,8 @@ struct gpupool_arena {
 
 static void gpi_arena_count_pending(gpupool_arena *arena) {
     gpi_ledger_set(&arena->ledger.pending,
-                   (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
+                   arena->ledger.cached_bytes +
+                       (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
 }
 
 /* The users of fences are lanes, and the uses of blocks that live or are parked. */
@@ -3678,14 +4322,15 @@ static int gpi_arena_check_users(const gpupool_arena *arena) {
             broken |= gpi_fence_check_uses(&arena->fences, run, round);
         for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
             for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-                broken |= gpi_fence_check_uses(&arena->fences, run, round);
+                if (run->as.slack_bytes != GPI_CACHED)
+                    broken |= gpi_fence_check_uses(&arena->fences, run, round);
     }
     return broken;
 }
 
 static int gpi_arena_check_parked(const gpi_run *run) {
     const gpi_use *use = (const gpi_use *)run->uses;
-    while (use && use->fence->passed) use = use->next;
+    while (use && (!use->fence || use->fence->passed)) use = use->next;
     return run->lane == GPI_LANE_HELD && use ? 0 : 3;
 }
 
@@ -3708,16 +4353,23 @@ static int gpi_arena_check_sites(gpi_ledger *ledger, uint64_t blocks, uint64_t b
 }
 #endif
 
+/* What was requested with a live run; 0 where it is free in a cache. */
+static uint64_t gpi_arena_asked(const gpi_run *run) {
+    if (run->as.slack_bytes != GPI_CACHED) return gpi_arena_requested(run);
+    return gpi_cache_requested((gpi_cache *)run->uses, run);
+}
+
 /* What was requested, in all and by site, from the live runs themselves. */
 static int gpi_arena_check_live(gpupool_arena *arena) {
     uint64_t bucket, bytes = 0, site_blocks = 0, site_bytes = 0;
     const gpi_run *run;
     for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
         for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
-            bytes += gpi_arena_requested(run);
+            uint64_t asked = gpi_arena_asked(run);
+            bytes += asked;
 #if GPUPOOL_SITES
-            site_blocks += (uint64_t)(uintptr_t)run->site >> 4;
-            site_bytes += gpi_arena_requested(run) * ((uint64_t)(uintptr_t)run->site >> 4);
+            if (asked) site_blocks += (uint64_t)(uintptr_t)run->site >> 4;
+            site_bytes += asked * ((uint64_t)(uintptr_t)run->site >> 4);
 #endif
         }
 #if GPUPOOL_SITES
@@ -3732,12 +4384,19 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
 /* Number of the broken invariant, with its room's letter; 0 if all hold. */
 static int gpi_arena_check(gpupool_arena *arena, char *room) {
     const gpi_ledger *ledger = &arena->ledger;
+    gpi_stream *stream = arena->fences.streams;
     const gpi_run *run;
     gpi_tally tally;
-    uint64_t parked = 0;
+    uint64_t parked = 0, free_units = 0, free_blocks = 0;
     int broken = gpi_ledger_check(ledger);
     *room = 'L';
     if (broken) return broken;
+    *room = 'C';
+    for (; stream; stream = stream->next) {
+        if ((broken = gpi_cache_check(&stream->cache)) != 0) return broken;
+        free_units += stream->cache.free_units;
+        free_blocks += stream->cache.free_blocks;
+    }
     *room = 'T';
     if ((broken = gpi_backing_check_runs(&arena->backing, &tally)) != 0) return broken;
     if ((broken = gpi_tree_check(&arena->tree)) != 0) return broken;
@@ -3747,59 +4406,162 @@ static int gpi_arena_check(gpupool_arena *arena, char *room) {
     *room = 'F';
     if ((broken = gpi_fence_check(&arena->fences, &arena->tree)) != 0) return broken;
     *room = 'A';
-    if (ledger->granted.now != arena->tree.live_units * GPUPOOL_UNIT_BYTES) return 1;
-    if (GPUPOOL_STATS && ledger->blocks.now != arena->tree.live_runs) return 1;
+    if (ledger->granted.now != (arena->tree.live_units - free_units) * GPUPOOL_UNIT_BYTES)
+        return 1;
+    if (GPUPOOL_STATS && ledger->blocks.now != arena->tree.live_runs - free_blocks) return 1;
     if (gpi_arena_check_live(arena)) return 1;
     for (run = arena->parked; run; run = run->list_next) {
         if (gpi_arena_check_parked(run)) return 3;
         parked += run->units;
     }
     if (parked != arena->parked_units) return 2;
-    parked += arena->tree.pending_units;
+    parked += arena->tree.pending_units + free_units;
     if (ledger->pending.now != parked * GPUPOOL_UNIT_BYTES) return 2;
     *room = 'F';
     return gpi_arena_check_users(arena);
 }
 
-/* Every public call on an arena begins here. */
-static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
+static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *call) {
     if (!arena) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the arena is NULL", call);
-    if (arena->forks != gpi_process.forks)
-        return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made "
-                             "arena \"%s\", and has no CUDA context", call, arena->name);
-    gpi_host_lock(&arena->lock);
-#if GPUPOOL_CHECK >= 2
-    {
-        char room;
-        gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
-        GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+    if (arena->forks == gpi_process.forks) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made arena "
+                         "\"%s\", and has no CUDA context", call, arena->name);
+}
+
+/* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
+   them while there is no other stream to take them from. */
+static void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
+    uint64_t units = run->units;
+    uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
+    if (stream->capture) absorb = 0;
+    gpi_tree_lay_down(&arena->tree, run);
+    gpi_tree_put(&arena->tree, run, stream->young, absorb);
+    stream->frees++;
+    stream->freed_units += units;
+}
+
+/* Empties a stream's cache; both locks are held. */
+static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
+    while (stream->cache.used) {
+        gpi_run *run = gpi_cache_evict(&stream->cache);
+        if (run) gpi_arena_put(arena, stream, run);
     }
+    gpi_cache_fold(&stream->cache, &arena->ledger);
+}
+
+/* Takes the locks of all streams and the arena's. */
+static gpi_stream *gpi_arena_lock_all(gpupool_arena *arena) {
+    for (;;) {
+        gpi_stream *first = GPI_READ(&arena->fences.streams), *stream;
+        for (stream = first; stream; stream = stream->next) gpi_host_lock(&stream->cache.lock);
+        gpi_host_lock(&arena->lock);
+        if (first == arena->fences.streams) return first;
+        gpi_host_unlock(&arena->lock); /* there is a new one: once more */
+        for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
+    }
+}
+
+/* No call comes to this stream any more; what it has cached goes into its lane. The arena's lock is
+   held, and opened for a moment. */
+static void gpi_arena_unname(gpupool_arena *arena, gpi_stream *known) {
+    gpi_host_unlock(&arena->lock);
+    gpi_host_lock(&known->cache.lock);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_drain(arena, known);
+    gpi_fence_unname(known);
+    gpi_host_unlock(&known->cache.lock);
+}
+
+/* Most public calls begin here: with all caches empty, so that all that is free is in the tree.
+   While the arena's lock is held they stay so. `forget`: see gpi_fence_forget. */
+static void gpi_arena_lock(gpupool_arena *arena, int forget) {
+    gpi_stream *stream = gpi_arena_lock_all(arena);
+    for (; stream; stream = stream->next) {
+        gpi_arena_drain(arena, stream);
+        gpi_fence_forget(&arena->fences, &arena->tree, stream, forget);
+        gpi_host_unlock(&stream->cache.lock);
+    }
+    gpi_arena_count_pending(arena);
+}
+
+/* All invariants, with the caches as they are. While no other thread grows the arena, pending is as
+   it was last counted. */
+static int gpi_arena_check_all(gpupool_arena *arena, int growing, char *room) {
+    gpi_stream *first = gpi_arena_lock_all(arena), *stream;
+    uint64_t pending = arena->ledger.pending.now;
+    int broken;
+    if (growing) gpi_arena_count_pending(arena);
+    *room = 'A';
+    broken = growing && pending != arena->ledger.pending.now ? 2 : 0;
+    for (stream = first; stream; stream = stream->next)
+        gpi_cache_fold(&stream->cache, &arena->ledger);
+    gpi_arena_count_pending(arena);
+    if (!broken) broken = gpi_arena_check(arena, room);
+    gpi_host_unlock(&arena->lock);
+    for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
+    return broken;
+}
+
+#if GPUPOOL_CHECK >= 2
+static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held */
+    char room;
+    gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
+    GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+}
+#endif
+
+static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
+    gpupool_result result = gpi_arena_exists(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_lock(arena, 0);
+#if GPUPOOL_CHECK >= 2
+    gpi_arena_check_now(arena);
 #endif
     return gpi_host_ok();
+}
+
+/* gpupool_alloc and gpupool_free begin here: no lock is held, the caches stay as they are. */
+static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
+    gpupool_result result = gpi_arena_exists(arena, call);
+#if GPUPOOL_CHECK >= 2
+    if (result == GPUPOOL_OK) {
+        char room;
+        GPUPOOL_ASSERT(gpi_arena_check_all(arena, 0, &room) == 0);
+    }
+#endif
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 static void gpi_arena_exit(gpupool_arena *arena) {
     gpi_arena_count_pending(arena);
 #if GPUPOOL_CHECK >= 2
-    {
-        char room;
-        GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
-    }
+    gpi_arena_check_now(arena);
 #endif
     gpi_host_unlock(&arena->lock);
+}
+
+/* cudaDeviceReset takes the memory, the streams and the events with it. */
+static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char *call) {
+    if (!gpi_driver_was_reset(&arena->backing.driver)) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
+                         "memory is gone, only gpupool_arena_destroy is left", call,
+                         arena->backing.driver.device, arena->name);
 }
 
 /* The same with the right to change what the arena holds, and the driver ready for it. */
 static gpupool_result gpi_arena_enter_growing(gpupool_arena *arena, const char *call,
                                               gpi_visit *visit) {
-    gpupool_result result = gpi_arena_enter(arena, call);
+    gpupool_result result = gpi_arena_exists(arena, call);
     if (result != GPUPOOL_OK) return result;
-    gpi_host_unlock(&arena->lock);
     result = gpi_driver_enter(arena->backing.driver.device, visit);
     if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, call);
+    if (result != GPUPOOL_OK) {
+        gpi_driver_leave(visit);
+        return result;
+    }
     gpi_host_lock(&arena->growing);
-    gpi_host_lock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_arena_enter(arena, call);
 }
 
 static void gpi_arena_exit_growing(gpupool_arena *arena, const gpi_visit *visit) {
@@ -3822,16 +4584,29 @@ static void gpi_arena_drop_uses(gpupool_arena *arena, gpi_use *use) {
     gpi_use *next;
     for (; use; use = next) {
         next = use->next;
-        gpi_fence_drop(&arena->fences, use->fence);
+        if (use->fence) gpi_fence_drop(&arena->fences, use->fence);
         GPUPOOL_FREE(use);
     }
+}
+
+static int gpi_arena_has_fence(const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    while (use && !use->fence) use = use->next;
+    return use != NULL;
 }
 
 static int gpi_arena_uses_passed(const gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
     for (; use; use = use->next)
-        if (!gpi_fence_passed(use->fence)) return 0;
+        if (use->fence && !gpi_fence_passed(use->fence)) return 0;
     return 1;
+}
+
+/* The lanes that a graph keeps, if the block was handed out to it. */
+static gpi_stream *gpi_arena_keeper(const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    while (use && !use->keeper) use = use->next;
+    return use ? use->keeper : NULL;
 }
 
 /* Takes a run off the parked list; before: the one in front of it. */
@@ -3847,15 +4622,23 @@ static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run
 
 /* Whatever has finished turns quiet. Returns whether anything did. */
 static int gpi_arena_poll(gpupool_arena *arena) {
-    int any = gpi_fence_poll(&arena->fences, &arena->tree, 0);
+    int any = gpi_fence_poll(&arena->fences, &arena->tree);
     while (arena->parked && gpi_arena_uses_passed(arena->parked)) {
-        gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
+        const gpi_stream *keeper = gpi_arena_keeper(arena->parked);
+        gpi_arena_unpark(arena, NULL, arena->parked, keeper ? keeper->young : GPI_LANE_QUIET);
         any = 1;
     }
     return any;
 }
 
 /* -- a request on its way up the ladder -- */
+
+static gpi_origin gpi_arena_origin(const char *file, int line) {
+    gpi_origin origin;
+    origin.file = file ? file : "";
+    origin.line = file ? line : 0;
+    return origin;
+}
 
 typedef struct gpi_request {
     uint64_t bytes, units, align_units;
@@ -3866,12 +4649,19 @@ typedef struct gpi_request {
     int limited;   /* the limit refused, not the driver */
 } gpi_request;
 
+/* A block for all streams at once, as cudaMalloc gives: of quiet memory only. */
+static int gpi_arena_is_for_all(const gpi_request *request) {
+    return request->known->handle == GPI_KEY_ANY;
+}
+
 /* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
 static void gpi_arena_lanes(const gpi_request *request, gpi_lanes *lanes) {
     int i = request->known->seals;
     lanes->count = 0;
-    lanes->number[lanes->count++] = request->known->young;
-    while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
+    if (!gpi_arena_is_for_all(request)) {
+        lanes->number[lanes->count++] = request->known->young;
+        while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
+    }
     lanes->number[lanes->count++] = GPI_LANE_QUIET;
 }
 
@@ -3888,7 +4678,7 @@ static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request
     gpi_arena_lanes(request, &lanes);
     run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
     if (!run) return NULL;
-    if (run->lane != GPI_LANE_QUIET) arena->lane_hits += GPUPOOL_STATS;
+    if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
     return gpi_arena_take(arena, run, request);
 }
 
@@ -3902,10 +4692,38 @@ static gpi_run *gpi_arena_again(gpupool_arena *arena, const gpi_request *request
 /* The stream's own lane gets a fence: only then can it become known that its work is done. */
 static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     gpi_fence *fence;
-    if (arena->tree.lanes[known->young]->runs == 0 || gpi_driver_is_capturing(stream)) return;
-    if (gpi_fence_record(&arena->fences, stream, &fence) != GPUPOOL_OK) return;
+    gpupool_result result;
+    if (arena->tree.lanes[known->young]->runs == 0 || known->capture) return;
+    if (known->handle == GPI_KEY_ANY) {
+        if (arena->captures_seen) return; /* a fence over all streams would lose one */
+        result = gpi_fence_record_all(&arena->fences, &fence);
+    } else {
+        if (gpi_driver_is_capturing(stream) || !gpi_fence_is_same(known, stream)) return;
+        result = gpi_fence_record(&arena->fences, stream, &fence);
+    }
+    if (result != GPUPOOL_OK) return;
     gpi_fence_seal(&arena->fences, &arena->tree, known, fence);
     gpi_fence_drop(&arena->fences, fence);
+}
+
+/* Waits on the host until all that was freed so far is done, with the arena open to other threads
+   meanwhile. */
+static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
+    gpi_fence *fence;
+    gpupool_result result = gpi_fence_new(&arena->fences, NULL, &fence);
+    if (result != GPUPOOL_OK) return result;
+    fence->unrecorded = fence->whole = 1;
+    /* before the wait: what is freed during it is not covered */
+    gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
+    arena->fences.host_waits++;
+    arena->fences.awaited = fence;
+    gpi_host_unlock(&arena->lock);
+    result = gpi_driver_wait(&arena->backing.driver);
+    gpi_host_lock(&arena->lock);
+    if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
+    arena->fences.awaited = NULL;
+    gpi_fence_drop(&arena->fences, fence);
+    return result;
 }
 
 /* All streams' lanes get a fence: over the whole context, or, where the driver has none (before
@@ -3915,24 +4733,11 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
     gpupool_result result;
     if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return GPUPOOL_OK;
     result = gpi_fence_record_all(&arena->fences, &fence);
-    if (result == GPUPOOL_E_UNSUPPORTED) {
-        result = gpi_fence_new(&arena->fences, &fence);
-        if (result != GPUPOOL_OK) return result;
-        fence->unrecorded = fence->whole = 1;
-        /* before the wait: what is freed during it is not covered */
-        gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
-        arena->fences.host_waits++;
-        arena->fences.awaited = fence;
-        gpi_host_unlock(&arena->lock);
-        result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
-        gpi_host_lock(&arena->lock);
-        if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
-        arena->fences.awaited = NULL;
-    } else if (result == GPUPOOL_OK) {
-        gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
-    }
-    if (fence) gpi_fence_drop(&arena->fences, fence);
-    return result;
+    if (result == GPUPOOL_E_UNSUPPORTED) return gpi_arena_quiesce(arena);
+    if (result != GPUPOOL_OK) return result;
+    gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
+    gpi_fence_drop(&arena->fences, fence);
+    return GPUPOOL_OK;
 }
 
 /* How far reserved memory may run ahead of what was ever live at once before idle memory is moved
@@ -3981,7 +4786,8 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     gpi_lanes lane;
     int i;
     lane.count = 1;
-    if (request->capturing || !gpi_tree_prepare(&arena->tree, 3)) return NULL;
+    if (request->capturing || gpi_arena_is_for_all(request)) return NULL;
+    if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
     for (; other; other = other->next) {
         for (i = 0; other != request->known && i < other->seals; i++) {
             lane.number[0] = other->sealed[i];
@@ -3996,6 +4802,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     for (run = arena->parked; run; before = run, run = run->list_next) {
         gpi_use *use = (gpi_use *)run->uses;
         if (gpi_tree_start(run, request->units, request->align_units) == UINT64_MAX) continue;
+        if (gpi_arena_keeper(run)) continue;
         for (; use; use = use->next)
             if (gpi_fence_follow(&arena->fences, use->fence, request->stream) != GPUPOOL_OK)
                 return NULL;
@@ -4024,6 +4831,19 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
     return gpi_arena_grow(arena, request, 0, limit, run);
 }
 
+/* Rung: what other streams freed without a fence yet. A fence over all streams would lose a
+   capture, so once one has been seen this is left to the rung that waits. */
+static gpupool_result gpi_arena_rung_ask(gpupool_arena *arena, gpi_request *request,
+                                         gpupool_result result, gpi_run **run) {
+    if (request->capturing || arena->captures_seen) return result;
+    if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return result;
+    if (gpi_arena_seal_all(arena) != GPUPOOL_OK) return result;
+    if (gpi_arena_poll(arena)) result = gpi_arena_rung_move(arena, request, run);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    *run = gpi_arena_rung_follow(arena, request);
+    return *run ? GPUPOOL_OK : result;
+}
+
 /* Waits on the host until a fence has passed, with the arena open to other threads meanwhile. */
 static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     gpupool_result result;
@@ -4050,8 +4870,8 @@ static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *requ
         if (stream->seals) return stream->fences[0];
     if (!arena->parked) return NULL;
     for (use = (gpi_use *)arena->parked->uses; use; use = use->next)
-        if (!use->fence->passed) return use->fence;
-    return ((gpi_use *)arena->parked->uses)->fence;
+        if (use->fence && !use->fence->passed) return use->fence;
+    return NULL;
 }
 
 /* Rung: wait on the host, for one fence after the other, until the request can be met. */
@@ -4065,7 +4885,12 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
         gpi_arena_poll(arena);
         result = gpi_arena_rung_move(arena, request, run);
     }
-    return result;
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    /* what other streams, or destroyed ones, freed without a fence: the whole device */
+    if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return result;
+    if (gpi_arena_quiesce(arena) != GPUPOOL_OK) return result;
+    gpi_arena_poll(arena);
+    return gpi_arena_rung_move(arena, request, run);
 }
 
 /* Whether the limit alone stands in the way of growth. */
@@ -4088,27 +4913,28 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     /* lanes whose fence has passed */
     if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL)
         return GPUPOOL_OK;
+    /* what gpupool_cudaFree freed and no fence covers: it waits as cudaFree would */
+    if (gpi_arena_is_for_all(request) && arena->tree.lanes[request->known->young]->runs &&
+        gpi_arena_quiesce(arena) == GPUPOOL_OK) {
+        gpi_arena_poll(arena);
+        if ((*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
+    }
     /* more memory from the driver */
     result = gpi_arena_rung_grow(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     request->limited = gpi_arena_is_limited(arena, request);
+    arena->hurried = 1024;
     /* another stream's memory, behind a wait on the device */
     *run = gpi_arena_rung_follow(arena, request);
     if (*run) return GPUPOOL_OK;
     /* what is idle moves, or makes room */
     result = gpi_arena_rung_move(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    /* what other streams freed without a fence yet, behind a wait for all of them */
-    if (!request->capturing && gpi_arena_seal_all(arena) == GPUPOOL_OK) {
-        if (gpi_arena_poll(arena)) result = gpi_arena_rung_move(arena, request, run);
-        if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-        *run = gpi_arena_rung_follow(arena, request);
-        if (*run) return GPUPOOL_OK;
-    }
+    /* what other streams freed without a fence yet, behind one over all streams */
+    result = gpi_arena_rung_ask(arena, request, result, run);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     /* the host waits */
-    if (result == GPUPOOL_E_OUT_OF_MEMORY)
-        result = gpi_arena_rung_wait(arena, request, result, run);
-    return result;
+    return gpi_arena_rung_wait(arena, request, result, run);
 }
 
 /* -- the verdict -- */
@@ -4149,6 +4975,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->fences = &arena->fences;
     scene->ledger = &arena->ledger;
     scene->parked = arena->parked;
+    scene->captures = arena->captures;
     scene->units = gpi_arena_units(bytes);
     scene->align_units = align_units;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
@@ -4169,14 +4996,15 @@ static void gpi_arena_ask_uses(gpupool_arena *arena) {
     gpi_run *run = arena->parked;
     gpi_use *use;
     for (; run; run = run->list_next)
-        for (use = (gpi_use *)run->uses; use; use = use->next) gpi_fence_passed(use->fence);
+        for (use = (gpi_use *)run->uses; use; use = use->next)
+            if (use->fence) gpi_fence_passed(use->fence);
 }
 
 /* -- the record of calls, in the replay's format -- */
 
 static uint64_t gpi_arena_trace_stream(cudaStream_t stream) {
     uint64_t key = gpi_fence_key(stream);
-    return key == 1 ? 0 : key;
+    return key == GPI_KEY_LEGACY ? 0 : key;
 }
 
 static uint64_t gpi_arena_trace_id(const gpupool_arena *arena, const gpi_run *run) {
@@ -4205,16 +5033,33 @@ static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t num
     if (arena->trace) fprintf(arena->trace, "%c %" PRIu64 "\n", verb, number);
 }
 
+/* A call that only looks, but empties the caches for it. */
+static void gpi_arena_trace_look(gpupool_arena *arena) {
+    if (arena->trace) fprintf(arena->trace, "s\n");
+}
+
 /* -- blocks -- */
 
+/* Makes a held run the caller's block. NULL: the host has no memory, and the run is free again. */
 static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
+    gpi_use *use = NULL;
+    if (request->known->capture) { /* the graph keeps it */
+        use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+        if (use) use->keeper = request->known;
+    }
+    if ((request->known->capture && !use) || !gpi_tree_prepare(&arena->tree, 1)) {
+        GPUPOOL_FREE(use);
+        gpi_tree_put(&arena->tree, run, request->known->young, 0);
+        gpi_host_no_memory();
+        return NULL;
+    }
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
+    run->uses = use;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
-    arena->allocs += GPUPOOL_STATS;
     if (arena->trace) gpi_arena_trace_request(arena, request, run);
 #if GPUPOOL_SITES
-    run->site = gpi_ledger_site(&arena->ledger, request->origin, gpi_fence_key(request->stream));
+    run->site = gpi_ledger_site(&arena->ledger, request->origin, request->known->handle);
     gpi_ledger_site_add(run->site, request->bytes);
 #endif
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
@@ -4237,29 +5082,27 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
     return 0;
 }
 
-/* What rungs one and two did not find. The lock is held on entry, and not on return. */
-static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request) {
-    uint64_t key = gpi_fence_key(request->stream);
+/* What rungs one and two did not find. No lock is held. */
+static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
     gpupool_result result;
     gpi_visit visit;
-    gpi_host_unlock(&arena->lock);
     for (;;) {
         gpi_run *run = NULL;
         void *block;
         result = gpi_arena_enter_growing(arena, "gpupool_alloc", &visit);
         if (result != GPUPOOL_OK) break;
         request->capturing = gpi_driver_is_capturing(request->stream);
+        arena->captures_seen |= request->capturing;
         request->limited = 0;
-        request->known = gpi_fence_know(&arena->fences, &arena->tree, key);
+        request->known = gpi_fence_find(&arena->fences, key);
+        if (!request->known) /* forgotten meanwhile */
+            request->known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
+        arena->climbing = 1;
         result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
+        arena->climbing = 0;
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
             if (gpi_arena_give_up(arena, request, &visit)) continue;
             break;
-        }
-        if (result == GPUPOOL_OK && !gpi_tree_prepare(&arena->tree, 1)) {
-            /* other threads may have used up what climb had made sure of */
-            gpi_tree_put(&arena->tree, run, request->known->young, 0);
-            result = gpi_host_no_memory();
         }
         block = result == GPUPOOL_OK ? gpi_arena_hand_out(arena, run, request) : NULL;
         gpi_arena_exit_growing(arena, &visit);
@@ -4268,49 +5111,119 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request) {
         return block;
     }
     gpi_host_lock(&arena->lock);
-    arena->failures += GPUPOOL_STATS;
+    arena->ledger.failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
     return NULL;
 }
 
+/* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
+   anew. No lock is held. */
+static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
+    uint64_t identity = GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
+    gpi_stream *known = gpi_fence_enter(&arena->fences, key), *now;
+    gpi_host_lock(&arena->lock);
+    if (known && known->key == key && identity && known->identity != identity) {
+        gpi_arena_drain(arena, known);
+        gpi_fence_unname(known);
+    }
+    now = gpi_fence_find(&arena->fences, key);
+    if (!now) now = gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+    gpi_host_unlock(&arena->lock);
+    if (known) gpi_host_unlock(&known->cache.lock);
+    return now ? GPUPOOL_OK : gpi_host_no_memory();
+}
+
+/* The stream of a call, with its lock held. NULL with a result. */
+static gpi_stream *gpi_arena_visit(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
+    for (;;) {
+        gpi_stream *known = gpi_fence_enter(&arena->fences, key);
+        if (known && gpi_fence_is_same(known, stream)) return known;
+        if (known) gpi_host_unlock(&known->cache.lock);
+        if (gpi_arena_rename(arena, stream, key) != GPUPOOL_OK) return NULL;
+    }
+}
+
+static gpupool_result gpi_arena_refuse(gpupool_arena *arena, const gpi_request *request,
+                                       const char *call, uint64_t alignment) {
+    gpi_host_lock(&arena->lock);
+    arena->ledger.failures += GPUPOOL_STATS;
+    gpi_host_unlock(&arena->lock);
+    if (request->units == 0)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to "
+                             "2^48", call, request->bytes);
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: alignment is %" PRIu64 ", and must be a power of "
+                         "two of at most 2^40", call, alignment);
+}
+
+#if GPUPOOL_SITES
+/* Of a block from this cache, whose lock is held: no other thread changes what it notes there. */
+static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, gpi_origin origin,
+                                uint64_t key) {
+    gpi_site *site = gpi_ledger_find_site(&arena->ledger, origin, key);
+    if (site) return site;
+    gpi_host_lock(&arena->lock);
+    site = gpi_ledger_site(&arena->ledger, origin, key);
+    if (site == &arena->ledger.unknown)
+        site = gpi_ledger_adopt(&arena->ledger, &cache->unknown, key);
+    gpi_host_unlock(&arena->lock);
+    return site;
+}
+#endif
+
+/* The cache has no block of this size: rungs one and two. The stream's lock is held, and not on
+   return. */
+static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
+    gpi_stream *known = request->known;
+    gpi_run *run = NULL;
+    void *block = NULL;
+    int ready;
+    gpi_host_lock(&arena->lock);
+    ready = gpi_tree_prepare(&arena->tree, 3);
+    if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
+        gpi_cache_fold(&known->cache, &arena->ledger);
+        run = gpi_arena_quick(arena, request, GPI_TRIES);
+    }
+    if (run) block = gpi_arena_hand_out(arena, run, request);
+    else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
+    gpi_arena_count_pending(arena);
+    gpi_host_unlock(&arena->lock);
+    gpi_host_unlock(&known->cache.lock);
+    if (!ready) gpi_host_no_memory();
+    if (run || !ready) return block;
+    return gpi_arena_slow(arena, request, key);
+}
+
 static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t bytes,
-                             uint64_t alignment, cudaStream_t stream, gpi_origin origin) {
+                             uint64_t alignment, cudaStream_t stream, uintptr_t key,
+                             gpi_origin origin) {
     gpi_request request;
-    gpi_run *run;
-    void *block;
-    if (gpi_arena_enter(arena, call) != GPUPOOL_OK) return NULL;
-    memset(&request, 0, sizeof request);
+    gpi_slot *slot;
+    if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
     request.bytes = bytes;
     request.units = gpi_arena_units(bytes);
     request.align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
     request.stream = stream;
     request.origin = origin;
+    request.capturing = request.limited = 0;
     if (request.units == 0 || !gpi_ground_is_power(alignment) || alignment > (uint64_t)1 << 40) {
-        arena->failures += GPUPOOL_STATS;
-        gpi_host_unlock(&arena->lock);
-        if (request.units == 0)
-            gpi_host_fail(GPUPOOL_E_ARGUMENT,
-                          "%s: bytes is %" PRIu64 ", and must be from 1 to 2^48", call, bytes);
-        else
-            gpi_host_fail(GPUPOOL_E_ARGUMENT,
-                          "%s: alignment is %" PRIu64 ", and must be a power of "
-                          "two of at most 2^40",
-                          call, alignment);
+        gpi_arena_refuse(arena, &request, call, alignment);
         return NULL;
     }
-    request.known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
-    if (!request.known || !gpi_tree_prepare(&arena->tree, 3)) {
-        arena->failures += GPUPOOL_STATS;
-        gpi_host_unlock(&arena->lock);
-        gpi_host_no_memory();
-        return NULL;
+    request.known = gpi_arena_visit(arena, stream, key);
+    if (!request.known) return NULL;
+    slot = request.align_units == 1
+               ? gpi_cache_take(&request.known->cache, request.units, bytes) : NULL;
+    if (slot) {
+        void *block = (void *)(uintptr_t)(slot->unit * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_SITES
+        gpi_cache_sign(&request.known->cache, slot,
+                       gpi_arena_site(arena, &request.known->cache, origin, key));
+#endif
+        if (arena->trace) gpi_arena_trace_request(arena, &request, slot->run);
+        gpi_host_unlock(&request.known->cache.lock);
+        return block;
     }
-    run = arena->backing.source == GPUPOOL_SOURCE_BYPASS
-              ? NULL : gpi_arena_quick(arena, &request, GPI_TRIES);
-    if (!run) return gpi_arena_slow(arena, &request);
-    block = gpi_arena_hand_out(arena, run, &request);
-    gpi_arena_exit(arena);
-    return block;
+    return gpi_arena_take_block(arena, &request, key);
 }
 
 /* What a pointer that starts no live block is. Walks a chunk's runs: only mistakes pay for it. */
@@ -4349,10 +5262,40 @@ static gpi_run *gpi_arena_find(const gpupool_arena *arena, const char *call, con
     return run;
 }
 
+/* The live run of a block that no cache has any more, with the arena's lock held; NULL, the mistake
+   told and no lock held, if it is none. */
+static gpi_run *gpi_arena_enter_block(gpupool_arena *arena, const char *call, const void *block) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpi_run *run = NULL;
+    if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
+    while ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
+        gpi_cache *cache;
+        int released = 0;
+        gpi_host_lock(&arena->lock);
+        run = gpi_tree_live(&arena->tree, unit);
+        if (run && run->as.slack_bytes != GPI_CACHED) return run;
+        cache = run ? (gpi_cache *)run->uses : NULL;
+        gpi_host_unlock(&arena->lock);
+        if (!cache) break;
+        gpi_host_lock(&cache->lock);
+        gpi_host_lock(&arena->lock);
+        released = gpi_cache_release(cache, unit);
+        if (released) gpi_cache_fold(cache, &arena->ledger);
+        gpi_host_unlock(&arena->lock);
+        gpi_host_unlock(&cache->lock);
+        if (!released) break;
+    }
+    if (gpi_arena_enter(arena, call) != GPUPOOL_OK) return NULL;
+    run = gpi_arena_find(arena, call, block);
+    if (!run) gpi_arena_trace_look(arena);
+    if (!run) gpi_host_unlock(&arena->lock);
+    return run;
+}
+
 /* A fence of this stream's work so far joins the block's uses, in place of the stream's earlier
    one, which it covers. The driver is entered. */
 static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    unsigned long long id;
+    uint64_t identity;
     gpupool_result result;
     gpi_fence *fence;
     gpi_use *use = (gpi_use *)run->uses;
@@ -4361,8 +5304,8 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
                              "graph: keep the block until the graph is destroyed");
     result = gpi_fence_record(&arena->fences, stream, &fence);
     if (result != GPUPOOL_OK) return result;
-    id = gpi_driver_stream_id(stream);
-    while (use && (id == 0 || use->stream_id != id)) use = use->next;
+    identity = gpi_fence_identity(stream);
+    while (use && (identity == 0 || use->identity != identity)) use = use->next;
     if (use) {
         gpi_fence_drop(&arena->fences, use->fence);
     } else {
@@ -4371,7 +5314,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
             gpi_fence_drop(&arena->fences, fence);
             return gpi_host_no_memory();
         }
-        use->stream_id = id;
+        use->identity = identity;
         use->key = gpi_fence_key(stream);
         use->next = (gpi_use *)run->uses;
         run->uses = use;
@@ -4391,15 +5334,14 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
 
 /* With several streams about, a stream's frees get a fence now and then while the stream is known
    to be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of
-   what is reserved. */
-static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream,
-                                   uint64_t units) {
+   what is reserved; each, where memory was short of late. */
+static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
     gpi_visit visit;
-    known->frees++;
-    known->freed_units += units;
-    if (arena->fences.stream_count < 2) return;
-    if (known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
+    int each = arena->hurried || known->handle == GPI_KEY_ANY;
+    if (arena->fences.stream_count < 2 && known->handle != GPI_KEY_ANY) return;
+    if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
+    if (arena->hurried) arena->hurried--;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
     gpi_arena_seal(arena, known, stream);
     gpi_driver_leave(&visit);
@@ -4413,7 +5355,6 @@ static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaS
 #if GPUPOOL_SITES
     gpi_ledger_site_sub(run->site, bytes);
 #endif
-    arena->frees += GPUPOOL_STATS;
 }
 
 /* A free that was counted has failed, and the block is live again: not as one asked for anew. */
@@ -4427,7 +5368,6 @@ static void gpi_arena_uncount_free(gpupool_arena *arena, const gpi_run *run) {
     run->site->blocks++;
     run->site->bytes += bytes;
 #endif
-    arena->frees -= GPUPOOL_STATS;
 }
 
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
@@ -4472,25 +5412,110 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     return result;
 }
 
-static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    uint64_t units = run->units;
-    gpi_stream *known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
+/* A block that others may still be at work on, this stream too, until its fence has passed; or one
+   that a graph keeps. */
+static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
+                                          cudaStream_t stream) {
+    gpi_stream *keeper = gpi_arena_keeper(run);
     gpupool_result result = GPUPOOL_OK;
-    if (!known) return gpi_host_no_memory();
-    if (run->uses) { /* others may still be at work on it: so may this stream, until its fence */
-        result = gpi_arena_add_use(arena, run, stream);
-        if (result != GPUPOOL_OK) return result;
-        gpi_arena_count_free(arena, run, stream);
-        gpi_tree_lay_down(&arena->tree, run);
+    if (known->capture && !keeper) { /* the graph that this stream captures keeps it from now on */
+        gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+        if (!use) return gpi_host_no_memory();
+        use->keeper = keeper = known;
+        use->next = (gpi_use *)run->uses;
+        run->uses = use;
+    }
+    if (keeper != known) result = gpi_arena_add_use(arena, run, stream);
+    /* a capturing stream has no fence, but what a graph keeps nobody else gets */
+    if (result != GPUPOOL_OK && !(keeper && result == GPUPOOL_E_CAPTURING)) return result;
+    gpi_arena_count_free(arena, run, stream);
+    gpi_tree_lay_down(&arena->tree, run);
+    if (gpi_arena_has_fence(run)) {
         gpi_arena_park(arena, run);
     } else {
-        uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
-        gpi_arena_count_free(arena, run, stream);
-        gpi_tree_lay_down(&arena->tree, run);
-        gpi_tree_put(&arena->tree, run, known->young, absorb);
-        gpi_arena_seal_at_free(arena, known, stream, units);
+        gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+        run->uses = NULL;
+        gpi_tree_put(&arena->tree, run, keeper ? keeper->young : GPI_LANE_QUIET, 0);
     }
-    return gpi_host_ok();
+    return GPUPOOL_OK;
+}
+
+/* How much free memory a stream's cache may keep from merging: a 256th of what is reserved. */
+static uint64_t gpi_arena_cache_units(const gpupool_arena *arena) {
+    return gpi_ground_max(arena->ledger.reserved.now / 256, 1u << 20) / GPUPOOL_UNIT_BYTES;
+}
+
+/* Frees a live block that no cache has; the arena's lock is held, and the stream's if `cached`. */
+static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
+                                     cudaStream_t stream, int cached) {
+    uint64_t units = run->units, most = gpi_arena_cache_units(arena);
+    gpupool_result result = GPUPOOL_OK;
+    if (run->uses || known->capture) {
+        result = gpi_arena_free_used(arena, run, known, stream);
+        if (result != GPUPOOL_OK) return result;
+    } else if (cached && units <= most / 4 && !arena->climbing && !arena->hurried &&
+               known->handle != GPI_KEY_ANY) {
+        while (known->cache.empty == GPI_NO_SLOT || known->cache.free_units + units > most) {
+            gpi_run *evicted = gpi_cache_evict(&known->cache);
+            if (evicted) gpi_arena_put(arena, known, evicted);
+        }
+        gpi_arena_count_free(arena, run, stream);
+        gpi_cache_admit(&known->cache, run);
+    } else {
+        gpi_arena_count_free(arena, run, stream);
+        gpi_arena_put(arena, known, run);
+    }
+    gpi_cache_fold(&known->cache, &arena->ledger);
+    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    return GPUPOOL_OK;
+}
+
+/* A pointer that the caches and the tree do not simply find: all is put in order first, so that a
+   mistake is told as what it is. */
+static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream,
+                                          uintptr_t key) {
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_free");
+    gpi_stream *known = NULL;
+    gpi_run *run;
+    if (result != GPUPOOL_OK) return result;
+    run = gpi_arena_find(arena, "gpupool_free", block);
+    if (!run) result = gpi_thread.result;
+    if (!run) gpi_arena_trace_number(arena, 'm', gpi_arena_trace_stream(stream));
+    if (run) known = gpi_fence_find(&arena->fences, key);
+    if (run && !known)
+        known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
+    if (run) result = known ? gpi_arena_free(arena, run, known, stream, 0) : gpi_host_no_memory();
+    gpi_arena_exit(arena);
+    return result;
+}
+
+static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
+                                     uintptr_t key) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_free");
+    gpi_stream *known;
+    gpi_run *run = NULL;
+    if (result != GPUPOOL_OK || !block) return result;
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
+        return gpi_arena_free_bypass(arena, block);
+    known = gpi_arena_visit(arena, stream, key);
+    if (!known) return gpi_thread.result;
+    if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
+        gpi_slot *slot = gpi_cache_give(&known->cache, unit);
+        if (slot) {
+            if (arena->trace) gpi_arena_trace_block(arena, 'f', slot->run, stream);
+            gpi_host_unlock(&known->cache.lock);
+            return GPUPOOL_OK;
+        }
+        gpi_host_lock(&arena->lock);
+        run = known->key == key ? gpi_tree_live(&arena->tree, unit) : NULL;
+        if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
+        if (run) result = gpi_arena_free(arena, run, known, stream, 1);
+        gpi_arena_count_pending(arena);
+        gpi_host_unlock(&arena->lock);
+    }
+    gpi_host_unlock(&known->cache.lock);
+    return run ? result : gpi_arena_free_slow(arena, block, stream, key);
 }
 
 /* -- making an arena -- */
@@ -4558,7 +5583,8 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result;
     if (bytes == 0 || arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK;
     bytes = gpi_ground_up(bytes, arena->backing.driver.granule_bytes);
-    known = gpi_fence_know(&arena->fences, &arena->tree, 1);
+    known = gpi_fence_find(&arena->fences, GPI_KEY_LEGACY);
+    if (!known) known = gpi_fence_know(&arena->fences, &arena->tree, GPI_KEY_LEGACY, 0);
     if (!known) return gpi_host_no_memory();
     memset(&request, 0, sizeof request);
     request.units = bytes / GPUPOOL_UNIT_BYTES;
@@ -4566,7 +5592,7 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.known = known;
     result = gpi_arena_grow(arena, &request, UINT64_MAX, arena->ledger.limit_bytes, &run);
     if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
-    gpi_fence_poll(&arena->fences, &arena->tree, 1);
+    gpi_fence_forget(&arena->fences, &arena->tree, known, 1);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_scene scene;
@@ -4609,8 +5635,8 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
 }
 
 static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
-    gpi_fence_forget(&arena->fences);
-    gpi_ledger_close(&arena->ledger);
+    gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
+    gpi_fence_close(&arena->fences);
     gpi_tree_close(&arena->tree);
     GPUPOOL_FREE(arena);
 }
@@ -4632,6 +5658,34 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     if (result == GPUPOOL_OK) result = gpi_backing_close(&arena->backing);
     if (result == GPUPOOL_OK) gpi_arena_forget(arena);
     return result;
+}
+
+/* Adds the arena to those of the process, as its device's default if `is_default`. */
+static void gpi_arena_list(gpupool_arena *arena, int is_default) {
+    int device = arena->backing.driver.device;
+    gpi_host_lock(&gpi_process.arenas_lock);
+    arena->next = gpi_process.arenas;
+    gpi_process.arenas = arena;
+    gpi_host_lock(&gpi_process.lock);
+    if (is_default && !gpi_process.default_arenas[device])
+        gpi_process.default_arenas[device] = arena;
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_host_unlock(&gpi_process.arenas_lock);
+}
+
+/* Returns whether it was its device's default. */
+static int gpi_arena_unlist(gpupool_arena *arena) {
+    gpupool_arena **link = &gpi_process.arenas;
+    int device = arena->backing.driver.device, is_default;
+    gpi_host_lock(&gpi_process.arenas_lock);
+    while (*link != arena) link = &(*link)->next;
+    *link = arena->next;
+    gpi_host_lock(&gpi_process.lock);
+    is_default = device < GPI_DEVICES_MAX && gpi_process.default_arenas[device] == arena;
+    if (is_default) gpi_process.default_arenas[device] = NULL;
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_host_unlock(&gpi_process.arenas_lock);
+    return is_default;
 }
 
 gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
@@ -4672,6 +5726,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
         if (gpi_arena_close(arena) != GPUPOOL_OK) gpi_arena_forget(arena);
         gpi_thread = why;
     } else {
+        gpi_arena_list(arena, 0);
         *out = arena;
     }
     gpi_driver_leave(&visit);
@@ -4697,31 +5752,46 @@ static gpupool_result gpi_arena_tell_leaks(gpupool_arena *arena) {
                          list);
 }
 
-gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
+    if (arena->tree.live_runs) return gpi_arena_tell_leaks(arena);
+    if (arena->captures)
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
+                             "%" PRIu64 " captures that are not released", arena->name,
+                             arena->captures);
+    return GPUPOOL_OK;
+}
+
+/* All is given back and the arena is no more, or it is as before. */
+static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpi_visit visit;
-    int device, is_default;
-    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_arena_destroy", &visit);
+    gpupool_result result = gpi_driver_enter(arena->backing.driver.device, &visit);
     if (result != GPUPOOL_OK) return result;
-    if (arena->tree.live_runs) {
-        result = gpi_arena_tell_leaks(arena);
-        gpi_arena_exit_growing(arena, &visit);
-        return result;
+    if (gpi_driver_was_reset(&arena->backing.driver)) { /* all is gone already */
+        gpi_backing_forget(&arena->backing);
+        gpi_arena_forget(arena);
+        gpi_driver_leave(&visit);
+        return GPUPOOL_OK;
     }
-    device = arena->backing.driver.device;
-    gpi_host_lock(&gpi_process.lock);
-    is_default = device < GPI_DEVICES_MAX && gpi_process.default_arenas[device] == arena;
-    if (is_default) gpi_process.default_arenas[device] = NULL;
-    gpi_host_unlock(&gpi_process.lock);
-    result = gpi_arena_close(arena);
+    gpi_host_lock(&arena->growing);
+    gpi_arena_lock(arena, 0);
+    result = gpi_arena_unused(arena);
+    if (result == GPUPOOL_OK) result = gpi_arena_close(arena);
     if (result == GPUPOOL_OK) {
         gpi_driver_leave(&visit);
-        return gpi_host_ok();
+        return GPUPOOL_OK;
     }
-    gpi_host_lock(&gpi_process.lock);
-    if (is_default && !gpi_process.default_arenas[device])
-        gpi_process.default_arenas[device] = arena;
-    gpi_host_unlock(&gpi_process.lock);
     gpi_arena_exit_growing(arena, &visit);
+    return result;
+}
+
+gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+    int is_default;
+    gpupool_result result = gpi_arena_exists(arena, "gpupool_arena_destroy");
+    if (result != GPUPOOL_OK) return result;
+    is_default = gpi_arena_unlist(arena);
+    result = gpi_arena_end(arena);
+    if (result == GPUPOOL_OK) return gpi_host_ok();
+    gpi_arena_list(arena, is_default);
     return result;
 }
 
@@ -4760,35 +5830,36 @@ gpupool_arena *gpupool_default_arena(int device) {
 
 /* -- blocks, in public -- */
 
-static gpi_origin gpi_arena_origin(const char *file, int line) {
-    gpi_origin origin;
-    origin.file = file;
-    origin.line = line;
-    return origin;
+/* CUDA takes NULL for the legacy stream or for the thread's own, by how this file is compiled; to
+   gpupool it is the legacy one, for callers that want the other say so (GPI_STREAM). */
+static cudaStream_t gpi_arena_stream(cudaStream_t stream) {
+    return stream ? stream : cudaStreamLegacy;
 }
 
 void *gpupool_alloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                        int line) {
-    return gpi_arena_alloc(arena, "gpupool_alloc", bytes, GPUPOOL_UNIT_BYTES, stream,
+    return gpi_arena_alloc(arena, "gpupool_alloc", bytes, GPUPOOL_UNIT_BYTES,
+                           gpi_arena_stream(stream), gpi_fence_key(stream),
                            gpi_arena_origin(file, line));
 }
 
 void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignment,
                                cudaStream_t stream, const char *file, int line) {
-    return gpi_arena_alloc(arena, "gpupool_alloc_aligned", bytes, alignment, stream,
+    return gpi_arena_alloc(arena, "gpupool_alloc_aligned", bytes, alignment,
+                           gpi_arena_stream(stream), gpi_fence_key(stream),
                            gpi_arena_origin(file, line));
 }
 
 void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                         int line) {
-    gpupool_result result;
+    gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
     gpi_visit visit;
     void *block;
-    if (gpi_arena_enter(arena, "gpupool_zalloc") != GPUPOOL_OK) return NULL;
-    gpi_arena_exit(arena);
+    if (result != GPUPOOL_OK) return NULL;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return NULL;
+    stream = gpi_arena_stream(stream);
     block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
-                            gpi_arena_origin(file, line));
+                            gpi_fence_key(stream), gpi_arena_origin(file, line));
     if (block) {
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
@@ -4802,58 +5873,41 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     return block;
 }
 
-/* In parentheses, since the plain names may be macros. */
-void *(gpupool_alloc)(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
     return gpupool_alloc_at(arena, bytes, stream, NULL, 0);
 }
 
-void *(gpupool_alloc_aligned)(gpupool_arena *arena, size_t bytes, size_t alignment,
-                              cudaStream_t stream) {
+void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
+                            cudaStream_t stream) {
     return gpupool_alloc_aligned_at(arena, bytes, alignment, stream, NULL, 0);
 }
 
-void *(gpupool_zalloc)(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
     return gpupool_zalloc_at(arena, bytes, stream, NULL, 0);
 }
 
 gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_free");
-    gpi_run *run;
-    if (result != GPUPOOL_OK) return result;
-    if (!block) {
-        gpi_arena_exit(arena);
-        return result;
-    }
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
-        gpi_host_unlock(&arena->lock);
-        return gpi_arena_free_bypass(arena, block);
-    }
-    run = gpi_arena_find(arena, "gpupool_free", block);
-    result = run ? gpi_arena_free(arena, run, stream) : gpi_thread.result;
-    gpi_arena_exit(arena);
-    return result;
+    return gpi_arena_give(arena, block, gpi_arena_stream(stream), gpi_fence_key(stream));
 }
 
 gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_record_use");
-    gpi_run *run;
-    if (result != GPUPOOL_OK) return result;
-    run = gpi_arena_find(arena, "gpupool_record_use", block);
-    if (!run) result = gpi_thread.result;
-    else if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
-        result = gpi_arena_add_use(arena, run, stream);
-    if (run && arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
-    gpi_arena_exit(arena);
+    gpi_run *run = gpi_arena_enter_block(arena, "gpupool_record_use", block);
+    gpupool_result result = GPUPOOL_OK;
+    if (!run) return gpi_thread.result;
+    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+        result = gpi_arena_add_use(arena, run, gpi_arena_stream(stream));
+    if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
+    gpi_host_unlock(&arena->lock);
     return result;
 }
 
 size_t gpupool_size(gpupool_arena *arena, const void *block) {
-    gpi_run *run;
-    size_t bytes = 0;
-    if (gpi_arena_enter(arena, "gpupool_size") != GPUPOOL_OK) return 0;
-    run = gpi_arena_find(arena, "gpupool_size", block);
-    if (run) bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes);
-    gpi_arena_exit(arena);
+    gpi_run *run = gpi_arena_enter_block(arena, "gpupool_size", block);
+    size_t bytes;
+    if (!run) return 0;
+    bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes);
+    gpi_arena_trace_number(arena, 'q', gpi_arena_trace_id(arena, run));
+    gpi_host_unlock(&arena->lock);
     return bytes;
 }
 
@@ -4861,7 +5915,8 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 static void gpi_arena_settle(gpupool_arena *arena) {
     gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
-    gpi_fence_poll(&arena->fences, &arena->tree, 1);
+    gpi_host_unlock(&arena->lock);
+    gpi_arena_lock(arena, 1);
 }
 
 gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
@@ -4885,16 +5940,239 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
     gpi_stream *known;
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_stream_retired", &visit);
     if (result != GPUPOOL_OK) return result;
-    known = gpi_fence_stream(&arena->fences, gpi_fence_key(stream));
-    if (known) {
-        gpi_arena_seal(arena, known, stream);
-        known->key = 0;
-        if (arena->fences.latest == known) arena->fences.latest = NULL;
+    known = gpi_fence_find(&arena->fences, gpi_fence_key(stream));
+    if (known && !known->capture) {
+        gpi_arena_seal(arena, known, gpi_arena_stream(stream));
+        gpi_arena_unname(arena, known);
         gpi_arena_poll(arena);
     }
     gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(stream));
     gpi_arena_exit_growing(arena, &visit);
     return gpi_host_ok();
+}
+
+cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
+    gpupool_arena *arena;
+    gpi_host_lock(&gpi_process.arenas_lock);
+    for (arena = gpi_process.arenas; arena && stream; arena = arena->next)
+        if (gpi_fence_find(&arena->fences, gpi_fence_key(stream)))
+            gpupool_stream_retired(arena, stream);
+    gpi_host_unlock(&gpi_process.arenas_lock);
+    return cudaStreamDestroy(stream);
+}
+
+gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
+    gpi_visit visit;
+    const gpi_driver *driver;
+    gpupool_source source;
+    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_allow_peer", &visit);
+    if (result != GPUPOOL_OK) return result;
+    driver = &arena->backing.driver;
+    source = arena->backing.source;
+    if (device < 0 || device >= GPI_DEVICES_MAX || device == driver->device)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_allow_peer: device is %d, and must be "
+                               "another one than the arena's", device);
+    if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
+        result = gpi_driver_can_peer(driver, device);
+    if (result == GPUPOOL_OK && gpi_backing_is_mapped(&arena->backing))
+        result = gpi_backing_allow_peer(&arena->backing, device);
+    else if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
+        result = gpi_driver_enable_peer(driver, device);
+    gpi_arena_exit_growing(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* -- graph capture -- */
+
+struct gpupool_capture {
+    gpupool_arena *arena;
+    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
+    gpi_stream *outer;        /* what had the key before; NULL: nothing */
+    uintptr_t key;
+};
+
+gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
+                                     gpupool_capture **out) {
+    gpi_visit visit;
+    gpupool_capture *capture;
+    gpupool_result result;
+    if (!out)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
+    *out = NULL;
+    result = gpi_arena_enter_growing(arena, "gpupool_capture_begin", &visit);
+    if (result != GPUPOOL_OK) return result;
+    capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
+    if (!capture) result = gpi_host_no_memory();
+    if (capture) {
+        capture->arena = arena;
+        capture->key = gpi_fence_key(stream);
+        capture->outer = gpi_fence_find(&arena->fences, capture->key);
+        if (capture->outer && capture->outer->capture)
+            result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
+                                   "scope already");
+    }
+    if (result == GPUPOOL_OK && capture->outer) {
+        capture->outer->set_aside = 1;
+        gpi_arena_unname(arena, capture->outer);
+    }
+    if (result == GPUPOOL_OK) {
+        capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        if (!capture->stream) result = gpi_host_no_memory();
+        if (!capture->stream && capture->outer) gpi_fence_rename(capture->outer);
+    }
+    if (result == GPUPOOL_OK) {
+        capture->stream->capture = capture;
+        arena->captures_seen = 1;
+        arena->captures++;
+        *out = capture;
+    } else {
+        GPUPOOL_FREE(capture);
+    }
+    gpi_arena_exit_growing(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+static void gpi_arena_end_capture(gpupool_arena *arena, gpupool_capture *capture) {
+    if (capture->stream->key == 0) return;
+    gpi_arena_unname(arena, capture->stream);
+    if (capture->outer) gpi_fence_rename(capture->outer);
+    capture->outer = NULL;
+}
+
+gpupool_result gpupool_capture_end(gpupool_capture *capture) {
+    gpi_visit visit;
+    gpupool_result result;
+    if (!capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_end: capture is NULL");
+    result = gpi_arena_enter_growing(capture->arena, "gpupool_capture_end", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_end_capture(capture->arena, capture);
+    gpi_arena_exit_growing(capture->arena, &visit);
+    return gpi_host_ok();
+}
+
+/* Takes the graph out of a block's uses. */
+static void gpi_arena_unkeep(gpi_run *run) {
+    gpi_use **link = (gpi_use **)&run->uses, *use;
+    while ((use = *link) != NULL) {
+        if (!use->keeper) {
+            link = &use->next;
+            continue;
+        }
+        *link = use->next;
+        GPUPOOL_FREE(use);
+    }
+}
+
+/* All that the graph keeps: live blocks are freed into its lane, parked ones will be anyone's. */
+static void gpi_arena_take_back(gpupool_arena *arena, const gpi_stream *keeper) {
+    uint64_t bucket;
+    gpi_run *run, *next;
+    for (run = arena->parked; run; run = run->list_next)
+        if (gpi_arena_keeper(run) == keeper) gpi_arena_unkeep(run);
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++) {
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = next) {
+            next = run->list_next;
+            if (gpi_arena_keeper(run) != keeper) continue;
+            gpi_arena_count_free(arena, run, 0);
+            gpi_tree_lay_down(&arena->tree, run);
+            gpi_arena_unkeep(run);
+            if (run->uses) gpi_arena_park(arena, run);
+            else gpi_tree_put(&arena->tree, run, keeper->young, 0);
+        }
+    }
+}
+
+gpupool_result gpupool_capture_release(gpupool_capture *capture) {
+    gpi_visit visit;
+    gpupool_arena *arena;
+    gpupool_result result;
+    if (!capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_release: capture is NULL");
+    arena = capture->arena;
+    result = gpi_arena_enter_growing(arena, "gpupool_capture_release", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_end_capture(arena, capture);
+    gpi_arena_take_back(arena, capture->stream);
+    capture->stream->capture = NULL;
+    gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
+    gpi_arena_poll(arena);
+    arena->captures--;
+    gpi_arena_exit_growing(arena, &visit);
+    GPUPOOL_FREE(capture);
+    return gpi_host_ok();
+}
+
+/* -- cudaMalloc's shape -- */
+
+static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
+    switch (result) {
+    case GPUPOOL_OK: return cudaSuccess;
+    case GPUPOOL_E_OUT_OF_MEMORY:
+    case GPUPOOL_E_HOST_MEMORY: return cudaErrorMemoryAllocation;
+    case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
+    case GPUPOOL_E_UNSUPPORTED: return cudaErrorNotSupported;
+    case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
+    case GPUPOOL_E_CUDA: return cudaErrorUnknown;
+    case GPUPOOL_E_ARGUMENT:
+    case GPUPOOL_E_NOT_OURS:
+    case GPUPOOL_E_INSIDE:
+    case GPUPOOL_E_DOUBLE_FREE:
+    case GPUPOOL_E_IN_USE:
+    case GPUPOOL_E_TIMEOUT:
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+/* The default arena that this address is of; NULL: none. */
+static gpupool_arena *gpi_arena_owner(const void *block) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpupool_arena *owner = NULL;
+    int device;
+    for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
+        gpupool_arena *arena;
+        gpi_host_lock(&gpi_process.lock);
+        arena = gpi_process.default_arenas[device];
+        gpi_host_unlock(&gpi_process.lock);
+        if (!arena || arena->forks != gpi_process.forks) continue;
+        gpi_host_lock(&arena->lock);
+        if (gpi_backing_owns(&arena->backing, unit)) owner = arena;
+        gpi_host_unlock(&arena->lock);
+    }
+    return owner;
+}
+
+static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream_t stream,
+                                        uintptr_t key) {
+    gpupool_arena *arena;
+    if (!pointer) return cudaErrorInvalidValue;
+    *pointer = NULL;
+    if (bytes == 0) return cudaSuccess;
+    arena = gpupool_default_arena(GPUPOOL_DEVICE_CURRENT);
+    if (arena)
+        *pointer = gpi_arena_alloc(arena, "gpupool_cudaMalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
+                                   key, gpi_arena_origin(NULL, 0));
+    return *pointer ? cudaSuccess : gpi_arena_as_cuda(gpi_thread.result);
+}
+
+cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
+    return gpi_arena_cuda_alloc(pointer, bytes, cudaStreamLegacy, GPI_KEY_ANY);
+}
+
+cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
+    return gpi_arena_cuda_alloc(pointer, bytes, gpi_arena_stream(stream), gpi_fence_key(stream));
+}
+
+cudaError_t gpupool_cudaFree(void *block) {
+    gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
+    if (!arena) return cudaFree(block);
+    return gpi_arena_as_cuda(gpi_arena_give(arena, block, cudaStreamLegacy, GPI_KEY_ANY));
+}
+
+cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
+    gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
+    if (!arena) return block ? cudaFreeAsync(block, gpi_arena_stream(stream)) : cudaSuccess;
+    return gpi_arena_as_cuda(gpupool_free(arena, block, stream));
 }
 
 /* -- limits -- */
@@ -4926,6 +6204,7 @@ gpupool_result gpupool_set_limit_fraction(gpupool_arena *arena, double fraction)
     double total;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_set_limit_fraction");
     if (result != GPUPOOL_OK) return result;
+    gpi_arena_trace_look(arena);
     total = (double)arena->backing.driver.total_bytes;
     gpi_arena_exit(arena);
     if (!(fraction > 0 && fraction <= 1))
@@ -4954,6 +6233,7 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
 size_t gpupool_get_limit(gpupool_arena *arena) {
     uint64_t bytes;
     if (gpi_arena_enter(arena, "gpupool_get_limit") != GPUPOOL_OK) return 0;
+    gpi_arena_trace_look(arena);
     bytes = arena->ledger.limit_bytes;
     gpi_arena_exit(arena);
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
@@ -4964,6 +6244,7 @@ size_t gpupool_available(gpupool_arena *arena) {
     uint64_t most;
     gpi_visit visit;
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
+    gpi_arena_trace_look(arena);
     if (gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)) != GPUPOOL_OK)
         free_bytes = 0;
     if (arena->backing.source == GPUPOOL_SOURCE_PINNED) free_bytes = SIZE_MAX / 2;
@@ -4981,6 +6262,7 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     gpi_wish wish;
     int fits;
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
+    gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
     gpi_arena_ask_uses(arena);
@@ -5012,10 +6294,10 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->struct_bytes = sizeof *stats;
     gpi_ledger_read(ledger, stats);
     if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs;
-    stats->allocs = arena->allocs;
-    stats->frees = arena->frees;
-    stats->failures = arena->failures;
-    stats->lane_hits = arena->lane_hits;
+    stats->allocs = arena->ledger.allocs;
+    stats->frees = arena->ledger.frees;
+    stats->failures = arena->ledger.failures;
+    stats->lane_hits = arena->ledger.lane_hits;
     stats->splits = arena->tree.splits;
     stats->merges = arena->tree.merges;
     stats->chunks_gained = arena->backing.gained;
@@ -5039,6 +6321,7 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
 gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
     gpupool_result result = gpi_arena_enter(arena, "gpupool_get_stats");
     if (result != GPUPOOL_OK) return result;
+    gpi_arena_trace_look(arena);
     if (stats) gpi_arena_read_stats(arena, stats);
     gpi_arena_exit(arena);
     if (!stats) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
@@ -5047,6 +6330,7 @@ gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
 
 /* Growth goes by the most that was ever granted, whatever becomes of the counter's peak. */
 static void gpi_arena_keep_peak(gpupool_arena *arena) {
+    gpi_arena_trace_look(arena);
     gpi_arena_count_pending(arena);
     arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
 }
@@ -5070,6 +6354,7 @@ gpupool_result gpupool_scope_push(gpupool_arena *arena) {
     gpupool_stats before;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_push");
     if (result != GPUPOOL_OK) return result;
+    gpi_arena_trace_look(arena);
     gpi_arena_exit(arena);
     if (!GPUPOOL_STATS) return gpi_arena_no_stats("gpupool_scope_push");
     scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
@@ -5103,13 +6388,13 @@ gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
 }
 
 gpupool_result gpupool_check(gpupool_arena *arena) {
-    gpi_visit visit;
+    gpupool_result result = gpi_arena_exists(arena, "gpupool_check");
     char room = 0;
     int broken;
-    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_check", &visit);
     if (result != GPUPOOL_OK) return result;
-    broken = gpi_arena_check(arena, &room);
-    gpi_arena_exit_growing(arena, &visit);
+    gpi_host_lock(&arena->growing);
+    broken = gpi_arena_check_all(arena, 1, &room);
+    gpi_host_unlock(&arena->growing);
     if (!broken) return gpi_host_ok();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT,
                          "gpupool_check: invariant %c%d of arena \"%s\" is broken", room, broken,
@@ -5258,7 +6543,8 @@ static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
     view->key_count = 0;
     for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
     for (; stream; stream = stream->next) {
-        uint16_t index = gpi_view_stream(view, stream->key);
+        uint16_t index = stream->handle ? gpi_view_stream(view, stream->handle) : GPI_NOBODY;
+        if (!stream->handle) continue;
         view->lanes[stream->young] = index;
         for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = index;
     }
@@ -5270,7 +6556,7 @@ static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
     int bucket;
     view->site_count = 0;
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
-        if (site->same != site || (!site->file && !site->allocs)) continue;
+        if (site->same != site || !site->allocs) continue;
         site->number = (uint32_t)view->site_count;
         view->site_streams[view->site_count] = gpi_view_stream(view, site->key);
         view->sites[view->site_count++] = *site;
@@ -5319,6 +6605,7 @@ static int gpi_view_copy(gpi_view *view, gpupool_arena *arena, uint64_t runs, ui
 #if GPUPOOL_SITES
     if (sites > view->site_room) return 0;
 #endif
+    gpi_arena_trace_look(arena);
     gpi_arena_read_stats(arena, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
     view->device = arena->backing.driver.device;
@@ -5425,17 +6712,16 @@ static void gpi_view_ask_device(gpi_view *view) {
 
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
                                     const FILE *file) {
-    gpupool_result result = gpi_arena_enter(arena, call);
+    gpupool_result result = gpi_arena_exists(arena, call);
     uint64_t runs = 0, streams = 0, sites = 0;
     uint32_t lanes = 0;
     int enough = 0;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
-    gpi_host_unlock(&arena->lock);
     if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
     while (!enough) {
         gpi_host_lock(&arena->growing);
-        gpi_host_lock(&arena->lock);
+        gpi_arena_lock(arena, 0);
         runs = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count;
         streams = arena->fences.stream_count;
         lanes = arena->tree.lane_count;
@@ -5707,7 +6993,7 @@ static void gpi_report_sites(FILE *file, gpi_view *view) {
         const gpi_site *site = &view->sites[i];
         uint16_t stream = gpi_view_stream(view, site->key);
         fprintf(file, "%s{\"file\":", i ? ",\n " : "");
-        if (site->file) gpi_report_quoted(file, site->file);
+        if (*site->file) gpi_report_quoted(file, site->file);
         else fprintf(file, "null");
         fprintf(file, ",\"line\":%d", site->line);
         gpi_report_index(file, "stream", stream != GPI_NOBODY, stream);
@@ -5798,7 +7084,8 @@ static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
 }
 
 static const char *gpi_svg_stream(char room[64], uint64_t key) {
-    if (key == 1) snprintf(room, 64, "the default stream");
+    if (key == GPI_KEY_LEGACY) snprintf(room, 64, "the default stream");
+    else if (key == GPI_KEY_ANY) snprintf(room, 64, "all streams (cudaFree)");
     else if (key & 1) snprintf(room, 64, "default stream of thread %" PRIu64, key >> 2);
     else snprintf(room, 64, "stream %#" PRIx64, key);
     return room;
@@ -5855,7 +7142,7 @@ static void gpi_svg_title(const gpi_map *map, const gpi_stretch *stretch) {
             gpi_limit_human(size, bytes), gpi_report_number(exact, bytes),
             stretch->unit * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
-    if (stretch->shade == GPI_SHADE_LIVE && map->view->sites[stretch->site].file) {
+    if (stretch->shade == GPI_SHADE_LIVE && *map->view->sites[stretch->site].file) {
         const gpi_site *site = &map->view->sites[stretch->site];
         fprintf(map->file, ", ");
         gpi_svg_text(map->file, gpi_limit_base(site->file));
@@ -6069,7 +7356,7 @@ static void gpi_pickle_frames(FILE *file, const gpi_view *view, const gpi_stretc
     gpi_pickle_text(file, "frames");
     fputs("](", file);
 #if GPUPOOL_SITES
-    if (stretch && stretch->shade == GPI_SHADE_LIVE && view->sites[stretch->site].file) {
+    if (stretch && stretch->shade == GPI_SHADE_LIVE && *view->sites[stretch->site].file) {
         const gpi_site *site = &view->sites[stretch->site];
         fputs("}(", file);
         gpi_pickle_word(file, "filename", site->file);
@@ -6193,7 +7480,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_VISITS
 #undef GPI_ALL
 #undef GPI_SUBSETS
-#undef GPI_SLOTS
+#undef GPI_BALLOTS
 #undef GPI_STEPS
 #undef GPI_PAGE
 #undef GPI_TRIES
@@ -6204,7 +7491,16 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_LANE_LIVE
 #undef GPI_LANES_MOST
 #undef GPI_TABLE
+#undef GPI_READ
+#undef GPI_PUBLISH
+#undef GPI_SLOTS
+#undef GPI_BINS
+#undef GPI_NO_SLOT
+#undef GPI_CACHED
 #undef GPI_SEALS
+#undef GPI_BUCKETS
+#undef GPI_KEY_LEGACY
+#undef GPI_KEY_ANY
 #undef GPI_TEXT
 #undef GPI_SPELL
 #undef GPI_SHOWN
@@ -6220,3 +7516,58 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_MAP_ROWS
 
 #endif /* GPUPOOL_IMPLEMENTATION */
+
+/* == NAMES ====================================================================================
+   Macros over CUDA's names and gpupool's own, last, so that they are not in force above. */
+
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+#ifndef GPI_STREAM
+#define GPI_STREAM(stream) gpi_names_stream(stream)
+static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
+    return stream ? stream : cudaStreamPerThread;
+}
+#endif
+#if !GPUPOOL_SITES
+#define gpupool_alloc(arena, bytes, stream) gpupool_alloc(arena, bytes, GPI_STREAM(stream))
+#define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
+    gpupool_alloc_aligned(arena, bytes, alignment, GPI_STREAM(stream))
+#define gpupool_zalloc(arena, bytes, stream) gpupool_zalloc(arena, bytes, GPI_STREAM(stream))
+#endif
+#define gpupool_alloc_at(arena, bytes, stream, file, line) \
+    gpupool_alloc_at(arena, bytes, GPI_STREAM(stream), file, line)
+#define gpupool_alloc_aligned_at(arena, bytes, alignment, stream, file, line) \
+    gpupool_alloc_aligned_at(arena, bytes, alignment, GPI_STREAM(stream), file, line)
+#define gpupool_zalloc_at(arena, bytes, stream, file, line) \
+    gpupool_zalloc_at(arena, bytes, GPI_STREAM(stream), file, line)
+#define gpupool_free(arena, block, stream) gpupool_free(arena, block, GPI_STREAM(stream))
+#define gpupool_record_use(arena, block, stream) \
+    gpupool_record_use(arena, block, GPI_STREAM(stream))
+#define gpupool_stream_retired(arena, stream) gpupool_stream_retired(arena, GPI_STREAM(stream))
+#define gpupool_capture_begin(arena, stream, capture) \
+    gpupool_capture_begin(arena, GPI_STREAM(stream), capture)
+#define gpupool_cudaMallocAsync(pointer, bytes, stream) \
+    gpupool_cudaMallocAsync(pointer, bytes, GPI_STREAM(stream))
+#define gpupool_cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync(pointer, GPI_STREAM(stream))
+#endif
+
+#if GPUPOOL_SITES
+#define gpupool_alloc(arena, bytes, stream) \
+    gpupool_alloc_at(arena, bytes, stream, __FILE__, __LINE__)
+#define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
+    gpupool_alloc_aligned_at(arena, bytes, alignment, stream, __FILE__, __LINE__)
+#define gpupool_zalloc(arena, bytes, stream) \
+    gpupool_zalloc_at(arena, bytes, stream, __FILE__, __LINE__)
+#endif
+
+#if GPUPOOL_STREAM_HOOK
+#define cudaStreamDestroy(stream) gpupool_cudaStreamDestroy(stream)
+#endif
+#if GPUPOOL_REPLACE_CUDA_MALLOC
+#define cudaMalloc(pointer, bytes) gpupool_cudaMalloc((void **)(pointer), bytes)
+#define cudaFree(pointer) gpupool_cudaFree((void *)(pointer))
+#undef cudaMallocAsync
+#define cudaMallocAsync(pointer, bytes, stream) \
+    gpupool_cudaMallocAsync((void **)(pointer), bytes, stream)
+#undef cudaFreeAsync
+#define cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync((void *)(pointer), stream)
+#endif

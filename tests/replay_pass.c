@@ -45,6 +45,11 @@ static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     if (op->kind == TRACE_RETIRE) result = gpupool_stream_retired(arena, stream);
     if (op->kind == TRACE_TRIM) result = gpupool_trim(arena, op->bytes, NULL);
     if (op->kind == TRACE_LIMIT) result = gpupool_set_limit(arena, op->bytes);
+    if (op->kind == TRACE_SIZE && !gpupool_size(arena, r->block[op->slot]))
+        result = gpupool_last_result();
+    if (op->kind == TRACE_FIT) gpupool_would_fit(arena, op->bytes, NULL);
+    if (op->kind == TRACE_MISTAKE) gpupool_free(arena, r, stream);
+    if (op->kind == TRACE_LOOK) gpupool_get_limit(arena);
     if (op->kind == TRACE_IN_VAIN) {
         block = gpupool_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream);
         result = block ? gpupool_free(arena, block, stream) : GPUPOOL_OK;

@@ -267,38 +267,48 @@ static void several_streams_waited_for(void) {
     fake_mode(FAKE_EAGER);
 }
 
-/* A capturing stream cannot wait; another can once the capture has ended. */
+/* A capturing stream cannot wait; it can have the memory once the work is done. */
 static void a_capture_in_the_way(void) {
-    for (int outside = 0; outside < 2; outside++) {
-        check_case("asked %s", outside ? "beside the capture" : "by the capturing stream");
-        cudaGraph_t graph = NULL;
-        cudaStream_t capturing;
-        gpupool_verdict v;
-        CHECK_EQ(cudaStreamCreate(&capturing), cudaSuccess); /* blocking: its capture shows */
-        gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
-        fill_arena(arena, 2, 16 * MIB);
-        fake_mode(FAKE_STEPPED);
-        kit_mark(kit_stream[!outside], block[0], 16 * MIB, 1);
-        CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[!outside]), GPUPOOL_OK);
-        block[0] = NULL;
-        CHECK_EQ(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal), cudaSuccess);
-        CHECK_RESULT(kit_why(gpupool_alloc(arena, 16 * MIB, outside ? kit_stream[2] : capturing)),
-                     GPUPOOL_E_OUT_OF_MEMORY);
-        CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
-        CHECK_EQ(v.cause, outside ? GPUPOOL_CAUSE_PENDING : GPUPOOL_CAUSE_CAPTURING);
-        CHECK_EQ(v.raise_bytes, 16 * MIB);
-        CHECK_EQ(v.pending_streams, outside ? 0 : 1);
-        CHECK(v.pending_stream == (outside ? NULL : kit_stream[1]));
-        CHECK(strstr(v.sentence, outside ? "wait for all work in flight on the device"
-                                         : "before the capture begins, allocate it, or wait for"));
-        CHECK_EQ(cudaStreamEndCapture(capturing, &graph), cudaSuccess);
-        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-        fake_run_all();
-        fits(arena, 16 * MIB);
-        empty_arena(arena);
-        fake_mode(FAKE_EAGER);
-        CHECK_EQ(cudaStreamDestroy(capturing), cudaSuccess);
-    }
+    cudaGraph_t graph = NULL;
+    cudaStream_t capturing;
+    gpupool_verdict v;
+    CHECK_EQ(cudaStreamCreate(&capturing), cudaSuccess);
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
+    for (size_t i = 0; i < 2; i++) block[i] = kit_alloc(arena, 16 * MIB, kit_stream[i]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[1], block[0], 16 * MIB, 1);
+    CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[1]), GPUPOOL_OK);
+    block[0] = NULL;
+    CHECK_EQ(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal), cudaSuccess);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 16 * MIB, capturing)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    CHECK_EQ(v.cause, GPUPOOL_CAUSE_CAPTURING);
+    CHECK_EQ(v.raise_bytes, 16 * MIB);
+    CHECK_EQ(v.pending_streams, 1);
+    CHECK(v.pending_stream == kit_stream[1]);
+    CHECK(strstr(v.sentence, "before the capture begins, allocate it, or wait for stream"));
+    fake_run(kit_stream[1]);
+    block[0] = kit_alloc(arena, 16 * MIB, capturing); /* the capture was not lost */
+    CHECK_EQ(cudaStreamEndCapture(capturing, &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    empty_arena(arena);
+    fake_mode(FAKE_EAGER);
+    CHECK_EQ(cudaStreamDestroy(capturing), cudaSuccess);
+}
+
+/* What a graph keeps is no advice: nobody else gets it before the release. */
+static void memory_that_a_graph_keeps(void) {
+    gpupool_capture *scope;
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    void *kept = kit_alloc(arena, 20 * MIB, kit_stream[1]);
+    CHECK_RESULT(gpupool_free(arena, kept, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    gpupool_verdict v = refuses(arena, 24 * MIB, GPUPOOL_CAUSE_LIMIT);
+    raise_as_advised(arena, &v);
+    fits(arena, 24 * MIB);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    kit_close(arena);
 }
 #endif
 
@@ -315,5 +325,6 @@ int main(void) {
     FAKE_TEST(the_stream_of_a_recorded_use_waited_for);
     FAKE_TEST(several_streams_waited_for);
     FAKE_TEST(a_capture_in_the_way);
+    FAKE_TEST(memory_that_a_graph_keeps);
     return check_finish();
 }

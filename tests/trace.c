@@ -51,7 +51,8 @@ static int told(reader *r, const char *block, const char *wrong) {
 
 /* Each verb with the words behind it: i an id, b bytes, s a stream, A an alignment, or nothing. */
 static const struct { char verb; const char *words; } verbs[] = {
-    {'a', "ibsA"}, {'f', "is"}, {'o', "bsA"}, {'u', "is"}, {'r', "s"}, {'t', "b"}, {'l', "b"}};
+    {'a', "ibsA"}, {'f', "is"}, {'o', "bsA"}, {'u', "is"}, {'r', "s"}, {'t', "b"}, {'l', "b"},
+    {'q', "i"}, {'w', "b"}, {'m', "s"}, {'s', ""}};
 
 typedef struct event_numbers { uint64_t id, bytes, stream, alignment; } event_numbers;
 
@@ -74,7 +75,11 @@ static int add_event(reader *r, char verb, const event_numbers *e, const char *n
         return told(r, name,
                     trace_add_alloc(b, e->id, e->id, e->bytes, e->stream, e->alignment));
     case 'f': return told(r, name, trace_add_free(b, e->id, e->stream));
-    case 'u': return told(r, name, trace_add_use(b, e->id, e->stream));
+    case 'u': return told(r, name, trace_add_use(b, TRACE_USE, e->id, e->stream));
+    case 'q': return told(r, name, trace_add_use(b, TRACE_SIZE, e->id, 0));
+    case 'w': return told(r, name, trace_add_call(b, TRACE_FIT, e->bytes, 0, 0));
+    case 'm': return told(r, name, trace_add_call(b, TRACE_MISTAKE, 0, e->stream, 0));
+    case 's': return told(r, "none", trace_add_call(b, TRACE_LOOK, 0, 0, 0));
     case 'o':
         return told(r, "in vain",
                     trace_add_call(b, TRACE_IN_VAIN, e->bytes, e->stream, e->alignment));

@@ -3,7 +3,7 @@
  * Two formats, either of them gzip'ed or not:
  *   a ID BYTES STREAM [ALIGNMENT] | f ID STREAM   one event a line; # comments are skipped; and
  *   what gpupool_trace_to adds: o BYTES STREAM [ALIGNMENT] | u ID STREAM | r STREAM | t BYTES |
- *   l BYTES
+ *   l BYTES | q ID | w BYTES | m STREAM | s
  *   Thread,Time,Action,Pointer,Size,Stream   RMM's log: allocate, free, allocate failure */
 #ifndef TRACE_H
 #define TRACE_H
@@ -17,7 +17,11 @@ typedef enum trace_kind { /* of the calls that gpupool.h lists at gpupool_trace_
     TRACE_USE,
     TRACE_RETIRE,
     TRACE_TRIM,
-    TRACE_LIMIT
+    TRACE_LIMIT,
+    TRACE_SIZE,
+    TRACE_FIT,
+    TRACE_MISTAKE,
+    TRACE_LOOK
 } trace_kind;
 
 typedef struct trace_event {

@@ -106,11 +106,11 @@ const char *trace_add_free(trace_builder *b, uint64_t key, uint64_t stream) {
     return add_event(b, (trace_event){.id = b->slot[slot].id, .slot = slot}, stream);
 }
 
-const char *trace_add_use(trace_builder *b, uint64_t key, uint64_t stream) {
+const char *trace_add_use(trace_builder *b, trace_kind kind, uint64_t key, uint64_t stream) {
     uint32_t *state = idmap_get(&b->live, key, NEW);
     if (!state) return no_memory;
     if (*state >= NEW) return "used, but not live";
-    return add_event(b, (trace_event){.id = key, .slot = *state, .kind = TRACE_USE}, stream);
+    return add_event(b, (trace_event){.id = key, .slot = *state, .kind = (uint8_t)kind}, stream);
 }
 
 const char *trace_add_call(trace_builder *b, trace_kind kind, uint64_t bytes, uint64_t stream,

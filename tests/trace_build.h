@@ -26,7 +26,8 @@ const char *trace_add_free(trace_builder *, uint64_t key, uint64_t stream);
 /* Calls on no block of their own; bytes 0 where the call has none. */
 const char *trace_add_call(trace_builder *, trace_kind, uint64_t bytes, uint64_t stream,
                            uint64_t alignment);
-const char *trace_add_use(trace_builder *, uint64_t key, uint64_t stream);
+/* Calls on a live block. */
+const char *trace_add_use(trace_builder *, trace_kind, uint64_t key, uint64_t stream);
 void trace_builder_free(trace_builder *); /* leaves out alone */
 
 #endif
