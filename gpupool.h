@@ -5450,6 +5450,8 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
                                      cudaStream_t stream, int cached) {
     uint64_t units = run->units, most = gpi_arena_cache_units(arena);
     gpupool_result result = GPUPOOL_OK;
+    /* first, or peaks would be reckoned from what is left after this free */
+    gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
         result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
