@@ -35,7 +35,14 @@ refuses() {
 # ---- what is wrong with a trace, and where ----
 refuses "neither" "x 1 2 3"
 refuses "neither" "a 1 512"
-refuses "neither" "a 1 512 0 0"
+refuses "neither" "a 1 512 0 256 0"
+refuses "neither" "t 1 2"
+refuses "neither" "z 1"
+refuses "bad alignment" "a 1 512 0 x"
+refuses "no power of two" "a 1 512 0 3"
+refuses "no power of two" "o 512 0 2199023255552"
+refuses "bad size" "l -1"
+refuses "block 9: used, but not live" "u 9 0"
 refuses "neither" "f 1 0 0"
 refuses "neither" "a"
 refuses "bad id" "a -1 512 0"
@@ -110,6 +117,9 @@ if grep -q '<svg' "$dir/map.svg"; then passed=$((passed + 1)); else
     failed=$((failed + 1))
     echo "FAILED: no picture in --svg's file"
 fi
+text calls "# of all kinds" "a 1 4194304 0" "a 2 1000 7 65536" "u 2 0" "o 99999999999999 7 512" "f 1 0" \
+    "l 100000000" "t 0" "f 2 7" "r 7"
+says 0 '"events":9,"peak_live_bytes":4195304,.*"failures":0}' --json "$dir/calls"
 text log $rmm "1,10:00:00.000001,allocate,0x7f0010,4096,0x0" "1,t,free,0x7f0010,4096,0x0" \
     "1,t,allocate failure,(nil),99999999,0x1" "1,t,allocate,0x7f0010,8192,0xab" \
     "1,t,allocate,0x7f8000,0,0" "1,t,free,0x7f8000,0,0"

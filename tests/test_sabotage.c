@@ -33,6 +33,7 @@ static const saboteur saboteurs[] = {
     PLAIN("L1", more_reserved_than_allowed, BOTH),
     PLAIN("L2", more_than_the_peak, BOTH),
     PLAIN("L2", more_than_the_total, BOTH),
+    UNDONE("L3", more_in_a_scope_than_in_all, pop_scope, BOTH),
     /* who is at the edge is read from the neighbours, so a wrong link can break T2 as well */
     PLAIN("T1 T2", free_wrong_prev, BOTH),
     PLAIN("T1 T2", free_wrong_next, BOTH),
@@ -94,6 +95,7 @@ static const saboteur saboteurs[] = {
     PLAIN("F3", idle_use, BOTH),
     PLAIN("A1", wrong_granted, BOTH),
     PLAIN("A1", wrong_blocks, BOTH),
+    PLAIN("A1", wrong_requested, BOTH),
     PLAIN("A2", wrong_pending, BOTH),
     PLAIN("A2", wrong_parked_sum, BOTH),
     PLAIN("A2", lost_parked_run, BOTH),
