@@ -4,7 +4,7 @@
     cupy_allocator.install()
 
 What to see: running this file shows arrays in gpupool's memory, CuPy's streams honoured, a limit as
-CuPy's own exception, and gpupool's report of it all. Running it with --pytest runs CuPy's own tests,
+CuPy's own exception, and gpupool's report of it all. Running it with --pytest runs CuPy's tests,
 or any others, on gpupool: cupy_allocator.py --pytest -q tests/cupy_tests/core_tests
 (--pytest-native: the same tests on CuPy's own pool, to compare). GPUPOOL_LIMIT=12GiB is a limit.
 """
@@ -43,8 +43,9 @@ class Pool:
         pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
         self.library = ctypes.CDLL(build())
         for name, result, *arguments in (
-                ("default_arena", pointer, ctypes.c_int), ("alloc", pointer, pointer, size, pointer),
-                ("free", ctypes.c_int, pointer, pointer, pointer), ("last_error", text),
+                ("default_arena", pointer, ctypes.c_int), ("last_error", text),
+                ("alloc", pointer, pointer, size, pointer),
+                ("free", ctypes.c_int, pointer, pointer, pointer),
                 ("get_limit", size, pointer), ("set_limit_text", ctypes.c_int, pointer, text),
                 ("report", ctypes.c_int, pointer, pointer),
                 ("get_stats", ctypes.c_int, pointer, pointer)):

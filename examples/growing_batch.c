@@ -61,7 +61,7 @@ static size_t by_asking(gpupool_arena *arena, cudaStream_t stream) {
     size_t fits = 0, fails = 1;
     int questions = 0;
     gpupool_verdict why;
-    cudaError_t error = cudaStreamSynchronize(stream); /* so that no work in flight blurs the answer */
+    cudaError_t error = cudaStreamSynchronize(stream); /* work in flight could blur the answer */
     if (error != cudaSuccess) die("synchronize", cudaGetErrorString(error));
     printf("after: asking\n");
     for (; gpupool_would_fit(arena, step_bytes(fails), NULL); fails *= 2, questions++) fits = fails;

@@ -55,7 +55,7 @@ static void live_next_door(void) {
     _exit(0);
 }
 
-static void neighbour_starts(void) { /* before this process uses CUDA, which does not survive fork */
+static void neighbour_starts(void) { /* before CUDA is used, which no fork survives */
     if (pipe(ask) != 0 || pipe(answer) != 0) die("neighbour", "no pipe");
     neighbour = fork();
     if (neighbour < 0) die("neighbour", "no process");

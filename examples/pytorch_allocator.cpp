@@ -5,7 +5,7 @@
    NULL becomes a tensor at address 0. Here it gets its own exception, with gpupool's verdict in it.
 
    c++ -std=c++17 -O2 -shared -fPIC -I.. -I$CUDA_HOME/include -I$TORCH/include \
-       pytorch_allocator.cpp -L$CUDA_HOME/lib64 -lcudart -L$TORCH/lib -lc10 -o pytorch_allocator.so */
+       pytorch_allocator.cpp -L$CUDA_HOME/lib64 -lcudart -L$TORCH/lib -lc10 -o allocator.so */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 
@@ -67,7 +67,8 @@ void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
     void *block = gpupool_alloc(arena_of(device), bytes, stream);
     if (block) return block;
     gpupool_verdict why;
-    if (gpupool_last_result() == GPUPOOL_E_OUT_OF_MEMORY && gpupool_last_verdict(&why) == GPUPOOL_OK)
+    if (gpupool_last_result() == GPUPOOL_E_OUT_OF_MEMORY &&
+        gpupool_last_verdict(&why) == GPUPOOL_OK)
         TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", why.sentence);
     TORCH_CHECK(false, "gpupool: ", gpupool_last_error());
     return nullptr;

@@ -2,7 +2,8 @@
  *
  * Two formats, either of them gzip'ed or not:
  *   a ID BYTES STREAM | f ID STREAM     one event a line; # comments and empty lines are skipped
- *   Thread,Time,Action,Pointer,Size,Stream   RMM's log: allocate, free, allocate failure */
+ *   Thread,Time,Action,Pointer,Size,Stream   RMM's log: allocate, free, allocate failure. Streams 0
+ *                                            and 0x1 are one, 0x2 is another for each thread */
 #ifndef TRACE_H
 #define TRACE_H
 
