@@ -53,8 +53,8 @@ TOOLS := replay demo fixed_range speed churn
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test examples bench-speed bench-memory soak-memory all \
-        clean FORCE
+.PHONY: help demo test test-programs gpu-test examples windows bench-speed bench-memory \
+        soak-memory all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -70,16 +70,24 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
 	  test-programs
 	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
-	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) tests/replay_test.sh tests/docs_test.sh
+	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
+	  tests/replay_test.sh tests/docs_test.sh tests/windows_test.sh
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
 	@tests/run.sh 1 $(GPU_TESTS)
 
-EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
-examples: $(EXAMPLES) ## builds and runs what is in examples/
-	@for e in $^; do echo "-- $$e"; $$e || exit 1; done
+EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
+              $(filter-out examples/nccl_%,$(wildcard examples/*.c)))
+GPU_EXAMPLES := $(if $(TOOLKIT),\
+  $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%,$(wildcard examples/*.cu)))\
+  $(if $(wildcard $(TOOLKIT)/include/nccl.h),$(BUILD)/examples/nccl_allreduce))
+examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
+	@ON=$(ON) BUILD=$(BUILD) CUDA_HOME=$(TOOLKIT) examples/run.sh
+
+windows: ## the header as mingw-w64 compiles it, its integer rooms under wine
+	@CC='$(CC)' BUILD='$(BUILD)' tests/windows_test.sh
 
 bench-speed: $(BUILD)/speed ## nanoseconds an operation costs on the host
 	@$(BUILD)/speed
@@ -122,8 +130,20 @@ $(TOOLS:%=$(BUILD)/%): $(BUILD)/%: $(OBJECTS)/% FORCE
 $(BUILD)/examples/%: examples/%.c $(BUILD)/flags $(filter %.a,$(LIBS))
 	@mkdir -p $(@D)
 	@echo "  $@"
-	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -I. -c -o $@.o $<
+	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -DSIMULATED_GPU=$(if $(filter sim,$(ON)),1,0) -I. \
+	  -c -o $@.o $<
 	$(Q)$(LINK) -o $@ $@.o $(LIBS)
+
+$(BUILD)/examples/%: examples/%.cu gpupool.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(NVCC) -O2 -g -I. $(if $(filter gpu,$(ON)),-arch=native) -Werror all-warnings \
+	  -Xcompiler -Wall,-Wextra -o $@ $< -lcublas
+
+$(BUILD)/examples/nccl_allreduce: examples/nccl_allreduce.c gpupool.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -D_POSIX_C_SOURCE=200809L -I. -o $@ $< $(GPU_LIBS) -lnccl
 
 # Changes when the compiler or its flags do, and then everything is built again.
 $(BUILD)/flags: FORCE
