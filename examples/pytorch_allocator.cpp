@@ -1,61 +1,84 @@
 /* PyTorch on gpupool: the shared library that pytorch_allocator.py builds and loads.
 
-   What to see: the five functions that torch.cuda.memory.CUDAPluggableAllocator can call. They are
-   C++ because a C function has no way to refuse: PyTorch takes whatever pointer comes back, and
-   NULL becomes a tensor at address 0. Here it gets its own exception, with gpupool's verdict in it.
-
+   What to see: what torch.cuda.memory.CUDAPluggableAllocator can call. In C++, because C has no way
+   to refuse: PyTorch would make a tensor of NULL. Here it gets its own exception, with the verdict.
    c++ -std=c++17 -O2 -shared -fPIC -I.. -I$CUDA_HOME/include -I$TORCH/include \
        pytorch_allocator.cpp -L$CUDA_HOME/lib64 -lcudart -L$TORCH/lib -lc10 -o allocator.so */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <atomic>
+#include <c10/util/Exception.h>
 #include <mutex>
+#include <set>
 #include <unordered_map>
-#include <vector>
+
+#define MUST(call) TORCH_CHECK((call) == GPUPOOL_OK, "gpupool: ", gpupool_last_error())
+#define MUST_CUDA(call) TORCH_CHECK((call) == cudaSuccess, "gpupool: " #call " failed")
 
 namespace {
 
-constexpr int devices_max = 64;
-std::atomic<gpupool_arena *> arenas[devices_max]; /* those in use so far */
+/* PyTorch's host runs ahead of its device, where an arena without a limit grows rather than wait
+   until idle memory can be moved. So here the limit follows what tensors held at most, a fiftieth
+   above it, up to the user's limit; and above that only where no move will do. */
+struct pool {
+    std::atomic<gpupool_arena *> arena{nullptr};
+    std::atomic<size_t> live{0}, live_peak{0}; /* bytes of tensors */
+    std::recursive_mutex lock;
+    size_t allowed = 0, limit = SIZE_MAX;      /* the arena's limit; the user's */
+} pools[64];
 
 /* Streams that a tensor was lent to with Tensor.record_stream. PyTorch counts the work that they
    have when the tensor dies, gpupool_record_use the work that they have when it is called: so they
    are kept until then. */
 std::mutex lent_lock;
-std::unordered_map<void *, std::vector<cudaStream_t>> lent;
+std::unordered_map<void *, std::set<cudaStream_t>> lent;
 std::atomic<size_t> lent_count{0};
 
-gpupool_arena *arena_of(int device) {
-    TORCH_CHECK(device >= 0 && device < devices_max, "gpupool: no device ", device);
-    gpupool_arena *arena = arenas[device].load(std::memory_order_acquire);
-    if (arena) return arena;
-    arena = gpupool_default_arena(device);
-    TORCH_CHECK(arena, "gpupool: ", gpupool_last_error());
-    arenas[device].store(arena, std::memory_order_release);
-    return arena;
+size_t units(size_t bytes) { return (bytes + 511) / 512 * 512; }
+size_t enough_for(size_t live) { return live + live / 50 + (16 << 20); }
+
+void allow(pool &of, size_t bytes, bool anew = false) {
+    const std::lock_guard<std::recursive_mutex> hold(of.lock);
+    of.allowed = std::min(anew ? bytes : std::max(of.allowed, bytes), of.limit);
+    MUST(gpupool_set_limit(of.arena, of.allowed));
 }
 
-std::vector<cudaStream_t> take_lent(void *block) {
-    std::vector<cudaStream_t> streams;
-    if (lent_count.load(std::memory_order_relaxed) == 0) return streams;
+int allow_more(const gpupool_verdict *why, void *user) {
+    pool &of = *static_cast<pool *>(user);
+    const std::lock_guard<std::recursive_mutex> hold(of.lock);
+    bool ours = why->cause == GPUPOOL_CAUSE_LIMIT || why->cause == GPUPOOL_CAUSE_FRAGMENTED;
+    if (!ours || of.allowed == of.limit) return 0;
+    allow(of, std::max(of.allowed, why->reserved_bytes) + why->asked_bytes);
+    return 1;
+}
+
+pool &pool_of(int device) {
+    TORCH_CHECK(device >= 0 && device < 64, "gpupool: no device ", device);
+    pool &of = pools[device];
+    if (of.arena.load(std::memory_order_acquire)) return of;
+    const std::lock_guard<std::recursive_mutex> hold(of.lock);
+    if (of.arena) return of;
+    gpupool_arena *arena;
+    gpupool_arena_config config = {};
+    config.device = device;
+    config.on_out_of_memory = allow_more;
+    config.user = &of;
+    config.name = "PyTorch";
+    MUST(gpupool_arena_create(&arena, &config));
+    if (gpupool_get_limit(arena)) of.limit = gpupool_get_limit(arena);
+    of.arena.store(arena, std::memory_order_release);
+    return of;
+}
+
+std::set<cudaStream_t> take_lent(void *block) {
+    if (lent_count == 0) return {};
     const std::lock_guard<std::mutex> hold(lent_lock);
-    auto at = lent.find(block);
-    if (at == lent.end()) return streams;
-    streams.swap(at->second);
-    lent.erase(at);
-    lent_count--;
-    return streams;
-}
-
-/* A destructor calls, so there is nobody to throw at. In a forked child, a DataLoader's worker say,
-   memory of the parent is none of ours: the parent will free it. */
-void complain(const char *what) {
-    if (gpupool_last_result() != GPUPOOL_E_FORKED)
-        fprintf(stderr, "gpupool: %s: %s\n", what, gpupool_last_error());
+    auto node = lent.extract(block);
+    if (node.empty()) return {};
+    lent_count = lent.size();
+    return std::move(node.mapped());
 }
 
 } // namespace
@@ -64,76 +87,62 @@ extern "C" {
 
 void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
     if (bytes == 0) return nullptr;
-    void *block = gpupool_alloc(arena_of(device), bytes, stream);
-    if (block) return block;
+    pool &of = pool_of(device);
+    size_t live = of.live += units(bytes);
+    if (live > of.live_peak) allow(of, enough_for(live));
+    void *block = gpupool_alloc(of.arena, bytes, stream);
+    if (block) {
+        if (live > of.live_peak) of.live_peak = live;
+        return block;
+    }
     gpupool_verdict why;
-    if (gpupool_last_result() == GPUPOOL_E_OUT_OF_MEMORY &&
-        gpupool_last_verdict(&why) == GPUPOOL_OK)
-        TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", why.sentence);
-    TORCH_CHECK(false, "gpupool: ", gpupool_last_error());
+    bool full = gpupool_last_result() == GPUPOOL_E_OUT_OF_MEMORY && !gpupool_last_verdict(&why);
+    TORCH_CHECK(full, "gpupool: ", gpupool_last_error());
+    of.live -= units(bytes);
+    allow(of, enough_for(of.live_peak), true); /* not what was allowed in vain */
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", why.sentence);
     return nullptr;
 }
 
-/* stream is the one that the block was allocated on. */
-void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
-    gpupool_arena *arena = arenas[device].load(std::memory_order_acquire);
-    for (cudaStream_t other : take_lent(block)) {
-        if (other == stream || gpupool_record_use(arena, block, other) == GPUPOOL_OK) continue;
-        complain("a tensor's memory is kept for ever, since a stream that uses it cannot be asked");
-        return;
-    }
-    if (gpupool_free(arena, block, stream) != GPUPOOL_OK) complain("free");
+/* stream is the one that the block was allocated on. Destructors call this, so there is nobody to
+   throw at. In a forked child, a DataLoader's worker say, the memory is the parent's to free. */
+void gpupool_torch_free(void *block, size_t bytes, int device, cudaStream_t stream) {
+    pool &of = pools[device];
+    gpupool_result result = GPUPOOL_OK;
+    for (cudaStream_t other : take_lent(block)) /* if one cannot be asked, the memory is kept */
+        if (other != stream && !result) result = gpupool_record_use(of.arena, block, other);
+    if (!result) result = gpupool_free(of.arena, block, stream);
+    if (!result) of.live -= units(bytes);
+    else if (result != GPUPOOL_E_FORKED) fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
 }
 
 void gpupool_torch_record_stream(void *block, cudaStream_t stream) {
     cudaPointerAttributes where;
     if (!block) return;
-    if (cudaPointerGetAttributes(&where, block) != cudaSuccess) {
-        cudaGetLastError();
-        return;
-    }
-    gpupool_arena *arena = where.device < 0 ? nullptr : arenas[where.device].load();
+    MUST_CUDA(cudaPointerGetAttributes(&where, block));
+    gpupool_arena *arena = where.device < 0 ? nullptr : pools[where.device].arena.load();
     if (!arena || gpupool_size(arena, block) == 0) return; /* memory from elsewhere */
     const std::lock_guard<std::mutex> hold(lent_lock);
-    std::vector<cudaStream_t> &streams = lent[block];
-    if (streams.empty()) lent_count++;
-    if (std::find(streams.begin(), streams.end(), stream) == streams.end())
-        streams.push_back(stream);
+    lent[block].insert(stream);
+    lent_count = lent.size();
 }
 
 /* torch.cuda.empty_cache(): PyTorch's own waits for what is in flight, so this does. */
 void gpupool_torch_empty_cache(void) {
-    int before = 0;
-    TORCH_CHECK(cudaGetDevice(&before) == cudaSuccess, "gpupool: no current device");
-    for (int device = 0; device < devices_max; device++) {
-        gpupool_arena *arena = arenas[device].load(std::memory_order_acquire);
-        if (!arena) continue;
-        cudaError_t error = cudaSetDevice(device);
-        if (error == cudaSuccess) error = cudaDeviceSynchronize();
-        cudaSetDevice(before);
-        TORCH_CHECK(error == cudaSuccess, "gpupool: ", cudaGetErrorString(error));
-        TORCH_CHECK(gpupool_trim(arena, 0, nullptr) == GPUPOOL_OK, "gpupool: ",
-                    gpupool_last_error());
-    }
+    MUST_CUDA(cudaDeviceSynchronize());
+    for (pool &of : pools)
+        if (of.arena) MUST(gpupool_trim(of.arena, 0, nullptr));
 }
 
 /* torch.cuda.set_per_process_memory_fraction() */
 void gpupool_torch_fraction(double fraction, int device) {
-    TORCH_CHECK(gpupool_set_limit_fraction(arena_of(device), fraction) == GPUPOOL_OK, "gpupool: ",
-                gpupool_last_error());
+    pool &of = pool_of(device);
+    const std::lock_guard<std::recursive_mutex> hold(of.lock);
+    MUST(gpupool_set_limit_fraction(of.arena, fraction));
+    of.limit = gpupool_get_limit(of.arena);
+    allow(of, enough_for(of.live_peak), true);
 }
 
-/* Bytes, now and at most: asked for by live tensors, held from the driver. Not for PyTorch but for
-   pytorch_allocator.py, through ctypes, where nothing may be thrown. */
-int gpupool_torch_bytes(int device, uint64_t out[4]) {
-    gpupool_stats stats;
-    gpupool_arena *arena = device >= 0 && device < devices_max ? arenas[device].load() : nullptr;
-    if (!arena || gpupool_get_stats(arena, &stats) != GPUPOOL_OK) return -1;
-    out[0] = stats.requested.now;
-    out[1] = stats.requested.peak;
-    out[2] = stats.reserved.now;
-    out[3] = stats.reserved.peak;
-    return 0;
-}
+gpupool_arena *gpupool_torch_arena(int device) { return pools[device].arena; }
 
 } /* extern "C" */

@@ -63,11 +63,14 @@ def install():
 
 
 def memory(device=0):
-    """Bytes of this device's arena, by name."""
-    words = (ctypes.c_uint64 * 4)()
-    if library.gpupool_torch_bytes(device, words) != 0:
+    """Bytes of this device's arena: gpupool_stats begins with its size, then now, peak, total."""
+    words = (ctypes.c_uint64 * 1024)()
+    library.gpupool_torch_arena.restype = ctypes.c_void_p
+    arena = ctypes.c_void_p(library.gpupool_torch_arena(device))
+    if library.gpupool_get_stats(arena, words) != 0:
         raise RuntimeError(f"no tensor has been on device {device} yet")
-    return dict(zip(("requested", "requested_peak", "reserved", "reserved_peak"), words))
+    return {"requested": words[1], "requested_peak": words[2],
+            "reserved": words[7], "reserved_peak": words[8]}
 
 
 def show(what):
