@@ -71,7 +71,8 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	  test-programs
 	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
 	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
-	  tests/replay_test.sh tests/docs_test.sh tests/windows_test.sh
+	  tests/replay_test.sh tests/docs_test.sh tests/windows_test.sh \
+	  $(if $(filter sim,$(ON)),examples/run_examples.sh)
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
@@ -82,9 +83,9 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
               $(filter-out examples/nccl_%,$(wildcard examples/*.c)))
 GPU_EXAMPLES := $(if $(TOOLKIT),\
   $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%,$(wildcard examples/*.cu)))\
-  $(if $(wildcard $(TOOLKIT)/include/nccl.h),$(BUILD)/examples/nccl_allreduce))
+  $(if $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h),$(BUILD)/examples/nccl_allreduce))
 examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
-	@ON=$(ON) BUILD=$(BUILD) CUDA_HOME=$(TOOLKIT) examples/run.sh
+	@ON=$(ON) BUILD=$(BUILD) CUDA_HOME=$(TOOLKIT) examples/run_examples.sh
 
 windows: ## the header as mingw-w64 compiles it, its integer rooms under wine
 	@CC='$(CC)' BUILD='$(BUILD)' tests/windows_test.sh
@@ -163,7 +164,7 @@ $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)
 	@mkdir -p $(@D)
 	@tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
 
-test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo
+test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(if $(filter sim,$(ON)),$(EXAMPLES))
 
 $(TESTS): $(BUILD)/flags
 	@mkdir -p $(@D)

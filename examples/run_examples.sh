@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs the examples, each in build/examples, and says which it left out and why. ON is gpu or sim;
-# `make examples` has built what can be built here.
+# `make examples` has built what can be built here. Closes with `N passed, N failed, N skipped`.
 set -u
 cd "$(dirname "$0")/.."
 ON=${ON:-sim} here=$PWD programs=$(realpath "${BUILD:-build}/examples")
@@ -24,8 +24,8 @@ gpus() {
 }
 
 program() { # NAME WHAT-BUILDS-IT NEEDS-A-GPU
-    if [[ ! -x $programs/$1 ]]; then omit "$1" "not built: needs $2"
-    elif [[ $3 == 1 && $ON == sim ]]; then omit "$1" "built; needs a GPU to run"
+    if [[ $3 == 1 && $ON == sim ]]; then omit "$1" "needs a GPU"
+    elif [[ ! -x $programs/$1 ]]; then omit "$1" "not built: needs $2"
     else run "$1" "./$1"; fi
 }
 
@@ -48,5 +48,5 @@ python cupy_allocator cupy
 
 echo
 ((${#omitted[@]} == 0)) || printf '%s\n' "${omitted[@]}"
-echo "$ran examples ran, $failed failed, ${#omitted[@]} left out"
+echo "$ran passed, $failed failed, ${#omitted[@]} skipped"
 ((failed == 0))
