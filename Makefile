@@ -82,7 +82,8 @@ gpu-test: ## the same tests against the real CUDA runtime and GPU
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
               $(filter-out examples/nccl_%,$(wildcard examples/*.c)))
 GPU_EXAMPLES := $(if $(TOOLKIT),\
-  $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%,$(wildcard examples/*.cu)))\
+  $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%,$(wildcard examples/*.cu))\
+    $(BUILD)/examples/image_pyramid_plain $(BUILD)/examples/sanitizer_demo_annotated)\
   $(if $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h),$(BUILD)/examples/nccl_allreduce))
 examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
 	@ON=$(ON) BUILD=$(BUILD) CUDA_HOME=$(TOOLKIT) examples/run_examples.sh
@@ -135,11 +136,22 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/flags $(filter %.a,$(LIBS))
 	  -c -o $@.o $<
 	$(Q)$(LINK) -o $@ $@.o $(LIBS)
 
+NVCC_EXAMPLE = $(NVCC) -O2 -g -lineinfo -I. $(if $(filter gpu,$(ON)),-arch=native) \
+  -Werror all-warnings -Xcompiler -Wall,-Wextra $(FLAGS) -o $@ $< -lcublas
+$(BUILD)/examples/%_annotated: FLAGS := -DGPUPOOL_NVTX=1 -DGPUPOOL_SITES=1
+$(BUILD)/examples/%_annotated: examples/%.cu gpupool.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(NVCC_EXAMPLE)
+$(BUILD)/examples/%_plain: FLAGS := -DPLAIN=1
+$(BUILD)/examples/%_plain: examples/%.cu gpupool.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(NVCC_EXAMPLE)
 $(BUILD)/examples/%: examples/%.cu gpupool.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  $@"
-	$(Q)$(NVCC) -O2 -g -I. $(if $(filter gpu,$(ON)),-arch=native) -Werror all-warnings \
-	  -Xcompiler -Wall,-Wextra -o $@ $< -lcublas
+	$(Q)$(NVCC_EXAMPLE)
 
 $(BUILD)/examples/nccl_allreduce: examples/nccl_allreduce.c gpupool.h $(BUILD)/flags
 	@mkdir -p $(@D)

@@ -23,10 +23,15 @@ gpus() {
     nvidia-smi -L 2> /dev/null | grep -c '^GPU'
 }
 
-program() { # NAME WHAT-BUILDS-IT NEEDS-A-GPU
+program() { # NAME WHAT-BUILDS-IT NEEDS-A-GPU TOOL...
     if [[ $3 == 1 && $ON == sim ]]; then omit "$1" "needs a GPU"
     elif [[ ! -x $programs/$1 ]]; then omit "$1" "not built: needs $2"
-    else run "$1" "./$1"; fi
+    else run "$1" "${@:4}" "./$1"; fi
+}
+
+finds() { # TOOL...: fine if it finds errors
+    "$1" --error-exitcode 99 "${@:2}"
+    (($? == 99))
 }
 
 python() { # NAME MODULE ARGUMENT...
@@ -41,7 +46,17 @@ for source in examples/*.c; do
     elif [[ $ON == gpu ]] && (($(gpus) < 2)); then omit "$name" "needs two GPUs"
     else program "$name" "a CUDA toolkit and NCCL" 1; fi
 done
-for source in examples/*.cu; do program "$(basename "$source" .cu)" nvcc 1; done
+for source in examples/*.cu; do
+    name=$(basename "$source" .cu)
+    [[ $name == sanitizer_demo ]] || program "$name" nvcc 1
+done
+program image_pyramid_plain nvcc 1
+if [[ $ON == gpu ]] && ! command -v compute-sanitizer > /dev/null; then
+    omit sanitizer_demo "needs compute-sanitizer"
+else
+    program sanitizer_demo nvcc 1 compute-sanitizer --tool memcheck --error-exitcode 1
+    program sanitizer_demo_annotated nvcc 1 finds compute-sanitizer --tool memcheck --nvtx yes
+fi
 python pytorch_allocator torch
 python pytorch_training torch --steps 40
 python cupy_allocator cupy
