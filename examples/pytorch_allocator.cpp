@@ -1,7 +1,7 @@
 /* PyTorch on gpupool: the shared library that pytorch_allocator.py builds and loads.
 
-   What to see: what torch.cuda.memory.CUDAPluggableAllocator can call. In C++, because C has no way
-   to refuse: PyTorch would make a tensor of NULL. Here it gets its own exception, with the verdict.
+   What to see: what torch.cuda.memory.CUDAPluggableAllocator can call. It is C++ because C has no
+   way to refuse: PyTorch makes a tensor of NULL. Here it gets its own exception, and the verdict.
    c++ -std=c++17 -O2 -shared -fPIC -I.. -I$CUDA_HOME/include -I$TORCH/include \
        pytorch_allocator.cpp -L$CUDA_HOME/lib64 -lcudart -L$TORCH/lib -lc10 -o allocator.so */
 #define GPUPOOL_IMPLEMENTATION
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <c10/util/Exception.h>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -19,19 +20,23 @@
 
 namespace {
 
+using steady = std::chrono::steady_clock;
+constexpr std::chrono::microseconds a_move{30}; /* takes the driver longer */
+
 /* PyTorch's host runs ahead of its device, where an arena without a limit grows rather than wait
    until idle memory can be moved. So here the limit follows what tensors held at most, a fiftieth
-   above it, up to the user's limit; and above that only where no move will do. */
+   above it; a hundredth more after every 16 moves, since a program whose memory does not settle, of
+   several streams say, is not to spend its time on them; and at most the user's limit. */
 struct pool {
     std::atomic<gpupool_arena *> arena{nullptr};
     std::atomic<size_t> live{0}, live_peak{0}; /* bytes of tensors */
+    std::atomic<size_t> moves{0};              /* allocations that took long, and not to grow */
     std::recursive_mutex lock;
     size_t allowed = 0, limit = SIZE_MAX;      /* the arena's limit; the user's */
 } pools[64];
 
-/* Streams that a tensor was lent to with Tensor.record_stream. PyTorch counts the work that they
-   have when the tensor dies, gpupool_record_use the work that they have when it is called: so they
-   are kept until then. */
+/* Streams that Tensor.record_stream named. PyTorch means the work that they have when the tensor
+   dies, gpupool_record_use the work that they have when it is called. */
 std::mutex lent_lock;
 std::unordered_map<void *, std::set<cudaStream_t>> lent;
 std::atomic<size_t> lent_count{0};
@@ -65,40 +70,31 @@ pool &pool_of(int device) {
     config.device = device;
     config.on_out_of_memory = allow_more;
     config.user = &of;
-    config.name = "PyTorch";
     MUST(gpupool_arena_create(&arena, &config));
     if (gpupool_get_limit(arena)) of.limit = gpupool_get_limit(arena);
     of.arena.store(arena, std::memory_order_release);
     return of;
 }
 
-std::set<cudaStream_t> take_lent(void *block) {
-    if (lent_count == 0) return {};
-    const std::lock_guard<std::mutex> hold(lent_lock);
-    auto node = lent.extract(block);
-    if (node.empty()) return {};
-    lent_count = lent.size();
-    return std::move(node.mapped());
-}
-
 } // namespace
-
 extern "C" {
 
 void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
     if (bytes == 0) return nullptr;
     pool &of = pool_of(device);
     size_t live = of.live += units(bytes);
-    if (live > of.live_peak) allow(of, enough_for(live));
+    bool grows = live > of.live_peak;
+    if (grows) allow(of, enough_for(live));
+    auto start = steady::now();
     void *block = gpupool_alloc(of.arena, bytes, stream);
-    if (block) {
-        if (live > of.live_peak) of.live_peak = live;
-        return block;
-    }
+    if (block && grows) of.live_peak = live;
+    else if (block && steady::now() - start > a_move && ++of.moves % 16 == 0)
+        allow(of, of.allowed + of.allowed / 100);
+    if (block) return block;
     gpupool_verdict why;
-    bool full = gpupool_last_result() == GPUPOOL_E_OUT_OF_MEMORY && !gpupool_last_verdict(&why);
-    TORCH_CHECK(full, "gpupool: ", gpupool_last_error());
     of.live -= units(bytes);
+    if (gpupool_last_result() != GPUPOOL_E_OUT_OF_MEMORY) MUST(gpupool_last_result());
+    MUST(gpupool_last_verdict(&why));
     allow(of, enough_for(of.live_peak), true); /* not what was allowed in vain */
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", why.sentence);
     return nullptr;
@@ -109,7 +105,14 @@ void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
 void gpupool_torch_free(void *block, size_t bytes, int device, cudaStream_t stream) {
     pool &of = pools[device];
     gpupool_result result = GPUPOOL_OK;
-    for (cudaStream_t other : take_lent(block)) /* if one cannot be asked, the memory is kept */
+    std::set<cudaStream_t> others;
+    if (lent_count > 0) {
+        const std::lock_guard<std::mutex> hold(lent_lock);
+        auto node = lent.extract(block);
+        if (!node.empty()) others.swap(node.mapped());
+        lent_count = lent.size();
+    }
+    for (cudaStream_t other : others) /* if one cannot be asked, the memory is kept */
         if (other != stream && !result) result = gpupool_record_use(of.arena, block, other);
     if (!result) result = gpupool_free(of.arena, block, stream);
     if (!result) of.live -= units(bytes);
@@ -117,9 +120,8 @@ void gpupool_torch_free(void *block, size_t bytes, int device, cudaStream_t stre
 }
 
 void gpupool_torch_record_stream(void *block, cudaStream_t stream) {
-    cudaPointerAttributes where;
-    if (!block) return;
-    MUST_CUDA(cudaPointerGetAttributes(&where, block));
+    cudaPointerAttributes where = {};
+    if (block) MUST_CUDA(cudaPointerGetAttributes(&where, block));
     gpupool_arena *arena = where.device < 0 ? nullptr : pools[where.device].arena.load();
     if (!arena || gpupool_size(arena, block) == 0) return; /* memory from elsewhere */
     const std::lock_guard<std::mutex> hold(lent_lock);

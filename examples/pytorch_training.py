@@ -1,10 +1,10 @@
 """The same training on PyTorch's own allocator and on gpupool, each in a process of its own:
 
-    python3 pytorch_training.py [--steps 200] [--loops resnet,transformer]
+    python3 pytorch_training.py [--steps 200] [--loops resnet,prefetch,transformer]
 
 What to see: losses equal bit for bit, the most memory held against the most that was asked for, and
 against what was held after ten steps, and the time of a step. ResNet-50's images come from forked
-DataLoader workers, and are copied on another stream; the transformer's batches vary in size.
+DataLoader workers, in `prefetch` through another stream; the transformer's batches vary in size.
 """
 
 import argparse
@@ -40,18 +40,18 @@ def image_model():
         return nn.Sequential(*layers, nn.Flatten())
 
 
-def resnet(steps, batch=32):
+def resnet(steps, copies=None, batch=32):
     model = image_model().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loader = torch.utils.data.DataLoader(Images(), batch, num_workers=4, pin_memory=True,
                                          multiprocessing_context="fork")
-    copies = torch.cuda.Stream()
     for images, labels in itertools.islice(loader, steps):
         with torch.cuda.stream(copies):
             images, labels = (t.cuda(non_blocking=True) for t in (images, labels))
-        torch.cuda.current_stream().wait_stream(copies)
-        for tensor in (images, labels):
-            tensor.record_stream(torch.cuda.current_stream())
+        if copies:
+            torch.cuda.current_stream().wait_stream(copies)
+            for tensor in (images, labels):
+                tensor.record_stream(torch.cuda.current_stream())
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -106,21 +106,21 @@ def train(allocator, loop, steps):
     warnings.simplefilter("ignore")  # of operations that are not deterministic in every shape
     torch.use_deterministic_algorithms(True, warn_only=True)
     losses, warm_reserved = [], 0
-    for loss in {"resnet": resnet, "transformer": transformer}[loop](steps):
+    prefetch = torch.cuda.Stream() if loop == "prefetch" else None
+    for loss in transformer(steps) if loop == "transformer" else resnet(steps, prefetch):
         losses.append(struct.pack(">f", loss.item()).hex())
         if len(losses) == WARM:
             warm_reserved, start = peaks(gpupool)[1], time.perf_counter()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    requested, reserved = peaks(gpupool)
-    return {"losses": losses, "ms": seconds * 1e3 / (steps - WARM), "requested": requested,
-            "reserved": reserved, "warm": warm_reserved}
+    return dict(zip(("requested", "reserved"), peaks(gpupool)), losses=losses, warm=warm_reserved,
+                ms=seconds * 1e3 / (steps - WARM))
 
 
 def main():
     ask = argparse.ArgumentParser()
     ask.add_argument("--steps", type=int, default=200)
-    ask.add_argument("--loops", default="resnet,transformer")
+    ask.add_argument("--loops", default="resnet,prefetch,transformer")
     ask.add_argument("--allocators", default="native,gpupool")
     ask.add_argument("--train", nargs=2, help=argparse.SUPPRESS)
     told = ask.parse_args()
