@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <c10/util/Exception.h>
-#include <chrono>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -20,17 +19,15 @@
 
 namespace {
 
-using steady = std::chrono::steady_clock;
-constexpr std::chrono::microseconds a_move{30}; /* takes the driver longer */
-
 /* PyTorch's host runs ahead of its device, where an arena without a limit grows rather than wait
-   until idle memory can be moved. So here the limit follows what tensors held at most, a fiftieth
-   above it; a hundredth more after every 16 moves, since a program whose memory does not settle, of
-   several streams say, is not to spend its time on them; and at most the user's limit. */
+   until idle memory can be moved. So while all tensors are of one stream, the limit follows what
+   they held at most, a fiftieth above it, and goes higher only where no move will do. Several
+   streams cannot have each other's memory without waiting: then the arena decides for itself. */
 struct pool {
     std::atomic<gpupool_arena *> arena{nullptr};
     std::atomic<size_t> live{0}, live_peak{0}; /* bytes of tensors */
-    std::atomic<size_t> moves{0};              /* allocations that took long, and not to grow */
+    std::atomic<cudaStream_t> stream{nullptr}; /* of the first tensor */
+    std::atomic<bool> streams{false};          /* there are several */
     std::recursive_mutex lock;
     size_t allowed = 0, limit = SIZE_MAX;      /* the arena's limit; the user's */
 } pools[64];
@@ -42,12 +39,14 @@ std::unordered_map<void *, std::set<cudaStream_t>> lent;
 std::atomic<size_t> lent_count{0};
 
 size_t units(size_t bytes) { return (bytes + 511) / 512 * 512; }
-size_t enough_for(size_t live) { return live + live / 50 + (16 << 20); }
+size_t enough_for(const pool &of, size_t live) {
+    return of.streams ? SIZE_MAX : live + live / 50 + (16 << 20);
+}
 
 void allow(pool &of, size_t bytes, bool anew = false) {
     const std::lock_guard<std::recursive_mutex> hold(of.lock);
     of.allowed = std::min(anew ? bytes : std::max(of.allowed, bytes), of.limit);
-    MUST(gpupool_set_limit(of.arena, of.allowed));
+    MUST(gpupool_set_limit(of.arena, of.allowed == SIZE_MAX ? 0 : of.allowed));
 }
 
 int allow_more(const gpupool_verdict *why, void *user) {
@@ -59,7 +58,7 @@ int allow_more(const gpupool_verdict *why, void *user) {
     return 1;
 }
 
-pool &pool_of(int device) {
+pool &pool_of(int device, cudaStream_t stream = nullptr) {
     TORCH_CHECK(device >= 0 && device < 64, "gpupool: no device ", device);
     pool &of = pools[device];
     if (of.arena.load(std::memory_order_acquire)) return of;
@@ -70,8 +69,10 @@ pool &pool_of(int device) {
     config.device = device;
     config.on_out_of_memory = allow_more;
     config.user = &of;
+    config.name = "PyTorch";
     MUST(gpupool_arena_create(&arena, &config));
     if (gpupool_get_limit(arena)) of.limit = gpupool_get_limit(arena);
+    of.stream = stream;
     of.arena.store(arena, std::memory_order_release);
     return of;
 }
@@ -81,21 +82,18 @@ extern "C" {
 
 void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
     if (bytes == 0) return nullptr;
-    pool &of = pool_of(device);
+    pool &of = pool_of(device, stream);
     size_t live = of.live += units(bytes);
-    bool grows = live > of.live_peak;
-    if (grows) allow(of, enough_for(live));
-    auto start = steady::now();
+    bool another = stream != of.stream && !of.streams.exchange(true);
+    if (live > of.live_peak || another) allow(of, enough_for(of, live));
     void *block = gpupool_alloc(of.arena, bytes, stream);
-    if (block && grows) of.live_peak = live;
-    else if (block && steady::now() - start > a_move && ++of.moves % 16 == 0)
-        allow(of, of.allowed + of.allowed / 100);
+    if (block && live > of.live_peak) of.live_peak = live;
     if (block) return block;
     gpupool_verdict why;
     of.live -= units(bytes);
     if (gpupool_last_result() != GPUPOOL_E_OUT_OF_MEMORY) MUST(gpupool_last_result());
     MUST(gpupool_last_verdict(&why));
-    allow(of, enough_for(of.live_peak), true); /* not what was allowed in vain */
+    allow(of, enough_for(of, of.live_peak), true); /* not what was allowed in vain */
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", why.sentence);
     return nullptr;
 }
@@ -142,7 +140,7 @@ void gpupool_torch_fraction(double fraction, int device) {
     const std::lock_guard<std::recursive_mutex> hold(of.lock);
     MUST(gpupool_set_limit_fraction(of.arena, fraction));
     of.limit = gpupool_get_limit(of.arena);
-    allow(of, enough_for(of.live_peak), true);
+    allow(of, enough_for(of, of.live_peak), true);
 }
 
 gpupool_arena *gpupool_torch_arena(int device) { return pools[device].arena; }
