@@ -49,12 +49,12 @@ endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
 TEST_COMPILE := $(COMPILE) -O1 -g
-TOOLS := replay demo fixed_range speed churn
+TOOLS := replay demo fixed_range speed churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
 .PHONY: help demo test test-programs gpu-test examples windows bench-speed bench-memory \
-        soak-memory all clean FORCE
+        bench-ring soak-memory all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -97,6 +97,9 @@ bench-speed: $(BUILD)/speed ## nanoseconds an operation costs on the host
 bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed on real traces
 	@tests/bench/memory.sh $(BUILD) $(ON)
 
+bench-ring: $(BUILD)/ring ## transfers through the staging ring, against CUDA's own
+	@$(BUILD)/ring
+
 soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
 	@$(BUILD)/churn $(OPS)
 
@@ -117,6 +120,7 @@ $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/speed: $(OBJECTS)/bench/speed.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+$(OBJECTS)/ring: $(OBJECTS)/bench/ring.o
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 

@@ -56,11 +56,15 @@ The rules:
      counts as one that used it: its earlier work may still be at the memory.
   2. Destroy an arena when no block of it is live; its device must still have its context.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
-     destroyed; and leave alone what asks CUDA after all streams (gpupool_trim, gpupool_would_fit,
-     lowering a limit): a capture on a non-blocking stream cannot be seen, and would be lost.
-     gpupool_alloc asks so only where the limit or the device is full and it would fail otherwise.
+     destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
+     after all streams (gpupool_trim, gpupool_would_fit, lowering a limit): a capture on a
+     non-blocking stream cannot be seen, and would be lost. gpupool_alloc does not ask so once it
+     has seen a capture or a scope in the arena.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena;
      on_out_of_memory may.
+  5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
+     still runs. Destroy streams in files that include this one (its macro cudaStreamDestroy tells
+     the arenas), or say gpupool_stream_retired first, or set GPUPOOL_STREAM_CHECK.
 
 Options: define them before the include that has GPUPOOL_IMPLEMENTATION (those marked * before every
 include). Booleans are 0 or 1. gpupool_build() returns what is in force.
@@ -72,10 +76,13 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_CHUNK_BYTES     0        least growth of the chunked sources; 0: an eighth of all
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
-    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time
-    GPUPOOL_RING_WORKERS    0        its threads; 0: one less than processors, at most 7; -1: none
+    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; with few workers twice
+    GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow)
     GPUPOOL_SINGLE_THREAD   0        1: no locks
+    GPUPOOL_STREAM_HOOK *   1        0: cudaStreamDestroy is left alone; see rule 5
+    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA which stream it has been given; rule 5
+    GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: cudaMalloc, cudaFree and their Async forms are gpupool's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
     GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p)
 */
@@ -86,6 +93,9 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #include <stdint.h>
 #include <stdio.h>
 #include <cuda_runtime_api.h>
+#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC)
+#include <cuda_runtime.h> /* its overloads, before the names are macros */
+#endif
 
 /* == OPTIONS ================================================================================== */
 
@@ -118,6 +128,15 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #endif
 #ifndef GPUPOOL_SINGLE_THREAD
 #define GPUPOOL_SINGLE_THREAD 0
+#endif
+#ifndef GPUPOOL_STREAM_HOOK
+#define GPUPOOL_STREAM_HOOK 1
+#endif
+#ifndef GPUPOOL_REPLACE_CUDA_MALLOC
+#define GPUPOOL_REPLACE_CUDA_MALLOC 0
+#endif
+#ifndef GPUPOOL_STREAM_CHECK
+#define GPUPOOL_STREAM_CHECK 0
 #endif
 
 /* == LINKAGE ================================================================================== */
@@ -179,6 +198,7 @@ typedef enum gpupool_cause {     /* why memory ran out */
 } gpupool_cause;
 
 typedef struct gpupool_arena gpupool_arena;
+typedef struct gpupool_capture gpupool_capture;
 
 typedef struct gpupool_verdict {     /* of a request that could not be met; all figures in bytes */
     gpupool_cause cause;
@@ -283,8 +303,8 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
 
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
    device, capture mode and CUDA last error are left as they were; a call that fails changes
-   nothing. A stream of 0 is the legacy default stream; cudaStreamPerThread is one stream for each
-   thread. */
+   nothing. A stream of 0 is what CUDA takes it for in the file that makes the call: the legacy
+   default stream, or with --default-stream per-thread cudaStreamPerThread, one for each thread. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's latest call */
@@ -340,10 +360,39 @@ GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
-/* Before cudaStreamDestroy: what this stream freed becomes free for others as soon as can be. A new
-   stream may get the old one's handle while the old one's work still runs, and CUDA does not tell
-   them apart; so for a stream that is destroyed with work in flight, do not leave this out. */
+/* Before cudaStreamDestroy: what this stream freed no longer belongs to its handle, which CUDA may
+   give to the next stream at once, and becomes free for others as soon as can be. In files that
+   include this one the macro cudaStreamDestroy does so by itself (rule 5). */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
+GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
+
+/* Lets kernels of another device use the arena's memory, that which comes later too. E_UNSUPPORTED
+   where the hardware cannot. Streams of the other device may then be given to all calls. */
+GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
+
+/* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
+   under rule 3. In a scope, blocks that are handed out on the stream belong to the graph: a replay
+   finds them as they were. What is freed inside may be handed out again inside, and to nobody else
+   before the release. Several scopes may be open at once, one for each stream. ---- */
+
+/* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope. */
+GPUPOOL_API gpupool_result gpupool_capture_begin(gpupool_arena *, cudaStream_t, gpupool_capture **);
+
+/* Captured: the stream allocates as before; the memory stays for replays. */
+GPUPOOL_API gpupool_result gpupool_capture_end(gpupool_capture *);
+
+/* The graph is gone, or the capture failed: all its memory comes back, blocks that were not freed
+   too. Waits for the device, since a replay may still run. The scope is no more. */
+GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
+
+/* ---- cudaMalloc's own shape, on the default arena of the current device. What cudaMalloc promises
+   holds: any stream may use the block at once, and what is queued when it is freed is done before
+   others get it, whatever stream it is on. Pointers that no default arena knows go to CUDA. ---- */
+
+GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
+GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
+GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **, size_t, cudaStream_t);
+GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
 
 /* ---- limits: on reserved bytes. What CUDA's context, other libraries and other processes hold is
    not counted. An arena's first limit is the first there is of config.limit_text,
@@ -384,12 +433,12 @@ GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *); /* the ma
 
 /* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
    memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
-   pinned memory, each sent as soon as it is there. Workers start with the first transfer of 1 MiB
+   pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
    or more. Pinned, registered and managed memory is recognised and goes directly, device memory
-   too; up to 16 KiB CUDA's own staging is used. All calls but create and destroy may be made by any
-   number of threads, on any streams of the ring's device. A stream that captures is refused with
-   E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no transfer waits
-   for the ring for ever: one that gets no room goes on without, slowly. ---- */
+   too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create and destroy may
+   be made by any number of threads, on any streams of the ring's device. A stream that captures is
+   refused with E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no
+   transfer waits for the ring for ever: one that gets no room goes on without, slowly. ---- */
 
 /* NULL for the config: the current device, and the default of every macro. Pins nothing yet. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
@@ -470,12 +519,34 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED
 
+#undef gpupool_alloc
+#undef gpupool_alloc_aligned
+#undef gpupool_zalloc
+#undef gpupool_free
+#undef gpupool_record_use
+#undef gpupool_stream_retired
+#undef gpupool_capture_begin
+#undef gpupool_cudaMallocAsync
+#undef gpupool_cudaFreeAsync
+#if GPUPOOL_STREAM_HOOK
+#undef cudaStreamDestroy
+#endif
+#if GPUPOOL_REPLACE_CUDA_MALLOC
+#undef cudaMalloc
+#undef cudaFree
+#undef cudaMallocAsync
+#undef cudaFreeAsync
+#endif
+
 #include <cuda.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
@@ -562,6 +633,10 @@ static struct gpi_process { /* the only state that is not an arena's */
     int forks;              /* how often this process image is a fork's child */
     uint64_t threads;       /* numbers given out to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
+    gpupool_ring *staffed;  /* rings with workers, which are to stop when the process ends */
+    int watching_exit;
+    gpi_lock arenas_lock;   /* taken before any lock of an arena */
+    gpupool_arena *arenas;
 } gpi_process;
 
 static GPI_THREAD_LOCAL struct gpi_thread {
@@ -620,9 +695,22 @@ static void gpi_host_unlock(gpi_lock *lock) {
 #endif
 }
 
+/* What one thread publishes under a lock and others read without it. */
+#if GPUPOOL_SINGLE_THREAD
+#define GPI_READ(place) (*(place))
+#define GPI_PUBLISH(place, value) (*(place) = (value))
+#elif defined(__GNUC__) || defined(__clang__)
+#define GPI_READ(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
+#define GPI_PUBLISH(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
+#else
+#define GPI_READ(place) (MemoryBarrier(), *(place))
+#define GPI_PUBLISH(place, value) (MemoryBarrier(), *(place) = (value))
+#endif
+
 static void gpi_host_after_fork(void) {
     gpi_process.forks++;
     gpi_process.lock.held = 0;  /* its holder, if any, does not exist in the child */
+    gpi_process.arenas_lock.held = 0;
 }
 
 static void gpi_host_watch_forks(void) {
@@ -697,6 +785,23 @@ static void gpi_host_idle(unsigned round) {
 #endif
 }
 
+/* A count that is raised under a lock and looked at without. */
+static void gpi_host_raise(unsigned *count) {
+#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
+    ++*(volatile unsigned *)count;
+#else
+    __atomic_store_n(count, *count + 1, __ATOMIC_RELEASE);
+#endif
+}
+
+static unsigned gpi_host_look(const unsigned *count) {
+#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
+    return *(const volatile unsigned *)count;
+#else
+    return __atomic_load_n(count, __ATOMIC_ACQUIRE);
+#endif
+}
+
 /* Reserved addresses of ordinary memory, which costs nothing until it is touched. */
 typedef struct gpi_pages {
     unsigned char *memory;
@@ -753,6 +858,44 @@ static void gpi_host_pages_give(gpi_pages *pages) {
     GPUPOOL_FREE(pages->whole);
 #endif
     memset(pages, 0, sizeof *pages);
+}
+
+#if defined(__SSE2__) && !defined(memcpy)
+static void gpi_host_copy_line(unsigned char *to, const unsigned char *from) { /* 64 bytes */
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
+    __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
+    __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
+    _mm_stream_si128((__m128i *)(void *)to, a);
+    _mm_stream_si128((__m128i *)(void *)(to + 16), b);
+    _mm_stream_si128((__m128i *)(void *)(to + 32), c);
+    _mm_stream_si128((__m128i *)(void *)(to + 48), d);
+}
+#endif
+
+/* To memory that this processor does not read again soon: past its caches, four pages side by side.
+   Out of the ring it takes 0.6 of memcpy's time. A program whose memcpy is a macro wants to see
+   every copy, and does. */
+static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+#if defined(__SSE2__) && !defined(memcpy)
+    uint64_t page = GPI_PAGE_BYTES, line, i, head;
+    head = (uint64_t)(-(uintptr_t)to & 63); /* whole lines, or it takes twice as long */
+    head = gpi_ground_min(head, bytes);
+    memcpy(to, from, (size_t)head);
+    to += head;
+    from += head;
+    bytes -= head;
+    for (; bytes >= 4 * page; bytes -= 4 * page, to += 4 * page, from += 4 * page)
+        for (line = 0; line < page; line += 64)
+            for (i = 0; i < 4 * page; i += page) {
+                const char *ahead = (const char *)from + i + line + 256;
+                _mm_prefetch(ahead, _MM_HINT_T0);
+                gpi_host_copy_line(to + i + line, from + i + line);
+            }
+    for (; bytes >= 64; bytes -= 64, to += 64, from += 64) gpi_host_copy_line(to, from);
+    _mm_sfence();
+#endif
+    memcpy(to, from, (size_t)bytes);
 }
 
 #if GPUPOOL_SINGLE_THREAD
@@ -948,6 +1091,15 @@ typedef struct gpi_driver {
     CUresult(CUDAAPI *error_name)(CUresult, const char **);
     CUresult(CUDAAPI *current_context)(CUcontext *);
     CUresult(CUDAAPI *record_all)(CUcontext, CUevent); /* CUDA 12.5; NULL before */
+    CUresult(CUDAAPI *stream_context)(CUstream, CUcontext *);
+    CUresult(CUDAAPI *push)(CUcontext);
+    CUresult(CUDAAPI *pop)(CUcontext *);
+    CUresult(CUDAAPI *context_id)(CUcontext, unsigned long long *); /* CUDA 12.0; NULL before */
+    void *crumb;             /* memory whose freeing is the wait for the device */
+    int crumb_of_host;
+    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use MAPPED memory */
+    CUcontext context;       /* the device's primary one */
+    unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
 } gpi_driver;
 
 typedef struct gpi_visit { /* what enter found and leave puts back */
@@ -1055,6 +1207,10 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     GPI_SYMBOL(error_name, "cuGetErrorName", 10020);
     GPI_SYMBOL(current_context, "cuCtxGetCurrent", 10020);
     GPI_SYMBOL(record_all, "cuCtxRecordEvent", 12050);
+    GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
+    GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
+    GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
+    GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
     if (!GPUPOOL_MAPPED || !driver->reserve || !driver->unreserve || !driver->create ||
         !driver->release || !driver->map || !driver->unmap || !driver->access ||
         !driver->granularity || !driver->attribute)
@@ -1078,8 +1234,13 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
     if (result == GPUPOOL_OK)
         result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
     driver->total_bytes = total_bytes;
-    if (result == GPUPOOL_OK) gpi_driver_find_mapping(driver);
-    return result;
+    if (result != GPUPOOL_OK) return result;
+    gpi_driver_find_mapping(driver);
+    if (!driver->current_context || driver->current_context(&driver->context) != CUDA_SUCCESS)
+        driver->context = NULL;
+    if (!driver->context_id || driver->context_id(driver->context, &driver->id) != CUDA_SUCCESS)
+        driver->id = 0;
+    return GPUPOOL_OK;
 }
 
 /* A piece of physical memory at [address, address + bytes): all of it, or nothing. */
@@ -1094,13 +1255,24 @@ static gpupool_result gpi_driver_map(const gpi_driver *driver, uint64_t address,
     return gpi_driver_told_cu(driver, "cuMemMap", driver->map(address, bytes, 0, handle, 0));
 }
 
-static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address,
-                                        uint64_t bytes) {
+/* For one device, this one or a peer. */
+static gpupool_result gpi_driver_access_for(const gpi_driver *driver, uint64_t address,
+                                            uint64_t bytes, int device) {
     CUmemAccessDesc access;
     memset(&access, 0, sizeof access);
     access.location = gpi_driver_kind(driver).location;
+    access.location.id = device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     return gpi_driver_told_cu(driver, "cuMemSetAccess", driver->access(address, bytes, &access, 1));
+}
+
+static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address,
+                                        uint64_t bytes) {
+    gpupool_result result = gpi_driver_access_for(driver, address, bytes, driver->device);
+    int i;
+    for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++)
+        result = gpi_driver_access_for(driver, address, bytes, driver->peers[i]);
+    return result;
 }
 
 static gpupool_result gpi_driver_unmap(const gpi_driver *driver, uint64_t address, uint64_t bytes) {
@@ -1129,6 +1301,72 @@ static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
     (void)stream;
 #endif
     return id;
+}
+
+/* The stream's context where it is not the device's own: a stream of another device, say. Asking
+   is harmless. */
+static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t stream) {
+    CUcontext context = NULL;
+    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL;
+    if (!driver->stream_context || !driver->context || !driver->push || !driver->pop) return NULL;
+    if (driver->stream_context((CUstream)stream, &context) != CUDA_SUCCESS) return NULL;
+    return context == driver->context ? NULL : context;
+}
+
+static gpupool_result gpi_driver_push(const gpi_driver *driver, CUcontext context) {
+    if (!context) return GPUPOOL_OK;
+    return gpi_driver_told_cu(driver, "cuCtxPushCurrent", driver->push(context));
+}
+
+static void gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
+    if (context) driver->pop(&context);
+}
+
+static gpupool_result gpi_driver_can_peer(const gpi_driver *driver, int device) {
+    int can = 0;
+    gpupool_result result = gpi_driver_told(
+        "cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, device, driver->device));
+    if (result != GPUPOOL_OK || can) return result;
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_allow_peer: device %d cannot reach the "
+                         "memory of device %d", device, driver->device);
+}
+
+/* What cudaMalloc gives becomes accessible by whole devices. The arena's device is current. */
+static gpupool_result gpi_driver_enable_peer(const gpi_driver *driver, int device) {
+    gpupool_result result = gpi_driver_told("cudaSetDevice", cudaSetDevice(device));
+    cudaError_t error;
+    if (result != GPUPOOL_OK) return result;
+    error = cudaDeviceEnablePeerAccess(driver->device, 0);
+    if (error != cudaErrorPeerAccessAlreadyEnabled)
+        result = gpi_driver_told("cudaDeviceEnablePeerAccess", error);
+    cudaSetDevice(driver->device);
+    return result;
+}
+
+static int gpi_driver_was_reset(const gpi_driver *driver) {
+    unsigned long long id = 0;
+    CUcontext context = NULL;
+    if (!driver->id || !driver->context_id || !driver->current_context) return 0;
+    if (driver->current_context(&context) != CUDA_SUCCESS || !context) return 0;
+    return driver->context_id(context, &id) == CUDA_SUCCESS && id != driver->id;
+}
+
+/* Waits until all streams of the device are done, destroyed ones too, and loses no capture, not
+   even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of whatever
+   memory, and so does cudaFreeHost (seen on CUDA 13.0). */
+static gpupool_result gpi_driver_wait(gpi_driver *driver) {
+    gpupool_result result = GPUPOOL_OK;
+    if (!driver->crumb) { /* else there is one of a wait that failed */
+        driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
+        if (driver->crumb_of_host)
+            result = gpi_driver_told("cudaHostAlloc", cudaHostAlloc(&driver->crumb, 1, 0));
+        if (result != GPUPOOL_OK) return result;
+    }
+    if (driver->crumb_of_host)
+        result = gpi_driver_told("cudaFreeHost", cudaFreeHost(driver->crumb));
+    else result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
+    if (result == GPUPOOL_OK) driver->crumb = NULL;
+    return result;
 }
 
 /* -- transfers: for the ring -- */
@@ -1220,6 +1458,8 @@ typedef struct gpi_ledger {
     gpupool_counter requested, granted, reserved, pending, blocks;
     uint64_t limit_bytes; /* UINT64_MAX: none */
     uint64_t over_bytes;  /* what was reserved when the limit was last set: it may be more */
+    uint64_t allocs, frees, failures, lane_hits;
+    uint64_t cached_bytes; /* free in caches, when these were last folded in */
 } gpi_ledger;
 
 static int gpi_ledger_check(const gpi_ledger *ledger) {
@@ -1252,6 +1492,29 @@ static void gpi_ledger_sub(gpupool_counter *counter, uint64_t amount) {
 static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
     if (now > counter->now) gpi_ledger_add(counter, now - counter->now);
     else counter->now = now;
+}
+
+/* Changes that are made elsewhere, under another lock, and folded in later. Their own peak is kept,
+   so that the counter's comes out as if each had been made here, where one thread is at work; with
+   several, it may be too high by what they changed meanwhile. */
+typedef struct gpi_change {
+    int64_t now, most;
+    uint64_t total;
+} gpi_change;
+
+static void gpi_ledger_note(gpi_change *change, uint64_t amount) {
+    change->now += (int64_t)amount;
+    change->total += amount;
+    if (change->now > change->most) change->most = change->now;
+}
+
+static void gpi_ledger_fold(gpupool_counter *counter, gpi_change *change) {
+    uint64_t most = counter->now + (uint64_t)change->most;
+    if (change->now == 0 && change->total == 0) return;
+    counter->now += (uint64_t)change->now;
+    counter->total += change->total;
+    if (most > counter->peak) counter->peak = most;
+    memset(change, 0, sizeof *change);
 }
 
 /* == TREE =====================================================================================
@@ -1878,6 +2141,206 @@ static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
     }
 }
 
+/* == CACHE ====================================================================================
+   Blocks that one stream has freed, kept whole for its next request of the same size; and blocks
+   handed out again from there, which are found here when they come back. All of them are live in
+   the tree, which so need not be asked for either. uses: LEDGER, TREE
+
+       free block:  bin of its size -> slot -> slot          handed out:  chain of its unit -> slot
+
+   C1  a slot's run is live in the tree, says GPI_CACHED in place of its slack, and leads back here
+   C2  a slot is in the list that its state asks for, once
+   C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones */
+
+#define GPI_SLOTS 64
+#define GPI_BINS 32
+#define GPI_NO_SLOT 0xffu
+#define GPI_CACHED 0xffffffffu
+
+typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
+
+typedef struct gpi_slot {
+    gpi_run *run;
+    uint64_t unit, units;
+    uint32_t slack_bytes;              /* handed out: granted minus requested */
+    uint8_t next, state;
+} gpi_slot;
+
+typedef struct gpi_cache {
+    gpi_lock lock;
+    gpi_slot slots[GPI_SLOTS];
+    uint8_t bins[GPI_BINS], chains[GPI_SLOTS], empty;
+    uint8_t hand;                      /* the slot that makes room next */
+    uint32_t used, free_blocks;
+    uint64_t free_units, told_units;   /* told: of them the ledger knows */
+    gpi_change requested, granted, blocks; /* not yet in the ledger */
+    uint64_t allocs, frees;
+} gpi_cache;
+
+static uint8_t *gpi_cache_bin(gpi_cache *cache, uint64_t units) {
+    return &cache->bins[(units * 0x9e3779b97f4a7c15ull) >> 59];
+}
+
+static uint8_t *gpi_cache_chain(gpi_cache *cache, uint64_t unit) {
+    return &cache->chains[(unit * 0x9e3779b97f4a7c15ull) >> 58];
+}
+
+/* The list that a slot is in. */
+static uint8_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *slot) {
+    if (slot->state == GPI_SLOT_FREE) return gpi_cache_bin(cache, slot->units);
+    if (slot->state == GPI_SLOT_OUT) return gpi_cache_chain(cache, slot->unit);
+    return &cache->empty;
+}
+
+static int gpi_cache_check(gpi_cache *cache) {
+    uint64_t free_units = 0;
+    uint32_t used = 0, free_blocks = 0;
+    int i, at, steps;
+    for (i = 0; i < GPI_SLOTS; i++) {
+        const gpi_slot *slot = &cache->slots[i];
+        for (at = *gpi_cache_list(cache, slot), steps = 0; at != i; at = cache->slots[at].next)
+            if (at == (int)GPI_NO_SLOT || steps++ > GPI_SLOTS) return 2;
+        if (slot->state == GPI_SLOT_EMPTY) continue;
+        if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
+            slot->run->uses != cache || slot->run->unit != slot->unit ||
+            slot->run->units != slot->units)
+            return 1;
+        used++;
+        if (slot->state != GPI_SLOT_FREE) continue;
+        free_blocks++;
+        free_units += slot->units;
+    }
+    return used == cache->used && free_blocks == cache->free_blocks &&
+           free_units == cache->free_units ? 0 : 3;
+}
+
+static void gpi_cache_open(gpi_cache *cache) {
+    int i;
+    memset(cache, 0, sizeof *cache);
+    memset(cache->bins, GPI_NO_SLOT, sizeof cache->bins);
+    memset(cache->chains, GPI_NO_SLOT, sizeof cache->chains);
+    for (i = 0; i < GPI_SLOTS; i++)
+        cache->slots[i].next = i + 1 < GPI_SLOTS ? (uint8_t)(i + 1) : (uint8_t)GPI_NO_SLOT;
+}
+
+/* Takes a slot out of the list that has it, wherever in it. */
+static void gpi_cache_unlink(gpi_cache *cache, gpi_slot *slot) {
+    uint8_t *link = gpi_cache_list(cache, slot), at = (uint8_t)(slot - cache->slots);
+    while (*link != at) link = &cache->slots[*link].next;
+    *link = slot->next;
+}
+
+static void gpi_cache_link(gpi_cache *cache, gpi_slot *slot, gpi_slot_state state) {
+    uint8_t *list;
+    slot->state = (uint8_t)state;
+    list = gpi_cache_list(cache, slot);
+    slot->next = *list;
+    *list = (uint8_t)(slot - cache->slots);
+}
+
+/* A free block of just this size is handed out. NULL: there is none. */
+static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
+    uint8_t *link = gpi_cache_bin(cache, units);
+    gpi_slot *slot;
+    while (*link != GPI_NO_SLOT && cache->slots[*link].units != units)
+        link = &cache->slots[*link].next;
+    if (*link == GPI_NO_SLOT) return NULL;
+    slot = &cache->slots[*link];
+    *link = slot->next;
+    gpi_cache_link(cache, slot, GPI_SLOT_OUT);
+    slot->slack_bytes = (uint32_t)(units * GPUPOOL_UNIT_BYTES - bytes);
+    cache->free_units -= units;
+    cache->free_blocks--;
+    cache->allocs++;
+    gpi_ledger_note(&cache->requested, bytes);
+    gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
+    gpi_ledger_note(&cache->blocks, 1);
+    return slot;
+}
+
+/* A block that was handed out here comes back. NULL: it was not, or is back already. */
+static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
+    uint8_t *link = gpi_cache_chain(cache, unit);
+    gpi_slot *slot;
+    while (*link != GPI_NO_SLOT && cache->slots[*link].unit != unit)
+        link = &cache->slots[*link].next;
+    if (*link == GPI_NO_SLOT) return NULL;
+    slot = &cache->slots[*link];
+    *link = slot->next;
+    gpi_cache_link(cache, slot, GPI_SLOT_FREE);
+    cache->free_units += slot->units;
+    cache->free_blocks++;
+    cache->frees++;
+    cache->requested.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
+    cache->granted.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES);
+    cache->blocks.now--;
+    return slot;
+}
+
+/* A live block that its stream has freed joins the cache; there is an empty slot. */
+static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
+    gpi_slot *slot = &cache->slots[cache->empty];
+    GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
+    cache->empty = slot->next;
+    slot->run = run;
+    slot->unit = run->unit;
+    slot->units = run->units;
+    run->as.slack_bytes = GPI_CACHED;
+    run->uses = cache;
+    gpi_cache_link(cache, slot, GPI_SLOT_FREE);
+    cache->used++;
+    cache->free_blocks++;
+    cache->free_units += slot->units;
+}
+
+/* A slot leaves the cache: a block that is out becomes like any other; a free one is returned,
+   live, for the caller to free in the tree. */
+static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
+    int was_free = slot->state == GPI_SLOT_FREE;
+    gpi_run *run = slot->run;
+    run->as.slack_bytes = was_free ? 0 : slot->slack_bytes;
+    run->uses = NULL;
+    gpi_cache_unlink(cache, slot);
+    gpi_cache_link(cache, slot, GPI_SLOT_EMPTY);
+    cache->used--;
+    if (!was_free) return NULL;
+    cache->free_blocks--;
+    cache->free_units -= slot->units;
+    return run;
+}
+
+/* The slot whose turn it is makes room. */
+static gpi_run *gpi_cache_evict(gpi_cache *cache) {
+    gpi_slot *slot;
+    do {
+        slot = &cache->slots[cache->hand];
+        cache->hand = (uint8_t)((cache->hand + 1u) % GPI_SLOTS);
+    } while (slot->state == GPI_SLOT_EMPTY);
+    return gpi_cache_drop(cache, slot);
+}
+
+/* A block that was handed out here is looked after by the tree alone from now on. 0: it is not. */
+static int gpi_cache_release(gpi_cache *cache, uint64_t unit) {
+    int at = *gpi_cache_chain(cache, unit);
+    while (at != (int)GPI_NO_SLOT && cache->slots[at].unit != unit) at = cache->slots[at].next;
+    if (at == (int)GPI_NO_SLOT) return 0;
+    gpi_cache_drop(cache, &cache->slots[at]);
+    return 1;
+}
+
+/* What the cache has done since goes to the ledger. */
+static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
+    gpi_ledger_fold(&ledger->requested, &cache->requested);
+    gpi_ledger_fold(&ledger->granted, &cache->granted);
+    gpi_ledger_fold(&ledger->blocks, &cache->blocks);
+    ledger->allocs += cache->allocs;
+    ledger->frees += cache->frees;
+    ledger->lane_hits += cache->allocs;
+    ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
+    cache->told_units = cache->free_units;
+    cache->allocs = cache->frees = 0;
+}
+
 /* == BACKING ==================================================================================
    Physical memory: which of the tree's units stand for memory that the arena holds, and how more
    is got, moved and given back. uses: DRIVER, LEDGER, TREE
@@ -1959,6 +2422,14 @@ static int gpi_backing_check_runs(const gpi_backing *backing, gpi_tally *tally) 
     for (piece = backing->placed; piece && !broken; piece = piece->next)
         broken = gpi_tree_check_chunk(piece->first, piece->unit, piece->units, tally);
     return broken;
+}
+
+/* Whether a unit is of this backing's memory or addresses. */
+static int gpi_backing_owns(const gpi_backing *backing, uint64_t unit) {
+    const gpi_piece *piece = backing->placed;
+    if (gpi_backing_is_mapped(backing)) return unit - backing->base_unit < backing->space_units;
+    while (piece && unit - piece->unit >= piece->units) piece = piece->next;
+    return piece != NULL;
 }
 
 /* A chunk has memory behind all of its runs. */
@@ -2679,10 +3150,32 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
     return GPUPOOL_OK;
 }
 
+/* The host's side only. */
+static void gpi_backing_forget(gpi_backing *backing) {
+    gpi_piece *lists[2], *piece, *next;
+    uint64_t page;
+    int i;
+    lists[0] = backing->placed;
+    lists[1] = backing->stash;
+    for (i = 0; i < 2; i++) {
+        for (piece = lists[i]; piece; piece = next) {
+            next = piece->next;
+            GPUPOOL_FREE(piece);
+        }
+    }
+    for (page = 0; page < backing->table_pages && backing->table; page++)
+        GPUPOOL_FREE(backing->table[page]);
+    GPUPOOL_FREE(backing->table);
+    memset(backing, 0, sizeof *backing);
+}
+
 /* Once nothing is held any more. On failure all is as it was. */
 static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
-    uint64_t page;
+    if (driver->crumb) {
+        gpupool_result result = gpi_driver_wait(driver);
+        if (result != GPUPOOL_OK) return result;
+    }
     if (backing->pieces != 0)
         return gpi_host_fail(GPUPOOL_E_CUDA, "the driver has not taken all memory back");
     if (backing->reservation) {
@@ -2690,34 +3183,57 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
         gpupool_result result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
         if (result != GPUPOOL_OK) return result;
     }
-    for (page = 0; page < backing->table_pages && backing->table; page++)
-        GPUPOOL_FREE(backing->table[page]);
-    GPUPOOL_FREE(backing->table);
-    backing->table = NULL;
-    backing->reservation = 0;
+    gpi_backing_forget(backing);
     return GPUPOOL_OK;
+}
+
+/* Peers may use what is mapped, and what will be. */
+static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
+    gpi_driver *driver = &backing->driver;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_piece *piece = backing->placed;
+    int i;
+    for (i = 0; i < driver->peer_count; i++)
+        if (driver->peers[i] == device) return GPUPOOL_OK;
+    for (; piece && result == GPUPOOL_OK; piece = piece->next)
+        result = gpi_driver_access_for(driver, piece->unit * GPUPOOL_UNIT_BYTES, piece->bytes,
+                                       device);
+    if (result == GPUPOOL_OK) driver->peers[driver->peer_count++] = device;
+    return result;
 }
 
 /* == FENCE ====================================================================================
    Who must wait for whom. uses: DRIVER, TREE
 
-   A stream frees into its young lane, without an event: its own later work comes after anyway. A
-   fence is an event that covers all the work queued before it. It seals the young lane: other
-   streams may take a sealed lane's memory once its fence has passed (then the lane turns quiet), or
-   when they wait for the fence on the device. Fences are recorded in calls that the stream itself
-   makes, since a stored handle may belong to a destroyed stream (touching one crashes in the
-   driver) or to a new stream at the old address; where no such call comes, a fence over the whole
-   context (cuCtxRecordEvent) takes its place.
+   A stream frees into its cache and its young lane, without an event: its own later work comes
+   after anyway. A fence is an event that covers all the work queued before it. It seals the young
+   lane: other streams may take a sealed lane's memory once its fence has passed (then the lane
+   turns quiet), or when they wait for the fence on the device. Fences are recorded in calls that
+   the stream itself makes, since a stored handle may belong to a destroyed stream: touching one
+   crashes in the driver. Where no such call comes, a fence over the whole context
+   (cuCtxRecordEvent) or a wait for the device takes its place.
+
+   CUDA gives a new stream the handle of a destroyed one at once, even while the old one's work
+   still runs. So what the old one freed is taken from the handle when it is destroyed: the macro
+   cudaStreamDestroy and gpupool_stream_retired see to that. Where neither can be, with
+   GPUPOOL_STREAM_CHECK, a stream is asked for its id, which is never used twice.
 
    F1  an event is recorded, under the lock, before memory becomes takeable by its fence
    F2  sealed lanes stand oldest first; a later fence of the same stream covers an earlier one
-   F3  a fence in use is not idle, and its users are counted */
+   F3  a fence in use is not idle, and its users are counted
+   F4  a stream is in the bucket of its handle, and no two have the same key
+   Locks: a stream's lock is its cache's, and is taken before the arena's. The cache changes under
+   it (and under both where the tree is concerned), all else under the arena's. */
 
-#define GPI_SEALS 4 /* sealed lanes a stream may have; then the newest takes more */
+#define GPI_SEALS 4     /* sealed lanes a stream may have; then the newest takes more */
+#define GPI_BUCKETS 256 /* of streams */
+#define GPI_KEY_LEGACY 1u
+#define GPI_KEY_ANY 5u  /* stands for all streams: what gpupool_cudaFree frees */
 
 typedef struct gpi_fence {
     cudaEvent_t event;
     struct gpi_fence *next; /* in the idle list */
+    CUcontext context;      /* of its event, where it is not the arena's */
     uint64_t number;        /* later fences have higher ones */
     int users, passed;
     int unrecorded;         /* stands for a wait for the device, not for its event */
@@ -2726,34 +3242,56 @@ typedef struct gpi_fence {
 
 typedef struct gpi_use { /* of a live block by another stream */
     struct gpi_use *next;
-    unsigned long long stream_id; /* of CUDA, never used twice; 0: not known */
-    gpi_fence *fence;
+    uint64_t identity;      /* of the stream; 0: not known */
+    gpi_fence *fence;       /* NULL: kept for a graph */
+    struct gpi_stream *keeper; /* the graph's lanes */
 } gpi_use;
 
 typedef struct gpi_stream {
-    struct gpi_stream *next; /* all that the arena knows of */
-    uint64_t key;            /* 0: retired */
+    struct gpi_stream *next;  /* all that there ever were: none is freed before the arena is */
+    struct gpi_stream *chain; /* of the same bucket */
+    uintptr_t key;            /* of the handle, while calls with it come here; 0: none do */
+    uintptr_t handle;         /* what the key is, or was; 0: the struct is empty */
+    uint64_t identity;        /* CUDA's id; 0: not asked for */
+    struct gpupool_capture *capture; /* what it holds is a graph's: never fenced */
+    int set_aside;            /* a capture's stream has the key meanwhile */
+    gpi_cache cache;
     uint32_t young;
     int seals;
     uint32_t sealed[GPI_SEALS];
     gpi_fence *fences[GPI_SEALS];
-    uint32_t frees;          /* into the young lane since it was last sealed */
+    uint32_t frees;           /* into the young lane since it was last sealed */
     uint64_t freed_units;
 } gpi_stream;
 
 typedef struct gpi_fences {
     const gpi_driver *driver;
     gpi_fence *idle;
-    gpi_stream *streams, *latest;
-    uint64_t stream_count, fence_count;
+    gpi_stream *streams;
+    gpi_stream *buckets[GPI_BUCKETS];
+    uint64_t stream_count, fence_count; /* streams: those that are not empty */
     uint64_t device_waits, host_waits, recorded;
-    gpi_fence *awaited;      /* has a user more: the thread that waits for it */
+    gpi_fence *awaited;       /* has a user more: the thread that waits for it */
 } gpi_fences;
+
+static gpi_stream **gpi_fence_bucket(gpi_fences *fences, uintptr_t key) {
+    return &fences->buckets[((uint64_t)key * 0x9e3779b97f4a7c15ull) >> 56];
+}
 
 static int gpi_fence_owns(const gpi_stream *stream, uint32_t lane) {
     int i, owns = stream->young == lane;
     for (i = 0; i < stream->seals; i++) owns += stream->sealed[i] == lane;
     return owns;
+}
+
+static int gpi_fence_check_bucket(const gpi_fences *fences, const gpi_stream *stream) {
+    const gpi_stream *other = *gpi_fence_bucket((gpi_fences *)(uintptr_t)fences, stream->handle);
+    int found = 0;
+    for (; other; other = other->chain) {
+        found |= other == stream;
+        if (other != stream && stream->key && other->key == stream->key) return 4;
+    }
+    return found ? 0 : 4;
 }
 
 /* Each lane of streams belongs to one stream, once; its fences get later from one to the next. */
@@ -2763,14 +3301,17 @@ static int gpi_fence_check(const gpi_fences *fences, const gpi_tree *tree) {
     uint32_t lane;
     int i, owned, lanes = 0;
     for (; stream; stream = stream->next) {
+        if (stream->handle == 0) continue;
         lanes += 1 + stream->seals;
+        if (stream->key && stream->key != stream->handle) return 4;
+        if (gpi_fence_check_bucket(fences, stream)) return 4;
         for (i = 1; i < stream->seals; i++)
             if (stream->fences[i]->number <= stream->fences[i - 1]->number) return 2;
     }
     for (lane = GPI_LANE_STREAMS; lane < tree->lane_count; lane++) {
         if (!tree->lanes[lane]) continue;
         for (owned = 0, stream = fences->streams; stream; stream = stream->next)
-            owned += gpi_fence_owns(stream, lane);
+            owned += stream->handle && gpi_fence_owns(stream, lane);
         if (owned != 1) return 2;
         lanes--;
     }
@@ -2789,26 +3330,33 @@ static int gpi_fence_check_user(const gpi_fences *fences, gpi_fence *fence, int 
 static int gpi_fence_check_uses(const gpi_fences *fences, const gpi_run *run, int round) {
     const gpi_use *use = (const gpi_use *)run->uses;
     int broken = 0;
-    for (; use; use = use->next) broken |= gpi_fence_check_user(fences, use->fence, round);
+    for (; use; use = use->next)
+        if (use->fence) broken |= gpi_fence_check_user(fences, use->fence, round);
     return broken;
 }
 
 /* Handles are addresses, so even; the default streams take odd keys, one for each thread if they
    are per thread. Thread numbers are never used twice, unlike handles. */
-static uint64_t gpi_fence_key(cudaStream_t stream) {
-#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-    if (stream == NULL) return gpi_host_thread_number() << 2 | 3;
-#endif
-    if (stream == cudaStreamPerThread) return gpi_host_thread_number() << 2 | 3;
-    if (stream == NULL || stream == cudaStreamLegacy) return 1;
-    return (uint64_t)(uintptr_t)stream;
+static uintptr_t gpi_fence_key(cudaStream_t stream) {
+    if (stream == cudaStreamPerThread) return (uintptr_t)gpi_host_thread_number() << 2 | 3;
+    if (stream == NULL || stream == cudaStreamLegacy) return GPI_KEY_LEGACY;
+    return (uintptr_t)stream;
 }
 
-static gpupool_result gpi_fence_new(gpi_fences *fences, gpi_fence **out) {
-    gpi_fence *fence = fences->idle;
+/* What tells a stream from any other, ever; 0 where CUDA cannot say, and of a capturing stream,
+   which would lose its capture. */
+static uint64_t gpi_fence_identity(cudaStream_t stream) {
+    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+    return gpi_driver_is_capturing(stream) ? 0 : gpi_driver_stream_id(stream);
+}
+
+static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_fence **out) {
+    gpi_fence **link = &fences->idle, *fence;
     gpupool_result result;
+    while (*link && (*link)->context != context) link = &(*link)->next;
+    fence = *link;
     if (fence) {
-        fences->idle = fence->next;
+        *link = fence->next;
     } else {
         fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
         if (!fence) return gpi_host_no_memory();
@@ -2818,6 +3366,7 @@ static gpupool_result gpi_fence_new(gpi_fences *fences, gpi_fence **out) {
             GPUPOOL_FREE(fence);
             return result;
         }
+        fence->context = context;
         fences->fence_count++;
     }
     fence->users = 1;
@@ -2833,14 +3382,20 @@ static void gpi_fence_drop(gpi_fences *fences, gpi_fence *fence) {
     fences->idle = fence;
 }
 
+/* A fence of what the stream has queued so far. An event must be of the stream's own context. */
 static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, gpi_fence **out) {
-    gpupool_result result = gpi_fence_new(fences, out);
+    CUcontext context = gpi_driver_foreign(fences->driver, stream);
+    gpupool_result result = gpi_driver_push(fences->driver, context);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_told("cudaEventRecord", cudaEventRecord((*out)->event, stream));
-    if (result != GPUPOOL_OK) {
-        gpi_fence_drop(fences, *out);
-        *out = NULL;
+    result = gpi_fence_new(fences, context, out);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_told("cudaEventRecord", cudaEventRecord((*out)->event, stream));
+        if (result != GPUPOOL_OK) {
+            gpi_fence_drop(fences, *out);
+            *out = NULL;
+        }
     }
+    gpi_driver_pop(fences->driver, context);
     return result;
 }
 
@@ -2858,7 +3413,7 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
                              "no fence over a context while a stream captures");
     if (!driver->record_all || !driver->current_context)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
-    result = gpi_fence_new(fences, out);
+    result = gpi_fence_new(fences, NULL, out);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
     if (result == GPUPOOL_OK)
@@ -2887,31 +3442,72 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
 
 /* -- streams -- */
 
-static gpi_stream *gpi_fence_stream(gpi_fences *fences, uint64_t key) {
-    gpi_stream *stream = fences->latest;
-    if (stream && stream->key == key) return stream;
-    for (stream = fences->streams; stream && stream->key != key; stream = stream->next) {}
-    if (stream) fences->latest = stream;
+/* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
+static gpi_stream *gpi_fence_find(gpi_fences *fences, uintptr_t key) {
+    gpi_stream *stream = GPI_READ(gpi_fence_bucket(fences, key));
+    while (stream && GPI_READ(&stream->key) != key) stream = stream->chain;
     return stream;
 }
 
-/* The stream of this key, made known if it is new. NULL: the host has no memory. */
-static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uint64_t key) {
-    gpi_stream *stream = gpi_fence_stream(fences, key);
-    if (stream) return stream;
+/* The same with its lock held. */
+static gpi_stream *gpi_fence_enter(gpi_fences *fences, uintptr_t key) {
+    gpi_stream *stream;
+    while ((stream = gpi_fence_find(fences, key)) != NULL) {
+        gpi_host_lock(&stream->cache.lock);
+        if (GPI_READ(&stream->key) == key) return stream;
+        gpi_host_unlock(&stream->cache.lock); /* renamed meanwhile */
+    }
+    return NULL;
+}
+
+/* Whether the handle in this call is the stream's that has its key, and not one made since. */
+static int gpi_fence_is_same(const gpi_stream *known, cudaStream_t stream) {
+    uint64_t identity;
+    if (!GPUPOOL_STREAM_CHECK || known->key & 1 || known->capture) return 1;
+    identity = gpi_fence_identity(stream);
+    return identity == 0 || identity == known->identity;
+}
+
+/* A struct for a key that none has: an empty one, or a new one. NULL: the host has no memory. */
+static gpi_stream *gpi_fence_struct(gpi_fences *fences, uintptr_t key) {
+    gpi_stream **bucket = gpi_fence_bucket(fences, key), *stream;
+    for (stream = *bucket; stream; stream = stream->chain)
+        if (stream->handle == 0) return stream;
     stream = (gpi_stream *)gpi_host_zeroed(sizeof *stream);
     if (!stream) return NULL;
-    stream->young = gpi_tree_lane_add(tree);
-    if (stream->young == GPI_LANE_LIVE) {
-        GPUPOOL_FREE(stream);
-        return NULL;
-    }
-    stream->key = key;
+    gpi_cache_open(&stream->cache);
     stream->next = fences->streams;
-    fences->streams = fences->latest = stream;
-    fences->stream_count++;
+    stream->chain = *bucket;
+    GPI_PUBLISH(&fences->streams, stream);
+    GPI_PUBLISH(bucket, stream);
     return stream;
 }
+
+/* Makes a stream known; the arena's lock is held. NULL: the host has no memory. */
+static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t key,
+                                  uint64_t identity) {
+    gpi_stream *stream = gpi_fence_struct(fences, key);
+    uint32_t lane = stream ? gpi_tree_lane_add(tree) : GPI_LANE_LIVE;
+    if (lane == GPI_LANE_LIVE) return NULL;
+    stream->young = lane;
+    stream->handle = key;
+    stream->identity = identity;
+    stream->capture = NULL;
+    stream->frees = 0;
+    stream->freed_units = 0;
+    fences->stream_count++;
+    GPI_PUBLISH(&stream->key, key);
+    return stream;
+}
+
+/* Calls with its handle come here again. */
+static void gpi_fence_rename(gpi_stream *stream) {
+    stream->set_aside = 0;
+    GPI_PUBLISH(&stream->key, stream->handle);
+}
+
+/* Calls with its key no longer come here. What it holds stays until a fence lets others have it. */
+static void gpi_fence_unname(gpi_stream *stream) { GPI_PUBLISH(&stream->key, 0); }
 
 /* The young lane stands behind this fence from now on; the fence gains a user. When the stream has
    all its seals, or the host has no memory for a lane, the newest sealed lane takes the memory and
@@ -2919,7 +3515,7 @@ static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uint64_t k
 static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream,
                            gpi_fence *fence) {
     uint32_t lane = GPI_LANE_LIVE;
-    if (tree->lanes[stream->young]->runs == 0) return;
+    if (stream->handle == 0 || stream->capture || tree->lanes[stream->young]->runs == 0) return;
     stream->frees = 0;
     stream->freed_units = 0;
     if (stream->seals < GPI_SEALS) lane = gpi_tree_lane_add(tree);
@@ -2938,7 +3534,6 @@ static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *strea
     fence->users++;
 }
 
-/* Lanes whose fence has passed turn quiet. Returns whether any did. */
 static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
     int i, passed = 0;
     while (passed < stream->seals && gpi_fence_passed(stream->fences[passed])) {
@@ -2955,31 +3550,32 @@ static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream 
     return passed > 0;
 }
 
-/* With `forget`, streams of which nothing is left are forgotten; they are known anew with their
-   next call. Retired ones always are. */
-static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree, int forget) {
-    gpi_stream **link = &fences->streams, *stream;
+/* Lanes whose fence has passed turn quiet. Returns whether any did. */
+static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
+    gpi_stream *stream = fences->streams;
     int any = 0;
-    while ((stream = *link) != NULL) {
-        any |= gpi_fence_poll_stream(fences, tree, stream);
-        if ((forget || stream->key == 0) && stream->seals == 0 &&
-            tree->lanes[stream->young]->runs == 0) {
-            *link = stream->next;
-            gpi_tree_lane_drop(tree, stream->young);
-            fences->stream_count--;
-            if (fences->latest == stream) fences->latest = NULL;
-            GPUPOOL_FREE(stream);
-        } else {
-            link = &stream->next;
-        }
-    }
+    for (; stream; stream = stream->next)
+        if (stream->handle) any |= gpi_fence_poll_stream(fences, tree, stream);
     return any;
+}
+
+/* A stream of which nothing is left is forgotten, and known anew with its next call: without a key
+   always, with one if `named`. Both its locks are held. */
+static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int named) {
+    if (stream->handle == 0 || (stream->key && !named)) return;
+    if (stream->capture || stream->set_aside || stream->seals || stream->cache.used) return;
+    if (tree->lanes[stream->young]->runs) return;
+    gpi_fence_unname(stream);
+    gpi_tree_lane_drop(tree, stream->young);
+    stream->handle = 0;
+    fences->stream_count--;
 }
 
 static int gpi_fence_lacks(const gpi_fences *fences, const gpi_tree *tree) {
     const gpi_stream *stream = fences->streams;
     int i;
     for (; stream; stream = stream->next) {
+        if (stream->handle == 0 || stream->capture) continue;
         if (tree->lanes[stream->young]->runs) return 1;
         for (i = 0; i < stream->seals; i++)
             if (stream->fences[i]->unrecorded) return 1;
@@ -3007,12 +3603,13 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
     gpi_stream *stream;
     int i;
     for (stream = fences->streams; stream; stream = stream->next) {
+        if (stream->handle == 0) continue;
         for (i = 0; i < stream->seals; i++) stream->fences[i]->passed = 1;
         gpi_tree_pour(tree, stream->young, GPI_LANE_QUIET);
         stream->frees = 0;
         stream->freed_units = 0;
     }
-    gpi_fence_poll(fences, tree, 0);
+    gpi_fence_poll(fences, tree);
 }
 
 /* Gives the idle events back; those that the driver refuses stay. */
@@ -3028,7 +3625,7 @@ static gpupool_result gpi_fence_trim(gpi_fences *fences) {
     return GPUPOOL_OK;
 }
 
-static void gpi_fence_forget(gpi_fences *fences) { /* the host's side only */
+static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
     gpi_stream *stream, *next;
     gpi_fence *fence, *after;
     for (stream = fences->streams; stream; stream = next) {
@@ -3189,13 +3786,16 @@ static void gpi_limit_judge(gpupool_verdict *verdict, int limited, int capturing
 
 /* == ARENA ====================================================================================
    The public arena: check, lock, the ladder of attempts, ledger, unlock. uses: all rooms above
-   A1  ledger.granted is the tree's live units; ledger.blocks its live runs
-   A2  ledger.pending is what lanes of streams hold, and what is parked
+   A1  ledger.granted is the tree's live units but for what caches have free; ledger.blocks its
+       live runs but for those
+   A2  ledger.pending is what lanes of streams and caches hold, and what is parked
    A3  a parked run is held, and has a fence that had not passed when last looked at
    Locks: `growing` is held, for as long as the driver takes, by the one thread that gets or gives
-   memory; `lock` for tens of nanoseconds by whoever changes the tree. growing before lock. */
+   memory; a stream's lock by whoever uses its cache; `lock` for tens of nanoseconds by whoever
+   changes the tree. They are taken in this order. */
 
 struct gpupool_arena {
+    gpupool_arena *next;          /* of the process */
     gpi_lock lock, growing;
     int forks;                    /* of the process when the arena was made */
     gpi_tree tree;
@@ -3203,7 +3803,10 @@ struct gpupool_arena {
     gpi_fences fences;
     gpi_run *parked, *parked_last; /* freed while other streams used them; linked by list_next */
     uint64_t parked_units;
-    uint64_t allocs, frees, failures, lane_hits;
+    int captures_seen;            /* streams have been captured: see gpi_arena_rung_ask */
+    int climbing;                 /* a thread looks for memory: none goes into caches */
+    int hurried;                  /* so many frees get a fence each, since memory was short */
+    uint64_t captures;            /* gpupool_captures not yet released */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     gpi_backing backing;
@@ -3214,7 +3817,8 @@ struct gpupool_arena {
 
 static void gpi_arena_count_pending(gpupool_arena *arena) {
     gpi_ledger_set(&arena->ledger.pending,
-                   (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
+                   arena->ledger.cached_bytes +
+                       (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
 }
 
 /* The users of fences are lanes, and the uses of blocks that live or are parked. */
@@ -3231,26 +3835,34 @@ static int gpi_arena_check_users(const gpupool_arena *arena) {
             broken |= gpi_fence_check_uses(&arena->fences, run, round);
         for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
             for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-                broken |= gpi_fence_check_uses(&arena->fences, run, round);
+                if (run->as.slack_bytes != GPI_CACHED)
+                    broken |= gpi_fence_check_uses(&arena->fences, run, round);
     }
     return broken;
 }
 
 static int gpi_arena_check_parked(const gpi_run *run) {
     const gpi_use *use = (const gpi_use *)run->uses;
-    while (use && use->fence->passed) use = use->next;
+    while (use && (!use->fence || use->fence->passed)) use = use->next;
     return run->lane == GPI_LANE_HELD && use ? 0 : 3;
 }
 
 /* Number of the broken invariant, with its room's letter; 0 if all hold. */
 static int gpi_arena_check(const gpupool_arena *arena, char *room) {
     const gpi_ledger *ledger = &arena->ledger;
+    gpi_stream *stream = arena->fences.streams;
     const gpi_run *run;
     gpi_tally tally;
-    uint64_t parked = 0;
+    uint64_t parked = 0, free_units = 0, free_blocks = 0;
     int broken = gpi_ledger_check(ledger);
     *room = 'L';
     if (broken) return broken;
+    *room = 'C';
+    for (; stream; stream = stream->next) {
+        if ((broken = gpi_cache_check(&stream->cache)) != 0) return broken;
+        free_units += stream->cache.free_units;
+        free_blocks += stream->cache.free_blocks;
+    }
     *room = 'T';
     if ((broken = gpi_backing_check_runs(&arena->backing, &tally)) != 0) return broken;
     if ((broken = gpi_tree_check(&arena->tree)) != 0) return broken;
@@ -3260,58 +3872,161 @@ static int gpi_arena_check(const gpupool_arena *arena, char *room) {
     *room = 'F';
     if ((broken = gpi_fence_check(&arena->fences, &arena->tree)) != 0) return broken;
     *room = 'A';
-    if (ledger->granted.now != arena->tree.live_units * GPUPOOL_UNIT_BYTES) return 1;
-    if (ledger->blocks.now != arena->tree.live_runs) return 1;
+    if (ledger->granted.now != (arena->tree.live_units - free_units) * GPUPOOL_UNIT_BYTES)
+        return 1;
+    if (ledger->blocks.now != arena->tree.live_runs - free_blocks) return 1;
     for (run = arena->parked; run; run = run->list_next) {
         if (gpi_arena_check_parked(run)) return 3;
         parked += run->units;
     }
     if (parked != arena->parked_units) return 2;
-    parked += arena->tree.pending_units;
+    parked += arena->tree.pending_units + free_units;
     if (ledger->pending.now != parked * GPUPOOL_UNIT_BYTES) return 2;
     *room = 'F';
     return gpi_arena_check_users(arena);
 }
 
-/* Every public call on an arena begins here. */
-static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
+static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *call) {
     if (!arena) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the arena is NULL", call);
-    if (arena->forks != gpi_process.forks)
-        return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made "
-                             "arena \"%s\", and has no CUDA context", call, arena->name);
-    gpi_host_lock(&arena->lock);
-#if GPUPOOL_CHECK >= 2
-    {
-        char room;
-        gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
-        GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+    if (arena->forks == gpi_process.forks) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made arena "
+                         "\"%s\", and has no CUDA context", call, arena->name);
+}
+
+/* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
+   them while there is no other stream to take them from. */
+static void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
+    uint64_t units = run->units;
+    uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
+    if (stream->capture) absorb = 0;
+    gpi_tree_lay_down(&arena->tree, run);
+    gpi_tree_put(&arena->tree, run, stream->young, absorb);
+    stream->frees++;
+    stream->freed_units += units;
+}
+
+/* Empties a stream's cache; both locks are held. */
+static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
+    while (stream->cache.used) {
+        gpi_run *run = gpi_cache_evict(&stream->cache);
+        if (run) gpi_arena_put(arena, stream, run);
     }
+    gpi_cache_fold(&stream->cache, &arena->ledger);
+}
+
+/* Takes the locks of all streams and the arena's. */
+static gpi_stream *gpi_arena_lock_all(gpupool_arena *arena) {
+    for (;;) {
+        gpi_stream *first = GPI_READ(&arena->fences.streams), *stream;
+        for (stream = first; stream; stream = stream->next) gpi_host_lock(&stream->cache.lock);
+        gpi_host_lock(&arena->lock);
+        if (first == arena->fences.streams) return first;
+        gpi_host_unlock(&arena->lock); /* there is a new one: once more */
+        for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
+    }
+}
+
+/* No call comes to this stream any more; what it has cached goes into its lane. The arena's lock is
+   held, and opened for a moment. */
+static void gpi_arena_unname(gpupool_arena *arena, gpi_stream *known) {
+    gpi_host_unlock(&arena->lock);
+    gpi_host_lock(&known->cache.lock);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_drain(arena, known);
+    gpi_fence_unname(known);
+    gpi_host_unlock(&known->cache.lock);
+}
+
+/* Most public calls begin here: with all caches empty, so that all that is free is in the tree.
+   While the arena's lock is held they stay so. `forget`: see gpi_fence_forget. */
+static void gpi_arena_lock(gpupool_arena *arena, int forget) {
+    gpi_stream *stream = gpi_arena_lock_all(arena);
+    for (; stream; stream = stream->next) {
+        gpi_arena_drain(arena, stream);
+        gpi_fence_forget(&arena->fences, &arena->tree, stream, forget);
+        gpi_host_unlock(&stream->cache.lock);
+    }
+    gpi_arena_count_pending(arena);
+}
+
+/* All invariants, with the caches as they are. While no other thread grows the arena, pending is as
+   it was last counted. */
+static int gpi_arena_check_all(gpupool_arena *arena, int growing, char *room) {
+    gpi_stream *first = gpi_arena_lock_all(arena), *stream;
+    uint64_t pending = arena->ledger.pending.now;
+    int broken;
+    if (growing) gpi_arena_count_pending(arena);
+    *room = 'A';
+    broken = growing && pending != arena->ledger.pending.now ? 2 : 0;
+    for (stream = first; stream; stream = stream->next)
+        gpi_cache_fold(&stream->cache, &arena->ledger);
+    gpi_arena_count_pending(arena);
+    if (!broken) broken = gpi_arena_check(arena, room);
+    gpi_host_unlock(&arena->lock);
+    for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
+    return broken;
+}
+
+#if GPUPOOL_CHECK >= 2
+static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held */
+    char room;
+    gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
+    GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+}
+#endif
+
+static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
+    gpupool_result result = gpi_arena_exists(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_lock(arena, 0);
+#if GPUPOOL_CHECK >= 2
+    gpi_arena_check_now(arena);
 #endif
     return gpi_host_ok();
+}
+
+/* gpupool_alloc and gpupool_free begin here: no lock is held, the caches stay as they are. */
+static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
+    gpupool_result result = gpi_arena_exists(arena, call);
+#if GPUPOOL_CHECK >= 2
+    if (result == GPUPOOL_OK) {
+        char room;
+        GPUPOOL_ASSERT(gpi_arena_check_all(arena, 0, &room) == 0);
+    }
+#endif
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 static void gpi_arena_exit(gpupool_arena *arena) {
     gpi_arena_count_pending(arena);
 #if GPUPOOL_CHECK >= 2
-    {
-        char room;
-        GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
-    }
+    gpi_arena_check_now(arena);
 #endif
     gpi_host_unlock(&arena->lock);
+}
+
+/* cudaDeviceReset takes the memory, the streams and the events with it. */
+static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char *call) {
+    if (!gpi_driver_was_reset(&arena->backing.driver)) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
+                         "memory is gone, only gpupool_arena_destroy is left", call,
+                         arena->backing.driver.device, arena->name);
 }
 
 /* The same with the right to change what the arena holds, and the driver ready for it. */
 static gpupool_result gpi_arena_enter_growing(gpupool_arena *arena, const char *call,
                                               gpi_visit *visit) {
-    gpupool_result result = gpi_arena_enter(arena, call);
+    gpupool_result result = gpi_arena_exists(arena, call);
     if (result != GPUPOOL_OK) return result;
-    gpi_host_unlock(&arena->lock);
     result = gpi_driver_enter(arena->backing.driver.device, visit);
     if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, call);
+    if (result != GPUPOOL_OK) {
+        gpi_driver_leave(visit);
+        return result;
+    }
     gpi_host_lock(&arena->growing);
-    gpi_host_lock(&arena->lock);
-    return GPUPOOL_OK;
+    return gpi_arena_enter(arena, call);
 }
 
 static void gpi_arena_exit_growing(gpupool_arena *arena, const gpi_visit *visit) {
@@ -3334,16 +4049,29 @@ static void gpi_arena_drop_uses(gpupool_arena *arena, gpi_use *use) {
     gpi_use *next;
     for (; use; use = next) {
         next = use->next;
-        gpi_fence_drop(&arena->fences, use->fence);
+        if (use->fence) gpi_fence_drop(&arena->fences, use->fence);
         GPUPOOL_FREE(use);
     }
+}
+
+static int gpi_arena_has_fence(const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    while (use && !use->fence) use = use->next;
+    return use != NULL;
 }
 
 static int gpi_arena_uses_passed(const gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
     for (; use; use = use->next)
-        if (!gpi_fence_passed(use->fence)) return 0;
+        if (use->fence && !gpi_fence_passed(use->fence)) return 0;
     return 1;
+}
+
+/* The lanes that a graph keeps, if the block was handed out to it. */
+static gpi_stream *gpi_arena_keeper(const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    while (use && !use->keeper) use = use->next;
+    return use ? use->keeper : NULL;
 }
 
 /* Takes a run off the parked list; before: the one in front of it. */
@@ -3359,9 +4087,10 @@ static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run
 
 /* Whatever has finished turns quiet. Returns whether anything did. */
 static int gpi_arena_poll(gpupool_arena *arena) {
-    int any = gpi_fence_poll(&arena->fences, &arena->tree, 0);
+    int any = gpi_fence_poll(&arena->fences, &arena->tree);
     while (arena->parked && gpi_arena_uses_passed(arena->parked)) {
-        gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
+        const gpi_stream *keeper = gpi_arena_keeper(arena->parked);
+        gpi_arena_unpark(arena, NULL, arena->parked, keeper ? keeper->young : GPI_LANE_QUIET);
         any = 1;
     }
     return any;
@@ -3377,12 +4106,19 @@ typedef struct gpi_request {
     int limited;   /* the limit refused, not the driver */
 } gpi_request;
 
+/* A block for all streams at once, as cudaMalloc gives: of quiet memory only. */
+static int gpi_arena_is_for_all(const gpi_request *request) {
+    return request->known->handle == GPI_KEY_ANY;
+}
+
 /* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
 static void gpi_arena_lanes(const gpi_request *request, gpi_lanes *lanes) {
     int i = request->known->seals;
     lanes->count = 0;
-    lanes->number[lanes->count++] = request->known->young;
-    while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
+    if (!gpi_arena_is_for_all(request)) {
+        lanes->number[lanes->count++] = request->known->young;
+        while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
+    }
     lanes->number[lanes->count++] = GPI_LANE_QUIET;
 }
 
@@ -3399,7 +4135,7 @@ static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request
     gpi_arena_lanes(request, &lanes);
     run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
     if (!run) return NULL;
-    if (run->lane != GPI_LANE_QUIET) arena->lane_hits++;
+    if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits++;
     return gpi_arena_take(arena, run, request);
 }
 
@@ -3413,10 +4149,38 @@ static gpi_run *gpi_arena_again(gpupool_arena *arena, const gpi_request *request
 /* The stream's own lane gets a fence: only then can it become known that its work is done. */
 static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     gpi_fence *fence;
-    if (arena->tree.lanes[known->young]->runs == 0 || gpi_driver_is_capturing(stream)) return;
-    if (gpi_fence_record(&arena->fences, stream, &fence) != GPUPOOL_OK) return;
+    gpupool_result result;
+    if (arena->tree.lanes[known->young]->runs == 0 || known->capture) return;
+    if (known->handle == GPI_KEY_ANY) {
+        if (arena->captures_seen) return; /* a fence over all streams would lose one */
+        result = gpi_fence_record_all(&arena->fences, &fence);
+    } else {
+        if (gpi_driver_is_capturing(stream) || !gpi_fence_is_same(known, stream)) return;
+        result = gpi_fence_record(&arena->fences, stream, &fence);
+    }
+    if (result != GPUPOOL_OK) return;
     gpi_fence_seal(&arena->fences, &arena->tree, known, fence);
     gpi_fence_drop(&arena->fences, fence);
+}
+
+/* Waits on the host until all that was freed so far is done, with the arena open to other threads
+   meanwhile. */
+static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
+    gpi_fence *fence;
+    gpupool_result result = gpi_fence_new(&arena->fences, NULL, &fence);
+    if (result != GPUPOOL_OK) return result;
+    fence->unrecorded = 1;
+    /* before the wait: what is freed during it is not covered */
+    gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
+    arena->fences.host_waits++;
+    arena->fences.awaited = fence;
+    gpi_host_unlock(&arena->lock);
+    result = gpi_driver_wait(&arena->backing.driver);
+    gpi_host_lock(&arena->lock);
+    if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
+    arena->fences.awaited = NULL;
+    gpi_fence_drop(&arena->fences, fence);
+    return result;
 }
 
 /* All streams' lanes get a fence: over the whole context, or, where the driver has none (before
@@ -3426,24 +4190,11 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
     gpupool_result result;
     if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return GPUPOOL_OK;
     result = gpi_fence_record_all(&arena->fences, &fence);
-    if (result == GPUPOOL_E_UNSUPPORTED) {
-        result = gpi_fence_new(&arena->fences, &fence);
-        if (result != GPUPOOL_OK) return result;
-        fence->unrecorded = 1;
-        /* before the wait: what is freed during it is not covered */
-        gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
-        arena->fences.host_waits++;
-        arena->fences.awaited = fence;
-        gpi_host_unlock(&arena->lock);
-        result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
-        gpi_host_lock(&arena->lock);
-        if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
-        arena->fences.awaited = NULL;
-    } else if (result == GPUPOOL_OK) {
-        gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
-    }
-    if (fence) gpi_fence_drop(&arena->fences, fence);
-    return result;
+    if (result == GPUPOOL_E_UNSUPPORTED) return gpi_arena_quiesce(arena);
+    if (result != GPUPOOL_OK) return result;
+    gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
+    gpi_fence_drop(&arena->fences, fence);
+    return GPUPOOL_OK;
 }
 
 /* How far reserved memory may run ahead of what was ever live at once before idle memory is moved
@@ -3492,7 +4243,8 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     gpi_lanes lane;
     int i;
     lane.count = 1;
-    if (request->capturing || !gpi_tree_prepare(&arena->tree, 3)) return NULL;
+    if (request->capturing || gpi_arena_is_for_all(request)) return NULL;
+    if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
     for (; other; other = other->next) {
         for (i = 0; other != request->known && i < other->seals; i++) {
             lane.number[0] = other->sealed[i];
@@ -3507,6 +4259,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     for (run = arena->parked; run; before = run, run = run->list_next) {
         gpi_use *use = (gpi_use *)run->uses;
         if (gpi_tree_start(run, request->units, request->align_units) == UINT64_MAX) continue;
+        if (gpi_arena_keeper(run)) continue;
         for (; use; use = use->next)
             if (gpi_fence_follow(&arena->fences, use->fence, request->stream) != GPUPOOL_OK)
                 return NULL;
@@ -3535,6 +4288,19 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
     return gpi_arena_grow(arena, request, 0, limit, run);
 }
 
+/* Rung: what other streams freed without a fence yet. A fence over all streams would lose a
+   capture, so once one has been seen this is left to the rung that waits. */
+static gpupool_result gpi_arena_rung_ask(gpupool_arena *arena, gpi_request *request,
+                                         gpupool_result result, gpi_run **run) {
+    if (request->capturing || arena->captures_seen) return result;
+    if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return result;
+    if (gpi_arena_seal_all(arena) != GPUPOOL_OK) return result;
+    if (gpi_arena_poll(arena)) result = gpi_arena_rung_move(arena, request, run);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    *run = gpi_arena_rung_follow(arena, request);
+    return *run ? GPUPOOL_OK : result;
+}
+
 /* Waits on the host until a fence has passed, with the arena open to other threads meanwhile. */
 static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     gpupool_result result;
@@ -3561,8 +4327,8 @@ static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *requ
         if (stream->seals) return stream->fences[0];
     if (!arena->parked) return NULL;
     for (use = (gpi_use *)arena->parked->uses; use; use = use->next)
-        if (!use->fence->passed) return use->fence;
-    return ((gpi_use *)arena->parked->uses)->fence;
+        if (use->fence && !use->fence->passed) return use->fence;
+    return NULL;
 }
 
 /* Rung: wait on the host, for one fence after the other, until the request can be met. */
@@ -3576,7 +4342,12 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
         gpi_arena_poll(arena);
         result = gpi_arena_rung_move(arena, request, run);
     }
-    return result;
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    /* what other streams, or destroyed ones, freed without a fence: the whole device */
+    if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return result;
+    if (gpi_arena_quiesce(arena) != GPUPOOL_OK) return result;
+    gpi_arena_poll(arena);
+    return gpi_arena_rung_move(arena, request, run);
 }
 
 /* Whether the limit alone stands in the way of growth. */
@@ -3599,27 +4370,28 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     /* lanes whose fence has passed */
     if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL)
         return GPUPOOL_OK;
+    /* what gpupool_cudaFree freed and no fence covers: it waits as cudaFree would */
+    if (gpi_arena_is_for_all(request) && arena->tree.lanes[request->known->young]->runs &&
+        gpi_arena_quiesce(arena) == GPUPOOL_OK) {
+        gpi_arena_poll(arena);
+        if ((*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
+    }
     /* more memory from the driver */
     result = gpi_arena_rung_grow(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     request->limited = gpi_arena_is_limited(arena, request);
+    arena->hurried = 1024;
     /* another stream's memory, behind a wait on the device */
     *run = gpi_arena_rung_follow(arena, request);
     if (*run) return GPUPOOL_OK;
     /* what is idle moves, or makes room */
     result = gpi_arena_rung_move(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    /* what other streams freed without a fence yet, behind a wait for all of them */
-    if (!request->capturing && gpi_arena_seal_all(arena) == GPUPOOL_OK) {
-        if (gpi_arena_poll(arena)) result = gpi_arena_rung_move(arena, request, run);
-        if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-        *run = gpi_arena_rung_follow(arena, request);
-        if (*run) return GPUPOOL_OK;
-    }
+    /* what other streams freed without a fence yet, behind one over all streams */
+    result = gpi_arena_rung_ask(arena, request, result, run);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     /* the host waits */
-    if (result == GPUPOOL_E_OUT_OF_MEMORY)
-        result = gpi_arena_rung_wait(arena, request, result, run);
-    return result;
+    return gpi_arena_rung_wait(arena, request, result, run);
 }
 
 /* -- the verdict -- */
@@ -3666,13 +4438,26 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
 
 /* -- blocks -- */
 
-static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, uint64_t bytes) {
+/* Makes a held run the caller's block. NULL: the host has no memory, and the run is free again. */
+static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
-    gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - bytes));
-    gpi_ledger_add(&arena->ledger.requested, bytes);
+    gpi_use *use = NULL;
+    if (request->known->capture) { /* the graph keeps it */
+        use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+        if (use) use->keeper = request->known;
+    }
+    if ((request->known->capture && !use) || !gpi_tree_prepare(&arena->tree, 1)) {
+        GPUPOOL_FREE(use);
+        gpi_tree_put(&arena->tree, run, request->known->young, 0);
+        gpi_host_no_memory();
+        return NULL;
+    }
+    gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
+    run->uses = use;
+    gpi_ledger_add(&arena->ledger.requested, request->bytes);
     gpi_ledger_add(&arena->ledger.granted, granted);
     gpi_ledger_add(&arena->ledger.blocks, 1);
-    arena->allocs++;
+    arena->ledger.allocs++;
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
 
@@ -3690,79 +4475,126 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
     return 0;
 }
 
-/* What rungs one and two did not find. The lock is held on entry, and not on return. */
-static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request) {
-    uint64_t key = gpi_fence_key(request->stream);
+/* What rungs one and two did not find. No lock is held. */
+static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
     gpupool_result result;
     gpi_visit visit;
-    gpi_host_unlock(&arena->lock);
     for (;;) {
         gpi_run *run = NULL;
         void *block;
         result = gpi_arena_enter_growing(arena, "gpupool_alloc", &visit);
         if (result != GPUPOOL_OK) break;
         request->capturing = gpi_driver_is_capturing(request->stream);
+        arena->captures_seen |= request->capturing;
         request->limited = 0;
-        request->known = gpi_fence_know(&arena->fences, &arena->tree, key);
+        request->known = gpi_fence_find(&arena->fences, key);
+        if (!request->known) /* forgotten meanwhile */
+            request->known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
+        arena->climbing = 1;
         result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
+        arena->climbing = 0;
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
             if (gpi_arena_give_up(arena, request, &visit)) continue;
             break;
         }
-        if (result == GPUPOOL_OK && !gpi_tree_prepare(&arena->tree, 1)) {
-            /* other threads may have used up what climb had made sure of */
-            gpi_tree_put(&arena->tree, run, request->known->young, 0);
-            result = gpi_host_no_memory();
-        }
-        block = result == GPUPOOL_OK ? gpi_arena_hand_out(arena, run, request->bytes) : NULL;
+        block = result == GPUPOOL_OK ? gpi_arena_hand_out(arena, run, request) : NULL;
         gpi_arena_exit_growing(arena, &visit);
         if (!block) break;
         gpi_host_ok();
         return block;
     }
     gpi_host_lock(&arena->lock);
-    arena->failures++;
+    arena->ledger.failures++;
     gpi_host_unlock(&arena->lock);
     return NULL;
 }
 
+/* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
+   anew. No lock is held. */
+static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
+    uint64_t identity = GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
+    gpi_stream *known = gpi_fence_enter(&arena->fences, key), *now;
+    gpi_host_lock(&arena->lock);
+    if (known && known->key == key && identity && known->identity != identity) {
+        gpi_arena_drain(arena, known);
+        gpi_fence_unname(known);
+    }
+    now = gpi_fence_find(&arena->fences, key);
+    if (!now) now = gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+    gpi_host_unlock(&arena->lock);
+    if (known) gpi_host_unlock(&known->cache.lock);
+    return now ? GPUPOOL_OK : gpi_host_no_memory();
+}
+
+/* The stream of a call, with its lock held. NULL with a result. */
+static gpi_stream *gpi_arena_visit(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
+    for (;;) {
+        gpi_stream *known = gpi_fence_enter(&arena->fences, key);
+        if (known && gpi_fence_is_same(known, stream)) return known;
+        if (known) gpi_host_unlock(&known->cache.lock);
+        if (gpi_arena_rename(arena, stream, key) != GPUPOOL_OK) return NULL;
+    }
+}
+
+static gpupool_result gpi_arena_refuse(gpupool_arena *arena, const gpi_request *request,
+                                       const char *call, uint64_t alignment) {
+    gpi_host_lock(&arena->lock);
+    arena->ledger.failures++;
+    gpi_host_unlock(&arena->lock);
+    if (request->units == 0)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to "
+                             "2^48", call, request->bytes);
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: alignment is %" PRIu64 ", and must be a power of "
+                         "two of at most 2^40", call, alignment);
+}
+
+/* The cache has no block of this size: rungs one and two. The stream's lock is held, and not on
+   return. */
+static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
+    gpi_stream *known = request->known;
+    gpi_run *run = NULL;
+    void *block = NULL;
+    int ready;
+    gpi_host_lock(&arena->lock);
+    ready = gpi_tree_prepare(&arena->tree, 3);
+    if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
+        gpi_cache_fold(&known->cache, &arena->ledger);
+        run = gpi_arena_quick(arena, request, GPI_TRIES);
+    }
+    if (run) block = gpi_arena_hand_out(arena, run, request);
+    else if (!ready) arena->ledger.failures++;
+    gpi_arena_count_pending(arena);
+    gpi_host_unlock(&arena->lock);
+    gpi_host_unlock(&known->cache.lock);
+    if (!ready) gpi_host_no_memory();
+    if (run || !ready) return block;
+    return gpi_arena_slow(arena, request, key);
+}
+
 static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t bytes,
-                             uint64_t alignment, cudaStream_t stream) {
+                             uint64_t alignment, cudaStream_t stream, uintptr_t key) {
     gpi_request request;
-    gpi_run *run;
-    void *block;
-    if (gpi_arena_enter(arena, call) != GPUPOOL_OK) return NULL;
-    memset(&request, 0, sizeof request);
+    gpi_slot *slot;
+    if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
     request.bytes = bytes;
     request.units = gpi_arena_units(bytes);
     request.align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
     request.stream = stream;
+    request.capturing = request.limited = 0;
     if (request.units == 0 || !gpi_ground_is_power(alignment) || alignment > (uint64_t)1 << 40) {
-        arena->failures++;
-        gpi_host_unlock(&arena->lock);
-        if (request.units == 0)
-            gpi_host_fail(GPUPOOL_E_ARGUMENT,
-                          "%s: bytes is %" PRIu64 ", and must be from 1 to 2^48", call, bytes);
-        else
-            gpi_host_fail(GPUPOOL_E_ARGUMENT,
-                          "%s: alignment is %" PRIu64 ", and must be a power of "
-                          "two of at most 2^40",
-                          call, alignment);
+        gpi_arena_refuse(arena, &request, call, alignment);
         return NULL;
     }
-    request.known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
-    if (!request.known || !gpi_tree_prepare(&arena->tree, 3)) {
-        arena->failures++;
-        gpi_host_unlock(&arena->lock);
-        gpi_host_no_memory();
-        return NULL;
+    request.known = gpi_arena_visit(arena, stream, key);
+    if (!request.known) return NULL;
+    slot = request.align_units == 1
+               ? gpi_cache_take(&request.known->cache, request.units, bytes) : NULL;
+    if (slot) {
+        void *block = (void *)(uintptr_t)(slot->unit * GPUPOOL_UNIT_BYTES);
+        gpi_host_unlock(&request.known->cache.lock);
+        return block;
     }
-    run = arena->backing.source == GPUPOOL_SOURCE_BYPASS
-              ? NULL : gpi_arena_quick(arena, &request, GPI_TRIES);
-    if (!run) return gpi_arena_slow(arena, &request);
-    block = gpi_arena_hand_out(arena, run, bytes);
-    gpi_arena_exit(arena);
-    return block;
+    return gpi_arena_take_block(arena, &request, key);
 }
 
 /* What a pointer that starts no live block is. Walks a chunk's runs: only mistakes pay for it. */
@@ -3801,10 +4633,39 @@ static gpi_run *gpi_arena_find(const gpupool_arena *arena, const char *call, con
     return run;
 }
 
+/* The live run of a block that no cache has any more, with the arena's lock held; NULL, the mistake
+   told and no lock held, if it is none. */
+static gpi_run *gpi_arena_enter_block(gpupool_arena *arena, const char *call, const void *block) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpi_run *run = NULL;
+    if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
+    while ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
+        gpi_cache *cache;
+        int released = 0;
+        gpi_host_lock(&arena->lock);
+        run = gpi_tree_live(&arena->tree, unit);
+        if (run && run->as.slack_bytes != GPI_CACHED) return run;
+        cache = run ? (gpi_cache *)run->uses : NULL;
+        gpi_host_unlock(&arena->lock);
+        if (!cache) break;
+        gpi_host_lock(&cache->lock);
+        gpi_host_lock(&arena->lock);
+        released = gpi_cache_release(cache, unit);
+        if (released) gpi_cache_fold(cache, &arena->ledger);
+        gpi_host_unlock(&arena->lock);
+        gpi_host_unlock(&cache->lock);
+        if (!released) break;
+    }
+    if (gpi_arena_enter(arena, call) != GPUPOOL_OK) return NULL;
+    run = gpi_arena_find(arena, call, block);
+    if (!run) gpi_host_unlock(&arena->lock);
+    return run;
+}
+
 /* A fence of this stream's work so far joins the block's uses, in place of the stream's earlier
    one, which it covers. The driver is entered. */
 static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    unsigned long long id;
+    uint64_t identity;
     gpupool_result result;
     gpi_fence *fence;
     gpi_use *use = (gpi_use *)run->uses;
@@ -3813,8 +4674,8 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
                              "graph: keep the block until the graph is destroyed");
     result = gpi_fence_record(&arena->fences, stream, &fence);
     if (result != GPUPOOL_OK) return result;
-    id = gpi_driver_stream_id(stream);
-    while (use && (id == 0 || use->stream_id != id)) use = use->next;
+    identity = gpi_fence_identity(stream);
+    while (use && (identity == 0 || use->identity != identity)) use = use->next;
     if (use) {
         gpi_fence_drop(&arena->fences, use->fence);
     } else {
@@ -3823,7 +4684,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
             gpi_fence_drop(&arena->fences, fence);
             return gpi_host_no_memory();
         }
-        use->stream_id = id;
+        use->identity = identity;
         use->next = (gpi_use *)run->uses;
         run->uses = use;
     }
@@ -3842,15 +4703,14 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
 
 /* With several streams about, a stream's frees get a fence now and then while the stream is known
    to be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of
-   what is reserved. */
-static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream,
-                                   uint64_t units) {
+   what is reserved; each, where memory was short of late. */
+static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
     gpi_visit visit;
-    known->frees++;
-    known->freed_units += units;
-    if (arena->fences.stream_count < 2) return;
-    if (known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
+    int each = arena->hurried || known->handle == GPI_KEY_ANY;
+    if (arena->fences.stream_count < 2 && known->handle != GPI_KEY_ANY) return;
+    if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
+    if (arena->hurried) arena->hurried--;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
     gpi_arena_seal(arena, known, stream);
     gpi_driver_leave(&visit);
@@ -3861,7 +4721,7 @@ static void gpi_arena_count_free(gpupool_arena *arena, uint64_t units, uint32_t 
     gpi_ledger_sub(&arena->ledger.requested, granted - slack_bytes);
     gpi_ledger_sub(&arena->ledger.granted, granted);
     gpi_ledger_sub(&arena->ledger.blocks, 1);
-    arena->frees++;
+    arena->ledger.frees++;
 }
 
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
@@ -3896,32 +4756,113 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
             arena->ledger.requested.now += units * GPUPOOL_UNIT_BYTES - slack_bytes;
             arena->ledger.granted.now += units * GPUPOOL_UNIT_BYTES;
             arena->ledger.blocks.now++;
-            arena->frees--;
+            arena->ledger.frees--;
         }
     }
     gpi_arena_exit_growing(arena, &visit);
     return result;
 }
 
-static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    uint64_t units = run->units;
-    uint32_t slack_bytes = run->as.slack_bytes;
-    gpi_stream *known = gpi_fence_know(&arena->fences, &arena->tree, gpi_fence_key(stream));
+/* A block that others may still be at work on, this stream too, until its fence has passed; or one
+   that a graph keeps. */
+static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
+                                          cudaStream_t stream) {
+    gpi_stream *keeper = gpi_arena_keeper(run);
     gpupool_result result = GPUPOOL_OK;
-    if (!known) return gpi_host_no_memory();
-    if (run->uses) { /* others may still be at work on it: so may this stream, until its fence */
-        result = gpi_arena_add_use(arena, run, stream);
-        if (result != GPUPOOL_OK) return result;
-        gpi_tree_lay_down(&arena->tree, run);
+    if (known->capture && !keeper) { /* the graph that this stream captures keeps it from now on */
+        gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+        if (!use) return gpi_host_no_memory();
+        use->keeper = keeper = known;
+        use->next = (gpi_use *)run->uses;
+        run->uses = use;
+    }
+    if (keeper != known) result = gpi_arena_add_use(arena, run, stream);
+    /* a capturing stream has no fence, but what a graph keeps nobody else gets */
+    if (result != GPUPOOL_OK && !(keeper && result == GPUPOOL_E_CAPTURING)) return result;
+    gpi_tree_lay_down(&arena->tree, run);
+    if (gpi_arena_has_fence(run)) {
         gpi_arena_park(arena, run);
     } else {
-        uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
-        gpi_tree_lay_down(&arena->tree, run);
-        gpi_tree_put(&arena->tree, run, known->young, absorb);
-        gpi_arena_seal_at_free(arena, known, stream, units);
+        gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+        run->uses = NULL;
+        gpi_tree_put(&arena->tree, run, keeper ? keeper->young : GPI_LANE_QUIET, 0);
+    }
+    return GPUPOOL_OK;
+}
+
+/* How much free memory a stream's cache may keep from merging: a 256th of what is reserved. */
+static uint64_t gpi_arena_cache_units(const gpupool_arena *arena) {
+    return gpi_ground_max(arena->ledger.reserved.now / 256, 1u << 20) / GPUPOOL_UNIT_BYTES;
+}
+
+/* Frees a live block that no cache has; the arena's lock is held, and the stream's if `cached`. */
+static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
+                                     cudaStream_t stream, int cached) {
+    uint64_t units = run->units, most = gpi_arena_cache_units(arena);
+    uint32_t slack_bytes = run->as.slack_bytes;
+    gpupool_result result = GPUPOOL_OK;
+    if (run->uses || known->capture) {
+        result = gpi_arena_free_used(arena, run, known, stream);
+        if (result != GPUPOOL_OK) return result;
+    } else if (cached && units <= most / 4 && !arena->climbing && !arena->hurried &&
+               known->handle != GPI_KEY_ANY) {
+        while (known->cache.empty == GPI_NO_SLOT || known->cache.free_units + units > most) {
+            gpi_run *evicted = gpi_cache_evict(&known->cache);
+            if (evicted) gpi_arena_put(arena, known, evicted);
+        }
+        gpi_cache_admit(&known->cache, run);
+    } else {
+        gpi_arena_put(arena, known, run);
     }
     gpi_arena_count_free(arena, units, slack_bytes);
-    return gpi_host_ok();
+    gpi_cache_fold(&known->cache, &arena->ledger);
+    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    return GPUPOOL_OK;
+}
+
+/* A pointer that the caches and the tree do not simply find: all is put in order first, so that a
+   mistake is told as what it is. */
+static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream,
+                                          uintptr_t key) {
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_free");
+    gpi_stream *known = NULL;
+    gpi_run *run;
+    if (result != GPUPOOL_OK) return result;
+    run = gpi_arena_find(arena, "gpupool_free", block);
+    if (!run) result = gpi_thread.result;
+    if (run) known = gpi_fence_find(&arena->fences, key);
+    if (run && !known)
+        known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
+    if (run) result = known ? gpi_arena_free(arena, run, known, stream, 0) : gpi_host_no_memory();
+    gpi_arena_exit(arena);
+    return result;
+}
+
+static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
+                                     uintptr_t key) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_free");
+    gpi_stream *known;
+    gpi_run *run = NULL;
+    if (result != GPUPOOL_OK || !block) return result;
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
+        return gpi_arena_free_bypass(arena, block);
+    known = gpi_arena_visit(arena, stream, key);
+    if (!known) return gpi_thread.result;
+    if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
+        if (gpi_cache_give(&known->cache, unit)) {
+            gpi_host_unlock(&known->cache.lock);
+            return GPUPOOL_OK;
+        }
+        gpi_host_lock(&arena->lock);
+        run = known->key == key ? gpi_tree_live(&arena->tree, unit) : NULL;
+        if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
+        if (run) result = gpi_arena_free(arena, run, known, stream, 1);
+        gpi_arena_count_pending(arena);
+        gpi_host_unlock(&arena->lock);
+    }
+    gpi_host_unlock(&known->cache.lock);
+    return run ? result : gpi_arena_free_slow(arena, block, stream, key);
 }
 
 /* -- making an arena -- */
@@ -3989,7 +4930,8 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result;
     if (bytes == 0 || arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK;
     bytes = gpi_ground_up(bytes, arena->backing.driver.granule_bytes);
-    known = gpi_fence_know(&arena->fences, &arena->tree, 1);
+    known = gpi_fence_find(&arena->fences, GPI_KEY_LEGACY);
+    if (!known) known = gpi_fence_know(&arena->fences, &arena->tree, GPI_KEY_LEGACY, 0);
     if (!known) return gpi_host_no_memory();
     memset(&request, 0, sizeof request);
     request.units = bytes / GPUPOOL_UNIT_BYTES;
@@ -3997,7 +4939,7 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.known = known;
     result = gpi_arena_grow(arena, &request, UINT64_MAX, arena->ledger.limit_bytes, &run);
     if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
-    gpi_fence_poll(&arena->fences, &arena->tree, 1);
+    gpi_fence_forget(&arena->fences, &arena->tree, known, 1);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_arena_figures(arena, bytes, 1, verdict);
@@ -4039,7 +4981,7 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
 }
 
 static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
-    gpi_fence_forget(&arena->fences);
+    gpi_fence_close(&arena->fences);
     gpi_tree_close(&arena->tree);
     GPUPOOL_FREE(arena);
 }
@@ -4061,6 +5003,34 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     if (result == GPUPOOL_OK) result = gpi_backing_close(&arena->backing);
     if (result == GPUPOOL_OK) gpi_arena_forget(arena);
     return result;
+}
+
+/* Adds the arena to those of the process, as its device's default if `is_default`. */
+static void gpi_arena_list(gpupool_arena *arena, int is_default) {
+    int device = arena->backing.driver.device;
+    gpi_host_lock(&gpi_process.arenas_lock);
+    arena->next = gpi_process.arenas;
+    gpi_process.arenas = arena;
+    gpi_host_lock(&gpi_process.lock);
+    if (is_default && !gpi_process.default_arenas[device])
+        gpi_process.default_arenas[device] = arena;
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_host_unlock(&gpi_process.arenas_lock);
+}
+
+/* Returns whether it was its device's default. */
+static int gpi_arena_unlist(gpupool_arena *arena) {
+    gpupool_arena **link = &gpi_process.arenas;
+    int device = arena->backing.driver.device, is_default;
+    gpi_host_lock(&gpi_process.arenas_lock);
+    while (*link != arena) link = &(*link)->next;
+    *link = arena->next;
+    gpi_host_lock(&gpi_process.lock);
+    is_default = device < GPI_DEVICES_MAX && gpi_process.default_arenas[device] == arena;
+    if (is_default) gpi_process.default_arenas[device] = NULL;
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_host_unlock(&gpi_process.arenas_lock);
+    return is_default;
 }
 
 gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
@@ -4100,39 +5070,56 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
         if (gpi_arena_close(arena) != GPUPOOL_OK) gpi_arena_forget(arena);
         gpi_thread = why;
     } else {
+        gpi_arena_list(arena, 0);
         *out = arena;
     }
     gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+static gpupool_result gpi_arena_unused(const gpupool_arena *arena) {
+    if (arena->tree.live_runs)
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
+                             "%" PRIu64 " live blocks of %" PRIu64 " bytes in all", arena->name,
+                             arena->tree.live_runs, arena->ledger.requested.now);
+    if (arena->captures)
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
+                             "%" PRIu64 " captures that are not released", arena->name,
+                             arena->captures);
+    return GPUPOOL_OK;
+}
+
+/* All is given back and the arena is no more, or it is as before. */
+static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpi_visit visit;
-    int device, is_default;
-    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_arena_destroy", &visit);
+    gpupool_result result = gpi_driver_enter(arena->backing.driver.device, &visit);
     if (result != GPUPOOL_OK) return result;
-    if (arena->tree.live_runs) {
-        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
-                               "%" PRIu64 " live blocks of %" PRIu64 " bytes in all", arena->name,
-                               arena->tree.live_runs, arena->ledger.requested.now);
-        gpi_arena_exit_growing(arena, &visit);
-        return result;
+    if (gpi_driver_was_reset(&arena->backing.driver)) { /* all is gone already */
+        gpi_backing_forget(&arena->backing);
+        gpi_arena_forget(arena);
+        gpi_driver_leave(&visit);
+        return GPUPOOL_OK;
     }
-    device = arena->backing.driver.device;
-    gpi_host_lock(&gpi_process.lock);
-    is_default = device < GPI_DEVICES_MAX && gpi_process.default_arenas[device] == arena;
-    if (is_default) gpi_process.default_arenas[device] = NULL;
-    gpi_host_unlock(&gpi_process.lock);
-    result = gpi_arena_close(arena);
+    gpi_host_lock(&arena->growing);
+    gpi_arena_lock(arena, 0);
+    result = gpi_arena_unused(arena);
+    if (result == GPUPOOL_OK) result = gpi_arena_close(arena);
     if (result == GPUPOOL_OK) {
         gpi_driver_leave(&visit);
-        return gpi_host_ok();
+        return GPUPOOL_OK;
     }
-    gpi_host_lock(&gpi_process.lock);
-    if (is_default && !gpi_process.default_arenas[device])
-        gpi_process.default_arenas[device] = arena;
-    gpi_host_unlock(&gpi_process.lock);
     gpi_arena_exit_growing(arena, &visit);
+    return result;
+}
+
+gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+    int is_default;
+    gpupool_result result = gpi_arena_exists(arena, "gpupool_arena_destroy");
+    if (result != GPUPOOL_OK) return result;
+    is_default = gpi_arena_unlist(arena);
+    result = gpi_arena_end(arena);
+    if (result == GPUPOOL_OK) return gpi_host_ok();
+    gpi_arena_list(arena, is_default);
     return result;
 }
 
@@ -4171,23 +5158,32 @@ gpupool_arena *gpupool_default_arena(int device) {
 
 /* -- blocks, in public -- */
 
+/* CUDA takes NULL for the legacy stream or for the thread's own, by how this file is compiled; to
+   gpupool it is the legacy one, for callers that want the other say so (GPI_STREAM). */
+static cudaStream_t gpi_arena_stream(cudaStream_t stream) {
+    return stream ? stream : cudaStreamLegacy;
+}
+
 void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
-    return gpi_arena_alloc(arena, "gpupool_alloc", bytes, GPUPOOL_UNIT_BYTES, stream);
+    return gpi_arena_alloc(arena, "gpupool_alloc", bytes, GPUPOOL_UNIT_BYTES,
+                           gpi_arena_stream(stream), gpi_fence_key(stream));
 }
 
 void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
                             cudaStream_t stream) {
-    return gpi_arena_alloc(arena, "gpupool_alloc_aligned", bytes, alignment, stream);
+    return gpi_arena_alloc(arena, "gpupool_alloc_aligned", bytes, alignment,
+                           gpi_arena_stream(stream), gpi_fence_key(stream));
 }
 
 void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
-    gpupool_result result;
+    gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
     gpi_visit visit;
     void *block;
-    if (gpi_arena_enter(arena, "gpupool_zalloc") != GPUPOOL_OK) return NULL;
-    gpi_arena_exit(arena);
+    if (result != GPUPOOL_OK) return NULL;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return NULL;
-    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream);
+    stream = gpi_arena_stream(stream);
+    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
+                            gpi_fence_key(stream));
     if (block) {
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
@@ -4202,42 +5198,25 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
 }
 
 gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_free");
-    gpi_run *run;
-    if (result != GPUPOOL_OK) return result;
-    if (!block) {
-        gpi_arena_exit(arena);
-        return result;
-    }
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
-        gpi_host_unlock(&arena->lock);
-        return gpi_arena_free_bypass(arena, block);
-    }
-    run = gpi_arena_find(arena, "gpupool_free", block);
-    result = run ? gpi_arena_free(arena, run, stream) : gpi_thread.result;
-    gpi_arena_exit(arena);
-    return result;
+    return gpi_arena_give(arena, block, gpi_arena_stream(stream), gpi_fence_key(stream));
 }
 
 gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_record_use");
-    gpi_run *run;
-    if (result != GPUPOOL_OK) return result;
-    run = gpi_arena_find(arena, "gpupool_record_use", block);
-    if (!run) result = gpi_thread.result;
-    else if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
-        result = gpi_arena_add_use(arena, run, stream);
-    gpi_arena_exit(arena);
+    gpi_run *run = gpi_arena_enter_block(arena, "gpupool_record_use", block);
+    gpupool_result result = GPUPOOL_OK;
+    if (!run) return gpi_thread.result;
+    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+        result = gpi_arena_add_use(arena, run, gpi_arena_stream(stream));
+    gpi_host_unlock(&arena->lock);
     return result;
 }
 
 size_t gpupool_size(gpupool_arena *arena, const void *block) {
-    gpi_run *run;
-    size_t bytes = 0;
-    if (gpi_arena_enter(arena, "gpupool_size") != GPUPOOL_OK) return 0;
-    run = gpi_arena_find(arena, "gpupool_size", block);
-    if (run) bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes);
-    gpi_arena_exit(arena);
+    gpi_run *run = gpi_arena_enter_block(arena, "gpupool_size", block);
+    size_t bytes;
+    if (!run) return 0;
+    bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes);
+    gpi_host_unlock(&arena->lock);
     return bytes;
 }
 
@@ -4245,7 +5224,8 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 static void gpi_arena_settle(gpupool_arena *arena) {
     gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
-    gpi_fence_poll(&arena->fences, &arena->tree, 1);
+    gpi_host_unlock(&arena->lock);
+    gpi_arena_lock(arena, 1);
 }
 
 gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
@@ -4268,15 +5248,239 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
     gpi_stream *known;
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_stream_retired", &visit);
     if (result != GPUPOOL_OK) return result;
-    known = gpi_fence_stream(&arena->fences, gpi_fence_key(stream));
-    if (known) {
-        gpi_arena_seal(arena, known, stream);
-        known->key = 0;
-        if (arena->fences.latest == known) arena->fences.latest = NULL;
+    known = gpi_fence_find(&arena->fences, gpi_fence_key(stream));
+    if (known && !known->capture) {
+        gpi_arena_seal(arena, known, gpi_arena_stream(stream));
+        gpi_arena_unname(arena, known);
         gpi_arena_poll(arena);
     }
     gpi_arena_exit_growing(arena, &visit);
     return gpi_host_ok();
+}
+
+cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
+    gpupool_arena *arena;
+    gpi_host_lock(&gpi_process.arenas_lock);
+    for (arena = gpi_process.arenas; arena && stream; arena = arena->next)
+        if (gpi_fence_find(&arena->fences, gpi_fence_key(stream)))
+            gpupool_stream_retired(arena, stream);
+    gpi_host_unlock(&gpi_process.arenas_lock);
+    return cudaStreamDestroy(stream);
+}
+
+gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
+    gpi_visit visit;
+    const gpi_driver *driver;
+    gpupool_source source;
+    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_allow_peer", &visit);
+    if (result != GPUPOOL_OK) return result;
+    driver = &arena->backing.driver;
+    source = arena->backing.source;
+    if (device < 0 || device >= GPI_DEVICES_MAX || device == driver->device)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_allow_peer: device is %d, and must be "
+                               "another one than the arena's", device);
+    if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
+        result = gpi_driver_can_peer(driver, device);
+    if (result == GPUPOOL_OK && gpi_backing_is_mapped(&arena->backing))
+        result = gpi_backing_allow_peer(&arena->backing, device);
+    else if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
+        result = gpi_driver_enable_peer(driver, device);
+    gpi_arena_exit_growing(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* -- graph capture -- */
+
+struct gpupool_capture {
+    gpupool_arena *arena;
+    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
+    gpi_stream *outer;        /* what had the key before; NULL: nothing */
+    uintptr_t key;
+};
+
+gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
+                                     gpupool_capture **out) {
+    gpi_visit visit;
+    gpupool_capture *capture;
+    gpupool_result result;
+    if (!out)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
+    *out = NULL;
+    result = gpi_arena_enter_growing(arena, "gpupool_capture_begin", &visit);
+    if (result != GPUPOOL_OK) return result;
+    capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
+    if (!capture) result = gpi_host_no_memory();
+    if (capture) {
+        capture->arena = arena;
+        capture->key = gpi_fence_key(stream);
+        capture->outer = gpi_fence_find(&arena->fences, capture->key);
+        if (capture->outer && capture->outer->capture)
+            result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
+                                   "scope already");
+    }
+    if (result == GPUPOOL_OK && capture->outer) {
+        capture->outer->set_aside = 1;
+        gpi_arena_unname(arena, capture->outer);
+    }
+    if (result == GPUPOOL_OK) {
+        capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        if (!capture->stream) result = gpi_host_no_memory();
+        if (!capture->stream && capture->outer) gpi_fence_rename(capture->outer);
+    }
+    if (result == GPUPOOL_OK) {
+        capture->stream->capture = capture;
+        arena->captures_seen = 1;
+        arena->captures++;
+        *out = capture;
+    } else {
+        GPUPOOL_FREE(capture);
+    }
+    gpi_arena_exit_growing(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+static void gpi_arena_end_capture(gpupool_arena *arena, gpupool_capture *capture) {
+    if (capture->stream->key == 0) return;
+    gpi_arena_unname(arena, capture->stream);
+    if (capture->outer) gpi_fence_rename(capture->outer);
+    capture->outer = NULL;
+}
+
+gpupool_result gpupool_capture_end(gpupool_capture *capture) {
+    gpi_visit visit;
+    gpupool_result result;
+    if (!capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_end: capture is NULL");
+    result = gpi_arena_enter_growing(capture->arena, "gpupool_capture_end", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_end_capture(capture->arena, capture);
+    gpi_arena_exit_growing(capture->arena, &visit);
+    return gpi_host_ok();
+}
+
+/* Takes the graph out of a block's uses. */
+static void gpi_arena_unkeep(gpi_run *run) {
+    gpi_use **link = (gpi_use **)&run->uses, *use;
+    while ((use = *link) != NULL) {
+        if (!use->keeper) {
+            link = &use->next;
+            continue;
+        }
+        *link = use->next;
+        GPUPOOL_FREE(use);
+    }
+}
+
+/* All that the graph keeps: live blocks are freed into its lane, parked ones will be anyone's. */
+static void gpi_arena_take_back(gpupool_arena *arena, const gpi_stream *keeper) {
+    uint64_t bucket;
+    gpi_run *run, *next;
+    for (run = arena->parked; run; run = run->list_next)
+        if (gpi_arena_keeper(run) == keeper) gpi_arena_unkeep(run);
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++) {
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = next) {
+            next = run->list_next;
+            if (gpi_arena_keeper(run) != keeper) continue;
+            gpi_arena_count_free(arena, run->units, run->as.slack_bytes);
+            gpi_tree_lay_down(&arena->tree, run);
+            gpi_arena_unkeep(run);
+            if (run->uses) gpi_arena_park(arena, run);
+            else gpi_tree_put(&arena->tree, run, keeper->young, 0);
+        }
+    }
+}
+
+gpupool_result gpupool_capture_release(gpupool_capture *capture) {
+    gpi_visit visit;
+    gpupool_arena *arena;
+    gpupool_result result;
+    if (!capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_release: capture is NULL");
+    arena = capture->arena;
+    result = gpi_arena_enter_growing(arena, "gpupool_capture_release", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_end_capture(arena, capture);
+    gpi_arena_take_back(arena, capture->stream);
+    capture->stream->capture = NULL;
+    gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
+    gpi_arena_poll(arena);
+    arena->captures--;
+    gpi_arena_exit_growing(arena, &visit);
+    GPUPOOL_FREE(capture);
+    return gpi_host_ok();
+}
+
+/* -- cudaMalloc's shape -- */
+
+static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
+    switch (result) {
+    case GPUPOOL_OK: return cudaSuccess;
+    case GPUPOOL_E_OUT_OF_MEMORY:
+    case GPUPOOL_E_HOST_MEMORY: return cudaErrorMemoryAllocation;
+    case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
+    case GPUPOOL_E_UNSUPPORTED: return cudaErrorNotSupported;
+    case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
+    case GPUPOOL_E_CUDA: return cudaErrorUnknown;
+    case GPUPOOL_E_ARGUMENT:
+    case GPUPOOL_E_NOT_OURS:
+    case GPUPOOL_E_INSIDE:
+    case GPUPOOL_E_DOUBLE_FREE:
+    case GPUPOOL_E_IN_USE:
+    case GPUPOOL_E_TIMEOUT:
+    case GPUPOOL_E_CALLBACK:
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+/* The default arena that this address is of; NULL: none. */
+static gpupool_arena *gpi_arena_owner(const void *block) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpupool_arena *owner = NULL;
+    int device;
+    for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
+        gpupool_arena *arena;
+        gpi_host_lock(&gpi_process.lock);
+        arena = gpi_process.default_arenas[device];
+        gpi_host_unlock(&gpi_process.lock);
+        if (!arena || arena->forks != gpi_process.forks) continue;
+        gpi_host_lock(&arena->lock);
+        if (gpi_backing_owns(&arena->backing, unit)) owner = arena;
+        gpi_host_unlock(&arena->lock);
+    }
+    return owner;
+}
+
+static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream_t stream,
+                                        uintptr_t key) {
+    gpupool_arena *arena;
+    if (!pointer) return cudaErrorInvalidValue;
+    *pointer = NULL;
+    if (bytes == 0) return cudaSuccess;
+    arena = gpupool_default_arena(GPUPOOL_DEVICE_CURRENT);
+    if (arena)
+        *pointer = gpi_arena_alloc(arena, "gpupool_cudaMalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
+                                   key);
+    return *pointer ? cudaSuccess : gpi_arena_as_cuda(gpi_thread.result);
+}
+
+cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
+    return gpi_arena_cuda_alloc(pointer, bytes, cudaStreamLegacy, GPI_KEY_ANY);
+}
+
+cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
+    return gpi_arena_cuda_alloc(pointer, bytes, gpi_arena_stream(stream), gpi_fence_key(stream));
+}
+
+cudaError_t gpupool_cudaFree(void *block) {
+    gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
+    if (!arena) return cudaFree(block);
+    return gpi_arena_as_cuda(gpi_arena_give(arena, block, cudaStreamLegacy, GPI_KEY_ANY));
+}
+
+cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
+    gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
+    if (!arena) return block ? cudaFreeAsync(block, gpi_arena_stream(stream)) : cudaSuccess;
+    return gpi_arena_as_cuda(gpupool_free(arena, block, stream));
 }
 
 /* -- limits -- */
@@ -4439,10 +5643,10 @@ gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->reserved = arena->ledger.reserved;
     stats->pending = arena->ledger.pending;
     stats->blocks = arena->ledger.blocks;
-    stats->allocs = arena->allocs;
-    stats->frees = arena->frees;
-    stats->failures = arena->failures;
-    stats->lane_hits = arena->lane_hits;
+    stats->allocs = arena->ledger.allocs;
+    stats->frees = arena->ledger.frees;
+    stats->failures = arena->ledger.failures;
+    stats->lane_hits = arena->ledger.lane_hits;
     stats->splits = arena->tree.splits;
     stats->merges = arena->tree.merges;
     stats->chunks_gained = arena->backing.gained;
@@ -4476,13 +5680,13 @@ gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
 }
 
 gpupool_result gpupool_check(gpupool_arena *arena) {
-    gpi_visit visit;
+    gpupool_result result = gpi_arena_exists(arena, "gpupool_check");
     char room = 0;
     int broken;
-    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_check", &visit);
     if (result != GPUPOOL_OK) return result;
-    broken = gpi_arena_check(arena, &room);
-    gpi_arena_exit_growing(arena, &visit);
+    gpi_host_lock(&arena->growing);
+    broken = gpi_arena_check_all(arena, 1, &room);
+    gpi_host_unlock(&arena->growing);
     if (!broken) return gpi_host_ok();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT,
                          "gpupool_check: invariant %c%d of arena \"%s\" is broken", room, broken,
@@ -4517,30 +5721,33 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 
 #define GPI_RING_PIECE ((uint64_t)4 << 20)    /* pinned at a time: 1 to 2 ms */
 #define GPI_RING_ALIGN ((uint64_t)512)
-#define GPI_RING_TINY ((uint64_t)16 << 10)    /* up to here the driver's own staging is cheaper */
+#define GPI_RING_TINY_UP ((uint64_t)16 << 10) /* up to here CUDA's own staging is cheaper */
+#define GPI_RING_TINY_DOWN ((uint64_t)64 << 10)
 #define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
-#define GPI_RING_HELP ((uint64_t)1 << 20)     /* from here on the workers help */
+#define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
 #define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
+#define GPI_RING_AHEAD ((uint64_t)20 << 20)   /* in flight of a transfer: 0.4 ms of the link */
 #define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
 #define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
 #define GPI_RING_WORKERS_MOST 64
+#define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
 #define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
 #define GPI_RING_LOOK_MS 5u                    /* a wait for a ticket looks this often */
 #define GPI_RING_STOCK 64                     /* slot structs got from the host at a time */
 
-typedef enum gpi_slot_state {
-    GPI_SLOT_FREE,
-    GPI_SLOT_HELD,   /* a span: its caller's, until it is uploaded or cancelled */
-    GPI_SLOT_BUSY,   /* one thread is at it */
-    GPI_SLOT_FILLED, /* to be sent by the one thread that can name the stream */
-    GPI_SLOT_FLYING,
-    GPI_SLOT_LOST    /* a copy was queued, but no event: until the stream is known to be idle */
-} gpi_slot_state;
+typedef enum gpi_ring_slot_state {
+    GPI_RING_FREE,
+    GPI_RING_HELD,   /* a span: its caller's, until it is uploaded or cancelled */
+    GPI_RING_BUSY,   /* one thread is at it */
+    GPI_RING_FILLED, /* to be sent by the one thread that can name the stream */
+    GPI_RING_FLYING,
+    GPI_RING_LOST    /* a copy was queued, but no event: until the stream is known to be idle */
+} gpi_ring_slot_state;
 
-typedef struct gpi_slot {
-    struct gpi_slot *prev, *next;      /* by address; spare ones by next */
+typedef struct gpi_ring_slot {
+    struct gpi_ring_slot *prev, *next;      /* by address; spare ones by next */
     uint64_t at, bytes;
-    gpi_slot_state state;
+    gpi_ring_slot_state state;
     int down;
     cudaEvent_t event;                 /* NULL: not made yet */
     struct gpi_transfer *transfer;     /* whose it is; NULL: nobody asks for it any more */
@@ -4548,7 +5755,7 @@ typedef struct gpi_slot {
     uint64_t number;                   /* of the flight */
     uint64_t key;                      /* of the stream it flies on */
     uint64_t span, holder;             /* held: number of the span, and of the thread */
-} gpi_slot;
+} gpi_ring_slot;
 
 typedef struct gpi_transfer {
     struct gpi_transfer *next;
@@ -4561,7 +5768,8 @@ typedef struct gpi_transfer {
     cudaStream_t stream;
     uint64_t key;
     uint64_t only_thread;              /* not 0: no other can name the stream */
-    gpi_slot *gate;                    /* its event passes before anything begins */
+    gpi_ring_slot *gate;                    /* its event passes before anything begins */
+    int few;                           /* threads: they are what limits it, not the memory */
     int asking;                        /* a thread asks after the gate, or creeps */
     uint64_t started;                  /* bytes of the chunks that were begun */
     int working, filled, flying;       /* threads at it; slots */
@@ -4579,17 +5787,19 @@ typedef struct gpi_failure {
 
 typedef struct gpi_stock {
     struct gpi_stock *next;
-    gpi_slot slots[GPI_RING_STOCK];
+    gpi_ring_slot slots[GPI_RING_STOCK];
 } gpi_stock;
 
 struct gpupool_ring {
     gpi_lock lock;
     int device, forks;
+    gpupool_ring *next_staffed;
+    uint64_t tiny[2], tiny_bytes[2];   /* transfers that never came near the ring */
     gpi_pages pages;                   /* memory NULL: not reserved yet */
     uint64_t bytes, chunk_bytes, piece_bytes;
     gpupool_counter pinned, used;
-    gpi_slot *slots;                   /* the leftmost */
-    gpi_slot *spare;
+    gpi_ring_slot *slots;                   /* the leftmost */
+    gpi_ring_slot *spare;
     uint64_t spare_count;
     gpi_stock *stock;
     int pinning, polling;              /* one thread is at it */
@@ -4603,28 +5813,31 @@ struct gpupool_ring {
     gpi_gate work, done;
     gpi_worker workers[GPI_RING_WORKERS_MOST];
     int workers_wanted, workers_started, workers_running;
-    int starting, stopping, watching;
+    int starting, stopping;
+    int watching;                      /* one of the threads without work looks at the device */
+    int sleeping;                      /* workers that wait at the gate */
+    unsigned news;                     /* raised when others might find something to do */
     uint64_t flights[2], flying_since_ns[2];
     uint64_t under_way[2], under_way_since_ns[2];
     gpupool_ring_stats stats;          /* what is only ever added to */
 };
 
-static int gpi_ring_check_slot(const gpupool_ring *ring, const gpi_slot *slot, uint64_t at) {
+static int gpi_ring_check_slot(const gpupool_ring *ring, const gpi_ring_slot *slot, uint64_t at) {
     if (slot->at != at || slot->bytes == 0 || (slot->next && slot->next->prev != slot)) return 1;
-    if (slot->state == GPI_SLOT_FREE)
-        return slot->next && slot->next->state == GPI_SLOT_FREE ? 1 : 0;
+    if (slot->state == GPI_RING_FREE)
+        return slot->next && slot->next->state == GPI_RING_FREE ? 1 : 0;
     if (slot->at + slot->bytes > ring->pinned.now) return 2;
-    if (slot->state == GPI_SLOT_FLYING && (!slot->event || slot->number > ring->numbers)) return 4;
+    if (slot->state == GPI_RING_FLYING && (!slot->event || slot->number > ring->numbers)) return 4;
     return 0;
 }
 
 static int gpi_ring_check_transfer(const gpupool_ring *ring, const gpi_transfer *transfer) {
-    const gpi_slot *slot = ring->slots;
+    const gpi_ring_slot *slot = ring->slots;
     int filled = 0, flying = 0;
     for (; slot; slot = slot->next) {
         if (slot->transfer != transfer) continue;
-        filled += slot->state == GPI_SLOT_FILLED;
-        flying += slot->state == GPI_SLOT_FLYING;
+        filled += slot->state == GPI_RING_FILLED;
+        flying += slot->state == GPI_RING_FLYING;
     }
     /* a slot that a thread asks after is busy for the moment: there may be fewer, never more */
     if (filled != transfer->filled || flying > transfer->flying) return 5;
@@ -4634,16 +5847,16 @@ static int gpi_ring_check_transfer(const gpupool_ring *ring, const gpi_transfer 
 
 /* Number of the broken invariant; 0 if all hold. */
 static int gpi_ring_check(const gpupool_ring *ring) {
-    const gpi_slot *slot = ring->slots;
+    const gpi_ring_slot *slot = ring->slots;
     const gpi_transfer *transfer;
     uint64_t at = 0, used = 0, held = 0, flights[2] = {0, 0};
     gpupool_ticket last = 0;
     int broken;
     for (; slot; at += slot->bytes, slot = slot->next) {
         if ((broken = gpi_ring_check_slot(ring, slot, at)) != 0) return broken;
-        if (slot->state != GPI_SLOT_FREE) used += slot->bytes;
-        held += slot->state == GPI_SLOT_HELD;
-        if (slot->state == GPI_SLOT_FLYING) flights[slot->down]++;
+        if (slot->state != GPI_RING_FREE) used += slot->bytes;
+        held += slot->state == GPI_RING_HELD;
+        if (slot->state == GPI_RING_FLYING) flights[slot->down]++;
     }
     if (at != ring->bytes) return 1;
     if (ring->pinned.now > ring->bytes) return 2;
@@ -4695,7 +5908,7 @@ static gpupool_result gpi_ring_leave(const gpi_visit *visit, gpupool_result resu
 
 /* Where in a free slot so many bytes would begin; UINT64_MAX: they do not fit. CUDA copies out of
    one registration at a time: what can lie in one piece does. */
-static uint64_t gpi_ring_place(const gpupool_ring *ring, const gpi_slot *slot, uint64_t bytes,
+static uint64_t gpi_ring_place(const gpupool_ring *ring, const gpi_ring_slot *slot, uint64_t bytes,
                                uint64_t pinned_bytes) {
     uint64_t at = slot->at, end = gpi_ground_min(slot->at + slot->bytes, pinned_bytes);
     uint64_t piece = ring->piece_bytes;
@@ -4706,11 +5919,11 @@ static uint64_t gpi_ring_place(const gpupool_ring *ring, const gpi_slot *slot, u
 /* The longest run that could be had if all came free but spans; of `holder` alone, or (0) of all
    threads. What is lost counts as held. */
 static uint64_t gpi_ring_hope(const gpupool_ring *ring, uint64_t holder) {
-    const gpi_slot *slot = ring->slots;
+    const gpi_ring_slot *slot = ring->slots;
     uint64_t run = 0, longest = 0;
     for (; slot; slot = slot->next) {
-        int stays = slot->state == GPI_SLOT_LOST ||
-                    (slot->state == GPI_SLOT_HELD && (!holder || slot->holder == holder));
+        int stays = slot->state == GPI_RING_LOST ||
+                    (slot->state == GPI_RING_HELD && (!holder || slot->holder == holder));
         run = stays ? 0 : run + slot->bytes;
         longest = gpi_ground_max(longest, run);
     }
@@ -4718,9 +5931,9 @@ static uint64_t gpi_ring_hope(const gpupool_ring *ring, uint64_t holder) {
 }
 
 /* The slot of a transfer in this state that took off first. */
-static gpi_slot *gpi_ring_oldest(const gpupool_ring *ring, const gpi_transfer *transfer,
-                                 gpi_slot_state state) {
-    gpi_slot *slot = ring->slots, *oldest = NULL;
+static gpi_ring_slot *gpi_ring_oldest(const gpupool_ring *ring, const gpi_transfer *transfer,
+                                 gpi_ring_slot_state state) {
+    gpi_ring_slot *slot = ring->slots, *oldest = NULL;
     for (; slot; slot = slot->next)
         if (slot->transfer == transfer && slot->state == state &&
             (!oldest || slot->number < oldest->number))
@@ -4728,10 +5941,21 @@ static gpi_slot *gpi_ring_oldest(const gpupool_ring *ring, const gpi_transfer *t
     return oldest;
 }
 
-static int gpi_ring_is_flown(const gpupool_ring *ring, uint64_t key) {
-    const gpi_slot *slot = ring->slots;
-    while (slot && (slot->key != key || slot->state != GPI_SLOT_FLYING)) slot = slot->next;
-    return slot != NULL;
+/* Bytes in flight on a stream, one way. */
+static uint64_t gpi_ring_flown(const gpupool_ring *ring, uint64_t key, int down) {
+    const gpi_ring_slot *slot = ring->slots;
+    uint64_t bytes = 0;
+    for (; slot; slot = slot->next)
+        if (slot->state == GPI_RING_FLYING && slot->key == key && slot->down == down)
+            bytes += slot->bytes;
+    return bytes;
+}
+
+/* More in flight would not make the link busier, only take room from other transfers, and be out of
+   the processor's cache when it is used again. */
+static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *transfer) {
+    return gpi_ring_flown(ring, transfer->key, transfer->down) >=
+           gpi_ground_max(GPI_RING_AHEAD, 4 * ring->chunk_bytes);
 }
 
 static int gpi_ring_is_done(const gpi_transfer *transfer) {
@@ -4777,8 +6001,8 @@ static int gpi_ring_stock(gpupool_ring *ring) {
     return 1;
 }
 
-static gpi_slot *gpi_ring_spare_take(gpupool_ring *ring) {
-    gpi_slot *slot = ring->spare;
+static gpi_ring_slot *gpi_ring_spare_take(gpupool_ring *ring) {
+    gpi_ring_slot *slot = ring->spare;
     cudaEvent_t event = slot->event;
     GPI_ASSERT(ring->spare_count > 0);
     ring->spare = slot->next;
@@ -4788,15 +6012,15 @@ static gpi_slot *gpi_ring_spare_take(gpupool_ring *ring) {
     return slot;
 }
 
-static void gpi_ring_spare_put(gpupool_ring *ring, gpi_slot *slot) {
+static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
     slot->next = ring->spare;
     ring->spare = slot;
     ring->spare_count++;
 }
 
 /* Cuts a free slot in two at this address; the right part is a struct more. */
-static gpi_slot *gpi_ring_cut(gpupool_ring *ring, gpi_slot *slot, uint64_t at) {
-    gpi_slot *right = gpi_ring_spare_take(ring);
+static gpi_ring_slot *gpi_ring_cut(gpupool_ring *ring, gpi_ring_slot *slot, uint64_t at) {
+    gpi_ring_slot *right = gpi_ring_spare_take(ring);
     right->at = at;
     right->bytes = slot->at + slot->bytes - at;
     right->prev = slot;
@@ -4809,39 +6033,41 @@ static gpi_slot *gpi_ring_cut(gpupool_ring *ring, gpi_slot *slot, uint64_t at) {
 
 /* A slot of so many bytes, from the lowest address where they fit: what was used last is still in
    the processor's cache, and as little is pinned as goes. NULL: there is none for now. */
-static gpi_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
-    gpi_slot *slot = ring->slots;
+static gpi_ring_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
+    gpi_ring_slot *slot = ring->slots;
     uint64_t at = UINT64_MAX;
     bytes = gpi_ground_up(bytes, GPI_RING_ALIGN);
     for (; slot; slot = slot->next) {
         if (slot->at >= ring->pinned.now) return NULL;
-        if (slot->state != GPI_SLOT_FREE) continue;
+        if (slot->state != GPI_RING_FREE) continue;
         at = gpi_ring_place(ring, slot, bytes, ring->pinned.now);
         if (at != UINT64_MAX) break;
     }
     if (!slot || ring->spare_count < 2) return NULL;
     if (at > slot->at) slot = gpi_ring_cut(ring, slot, at);
     if (slot->bytes > bytes) gpi_ring_cut(ring, slot, at + bytes);
-    slot->state = GPI_SLOT_BUSY;
+    slot->state = GPI_RING_BUSY;
     slot->transfer = NULL;
+    slot->offset = slot->length = 0;
     gpi_ledger_add(&ring->used, bytes);
     return slot;
 }
 
-static void gpi_ring_drop(gpupool_ring *ring, gpi_slot *slot) {
-    gpi_slot *side = slot->next;
+static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
+    gpi_ring_slot *side = slot->next;
+    gpi_host_raise(&ring->news);
     gpi_ledger_sub(&ring->used, slot->bytes);
-    slot->state = GPI_SLOT_FREE;
+    slot->state = GPI_RING_FREE;
     slot->transfer = NULL;
     slot->span = 0;
-    if (side && side->state == GPI_SLOT_FREE) {
+    if (side && side->state == GPI_RING_FREE) {
         slot->bytes += side->bytes;
         slot->next = side->next;
         if (side->next) side->next->prev = slot;
         gpi_ring_spare_put(ring, side);
     }
     side = slot->prev;
-    if (side && side->state == GPI_SLOT_FREE) {
+    if (side && side->state == GPI_RING_FREE) {
         side->bytes += slot->bytes;
         side->next = slot->next;
         if (slot->next) slot->next->prev = side;
@@ -4849,8 +6075,8 @@ static void gpi_ring_drop(gpupool_ring *ring, gpi_slot *slot) {
     }
 }
 
-static void gpi_ring_fly(gpupool_ring *ring, gpi_slot *slot, const gpi_transfer *transfer) {
-    slot->state = GPI_SLOT_FLYING;
+static void gpi_ring_fly(gpupool_ring *ring, gpi_ring_slot *slot, const gpi_transfer *transfer) {
+    slot->state = GPI_RING_FLYING;
     slot->key = transfer->key;
     slot->down = transfer->down;
     slot->number = ++ring->numbers;
@@ -4863,16 +6089,16 @@ static void gpi_ring_landed(gpupool_ring *ring, int down) {
 }
 
 /* Asks whether a flight has landed, without the lock; `wait` until it has. */
-static gpupool_result gpi_ring_ask(gpupool_ring *ring, gpi_slot *slot, int wait, int *landed) {
+static gpupool_result gpi_ring_ask(gpupool_ring *ring, gpi_ring_slot *slot, int wait, int *landed) {
     gpupool_result result;
-    slot->state = GPI_SLOT_BUSY;
+    slot->state = GPI_RING_BUSY;
     gpi_ring_unlock(ring);
     if (wait) result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(slot->event));
     else result = gpi_driver_passed(slot->event, landed);
     if (wait) *landed = result == GPUPOOL_OK;
     gpi_ring_lock(ring);
     if (*landed) gpi_ring_landed(ring, slot->down);
-    else slot->state = GPI_SLOT_FLYING;
+    else slot->state = GPI_RING_FLYING;
     return result;
 }
 
@@ -4886,9 +6112,9 @@ static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
     if (ring->polling) return 0;
     ring->polling = 1;
     while (count < GPI_RING_STREAMS_ASKED && *result == GPUPOOL_OK) {
-        gpi_slot *slot = ring->slots, *oldest = NULL;
+        gpi_ring_slot *slot = ring->slots, *oldest = NULL;
         for (; slot; slot = slot->next) {
-            if (slot->state != GPI_SLOT_FLYING || (slot->down && slot->transfer)) continue;
+            if (slot->state != GPI_RING_FLYING || (slot->down && slot->transfer)) continue;
             for (i = 0; i < count && busy[i] != slot->key; i++) {}
             if (i == count && (!oldest || slot->number < oldest->number)) oldest = slot;
         }
@@ -4932,19 +6158,22 @@ static int gpi_ring_may_pin(const gpupool_ring *ring) {
            (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS);
 }
 
-/* A slot, if asking after flights and pinning more can make one. That the host cannot pin more is
+/* A slot, if asking after flights and pinning more can make one. Few slots in flight keep the list
+   of slots short, and their memory in the processor's cache. That the host cannot pin more is
    no failure of the transfer: it goes on with what there is. */
-static gpi_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result *result) {
-    gpi_slot *slot;
+static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result *result) {
+    gpi_ring_slot *slot;
     if (!gpi_ring_stock(ring)) {
         *result = gpi_host_no_memory();
         return NULL;
     }
+    if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
     slot = gpi_ring_take(ring, bytes);
     if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
     if (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
         gpi_ring_pin(ring) == GPUPOOL_OK && gpi_ring_stock(ring))
         slot = gpi_ring_take(ring, bytes);
+    if (slot) *result = GPUPOOL_OK; /* no matter what was answered on the way */
     return slot;
 }
 
@@ -4965,7 +6194,8 @@ static gpupool_result gpi_ring_move(const gpi_transfer *transfer, unsigned char 
         uint64_t part = gpi_ground_min(bytes, transfer->width - column);
         unsigned char *host =
             transfer->host + offset / transfer->width * transfer->host_pitch + column;
-        if (transfer->down) memcpy(host, memory, (size_t)part);
+        if (transfer->down) gpi_host_copy_away(host, memory, part);
+        else if (transfer->few) gpi_host_copy_away(memory, host, part);
         else memcpy(memory, host, (size_t)part);
         memory += part;
         offset += part;
@@ -4991,7 +6221,7 @@ static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char
 }
 
 /* The same for a slot, with the event behind it. *queued: something was. */
-static gpupool_result gpi_ring_send(gpupool_ring *ring, gpi_slot *slot,
+static gpupool_result gpi_ring_send(gpupool_ring *ring, gpi_ring_slot *slot,
                                     const gpi_transfer *transfer, int *queued) {
     uint64_t done = 0;
     gpupool_result result = GPUPOOL_OK;
@@ -5013,11 +6243,11 @@ static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
 }
 
 /* After send: the slot flies, or is free, or lost. */
-static void gpi_ring_sent(gpupool_ring *ring, gpi_slot *slot, gpi_transfer *transfer,
+static void gpi_ring_sent(gpupool_ring *ring, gpi_ring_slot *slot, gpi_transfer *transfer,
                           gpupool_result result, int queued) {
     if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     if (result != GPUPOOL_OK && queued) {
-        slot->state = GPI_SLOT_LOST;
+        slot->state = GPI_RING_LOST;
         slot->transfer = transfer;
     } else if (result != GPUPOOL_OK) {
         gpi_ring_drop(ring, slot);
@@ -5035,11 +6265,28 @@ static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
     transfer->stalled_ns = 0;
 }
 
+/* Wakes the workers that sleep. */
+static void gpi_ring_wake(gpupool_ring *ring) {
+    gpi_ring_unlock(ring);
+    gpi_host_gate_turn(&ring->work);
+    gpi_ring_lock(ring);
+}
+
+/* Workers that were not needed sleep; they are once the link runs dry. */
+static void gpi_ring_wake_if_dry(gpupool_ring *ring, const gpi_transfer *transfer) {
+    if (ring->sleeping && transfer->bytes - transfer->started >= GPI_RING_HELP &&
+        gpi_ring_flown(ring, transfer->key, transfer->down) < GPI_RING_AHEAD / 8)
+        gpi_ring_wake(ring);
+}
+
 /* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
-static gpi_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
+static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result = GPUPOOL_OK;
     uint64_t bytes = gpi_ring_chunk(ring, transfer, UINT64_MAX), before = transfer->started;
-    gpi_slot *slot = gpi_ring_get(ring, bytes, &result);
+    gpi_ring_slot *slot = NULL;
+    if (gpi_ring_is_ahead(ring, transfer) && !transfer->down) gpi_ring_poll(ring, &result);
+    if (result == GPUPOOL_OK && !gpi_ring_is_ahead(ring, transfer))
+        slot = gpi_ring_get(ring, bytes, &result);
     if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     if (!slot) return NULL;
     /* the lock was open: others may have begun what was ours */
@@ -5054,6 +6301,7 @@ static gpi_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     slot->transfer = transfer;
     transfer->started += bytes;
     gpi_ring_unstall(ring, transfer);
+    gpi_ring_wake_if_dry(ring, transfer);
     return slot;
 }
 
@@ -5062,13 +6310,13 @@ static int gpi_ring_may_name(const gpi_transfer *transfer) {
 }
 
 static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_slot *slot = NULL;
+    gpi_ring_slot *slot = NULL;
     gpupool_result result = GPUPOOL_OK;
     int queued = 0, may_send = gpi_ring_may_name(transfer), filled = 0;
     if (transfer->filled && may_send) {
-        slot = gpi_ring_oldest(ring, transfer, GPI_SLOT_FILLED);
+        slot = gpi_ring_oldest(ring, transfer, GPI_RING_FILLED);
         transfer->filled--;
-        slot->state = GPI_SLOT_BUSY;
+        slot->state = GPI_RING_BUSY;
         filled = 1;
     } else if (transfer->started < transfer->bytes && transfer->result == GPUPOOL_OK) {
         slot = gpi_ring_begin(ring, transfer);
@@ -5080,7 +6328,7 @@ static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
     if (result == GPUPOOL_OK && may_send) result = gpi_ring_send(ring, slot, transfer, &queued);
     gpi_ring_lock(ring);
     if (result == GPUPOOL_OK && !may_send) {
-        slot->state = GPI_SLOT_FILLED;
+        slot->state = GPI_RING_FILLED;
         transfer->filled++;
     } else {
         gpi_ring_sent(ring, slot, transfer, result, queued);
@@ -5090,7 +6338,7 @@ static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
 
 /* The oldest flight of a download, if it has landed: emptied by this thread. */
 static int gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, int wait) {
-    gpi_slot *slot = gpi_ring_oldest(ring, transfer, GPI_SLOT_FLYING);
+    gpi_ring_slot *slot = gpi_ring_oldest(ring, transfer, GPI_RING_FLYING);
     gpupool_result result;
     int landed = 0;
     if (!slot) return 0;
@@ -5108,12 +6356,11 @@ static int gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, int wait) 
 }
 
 static int gpi_ring_step_down(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_slot *slot = NULL;
+    gpi_ring_slot *slot = NULL;
     gpupool_result result;
-    int queued = 0, most = 2 * ring->workers_running + 4;
+    int queued = 0;
     if (transfer->result != GPUPOOL_OK) return 0;
-    if (transfer->started < transfer->bytes && transfer->flying < most &&
-        gpi_ring_may_name(transfer))
+    if (transfer->started < transfer->bytes && gpi_ring_may_name(transfer))
         slot = gpi_ring_begin(ring, transfer);
     if (!slot) return gpi_ring_empty(ring, transfer, 0);
     gpi_ring_unlock(ring);
@@ -5154,18 +6401,19 @@ static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
     if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
         transfer->flying || transfer->asking || transfer->gate || !gpi_ring_may_name(transfer))
         return 0;
+    if (gpi_ring_is_ahead(ring, transfer)) return 0;
     if (!transfer->stalled_ns) {
         transfer->stalled_ns = now;
         ring->stats.waits++;
     }
-    if (transfer->working || gpi_ring_is_flown(ring, transfer->key)) return 0;
+    if (transfer->working || gpi_ring_flown(ring, transfer->key, transfer->down)) return 0;
     if (ring->pinned.now && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS) return 0;
     return gpi_ring_creep(ring, transfer);
 }
 
 /* Whether what a ticket must come after is done: asked by one thread at a time. */
 static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_slot *gate = transfer->gate;
+    gpi_ring_slot *gate = transfer->gate;
     gpupool_result result;
     int passed = 0;
     if (!gate) return 1;
@@ -5189,6 +6437,7 @@ static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link) link = &(*link)->next;
     *link = transfer;
+    gpi_host_raise(&ring->news);
     if (ring->under_way[transfer->down]++ == 0)
         ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
 }
@@ -5206,11 +6455,11 @@ static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
    memory before the ticket says so; otherwise what flies is nobody's any more. What is lost is free
    once the stream is idle. Not while anybody else works at it. */
 static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_slot *slot = ring->slots;
+    gpi_ring_slot *slot = ring->slots;
     int ours = 0, idle = 0;
     for (; slot; slot = slot->next)
         ours += slot->transfer == transfer &&
-                (slot->state == GPI_SLOT_LOST || (transfer->ticket && transfer->flying));
+                (slot->state == GPI_RING_LOST || (transfer->ticket && transfer->flying));
     if (ours) {
         gpi_ring_unlock(ring);
         idle = cudaStreamSynchronize(transfer->stream) == cudaSuccess;
@@ -5218,9 +6467,9 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     }
     slot = ring->slots;
     while (slot) {
-        int flew = slot->state == GPI_SLOT_FLYING;
-        gpi_slot *next = slot->next;
-        if (slot->transfer == transfer && (flew || slot->state == GPI_SLOT_LOST)) {
+        int flew = slot->state == GPI_RING_FLYING;
+        gpi_ring_slot *next = slot->next;
+        if (slot->transfer == transfer && (flew || slot->state == GPI_RING_LOST)) {
             slot->transfer = NULL;
             transfer->flying -= flew;
             if (idle) {
@@ -5279,6 +6528,7 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
         if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     }
     transfer->working--;
+    if (did) gpi_host_raise(&ring->news);
     return did;
 }
 
@@ -5297,49 +6547,61 @@ static int gpi_ring_work(gpupool_ring *ring) {
 
 #define GPI_RING_SPIN 512u /* rounds, some 100 us, before a thread without work sleeps */
 
-/* Wakes the workers that sleep. */
-static void gpi_ring_wake(gpupool_ring *ring) {
-    gpi_ring_unlock(ring);
-    gpi_host_gate_turn(&ring->work);
-    gpi_ring_lock(ring);
-}
-
 static void gpi_ring_nap(gpupool_ring *ring, unsigned round) {
     gpi_ring_unlock(ring);
     gpi_host_idle(round);
     gpi_ring_lock(ring);
 }
 
-/* While transfers wait for the device, one worker watches and the others sleep. */
+/* A thread that works, or has nothing to do. */
+typedef struct gpi_ring_turn {
+    unsigned round;                    /* without work */
+    unsigned seen;                     /* the turns of the gate before it last looked */
+    int watching, armed;
+} gpi_ring_turn;
+
+static void gpi_ring_turn_end(gpupool_ring *ring, gpi_ring_turn *turn) {
+    if (turn->watching) ring->watching = 0;
+    if (turn->watching && turn->round >= GPI_RING_SPIN) gpi_ring_wake(ring); /* others sleep */
+    memset(turn, 0, sizeof *turn);
+}
+
+/* For a thread without work: one watches the device, and the others wait for news without taking
+   the lock, or they would be in the way of those that work. Returns 1 when there was none for some
+   time. */
+static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
+    unsigned news = ring->news;
+    if (!ring->watching && ring->transfers) turn->watching = ring->watching = 1;
+    if (turn->watching) {
+        gpi_ring_nap(ring, turn->round++);
+        return 0;
+    }
+    gpi_ring_unlock(ring);
+    while (turn->round < GPI_RING_SPIN && gpi_host_look(&ring->news) == news)
+        gpi_host_idle(turn->round++);
+    gpi_ring_lock(ring);
+    return turn->round >= GPI_RING_SPIN && ring->news == news;
+}
+
 static void gpi_ring_worker_loop(gpupool_ring *ring) {
-    unsigned round = 0, seen = 0;
-    int watching = 0, armed = 0;
+    gpi_ring_turn turn;
+    memset(&turn, 0, sizeof turn);
     while (!ring->stopping) {
-        int did = gpi_ring_work(ring);
-        if (watching && (did || !ring->transfers)) {
-            watching = ring->watching = 0;
-            gpi_ring_wake(ring);
-        }
-        round = did ? 0 : round + 1;
-        armed = did ? 0 : armed;
-        if (did) continue;
-        if (round >= GPI_RING_SPIN && ring->transfers && !ring->watching)
-            watching = ring->watching = 1;
-        if (round < GPI_RING_SPIN || watching) {
-            gpi_ring_nap(ring, round);
-        } else if (!armed) { /* look once more, so that no turn is missed */
+        if (gpi_ring_work(ring)) {
+            gpi_ring_turn_end(ring, &turn);
+        } else if (turn.watching && !ring->transfers) {
+            turn.watching = ring->watching = 0;
+        } else if (gpi_ring_turn_idle(ring, &turn)) {
+            ring->sleeping += turn.armed;
             gpi_ring_unlock(ring);
-            seen = gpi_host_gate_seen(&ring->work);
+            if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
+            else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
             gpi_ring_lock(ring);
-            armed = 1;
-        } else {
-            gpi_ring_unlock(ring);
-            gpi_host_gate_wait(&ring->work, seen, 0);
-            gpi_ring_lock(ring);
-            armed = 0;
+            ring->sleeping -= turn.armed;
+            turn.armed = !turn.armed;
         }
     }
-    if (watching) ring->watching = 0;
+    gpi_ring_turn_end(ring, &turn);
 }
 
 static void gpi_ring_worker(void *user) {
@@ -5353,13 +6615,53 @@ static void gpi_ring_worker(void *user) {
     if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
 }
 
+/* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
+   out. The one that calls exit itself is not waited for longer than this. */
+static void gpi_ring_at_exit(void) {
+    gpupool_ring *ring = gpi_process.staffed;
+    uint64_t start = gpi_host_now_ns();
+    int running, i;
+    for (; ring; ring = ring->next_staffed) {
+        if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
+        gpi_host_lock(&ring->lock);
+        ring->stopping = 1;
+        gpi_host_unlock(&ring->lock);
+        gpi_host_gate_turn(&ring->work);
+        for (running = 1; running && gpi_host_now_ns() - start < 1000000000u;) {
+            gpi_host_lock(&ring->lock);
+            running = ring->workers_running;
+            gpi_host_unlock(&ring->lock);
+        }
+        for (i = 0; !running && i < ring->workers_started; i++)
+            gpi_host_thread_join(&ring->workers[i]);
+        if (!running) ring->workers_started = 0;
+    }
+}
+
+static void gpi_ring_enroll(gpupool_ring *ring) {
+    gpi_host_lock(&gpi_process.lock);
+    ring->next_staffed = gpi_process.staffed;
+    gpi_process.staffed = ring;
+    if (!gpi_process.watching_exit) gpi_process.watching_exit = atexit(gpi_ring_at_exit) == 0;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+static void gpi_ring_unenroll(gpupool_ring *ring) {
+    gpupool_ring **link = &gpi_process.staffed;
+    gpi_host_lock(&gpi_process.lock);
+    while (*link && *link != ring) link = &(*link)->next_staffed;
+    if (*link) *link = ring->next_staffed;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
 /* Starts the workers if there are to be any: with the first transfer that is worth it. */
 static void gpi_ring_staff(gpupool_ring *ring) {
     int started = 0;
-    if (ring->workers_started || ring->starting || ring->workers_wanted == 0) return;
+    if (ring->workers_started || ring->starting || ring->stopping || !ring->workers_wanted) return;
     ring->starting = 1;
     ring->workers_running = ring->workers_wanted;
     gpi_ring_unlock(ring);
+    gpi_ring_enroll(ring);
     while (started < ring->workers_wanted &&
            gpi_host_thread_start(&ring->workers[started], gpi_ring_worker, ring))
         started++;
@@ -5374,6 +6676,7 @@ static void gpi_ring_dismiss(gpupool_ring *ring) {
     int i, count = ring->workers_started;
     ring->stopping = 1;
     gpi_ring_unlock(ring);
+    gpi_ring_unenroll(ring);
     gpi_host_gate_turn(&ring->work);
     for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
     gpi_ring_lock(ring);
@@ -5385,7 +6688,9 @@ static void gpi_ring_dismiss(gpupool_ring *ring) {
 
 /* The caller's own: returns when it is over. The lock is held on entry and exit. */
 static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
-    unsigned round = 0;
+    gpi_ring_turn turn;
+    memset(&turn, 0, sizeof turn);
+    transfer->few = ring->workers_wanted < GPI_RING_FEW;
     gpi_ring_enlist(ring, transfer);
     if (transfer->bytes >= GPI_RING_HELP) {
         gpi_ring_staff(ring);
@@ -5395,14 +6700,15 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
            !(transfer->result != GPUPOOL_OK && !transfer->working && !transfer->filled)) {
         int did = gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer);
         if (!did && !ring->workers_running) did = gpi_ring_work(ring);
-        if (!did && transfer->down && transfer->result == GPUPOOL_OK) {
-            transfer->working++;
+        if (!did && !ring->workers_running && transfer->down && transfer->result == GPUPOOL_OK) {
+            transfer->working++; /* CUDA waits best where nobody else is to be looked after */
             did = gpi_ring_empty(ring, transfer, 1);
             transfer->working--;
         }
-        round = did ? 0 : round + 1;
-        if (!did) gpi_ring_nap(ring, round);
+        if (did) gpi_ring_turn_end(ring, &turn);
+        else if (gpi_ring_turn_idle(ring, &turn)) gpi_ring_nap(ring, turn.round++);
     }
+    gpi_ring_turn_end(ring, &turn);
     gpi_ring_unstall(ring, transfer);
     if (transfer->result != GPUPOOL_OK) gpi_ring_disown(ring, transfer);
     gpi_ring_strike(ring, transfer);
@@ -5411,15 +6717,15 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
 }
 
 /* A slot struct without memory, for the sake of its event. NULL: the host has no memory. */
-static gpi_slot *gpi_ring_mark(gpupool_ring *ring) {
-    gpi_slot *mark = NULL;
+static gpi_ring_slot *gpi_ring_mark(gpupool_ring *ring) {
+    gpi_ring_slot *mark = NULL;
     gpi_ring_lock(ring);
     if (gpi_ring_stock(ring)) mark = gpi_ring_spare_take(ring);
     gpi_ring_unlock(ring);
     return mark;
 }
 
-static void gpi_ring_unmark(gpupool_ring *ring, gpi_slot *mark) {
+static void gpi_ring_unmark(gpupool_ring *ring, gpi_ring_slot *mark) {
     gpi_ring_lock(ring);
     gpi_ring_spare_put(ring, mark);
     gpi_ring_unlock(ring);
@@ -5429,7 +6735,7 @@ static void gpi_ring_unmark(gpupool_ring *ring, gpi_slot *mark) {
 static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan,
                                     gpupool_ticket *ticket) {
     gpi_transfer *transfer = (gpi_transfer *)gpi_host_zeroed(sizeof *transfer);
-    gpi_slot *gate = transfer ? gpi_ring_mark(ring) : NULL;
+    gpi_ring_slot *gate = transfer ? gpi_ring_mark(ring) : NULL;
     gpupool_result result = gate ? GPUPOOL_OK : gpi_host_no_memory();
     if (result == GPUPOOL_OK) result = gpi_driver_record(&gate->event, plan->stream);
     if (result != GPUPOOL_OK) {
@@ -5457,7 +6763,7 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan
 static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, int wait,
                                       gpupool_ticket *ticket, int *refused) {
     gpi_copy copy;
-    gpi_slot *mark;
+    gpi_ring_slot *mark;
     gpupool_result result;
     copy.to = plan->down ? plan->host : plan->device;
     copy.from = plan->down ? plan->device : plan->host;
@@ -5480,25 +6786,18 @@ static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, in
     return result;
 }
 
-/* Which way: *direct if CUDA reaches the host's memory, *wait if the host does too, *tiny if CUDA's
-   own staging is cheapest. */
-static gpupool_result gpi_ring_route(const gpi_transfer *plan, int ticket, int *direct, int *wait,
-                                     int *tiny) {
+/* Which way: *direct if CUDA reaches the host's memory, *wait if the host does too. */
+static gpupool_result gpi_ring_route(const gpi_transfer *plan, int *direct, int *wait) {
     gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
     uint64_t end = plan->bytes / plan->width * plan->host_pitch - plan->host_pitch + plan->width;
     gpupool_result result = GPUPOOL_OK;
-    *direct = *wait = *tiny = 0;
+    *direct = *wait = 0;
     if (plan->reader || plan->writer) return GPUPOOL_OK;
     result = gpi_driver_place(plan->host, &first);
-    if (result != GPUPOOL_OK) return result;
-    if (first == GPI_PLACE_ORDINARY && end == plan->bytes && end <= GPI_RING_TINY && !ticket) {
-        *direct = *tiny = 1;
-        return GPUPOOL_OK;
-    }
+    if (result != GPUPOOL_OK || first == GPI_PLACE_ORDINARY) return result;
     result = gpi_driver_place(plan->host + end - 1, &last);
-    *direct = first == GPI_PLACE_DEVICE || last == GPI_PLACE_DEVICE ||
-              (first == GPI_PLACE_PINNED && last == GPI_PLACE_PINNED);
-    *wait = first == GPI_PLACE_PINNED || last == GPI_PLACE_PINNED;
+    *direct = first == GPI_PLACE_DEVICE || last == GPI_PLACE_PINNED;
+    *wait = *direct && first == GPI_PLACE_PINNED;
     return result;
 }
 
@@ -5510,21 +6809,62 @@ static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *plan, int dir
     gpi_ring_unlock(ring);
 }
 
+/* An upload of a single chunk, which takes no more than a slot. 0: there is none at once. */
+static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_ring_slot *slot = gpi_ring_get(ring, plan->bytes, &result);
+    int queued = 0;
+    if (!slot) return 0;
+    slot->length = plan->started = plan->bytes;
+    gpi_ring_unlock(ring);
+    result = gpi_ring_move(plan, ring->pages.memory + slot->at, 0, plan->bytes);
+    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, plan, &queued);
+    gpi_ring_lock(ring);
+    gpi_ring_sent(ring, slot, plan, result, queued);
+    if (result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
+    return 1;
+}
+
 static gpupool_result gpi_ring_stage(gpupool_ring *ring, gpi_transfer *plan,
                                      gpupool_ticket *ticket) {
-    gpupool_result result;
+    gpupool_result result = GPUPOOL_OK;
     if (ticket) return gpi_ring_post(ring, plan, ticket);
     gpi_ring_lock(ring);
-    result = gpi_ring_run(ring, plan);
+    if (plan->down || plan->bytes > gpi_ground_min(GPI_RING_LEAST, ring->chunk_bytes) ||
+        !gpi_ring_single(ring, plan))
+        result = gpi_ring_run(ring, plan);
+    else if (plan->result != GPUPOOL_OK)
+        result = gpi_host_fail(plan->result, "%s", plan->text);
     gpi_ring_unlock(ring);
     return result;
+}
+
+/* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
+   back; whatever is not as usual is left to the long way. 0: so it is. */
+static int gpi_ring_tiny(gpupool_ring *ring, int down, void *device, void *host, size_t bytes,
+                         cudaStream_t stream) {
+    int had_error = cudaPeekAtLastError() != cudaSuccess, current = -1, did = 0;
+    gpi_place_kind place = GPI_PLACE_PINNED;
+    if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
+        current == ring->device && !gpi_driver_is_capturing(stream) &&
+        gpi_driver_place(host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
+        did = (down ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream)
+                    : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream)) ==
+              cudaSuccess;
+    if (!had_error) cudaGetLastError();
+    if (!did) return 0;
+    gpi_host_lock(&ring->lock);
+    ring->tiny[down]++;
+    ring->tiny_bytes[down] += bytes;
+    gpi_host_unlock(&ring->lock);
+    return 1;
 }
 
 /* All transfers come here. */
 static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
                                         gpupool_ticket *ticket) {
     gpi_visit visit;
-    int direct = 0, wait = 0, tiny = 0, refused = 0;
+    int direct = 0, wait = 0, refused = 0;
     gpupool_result result = gpi_ring_enter(ring, call, &visit);
     if (result != GPUPOOL_OK) return result;
     if (gpi_driver_is_capturing(plan->stream))
@@ -5534,7 +6874,7 @@ static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gp
         int own = gpi_driver_is_threads_own(plan->stream);
         plan->only_thread = own ? gpi_host_thread_number() : 0;
         plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
-        result = gpi_ring_route(plan, ticket != NULL, &direct, &wait, &tiny);
+        result = gpi_ring_route(plan, &direct, &wait);
     }
     if (result == GPUPOOL_OK && direct)
         result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
@@ -5576,7 +6916,7 @@ static void *gpi_ring_readable(const void *memory) {
 static gpupool_result gpi_ring_linear(gpupool_ring *ring, const char *call, int down, void *device,
                                       void *host, size_t bytes, cudaStream_t stream,
                                       gpupool_ticket *ticket) {
-    gpi_transfer plan = gpi_ring_plan(down, device, bytes, host, bytes, bytes, 1, stream);
+    gpi_transfer plan;
     gpupool_ticket ignored;
     if (ring && bytes && (!device || !host))
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call,
@@ -5593,6 +6933,10 @@ static gpupool_result gpi_ring_linear(gpupool_ring *ring, const char *call, int 
         if (ticket) *ticket = ignored;
         return gpi_ring_leave(&visit, GPUPOOL_OK);
     }
+    if (ring && !ticket && bytes <= (down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP) &&
+        gpi_ring_tiny(ring, down, device, host, bytes, stream))
+        return gpi_host_ok();
+    plan = gpi_ring_plan(down, device, bytes, host, bytes, bytes, 1, stream);
     return gpi_ring_transfer(ring, call, &plan, ticket);
 }
 
@@ -5622,7 +6966,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_RING_CHUNK_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
-    if (!config->workers) config->workers = (int)gpi_ground_min(cores - 1, 7);
+    if (!config->workers) config->workers = cores > 1 ? (int)gpi_ground_min(cores - 1, 11) : -1;
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is %zu, and "
                              "must be 256 KiB to 16 TiB", config->bytes);
@@ -5631,6 +6975,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
                   config->chunk_bytes > config->bytes / 4))
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.chunk_bytes is %zu, "
                              "and must be 64 KiB to a quarter of the ring", config->chunk_bytes);
+    if (!given && config->workers < GPI_RING_FEW) config->chunk_bytes *= 2;
     if (!given) config->chunk_bytes = (size_t)gpi_ground_min(config->chunk_bytes,
                                                              config->bytes / 4);
     config->chunk_bytes = (size_t)gpi_ground_up(config->chunk_bytes, GPI_RING_ALIGN);
@@ -5727,8 +7072,8 @@ static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
     gpupool_result result = GPUPOOL_OK;
     unsigned round = 0;
     for (;;) {
-        gpi_slot *slot = ring->slots;
-        while (slot && slot->state != GPI_SLOT_FLYING) slot = slot->next;
+        gpi_ring_slot *slot = ring->slots;
+        while (slot && slot->state != GPI_RING_FLYING) slot = slot->next;
         if (!slot || result != GPUPOOL_OK) return result;
         if (gpi_ring_poll(ring, &result)) round = 0;
         else gpi_ring_nap(ring, round++);
@@ -5739,12 +7084,12 @@ static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
 static int gpi_ring_unpin(gpupool_ring *ring, gpupool_result *result) {
     uint64_t bytes = ring->pinned.now % ring->piece_bytes;
     uint64_t at;
-    gpi_slot *slot = ring->slots;
+    gpi_ring_slot *slot = ring->slots;
     if (bytes == 0) bytes = ring->piece_bytes;
     if (ring->pinning || ring->pinned.now == 0) return 0;
     at = ring->pinned.now - bytes;
     while (slot->next && slot->at + slot->bytes < ring->pinned.now) slot = slot->next;
-    if (slot->state != GPI_SLOT_FREE || slot->at > at) return 0;
+    if (slot->state != GPI_RING_FREE || slot->at > at) return 0;
     ring->pinning = 1;
     ring->pinned.now = at; /* nobody takes it any more */
     gpi_ring_unlock(ring);
@@ -5775,14 +7120,14 @@ gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *
 
 /* Gives all to the driver that is its own; what it does not take back stays the ring's. */
 static gpupool_result gpi_ring_close(gpupool_ring *ring) {
-    gpi_slot *slot = ring->slots;
+    gpi_ring_slot *slot = ring->slots;
     gpi_stock *stock;
     gpupool_result result;
     int i;
-    while (slot && slot->state != GPI_SLOT_LOST) slot = slot->next;
+    while (slot && slot->state != GPI_RING_LOST) slot = slot->next;
     result = slot ? gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize()) : GPUPOOL_OK;
     for (slot = ring->slots; slot && result == GPUPOOL_OK; slot = slot->next)
-        if (slot->state == GPI_SLOT_LOST) {
+        if (slot->state == GPI_RING_LOST) {
             gpi_ring_drop(ring, slot);
             slot = ring->slots;
         }
@@ -5959,9 +7304,9 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
 
 /* -- spans -- */
 
-static gpi_slot *gpi_ring_span(const gpupool_ring *ring, const gpupool_span *span) {
-    gpi_slot *slot = ring->slots;
-    while (slot && (slot->state != GPI_SLOT_HELD || slot->span != span->number)) slot = slot->next;
+static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const gpupool_span *span) {
+    gpi_ring_slot *slot = ring->slots;
+    while (slot && (slot->state != GPI_RING_HELD || slot->span != span->number)) slot = slot->next;
     return slot;
 }
 
@@ -5973,9 +7318,9 @@ static gpupool_result gpi_ring_span_wrong(const char *call, const gpupool_span *
 /* Whether waiting can help: what flies will land, and other threads may give up their spans. A
    thread that holds one itself does not wait for those of others, which may wait for its own. */
 static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t bytes) {
-    const gpi_slot *slot = ring->slots;
+    const gpi_ring_slot *slot = ring->slots;
     uint64_t thread = gpi_host_thread_number(), longest;
-    while (slot && (slot->state != GPI_SLOT_HELD || slot->holder != thread)) slot = slot->next;
+    while (slot && (slot->state != GPI_RING_HELD || slot->holder != thread)) slot = slot->next;
     longest = gpi_ring_hope(ring, slot ? 0 : thread);
     if (longest >= bytes) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: %" PRIu64 " bytes cannot be had "
@@ -5986,7 +7331,7 @@ static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t byte
 gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
                                     gpupool_span *span) {
     gpi_visit visit;
-    gpi_slot *slot = NULL;
+    gpi_ring_slot *slot = NULL;
     uint64_t start = gpi_host_now_ns(), failures;
     unsigned round = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
@@ -6014,7 +7359,7 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         else gpi_ring_nap(ring, round++);
     }
     if (slot) {
-        slot->state = GPI_SLOT_HELD;
+        slot->state = GPI_RING_HELD;
         slot->span = span->number = ++ring->spans;
         slot->holder = gpi_host_thread_number();
         slot->length = bytes;
@@ -6030,7 +7375,7 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
                                    cudaStream_t stream) {
     gpi_visit visit;
     gpi_transfer plan;
-    gpi_slot *slot = NULL;
+    gpi_ring_slot *slot = NULL;
     int queued = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_upload", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -6048,13 +7393,12 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
         plan.key = gpi_driver_is_threads_own(stream) ? gpi_host_thread_number() << 1 | 1
                                                      : (uint64_t)(uintptr_t)stream;
         slot->length = span->bytes;
-        slot->offset = 0;
-        slot->state = GPI_SLOT_BUSY;
+        slot->state = GPI_RING_BUSY;
         gpi_ring_unlock(ring);
         result = gpi_ring_send(ring, slot, &plan, &queued);
         if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(stream);
         gpi_ring_lock(ring);
-        slot->state = GPI_SLOT_HELD;
+        slot->state = GPI_RING_HELD;
     }
     if (result == GPUPOOL_OK) {
         gpi_ring_fly(ring, slot, &plan);
@@ -6070,7 +7414,7 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
 
 gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
     gpi_visit visit;
-    gpi_slot *slot = NULL;
+    gpi_ring_slot *slot = NULL;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_cancel", &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_ring_lock(ring);
@@ -6104,6 +7448,8 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     stats->workers = (uint64_t)ring->workers_running;
     for (way = 0; way < 2; way++) {
         double seconds;
+        stats->transfers[way] += ring->tiny[way];
+        stats->direct_bytes[way] += ring->tiny_bytes[way];
         if (ring->under_way[way]) stats->under_way_ns[way] += now - ring->under_way_since_ns[way];
         if (ring->flights[way]) stats->link_busy_ns[way] += now - ring->flying_since_ns[way];
         seconds = (double)stats->under_way_ns[way] * 1e-9;
@@ -6363,24 +7709,74 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_LANE_LIVE
 #undef GPI_LANES_MOST
 #undef GPI_TABLE
+#undef GPI_READ
+#undef GPI_PUBLISH
+#undef GPI_SLOTS
+#undef GPI_BINS
+#undef GPI_NO_SLOT
+#undef GPI_CACHED
 #undef GPI_SEALS
 #undef GPI_PAGE_BYTES
 #undef GPI_RING_PIECE
 #undef GPI_RING_ALIGN
-#undef GPI_RING_TINY
+#undef GPI_RING_TINY_UP
+#undef GPI_RING_TINY_DOWN
 #undef GPI_RING_LEAST
 #undef GPI_RING_HELP
 #undef GPI_RING_CREEP
+#undef GPI_RING_AHEAD
 #undef GPI_RING_PATIENCE_NS
 #undef GPI_RING_REFUSED_NS
 #undef GPI_RING_WORKERS_MOST
+#undef GPI_RING_FEW
 #undef GPI_RING_FAILURES
 #undef GPI_RING_LOOK_MS
 #undef GPI_RING_STOCK
 #undef GPI_RING_STREAMS_ASKED
 #undef GPI_RING_SPIN
+#undef GPI_BUCKETS
+#undef GPI_KEY_LEGACY
+#undef GPI_KEY_ANY
 #undef GPI_TEXT
 #undef GPI_SPELL
 #undef GPI_MAP_WIDTH
 
 #endif /* GPUPOOL_IMPLEMENTATION */
+
+/* == NAMES ====================================================================================
+   Macros over CUDA's names and gpupool's own, last, so that they are not in force above. */
+
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+#ifndef GPI_STREAM
+#define GPI_STREAM(stream) gpi_names_stream(stream)
+static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
+    return stream ? stream : cudaStreamPerThread;
+}
+#endif
+#define gpupool_alloc(arena, bytes, stream) gpupool_alloc(arena, bytes, GPI_STREAM(stream))
+#define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
+    gpupool_alloc_aligned(arena, bytes, alignment, GPI_STREAM(stream))
+#define gpupool_zalloc(arena, bytes, stream) gpupool_zalloc(arena, bytes, GPI_STREAM(stream))
+#define gpupool_free(arena, block, stream) gpupool_free(arena, block, GPI_STREAM(stream))
+#define gpupool_record_use(arena, block, stream) \
+    gpupool_record_use(arena, block, GPI_STREAM(stream))
+#define gpupool_stream_retired(arena, stream) gpupool_stream_retired(arena, GPI_STREAM(stream))
+#define gpupool_capture_begin(arena, stream, capture) \
+    gpupool_capture_begin(arena, GPI_STREAM(stream), capture)
+#define gpupool_cudaMallocAsync(pointer, bytes, stream) \
+    gpupool_cudaMallocAsync(pointer, bytes, GPI_STREAM(stream))
+#define gpupool_cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync(pointer, GPI_STREAM(stream))
+#endif
+
+#if GPUPOOL_STREAM_HOOK
+#define cudaStreamDestroy(stream) gpupool_cudaStreamDestroy(stream)
+#endif
+#if GPUPOOL_REPLACE_CUDA_MALLOC
+#define cudaMalloc(pointer, bytes) gpupool_cudaMalloc((void **)(pointer), bytes)
+#define cudaFree(pointer) gpupool_cudaFree((void *)(pointer))
+#undef cudaMallocAsync
+#define cudaMallocAsync(pointer, bytes, stream) \
+    gpupool_cudaMallocAsync((void **)(pointer), bytes, stream)
+#undef cudaFreeAsync
+#define cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync((void *)(pointer), stream)
+#endif

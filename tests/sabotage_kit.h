@@ -10,6 +10,7 @@
 #define LANE_BARE 1u
 #define LANE_STREAMS 2u
 #define LANE_HELD 0xfffffffeu
+#define CACHED 0xffffffffu
 #define LANE_LIVE 0xffffffffu
 
 /* ---- the log ---- */
@@ -141,7 +142,7 @@ static inline gpi_run *chunk_at(size_t at) {
 typedef int (*run_test)(const gpi_run *run);
 static inline int is_free(const gpi_run *run) { return run->lane < LANE_HELD; }
 static inline int is_live(const gpi_run *run) { return run->lane == LANE_LIVE; }
-static inline int is_live_in_use(const gpi_run *run) { return is_live(run) && run->uses; }
+static inline int is_live_in_use(const gpi_run *run) { return is_live(run) && run->uses && run->as.slack_bytes != CACHED; }
 static inline int is_held(const gpi_run *run) { return run->lane == LANE_HELD; }
 static inline int is_quiet(const gpi_run *run) { return run->lane == LANE_QUIET; }
 static inline int is_bare(const gpi_run *run) { return run->lane == LANE_BARE; }

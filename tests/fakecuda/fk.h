@@ -32,6 +32,7 @@ typedef struct fk_thread {
     cudaError_t                last;
     enum cudaStreamCaptureMode mode;
     int                        in_host_function;
+    int                        pushed[8], depth;    /* devices under the current one */
     struct fk_stream          *own[FK_DEVICES];     /* cudaStreamPerThread */
     uint64_t                   epoch[FK_DEVICES];   /* own is good while the device's is this */
     uint64_t                   entered; /* when this thread's current call began */
@@ -47,6 +48,7 @@ int         fk_begin(fk_call call);     /* 0, or the error to answer with; the l
 cudaError_t fk_end(cudaError_t error);
 CUresult    fk_end_driver(int error);
 void        fk_price(uint64_t ns);
+void        fk_take_time(uint64_t ns);
 typedef struct fk_point { double bytes, ns; } fk_point;
 void        fk_price_by_size(const fk_point *points, int n, size_t bytes);
 void        fk_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -88,6 +88,36 @@ cudaError_t cudaFree(void *p) {
     return fk_end((cudaError_t)error);
 }
 
+/* CUDA's own pool is not modelled: memory is had and given back at once, after the stream's work. A
+ * graph's allocation nodes are not supported. */
+static cudaError_t fk_malloc_async(void **out, size_t bytes, cudaStream_t handle, int own) {
+    int error = fk_begin(FK_cudaMallocAsync);
+    fk_stream *stream = error ? NULL : fk_stream_of(handle, own, &error);
+    if (!error && !out) error = cudaErrorInvalidValue;
+    if (!error && stream->capture) error = cudaErrorNotSupported;
+    if (!error) error = fk_malloc(out, bytes);
+    return fk_end((cudaError_t)error);
+}
+
+static cudaError_t fk_free_async(void *p, cudaStream_t handle, int own) {
+    int error = fk_begin(FK_cudaFreeAsync);
+    fk_stream *stream = error ? NULL : fk_stream_of(handle, own, &error);
+    if (!error && stream->capture) error = cudaErrorNotSupported;
+    if (!error && !p) error = cudaErrorInvalidValue;
+    if (!error) fk_drive(&stream->tail);
+    if (!error) error = fk_free(p, FK_MALLOC, FK_MALLOC, cudaErrorInvalidValue, "cudaFreeAsync");
+    return fk_end((cudaError_t)error);
+}
+
+cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream) {
+    return fk_malloc_async(out, bytes, stream, 0);
+}
+cudaError_t cudaMallocAsync_ptsz(void **out, size_t bytes, cudaStream_t stream) {
+    return fk_malloc_async(out, bytes, stream, 1);
+}
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) { return fk_free_async(p, stream, 0); }
+cudaError_t cudaFreeAsync_ptsz(void *p, cudaStream_t stream) { return fk_free_async(p, stream, 1); }
+
 static int fk_host_memory(void **out, size_t bytes, fk_kind kind) {
     fk_piece *piece;
     void *p;

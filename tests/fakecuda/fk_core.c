@@ -82,6 +82,11 @@ static uint64_t fk_now(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* The current call takes at least so long, as on a GPU. */
+void fk_take_time(uint64_t ns) {
+    while (fk_now() - fk_me()->entered < ns) {}
+}
+
 /* ---- faults ---- */
 
 static int fk_fault_fires(fk_fault *fault) {

@@ -1,5 +1,8 @@
 /* Devices, error names, versions, driver entry points.
  *
+ * Seen on an H200 (CUDA 13.0): after cudaDeviceReset the primary context is at the same address and
+ * has another id; asking a capturing stream for its context (cuStreamGetCtx) is harmless.
+ *
  * Assumed, to be confirmed on a GPU: a program that has not called cudaSetDevice gets device 0's
  * context from every call; cudaDeviceReset frees the current device's streams, events and device
  * memory but leaves host memory pinned; cuDeviceGetAttribute answers INVALID_VALUE for an attribute
@@ -14,6 +17,7 @@
 static struct {
     int count;
     int no_vmm[FK_DEVICES];
+    unsigned long long resets[FK_DEVICES];
 } fk = {.count = 2};
 
 /* A context is never followed, only passed back: its number says the device. */
@@ -246,6 +250,48 @@ CUresult cuCtxSetCurrent(CUcontext context) {
     return fk_end_driver(error);
 }
 
+CUresult cuCtxPushCurrent(CUcontext context) {
+    int error = fk_begin(FK_cuCtxPushCurrent), device = fk_device_of(context);
+    fk_thread *me = fk_me();
+    if (!error && device < 0) error = CUDA_ERROR_INVALID_CONTEXT;
+    if (!error && me->depth == (int)(sizeof me->pushed / sizeof *me->pushed))
+        error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) {
+        me->pushed[me->depth++] = me->device;
+        me->device = device;
+    }
+    return fk_end_driver(error);
+}
+
+CUresult cuCtxPopCurrent(CUcontext *out) {
+    int error = fk_begin(FK_cuCtxPopCurrent);
+    fk_thread *me = fk_me();
+    if (!error && me->depth == 0) error = CUDA_ERROR_INVALID_CONTEXT;
+    if (!error) {
+        if (out) *out = (CUcontext)(void *)&fk_contexts[me->device];
+        me->device = me->pushed[--me->depth];
+    }
+    return fk_end_driver(error);
+}
+
+CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
+    int error = fk_begin(FK_cuCtxGetId);
+    int device = context ? fk_device_of(context) : fk_me()->device;
+    if (!error && (device < 0 || !id)) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) *id = fk.resets[device] * FK_DEVICES + (unsigned)device + 1u;
+    return fk_end_driver(error);
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *out) {
+    int error = fk_begin(FK_cuStreamGetCtx);
+    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) {
+        fk_stream *stream = fk_stream_of((cudaStream_t)handle, 0, &error);
+        if (stream) *out = (CUcontext)(void *)&fk_contexts[stream->device];
+    }
+    return fk_end_driver(error);
+}
+
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
     int error = fk_begin(FK_cudaDeviceCanAccessPeer);
     if (!error && !can) error = cudaErrorInvalidValue;
@@ -272,6 +318,7 @@ cudaError_t cudaDeviceReset(void) {
         fk_events_drop_device(device);
         fk_streams_drop_device(device);
         fk_memory_drop_device(device);
+        fk.resets[device]++;
     }
     return fk_end((cudaError_t)error);
 }
@@ -290,6 +337,10 @@ static const struct {
     {"cuDeviceGetAttribute", (fk_function)cuDeviceGetAttribute, 0},
     {"cuCtxGetCurrent", (fk_function)cuCtxGetCurrent, 0},
     {"cuCtxSetCurrent", (fk_function)cuCtxSetCurrent, 0},
+    {"cuCtxPushCurrent", (fk_function)cuCtxPushCurrent, 0},
+    {"cuCtxPopCurrent", (fk_function)cuCtxPopCurrent, 0},
+    {"cuCtxGetId", (fk_function)cuCtxGetId, 12000},
+    {"cuStreamGetCtx", (fk_function)cuStreamGetCtx, 0},
     {"cuCtxRecordEvent", (fk_function)cuCtxRecordEvent, 12050},
     {"cuMemGetAllocationGranularity", (fk_function)cuMemGetAllocationGranularity, 0},
     {"cuMemAddressReserve", (fk_function)cuMemAddressReserve, 0},

@@ -16,6 +16,7 @@ extern "C" {
 typedef unsigned long long CUdeviceptr;
 typedef int                CUdevice;
 typedef struct CUctx_st   *CUcontext;
+typedef struct CUstream_st *CUstream;   /* cudaStream_t by another name */
 typedef struct CUevent_st *CUevent;     /* cudaEvent_t by another name */
 typedef unsigned long long CUmemGenericAllocationHandle;
 
@@ -126,6 +127,10 @@ CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal);
 CUresult CUDAAPI cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev);
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx);
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx);
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext ctx);
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext *pctx);
+CUresult CUDAAPI cuCtxGetId(CUcontext ctx, unsigned long long *ctxId);
+CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext *pctx);
 CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
 CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity,
                                                const CUmemAllocationProp *prop,

@@ -27,6 +27,8 @@
 #define cudaStreamGetDevice              cudaStreamGetDevice_ptsz
 #define cudaStreamGetId                  cudaStreamGetId_ptsz
 #define cudaEventRecord                  cudaEventRecord_ptsz
+#define cudaMallocAsync                  cudaMallocAsync_ptsz
+#define cudaFreeAsync                    cudaFreeAsync_ptsz
 #define cudaStreamWaitEvent              cudaStreamWaitEvent_ptsz
 #define cudaStreamSynchronize            cudaStreamSynchronize_ptsz
 #define cudaLaunchHostFunc               cudaLaunchHostFunc_ptsz
@@ -76,6 +78,8 @@ cudaError_t CUDARTAPI cudaDeviceEnablePeerAccess(int peerDevice, unsigned int fl
 /* memory */
 cudaError_t CUDARTAPI cudaMalloc(void **devPtr, size_t size);
 cudaError_t CUDARTAPI cudaFree(void *devPtr);
+cudaError_t CUDARTAPI cudaMallocAsync(void **devPtr, size_t size, cudaStream_t hStream);
+cudaError_t CUDARTAPI cudaFreeAsync(void *devPtr, cudaStream_t hStream);
 cudaError_t CUDARTAPI cudaMallocManaged(void **devPtr, size_t size,
                                         unsigned int flags FAKECUDA_DEFAULT(cudaMemAttachGlobal));
 cudaError_t CUDARTAPI cudaHostAlloc(void **pHost, size_t size, unsigned int flags);
