@@ -1643,6 +1643,7 @@ typedef struct gpi_cache {
     uint8_t hand;                      /* the slot that makes room next */
     uint32_t used, free_blocks;
     uint64_t free_units, told_units;   /* told: of them the ledger knows */
+    uint64_t most_units;               /* that may be free here */
     gpi_change requested, granted, blocks; /* not yet in the ledger */
     uint64_t allocs, frees;
 } gpi_cache;
@@ -4281,18 +4282,29 @@ static uint64_t gpi_arena_cache_units(const gpupool_arena *arena) {
     return gpi_ground_max(arena->ledger.reserved.now / 256, 1u << 20) / GPUPOOL_UNIT_BYTES;
 }
 
+/* Evicts until so many units more may be free in the stream's cache; both locks are held. */
+static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
+    gpi_cache *cache = &known->cache;
+    cache->most_units = gpi_arena_cache_units(arena);
+    while (cache->free_units && cache->free_units + units > cache->most_units) {
+        gpi_run *evicted = gpi_cache_evict(cache);
+        if (evicted) gpi_arena_put(arena, known, evicted);
+    }
+}
+
 /* Frees a live block that no cache has; the arena's lock is held, and the stream's if `cached`. */
 static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
                                      cudaStream_t stream, int cached) {
-    uint64_t units = run->units, most = gpi_arena_cache_units(arena);
+    uint64_t units = run->units;
     uint32_t slack_bytes = run->as.slack_bytes;
     gpupool_result result = GPUPOOL_OK;
     if (run->uses || known->capture) {
         result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
-    } else if (cached && units <= most / 4 && !arena->climbing && !arena->hurried &&
-               known->handle != GPI_KEY_ANY) {
-        while (known->cache.empty == GPI_NO_SLOT || known->cache.free_units + units > most) {
+    } else if (cached && units <= gpi_arena_cache_units(arena) / 4 && !arena->climbing &&
+               !arena->hurried && known->handle != GPI_KEY_ANY) {
+        gpi_arena_bound_cache(arena, known, units);
+        while (known->cache.empty == GPI_NO_SLOT) {
             gpi_run *evicted = gpi_cache_evict(&known->cache);
             if (evicted) gpi_arena_put(arena, known, evicted);
         }
@@ -4324,6 +4336,17 @@ static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cud
     return result;
 }
 
+/* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock is
+   held. */
+static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+    gpi_host_lock(&arena->lock);
+    gpi_arena_bound_cache(arena, known, 0);
+    gpi_cache_fold(&known->cache, &arena->ledger);
+    gpi_arena_count_pending(arena);
+    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    gpi_host_unlock(&arena->lock);
+}
+
 static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
                                      uintptr_t key) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -4337,6 +4360,8 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     if (!known) return gpi_thread.result;
     if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
         if (gpi_cache_give(&known->cache, unit)) {
+            if (known->cache.free_units > known->cache.most_units)
+                gpi_arena_overflow(arena, known, stream);
             gpi_host_unlock(&known->cache.lock);
             return GPUPOOL_OK;
         }
