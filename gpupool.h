@@ -710,7 +710,12 @@ static unsigned gpi_ground_bits(uint64_t n) { /* that are set */
    The only room with an #ifdef for the system. uses: GROUND */
 
 #if defined(_WIN32)
+#ifndef WIN32_LEAN_AND_MEAN
 #define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
 #include <windows.h>
 #else
 #include <pthread.h>
@@ -902,7 +907,7 @@ static void gpi_host_idle(unsigned round) {
 /* A count that is raised under a lock and looked at without. */
 static void gpi_host_raise(unsigned *count) {
 #if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
-    ++*(volatile unsigned *)count;
+    *(volatile unsigned *)count = *count + 1;
 #else
     __atomic_store_n(count, *count + 1, __ATOMIC_RELEASE);
 #endif
@@ -2584,6 +2589,7 @@ typedef struct gpi_cache {
     uint32_t rest;                     /* so many blocks are not admitted, since few were found */
     uint32_t used, free_blocks;
     uint64_t free_units, told_units;   /* told: of them the ledger knows */
+    uint64_t most_units;               /* that may be free here */
     gpi_change requested, granted, blocks; /* not yet in the ledger */
     uint64_t allocs, frees;
 #if GPUPOOL_SITES
@@ -2607,14 +2613,27 @@ static uint8_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *slot) {
     return &cache->empty;
 }
 
+/* How many slots all lists have; one too many if a slot is in two, or a list has no end. */
+static int gpi_cache_listed(const gpi_cache *cache) {
+    int list, listed = 0;
+    for (list = 0; list <= GPI_BINS + GPI_SLOTS; list++) {
+        int at = list < GPI_BINS               ? cache->bins[list]
+                 : list < GPI_BINS + GPI_SLOTS ? cache->chains[list - GPI_BINS]
+                                               : cache->empty;
+        for (; at < GPI_SLOTS && listed <= GPI_SLOTS; at = cache->slots[at].next) listed++;
+    }
+    return listed;
+}
+
 static int gpi_cache_check(gpi_cache *cache) {
     uint64_t free_units = 0;
     uint32_t used = 0, free_blocks = 0;
     int i, at, steps;
+    if (gpi_cache_listed(cache) != GPI_SLOTS) return 2;
     for (i = 0; i < GPI_SLOTS; i++) {
         const gpi_slot *slot = &cache->slots[i];
         for (at = *gpi_cache_list(cache, slot), steps = 0; at != i; at = cache->slots[at].next)
-            if (at == (int)GPI_NO_SLOT || steps++ > GPI_SLOTS) return 2;
+            if (at >= GPI_SLOTS || steps++ > GPI_SLOTS) return 2;
         if (slot->state == GPI_SLOT_EMPTY) continue;
         if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
             slot->run->uses != cache || slot->run->unit != slot->unit ||
@@ -5070,14 +5089,17 @@ static void gpi_arena_lock(gpupool_arena *arena, int forget) {
 static int gpi_arena_check_all(gpupool_arena *arena, int growing, char *room) {
     gpi_stream *first = gpi_arena_lock_all(arena), *stream;
     uint64_t pending = arena->ledger.pending.now;
-    int broken;
+    int broken, stale;
     if (growing) gpi_arena_count_pending(arena);
-    *room = 'A';
-    broken = growing && pending != arena->ledger.pending.now ? 2 : 0;
+    stale = growing && pending != arena->ledger.pending.now;
     for (stream = first; stream; stream = stream->next)
         gpi_cache_fold(&stream->cache, &arena->ledger);
     gpi_arena_count_pending(arena);
-    if (!broken) broken = gpi_arena_check(arena, room);
+    broken = gpi_arena_check(arena, room);
+    if (!broken && stale) { /* last: a sum that is wrong in a room above is named as what it is */
+        *room = 'A';
+        broken = 2;
+    }
     gpi_host_unlock(&arena->lock);
     for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
     return broken;
@@ -6030,20 +6052,32 @@ static uint64_t gpi_arena_cache_units(const gpupool_arena *arena) {
     return gpi_ground_max(arena->ledger.reserved.now / 256, 1u << 20) / GPUPOOL_UNIT_BYTES;
 }
 
+/* Evicts until so many units more may be free in the stream's cache; both locks are held. */
+static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
+    gpi_cache *cache = &known->cache;
+    cache->most_units = gpi_arena_cache_units(arena);
+    while (cache->free_units && cache->free_units + units > cache->most_units) {
+        gpi_run *evicted = gpi_cache_evict(cache);
+        if (evicted) gpi_arena_put(arena, known, evicted);
+    }
+}
+
 /* Frees a live block that no cache has; the arena's lock is held, and the stream's if `cached`. */
 static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
                                      cudaStream_t stream, int cached) {
-    uint64_t units = run->units, most = gpi_arena_cache_units(arena);
+    uint64_t units = run->units;
     gpupool_result result = GPUPOOL_OK;
     /* first, or peaks would be reckoned from what is left after this free */
     gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
         result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
-    } else if (cached && units <= gpi_ground_min(most / 4, GPI_CACHE_UNITS) && !arena->climbing &&
-               !arena->hurried && known->handle != GPI_KEY_ANY &&
+    } else if (cached && units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4,
+                                                 GPI_CACHE_UNITS) &&
+               !arena->climbing && !arena->hurried && known->handle != GPI_KEY_ANY &&
                gpi_cache_is_open(&known->cache)) {
-        while (known->cache.empty == GPI_NO_SLOT || known->cache.free_units + units > most) {
+        gpi_arena_bound_cache(arena, known, units);
+        while (known->cache.empty == GPI_NO_SLOT) {
             gpi_run *evicted = gpi_cache_evict(&known->cache);
             if (evicted) gpi_arena_put(arena, known, evicted);
         }
@@ -6077,6 +6111,17 @@ static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cud
     return result;
 }
 
+/* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock
+   is held. */
+static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+    gpi_host_lock(&arena->lock);
+    gpi_arena_bound_cache(arena, known, 0);
+    gpi_cache_fold(&known->cache, &arena->ledger);
+    gpi_arena_count_pending(arena);
+    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    gpi_host_unlock(&arena->lock);
+}
+
 static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
                                      uintptr_t key) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -6092,6 +6137,8 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
         gpi_slot *slot = gpi_cache_give(&known->cache, unit);
         if (slot) {
             if (arena->trace) gpi_arena_trace_block(arena, 'f', slot->run, stream);
+            if (known->cache.free_units > known->cache.most_units)
+                gpi_arena_overflow(arena, known, stream);
             gpi_host_unlock(&known->cache.lock);
             return GPUPOOL_OK;
         }
@@ -8265,13 +8312,15 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
     if (!config->workers) config->workers = cores > 1 ? (int)gpi_ground_min(cores - 1, 11) : -1;
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is %zu, and "
-                             "must be 256 KiB to 16 TiB", config->bytes);
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is "
+                             "%" PRIu64 ", and must be 256 KiB to 16 TiB",
+                             (uint64_t)config->bytes);
     config->bytes = (size_t)gpi_ground_down(config->bytes, GPI_PAGE_BYTES);
     if (given && (config->chunk_bytes < (size_t)1 << 16 ||
                   config->chunk_bytes > config->bytes / 4))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.chunk_bytes is %zu, "
-                             "and must be 64 KiB to a quarter of the ring", config->chunk_bytes);
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.chunk_bytes is "
+                             "%" PRIu64 ", and must be 64 KiB to a quarter of the ring",
+                             (uint64_t)config->chunk_bytes);
     if (!given && config->workers < GPI_RING_FEW) config->chunk_bytes *= 2;
     if (!given) config->chunk_bytes = (size_t)gpi_ground_min(config->chunk_bytes,
                                                              config->bytes / 4);
