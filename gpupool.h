@@ -295,9 +295,9 @@ GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
 
 /* Gives memory back to the driver while more than keep_bytes, or config.reserve_bytes, is reserved:
    what is free and known to be finished with. Does not wait for work in flight (a driver before
-   CUDA 12.5 cannot tell without waiting for the device). If a CUDA call fails, what went before
-   stays given back, and released_bytes says how much. Not while a stream captures: CUDA's way to
-   ask after all streams may lose that capture. */
+   CUDA 12.5 cannot tell without waiting for the device, nor can any once there are peers). If a
+   CUDA call fails, what went before stays given back, and released_bytes says how much. Not while a
+   stream captures: CUDA's way to ask after all streams may lose that capture. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
@@ -647,7 +647,7 @@ typedef struct gpi_driver {
     CUresult(CUDAAPI *context_id)(CUcontext, unsigned long long *); /* CUDA 12.0; NULL before */
     void *crumb;             /* memory whose freeing is the wait for the device */
     int crumb_of_host;
-    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use MAPPED memory */
+    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
     CUcontext context;       /* the device's primary one */
     unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
 } gpi_driver;
@@ -901,21 +901,42 @@ static int gpi_driver_was_reset(const gpi_driver *driver) {
     return driver->context_id(context, &id) == CUDA_SUCCESS && id != driver->id;
 }
 
-/* Waits until all streams of the device are done, destroyed ones too, and loses no capture, not
-   even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of whatever
-   memory, and so does cudaFreeHost (seen on CUDA 13.0). */
-static gpupool_result gpi_driver_wait(gpi_driver *driver) {
-    gpupool_result result = GPUPOOL_OK;
-    if (!driver->crumb) { /* else there is one of a wait that failed */
-        driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
-        if (driver->crumb_of_host)
-            result = gpi_driver_told("cudaHostAlloc", cudaHostAlloc(&driver->crumb, 1, 0));
-        if (result != GPUPOOL_OK) return result;
-    }
+/* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
+   not even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of
+   whatever memory, and so does cudaFreeHost (seen on CUDA 13.0). */
+static gpupool_result gpi_driver_free_crumb(gpi_driver *driver) {
+    gpupool_result result;
+    if (!driver->crumb) return GPUPOOL_OK;
     if (driver->crumb_of_host)
         result = gpi_driver_told("cudaFreeHost", cudaFreeHost(driver->crumb));
     else result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
     if (result == GPUPOOL_OK) driver->crumb = NULL;
+    return result;
+}
+
+static gpupool_result gpi_driver_wait_here(gpi_driver *driver) {
+    gpupool_result result = gpi_driver_free_crumb(driver); /* of a wait that failed */
+    if (result != GPUPOOL_OK) return result;
+    driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
+    if (driver->crumb_of_host)
+        result = gpi_driver_told("cudaHostAlloc", cudaHostAlloc(&driver->crumb, 1, 0));
+    return result == GPUPOOL_OK ? gpi_driver_free_crumb(driver) : result;
+}
+
+static gpupool_result gpi_driver_synchronize_here(gpi_driver *driver) {
+    (void)driver;
+    return gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
+}
+
+/* Waits for the device and its peers, whose streams may be at the arena's memory as well. */
+static gpupool_result gpi_driver_wait(gpi_driver *driver, gpupool_result (*here)(gpi_driver *)) {
+    gpupool_result result = here(driver);
+    int i;
+    for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++) {
+        result = gpi_driver_told("cudaSetDevice", cudaSetDevice(driver->peers[i]));
+        if (result == GPUPOOL_OK) result = here(driver);
+    }
+    if (driver->peer_count) cudaSetDevice(driver->device);
     return result;
 }
 
@@ -2656,10 +2677,8 @@ static void gpi_backing_forget(gpi_backing *backing) {
 /* Once nothing is held any more. On failure all is as it was. */
 static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
-    if (driver->crumb) {
-        gpupool_result result = gpi_driver_wait(driver);
-        if (result != GPUPOOL_OK) return result;
-    }
+    gpupool_result freed = gpi_driver_free_crumb(driver);
+    if (freed != GPUPOOL_OK) return freed;
     if (backing->pieces != 0)
         return gpi_host_fail(GPUPOOL_E_CUDA, "the driver has not taken all memory back");
     if (backing->reservation) {
@@ -2671,7 +2690,8 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
     return GPUPOOL_OK;
 }
 
-/* Peers may use what is mapped, and what will be. */
+/* Peers may use what is held, and what will be: MAPPED memory piece by piece, all else by whole
+   devices. */
 static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
     gpi_driver *driver = &backing->driver;
     gpupool_result result = GPUPOOL_OK;
@@ -2679,6 +2699,11 @@ static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
     int i;
     for (i = 0; i < driver->peer_count; i++)
         if (driver->peers[i] == device) return GPUPOOL_OK;
+    if (!gpi_backing_is_mapped(backing)) {
+        if (backing->source != GPUPOOL_SOURCE_PINNED)
+            result = gpi_driver_enable_peer(driver, device);
+        piece = NULL;
+    }
     for (; piece && result == GPUPOOL_OK; piece = piece->next)
         result = gpi_driver_access_for(driver, piece->unit * GPUPOOL_UNIT_BYTES, piece->bytes,
                                        device);
@@ -2883,10 +2908,10 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     return result;
 }
 
-/* A fence over all streams of the context, the destroyed ones included. While any of them captures,
-   it would be refused and the capture lost. The legacy stream tells of captures on blocking
-   streams, and asking it is harmless; of one on a non-blocking stream nothing tells (seen on
-   CUDA 13.0). */
+/* A fence over all streams of the context, the destroyed ones included; there is none over several
+   devices. While any of them captures, it would be refused and the capture lost. The legacy stream
+   tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
+   nothing tells (seen on CUDA 13.0). */
 static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
     const gpi_driver *driver = fences->driver;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -2895,8 +2920,9 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     if (cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
         return gpi_host_fail(GPUPOOL_E_CAPTURING,
                              "no fence over a context while a stream captures");
-    if (!driver->record_all || !driver->current_context)
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
+    if (!driver->record_all || !driver->current_context || driver->peer_count)
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5, and a "
+                             "single device");
     result = gpi_fence_new(fences, NULL, out);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
@@ -3662,7 +3688,7 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     arena->fences.host_waits++;
     arena->fences.awaited = fence;
     gpi_host_unlock(&arena->lock);
-    result = gpi_driver_wait(&arena->backing.driver);
+    result = gpi_driver_wait(&arena->backing.driver, gpi_driver_wait_here);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
     arena->fences.awaited = NULL;
@@ -4336,8 +4362,8 @@ static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cud
     return result;
 }
 
-/* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock is
-   held. */
+/* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock
+   is held. */
 static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     gpi_host_lock(&arena->lock);
     gpi_arena_bound_cache(arena, known, 0);
@@ -4503,7 +4529,7 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     if (arena->tree.pending_units || arena->parked) {
         gpi_host_unlock(&arena->lock);
-        result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
+        result = gpi_driver_wait(&arena->backing.driver, gpi_driver_synchronize_here);
         gpi_host_lock(&arena->lock);
         if (result != GPUPOOL_OK) return result;
         while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
@@ -4792,10 +4818,7 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
                                "another one than the arena's", device);
     if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
         result = gpi_driver_can_peer(driver, device);
-    if (result == GPUPOOL_OK && gpi_backing_is_mapped(&arena->backing))
-        result = gpi_backing_allow_peer(&arena->backing, device);
-    else if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
-        result = gpi_driver_enable_peer(driver, device);
+    if (result == GPUPOOL_OK) result = gpi_backing_allow_peer(&arena->backing, device);
     gpi_arena_exit_growing(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
