@@ -3757,6 +3757,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     int i;
     lane.count = 1;
     if (request->capturing || gpi_arena_is_for_all(request)) return NULL;
+    if (request->known->capture) return NULL; /* a replay is no later work of this stream */
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
     for (; other; other = other->next) {
         for (i = 0; other != request->known && i < other->seals; i++) {
