@@ -313,8 +313,9 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
 /* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
    under rule 3. In a scope, blocks that are handed out on the stream belong to the graph: a replay
-   finds them as they were. What is freed inside may be handed out again inside, and to nobody else
-   before the release. Several scopes may be open at once, one for each stream. ---- */
+   finds them as they were. What is freed inside may be handed out again inside, if it was allocated
+   there, and to nobody else before the release. Several scopes may be open at once, one for each
+   stream. ---- */
 
 /* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_capture_begin(gpupool_arena *, cudaStream_t, gpupool_capture **);
@@ -2763,6 +2764,7 @@ typedef struct gpi_stream {
     uintptr_t handle;         /* what the key is, or was; 0: the struct is empty */
     uint64_t identity;        /* CUDA's id; 0: not asked for */
     struct gpupool_capture *capture; /* what it holds is a graph's: never fenced */
+    struct gpi_stream *early; /* a capture's: what was freed in it and is older than the scope */
     int set_aside;            /* a capture's stream has the key meanwhile */
     gpi_cache cache;
     uint32_t young;
@@ -3003,6 +3005,7 @@ static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t 
     stream->handle = key;
     stream->identity = identity;
     stream->capture = NULL;
+    stream->early = NULL;
     stream->frees = 0;
     stream->freed_units = 0;
     fences->stream_count++;
@@ -4283,14 +4286,17 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
                                           cudaStream_t stream) {
     gpi_stream *keeper = gpi_arena_keeper(run);
     gpupool_result result = GPUPOOL_OK;
-    if (known->capture && !keeper) { /* the graph that this stream captures keeps it from now on */
+    if (known->capture && !keeper) {
+        /* kept, since the graph may use it; not for use inside, since a replay is no later work of
+           this stream, which may still be at it */
         gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
         if (!use) return gpi_host_no_memory();
-        use->keeper = keeper = known;
+        use->keeper = keeper = known->early;
         use->next = (gpi_use *)run->uses;
         run->uses = use;
     }
-    if (keeper != known) result = gpi_arena_add_use(arena, run, stream);
+    if (!keeper || keeper->capture != known->capture)
+        result = gpi_arena_add_use(arena, run, stream);
     /* a capturing stream has no fence, but what a graph keeps nobody else gets */
     if (result != GPUPOOL_OK && !(keeper && result == GPUPOOL_E_CAPTURING)) return result;
     gpi_tree_lay_down(&arena->tree, run);
@@ -4837,6 +4843,7 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpi_visit visit;
     gpupool_capture *capture;
+    gpi_stream *early = NULL;
     gpupool_result result;
     if (!out)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
@@ -4858,12 +4865,19 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
         gpi_arena_unname(arena, capture->outer);
     }
     if (result == GPUPOOL_OK) {
-        capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        if (early) {
+            gpi_fence_unname(early);
+            early->capture = capture;
+            capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        }
         if (!capture->stream) result = gpi_host_no_memory();
+        if (!capture->stream && early) early->capture = NULL;
         if (!capture->stream && capture->outer) gpi_fence_rename(capture->outer);
     }
     if (result == GPUPOOL_OK) {
         capture->stream->capture = capture;
+        capture->stream->early = early;
         arena->captures_seen = 1;
         arena->captures++;
         *out = capture;
@@ -4907,15 +4921,19 @@ static void gpi_arena_unkeep(gpi_run *run) {
 }
 
 /* All that the graph keeps: live blocks are freed into its lane, parked ones will be anyone's. */
-static void gpi_arena_take_back(gpupool_arena *arena, const gpi_stream *keeper) {
+static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *capture) {
     uint64_t bucket;
     gpi_run *run, *next;
-    for (run = arena->parked; run; run = run->list_next)
-        if (gpi_arena_keeper(run) == keeper) gpi_arena_unkeep(run);
+    const gpi_stream *keeper;
+    for (run = arena->parked; run; run = run->list_next) {
+        keeper = gpi_arena_keeper(run);
+        if (keeper && keeper->capture == capture) gpi_arena_unkeep(run);
+    }
     for (bucket = 0; bucket < arena->tree.bucket_count; bucket++) {
         for (run = *gpi_tree_head(&arena->tree, bucket); run; run = next) {
             next = run->list_next;
-            if (gpi_arena_keeper(run) != keeper) continue;
+            keeper = gpi_arena_keeper(run);
+            if (!keeper || keeper->capture != capture) continue;
             gpi_arena_count_free(arena, run->units, run->as.slack_bytes);
             gpi_tree_lay_down(&arena->tree, run);
             gpi_arena_unkeep(run);
@@ -4935,8 +4953,8 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     result = gpi_arena_enter_growing(arena, "gpupool_capture_release", &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_end_capture(arena, capture);
-    gpi_arena_take_back(arena, capture->stream);
-    capture->stream->capture = NULL;
+    gpi_arena_take_back(arena, capture);
+    capture->stream->capture = capture->stream->early->capture = NULL;
     gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
     gpi_arena_poll(arena);
     arena->captures--;
