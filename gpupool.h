@@ -320,7 +320,8 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 /* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_capture_begin(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
-/* Captured: the stream allocates as before; the memory stays for replays. */
+/* Captured: the stream allocates as before; the memory stays for replays. Retiring the
+   stream ends its scope too. */
 GPUPOOL_API gpupool_result gpupool_capture_end(gpupool_capture *);
 
 /* The graph is gone, or the capture failed: all its memory comes back, blocks that were not freed
@@ -4787,14 +4788,26 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+struct gpupool_capture {
+    gpupool_arena *arena;
+    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
+    gpi_stream *outer;        /* what had the key before; NULL: nothing */
+    uintptr_t key;
+};
+
 gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
     gpi_visit visit;
     gpi_stream *known;
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_stream_retired", &visit);
     if (result != GPUPOOL_OK) return result;
     known = gpi_fence_find(&arena->fences, gpi_fence_key(stream));
-    if (known && !known->capture) {
-        gpi_arena_seal(arena, known, gpi_arena_stream(stream));
+    if (known) {
+        gpi_stream *outer = known->capture ? known->capture->outer : NULL;
+        gpi_arena_seal(arena, outer ? outer : known, gpi_arena_stream(stream));
+        if (outer) { /* the scope ends here, and what it set aside is nobody's */
+            outer->set_aside = 0;
+            known->capture->outer = NULL;
+        }
         gpi_arena_unname(arena, known);
         gpi_arena_poll(arena);
     }
@@ -4831,13 +4844,6 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
 }
 
 /* -- graph capture -- */
-
-struct gpupool_capture {
-    gpupool_arena *arena;
-    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
-    gpi_stream *outer;        /* what had the key before; NULL: nothing */
-    uintptr_t key;
-};
 
 gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
