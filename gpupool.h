@@ -4938,6 +4938,7 @@ static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *cap
     for (bucket = 0; bucket < arena->tree.bucket_count; bucket++) {
         for (run = *gpi_tree_head(&arena->tree, bucket); run; run = next) {
             next = run->list_next;
+            if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
             keeper = gpi_arena_keeper(run);
             if (!keeper || keeper->capture != capture) continue;
             gpi_arena_count_free(arena, run->units, run->as.slack_bytes);
