@@ -3485,10 +3485,15 @@ static int gpi_arena_check_all(gpupool_arena *arena, int growing, char *room) {
 }
 
 #if GPUPOOL_CHECK >= 2
-static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held */
+static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held, the caches are empty */
     char room;
     gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
     GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+}
+
+static void gpi_arena_check_again(gpupool_arena *arena) { /* no lock is held but `growing` */
+    char room;
+    GPUPOOL_ASSERT(gpi_arena_check_all(arena, 0, &room) == 0);
 }
 #endif
 
@@ -3506,20 +3511,17 @@ static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
 static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
     gpupool_result result = gpi_arena_exists(arena, call);
 #if GPUPOOL_CHECK >= 2
-    if (result == GPUPOOL_OK) {
-        char room;
-        GPUPOOL_ASSERT(gpi_arena_check_all(arena, 0, &room) == 0);
-    }
+    if (result == GPUPOOL_OK) gpi_arena_check_again(arena);
 #endif
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 static void gpi_arena_exit(gpupool_arena *arena) {
     gpi_arena_count_pending(arena);
-#if GPUPOOL_CHECK >= 2
-    gpi_arena_check_now(arena);
-#endif
     gpi_host_unlock(&arena->lock);
+#if GPUPOOL_CHECK >= 2
+    gpi_arena_check_again(arena); /* with caches that were filled while the lock was open */
+#endif
 }
 
 /* cudaDeviceReset takes the memory, the streams and the events with it. */
