@@ -379,9 +379,9 @@ GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
 
 /* Gives memory back to the driver while more than keep_bytes, or config.reserve_bytes, is reserved:
    what is free and known to be finished with. Does not wait for work in flight (a driver before
-   CUDA 12.5 cannot tell without waiting for the device). If a CUDA call fails, what went before
-   stays given back, and released_bytes says how much. Not while a stream captures: CUDA's way to
-   ask after all streams may lose that capture. */
+   CUDA 12.5 cannot tell without waiting for the device, nor can any once there are peers). If a
+   CUDA call fails, what went before stays given back, and released_bytes says how much. Not while a
+   stream captures: CUDA's way to ask after all streams may lose that capture. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
@@ -397,13 +397,15 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
 /* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
    under rule 3. In a scope, blocks that are handed out on the stream belong to the graph: a replay
-   finds them as they were. What is freed inside may be handed out again inside, and to nobody else
-   before the release. Several scopes may be open at once, one for each stream. ---- */
+   finds them as they were. What is freed inside may be handed out again inside, if it was allocated
+   there, and to nobody else before the release. Several scopes may be open at once, one for each
+   stream. ---- */
 
 /* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_capture_begin(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
-/* Captured: the stream allocates as before; the memory stays for replays. */
+/* Captured: the stream allocates as before; the memory stays for replays. Retiring the
+   stream ends its scope too. */
 GPUPOOL_API gpupool_result gpupool_capture_end(gpupool_capture *);
 
 /* The graph is gone, or the capture failed: all its memory comes back, blocks that were not freed
@@ -1216,7 +1218,7 @@ typedef struct gpi_driver {
     CUresult(CUDAAPI *context_id)(CUcontext, unsigned long long *); /* CUDA 12.0; NULL before */
     void *crumb;             /* memory whose freeing is the wait for the device */
     int crumb_of_host;
-    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use MAPPED memory */
+    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
     CUcontext context;       /* the device's primary one */
     unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
 } gpi_driver;
@@ -1470,21 +1472,42 @@ static int gpi_driver_was_reset(const gpi_driver *driver) {
     return driver->context_id(context, &id) == CUDA_SUCCESS && id != driver->id;
 }
 
-/* Waits until all streams of the device are done, destroyed ones too, and loses no capture, not
-   even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of whatever
-   memory, and so does cudaFreeHost (seen on CUDA 13.0). */
-static gpupool_result gpi_driver_wait(gpi_driver *driver) {
-    gpupool_result result = GPUPOOL_OK;
-    if (!driver->crumb) { /* else there is one of a wait that failed */
-        driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
-        if (driver->crumb_of_host)
-            result = gpi_driver_told("cudaHostAlloc", cudaHostAlloc(&driver->crumb, 1, 0));
-        if (result != GPUPOOL_OK) return result;
-    }
+/* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
+   not even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of
+   whatever memory, and so does cudaFreeHost (seen on CUDA 13.0). */
+static gpupool_result gpi_driver_free_crumb(gpi_driver *driver) {
+    gpupool_result result;
+    if (!driver->crumb) return GPUPOOL_OK;
     if (driver->crumb_of_host)
         result = gpi_driver_told("cudaFreeHost", cudaFreeHost(driver->crumb));
     else result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
     if (result == GPUPOOL_OK) driver->crumb = NULL;
+    return result;
+}
+
+static gpupool_result gpi_driver_wait_here(gpi_driver *driver) {
+    gpupool_result result = gpi_driver_free_crumb(driver); /* of a wait that failed */
+    if (result != GPUPOOL_OK) return result;
+    driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
+    if (driver->crumb_of_host)
+        result = gpi_driver_told("cudaHostAlloc", cudaHostAlloc(&driver->crumb, 1, 0));
+    return result == GPUPOOL_OK ? gpi_driver_free_crumb(driver) : result;
+}
+
+static gpupool_result gpi_driver_synchronize_here(gpi_driver *driver) {
+    (void)driver;
+    return gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
+}
+
+/* Waits for the device and its peers, whose streams may be at the arena's memory as well. */
+static gpupool_result gpi_driver_wait(gpi_driver *driver, gpupool_result (*here)(gpi_driver *)) {
+    gpupool_result result = here(driver);
+    int i;
+    for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++) {
+        result = gpi_driver_told("cudaSetDevice", cudaSetDevice(driver->peers[i]));
+        if (result == GPUPOOL_OK) result = here(driver);
+    }
+    if (driver->peer_count) cudaSetDevice(driver->device);
     return result;
 }
 
@@ -3668,10 +3691,8 @@ static void gpi_backing_forget(gpi_backing *backing) {
 /* Once nothing is held any more. On failure all is as it was. */
 static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
-    if (driver->crumb) {
-        gpupool_result result = gpi_driver_wait(driver);
-        if (result != GPUPOOL_OK) return result;
-    }
+    gpupool_result freed = gpi_driver_free_crumb(driver);
+    if (freed != GPUPOOL_OK) return freed;
     if (backing->pieces != 0)
         return gpi_host_fail(GPUPOOL_E_CUDA, "the driver has not taken all memory back");
     if (backing->reservation) {
@@ -3683,7 +3704,8 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
     return GPUPOOL_OK;
 }
 
-/* Peers may use what is mapped, and what will be. */
+/* Peers may use what is held, and what will be: MAPPED memory piece by piece, all else by whole
+   devices. */
 static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
     gpi_driver *driver = &backing->driver;
     gpupool_result result = GPUPOOL_OK;
@@ -3691,6 +3713,11 @@ static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
     int i;
     for (i = 0; i < driver->peer_count; i++)
         if (driver->peers[i] == device) return GPUPOOL_OK;
+    if (!gpi_backing_is_mapped(backing)) {
+        if (backing->source != GPUPOOL_SOURCE_PINNED)
+            result = gpi_driver_enable_peer(driver, device);
+        piece = NULL;
+    }
     for (; piece && result == GPUPOOL_OK; piece = piece->next)
         result = gpi_driver_access_for(driver, piece->unit * GPUPOOL_UNIT_BYTES, piece->bytes,
                                        device);
@@ -3752,6 +3779,7 @@ typedef struct gpi_stream {
     uintptr_t handle;         /* what the key is, or was; 0: the struct is empty */
     uint64_t identity;        /* CUDA's id; 0: not asked for */
     struct gpupool_capture *capture; /* what it holds is a graph's: never fenced */
+    struct gpi_stream *early; /* a capture's: what was freed in it and is older than the scope */
     int set_aside;            /* a capture's stream has the key meanwhile */
     gpi_cache cache;
     uint32_t young;
@@ -3897,10 +3925,10 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     return result;
 }
 
-/* A fence over all streams of the context, the destroyed ones included. While any of them captures,
-   it would be refused and the capture lost. The legacy stream tells of captures on blocking
-   streams, and asking it is harmless; of one on a non-blocking stream nothing tells (seen on
-   CUDA 13.0). */
+/* A fence over all streams of the context, the destroyed ones included; there is none over several
+   devices. While any of them captures, it would be refused and the capture lost. The legacy stream
+   tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
+   nothing tells (seen on CUDA 13.0). */
 static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
     const gpi_driver *driver = fences->driver;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -3909,8 +3937,9 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     if (cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
         return gpi_host_fail(GPUPOOL_E_CAPTURING,
                              "no fence over a context while a stream captures");
-    if (!driver->record_all || !driver->current_context)
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
+    if (!driver->record_all || !driver->current_context || driver->peer_count)
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5, and a "
+                             "single device");
     result = gpi_fence_new(fences, NULL, out);
     if (result != GPUPOOL_OK) return result;
     (*out)->whole = 1;
@@ -3992,6 +4021,7 @@ static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t 
     stream->handle = key;
     stream->identity = identity;
     stream->capture = NULL;
+    stream->early = NULL;
     stream->frees = 0;
     stream->freed_units = 0;
     fences->stream_count++;
@@ -5106,10 +5136,15 @@ static int gpi_arena_check_all(gpupool_arena *arena, int growing, char *room) {
 }
 
 #if GPUPOOL_CHECK >= 2
-static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held */
+static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held, the caches are empty */
     char room;
     gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
     GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+}
+
+static void gpi_arena_check_again(gpupool_arena *arena) { /* no lock is held but `growing` */
+    char room;
+    GPUPOOL_ASSERT(gpi_arena_check_all(arena, 0, &room) == 0);
 }
 #endif
 
@@ -5127,20 +5162,17 @@ static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
 static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
     gpupool_result result = gpi_arena_exists(arena, call);
 #if GPUPOOL_CHECK >= 2
-    if (result == GPUPOOL_OK) {
-        char room;
-        GPUPOOL_ASSERT(gpi_arena_check_all(arena, 0, &room) == 0);
-    }
+    if (result == GPUPOOL_OK) gpi_arena_check_again(arena);
 #endif
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 static void gpi_arena_exit(gpupool_arena *arena) {
     gpi_arena_count_pending(arena);
-#if GPUPOOL_CHECK >= 2
-    gpi_arena_check_now(arena);
-#endif
     gpi_host_unlock(&arena->lock);
+#if GPUPOOL_CHECK >= 2
+    gpi_arena_check_again(arena); /* with caches that were filled while the lock was open */
+#endif
 }
 
 /* cudaDeviceReset takes the memory, the streams and the events with it. */
@@ -5321,7 +5353,7 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     arena->fences.host_waits++;
     arena->fences.awaited = fence;
     gpi_host_unlock(&arena->lock);
-    result = gpi_driver_wait(&arena->backing.driver);
+    result = gpi_driver_wait(&arena->backing.driver, gpi_driver_wait_here);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
     arena->fences.awaited = NULL;
@@ -5390,6 +5422,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     int i;
     lane.count = 1;
     if (request->capturing || gpi_arena_is_for_all(request)) return NULL;
+    if (request->known->capture) return NULL; /* a replay is no later work of this stream */
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
     for (; other; other = other->next) {
         for (i = 0; other != request->known && i < other->seals; i++) {
@@ -6025,14 +6058,17 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
                                           cudaStream_t stream) {
     gpi_stream *keeper = gpi_arena_keeper(run);
     gpupool_result result = GPUPOOL_OK;
-    if (known->capture && !keeper) { /* the graph that this stream captures keeps it from now on */
+    if (known->capture && !keeper) {
+        /* kept, since the graph may use it; not for use inside, since a replay is no later work of
+           this stream, which may still be at it */
         gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
         if (!use) return gpi_host_no_memory();
-        use->keeper = keeper = known;
+        use->keeper = keeper = known->early;
         use->next = (gpi_use *)run->uses;
         run->uses = use;
     }
-    if (keeper != known) result = gpi_arena_add_use(arena, run, stream);
+    if (!keeper || keeper->capture != known->capture)
+        result = gpi_arena_add_use(arena, run, stream);
     /* a capturing stream has no fence, but what a graph keeps nobody else gets */
     if (result != GPUPOOL_OK && !(keeper && result == GPUPOOL_E_CAPTURING)) return result;
     gpi_arena_count_free(arena, run, stream);
@@ -6282,7 +6318,7 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     if (arena->tree.pending_units || arena->parked) {
         gpi_host_unlock(&arena->lock);
-        result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
+        result = gpi_driver_wait(&arena->backing.driver, gpi_driver_synchronize_here);
         gpi_host_lock(&arena->lock);
         if (result != GPUPOOL_OK) return result;
         while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
@@ -6570,14 +6606,26 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+struct gpupool_capture {
+    gpupool_arena *arena;
+    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
+    gpi_stream *outer;        /* what had the key before; NULL: nothing */
+    uintptr_t key;
+};
+
 gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
     gpi_visit visit;
     gpi_stream *known;
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_stream_retired", &visit);
     if (result != GPUPOOL_OK) return result;
     known = gpi_fence_find(&arena->fences, gpi_fence_key(stream));
-    if (known && !known->capture) {
-        gpi_arena_seal(arena, known, gpi_arena_stream(stream));
+    if (known) {
+        gpi_stream *outer = known->capture ? known->capture->outer : NULL;
+        gpi_arena_seal(arena, outer ? outer : known, gpi_arena_stream(stream));
+        if (outer) { /* the scope ends here, and what it set aside is nobody's */
+            outer->set_aside = 0;
+            known->capture->outer = NULL;
+        }
         gpi_arena_unname(arena, known);
         gpi_arena_poll(arena);
     }
@@ -6609,27 +6657,18 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
                                "another one than the arena's", device);
     if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
         result = gpi_driver_can_peer(driver, device);
-    if (result == GPUPOOL_OK && gpi_backing_is_mapped(&arena->backing))
-        result = gpi_backing_allow_peer(&arena->backing, device);
-    else if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
-        result = gpi_driver_enable_peer(driver, device);
+    if (result == GPUPOOL_OK) result = gpi_backing_allow_peer(&arena->backing, device);
     gpi_arena_exit_growing(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* -- graph capture -- */
 
-struct gpupool_capture {
-    gpupool_arena *arena;
-    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
-    gpi_stream *outer;        /* what had the key before; NULL: nothing */
-    uintptr_t key;
-};
-
 gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpi_visit visit;
     gpupool_capture *capture;
+    gpi_stream *early = NULL;
     gpupool_result result;
     if (!out)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
@@ -6651,12 +6690,19 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
         gpi_arena_unname(arena, capture->outer);
     }
     if (result == GPUPOOL_OK) {
-        capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        if (early) {
+            gpi_fence_unname(early);
+            early->capture = capture;
+            capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        }
         if (!capture->stream) result = gpi_host_no_memory();
+        if (!capture->stream && early) early->capture = NULL;
         if (!capture->stream && capture->outer) gpi_fence_rename(capture->outer);
     }
     if (result == GPUPOOL_OK) {
         capture->stream->capture = capture;
+        capture->stream->early = early;
         arena->captures_seen = 1;
         arena->captures++;
         *out = capture;
@@ -6700,15 +6746,20 @@ static void gpi_arena_unkeep(gpi_run *run) {
 }
 
 /* All that the graph keeps: live blocks are freed into its lane, parked ones will be anyone's. */
-static void gpi_arena_take_back(gpupool_arena *arena, const gpi_stream *keeper) {
+static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *capture) {
     uint64_t bucket;
     gpi_run *run, *next;
-    for (run = arena->parked; run; run = run->list_next)
-        if (gpi_arena_keeper(run) == keeper) gpi_arena_unkeep(run);
+    const gpi_stream *keeper;
+    for (run = arena->parked; run; run = run->list_next) {
+        keeper = gpi_arena_keeper(run);
+        if (keeper && keeper->capture == capture) gpi_arena_unkeep(run);
+    }
     for (bucket = 0; bucket < arena->tree.bucket_count; bucket++) {
         for (run = *gpi_tree_head(&arena->tree, bucket); run; run = next) {
             next = run->list_next;
-            if (gpi_arena_keeper(run) != keeper) continue;
+            if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
+            keeper = gpi_arena_keeper(run);
+            if (!keeper || keeper->capture != capture) continue;
             gpi_arena_count_free(arena, run, 0);
             gpi_tree_lay_down(&arena->tree, run);
             gpi_arena_unkeep(run);
@@ -6728,8 +6779,8 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     result = gpi_arena_enter_growing(arena, "gpupool_capture_release", &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_end_capture(arena, capture);
-    gpi_arena_take_back(arena, capture->stream);
-    capture->stream->capture = NULL;
+    gpi_arena_take_back(arena, capture);
+    capture->stream->capture = capture->stream->early->capture = NULL;
     gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
     gpi_arena_poll(arena);
     arena->captures--;
