@@ -5726,10 +5726,11 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 #define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
 #define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
 #define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
-#define GPI_RING_AHEAD ((uint64_t)20 << 20)   /* in flight of a transfer: 0.4 ms of the link */
+#define GPI_RING_AHEAD ((uint64_t)24 << 20)   /* in flight of a transfer: 0.5 ms of the link */
 #define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
 #define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
 #define GPI_RING_WORKERS_MOST 64
+#define GPI_RING_HANDS 7                      /* workers for each transfer under way */
 #define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
 #define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
 #define GPI_RING_LOOK_MS 5u                    /* a wait for a ticket looks this often */
@@ -5812,10 +5813,9 @@ struct gpupool_ring {
     cudaStream_t lanes[2];             /* the ring's own streams, up and down */
     gpi_gate work, done;
     gpi_worker workers[GPI_RING_WORKERS_MOST];
-    int workers_wanted, workers_started, workers_running;
+    int workers_wanted, workers_started, workers_running, workers_named;
     int starting, stopping;
     int watching;                      /* one of the threads without work looks at the device */
-    int sleeping;                      /* workers that wait at the gate */
     unsigned news;                     /* raised when others might find something to do */
     uint64_t flights[2], flying_since_ns[2];
     uint64_t under_way[2], under_way_since_ns[2];
@@ -6265,20 +6265,6 @@ static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
     transfer->stalled_ns = 0;
 }
 
-/* Wakes the workers that sleep. */
-static void gpi_ring_wake(gpupool_ring *ring) {
-    gpi_ring_unlock(ring);
-    gpi_host_gate_turn(&ring->work);
-    gpi_ring_lock(ring);
-}
-
-/* Workers that were not needed sleep; they are once the link runs dry. */
-static void gpi_ring_wake_if_dry(gpupool_ring *ring, const gpi_transfer *transfer) {
-    if (ring->sleeping && transfer->bytes - transfer->started >= GPI_RING_HELP &&
-        gpi_ring_flown(ring, transfer->key, transfer->down) < GPI_RING_AHEAD / 8)
-        gpi_ring_wake(ring);
-}
-
 /* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
 static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result = GPUPOOL_OK;
@@ -6301,7 +6287,6 @@ static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer)
     slot->transfer = transfer;
     transfer->started += bytes;
     gpi_ring_unstall(ring, transfer);
-    gpi_ring_wake_if_dry(ring, transfer);
     return slot;
 }
 
@@ -6547,6 +6532,13 @@ static int gpi_ring_work(gpupool_ring *ring) {
 
 #define GPI_RING_SPIN 512u /* rounds, some 100 us, before a thread without work sleeps */
 
+/* Wakes the workers that sleep. */
+static void gpi_ring_wake(gpupool_ring *ring) {
+    gpi_ring_unlock(ring);
+    gpi_host_gate_turn(&ring->work);
+    gpi_ring_lock(ring);
+}
+
 static void gpi_ring_nap(gpupool_ring *ring, unsigned round) {
     gpi_ring_unlock(ring);
     gpi_host_idle(round);
@@ -6570,35 +6562,44 @@ static void gpi_ring_turn_end(gpupool_ring *ring, gpi_ring_turn *turn) {
    the lock, or they would be in the way of those that work. Returns 1 when there was none for some
    time. */
 static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
-    unsigned news = ring->news;
+    unsigned news = ring->news, patience = ring->transfers ? 4 * GPI_RING_SPIN : GPI_RING_SPIN;
     if (!ring->watching && ring->transfers) turn->watching = ring->watching = 1;
     if (turn->watching) {
         gpi_ring_nap(ring, turn->round++);
         return 0;
     }
     gpi_ring_unlock(ring);
-    while (turn->round < GPI_RING_SPIN && gpi_host_look(&ring->news) == news)
+    while (turn->round < patience && gpi_host_look(&ring->news) == news)
         gpi_host_idle(turn->round++);
     gpi_ring_lock(ring);
-    return turn->round >= GPI_RING_SPIN && ring->news == news;
+    if (ring->news == news) return 1;
+    turn->round = 0;
+    return 0;
 }
 
-static void gpi_ring_worker_loop(gpupool_ring *ring) {
+/* More threads than these would only be in each other's way, in CUDA's locks most of all. */
+static int gpi_ring_is_wanted(const gpupool_ring *ring, int worker) {
+    const gpi_transfer *transfer = ring->transfers;
+    int hands = 0;
+    for (; transfer; transfer = transfer->next) hands += GPI_RING_HANDS;
+    return worker < hands;
+}
+
+static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
     gpi_ring_turn turn;
     memset(&turn, 0, sizeof turn);
     while (!ring->stopping) {
-        if (gpi_ring_work(ring)) {
+        int wanted = gpi_ring_is_wanted(ring, worker);
+        if (wanted && gpi_ring_work(ring)) {
             gpi_ring_turn_end(ring, &turn);
-        } else if (turn.watching && !ring->transfers) {
+        } else if (turn.watching && !wanted) {
             turn.watching = ring->watching = 0;
-        } else if (gpi_ring_turn_idle(ring, &turn)) {
-            ring->sleeping += turn.armed;
+        } else if ((!wanted && ring->transfers) || gpi_ring_turn_idle(ring, &turn)) {
             gpi_ring_unlock(ring);
             if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
             else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
-            gpi_ring_lock(ring);
-            ring->sleeping -= turn.armed;
             turn.armed = !turn.armed;
+            gpi_ring_lock(ring);
         }
     }
     gpi_ring_turn_end(ring, &turn);
@@ -6609,7 +6610,7 @@ static void gpi_ring_worker(void *user) {
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(ring->device, &visit);
     gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring);
+    if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring, ring->workers_named++);
     ring->workers_running--;
     gpi_ring_unlock(ring);
     if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
@@ -6680,7 +6681,7 @@ static void gpi_ring_dismiss(gpupool_ring *ring) {
     gpi_host_gate_turn(&ring->work);
     for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
     gpi_ring_lock(ring);
-    ring->workers_started = 0;
+    ring->workers_started = ring->workers_named = 0;
     ring->stopping = 0;
 }
 
@@ -7728,6 +7729,7 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_RING_PATIENCE_NS
 #undef GPI_RING_REFUSED_NS
 #undef GPI_RING_WORKERS_MOST
+#undef GPI_RING_HANDS
 #undef GPI_RING_FEW
 #undef GPI_RING_FAILURES
 #undef GPI_RING_LOOK_MS
