@@ -35,8 +35,9 @@ The picture:
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
 freed earlier can be had; keeps reserved memory within a few per cent of what is live, by moving
 physical memory behind unused addresses; holds limits; says why memory ran out and what would help.
-What it does not do: it has no thread of its own, moves no block that you hold, keeps nothing in
-device memory, prints nothing unless asked, and never aborts.
+A ring takes ordinary host memory to the device and back at nine tenths of the rate of pinned memory.
+What it does not do: it has no thread of its own but a ring's workers, moves no block that you hold,
+keeps nothing in device memory, prints nothing unless asked, and never aborts.
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
@@ -5876,13 +5877,13 @@ static int gpi_ring_check(const gpupool_ring *ring) {
 static void gpi_ring_lock(gpupool_ring *ring) {
     gpi_host_lock(&ring->lock);
 #if GPUPOOL_CHECK >= 2
-    GPUPOOL_ASSERT(gpi_ring_check(ring) == 0);
+    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
 #endif
 }
 
 static void gpi_ring_unlock(gpupool_ring *ring) {
 #if GPUPOOL_CHECK >= 2
-    GPUPOOL_ASSERT(gpi_ring_check(ring) == 0);
+    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
 #endif
     gpi_host_unlock(&ring->lock);
 }
@@ -5982,6 +5983,12 @@ static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *tra
 
 /* -- slots -- */
 
+static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
+    slot->next = ring->spare;
+    ring->spare = slot;
+    ring->spare_count++;
+}
+
 /* Makes sure of slot structs, without the lock while it asks the host. 0: it has no memory. */
 static int gpi_ring_stock(gpupool_ring *ring) {
     gpi_stock *more;
@@ -5993,11 +6000,7 @@ static int gpi_ring_stock(gpupool_ring *ring) {
     if (!more) return ring->spare_count >= 4;
     more->next = ring->stock;
     ring->stock = more;
-    for (i = 0; i < GPI_RING_STOCK; i++) {
-        more->slots[i].next = ring->spare;
-        ring->spare = &more->slots[i];
-    }
-    ring->spare_count += GPI_RING_STOCK;
+    for (i = 0; i < GPI_RING_STOCK; i++) gpi_ring_spare_put(ring, &more->slots[i]);
     return 1;
 }
 
@@ -6010,12 +6013,6 @@ static gpi_ring_slot *gpi_ring_spare_take(gpupool_ring *ring) {
     memset(slot, 0, sizeof *slot);
     slot->event = event;
     return slot;
-}
-
-static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
-    slot->next = ring->spare;
-    ring->spare = slot;
-    ring->spare_count++;
 }
 
 /* Cuts a free slot in two at this address; the right part is a struct more. */
@@ -6594,6 +6591,7 @@ static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
             gpi_ring_turn_end(ring, &turn);
         } else if (turn.watching && !wanted) {
             turn.watching = ring->watching = 0;
+            if (ring->transfers) gpi_ring_wake(ring);
         } else if ((!wanted && ring->transfers) || gpi_ring_turn_idle(ring, &turn)) {
             gpi_ring_unlock(ring);
             if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
@@ -6713,6 +6711,7 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unstall(ring, transfer);
     if (transfer->result != GPUPOOL_OK) gpi_ring_disown(ring, transfer);
     gpi_ring_strike(ring, transfer);
+    if (ring->transfers) gpi_ring_wake(ring); /* nobody may be left to watch the device for them */
     if (transfer->result == GPUPOOL_OK) return GPUPOOL_OK;
     return gpi_host_fail(transfer->result, "%s", transfer->text);
 }
@@ -7014,15 +7013,7 @@ static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_confi
     gpi_host_gate_open(&ring->work);
     gpi_host_gate_open(&ring->done);
     gpi_host_lock(&ring->lock);
-    ring->spare_count = 0;
-    stocked = 0;
-    {
-        gpi_stock *first = (gpi_stock *)gpi_host_zeroed(sizeof *first);
-        int i;
-        for (i = 0; first && i < GPI_RING_STOCK; i++) gpi_ring_spare_put(ring, &first->slots[i]);
-        ring->stock = first;
-        stocked = first != NULL;
-    }
+    stocked = gpi_ring_stock(ring);
     if (stocked) {
         ring->slots = gpi_ring_spare_take(ring);
         ring->slots->bytes = ring->bytes;
@@ -7261,6 +7252,25 @@ static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket tic
     return GPUPOOL_OK;
 }
 
+static int gpi_ring_is_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
+    const gpi_transfer *transfer = ring->transfers;
+    while (transfer && transfer->ticket != ticket) transfer = transfer->next;
+    return transfer && ticket != 0;
+}
+
+/* Sleeps until a transfer is done, if this one still is not. */
+static void gpi_ring_await(gpupool_ring *ring, gpupool_ticket ticket) {
+    unsigned seen;
+    int pending;
+    gpi_ring_unlock(ring);
+    seen = gpi_host_gate_seen(&ring->done);
+    gpi_ring_lock(ring);
+    pending = gpi_ring_is_pending(ring, ticket);
+    gpi_ring_unlock(ring);
+    if (pending) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
+    gpi_ring_lock(ring);
+}
+
 gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
     gpi_visit visit;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
@@ -7268,35 +7278,16 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
     unsigned round = 0;
     if (result != GPUPOOL_OK) return result;
     gpi_ring_lock(ring);
-    for (;;) {
-        gpi_transfer *transfer = ring->transfers;
-        unsigned seen;
-        int did = 0;
-        while (transfer && transfer->ticket != ticket) transfer = transfer->next;
-        if (!transfer || ticket == 0) break;
-        if (!ring->workers_running) did = gpi_ring_work(ring);
-        if (did && timeout_ns != 0) continue;
-        transfer = ring->transfers;
-        while (transfer && transfer->ticket != ticket) transfer = transfer->next;
-        if (!transfer) break;
-        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns) {
+    while (result == GPUPOOL_OK && gpi_ring_is_pending(ring, ticket)) {
+        int helps = !ring->workers_running || round > GPI_RING_SPIN; /* they are taking long */
+        int did = helps && gpi_ring_work(ring);
+        if (!gpi_ring_is_pending(ring, ticket)) break;
+        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
                                    " is not done yet", ticket);
-            break;
-        }
-        round++;
-        if (ring->workers_running && round > GPI_RING_SPIN) {
-            gpi_ring_unlock(ring);
-            seen = gpi_host_gate_seen(&ring->done);
-            gpi_ring_lock(ring);
-            for (transfer = ring->transfers; transfer && transfer->ticket != ticket;)
-                transfer = transfer->next;
-            gpi_ring_unlock(ring);
-            if (transfer) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
-            gpi_ring_lock(ring);
-        } else {
-            gpi_ring_nap(ring, round);
-        }
+        else if (did) continue;
+        else if (round++ < GPI_RING_SPIN || !ring->workers_running) gpi_ring_nap(ring, round);
+        else gpi_ring_await(ring, ticket);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
     gpi_ring_unlock(ring);
