@@ -35,7 +35,7 @@ The picture:
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
 freed earlier can be had; keeps reserved memory within a few per cent of what is live, by moving
 physical memory behind unused addresses; holds limits; says why memory ran out and what would help.
-A ring takes ordinary host memory to the device and back at nine tenths of the rate of pinned memory.
+A ring takes ordinary host memory to the device and back at nine tenths of pinned memory's speed.
 What it does not do: it has no thread of its own but a ring's workers, moves no block that you hold,
 keeps nothing in device memory, prints nothing unless asked, and never aborts.
 
