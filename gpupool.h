@@ -35,8 +35,9 @@ The picture:
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
 freed earlier can be had; keeps reserved memory within a few per cent of what is live, by moving
 physical memory behind unused addresses; holds limits; says why memory ran out and what would help.
-What it does not do: it has no thread of its own, moves no block that you hold, keeps nothing in
-device memory, prints nothing unless asked, and never aborts.
+A ring takes ordinary host memory to the device and back at nine tenths of pinned memory's speed.
+What it does not do: it has no thread of its own but a ring's workers, moves no block that you hold,
+keeps nothing in device memory, prints nothing unless asked, and never aborts.
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
@@ -7121,10 +7122,11 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 #define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
 #define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
 #define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
-#define GPI_RING_AHEAD ((uint64_t)20 << 20)   /* in flight of a transfer: 0.4 ms of the link */
+#define GPI_RING_AHEAD ((uint64_t)24 << 20)   /* in flight of a transfer: 0.5 ms of the link */
 #define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
 #define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
 #define GPI_RING_WORKERS_MOST 64
+#define GPI_RING_HANDS 7                      /* workers for each transfer under way */
 #define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
 #define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
 #define GPI_RING_LOOK_MS 5u                    /* a wait for a ticket looks this often */
@@ -7207,10 +7209,9 @@ struct gpupool_ring {
     cudaStream_t lanes[2];             /* the ring's own streams, up and down */
     gpi_gate work, done;
     gpi_worker workers[GPI_RING_WORKERS_MOST];
-    int workers_wanted, workers_started, workers_running;
+    int workers_wanted, workers_started, workers_running, workers_named;
     int starting, stopping;
     int watching;                      /* one of the threads without work looks at the device */
-    int sleeping;                      /* workers that wait at the gate */
     unsigned news;                     /* raised when others might find something to do */
     uint64_t flights[2], flying_since_ns[2];
     uint64_t under_way[2], under_way_since_ns[2];
@@ -7271,13 +7272,13 @@ static int gpi_ring_check(const gpupool_ring *ring) {
 static void gpi_ring_lock(gpupool_ring *ring) {
     gpi_host_lock(&ring->lock);
 #if GPUPOOL_CHECK >= 2
-    GPUPOOL_ASSERT(gpi_ring_check(ring) == 0);
+    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
 #endif
 }
 
 static void gpi_ring_unlock(gpupool_ring *ring) {
 #if GPUPOOL_CHECK >= 2
-    GPUPOOL_ASSERT(gpi_ring_check(ring) == 0);
+    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
 #endif
     gpi_host_unlock(&ring->lock);
 }
@@ -7377,6 +7378,12 @@ static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *tra
 
 /* -- slots -- */
 
+static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
+    slot->next = ring->spare;
+    ring->spare = slot;
+    ring->spare_count++;
+}
+
 /* Makes sure of slot structs, without the lock while it asks the host. 0: it has no memory. */
 static int gpi_ring_stock(gpupool_ring *ring) {
     gpi_stock *more;
@@ -7388,11 +7395,7 @@ static int gpi_ring_stock(gpupool_ring *ring) {
     if (!more) return ring->spare_count >= 4;
     more->next = ring->stock;
     ring->stock = more;
-    for (i = 0; i < GPI_RING_STOCK; i++) {
-        more->slots[i].next = ring->spare;
-        ring->spare = &more->slots[i];
-    }
-    ring->spare_count += GPI_RING_STOCK;
+    for (i = 0; i < GPI_RING_STOCK; i++) gpi_ring_spare_put(ring, &more->slots[i]);
     return 1;
 }
 
@@ -7405,12 +7408,6 @@ static gpi_ring_slot *gpi_ring_spare_take(gpupool_ring *ring) {
     memset(slot, 0, sizeof *slot);
     slot->event = event;
     return slot;
-}
-
-static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
-    slot->next = ring->spare;
-    ring->spare = slot;
-    ring->spare_count++;
 }
 
 /* Cuts a free slot in two at this address; the right part is a struct more. */
@@ -7660,20 +7657,6 @@ static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
     transfer->stalled_ns = 0;
 }
 
-/* Wakes the workers that sleep. */
-static void gpi_ring_wake(gpupool_ring *ring) {
-    gpi_ring_unlock(ring);
-    gpi_host_gate_turn(&ring->work);
-    gpi_ring_lock(ring);
-}
-
-/* Workers that were not needed sleep; they are once the link runs dry. */
-static void gpi_ring_wake_if_dry(gpupool_ring *ring, const gpi_transfer *transfer) {
-    if (ring->sleeping && transfer->bytes - transfer->started >= GPI_RING_HELP &&
-        gpi_ring_flown(ring, transfer->key, transfer->down) < GPI_RING_AHEAD / 8)
-        gpi_ring_wake(ring);
-}
-
 /* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
 static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result = GPUPOOL_OK;
@@ -7696,7 +7679,6 @@ static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer)
     slot->transfer = transfer;
     transfer->started += bytes;
     gpi_ring_unstall(ring, transfer);
-    gpi_ring_wake_if_dry(ring, transfer);
     return slot;
 }
 
@@ -7942,6 +7924,13 @@ static int gpi_ring_work(gpupool_ring *ring) {
 
 #define GPI_RING_SPIN 512u /* rounds, some 100 us, before a thread without work sleeps */
 
+/* Wakes the workers that sleep. */
+static void gpi_ring_wake(gpupool_ring *ring) {
+    gpi_ring_unlock(ring);
+    gpi_host_gate_turn(&ring->work);
+    gpi_ring_lock(ring);
+}
+
 static void gpi_ring_nap(gpupool_ring *ring, unsigned round) {
     gpi_ring_unlock(ring);
     gpi_host_idle(round);
@@ -7965,35 +7954,45 @@ static void gpi_ring_turn_end(gpupool_ring *ring, gpi_ring_turn *turn) {
    the lock, or they would be in the way of those that work. Returns 1 when there was none for some
    time. */
 static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
-    unsigned news = ring->news;
+    unsigned news = ring->news, patience = ring->transfers ? 4 * GPI_RING_SPIN : GPI_RING_SPIN;
     if (!ring->watching && ring->transfers) turn->watching = ring->watching = 1;
     if (turn->watching) {
         gpi_ring_nap(ring, turn->round++);
         return 0;
     }
     gpi_ring_unlock(ring);
-    while (turn->round < GPI_RING_SPIN && gpi_host_look(&ring->news) == news)
+    while (turn->round < patience && gpi_host_look(&ring->news) == news)
         gpi_host_idle(turn->round++);
     gpi_ring_lock(ring);
-    return turn->round >= GPI_RING_SPIN && ring->news == news;
+    if (ring->news == news) return 1;
+    turn->round = 0;
+    return 0;
 }
 
-static void gpi_ring_worker_loop(gpupool_ring *ring) {
+/* More threads than these would only be in each other's way, in CUDA's locks most of all. */
+static int gpi_ring_is_wanted(const gpupool_ring *ring, int worker) {
+    const gpi_transfer *transfer = ring->transfers;
+    int hands = 0;
+    for (; transfer; transfer = transfer->next) hands += GPI_RING_HANDS;
+    return worker < hands;
+}
+
+static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
     gpi_ring_turn turn;
     memset(&turn, 0, sizeof turn);
     while (!ring->stopping) {
-        if (gpi_ring_work(ring)) {
+        int wanted = gpi_ring_is_wanted(ring, worker);
+        if (wanted && gpi_ring_work(ring)) {
             gpi_ring_turn_end(ring, &turn);
-        } else if (turn.watching && !ring->transfers) {
+        } else if (turn.watching && !wanted) {
             turn.watching = ring->watching = 0;
-        } else if (gpi_ring_turn_idle(ring, &turn)) {
-            ring->sleeping += turn.armed;
+            if (ring->transfers) gpi_ring_wake(ring);
+        } else if ((!wanted && ring->transfers) || gpi_ring_turn_idle(ring, &turn)) {
             gpi_ring_unlock(ring);
             if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
             else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
-            gpi_ring_lock(ring);
-            ring->sleeping -= turn.armed;
             turn.armed = !turn.armed;
+            gpi_ring_lock(ring);
         }
     }
     gpi_ring_turn_end(ring, &turn);
@@ -8004,7 +8003,7 @@ static void gpi_ring_worker(void *user) {
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(ring->device, &visit);
     gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring);
+    if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring, ring->workers_named++);
     ring->workers_running--;
     gpi_ring_unlock(ring);
     if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
@@ -8075,7 +8074,7 @@ static void gpi_ring_dismiss(gpupool_ring *ring) {
     gpi_host_gate_turn(&ring->work);
     for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
     gpi_ring_lock(ring);
-    ring->workers_started = 0;
+    ring->workers_started = ring->workers_named = 0;
     ring->stopping = 0;
 }
 
@@ -8107,6 +8106,7 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unstall(ring, transfer);
     if (transfer->result != GPUPOOL_OK) gpi_ring_disown(ring, transfer);
     gpi_ring_strike(ring, transfer);
+    if (ring->transfers) gpi_ring_wake(ring); /* nobody may be left to watch the device for them */
     if (transfer->result == GPUPOOL_OK) return GPUPOOL_OK;
     return gpi_host_fail(transfer->result, "%s", transfer->text);
 }
@@ -8410,15 +8410,7 @@ static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_confi
     gpi_host_gate_open(&ring->work);
     gpi_host_gate_open(&ring->done);
     gpi_host_lock(&ring->lock);
-    ring->spare_count = 0;
-    stocked = 0;
-    {
-        gpi_stock *first = (gpi_stock *)gpi_host_zeroed(sizeof *first);
-        int i;
-        for (i = 0; first && i < GPI_RING_STOCK; i++) gpi_ring_spare_put(ring, &first->slots[i]);
-        ring->stock = first;
-        stocked = first != NULL;
-    }
+    stocked = gpi_ring_stock(ring);
     if (stocked) {
         ring->slots = gpi_ring_spare_take(ring);
         ring->slots->bytes = ring->bytes;
@@ -8657,6 +8649,25 @@ static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket tic
     return GPUPOOL_OK;
 }
 
+static int gpi_ring_is_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
+    const gpi_transfer *transfer = ring->transfers;
+    while (transfer && transfer->ticket != ticket) transfer = transfer->next;
+    return transfer && ticket != 0;
+}
+
+/* Sleeps until a transfer is done, if this one still is not. */
+static void gpi_ring_await(gpupool_ring *ring, gpupool_ticket ticket) {
+    unsigned seen;
+    int pending;
+    gpi_ring_unlock(ring);
+    seen = gpi_host_gate_seen(&ring->done);
+    gpi_ring_lock(ring);
+    pending = gpi_ring_is_pending(ring, ticket);
+    gpi_ring_unlock(ring);
+    if (pending) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
+    gpi_ring_lock(ring);
+}
+
 gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
     gpi_visit visit;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
@@ -8664,35 +8675,16 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
     unsigned round = 0;
     if (result != GPUPOOL_OK) return result;
     gpi_ring_lock(ring);
-    for (;;) {
-        gpi_transfer *transfer = ring->transfers;
-        unsigned seen;
-        int did = 0;
-        while (transfer && transfer->ticket != ticket) transfer = transfer->next;
-        if (!transfer || ticket == 0) break;
-        if (!ring->workers_running) did = gpi_ring_work(ring);
-        if (did && timeout_ns != 0) continue;
-        transfer = ring->transfers;
-        while (transfer && transfer->ticket != ticket) transfer = transfer->next;
-        if (!transfer) break;
-        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns) {
+    while (result == GPUPOOL_OK && gpi_ring_is_pending(ring, ticket)) {
+        int helps = !ring->workers_running || round > GPI_RING_SPIN; /* they are taking long */
+        int did = helps && gpi_ring_work(ring);
+        if (!gpi_ring_is_pending(ring, ticket)) break;
+        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
                                    " is not done yet", ticket);
-            break;
-        }
-        round++;
-        if (ring->workers_running && round > GPI_RING_SPIN) {
-            gpi_ring_unlock(ring);
-            seen = gpi_host_gate_seen(&ring->done);
-            gpi_ring_lock(ring);
-            for (transfer = ring->transfers; transfer && transfer->ticket != ticket;)
-                transfer = transfer->next;
-            gpi_ring_unlock(ring);
-            if (transfer) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
-            gpi_ring_lock(ring);
-        } else {
-            gpi_ring_nap(ring, round);
-        }
+        else if (did) continue;
+        else if (round++ < GPI_RING_SPIN || !ring->workers_running) gpi_ring_nap(ring, round);
+        else gpi_ring_await(ring, ticket);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
     gpi_ring_unlock(ring);
@@ -9986,6 +9978,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_RING_PATIENCE_NS
 #undef GPI_RING_REFUSED_NS
 #undef GPI_RING_WORKERS_MOST
+#undef GPI_RING_HANDS
 #undef GPI_RING_FEW
 #undef GPI_RING_FAILURES
 #undef GPI_RING_LOOK_MS
