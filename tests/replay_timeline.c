@@ -19,7 +19,7 @@ typedef struct point { /* the most in its share of the events */
 
 typedef struct timeline {
     const replay_plan *plan;
-    const char *trace;
+    const char *name;
     size_t points;
     point *point;
     uint64_t top;
@@ -123,12 +123,12 @@ static void print_text(FILE *f, const char *text) {
 }
 
 static void print_head(FILE *f, const timeline *t) {
-    const char *slash = strrchr(t->trace, '/');
+    const char *slash = strrchr(t->name, '/');
     fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
             "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "
             "fill=\"white\"/>\n<text x=\"%d\" y=\"22\" font-size=\"15\">",
             LEFT + POINTS + RIGHT, TOP + HEIGHT + 52, LEFT);
-    print_text(f, slash ? slash + 1 : t->trace);
+    print_text(f, slash ? slash + 1 : t->name);
     fprintf(f, ": at most ");
     print_size(f, t->plan->from->peak_live_bytes);
     fprintf(f, " live, at event %zu</text>\n", t->plan->from->peak_event + 1);
@@ -156,9 +156,9 @@ static int draw(const timeline *t, const char *path) {
     return 0;
 }
 
-int replay_timeline(const replay_plan *plan, const gpupool_arena_config *config, const char *trace,
+int replay_timeline(const replay_plan *plan, const gpupool_arena_config *config, const char *name,
                     const char *path) {
-    timeline t = {.plan = plan, .trace = trace, .top = 1};
+    timeline t = {.plan = plan, .name = name, .top = 1};
     gpupool_arena *arena;
     t.points = plan->ops < POINTS ? plan->ops : POINTS;
     t.point = calloc(t.points, sizeof *t.point);

@@ -6,7 +6,7 @@
 
 /* One cold pass through a fresh arena: live, reserved and the limit. 0, or -1 after a message on
    stderr. */
-int replay_timeline(const replay_plan *, const gpupool_arena_config *, const char *trace,
+int replay_timeline(const replay_plan *, const gpupool_arena_config *, const char *name,
                     const char *path);
 
 #endif

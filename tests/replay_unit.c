@@ -54,11 +54,18 @@ static int fits(const trace *t, const cudaStream_t *streams, int source, uint64_
     return complete;
 }
 
-/* Between what is live and what was reserved without a limit, by halves. */
+/* Between what is live and what was reserved without a limit, or a little more, by halves. */
 static int find_least(const trace *t, const cudaStream_t *streams, int source, void **block,
                       replay_figures *figures) {
-    uint64_t fails = t->peak_live_bytes / STEP, enough = figures->reserved_bytes / STEP + 1;
+    uint64_t fails = (t->peak_live_bytes - 1) / STEP, most = figures->reserved_bytes / STEP * 2 + 2;
+    uint64_t enough = (figures->reserved_bytes + STEP - 1) / STEP;
     int answer = fits(t, streams, source, enough * STEP, block, NULL);
+    while (answer == 0 && enough < most) {
+        fails = enough;
+        enough += enough / 16 + 1;
+        answer = fits(t, streams, source, enough * STEP, block, NULL);
+    }
+    if (answer <= 0) return answer;
     while (answer >= 0 && enough - fails > 1) {
         uint64_t middle = fails + (enough - fails) / 2;
         answer = fits(t, streams, source, middle * STEP, block, NULL);
