@@ -36,7 +36,7 @@ static void failed(runner *r) {
     pthread_mutex_unlock(&first_failure);
 }
 
-/* What only gpupool_trace_to records. What was asked for in vain may be had here: it is not kept. */
+/* What only gpupool_trace_to records. What was asked for in vain may be had, but is not kept. */
 static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     gpupool_arena *arena = r->pass->arena;
     gpupool_result result = GPUPOOL_OK;
