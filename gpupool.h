@@ -40,7 +40,7 @@ device memory, prints nothing unless asked, and never aborts.
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE BACKING FENCE LIMIT ARENA REPORT   how it works, bottom up
+    GROUND HOST DRIVER LEDGER TREE BACKING FENCE LIMIT ARENA RING REPORT   how it works
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
@@ -75,6 +75,9 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
     GPUPOOL_CHUNK_BYTES     0        least growth of the chunked sources; 0: an eighth of all
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
+    GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
+    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; with few workers twice
+    GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow)
     GPUPOOL_STATS           1        0: count only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it
@@ -114,6 +117,15 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #endif
 #ifndef GPUPOOL_MAPPED
 #define GPUPOOL_MAPPED 1
+#endif
+#ifndef GPUPOOL_RING_BYTES
+#define GPUPOOL_RING_BYTES 67108864
+#endif
+#ifndef GPUPOOL_RING_CHUNK_BYTES
+#define GPUPOOL_RING_CHUNK_BYTES 2097152
+#endif
+#ifndef GPUPOOL_RING_WORKERS
+#define GPUPOOL_RING_WORKERS 0
 #endif
 #ifndef GPUPOOL_CHECK
 #define GPUPOOL_CHECK 1
@@ -172,6 +184,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
     GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
+    GPUPOOL_E_CALLBACK,      /* your read or write function said no */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
 } gpupool_result;
@@ -269,6 +282,52 @@ typedef struct gpupool_stats {
     uint64_t host_bytes;             /* host memory used for the arena's own records */
     uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
 } gpupool_stats;
+
+/* ---- the staging ring ---- */
+
+typedef struct gpupool_ring gpupool_ring;
+typedef uint64_t gpupool_ticket;     /* of one transfer: never 0, never used twice by a ring */
+
+typedef struct gpupool_ring_config { /* all zero is valid: each zero means the default */
+    int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
+    size_t bytes;                    /* the most pinned memory the ring ever holds: its limit */
+    size_t chunk_bytes;              /* copied and sent at a time, at most */
+    int workers;                     /* threads that help the caller; -1: none */
+} gpupool_ring_config;
+
+typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill */
+    void *memory;
+    size_t bytes;                    /* may be lowered before gpupool_span_upload */
+    uint64_t number;
+} gpupool_span;
+
+/* Your functions: bring, or take away, [offset, offset + bytes) of the transfer. Anything but 0
+   fails it with E_CALLBACK. With workers they are called by several threads at once, each with its
+   own part; without, by the caller in order of offset. They must not use the ring. */
+typedef int (*gpupool_read_fn)(void *to, size_t bytes, uint64_t offset, void *user);
+typedef int (*gpupool_write_fn)(const void *from, size_t bytes, uint64_t offset, void *user);
+
+#define GPUPOOL_UP 0                 /* which way: to the device */
+#define GPUPOOL_DOWN 1
+
+typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
+    size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
+    gpupool_counter pinned;          /* bytes pinned */
+    gpupool_counter used;            /* of them in spans and chunks; used.peak: high water */
+    uint64_t limit_bytes;            /* the most that is ever pinned */
+    uint64_t workers;                /* running now */
+    uint64_t transfers[2];
+    uint64_t staged_bytes[2];        /* through the ring */
+    uint64_t direct_bytes[2];        /* by CUDA itself: pinned memory, and tiny transfers */
+    uint64_t chunks[2];
+    uint64_t creeps;                 /* steps made without the ring because it stayed full */
+    uint64_t waits, wait_ns;         /* transfers that found the ring full, and for how long */
+    uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
+    uint64_t under_way_ns[2];        /* time with a transfer through the ring under way */
+    uint64_t link_busy_ns[2];        /* time with a chunk on its way, as far as the ring looked */
+    double gb_per_s[2];              /* staged_bytes by under_way_ns, 10^9 bytes a second */
+    double link_busy[2];             /* link_busy_ns as a share of under_way_ns, at most 1 */
+} gpupool_ring_stats;
 
 /* == API ====================================================================================== */
 
@@ -467,6 +526,86 @@ GPUPOOL_API void *gpupool_alloc_aligned_at(gpupool_arena *, size_t bytes, size_t
 GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t, const char *file,
                                     int line);
 
+/* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
+   memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
+   pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
+   or more. Pinned, registered and managed memory is recognised and goes directly, device memory
+   too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create and destroy may
+   be made by any number of threads, on any streams of the ring's device. A stream that captures is
+   refused with E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no
+   transfer waits for the ring for ever: one that gets no room goes on without, slowly. ---- */
+
+/* NULL for the config: the current device, and the default of every macro. Pins nothing yet. */
+GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
+                                               const gpupool_ring_config *config);
+
+/* Waits for all that is in flight. E_IN_USE while spans are held. If a CUDA call fails the ring is
+   still there, and this can be tried again. No other thread may use the ring any more. */
+GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
+
+/* In stream order: after what the stream was given before, before what it is given later. Upload
+   returns when the source may be changed (its last bytes may still be on their way), download when
+   the destination is filled. If it fails, any part of the destination may have been written, and
+   nothing else. */
+GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_dst, const void *host_src,
+                                          size_t bytes, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, const void *device_src,
+                                            size_t bytes, cudaStream_t);
+
+/* Return at once, whatever the stream waits for. The transfer comes after what the stream was given
+   before; it is done when the ticket says so: what needs it, on any stream, is to be queued after
+   that. Until then both memories belong to the transfer. Without workers it gets on only while
+   gpupool_ticket_wait, or another call, works for it. */
+GPUPOOL_API gpupool_result gpupool_upload_async(gpupool_ring *, void *device_dst,
+                                                const void *host_src, size_t bytes, cudaStream_t,
+                                                gpupool_ticket *ticket);
+GPUPOOL_API gpupool_result gpupool_download_async(gpupool_ring *, void *host_dst,
+                                                  const void *device_src, size_t bytes,
+                                                  cudaStream_t, gpupool_ticket *ticket);
+
+/* The transfer's result, once it is done; E_TIMEOUT before. timeout_ns: negative waits for ever, 0
+   only asks. In any order, by any thread, as often as you like; failures older than the last 64
+   are forgotten (E_ARGUMENT). */
+GPUPOOL_API gpupool_result gpupool_ticket_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
+
+/* Rows of width bytes, each a pitch after the one before; arguments as of cudaMemcpy2DAsync. */
+GPUPOOL_API gpupool_result gpupool_upload_2d(gpupool_ring *, void *device_dst, size_t device_pitch,
+                                             const void *host_src, size_t host_pitch, size_t width,
+                                             size_t height, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_download_2d(gpupool_ring *, void *host_dst, size_t host_pitch,
+                                               const void *device_src, size_t device_pitch,
+                                               size_t width, size_t height, cudaStream_t);
+
+/* As upload and download, but your function fills, or empties, the pinned memory itself: read a
+   file straight into it, and it never lies in host memory as a whole. */
+GPUPOOL_API gpupool_result gpupool_upload_from(gpupool_ring *, void *device_dst, size_t bytes,
+                                               gpupool_read_fn, void *user, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_download_to(gpupool_ring *, const void *device_src,
+                                               size_t bytes, gpupool_write_fn, void *user,
+                                               cudaStream_t);
+
+/* Pinned memory to fill in place. Waits up to timeout_ns (negative: for ever; 0: not at all) while
+   it can help: E_TIMEOUT at once if this thread's own spans are in the way, or if it holds one and
+   those of other threads are. More than the whole ring is E_ARGUMENT. */
+GPUPOOL_API gpupool_result gpupool_span_acquire(gpupool_ring *, size_t bytes, int64_t timeout_ns,
+                                                gpupool_span *span);
+
+/* Sends the span, in stream order, and gives it back: it is not to be touched any more. If this
+   fails, the span is still held. */
+GPUPOOL_API gpupool_result gpupool_span_upload(gpupool_ring *, gpupool_span *span,
+                                               void *device_dst, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_span_cancel(gpupool_ring *, gpupool_span *span);
+
+/* Unpins what is not in use, from the end, while more than keep_bytes is pinned. CUDA waits for the
+   device to do it. */
+GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
+                                             size_t *released_bytes /* or NULL */);
+
+GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
+
+/* As gpupool_check, of a ring. */
+GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
+
 #endif /* GPUPOOL_H */
 
 /* ============================================================================================= *
@@ -506,6 +645,9 @@ GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t,
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
@@ -576,12 +718,21 @@ static unsigned gpi_ground_bits(uint64_t n) { /* that are set */
    The only room with an #ifdef for the system. uses: GROUND */
 
 #if defined(_WIN32)
+#ifndef WIN32_LEAN_AND_MEAN
 #define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
 #include <windows.h>
 #else
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/select.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
 #endif
 
 typedef struct gpi_lock { int held; } gpi_lock; /* zero is open */
@@ -594,6 +745,8 @@ static struct gpi_process { /* the only state that is not an arena's */
     int forks;              /* how often this process image is a fork's child */
     uint64_t threads;       /* numbers given out to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
+    gpupool_ring *staffed;  /* rings with workers, which are to stop when the process ends */
+    int watching_exit;
     gpi_lock arenas_lock;   /* taken before any lock of an arena */
     gpupool_arena *arenas;
 } gpi_process;
@@ -628,21 +781,36 @@ static void gpi_host_relax(unsigned round) {
 #endif
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
-static void gpi_host_lock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
+static void gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
     lock->held = 1;
-#elif defined(_WIN32)
-    unsigned round = 0;
-    while (InterlockedExchange((volatile LONG *)&lock->held, 1)) gpi_host_relax(round++);
+}
 #else
-    unsigned round = 0;
-    while (__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE)) {
-        do gpi_host_relax(round++);
-        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
-    }
+static int gpi_host_try(gpi_lock *lock) {
+#if defined(_WIN32)
+    return !InterlockedExchange((volatile LONG *)&lock->held, 1);
+#else
+    return !__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE);
 #endif
 }
+
+static void gpi_host_wait(gpi_lock *lock) {
+    unsigned round = 0;
+    do {
+        do gpi_host_relax(round++);
+#if defined(_WIN32)
+        while (*(volatile LONG *)&lock->held);
+#else
+        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
+#endif
+    } while (!gpi_host_try(lock));
+}
+
+static void gpi_host_lock(gpi_lock *lock) {
+    if (!gpi_host_try(lock)) gpi_host_wait(lock);
+}
+#endif
 
 static void gpi_host_unlock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
@@ -713,6 +881,308 @@ static gpupool_result gpi_host_no_memory(void) {
     return gpi_host_fail(GPUPOOL_E_HOST_MEMORY,
                          "the host has no memory for the arena's records; nothing was changed");
 }
+
+/* -- time, threads and pages: for the ring -- */
+
+/* A strict -std=c99 hides the clock that nobody sets; the time of day stands in for it there. */
+static uint64_t gpi_host_now_ns(void) {
+#if defined(_WIN32)
+    LARGE_INTEGER ticks, rate;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&rate);
+    return (uint64_t)((double)ticks.QuadPart * 1e9 / (double)rate.QuadPart);
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+#else
+    struct timeval now;
+    gettimeofday(&now, NULL);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_usec * 1000u;
+#endif
+}
+
+/* Lets time pass for a thread that waits for something that nobody will wake it for. */
+static void gpi_host_idle(unsigned round) {
+#if GPUPOOL_SINGLE_THREAD
+    (void)round;
+#else
+    /* a nap costs some 100 us, as much as 6 MiB of a transfer: yield for a good while before */
+    gpi_host_relax(round < 4096 && round >= 64 ? 64 : round);
+#endif
+}
+
+/* A count that is raised under a lock and looked at without. */
+static void gpi_host_raise(unsigned *count) {
+#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
+    *(volatile unsigned *)count = *count + 1;
+#else
+    __atomic_store_n(count, *count + 1, __ATOMIC_RELEASE);
+#endif
+}
+
+static unsigned gpi_host_look(const unsigned *count) {
+#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
+    return *(const volatile unsigned *)count;
+#else
+    return __atomic_load_n(count, __ATOMIC_ACQUIRE);
+#endif
+}
+
+/* Reserved addresses of ordinary memory, which costs nothing until it is touched. */
+typedef struct gpi_pages {
+    unsigned char *memory;
+    uint64_t bytes;
+    void *whole;               /* what the system gave, and how much */
+    uint64_t whole_bytes;
+} gpi_pages;
+
+#define GPI_PAGE_BYTES ((uint64_t)4096)
+
+/* Huge pages, where they can be had, are pinned in half the time. A child of fork() does not get
+   these pages: the device must go on with the parent's, whichever of the two writes first. */
+static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes) {
+    uint64_t align = (uint64_t)2 << 20;
+    pages->bytes = bytes;
+    pages->whole_bytes = bytes + align;
+#if defined(_WIN32)
+    pages->whole = VirtualAlloc(NULL, (size_t)pages->whole_bytes, MEM_RESERVE | MEM_COMMIT,
+                                PAGE_READWRITE);
+#elif defined(MAP_ANONYMOUS) && defined(MAP_NORESERVE)
+    pages->whole = mmap(NULL, (size_t)pages->whole_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages->whole == MAP_FAILED) pages->whole = NULL;
+#else
+    pages->whole = GPUPOOL_MALLOC((size_t)pages->whole_bytes);
+#endif
+    if (!pages->whole) return 0;
+    pages->memory = (unsigned char *)(uintptr_t)gpi_ground_up((uintptr_t)pages->whole, align);
+#if defined(MADV_HUGEPAGE) && defined(MADV_DONTFORK)
+    madvise(pages->memory, (size_t)bytes, MADV_HUGEPAGE);
+    madvise(pages->memory, (size_t)bytes, MADV_DONTFORK);
+#endif
+    return 1;
+}
+
+/* What is written there is no longer wanted; the system may have the memory back. */
+static void gpi_host_pages_empty(const gpi_pages *pages, uint64_t at, uint64_t bytes) {
+#if defined(MADV_DONTNEED) && defined(MAP_ANONYMOUS)
+    madvise(pages->memory + at, (size_t)bytes, MADV_DONTNEED);
+#else
+    (void)pages;
+    (void)at;
+    (void)bytes;
+#endif
+}
+
+static void gpi_host_pages_give(gpi_pages *pages) {
+    if (!pages->whole) return;
+#if defined(_WIN32)
+    VirtualFree(pages->whole, 0, MEM_RELEASE);
+#elif defined(MAP_ANONYMOUS) && defined(MAP_NORESERVE)
+    munmap(pages->whole, (size_t)pages->whole_bytes);
+#else
+    GPUPOOL_FREE(pages->whole);
+#endif
+    memset(pages, 0, sizeof *pages);
+}
+
+#if defined(__SSE2__) && !defined(memcpy)
+static void gpi_host_copy_line(unsigned char *to, const unsigned char *from) { /* 64 bytes */
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
+    __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
+    __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
+    _mm_stream_si128((__m128i *)(void *)to, a);
+    _mm_stream_si128((__m128i *)(void *)(to + 16), b);
+    _mm_stream_si128((__m128i *)(void *)(to + 32), c);
+    _mm_stream_si128((__m128i *)(void *)(to + 48), d);
+}
+#endif
+
+/* To memory that this processor does not read again soon: past its caches, four pages side by side.
+   Out of the ring it takes 0.6 of memcpy's time. A program whose memcpy is a macro wants to see
+   every copy, and does. */
+static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+#if defined(__SSE2__) && !defined(memcpy)
+    uint64_t page = GPI_PAGE_BYTES, line, i, head;
+    head = (uint64_t)(-(uintptr_t)to & 63); /* whole lines, or it takes twice as long */
+    head = gpi_ground_min(head, bytes);
+    memcpy(to, from, (size_t)head);
+    to += head;
+    from += head;
+    bytes -= head;
+    for (; bytes >= 4 * page; bytes -= 4 * page, to += 4 * page, from += 4 * page)
+        for (line = 0; line < page; line += 64)
+            for (i = 0; i < 4 * page; i += page) {
+                const char *ahead = (const char *)from + i + line + 256;
+                _mm_prefetch(ahead, _MM_HINT_T0);
+                gpi_host_copy_line(to + i + line, from + i + line);
+            }
+    for (; bytes >= 64; bytes -= 64, to += 64, from += 64) gpi_host_copy_line(to, from);
+    _mm_sfence();
+#endif
+    memcpy(to, from, (size_t)bytes);
+}
+
+#if GPUPOOL_SINGLE_THREAD
+typedef struct gpi_gate { unsigned turns; } gpi_gate;
+typedef struct gpi_worker { int none; } gpi_worker;
+static void gpi_host_gate_open(gpi_gate *gate) { gate->turns = 0; }
+static void gpi_host_gate_close(gpi_gate *gate) { gate->turns = 0; }
+static unsigned gpi_host_gate_seen(gpi_gate *gate) { return gate->turns; }
+static void gpi_host_gate_turn(gpi_gate *gate) { gate->turns++; }
+static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
+    (void)gate, (void)seen, (void)ms;
+}
+static int gpi_host_cores(void) { return 1; }
+static void gpi_host_thread_join(gpi_worker *worker) { worker->none = 1; }
+static int gpi_host_thread_start(gpi_worker *worker, void (*run)(void *), void *user) {
+    (void)worker, (void)run, (void)user;
+    return 0;
+}
+#else
+
+/* A gate is turned by who has news, and waited at by who has seen the turn before it. */
+typedef struct gpi_gate {
+#if defined(_WIN32)
+    SRWLOCK mutex;
+    CONDITION_VARIABLE turned;
+#else
+    pthread_mutex_t mutex;
+    pthread_cond_t turned;
+#endif
+    unsigned turns, sleepers;
+} gpi_gate;
+
+#if defined(_WIN32)
+static void gpi_host_gate_lock(gpi_gate *gate) { AcquireSRWLockExclusive(&gate->mutex); }
+static void gpi_host_gate_unlock(gpi_gate *gate) { ReleaseSRWLockExclusive(&gate->mutex); }
+#else
+static void gpi_host_gate_lock(gpi_gate *gate) { pthread_mutex_lock(&gate->mutex); }
+static void gpi_host_gate_unlock(gpi_gate *gate) { pthread_mutex_unlock(&gate->mutex); }
+#endif
+
+static void gpi_host_gate_open(gpi_gate *gate) {
+    memset(gate, 0, sizeof *gate);
+#if defined(_WIN32)
+    InitializeSRWLock(&gate->mutex);
+    InitializeConditionVariable(&gate->turned);
+#else
+    pthread_mutex_init(&gate->mutex, NULL);
+    pthread_cond_init(&gate->turned, NULL);
+#endif
+}
+
+static void gpi_host_gate_close(gpi_gate *gate) {
+#if defined(_WIN32)
+    (void)gate;
+#else
+    pthread_cond_destroy(&gate->turned);
+    pthread_mutex_destroy(&gate->mutex);
+#endif
+}
+
+static unsigned gpi_host_gate_seen(gpi_gate *gate) {
+    unsigned turns;
+    gpi_host_gate_lock(gate);
+    turns = gate->turns;
+    gpi_host_gate_unlock(gate);
+    return turns;
+}
+
+static void gpi_host_gate_turn(gpi_gate *gate) {
+    gpi_host_gate_lock(gate);
+    gate->turns++;
+#if defined(_WIN32)
+    if (gate->sleepers) WakeAllConditionVariable(&gate->turned);
+#else
+    if (gate->sleepers) pthread_cond_broadcast(&gate->turned);
+#endif
+    gpi_host_gate_unlock(gate);
+}
+
+/* Returns once the gate has turned since `seen`, or after so many milliseconds (0: never), or now
+   and then without a reason. */
+static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
+    gpi_host_gate_lock(gate);
+    if (gate->turns == seen) {
+        gate->sleepers++;
+#if defined(_WIN32)
+        SleepConditionVariableSRW(&gate->turned, &gate->mutex, ms ? ms : INFINITE, 0);
+#else
+        if (ms == 0) {
+            pthread_cond_wait(&gate->turned, &gate->mutex);
+        } else {
+            struct timeval now;
+            struct timespec until;
+            gettimeofday(&now, NULL);
+            until.tv_sec = now.tv_sec + (time_t)(ms / 1000);
+            until.tv_nsec = (now.tv_usec + (long)(ms % 1000) * 1000) * 1000L;
+            if (until.tv_nsec >= 1000000000) {
+                until.tv_sec++;
+                until.tv_nsec -= 1000000000;
+            }
+            pthread_cond_timedwait(&gate->turned, &gate->mutex, &until);
+        }
+#endif
+        gate->sleepers--;
+    }
+    gpi_host_gate_unlock(gate);
+}
+
+static int gpi_host_cores(void) {
+#if defined(_WIN32)
+    SYSTEM_INFO system;
+    GetSystemInfo(&system);
+    return (int)system.dwNumberOfProcessors;
+#else
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 0 && cores < 65536 ? (int)cores : 1;
+#endif
+}
+
+typedef struct gpi_worker {
+    void (*run)(void *);
+    void *user;
+#if defined(_WIN32)
+    HANDLE thread;
+#else
+    pthread_t thread;
+#endif
+} gpi_worker;
+
+#if defined(_WIN32)
+static DWORD WINAPI gpi_host_thread_main(LPVOID argument) {
+#else
+static void *gpi_host_thread_main(void *argument) {
+#endif
+    gpi_worker *worker = (gpi_worker *)argument;
+    worker->run(worker->user);
+    return 0;
+}
+
+/* The worker struct stays where it is until it is joined. 0: the system has no thread. */
+static int gpi_host_thread_start(gpi_worker *worker, void (*run)(void *), void *user) {
+    worker->run = run;
+    worker->user = user;
+#if defined(_WIN32)
+    worker->thread = CreateThread(NULL, 0, gpi_host_thread_main, worker, 0, NULL);
+    return worker->thread != NULL;
+#else
+    return pthread_create(&worker->thread, NULL, gpi_host_thread_main, worker) == 0;
+#endif
+}
+
+static void gpi_host_thread_join(gpi_worker *worker) {
+#if defined(_WIN32)
+    WaitForSingleObject(worker->thread, INFINITE);
+    CloseHandle(worker->thread);
+#else
+    pthread_join(worker->thread, NULL);
+#endif
+}
+#endif /* GPUPOOL_SINGLE_THREAD */
 
 /* == DRIVER ===================================================================================
    The only room that names CUDA. Every call is checked; a failure is told with the call's name.
@@ -1099,6 +1569,86 @@ static gpupool_result gpi_driver_wait(gpi_driver *driver) {
     else result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
     if (result == GPUPOOL_OK) driver->crumb = NULL;
     return result;
+}
+
+/* -- transfers: for the ring -- */
+
+/* A default stream that is another one for each thread: its handle means nothing elsewhere. */
+static int gpi_driver_is_threads_own(cudaStream_t stream) {
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+    if (stream == NULL) return 1;
+#endif
+    return stream == cudaStreamPerThread;
+}
+
+typedef enum gpi_place_kind { /* where a pointer points */
+    GPI_PLACE_ORDINARY,       /* host memory that CUDA does not know */
+    GPI_PLACE_PINNED,         /* the device reaches it, and the host too: pinned or managed */
+    GPI_PLACE_DEVICE
+} gpi_place_kind;
+
+static gpupool_result gpi_driver_place(const void *pointer, gpi_place_kind *kind) {
+    struct cudaPointerAttributes attributes;
+    gpupool_result result = gpi_driver_told("cudaPointerGetAttributes",
+                                            cudaPointerGetAttributes(&attributes, pointer));
+    if (result != GPUPOOL_OK) return result;
+    *kind = attributes.type == cudaMemoryTypeDevice         ? GPI_PLACE_DEVICE
+            : attributes.type == cudaMemoryTypeUnregistered ? GPI_PLACE_ORDINARY
+                                                            : GPI_PLACE_PINNED;
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_driver_pin(void *memory, uint64_t bytes) {
+    return gpi_driver_told("cudaHostRegister", cudaHostRegister(memory, (size_t)bytes,
+                                                                cudaHostRegisterPortable));
+}
+
+/* Waits for the device, as CUDA has it. */
+static gpupool_result gpi_driver_unpin(void *memory) {
+    return gpi_driver_told("cudaHostUnregister", cudaHostUnregister(memory));
+}
+
+typedef struct gpi_copy { /* rows of width bytes, each `pitch` after the one before */
+    void *to;
+    const void *from;
+    uint64_t to_pitch, from_pitch, width, rows;
+} gpi_copy;
+
+/* `refused`: CUDA does not take these pointers. It is so for host memory that is registered in
+   part, or in two parts. */
+static gpupool_result gpi_driver_copy(const gpi_copy *copy, cudaStream_t stream, int *refused) {
+    cudaError_t error;
+    const char *call = copy->rows > 1 ? "cudaMemcpy2DAsync" : "cudaMemcpyAsync";
+    if (copy->rows > 1)
+        error = cudaMemcpy2DAsync(copy->to, (size_t)copy->to_pitch, copy->from,
+                                  (size_t)copy->from_pitch, (size_t)copy->width,
+                                  (size_t)copy->rows, cudaMemcpyDefault, stream);
+    else
+        error = cudaMemcpyAsync(copy->to, copy->from, (size_t)copy->width, cudaMemcpyDefault,
+                                stream);
+    if (refused) *refused = error == cudaErrorInvalidValue;
+    return gpi_driver_told(call, error);
+}
+
+/* Records the event, made when it is first needed. */
+static gpupool_result gpi_driver_record(cudaEvent_t *event, cudaStream_t stream) {
+    gpupool_result result = GPUPOOL_OK;
+    if (!*event)
+        result = gpi_driver_told("cudaEventCreateWithFlags",
+                                 cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told("cudaEventRecord", cudaEventRecord(*event, stream));
+    return result;
+}
+
+static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
+    cudaError_t error = cudaEventQuery(event);
+    *passed = error == cudaSuccess;
+    if (error == cudaErrorNotReady) {
+        cudaGetLastError(); /* an answer, not an error to be left behind */
+        return GPUPOOL_OK;
+    }
+    return gpi_driver_told("cudaEventQuery", error);
 }
 
 /* == LEDGER ===================================================================================
@@ -1547,8 +2097,9 @@ static gpi_place gpi_tree_place(uint64_t units) {
     return place;
 }
 
-/* Linear hashing: one more bucket per live run, split in turn, so that no call ever pays for a
-   re-hash of the whole. Bucket b < count; hashes beyond the count fold onto the half below. */
+/* Linear hashing: two more buckets per live run, split in turn, so that no call ever pays for a
+   re-hash of the whole. Two, because where there are many each run looked at is a cache miss.
+   Bucket b < count; hashes beyond the count fold onto the half below. */
 static uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
     uint64_t hash = (unit * 0x9e3779b97f4a7c15ull) >> 24;
     unsigned bits = gpi_ground_high_bit(tree->bucket_count);
@@ -1732,6 +2283,10 @@ static gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, u
                                  uint64_t units, uint64_t align_units, uint64_t tries) {
     gpi_place places[GPI_LANES_MOST], first = gpi_tree_place(units);
     int i, least;
+    uint64_t any = 0;
+    for (i = 0; i < lanes->count; i++)
+        any |= tree->lanes[lanes->number[i]]->shelves[shelf].orders >> first.order;
+    if (any == 0) return NULL;
     for (i = 0; i < lanes->count; i++)
         places[i] = gpi_tree_next(&tree->lanes[lanes->number[i]]->shelves[shelf], first);
     for (;;) {
@@ -1787,7 +2342,12 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
     return 1;
 }
 
-/* Makes sure of so many run structs and one more bucket. 0: the host has no memory. */
+static int gpi_tree_is_ready(const gpi_tree *tree, uint64_t runs) {
+    return tree->spare_count >= runs &&
+           tree->bucket_count + 2 <= tree->bucket_page_count * GPI_PAGE;
+}
+
+/* Makes sure of so many run structs and two more buckets. 0: the host has no memory. */
 static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
     void *list;
     while (tree->spare_count < runs) {
@@ -1806,7 +2366,7 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
         }
         tree->spare_count += GPI_PAGE;
     }
-    if (tree->bucket_count == tree->bucket_page_count * GPI_PAGE) {
+    if (tree->bucket_count + 2 > tree->bucket_page_count * GPI_PAGE) {
         gpi_run **page;
         list = tree->buckets;
         if (!gpi_tree_grow_list(tree, &list, &tree->bucket_page_room, tree->bucket_page_count + 1))
@@ -2005,24 +2565,29 @@ static gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint6
     return run;
 }
 
+/* One more bucket: takes its part of the one whose turn it is to be split. */
+static void gpi_tree_split_bucket(gpi_tree *tree) {
+    uint64_t fresh = tree->bucket_count;
+    uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
+    gpi_run *all = *gpi_tree_head(tree, old), *rest, **head;
+    tree->bucket_count++;
+    *gpi_tree_head(tree, old) = NULL;
+    *gpi_tree_head(tree, fresh) = NULL;
+    for (; all; all = rest) {
+        rest = all->list_next;
+        head = gpi_tree_head(tree, gpi_tree_bucket(tree, all->unit));
+        all->list_next = *head;
+        *head = all;
+    }
+}
+
 /* A held run becomes live: found by its unit from now on. Needs what prepare made sure of. */
 static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_bytes) {
     gpi_run **head;
+    int i;
     GPI_ASSERT(run->lane == GPI_LANE_HELD);
-    if (tree->live_runs >= tree->bucket_count) { /* split the bucket whose turn it is */
-        uint64_t fresh = tree->bucket_count;
-        uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
-        gpi_run *all = *gpi_tree_head(tree, old), *rest;
-        tree->bucket_count++;
-        *gpi_tree_head(tree, old) = NULL;
-        *gpi_tree_head(tree, fresh) = NULL;
-        for (; all; all = rest) {
-            rest = all->list_next;
-            head = gpi_tree_head(tree, gpi_tree_bucket(tree, all->unit));
-            all->list_next = *head;
-            *head = all;
-        }
-    }
+    for (i = 0; i < 2 && tree->live_runs * 2 >= tree->bucket_count; i++)
+        gpi_tree_split_bucket(tree);
     head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
     run->lane = GPI_LANE_LIVE;
     run->uses = NULL;
@@ -2087,9 +2652,10 @@ static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
    C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones */
 
 #define GPI_SLOTS 64
-#define GPI_BINS 32
+#define GPI_BINS 64
 #define GPI_NO_SLOT 0xffu
 #define GPI_CACHED 0xffffffffu
+#define GPI_CACHE_UNITS ((1u << 20) / GPUPOOL_UNIT_BYTES) /* of the largest block */
 
 typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
 
@@ -2105,8 +2671,11 @@ typedef struct gpi_cache {
     gpi_slot slots[GPI_SLOTS];
     uint8_t bins[GPI_BINS], chains[GPI_SLOTS], empty;
     uint8_t hand;                      /* the slot that makes room next */
+    uint32_t admitted, found;          /* of late: blocks, and requests met */
+    uint32_t rest;                     /* so many blocks are not admitted, since few were found */
     uint32_t used, free_blocks;
     uint64_t free_units, told_units;   /* told: of them the ledger knows */
+    uint64_t most_units;               /* that may be free here */
     gpi_change requested, granted, blocks; /* not yet in the ledger */
     uint64_t allocs, frees;
 #if GPUPOOL_SITES
@@ -2116,7 +2685,7 @@ typedef struct gpi_cache {
 } gpi_cache;
 
 static uint8_t *gpi_cache_bin(gpi_cache *cache, uint64_t units) {
-    return &cache->bins[(units * 0x9e3779b97f4a7c15ull) >> 59];
+    return &cache->bins[(units * 0x9e3779b97f4a7c15ull) >> 58];
 }
 
 static uint8_t *gpi_cache_chain(gpi_cache *cache, uint64_t unit) {
@@ -2130,14 +2699,27 @@ static uint8_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *slot) {
     return &cache->empty;
 }
 
+/* How many slots all lists have; one too many if a slot is in two, or a list has no end. */
+static int gpi_cache_listed(const gpi_cache *cache) {
+    int list, listed = 0;
+    for (list = 0; list <= GPI_BINS + GPI_SLOTS; list++) {
+        int at = list < GPI_BINS               ? cache->bins[list]
+                 : list < GPI_BINS + GPI_SLOTS ? cache->chains[list - GPI_BINS]
+                                               : cache->empty;
+        for (; at < GPI_SLOTS && listed <= GPI_SLOTS; at = cache->slots[at].next) listed++;
+    }
+    return listed;
+}
+
 static int gpi_cache_check(gpi_cache *cache) {
     uint64_t free_units = 0;
     uint32_t used = 0, free_blocks = 0;
     int i, at, steps;
+    if (gpi_cache_listed(cache) != GPI_SLOTS) return 2;
     for (i = 0; i < GPI_SLOTS; i++) {
         const gpi_slot *slot = &cache->slots[i];
         for (at = *gpi_cache_list(cache, slot), steps = 0; at != i; at = cache->slots[at].next)
-            if (at == (int)GPI_NO_SLOT || steps++ > GPI_SLOTS) return 2;
+            if (at >= GPI_SLOTS || steps++ > GPI_SLOTS) return 2;
         if (slot->state == GPI_SLOT_EMPTY) continue;
         if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
             slot->run->uses != cache || slot->run->unit != slot->unit ||
@@ -2217,6 +2799,7 @@ static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes
     gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_STATS
     cache->allocs++;
+    cache->found++;
     gpi_ledger_note(&cache->requested, bytes);
     gpi_ledger_note(&cache->blocks, 1);
 #endif
@@ -2245,6 +2828,20 @@ static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
     gpi_cache_unsign(cache, slot);
 #endif
     return slot;
+}
+
+/* Whether a block should join the cache. Where sizes rarely come again soon, it would only keep
+   memory from merging: then it takes a rest. */
+static int gpi_cache_is_open(gpi_cache *cache) {
+    if (cache->rest) {
+        cache->rest--;
+        return 0;
+    }
+    if (++cache->admitted == 64) {
+        if (cache->found < 32) cache->rest = 1024;
+        cache->admitted = cache->found = 0;
+    }
+    return 1;
 }
 
 /* A live block that its stream has freed joins the cache; there is an empty slot. */
@@ -2279,13 +2876,15 @@ static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
     return run;
 }
 
-/* The slot whose turn it is makes room. */
+/* The slot whose turn it is makes room: of blocks that are out while these are more than a quarter,
+   since many of them never come back here. */
 static gpi_run *gpi_cache_evict(gpi_cache *cache) {
+    int out = cache->used - cache->free_blocks > GPI_SLOTS / 4;
     gpi_slot *slot;
     do {
         slot = &cache->slots[cache->hand];
         cache->hand = (uint8_t)((cache->hand + 1u) % GPI_SLOTS);
-    } while (slot->state == GPI_SLOT_EMPTY);
+    } while (slot->state == GPI_SLOT_EMPTY || (out && slot->state == GPI_SLOT_FREE));
     return gpi_cache_drop(cache, slot);
 }
 
@@ -2300,14 +2899,15 @@ static int gpi_cache_release(gpi_cache *cache, uint64_t unit) {
 
 /* What the cache has done since goes to the ledger. */
 static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
+    ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
+    cache->told_units = cache->free_units;
+    if (cache->allocs + cache->frees == 0) return;
     gpi_ledger_fold(&ledger->requested, &cache->requested);
     gpi_ledger_fold(&ledger->granted, &cache->granted);
     gpi_ledger_fold(&ledger->blocks, &cache->blocks);
     ledger->allocs += cache->allocs;
     ledger->frees += cache->frees;
     ledger->lane_hits += cache->allocs;
-    ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
-    cache->told_units = cache->free_units;
     cache->allocs = cache->frees = 0;
 #if GPUPOOL_SITES
     for (; cache->changed; cache->changed = cache->changed->changed)
@@ -4585,14 +5185,17 @@ static void gpi_arena_lock(gpupool_arena *arena, int forget) {
 static int gpi_arena_check_all(gpupool_arena *arena, int growing, char *room) {
     gpi_stream *first = gpi_arena_lock_all(arena), *stream;
     uint64_t pending = arena->ledger.pending.now;
-    int broken;
+    int broken, stale;
     if (growing) gpi_arena_count_pending(arena);
-    *room = 'A';
-    broken = growing && pending != arena->ledger.pending.now ? 2 : 0;
+    stale = growing && pending != arena->ledger.pending.now;
     for (stream = first; stream; stream = stream->next)
         gpi_cache_fold(&stream->cache, &arena->ledger);
     gpi_arena_count_pending(arena);
-    if (!broken) broken = gpi_arena_check(arena, room);
+    broken = gpi_arena_check(arena, room);
+    if (!broken && stale) { /* last: a sum that is wrong in a room above is named as what it is */
+        *room = 'A';
+        broken = 2;
+    }
     gpi_host_unlock(&arena->lock);
     for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
     return broken;
@@ -5171,7 +5774,8 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
         use = (gpi_use *)gpi_host_zeroed(sizeof *use);
         if (use) use->keeper = request->known;
     }
-    if ((request->known->capture && !use) || !gpi_tree_prepare(&arena->tree, 1)) {
+    if ((request->known->capture && !use) ||
+        !(gpi_tree_is_ready(&arena->tree, 1) || gpi_tree_prepare(&arena->tree, 1))) {
         GPUPOOL_FREE(use);
         gpi_tree_put(&arena->tree, run, request->known->young, 0);
         gpi_host_no_memory();
@@ -5305,9 +5909,12 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
     void *block = NULL;
     int ready;
     gpi_host_lock(&arena->lock);
-    ready = gpi_tree_prepare(&arena->tree, 3);
+    ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
     if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
         gpi_cache_fold(&known->cache, &arena->ledger);
+        /* what the cache keeps from merging may be just what a large request lacks: this is worth
+           one per cent of memory on recorded training runs */
+        if (request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
         run = gpi_arena_quick(arena, request, GPI_TRIES);
     }
     if (run) block = gpi_arena_hand_out(arena, run, request);
@@ -5582,19 +6189,32 @@ static uint64_t gpi_arena_cache_units(const gpupool_arena *arena) {
     return gpi_ground_max(arena->ledger.reserved.now / 256, 1u << 20) / GPUPOOL_UNIT_BYTES;
 }
 
+/* Evicts until so many units more may be free in the stream's cache; both locks are held. */
+static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
+    gpi_cache *cache = &known->cache;
+    cache->most_units = gpi_arena_cache_units(arena);
+    while (cache->free_units && cache->free_units + units > cache->most_units) {
+        gpi_run *evicted = gpi_cache_evict(cache);
+        if (evicted) gpi_arena_put(arena, known, evicted);
+    }
+}
+
 /* Frees a live block that no cache has; the arena's lock is held, and the stream's if `cached`. */
 static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
                                      cudaStream_t stream, int cached) {
-    uint64_t units = run->units, most = gpi_arena_cache_units(arena);
+    uint64_t units = run->units;
     gpupool_result result = GPUPOOL_OK;
     /* first, or peaks would be reckoned from what is left after this free */
     gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
         result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
-    } else if (cached && units <= most / 4 && !arena->climbing && !arena->hurried &&
-               known->handle != GPI_KEY_ANY) {
-        while (known->cache.empty == GPI_NO_SLOT || known->cache.free_units + units > most) {
+    } else if (cached && units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4,
+                                                 GPI_CACHE_UNITS) &&
+               !arena->climbing && !arena->hurried && known->handle != GPI_KEY_ANY &&
+               gpi_cache_is_open(&known->cache)) {
+        gpi_arena_bound_cache(arena, known, units);
+        while (known->cache.empty == GPI_NO_SLOT) {
             gpi_run *evicted = gpi_cache_evict(&known->cache);
             if (evicted) gpi_arena_put(arena, known, evicted);
         }
@@ -5628,6 +6248,17 @@ static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cud
     return result;
 }
 
+/* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock
+   is held. */
+static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+    gpi_host_lock(&arena->lock);
+    gpi_arena_bound_cache(arena, known, 0);
+    gpi_cache_fold(&known->cache, &arena->ledger);
+    gpi_arena_count_pending(arena);
+    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    gpi_host_unlock(&arena->lock);
+}
+
 static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
                                      uintptr_t key) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -5646,6 +6277,8 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
             gpi_arena_tell_gone(slot->run);
 #endif
             if (arena->trace) gpi_arena_trace_block(arena, 'f', slot->run, stream);
+            if (known->cache.free_units > known->cache.most_units)
+                gpi_arena_overflow(arena, known, stream);
             gpi_host_unlock(&known->cache.lock);
             return GPUPOOL_OK;
         }
@@ -6263,6 +6896,7 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_DOUBLE_FREE:
     case GPUPOOL_E_IN_USE:
     case GPUPOOL_E_TIMEOUT:
+    case GPUPOOL_E_CALLBACK:
     default: return cudaErrorInvalidValue;
     }
 }
@@ -6544,6 +7178,1791 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
                          arena->name);
 }
 
+/* == RING =====================================================================================
+   Ordinary host memory to the device and back, through a bounded stretch of pinned memory.
+   uses: GROUND, HOST, DRIVER, LEDGER
+
+   One stretch of addresses, pinned from its lower end, a piece at a time, when there is need. It is
+   cut in slots; a slot belongs to a span, or to one chunk of a transfer. A transfer is a list of
+   chunks not yet begun: the caller and the workers each take the next, copy between the caller's
+   memory and the slot, and queue the copy between the slot and the device. The order of chunks
+   within a transfer does not matter, so nobody waits for anybody.
+
+       up    take a slot -> fill it -> queue its copy, and an event: it flies -> landed: free
+       down  take a slot -> queue its copy, and an event: it flies -> landed: empty it -> free
+
+   A transfer whose caller waits is queued on the caller's stream. One with a ticket runs on a
+   stream of the ring's own, and takes no slot before the work that came before it on the caller's
+   stream is done: so what it holds always comes free. What the others hold may be stuck, behind a
+   stream that waits for something that this thread has yet to do. Hence nobody waits for a slot
+   for ever: a transfer that gets none for a while creeps, in small steps without the ring.
+
+   R1  slots tile the ring by address, and no two neighbours are both free
+   R2  what is not free lies below pinned.now, which is a whole number of pieces, or the whole ring
+   R3  used.now is the sum of the slots that are not free
+   R4  a flying slot has an event, recorded after its copy; flights[] counts them, up and down
+   R5  a transfer's flying counts its slots in flight, and `filled` those that wait to be sent
+   R6  tickets rise along the list of transfers, and are at most the last that was given out */
+
+#define GPI_RING_PIECE ((uint64_t)4 << 20)    /* pinned at a time: 1 to 2 ms */
+#define GPI_RING_ALIGN ((uint64_t)512)
+#define GPI_RING_TINY_UP ((uint64_t)16 << 10) /* up to here CUDA's own staging is cheaper */
+#define GPI_RING_TINY_DOWN ((uint64_t)64 << 10)
+#define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
+#define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
+#define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
+#define GPI_RING_AHEAD ((uint64_t)20 << 20)   /* in flight of a transfer: 0.4 ms of the link */
+#define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
+#define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
+#define GPI_RING_WORKERS_MOST 64
+#define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
+#define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
+#define GPI_RING_LOOK_MS 5u                    /* a wait for a ticket looks this often */
+#define GPI_RING_STOCK 64                     /* slot structs got from the host at a time */
+
+typedef enum gpi_ring_slot_state {
+    GPI_RING_FREE,
+    GPI_RING_HELD,   /* a span: its caller's, until it is uploaded or cancelled */
+    GPI_RING_BUSY,   /* one thread is at it */
+    GPI_RING_FILLED, /* to be sent by the one thread that can name the stream */
+    GPI_RING_FLYING,
+    GPI_RING_LOST    /* a copy was queued, but no event: until the stream is known to be idle */
+} gpi_ring_slot_state;
+
+typedef struct gpi_ring_slot {
+    struct gpi_ring_slot *prev, *next;      /* by address; spare ones by next */
+    uint64_t at, bytes;
+    gpi_ring_slot_state state;
+    int down;
+    cudaEvent_t event;                 /* NULL: not made yet */
+    struct gpi_transfer *transfer;     /* whose it is; NULL: nobody asks for it any more */
+    uint64_t offset, length;           /* which part of the transfer */
+    uint64_t number;                   /* of the flight */
+    uint64_t key;                      /* of the stream it flies on */
+    uint64_t span, holder;             /* held: number of the span, and of the thread */
+} gpi_ring_slot;
+
+typedef struct gpi_transfer {
+    struct gpi_transfer *next;
+    int down;
+    unsigned char *device, *host;
+    uint64_t device_pitch, host_pitch, width, bytes; /* bytes: of all rows */
+    gpupool_read_fn reader;
+    gpupool_write_fn writer;
+    void *user;
+    cudaStream_t stream;
+    uint64_t key;
+    uint64_t only_thread;              /* not 0: no other can name the stream */
+    gpi_ring_slot *gate;                    /* its event passes before anything begins */
+    int few;                           /* threads: they are what limits it, not the memory */
+    int asking;                        /* a thread asks after the gate, or creeps */
+    uint64_t started;                  /* bytes of the chunks that were begun */
+    int working, filled, flying;       /* threads at it; slots */
+    gpupool_ticket ticket;             /* 0: the caller waits, and owns the struct */
+    uint64_t stalled_ns;               /* since when there was no slot for it; 0: there was */
+    gpupool_result result;
+    char text[200];
+} gpi_transfer;
+
+typedef struct gpi_failure {
+    gpupool_ticket ticket;
+    gpupool_result result;
+    char text[200];
+} gpi_failure;
+
+typedef struct gpi_stock {
+    struct gpi_stock *next;
+    gpi_ring_slot slots[GPI_RING_STOCK];
+} gpi_stock;
+
+struct gpupool_ring {
+    gpi_lock lock;
+    int device, forks;
+    gpupool_ring *next_staffed;
+    uint64_t tiny[2], tiny_bytes[2];   /* transfers that never came near the ring */
+    gpi_pages pages;                   /* memory NULL: not reserved yet */
+    uint64_t bytes, chunk_bytes, piece_bytes;
+    gpupool_counter pinned, used;
+    gpi_ring_slot *slots;                   /* the leftmost */
+    gpi_ring_slot *spare;
+    uint64_t spare_count;
+    gpi_stock *stock;
+    int pinning, polling;              /* one thread is at it */
+    uint64_t refused_ns;               /* when pinning last failed */
+    uint64_t numbers, spans, held;
+    gpi_transfer *transfers;           /* in order of arrival */
+    gpupool_ticket tickets, forgotten; /* the last given out; the last failure forgotten */
+    gpi_failure failures[GPI_RING_FAILURES];
+    uint64_t failure_count;
+    cudaStream_t lanes[2];             /* the ring's own streams, up and down */
+    gpi_gate work, done;
+    gpi_worker workers[GPI_RING_WORKERS_MOST];
+    int workers_wanted, workers_started, workers_running;
+    int starting, stopping;
+    int watching;                      /* one of the threads without work looks at the device */
+    int sleeping;                      /* workers that wait at the gate */
+    unsigned news;                     /* raised when others might find something to do */
+    uint64_t flights[2], flying_since_ns[2];
+    uint64_t under_way[2], under_way_since_ns[2];
+    gpupool_ring_stats stats;          /* what is only ever added to */
+};
+
+static int gpi_ring_check_slot(const gpupool_ring *ring, const gpi_ring_slot *slot, uint64_t at) {
+    if (slot->at != at || slot->bytes == 0 || (slot->next && slot->next->prev != slot)) return 1;
+    if (slot->state == GPI_RING_FREE)
+        return slot->next && slot->next->state == GPI_RING_FREE ? 1 : 0;
+    if (slot->at + slot->bytes > ring->pinned.now) return 2;
+    if (slot->state == GPI_RING_FLYING && (!slot->event || slot->number > ring->numbers)) return 4;
+    return 0;
+}
+
+static int gpi_ring_check_transfer(const gpupool_ring *ring, const gpi_transfer *transfer) {
+    const gpi_ring_slot *slot = ring->slots;
+    int filled = 0, flying = 0;
+    for (; slot; slot = slot->next) {
+        if (slot->transfer != transfer) continue;
+        filled += slot->state == GPI_RING_FILLED;
+        flying += slot->state == GPI_RING_FLYING;
+    }
+    /* a slot that a thread asks after is busy for the moment: there may be fewer, never more */
+    if (filled != transfer->filled || flying > transfer->flying) return 5;
+    if (transfer->started > transfer->bytes || transfer->working < 0) return 5;
+    return 0;
+}
+
+/* Number of the broken invariant; 0 if all hold. */
+static int gpi_ring_check(const gpupool_ring *ring) {
+    const gpi_ring_slot *slot = ring->slots;
+    const gpi_transfer *transfer;
+    uint64_t at = 0, used = 0, held = 0, flights[2] = {0, 0};
+    gpupool_ticket last = 0;
+    int broken;
+    for (; slot; at += slot->bytes, slot = slot->next) {
+        if ((broken = gpi_ring_check_slot(ring, slot, at)) != 0) return broken;
+        if (slot->state != GPI_RING_FREE) used += slot->bytes;
+        held += slot->state == GPI_RING_HELD;
+        if (slot->state == GPI_RING_FLYING) flights[slot->down]++;
+    }
+    if (at != ring->bytes) return 1;
+    if (ring->pinned.now > ring->bytes) return 2;
+    if (ring->pinned.now % ring->piece_bytes && ring->pinned.now != ring->bytes) return 2;
+    if (used != ring->used.now || ring->used.now > ring->pinned.now) return 3;
+    if (flights[0] > ring->flights[0] || flights[1] > ring->flights[1]) return 4;
+    if (held > ring->held) return 3;
+    for (transfer = ring->transfers; transfer; transfer = transfer->next) {
+        if ((broken = gpi_ring_check_transfer(ring, transfer)) != 0) return broken;
+        if (!transfer->ticket) continue;
+        if (transfer->ticket <= last || transfer->ticket > ring->tickets) return 6;
+        last = transfer->ticket;
+    }
+    return 0;
+}
+
+static void gpi_ring_lock(gpupool_ring *ring) {
+    gpi_host_lock(&ring->lock);
+#if GPUPOOL_CHECK >= 2
+    GPUPOOL_ASSERT(gpi_ring_check(ring) == 0);
+#endif
+}
+
+static void gpi_ring_unlock(gpupool_ring *ring) {
+#if GPUPOOL_CHECK >= 2
+    GPUPOOL_ASSERT(gpi_ring_check(ring) == 0);
+#endif
+    gpi_host_unlock(&ring->lock);
+}
+
+/* Every public call on a ring begins here, and ends with leave. */
+static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
+    gpupool_result result;
+    if (!ring) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the ring is NULL", call);
+    if (ring->forks != gpi_process.forks)
+        return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made "
+                             "the ring, and has no CUDA context", call);
+    result = gpi_driver_enter(ring->device, visit);
+    if (result == GPUPOOL_OK) gpi_host_ok();
+    return result;
+}
+
+static gpupool_result gpi_ring_leave(const gpi_visit *visit, gpupool_result result) {
+    gpi_driver_leave(visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* -- questions -- */
+
+/* Where in a free slot so many bytes would begin; UINT64_MAX: they do not fit. CUDA copies out of
+   one registration at a time: what can lie in one piece does. */
+static uint64_t gpi_ring_place(const gpupool_ring *ring, const gpi_ring_slot *slot, uint64_t bytes,
+                               uint64_t pinned_bytes) {
+    uint64_t at = slot->at, end = gpi_ground_min(slot->at + slot->bytes, pinned_bytes);
+    uint64_t piece = ring->piece_bytes;
+    if (bytes <= piece && at % piece + bytes > piece) at = gpi_ground_up(at, piece);
+    return at < end && end - at >= bytes ? at : UINT64_MAX;
+}
+
+/* The longest run that could be had if all came free but spans; of `holder` alone, or (0) of all
+   threads. What is lost counts as held. */
+static uint64_t gpi_ring_hope(const gpupool_ring *ring, uint64_t holder) {
+    const gpi_ring_slot *slot = ring->slots;
+    uint64_t run = 0, longest = 0;
+    for (; slot; slot = slot->next) {
+        int stays = slot->state == GPI_RING_LOST ||
+                    (slot->state == GPI_RING_HELD && (!holder || slot->holder == holder));
+        run = stays ? 0 : run + slot->bytes;
+        longest = gpi_ground_max(longest, run);
+    }
+    return longest;
+}
+
+/* The slot of a transfer in this state that took off first. */
+static gpi_ring_slot *gpi_ring_oldest(const gpupool_ring *ring, const gpi_transfer *transfer,
+                                 gpi_ring_slot_state state) {
+    gpi_ring_slot *slot = ring->slots, *oldest = NULL;
+    for (; slot; slot = slot->next)
+        if (slot->transfer == transfer && slot->state == state &&
+            (!oldest || slot->number < oldest->number))
+            oldest = slot;
+    return oldest;
+}
+
+/* Bytes in flight on a stream, one way. */
+static uint64_t gpi_ring_flown(const gpupool_ring *ring, uint64_t key, int down) {
+    const gpi_ring_slot *slot = ring->slots;
+    uint64_t bytes = 0;
+    for (; slot; slot = slot->next)
+        if (slot->state == GPI_RING_FLYING && slot->key == key && slot->down == down)
+            bytes += slot->bytes;
+    return bytes;
+}
+
+/* More in flight would not make the link busier, only take room from other transfers, and be out of
+   the processor's cache when it is used again. */
+static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *transfer) {
+    return gpi_ring_flown(ring, transfer->key, transfer->down) >=
+           gpi_ground_max(GPI_RING_AHEAD, 4 * ring->chunk_bytes);
+}
+
+static int gpi_ring_is_done(const gpi_transfer *transfer) {
+    return !transfer->gate && !transfer->working && !transfer->filled && !transfer->flying &&
+           (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK);
+}
+
+/* Bytes of the next chunk. Small at first, so that the device starts early; and at the end, so that
+   all threads are done at the same time. Whole rows, or a part of one. */
+static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *transfer,
+                               uint64_t most_bytes) {
+    uint64_t left = transfer->bytes - transfer->started;
+    uint64_t threads = (uint64_t)ring->workers_running + 1;
+    uint64_t most = gpi_ground_min(ring->chunk_bytes, most_bytes);
+    uint64_t column = transfer->started % transfer->width;
+    most = gpi_ground_min(most, gpi_ground_max(transfer->started / threads, GPI_RING_LEAST * 2));
+    most = gpi_ground_min(most, gpi_ground_max(left / (2 * threads), GPI_RING_LEAST));
+    most = gpi_ground_min(gpi_ground_up(most, GPI_RING_ALIGN),
+                          gpi_ground_min(ring->chunk_bytes, most_bytes));
+    if (transfer->width == transfer->bytes) return gpi_ground_min(most, left);
+    if (column || transfer->width > most) return gpi_ground_min(most, transfer->width - column);
+    return gpi_ground_min(most / transfer->width * transfer->width, left);
+}
+
+/* -- slots -- */
+
+/* Makes sure of slot structs, without the lock while it asks the host. 0: it has no memory. */
+static int gpi_ring_stock(gpupool_ring *ring) {
+    gpi_stock *more;
+    int i;
+    if (ring->spare_count >= 4) return 1;
+    gpi_ring_unlock(ring);
+    more = (gpi_stock *)gpi_host_zeroed(sizeof *more);
+    gpi_ring_lock(ring);
+    if (!more) return ring->spare_count >= 4;
+    more->next = ring->stock;
+    ring->stock = more;
+    for (i = 0; i < GPI_RING_STOCK; i++) {
+        more->slots[i].next = ring->spare;
+        ring->spare = &more->slots[i];
+    }
+    ring->spare_count += GPI_RING_STOCK;
+    return 1;
+}
+
+static gpi_ring_slot *gpi_ring_spare_take(gpupool_ring *ring) {
+    gpi_ring_slot *slot = ring->spare;
+    cudaEvent_t event = slot->event;
+    GPI_ASSERT(ring->spare_count > 0);
+    ring->spare = slot->next;
+    ring->spare_count--;
+    memset(slot, 0, sizeof *slot);
+    slot->event = event;
+    return slot;
+}
+
+static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
+    slot->next = ring->spare;
+    ring->spare = slot;
+    ring->spare_count++;
+}
+
+/* Cuts a free slot in two at this address; the right part is a struct more. */
+static gpi_ring_slot *gpi_ring_cut(gpupool_ring *ring, gpi_ring_slot *slot, uint64_t at) {
+    gpi_ring_slot *right = gpi_ring_spare_take(ring);
+    right->at = at;
+    right->bytes = slot->at + slot->bytes - at;
+    right->prev = slot;
+    right->next = slot->next;
+    if (slot->next) slot->next->prev = right;
+    slot->next = right;
+    slot->bytes = at - slot->at;
+    return right;
+}
+
+/* A slot of so many bytes, from the lowest address where they fit: what was used last is still in
+   the processor's cache, and as little is pinned as goes. NULL: there is none for now. */
+static gpi_ring_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
+    gpi_ring_slot *slot = ring->slots;
+    uint64_t at = UINT64_MAX;
+    bytes = gpi_ground_up(bytes, GPI_RING_ALIGN);
+    for (; slot; slot = slot->next) {
+        if (slot->at >= ring->pinned.now) return NULL;
+        if (slot->state != GPI_RING_FREE) continue;
+        at = gpi_ring_place(ring, slot, bytes, ring->pinned.now);
+        if (at != UINT64_MAX) break;
+    }
+    if (!slot || ring->spare_count < 2) return NULL;
+    if (at > slot->at) slot = gpi_ring_cut(ring, slot, at);
+    if (slot->bytes > bytes) gpi_ring_cut(ring, slot, at + bytes);
+    slot->state = GPI_RING_BUSY;
+    slot->transfer = NULL;
+    slot->offset = slot->length = 0;
+    gpi_ledger_add(&ring->used, bytes);
+    return slot;
+}
+
+static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
+    gpi_ring_slot *side = slot->next;
+    gpi_host_raise(&ring->news);
+    gpi_ledger_sub(&ring->used, slot->bytes);
+    slot->state = GPI_RING_FREE;
+    slot->transfer = NULL;
+    slot->span = 0;
+    if (side && side->state == GPI_RING_FREE) {
+        slot->bytes += side->bytes;
+        slot->next = side->next;
+        if (side->next) side->next->prev = slot;
+        gpi_ring_spare_put(ring, side);
+    }
+    side = slot->prev;
+    if (side && side->state == GPI_RING_FREE) {
+        side->bytes += slot->bytes;
+        side->next = slot->next;
+        if (slot->next) slot->next->prev = side;
+        gpi_ring_spare_put(ring, slot);
+    }
+}
+
+static void gpi_ring_fly(gpupool_ring *ring, gpi_ring_slot *slot, const gpi_transfer *transfer) {
+    slot->state = GPI_RING_FLYING;
+    slot->key = transfer->key;
+    slot->down = transfer->down;
+    slot->number = ++ring->numbers;
+    if (ring->flights[slot->down]++ == 0) ring->flying_since_ns[slot->down] = gpi_host_now_ns();
+}
+
+static void gpi_ring_landed(gpupool_ring *ring, int down) {
+    if (--ring->flights[down] == 0)
+        ring->stats.link_busy_ns[down] += gpi_host_now_ns() - ring->flying_since_ns[down];
+}
+
+/* Asks whether a flight has landed, without the lock; `wait` until it has. */
+static gpupool_result gpi_ring_ask(gpupool_ring *ring, gpi_ring_slot *slot, int wait, int *landed) {
+    gpupool_result result;
+    slot->state = GPI_RING_BUSY;
+    gpi_ring_unlock(ring);
+    if (wait) result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(slot->event));
+    else result = gpi_driver_passed(slot->event, landed);
+    if (wait) *landed = result == GPUPOOL_OK;
+    gpi_ring_lock(ring);
+    if (*landed) gpi_ring_landed(ring, slot->down);
+    else slot->state = GPI_RING_FLYING;
+    return result;
+}
+
+#define GPI_RING_STREAMS_ASKED 8
+
+/* Frees the slots of uploads that have landed: the oldest of each stream first, and no further on a
+   stream where one has not. One thread at a time. Returns how many came free. */
+static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
+    uint64_t busy[GPI_RING_STREAMS_ASKED];
+    int count = 0, freed = 0, i, landed;
+    if (ring->polling) return 0;
+    ring->polling = 1;
+    while (count < GPI_RING_STREAMS_ASKED && *result == GPUPOOL_OK) {
+        gpi_ring_slot *slot = ring->slots, *oldest = NULL;
+        for (; slot; slot = slot->next) {
+            if (slot->state != GPI_RING_FLYING || (slot->down && slot->transfer)) continue;
+            for (i = 0; i < count && busy[i] != slot->key; i++) {}
+            if (i == count && (!oldest || slot->number < oldest->number)) oldest = slot;
+        }
+        if (!oldest) break;
+        landed = 0;
+        *result = gpi_ring_ask(ring, oldest, 0, &landed);
+        if (landed) {
+            if (oldest->transfer) oldest->transfer->flying--;
+            gpi_ring_drop(ring, oldest);
+            freed++;
+        } else {
+            busy[count++] = oldest->key;
+        }
+    }
+    ring->polling = 0;
+    return freed;
+}
+
+/* Pins one piece more. The lock is open meanwhile. */
+static gpupool_result gpi_ring_pin(gpupool_ring *ring) {
+    uint64_t at = ring->pinned.now, start = gpi_host_now_ns();
+    uint64_t bytes = gpi_ground_min(ring->piece_bytes, ring->bytes - at);
+    gpupool_result result = GPUPOOL_OK;
+    if (ring->pinning || bytes == 0) return GPUPOOL_OK;
+    ring->pinning = 1;
+    gpi_ring_unlock(ring);
+    if (!ring->pages.memory && !gpi_host_pages_get(&ring->pages, ring->bytes))
+        result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory for the ring");
+    if (result == GPUPOOL_OK) result = gpi_driver_pin(ring->pages.memory + at, bytes);
+    gpi_ring_lock(ring);
+    ring->pinning = 0;
+    ring->refused_ns = result == GPUPOOL_OK ? 0 : gpi_host_now_ns();
+    ring->stats.pin_failures += result != GPUPOOL_OK;
+    ring->stats.pin_ns += gpi_host_now_ns() - start;
+    if (result == GPUPOOL_OK) gpi_ledger_add(&ring->pinned, bytes);
+    return result;
+}
+
+static int gpi_ring_may_pin(const gpupool_ring *ring) {
+    return !ring->pinning && ring->pinned.now < ring->bytes &&
+           (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS);
+}
+
+/* A slot, if asking after flights and pinning more can make one. Few slots in flight keep the list
+   of slots short, and their memory in the processor's cache. That the host cannot pin more is
+   no failure of the transfer: it goes on with what there is. */
+static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result *result) {
+    gpi_ring_slot *slot;
+    if (!gpi_ring_stock(ring)) {
+        *result = gpi_host_no_memory();
+        return NULL;
+    }
+    if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
+    slot = gpi_ring_take(ring, bytes);
+    if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
+    if (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
+        gpi_ring_pin(ring) == GPUPOOL_OK && gpi_ring_stock(ring))
+        slot = gpi_ring_take(ring, bytes);
+    if (slot) *result = GPUPOOL_OK; /* no matter what was answered on the way */
+    return slot;
+}
+
+/* -- transfers: the lock is held on entry and exit, and open while bytes or calls are made -- */
+
+/* Between the caller's memory, or function, and the ring's. */
+static gpupool_result gpi_ring_move(const gpi_transfer *transfer, unsigned char *memory,
+                                    uint64_t offset, uint64_t bytes) {
+    int said = 0;
+    if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, offset, transfer->user);
+    if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, offset, transfer->user);
+    if (said)
+        return gpi_host_fail(GPUPOOL_E_CALLBACK, "your %s function returned %d at byte %" PRIu64,
+                             transfer->reader ? "read" : "write", said, offset);
+    if (transfer->reader || transfer->writer) return GPUPOOL_OK;
+    while (bytes > 0) {
+        uint64_t column = offset % transfer->width;
+        uint64_t part = gpi_ground_min(bytes, transfer->width - column);
+        unsigned char *host =
+            transfer->host + offset / transfer->width * transfer->host_pitch + column;
+        if (transfer->down) gpi_host_copy_away(host, memory, part);
+        else if (transfer->few) gpi_host_copy_away(memory, host, part);
+        else memcpy(memory, host, (size_t)part);
+        memory += part;
+        offset += part;
+        bytes -= part;
+    }
+    return GPUPOOL_OK;
+}
+
+/* Queues the copy between the ring's memory and the device. */
+static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char *memory,
+                                     uint64_t offset, uint64_t bytes) {
+    uint64_t column = offset % transfer->width;
+    unsigned char *device =
+        transfer->device + offset / transfer->width * transfer->device_pitch + column;
+    gpi_copy copy;
+    copy.rows = column + bytes > transfer->width ? bytes / transfer->width : 1;
+    copy.width = bytes / copy.rows;
+    copy.to = transfer->down ? memory : device;
+    copy.from = transfer->down ? device : memory;
+    copy.to_pitch = transfer->down ? transfer->width : transfer->device_pitch;
+    copy.from_pitch = transfer->down ? transfer->device_pitch : transfer->width;
+    return gpi_driver_copy(&copy, transfer->stream, NULL);
+}
+
+/* The same for a slot, with the event behind it. *queued: something was. */
+static gpupool_result gpi_ring_send(gpupool_ring *ring, gpi_ring_slot *slot,
+                                    const gpi_transfer *transfer, int *queued) {
+    uint64_t done = 0;
+    gpupool_result result = GPUPOOL_OK;
+    *queued = 0;
+    while (done < slot->length && result == GPUPOOL_OK) {
+        uint64_t at = slot->at + done, part = slot->length - done; /* spans may cross pieces */
+        part = gpi_ground_min(part, ring->piece_bytes - at % ring->piece_bytes);
+        result = gpi_ring_queue(transfer, ring->pages.memory + at, slot->offset + done, part);
+        if (result == GPUPOOL_OK) *queued = 1;
+        done += part;
+    }
+    return result == GPUPOOL_OK ? gpi_driver_record(&slot->event, transfer->stream) : result;
+}
+
+static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
+    if (transfer->result != GPUPOOL_OK) return; /* the first says why */
+    transfer->result = result;
+    memcpy(transfer->text, gpi_thread.text, sizeof transfer->text - 1);
+}
+
+/* After send: the slot flies, or is free, or lost. */
+static void gpi_ring_sent(gpupool_ring *ring, gpi_ring_slot *slot, gpi_transfer *transfer,
+                          gpupool_result result, int queued) {
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    if (result != GPUPOOL_OK && queued) {
+        slot->state = GPI_RING_LOST;
+        slot->transfer = transfer;
+    } else if (result != GPUPOOL_OK) {
+        gpi_ring_drop(ring, slot);
+    } else {
+        gpi_ring_fly(ring, slot, transfer);
+        slot->transfer = transfer->down || transfer->ticket ? transfer : NULL;
+        transfer->flying += slot->transfer != NULL;
+        ring->stats.chunks[transfer->down]++;
+    }
+}
+
+static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
+    if (!transfer->stalled_ns) return;
+    ring->stats.wait_ns += gpi_host_now_ns() - transfer->stalled_ns;
+    transfer->stalled_ns = 0;
+}
+
+/* Wakes the workers that sleep. */
+static void gpi_ring_wake(gpupool_ring *ring) {
+    gpi_ring_unlock(ring);
+    gpi_host_gate_turn(&ring->work);
+    gpi_ring_lock(ring);
+}
+
+/* Workers that were not needed sleep; they are once the link runs dry. */
+static void gpi_ring_wake_if_dry(gpupool_ring *ring, const gpi_transfer *transfer) {
+    if (ring->sleeping && transfer->bytes - transfer->started >= GPI_RING_HELP &&
+        gpi_ring_flown(ring, transfer->key, transfer->down) < GPI_RING_AHEAD / 8)
+        gpi_ring_wake(ring);
+}
+
+/* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
+static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpupool_result result = GPUPOOL_OK;
+    uint64_t bytes = gpi_ring_chunk(ring, transfer, UINT64_MAX), before = transfer->started;
+    gpi_ring_slot *slot = NULL;
+    if (gpi_ring_is_ahead(ring, transfer) && !transfer->down) gpi_ring_poll(ring, &result);
+    if (result == GPUPOOL_OK && !gpi_ring_is_ahead(ring, transfer))
+        slot = gpi_ring_get(ring, bytes, &result);
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    if (!slot) return NULL;
+    /* the lock was open: others may have begun what was ours */
+    if (transfer->started != before && transfer->started < transfer->bytes)
+        bytes = gpi_ring_chunk(ring, transfer, slot->bytes);
+    if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK) {
+        gpi_ring_drop(ring, slot);
+        return NULL;
+    }
+    slot->offset = transfer->started;
+    slot->length = bytes;
+    slot->transfer = transfer;
+    transfer->started += bytes;
+    gpi_ring_unstall(ring, transfer);
+    gpi_ring_wake_if_dry(ring, transfer);
+    return slot;
+}
+
+static int gpi_ring_may_name(const gpi_transfer *transfer) {
+    return !transfer->only_thread || transfer->only_thread == gpi_host_thread_number();
+}
+
+static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_slot *slot = NULL;
+    gpupool_result result = GPUPOOL_OK;
+    int queued = 0, may_send = gpi_ring_may_name(transfer), filled = 0;
+    if (transfer->filled && may_send) {
+        slot = gpi_ring_oldest(ring, transfer, GPI_RING_FILLED);
+        transfer->filled--;
+        slot->state = GPI_RING_BUSY;
+        filled = 1;
+    } else if (transfer->started < transfer->bytes && transfer->result == GPUPOOL_OK) {
+        slot = gpi_ring_begin(ring, transfer);
+    }
+    if (!slot) return 0;
+    gpi_ring_unlock(ring);
+    if (!filled) result = gpi_ring_move(transfer, ring->pages.memory + slot->at, slot->offset,
+                                        slot->length);
+    if (result == GPUPOOL_OK && may_send) result = gpi_ring_send(ring, slot, transfer, &queued);
+    gpi_ring_lock(ring);
+    if (result == GPUPOOL_OK && !may_send) {
+        slot->state = GPI_RING_FILLED;
+        transfer->filled++;
+    } else {
+        gpi_ring_sent(ring, slot, transfer, result, queued);
+    }
+    return 1;
+}
+
+/* The oldest flight of a download, if it has landed: emptied by this thread. */
+static int gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, int wait) {
+    gpi_ring_slot *slot = gpi_ring_oldest(ring, transfer, GPI_RING_FLYING);
+    gpupool_result result;
+    int landed = 0;
+    if (!slot) return 0;
+    result = gpi_ring_ask(ring, slot, wait, &landed);
+    if (landed) {
+        transfer->flying--;
+        gpi_ring_unlock(ring);
+        result = gpi_ring_move(transfer, ring->pages.memory + slot->at, slot->offset,
+                               slot->length);
+        gpi_ring_lock(ring);
+        gpi_ring_drop(ring, slot);
+    }
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    return landed;
+}
+
+static int gpi_ring_step_down(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_slot *slot = NULL;
+    gpupool_result result;
+    int queued = 0;
+    if (transfer->result != GPUPOOL_OK) return 0;
+    if (transfer->started < transfer->bytes && gpi_ring_may_name(transfer))
+        slot = gpi_ring_begin(ring, transfer);
+    if (!slot) return gpi_ring_empty(ring, transfer, 0);
+    gpi_ring_unlock(ring);
+    result = gpi_ring_send(ring, slot, transfer, &queued);
+    gpi_ring_lock(ring);
+    gpi_ring_sent(ring, slot, transfer, result, queued);
+    return 1;
+}
+
+/* A small step without the ring: through memory that the driver stages itself. */
+static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
+    uint64_t bytes = gpi_ring_chunk(ring, transfer, GPI_RING_CREEP), offset = transfer->started;
+    gpupool_result result = GPUPOOL_OK;
+    unsigned char *memory;
+    transfer->started += bytes;
+    transfer->working++;
+    ring->stats.creeps++;
+    gpi_ring_unlock(ring);
+    memory = (unsigned char *)GPUPOOL_MALLOC((size_t)bytes);
+    if (!memory) result = gpi_host_no_memory();
+    if (memory && !transfer->down) result = gpi_ring_move(transfer, memory, offset, bytes);
+    if (result == GPUPOOL_OK) result = gpi_ring_queue(transfer, memory, offset, bytes);
+    if (result == GPUPOOL_OK && transfer->down)
+        result = gpi_ring_move(transfer, memory, offset, bytes);
+    GPUPOOL_FREE(memory);
+    if (result == GPUPOOL_OK && transfer->ticket && !transfer->down) /* no flight tells the end */
+        result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(transfer->stream));
+    gpi_ring_lock(ring);
+    transfer->working--;
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    return 1;
+}
+
+/* What a transfer does that found no slot: waits for a while, then creeps. Not while flights of its
+   own stream hold slots: where they do not get on, it could not either. */
+static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
+    uint64_t now = gpi_host_now_ns();
+    if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
+        transfer->flying || transfer->asking || transfer->gate || !gpi_ring_may_name(transfer))
+        return 0;
+    if (gpi_ring_is_ahead(ring, transfer)) return 0;
+    if (!transfer->stalled_ns) {
+        transfer->stalled_ns = now;
+        ring->stats.waits++;
+    }
+    if (transfer->working || gpi_ring_flown(ring, transfer->key, transfer->down)) return 0;
+    if (ring->pinned.now && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS) return 0;
+    return gpi_ring_creep(ring, transfer);
+}
+
+/* Whether what a ticket must come after is done: asked by one thread at a time. */
+static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_slot *gate = transfer->gate;
+    gpupool_result result;
+    int passed = 0;
+    if (!gate) return 1;
+    if (transfer->asking) return 0;
+    transfer->asking = 1;
+    gpi_ring_unlock(ring);
+    result = gpi_driver_passed(gate->event, &passed);
+    gpi_ring_lock(ring);
+    transfer->asking = 0;
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    if (passed || result != GPUPOOL_OK) {
+        transfer->gate = NULL;
+        gpi_ring_spare_put(ring, gate);
+    }
+    return passed;
+}
+
+/* -- the list of transfers -- */
+
+static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_transfer **link = &ring->transfers;
+    while (*link) link = &(*link)->next;
+    *link = transfer;
+    gpi_host_raise(&ring->news);
+    if (ring->under_way[transfer->down]++ == 0)
+        ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
+}
+
+static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_transfer **link = &ring->transfers;
+    while (*link != transfer) link = &(*link)->next;
+    *link = transfer->next;
+    if (--ring->under_way[transfer->down] == 0)
+        ring->stats.under_way_ns[transfer->down] +=
+            gpi_host_now_ns() - ring->under_way_since_ns[transfer->down];
+}
+
+/* What a failed transfer leaves in flight. With a ticket, the device must be done with the caller's
+   memory before the ticket says so; otherwise what flies is nobody's any more. What is lost is free
+   once the stream is idle. Not while anybody else works at it. */
+static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_slot *slot = ring->slots;
+    int ours = 0, idle = 0;
+    for (; slot; slot = slot->next)
+        ours += slot->transfer == transfer &&
+                (slot->state == GPI_RING_LOST || (transfer->ticket && transfer->flying));
+    if (ours) {
+        gpi_ring_unlock(ring);
+        idle = cudaStreamSynchronize(transfer->stream) == cudaSuccess;
+        gpi_ring_lock(ring);
+    }
+    slot = ring->slots;
+    while (slot) {
+        int flew = slot->state == GPI_RING_FLYING;
+        gpi_ring_slot *next = slot->next;
+        if (slot->transfer == transfer && (flew || slot->state == GPI_RING_LOST)) {
+            slot->transfer = NULL;
+            transfer->flying -= flew;
+            if (idle) {
+                if (flew) gpi_ring_landed(ring, slot->down);
+                gpi_ring_drop(ring, slot);
+                next = ring->slots; /* neighbours may have become one */
+            }
+        }
+        slot = next;
+    }
+}
+
+/* The ticket is told, and the transfer forgotten. */
+static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
+    if (transfer->result != GPUPOOL_OK) {
+        gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
+        if (failure->ticket) ring->forgotten = failure->ticket;
+        failure->ticket = transfer->ticket;
+        failure->result = transfer->result;
+        memcpy(failure->text, transfer->text, sizeof failure->text);
+    }
+    gpi_ring_strike(ring, transfer);
+    gpi_ring_unlock(ring);
+    GPUPOOL_FREE(transfer);
+    gpi_host_gate_turn(&ring->done);
+    gpi_ring_lock(ring);
+}
+
+/* What only transfers with a ticket know: a gate before, and an end that nobody stands by for.
+   1: nothing more to do for now; *did says whether something was done. */
+static int gpi_ring_step_ticket(gpupool_ring *ring, gpi_transfer *transfer, int *did) {
+    *did = 0;
+    if (transfer->asking) return 1;
+    if (transfer->result != GPUPOOL_OK && !transfer->working) {
+        transfer->asking = 1; /* no other thread comes here */
+        gpi_ring_disown(ring, transfer);
+        transfer->asking = 0;
+    }
+    if (gpi_ring_is_done(transfer)) {
+        gpi_ring_finish(ring, transfer);
+        return *did = 1;
+    }
+    return !gpi_ring_gate_passed(ring, transfer);
+}
+
+/* Does one thing for a transfer; one with a ticket may be gone after a 1. 0: there is nothing that
+   this thread could do for it now. */
+static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpupool_result result = GPUPOOL_OK;
+    int did = 0;
+    if (transfer->ticket && gpi_ring_step_ticket(ring, transfer, &did)) return did;
+    transfer->working++; /* it stays while the lock is open */
+    did = transfer->down ? gpi_ring_step_down(ring, transfer) : gpi_ring_step_up(ring, transfer);
+    if (!did && transfer->ticket && transfer->flying && !transfer->down) {
+        did = gpi_ring_poll(ring, &result);
+        if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    }
+    transfer->working--;
+    if (did) gpi_host_raise(&ring->news);
+    return did;
+}
+
+/* One thing for any of the transfers but those whose caller is at it himself, who also stalls for
+   them. */
+static int gpi_ring_work(gpupool_ring *ring) {
+    gpi_transfer *transfer = ring->transfers;
+    for (; transfer; transfer = transfer->next) {
+        if (gpi_ring_step(ring, transfer)) return 1;
+        if (transfer->ticket && gpi_ring_stall(ring, transfer)) return 1;
+    }
+    return 0;
+}
+
+/* -- workers -- */
+
+#define GPI_RING_SPIN 512u /* rounds, some 100 us, before a thread without work sleeps */
+
+static void gpi_ring_nap(gpupool_ring *ring, unsigned round) {
+    gpi_ring_unlock(ring);
+    gpi_host_idle(round);
+    gpi_ring_lock(ring);
+}
+
+/* A thread that works, or has nothing to do. */
+typedef struct gpi_ring_turn {
+    unsigned round;                    /* without work */
+    unsigned seen;                     /* the turns of the gate before it last looked */
+    int watching, armed;
+} gpi_ring_turn;
+
+static void gpi_ring_turn_end(gpupool_ring *ring, gpi_ring_turn *turn) {
+    if (turn->watching) ring->watching = 0;
+    if (turn->watching && turn->round >= GPI_RING_SPIN) gpi_ring_wake(ring); /* others sleep */
+    memset(turn, 0, sizeof *turn);
+}
+
+/* For a thread without work: one watches the device, and the others wait for news without taking
+   the lock, or they would be in the way of those that work. Returns 1 when there was none for some
+   time. */
+static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
+    unsigned news = ring->news;
+    if (!ring->watching && ring->transfers) turn->watching = ring->watching = 1;
+    if (turn->watching) {
+        gpi_ring_nap(ring, turn->round++);
+        return 0;
+    }
+    gpi_ring_unlock(ring);
+    while (turn->round < GPI_RING_SPIN && gpi_host_look(&ring->news) == news)
+        gpi_host_idle(turn->round++);
+    gpi_ring_lock(ring);
+    return turn->round >= GPI_RING_SPIN && ring->news == news;
+}
+
+static void gpi_ring_worker_loop(gpupool_ring *ring) {
+    gpi_ring_turn turn;
+    memset(&turn, 0, sizeof turn);
+    while (!ring->stopping) {
+        if (gpi_ring_work(ring)) {
+            gpi_ring_turn_end(ring, &turn);
+        } else if (turn.watching && !ring->transfers) {
+            turn.watching = ring->watching = 0;
+        } else if (gpi_ring_turn_idle(ring, &turn)) {
+            ring->sleeping += turn.armed;
+            gpi_ring_unlock(ring);
+            if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
+            else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
+            gpi_ring_lock(ring);
+            ring->sleeping -= turn.armed;
+            turn.armed = !turn.armed;
+        }
+    }
+    gpi_ring_turn_end(ring, &turn);
+}
+
+static void gpi_ring_worker(void *user) {
+    gpupool_ring *ring = (gpupool_ring *)user;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(ring->device, &visit);
+    gpi_ring_lock(ring);
+    if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring);
+    ring->workers_running--;
+    gpi_ring_unlock(ring);
+    if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
+}
+
+/* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
+   out. The one that calls exit itself is not waited for longer than this. */
+static void gpi_ring_at_exit(void) {
+    gpupool_ring *ring = gpi_process.staffed;
+    uint64_t start = gpi_host_now_ns();
+    int running, i;
+    for (; ring; ring = ring->next_staffed) {
+        if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
+        gpi_host_lock(&ring->lock);
+        ring->stopping = 1;
+        gpi_host_unlock(&ring->lock);
+        gpi_host_gate_turn(&ring->work);
+        for (running = 1; running && gpi_host_now_ns() - start < 1000000000u;) {
+            gpi_host_lock(&ring->lock);
+            running = ring->workers_running;
+            gpi_host_unlock(&ring->lock);
+        }
+        for (i = 0; !running && i < ring->workers_started; i++)
+            gpi_host_thread_join(&ring->workers[i]);
+        if (!running) ring->workers_started = 0;
+    }
+}
+
+static void gpi_ring_enroll(gpupool_ring *ring) {
+    gpi_host_lock(&gpi_process.lock);
+    ring->next_staffed = gpi_process.staffed;
+    gpi_process.staffed = ring;
+    if (!gpi_process.watching_exit) gpi_process.watching_exit = atexit(gpi_ring_at_exit) == 0;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+static void gpi_ring_unenroll(gpupool_ring *ring) {
+    gpupool_ring **link = &gpi_process.staffed;
+    gpi_host_lock(&gpi_process.lock);
+    while (*link && *link != ring) link = &(*link)->next_staffed;
+    if (*link) *link = ring->next_staffed;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* Starts the workers if there are to be any: with the first transfer that is worth it. */
+static void gpi_ring_staff(gpupool_ring *ring) {
+    int started = 0;
+    if (ring->workers_started || ring->starting || ring->stopping || !ring->workers_wanted) return;
+    ring->starting = 1;
+    ring->workers_running = ring->workers_wanted;
+    gpi_ring_unlock(ring);
+    gpi_ring_enroll(ring);
+    while (started < ring->workers_wanted &&
+           gpi_host_thread_start(&ring->workers[started], gpi_ring_worker, ring))
+        started++;
+    gpi_ring_lock(ring);
+    ring->workers_started = started;
+    ring->workers_running -= ring->workers_wanted - started;
+    if (started == 0) ring->workers_wanted = 0; /* the system has no threads for us */
+    ring->starting = 0;
+}
+
+static void gpi_ring_dismiss(gpupool_ring *ring) {
+    int i, count = ring->workers_started;
+    ring->stopping = 1;
+    gpi_ring_unlock(ring);
+    gpi_ring_unenroll(ring);
+    gpi_host_gate_turn(&ring->work);
+    for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
+    gpi_ring_lock(ring);
+    ring->workers_started = 0;
+    ring->stopping = 0;
+}
+
+/* -- the ways of a transfer -- */
+
+/* The caller's own: returns when it is over. The lock is held on entry and exit. */
+static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_turn turn;
+    memset(&turn, 0, sizeof turn);
+    transfer->few = ring->workers_wanted < GPI_RING_FEW;
+    gpi_ring_enlist(ring, transfer);
+    if (transfer->bytes >= GPI_RING_HELP) {
+        gpi_ring_staff(ring);
+        gpi_ring_wake(ring);
+    }
+    while (!gpi_ring_is_done(transfer) &&
+           !(transfer->result != GPUPOOL_OK && !transfer->working && !transfer->filled)) {
+        int did = gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer);
+        if (!did && !ring->workers_running) did = gpi_ring_work(ring);
+        if (!did && !ring->workers_running && transfer->down && transfer->result == GPUPOOL_OK) {
+            transfer->working++; /* CUDA waits best where nobody else is to be looked after */
+            did = gpi_ring_empty(ring, transfer, 1);
+            transfer->working--;
+        }
+        if (did) gpi_ring_turn_end(ring, &turn);
+        else if (gpi_ring_turn_idle(ring, &turn)) gpi_ring_nap(ring, turn.round++);
+    }
+    gpi_ring_turn_end(ring, &turn);
+    gpi_ring_unstall(ring, transfer);
+    if (transfer->result != GPUPOOL_OK) gpi_ring_disown(ring, transfer);
+    gpi_ring_strike(ring, transfer);
+    if (transfer->result == GPUPOOL_OK) return GPUPOOL_OK;
+    return gpi_host_fail(transfer->result, "%s", transfer->text);
+}
+
+/* A slot struct without memory, for the sake of its event. NULL: the host has no memory. */
+static gpi_ring_slot *gpi_ring_mark(gpupool_ring *ring) {
+    gpi_ring_slot *mark = NULL;
+    gpi_ring_lock(ring);
+    if (gpi_ring_stock(ring)) mark = gpi_ring_spare_take(ring);
+    gpi_ring_unlock(ring);
+    return mark;
+}
+
+static void gpi_ring_unmark(gpupool_ring *ring, gpi_ring_slot *mark) {
+    gpi_ring_lock(ring);
+    gpi_ring_spare_put(ring, mark);
+    gpi_ring_unlock(ring);
+}
+
+/* Gives a transfer its ticket; it begins behind what the caller's stream has been given so far. */
+static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan,
+                                    gpupool_ticket *ticket) {
+    gpi_transfer *transfer = (gpi_transfer *)gpi_host_zeroed(sizeof *transfer);
+    gpi_ring_slot *gate = transfer ? gpi_ring_mark(ring) : NULL;
+    gpupool_result result = gate ? GPUPOOL_OK : gpi_host_no_memory();
+    if (result == GPUPOOL_OK) result = gpi_driver_record(&gate->event, plan->stream);
+    if (result != GPUPOOL_OK) {
+        if (gate) gpi_ring_unmark(ring, gate);
+        GPUPOOL_FREE(transfer);
+        return result;
+    }
+    *transfer = *plan;
+    transfer->gate = gate;
+    transfer->stream = ring->lanes[plan->down];
+    transfer->key = (uint64_t)(uintptr_t)transfer->stream;
+    transfer->only_thread = 0;
+    gpi_ring_lock(ring);
+    *ticket = transfer->ticket = ++ring->tickets;
+    gpi_ring_enlist(ring, transfer);
+    if (transfer->started < transfer->bytes) gpi_ring_staff(ring);
+    gpi_ring_wake(ring);
+    if (!ring->workers_running) gpi_ring_work(ring);
+    gpi_ring_unlock(ring);
+    return GPUPOOL_OK;
+}
+
+/* One copy, queued on the caller's stream by CUDA itself. *refused: CUDA does not take the memory
+   as a whole; it can still be staged. `wait`: the host may touch its memory when this returns. */
+static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, int wait,
+                                      gpupool_ticket *ticket, int *refused) {
+    gpi_copy copy;
+    gpi_ring_slot *mark;
+    gpupool_result result;
+    copy.to = plan->down ? plan->host : plan->device;
+    copy.from = plan->down ? plan->device : plan->host;
+    copy.to_pitch = plan->down ? plan->host_pitch : plan->device_pitch;
+    copy.from_pitch = plan->down ? plan->device_pitch : plan->host_pitch;
+    copy.width = plan->width;
+    copy.rows = plan->bytes / plan->width;
+    result = gpi_driver_copy(&copy, plan->stream, refused);
+    if (result != GPUPOOL_OK) return result;
+    plan->started = plan->bytes;
+    if (ticket) return gpi_ring_post(ring, plan, ticket);
+    if (!wait) return GPUPOOL_OK;
+    mark = gpi_ring_mark(ring);
+    if (!mark) return gpi_host_no_memory();
+    result = gpi_driver_record(&mark->event, plan->stream);
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(mark->event));
+    if (result != GPUPOOL_OK) cudaStreamSynchronize(plan->stream); /* the memory is the caller's */
+    gpi_ring_unmark(ring, mark);
+    return result;
+}
+
+/* Which way: *direct if CUDA reaches the host's memory, *wait if the host does too. */
+static gpupool_result gpi_ring_route(const gpi_transfer *plan, int *direct, int *wait) {
+    gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
+    uint64_t end = plan->bytes / plan->width * plan->host_pitch - plan->host_pitch + plan->width;
+    gpupool_result result = GPUPOOL_OK;
+    *direct = *wait = 0;
+    if (plan->reader || plan->writer) return GPUPOOL_OK;
+    result = gpi_driver_place(plan->host, &first);
+    if (result != GPUPOOL_OK || first == GPI_PLACE_ORDINARY) return result;
+    result = gpi_driver_place(plan->host + end - 1, &last);
+    *direct = first == GPI_PLACE_DEVICE || last == GPI_PLACE_PINNED;
+    *wait = *direct && first == GPI_PLACE_PINNED;
+    return result;
+}
+
+static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *plan, int direct) {
+    gpi_ring_lock(ring);
+    ring->stats.transfers[plan->down]++;
+    if (direct) ring->stats.direct_bytes[plan->down] += plan->bytes;
+    else ring->stats.staged_bytes[plan->down] += plan->bytes;
+    gpi_ring_unlock(ring);
+}
+
+/* An upload of a single chunk, which takes no more than a slot. 0: there is none at once. */
+static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_ring_slot *slot = gpi_ring_get(ring, plan->bytes, &result);
+    int queued = 0;
+    if (!slot) return 0;
+    slot->length = plan->started = plan->bytes;
+    gpi_ring_unlock(ring);
+    result = gpi_ring_move(plan, ring->pages.memory + slot->at, 0, plan->bytes);
+    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, plan, &queued);
+    gpi_ring_lock(ring);
+    gpi_ring_sent(ring, slot, plan, result, queued);
+    if (result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
+    return 1;
+}
+
+static gpupool_result gpi_ring_stage(gpupool_ring *ring, gpi_transfer *plan,
+                                     gpupool_ticket *ticket) {
+    gpupool_result result = GPUPOOL_OK;
+    if (ticket) return gpi_ring_post(ring, plan, ticket);
+    gpi_ring_lock(ring);
+    if (plan->down || plan->bytes > gpi_ground_min(GPI_RING_LEAST, ring->chunk_bytes) ||
+        !gpi_ring_single(ring, plan))
+        result = gpi_ring_run(ring, plan);
+    else if (plan->result != GPUPOOL_OK)
+        result = gpi_host_fail(plan->result, "%s", plan->text);
+    gpi_ring_unlock(ring);
+    return result;
+}
+
+/* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
+   back; whatever is not as usual is left to the long way. 0: so it is. */
+static int gpi_ring_tiny(gpupool_ring *ring, int down, void *device, void *host, size_t bytes,
+                         cudaStream_t stream) {
+    int had_error = cudaPeekAtLastError() != cudaSuccess, current = -1, did = 0;
+    gpi_place_kind place = GPI_PLACE_PINNED;
+    if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
+        current == ring->device && !gpi_driver_is_capturing(stream) &&
+        gpi_driver_place(host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
+        did = (down ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream)
+                    : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream)) ==
+              cudaSuccess;
+    if (!had_error) cudaGetLastError();
+    if (!did) return 0;
+    gpi_host_lock(&ring->lock);
+    ring->tiny[down]++;
+    ring->tiny_bytes[down] += bytes;
+    gpi_host_unlock(&ring->lock);
+    return 1;
+}
+
+/* All transfers come here. */
+static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
+                                        gpupool_ticket *ticket) {
+    gpi_visit visit;
+    int direct = 0, wait = 0, refused = 0;
+    gpupool_result result = gpi_ring_enter(ring, call, &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (gpi_driver_is_capturing(plan->stream))
+        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
+                               "read the host's memory when it is launched, not now", call);
+    if (result == GPUPOOL_OK) {
+        int own = gpi_driver_is_threads_own(plan->stream);
+        plan->only_thread = own ? gpi_host_thread_number() : 0;
+        plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
+        result = gpi_ring_route(plan, &direct, &wait);
+    }
+    if (result == GPUPOOL_OK && direct)
+        result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
+    if (refused) {
+        cudaGetLastError();
+        direct = 0;
+        result = GPUPOOL_OK;
+    }
+    if (result == GPUPOOL_OK && !direct) result = gpi_ring_stage(ring, plan, ticket);
+    if (result == GPUPOOL_OK) gpi_ring_count(ring, plan, direct);
+    return gpi_ring_leave(&visit, result);
+}
+
+static gpi_transfer gpi_ring_plan(int down, void *device, uint64_t device_pitch, void *host,
+                                  uint64_t host_pitch, uint64_t width, uint64_t rows,
+                                  cudaStream_t stream) {
+    gpi_transfer plan;
+    memset(&plan, 0, sizeof plan);
+    plan.down = down;
+    plan.device = (unsigned char *)device;
+    plan.host = (unsigned char *)host;
+    plan.device_pitch = device_pitch;
+    plan.host_pitch = host_pitch;
+    plan.width = width;
+    plan.bytes = width * rows;
+    plan.stream = stream;
+    if (device_pitch == width && host_pitch == width) /* one long row */
+        plan.width = plan.device_pitch = plan.host_pitch = plan.bytes;
+    return plan;
+}
+
+/* The host's side of an upload is only read; the plan has one type for both directions. */
+static void *gpi_ring_readable(const void *memory) {
+    void *same;
+    memcpy(&same, &memory, sizeof same);
+    return same;
+}
+
+static gpupool_result gpi_ring_linear(gpupool_ring *ring, const char *call, int down, void *device,
+                                      void *host, size_t bytes, cudaStream_t stream,
+                                      gpupool_ticket *ticket) {
+    gpi_transfer plan;
+    gpupool_ticket ignored;
+    if (ring && bytes && (!device || !host))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call,
+                             device ? "the host pointer" : "the device pointer");
+    if (ring && bytes > PTRDIFF_MAX)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is more than any memory has", call);
+    if (bytes == 0) { /* nothing to do, and nothing to wait for */
+        gpi_visit visit;
+        gpupool_result result = gpi_ring_enter(ring, call, &visit);
+        if (result != GPUPOOL_OK) return result;
+        gpi_ring_lock(ring);
+        ignored = ++ring->tickets;
+        gpi_ring_unlock(ring);
+        if (ticket) *ticket = ignored;
+        return gpi_ring_leave(&visit, GPUPOOL_OK);
+    }
+    if (ring && !ticket && bytes <= (down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP) &&
+        gpi_ring_tiny(ring, down, device, host, bytes, stream))
+        return gpi_host_ok();
+    plan = gpi_ring_plan(down, device, bytes, host, bytes, bytes, 1, stream);
+    return gpi_ring_transfer(ring, call, &plan, ticket);
+}
+
+static gpupool_result gpi_ring_pitched(gpupool_ring *ring, const char *call, int down,
+                                       void *device, size_t device_pitch, void *host,
+                                       size_t host_pitch, size_t width, size_t height,
+                                       cudaStream_t stream) {
+    uint64_t pitch = gpi_ground_max(device_pitch, host_pitch);
+    gpi_transfer plan;
+    if (ring && width && height && (device_pitch < width || host_pitch < width))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: a pitch is less than the width", call);
+    if (ring && width && height && pitch > (uint64_t)PTRDIFF_MAX / height)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: pitch times height is more than any memory "
+                             "has", call);
+    if (!ring || !width || !height || !device || !host)
+        return gpi_ring_linear(ring, call, down, device, host, width && height ? 1 : 0, stream,
+                               NULL);
+    plan = gpi_ring_plan(down, device, device_pitch, host, host_pitch, width, height, stream);
+    return gpi_ring_transfer(ring, call, &plan, NULL);
+}
+
+/* -- the ring, in public -- */
+
+static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
+    uint64_t cores = (uint64_t)gpi_host_cores();
+    int given = config->chunk_bytes != 0;
+    if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
+    if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_RING_CHUNK_BYTES;
+    if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
+    if (!config->workers) config->workers = cores > 1 ? (int)gpi_ground_min(cores - 1, 11) : -1;
+    if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is "
+                             "%" PRIu64 ", and must be 256 KiB to 16 TiB",
+                             (uint64_t)config->bytes);
+    config->bytes = (size_t)gpi_ground_down(config->bytes, GPI_PAGE_BYTES);
+    if (given && (config->chunk_bytes < (size_t)1 << 16 ||
+                  config->chunk_bytes > config->bytes / 4))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.chunk_bytes is "
+                             "%" PRIu64 ", and must be 64 KiB to a quarter of the ring",
+                             (uint64_t)config->chunk_bytes);
+    if (!given && config->workers < GPI_RING_FEW) config->chunk_bytes *= 2;
+    if (!given) config->chunk_bytes = (size_t)gpi_ground_min(config->chunk_bytes,
+                                                             config->bytes / 4);
+    config->chunk_bytes = (size_t)gpi_ground_up(config->chunk_bytes, GPI_RING_ALIGN);
+    if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.workers is %d, and "
+                             "must be -1 to %d", config->workers, GPI_RING_WORKERS_MOST);
+    if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
+    if (config->device < GPUPOOL_DEVICE_CURRENT)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.device is %d",
+                             config->device);
+    return GPUPOOL_OK;
+}
+
+/* The host's side only. */
+static void gpi_ring_forget(gpupool_ring *ring) {
+    gpi_stock *stock, *next;
+    for (stock = ring->stock; stock; stock = next) {
+        next = stock->next;
+        GPUPOOL_FREE(stock);
+    }
+    gpi_host_pages_give(&ring->pages);
+    gpi_host_gate_close(&ring->work);
+    gpi_host_gate_close(&ring->done);
+    GPUPOOL_FREE(ring);
+}
+
+static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_config *config) {
+    gpupool_result result = GPUPOOL_OK;
+    int lane, stocked;
+    ring->bytes = config->bytes;
+    ring->chunk_bytes = config->chunk_bytes;
+    ring->piece_bytes = GPI_RING_PIECE;
+    while (ring->piece_bytes < ring->chunk_bytes) ring->piece_bytes *= 2;
+    ring->workers_wanted = config->workers;
+    gpi_host_gate_open(&ring->work);
+    gpi_host_gate_open(&ring->done);
+    gpi_host_lock(&ring->lock);
+    ring->spare_count = 0;
+    stocked = 0;
+    {
+        gpi_stock *first = (gpi_stock *)gpi_host_zeroed(sizeof *first);
+        int i;
+        for (i = 0; first && i < GPI_RING_STOCK; i++) gpi_ring_spare_put(ring, &first->slots[i]);
+        ring->stock = first;
+        stocked = first != NULL;
+    }
+    if (stocked) {
+        ring->slots = gpi_ring_spare_take(ring);
+        ring->slots->bytes = ring->bytes;
+    }
+    gpi_host_unlock(&ring->lock);
+    if (!stocked) return gpi_host_no_memory();
+    for (lane = 0; lane < 2 && result == GPUPOOL_OK; lane++)
+        result = gpi_driver_told("cudaStreamCreateWithFlags",
+                                 cudaStreamCreateWithFlags(&ring->lanes[lane],
+                                                           cudaStreamNonBlocking));
+    if (result != GPUPOOL_OK && lane == 2) cudaStreamDestroy(ring->lanes[0]);
+    return result;
+}
+
+gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config *given) {
+    gpupool_ring_config config;
+    gpupool_ring *ring;
+    gpupool_result result;
+    gpi_visit visit;
+    if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: ring is NULL");
+    *out = NULL;
+    memset(&config, 0, sizeof config);
+    if (given) config = *given;
+    else config.device = GPUPOOL_DEVICE_CURRENT;
+    result = gpi_ring_validate(&config);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_watch_forks();
+    if (config.device == GPUPOOL_DEVICE_CURRENT)
+        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&config.device));
+    if (result != GPUPOOL_OK) {
+        cudaGetLastError();
+        return result;
+    }
+    result = gpi_driver_enter(config.device, &visit);
+    if (result != GPUPOOL_OK) return result;
+    ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
+    if (!ring) return gpi_ring_leave(&visit, gpi_host_no_memory());
+    ring->device = config.device;
+    ring->forks = gpi_process.forks;
+    result = gpi_ring_open(ring, &config);
+    if (result != GPUPOOL_OK) gpi_ring_forget(ring);
+    else *out = ring;
+    return gpi_ring_leave(&visit, result);
+}
+
+/* Waits until nothing flies; the first that CUDA says ends it. */
+static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
+    gpupool_result result = GPUPOOL_OK;
+    unsigned round = 0;
+    for (;;) {
+        gpi_ring_slot *slot = ring->slots;
+        while (slot && slot->state != GPI_RING_FLYING) slot = slot->next;
+        if (!slot || result != GPUPOOL_OK) return result;
+        if (gpi_ring_poll(ring, &result)) round = 0;
+        else gpi_ring_nap(ring, round++);
+    }
+}
+
+/* Unpins the uppermost piece if it is free. */
+static int gpi_ring_unpin(gpupool_ring *ring, gpupool_result *result) {
+    uint64_t bytes = ring->pinned.now % ring->piece_bytes;
+    uint64_t at;
+    gpi_ring_slot *slot = ring->slots;
+    if (bytes == 0) bytes = ring->piece_bytes;
+    if (ring->pinning || ring->pinned.now == 0) return 0;
+    at = ring->pinned.now - bytes;
+    while (slot->next && slot->at + slot->bytes < ring->pinned.now) slot = slot->next;
+    if (slot->state != GPI_RING_FREE || slot->at > at) return 0;
+    ring->pinning = 1;
+    ring->pinned.now = at; /* nobody takes it any more */
+    gpi_ring_unlock(ring);
+    *result = gpi_driver_unpin(ring->pages.memory + at);
+    if (*result == GPUPOOL_OK) gpi_host_pages_empty(&ring->pages, at, bytes);
+    gpi_ring_lock(ring);
+    ring->pinning = 0;
+    if (*result != GPUPOOL_OK) ring->pinned.now = at + bytes;
+    return *result == GPUPOOL_OK;
+}
+
+gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *released_bytes) {
+    gpi_visit visit;
+    uint64_t before;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_trim", &visit);
+    if (released_bytes) *released_bytes = 0;
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_lock(ring);
+    before = ring->pinned.now;
+    while (result == GPUPOOL_OK && gpi_ring_poll(ring, &result)) {}
+    while (result == GPUPOOL_OK && ring->pinned.now > keep_bytes &&
+           gpi_ring_unpin(ring, &result)) {}
+    if (released_bytes && before > ring->pinned.now)
+        *released_bytes = (size_t)(before - ring->pinned.now);
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+/* Gives all to the driver that is its own; what it does not take back stays the ring's. */
+static gpupool_result gpi_ring_close(gpupool_ring *ring) {
+    gpi_ring_slot *slot = ring->slots;
+    gpi_stock *stock;
+    gpupool_result result;
+    int i;
+    while (slot && slot->state != GPI_RING_LOST) slot = slot->next;
+    result = slot ? gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize()) : GPUPOOL_OK;
+    for (slot = ring->slots; slot && result == GPUPOOL_OK; slot = slot->next)
+        if (slot->state == GPI_RING_LOST) {
+            gpi_ring_drop(ring, slot);
+            slot = ring->slots;
+        }
+    while (result == GPUPOOL_OK && ring->pinned.now) {
+        if (!gpi_ring_unpin(ring, &result)) break;
+    }
+    for (stock = ring->stock; stock && result == GPUPOOL_OK; stock = stock->next)
+        for (i = 0; i < GPI_RING_STOCK && result == GPUPOOL_OK; i++) {
+            cudaEvent_t event = stock->slots[i].event;
+            if (event) result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(event));
+            if (result == GPUPOOL_OK) stock->slots[i].event = NULL;
+        }
+    for (i = 0; i < 2 && result == GPUPOOL_OK; i++) {
+        if (ring->lanes[i])
+            result = gpi_driver_told("cudaStreamDestroy", cudaStreamDestroy(ring->lanes[i]));
+        if (result == GPUPOOL_OK) ring->lanes[i] = NULL;
+    }
+    return result;
+}
+
+gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
+    gpi_visit visit;
+    unsigned round = 0;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_destroy", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_lock(ring);
+    if (ring->held) {
+        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: %" PRIu64 " spans are "
+                               "still held", ring->held);
+        gpi_ring_unlock(ring);
+        return gpi_ring_leave(&visit, result);
+    }
+    while (ring->transfers) {
+        int did = gpi_ring_work(ring);
+        round = did ? 0 : round + 1;
+        if (!did) gpi_ring_nap(ring, round);
+    }
+    gpi_ring_dismiss(ring);
+    result = gpi_ring_settle(ring);
+    if (result == GPUPOOL_OK) result = gpi_ring_close(ring);
+    gpi_ring_unlock(ring);
+    if (result == GPUPOOL_OK) gpi_ring_forget(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
+                              size_t bytes, cudaStream_t stream) {
+    return gpi_ring_linear(ring, "gpupool_upload", 0, device_dst, gpi_ring_readable(host_src),
+                           bytes, stream, NULL);
+}
+
+gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *device_src,
+                                size_t bytes, cudaStream_t stream) {
+    return gpi_ring_linear(ring, "gpupool_download", 1, gpi_ring_readable(device_src), host_dst,
+                           bytes, stream, NULL);
+}
+
+static gpupool_result gpi_ring_no_ticket(const char *call) {
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: ticket is NULL", call);
+}
+
+gpupool_result gpupool_upload_async(gpupool_ring *ring, void *device_dst, const void *host_src,
+                                    size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    if (!ticket) return gpi_ring_no_ticket("gpupool_upload_async");
+    return gpi_ring_linear(ring, "gpupool_upload_async", 0, device_dst,
+                           gpi_ring_readable(host_src), bytes, stream, ticket);
+}
+
+gpupool_result gpupool_download_async(gpupool_ring *ring, void *host_dst, const void *device_src,
+                                      size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    if (!ticket) return gpi_ring_no_ticket("gpupool_download_async");
+    return gpi_ring_linear(ring, "gpupool_download_async", 1, gpi_ring_readable(device_src),
+                           host_dst, bytes, stream, ticket);
+}
+
+gpupool_result gpupool_upload_2d(gpupool_ring *ring, void *device_dst, size_t device_pitch,
+                                 const void *host_src, size_t host_pitch, size_t width,
+                                 size_t height, cudaStream_t stream) {
+    return gpi_ring_pitched(ring, "gpupool_upload_2d", 0, device_dst, device_pitch,
+                            gpi_ring_readable(host_src), host_pitch, width, height, stream);
+}
+
+gpupool_result gpupool_download_2d(gpupool_ring *ring, void *host_dst, size_t host_pitch,
+                                   const void *device_src, size_t device_pitch, size_t width,
+                                   size_t height, cudaStream_t stream) {
+    return gpi_ring_pitched(ring, "gpupool_download_2d", 1, gpi_ring_readable(device_src),
+                            device_pitch, host_dst, host_pitch, width, height, stream);
+}
+
+gpupool_result gpupool_upload_from(gpupool_ring *ring, void *device_dst, size_t bytes,
+                                   gpupool_read_fn reader, void *user, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan(0, device_dst, bytes, NULL, bytes, bytes, 1, stream);
+    if (ring && !reader)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_upload_from: read is NULL");
+    if (!ring || !bytes || !device_dst || bytes > PTRDIFF_MAX) /* the host pointer is any */
+        return gpi_ring_linear(ring, "gpupool_upload_from", 0, device_dst, &plan, bytes, stream,
+                               NULL);
+    plan.reader = reader;
+    plan.user = user;
+    return gpi_ring_transfer(ring, "gpupool_upload_from", &plan, NULL);
+}
+
+gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, size_t bytes,
+                                   gpupool_write_fn writer, void *user, cudaStream_t stream) {
+    gpi_transfer plan =
+        gpi_ring_plan(1, gpi_ring_readable(device_src), bytes, NULL, bytes, bytes, 1, stream);
+    if (ring && !writer)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_download_to: write is NULL");
+    if (!ring || !bytes || !device_src || bytes > PTRDIFF_MAX)
+        return gpi_ring_linear(ring, "gpupool_download_to", 1, plan.device, &plan, bytes, stream,
+                               NULL);
+    plan.writer = writer;
+    plan.user = user;
+    return gpi_ring_transfer(ring, "gpupool_download_to", &plan, NULL);
+}
+
+/* What is known of a ticket that is in the list no more. */
+static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
+    int i;
+    if (ticket == 0 || ticket > ring->tickets)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: no ticket %" PRIu64
+                             " was ever given out", ticket);
+    for (i = 0; i < GPI_RING_FAILURES; i++)
+        if (ring->failures[i].ticket == ticket)
+            return gpi_host_fail(ring->failures[i].result, "%s", ring->failures[i].text);
+    if (ticket <= ring->forgotten)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: ticket %" PRIu64 " is from "
+                             "before the last %d failures, and forgotten", ticket,
+                             GPI_RING_FAILURES);
+    return GPUPOOL_OK;
+}
+
+gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
+    gpi_visit visit;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
+    uint64_t start = gpi_host_now_ns();
+    unsigned round = 0;
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_lock(ring);
+    for (;;) {
+        gpi_transfer *transfer = ring->transfers;
+        unsigned seen;
+        int did = 0;
+        while (transfer && transfer->ticket != ticket) transfer = transfer->next;
+        if (!transfer || ticket == 0) break;
+        if (!ring->workers_running) did = gpi_ring_work(ring);
+        if (did && timeout_ns != 0) continue;
+        transfer = ring->transfers;
+        while (transfer && transfer->ticket != ticket) transfer = transfer->next;
+        if (!transfer) break;
+        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns) {
+            result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
+                                   " is not done yet", ticket);
+            break;
+        }
+        round++;
+        if (ring->workers_running && round > GPI_RING_SPIN) {
+            gpi_ring_unlock(ring);
+            seen = gpi_host_gate_seen(&ring->done);
+            gpi_ring_lock(ring);
+            for (transfer = ring->transfers; transfer && transfer->ticket != ticket;)
+                transfer = transfer->next;
+            gpi_ring_unlock(ring);
+            if (transfer) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
+            gpi_ring_lock(ring);
+        } else {
+            gpi_ring_nap(ring, round);
+        }
+    }
+    if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+/* -- spans -- */
+
+static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const gpupool_span *span) {
+    gpi_ring_slot *slot = ring->slots;
+    while (slot && (slot->state != GPI_RING_HELD || slot->span != span->number)) slot = slot->next;
+    return slot;
+}
+
+static gpupool_result gpi_ring_span_wrong(const char *call, const gpupool_span *span) {
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
+                         span ? "this span is not held, or is another ring's" : "span is NULL");
+}
+
+/* Whether waiting can help: what flies will land, and other threads may give up their spans. A
+   thread that holds one itself does not wait for those of others, which may wait for its own. */
+static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t bytes) {
+    const gpi_ring_slot *slot = ring->slots;
+    uint64_t thread = gpi_host_thread_number(), longest;
+    while (slot && (slot->state != GPI_RING_HELD || slot->holder != thread)) slot = slot->next;
+    longest = gpi_ring_hope(ring, slot ? 0 : thread);
+    if (longest >= bytes) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: %" PRIu64 " bytes cannot be had "
+                         "while spans are held that this thread would wait for; the largest span "
+                         "that can be had beside them is %" PRIu64 " bytes", bytes, longest);
+}
+
+gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
+                                    gpupool_span *span) {
+    gpi_visit visit;
+    gpi_ring_slot *slot = NULL;
+    uint64_t start = gpi_host_now_ns(), failures;
+    unsigned round = 0;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (!span || bytes == 0 || bytes > ring->bytes) {
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_acquire: %s; the largest span "
+                               "possible is the whole ring, %" PRIu64 " bytes",
+                               span ? "bytes is 0, or more than that" : "span is NULL",
+                               ring->bytes);
+        return gpi_ring_leave(&visit, result);
+    }
+    gpi_ring_lock(ring);
+    failures = ring->stats.pin_failures;
+    while (!slot && result == GPUPOOL_OK) {
+        slot = gpi_ring_get(ring, bytes, &result);
+        if (slot || result != GPUPOOL_OK) break;
+        if (ring->stats.pin_failures != failures) {
+            result = gpi_thread.result; /* of pinning, just now */
+            break;
+        }
+        result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
+        if (result != GPUPOOL_OK) break;
+        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
+            result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
+        else gpi_ring_nap(ring, round++);
+    }
+    if (slot) {
+        slot->state = GPI_RING_HELD;
+        slot->span = span->number = ++ring->spans;
+        slot->holder = gpi_host_thread_number();
+        slot->length = bytes;
+        ring->held++;
+        span->memory = ring->pages.memory + slot->at;
+        span->bytes = bytes;
+    }
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void *device_dst,
+                                   cudaStream_t stream) {
+    gpi_visit visit;
+    gpi_transfer plan;
+    gpi_ring_slot *slot = NULL;
+    int queued = 0;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_upload", &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (gpi_driver_is_capturing(stream))
+        return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the "
+                                                    "stream captures"));
+    gpi_ring_lock(ring);
+    if (span) slot = gpi_ring_span(ring, span);
+    if (!slot) result = gpi_ring_span_wrong("gpupool_span_upload", span);
+    else if (!device_dst || span->bytes == 0 || span->bytes > slot->length)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_upload: %s", device_dst ?
+                               "span.bytes was set to 0 or raised" : "device_dst is NULL");
+    if (result == GPUPOOL_OK) {
+        plan = gpi_ring_plan(0, device_dst, span->bytes, NULL, span->bytes, span->bytes, 1, stream);
+        plan.key = gpi_driver_is_threads_own(stream) ? gpi_host_thread_number() << 1 | 1
+                                                     : (uint64_t)(uintptr_t)stream;
+        slot->length = span->bytes;
+        slot->state = GPI_RING_BUSY;
+        gpi_ring_unlock(ring);
+        result = gpi_ring_send(ring, slot, &plan, &queued);
+        if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(stream);
+        gpi_ring_lock(ring);
+        slot->state = GPI_RING_HELD;
+    }
+    if (result == GPUPOOL_OK) {
+        gpi_ring_fly(ring, slot, &plan);
+        slot->span = 0;
+        ring->held--;
+        ring->stats.transfers[0]++;
+        ring->stats.staged_bytes[0] += span->bytes;
+        memset(span, 0, sizeof *span);
+    }
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
+    gpi_visit visit;
+    gpi_ring_slot *slot = NULL;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_cancel", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_lock(ring);
+    if (span) slot = gpi_ring_span(ring, span);
+    if (slot) {
+        gpi_ring_drop(ring, slot);
+        ring->held--;
+        memset(span, 0, sizeof *span);
+    } else {
+        result = gpi_ring_span_wrong("gpupool_span_cancel", span);
+    }
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
+    gpi_visit visit;
+    uint64_t now = gpi_host_now_ns();
+    int way;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_get_stats", &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (!stats)
+        return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: "
+                                                    "stats is NULL"));
+    gpi_ring_lock(ring);
+    *stats = ring->stats;
+    stats->struct_bytes = sizeof *stats;
+    stats->pinned = ring->pinned;
+    stats->used = ring->used;
+    stats->limit_bytes = ring->bytes;
+    stats->workers = (uint64_t)ring->workers_running;
+    for (way = 0; way < 2; way++) {
+        double seconds;
+        stats->transfers[way] += ring->tiny[way];
+        stats->direct_bytes[way] += ring->tiny_bytes[way];
+        if (ring->under_way[way]) stats->under_way_ns[way] += now - ring->under_way_since_ns[way];
+        if (ring->flights[way]) stats->link_busy_ns[way] += now - ring->flying_since_ns[way];
+        seconds = (double)stats->under_way_ns[way] * 1e-9;
+        if (seconds <= 0) continue;
+        stats->gb_per_s[way] = (double)stats->staged_bytes[way] * 1e-9 / seconds;
+        stats->link_busy[way] = (double)stats->link_busy_ns[way] * 1e-9 / seconds;
+        if (stats->link_busy[way] > 1) stats->link_busy[way] = 1;
+    }
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_ring_check(gpupool_ring *ring) {
+    gpi_visit visit;
+    int broken;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_check", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_lock(&ring->lock);
+    broken = gpi_ring_check(ring);
+    gpi_host_unlock(&ring->lock);
+    if (broken)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_check: invariant R%d is broken",
+                               broken);
+    return gpi_ring_leave(&visit, result);
+}
+
 /* == REPORT ===================================================================================
    For people: names, the table, the map. What is shown is copied under the lock and written after
    it is given back. uses: ARENA */
@@ -6561,6 +8980,7 @@ const char *gpupool_result_name(gpupool_result result) {
     case GPUPOOL_E_TIMEOUT: return "GPUPOOL_E_TIMEOUT";
     case GPUPOOL_E_UNSUPPORTED: return "GPUPOOL_E_UNSUPPORTED";
     case GPUPOOL_E_FORKED: return "GPUPOOL_E_FORKED";
+    case GPUPOOL_E_CALLBACK: return "GPUPOOL_E_CALLBACK";
     case GPUPOOL_E_HOST_MEMORY: return "GPUPOOL_E_HOST_MEMORY";
     case GPUPOOL_E_CUDA: return "GPUPOOL_E_CUDA";
     default: return "no gpupool_result";
@@ -6576,7 +8996,9 @@ const char *gpupool_last_error(void) { return gpi_thread.text; }
 
 const char *gpupool_build(void) {
     return "gpupool " GPI_SPELL(GPUPOOL_VERSION) " unit=" GPI_SPELL(GPUPOOL_UNIT_BYTES)
-           " chunk=" GPI_SPELL(GPUPOOL_CHUNK_BYTES) " limit=\"" GPUPOOL_LIMIT "\""
+           " chunk=" GPI_SPELL(GPUPOOL_CHUNK_BYTES) " ring=" GPI_SPELL(GPUPOOL_RING_BYTES)
+           " ring_chunk=" GPI_SPELL(GPUPOOL_RING_CHUNK_BYTES)
+           " ring_workers=" GPI_SPELL(GPUPOOL_RING_WORKERS) " limit=\"" GPUPOOL_LIMIT "\""
            " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
            " stats=" GPI_SPELL(GPUPOOL_STATS) " sites=" GPI_SPELL(GPUPOOL_SITES)
            " nvtx=" GPI_SPELL(GPUPOOL_NVTX)
@@ -7641,7 +10063,26 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_BINS
 #undef GPI_NO_SLOT
 #undef GPI_CACHED
+#undef GPI_CACHE_UNITS
 #undef GPI_SEALS
+#undef GPI_PAGE_BYTES
+#undef GPI_RING_PIECE
+#undef GPI_RING_ALIGN
+#undef GPI_RING_TINY_UP
+#undef GPI_RING_TINY_DOWN
+#undef GPI_RING_LEAST
+#undef GPI_RING_HELP
+#undef GPI_RING_CREEP
+#undef GPI_RING_AHEAD
+#undef GPI_RING_PATIENCE_NS
+#undef GPI_RING_REFUSED_NS
+#undef GPI_RING_WORKERS_MOST
+#undef GPI_RING_FEW
+#undef GPI_RING_FAILURES
+#undef GPI_RING_LOOK_MS
+#undef GPI_RING_STOCK
+#undef GPI_RING_STREAMS_ASKED
+#undef GPI_RING_SPIN
 #undef GPI_BUCKETS
 #undef GPI_KEY_LEGACY
 #undef GPI_KEY_ANY

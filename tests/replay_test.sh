@@ -61,6 +61,7 @@ says 2 "^$dir/bad:4: " "$dir/bad"
 text bad $rmm "1,00:00:00,allocate,0x10,512,0" "1,00:00:00,resize,0x10,512,0"
 says 2 "^$dir/bad:3: unknown action 'resize'" "$dir/bad"
 refuses "six fields" $rmm "1,2,allocate,0x10,512"
+refuses "bad thread" $rmm "main,2,allocate,0x10,512,0"
 refuses "bad pointer" $rmm "1,2,allocate,ptr,512,0"
 refuses "bad size" $rmm "1,2,allocate,0x10,,0"
 refuses "bad stream" $rmm "1,2,allocate,0x10,512,"
@@ -137,6 +138,21 @@ text log $rmm "1,10:00:00.000001,allocate,0x7f0010,4096,0x0" "1,t,free,0x7f0010,
 says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/log"
 gzip -c "$dir/log" > "$dir/log.csv.gz"
 says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/log.csv.gz"
+
+# ---- RMM's streams: memory goes from one to another only behind a fence, which is CUDA calls ----
+turns() { # THREAD STREAM THREAD STREAM: a block of all that the limit allows, one after the other
+    text log $rmm "$1,t,allocate,0x10,2097152,$2" "$1,t,free,0x10,2097152,$2" \
+        "$3,t,allocate,0x10,2097152,$4" "$3,t,free,0x10,2097152,$4"
+}
+free_of_calls='"cuda_calls_warm":0,.*"failures":0}$' fenced='"cuda_calls_warm":[1-9].*"failures":0}$'
+turns 1 0xab 1 0xab && says 0 "$free_of_calls" --json --limit 2MiB "$dir/log"
+turns 1 0xab 1 0xac && says 0 "$fenced" --json --limit 2MiB "$dir/log"
+turns 1 0 2 0x1 && says 0 "$free_of_calls" --json --limit 2MiB "$dir/log"
+turns 1 0x2 1 0x2 && says 0 "$free_of_calls" --json --limit 2MiB "$dir/log"
+turns 1 0x2 2 0x2 && says 0 "$fenced" --json --limit 2MiB "$dir/log"
+sample='"events":182,"peak_live_bytes":93208167,'
+says 0 "$sample.*$fenced" --json tests/traces/rmm.csv
+says 0 "$sample.*$free_of_calls" --json --streams 1 tests/traces/rmm.csv
 
 echo "$passed passed, $failed failed"
 ((failed == 0))

@@ -185,6 +185,39 @@ static inline int make_idle(gpi_fence *fence) {
 static inline int idle_seal(size_t at) { return make_idle(seal_fence_at(at)); }
 static inline int idle_use(size_t at) { return make_idle(use_fence_at(at)); }
 
+/* ---- F4: streams by their handles ---- */
+
+static inline void break_key(uintptr_t *at, uintptr_t now) { break_bytes(at, &now, sizeof now); }
+
+static inline int key_of_another_handle(size_t at) {
+    gpi_stream *stream = stream_at(at);
+    if (stream) break_key(&stream->key, stream->key + 64);
+    return stream != NULL;
+}
+
+static inline int stream_in_no_bucket(size_t at) {
+    gpi_stream *stream = stream_at(at), **link;
+    if (!stream) return 0;
+    link = gpi_fence_bucket(&arena->fences, stream->handle);
+    while (*link != stream) link = &(*link)->chain;
+    break_bytes(link, &stream->chain, sizeof stream->chain);
+    return 1;
+}
+
+/* Both in the bucket of that key. */
+static inline int two_of_one_key(size_t at) {
+    gpi_stream *stream = stream_at(at), *other = at ? stream_at(0) : stream_at(1);
+    gpi_stream **bucket, *only = stream;
+    if (!stream) return 0;
+    bucket = gpi_fence_bucket(&arena->fences, other->key);
+    stream_in_no_bucket(at);
+    break_bytes(&stream->chain, bucket, sizeof *bucket);
+    break_bytes(bucket, &only, sizeof only);
+    break_key(&stream->handle, other->key);
+    break_key(&stream->key, other->key);
+    return 1;
+}
+
 /* ---- A: the arena's own sums, and parked blocks ---- */
 
 static inline int wrong_granted(size_t at) {

@@ -99,8 +99,8 @@ static inline void scene_calm(void) {
 }
 
 /* Blocks live on two streams, one of them in use on another; memory free in lanes of all kinds, in
-   several runs each; two fences on each stream, and idle ones; parked blocks. Of all that was freed
-   since the calm the work is still queued. */
+   several runs each; two fences on each stream, and idle ones; parked blocks; blocks that caches
+   have, free and handed out again. Of all that was freed since the calm the work is still queued. */
 static inline void scene_open(gpupool_source source) {
     gpupool_arena_config config = kit_config(source);
     config.chunk_bytes = 8 * MIB;
@@ -117,7 +117,12 @@ static inline void scene_open(gpupool_source source) {
     scene_park(15);
     scene_park(18);
     CHECK_RESULT(gpupool_record_use(arena, scene_block[14].at, kit_stream[3]), GPUPOOL_OK);
-    scene_free_each(42, 48, 1); /* small: these stay young */
+    scene_free_each(42, 48, 1); /* small: into the caches, */
+    kit_reserved(arena);        /* and from there into the young lanes */
+    scene_free_each(48, 54, 1);
+    scene_alloc(28000, 0); /* what 48 and 49 had */
+    scene_alloc(29000, 1);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK); /* now the ledger knows of it too */
 }
 
 static inline void scene_close(void) {
@@ -142,7 +147,12 @@ static inline gpi_run *chunk_at(size_t at) {
 typedef int (*run_test)(const gpi_run *run);
 static inline int is_free(const gpi_run *run) { return run->lane < LANE_HELD; }
 static inline int is_live(const gpi_run *run) { return run->lane == LANE_LIVE; }
-static inline int is_live_in_use(const gpi_run *run) { return is_live(run) && run->uses && run->as.slack_bytes != CACHED; }
+static inline int is_cached(const gpi_run *run) {
+    return is_live(run) && run->as.slack_bytes == CACHED;
+}
+static inline int is_live_in_use(const gpi_run *run) {
+    return is_live(run) && run->uses && !is_cached(run);
+}
 static inline int is_held(const gpi_run *run) { return run->lane == LANE_HELD; }
 static inline int is_quiet(const gpi_run *run) { return run->lane == LANE_QUIET; }
 static inline int is_bare(const gpi_run *run) { return run->lane == LANE_BARE; }

@@ -10,6 +10,9 @@
 #define RMM_HEADER "Thread,Time,Action,Pointer,Size,Stream"
 #define RMM_FIELDS 6
 #define EVENT_FIELDS 5
+#define CUDA_LEGACY 1 /* the handles that stand for the default stream, and for each thread's own */
+#define CUDA_PER_THREAD 2
+#define OF_A_THREAD ((uint64_t)1 << 63) /* set in no handle: addresses end below it */
 
 typedef struct reader {
     lines in;
@@ -105,9 +108,15 @@ static int read_event(reader *r, char *line) {
     return lines_error(&r->in, "neither 'a ID BYTES STREAM' nor 'f ID STREAM'");
 }
 
+/* The stream that a handle means in a thread. */
+static uint64_t rmm_stream(uint64_t handle, uint64_t thread) {
+    if (handle == CUDA_LEGACY) return 0;
+    return handle == CUDA_PER_THREAD ? OF_A_THREAD | thread : handle;
+}
+
 static int read_rmm(reader *r, char *line) {
     char *word[RMM_FIELDS];
-    uint64_t pointer, bytes, stream;
+    uint64_t thread, pointer, bytes, stream;
     if (!*line) return 0;
     if (cut(line, 1, word, RMM_FIELDS) != RMM_FIELDS)
         return lines_error(&r->in, "not the six fields %s", RMM_HEADER);
@@ -115,11 +124,13 @@ static int read_rmm(reader *r, char *line) {
     int alloc = strcmp(word[2], "allocate") == 0;
     if (!alloc && strcmp(word[2], "free") != 0)
         return lines_error(&r->in, "unknown action '%s'", word[2]);
+    if (number(word[0], 10, &thread) != 0) return lines_error(&r->in, "bad thread '%s'", word[0]);
     if (number(word[3], 16, &pointer) != 0) return lines_error(&r->in, "bad pointer '%s'", word[3]);
     if (number(word[4], 10, &bytes) != 0) return lines_error(&r->in, "bad size '%s'", word[4]);
     if (hex_or_decimal(word[5], &stream) != 0)
         return lines_error(&r->in, "bad stream '%s'", word[5]);
     if (bytes == 0) return 0; /* RMM logs these too, and they hold no memory */
+    stream = rmm_stream(stream, thread);
     const char *wrong = alloc ? trace_add_alloc(&r->build, pointer, r->serial++, bytes, stream, 0)
                               : trace_add_free(&r->build, pointer, stream);
     return told(r, word[3], wrong);

@@ -4,7 +4,8 @@
  *   a ID BYTES STREAM [ALIGNMENT] | f ID STREAM   one event a line; # comments are skipped; and
  *   what gpupool_trace_to adds: o BYTES STREAM [ALIGNMENT] | u ID STREAM | r STREAM | t BYTES |
  *   l BYTES | q ID | w BYTES | m STREAM | s
- *   Thread,Time,Action,Pointer,Size,Stream   RMM's log: allocate, free, allocate failure */
+ *   Thread,Time,Action,Pointer,Size,Stream   RMM's log: allocate, free, allocate failure. Streams 0
+ *                                            and 0x1 are one, 0x2 is another for each thread */
 #ifndef TRACE_H
 #define TRACE_H
 
