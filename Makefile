@@ -115,10 +115,12 @@ clean: ## removes build/
 
 OBJECTS := $(BUILD)/$(ON)
 REPLAY := trace trace_build lines idmap machine library replay_plan replay_pass replay_run \
-          replay_limit
+          replay_limit replay_timeline
 REPLAY_OBJECTS := $(REPLAY:%=$(OBJECTS)/%.o)
+UNIT_OBJECTS := $(foreach unit,256 512 2048 8192,$(OBJECTS)/replay_unit_$(unit).o)
 
-$(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(REPLAY_OBJECTS)
+$(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(OBJECTS)/replay_units.o \
+                   $(UNIT_OBJECTS) $(REPLAY_OBJECTS)
 $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
@@ -132,6 +134,11 @@ $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  $@"
 	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -c -o $@ $<
+
+$(UNIT_OBJECTS): $(OBJECTS)/replay_unit_%.o: tests/replay_unit.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -DREPLAY_UNIT=$* -Itests -c -o $@ $<
 
 $(OBJECTS)/bench/peer_gpupool_unlocked.o: tests/bench/peer_gpupool.c $(BUILD)/flags
 	@mkdir -p $(@D)

@@ -82,6 +82,8 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow)
     GPUPOOL_STATS           1        0: count only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it
+    GPUPOOL_NVTX            0        1: tells compute-sanitizer (--nvtx yes) of every block in
+                                     cudaMalloc chunks, which AUTO then takes; names are sites
     GPUPOOL_SINGLE_THREAD   0        1: no locks
     GPUPOOL_STREAM_HOOK *   1        0: cudaStreamDestroy is left alone; see rule 5
     GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA which stream it has been given; rule 5
@@ -134,6 +136,9 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #endif
 #ifndef GPUPOOL_SITES
 #define GPUPOOL_SITES 0
+#endif
+#ifndef GPUPOOL_NVTX
+#define GPUPOOL_NVTX 0
 #endif
 #ifndef GPUPOOL_SINGLE_THREAD
 #define GPUPOOL_SINGLE_THREAD 0
@@ -635,6 +640,9 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #endif
 
 #include <cuda.h>
+#if GPUPOOL_NVTX
+#include <nvtx3/nvToolsExtMem.h>
+#endif
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -1465,6 +1473,81 @@ static gpupool_result gpi_driver_enable_peer(const gpi_driver *driver, int devic
     return result;
 }
 
+#if GPUPOOL_NVTX
+/* -- what a tool is told: chunks are heaps, blocks regions in them. Tools refuse heaps over mapped
+   memory (seen on CUDA 13.0). -- */
+
+static void *gpi_driver_tell_chunk(const void *memory, uint64_t bytes) {
+    nvtxMemVirtualRangeDesc_t range;
+    nvtxMemHeapDesc_t heap;
+    memset(&range, 0, sizeof range);
+    memset(&heap, 0, sizeof heap);
+    range.size = bytes;
+    range.ptr = memory;
+    heap.extCompatID = NVTX_EXT_COMPATID_MEM;
+    heap.structSize = sizeof heap;
+    heap.usage = NVTX_MEM_HEAP_USAGE_TYPE_SUB_ALLOCATOR;
+    heap.type = NVTX_MEM_TYPE_VIRTUAL_ADDRESS;
+    heap.typeSpecificDescSize = sizeof range;
+    heap.typeSpecificDesc = &range;
+    heap.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    heap.message.ascii = "gpupool chunk";
+    return nvtxMemHeapRegister(NULL, &heap);
+}
+
+static void gpi_driver_tell_chunk_gone(void *heap) {
+    nvtxMemHeapUnregister(NULL, (nvtxMemHeapHandle_t)heap);
+}
+
+static void gpi_driver_tell_block(void *heap, const void *block, uint64_t bytes,
+                                  const char *name) {
+    nvtxMemVirtualRangeDesc_t range;
+    nvtxMemRegionHandle_t handle = NULL;
+    nvtxMemRegionsRegisterBatch_t regions;
+    nvtxMemRegionNameDesc_t title;
+    nvtxMemRegionsNameBatch_t titles;
+    memset(&range, 0, sizeof range);
+    memset(&regions, 0, sizeof regions);
+    memset(&title, 0, sizeof title);
+    memset(&titles, 0, sizeof titles);
+    range.size = bytes;
+    range.ptr = block;
+    regions.extCompatID = NVTX_EXT_COMPATID_MEM;
+    regions.structSize = sizeof regions;
+    regions.regionType = NVTX_MEM_TYPE_VIRTUAL_ADDRESS;
+    regions.heap = (nvtxMemHeapHandle_t)heap;
+    regions.regionCount = 1;
+    regions.regionDescElementSize = sizeof range;
+    regions.regionDescElements = &range;
+    regions.regionHandleElementsOut = &handle;
+    nvtxMemRegionsRegister(NULL, &regions);
+    title.regionRefType = NVTX_MEM_REGION_REF_TYPE_POINTER;
+    title.nameType = NVTX_MESSAGE_TYPE_ASCII;
+    title.region.pointer = block;
+    title.name.ascii = name;
+    titles.extCompatID = NVTX_EXT_COMPATID_MEM;
+    titles.structSize = sizeof titles;
+    titles.regionCount = 1;
+    titles.regionElementSize = sizeof title;
+    titles.regionElements = &title;
+    nvtxMemRegionsName(NULL, &titles);
+}
+
+static void gpi_driver_tell_block_gone(const void *block) {
+    nvtxMemRegionRef_t region;
+    nvtxMemRegionsUnregisterBatch_t regions;
+    memset(&regions, 0, sizeof regions);
+    region.pointer = block;
+    regions.extCompatID = NVTX_EXT_COMPATID_MEM;
+    regions.structSize = sizeof regions;
+    regions.refType = NVTX_MEM_REGION_REF_TYPE_POINTER;
+    regions.refCount = 1;
+    regions.refElementSize = sizeof region;
+    regions.refElements = &region;
+    nvtxMemRegionsUnregister(NULL, &regions);
+}
+#endif
+
 static int gpi_driver_was_reset(const gpi_driver *driver) {
     unsigned long long id = 0;
     CUcontext context = NULL;
@@ -1985,6 +2068,9 @@ typedef struct gpi_run {
     } as;
 #if GPUPOOL_SITES
     gpi_site *site;                    /* live: who asked for it */
+#endif
+#if GPUPOOL_NVTX
+    void *heap;                        /* live: what a tool calls its chunk; NULL: it has none */
 #endif
 } gpi_run;
 
@@ -2893,6 +2979,9 @@ typedef struct gpi_piece {
     gpi_run *held;                 /* stash: still mapped under this held run; NULL: nowhere */
     int accessible;                /* stash: what is mapped there may be used */
     int fresh;                     /* got by the growth under way */
+#if GPUPOOL_NVTX
+    void *heap;                    /* what a tool calls it; NULL: it is not told */
+#endif
 } gpi_piece;
 
 typedef struct gpi_backing {
@@ -3562,6 +3651,10 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
     backing->pieces++;
     backing->gained++;
     backing->host_bytes += sizeof *piece;
+#if GPUPOOL_NVTX
+    if (backing->source == GPUPOOL_SOURCE_DEVICE || backing->source == GPUPOOL_SOURCE_BYPASS)
+        piece->heap = gpi_driver_tell_chunk(piece->memory, size);
+#endif
     gpi_backing_account(backing);
     *out = gpi_backing_carve(tree, run, gpi_ground_up(run->unit, align_units), units);
     return GPUPOOL_OK;
@@ -3578,6 +3671,9 @@ static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tre
         gpi_tree_put(tree, piece->first, GPI_LANE_QUIET, 0);
         return result;
     }
+#if GPUPOOL_NVTX
+    if (piece->heap) gpi_driver_tell_chunk_gone(piece->heap);
+#endif
     gpi_tree_remove_chunk(tree, piece->first);
     gpi_backing_unlink(&backing->placed, piece);
     backing->placed_units -= piece->bytes / GPUPOOL_UNIT_BYTES;
@@ -5675,6 +5771,33 @@ static void gpi_arena_trace_look(gpupool_arena *arena) {
     if (arena->trace) fprintf(arena->trace, "s\n");
 }
 
+/* -- what a tool is told of blocks -- */
+
+#if GPUPOOL_NVTX
+static void gpi_arena_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin) {
+    char name[64];
+    if (!run->heap) return;
+    if (*origin.file)
+        snprintf(name, sizeof name, "%.48s:%d", gpi_limit_base(origin.file), origin.line);
+    else
+        snprintf(name, sizeof name, "gpupool block");
+    gpi_driver_tell_block(run->heap, (const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
+                          bytes, name);
+}
+
+static void gpi_arena_tell_gone(const gpi_run *run) {
+    if (run->heap)
+        gpi_driver_tell_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
+}
+
+static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_piece *piece = arena->backing.placed;
+    if (gpi_backing_is_mapped(&arena->backing)) return NULL;
+    while (piece && run->unit - piece->unit >= piece->units) piece = piece->next;
+    return piece ? piece->heap : NULL;
+}
+#endif
+
 /* -- blocks -- */
 
 /* Makes a held run the caller's block. NULL: the host has no memory, and the run is free again. */
@@ -5699,6 +5822,10 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
 #if GPUPOOL_SITES
     run->site = gpi_ledger_site(&arena->ledger, request->origin, request->known->handle);
     gpi_ledger_site_add(run->site, request->bytes);
+#endif
+#if GPUPOOL_NVTX
+    run->heap = gpi_arena_heap(arena, run);
+    gpi_arena_tell(run, request->bytes, request->origin);
 #endif
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
@@ -5860,6 +5987,9 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
         gpi_cache_sign(&request.known->cache, slot,
                        gpi_arena_site(arena, &request.known->cache, origin, key));
 #endif
+#if GPUPOOL_NVTX
+        gpi_arena_tell(slot->run, bytes, origin);
+#endif
         if (arena->trace) gpi_arena_trace_request(arena, &request, slot->run);
         gpi_host_unlock(&request.known->cache.lock);
         return block;
@@ -5992,6 +6122,9 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
 static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
     uint64_t bytes = gpi_arena_requested(run);
     if (arena->trace) gpi_arena_trace_block(arena, 'f', run, stream);
+#if GPUPOOL_NVTX
+    gpi_arena_tell_gone(run);
+#endif
     gpi_ledger_refund(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
     gpi_ledger_site_sub(run->site, bytes);
@@ -5999,12 +6132,16 @@ static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaS
 }
 
 /* A free that was counted has failed, and the block is live again: not as one asked for anew. */
-static void gpi_arena_uncount_free(gpupool_arena *arena, const gpi_run *run) {
+static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run) {
     uint64_t bytes = gpi_arena_requested(run);
     if (arena->trace)
         fprintf(arena->trace, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
                 bytes);
     gpi_ledger_take_back(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_NVTX
+    run->heap = gpi_arena_heap(arena, run);
+    gpi_arena_tell(run, bytes, gpi_arena_origin(NULL, 0));
+#endif
 #if GPUPOOL_SITES
     run->site->blocks++;
     run->site->bytes += bytes;
@@ -6173,6 +6310,9 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
         gpi_slot *slot = gpi_cache_give(&known->cache, unit);
         if (slot) {
+#if GPUPOOL_NVTX
+            gpi_arena_tell_gone(slot->run);
+#endif
             if (arena->trace) gpi_arena_trace_block(arena, 'f', slot->run, stream);
             if (known->cache.free_units > known->cache.most_units)
                 gpi_arena_overflow(arena, known, stream);
@@ -6282,7 +6422,8 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     backing->granule_units = backing->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
     backing->source = config->source;
     if (backing->source == GPUPOOL_SOURCE_AUTO)
-        backing->source = backing->driver.mapped ? GPUPOOL_SOURCE_MAPPED : GPUPOOL_SOURCE_DEVICE;
+        backing->source = backing->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
+                                                                  : GPUPOOL_SOURCE_DEVICE;
     if (gpi_backing_is_mapped(backing) && !backing->driver.mapped)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
                              "GPUPOOL_SOURCE_MAPPED: device %d or this build "
@@ -8903,6 +9044,7 @@ const char *gpupool_build(void) {
            " ring_workers=" GPI_SPELL(GPUPOOL_RING_WORKERS) " limit=\"" GPUPOOL_LIMIT "\""
            " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
            " stats=" GPI_SPELL(GPUPOOL_STATS) " sites=" GPI_SPELL(GPUPOOL_SITES)
+           " nvtx=" GPI_SPELL(GPUPOOL_NVTX)
            " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC);
 }
 

@@ -36,7 +36,7 @@ static void failed(runner *r) {
     pthread_mutex_unlock(&first_failure);
 }
 
-/* What only gpupool_trace_to records. What was asked for in vain may be had here, and is not kept. */
+/* What only gpupool_trace_to records. What was asked for in vain may be had, but is not kept. */
 static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     gpupool_arena *arena = r->pass->arena;
     gpupool_result result = GPUPOOL_OK;
@@ -68,7 +68,8 @@ static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
         if (op->kind != TRACE_BLOCK) {
             other_call(r, op, stream);
         } else if (op->bytes) {
-            *at = op->align ? gpupool_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream)
+            size_t alignment = (size_t)1 << op->align;
+            *at = op->align ? gpupool_alloc_aligned(arena, op->bytes, alignment, stream)
                             : gpupool_alloc(arena, op->bytes, stream);
             if (!*at) failed(r);
         } else {

@@ -121,6 +121,17 @@ fi
 text calls "# of all kinds" "a 1 4194304 0" "a 2 1000 7 65536" "u 2 0" "o 99999999999999 7 512" "f 1 0" \
     "l 100000000" "t 0" "f 2 7" "r 7"
 says 0 '"events":9,"peak_live_bytes":4195304,.*"failures":0}' --json "$dir/calls"
+says 0 '"failures":0}' --json --timeline "$dir/line.svg" --limit 64MiB "$dir/calls"
+if grep -q 'reserved</title>' "$dir/line.svg"; then passed=$((passed + 1)); else
+    failed=$((failed + 1))
+    echo "FAILED: no picture in --timeline's file"
+fi
+says 1 '/nowhere/line.svg: No such file' --timeline /nowhere/line.svg "$dir/calls"
+says 1 '/dev/full: No space' --timeline /dev/full "$dir/calls"
+says 2 "timeline draws one trace" --timeline "$dir/x.svg" "$dir/good" "$dir/good"
+says 2 "timeline needs a fixed order" --timeline "$dir/x.svg" --threads 2 "$dir/good"
+says 0 '^  mapped +512 +0.008 +1.0000 +0.008 +1.0000 +[1-9]' --plan "$dir/one"
+says 0 '^  device +8192 +0.008 +1.0000 ' --plan "$dir/one"
 text log $rmm "1,10:00:00.000001,allocate,0x7f0010,4096,0x0" "1,t,free,0x7f0010,4096,0x0" \
     "1,t,allocate failure,(nil),99999999,0x1" "1,t,allocate,0x7f0010,8192,0xab" \
     "1,t,allocate,0x7f8000,0,0" "1,t,free,0x7f8000,0,0"

@@ -1,4 +1,4 @@
-/* GPUPOOL_STATS 0: limits hold, verdicts tell, invariants are checked; what is only counted is 0. */
+/* GPUPOOL_STATS 0: limits hold, verdicts tell, invariants are checked; what only counts is 0. */
 // build: plain -O1 -g -fsanitize=address,undefined
 #define GPUPOOL_STATS 0
 #define GPUPOOL_IMPLEMENTATION

@@ -43,9 +43,10 @@ static void one_call(gpupool_arena *arena, uint64_t *random) {
     else if (s->block) {
         CHECK_RESULT(gpupool_free(arena, s->block, stream), GPUPOOL_OK);
         s->block = NULL;
-    } else if (what < 30)
-        s->block = gpupool_alloc_aligned(arena, bytes, (size_t)1 << check_below(random, 20), stream);
-    else s->block = gpupool_alloc(arena, what < 40 ? 32 * bytes : bytes, stream);
+    } else if (what < 30) {
+        size_t alignment = (size_t)1 << check_below(random, 20);
+        s->block = gpupool_alloc_aligned(arena, bytes, alignment, stream);
+    } else s->block = gpupool_alloc(arena, what < 40 ? 32 * bytes : bytes, stream);
 }
 
 static void record(FILE *file, uint64_t seed, int steps) {
