@@ -195,7 +195,7 @@ typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand */
     GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
-    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned host memory */
+    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned memory, for the host at once */
     GPUPOOL_SOURCE_CUSTOM,       /* your two functions: ncclMemAlloc, a test double, ... */
     GPUPOOL_SOURCE_BYPASS        /* no pool: every block its own cudaMalloc, to bisect a bug */
 } gpupool_source;
@@ -367,7 +367,7 @@ GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
 
-/* The same, zeroed by a memset queued on the stream. */
+/* The same, zeroed by a memset queued on the stream (at once, in a pinned arena). */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* The block's memory goes to later work of this stream at once, to other streams' once the work
@@ -1448,8 +1448,9 @@ static gpupool_result gpi_driver_push(const gpi_driver *driver, CUcontext contex
     return gpi_driver_told_cu(driver, "cuCtxPushCurrent", driver->push(context));
 }
 
-static void gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
-    if (context) driver->pop(&context);
+static gpupool_result gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
+    if (!context) return GPUPOOL_OK;
+    return gpi_driver_told_cu(driver, "cuCtxPopCurrent", driver->pop(&context));
 }
 
 static gpupool_result gpi_driver_can_peer(const gpi_driver *driver, int device) {
@@ -2925,7 +2926,7 @@ static int gpi_cache_release(gpi_cache *cache, uint64_t unit) {
 static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
     ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
     cache->told_units = cache->free_units;
-    if (cache->allocs + cache->frees == 0) return;
+    if (GPUPOOL_STATS && cache->allocs + cache->frees == 0) return;
     gpi_ledger_fold(&ledger->requested, &cache->requested);
     gpi_ledger_fold(&ledger->granted, &cache->granted);
     gpi_ledger_fold(&ledger->blocks, &cache->blocks);
@@ -4018,7 +4019,11 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
             *out = NULL;
         }
     }
-    gpi_driver_pop(fences->driver, context);
+    if (gpi_driver_pop(fences->driver, context) != GPUPOOL_OK && result == GPUPOOL_OK) {
+        gpi_fence_drop(fences, *out);
+        *out = NULL;
+        return GPUPOOL_E_CUDA;
+    }
     return result;
 }
 
@@ -4282,7 +4287,8 @@ static int gpi_limit_same(const char *text, const char *word) { /* case does not
     return *text == *word;
 }
 
-/* Bytes in one of this unit; 0 for a unit that is none. Percentages are of total or free bytes. */
+/* Bytes in one of this unit; below 0 for a unit that is none. Percentages are of total or free
+   bytes. */
 static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t free_bytes) {
     static const char letters[] = "KMGT";
     double binary = 1, decimal = 1;
@@ -4305,7 +4311,7 @@ static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t fr
         word[3] = 0;
         if (gpi_limit_same(text, word)) return binary;
     }
-    return 0;
+    return -1;
 }
 
 /* Quotes the text in its error, so that a wrong environment variable is found at once. */
@@ -4325,7 +4331,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (!digits) return gpi_limit_wrong(where, text, "does not begin with a number");
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
-    if (unit <= 0)
+    if (unit < 0)
         return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
@@ -5088,8 +5094,11 @@ static uint64_t gpi_arena_asked(const gpi_run *run) {
 
 /* What was requested, in all and by site, from the live runs themselves. */
 static int gpi_arena_check_live(gpupool_arena *arena) {
-    uint64_t bucket, bytes = 0, site_blocks = 0, site_bytes = 0;
+    uint64_t bucket, bytes = 0;
     const gpi_run *run;
+#if GPUPOOL_SITES
+    uint64_t site_blocks = 0, site_bytes = 0;
+#endif
     for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
         for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
             uint64_t asked = gpi_arena_asked(run);
@@ -5101,9 +5110,6 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
         }
 #if GPUPOOL_SITES
     if (gpi_arena_check_sites(&arena->ledger, site_blocks, site_bytes)) return 1;
-#else
-    (void)site_blocks;
-    (void)site_bytes;
 #endif
     return GPUPOOL_STATS && bytes != arena->ledger.requested.now;
 }
@@ -5381,16 +5387,18 @@ typedef struct gpi_request {
     int limited;   /* the limit refused, not the driver */
 } gpi_request;
 
-/* A block for all streams at once, as cudaMalloc gives: of quiet memory only. */
-static int gpi_arena_is_for_all(const gpi_request *request) {
-    return request->known->handle == GPI_KEY_ANY;
+/* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
+   quiet memory only. */
+static int gpi_arena_is_for_all(const gpupool_arena *arena, const gpi_request *request) {
+    return request->known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
 }
 
 /* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
-static void gpi_arena_lanes(const gpi_request *request, gpi_lanes *lanes) {
+static void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
+                            gpi_lanes *lanes) {
     int i = request->known->seals;
     lanes->count = 0;
-    if (!gpi_arena_is_for_all(request)) {
+    if (!gpi_arena_is_for_all(arena, request)) {
         lanes->number[lanes->count++] = request->known->young;
         while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
     }
@@ -5407,7 +5415,7 @@ static gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_req
 static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
     gpi_lanes lanes;
     gpi_run *run;
-    gpi_arena_lanes(request, &lanes);
+    gpi_arena_lanes(arena, request, &lanes);
     run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
     if (!run) return NULL;
     if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
@@ -5485,7 +5493,7 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request,
                                      uint64_t most_bytes, gpi_run **run) {
     gpi_lanes lanes;
     gpupool_result result;
-    gpi_arena_lanes(request, &lanes);
+    gpi_arena_lanes(arena, request, &lanes);
     if (!gpi_backing_is_mapped(&arena->backing)) {
         result = gpi_backing_grow_chunk(&arena->backing, &arena->tree,
                                         request->units, request->align_units, most_bytes, run);
@@ -5518,7 +5526,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     gpi_lanes lane;
     int i;
     lane.count = 1;
-    if (request->capturing || gpi_arena_is_for_all(request)) return NULL;
+    if (request->capturing || gpi_arena_is_for_all(arena, request)) return NULL;
     if (request->known->capture) return NULL; /* a replay is no later work of this stream */
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
     for (; other; other = other->next) {
@@ -5647,7 +5655,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL)
         return GPUPOOL_OK;
     /* what gpupool_cudaFree freed and no fence covers: it waits as cudaFree would */
-    if (gpi_arena_is_for_all(request) && arena->tree.lanes[request->known->young]->runs &&
+    if (request->known->handle == GPI_KEY_ANY && arena->tree.lanes[request->known->young]->runs &&
         gpi_arena_quiesce(arena) == GPUPOOL_OK) {
         gpi_arena_poll(arena);
         if ((*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
@@ -5724,13 +5732,18 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
         verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
 }
 
-/* Uses whose work is done are to count as passed, not only those that polling has met. */
-static void gpi_arena_ask_uses(gpupool_arena *arena) {
-    gpi_run *run = arena->parked;
-    gpi_use *use;
-    for (; run; run = run->list_next)
-        for (use = (gpi_use *)run->uses; use; use = use->next)
-            if (use->fence) gpi_fence_passed(use->fence);
+/* Every parked block whose uses have passed turns quiet, not only those that polling has met. */
+static void gpi_arena_unpark_passed(gpupool_arena *arena) {
+    gpi_run *run = arena->parked, *before = NULL, *next;
+    for (; run; run = next) {
+        next = run->list_next;
+        if (gpi_arena_uses_passed(run)) {
+            const gpi_stream *keeper = gpi_arena_keeper(run);
+            gpi_arena_unpark(arena, before, run, keeper ? keeper->young : GPI_LANE_QUIET);
+        } else {
+            before = run;
+        }
+    }
 }
 
 /* -- the record of calls, in the replay's format -- */
@@ -5838,7 +5851,7 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
     gpi_scene scene;
     if (arena->trace) gpi_arena_trace_request(arena, request, NULL);
     gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
-    gpi_arena_ask_uses(arena);
+    gpi_arena_unpark_passed(arena);
     gpi_limit_judge(&verdict, &scene, request->capturing);
     gpi_arena_exit_growing(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
@@ -6109,8 +6122,9 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
 static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
     gpi_visit visit;
-    int each = arena->hurried || known->handle == GPI_KEY_ANY;
-    if (arena->fences.stream_count < 2 && known->handle != GPI_KEY_ANY) return;
+    int lone = known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
+    int each = arena->hurried || lone; /* no stream takes it back without a fence */
+    if (arena->fences.stream_count < 2 && !lone) return;
     if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (arena->hurried) arena->hurried--;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
@@ -6249,6 +6263,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
     } else if (cached && units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4,
                                                  GPI_CACHE_UNITS) &&
                !arena->climbing && !arena->hurried && known->handle != GPI_KEY_ANY &&
+               arena->backing.source != GPUPOOL_SOURCE_PINNED &&
                gpi_cache_is_open(&known->cache)) {
         gpi_arena_bound_cache(arena, known, units);
         while (known->cache.empty == GPI_NO_SLOT) {
@@ -6673,7 +6688,9 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     stream = gpi_arena_stream(stream);
     block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                             gpi_fence_key(stream), gpi_arena_origin(file, line));
-    if (block) {
+    if (block && arena->backing.source == GPUPOOL_SOURCE_PINNED) {
+        memset(block, 0, bytes);
+    } else if (block) {
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
             struct gpi_thread why = gpi_thread;
@@ -7094,7 +7111,7 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
-    gpi_arena_ask_uses(arena);
+    gpi_arena_unpark_passed(arena);
     memset(&wish, 0, sizeof wish);
     fits = scene.units && (bytes <= verdict.largest_free_bytes ||
                            gpi_limit_lacks(&scene, &wish) == 0);
