@@ -5934,10 +5934,13 @@ static gpupool_result gpi_arena_refuse(gpupool_arena *arena, const gpi_request *
 }
 
 #if GPUPOOL_SITES
-/* Of a block from this cache, whose lock is held: no other thread changes what it notes there. */
-static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, gpi_origin origin,
-                                uint64_t key) {
-    gpi_site *site = gpi_ledger_find_site(&arena->ledger, origin, key);
+/* Of a block from this cache, whose lock is held: no other thread changes what it notes there. In
+   loops it is mostly the same line that has the block again. */
+static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, const gpi_run *run,
+                                gpi_origin origin, uint64_t key) {
+    gpi_site *site = run->site;
+    if (site->file == origin.file && site->line == origin.line && site->key == key) return site;
+    site = gpi_ledger_find_site(&arena->ledger, origin, key);
     if (site) return site;
     gpi_host_lock(&arena->lock);
     site = gpi_ledger_site(&arena->ledger, origin, key);
@@ -5998,7 +6001,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
         void *block = (void *)(uintptr_t)(slot->unit * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
         gpi_cache_sign(&request.known->cache, slot,
-                       gpi_arena_site(arena, &request.known->cache, origin, key));
+                       gpi_arena_site(arena, &request.known->cache, slot->run, origin, key));
 #endif
 #if GPUPOOL_NVTX
         gpi_arena_tell(slot->run, bytes, origin);

@@ -131,7 +131,7 @@ says 1 '/dev/full: No space' --timeline /dev/full "$dir/calls"
 says 2 "timeline draws one trace" --timeline "$dir/x.svg" "$dir/good" "$dir/good"
 says 2 "timeline needs a fixed order" --timeline "$dir/x.svg" --threads 2 "$dir/good"
 says 0 '^  mapped +512 +0.008 +1.0000 +0.008 +1.0000 +[1-9]' --plan "$dir/one"
-says 0 '^  device +8192 +0.008 +1.0000 ' --plan "$dir/one"
+says 0 '^  device +512 +0.008 +1.0000 ' --plan "$dir/one"
 text log $rmm "1,10:00:00.000001,allocate,0x7f0010,4096,0x0" "1,t,free,0x7f0010,4096,0x0" \
     "1,t,allocate failure,(nil),99999999,0x1" "1,t,allocate,0x7f0010,8192,0xab" \
     "1,t,allocate,0x7f8000,0,0" "1,t,free,0x7f8000,0,0"
