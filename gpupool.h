@@ -94,6 +94,11 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #include <cuda_runtime.h> /* its overloads, before the names are macros */
 #endif
 
+/* CUDA's own, which may be a macro there: what it stands for is lost once it is one here. */
+static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t stream) {
+    return cudaFreeAsync(pointer, stream);
+}
+
 /* == OPTIONS ================================================================================== */
 
 #ifndef GPUPOOL_STATIC
@@ -397,8 +402,6 @@ GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *); /* the ma
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #undef cudaMalloc
 #undef cudaFree
-#undef cudaMallocAsync
-#undef cudaFreeAsync
 #endif
 
 #include <cuda.h>
@@ -5040,7 +5043,8 @@ cudaError_t gpupool_cudaFree(void *block) {
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
-    if (!arena) return block ? cudaFreeAsync(block, gpi_arena_stream(stream)) : cudaSuccess;
+    if (!arena) return block ? gpi_names_free_async(block, gpi_arena_stream(stream))
+                             : cudaSuccess;
     return gpi_arena_as_cuda(gpupool_free(arena, block, stream));
 }
 
