@@ -102,6 +102,11 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #include <cuda_runtime.h> /* its overloads, before the names are macros */
 #endif
 
+/* CUDA's own, which may be a macro there: what it stands for is lost once it is one here. */
+static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t stream) {
+    return cudaFreeAsync(pointer, stream);
+}
+
 /* == OPTIONS ================================================================================== */
 
 #ifndef GPUPOOL_STATIC
@@ -348,7 +353,8 @@ GPUPOOL_API const char *gpupool_build(void);           /* the compile-time optio
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
-/* E_IN_USE while blocks are live. Waits for the device, since what was freed may still be in use.
+/* E_IN_USE while blocks are live, or captures not released. Waits for the device, since what was
+   freed may still be in use. After cudaDeviceReset it drops all there was, blocks and captures too.
    If a CUDA call fails the arena is still there, with less reserved perhaps, and this can be tried
    again. No other thread may use the arena any more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
@@ -635,8 +641,6 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #undef cudaMalloc
 #undef cudaFree
-#undef cudaMallocAsync
-#undef cudaFreeAsync
 #endif
 
 #include <cuda.h>
@@ -5035,6 +5039,13 @@ struct gpupool_arena {
     char name[32];
 };
 
+struct gpupool_capture {
+    gpupool_arena *arena;
+    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
+    gpi_stream *outer;        /* what had the key before; NULL: nothing */
+    uintptr_t key;
+};
+
 static void gpi_arena_count_pending(gpupool_arena *arena) {
     gpi_ledger_set(&arena->ledger.pending,
                    arena->ledger.cached_bytes +
@@ -6114,7 +6125,8 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(arena->backing.driver.device, &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_fence_use(arena, run, stream);
+    result = gpi_arena_outlived(arena, "a use of a block"); /* and so have its events */
+    if (result == GPUPOOL_OK) result = gpi_arena_fence_use(arena, run, stream);
     gpi_driver_leave(&visit);
     return result;
 }
@@ -6131,7 +6143,8 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
     if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (arena->hurried) arena->hurried--;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
-    gpi_arena_seal(arena, known, stream);
+    if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK)
+        gpi_arena_seal(arena, known, stream);
     gpi_driver_leave(&visit);
 }
 
@@ -6281,7 +6294,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
     }
     gpi_cache_fold(&known->cache, &arena->ledger);
     if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
-    return GPUPOOL_OK;
+    return gpi_host_ok(); /* whatever became of the fence */
 }
 
 /* A pointer that the caches and the tree do not simply find: all is put in order first, so that a
@@ -6312,6 +6325,7 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
     gpi_arena_count_pending(arena);
     if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
     gpi_host_unlock(&arena->lock);
+    gpi_host_ok();
 }
 
 static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
@@ -6519,6 +6533,13 @@ static int gpi_arena_unlist(gpupool_arena *arena) {
     return is_default;
 }
 
+/* Where an arena was made, CUDA was at work. */
+static gpupool_result gpi_arena_may_open(const char *call) {
+    if (gpi_process.forks == 0) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of one that made an arena, "
+                         "and has no CUDA context", call);
+}
+
 gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
     gpupool_arena_config config;
     gpupool_arena *arena;
@@ -6526,6 +6547,8 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     gpi_visit visit;
     if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: arena is NULL");
     *out = NULL;
+    result = gpi_arena_may_open("gpupool_arena_create");
+    if (result != GPUPOOL_OK) return result;
     memset(&config, 0, sizeof config);
     if (given) config = *given;
     else config.device = GPUPOOL_DEVICE_CURRENT;
@@ -6592,12 +6615,29 @@ static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
+/* All that the host has for fences and captures still in use. */
+static void gpi_arena_abandon(gpupool_arena *arena) {
+    gpi_stream *stream = arena->fences.streams;
+    gpi_run *run = arena->parked;
+    uint64_t bucket;
+    for (; run; run = run->list_next) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
+            if (run->as.slack_bytes != GPI_CACHED)
+                gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    for (; stream; stream = stream->next) {
+        while (stream->seals) gpi_fence_drop(&arena->fences, stream->fences[--stream->seals]);
+        if (stream->early) GPUPOOL_FREE(stream->capture);
+    }
+}
+
 /* All is given back and the arena is no more, or it is as before. */
 static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(arena->backing.driver.device, &visit);
     if (result != GPUPOOL_OK) return result;
     if (gpi_driver_was_reset(&arena->backing.driver)) { /* all is gone already */
+        gpi_arena_abandon(arena);
         gpi_backing_forget(&arena->backing);
         gpi_arena_forget(arena);
         gpi_driver_leave(&visit);
@@ -6630,6 +6670,7 @@ gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
     memset(&config, 0, sizeof config);
+    if (gpi_arena_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
     if (device == GPUPOOL_DEVICE_CURRENT &&
         gpi_driver_told("cudaGetDevice", cudaGetDevice(&device)) != GPUPOOL_OK) {
         cudaGetLastError();
@@ -6688,6 +6729,10 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     void *block;
     if (result != GPUPOOL_OK) return NULL;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return NULL;
+    if (gpi_arena_outlived(arena, "gpupool_zalloc") != GPUPOOL_OK) {
+        gpi_driver_leave(&visit);
+        return NULL;
+    }
     stream = gpi_arena_stream(stream);
     block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                             gpi_fence_key(stream), gpi_arena_origin(file, line));
@@ -6767,13 +6812,6 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     gpi_arena_exit_growing(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
-
-struct gpupool_capture {
-    gpupool_arena *arena;
-    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
-    gpi_stream *outer;        /* what had the key before; NULL: nothing */
-    uintptr_t key;
-};
 
 gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
     gpi_visit visit;
@@ -6943,6 +6981,7 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     gpi_arena_end_capture(arena, capture);
     gpi_arena_take_back(arena, capture);
     capture->stream->capture = capture->stream->early->capture = NULL;
+    capture->stream->early = NULL;
     gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
     gpi_arena_poll(arena);
     arena->captures--;
@@ -7020,7 +7059,8 @@ cudaError_t gpupool_cudaFree(void *block) {
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
-    if (!arena) return block ? cudaFreeAsync(block, gpi_arena_stream(stream)) : cudaSuccess;
+    if (!arena) return block ? gpi_names_free_async(block, gpi_arena_stream(stream))
+                             : cudaSuccess;
     return gpi_arena_as_cuda(gpupool_free(arena, block, stream));
 }
 

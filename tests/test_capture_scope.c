@@ -372,9 +372,38 @@ static void a_block_from_before_is_not_reused_early(void) {
     kit_close(arena);
 }
 
+/* Another stream needs all there is, what others freed without a fence included: the capture is on a
+   non-blocking stream, where nothing tells of it but the scope. */
+static void running_out_loses_no_capture(void) {
+    for (size_t i = 0; i < KIT_COUNT(sources) * KIT_COUNT(modes); i++) {
+        check_case("source %d, mode %d", (int)sources[i / 3], (int)modes[i % 3]);
+        arena = kit_open_limited(sources[i / 3], 16 * MIB);
+        fake_mode(FAKE_STEPPED);
+        void *block[15];
+        for (int k = 0; k < 15; k++) fill(kit_stream[1], block[k] = get(MIB, kit_stream[1]), MIB, k);
+        gpupool_capture *scope = scope_on(kit_stream[0]);
+        begin(kit_stream[0], modes[i % 3]);
+        void *inside = get(256 * KIB, kit_stream[0]); /* a little is left */
+        for (int k = 0; k < 12; k++) put(block[k], kit_stream[1]);
+        void *most = gpupool_alloc(arena, 11 * MIB, kit_stream[2]);
+        for (int k = 12; k < 15; k++) put(block[k], kit_stream[1]);
+        void *more = gpupool_alloc(arena, 2 * MIB, kit_stream[3]);
+        CHECK(gpupool_alloc(arena, 17 * MIB, kit_stream[3]) == NULL);
+        CHECK(sources[i / 3] != GPUPOOL_SOURCE_AUTO || (most && more));
+        CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[1]), GPUPOOL_OK);
+        if (most) put(most, kit_stream[2]);
+        if (more) put(more, kit_stream[3]);
+        fill(kit_stream[0], inside, 256 * KIB, 1);
+        release(scope, end(kit_stream[0]));
+        kit_close(arena);
+    }
+}
+
 /* Released while its last replay still runs, and eager work on blocks freed elsewhere as well. */
 static void a_release_waits_for_replays(void) {
-    for (int ended = 0; ended < 2; ended++) {
+    for (int way = 0; way < 4; way++) {
+        int ended = way % 2, freed_elsewhere = way / 2;
+        check_case("way %d", way);
         arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
         fake_mode(FAKE_STEPPED);
         begin(kit_stream[0], cudaStreamCaptureModeGlobal);
@@ -384,9 +413,11 @@ static void a_release_waits_for_replays(void) {
         if (ended) CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
         cudaGraphExec_t exec = end(kit_stream[0]);
         CHECK_EQ(cudaGraphLaunch(exec, kit_stream[1]), cudaSuccess);
-        kit_order(kit_stream[1], kit_stream[2]);
-        fill(kit_stream[2], block[1], MIB, 9);
-        put(block[1], kit_stream[2]);
+        if (freed_elsewhere) {
+            kit_order(kit_stream[1], kit_stream[2]);
+            fill(kit_stream[2], block[1], MIB, 9);
+            put(block[1], kit_stream[2]);
+        }
         release(scope, exec);
         void *all = get(4 * MIB, kit_stream[3]);
         fill(kit_stream[3], all, 4 * MIB, 5);
@@ -452,6 +483,7 @@ int main(void) {
     FAKE_TEST(the_graph_takes_none_of_the_streams_own);
     FAKE_TEST(the_graph_takes_none_behind_a_wait);
     FAKE_TEST(a_block_from_before_is_not_reused_early);
+    FAKE_TEST(running_out_loses_no_capture);
     FAKE_TEST(a_release_waits_for_replays);
     FAKE_TEST(a_stream_ends_inside_its_scope);
     return check_finish();

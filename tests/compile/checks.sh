@@ -71,6 +71,7 @@ macros() { # COMPILER FLAGS SOURCE
     $1 $2 $fake -I. -dM -E "$3" | sed -n 's/^#define \([A-Za-z0-9_]*\).*/\1/p' | sort -u
 }
 
+# cudaStreamDestroy is meant to be one: it tells the arenas.
 # What the header's own includes define is not the header's doing: a file of those includes alone
 # is the measure. gcc -H lists them: two dots for what the header includes itself.
 no_other_macros() { # COMPILER FLAGS SOURCE
