@@ -5977,6 +5977,10 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
            one per cent of memory on recorded training runs */
         if (request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
         run = gpi_arena_quick(arena, request, GPI_TRIES);
+        if (!run && known->cache.used) {
+            gpi_arena_drain(arena, known);
+            run = gpi_arena_quick(arena, request, GPI_TRIES);
+        }
     }
     if (run) block = gpi_arena_hand_out(arena, run, request);
     else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
