@@ -226,6 +226,17 @@ static inline void kit_order(cudaStream_t earlier, cudaStream_t later) {
     CHECK_EQ(cudaEventDestroy(event), cudaSuccess);
 }
 
+/* What was freed so far is done, and the arena can see that. fakecuda does work at once, or when the
+   test says so; a GPU takes a moment. */
+static inline void kit_finish(gpupool_arena *arena) {
+#if CHECK_FAKE
+    (void)arena;
+#else
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* puts a fence behind it */
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+#endif
+}
+
 /* A block that the test cannot do without. */
 static inline void *kit_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
     void *block = gpupool_alloc(arena, bytes, stream);

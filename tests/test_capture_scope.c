@@ -174,6 +174,7 @@ static void a_lost_capture_gives_everything_back(void) {
         void *again = get(2 * BYTES, kit_stream[0]); /* the stream is as before */
         put(again, kit_stream[0]);
         CHECK_EQ(kit_reserved(arena), held);
+        kit_finish(arena);
         CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         CHECK_EQ(kit_reserved(arena), 0);
         kit_close(arena);

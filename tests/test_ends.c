@@ -282,12 +282,10 @@ __attribute__((destructor)) static void last_of_all(void) {
 
 int main(void) {
     atexit(use_leaked_arena);
-#if CHECK_FAKE
     FAKE_TEST(reset_under_mapped);
     FAKE_TEST(reset_under_device);
     FAKE_TEST(reset_under_the_default_arena);
     FAKE_TEST(while_cuda_unloads);
-#endif
     ARENA_TEST(a_child_gets_a_named_result);
     ARENA_TEST(a_child_does_not_wait_for_locks);
     leaked = kit_open(GPUPOOL_SOURCE_AUTO);

@@ -124,6 +124,7 @@ static void would_fit_foretells(gpupool_source source, uint64_t seed) {
         if (block[i]) {
             CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
             block[i] = NULL;
+            kit_finish(arena);
             continue;
         }
         size = 1 + (size_t)check_below(&random, (uint64_t)1 << (10 + check_below(&random, 15)));

@@ -174,12 +174,12 @@ static void records_do_not_pile_up(void) {
 #endif
 
 int main(void) {
-#if CHECK_FAKE && GPUPOOL_STREAM_HOOK
+#if GPUPOOL_STREAM_HOOK
     FAKE_TEST(the_macro_tells_the_arena);
     FAKE_TEST(stream_retired_tells_the_arena);
     FAKE_TEST(every_arena_is_told);
     FAKE_TEST(the_macro_answers_as_cuda_does);
-#elif CHECK_FAKE
+#else
     FAKE_TEST(the_stream_itself_is_asked);
     FAKE_TEST(asking_loses_no_capture);
 #endif

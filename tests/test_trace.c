@@ -5,6 +5,17 @@
 #include "../gpupool.h"
 #include "arena_kit.h"
 
+static FILE *scratch(void) {
+    FILE *file = tmpfile();
+    if (file) return file;
+    printf("no temporary file\n");
+    exit(1);
+}
+
+#if CHECK_FAKE
+
+/* ---- random work of every kind that a record knows ---- */
+
 #define SLOTS 64
 #define LINE 256
 
@@ -15,15 +26,6 @@ typedef struct slot {
 
 static slot slots[SLOTS];
 static uint64_t in_vain; /* what was asked for so changes the arena too */
-
-static FILE *scratch(void) {
-    FILE *file = tmpfile();
-    if (file) return file;
-    printf("no temporary file\n");
-    exit(1);
-}
-
-/* ---- random work of every kind that a record knows ---- */
 
 static void one_call(gpupool_arena *arena, uint64_t *random) {
     slot *s = &slots[check_below(random, SLOTS)];
@@ -127,6 +129,8 @@ static void replaying_gives_the_same_addresses(void) {
     }
     CHECK(in_vain > 5);
 }
+
+#endif
 
 /* ---- words ---- */
 

@@ -19,6 +19,7 @@ static void fill_arena(gpupool_arena *arena, size_t blocks, size_t bytes) {
 static void put(gpupool_arena *arena, void **at) {
     CHECK_RESULT(gpupool_free(arena, *at, kit_stream[0]), GPUPOOL_OK);
     *at = NULL;
+    kit_finish(arena);
 }
 
 static void empty_arena(gpupool_arena *arena) {
