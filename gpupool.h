@@ -58,8 +58,8 @@ The rules:
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
      destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
      after all streams (gpupool_trim, gpupool_would_fit, lowering a limit): a capture on a
-     non-blocking stream cannot be seen, and would be lost. gpupool_alloc does not ask so once it
-     has seen a capture or a scope in the arena.
+     non-blocking stream and not in a scope cannot be seen, and would be lost. gpupool_alloc does
+     not ask so once it has seen a capture or a scope in the arena.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena;
      on_out_of_memory may.
   5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
@@ -303,7 +303,8 @@ GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
    what is free and known to be finished with. Does not wait for work in flight (a driver before
    CUDA 12.5 cannot tell without waiting for the device, nor can any once there are peers). If a
    CUDA call fails, what went before stays given back, and released_bytes says how much. Not while a
-   stream captures: CUDA's way to ask after all streams may lose that capture. */
+   stream captures, but for one in a scope: CUDA's way to ask after all streams may lose that
+   capture. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
@@ -2915,16 +2916,24 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     return result;
 }
 
+/* Whether a stream captures in a scope, or may. */
+static int gpi_fence_has_scope(const gpi_fences *fences) {
+    const gpi_stream *stream = fences->streams;
+    while (stream && !(stream->capture && stream->key)) stream = stream->next;
+    return stream != NULL;
+}
+
 /* A fence over all streams of the context, the destroyed ones included; there is none over several
    devices. While any of them captures, it would be refused and the capture lost. The legacy stream
    tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
-   nothing tells (seen on CUDA 13.0). */
+   only a scope tells (seen on CUDA 13.0). */
 static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
     const gpi_driver *driver = fences->driver;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     CUcontext context = NULL;
     gpupool_result result;
-    if (cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
+    if (gpi_fence_has_scope(fences) ||
+        cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
         return gpi_host_fail(GPUPOOL_E_CAPTURING,
                              "no fence over a context while a stream captures");
     if (!driver->record_all || !driver->current_context || driver->peer_count)
