@@ -57,9 +57,9 @@ The rules:
   2. Destroy an arena when no block of it is live; its device must still have its context.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
      destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
-     after all streams (gpupool_trim, gpupool_would_fit, lowering a limit): a capture on a
-     non-blocking stream and not in a scope cannot be seen, and would be lost. gpupool_alloc does
-     not ask so once it has seen a capture or a scope in the arena.
+     after all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit): a
+     capture on a non-blocking stream and not in a scope, of whatever arena, cannot be seen, and
+     would be lost. gpupool_alloc does not ask so once it has seen a capture in the arena.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena;
      on_out_of_memory may.
   5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
@@ -494,6 +494,7 @@ static struct gpi_process { /* the only state that is not an arena's */
     int forks;              /* how often this process image is a fork's child */
     uint64_t threads;       /* numbers given out to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
+    int scopes;             /* of captures, not yet ended, of all arenas */
     gpi_lock arenas_lock;   /* taken before any lock of an arena */
     gpupool_arena *arenas;
 } gpi_process;
@@ -590,6 +591,12 @@ static uint64_t gpi_host_thread_number(void) {
         gpi_host_unlock(&gpi_process.lock);
     }
     return gpi_thread.number;
+}
+
+static void gpi_host_count_scope(int more) {
+    gpi_host_lock(&gpi_process.lock);
+    gpi_process.scopes += more;
+    gpi_host_unlock(&gpi_process.lock);
 }
 
 static void *gpi_host_zeroed(size_t bytes) {
@@ -2916,13 +2923,6 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     return result;
 }
 
-/* Whether a stream captures in a scope, or may. */
-static int gpi_fence_has_scope(const gpi_fences *fences) {
-    const gpi_stream *stream = fences->streams;
-    while (stream && !(stream->capture && stream->key)) stream = stream->next;
-    return stream != NULL;
-}
-
 /* A fence over all streams of the context, the destroyed ones included; there is none over several
    devices. While any of them captures, it would be refused and the capture lost. The legacy stream
    tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
@@ -2932,19 +2932,21 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     CUcontext context = NULL;
     gpupool_result result;
-    if (gpi_fence_has_scope(fences) ||
-        cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
-        return gpi_host_fail(GPUPOOL_E_CAPTURING,
-                             "no fence over a context while a stream captures");
     if (!driver->record_all || !driver->current_context || driver->peer_count)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5, and a "
                              "single device");
     result = gpi_fence_new(fences, NULL, out);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
+    gpi_host_lock(&gpi_process.lock); /* no scope is opened meanwhile */
+    if (gpi_process.scopes || cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
+        result = gpi_host_fail(GPUPOOL_E_CAPTURING,
+                               "no fence over a context while a stream captures");
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
     if (result == GPUPOOL_OK)
         result = gpi_driver_told_cu(driver, "cuCtxRecordEvent",
                                     driver->record_all(context, (CUevent)(*out)->event));
+    gpi_host_unlock(&gpi_process.lock);
     if (result != GPUPOOL_OK) {
         gpi_fence_drop(fences, *out);
         *out = NULL;
@@ -4680,6 +4682,7 @@ static void gpi_arena_abandon(gpupool_arena *arena) {
                 gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
     for (; stream; stream = stream->next) {
         while (stream->seals) gpi_fence_drop(&arena->fences, stream->fences[--stream->seals]);
+        if (stream->early && stream->key) gpi_host_count_scope(-1);
         if (stream->early) GPUPOOL_FREE(stream->capture);
     }
 }
@@ -4853,7 +4856,8 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
     if (known) {
         gpi_stream *outer = known->capture ? known->capture->outer : NULL;
         gpi_arena_seal(arena, outer ? outer : known, gpi_arena_stream(stream));
-        if (outer) { /* the scope ends here, and what it set aside is nobody's */
+        if (known->capture) gpi_host_count_scope(-1); /* it ends here, */
+        if (outer) { /* and what it set aside is nobody's */
             outer->set_aside = 0;
             known->capture->outer = NULL;
         }
@@ -4933,6 +4937,7 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
     if (result == GPUPOOL_OK) {
         capture->stream->capture = capture;
         capture->stream->early = early;
+        gpi_host_count_scope(1);
         arena->captures_seen = 1;
         arena->captures++;
         *out = capture;
@@ -4945,6 +4950,7 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
 
 static void gpi_arena_end_capture(gpupool_arena *arena, gpupool_capture *capture) {
     if (capture->stream->key == 0) return;
+    gpi_host_count_scope(-1);
     gpi_arena_unname(arena, capture->stream);
     if (capture->outer) gpi_fence_rename(capture->outer);
     capture->outer = NULL;
