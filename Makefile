@@ -40,21 +40,21 @@ FAKE := $(BUILD)/fakecuda/none.a
 ifeq ($(ON),gpu)
 CUDA := $(GPU_CUDA)
 LINK := $(if $(NVCC),$(NVCC) -Xcompiler -pthread,$(CC) -pthread)
-LIBS := $(if $(NVCC),,$(GPU_LIBS)) -lm
+LIBS := $(if $(NVCC),,$(GPU_LIBS)) -lm -ldl
 else
 CUDA := $(SIM_CUDA)
 LINK := $(CC) -pthread
-LIBS := $(FAKE) -lm
+LIBS := $(FAKE) -lm -ldl
 endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
 TEST_COMPILE := $(COMPILE) -O1 -g
-TOOLS := replay demo fixed_range speed churn
+TOOLS := replay demo fixed_range bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test gpu-stress examples bench-speed bench-memory soak-memory all \
-        clean FORCE
+.PHONY: help demo test test-programs gpu-test gpu-stress examples windows bench bench-memory bench-ring \
+        soak soak-memory all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -70,7 +70,9 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
 	  test-programs
 	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
-	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) tests/replay_test.sh tests/docs_test.sh
+	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
+	  tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh tests/windows_test.sh \
+	  $(if $(filter sim,$(ON)),examples/run_examples.sh)
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
@@ -85,15 +87,29 @@ gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo -o $(BUILD)/gpu-stress tests/gpu/stress.cu
 	@$(BUILD)/gpu-stress $(SECONDS) $(THREADS)
 
-EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
-examples: $(EXAMPLES) ## builds and runs what is in examples/
-	@for e in $^; do echo "-- $$e"; $$e || exit 1; done
+EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
+              $(filter-out examples/nccl_%,$(wildcard examples/*.c)))
+GPU_EXAMPLES := $(if $(TOOLKIT),\
+  $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%,$(wildcard examples/*.cu))\
+    $(BUILD)/examples/image_pyramid_plain $(BUILD)/examples/sanitizer_demo_annotated)\
+  $(if $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h),$(BUILD)/examples/nccl_allreduce))
+examples: $(EXAMPLES) $(GPU_EXAMPLES) ## builds and runs what is in examples/
+	@ON=$(ON) BUILD=$(BUILD) CUDA_HOME=$(TOOLKIT) examples/run_examples.sh
 
-bench-speed: $(BUILD)/speed ## nanoseconds an operation costs on the host
-	@$(BUILD)/speed
+windows: ## the header as mingw-w64 compiles it, its integer rooms under wine
+	@CC='$(CC)' BUILD='$(BUILD)' tests/windows_test.sh
+
+bench: $(BUILD)/bench-run ## nanoseconds an operation costs on the host, here and with others
+	@NVCC='$(if $(filter gpu,$(ON)),$(NVCC))' CXX='$(CXX)' tests/bench/bench.sh $(BUILD) $(ON)
 
 bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed on real traces
 	@tests/bench/memory.sh $(BUILD) $(ON)
+
+soak: $(BUILD)/test/test_soak-plain ## everything at once for ten minutes; SECONDS= SEED= THREADS=
+	@$< $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(or $(THREADS),6)
+
+bench-ring: $(BUILD)/ring ## transfers through the staging ring, against CUDA's own
+	@$(BUILD)/ring
 
 soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
 	@$(BUILD)/churn $(OPS)
@@ -107,14 +123,18 @@ clean: ## removes build/
 
 OBJECTS := $(BUILD)/$(ON)
 REPLAY := trace trace_build lines idmap machine library replay_plan replay_pass replay_run \
-          replay_limit
+          replay_limit replay_timeline
 REPLAY_OBJECTS := $(REPLAY:%=$(OBJECTS)/%.o)
+UNIT_OBJECTS := $(foreach unit,256 512 2048 8192,$(OBJECTS)/replay_unit_$(unit).o)
 
-$(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(REPLAY_OBJECTS)
+$(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(OBJECTS)/replay_units.o \
+                   $(UNIT_OBJECTS) $(REPLAY_OBJECTS)
 $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
-$(OBJECTS)/speed: $(OBJECTS)/bench/speed.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+BENCH := bench run lane works peers peer_gpupool peer_gpupool_unlocked bars print svg
+$(OBJECTS)/bench-run: $(BENCH:%=$(OBJECTS)/bench/%.o) $(REPLAY_OBJECTS)
+$(OBJECTS)/ring: $(OBJECTS)/bench/ring.o
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)
 
@@ -123,6 +143,16 @@ $(OBJECTS)/%.o: tests/%.c $(BUILD)/flags
 	@echo "  $@"
 	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -c -o $@ $<
 
+$(UNIT_OBJECTS): $(OBJECTS)/replay_unit_%.o: tests/replay_unit.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -DREPLAY_UNIT=$* -Itests -c -o $@ $<
+
+$(OBJECTS)/bench/peer_gpupool_unlocked.o: tests/bench/peer_gpupool.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -Itests -DBENCH_UNLOCKED=1 -c -o $@ $<
+
 # The plain names stand for the build in use; FORCE, because that may change without any source.
 $(TOOLS:%=$(BUILD)/%): $(BUILD)/%: $(OBJECTS)/% FORCE
 	@cmp -s $< $@ || cp $< $@
@@ -130,8 +160,31 @@ $(TOOLS:%=$(BUILD)/%): $(BUILD)/%: $(OBJECTS)/% FORCE
 $(BUILD)/examples/%: examples/%.c $(BUILD)/flags $(filter %.a,$(LIBS))
 	@mkdir -p $(@D)
 	@echo "  $@"
-	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -I. -c -o $@.o $<
+	$(Q)$(COMPILE) $(CFLAGS) $(CUDA) -DSIMULATED_GPU=$(if $(filter sim,$(ON)),1,0) -I. \
+	  -c -o $@.o $<
 	$(Q)$(LINK) -o $@ $@.o $(LIBS)
+
+NVCC_EXAMPLE = $(NVCC) -O2 -g -lineinfo -I. $(if $(filter gpu,$(ON)),-arch=native) \
+  -Werror all-warnings -Xcompiler -Wall,-Wextra $(FLAGS) -o $@ $< -lcublas
+$(BUILD)/examples/%_annotated: FLAGS := -DGPUPOOL_NVTX=1 -DGPUPOOL_SITES=1
+$(BUILD)/examples/%_annotated: examples/%.cu gpupool.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(NVCC_EXAMPLE)
+$(BUILD)/examples/%_plain: FLAGS := -DPLAIN=1
+$(BUILD)/examples/%_plain: examples/%.cu gpupool.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(NVCC_EXAMPLE)
+$(BUILD)/examples/%: examples/%.cu gpupool.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(NVCC_EXAMPLE)
+
+$(BUILD)/examples/nccl_allreduce: examples/nccl_allreduce.c gpupool.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(COMPILE) $(CFLAGS) $(GPU_CUDA) -D_POSIX_C_SOURCE=200809L -I. -o $@ $< $(GPU_LIBS) -lnccl
 
 # Changes when the compiler or its flags do, and then everything is built again.
 $(BUILD)/flags: FORCE
@@ -144,14 +197,15 @@ $(BUILD)/flags: FORCE
 # tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source.
 TESTS :=
 TEST_SOURCES := $(wildcard tests/test_*.c) $(wildcard tests/fakecuda/self_test.c)
-ifneq ($(filter test test-programs all $(BUILD)/test/%,$(MAKECMDGOALS)),)
+ifneq ($(filter test test-programs soak all $(BUILD)/test/%,$(MAKECMDGOALS)),)
 include $(BUILD)/tests.mk
 endif
 $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)
 	@mkdir -p $(@D)
 	@tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
 
-test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo
+test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
+               $(if $(filter sim,$(ON)),$(EXAMPLES))
 
 $(TESTS): $(BUILD)/flags
 	@mkdir -p $(@D)

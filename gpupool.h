@@ -35,12 +35,13 @@ The picture:
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
 freed earlier can be had; keeps reserved memory within a few per cent of what is live, by moving
 physical memory behind unused addresses; holds limits; says why memory ran out and what would help.
-What it does not do: it has no thread of its own, moves no block that you hold, keeps nothing in
-device memory, prints nothing unless asked, and never aborts.
+A ring takes ordinary host memory to the device and back at nine tenths of pinned memory's speed.
+What it does not do: it has no thread of its own but a ring's workers, moves no block that you hold,
+keeps nothing in device memory, prints nothing unless asked, and never aborts.
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE BACKING FENCE LIMIT ARENA REPORT   how it works, bottom up
+    GROUND HOST DRIVER LEDGER TREE BACKING FENCE LIMIT ARENA RING REPORT   how it works
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
@@ -75,7 +76,14 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
     GPUPOOL_CHUNK_BYTES     0        least growth of the chunked sources; 0: an eighth of all
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
+    GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
+    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; with few workers twice
+    GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow)
+    GPUPOOL_STATS           1        0: count only what limits and verdicts need
+    GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it
+    GPUPOOL_NVTX            0        1: tells compute-sanitizer (--nvtx yes) of every block in
+                                     cudaMalloc chunks, which AUTO then takes; names are sites
     GPUPOOL_SINGLE_THREAD   0        1: no locks
     GPUPOOL_STREAM_HOOK *   1        0: cudaStreamDestroy is left alone; see rule 5
     GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA which stream it has been given; rule 5
@@ -116,8 +124,26 @@ static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t strea
 #ifndef GPUPOOL_MAPPED
 #define GPUPOOL_MAPPED 1
 #endif
+#ifndef GPUPOOL_RING_BYTES
+#define GPUPOOL_RING_BYTES 67108864
+#endif
+#ifndef GPUPOOL_RING_CHUNK_BYTES
+#define GPUPOOL_RING_CHUNK_BYTES 2097152
+#endif
+#ifndef GPUPOOL_RING_WORKERS
+#define GPUPOOL_RING_WORKERS 0
+#endif
 #ifndef GPUPOOL_CHECK
 #define GPUPOOL_CHECK 1
+#endif
+#ifndef GPUPOOL_STATS
+#define GPUPOOL_STATS 1
+#endif
+#ifndef GPUPOOL_SITES
+#define GPUPOOL_SITES 0
+#endif
+#ifndef GPUPOOL_NVTX
+#define GPUPOOL_NVTX 0
 #endif
 #ifndef GPUPOOL_SINGLE_THREAD
 #define GPUPOOL_SINGLE_THREAD 0
@@ -164,6 +190,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
     GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
+    GPUPOOL_E_CALLBACK,      /* your read or write function said no */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
 } gpupool_result;
@@ -173,7 +200,7 @@ typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand */
     GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
-    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned host memory */
+    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned memory, for the host at once */
     GPUPOOL_SOURCE_CUSTOM,       /* your two functions: ncclMemAlloc, a test double, ... */
     GPUPOOL_SOURCE_BYPASS        /* no pool: every block its own cudaMalloc, to bisect a bug */
 } gpupool_source;
@@ -192,6 +219,17 @@ typedef enum gpupool_cause {     /* why memory ran out */
 typedef struct gpupool_arena gpupool_arena;
 typedef struct gpupool_capture gpupool_capture;
 
+#define GPUPOOL_HOLDERS 3             /* the biggest that a verdict names */
+
+typedef struct gpupool_holder {      /* live blocks that one line of source asked for (GPUPOOL_SITES
+                                        1), or else that are of one size */
+    const char *file;                /* NULL: not known */
+    int line;
+    uint64_t block_bytes;            /* each was asked for with so many; 0 with GPUPOOL_SITES */
+    uint64_t blocks, bytes;          /* in all; 0: no more holders */
+    uint64_t enough;                 /* freeing any so many would do; 0: all of them would not */
+} gpupool_holder;
+
 typedef struct gpupool_verdict {     /* of a request that could not be met; all figures in bytes */
     gpupool_cause cause;
     uint64_t asked_bytes;
@@ -204,7 +242,13 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
     uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
-    char sentence[320];              /* the same for people, with what would make it succeed */
+    uint64_t raise_bytes;            /* raising the limit by so much would do; 0: it would not */
+    int pending_streams;             /* PENDING, CAPTURING: streams whose work to wait for; 0: all
+                                        of the device */
+    cudaStream_t pending_stream;     /* if that is one: this; a default stream as cudaStreamLegacy
+                                        or cudaStreamPerThread */
+    gpupool_holder holders[GPUPOOL_HOLDERS]; /* the biggest first */
+    char sentence[448];              /* the same for people, with what would make it succeed */
 } gpupool_verdict;
 
 typedef struct gpupool_arena_config { /* all zero is valid: each zero means the default */
@@ -245,6 +289,52 @@ typedef struct gpupool_stats {
     uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
 } gpupool_stats;
 
+/* ---- the staging ring ---- */
+
+typedef struct gpupool_ring gpupool_ring;
+typedef uint64_t gpupool_ticket;     /* of one transfer: never 0, never used twice by a ring */
+
+typedef struct gpupool_ring_config { /* all zero is valid: each zero means the default */
+    int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
+    size_t bytes;                    /* the most pinned memory the ring ever holds: its limit */
+    size_t chunk_bytes;              /* copied and sent at a time, at most */
+    int workers;                     /* threads that help the caller; -1: none */
+} gpupool_ring_config;
+
+typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill */
+    void *memory;
+    size_t bytes;                    /* may be lowered before gpupool_span_upload */
+    uint64_t number;
+} gpupool_span;
+
+/* Your functions: bring, or take away, [offset, offset + bytes) of the transfer. Anything but 0
+   fails it with E_CALLBACK. With workers they are called by several threads at once, each with its
+   own part; without, by the caller in order of offset. They must not use the ring. */
+typedef int (*gpupool_read_fn)(void *to, size_t bytes, uint64_t offset, void *user);
+typedef int (*gpupool_write_fn)(const void *from, size_t bytes, uint64_t offset, void *user);
+
+#define GPUPOOL_UP 0                 /* which way: to the device */
+#define GPUPOOL_DOWN 1
+
+typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
+    size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
+    gpupool_counter pinned;          /* bytes pinned */
+    gpupool_counter used;            /* of them in spans and chunks; used.peak: high water */
+    uint64_t limit_bytes;            /* the most that is ever pinned */
+    uint64_t workers;                /* running now */
+    uint64_t transfers[2];
+    uint64_t staged_bytes[2];        /* through the ring */
+    uint64_t direct_bytes[2];        /* by CUDA itself: pinned memory, and tiny transfers */
+    uint64_t chunks[2];
+    uint64_t creeps;                 /* steps made without the ring because it stayed full */
+    uint64_t waits, wait_ns;         /* transfers that found the ring full, and for how long */
+    uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
+    uint64_t under_way_ns[2];        /* time with a transfer through the ring under way */
+    uint64_t link_busy_ns[2];        /* time with a chunk on its way, as far as the ring looked */
+    double gb_per_s[2];              /* staged_bytes by under_way_ns, 10^9 bytes a second */
+    double link_busy[2];             /* link_busy_ns as a share of under_way_ns, at most 1 */
+} gpupool_ring_stats;
+
 /* == API ====================================================================================== */
 
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
@@ -283,7 +373,7 @@ GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
 
-/* The same, zeroed by a memset queued on the stream. */
+/* The same, zeroed by a memset queued on the stream (at once, in a pinned arena). */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* The block's memory goes to later work of this stream at once, to other streams' once the work
@@ -361,25 +451,170 @@ GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 /* Bytes that could still be handed out in all, by the limit and by what the device has free. */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
-/* Whether one block of so many bytes could be had now; if not, why not. Where work is in flight it
-   may say no although gpupool_alloc, which waits, would succeed. */
+/* Whether one block of so many bytes could be had now, without waiting on the host; if not, why
+   not. PENDING: gpupool_alloc, which waits, would succeed. */
 GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
                                   gpupool_verdict *why /* or NULL */);
 
 /* Of this thread's latest E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
-/* ---- statistics ---- */
+/* ---- statistics: with GPUPOOL_STATS 0, only now of granted, reserved, pending and blocks, and
+   what is asked for at that moment: limit, largest free run, free orders, host bytes ---- */
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *,
                                              gpupool_stats *); /* as of one moment */
-GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);                /* peak := now */
+GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *); /* peak := now, in scopes too */
+
+/* What did this phase use? Between push and pop all is counted from zero; pop tells what was
+   counted, and adds it to the scope around: there peak becomes the larger of peak and now + the
+   inner peak, now and total grow by the inner ones. Scopes nest, belong to the arena, and count all
+   of its threads. A phase that frees blocks of before may end below zero: read now as int64_t. The
+   counts are the phase's too; the limit, the orders, the largest free run and host bytes are those
+   of the moment. gpupool_get_stats always tells of the arena's whole life. E_ARGUMENT when there is
+   no scope to pop; E_UNSUPPORTED with GPUPOOL_STATS 0. */
+GPUPOOL_API gpupool_result gpupool_scope_push(gpupool_arena *);
+GPUPOOL_API gpupool_result gpupool_scope_pop(gpupool_arena *, gpupool_stats * /* or NULL */);
 
 /* Derives every invariant anew; E_ARGUMENT, and the first that is broken is named, if memory was
    overwritten (or gpupool has a mistake). */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
-GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *); /* the table a person reads */
-GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *); /* the map of memory */
+
+/* ---- reports. What is shown is copied in one piece, and written after the arena's lock is given
+   back. E_ARGUMENT when the file cannot be written. ---- */
+
+/* One screen for people: a bar of the limit, the counters, what the limit does not count, the
+   biggest holders (by line of source with GPUPOOL_SITES 1, else by size), a map in characters. */
+GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
+
+/* For programs: one object, all numbers exact integers but fragmentation (1 - largest / free).
+     "gpupool": 1 (of this form), "name", "device", "source", "unit_bytes",
+     "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (null:
+     not known), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
+     "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
+     "largest_free_bytes", "fragmentation", "host_bytes", "live_by_order": [], "free_by_order": [],
+     "streams": [handle], "sites": [{"file", "line", "stream", "allocs", "blocks", "bytes",
+     "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes", "blocks": [{"address",
+     "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stream",
+     "site"}]}]. "stream" and "site" are indices; null: not known. A chunk is a piece of memory
+   without a gap; of mapped memory, several pieces of the driver's may be one. */
+GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
+
+/* The map of memory as one picture: chunks in rows, colours for streams, hatching for what is freed
+   but may still be in use, sizes where the pointer is. */
+GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *);
+
+/* A pickle that pytorch.org/memory_viz opens, with the fields of torch.cuda.memory._snapshot(). */
+GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
+
+/* Records the calls, as text, until called with NULL (or for another file, or the arena is gone):
+   the file must stay open as long. Lines are written under the lock, in the order in which calls
+   took effect, so this is slow. build/replay reads them; of an arena that was fresh when recording
+   began, on one thread, the same calls give the same addresses in another. E_ARGUMENT, from the
+   call that stops, when a line could not be written.
+     a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, from the arena's first address
+     f ID STREAM                     freed        (with chunks: from 0)
+     o BYTES STREAM [ALIGNMENT]      asked for in vain
+     u ID STREAM                     gpupool_record_use
+     r STREAM                        gpupool_stream_retired
+     t BYTES                         gpupool_trim, keeping so much
+     l BYTES                         a limit, 0: none
+     q ID  w BYTES  m STREAM  s      gpupool_size, gpupool_would_fit, a free that was refused, and
+                                     all that only look: they too put memory in order
+     # ...                           words; the first line has the arena's config
+   STREAM: 0 is the default stream, others are named by their handle, as a number. */
+GPUPOOL_API gpupool_result gpupool_trace_to(gpupool_arena *, FILE * /* NULL: stop */);
+
+/* ---- calls that say where they stand: what gpupool_alloc and its like become with
+   GPUPOOL_SITES 1. file must stay valid as long as the arena, as __FILE__ does; NULL: not known.
+   With GPUPOOL_SITES 0 in the implementation, file and line are forgotten. ---- */
+
+GPUPOOL_API void *gpupool_alloc_at(gpupool_arena *, size_t bytes, cudaStream_t, const char *file,
+                                   int line);
+GPUPOOL_API void *gpupool_alloc_aligned_at(gpupool_arena *, size_t bytes, size_t alignment,
+                                           cudaStream_t, const char *file, int line);
+GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t, const char *file,
+                                    int line);
+
+/* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
+   memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
+   pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
+   or more. Pinned, registered and managed memory is recognised and goes directly, device memory
+   too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create and destroy may
+   be made by any number of threads, on any streams of the ring's device. A stream that captures is
+   refused with E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no
+   transfer waits for the ring for ever: one that gets no room goes on without, slowly. ---- */
+
+/* NULL for the config: the current device, and the default of every macro. Pins nothing yet. */
+GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
+                                               const gpupool_ring_config *config);
+
+/* Waits for all that is in flight. E_IN_USE while spans are held. If a CUDA call fails the ring is
+   still there, and this can be tried again. No other thread may use the ring any more. */
+GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
+
+/* In stream order: after what the stream was given before, before what it is given later. Upload
+   returns when the source may be changed (its last bytes may still be on their way), download when
+   the destination is filled. If it fails, any part of the destination may have been written, and
+   nothing else. */
+GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_dst, const void *host_src,
+                                          size_t bytes, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, const void *device_src,
+                                            size_t bytes, cudaStream_t);
+
+/* Return at once, whatever the stream waits for. The transfer comes after what the stream was given
+   before; it is done when the ticket says so: what needs it, on any stream, is to be queued after
+   that. Until then both memories belong to the transfer. Without workers it gets on only while
+   gpupool_ticket_wait, or another call, works for it. */
+GPUPOOL_API gpupool_result gpupool_upload_async(gpupool_ring *, void *device_dst,
+                                                const void *host_src, size_t bytes, cudaStream_t,
+                                                gpupool_ticket *ticket);
+GPUPOOL_API gpupool_result gpupool_download_async(gpupool_ring *, void *host_dst,
+                                                  const void *device_src, size_t bytes,
+                                                  cudaStream_t, gpupool_ticket *ticket);
+
+/* The transfer's result, once it is done; E_TIMEOUT before. timeout_ns: negative waits for ever, 0
+   only asks. In any order, by any thread, as often as you like; failures older than the last 64
+   are forgotten (E_ARGUMENT). */
+GPUPOOL_API gpupool_result gpupool_ticket_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
+
+/* Rows of width bytes, each a pitch after the one before; arguments as of cudaMemcpy2DAsync. */
+GPUPOOL_API gpupool_result gpupool_upload_2d(gpupool_ring *, void *device_dst, size_t device_pitch,
+                                             const void *host_src, size_t host_pitch, size_t width,
+                                             size_t height, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_download_2d(gpupool_ring *, void *host_dst, size_t host_pitch,
+                                               const void *device_src, size_t device_pitch,
+                                               size_t width, size_t height, cudaStream_t);
+
+/* As upload and download, but your function fills, or empties, the pinned memory itself: read a
+   file straight into it, and it never lies in host memory as a whole. */
+GPUPOOL_API gpupool_result gpupool_upload_from(gpupool_ring *, void *device_dst, size_t bytes,
+                                               gpupool_read_fn, void *user, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_download_to(gpupool_ring *, const void *device_src,
+                                               size_t bytes, gpupool_write_fn, void *user,
+                                               cudaStream_t);
+
+/* Pinned memory to fill in place. Waits up to timeout_ns (negative: for ever; 0: not at all) while
+   it can help: E_TIMEOUT at once if this thread's own spans are in the way, or if it holds one and
+   those of other threads are. More than the whole ring is E_ARGUMENT. */
+GPUPOOL_API gpupool_result gpupool_span_acquire(gpupool_ring *, size_t bytes, int64_t timeout_ns,
+                                                gpupool_span *span);
+
+/* Sends the span, in stream order, and gives it back: it is not to be touched any more. If this
+   fails, the span is still held. */
+GPUPOOL_API gpupool_result gpupool_span_upload(gpupool_ring *, gpupool_span *span,
+                                               void *device_dst, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_span_cancel(gpupool_ring *, gpupool_span *span);
+
+/* Unpins what is not in use, from the end, while more than keep_bytes is pinned. CUDA waits for the
+   device to do it. */
+GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
+                                             size_t *released_bytes /* or NULL */);
+
+GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
+
+/* As gpupool_check, of a ring. */
+GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 
 #endif /* GPUPOOL_H */
 
@@ -392,6 +627,9 @@ GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *); /* the ma
 #undef gpupool_alloc
 #undef gpupool_alloc_aligned
 #undef gpupool_zalloc
+#undef gpupool_alloc_at
+#undef gpupool_alloc_aligned_at
+#undef gpupool_zalloc_at
 #undef gpupool_free
 #undef gpupool_record_use
 #undef gpupool_stream_retired
@@ -407,11 +645,17 @@ GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *); /* the ma
 #endif
 
 #include <cuda.h>
+#if GPUPOOL_NVTX
+#include <nvtx3/nvToolsExtMem.h>
+#endif
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
@@ -471,17 +715,32 @@ static unsigned gpi_ground_high_bit(uint64_t n) { /* n != 0: floor(log2 n) */
 #endif
 }
 
+static unsigned gpi_ground_bits(uint64_t n) { /* that are set */
+    unsigned bits = 0;
+    for (; n; n &= n - 1) bits++;
+    return bits;
+}
+
 /* == HOST =====================================================================================
    The operating system: lock, thread, fork, environment, memory, and this thread's last failure.
    The only room with an #ifdef for the system. uses: GROUND */
 
 #if defined(_WIN32)
+#ifndef WIN32_LEAN_AND_MEAN
 #define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
 #include <windows.h>
 #else
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/select.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
 #endif
 
 typedef struct gpi_lock { int held; } gpi_lock; /* zero is open */
@@ -495,6 +754,8 @@ static struct gpi_process { /* the only state that is not an arena's */
     uint64_t threads;       /* numbers given out to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
     int scopes;             /* of captures, not yet ended, of all arenas */
+    gpupool_ring *staffed;  /* rings with workers, which are to stop when the process ends */
+    int watching_exit;
     gpi_lock arenas_lock;   /* taken before any lock of an arena */
     gpupool_arena *arenas;
 } gpi_process;
@@ -503,7 +764,7 @@ static GPI_THREAD_LOCAL struct gpi_thread {
     uint64_t number;        /* 0: none yet; never used twice, unlike the system's thread ids */
     gpupool_result result;
     gpupool_verdict verdict;
-    char text[400];
+    char text[600];
 } gpi_thread;
 
 #if !GPUPOOL_SINGLE_THREAD
@@ -529,21 +790,36 @@ static void gpi_host_relax(unsigned round) {
 #endif
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
-static void gpi_host_lock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
+static void gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
     lock->held = 1;
-#elif defined(_WIN32)
-    unsigned round = 0;
-    while (InterlockedExchange((volatile LONG *)&lock->held, 1)) gpi_host_relax(round++);
+}
 #else
-    unsigned round = 0;
-    while (__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE)) {
-        do gpi_host_relax(round++);
-        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
-    }
+static int gpi_host_try(gpi_lock *lock) {
+#if defined(_WIN32)
+    return !InterlockedExchange((volatile LONG *)&lock->held, 1);
+#else
+    return !__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE);
 #endif
 }
+
+static void gpi_host_wait(gpi_lock *lock) {
+    unsigned round = 0;
+    do {
+        do gpi_host_relax(round++);
+#if defined(_WIN32)
+        while (*(volatile LONG *)&lock->held);
+#else
+        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
+#endif
+    } while (!gpi_host_try(lock));
+}
+
+static void gpi_host_lock(gpi_lock *lock) {
+    if (!gpi_host_try(lock)) gpi_host_wait(lock);
+}
+#endif
 
 static void gpi_host_unlock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
@@ -620,6 +896,308 @@ static gpupool_result gpi_host_no_memory(void) {
     return gpi_host_fail(GPUPOOL_E_HOST_MEMORY,
                          "the host has no memory for the arena's records; nothing was changed");
 }
+
+/* -- time, threads and pages: for the ring -- */
+
+/* A strict -std=c99 hides the clock that nobody sets; the time of day stands in for it there. */
+static uint64_t gpi_host_now_ns(void) {
+#if defined(_WIN32)
+    LARGE_INTEGER ticks, rate;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&rate);
+    return (uint64_t)((double)ticks.QuadPart * 1e9 / (double)rate.QuadPart);
+#elif defined(CLOCK_MONOTONIC)
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+#else
+    struct timeval now;
+    gettimeofday(&now, NULL);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_usec * 1000u;
+#endif
+}
+
+/* Lets time pass for a thread that waits for something that nobody will wake it for. */
+static void gpi_host_idle(unsigned round) {
+#if GPUPOOL_SINGLE_THREAD
+    (void)round;
+#else
+    /* a nap costs some 100 us, as much as 6 MiB of a transfer: yield for a good while before */
+    gpi_host_relax(round < 4096 && round >= 64 ? 64 : round);
+#endif
+}
+
+/* A count that is raised under a lock and looked at without. */
+static void gpi_host_raise(unsigned *count) {
+#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
+    *(volatile unsigned *)count = *count + 1;
+#else
+    __atomic_store_n(count, *count + 1, __ATOMIC_RELEASE);
+#endif
+}
+
+static unsigned gpi_host_look(const unsigned *count) {
+#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
+    return *(const volatile unsigned *)count;
+#else
+    return __atomic_load_n(count, __ATOMIC_ACQUIRE);
+#endif
+}
+
+/* Reserved addresses of ordinary memory, which costs nothing until it is touched. */
+typedef struct gpi_pages {
+    unsigned char *memory;
+    uint64_t bytes;
+    void *whole;               /* what the system gave, and how much */
+    uint64_t whole_bytes;
+} gpi_pages;
+
+#define GPI_PAGE_BYTES ((uint64_t)4096)
+
+/* Huge pages, where they can be had, are pinned in half the time. A child of fork() does not get
+   these pages: the device must go on with the parent's, whichever of the two writes first. */
+static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes) {
+    uint64_t align = (uint64_t)2 << 20;
+    pages->bytes = bytes;
+    pages->whole_bytes = bytes + align;
+#if defined(_WIN32)
+    pages->whole = VirtualAlloc(NULL, (size_t)pages->whole_bytes, MEM_RESERVE | MEM_COMMIT,
+                                PAGE_READWRITE);
+#elif defined(MAP_ANONYMOUS) && defined(MAP_NORESERVE)
+    pages->whole = mmap(NULL, (size_t)pages->whole_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages->whole == MAP_FAILED) pages->whole = NULL;
+#else
+    pages->whole = GPUPOOL_MALLOC((size_t)pages->whole_bytes);
+#endif
+    if (!pages->whole) return 0;
+    pages->memory = (unsigned char *)(uintptr_t)gpi_ground_up((uintptr_t)pages->whole, align);
+#if defined(MADV_HUGEPAGE) && defined(MADV_DONTFORK)
+    madvise(pages->memory, (size_t)bytes, MADV_HUGEPAGE);
+    madvise(pages->memory, (size_t)bytes, MADV_DONTFORK);
+#endif
+    return 1;
+}
+
+/* What is written there is no longer wanted; the system may have the memory back. */
+static void gpi_host_pages_empty(const gpi_pages *pages, uint64_t at, uint64_t bytes) {
+#if defined(MADV_DONTNEED) && defined(MAP_ANONYMOUS)
+    madvise(pages->memory + at, (size_t)bytes, MADV_DONTNEED);
+#else
+    (void)pages;
+    (void)at;
+    (void)bytes;
+#endif
+}
+
+static void gpi_host_pages_give(gpi_pages *pages) {
+    if (!pages->whole) return;
+#if defined(_WIN32)
+    VirtualFree(pages->whole, 0, MEM_RELEASE);
+#elif defined(MAP_ANONYMOUS) && defined(MAP_NORESERVE)
+    munmap(pages->whole, (size_t)pages->whole_bytes);
+#else
+    GPUPOOL_FREE(pages->whole);
+#endif
+    memset(pages, 0, sizeof *pages);
+}
+
+#if defined(__SSE2__) && !defined(memcpy)
+static void gpi_host_copy_line(unsigned char *to, const unsigned char *from) { /* 64 bytes */
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
+    __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
+    __m128i d = _mm_loadu_si128((const __m128i *)(const void *)(from + 48));
+    _mm_stream_si128((__m128i *)(void *)to, a);
+    _mm_stream_si128((__m128i *)(void *)(to + 16), b);
+    _mm_stream_si128((__m128i *)(void *)(to + 32), c);
+    _mm_stream_si128((__m128i *)(void *)(to + 48), d);
+}
+#endif
+
+/* To memory that this processor does not read again soon: past its caches, four pages side by side.
+   Out of the ring it takes 0.6 of memcpy's time. A program whose memcpy is a macro wants to see
+   every copy, and does. */
+static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
+#if defined(__SSE2__) && !defined(memcpy)
+    uint64_t page = GPI_PAGE_BYTES, line, i, head;
+    head = (uint64_t)(-(uintptr_t)to & 63); /* whole lines, or it takes twice as long */
+    head = gpi_ground_min(head, bytes);
+    memcpy(to, from, (size_t)head);
+    to += head;
+    from += head;
+    bytes -= head;
+    for (; bytes >= 4 * page; bytes -= 4 * page, to += 4 * page, from += 4 * page)
+        for (line = 0; line < page; line += 64)
+            for (i = 0; i < 4 * page; i += page) {
+                const char *ahead = (const char *)from + i + line + 256;
+                _mm_prefetch(ahead, _MM_HINT_T0);
+                gpi_host_copy_line(to + i + line, from + i + line);
+            }
+    for (; bytes >= 64; bytes -= 64, to += 64, from += 64) gpi_host_copy_line(to, from);
+    _mm_sfence();
+#endif
+    memcpy(to, from, (size_t)bytes);
+}
+
+#if GPUPOOL_SINGLE_THREAD
+typedef struct gpi_gate { unsigned turns; } gpi_gate;
+typedef struct gpi_worker { int none; } gpi_worker;
+static void gpi_host_gate_open(gpi_gate *gate) { gate->turns = 0; }
+static void gpi_host_gate_close(gpi_gate *gate) { gate->turns = 0; }
+static unsigned gpi_host_gate_seen(gpi_gate *gate) { return gate->turns; }
+static void gpi_host_gate_turn(gpi_gate *gate) { gate->turns++; }
+static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
+    (void)gate, (void)seen, (void)ms;
+}
+static int gpi_host_cores(void) { return 1; }
+static void gpi_host_thread_join(gpi_worker *worker) { worker->none = 1; }
+static int gpi_host_thread_start(gpi_worker *worker, void (*run)(void *), void *user) {
+    (void)worker, (void)run, (void)user;
+    return 0;
+}
+#else
+
+/* A gate is turned by who has news, and waited at by who has seen the turn before it. */
+typedef struct gpi_gate {
+#if defined(_WIN32)
+    SRWLOCK mutex;
+    CONDITION_VARIABLE turned;
+#else
+    pthread_mutex_t mutex;
+    pthread_cond_t turned;
+#endif
+    unsigned turns, sleepers;
+} gpi_gate;
+
+#if defined(_WIN32)
+static void gpi_host_gate_lock(gpi_gate *gate) { AcquireSRWLockExclusive(&gate->mutex); }
+static void gpi_host_gate_unlock(gpi_gate *gate) { ReleaseSRWLockExclusive(&gate->mutex); }
+#else
+static void gpi_host_gate_lock(gpi_gate *gate) { pthread_mutex_lock(&gate->mutex); }
+static void gpi_host_gate_unlock(gpi_gate *gate) { pthread_mutex_unlock(&gate->mutex); }
+#endif
+
+static void gpi_host_gate_open(gpi_gate *gate) {
+    memset(gate, 0, sizeof *gate);
+#if defined(_WIN32)
+    InitializeSRWLock(&gate->mutex);
+    InitializeConditionVariable(&gate->turned);
+#else
+    pthread_mutex_init(&gate->mutex, NULL);
+    pthread_cond_init(&gate->turned, NULL);
+#endif
+}
+
+static void gpi_host_gate_close(gpi_gate *gate) {
+#if defined(_WIN32)
+    (void)gate;
+#else
+    pthread_cond_destroy(&gate->turned);
+    pthread_mutex_destroy(&gate->mutex);
+#endif
+}
+
+static unsigned gpi_host_gate_seen(gpi_gate *gate) {
+    unsigned turns;
+    gpi_host_gate_lock(gate);
+    turns = gate->turns;
+    gpi_host_gate_unlock(gate);
+    return turns;
+}
+
+static void gpi_host_gate_turn(gpi_gate *gate) {
+    gpi_host_gate_lock(gate);
+    gate->turns++;
+#if defined(_WIN32)
+    if (gate->sleepers) WakeAllConditionVariable(&gate->turned);
+#else
+    if (gate->sleepers) pthread_cond_broadcast(&gate->turned);
+#endif
+    gpi_host_gate_unlock(gate);
+}
+
+/* Returns once the gate has turned since `seen`, or after so many milliseconds (0: never), or now
+   and then without a reason. */
+static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
+    gpi_host_gate_lock(gate);
+    if (gate->turns == seen) {
+        gate->sleepers++;
+#if defined(_WIN32)
+        SleepConditionVariableSRW(&gate->turned, &gate->mutex, ms ? ms : INFINITE, 0);
+#else
+        if (ms == 0) {
+            pthread_cond_wait(&gate->turned, &gate->mutex);
+        } else {
+            struct timeval now;
+            struct timespec until;
+            gettimeofday(&now, NULL);
+            until.tv_sec = now.tv_sec + (time_t)(ms / 1000);
+            until.tv_nsec = (now.tv_usec + (long)(ms % 1000) * 1000) * 1000L;
+            if (until.tv_nsec >= 1000000000) {
+                until.tv_sec++;
+                until.tv_nsec -= 1000000000;
+            }
+            pthread_cond_timedwait(&gate->turned, &gate->mutex, &until);
+        }
+#endif
+        gate->sleepers--;
+    }
+    gpi_host_gate_unlock(gate);
+}
+
+static int gpi_host_cores(void) {
+#if defined(_WIN32)
+    SYSTEM_INFO system;
+    GetSystemInfo(&system);
+    return (int)system.dwNumberOfProcessors;
+#else
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 0 && cores < 65536 ? (int)cores : 1;
+#endif
+}
+
+typedef struct gpi_worker {
+    void (*run)(void *);
+    void *user;
+#if defined(_WIN32)
+    HANDLE thread;
+#else
+    pthread_t thread;
+#endif
+} gpi_worker;
+
+#if defined(_WIN32)
+static DWORD WINAPI gpi_host_thread_main(LPVOID argument) {
+#else
+static void *gpi_host_thread_main(void *argument) {
+#endif
+    gpi_worker *worker = (gpi_worker *)argument;
+    worker->run(worker->user);
+    return 0;
+}
+
+/* The worker struct stays where it is until it is joined. 0: the system has no thread. */
+static int gpi_host_thread_start(gpi_worker *worker, void (*run)(void *), void *user) {
+    worker->run = run;
+    worker->user = user;
+#if defined(_WIN32)
+    worker->thread = CreateThread(NULL, 0, gpi_host_thread_main, worker, 0, NULL);
+    return worker->thread != NULL;
+#else
+    return pthread_create(&worker->thread, NULL, gpi_host_thread_main, worker) == 0;
+#endif
+}
+
+static void gpi_host_thread_join(gpi_worker *worker) {
+#if defined(_WIN32)
+    WaitForSingleObject(worker->thread, INFINITE);
+    CloseHandle(worker->thread);
+#else
+    pthread_join(worker->thread, NULL);
+#endif
+}
+#endif /* GPUPOOL_SINGLE_THREAD */
 
 /* == DRIVER ===================================================================================
    The only room that names CUDA. Every call is checked; a failure is told with the call's name.
@@ -882,8 +1460,9 @@ static gpupool_result gpi_driver_push(const gpi_driver *driver, CUcontext contex
     return gpi_driver_told_cu(driver, "cuCtxPushCurrent", driver->push(context));
 }
 
-static void gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
-    if (context) driver->pop(&context);
+static gpupool_result gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
+    if (!context) return GPUPOOL_OK;
+    return gpi_driver_told_cu(driver, "cuCtxPopCurrent", driver->pop(&context));
 }
 
 static gpupool_result gpi_driver_can_peer(const gpi_driver *driver, int device) {
@@ -906,6 +1485,81 @@ static gpupool_result gpi_driver_enable_peer(const gpi_driver *driver, int devic
     cudaSetDevice(driver->device);
     return result;
 }
+
+#if GPUPOOL_NVTX
+/* -- what a tool is told: chunks are heaps, blocks regions in them. Tools refuse heaps over mapped
+   memory (seen on CUDA 13.0). -- */
+
+static void *gpi_driver_tell_chunk(const void *memory, uint64_t bytes) {
+    nvtxMemVirtualRangeDesc_t range;
+    nvtxMemHeapDesc_t heap;
+    memset(&range, 0, sizeof range);
+    memset(&heap, 0, sizeof heap);
+    range.size = bytes;
+    range.ptr = memory;
+    heap.extCompatID = NVTX_EXT_COMPATID_MEM;
+    heap.structSize = sizeof heap;
+    heap.usage = NVTX_MEM_HEAP_USAGE_TYPE_SUB_ALLOCATOR;
+    heap.type = NVTX_MEM_TYPE_VIRTUAL_ADDRESS;
+    heap.typeSpecificDescSize = sizeof range;
+    heap.typeSpecificDesc = &range;
+    heap.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    heap.message.ascii = "gpupool chunk";
+    return nvtxMemHeapRegister(NULL, &heap);
+}
+
+static void gpi_driver_tell_chunk_gone(void *heap) {
+    nvtxMemHeapUnregister(NULL, (nvtxMemHeapHandle_t)heap);
+}
+
+static void gpi_driver_tell_block(void *heap, const void *block, uint64_t bytes,
+                                  const char *name) {
+    nvtxMemVirtualRangeDesc_t range;
+    nvtxMemRegionHandle_t handle = NULL;
+    nvtxMemRegionsRegisterBatch_t regions;
+    nvtxMemRegionNameDesc_t title;
+    nvtxMemRegionsNameBatch_t titles;
+    memset(&range, 0, sizeof range);
+    memset(&regions, 0, sizeof regions);
+    memset(&title, 0, sizeof title);
+    memset(&titles, 0, sizeof titles);
+    range.size = bytes;
+    range.ptr = block;
+    regions.extCompatID = NVTX_EXT_COMPATID_MEM;
+    regions.structSize = sizeof regions;
+    regions.regionType = NVTX_MEM_TYPE_VIRTUAL_ADDRESS;
+    regions.heap = (nvtxMemHeapHandle_t)heap;
+    regions.regionCount = 1;
+    regions.regionDescElementSize = sizeof range;
+    regions.regionDescElements = &range;
+    regions.regionHandleElementsOut = &handle;
+    nvtxMemRegionsRegister(NULL, &regions);
+    title.regionRefType = NVTX_MEM_REGION_REF_TYPE_POINTER;
+    title.nameType = NVTX_MESSAGE_TYPE_ASCII;
+    title.region.pointer = block;
+    title.name.ascii = name;
+    titles.extCompatID = NVTX_EXT_COMPATID_MEM;
+    titles.structSize = sizeof titles;
+    titles.regionCount = 1;
+    titles.regionElementSize = sizeof title;
+    titles.regionElements = &title;
+    nvtxMemRegionsName(NULL, &titles);
+}
+
+static void gpi_driver_tell_block_gone(const void *block) {
+    nvtxMemRegionRef_t region;
+    nvtxMemRegionsUnregisterBatch_t regions;
+    memset(&regions, 0, sizeof regions);
+    region.pointer = block;
+    regions.extCompatID = NVTX_EXT_COMPATID_MEM;
+    regions.structSize = sizeof regions;
+    regions.refType = NVTX_MEM_REGION_REF_TYPE_POINTER;
+    regions.refCount = 1;
+    regions.refElementSize = sizeof region;
+    regions.refElements = &region;
+    nvtxMemRegionsUnregister(NULL, &regions);
+}
+#endif
 
 static int gpi_driver_was_reset(const gpi_driver *driver) {
     unsigned long long id = 0;
@@ -954,27 +1608,168 @@ static gpupool_result gpi_driver_wait(gpi_driver *driver, gpupool_result (*here)
     return result;
 }
 
+/* -- transfers: for the ring -- */
+
+/* A default stream that is another one for each thread: its handle means nothing elsewhere. */
+static int gpi_driver_is_threads_own(cudaStream_t stream) {
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+    if (stream == NULL) return 1;
+#endif
+    return stream == cudaStreamPerThread;
+}
+
+typedef enum gpi_place_kind { /* where a pointer points */
+    GPI_PLACE_ORDINARY,       /* host memory that CUDA does not know */
+    GPI_PLACE_PINNED,         /* the device reaches it, and the host too: pinned or managed */
+    GPI_PLACE_DEVICE
+} gpi_place_kind;
+
+static gpupool_result gpi_driver_place(const void *pointer, gpi_place_kind *kind) {
+    struct cudaPointerAttributes attributes;
+    gpupool_result result = gpi_driver_told("cudaPointerGetAttributes",
+                                            cudaPointerGetAttributes(&attributes, pointer));
+    if (result != GPUPOOL_OK) return result;
+    *kind = attributes.type == cudaMemoryTypeDevice         ? GPI_PLACE_DEVICE
+            : attributes.type == cudaMemoryTypeUnregistered ? GPI_PLACE_ORDINARY
+                                                            : GPI_PLACE_PINNED;
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_driver_pin(void *memory, uint64_t bytes) {
+    return gpi_driver_told("cudaHostRegister", cudaHostRegister(memory, (size_t)bytes,
+                                                                cudaHostRegisterPortable));
+}
+
+/* Waits for the device, as CUDA has it. */
+static gpupool_result gpi_driver_unpin(void *memory) {
+    return gpi_driver_told("cudaHostUnregister", cudaHostUnregister(memory));
+}
+
+typedef struct gpi_copy { /* rows of width bytes, each `pitch` after the one before */
+    void *to;
+    const void *from;
+    uint64_t to_pitch, from_pitch, width, rows;
+} gpi_copy;
+
+/* `refused`: CUDA does not take these pointers. It is so for host memory that is registered in
+   part, or in two parts. */
+static gpupool_result gpi_driver_copy(const gpi_copy *copy, cudaStream_t stream, int *refused) {
+    cudaError_t error;
+    const char *call = copy->rows > 1 ? "cudaMemcpy2DAsync" : "cudaMemcpyAsync";
+    if (copy->rows > 1)
+        error = cudaMemcpy2DAsync(copy->to, (size_t)copy->to_pitch, copy->from,
+                                  (size_t)copy->from_pitch, (size_t)copy->width,
+                                  (size_t)copy->rows, cudaMemcpyDefault, stream);
+    else
+        error = cudaMemcpyAsync(copy->to, copy->from, (size_t)copy->width, cudaMemcpyDefault,
+                                stream);
+    if (refused) *refused = error == cudaErrorInvalidValue;
+    return gpi_driver_told(call, error);
+}
+
+/* Records the event, made when it is first needed. */
+static gpupool_result gpi_driver_record(cudaEvent_t *event, cudaStream_t stream) {
+    gpupool_result result = GPUPOOL_OK;
+    if (!*event)
+        result = gpi_driver_told("cudaEventCreateWithFlags",
+                                 cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told("cudaEventRecord", cudaEventRecord(*event, stream));
+    return result;
+}
+
+static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
+    cudaError_t error = cudaEventQuery(event);
+    *passed = error == cudaSuccess;
+    if (error == cudaErrorNotReady) {
+        cudaGetLastError(); /* an answer, not an error to be left behind */
+        return GPUPOOL_OK;
+    }
+    return gpi_driver_told("cudaEventQuery", error);
+}
+
 /* == LEDGER ===================================================================================
-   The arena's numbers, and the limit they are held to. Nobody else adds to a number. uses: GROUND
+   The arena's numbers, the limit they are held to, and whose they are. Nobody else adds to a
+   counter. uses: HOST
    L1  requested <= granted <= reserved, and reserved <= limit unless the limit was lowered since
-   L2  each counter: now <= peak and now <= total */
+   L2  each counter: now <= peak and now <= total
+   L3  totals never shrink: each scope's is at least that of the scope around it at its push
+
+   A scope costs nothing while it lasts: the counters run on, and only their peaks begin anew. What
+   was there at its push is set aside, and taken off at its pop. */
+
+/* Changes that are made elsewhere, under another lock, and folded in later. Their own peak is kept,
+   so that the counter's comes out as if each had been made here, where one thread is at work; with
+   several, it may be too high by what they changed meanwhile. */
+typedef struct gpi_change {
+    int64_t now, most;
+    uint64_t total;
+} gpi_change;
+
+#if GPUPOOL_SITES
+typedef struct gpi_site { /* blocks that one line of source has asked for on one stream */
+    struct gpi_site *next; /* in the same bucket */
+    struct gpi_site *same;  /* the one that counts for all of equal text: itself, mostly */
+    struct gpi_site *place; /* the first of equal text, whatever its stream */
+    const char *file;      /* "": not known */
+    int line, embedded;    /* embedded: not of the host's heap */
+    uint64_t key;          /* of the stream */
+    uint64_t allocs;       /* in all */
+    uint64_t blocks, bytes, bytes_peak; /* live */
+    struct gpi_site *changed; /* of the next site that a cache has changed, while is_changed */
+    int is_changed;
+    gpi_change cached;     /* of bytes, under the stream's lock, not yet in the figures above */
+    int64_t cached_blocks;
+    uint64_t cached_allocs;
+    uint64_t place_blocks, place_bytes; /* of a place: as last added up over its streams */
+    uint32_t number;       /* in the latest copy of all */
+} gpi_site;
+
+#define GPI_SITES 256 /* buckets */
+#endif
+
+typedef struct gpi_origin { /* of a call, as the caller tells it */
+    const char *file;
+    int line;
+} gpi_origin;
+
+typedef struct gpi_scope {
+    struct gpi_scope *outer;
+    gpupool_stats before; /* as it was at the push; peaks: of the scope around, so far */
+} gpi_scope;
 
 typedef struct gpi_ledger {
-    gpupool_counter requested, granted, reserved, pending, blocks;
+    gpupool_counter requested, granted, reserved, pending, blocks; /* in gpupool_stats' order */
     uint64_t limit_bytes; /* UINT64_MAX: none */
     uint64_t over_bytes;  /* what was reserved when the limit was last set: it may be more */
     uint64_t allocs, frees, failures, lane_hits;
     uint64_t cached_bytes; /* free in caches, when these were last folded in */
+    gpi_scope *scopes;    /* the innermost first */
+#if GPUPOOL_SITES
+    gpi_site *sites[GPI_SITES];
+    gpi_site unknown;     /* where the host had no memory for another */
+    uint64_t site_count;
+#endif
 } gpi_ledger;
 
+#define GPI_COUNTERS 5
+
 static int gpi_ledger_check(const gpi_ledger *ledger) {
-    const gpupool_counter *counters = &ledger->requested;
+    const gpupool_counter *counters = &ledger->requested, *aside;
+    const gpi_scope *scope;
     int i;
     if (ledger->requested.now > ledger->granted.now) return 1;
     if (ledger->granted.now > ledger->reserved.now) return 1;
     if (ledger->reserved.now > gpi_ground_max(ledger->limit_bytes, ledger->over_bytes)) return 1;
-    for (i = 0; i < 5; i++)
-        if (counters[i].now > counters[i].peak || counters[i].now > counters[i].total) return 2;
+    for (i = 0; i < GPI_COUNTERS; i++) {
+        if (counters[i].now > counters[i].peak) return 2;
+        if (GPUPOOL_STATS && counters[i].now > counters[i].total) return 2;
+    }
+    for (scope = ledger->scopes; scope; scope = scope->outer, counters = aside) {
+        aside = &scope->before.requested;
+        for (i = 0; i < GPI_COUNTERS; i++)
+            if (aside[i].total > counters[i].total || aside[i].now > aside[i].total) return 3;
+    }
     return 0;
 }
 
@@ -983,9 +1778,23 @@ static uint64_t gpi_ledger_room(const gpi_ledger *ledger) {
     return ledger->limit_bytes - ledger->reserved.now;
 }
 
+/* The counters as of the arena's whole life, whatever scopes are open. */
+static void gpi_ledger_read(const gpi_ledger *ledger, gpupool_stats *stats) {
+    const gpupool_counter *counters = &ledger->requested;
+    gpupool_counter *out = &stats->requested;
+    const gpi_scope *scope = ledger->scopes;
+    int i;
+    for (i = 0; i < GPI_COUNTERS; i++) out[i] = counters[i];
+    for (; scope; scope = scope->outer)
+        for (i = 0; i < GPI_COUNTERS; i++)
+            out[i].peak = gpi_ground_max(out[i].peak, (&scope->before.requested)[i].peak);
+}
+
 static void gpi_ledger_add(gpupool_counter *counter, uint64_t amount) {
     counter->now += amount;
+#if GPUPOOL_STATS
     counter->total += amount;
+#endif
     if (counter->now > counter->peak) counter->peak = counter->now;
 }
 
@@ -999,32 +1808,232 @@ static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
     else counter->now = now;
 }
 
-/* Changes that are made elsewhere, under another lock, and folded in later. Their own peak is kept,
-   so that the counter's comes out as if each had been made here, where one thread is at work; with
-   several, it may be too high by what they changed meanwhile. */
-typedef struct gpi_change {
-    int64_t now, most;
-    uint64_t total;
-} gpi_change;
-
 static void gpi_ledger_note(gpi_change *change, uint64_t amount) {
     change->now += (int64_t)amount;
+#if GPUPOOL_STATS
     change->total += amount;
+#endif
     if (change->now > change->most) change->most = change->now;
 }
 
 static void gpi_ledger_fold(gpupool_counter *counter, gpi_change *change) {
     uint64_t most = counter->now + (uint64_t)change->most;
-    if (change->now == 0 && change->total == 0) return;
+    if (change->now == 0 && change->most == 0 && change->total == 0) return;
     counter->now += (uint64_t)change->now;
     counter->total += change->total;
     if (most > counter->peak) counter->peak = most;
     memset(change, 0, sizeof *change);
 }
 
+/* A block becomes live. Growth looks at the peak of granted, so that stays without statistics. */
+static void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+#if GPUPOOL_STATS
+    gpi_ledger_add(&ledger->requested, requested);
+    gpi_ledger_add(&ledger->blocks, 1);
+    ledger->allocs++;
+#else
+    (void)requested;
+#endif
+    gpi_ledger_add(&ledger->granted, granted);
+}
+
+static void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+#if GPUPOOL_STATS
+    gpi_ledger_sub(&ledger->requested, requested);
+    gpi_ledger_sub(&ledger->blocks, 1);
+    ledger->frees++;
+#else
+    (void)requested;
+#endif
+    gpi_ledger_sub(&ledger->granted, granted);
+}
+
+/* Undoes a refund: what is live again was never gone, so peaks and totals stay. */
+static void gpi_ledger_take_back(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+    ledger->requested.now += requested * GPUPOOL_STATS;
+    ledger->blocks.now += GPUPOOL_STATS;
+    ledger->frees -= GPUPOOL_STATS;
+    ledger->granted.now += granted;
+}
+
+static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
+    gpi_scope *scope = ledger->scopes;
+    gpupool_counter *counters = &ledger->requested;
+    int i;
+    for (i = 0; i < GPI_COUNTERS; i++) counters[i].peak = counters[i].now;
+    for (; scope; scope = scope->outer)
+        for (i = 0; i < GPI_COUNTERS; i++) (&scope->before.requested)[i].peak = 0;
+}
+
+/* -- scopes -- */
+
+/* before: the statistics of this moment. */
+static void gpi_ledger_push(gpi_ledger *ledger, gpi_scope *scope, const gpupool_stats *before) {
+    gpupool_counter *counters = &ledger->requested, *aside = &scope->before.requested;
+    int i;
+    scope->before = *before;
+    for (i = 0; i < GPI_COUNTERS; i++) {
+        aside[i] = counters[i];
+        counters[i].peak = counters[i].now;
+    }
+    scope->outer = ledger->scopes;
+    ledger->scopes = scope;
+}
+
+/* What of stats, taken at this moment, belongs to the innermost scope, which is popped. */
+static gpi_scope *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
+    gpi_scope *scope = ledger->scopes;
+    const uint64_t *then = &scope->before.allocs;
+    uint64_t *count = &stats->allocs;
+    int i;
+    for (i = 0; i < GPI_COUNTERS; i++) {
+        const gpupool_counter *aside = &(&scope->before.requested)[i];
+        gpupool_counter *counter = &(&ledger->requested)[i], *out = &(&stats->requested)[i];
+        out->now = counter->now - aside->now;
+        out->peak = counter->peak - gpi_ground_min(counter->peak, aside->now);
+        out->total = counter->total - aside->total;
+        counter->peak = gpi_ground_max(counter->peak, aside->peak);
+    }
+    for (; count < &stats->limit_bytes; count++, then++) *count -= *then;
+    ledger->scopes = scope->outer;
+    return scope;
+}
+
+/* -- sites -- */
+
+static void gpi_ledger_open(gpi_ledger *ledger) { /* all zero so far */
+    ledger->limit_bytes = UINT64_MAX;
+#if GPUPOOL_SITES
+    ledger->unknown.same = ledger->unknown.place = &ledger->unknown;
+    ledger->unknown.file = "";
+#endif
+}
+
+#if GPUPOOL_SITES
+/* Where the host had no memory for another site, one that was at hand takes its place. */
+static gpi_site *gpi_ledger_adopt(gpi_ledger *ledger, gpi_site *site, uint64_t key) {
+    if (site->file) return site;
+    site->same = site->place = site;
+    site->file = "";
+    site->key = key;
+    site->embedded = 1;
+    ledger->site_count++;
+    site->next = ledger->sites[0];
+    GPI_PUBLISH(&ledger->sites[0], site);
+    return site;
+}
+
+/* Called once for each new site: of those with equal text, the first counts for all. */
+static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_origin origin,
+                                     uint64_t key) {
+    gpi_site *site = (gpi_site *)gpi_host_zeroed(sizeof *site), *other;
+    int i;
+    if (!site) return &ledger->unknown;
+    site->same = site->place = site;
+    for (i = 0; i < GPI_SITES; i++)
+        for (other = ledger->sites[i]; other; other = other->next) {
+            if (other->line != origin.line || strcmp(other->file, origin.file) != 0) continue;
+            site->place = other->place;
+            if (other->key == key) site->same = other->same;
+        }
+    site->file = origin.file;
+    site->line = origin.line;
+    site->key = key;
+    site->next = *bucket;
+    GPI_PUBLISH(bucket, site);
+    ledger->site_count++;
+    return site->same;
+}
+
+static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+    uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
+    return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
+}
+
+/* NULL: there is none yet. Needs no lock. */
+static gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+    gpi_site *site = GPI_READ(gpi_ledger_bucket(ledger, origin, key));
+    for (; site; site = site->next)
+        if (site->file == origin.file && site->line == origin.line && site->key == key)
+            return site->same;
+    return NULL;
+}
+
+static gpi_site *gpi_ledger_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+    gpi_site *site = gpi_ledger_find_site(ledger, origin, key);
+    if (site) return site;
+    return gpi_ledger_new_site(ledger, gpi_ledger_bucket(ledger, origin, key), origin, key);
+}
+
+/* The first site, and the one after each: all but the unknown one, which comes last. */
+static gpi_site *gpi_ledger_next_site(gpi_ledger *ledger, const gpi_site *site, int *bucket) {
+    gpi_site *next = site ? site->next : NULL;
+    if (site == &ledger->unknown) return NULL;
+    if (!site) *bucket = -1;
+    while (!next && ++*bucket < GPI_SITES) next = ledger->sites[*bucket];
+    return next ? next : &ledger->unknown;
+}
+
+static void gpi_ledger_add_up_places(gpi_ledger *ledger) {
+    gpi_site *site = NULL;
+    int bucket;
+    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL)
+        site->place_blocks = site->place_bytes = 0;
+    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
+        site->place->place_blocks += site->blocks;
+        site->place->place_bytes += site->bytes;
+    }
+}
+
+static void gpi_ledger_site_add(gpi_site *site, uint64_t bytes) {
+    site->allocs++;
+    site->blocks++;
+    site->bytes += bytes;
+    if (site->bytes > site->bytes_peak) site->bytes_peak = site->bytes;
+}
+
+static void gpi_ledger_site_sub(gpi_site *site, uint64_t bytes) {
+    GPI_ASSERT(site->blocks > 0 && site->bytes >= bytes);
+    site->blocks--;
+    site->bytes -= bytes;
+}
+
+/* What a cache has noted becomes the site's figures. */
+static void gpi_ledger_fold_site(gpi_site *site) {
+    uint64_t most = site->bytes + (uint64_t)site->cached.most;
+    site->bytes_peak = gpi_ground_max(site->bytes_peak, most);
+    site->bytes += (uint64_t)site->cached.now;
+    site->blocks += (uint64_t)site->cached_blocks;
+    site->allocs += site->cached_allocs;
+    site->cached_blocks = 0;
+    site->cached_allocs = 0;
+    site->is_changed = 0;
+    memset(&site->cached, 0, sizeof site->cached);
+}
+#endif
+
+static void gpi_ledger_close(gpi_ledger *ledger) {
+    gpi_scope *scope = ledger->scopes, *outer;
+    for (; scope; scope = outer) {
+        outer = scope->outer;
+        GPUPOOL_FREE(scope);
+    }
+#if GPUPOOL_SITES
+    {
+        gpi_site *site, *next;
+        int i;
+        for (i = 0; i < GPI_SITES; i++)
+            for (site = ledger->sites[i]; site; site = next) {
+                next = site->next;
+                if (!site->embedded) GPUPOOL_FREE(site);
+            }
+    }
+#endif
+}
+
 /* == TREE =====================================================================================
    Which units are free, and for whom. Integers only: a unit's number is its address divided by
-   GPUPOOL_UNIT_BYTES, and nothing here touches the memory that it stands for. uses: GROUND
+   GPUPOOL_UNIT_BYTES, and nothing here touches the memory that it stands for. uses: HOST, LEDGER
 
    A buddy system with two rules of the classical one lifted. A run of units may start anywhere and
    have any length, so no request is rounded up to a power of two; and a run's buddies are simply
@@ -1070,6 +2079,12 @@ typedef struct gpi_run {
         uint32_t slack_bytes;          /* live: granted minus requested */
         uint32_t shelf;                /* free: which tree of its lane it is in */
     } as;
+#if GPUPOOL_SITES
+    gpi_site *site;                    /* live: who asked for it */
+#endif
+#if GPUPOOL_NVTX
+    void *heap;                        /* live: what a tool calls its chunk; NULL: it has none */
+#endif
 } gpi_run;
 
 typedef struct gpi_shelf {
@@ -1119,8 +2134,9 @@ static gpi_place gpi_tree_place(uint64_t units) {
     return place;
 }
 
-/* Linear hashing: one more bucket per live run, split in turn, so that no call ever pays for a
-   re-hash of the whole. Bucket b < count; hashes beyond the count fold onto the half below. */
+/* Linear hashing: two more buckets per live run, split in turn, so that no call ever pays for a
+   re-hash of the whole. Two, because where there are many each run looked at is a cache miss.
+   Bucket b < count; hashes beyond the count fold onto the half below. */
 static uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
     uint64_t hash = (unit * 0x9e3779b97f4a7c15ull) >> 24;
     unsigned bits = gpi_ground_high_bit(tree->bucket_count);
@@ -1238,7 +2254,7 @@ static int gpi_tree_check(const gpi_tree *tree) {
             if (run->next && run->next->unit != run->unit + run->units) return 1;
             if (run->prev && run->prev->next != run) return 1;
             units += run->units;
-            orders[gpi_tree_place(run->units).order]++;
+            orders[gpi_tree_place(run->units).order] += GPUPOOL_STATS;
         }
     }
     if (runs != tree->live_runs || units != tree->live_units) return 4;
@@ -1304,6 +2320,10 @@ static gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, u
                                  uint64_t units, uint64_t align_units, uint64_t tries) {
     gpi_place places[GPI_LANES_MOST], first = gpi_tree_place(units);
     int i, least;
+    uint64_t any = 0;
+    for (i = 0; i < lanes->count; i++)
+        any |= tree->lanes[lanes->number[i]]->shelves[shelf].orders >> first.order;
+    if (any == 0) return NULL;
     for (i = 0; i < lanes->count; i++)
         places[i] = gpi_tree_next(&tree->lanes[lanes->number[i]]->shelves[shelf], first);
     for (;;) {
@@ -1359,7 +2379,12 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
     return 1;
 }
 
-/* Makes sure of so many run structs and one more bucket. 0: the host has no memory. */
+static int gpi_tree_is_ready(const gpi_tree *tree, uint64_t runs) {
+    return tree->spare_count >= runs &&
+           tree->bucket_count + 2 <= tree->bucket_page_count * GPI_PAGE;
+}
+
+/* Makes sure of so many run structs and two more buckets. 0: the host has no memory. */
 static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
     void *list;
     while (tree->spare_count < runs) {
@@ -1378,7 +2403,7 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
         }
         tree->spare_count += GPI_PAGE;
     }
-    if (tree->bucket_count == tree->bucket_page_count * GPI_PAGE) {
+    if (tree->bucket_count + 2 > tree->bucket_page_count * GPI_PAGE) {
         gpi_run **page;
         list = tree->buckets;
         if (!gpi_tree_grow_list(tree, &list, &tree->bucket_page_room, tree->bucket_page_count + 1))
@@ -1500,6 +2525,7 @@ static gpi_run *gpi_tree_new(gpi_tree *tree) {
 }
 
 static void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
+    run->units = 0; /* tells it from one in use to who walks the pages */
     run->list_next = tree->spare;
     tree->spare = run;
     tree->spare_count++;
@@ -1519,7 +2545,7 @@ static gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     run->next = right;
     right->lane = GPI_LANE_HELD;
     right->uses = NULL;
-    tree->splits++;
+    tree->splits += GPUPOOL_STATS;
     return right;
 }
 
@@ -1530,7 +2556,7 @@ static void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     left->next = right->next;
     if (right->next) right->next->prev = left;
     gpi_tree_retire(tree, right);
-    tree->merges++;
+    tree->merges += GPUPOOL_STATS;
 }
 
 static int gpi_tree_joins(const gpi_run *side, uint32_t lane, uint64_t absorb_units) {
@@ -1576,24 +2602,29 @@ static gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint6
     return run;
 }
 
+/* One more bucket: takes its part of the one whose turn it is to be split. */
+static void gpi_tree_split_bucket(gpi_tree *tree) {
+    uint64_t fresh = tree->bucket_count;
+    uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
+    gpi_run *all = *gpi_tree_head(tree, old), *rest, **head;
+    tree->bucket_count++;
+    *gpi_tree_head(tree, old) = NULL;
+    *gpi_tree_head(tree, fresh) = NULL;
+    for (; all; all = rest) {
+        rest = all->list_next;
+        head = gpi_tree_head(tree, gpi_tree_bucket(tree, all->unit));
+        all->list_next = *head;
+        *head = all;
+    }
+}
+
 /* A held run becomes live: found by its unit from now on. Needs what prepare made sure of. */
 static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_bytes) {
     gpi_run **head;
+    int i;
     GPI_ASSERT(run->lane == GPI_LANE_HELD);
-    if (tree->live_runs >= tree->bucket_count) { /* split the bucket whose turn it is */
-        uint64_t fresh = tree->bucket_count;
-        uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
-        gpi_run *all = *gpi_tree_head(tree, old), *rest;
-        tree->bucket_count++;
-        *gpi_tree_head(tree, old) = NULL;
-        *gpi_tree_head(tree, fresh) = NULL;
-        for (; all; all = rest) {
-            rest = all->list_next;
-            head = gpi_tree_head(tree, gpi_tree_bucket(tree, all->unit));
-            all->list_next = *head;
-            *head = all;
-        }
-    }
+    for (i = 0; i < 2 && tree->live_runs * 2 >= tree->bucket_count; i++)
+        gpi_tree_split_bucket(tree);
     head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
     run->lane = GPI_LANE_LIVE;
     run->uses = NULL;
@@ -1602,7 +2633,7 @@ static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_by
     *head = run;
     tree->live_runs++;
     tree->live_units += run->units;
-    tree->live_by_order[gpi_tree_place(run->units).order]++;
+    tree->live_by_order[gpi_tree_place(run->units).order] += GPUPOOL_STATS;
 }
 
 /* A live run becomes held: forgotten by the index, not free yet. */
@@ -1614,7 +2645,7 @@ static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
     run->lane = GPI_LANE_HELD;
     tree->live_runs--;
     tree->live_units -= run->units;
-    tree->live_by_order[gpi_tree_place(run->units).order]--;
+    tree->live_by_order[gpi_tree_place(run->units).order] -= GPUPOOL_STATS;
 }
 
 /* A chunk's units enter the tree, held. The struct returned is the chunk's leftmost for good (T5).
@@ -1658,9 +2689,10 @@ static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
    C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones */
 
 #define GPI_SLOTS 64
-#define GPI_BINS 32
+#define GPI_BINS 64
 #define GPI_NO_SLOT 0xffu
 #define GPI_CACHED 0xffffffffu
+#define GPI_CACHE_UNITS ((1u << 20) / GPUPOOL_UNIT_BYTES) /* of the largest block */
 
 typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
 
@@ -1676,15 +2708,21 @@ typedef struct gpi_cache {
     gpi_slot slots[GPI_SLOTS];
     uint8_t bins[GPI_BINS], chains[GPI_SLOTS], empty;
     uint8_t hand;                      /* the slot that makes room next */
+    uint32_t admitted, found;          /* of late: blocks, and requests met */
+    uint32_t rest;                     /* so many blocks are not admitted, since few were found */
     uint32_t used, free_blocks;
     uint64_t free_units, told_units;   /* told: of them the ledger knows */
     uint64_t most_units;               /* that may be free here */
     gpi_change requested, granted, blocks; /* not yet in the ledger */
     uint64_t allocs, frees;
+#if GPUPOOL_SITES
+    gpi_site *changed;                 /* sites of this stream, with changes not yet folded in */
+    gpi_site unknown;                  /* where the host had no memory for another */
+#endif
 } gpi_cache;
 
 static uint8_t *gpi_cache_bin(gpi_cache *cache, uint64_t units) {
-    return &cache->bins[(units * 0x9e3779b97f4a7c15ull) >> 59];
+    return &cache->bins[(units * 0x9e3779b97f4a7c15ull) >> 58];
 }
 
 static uint8_t *gpi_cache_chain(gpi_cache *cache, uint64_t unit) {
@@ -1757,6 +2795,31 @@ static void gpi_cache_link(gpi_cache *cache, gpi_slot *slot, gpi_slot_state stat
     *list = (uint8_t)(slot - cache->slots);
 }
 
+#if GPUPOOL_SITES
+static void gpi_cache_note_site(gpi_cache *cache, gpi_site *site) {
+    if (site->is_changed) return;
+    site->is_changed = 1;
+    site->changed = cache->changed;
+    cache->changed = site;
+}
+
+/* The block that was just taken is this site's. */
+static void gpi_cache_sign(gpi_cache *cache, gpi_slot *slot, gpi_site *site) {
+    slot->run->site = site;
+    gpi_cache_note_site(cache, site);
+    gpi_ledger_note(&site->cached, slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
+    site->cached_blocks++;
+    site->cached_allocs++;
+}
+
+static void gpi_cache_unsign(gpi_cache *cache, gpi_slot *slot) {
+    gpi_site *site = slot->run->site;
+    gpi_cache_note_site(cache, site);
+    site->cached.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
+    site->cached_blocks--;
+}
+#endif
+
 /* A free block of just this size is handed out. NULL: there is none. */
 static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
     uint8_t *link = gpi_cache_bin(cache, units);
@@ -1770,10 +2833,13 @@ static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes
     slot->slack_bytes = (uint32_t)(units * GPUPOOL_UNIT_BYTES - bytes);
     cache->free_units -= units;
     cache->free_blocks--;
-    cache->allocs++;
-    gpi_ledger_note(&cache->requested, bytes);
     gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_STATS
+    cache->allocs++;
+    cache->found++;
+    gpi_ledger_note(&cache->requested, bytes);
     gpi_ledger_note(&cache->blocks, 1);
+#endif
     return slot;
 }
 
@@ -1789,11 +2855,30 @@ static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
     gpi_cache_link(cache, slot, GPI_SLOT_FREE);
     cache->free_units += slot->units;
     cache->free_blocks++;
+    cache->granted.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_STATS
     cache->frees++;
     cache->requested.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
-    cache->granted.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES);
     cache->blocks.now--;
+#endif
+#if GPUPOOL_SITES
+    gpi_cache_unsign(cache, slot);
+#endif
     return slot;
+}
+
+/* Whether a block should join the cache. Where sizes rarely come again soon, it would only keep
+   memory from merging: then it takes a rest. */
+static int gpi_cache_is_open(gpi_cache *cache) {
+    if (cache->rest) {
+        cache->rest--;
+        return 0;
+    }
+    if (++cache->admitted == 64) {
+        if (cache->found < 32) cache->rest = 1024;
+        cache->admitted = cache->found = 0;
+    }
+    return 1;
 }
 
 /* A live block that its stream has freed joins the cache; there is an empty slot. */
@@ -1828,13 +2913,15 @@ static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
     return run;
 }
 
-/* The slot whose turn it is makes room. */
+/* The slot whose turn it is makes room: of blocks that are out while these are more than a quarter,
+   since many of them never come back here. */
 static gpi_run *gpi_cache_evict(gpi_cache *cache) {
+    int out = cache->used - cache->free_blocks > GPI_SLOTS / 4;
     gpi_slot *slot;
     do {
         slot = &cache->slots[cache->hand];
         cache->hand = (uint8_t)((cache->hand + 1u) % GPI_SLOTS);
-    } while (slot->state == GPI_SLOT_EMPTY);
+    } while (slot->state == GPI_SLOT_EMPTY || (out && slot->state == GPI_SLOT_FREE));
     return gpi_cache_drop(cache, slot);
 }
 
@@ -1849,15 +2936,28 @@ static int gpi_cache_release(gpi_cache *cache, uint64_t unit) {
 
 /* What the cache has done since goes to the ledger. */
 static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
+    ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
+    cache->told_units = cache->free_units;
+    if (GPUPOOL_STATS && cache->allocs + cache->frees == 0) return;
     gpi_ledger_fold(&ledger->requested, &cache->requested);
     gpi_ledger_fold(&ledger->granted, &cache->granted);
     gpi_ledger_fold(&ledger->blocks, &cache->blocks);
     ledger->allocs += cache->allocs;
     ledger->frees += cache->frees;
     ledger->lane_hits += cache->allocs;
-    ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
-    cache->told_units = cache->free_units;
     cache->allocs = cache->frees = 0;
+#if GPUPOOL_SITES
+    for (; cache->changed; cache->changed = cache->changed->changed)
+        gpi_ledger_fold_site(cache->changed);
+#endif
+}
+
+/* What was asked for with a block that is handed out from here; 0 for one that is free here. */
+static uint64_t gpi_cache_requested(gpi_cache *cache, const gpi_run *run) {
+    int at = *gpi_cache_chain(cache, run->unit);
+    while (at != (int)GPI_NO_SLOT && cache->slots[at].run != run) at = cache->slots[at].next;
+    if (at == (int)GPI_NO_SLOT) return 0;
+    return run->units * GPUPOOL_UNIT_BYTES - cache->slots[at].slack_bytes;
 }
 
 /* == BACKING ==================================================================================
@@ -1892,6 +2992,9 @@ typedef struct gpi_piece {
     gpi_run *held;                 /* stash: still mapped under this held run; NULL: nowhere */
     int accessible;                /* stash: what is mapped there may be used */
     int fresh;                     /* got by the growth under way */
+#if GPUPOOL_NVTX
+    void *heap;                    /* what a tool calls it; NULL: it is not told */
+#endif
 } gpi_piece;
 
 typedef struct gpi_backing {
@@ -2561,6 +3664,10 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
     backing->pieces++;
     backing->gained++;
     backing->host_bytes += sizeof *piece;
+#if GPUPOOL_NVTX
+    if (backing->source == GPUPOOL_SOURCE_DEVICE || backing->source == GPUPOOL_SOURCE_BYPASS)
+        piece->heap = gpi_driver_tell_chunk(piece->memory, size);
+#endif
     gpi_backing_account(backing);
     *out = gpi_backing_carve(tree, run, gpi_ground_up(run->unit, align_units), units);
     return GPUPOOL_OK;
@@ -2577,6 +3684,9 @@ static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tre
         gpi_tree_put(tree, piece->first, GPI_LANE_QUIET, 0);
         return result;
     }
+#if GPUPOOL_NVTX
+    if (piece->heap) gpi_driver_tell_chunk_gone(piece->heap);
+#endif
     gpi_tree_remove_chunk(tree, piece->first);
     gpi_backing_unlink(&backing->placed, piece);
     backing->placed_units -= piece->bytes / GPUPOOL_UNIT_BYTES;
@@ -2760,12 +3870,14 @@ typedef struct gpi_fence {
     uint64_t number;        /* later fences have higher ones */
     int users, passed;
     int unrecorded;         /* stands for a wait for the device, not for its event */
+    int whole;              /* covers all streams, not one: waiting for one stream is not enough */
     int counted;            /* users that the check has met */
 } gpi_fence;
 
 typedef struct gpi_use { /* of a live block by another stream */
     struct gpi_use *next;
     uint64_t identity;      /* of the stream; 0: not known */
+    uint64_t key;           /* of the stream, for verdicts: may be another's since */
     gpi_fence *fence;       /* NULL: kept for a graph */
     struct gpi_stream *keeper; /* the graph's lanes */
 } gpi_use;
@@ -2894,7 +4006,7 @@ static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_f
         fences->fence_count++;
     }
     fence->users = 1;
-    fence->passed = fence->unrecorded = 0;
+    fence->passed = fence->unrecorded = fence->whole = 0;
     fence->number = ++fences->recorded;
     *out = fence;
     return GPUPOOL_OK;
@@ -2919,7 +4031,11 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
             *out = NULL;
         }
     }
-    gpi_driver_pop(fences->driver, context);
+    if (gpi_driver_pop(fences->driver, context) != GPUPOOL_OK && result == GPUPOOL_OK) {
+        gpi_fence_drop(fences, *out);
+        *out = NULL;
+        return GPUPOOL_E_CUDA;
+    }
     return result;
 }
 
@@ -2937,6 +4053,7 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
                              "single device");
     result = gpi_fence_new(fences, NULL, out);
     if (result != GPUPOOL_OK) return result;
+    (*out)->whole = 1;
     gpi_host_lock(&gpi_process.lock); /* no scope is opened meanwhile */
     if (gpi_process.scopes || cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
         result = gpi_host_fail(GPUPOOL_E_CAPTURING,
@@ -3169,7 +4286,9 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
 }
 
 /* == LIMIT ====================================================================================
-   Limits as text, and the reason when one is met, as a sentence. uses: HOST
+   Limits as text; and why a request was not met, with what would help, as a sentence. Nothing is
+   advised on figures alone: the request is tried on memory as it would be then. uses: HOST, LEDGER,
+   TREE, BACKING, FENCE
 
        limit  = [ "-" ] number [ " " ] [ unit ]          "-": all of the device but this
        unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000) */
@@ -3183,7 +4302,8 @@ static int gpi_limit_same(const char *text, const char *word) { /* case does not
     return *text == *word;
 }
 
-/* Bytes in one of this unit; 0 for a unit that is none. Percentages are of total or free bytes. */
+/* Bytes in one of this unit; below 0 for a unit that is none. Percentages are of total or free
+   bytes. */
 static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t free_bytes) {
     static const char letters[] = "KMGT";
     double binary = 1, decimal = 1;
@@ -3206,7 +4326,7 @@ static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t fr
         word[3] = 0;
         if (gpi_limit_same(text, word)) return binary;
     }
-    return 0;
+    return -1;
 }
 
 /* Quotes the text in its error, so that a wrong environment variable is found at once. */
@@ -3226,7 +4346,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (!digits) return gpi_limit_wrong(where, text, "does not begin with a number");
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
-    if (unit <= 0)
+    if (unit < 0)
         return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
@@ -3252,71 +4372,656 @@ static const char *gpi_limit_human(char room[32], uint64_t bytes) {
     return room;
 }
 
-/* From the figures to the cause and the sentence. `limited`: the limit, not the driver, refused. */
-static void gpi_limit_judge(gpupool_verdict *verdict, int limited, int capturing) {
-    char asked[32], missing[32], held[32], other[32], largest[32];
-    uint64_t free_bytes = verdict->reserved_bytes - verdict->granted_bytes;
-    const char *format;
+/* At least so much, in as few digits: what is advised must be enough. */
+static const char *gpi_limit_enough(char room[32], uint64_t bytes) {
+    unsigned shift = 0;
+    uint64_t unit, rest;
+    while (bytes >> shift >= 1000 && shift < 40) shift += 10;
+    unit = (uint64_t)1 << shift;
+    if (shift == 0 || bytes >> shift >= 100)
+        return gpi_limit_human(room, gpi_ground_up(bytes, unit));
+    rest = ((bytes & (unit - 1)) * 100 + unit - 1) >> shift; /* hundredths, rounded up */
+    bytes = (bytes >> shift) * 100 + rest;
+    snprintf(room, 32, "%" PRIu64 ".%02" PRIu64 " %ciB", bytes / 100, bytes % 100,
+             " KMGT"[shift / 10]);
+    return room;
+}
+
+/* -- memory as it could become: what is free now, and what would be if somebody helped -- */
+
+typedef struct gpi_holding { /* a holder that a verdict may name */
+    gpupool_holder shown;
+#if GPUPOOL_SITES
+    const gpi_site *place;
+#endif
+} gpi_holding;
+
+typedef struct gpi_wish { /* what counts as free, beside quiet memory */
+    int pending;                /* 1: what is freed but behind a fence */
+    uint64_t key;               /* of this stream only; 0: of all */
+    const gpi_holding *holding; /* blocks of this holder, */
+    uint64_t mask;              /* bit n: its n-th by address; GPI_ALL: all */
+} gpi_wish;
+
+#define GPI_ALL UINT64_MAX
+
+typedef struct gpi_scene { /* a request, and all that decides whether it can be met */
+    const gpi_backing *backing;
+    const gpi_tree *tree;
+    const gpi_fences *fences;
+    gpi_ledger *ledger;
+    const gpi_run *parked;
+    uint64_t captures;                  /* graphs that keep memory */
+    uint64_t units, align_units;
+    uint64_t limit_units, device_units; /* that the limit and the device leave for growth */
+    uint64_t visits;                    /* runs looked at so far */
+} gpi_scene;
+
+typedef struct gpi_outlook { /* of the request under a wish */
+    int fits;                   /* in a free run, without growth */
+    uint64_t need_units;        /* else growth takes so many; UINT64_MAX: there is no place */
+    uint64_t idle_units;        /* so many could be moved or given back for it, */
+    uint64_t blocked_units;     /* but for these, which the request itself will lie on */
+} gpi_outlook;
+
+#define GPI_VISITS (1u << 22) /* runs that a verdict looks at before it stops counting blocks */
+
+static int gpi_limit_holds(const gpi_holding *holding, const gpi_run *run) {
+#if GPUPOOL_SITES
+    return run->site->place == holding->place;
+#else
+    return run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes == holding->shown.block_bytes;
+#endif
+}
+
+/* The stream whose work alone a lane waits for; 0 where its fence is over all streams, or will be
+   as the next one that can still be had. */
+static uint64_t gpi_limit_lane_key(const gpi_fences *fences, uint32_t lane) {
+    const gpi_stream *stream = fences->streams;
+    int i;
+    for (; stream; stream = stream->next)
+        for (i = 0; stream->handle && i < stream->seals; i++)
+            if (stream->sealed[i] == lane) return stream->fences[i]->whole ? 0 : stream->handle;
+    return 0;
+}
+
+/* What a graph keeps comes free with the graph only. */
+static int gpi_limit_is_kept(const gpi_scene *scene, uint32_t lane) {
+    const gpi_stream *stream = scene->fences->streams;
+    if (!scene->captures) return 0;
+    while (stream && !(stream->handle && gpi_fence_owns(stream, lane))) stream = stream->next;
+    return stream && stream->capture;
+}
+
+/* A parked run: freed, but used by other streams' work. */
+static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    for (; use; use = use->next)
+        if (use->keeper || (key && !use->fence->passed && use->key != key)) return 0;
+    return 1;
+}
+
+/* nth counts the holder's blocks as they are met. */
+static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const gpi_run *run,
+                            uint64_t *nth) {
+    uint64_t n;
+    if (run->lane == GPI_LANE_QUIET) return 1;
+    if (run->lane == GPI_LANE_BARE) return 0;
+    if (run->lane == GPI_LANE_HELD)
+        return wish->pending && run->uses && gpi_limit_waits_only_for(run, wish->key);
+    if (run->lane != GPI_LANE_LIVE)
+        return wish->pending && !gpi_limit_is_kept(scene, run->lane) &&
+               (!wish->key || gpi_limit_lane_key(scene->fences, run->lane) == wish->key);
+    if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
+    n = (*nth)++;
+    return wish->mask == GPI_ALL || (n < 64 && (wish->mask >> n & 1));
+}
+
+/* The longest stretch of free runs from here on; returns the run behind it. */
+static const gpi_run *gpi_limit_stretch(gpi_scene *scene, const gpi_wish *wish,
+                                        const gpi_run *run, uint64_t *nth, gpi_run *stretch) {
+    stretch->unit = run ? run->unit : 0;
+    stretch->units = 0;
+    for (; run && gpi_limit_counts(scene, wish, run, nth); run = run->next) {
+        stretch->units += run->units;
+        scene->visits++;
+    }
+    scene->visits++;
+    return run;
+}
+
+/* Units of pieces that are wholly inside a free stretch, and reach into [unit, end). */
+static uint64_t gpi_limit_idle_in(const gpi_backing *backing, const gpi_run *stretch,
+                                  uint64_t unit, uint64_t end) {
+    uint64_t units = 0, stop = stretch->unit + stretch->units;
+    uint64_t at = gpi_ground_up(stretch->unit, backing->granule_units);
+    while (stretch->units && at + backing->granule_units <= stop) {
+        const gpi_piece *piece = gpi_backing_at(backing, at);
+        at = piece->unit + piece->units;
+        if (piece->unit >= stretch->unit && at <= stop && at > unit && piece->unit < end)
+            units += piece->units;
+    }
+    return units;
+}
+
+/* One place for the request. Growth takes the place with the least to map; of several such, this
+   keeps the one that leaves the fewest idle pieces, since it may be any. */
+static void gpi_limit_consider(const gpi_scene *scene, gpi_spot spot, gpi_outlook *outlook) {
+    uint64_t end = spot.unit + spot.units, blocked = 0;
+    gpi_spot best;
+    memset(&best, 0, sizeof best);
+    gpi_backing_consider(&best, spot, scene->backing->granule_units);
+    if (!best.bare || best.bare_units > outlook->need_units) return;
+    if (best.left) blocked = gpi_limit_idle_in(scene->backing, best.left, spot.unit, end);
+    if (best.right) blocked += gpi_limit_idle_in(scene->backing, best.right, spot.unit, end);
+    if (best.bare_units == outlook->need_units && blocked <= outlook->blocked_units) return;
+    outlook->need_units = best.bare_units;
+    outlook->blocked_units = blocked;
+}
+
+/* A bare run between two free stretches: the request may begin in the one or end in the other. */
+static void gpi_limit_consider_both(const gpi_scene *scene, gpi_run *left, gpi_run *bare,
+                                    gpi_run *right, gpi_outlook *outlook) {
+    gpi_spot spot;
+    memset(&spot, 0, sizeof spot);
+    spot.units = scene->units;
+    spot.bare = bare;
+    spot.left = left->units ? left : NULL;
+    spot.right = right->units ? right : NULL;
+    spot.unit = gpi_ground_up(spot.left ? left->unit : bare->unit, scene->align_units);
+    gpi_limit_consider(scene, spot, outlook);
+    if (!spot.right || right->unit + right->units < scene->units) return;
+    spot.unit = gpi_ground_down(right->unit + right->units - scene->units, scene->align_units);
+    gpi_limit_consider(scene, spot, outlook);
+}
+
+static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish) {
+    const gpi_run *run = scene->backing->first;
+    gpi_run left, bare, stretch;
+    gpi_outlook outlook;
+    uint64_t nth = 0;
+    memset(&outlook, 0, sizeof outlook);
+    memset(&left, 0, sizeof left);
+    memset(&bare, 0, sizeof bare);
+    outlook.need_units = UINT64_MAX;
+    outlook.idle_units = scene->backing->stash_units;
+    for (;;) {
+        run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
+        if (gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
+            outlook.fits = 1;
+        outlook.idle_units += gpi_limit_idle_in(scene->backing, &stretch, 0, UINT64_MAX);
+        if (bare.units) gpi_limit_consider_both(scene, &left, &bare, &stretch, &outlook);
+        bare.units = 0;
+        if (!run) break;
+        left = stretch;
+        if (run->lane == GPI_LANE_BARE) bare = *run;
+        run = run->next;
+    }
+    return outlook;
+}
+
+static gpi_outlook gpi_limit_look_chunks(gpi_scene *scene, const gpi_wish *wish) {
+    const gpi_piece *piece = scene->backing->placed;
+    int pooled = scene->backing->source != GPUPOOL_SOURCE_BYPASS;
+    gpi_outlook outlook;
+    gpi_run stretch;
+    uint64_t nth = 0;
+    memset(&outlook, 0, sizeof outlook);
+    outlook.need_units = gpi_backing_need(scene->backing, scene->units, scene->align_units) /
+                         GPUPOOL_UNIT_BYTES;
+    for (; piece; piece = piece->next) {
+        const gpi_run *run = piece->first;
+        while (run) {
+            run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
+            if (stretch.units && pooled &&
+                gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
+                outlook.fits = 1;
+            if (stretch.units == piece->units)
+                outlook.idle_units += piece->bytes / GPUPOOL_UNIT_BYTES;
+            if (run) run = run->next;
+        }
+    }
+    return outlook;
+}
+
+static gpi_outlook gpi_limit_look(gpi_scene *scene, const gpi_wish *wish) {
+    return gpi_backing_is_mapped(scene->backing) ? gpi_limit_look_mapped(scene, wish)
+                                                 : gpi_limit_look_chunks(scene, wish);
+}
+
+/* Units missing with so many left for growth; what is above a lowered limit comes first. */
+static uint64_t gpi_limit_missing(const gpi_scene *scene, const gpi_outlook *outlook,
+                                  uint64_t room_units) {
+    uint64_t reserved = scene->ledger->reserved.now, limit = scene->ledger->limit_bytes, need;
+    if (outlook->fits) return 0;
+    if (outlook->need_units == UINT64_MAX) return UINT64_MAX;
+    need = outlook->need_units;
+    if (reserved > limit) need += (reserved - limit) / GPUPOOL_UNIT_BYTES + 1;
+    need -= gpi_ground_min(need, room_units);
+    return need - gpi_ground_min(need, outlook->idle_units - outlook->blocked_units);
+}
+
+static uint64_t gpi_limit_lacks(gpi_scene *scene, const gpi_wish *wish) {
+    gpi_outlook outlook = gpi_limit_look(scene, wish);
+    return gpi_limit_missing(scene, &outlook,
+                             gpi_ground_min(scene->limit_units, scene->device_units));
+}
+
+/* -- who holds memory, and how many of whose blocks would do -- */
+
+static void gpi_limit_rank(gpi_holding *top, int most, const gpi_holding *holding) {
+    int i = most;
+    while (i > 0 && top[i - 1].shown.bytes < holding->shown.bytes) i--;
+    if (i == most) return;
+    memmove(&top[i + 1], &top[i], (size_t)(most - 1 - i) * sizeof *top);
+    top[i] = *holding;
+}
+
+#if GPUPOOL_SITES
+/* The biggest first; those that are left over have no blocks. */
+static void gpi_limit_sites(gpi_ledger *ledger, gpi_holding *top, int most) {
+    gpi_holding one;
+    const gpi_site *site = NULL;
+    int bucket;
+    gpi_ledger_add_up_places(ledger);
+    memset(top, 0, (size_t)most * sizeof *top);
+    memset(&one, 0, sizeof one);
+    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
+        if (site->place != site || !site->place_blocks) continue;
+        one.place = site;
+        one.shown.file = *site->file ? site->file : NULL;
+        one.shown.line = site->line;
+        one.shown.blocks = site->place_blocks;
+        one.shown.bytes = site->place_bytes;
+        gpi_limit_rank(top, most, &one);
+    }
+}
+#else
+/* Sizes are spread over slots, and of each slot the one with most of its bytes stands: every block
+   votes for its size or against the one that does. A size with half of a slot's bytes always wins.
+   Then the blocks of those that stand are counted. */
+#define GPI_BALLOTS 256
+
+typedef struct gpi_ballot {
+    uint64_t sizes[GPI_BALLOTS], votes[GPI_BALLOTS], blocks[GPI_BALLOTS];
+} gpi_ballot;
+
+static unsigned gpi_limit_slot(uint64_t bytes) {
+    return (unsigned)((bytes * 0x9e3779b97f4a7c15ull) >> 56);
+}
+
+static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes) {
+    unsigned slot = gpi_limit_slot(bytes);
+    uint64_t *votes = &ballot->votes[slot];
+    if (ballot->sizes[slot] == bytes) {
+        *votes += bytes;
+    } else if (*votes >= bytes) {
+        *votes -= bytes;
+    } else {
+        *votes = bytes - *votes;
+        ballot->sizes[slot] = bytes;
+    }
+}
+
+static void gpi_limit_recount(gpi_ballot *ballot, uint64_t bytes) {
+    unsigned slot = gpi_limit_slot(bytes);
+    ballot->blocks[slot] += ballot->sizes[slot] == bytes;
+}
+
+static void gpi_limit_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
+    gpi_holding one;
+    int i;
+    memset(top, 0, (size_t)most * sizeof *top);
+    memset(&one, 0, sizeof one);
+    for (i = 0; i < GPI_BALLOTS; i++) {
+        if (!ballot->blocks[i]) continue;
+        one.shown.block_bytes = ballot->sizes[i];
+        one.shown.blocks = ballot->blocks[i];
+        one.shown.bytes = ballot->blocks[i] * ballot->sizes[i];
+        gpi_limit_rank(top, most, &one);
+    }
+}
+
+static void gpi_limit_sizes(const gpi_tree *tree, gpi_holding *top, int most) {
+    gpi_ballot ballot;
+    const gpi_run *run;
+    uint64_t bucket;
+    int round;
+    memset(&ballot, 0, sizeof ballot);
+    for (round = 0; round < 2; round++)
+        for (bucket = 0; bucket < tree->bucket_count; bucket++)
+            for (run = *gpi_tree_head(tree, bucket); run; run = run->list_next) {
+                uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
+                if (round == 0) gpi_limit_vote(&ballot, bytes);
+                else gpi_limit_recount(&ballot, bytes);
+            }
+    gpi_limit_elect(&ballot, top, most);
+}
+#endif
+
+static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
+                              int most) {
+#if GPUPOOL_SITES
+    (void)tree;
+    gpi_limit_sites(ledger, top, most);
+#else
+    (void)ledger;
+    gpi_limit_sizes(tree, top, most);
+#endif
+}
+
+#define GPI_SUBSETS 8 /* up to so many blocks, every choice among them is tried */
+
+static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *holding,
+                                        uint64_t mask) {
+    gpi_wish wish;
+    memset(&wish, 0, sizeof wish);
+    wish.pending = 1;
+    wish.holding = holding;
+    wish.mask = mask;
+    return gpi_limit_lacks(scene, &wish);
+}
+
+/* What freeing a block wins for sure, wherever it lies: the pieces that are wholly its own. All
+   that is asked for, where it is as large as that itself. */
+static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
+    const gpi_piece *piece = scene->backing->placed;
+    if (scene->backing->source != GPUPOOL_SOURCE_BYPASS &&
+        gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX)
+        return scene->units;
+    if (gpi_backing_is_mapped(scene->backing))
+        return gpi_limit_idle_in(scene->backing, run, 0, UINT64_MAX);
+    if (run->prev || run->next) return 0;
+    while (piece && piece->unit != run->unit) piece = piece->next;
+    return piece ? piece->bytes / GPUPOOL_UNIT_BYTES : 0;
+}
+
+/* For many blocks: by what each of them wins at least, and a piece that may be in the way. */
+static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
+                                        uint64_t lacks) {
+    uint64_t least = UINT64_MAX, bucket, blocks = holding->shown.blocks;
+    const gpi_run *run;
+    for (bucket = 0; bucket < scene->tree->bucket_count; bucket++)
+        for (run = *gpi_tree_head(scene->tree, bucket); run; run = run->list_next)
+            if (gpi_limit_holds(holding, run))
+                least = gpi_ground_min(least, gpi_limit_gain(scene, run));
+    if (least == 0 || least == UINT64_MAX) return blocks;
+    if (least >= scene->units) return 1;
+    return gpi_ground_min(blocks, (lacks + least - 1) / least + 1);
+}
+
+/* How many of a holder's blocks would have to go, whichever they are; 0: all of them would not do.
+   Of few blocks every choice is tried. */
+static uint64_t gpi_limit_count_frees(gpi_scene *scene, const gpi_holding *holding) {
+    uint64_t count, mask, blocks = holding->shown.blocks;
+    if (blocks == 0 || gpi_limit_lacks_without(scene, holding, GPI_ALL)) return 0;
+    if (blocks > GPI_SUBSETS)
+        return gpi_limit_count_by_gain(scene, holding, gpi_limit_lacks_without(scene, NULL, 0));
+    for (count = blocks - 1; count > 0; count--)
+        for (mask = 1; mask < (uint64_t)1 << blocks; mask++) {
+            if (gpi_ground_bits(mask) != count) continue;
+            if (scene->visits > GPI_VISITS || gpi_limit_lacks_without(scene, holding, mask))
+                return count + 1;
+        }
+    return 1;
+}
+
+static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
+    gpi_holding top[GPUPOOL_HOLDERS];
+    int i;
+    gpi_limit_holders(scene->ledger, scene->tree, top, GPUPOOL_HOLDERS);
+    for (i = 0; i < GPUPOOL_HOLDERS; i++) {
+        verdict->holders[i] = top[i].shown;
+        if (verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
+            verdict->holders[i].enough = gpi_limit_count_frees(scene, &top[i]);
+    }
+}
+
+/* -- the stream whose work to wait for -- */
+
+static cudaStream_t gpi_limit_stream(uint64_t key) {
+    if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
+    if (key & 1) return cudaStreamPerThread;
+    return (cudaStream_t)(uintptr_t)key;
+}
+
+static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
+    gpi_wish wish;
+    if (key == 0) return 0;
+    memset(&wish, 0, sizeof wish);
+    wish.pending = 1;
+    wish.key = key;
+    return gpi_limit_lacks(scene, &wish) == 0;
+}
+
+/* The lanes of a stream that hold memory: how many wait for that stream alone, how many for all. */
+static void gpi_limit_count_lanes(const gpi_scene *scene, const gpi_stream *stream, int *alone,
+                                  int *whole) {
+    int i;
+    *alone = 0;
+    *whole = scene->tree->lanes[stream->young]->runs != 0;
+    for (i = 0; i < stream->seals; i++) {
+        if (stream->fences[i]->passed) continue;
+        if (stream->fences[i]->whole) ++*whole;
+        else ++*alone;
+    }
+}
+
+/* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
+static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
+    const gpi_stream *stream = scene->fences->streams;
+    const gpi_run *run = scene->parked;
+    const gpi_use *use;
+    int streams = 0, any_whole = 0, alone, whole;
+    uint64_t key = 0;
+    for (; stream && !key; stream = stream->next) {
+        if (!stream->handle || stream->capture) continue;
+        gpi_limit_count_lanes(scene, stream, &alone, &whole);
+        any_whole |= whole;
+        streams += alone || whole;
+        if (alone && gpi_limit_wait_would_do(scene, stream->handle)) key = stream->handle;
+    }
+    for (; run && !key; run = run->list_next)
+        for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
+            if (!use->fence || use->fence->passed) continue;
+            streams++;
+            if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
+        }
+    verdict->pending_streams = key ? 1 : any_whole || streams < 2 ? 0 : streams;
+    if (key) verdict->pending_stream = gpi_limit_stream(key);
+}
+
+/* -- the cause and the sentence -- */
+
+GPI_PRINTF(2, 3)
+static void gpi_limit_say(gpupool_verdict *verdict, const char *format, ...) {
+    size_t length = strlen(verdict->sentence);
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(verdict->sentence + length, sizeof verdict->sentence - length, format, rest);
+    va_end(rest);
+}
+
+/* What stands before the next piece of advice. */
+static const char *gpi_limit_or(int *pieces) { return (*pieces)++ ? ", or " : ": "; }
+
+static const char *gpi_limit_base(const char *file) {
+    const char *at = file;
+    for (; *at; at++)
+        if (*at == '/' || *at == '\\') file = at + 1;
+    return file;
+}
+
+/* "model.c:88", "30.00 MiB", "unknown origin": what a holder's blocks are "of". */
+static const char *gpi_limit_holder(char room[64], const gpupool_holder *holder) {
+    char size[32];
+    if (holder->file)
+        snprintf(room, 64, "%.48s:%d", gpi_limit_base(holder->file), holder->line);
+    else if (holder->block_bytes)
+        snprintf(room, 64, "%s", gpi_limit_human(size, holder->block_bytes));
+    else
+        snprintf(room, 64, "unknown origin");
+    return room;
+}
+
+/* "the 3 blocks of model.c:88", "the block of 30 MiB" */
+static void gpi_limit_say_holder(gpupool_verdict *verdict, const gpupool_holder *holder) {
+    char name[64];
+    gpi_limit_say(verdict, "the ");
+    if (holder->blocks > 1) gpi_limit_say(verdict, "%" PRIu64 " blocks", holder->blocks);
+    else gpi_limit_say(verdict, "block");
+    gpi_limit_say(verdict, " of %s", gpi_limit_holder(name, holder));
+}
+
+/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size. */
+static void gpi_limit_advise_freeing(gpupool_verdict *verdict, int *pieces) {
+    const gpupool_holder *best = NULL, *holder = verdict->holders;
+    char size[32];
+    for (; holder < verdict->holders + GPUPOOL_HOLDERS; holder++)
+        if (holder->enough && (!best || holder->bytes / holder->blocks * holder->enough <
+                                            best->bytes / best->blocks * best->enough))
+            best = holder;
+    if (!verdict->granted_bytes) return;
+    gpi_limit_say(verdict, "%sfree ", gpi_limit_or(pieces));
+    if (best) {
+        if (best->enough < best->blocks)
+            gpi_limit_say(verdict, "%" PRIu64 " of ", best->enough);
+        gpi_limit_say_holder(verdict, best);
+        return;
+    }
+    gpi_limit_say(verdict, "%s of what blocks hold, most of it in ",
+                  gpi_limit_enough(size, verdict->missing_bytes));
+    gpi_limit_say_holder(verdict, &verdict->holders[0]);
+}
+
+static void gpi_limit_say_waiting(gpupool_verdict *verdict, const char *before) {
+    if (verdict->pending_streams == 0)
+        gpi_limit_say(verdict, "%sall work in flight on the device", before);
+    else if (verdict->pending_streams > 1)
+        gpi_limit_say(verdict, "%sthe work in flight on %d streams", before,
+                      verdict->pending_streams);
+    else if (verdict->pending_stream == cudaStreamLegacy)
+        gpi_limit_say(verdict, "%sthe default stream", before);
+    else if (verdict->pending_stream == cudaStreamPerThread)
+        gpi_limit_say(verdict, "%sa thread's default stream", before);
+    else
+        gpi_limit_say(verdict, "%sstream %p", before, (void *)verdict->pending_stream);
+}
+
+static void gpi_limit_say_cause(gpupool_verdict *verdict, int refused) {
+    char asked[32], missing[32], held[32], others[32], largest[32], all[32];
+    gpi_limit_human(asked, verdict->asked_bytes);
+    gpi_limit_enough(missing, verdict->missing_bytes);
+    gpi_limit_human(held, verdict->granted_bytes);
+    gpi_limit_human(others, verdict->others_bytes);
+    gpi_limit_human(largest, verdict->largest_free_bytes);
+    gpi_limit_human(all, verdict->device_total_bytes);
+    switch (verdict->cause) {
+    case GPUPOOL_CAUSE_LIMIT:
+        gpi_limit_say(verdict, "%s do not fit under the limit of %s, of which blocks hold %s",
+                      asked, gpi_limit_human(all, verdict->limit_bytes), held);
+        break;
+    case GPUPOOL_CAUSE_TOO_LARGE:
+        gpi_limit_say(verdict, "%s are more than the whole device has, which is %s", asked, all);
+        break;
+    case GPUPOOL_CAUSE_DEVICE_FULL:
+    case GPUPOOL_CAUSE_OTHERS:
+        if (refused)
+            gpi_limit_say(verdict, "the driver refuses memory for %s, although as much seems "
+                          "free", asked);
+        else if (verdict->cause == GPUPOOL_CAUSE_OTHERS)
+            gpi_limit_say(verdict, "%s do not fit on the device: %s are missing, and others "
+                          "(processes, libraries, CUDA itself) hold %s of its %s", asked, missing,
+                          others, all);
+        else
+            gpi_limit_say(verdict, "%s do not fit on the device, of whose %s this arena's blocks "
+                          "hold %s", asked, all, held);
+        break;
+    case GPUPOOL_CAUSE_FRAGMENTED:
+        gpi_limit_say(verdict, "%s do not fit in one piece: %s are free in all, but the longest "
+                      "run is %s", asked,
+                      gpi_limit_human(held, verdict->reserved_bytes - verdict->granted_bytes),
+                      largest);
+        break;
+    case GPUPOOL_CAUSE_PENDING:
+        gpi_limit_say(verdict, "%s would fit if work in flight had finished", asked);
+        break;
+    case GPUPOOL_CAUSE_CAPTURING:
+        gpi_limit_say(verdict, "%s would fit if work in flight had finished, for which a capturing "
+                      "stream cannot wait", asked);
+        break;
+    case GPUPOOL_CAUSE_NONE:
+    default: gpi_limit_say(verdict, "%s fit", asked);
+    }
+}
+
+static void gpi_limit_say_advice(gpupool_verdict *verdict) {
+    char raise[32], missing[32];
+    int pieces = 0;
+    if (verdict->cause == GPUPOOL_CAUSE_TOO_LARGE)
+        gpi_limit_say(verdict, "%sask for less", gpi_limit_or(&pieces));
+    if (verdict->cause == GPUPOOL_CAUSE_TOO_LARGE) return;
+    if (verdict->cause == GPUPOOL_CAUSE_PENDING) {
+        gpi_limit_or(&pieces);
+        gpi_limit_say_waiting(verdict, ": wait for ");
+    }
+    if (verdict->cause == GPUPOOL_CAUSE_CAPTURING) {
+        gpi_limit_or(&pieces);
+        gpi_limit_say_waiting(verdict, ": before the capture begins, allocate it, or wait for ");
+    }
+    if (verdict->raise_bytes)
+        gpi_limit_say(verdict, "%sraise the limit by %s", gpi_limit_or(&pieces),
+                      gpi_limit_enough(raise, verdict->raise_bytes));
+    if (verdict->cause == GPUPOOL_CAUSE_OTHERS)
+        gpi_limit_say(verdict, "%slet others give back %s", gpi_limit_or(&pieces),
+                      gpi_limit_enough(missing, verdict->missing_bytes));
+    if (verdict->cause != GPUPOOL_CAUSE_PENDING && verdict->cause != GPUPOOL_CAUSE_CAPTURING)
+        gpi_limit_advise_freeing(verdict, &pieces);
+}
+
+/* From the figures and the scene to the cause, the advice and the sentence. */
+static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
+    uint64_t free_bytes = verdict->reserved_bytes - verdict->granted_bytes, by_limit, by_device;
+    int waiting_would_do, refused;
+    gpi_outlook now, later;
+    gpi_wish wish;
+    memset(&wish, 0, sizeof wish);
+    now = gpi_limit_look(scene, &wish);
+    wish.pending = 1;
+    later = gpi_limit_look(scene, &wish);
+    waiting_would_do = verdict->pending_bytes && gpi_limit_lacks(scene, &wish) == 0;
+    if (!waiting_would_do) now = later;
+    by_limit = gpi_limit_missing(scene, &now, scene->limit_units);
+    by_device = gpi_limit_missing(scene, &now, scene->device_units);
+    refused = by_limit == 0 && by_device == 0;
     if (verdict->device_total_bytes && verdict->asked_bytes > verdict->device_total_bytes)
         verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
-    else if (capturing)
-        verdict->cause = GPUPOOL_CAUSE_CAPTURING;
-    else if (free_bytes >= verdict->asked_bytes && verdict->pending_bytes >= verdict->asked_bytes)
-        verdict->cause = GPUPOOL_CAUSE_PENDING;
-    else if (free_bytes >= verdict->asked_bytes)
+    else if (waiting_would_do)
+        verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
+    else if (!refused && free_bytes >= verdict->asked_bytes)
         verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
-    else if (limited)
+    else if (by_limit > by_device || (by_limit && by_limit == by_device))
         verdict->cause = GPUPOOL_CAUSE_LIMIT;
     else
         verdict->cause = verdict->others_bytes > verdict->reserved_bytes
                              ? GPUPOOL_CAUSE_OTHERS
                              : GPUPOOL_CAUSE_DEVICE_FULL;
-    gpi_limit_human(asked, verdict->asked_bytes);
-    gpi_limit_human(missing, verdict->missing_bytes);
-    gpi_limit_human(held, verdict->granted_bytes);
-    gpi_limit_human(other, verdict->others_bytes);
-    gpi_limit_human(largest, verdict->largest_free_bytes);
-    switch (verdict->cause) {
-    case GPUPOOL_CAUSE_LIMIT:
-        format = "%s do not fit under the limit: raise it by %s, or free as much of the %s in use";
-        break;
-    case GPUPOOL_CAUSE_TOO_LARGE:
-        format = "%s are more than the whole device has";
-        break;
-    case GPUPOOL_CAUSE_DEVICE_FULL:
-        format = "%s do not fit on the device: free %s of the %s that this arena's blocks hold";
-        break;
-    case GPUPOOL_CAUSE_OTHERS:
-        format = "%s do not fit on the device: %s are missing; this arena's blocks hold %s, others "
-                 "on the device hold %s";
-        break;
-    case GPUPOOL_CAUSE_FRAGMENTED:
-        format = "%s are free in all, but not in one run: raise the limit by %s, or free blocks "
-                 "that lie together (%s are in use, others on the device hold %s, the longest run "
-                 "is %s)";
-        break;
-    case GPUPOOL_CAUSE_PENDING:
-        format = "%s would fit once work in flight on other streams has finished: wait for it, or "
-                 "raise the limit by %s";
-        break;
-    case GPUPOOL_CAUSE_CAPTURING:
-        format =
-            "%s need memory that a capturing stream cannot get: allocate before the capture, or "
-            "raise the limit by %s";
-        break;
-    case GPUPOOL_CAUSE_NONE:
-    default:
-        format = "%s fit";
-    }
-    /* every format takes a head of the same list of arguments */
-    snprintf(verdict->sentence, sizeof verdict->sentence, format, asked, missing, held, other,
-             largest);
+    if (by_limit && by_device == 0 && by_limit < UINT64_MAX / GPUPOOL_UNIT_BYTES)
+        verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
+    by_limit = refused ? scene->units : gpi_ground_max(by_limit, by_device);
+    verdict->missing_bytes = gpi_ground_min(by_limit, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
+                             GPUPOOL_UNIT_BYTES;
+    if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
+    gpi_limit_name_holders(verdict, scene);
+    gpi_limit_say_cause(verdict, refused);
+    gpi_limit_say_advice(verdict);
 }
 
 /* == ARENA ====================================================================================
    The public arena: check, lock, the ladder of attempts, ledger, unlock. uses: all rooms above
-   A1  ledger.granted is the tree's live units but for what caches have free; ledger.blocks its
-       live runs but for those
+   A1  ledger.granted is the tree's live units but for what caches have free, ledger.blocks its live
+       runs but for those, ledger.requested what they were asked for with; each site has the blocks
+       and bytes of its live runs
    A2  ledger.pending is what lanes of streams and caches hold, and what is parked
    A3  a parked run is held, and has a fence that had not passed when last looked at
    Locks: `growing` is held, for as long as the driver takes, by the one thread that gets or gives
@@ -3338,6 +5043,7 @@ struct gpupool_arena {
     uint64_t captures;            /* gpupool_captures not yet released */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
+    FILE *trace;                  /* where calls are recorded, or NULL */
     gpi_backing backing;
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
     void *user;
@@ -3383,8 +5089,55 @@ static int gpi_arena_check_parked(const gpi_run *run) {
     return run->lane == GPI_LANE_HELD && use ? 0 : 3;
 }
 
+static uint64_t gpi_arena_requested(const gpi_run *run) {
+    return run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
+}
+
+#if GPUPOOL_SITES
+/* Sums that match, of blocks and of bytes weighed by their site: no site has another's. */
+static int gpi_arena_check_sites(gpi_ledger *ledger, uint64_t blocks, uint64_t bytes) {
+    const gpi_site *site = NULL;
+    int bucket;
+    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
+        if (site->bytes > site->bytes_peak || site->blocks > site->allocs) return 1;
+        if (site->same != site && site->allocs) return 1;
+        blocks -= site->blocks * ((uint64_t)(uintptr_t)site >> 4);
+        bytes -= site->bytes * ((uint64_t)(uintptr_t)site >> 4);
+    }
+    return blocks != 0 || bytes != 0;
+}
+#endif
+
+/* What was requested with a live run; 0 where it is free in a cache. */
+static uint64_t gpi_arena_asked(const gpi_run *run) {
+    if (run->as.slack_bytes != GPI_CACHED) return gpi_arena_requested(run);
+    return gpi_cache_requested((gpi_cache *)run->uses, run);
+}
+
+/* What was requested, in all and by site, from the live runs themselves. */
+static int gpi_arena_check_live(gpupool_arena *arena) {
+    uint64_t bucket, bytes = 0;
+    const gpi_run *run;
+#if GPUPOOL_SITES
+    uint64_t site_blocks = 0, site_bytes = 0;
+#endif
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
+            uint64_t asked = gpi_arena_asked(run);
+            bytes += asked;
+#if GPUPOOL_SITES
+            if (asked) site_blocks += (uint64_t)(uintptr_t)run->site >> 4;
+            site_bytes += asked * ((uint64_t)(uintptr_t)run->site >> 4);
+#endif
+        }
+#if GPUPOOL_SITES
+    if (gpi_arena_check_sites(&arena->ledger, site_blocks, site_bytes)) return 1;
+#endif
+    return GPUPOOL_STATS && bytes != arena->ledger.requested.now;
+}
+
 /* Number of the broken invariant, with its room's letter; 0 if all hold. */
-static int gpi_arena_check(const gpupool_arena *arena, char *room) {
+static int gpi_arena_check(gpupool_arena *arena, char *room) {
     const gpi_ledger *ledger = &arena->ledger;
     gpi_stream *stream = arena->fences.streams;
     const gpi_run *run;
@@ -3410,7 +5163,8 @@ static int gpi_arena_check(const gpupool_arena *arena, char *room) {
     *room = 'A';
     if (ledger->granted.now != (arena->tree.live_units - free_units) * GPUPOOL_UNIT_BYTES)
         return 1;
-    if (ledger->blocks.now != arena->tree.live_runs - free_blocks) return 1;
+    if (GPUPOOL_STATS && ledger->blocks.now != arena->tree.live_runs - free_blocks) return 1;
+    if (gpi_arena_check_live(arena)) return 1;
     for (run = arena->parked; run; run = run->list_next) {
         if (gpi_arena_check_parked(run)) return 3;
         parked += run->units;
@@ -3639,24 +5393,34 @@ static int gpi_arena_poll(gpupool_arena *arena) {
 
 /* -- a request on its way up the ladder -- */
 
+static gpi_origin gpi_arena_origin(const char *file, int line) {
+    gpi_origin origin;
+    origin.file = file ? file : "";
+    origin.line = file ? line : 0;
+    return origin;
+}
+
 typedef struct gpi_request {
     uint64_t bytes, units, align_units;
     cudaStream_t stream;
+    gpi_origin origin;
     gpi_stream *known;
     int capturing;
     int limited;   /* the limit refused, not the driver */
 } gpi_request;
 
-/* A block for all streams at once, as cudaMalloc gives: of quiet memory only. */
-static int gpi_arena_is_for_all(const gpi_request *request) {
-    return request->known->handle == GPI_KEY_ANY;
+/* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
+   quiet memory only. */
+static int gpi_arena_is_for_all(const gpupool_arena *arena, const gpi_request *request) {
+    return request->known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
 }
 
 /* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
-static void gpi_arena_lanes(const gpi_request *request, gpi_lanes *lanes) {
+static void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
+                            gpi_lanes *lanes) {
     int i = request->known->seals;
     lanes->count = 0;
-    if (!gpi_arena_is_for_all(request)) {
+    if (!gpi_arena_is_for_all(arena, request)) {
         lanes->number[lanes->count++] = request->known->young;
         while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
     }
@@ -3673,10 +5437,10 @@ static gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_req
 static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
     gpi_lanes lanes;
     gpi_run *run;
-    gpi_arena_lanes(request, &lanes);
+    gpi_arena_lanes(arena, request, &lanes);
     run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
     if (!run) return NULL;
-    if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits++;
+    if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
     return gpi_arena_take(arena, run, request);
 }
 
@@ -3710,7 +5474,7 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     gpi_fence *fence;
     gpupool_result result = gpi_fence_new(&arena->fences, NULL, &fence);
     if (result != GPUPOOL_OK) return result;
-    fence->unrecorded = 1;
+    fence->unrecorded = fence->whole = 1;
     /* before the wait: what is freed during it is not covered */
     gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
     arena->fences.host_waits++;
@@ -3751,7 +5515,7 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request,
                                      uint64_t most_bytes, gpi_run **run) {
     gpi_lanes lanes;
     gpupool_result result;
-    gpi_arena_lanes(request, &lanes);
+    gpi_arena_lanes(arena, request, &lanes);
     if (!gpi_backing_is_mapped(&arena->backing)) {
         result = gpi_backing_grow_chunk(&arena->backing, &arena->tree,
                                         request->units, request->align_units, most_bytes, run);
@@ -3784,7 +5548,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     gpi_lanes lane;
     int i;
     lane.count = 1;
-    if (request->capturing || gpi_arena_is_for_all(request)) return NULL;
+    if (request->capturing || gpi_arena_is_for_all(arena, request)) return NULL;
     if (request->known->capture) return NULL; /* a replay is no later work of this stream */
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
     for (; other; other = other->next) {
@@ -3913,7 +5677,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL)
         return GPUPOOL_OK;
     /* what gpupool_cudaFree freed and no fence covers: it waits as cudaFree would */
-    if (gpi_arena_is_for_all(request) && arena->tree.lanes[request->known->young]->runs &&
+    if (request->known->handle == GPI_KEY_ANY && arena->tree.lanes[request->known->young]->runs &&
         gpi_arena_quiesce(arena) == GPUPOOL_OK) {
         gpi_arena_poll(arena);
         if ((*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
@@ -3953,30 +5717,121 @@ static uint64_t gpi_arena_units(uint64_t bytes) {
     return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
 }
 
-/* What memory looks like to a request; the lock is held. Pinned memory is not the device's. */
+/* What memory looks like to a request; the lock is held. Pinned memory is not the device's, and
+   managed memory may be more than it has. */
 static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t align_units,
-                              gpupool_verdict *verdict) {
+                              gpupool_verdict *verdict, gpi_scene *scene) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t limit = arena->ledger.limit_bytes, room = gpi_ledger_room(&arena->ledger), need;
+    uint64_t limit = arena->ledger.limit_bytes;
     memset(verdict, 0, sizeof *verdict);
+    memset(scene, 0, sizeof *scene);
     gpi_arena_count_pending(arena);
     verdict->asked_bytes = bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
     verdict->granted_bytes = arena->ledger.granted.now;
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
-    verdict->largest_free_bytes = gpi_arena_largest(arena, 1);
-    if (arena->backing.source != GPUPOOL_SOURCE_PINNED &&
-        cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess) {
-        verdict->device_free_bytes = free_bytes;
-        verdict->device_total_bytes = total_bytes;
-        room = gpi_ground_min(room, free_bytes);
-        if (total_bytes > free_bytes + verdict->reserved_bytes)
-            verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
-    }
-    need = gpi_backing_need(&arena->backing, gpi_arena_units(bytes), align_units);
-    verdict->missing_bytes = need > room ? need - room : 0;
+    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+        verdict->largest_free_bytes = gpi_arena_largest(arena, 1);
+    scene->backing = &arena->backing;
+    scene->tree = &arena->tree;
+    scene->fences = &arena->fences;
+    scene->ledger = &arena->ledger;
+    scene->parked = arena->parked;
+    scene->captures = arena->captures;
+    scene->units = gpi_arena_units(bytes);
+    scene->align_units = align_units;
+    scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
+    scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
+    if (arena->backing.source == GPUPOOL_SOURCE_PINNED ||
+        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        return;
+    verdict->device_free_bytes = free_bytes;
+    verdict->device_total_bytes = total_bytes;
+    if (arena->backing.source != GPUPOOL_SOURCE_MANAGED)
+        scene->device_units = free_bytes / GPUPOOL_UNIT_BYTES;
+    if (total_bytes > free_bytes + verdict->reserved_bytes)
+        verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
 }
+
+/* Every parked block whose uses have passed turns quiet, not only those that polling has met. */
+static void gpi_arena_unpark_passed(gpupool_arena *arena) {
+    gpi_run *run = arena->parked, *before = NULL, *next;
+    for (; run; run = next) {
+        next = run->list_next;
+        if (gpi_arena_uses_passed(run)) {
+            const gpi_stream *keeper = gpi_arena_keeper(run);
+            gpi_arena_unpark(arena, before, run, keeper ? keeper->young : GPI_LANE_QUIET);
+        } else {
+            before = run;
+        }
+    }
+}
+
+/* -- the record of calls, in the replay's format -- */
+
+static uint64_t gpi_arena_trace_stream(cudaStream_t stream) {
+    uint64_t key = gpi_fence_key(stream);
+    return key == GPI_KEY_LEGACY ? 0 : key;
+}
+
+static uint64_t gpi_arena_trace_id(const gpupool_arena *arena, const gpi_run *run) {
+    return run->unit - arena->backing.base_unit; /* 0 where chunks have their own addresses */
+}
+
+/* run: NULL when nothing was found for the request. */
+static void gpi_arena_trace_request(gpupool_arena *arena, const gpi_request *request,
+                                    const gpi_run *run) {
+    if (run) fprintf(arena->trace, "a %" PRIu64, gpi_arena_trace_id(arena, run));
+    else fprintf(arena->trace, "o");
+    fprintf(arena->trace, " %" PRIu64 " %" PRIu64, request->bytes,
+            gpi_arena_trace_stream(request->stream));
+    if (request->align_units > 1)
+        fprintf(arena->trace, " %" PRIu64, request->align_units * GPUPOOL_UNIT_BYTES);
+    fputc('\n', arena->trace);
+}
+
+static void gpi_arena_trace_block(gpupool_arena *arena, char verb, const gpi_run *run,
+                                  cudaStream_t stream) {
+    fprintf(arena->trace, "%c %" PRIu64 " %" PRIu64 "\n", verb, gpi_arena_trace_id(arena, run),
+            gpi_arena_trace_stream(stream));
+}
+
+static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t number) {
+    if (arena->trace) fprintf(arena->trace, "%c %" PRIu64 "\n", verb, number);
+}
+
+/* A call that only looks, but empties the caches for it. */
+static void gpi_arena_trace_look(gpupool_arena *arena) {
+    if (arena->trace) fprintf(arena->trace, "s\n");
+}
+
+/* -- what a tool is told of blocks -- */
+
+#if GPUPOOL_NVTX
+static void gpi_arena_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin) {
+    char name[64];
+    if (!run->heap) return;
+    if (*origin.file)
+        snprintf(name, sizeof name, "%.48s:%d", gpi_limit_base(origin.file), origin.line);
+    else
+        snprintf(name, sizeof name, "gpupool block");
+    gpi_driver_tell_block(run->heap, (const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
+                          bytes, name);
+}
+
+static void gpi_arena_tell_gone(const gpi_run *run) {
+    if (run->heap)
+        gpi_driver_tell_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
+}
+
+static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_piece *piece = arena->backing.placed;
+    if (gpi_backing_is_mapped(&arena->backing)) return NULL;
+    while (piece && run->unit - piece->unit >= piece->units) piece = piece->next;
+    return piece ? piece->heap : NULL;
+}
+#endif
 
 /* -- blocks -- */
 
@@ -3988,7 +5843,8 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
         use = (gpi_use *)gpi_host_zeroed(sizeof *use);
         if (use) use->keeper = request->known;
     }
-    if ((request->known->capture && !use) || !gpi_tree_prepare(&arena->tree, 1)) {
+    if ((request->known->capture && !use) ||
+        !(gpi_tree_is_ready(&arena->tree, 1) || gpi_tree_prepare(&arena->tree, 1))) {
         GPUPOOL_FREE(use);
         gpi_tree_put(&arena->tree, run, request->known->young, 0);
         gpi_host_no_memory();
@@ -3996,10 +5852,16 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
     }
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->uses = use;
-    gpi_ledger_add(&arena->ledger.requested, request->bytes);
-    gpi_ledger_add(&arena->ledger.granted, granted);
-    gpi_ledger_add(&arena->ledger.blocks, 1);
-    arena->ledger.allocs++;
+    gpi_ledger_charge(&arena->ledger, request->bytes, granted);
+    if (arena->trace) gpi_arena_trace_request(arena, request, run);
+#if GPUPOOL_SITES
+    run->site = gpi_ledger_site(&arena->ledger, request->origin, request->known->handle);
+    gpi_ledger_site_add(run->site, request->bytes);
+#endif
+#if GPUPOOL_NVTX
+    run->heap = gpi_arena_heap(arena, run);
+    gpi_arena_tell(run, request->bytes, request->origin);
+#endif
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
 
@@ -4008,8 +5870,11 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
 static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_visit *visit) {
     gpupool_verdict verdict;
-    gpi_arena_figures(arena, request->bytes, request->align_units, &verdict);
-    gpi_limit_judge(&verdict, request->limited, request->capturing);
+    gpi_scene scene;
+    if (arena->trace) gpi_arena_trace_request(arena, request, NULL);
+    gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
+    gpi_arena_unpark_passed(arena);
+    gpi_limit_judge(&verdict, &scene, request->capturing);
     gpi_arena_exit_growing(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
@@ -4046,7 +5911,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         return block;
     }
     gpi_host_lock(&arena->lock);
-    arena->ledger.failures++;
+    arena->ledger.failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
     return NULL;
 }
@@ -4081,7 +5946,7 @@ static gpi_stream *gpi_arena_visit(gpupool_arena *arena, cudaStream_t stream, ui
 static gpupool_result gpi_arena_refuse(gpupool_arena *arena, const gpi_request *request,
                                        const char *call, uint64_t alignment) {
     gpi_host_lock(&arena->lock);
-    arena->ledger.failures++;
+    arena->ledger.failures += GPUPOOL_STATS;
     gpi_host_unlock(&arena->lock);
     if (request->units == 0)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to "
@@ -4089,6 +5954,24 @@ static gpupool_result gpi_arena_refuse(gpupool_arena *arena, const gpi_request *
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: alignment is %" PRIu64 ", and must be a power of "
                          "two of at most 2^40", call, alignment);
 }
+
+#if GPUPOOL_SITES
+/* Of a block from this cache, whose lock is held: no other thread changes what it notes there. In
+   loops it is mostly the same line that has the block again. */
+static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, const gpi_run *run,
+                                gpi_origin origin, uint64_t key) {
+    gpi_site *site = run->site;
+    if (site->file == origin.file && site->line == origin.line && site->key == key) return site;
+    site = gpi_ledger_find_site(&arena->ledger, origin, key);
+    if (site) return site;
+    gpi_host_lock(&arena->lock);
+    site = gpi_ledger_site(&arena->ledger, origin, key);
+    if (site == &arena->ledger.unknown)
+        site = gpi_ledger_adopt(&arena->ledger, &cache->unknown, key);
+    gpi_host_unlock(&arena->lock);
+    return site;
+}
+#endif
 
 /* The cache has no block of this size: rungs one and two. The stream's lock is held, and not on
    return. */
@@ -4098,13 +5981,20 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
     void *block = NULL;
     int ready;
     gpi_host_lock(&arena->lock);
-    ready = gpi_tree_prepare(&arena->tree, 3);
+    ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
     if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
         gpi_cache_fold(&known->cache, &arena->ledger);
+        /* what the cache keeps from merging may be just what a large request lacks: this is worth
+           one per cent of memory on recorded training runs */
+        if (request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
         run = gpi_arena_quick(arena, request, GPI_TRIES);
+        if (!run && known->cache.used) {
+            gpi_arena_drain(arena, known);
+            run = gpi_arena_quick(arena, request, GPI_TRIES);
+        }
     }
     if (run) block = gpi_arena_hand_out(arena, run, request);
-    else if (!ready) arena->ledger.failures++;
+    else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
     gpi_host_unlock(&known->cache.lock);
@@ -4114,7 +6004,8 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
 }
 
 static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t bytes,
-                             uint64_t alignment, cudaStream_t stream, uintptr_t key) {
+                             uint64_t alignment, cudaStream_t stream, uintptr_t key,
+                             gpi_origin origin) {
     gpi_request request;
     gpi_slot *slot;
     if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
@@ -4122,6 +6013,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
     request.units = gpi_arena_units(bytes);
     request.align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
     request.stream = stream;
+    request.origin = origin;
     request.capturing = request.limited = 0;
     if (request.units == 0 || !gpi_ground_is_power(alignment) || alignment > (uint64_t)1 << 40) {
         gpi_arena_refuse(arena, &request, call, alignment);
@@ -4133,6 +6025,14 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
                ? gpi_cache_take(&request.known->cache, request.units, bytes) : NULL;
     if (slot) {
         void *block = (void *)(uintptr_t)(slot->unit * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_SITES
+        gpi_cache_sign(&request.known->cache, slot,
+                       gpi_arena_site(arena, &request.known->cache, slot->run, origin, key));
+#endif
+#if GPUPOOL_NVTX
+        gpi_arena_tell(slot->run, bytes, origin);
+#endif
+        if (arena->trace) gpi_arena_trace_request(arena, &request, slot->run);
         gpi_host_unlock(&request.known->cache.lock);
         return block;
     }
@@ -4200,6 +6100,7 @@ static gpi_run *gpi_arena_enter_block(gpupool_arena *arena, const char *call, co
     }
     if (gpi_arena_enter(arena, call) != GPUPOOL_OK) return NULL;
     run = gpi_arena_find(arena, call, block);
+    if (!run) gpi_arena_trace_look(arena);
     if (!run) gpi_host_unlock(&arena->lock);
     return run;
 }
@@ -4227,6 +6128,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
             return gpi_host_no_memory();
         }
         use->identity = identity;
+        use->key = gpi_fence_key(stream);
         use->next = (gpi_use *)run->uses;
         run->uses = use;
     }
@@ -4250,8 +6152,9 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
 static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
     gpi_visit visit;
-    int each = arena->hurried || known->handle == GPI_KEY_ANY;
-    if (arena->fences.stream_count < 2 && known->handle != GPI_KEY_ANY) return;
+    int lone = known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
+    int each = arena->hurried || lone; /* no stream takes it back without a fence */
+    if (arena->fences.stream_count < 2 && !lone) return;
     if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (arena->hurried) arena->hurried--;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
@@ -4260,12 +6163,34 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
     gpi_driver_leave(&visit);
 }
 
-static void gpi_arena_count_free(gpupool_arena *arena, uint64_t units, uint32_t slack_bytes) {
-    uint64_t granted = units * GPUPOOL_UNIT_BYTES;
-    gpi_ledger_sub(&arena->ledger.requested, granted - slack_bytes);
-    gpi_ledger_sub(&arena->ledger.granted, granted);
-    gpi_ledger_sub(&arena->ledger.blocks, 1);
-    arena->ledger.frees++;
+/* Of a live run, before it is laid down. */
+static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
+    uint64_t bytes = gpi_arena_requested(run);
+    if (arena->trace) gpi_arena_trace_block(arena, 'f', run, stream);
+#if GPUPOOL_NVTX
+    gpi_arena_tell_gone(run);
+#endif
+    gpi_ledger_refund(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_SITES
+    gpi_ledger_site_sub(run->site, bytes);
+#endif
+}
+
+/* A free that was counted has failed, and the block is live again: not as one asked for anew. */
+static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run) {
+    uint64_t bytes = gpi_arena_requested(run);
+    if (arena->trace)
+        fprintf(arena->trace, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
+                bytes);
+    gpi_ledger_take_back(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_NVTX
+    run->heap = gpi_arena_heap(arena, run);
+    gpi_arena_tell(run, bytes, gpi_arena_origin(NULL, 0));
+#endif
+#if GPUPOOL_SITES
+    run->site->blocks++;
+    run->site->bytes += bytes;
+#endif
 }
 
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
@@ -4285,22 +6210,25 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     } else {
         uint64_t units = run->units;
         uint32_t slack_bytes = run->as.slack_bytes;
+#if GPUPOOL_SITES
+        gpi_site *site = run->site;
+#endif
         for (piece = arena->backing.placed; unit - piece->unit >= piece->units;)
             piece = piece->next;
+        gpi_arena_count_free(arena, run, 0);
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
         gpi_tree_unfile(&arena->tree, piece->first);
-        gpi_arena_count_free(arena, units, slack_bytes);
         result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, piece);
         /* still the caller's, and not counted as had again; the arena's, quiet, where the host has
            no memory for the records */
         if (result != GPUPOOL_OK && gpi_tree_prepare(&arena->tree, 3)) {
             run = gpi_tree_take(&arena->tree, piece->first, unit, units);
             gpi_tree_bring_alive(&arena->tree, run, slack_bytes);
-            arena->ledger.requested.now += units * GPUPOOL_UNIT_BYTES - slack_bytes;
-            arena->ledger.granted.now += units * GPUPOOL_UNIT_BYTES;
-            arena->ledger.blocks.now++;
-            arena->ledger.frees--;
+#if GPUPOOL_SITES
+            run->site = site;
+#endif
+            gpi_arena_uncount_free(arena, run);
         }
     }
     gpi_arena_exit_growing(arena, &visit);
@@ -4326,6 +6254,7 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
         result = gpi_arena_add_use(arena, run, stream);
     /* a capturing stream has no fence, but what a graph keeps nobody else gets */
     if (result != GPUPOOL_OK && !(keeper && result == GPUPOOL_E_CAPTURING)) return result;
+    gpi_arena_count_free(arena, run, stream);
     gpi_tree_lay_down(&arena->tree, run);
     if (gpi_arena_has_fence(run)) {
         gpi_arena_park(arena, run);
@@ -4356,23 +6285,28 @@ static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint6
 static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
                                      cudaStream_t stream, int cached) {
     uint64_t units = run->units;
-    uint32_t slack_bytes = run->as.slack_bytes;
     gpupool_result result = GPUPOOL_OK;
+    /* first, or peaks would be reckoned from what is left after this free */
+    gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
         result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
-    } else if (cached && units <= gpi_arena_cache_units(arena) / 4 && !arena->climbing &&
-               !arena->hurried && known->handle != GPI_KEY_ANY) {
+    } else if (cached && units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4,
+                                                 GPI_CACHE_UNITS) &&
+               !arena->climbing && !arena->hurried && known->handle != GPI_KEY_ANY &&
+               arena->backing.source != GPUPOOL_SOURCE_PINNED &&
+               gpi_cache_is_open(&known->cache)) {
         gpi_arena_bound_cache(arena, known, units);
         while (known->cache.empty == GPI_NO_SLOT) {
             gpi_run *evicted = gpi_cache_evict(&known->cache);
             if (evicted) gpi_arena_put(arena, known, evicted);
         }
+        gpi_arena_count_free(arena, run, stream);
         gpi_cache_admit(&known->cache, run);
     } else {
+        gpi_arena_count_free(arena, run, stream);
         gpi_arena_put(arena, known, run);
     }
-    gpi_arena_count_free(arena, units, slack_bytes);
     gpi_cache_fold(&known->cache, &arena->ledger);
     if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
     return gpi_host_ok(); /* whatever became of the fence */
@@ -4388,6 +6322,7 @@ static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cud
     if (result != GPUPOOL_OK) return result;
     run = gpi_arena_find(arena, "gpupool_free", block);
     if (!run) result = gpi_thread.result;
+    if (!run) gpi_arena_trace_number(arena, 'm', gpi_arena_trace_stream(stream));
     if (run) known = gpi_fence_find(&arena->fences, key);
     if (run && !known)
         known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
@@ -4420,7 +6355,12 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     known = gpi_arena_visit(arena, stream, key);
     if (!known) return gpi_thread.result;
     if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
-        if (gpi_cache_give(&known->cache, unit)) {
+        gpi_slot *slot = gpi_cache_give(&known->cache, unit);
+        if (slot) {
+#if GPUPOOL_NVTX
+            gpi_arena_tell_gone(slot->run);
+#endif
+            if (arena->trace) gpi_arena_trace_block(arena, 'f', slot->run, stream);
             if (known->cache.free_units > known->cache.most_units)
                 gpi_arena_overflow(arena, known, stream);
             gpi_host_unlock(&known->cache.lock);
@@ -4514,8 +6454,9 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpi_fence_forget(&arena->fences, &arena->tree, known, 1);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
-        gpi_arena_figures(arena, bytes, 1, verdict);
-        gpi_limit_judge(verdict, bytes > arena->ledger.limit_bytes, 0);
+        gpi_scene scene;
+        gpi_arena_figures(arena, bytes, 1, verdict, &scene);
+        gpi_limit_judge(verdict, &scene, 0);
         gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
     }
     return result;
@@ -4528,7 +6469,8 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     backing->granule_units = backing->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
     backing->source = config->source;
     if (backing->source == GPUPOOL_SOURCE_AUTO)
-        backing->source = backing->driver.mapped ? GPUPOOL_SOURCE_MAPPED : GPUPOOL_SOURCE_DEVICE;
+        backing->source = backing->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
+                                                                  : GPUPOOL_SOURCE_DEVICE;
     if (gpi_backing_is_mapped(backing) && !backing->driver.mapped)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
                              "GPUPOOL_SOURCE_MAPPED: device %d or this build "
@@ -4553,6 +6495,7 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
 }
 
 static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
+    gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
     gpi_fence_close(&arena->fences);
     gpi_tree_close(&arena->tree);
     GPUPOOL_FREE(arena);
@@ -4639,6 +6582,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     arena->backing.driver.device = config.device;
     arena->backing.lock = &arena->lock;
     arena->backing.ledger = &arena->ledger;
+    gpi_ledger_open(&arena->ledger);
     result = gpi_driver_enter(config.device, &visit);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(arena);
@@ -4658,11 +6602,27 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-static gpupool_result gpi_arena_unused(const gpupool_arena *arena) {
-    if (arena->tree.live_runs)
-        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
-                             "%" PRIu64 " live blocks of %" PRIu64 " bytes in all", arena->name,
-                             arena->tree.live_runs, arena->ledger.requested.now);
+/* Names the biggest holders; gpupool_report lists more of them. */
+static gpupool_result gpi_arena_tell_leaks(gpupool_arena *arena) {
+    gpi_holding top[GPUPOOL_HOLDERS];
+    char list[320], name[64], size[32];
+    size_t length = 0;
+    int i;
+    gpi_limit_holders(&arena->ledger, &arena->tree, top, GPUPOOL_HOLDERS);
+    list[0] = 0;
+    for (i = 0; i < GPUPOOL_HOLDERS && top[i].shown.blocks; i++)
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%" PRIu64 " of %s (%s)",
+                                   i ? ", " : "", top[i].shown.blocks,
+                                   gpi_limit_holder(name, &top[i].shown),
+                                   gpi_limit_human(size, top[i].shown.bytes));
+    return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has %" PRIu64
+                         " live blocks, which hold %s; the biggest: %s", arena->name,
+                         arena->tree.live_runs, gpi_limit_human(size, arena->ledger.granted.now),
+                         list);
+}
+
+static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
+    if (arena->tree.live_runs) return gpi_arena_tell_leaks(arena);
     if (arena->captures)
         return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
                              "%" PRIu64 " captures that are not released", arena->name,
@@ -4764,18 +6724,22 @@ static cudaStream_t gpi_arena_stream(cudaStream_t stream) {
     return stream ? stream : cudaStreamLegacy;
 }
 
-void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+void *gpupool_alloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
+                       int line) {
     return gpi_arena_alloc(arena, "gpupool_alloc", bytes, GPUPOOL_UNIT_BYTES,
-                           gpi_arena_stream(stream), gpi_fence_key(stream));
+                           gpi_arena_stream(stream), gpi_fence_key(stream),
+                           gpi_arena_origin(file, line));
 }
 
-void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
-                            cudaStream_t stream) {
+void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignment,
+                               cudaStream_t stream, const char *file, int line) {
     return gpi_arena_alloc(arena, "gpupool_alloc_aligned", bytes, alignment,
-                           gpi_arena_stream(stream), gpi_fence_key(stream));
+                           gpi_arena_stream(stream), gpi_fence_key(stream),
+                           gpi_arena_origin(file, line));
 }
 
-void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
+                        int line) {
     gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
     gpi_visit visit;
     void *block;
@@ -4787,8 +6751,10 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
     }
     stream = gpi_arena_stream(stream);
     block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
-                            gpi_fence_key(stream));
-    if (block) {
+                            gpi_fence_key(stream), gpi_arena_origin(file, line));
+    if (block && arena->backing.source == GPUPOOL_SOURCE_PINNED) {
+        memset(block, 0, bytes);
+    } else if (block) {
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
             struct gpi_thread why = gpi_thread;
@@ -4801,6 +6767,19 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
     return block;
 }
 
+void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    return gpupool_alloc_at(arena, bytes, stream, NULL, 0);
+}
+
+void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
+                            cudaStream_t stream) {
+    return gpupool_alloc_aligned_at(arena, bytes, alignment, stream, NULL, 0);
+}
+
+void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    return gpupool_zalloc_at(arena, bytes, stream, NULL, 0);
+}
+
 gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
     return gpi_arena_give(arena, block, gpi_arena_stream(stream), gpi_fence_key(stream));
 }
@@ -4811,6 +6790,7 @@ gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaS
     if (!run) return gpi_thread.result;
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
         result = gpi_arena_add_use(arena, run, gpi_arena_stream(stream));
+    if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
     gpi_host_unlock(&arena->lock);
     return result;
 }
@@ -4820,6 +6800,7 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
     size_t bytes;
     if (!run) return 0;
     bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes);
+    gpi_arena_trace_number(arena, 'q', gpi_arena_trace_id(arena, run));
     gpi_host_unlock(&arena->lock);
     return bytes;
 }
@@ -4843,6 +6824,7 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     result = gpi_backing_trim(&arena->backing, &arena->tree,
                               gpi_ground_max(keep_bytes, arena->keep_bytes), 0);
     if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
+    gpi_arena_trace_number(arena, 't', keep_bytes);
     gpi_arena_exit_growing(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -4864,6 +6846,7 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
         gpi_arena_unname(arena, known);
         gpi_arena_poll(arena);
     }
+    gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(stream));
     gpi_arena_exit_growing(arena, &visit);
     return gpi_host_ok();
 }
@@ -4996,7 +6979,7 @@ static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *cap
             if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
             keeper = gpi_arena_keeper(run);
             if (!keeper || keeper->capture != capture) continue;
-            gpi_arena_count_free(arena, run->units, run->as.slack_bytes);
+            gpi_arena_count_free(arena, run, 0);
             gpi_tree_lay_down(&arena->tree, run);
             gpi_arena_unkeep(run);
             if (run->uses) gpi_arena_park(arena, run);
@@ -5043,6 +7026,7 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_DOUBLE_FREE:
     case GPUPOOL_E_IN_USE:
     case GPUPOOL_E_TIMEOUT:
+    case GPUPOOL_E_CALLBACK:
     default: return cudaErrorInvalidValue;
     }
 }
@@ -5074,7 +7058,7 @@ static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream
     arena = gpupool_default_arena(GPUPOOL_DEVICE_CURRENT);
     if (arena)
         *pointer = gpi_arena_alloc(arena, "gpupool_cudaMalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
-                                   key);
+                                   key, gpi_arena_origin(NULL, 0));
     return *pointer ? cudaSuccess : gpi_arena_as_cuda(gpi_thread.result);
 }
 
@@ -5104,6 +7088,7 @@ cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
 static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result = GPUPOOL_OK;
     uint64_t before = arena->ledger.limit_bytes;
+    gpi_arena_trace_number(arena, 'l', bytes == UINT64_MAX ? 0 : bytes);
     arena->ledger.limit_bytes = bytes;
     arena->ledger.over_bytes = arena->ledger.reserved.now;
     if (arena->ledger.reserved.now > bytes) {
@@ -5127,6 +7112,7 @@ gpupool_result gpupool_set_limit_fraction(gpupool_arena *arena, double fraction)
     double total;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_set_limit_fraction");
     if (result != GPUPOOL_OK) return result;
+    gpi_arena_trace_look(arena);
     total = (double)arena->backing.driver.total_bytes;
     gpi_arena_exit(arena);
     if (!(fraction > 0 && fraction <= 1))
@@ -5155,6 +7141,7 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
 size_t gpupool_get_limit(gpupool_arena *arena) {
     uint64_t bytes;
     if (gpi_arena_enter(arena, "gpupool_get_limit") != GPUPOOL_OK) return 0;
+    gpi_arena_trace_look(arena);
     bytes = arena->ledger.limit_bytes;
     gpi_arena_exit(arena);
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
@@ -5165,6 +7152,7 @@ size_t gpupool_available(gpupool_arena *arena) {
     uint64_t most;
     gpi_visit visit;
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
+    gpi_arena_trace_look(arena);
     if (gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)) != GPUPOOL_OK)
         free_bytes = 0;
     if (arena->backing.source == GPUPOOL_SOURCE_PINNED) free_bytes = SIZE_MAX / 2;
@@ -5175,59 +7163,21 @@ size_t gpupool_available(gpupool_arena *arena) {
     return (size_t)most;
 }
 
-/* Units in pieces that are wholly free, in whatever lane, and out of the spot's way: what moving or
-   trimming could win. */
-static uint64_t gpi_arena_idle(const gpupool_arena *arena, const gpi_spot *spot) {
-    const gpi_backing *backing = &arena->backing;
-    const gpi_piece *piece = backing->placed;
-    const gpi_run *run = backing->first;
-    uint64_t units = backing->stash_units;
-    for (; piece && !gpi_backing_is_mapped(backing); piece = piece->next)
-        if (piece->first->lane < GPI_LANE_HELD && piece->first->units == piece->units)
-            units += piece->bytes / GPUPOOL_UNIT_BYTES;
-    for (; run && gpi_backing_is_mapped(backing); run = run->next) {
-        uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
-        if (run->lane >= GPI_LANE_HELD || run->lane == GPI_LANE_BARE) continue;
-        for (; unit + backing->granule_units <= run->unit + run->units;
-             unit = piece->unit + piece->units) {
-            piece = gpi_backing_at(backing, unit);
-            if (piece->unit < run->unit || piece->unit + piece->units > run->unit + run->units)
-                continue;
-            if (piece->unit + piece->units <= spot->unit || piece->unit >= spot->unit + spot->units)
-                units += piece->units;
-        }
-    }
-    return units;
-}
-
-/* Whether growth, with all that is idle moved or given back, could meet a request. */
-static int gpi_arena_could_grow(const gpupool_arena *arena, uint64_t units, uint64_t room_units) {
-    gpi_spot spot;
-    uint64_t need = gpi_backing_need(&arena->backing, units, 1) / GPUPOOL_UNIT_BYTES;
-    memset(&spot, 0, sizeof spot);
-    if (gpi_backing_is_mapped(&arena->backing)) {
-        if (!gpi_backing_find_spot(&arena->backing, &arena->tree, units, 1, NULL, &spot)) return 0;
-        need = spot.bare_units;
-    }
-    if (arena->ledger.reserved.now > arena->ledger.limit_bytes) /* what is above must go first */
-        need += (arena->ledger.reserved.now - arena->ledger.limit_bytes) / GPUPOOL_UNIT_BYTES + 1;
-    return need <= room_units || need - room_units <= gpi_arena_idle(arena, &spot);
-}
-
 int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
+    gpi_scene scene;
     gpi_visit visit;
-    uint64_t units = gpi_arena_units(bytes), room;
+    gpi_wish wish;
     int fits;
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
+    gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
-    gpi_arena_figures(arena, bytes, 1, &verdict);
-    room = gpi_ledger_room(&arena->ledger);
-    if (verdict.device_total_bytes) room = gpi_ground_min(room, verdict.device_free_bytes);
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) verdict.largest_free_bytes = 0;
-    fits = units && (units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
-                     gpi_arena_could_grow(arena, units, room / GPUPOOL_UNIT_BYTES));
-    if (!fits) gpi_limit_judge(&verdict, verdict.missing_bytes > 0 && verdict.limit_bytes, 0);
+    gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
+    gpi_arena_unpark_passed(arena);
+    memset(&wish, 0, sizeof wish);
+    fits = scene.units && (bytes <= verdict.largest_free_bytes ||
+                           gpi_limit_lacks(&scene, &wish) == 0);
+    if (!fits) gpi_limit_judge(&verdict, &scene, 0);
     gpi_arena_exit_growing(arena, &visit);
     if (why) *why = verdict;
     gpi_host_ok();
@@ -5242,23 +7192,16 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 
 /* -- statistics -- */
 
-gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_get_stats");
+/* The arena's whole life, as of this moment; the lock is held. */
+static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    const gpi_ledger *ledger = &arena->ledger;
     uint32_t lane;
     int order;
-    if (result != GPUPOOL_OK) return result;
-    if (!stats) {
-        gpi_arena_exit(arena);
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
-    }
     gpi_arena_count_pending(arena);
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
-    stats->requested = arena->ledger.requested;
-    stats->granted = arena->ledger.granted;
-    stats->reserved = arena->ledger.reserved;
-    stats->pending = arena->ledger.pending;
-    stats->blocks = arena->ledger.blocks;
+    gpi_ledger_read(ledger, stats);
+    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs;
     stats->allocs = arena->ledger.allocs;
     stats->frees = arena->ledger.frees;
     stats->failures = arena->ledger.failures;
@@ -5270,28 +7213,85 @@ gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->remaps = arena->backing.moved;
     stats->fence_waits = arena->fences.device_waits;
     stats->host_syncs = arena->fences.host_waits;
-    stats->limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
+    stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
     stats->largest_free_bytes = gpi_arena_largest(arena, 1);
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->backing.host_bytes;
+#if GPUPOOL_SITES
+    stats->host_bytes += ledger->site_count * sizeof(gpi_site);
+#endif
     memcpy(stats->live_by_order, arena->tree.live_by_order, sizeof stats->live_by_order);
     for (lane = 0; lane < arena->tree.lane_count; lane++)
         for (order = 0; arena->tree.lanes[lane] && lane != GPI_LANE_BARE && order < GPUPOOL_ORDERS;
              order++)
             stats->free_by_order[order] += arena->tree.lanes[lane]->runs_by_order[order];
+}
+
+gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_get_stats");
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_trace_look(arena);
+    if (stats) gpi_arena_read_stats(arena, stats);
     gpi_arena_exit(arena);
+    if (!stats) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
     return result;
+}
+
+/* Growth goes by the most that was ever granted, whatever becomes of the counter's peak. */
+static void gpi_arena_keep_peak(gpupool_arena *arena) {
+    gpi_arena_trace_look(arena);
+    gpi_arena_count_pending(arena);
+    arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
 }
 
 gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
     gpupool_result result = gpi_arena_enter(arena, "gpupool_reset_peaks");
-    gpupool_counter *counters;
-    int i;
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_count_pending(arena);
-    arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
-    counters = &arena->ledger.requested;
-    for (i = 0; i < 5; i++) counters[i].peak = counters[i].now;
+    gpi_arena_keep_peak(arena);
+    gpi_ledger_reset_peaks(&arena->ledger);
     gpi_arena_exit(arena);
+    return result;
+}
+
+static gpupool_result gpi_arena_no_stats(const char *call) {
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: this build keeps no statistics "
+                         "(GPUPOOL_STATS is 0)", call);
+}
+
+gpupool_result gpupool_scope_push(gpupool_arena *arena) {
+    gpi_scope *scope;
+    gpupool_stats before;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_push");
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_trace_look(arena);
+    gpi_arena_exit(arena);
+    if (!GPUPOOL_STATS) return gpi_arena_no_stats("gpupool_scope_push");
+    scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
+    if (!scope) return gpi_host_no_memory();
+    result = gpi_arena_enter(arena, "gpupool_scope_push");
+    gpi_arena_keep_peak(arena);
+    gpi_arena_read_stats(arena, &before);
+    gpi_ledger_push(&arena->ledger, scope, &before);
+    gpi_arena_exit(arena);
+    return result;
+}
+
+gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
+    gpi_scope *scope = NULL;
+    gpupool_stats inner;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_pop");
+    if (result != GPUPOOL_OK) return result;
+    if (arena->ledger.scopes) {
+        gpi_arena_keep_peak(arena);
+        gpi_arena_read_stats(arena, &inner);
+        scope = gpi_ledger_pop(&arena->ledger, &inner);
+    }
+    gpi_arena_exit(arena);
+    if (!GPUPOOL_STATS) return gpi_arena_no_stats("gpupool_scope_pop");
+    if (!scope)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_scope_pop: arena \"%s\" has no scope: "
+                             "each pop needs a push before it", arena->name);
+    if (stats) *stats = inner;
+    GPUPOOL_FREE(scope);
     return result;
 }
 
@@ -5307,6 +7307,1782 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
     return gpi_host_fail(GPUPOOL_E_ARGUMENT,
                          "gpupool_check: invariant %c%d of arena \"%s\" is broken", room, broken,
                          arena->name);
+}
+
+/* == RING =====================================================================================
+   Ordinary host memory to the device and back, through a bounded stretch of pinned memory.
+   uses: GROUND, HOST, DRIVER, LEDGER
+
+   One stretch of addresses, pinned from its lower end, a piece at a time, when there is need. It is
+   cut in slots; a slot belongs to a span, or to one chunk of a transfer. A transfer is a list of
+   chunks not yet begun: the caller and the workers each take the next, copy between the caller's
+   memory and the slot, and queue the copy between the slot and the device. The order of chunks
+   within a transfer does not matter, so nobody waits for anybody.
+
+       up    take a slot -> fill it -> queue its copy, and an event: it flies -> landed: free
+       down  take a slot -> queue its copy, and an event: it flies -> landed: empty it -> free
+
+   A transfer whose caller waits is queued on the caller's stream. One with a ticket runs on a
+   stream of the ring's own, and takes no slot before the work that came before it on the caller's
+   stream is done: so what it holds always comes free. What the others hold may be stuck, behind a
+   stream that waits for something that this thread has yet to do. Hence nobody waits for a slot
+   for ever: a transfer that gets none for a while creeps, in small steps without the ring.
+
+   R1  slots tile the ring by address, and no two neighbours are both free
+   R2  what is not free lies below pinned.now, which is a whole number of pieces, or the whole ring
+   R3  used.now is the sum of the slots that are not free
+   R4  a flying slot has an event, recorded after its copy; flights[] counts them, up and down
+   R5  a transfer's flying counts its slots in flight, and `filled` those that wait to be sent
+   R6  tickets rise along the list of transfers, and are at most the last that was given out */
+
+#define GPI_RING_PIECE ((uint64_t)4 << 20)    /* pinned at a time: 1 to 2 ms */
+#define GPI_RING_ALIGN ((uint64_t)512)
+#define GPI_RING_TINY_UP ((uint64_t)16 << 10) /* up to here CUDA's own staging is cheaper */
+#define GPI_RING_TINY_DOWN ((uint64_t)64 << 10)
+#define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
+#define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
+#define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
+#define GPI_RING_AHEAD ((uint64_t)24 << 20)   /* in flight of a transfer: 0.5 ms of the link */
+#define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
+#define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
+#define GPI_RING_WORKERS_MOST 64
+#define GPI_RING_HANDS 7                      /* workers for each transfer under way */
+#define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
+#define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
+#define GPI_RING_LOOK_MS 5u                    /* a wait for a ticket looks this often */
+#define GPI_RING_STOCK 64                     /* slot structs got from the host at a time */
+
+typedef enum gpi_ring_slot_state {
+    GPI_RING_FREE,
+    GPI_RING_HELD,   /* a span: its caller's, until it is uploaded or cancelled */
+    GPI_RING_BUSY,   /* one thread is at it */
+    GPI_RING_FILLED, /* to be sent by the one thread that can name the stream */
+    GPI_RING_FLYING,
+    GPI_RING_LOST    /* a copy was queued, but no event: until the stream is known to be idle */
+} gpi_ring_slot_state;
+
+typedef struct gpi_ring_slot {
+    struct gpi_ring_slot *prev, *next;      /* by address; spare ones by next */
+    uint64_t at, bytes;
+    gpi_ring_slot_state state;
+    int down;
+    cudaEvent_t event;                 /* NULL: not made yet */
+    struct gpi_transfer *transfer;     /* whose it is; NULL: nobody asks for it any more */
+    uint64_t offset, length;           /* which part of the transfer */
+    uint64_t number;                   /* of the flight */
+    uint64_t key;                      /* of the stream it flies on */
+    uint64_t span, holder;             /* held: number of the span, and of the thread */
+} gpi_ring_slot;
+
+typedef struct gpi_transfer {
+    struct gpi_transfer *next;
+    int down;
+    unsigned char *device, *host;
+    uint64_t device_pitch, host_pitch, width, bytes; /* bytes: of all rows */
+    gpupool_read_fn reader;
+    gpupool_write_fn writer;
+    void *user;
+    cudaStream_t stream;
+    uint64_t key;
+    uint64_t only_thread;              /* not 0: no other can name the stream */
+    gpi_ring_slot *gate;                    /* its event passes before anything begins */
+    int few;                           /* threads: they are what limits it, not the memory */
+    int asking;                        /* a thread asks after the gate, or creeps */
+    uint64_t started;                  /* bytes of the chunks that were begun */
+    int working, filled, flying;       /* threads at it; slots */
+    gpupool_ticket ticket;             /* 0: the caller waits, and owns the struct */
+    uint64_t stalled_ns;               /* since when there was no slot for it; 0: there was */
+    gpupool_result result;
+    char text[200];
+} gpi_transfer;
+
+typedef struct gpi_failure {
+    gpupool_ticket ticket;
+    gpupool_result result;
+    char text[200];
+} gpi_failure;
+
+typedef struct gpi_stock {
+    struct gpi_stock *next;
+    gpi_ring_slot slots[GPI_RING_STOCK];
+} gpi_stock;
+
+struct gpupool_ring {
+    gpi_lock lock;
+    int device, forks;
+    gpupool_ring *next_staffed;
+    uint64_t tiny[2], tiny_bytes[2];   /* transfers that never came near the ring */
+    gpi_pages pages;                   /* memory NULL: not reserved yet */
+    uint64_t bytes, chunk_bytes, piece_bytes;
+    gpupool_counter pinned, used;
+    gpi_ring_slot *slots;                   /* the leftmost */
+    gpi_ring_slot *spare;
+    uint64_t spare_count;
+    gpi_stock *stock;
+    int pinning, polling;              /* one thread is at it */
+    uint64_t refused_ns;               /* when pinning last failed */
+    uint64_t numbers, spans, held;
+    gpi_transfer *transfers;           /* in order of arrival */
+    gpupool_ticket tickets, forgotten; /* the last given out; the last failure forgotten */
+    gpi_failure failures[GPI_RING_FAILURES];
+    uint64_t failure_count;
+    cudaStream_t lanes[2];             /* the ring's own streams, up and down */
+    gpi_gate work, done;
+    gpi_worker workers[GPI_RING_WORKERS_MOST];
+    int workers_wanted, workers_started, workers_running, workers_named;
+    int starting, stopping;
+    int watching;                      /* one of the threads without work looks at the device */
+    unsigned news;                     /* raised when others might find something to do */
+    uint64_t flights[2], flying_since_ns[2];
+    uint64_t under_way[2], under_way_since_ns[2];
+    gpupool_ring_stats stats;          /* what is only ever added to */
+};
+
+static int gpi_ring_check_slot(const gpupool_ring *ring, const gpi_ring_slot *slot, uint64_t at) {
+    if (slot->at != at || slot->bytes == 0 || (slot->next && slot->next->prev != slot)) return 1;
+    if (slot->state == GPI_RING_FREE)
+        return slot->next && slot->next->state == GPI_RING_FREE ? 1 : 0;
+    if (slot->at + slot->bytes > ring->pinned.now) return 2;
+    if (slot->state == GPI_RING_FLYING && (!slot->event || slot->number > ring->numbers)) return 4;
+    return 0;
+}
+
+static int gpi_ring_check_transfer(const gpupool_ring *ring, const gpi_transfer *transfer) {
+    const gpi_ring_slot *slot = ring->slots;
+    int filled = 0, flying = 0;
+    for (; slot; slot = slot->next) {
+        if (slot->transfer != transfer) continue;
+        filled += slot->state == GPI_RING_FILLED;
+        flying += slot->state == GPI_RING_FLYING;
+    }
+    /* a slot that a thread asks after is busy for the moment: there may be fewer, never more */
+    if (filled != transfer->filled || flying > transfer->flying) return 5;
+    if (transfer->started > transfer->bytes || transfer->working < 0) return 5;
+    return 0;
+}
+
+/* Number of the broken invariant; 0 if all hold. */
+static int gpi_ring_check(const gpupool_ring *ring) {
+    const gpi_ring_slot *slot = ring->slots;
+    const gpi_transfer *transfer;
+    uint64_t at = 0, used = 0, held = 0, flights[2] = {0, 0};
+    gpupool_ticket last = 0;
+    int broken;
+    for (; slot; at += slot->bytes, slot = slot->next) {
+        if ((broken = gpi_ring_check_slot(ring, slot, at)) != 0) return broken;
+        if (slot->state != GPI_RING_FREE) used += slot->bytes;
+        held += slot->state == GPI_RING_HELD;
+        if (slot->state == GPI_RING_FLYING) flights[slot->down]++;
+    }
+    if (at != ring->bytes) return 1;
+    if (ring->pinned.now > ring->bytes) return 2;
+    if (ring->pinned.now % ring->piece_bytes && ring->pinned.now != ring->bytes) return 2;
+    if (used != ring->used.now || ring->used.now > ring->pinned.now) return 3;
+    if (flights[0] > ring->flights[0] || flights[1] > ring->flights[1]) return 4;
+    if (held > ring->held) return 3;
+    for (transfer = ring->transfers; transfer; transfer = transfer->next) {
+        if ((broken = gpi_ring_check_transfer(ring, transfer)) != 0) return broken;
+        if (!transfer->ticket) continue;
+        if (transfer->ticket <= last || transfer->ticket > ring->tickets) return 6;
+        last = transfer->ticket;
+    }
+    return 0;
+}
+
+static void gpi_ring_lock(gpupool_ring *ring) {
+    gpi_host_lock(&ring->lock);
+#if GPUPOOL_CHECK >= 2
+    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
+#endif
+}
+
+static void gpi_ring_unlock(gpupool_ring *ring) {
+#if GPUPOOL_CHECK >= 2
+    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
+#endif
+    gpi_host_unlock(&ring->lock);
+}
+
+/* Every public call on a ring begins here, and ends with leave. */
+static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
+    gpupool_result result;
+    if (!ring) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the ring is NULL", call);
+    if (ring->forks != gpi_process.forks)
+        return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made "
+                             "the ring, and has no CUDA context", call);
+    result = gpi_driver_enter(ring->device, visit);
+    if (result == GPUPOOL_OK) gpi_host_ok();
+    return result;
+}
+
+static gpupool_result gpi_ring_leave(const gpi_visit *visit, gpupool_result result) {
+    gpi_driver_leave(visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* -- questions -- */
+
+/* Where in a free slot so many bytes would begin; UINT64_MAX: they do not fit. CUDA copies out of
+   one registration at a time: what can lie in one piece does. */
+static uint64_t gpi_ring_place(const gpupool_ring *ring, const gpi_ring_slot *slot, uint64_t bytes,
+                               uint64_t pinned_bytes) {
+    uint64_t at = slot->at, end = gpi_ground_min(slot->at + slot->bytes, pinned_bytes);
+    uint64_t piece = ring->piece_bytes;
+    if (bytes <= piece && at % piece + bytes > piece) at = gpi_ground_up(at, piece);
+    return at < end && end - at >= bytes ? at : UINT64_MAX;
+}
+
+/* The longest run that could be had if all came free but spans; of `holder` alone, or (0) of all
+   threads. What is lost counts as held. */
+static uint64_t gpi_ring_hope(const gpupool_ring *ring, uint64_t holder) {
+    const gpi_ring_slot *slot = ring->slots;
+    uint64_t run = 0, longest = 0;
+    for (; slot; slot = slot->next) {
+        int stays = slot->state == GPI_RING_LOST ||
+                    (slot->state == GPI_RING_HELD && (!holder || slot->holder == holder));
+        run = stays ? 0 : run + slot->bytes;
+        longest = gpi_ground_max(longest, run);
+    }
+    return longest;
+}
+
+/* The slot of a transfer in this state that took off first. */
+static gpi_ring_slot *gpi_ring_oldest(const gpupool_ring *ring, const gpi_transfer *transfer,
+                                 gpi_ring_slot_state state) {
+    gpi_ring_slot *slot = ring->slots, *oldest = NULL;
+    for (; slot; slot = slot->next)
+        if (slot->transfer == transfer && slot->state == state &&
+            (!oldest || slot->number < oldest->number))
+            oldest = slot;
+    return oldest;
+}
+
+/* Bytes in flight on a stream, one way. */
+static uint64_t gpi_ring_flown(const gpupool_ring *ring, uint64_t key, int down) {
+    const gpi_ring_slot *slot = ring->slots;
+    uint64_t bytes = 0;
+    for (; slot; slot = slot->next)
+        if (slot->state == GPI_RING_FLYING && slot->key == key && slot->down == down)
+            bytes += slot->bytes;
+    return bytes;
+}
+
+/* More in flight would not make the link busier, only take room from other transfers, and be out of
+   the processor's cache when it is used again. */
+static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *transfer) {
+    return gpi_ring_flown(ring, transfer->key, transfer->down) >=
+           gpi_ground_max(GPI_RING_AHEAD, 4 * ring->chunk_bytes);
+}
+
+static int gpi_ring_is_done(const gpi_transfer *transfer) {
+    return !transfer->gate && !transfer->working && !transfer->filled && !transfer->flying &&
+           (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK);
+}
+
+/* Bytes of the next chunk. Small at first, so that the device starts early; and at the end, so that
+   all threads are done at the same time. Whole rows, or a part of one. */
+static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *transfer,
+                               uint64_t most_bytes) {
+    uint64_t left = transfer->bytes - transfer->started;
+    uint64_t threads = (uint64_t)ring->workers_running + 1;
+    uint64_t most = gpi_ground_min(ring->chunk_bytes, most_bytes);
+    uint64_t column = transfer->started % transfer->width;
+    most = gpi_ground_min(most, gpi_ground_max(transfer->started / threads, GPI_RING_LEAST * 2));
+    most = gpi_ground_min(most, gpi_ground_max(left / (2 * threads), GPI_RING_LEAST));
+    most = gpi_ground_min(gpi_ground_up(most, GPI_RING_ALIGN),
+                          gpi_ground_min(ring->chunk_bytes, most_bytes));
+    if (transfer->width == transfer->bytes) return gpi_ground_min(most, left);
+    if (column || transfer->width > most) return gpi_ground_min(most, transfer->width - column);
+    return gpi_ground_min(most / transfer->width * transfer->width, left);
+}
+
+/* -- slots -- */
+
+static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
+    slot->next = ring->spare;
+    ring->spare = slot;
+    ring->spare_count++;
+}
+
+/* Makes sure of slot structs, without the lock while it asks the host. 0: it has no memory. */
+static int gpi_ring_stock(gpupool_ring *ring) {
+    gpi_stock *more;
+    int i;
+    if (ring->spare_count >= 4) return 1;
+    gpi_ring_unlock(ring);
+    more = (gpi_stock *)gpi_host_zeroed(sizeof *more);
+    gpi_ring_lock(ring);
+    if (!more) return ring->spare_count >= 4;
+    more->next = ring->stock;
+    ring->stock = more;
+    for (i = 0; i < GPI_RING_STOCK; i++) gpi_ring_spare_put(ring, &more->slots[i]);
+    return 1;
+}
+
+static gpi_ring_slot *gpi_ring_spare_take(gpupool_ring *ring) {
+    gpi_ring_slot *slot = ring->spare;
+    cudaEvent_t event = slot->event;
+    GPI_ASSERT(ring->spare_count > 0);
+    ring->spare = slot->next;
+    ring->spare_count--;
+    memset(slot, 0, sizeof *slot);
+    slot->event = event;
+    return slot;
+}
+
+/* Cuts a free slot in two at this address; the right part is a struct more. */
+static gpi_ring_slot *gpi_ring_cut(gpupool_ring *ring, gpi_ring_slot *slot, uint64_t at) {
+    gpi_ring_slot *right = gpi_ring_spare_take(ring);
+    right->at = at;
+    right->bytes = slot->at + slot->bytes - at;
+    right->prev = slot;
+    right->next = slot->next;
+    if (slot->next) slot->next->prev = right;
+    slot->next = right;
+    slot->bytes = at - slot->at;
+    return right;
+}
+
+/* A slot of so many bytes, from the lowest address where they fit: what was used last is still in
+   the processor's cache, and as little is pinned as goes. NULL: there is none for now. */
+static gpi_ring_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
+    gpi_ring_slot *slot = ring->slots;
+    uint64_t at = UINT64_MAX;
+    bytes = gpi_ground_up(bytes, GPI_RING_ALIGN);
+    for (; slot; slot = slot->next) {
+        if (slot->at >= ring->pinned.now) return NULL;
+        if (slot->state != GPI_RING_FREE) continue;
+        at = gpi_ring_place(ring, slot, bytes, ring->pinned.now);
+        if (at != UINT64_MAX) break;
+    }
+    if (!slot || ring->spare_count < 2) return NULL;
+    if (at > slot->at) slot = gpi_ring_cut(ring, slot, at);
+    if (slot->bytes > bytes) gpi_ring_cut(ring, slot, at + bytes);
+    slot->state = GPI_RING_BUSY;
+    slot->transfer = NULL;
+    slot->offset = slot->length = 0;
+    gpi_ledger_add(&ring->used, bytes);
+    return slot;
+}
+
+static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
+    gpi_ring_slot *side = slot->next;
+    gpi_host_raise(&ring->news);
+    gpi_ledger_sub(&ring->used, slot->bytes);
+    slot->state = GPI_RING_FREE;
+    slot->transfer = NULL;
+    slot->span = 0;
+    if (side && side->state == GPI_RING_FREE) {
+        slot->bytes += side->bytes;
+        slot->next = side->next;
+        if (side->next) side->next->prev = slot;
+        gpi_ring_spare_put(ring, side);
+    }
+    side = slot->prev;
+    if (side && side->state == GPI_RING_FREE) {
+        side->bytes += slot->bytes;
+        side->next = slot->next;
+        if (slot->next) slot->next->prev = side;
+        gpi_ring_spare_put(ring, slot);
+    }
+}
+
+static void gpi_ring_fly(gpupool_ring *ring, gpi_ring_slot *slot, const gpi_transfer *transfer) {
+    slot->state = GPI_RING_FLYING;
+    slot->key = transfer->key;
+    slot->down = transfer->down;
+    slot->number = ++ring->numbers;
+    if (ring->flights[slot->down]++ == 0) ring->flying_since_ns[slot->down] = gpi_host_now_ns();
+}
+
+static void gpi_ring_landed(gpupool_ring *ring, int down) {
+    if (--ring->flights[down] == 0)
+        ring->stats.link_busy_ns[down] += gpi_host_now_ns() - ring->flying_since_ns[down];
+}
+
+/* Asks whether a flight has landed, without the lock; `wait` until it has. */
+static gpupool_result gpi_ring_ask(gpupool_ring *ring, gpi_ring_slot *slot, int wait, int *landed) {
+    gpupool_result result;
+    slot->state = GPI_RING_BUSY;
+    gpi_ring_unlock(ring);
+    if (wait) result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(slot->event));
+    else result = gpi_driver_passed(slot->event, landed);
+    if (wait) *landed = result == GPUPOOL_OK;
+    gpi_ring_lock(ring);
+    if (*landed) gpi_ring_landed(ring, slot->down);
+    else slot->state = GPI_RING_FLYING;
+    return result;
+}
+
+#define GPI_RING_STREAMS_ASKED 8
+
+/* Frees the slots of uploads that have landed: the oldest of each stream first, and no further on a
+   stream where one has not. One thread at a time. Returns how many came free. */
+static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
+    uint64_t busy[GPI_RING_STREAMS_ASKED];
+    int count = 0, freed = 0, i, landed;
+    if (ring->polling) return 0;
+    ring->polling = 1;
+    while (count < GPI_RING_STREAMS_ASKED && *result == GPUPOOL_OK) {
+        gpi_ring_slot *slot = ring->slots, *oldest = NULL;
+        for (; slot; slot = slot->next) {
+            if (slot->state != GPI_RING_FLYING || (slot->down && slot->transfer)) continue;
+            for (i = 0; i < count && busy[i] != slot->key; i++) {}
+            if (i == count && (!oldest || slot->number < oldest->number)) oldest = slot;
+        }
+        if (!oldest) break;
+        landed = 0;
+        *result = gpi_ring_ask(ring, oldest, 0, &landed);
+        if (landed) {
+            if (oldest->transfer) oldest->transfer->flying--;
+            gpi_ring_drop(ring, oldest);
+            freed++;
+        } else {
+            busy[count++] = oldest->key;
+        }
+    }
+    ring->polling = 0;
+    return freed;
+}
+
+/* Pins one piece more. The lock is open meanwhile. */
+static gpupool_result gpi_ring_pin(gpupool_ring *ring) {
+    uint64_t at = ring->pinned.now, start = gpi_host_now_ns();
+    uint64_t bytes = gpi_ground_min(ring->piece_bytes, ring->bytes - at);
+    gpupool_result result = GPUPOOL_OK;
+    if (ring->pinning || bytes == 0) return GPUPOOL_OK;
+    ring->pinning = 1;
+    gpi_ring_unlock(ring);
+    if (!ring->pages.memory && !gpi_host_pages_get(&ring->pages, ring->bytes))
+        result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory for the ring");
+    if (result == GPUPOOL_OK) result = gpi_driver_pin(ring->pages.memory + at, bytes);
+    gpi_ring_lock(ring);
+    ring->pinning = 0;
+    ring->refused_ns = result == GPUPOOL_OK ? 0 : gpi_host_now_ns();
+    ring->stats.pin_failures += result != GPUPOOL_OK;
+    ring->stats.pin_ns += gpi_host_now_ns() - start;
+    if (result == GPUPOOL_OK) gpi_ledger_add(&ring->pinned, bytes);
+    return result;
+}
+
+static int gpi_ring_may_pin(const gpupool_ring *ring) {
+    return !ring->pinning && ring->pinned.now < ring->bytes &&
+           (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS);
+}
+
+/* A slot, if asking after flights and pinning more can make one. Few slots in flight keep the list
+   of slots short, and their memory in the processor's cache. That the host cannot pin more is
+   no failure of the transfer: it goes on with what there is. */
+static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result *result) {
+    gpi_ring_slot *slot;
+    if (!gpi_ring_stock(ring)) {
+        *result = gpi_host_no_memory();
+        return NULL;
+    }
+    if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
+    slot = gpi_ring_take(ring, bytes);
+    if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
+    if (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
+        gpi_ring_pin(ring) == GPUPOOL_OK && gpi_ring_stock(ring))
+        slot = gpi_ring_take(ring, bytes);
+    if (slot) *result = GPUPOOL_OK; /* no matter what was answered on the way */
+    return slot;
+}
+
+/* -- transfers: the lock is held on entry and exit, and open while bytes or calls are made -- */
+
+/* Between the caller's memory, or function, and the ring's. */
+static gpupool_result gpi_ring_move(const gpi_transfer *transfer, unsigned char *memory,
+                                    uint64_t offset, uint64_t bytes) {
+    int said = 0;
+    if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, offset, transfer->user);
+    if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, offset, transfer->user);
+    if (said)
+        return gpi_host_fail(GPUPOOL_E_CALLBACK, "your %s function returned %d at byte %" PRIu64,
+                             transfer->reader ? "read" : "write", said, offset);
+    if (transfer->reader || transfer->writer) return GPUPOOL_OK;
+    while (bytes > 0) {
+        uint64_t column = offset % transfer->width;
+        uint64_t part = gpi_ground_min(bytes, transfer->width - column);
+        unsigned char *host =
+            transfer->host + offset / transfer->width * transfer->host_pitch + column;
+        if (transfer->down) gpi_host_copy_away(host, memory, part);
+        else if (transfer->few) gpi_host_copy_away(memory, host, part);
+        else memcpy(memory, host, (size_t)part);
+        memory += part;
+        offset += part;
+        bytes -= part;
+    }
+    return GPUPOOL_OK;
+}
+
+/* Queues the copy between the ring's memory and the device. */
+static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char *memory,
+                                     uint64_t offset, uint64_t bytes) {
+    uint64_t column = offset % transfer->width;
+    unsigned char *device =
+        transfer->device + offset / transfer->width * transfer->device_pitch + column;
+    gpi_copy copy;
+    copy.rows = column + bytes > transfer->width ? bytes / transfer->width : 1;
+    copy.width = bytes / copy.rows;
+    copy.to = transfer->down ? memory : device;
+    copy.from = transfer->down ? device : memory;
+    copy.to_pitch = transfer->down ? transfer->width : transfer->device_pitch;
+    copy.from_pitch = transfer->down ? transfer->device_pitch : transfer->width;
+    return gpi_driver_copy(&copy, transfer->stream, NULL);
+}
+
+/* The same for a slot, with the event behind it. *queued: something was. */
+static gpupool_result gpi_ring_send(gpupool_ring *ring, gpi_ring_slot *slot,
+                                    const gpi_transfer *transfer, int *queued) {
+    uint64_t done = 0;
+    gpupool_result result = GPUPOOL_OK;
+    *queued = 0;
+    while (done < slot->length && result == GPUPOOL_OK) {
+        uint64_t at = slot->at + done, part = slot->length - done; /* spans may cross pieces */
+        part = gpi_ground_min(part, ring->piece_bytes - at % ring->piece_bytes);
+        result = gpi_ring_queue(transfer, ring->pages.memory + at, slot->offset + done, part);
+        if (result == GPUPOOL_OK) *queued = 1;
+        done += part;
+    }
+    return result == GPUPOOL_OK ? gpi_driver_record(&slot->event, transfer->stream) : result;
+}
+
+static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
+    if (transfer->result != GPUPOOL_OK) return; /* the first says why */
+    transfer->result = result;
+    memcpy(transfer->text, gpi_thread.text, sizeof transfer->text - 1);
+}
+
+/* After send: the slot flies, or is free, or lost. */
+static void gpi_ring_sent(gpupool_ring *ring, gpi_ring_slot *slot, gpi_transfer *transfer,
+                          gpupool_result result, int queued) {
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    if (result != GPUPOOL_OK && queued) {
+        slot->state = GPI_RING_LOST;
+        slot->transfer = transfer;
+    } else if (result != GPUPOOL_OK) {
+        gpi_ring_drop(ring, slot);
+    } else {
+        gpi_ring_fly(ring, slot, transfer);
+        slot->transfer = transfer->down || transfer->ticket ? transfer : NULL;
+        transfer->flying += slot->transfer != NULL;
+        ring->stats.chunks[transfer->down]++;
+    }
+}
+
+static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
+    if (!transfer->stalled_ns) return;
+    ring->stats.wait_ns += gpi_host_now_ns() - transfer->stalled_ns;
+    transfer->stalled_ns = 0;
+}
+
+/* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
+static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpupool_result result = GPUPOOL_OK;
+    uint64_t bytes = gpi_ring_chunk(ring, transfer, UINT64_MAX), before = transfer->started;
+    gpi_ring_slot *slot = NULL;
+    if (gpi_ring_is_ahead(ring, transfer) && !transfer->down) gpi_ring_poll(ring, &result);
+    if (result == GPUPOOL_OK && !gpi_ring_is_ahead(ring, transfer))
+        slot = gpi_ring_get(ring, bytes, &result);
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    if (!slot) return NULL;
+    /* the lock was open: others may have begun what was ours */
+    if (transfer->started != before && transfer->started < transfer->bytes)
+        bytes = gpi_ring_chunk(ring, transfer, slot->bytes);
+    if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK) {
+        gpi_ring_drop(ring, slot);
+        return NULL;
+    }
+    slot->offset = transfer->started;
+    slot->length = bytes;
+    slot->transfer = transfer;
+    transfer->started += bytes;
+    gpi_ring_unstall(ring, transfer);
+    return slot;
+}
+
+static int gpi_ring_may_name(const gpi_transfer *transfer) {
+    return !transfer->only_thread || transfer->only_thread == gpi_host_thread_number();
+}
+
+static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_slot *slot = NULL;
+    gpupool_result result = GPUPOOL_OK;
+    int queued = 0, may_send = gpi_ring_may_name(transfer), filled = 0;
+    if (transfer->filled && may_send) {
+        slot = gpi_ring_oldest(ring, transfer, GPI_RING_FILLED);
+        transfer->filled--;
+        slot->state = GPI_RING_BUSY;
+        filled = 1;
+    } else if (transfer->started < transfer->bytes && transfer->result == GPUPOOL_OK) {
+        slot = gpi_ring_begin(ring, transfer);
+    }
+    if (!slot) return 0;
+    gpi_ring_unlock(ring);
+    if (!filled) result = gpi_ring_move(transfer, ring->pages.memory + slot->at, slot->offset,
+                                        slot->length);
+    if (result == GPUPOOL_OK && may_send) result = gpi_ring_send(ring, slot, transfer, &queued);
+    gpi_ring_lock(ring);
+    if (result == GPUPOOL_OK && !may_send) {
+        slot->state = GPI_RING_FILLED;
+        transfer->filled++;
+    } else {
+        gpi_ring_sent(ring, slot, transfer, result, queued);
+    }
+    return 1;
+}
+
+/* The oldest flight of a download, if it has landed: emptied by this thread. */
+static int gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, int wait) {
+    gpi_ring_slot *slot = gpi_ring_oldest(ring, transfer, GPI_RING_FLYING);
+    gpupool_result result;
+    int landed = 0;
+    if (!slot) return 0;
+    result = gpi_ring_ask(ring, slot, wait, &landed);
+    if (landed) {
+        transfer->flying--;
+        gpi_ring_unlock(ring);
+        result = gpi_ring_move(transfer, ring->pages.memory + slot->at, slot->offset,
+                               slot->length);
+        gpi_ring_lock(ring);
+        gpi_ring_drop(ring, slot);
+    }
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    return landed;
+}
+
+static int gpi_ring_step_down(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_slot *slot = NULL;
+    gpupool_result result;
+    int queued = 0;
+    if (transfer->result != GPUPOOL_OK) return 0;
+    if (transfer->started < transfer->bytes && gpi_ring_may_name(transfer))
+        slot = gpi_ring_begin(ring, transfer);
+    if (!slot) return gpi_ring_empty(ring, transfer, 0);
+    gpi_ring_unlock(ring);
+    result = gpi_ring_send(ring, slot, transfer, &queued);
+    gpi_ring_lock(ring);
+    gpi_ring_sent(ring, slot, transfer, result, queued);
+    return 1;
+}
+
+/* A small step without the ring: through memory that the driver stages itself. */
+static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
+    uint64_t bytes = gpi_ring_chunk(ring, transfer, GPI_RING_CREEP), offset = transfer->started;
+    gpupool_result result = GPUPOOL_OK;
+    unsigned char *memory;
+    transfer->started += bytes;
+    transfer->working++;
+    ring->stats.creeps++;
+    gpi_ring_unlock(ring);
+    memory = (unsigned char *)GPUPOOL_MALLOC((size_t)bytes);
+    if (!memory) result = gpi_host_no_memory();
+    if (memory && !transfer->down) result = gpi_ring_move(transfer, memory, offset, bytes);
+    if (result == GPUPOOL_OK) result = gpi_ring_queue(transfer, memory, offset, bytes);
+    if (result == GPUPOOL_OK && transfer->down)
+        result = gpi_ring_move(transfer, memory, offset, bytes);
+    GPUPOOL_FREE(memory);
+    if (result == GPUPOOL_OK && transfer->ticket && !transfer->down) /* no flight tells the end */
+        result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(transfer->stream));
+    gpi_ring_lock(ring);
+    transfer->working--;
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    return 1;
+}
+
+/* What a transfer does that found no slot: waits for a while, then creeps. Not while flights of its
+   own stream hold slots: where they do not get on, it could not either. */
+static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
+    uint64_t now = gpi_host_now_ns();
+    if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
+        transfer->flying || transfer->asking || transfer->gate || !gpi_ring_may_name(transfer))
+        return 0;
+    if (gpi_ring_is_ahead(ring, transfer)) return 0;
+    if (!transfer->stalled_ns) {
+        transfer->stalled_ns = now;
+        ring->stats.waits++;
+    }
+    if (transfer->working || gpi_ring_flown(ring, transfer->key, transfer->down)) return 0;
+    if (ring->pinned.now && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS) return 0;
+    return gpi_ring_creep(ring, transfer);
+}
+
+/* Whether what a ticket must come after is done: asked by one thread at a time. */
+static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_slot *gate = transfer->gate;
+    gpupool_result result;
+    int passed = 0;
+    if (!gate) return 1;
+    if (transfer->asking) return 0;
+    transfer->asking = 1;
+    gpi_ring_unlock(ring);
+    result = gpi_driver_passed(gate->event, &passed);
+    gpi_ring_lock(ring);
+    transfer->asking = 0;
+    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    if (passed || result != GPUPOOL_OK) {
+        transfer->gate = NULL;
+        gpi_ring_spare_put(ring, gate);
+    }
+    return passed;
+}
+
+/* -- the list of transfers -- */
+
+static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_transfer **link = &ring->transfers;
+    while (*link) link = &(*link)->next;
+    *link = transfer;
+    gpi_host_raise(&ring->news);
+    if (ring->under_way[transfer->down]++ == 0)
+        ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
+}
+
+static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_transfer **link = &ring->transfers;
+    while (*link != transfer) link = &(*link)->next;
+    *link = transfer->next;
+    if (--ring->under_way[transfer->down] == 0)
+        ring->stats.under_way_ns[transfer->down] +=
+            gpi_host_now_ns() - ring->under_way_since_ns[transfer->down];
+}
+
+/* What a failed transfer leaves in flight. With a ticket, the device must be done with the caller's
+   memory before the ticket says so; otherwise what flies is nobody's any more. What is lost is free
+   once the stream is idle. Not while anybody else works at it. */
+static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_slot *slot = ring->slots;
+    int ours = 0, idle = 0;
+    for (; slot; slot = slot->next)
+        ours += slot->transfer == transfer &&
+                (slot->state == GPI_RING_LOST || (transfer->ticket && transfer->flying));
+    if (ours) {
+        gpi_ring_unlock(ring);
+        idle = cudaStreamSynchronize(transfer->stream) == cudaSuccess;
+        gpi_ring_lock(ring);
+    }
+    slot = ring->slots;
+    while (slot) {
+        int flew = slot->state == GPI_RING_FLYING;
+        gpi_ring_slot *next = slot->next;
+        if (slot->transfer == transfer && (flew || slot->state == GPI_RING_LOST)) {
+            slot->transfer = NULL;
+            transfer->flying -= flew;
+            if (idle) {
+                if (flew) gpi_ring_landed(ring, slot->down);
+                gpi_ring_drop(ring, slot);
+                next = ring->slots; /* neighbours may have become one */
+            }
+        }
+        slot = next;
+    }
+}
+
+/* The ticket is told, and the transfer forgotten. */
+static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
+    if (transfer->result != GPUPOOL_OK) {
+        gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
+        if (failure->ticket) ring->forgotten = failure->ticket;
+        failure->ticket = transfer->ticket;
+        failure->result = transfer->result;
+        memcpy(failure->text, transfer->text, sizeof failure->text);
+    }
+    gpi_ring_strike(ring, transfer);
+    gpi_ring_unlock(ring);
+    GPUPOOL_FREE(transfer);
+    gpi_host_gate_turn(&ring->done);
+    gpi_ring_lock(ring);
+}
+
+/* What only transfers with a ticket know: a gate before, and an end that nobody stands by for.
+   1: nothing more to do for now; *did says whether something was done. */
+static int gpi_ring_step_ticket(gpupool_ring *ring, gpi_transfer *transfer, int *did) {
+    *did = 0;
+    if (transfer->asking) return 1;
+    if (transfer->result != GPUPOOL_OK && !transfer->working) {
+        transfer->asking = 1; /* no other thread comes here */
+        gpi_ring_disown(ring, transfer);
+        transfer->asking = 0;
+    }
+    if (gpi_ring_is_done(transfer)) {
+        gpi_ring_finish(ring, transfer);
+        return *did = 1;
+    }
+    return !gpi_ring_gate_passed(ring, transfer);
+}
+
+/* Does one thing for a transfer; one with a ticket may be gone after a 1. 0: there is nothing that
+   this thread could do for it now. */
+static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpupool_result result = GPUPOOL_OK;
+    int did = 0;
+    if (transfer->ticket && gpi_ring_step_ticket(ring, transfer, &did)) return did;
+    transfer->working++; /* it stays while the lock is open */
+    did = transfer->down ? gpi_ring_step_down(ring, transfer) : gpi_ring_step_up(ring, transfer);
+    if (!did && transfer->ticket && transfer->flying && !transfer->down) {
+        did = gpi_ring_poll(ring, &result);
+        if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    }
+    transfer->working--;
+    if (did) gpi_host_raise(&ring->news);
+    return did;
+}
+
+/* One thing for any of the transfers but those whose caller is at it himself, who also stalls for
+   them. */
+static int gpi_ring_work(gpupool_ring *ring) {
+    gpi_transfer *transfer = ring->transfers;
+    for (; transfer; transfer = transfer->next) {
+        if (gpi_ring_step(ring, transfer)) return 1;
+        if (transfer->ticket && gpi_ring_stall(ring, transfer)) return 1;
+    }
+    return 0;
+}
+
+/* -- workers -- */
+
+#define GPI_RING_SPIN 512u /* rounds, some 100 us, before a thread without work sleeps */
+
+/* Wakes the workers that sleep. */
+static void gpi_ring_wake(gpupool_ring *ring) {
+    gpi_ring_unlock(ring);
+    gpi_host_gate_turn(&ring->work);
+    gpi_ring_lock(ring);
+}
+
+static void gpi_ring_nap(gpupool_ring *ring, unsigned round) {
+    gpi_ring_unlock(ring);
+    gpi_host_idle(round);
+    gpi_ring_lock(ring);
+}
+
+/* A thread that works, or has nothing to do. */
+typedef struct gpi_ring_turn {
+    unsigned round;                    /* without work */
+    unsigned seen;                     /* the turns of the gate before it last looked */
+    int watching, armed;
+} gpi_ring_turn;
+
+static void gpi_ring_turn_end(gpupool_ring *ring, gpi_ring_turn *turn) {
+    if (turn->watching) ring->watching = 0;
+    if (turn->watching && turn->round >= GPI_RING_SPIN) gpi_ring_wake(ring); /* others sleep */
+    memset(turn, 0, sizeof *turn);
+}
+
+/* For a thread without work: one watches the device, and the others wait for news without taking
+   the lock, or they would be in the way of those that work. Returns 1 when there was none for some
+   time. */
+static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
+    unsigned news = ring->news, patience = ring->transfers ? 4 * GPI_RING_SPIN : GPI_RING_SPIN;
+    if (!ring->watching && ring->transfers) turn->watching = ring->watching = 1;
+    if (turn->watching) {
+        gpi_ring_nap(ring, turn->round++);
+        return 0;
+    }
+    gpi_ring_unlock(ring);
+    while (turn->round < patience && gpi_host_look(&ring->news) == news)
+        gpi_host_idle(turn->round++);
+    gpi_ring_lock(ring);
+    if (ring->news == news) return 1;
+    turn->round = 0;
+    return 0;
+}
+
+/* More threads than these would only be in each other's way, in CUDA's locks most of all. */
+static int gpi_ring_is_wanted(const gpupool_ring *ring, int worker) {
+    const gpi_transfer *transfer = ring->transfers;
+    int hands = 0;
+    for (; transfer; transfer = transfer->next) hands += GPI_RING_HANDS;
+    return worker < hands;
+}
+
+static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
+    gpi_ring_turn turn;
+    memset(&turn, 0, sizeof turn);
+    while (!ring->stopping) {
+        int wanted = gpi_ring_is_wanted(ring, worker);
+        if (wanted && gpi_ring_work(ring)) {
+            gpi_ring_turn_end(ring, &turn);
+        } else if (turn.watching && !wanted) {
+            turn.watching = ring->watching = 0;
+            if (ring->transfers) gpi_ring_wake(ring);
+        } else if ((!wanted && ring->transfers) || gpi_ring_turn_idle(ring, &turn)) {
+            gpi_ring_unlock(ring);
+            if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
+            else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
+            turn.armed = !turn.armed;
+            gpi_ring_lock(ring);
+        }
+    }
+    gpi_ring_turn_end(ring, &turn);
+}
+
+static void gpi_ring_worker(void *user) {
+    gpupool_ring *ring = (gpupool_ring *)user;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(ring->device, &visit);
+    gpi_ring_lock(ring);
+    if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring, ring->workers_named++);
+    ring->workers_running--;
+    gpi_ring_unlock(ring);
+    if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
+}
+
+/* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
+   out. The one that calls exit itself is not waited for longer than this. */
+static void gpi_ring_at_exit(void) {
+    gpupool_ring *ring = gpi_process.staffed;
+    uint64_t start = gpi_host_now_ns();
+    int running, i;
+    for (; ring; ring = ring->next_staffed) {
+        if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
+        gpi_host_lock(&ring->lock);
+        ring->stopping = 1;
+        gpi_host_unlock(&ring->lock);
+        gpi_host_gate_turn(&ring->work);
+        for (running = 1; running && gpi_host_now_ns() - start < 1000000000u;) {
+            gpi_host_lock(&ring->lock);
+            running = ring->workers_running;
+            gpi_host_unlock(&ring->lock);
+        }
+        for (i = 0; !running && i < ring->workers_started; i++)
+            gpi_host_thread_join(&ring->workers[i]);
+        if (!running) ring->workers_started = 0;
+    }
+}
+
+static void gpi_ring_enroll(gpupool_ring *ring) {
+    gpi_host_lock(&gpi_process.lock);
+    ring->next_staffed = gpi_process.staffed;
+    gpi_process.staffed = ring;
+    if (!gpi_process.watching_exit) gpi_process.watching_exit = atexit(gpi_ring_at_exit) == 0;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+static void gpi_ring_unenroll(gpupool_ring *ring) {
+    gpupool_ring **link = &gpi_process.staffed;
+    gpi_host_lock(&gpi_process.lock);
+    while (*link && *link != ring) link = &(*link)->next_staffed;
+    if (*link) *link = ring->next_staffed;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* Starts the workers if there are to be any: with the first transfer that is worth it. */
+static void gpi_ring_staff(gpupool_ring *ring) {
+    int started = 0;
+    if (ring->workers_started || ring->starting || ring->stopping || !ring->workers_wanted) return;
+    ring->starting = 1;
+    ring->workers_running = ring->workers_wanted;
+    gpi_ring_unlock(ring);
+    gpi_ring_enroll(ring);
+    while (started < ring->workers_wanted &&
+           gpi_host_thread_start(&ring->workers[started], gpi_ring_worker, ring))
+        started++;
+    gpi_ring_lock(ring);
+    ring->workers_started = started;
+    ring->workers_running -= ring->workers_wanted - started;
+    if (started == 0) ring->workers_wanted = 0; /* the system has no threads for us */
+    ring->starting = 0;
+}
+
+static void gpi_ring_dismiss(gpupool_ring *ring) {
+    int i, count = ring->workers_started;
+    ring->stopping = 1;
+    gpi_ring_unlock(ring);
+    gpi_ring_unenroll(ring);
+    gpi_host_gate_turn(&ring->work);
+    for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
+    gpi_ring_lock(ring);
+    ring->workers_started = ring->workers_named = 0;
+    ring->stopping = 0;
+}
+
+/* -- the ways of a transfer -- */
+
+/* The caller's own: returns when it is over. The lock is held on entry and exit. */
+static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_ring_turn turn;
+    memset(&turn, 0, sizeof turn);
+    transfer->few = ring->workers_wanted < GPI_RING_FEW;
+    gpi_ring_enlist(ring, transfer);
+    if (transfer->bytes >= GPI_RING_HELP) {
+        gpi_ring_staff(ring);
+        gpi_ring_wake(ring);
+    }
+    while (!gpi_ring_is_done(transfer) &&
+           !(transfer->result != GPUPOOL_OK && !transfer->working && !transfer->filled)) {
+        int did = gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer);
+        if (!did && !ring->workers_running) did = gpi_ring_work(ring);
+        if (!did && !ring->workers_running && transfer->down && transfer->result == GPUPOOL_OK) {
+            transfer->working++; /* CUDA waits best where nobody else is to be looked after */
+            did = gpi_ring_empty(ring, transfer, 1);
+            transfer->working--;
+        }
+        if (did) gpi_ring_turn_end(ring, &turn);
+        else if (gpi_ring_turn_idle(ring, &turn)) gpi_ring_nap(ring, turn.round++);
+    }
+    gpi_ring_turn_end(ring, &turn);
+    gpi_ring_unstall(ring, transfer);
+    if (transfer->result != GPUPOOL_OK) gpi_ring_disown(ring, transfer);
+    gpi_ring_strike(ring, transfer);
+    if (ring->transfers) gpi_ring_wake(ring); /* nobody may be left to watch the device for them */
+    if (transfer->result == GPUPOOL_OK) return GPUPOOL_OK;
+    return gpi_host_fail(transfer->result, "%s", transfer->text);
+}
+
+/* A slot struct without memory, for the sake of its event. NULL: the host has no memory. */
+static gpi_ring_slot *gpi_ring_mark(gpupool_ring *ring) {
+    gpi_ring_slot *mark = NULL;
+    gpi_ring_lock(ring);
+    if (gpi_ring_stock(ring)) mark = gpi_ring_spare_take(ring);
+    gpi_ring_unlock(ring);
+    return mark;
+}
+
+static void gpi_ring_unmark(gpupool_ring *ring, gpi_ring_slot *mark) {
+    gpi_ring_lock(ring);
+    gpi_ring_spare_put(ring, mark);
+    gpi_ring_unlock(ring);
+}
+
+/* Gives a transfer its ticket; it begins behind what the caller's stream has been given so far. */
+static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan,
+                                    gpupool_ticket *ticket) {
+    gpi_transfer *transfer = (gpi_transfer *)gpi_host_zeroed(sizeof *transfer);
+    gpi_ring_slot *gate = transfer ? gpi_ring_mark(ring) : NULL;
+    gpupool_result result = gate ? GPUPOOL_OK : gpi_host_no_memory();
+    if (result == GPUPOOL_OK) result = gpi_driver_record(&gate->event, plan->stream);
+    if (result != GPUPOOL_OK) {
+        if (gate) gpi_ring_unmark(ring, gate);
+        GPUPOOL_FREE(transfer);
+        return result;
+    }
+    *transfer = *plan;
+    transfer->gate = gate;
+    transfer->stream = ring->lanes[plan->down];
+    transfer->key = (uint64_t)(uintptr_t)transfer->stream;
+    transfer->only_thread = 0;
+    gpi_ring_lock(ring);
+    *ticket = transfer->ticket = ++ring->tickets;
+    gpi_ring_enlist(ring, transfer);
+    if (transfer->started < transfer->bytes) gpi_ring_staff(ring);
+    gpi_ring_wake(ring);
+    if (!ring->workers_running) gpi_ring_work(ring);
+    gpi_ring_unlock(ring);
+    return GPUPOOL_OK;
+}
+
+/* One copy, queued on the caller's stream by CUDA itself. *refused: CUDA does not take the memory
+   as a whole; it can still be staged. `wait`: the host may touch its memory when this returns. */
+static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, int wait,
+                                      gpupool_ticket *ticket, int *refused) {
+    gpi_copy copy;
+    gpi_ring_slot *mark;
+    gpupool_result result;
+    copy.to = plan->down ? plan->host : plan->device;
+    copy.from = plan->down ? plan->device : plan->host;
+    copy.to_pitch = plan->down ? plan->host_pitch : plan->device_pitch;
+    copy.from_pitch = plan->down ? plan->device_pitch : plan->host_pitch;
+    copy.width = plan->width;
+    copy.rows = plan->bytes / plan->width;
+    result = gpi_driver_copy(&copy, plan->stream, refused);
+    if (result != GPUPOOL_OK) return result;
+    plan->started = plan->bytes;
+    if (ticket) return gpi_ring_post(ring, plan, ticket);
+    if (!wait) return GPUPOOL_OK;
+    mark = gpi_ring_mark(ring);
+    if (!mark) return gpi_host_no_memory();
+    result = gpi_driver_record(&mark->event, plan->stream);
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(mark->event));
+    if (result != GPUPOOL_OK) cudaStreamSynchronize(plan->stream); /* the memory is the caller's */
+    gpi_ring_unmark(ring, mark);
+    return result;
+}
+
+/* Which way: *direct if CUDA reaches the host's memory, *wait if the host does too. */
+static gpupool_result gpi_ring_route(const gpi_transfer *plan, int *direct, int *wait) {
+    gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
+    uint64_t end = plan->bytes / plan->width * plan->host_pitch - plan->host_pitch + plan->width;
+    gpupool_result result = GPUPOOL_OK;
+    *direct = *wait = 0;
+    if (plan->reader || plan->writer) return GPUPOOL_OK;
+    result = gpi_driver_place(plan->host, &first);
+    if (result != GPUPOOL_OK || first == GPI_PLACE_ORDINARY) return result;
+    result = gpi_driver_place(plan->host + end - 1, &last);
+    *direct = first == GPI_PLACE_DEVICE || last == GPI_PLACE_PINNED;
+    *wait = *direct && first == GPI_PLACE_PINNED;
+    return result;
+}
+
+static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *plan, int direct) {
+    gpi_ring_lock(ring);
+    ring->stats.transfers[plan->down]++;
+    if (direct) ring->stats.direct_bytes[plan->down] += plan->bytes;
+    else ring->stats.staged_bytes[plan->down] += plan->bytes;
+    gpi_ring_unlock(ring);
+}
+
+/* An upload of a single chunk, which takes no more than a slot. 0: there is none at once. */
+static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_ring_slot *slot = gpi_ring_get(ring, plan->bytes, &result);
+    int queued = 0;
+    if (!slot) return 0;
+    slot->length = plan->started = plan->bytes;
+    gpi_ring_unlock(ring);
+    result = gpi_ring_move(plan, ring->pages.memory + slot->at, 0, plan->bytes);
+    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, plan, &queued);
+    gpi_ring_lock(ring);
+    gpi_ring_sent(ring, slot, plan, result, queued);
+    if (result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
+    return 1;
+}
+
+static gpupool_result gpi_ring_stage(gpupool_ring *ring, gpi_transfer *plan,
+                                     gpupool_ticket *ticket) {
+    gpupool_result result = GPUPOOL_OK;
+    if (ticket) return gpi_ring_post(ring, plan, ticket);
+    gpi_ring_lock(ring);
+    if (plan->down || plan->bytes > gpi_ground_min(GPI_RING_LEAST, ring->chunk_bytes) ||
+        !gpi_ring_single(ring, plan))
+        result = gpi_ring_run(ring, plan);
+    else if (plan->result != GPUPOOL_OK)
+        result = gpi_host_fail(plan->result, "%s", plan->text);
+    gpi_ring_unlock(ring);
+    return result;
+}
+
+/* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
+   back; whatever is not as usual is left to the long way. 0: so it is. */
+static int gpi_ring_tiny(gpupool_ring *ring, int down, void *device, void *host, size_t bytes,
+                         cudaStream_t stream) {
+    int had_error = cudaPeekAtLastError() != cudaSuccess, current = -1, did = 0;
+    gpi_place_kind place = GPI_PLACE_PINNED;
+    if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
+        current == ring->device && !gpi_driver_is_capturing(stream) &&
+        gpi_driver_place(host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
+        did = (down ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream)
+                    : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream)) ==
+              cudaSuccess;
+    if (!had_error) cudaGetLastError();
+    if (!did) return 0;
+    gpi_host_lock(&ring->lock);
+    ring->tiny[down]++;
+    ring->tiny_bytes[down] += bytes;
+    gpi_host_unlock(&ring->lock);
+    return 1;
+}
+
+/* All transfers come here. */
+static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
+                                        gpupool_ticket *ticket) {
+    gpi_visit visit;
+    int direct = 0, wait = 0, refused = 0;
+    gpupool_result result = gpi_ring_enter(ring, call, &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (gpi_driver_is_capturing(plan->stream))
+        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
+                               "read the host's memory when it is launched, not now", call);
+    if (result == GPUPOOL_OK) {
+        int own = gpi_driver_is_threads_own(plan->stream);
+        plan->only_thread = own ? gpi_host_thread_number() : 0;
+        plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
+        result = gpi_ring_route(plan, &direct, &wait);
+    }
+    if (result == GPUPOOL_OK && direct)
+        result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
+    if (refused) {
+        cudaGetLastError();
+        direct = 0;
+        result = GPUPOOL_OK;
+    }
+    if (result == GPUPOOL_OK && !direct) result = gpi_ring_stage(ring, plan, ticket);
+    if (result == GPUPOOL_OK) gpi_ring_count(ring, plan, direct);
+    return gpi_ring_leave(&visit, result);
+}
+
+static gpi_transfer gpi_ring_plan(int down, void *device, uint64_t device_pitch, void *host,
+                                  uint64_t host_pitch, uint64_t width, uint64_t rows,
+                                  cudaStream_t stream) {
+    gpi_transfer plan;
+    memset(&plan, 0, sizeof plan);
+    plan.down = down;
+    plan.device = (unsigned char *)device;
+    plan.host = (unsigned char *)host;
+    plan.device_pitch = device_pitch;
+    plan.host_pitch = host_pitch;
+    plan.width = width;
+    plan.bytes = width * rows;
+    plan.stream = stream;
+    if (device_pitch == width && host_pitch == width) /* one long row */
+        plan.width = plan.device_pitch = plan.host_pitch = plan.bytes;
+    return plan;
+}
+
+/* The host's side of an upload is only read; the plan has one type for both directions. */
+static void *gpi_ring_readable(const void *memory) {
+    void *same;
+    memcpy(&same, &memory, sizeof same);
+    return same;
+}
+
+static gpupool_result gpi_ring_linear(gpupool_ring *ring, const char *call, int down, void *device,
+                                      void *host, size_t bytes, cudaStream_t stream,
+                                      gpupool_ticket *ticket) {
+    gpi_transfer plan;
+    gpupool_ticket ignored;
+    if (ring && bytes && (!device || !host))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call,
+                             device ? "the host pointer" : "the device pointer");
+    if (ring && bytes > PTRDIFF_MAX)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is more than any memory has", call);
+    if (bytes == 0) { /* nothing to do, and nothing to wait for */
+        gpi_visit visit;
+        gpupool_result result = gpi_ring_enter(ring, call, &visit);
+        if (result != GPUPOOL_OK) return result;
+        gpi_ring_lock(ring);
+        ignored = ++ring->tickets;
+        gpi_ring_unlock(ring);
+        if (ticket) *ticket = ignored;
+        return gpi_ring_leave(&visit, GPUPOOL_OK);
+    }
+    if (ring && !ticket && bytes <= (down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP) &&
+        gpi_ring_tiny(ring, down, device, host, bytes, stream))
+        return gpi_host_ok();
+    plan = gpi_ring_plan(down, device, bytes, host, bytes, bytes, 1, stream);
+    return gpi_ring_transfer(ring, call, &plan, ticket);
+}
+
+static gpupool_result gpi_ring_pitched(gpupool_ring *ring, const char *call, int down,
+                                       void *device, size_t device_pitch, void *host,
+                                       size_t host_pitch, size_t width, size_t height,
+                                       cudaStream_t stream) {
+    uint64_t pitch = gpi_ground_max(device_pitch, host_pitch);
+    gpi_transfer plan;
+    if (ring && width && height && (device_pitch < width || host_pitch < width))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: a pitch is less than the width", call);
+    if (ring && width && height && pitch > (uint64_t)PTRDIFF_MAX / height)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: pitch times height is more than any memory "
+                             "has", call);
+    if (!ring || !width || !height || !device || !host)
+        return gpi_ring_linear(ring, call, down, device, host, width && height ? 1 : 0, stream,
+                               NULL);
+    plan = gpi_ring_plan(down, device, device_pitch, host, host_pitch, width, height, stream);
+    return gpi_ring_transfer(ring, call, &plan, NULL);
+}
+
+/* -- the ring, in public -- */
+
+static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
+    uint64_t cores = (uint64_t)gpi_host_cores();
+    int given = config->chunk_bytes != 0;
+    if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
+    if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_RING_CHUNK_BYTES;
+    if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
+    if (!config->workers) config->workers = cores > 1 ? (int)gpi_ground_min(cores - 1, 11) : -1;
+    if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is "
+                             "%" PRIu64 ", and must be 256 KiB to 16 TiB",
+                             (uint64_t)config->bytes);
+    config->bytes = (size_t)gpi_ground_down(config->bytes, GPI_PAGE_BYTES);
+    if (given && (config->chunk_bytes < (size_t)1 << 16 ||
+                  config->chunk_bytes > config->bytes / 4))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.chunk_bytes is "
+                             "%" PRIu64 ", and must be 64 KiB to a quarter of the ring",
+                             (uint64_t)config->chunk_bytes);
+    if (!given && config->workers < GPI_RING_FEW) config->chunk_bytes *= 2;
+    if (!given) config->chunk_bytes = (size_t)gpi_ground_min(config->chunk_bytes,
+                                                             config->bytes / 4);
+    config->chunk_bytes = (size_t)gpi_ground_up(config->chunk_bytes, GPI_RING_ALIGN);
+    if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.workers is %d, and "
+                             "must be -1 to %d", config->workers, GPI_RING_WORKERS_MOST);
+    if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
+    if (config->device < GPUPOOL_DEVICE_CURRENT)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.device is %d",
+                             config->device);
+    return GPUPOOL_OK;
+}
+
+/* The host's side only. */
+static void gpi_ring_forget(gpupool_ring *ring) {
+    gpi_stock *stock, *next;
+    for (stock = ring->stock; stock; stock = next) {
+        next = stock->next;
+        GPUPOOL_FREE(stock);
+    }
+    gpi_host_pages_give(&ring->pages);
+    gpi_host_gate_close(&ring->work);
+    gpi_host_gate_close(&ring->done);
+    GPUPOOL_FREE(ring);
+}
+
+static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_config *config) {
+    gpupool_result result = GPUPOOL_OK;
+    int lane, stocked;
+    ring->bytes = config->bytes;
+    ring->chunk_bytes = config->chunk_bytes;
+    ring->piece_bytes = GPI_RING_PIECE;
+    while (ring->piece_bytes < ring->chunk_bytes) ring->piece_bytes *= 2;
+    ring->workers_wanted = config->workers;
+    gpi_host_gate_open(&ring->work);
+    gpi_host_gate_open(&ring->done);
+    gpi_host_lock(&ring->lock);
+    stocked = gpi_ring_stock(ring);
+    if (stocked) {
+        ring->slots = gpi_ring_spare_take(ring);
+        ring->slots->bytes = ring->bytes;
+    }
+    gpi_host_unlock(&ring->lock);
+    if (!stocked) return gpi_host_no_memory();
+    for (lane = 0; lane < 2 && result == GPUPOOL_OK; lane++)
+        result = gpi_driver_told("cudaStreamCreateWithFlags",
+                                 cudaStreamCreateWithFlags(&ring->lanes[lane],
+                                                           cudaStreamNonBlocking));
+    if (result != GPUPOOL_OK && lane == 2) cudaStreamDestroy(ring->lanes[0]);
+    return result;
+}
+
+gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config *given) {
+    gpupool_ring_config config;
+    gpupool_ring *ring;
+    gpupool_result result;
+    gpi_visit visit;
+    if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: ring is NULL");
+    *out = NULL;
+    memset(&config, 0, sizeof config);
+    if (given) config = *given;
+    else config.device = GPUPOOL_DEVICE_CURRENT;
+    result = gpi_ring_validate(&config);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_watch_forks();
+    if (config.device == GPUPOOL_DEVICE_CURRENT)
+        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&config.device));
+    if (result != GPUPOOL_OK) {
+        cudaGetLastError();
+        return result;
+    }
+    result = gpi_driver_enter(config.device, &visit);
+    if (result != GPUPOOL_OK) return result;
+    ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
+    if (!ring) return gpi_ring_leave(&visit, gpi_host_no_memory());
+    ring->device = config.device;
+    ring->forks = gpi_process.forks;
+    result = gpi_ring_open(ring, &config);
+    if (result != GPUPOOL_OK) gpi_ring_forget(ring);
+    else *out = ring;
+    return gpi_ring_leave(&visit, result);
+}
+
+/* Waits until nothing flies; the first that CUDA says ends it. */
+static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
+    gpupool_result result = GPUPOOL_OK;
+    unsigned round = 0;
+    for (;;) {
+        gpi_ring_slot *slot = ring->slots;
+        while (slot && slot->state != GPI_RING_FLYING) slot = slot->next;
+        if (!slot || result != GPUPOOL_OK) return result;
+        if (gpi_ring_poll(ring, &result)) round = 0;
+        else gpi_ring_nap(ring, round++);
+    }
+}
+
+/* Unpins the uppermost piece if it is free. */
+static int gpi_ring_unpin(gpupool_ring *ring, gpupool_result *result) {
+    uint64_t bytes = ring->pinned.now % ring->piece_bytes;
+    uint64_t at;
+    gpi_ring_slot *slot = ring->slots;
+    if (bytes == 0) bytes = ring->piece_bytes;
+    if (ring->pinning || ring->pinned.now == 0) return 0;
+    at = ring->pinned.now - bytes;
+    while (slot->next && slot->at + slot->bytes < ring->pinned.now) slot = slot->next;
+    if (slot->state != GPI_RING_FREE || slot->at > at) return 0;
+    ring->pinning = 1;
+    ring->pinned.now = at; /* nobody takes it any more */
+    gpi_ring_unlock(ring);
+    *result = gpi_driver_unpin(ring->pages.memory + at);
+    if (*result == GPUPOOL_OK) gpi_host_pages_empty(&ring->pages, at, bytes);
+    gpi_ring_lock(ring);
+    ring->pinning = 0;
+    if (*result != GPUPOOL_OK) ring->pinned.now = at + bytes;
+    return *result == GPUPOOL_OK;
+}
+
+gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *released_bytes) {
+    gpi_visit visit;
+    uint64_t before;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_trim", &visit);
+    if (released_bytes) *released_bytes = 0;
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_lock(ring);
+    before = ring->pinned.now;
+    while (result == GPUPOOL_OK && gpi_ring_poll(ring, &result)) {}
+    while (result == GPUPOOL_OK && ring->pinned.now > keep_bytes &&
+           gpi_ring_unpin(ring, &result)) {}
+    if (released_bytes && before > ring->pinned.now)
+        *released_bytes = (size_t)(before - ring->pinned.now);
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+/* Gives all to the driver that is its own; what it does not take back stays the ring's. */
+static gpupool_result gpi_ring_close(gpupool_ring *ring) {
+    gpi_ring_slot *slot = ring->slots;
+    gpi_stock *stock;
+    gpupool_result result;
+    int i;
+    while (slot && slot->state != GPI_RING_LOST) slot = slot->next;
+    result = slot ? gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize()) : GPUPOOL_OK;
+    for (slot = ring->slots; slot && result == GPUPOOL_OK; slot = slot->next)
+        if (slot->state == GPI_RING_LOST) {
+            gpi_ring_drop(ring, slot);
+            slot = ring->slots;
+        }
+    while (result == GPUPOOL_OK && ring->pinned.now) {
+        if (!gpi_ring_unpin(ring, &result)) break;
+    }
+    for (stock = ring->stock; stock && result == GPUPOOL_OK; stock = stock->next)
+        for (i = 0; i < GPI_RING_STOCK && result == GPUPOOL_OK; i++) {
+            cudaEvent_t event = stock->slots[i].event;
+            if (event) result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(event));
+            if (result == GPUPOOL_OK) stock->slots[i].event = NULL;
+        }
+    for (i = 0; i < 2 && result == GPUPOOL_OK; i++) {
+        if (ring->lanes[i])
+            result = gpi_driver_told("cudaStreamDestroy", cudaStreamDestroy(ring->lanes[i]));
+        if (result == GPUPOOL_OK) ring->lanes[i] = NULL;
+    }
+    return result;
+}
+
+gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
+    gpi_visit visit;
+    unsigned round = 0;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_destroy", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_lock(ring);
+    if (ring->held) {
+        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: %" PRIu64 " spans are "
+                               "still held", ring->held);
+        gpi_ring_unlock(ring);
+        return gpi_ring_leave(&visit, result);
+    }
+    while (ring->transfers) {
+        int did = gpi_ring_work(ring);
+        round = did ? 0 : round + 1;
+        if (!did) gpi_ring_nap(ring, round);
+    }
+    gpi_ring_dismiss(ring);
+    result = gpi_ring_settle(ring);
+    if (result == GPUPOOL_OK) result = gpi_ring_close(ring);
+    gpi_ring_unlock(ring);
+    if (result == GPUPOOL_OK) gpi_ring_forget(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
+                              size_t bytes, cudaStream_t stream) {
+    return gpi_ring_linear(ring, "gpupool_upload", 0, device_dst, gpi_ring_readable(host_src),
+                           bytes, stream, NULL);
+}
+
+gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *device_src,
+                                size_t bytes, cudaStream_t stream) {
+    return gpi_ring_linear(ring, "gpupool_download", 1, gpi_ring_readable(device_src), host_dst,
+                           bytes, stream, NULL);
+}
+
+static gpupool_result gpi_ring_no_ticket(const char *call) {
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: ticket is NULL", call);
+}
+
+gpupool_result gpupool_upload_async(gpupool_ring *ring, void *device_dst, const void *host_src,
+                                    size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    if (!ticket) return gpi_ring_no_ticket("gpupool_upload_async");
+    return gpi_ring_linear(ring, "gpupool_upload_async", 0, device_dst,
+                           gpi_ring_readable(host_src), bytes, stream, ticket);
+}
+
+gpupool_result gpupool_download_async(gpupool_ring *ring, void *host_dst, const void *device_src,
+                                      size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    if (!ticket) return gpi_ring_no_ticket("gpupool_download_async");
+    return gpi_ring_linear(ring, "gpupool_download_async", 1, gpi_ring_readable(device_src),
+                           host_dst, bytes, stream, ticket);
+}
+
+gpupool_result gpupool_upload_2d(gpupool_ring *ring, void *device_dst, size_t device_pitch,
+                                 const void *host_src, size_t host_pitch, size_t width,
+                                 size_t height, cudaStream_t stream) {
+    return gpi_ring_pitched(ring, "gpupool_upload_2d", 0, device_dst, device_pitch,
+                            gpi_ring_readable(host_src), host_pitch, width, height, stream);
+}
+
+gpupool_result gpupool_download_2d(gpupool_ring *ring, void *host_dst, size_t host_pitch,
+                                   const void *device_src, size_t device_pitch, size_t width,
+                                   size_t height, cudaStream_t stream) {
+    return gpi_ring_pitched(ring, "gpupool_download_2d", 1, gpi_ring_readable(device_src),
+                            device_pitch, host_dst, host_pitch, width, height, stream);
+}
+
+gpupool_result gpupool_upload_from(gpupool_ring *ring, void *device_dst, size_t bytes,
+                                   gpupool_read_fn reader, void *user, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan(0, device_dst, bytes, NULL, bytes, bytes, 1, stream);
+    if (ring && !reader)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_upload_from: read is NULL");
+    if (!ring || !bytes || !device_dst || bytes > PTRDIFF_MAX) /* the host pointer is any */
+        return gpi_ring_linear(ring, "gpupool_upload_from", 0, device_dst, &plan, bytes, stream,
+                               NULL);
+    plan.reader = reader;
+    plan.user = user;
+    return gpi_ring_transfer(ring, "gpupool_upload_from", &plan, NULL);
+}
+
+gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, size_t bytes,
+                                   gpupool_write_fn writer, void *user, cudaStream_t stream) {
+    gpi_transfer plan =
+        gpi_ring_plan(1, gpi_ring_readable(device_src), bytes, NULL, bytes, bytes, 1, stream);
+    if (ring && !writer)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_download_to: write is NULL");
+    if (!ring || !bytes || !device_src || bytes > PTRDIFF_MAX)
+        return gpi_ring_linear(ring, "gpupool_download_to", 1, plan.device, &plan, bytes, stream,
+                               NULL);
+    plan.writer = writer;
+    plan.user = user;
+    return gpi_ring_transfer(ring, "gpupool_download_to", &plan, NULL);
+}
+
+/* What is known of a ticket that is in the list no more. */
+static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
+    int i;
+    if (ticket == 0 || ticket > ring->tickets)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: no ticket %" PRIu64
+                             " was ever given out", ticket);
+    for (i = 0; i < GPI_RING_FAILURES; i++)
+        if (ring->failures[i].ticket == ticket)
+            return gpi_host_fail(ring->failures[i].result, "%s", ring->failures[i].text);
+    if (ticket <= ring->forgotten)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: ticket %" PRIu64 " is from "
+                             "before the last %d failures, and forgotten", ticket,
+                             GPI_RING_FAILURES);
+    return GPUPOOL_OK;
+}
+
+static int gpi_ring_is_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
+    const gpi_transfer *transfer = ring->transfers;
+    while (transfer && transfer->ticket != ticket) transfer = transfer->next;
+    return transfer && ticket != 0;
+}
+
+/* Sleeps until a transfer is done, if this one still is not. */
+static void gpi_ring_await(gpupool_ring *ring, gpupool_ticket ticket) {
+    unsigned seen;
+    int pending;
+    gpi_ring_unlock(ring);
+    seen = gpi_host_gate_seen(&ring->done);
+    gpi_ring_lock(ring);
+    pending = gpi_ring_is_pending(ring, ticket);
+    gpi_ring_unlock(ring);
+    if (pending) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
+    gpi_ring_lock(ring);
+}
+
+gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
+    gpi_visit visit;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
+    uint64_t start = gpi_host_now_ns();
+    unsigned round = 0;
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_lock(ring);
+    while (result == GPUPOOL_OK && gpi_ring_is_pending(ring, ticket)) {
+        int helps = !ring->workers_running || round > GPI_RING_SPIN; /* they are taking long */
+        int did = helps && gpi_ring_work(ring);
+        if (!gpi_ring_is_pending(ring, ticket)) break;
+        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
+            result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
+                                   " is not done yet", ticket);
+        else if (did) continue;
+        else if (round++ < GPI_RING_SPIN || !ring->workers_running) gpi_ring_nap(ring, round);
+        else gpi_ring_await(ring, ticket);
+    }
+    if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+/* -- spans -- */
+
+static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const gpupool_span *span) {
+    gpi_ring_slot *slot = ring->slots;
+    while (slot && (slot->state != GPI_RING_HELD || slot->span != span->number)) slot = slot->next;
+    return slot;
+}
+
+static gpupool_result gpi_ring_span_wrong(const char *call, const gpupool_span *span) {
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
+                         span ? "this span is not held, or is another ring's" : "span is NULL");
+}
+
+/* Whether waiting can help: what flies will land, and other threads may give up their spans. A
+   thread that holds one itself does not wait for those of others, which may wait for its own. */
+static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t bytes) {
+    const gpi_ring_slot *slot = ring->slots;
+    uint64_t thread = gpi_host_thread_number(), longest;
+    while (slot && (slot->state != GPI_RING_HELD || slot->holder != thread)) slot = slot->next;
+    longest = gpi_ring_hope(ring, slot ? 0 : thread);
+    if (longest >= bytes) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: %" PRIu64 " bytes cannot be had "
+                         "while spans are held that this thread would wait for; the largest span "
+                         "that can be had beside them is %" PRIu64 " bytes", bytes, longest);
+}
+
+gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
+                                    gpupool_span *span) {
+    gpi_visit visit;
+    gpi_ring_slot *slot = NULL;
+    uint64_t start = gpi_host_now_ns(), failures;
+    unsigned round = 0;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (!span || bytes == 0 || bytes > ring->bytes) {
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_acquire: %s; the largest span "
+                               "possible is the whole ring, %" PRIu64 " bytes",
+                               span ? "bytes is 0, or more than that" : "span is NULL",
+                               ring->bytes);
+        return gpi_ring_leave(&visit, result);
+    }
+    gpi_ring_lock(ring);
+    failures = ring->stats.pin_failures;
+    while (!slot && result == GPUPOOL_OK) {
+        slot = gpi_ring_get(ring, bytes, &result);
+        if (slot || result != GPUPOOL_OK) break;
+        if (ring->stats.pin_failures != failures) {
+            result = gpi_thread.result; /* of pinning, just now */
+            break;
+        }
+        result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
+        if (result != GPUPOOL_OK) break;
+        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
+            result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
+        else gpi_ring_nap(ring, round++);
+    }
+    if (slot) {
+        slot->state = GPI_RING_HELD;
+        slot->span = span->number = ++ring->spans;
+        slot->holder = gpi_host_thread_number();
+        slot->length = bytes;
+        ring->held++;
+        span->memory = ring->pages.memory + slot->at;
+        span->bytes = bytes;
+    }
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void *device_dst,
+                                   cudaStream_t stream) {
+    gpi_visit visit;
+    gpi_transfer plan;
+    gpi_ring_slot *slot = NULL;
+    int queued = 0;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_upload", &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (gpi_driver_is_capturing(stream))
+        return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the "
+                                                    "stream captures"));
+    gpi_ring_lock(ring);
+    if (span) slot = gpi_ring_span(ring, span);
+    if (!slot) result = gpi_ring_span_wrong("gpupool_span_upload", span);
+    else if (!device_dst || span->bytes == 0 || span->bytes > slot->length)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_upload: %s", device_dst ?
+                               "span.bytes was set to 0 or raised" : "device_dst is NULL");
+    if (result == GPUPOOL_OK) {
+        plan = gpi_ring_plan(0, device_dst, span->bytes, NULL, span->bytes, span->bytes, 1, stream);
+        plan.key = gpi_driver_is_threads_own(stream) ? gpi_host_thread_number() << 1 | 1
+                                                     : (uint64_t)(uintptr_t)stream;
+        slot->length = span->bytes;
+        slot->state = GPI_RING_BUSY;
+        gpi_ring_unlock(ring);
+        result = gpi_ring_send(ring, slot, &plan, &queued);
+        if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(stream);
+        gpi_ring_lock(ring);
+        slot->state = GPI_RING_HELD;
+    }
+    if (result == GPUPOOL_OK) {
+        gpi_ring_fly(ring, slot, &plan);
+        slot->span = 0;
+        ring->held--;
+        ring->stats.transfers[0]++;
+        ring->stats.staged_bytes[0] += span->bytes;
+        memset(span, 0, sizeof *span);
+    }
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
+    gpi_visit visit;
+    gpi_ring_slot *slot = NULL;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_cancel", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_ring_lock(ring);
+    if (span) slot = gpi_ring_span(ring, span);
+    if (slot) {
+        gpi_ring_drop(ring, slot);
+        ring->held--;
+        memset(span, 0, sizeof *span);
+    } else {
+        result = gpi_ring_span_wrong("gpupool_span_cancel", span);
+    }
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
+    gpi_visit visit;
+    uint64_t now = gpi_host_now_ns();
+    int way;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_get_stats", &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (!stats)
+        return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: "
+                                                    "stats is NULL"));
+    gpi_ring_lock(ring);
+    *stats = ring->stats;
+    stats->struct_bytes = sizeof *stats;
+    stats->pinned = ring->pinned;
+    stats->used = ring->used;
+    stats->limit_bytes = ring->bytes;
+    stats->workers = (uint64_t)ring->workers_running;
+    for (way = 0; way < 2; way++) {
+        double seconds;
+        stats->transfers[way] += ring->tiny[way];
+        stats->direct_bytes[way] += ring->tiny_bytes[way];
+        if (ring->under_way[way]) stats->under_way_ns[way] += now - ring->under_way_since_ns[way];
+        if (ring->flights[way]) stats->link_busy_ns[way] += now - ring->flying_since_ns[way];
+        seconds = (double)stats->under_way_ns[way] * 1e-9;
+        if (seconds <= 0) continue;
+        stats->gb_per_s[way] = (double)stats->staged_bytes[way] * 1e-9 / seconds;
+        stats->link_busy[way] = (double)stats->link_busy_ns[way] * 1e-9 / seconds;
+        if (stats->link_busy[way] > 1) stats->link_busy[way] = 1;
+    }
+    gpi_ring_unlock(ring);
+    return gpi_ring_leave(&visit, result);
+}
+
+gpupool_result gpupool_ring_check(gpupool_ring *ring) {
+    gpi_visit visit;
+    int broken;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_check", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_lock(&ring->lock);
+    broken = gpi_ring_check(ring);
+    gpi_host_unlock(&ring->lock);
+    if (broken)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_check: invariant R%d is broken",
+                               broken);
+    return gpi_ring_leave(&visit, result);
 }
 
 /* == REPORT ===================================================================================
@@ -5326,6 +9102,7 @@ const char *gpupool_result_name(gpupool_result result) {
     case GPUPOOL_E_TIMEOUT: return "GPUPOOL_E_TIMEOUT";
     case GPUPOOL_E_UNSUPPORTED: return "GPUPOOL_E_UNSUPPORTED";
     case GPUPOOL_E_FORKED: return "GPUPOOL_E_FORKED";
+    case GPUPOOL_E_CALLBACK: return "GPUPOOL_E_CALLBACK";
     case GPUPOOL_E_HOST_MEMORY: return "GPUPOOL_E_HOST_MEMORY";
     case GPUPOOL_E_CUDA: return "GPUPOOL_E_CUDA";
     default: return "no gpupool_result";
@@ -5341,14 +9118,19 @@ const char *gpupool_last_error(void) { return gpi_thread.text; }
 
 const char *gpupool_build(void) {
     return "gpupool " GPI_SPELL(GPUPOOL_VERSION) " unit=" GPI_SPELL(GPUPOOL_UNIT_BYTES)
-           " chunk=" GPI_SPELL(GPUPOOL_CHUNK_BYTES) " limit=\"" GPUPOOL_LIMIT "\""
+           " chunk=" GPI_SPELL(GPUPOOL_CHUNK_BYTES) " ring=" GPI_SPELL(GPUPOOL_RING_BYTES)
+           " ring_chunk=" GPI_SPELL(GPUPOOL_RING_CHUNK_BYTES)
+           " ring_workers=" GPI_SPELL(GPUPOOL_RING_WORKERS) " limit=\"" GPUPOOL_LIMIT "\""
            " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
+           " stats=" GPI_SPELL(GPUPOOL_STATS) " sites=" GPI_SPELL(GPUPOOL_SITES)
+           " nvtx=" GPI_SPELL(GPUPOOL_NVTX)
            " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC);
 }
 
-static gpupool_result gpi_report_done(FILE *file) {
+static gpupool_result gpi_report_done(const char *call, FILE *file) {
     if (fflush(file) == 0 && !ferror(file)) return gpi_host_ok();
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "the file cannot be written: %s", strerror(errno));
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the file cannot be written: %s", call,
+                         strerror(errno));
 }
 
 static const char *gpi_report_source(gpupool_source source) {
@@ -5357,169 +9139,1021 @@ static const char *gpi_report_source(gpupool_source source) {
     return names[source];
 }
 
-gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
-    char now[32], peak[32], host[32];
-    gpupool_stats stats;
-    const gpupool_counter *counters;
-    static const char rows[4][12] = {"requested", "granted", "reserved", "pending"};
-    gpupool_result result;
-    int i;
-    if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_report: file is NULL");
-    result = gpupool_get_stats(arena, &stats);
-    if (result != GPUPOOL_OK) return result;
-    counters = &stats.requested;
-    fprintf(file, "gpupool arena \"%s\", device %d, source %s\n", arena->name,
-            arena->backing.driver.device, gpi_report_source(arena->backing.source));
-    fprintf(file, "  %-10s %12s %12s\n", "", "now", "peak");
-    for (i = 0; i < 4; i++)
-        fprintf(file, "  %-10s %12s %12s\n", rows[i], gpi_limit_human(now, counters[i].now),
-                gpi_limit_human(peak, counters[i].peak));
-    fprintf(file, "  %-10s %12" PRIu64 " %12" PRIu64 "\n", "blocks", stats.blocks.now,
-            stats.blocks.peak);
-    fprintf(file, "  limit %s, longest free run %s, host memory %s\n",
-            stats.limit_bytes ? gpi_limit_human(now, stats.limit_bytes) : "none",
-            gpi_limit_human(peak, stats.largest_free_bytes),
-            gpi_limit_human(host, stats.host_bytes));
-    fprintf(file,
-            "  %" PRIu64 " allocs (%" PRIu64 " from the same stream), %" PRIu64 " frees, %" PRIu64
-            " failures\n",
-            stats.allocs, stats.lane_hits, stats.frees, stats.failures);
-    fprintf(file, "  %" PRIu64 " pieces gained, %" PRIu64 " lost, %" PRIu64 " moved; %" PRIu64
-            " waits on the device, %" PRIu64 " on the host\n", stats.chunks_gained,
-            stats.chunks_lost, stats.remaps, stats.fence_waits, stats.host_syncs);
-    return gpi_report_done(file);
-}
-
-/* -- the map -- */
+/* -- the copy that everything below is made from -- */
 
 typedef enum gpi_shade { GPI_SHADE_LIVE, GPI_SHADE_FREE, GPI_SHADE_PENDING } gpi_shade;
 
-typedef struct gpi_stretch { /* of memory, as the map shows it */
+#define GPI_NOBODY 0xffffu
+#define GPI_SHOWN 8 /* holders in a report */
+
+typedef struct gpi_stretch { /* of memory: a block, or what is free */
     uint64_t unit, units;
-    gpi_shade shade;
+    uint32_t slack_bytes;  /* live: granted minus requested */
+    uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
+    uint8_t shade, first;  /* first: a chunk begins here */
+#if GPUPOOL_SITES
+    uint32_t site;         /* live: index into the view's sites */
+#endif
 } gpi_stretch;
 
-static void gpi_report_collect(const gpi_run *run, gpi_stretch *stretches, uint64_t *count) {
-    for (; run; run = run->next) {
-        gpi_stretch stretch;
-        if (run->lane == GPI_LANE_BARE) continue;
-        stretch.unit = run->unit;
-        stretch.units = run->units;
-        stretch.shade = run->lane == GPI_LANE_LIVE    ? GPI_SHADE_LIVE
-                        : run->lane == GPI_LANE_QUIET ? GPI_SHADE_FREE
-                                                      : GPI_SHADE_PENDING;
-        if (stretches) stretches[*count] = stretch;
-        ++*count;
+typedef struct gpi_chunk { /* of memory without a gap */
+    uint64_t unit, units;
+    uint64_t from, count;  /* its stretches */
+} gpi_chunk;
+
+typedef struct gpi_view {
+    gpupool_stats stats;
+    char name[32];
+    int device, known;      /* known: what the device says of its memory */
+    gpupool_source source;
+    size_t device_free_bytes, device_total_bytes;
+    gpi_stretch *stretches;
+    uint64_t count, room;
+    gpi_chunk *chunks;      /* by address */
+    uint64_t chunk_count;
+    uint64_t *keys;         /* of streams */
+    uint64_t key_count, key_room;
+    uint16_t *lanes;        /* lane -> stream */
+    uint32_t lane_room;
+    uint64_t units[3];      /* by shade */
+    gpi_holding holders[GPI_SHOWN];
+#if GPUPOOL_SITES
+    gpi_site *sites;        /* copies of those that count, and the unknown one */
+    uint16_t *site_streams;
+    uint64_t site_count, site_room;
+#endif
+} gpi_view;
+
+static void gpi_view_close(gpi_view *view) {
+    GPUPOOL_FREE(view->stretches);
+    GPUPOOL_FREE(view->chunks);
+    GPUPOOL_FREE(view->keys);
+    GPUPOOL_FREE(view->lanes);
+#if GPUPOOL_SITES
+    GPUPOOL_FREE(view->sites);
+    GPUPOOL_FREE(view->site_streams);
+#endif
+}
+
+/* Room for what the arena has now, and some more, since it is asked for without the lock. */
+static int gpi_view_prepare(gpi_view *view, uint64_t runs, uint64_t streams, uint32_t lanes,
+                            uint64_t sites) {
+    gpi_view_close(view);
+    view->room = runs + runs / 8 + 64;
+    view->key_room = streams + sites + 16;
+    view->lane_room = lanes + 16;
+    view->stretches = (gpi_stretch *)GPUPOOL_MALLOC(view->room * sizeof *view->stretches);
+    view->keys = (uint64_t *)GPUPOOL_MALLOC(view->key_room * sizeof *view->keys);
+    view->lanes = (uint16_t *)GPUPOOL_MALLOC(view->lane_room * sizeof *view->lanes);
+    view->chunks = NULL;
+#if GPUPOOL_SITES
+    view->site_room = sites + 16;
+    view->sites = (gpi_site *)GPUPOOL_MALLOC(view->site_room * sizeof *view->sites);
+    view->site_streams = (uint16_t *)GPUPOOL_MALLOC(view->site_room * sizeof(uint16_t));
+    if (!view->sites || !view->site_streams) return 0;
+#endif
+    return view->stretches && view->keys && view->lanes;
+}
+
+static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
+    uint64_t i = 0;
+    if (key == 0) return GPI_NOBODY;
+    while (i < view->key_count && view->keys[i] != key) i++;
+    if (i == view->key_room || i >= GPI_NOBODY) return GPI_NOBODY;
+    if (i == view->key_count) view->keys[view->key_count++] = key;
+    return (uint16_t)i;
+}
+
+static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
+    const gpi_stream *stream = arena->fences.streams;
+    uint32_t lane;
+    int i;
+    view->key_count = 0;
+    for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
+    for (; stream; stream = stream->next) {
+        uint16_t index = stream->handle ? gpi_view_stream(view, stream->handle) : GPI_NOBODY;
+        if (!stream->handle) continue;
+        view->lanes[stream->young] = index;
+        for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = index;
     }
 }
 
-static uint64_t gpi_report_walk(const gpupool_arena *arena, gpi_stretch *stretches) {
-    const gpi_piece *piece = arena->backing.placed;
-    uint64_t count = 0;
-    if (gpi_backing_is_mapped(&arena->backing))
-        gpi_report_collect(arena->backing.first, stretches, &count);
-    else
-        for (; piece; piece = piece->next) gpi_report_collect(piece->first, stretches, &count);
-    return count;
+#if GPUPOOL_SITES
+static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
+    gpi_site *site = NULL;
+    int bucket;
+    view->site_count = 0;
+    while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
+        if (site->same != site || !site->allocs) continue;
+        site->number = (uint32_t)view->site_count;
+        view->site_streams[view->site_count] = gpi_view_stream(view, site->key);
+        view->sites[view->site_count++] = *site;
+    }
+}
+#endif
+
+/* All runs but the bare ones, which are no memory; page by page, since their lists lead all over
+   the host's memory. By address they are put later, without the lock. */
+static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run *end) {
+    for (; run < end; run++) {
+        gpi_stretch *stretch = &view->stretches[view->count];
+        if (run->units == 0 || run->lane == GPI_LANE_BARE) continue;
+        stretch->unit = run->unit;
+        stretch->units = run->units;
+        stretch->slack_bytes = 0;
+        stretch->stream = GPI_NOBODY;
+        stretch->shade = GPI_SHADE_PENDING;
+        stretch->first = run->prev == NULL;
+#if GPUPOOL_SITES
+        stretch->site = 0;
+#endif
+        if (run->lane == GPI_LANE_LIVE) {
+            stretch->shade = GPI_SHADE_LIVE;
+            stretch->slack_bytes = run->as.slack_bytes;
+#if GPUPOOL_SITES
+            stretch->site = run->site->number;
+            stretch->stream = view->site_streams[run->site->number];
+#endif
+        } else if (run->lane == GPI_LANE_QUIET) {
+            stretch->shade = GPI_SHADE_FREE;
+        } else if (run->lane != GPI_LANE_HELD) {
+            stretch->stream = view->lanes[run->lane];
+        }
+        view->units[stretch->shade] += run->units;
+        view->count++;
+    }
 }
 
-/* All stretches of reserved memory, copied; NULL when the host has no memory or there are none. */
-static gpi_stretch *gpi_report_copy(gpupool_arena *arena, uint64_t *count) {
-    gpi_stretch *stretches = NULL;
-    uint64_t room = 0;
-    for (;;) { /* memory is asked for without the lock, so the number may have grown meanwhile */
-        gpi_host_lock(&arena->lock);
-        *count = gpi_report_walk(arena, NULL);
-        if (*count <= room) break;
+/* With `growing` and the lock held: no run is in anybody's hands. 0: there is not room enough. */
+static int gpi_view_copy(gpi_view *view, gpupool_arena *arena, uint64_t runs, uint64_t sites) {
+    uint64_t page;
+    if (!view->stretches || runs > view->room || arena->tree.lane_count > view->lane_room ||
+        arena->fences.stream_count + sites > view->key_room)
+        return 0;
+#if GPUPOOL_SITES
+    if (sites > view->site_room) return 0;
+#endif
+    gpi_arena_trace_look(arena);
+    gpi_arena_read_stats(arena, &view->stats);
+    memcpy(view->name, arena->name, sizeof view->name);
+    view->device = arena->backing.driver.device;
+    view->source = arena->backing.source;
+    gpi_view_copy_streams(view, arena);
+#if GPUPOOL_SITES
+    gpi_view_copy_sites(view, arena);
+    gpi_limit_sites(&arena->ledger, view->holders, GPI_SHOWN);
+#endif
+    for (page = 0; page < arena->tree.page_count; page++)
+        gpi_view_copy_runs(view, arena->tree.pages[page], arena->tree.pages[page] + GPI_PAGE);
+    return 1;
+}
+
+#define GPI_DIGIT 11 /* bits looked at in one round of sorting */
+
+/* By address, least digit first, as far as addresses differ. 0: the host has no memory. */
+static int gpi_view_sort(gpi_view *view) {
+    gpi_stretch *from = view->stretches, *to;
+    uint64_t least = UINT64_MAX, most = 0, i, sum, starts[1 << GPI_DIGIT];
+    unsigned shift, digit;
+    to = (gpi_stretch *)GPUPOOL_MALLOC((view->count + 1) * sizeof *to);
+    if (!to) return 0;
+    for (i = 0; i < view->count; i++) {
+        least = gpi_ground_min(least, from[i].unit);
+        most = gpi_ground_max(most, from[i].unit);
+    }
+    for (shift = 0; view->count && shift < 64 && (most - least) >> shift; shift += GPI_DIGIT) {
+        memset(starts, 0, sizeof starts);
+        for (i = 0; i < view->count; i++)
+            starts[(from[i].unit - least) >> shift & ((1 << GPI_DIGIT) - 1)]++;
+        for (digit = 0, sum = 0; digit < 1 << GPI_DIGIT; digit++) {
+            uint64_t count = starts[digit];
+            starts[digit] = sum;
+            sum += count;
+        }
+        for (i = 0; i < view->count; i++)
+            to[starts[(from[i].unit - least) >> shift & ((1 << GPI_DIGIT) - 1)]++] = from[i];
+        view->stretches = to;
+        to = from;
+        from = view->stretches;
+    }
+    GPUPOOL_FREE(to);
+    return 1;
+}
+
+/* A chunk begins where the arena's does, and where there is a gap before it. */
+static int gpi_view_make_chunks(gpi_view *view) {
+    uint64_t i, chunks = 0, end = 0;
+    for (i = 0; i < view->count; i++) {
+        gpi_stretch *stretch = &view->stretches[i];
+        stretch->first = stretch->first || i == 0 || stretch->unit != end;
+        end = stretch->unit + stretch->units;
+        chunks += stretch->first;
+    }
+    view->chunks = (gpi_chunk *)gpi_host_zeroed((chunks + 1) * sizeof *view->chunks);
+    if (!view->chunks) return 0;
+    view->chunk_count = chunks;
+    for (chunks = 0, i = 0; i < view->count; i++) {
+        const gpi_stretch *stretch = &view->stretches[i];
+        gpi_chunk *chunk;
+        chunks += stretch->first;
+        chunk = &view->chunks[chunks - 1];
+        if (stretch->first) {
+            chunk->unit = stretch->unit;
+            chunk->from = i;
+        }
+        chunk->units += stretch->units;
+        chunk->count++;
+    }
+    return 1;
+}
+
+#if !GPUPOOL_SITES
+static void gpi_view_make_holders(gpi_view *view) {
+    gpi_ballot ballot;
+    uint64_t i;
+    int round;
+    memset(&ballot, 0, sizeof ballot);
+    for (round = 0; round < 2; round++)
+        for (i = 0; i < view->count; i++) {
+            const gpi_stretch *stretch = &view->stretches[i];
+            uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
+            if (stretch->shade != GPI_SHADE_LIVE) continue;
+            if (round == 0) gpi_limit_vote(&ballot, bytes);
+            else gpi_limit_recount(&ballot, bytes);
+        }
+    gpi_limit_elect(&ballot, view->holders, GPI_SHOWN);
+}
+#endif
+
+/* What the device has, for the report only: one that cannot say is no reason to fail. */
+static void gpi_view_ask_device(gpi_view *view) {
+    struct gpi_thread before = gpi_thread;
+    gpi_visit visit;
+    if (view->source != GPUPOOL_SOURCE_PINNED &&
+        gpi_driver_enter(view->device, &visit) == GPUPOOL_OK) {
+        view->known =
+            cudaMemGetInfo(&view->device_free_bytes, &view->device_total_bytes) == cudaSuccess;
+        gpi_driver_leave(&visit);
+    }
+    gpi_thread = before;
+}
+
+static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
+                                    const FILE *file) {
+    gpupool_result result = gpi_arena_exists(arena, call);
+    uint64_t runs = 0, streams = 0, sites = 0;
+    uint32_t lanes = 0;
+    int enough = 0;
+    memset(view, 0, sizeof *view);
+    if (result != GPUPOOL_OK) return result;
+    if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
+    while (!enough) {
+        gpi_host_lock(&arena->growing);
+        gpi_arena_lock(arena, 0);
+        runs = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count;
+        streams = arena->fences.stream_count;
+        lanes = arena->tree.lane_count;
+#if GPUPOOL_SITES
+        sites = arena->ledger.site_count + 1;
+#endif
+        enough = gpi_view_copy(view, arena, runs, sites);
         gpi_host_unlock(&arena->lock);
-        GPUPOOL_FREE(stretches);
-        room = *count + *count / 4 + 16;
-        stretches = (gpi_stretch *)GPUPOOL_MALLOC(room * sizeof *stretches);
-        if (!stretches) return NULL;
+        gpi_host_unlock(&arena->growing);
+        if (!enough && !gpi_view_prepare(view, runs, streams, lanes, sites)) break;
     }
-    if (stretches) gpi_report_walk(arena, stretches);
-    gpi_host_unlock(&arena->lock);
-    return stretches;
+    if (!enough || !gpi_view_sort(view) || !gpi_view_make_chunks(view)) {
+        gpi_view_close(view);
+        return gpi_host_no_memory();
+    }
+#if !GPUPOOL_SITES
+    gpi_view_make_holders(view);
+#endif
+    gpi_view_ask_device(view);
+    return gpi_host_ok();
 }
 
-#define GPI_MAP_WIDTH 960.0 /* pixels of a row */
+static uint64_t gpi_view_bytes(const gpi_view *view, gpi_shade shade) {
+    return view->units[shade] * GPUPOOL_UNIT_BYTES;
+}
 
-/* One stretch, cut where rows end. `at` is its place in the reserved memory laid end to end. */
-static void gpi_report_draw(FILE *file, const gpi_stretch *stretch, uint64_t at,
-                            uint64_t row_units) {
-    static const char colours[3][8] = {"#0072b2", "#e8e8e8", "#e69f00"};
-    static const char words[3][20] = {"live", "free", "freed on a stream"};
+/* Of the device's memory in use, what this arena does not hold: the limit does not count it. */
+static uint64_t gpi_view_others(const gpi_view *view) {
+    uint64_t used = view->device_total_bytes - view->device_free_bytes;
+    return used - gpi_ground_min(used, view->stats.reserved.now);
+}
+
+static double gpi_view_fragmentation(const gpi_view *view) {
+    uint64_t free_bytes = gpi_view_bytes(view, GPI_SHADE_FREE) +
+                          gpi_view_bytes(view, GPI_SHADE_PENDING);
+    if (free_bytes == 0 || view->stats.largest_free_bytes > free_bytes) return 0;
+    return 1 - (double)view->stats.largest_free_bytes / (double)free_bytes;
+}
+
+/* -- the report for people -- */
+
+#define GPI_BAR 64         /* characters of the bar and of the map */
+#define GPI_MAP_LINES 4
+
+/* So many of this character; the rest of the bar follows. */
+static void gpi_report_fill(FILE *file, char mark, uint64_t part, uint64_t whole, int *done) {
+    int end = whole ? (int)((double)part / (double)whole * GPI_BAR + 0.5) : 0;
+    if (end > GPI_BAR) end = GPI_BAR;
+    for (; *done < end; ++*done) fputc(mark, file);
+}
+
+static void gpi_report_bar(FILE *file, const gpi_view *view) {
+    uint64_t live = gpi_view_bytes(view, GPI_SHADE_LIVE), limit = view->stats.limit_bytes;
+    uint64_t pending = gpi_view_bytes(view, GPI_SHADE_PENDING);
+    uint64_t held = view->stats.reserved.now, whole = gpi_ground_max(limit, held);
+    char a[32], b[32];
+    int done = 0;
+    if (!limit && view->known) whole = held + view->device_free_bytes;
+    fprintf(file, "  [");
+    gpi_report_fill(file, '#', live, whole, &done);
+    gpi_report_fill(file, '~', live + pending, whole, &done);
+    gpi_report_fill(file, '.', held, whole, &done);
+    gpi_report_fill(file, ' ', whole, whole, &done);
+    for (; done < GPI_BAR; done++) fputc(' ', file);
+    if (limit)
+        fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, held),
+                gpi_limit_human(b, limit));
+    else if (view->known)
+        fprintf(file, "] %s, no limit; the device has %s more\n", gpi_limit_human(a, held),
+                gpi_limit_human(b, view->device_free_bytes));
+    else
+        fprintf(file, "] %s, no limit\n", gpi_limit_human(a, held));
+    if (limit && held > limit)
+        fprintf(file, "   above the limit by %s: no growth until that is given back\n",
+                gpi_limit_human(a, held - limit));
+    fprintf(file, "   # live   ~ freed, perhaps still in use   . free   (blank: not reserved)\n\n");
+}
+
+/* "1,234,567": numbers of some length are read by their groups. */
+static const char *gpi_report_number(char room[32], uint64_t number) {
+    char digits[32];
+    int length = snprintf(digits, sizeof digits, "%" PRIu64, number), i, at = 0;
+    for (i = 0; i < length; i++) {
+        if (i && (length - i) % 3 == 0) room[at++] = ',';
+        room[at++] = digits[i];
+    }
+    room[at] = 0;
+    return room;
+}
+
+static void gpi_report_counters(FILE *file, const gpi_view *view) {
+    static const char rows[4][12] = {"requested", "granted", "reserved", "pending"};
+    const gpupool_counter *counters = &view->stats.requested;
+    char now[32], peak[32], total[32];
+    int i;
+    fprintf(file, "  %-12s %14s %14s %14s\n", "", "now", "peak", "total");
+    for (i = 0; i < 4; i++)
+        fprintf(file, "  %-12s %14s %14s %14s\n", rows[i], gpi_limit_human(now, counters[i].now),
+                gpi_limit_human(peak, counters[i].peak),
+                gpi_limit_human(total, counters[i].total));
+    fprintf(file, "  %-12s %14s %14s %14s\n\n", "blocks",
+            gpi_report_number(now, view->stats.blocks.now),
+            gpi_report_number(peak, view->stats.blocks.peak),
+            gpi_report_number(total, view->stats.blocks.total));
+}
+
+static void gpi_report_counts(FILE *file, const gpi_view *view) {
+    const gpupool_stats *stats = &view->stats;
+    char a[32], b[32], c[32], d[32];
+    fprintf(file, "  %-12s %s allocs, %s of them from the same stream; %s frees; %s failures\n",
+            "calls", gpi_report_number(a, stats->allocs), gpi_report_number(b, stats->lane_hits),
+            gpi_report_number(c, stats->frees), gpi_report_number(d, stats->failures));
+    fprintf(file, "  %-12s %s pieces gained, %s given back, %s moved\n", "driver",
+            gpi_report_number(a, stats->chunks_gained), gpi_report_number(b, stats->chunks_lost),
+            gpi_report_number(c, stats->remaps));
+    fprintf(file, "  %-12s %s on the device, %s on the host\n", "waits",
+            gpi_report_number(a, stats->fence_waits), gpi_report_number(b, stats->host_syncs));
+    fprintf(file, "  %-12s longest run %s; fragmentation %.0f%%\n", "free memory",
+            gpi_limit_human(a, stats->largest_free_bytes), gpi_view_fragmentation(view) * 100);
+    if (view->known)
+        fprintf(file, "  %-12s %s of the device's %s: CUDA's context, libraries, other processes\n",
+                "not counted", gpi_limit_human(a, gpi_view_others(view)),
+                gpi_limit_human(b, view->device_total_bytes));
+    fprintf(file, "  %-12s %s of host memory\n", "records", gpi_limit_human(a, stats->host_bytes));
+}
+
+static void gpi_report_holders(FILE *file, const gpi_view *view) {
+    char name[64], size[32], blocks[32];
+    int i;
+    if (!view->holders[0].shown.blocks) return;
+    fprintf(file, "\n  %-30s %12s %12s\n",
+            GPUPOOL_SITES ? "biggest holders" : "biggest holders (blocks of)", "blocks", "bytes");
+    for (i = 0; i < GPI_SHOWN && view->holders[i].shown.blocks; i++)
+        fprintf(file, "  %-30s %12s %12s\n", gpi_limit_holder(name, &view->holders[i].shown),
+                gpi_report_number(blocks, view->holders[i].shown.blocks),
+                gpi_limit_human(size, view->holders[i].shown.bytes));
+}
+
+static char gpi_report_mark(uint64_t live, uint64_t pending, uint64_t free_units) {
+    if (!pending && !free_units) return '#';
+    if (live >= pending + free_units) return '+';
+    if (live) return '-';
+    return pending >= free_units ? '~' : '.';
+}
+
+/* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
+static void gpi_report_map(FILE *file, const gpi_view *view) {
+    uint64_t all = view->units[0] + view->units[1] + view->units[2], share, left, sums[3];
+    uint64_t chunk, i;
     char size[32];
-    uint64_t done = 0;
-    while (done < stretch->units) {
-        uint64_t column = (at + done) % row_units, row = (at + done) / row_units;
-        uint64_t units = gpi_ground_min(stretch->units - done, row_units - column);
-        double scale = GPI_MAP_WIDTH / (double)row_units;
-        fprintf(file,
-                "<rect x=\"%.2f\" y=\"%" PRIu64 "\" width=\"%.2f\" height=\"11\" fill=\"%s\">",
-                110 + scale * (double)column, 64 + row * 13, scale * (double)units,
-                colours[stretch->shade]);
-        fprintf(file, "<title>%s: %s at %#" PRIx64 "</title></rect>\n", words[stretch->shade],
-                gpi_limit_human(size, stretch->units * GPUPOOL_UNIT_BYTES),
-                stretch->unit * GPUPOOL_UNIT_BYTES);
-        done += units;
-    }
+    int column = 0;
+    if (all == 0) return;
+    share = gpi_ground_max((all + GPI_BAR * GPI_MAP_LINES - 1) / (GPI_BAR * GPI_MAP_LINES), 1);
+    left = share;
+    memset(sums, 0, sizeof sums);
+    fprintf(file, "\n  map: a character is %s   # live   + half or more   - less   ~ freed"
+            "   . free\n  ", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
+    for (chunk = 0; chunk < view->chunk_count; chunk++)
+        for (i = 0; i < view->chunks[chunk].count; i++) {
+            const gpi_stretch *stretch = &view->stretches[view->chunks[chunk].from + i];
+            uint64_t units = stretch->units, part;
+            for (; units; units -= part) {
+                part = gpi_ground_min(units, left);
+                sums[stretch->shade] += part;
+                left -= part;
+                if (left) continue;
+                if (column && column % GPI_BAR == 0) fprintf(file, "\n  ");
+                fputc(gpi_report_mark(sums[0], sums[2], sums[1]), file);
+                column++;
+                left = share;
+                memset(sums, 0, sizeof sums);
+            }
+        }
+    if (left < share) fputc(gpi_report_mark(sums[0], sums[2], sums[1]), file);
+    fputc('\n', file);
 }
 
-static void gpi_report_text(FILE *file, const char *text) { /* as XML wants it */
+gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
+    gpi_view view;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_report", file);
+    if (result != GPUPOOL_OK) return result;
+    fprintf(file, "gpupool arena \"%s\": device %d, source %s\n", view.name, view.device,
+            gpi_report_source(view.source));
+    gpi_report_bar(file, &view);
+    gpi_report_counters(file, &view);
+    gpi_report_counts(file, &view);
+    gpi_report_holders(file, &view);
+    gpi_report_map(file, &view);
+    gpi_view_close(&view);
+    return gpi_report_done("gpupool_report", file);
+}
+
+/* -- JSON -- */
+
+static void gpi_report_quoted(FILE *file, const char *text) {
+    fputc('"', file);
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') fprintf(file, "\\%c", c);
+        else if (c < ' ') fprintf(file, "\\u%04x", c);
+        else fputc(c, file);
+    }
+    fputc('"', file);
+}
+
+static void gpi_report_member(FILE *file, const char *name, uint64_t number) {
+    fprintf(file, "\"%s\":%" PRIu64, name, number);
+}
+
+static void gpi_report_known(FILE *file, const char *name, int known, uint64_t number) {
+    if (known) fprintf(file, ",\"%s\":%" PRIu64, name, number);
+    else fprintf(file, ",\"%s\":null", name);
+}
+
+static void gpi_report_list(FILE *file, const char *name, const uint64_t *numbers, int count) {
+    int i;
+    fprintf(file, ",\n\"%s\":[", name);
+    for (i = 0; i < count; i++) fprintf(file, "%s%" PRIu64, i ? "," : "", numbers[i]);
+    fputc(']', file);
+}
+
+static void gpi_report_figures(FILE *file, const gpi_view *view) {
+    static const char counters[GPI_COUNTERS][12] = {"requested", "granted", "reserved", "pending",
+                                                    "blocks"};
+    static const char counts[][16] = {"allocs", "frees", "failures", "lane_hits", "splits",
+                                      "merges", "chunks_gained", "chunks_lost", "remaps",
+                                      "fence_waits", "host_syncs"};
+    const gpupool_counter *counter = &view->stats.requested;
+    const uint64_t *count = &view->stats.allocs;
+    int i;
+    gpi_report_known(file, "limit_bytes", view->stats.limit_bytes != 0, view->stats.limit_bytes);
+    gpi_report_known(file, "device_free_bytes", view->known, view->device_free_bytes);
+    gpi_report_known(file, "device_total_bytes", view->known, view->device_total_bytes);
+    gpi_report_known(file, "others_bytes", view->known, gpi_view_others(view));
+    fprintf(file, ",\n\"counters\":{");
+    for (i = 0; i < GPI_COUNTERS; i++)
+        fprintf(file, "%s\"%s\":{\"now\":%" PRIu64 ",\"peak\":%" PRIu64 ",\"total\":%" PRIu64 "}",
+                i ? ",\n " : "", counters[i], counter[i].now, counter[i].peak, counter[i].total);
+    fprintf(file, "},\n\"counts\":{");
+    for (i = 0; i < (int)(sizeof counts / sizeof counts[0]); i++) {
+        if (i) fputc(',', file);
+        gpi_report_member(file, counts[i], count[i]);
+    }
+    fprintf(file, "},\n");
+    gpi_report_member(file, "free_bytes", gpi_view_bytes(view, GPI_SHADE_FREE) +
+                                              gpi_view_bytes(view, GPI_SHADE_PENDING));
+    fputc(',', file);
+    gpi_report_member(file, "largest_free_bytes", view->stats.largest_free_bytes);
+    fprintf(file, ",\"fragmentation\":%.6f,", gpi_view_fragmentation(view));
+    gpi_report_member(file, "host_bytes", view->stats.host_bytes);
+    gpi_report_list(file, "live_by_order", view->stats.live_by_order, GPUPOOL_ORDERS);
+    gpi_report_list(file, "free_by_order", view->stats.free_by_order, GPUPOOL_ORDERS);
+    fprintf(file, ",\n\"streams\":[");
+    for (i = 0; (uint64_t)i < view->key_count; i++)
+        fprintf(file, "%s%" PRIu64, i ? "," : "", view->keys[i]);
+    fputc(']', file);
+}
+
+static void gpi_report_index(FILE *file, const char *name, int known, uint64_t index) {
+    if (known) fprintf(file, ",\"%s\":%" PRIu64, name, index);
+    else fprintf(file, ",\"%s\":null", name);
+}
+
+static void gpi_report_sites(FILE *file, gpi_view *view) {
+#if GPUPOOL_SITES
+    uint64_t i;
+    fprintf(file, ",\n\"sites\":[");
+    for (i = 0; i < view->site_count; i++) {
+        const gpi_site *site = &view->sites[i];
+        uint16_t stream = gpi_view_stream(view, site->key);
+        fprintf(file, "%s{\"file\":", i ? ",\n " : "");
+        if (*site->file) gpi_report_quoted(file, site->file);
+        else fprintf(file, "null");
+        fprintf(file, ",\"line\":%d", site->line);
+        gpi_report_index(file, "stream", stream != GPI_NOBODY, stream);
+        fprintf(file, ",\"allocs\":%" PRIu64 ",\"blocks\":%" PRIu64 ",\"bytes\":%" PRIu64
+                ",\"bytes_peak\":%" PRIu64 "}", site->allocs, site->blocks, site->bytes,
+                site->bytes_peak);
+    }
+    fputc(']', file);
+#else
+    (void)file;
+    (void)view;
+#endif
+}
+
+static void gpi_report_block(FILE *file, const gpi_stretch *stretch) {
+    static const char states[3][8] = {"live", "free", "pending"};
+    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
+    fprintf(file, "{\"address\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"state\":\"%s\"",
+            stretch->unit * GPUPOOL_UNIT_BYTES, bytes, states[stretch->shade]);
+    if (stretch->shade == GPI_SHADE_LIVE)
+        fprintf(file, ",\"requested_bytes\":%" PRIu64, bytes - stretch->slack_bytes);
+    gpi_report_index(file, "stream", stretch->stream != GPI_NOBODY, stretch->stream);
+#if GPUPOOL_SITES
+    gpi_report_index(file, "site", stretch->shade == GPI_SHADE_LIVE, stretch->site);
+#else
+    fprintf(file, ",\"site\":null");
+#endif
+    fputc('}', file);
+}
+
+gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
+    uint64_t i, k;
+    gpi_view view;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_json", file);
+    if (result != GPUPOOL_OK) return result;
+    fprintf(file, "{\"gpupool\":1,\"name\":");
+    gpi_report_quoted(file, view.name);
+    fprintf(file, ",\"device\":%d,\"source\":\"%s\",\"unit_bytes\":%d", view.device,
+            gpi_report_source(view.source), GPUPOOL_UNIT_BYTES);
+    gpi_report_figures(file, &view);
+    gpi_report_sites(file, &view);
+    fprintf(file, ",\n\"chunks\":[");
+    for (i = 0; i < view.chunk_count; i++) {
+        const gpi_chunk *chunk = &view.chunks[i];
+        fprintf(file, "%s{\"address\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"blocks\":[\n",
+                i ? ",\n" : "\n", chunk->unit * GPUPOOL_UNIT_BYTES,
+                chunk->units * GPUPOOL_UNIT_BYTES);
+        for (k = 0; k < chunk->count; k++) {
+            if (k) fprintf(file, ",\n");
+            gpi_report_block(file, &view.stretches[chunk->from + k]);
+        }
+        fprintf(file, "]}");
+    }
+    fprintf(file, "]}\n");
+    gpi_view_close(&view);
+    return gpi_report_done("gpupool_write_json", file);
+}
+
+/* -- the map as a picture -- */
+
+#define GPI_COLOURS 7       /* streams with a colour of their own; told apart by the colour-blind */
+#define GPI_MAP_X 128.0
+#define GPI_MAP_Y 144       /* pixels above the first row, */
+#define GPI_MAP_WIDTH 1024.0
+#define GPI_MAP_ROW 16      /* and from row to row */
+#define GPI_MAP_ROWS 96     /* aimed at */
+
+static const char gpi_svg_colours[GPI_COLOURS + 1][8] = {
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7f7f7f"};
+
+typedef struct gpi_map { /* rows of equal bytes, filled from left to right */
+    FILE *file;
+    const gpi_view *view;
+    uint64_t row_units, row, column; /* where the next chunk may begin */
+    uint64_t gap_units;              /* between chunks in a row */
+    int draw;                        /* 0: only counts the rows */
+    double from, to;                 /* pixels of stretches too narrow to be drawn alone */
+    uint64_t narrow, sums[3];
+} gpi_map;
+
+static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
     for (; *text; text++) {
         if (*text == '<') fputs("&lt;", file);
+        else if (*text == '>') fputs("&gt;", file);
         else if (*text == '&') fputs("&amp;", file);
         else if ((unsigned char)*text >= ' ') fputc(*text, file);
     }
 }
 
-static void gpi_report_head(FILE *file, const gpupool_arena *arena, const gpupool_stats *stats,
-                            uint64_t rows, uint64_t row_units) {
-    char live[32], held[32], row[32];
-    uint64_t i;
-    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1100\" height=\"%" PRIu64
-            "\" font-family=\"sans-serif\" font-size=\"12\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
-            "<text x=\"16\" y=\"22\" font-size=\"15\">gpupool arena \"", rows * 13 + 84);
-    gpi_report_text(file, arena->name);
-    fprintf(file, "\": %s live in %" PRIu64 " blocks, %s reserved</text>\n",
-            gpi_limit_human(live, stats->requested.now), stats->blocks.now,
-            gpi_limit_human(held, stats->reserved.now));
-    fprintf(file, "<rect x=\"16\" y=\"36\" width=\"12\" height=\"12\" fill=\"#0072b2\"/>"
-            "<text x=\"33\" y=\"47\">live</text>"
-            "<rect x=\"76\" y=\"36\" width=\"12\" height=\"12\" fill=\"#e8e8e8\" stroke=\"#999\"/>"
-            "<text x=\"93\" y=\"47\">free</text>"
-            "<rect x=\"136\" y=\"36\" width=\"12\" height=\"12\" fill=\"#e69f00\"/>"
-            "<text x=\"153\" y=\"47\">freed on a stream, free for its later work</text>"
-            "<text x=\"430\" y=\"47\">each row %s of reserved memory, laid end to end; "
-            "hover for sizes</text>\n", gpi_limit_human(row, row_units * GPUPOOL_UNIT_BYTES));
-    for (i = 0; i < rows; i += 8)
-        fprintf(file, "<text x=\"102\" y=\"%" PRIu64 "\" text-anchor=\"end\" font-size=\"10\">+%s"
-                "</text>\n", 73 + i * 13,
-                gpi_limit_human(row, i * row_units * GPUPOOL_UNIT_BYTES));
+static const char *gpi_svg_stream(char room[64], uint64_t key) {
+    if (key == GPI_KEY_LEGACY) snprintf(room, 64, "the default stream");
+    else if (key == GPI_KEY_ANY) snprintf(room, 64, "all streams (cudaFree)");
+    else if (key & 1) snprintf(room, 64, "default stream of thread %" PRIu64, key >> 2);
+    else snprintf(room, 64, "stream %#" PRIx64, key);
+    return room;
+}
+
+static unsigned gpi_svg_colour(uint16_t stream) {
+    return stream < GPI_COLOURS ? stream : GPI_COLOURS;
+}
+
+/* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. */
+static void gpi_svg_paint(FILE *file, int shade, uint16_t stream) {
+    if (shade == GPI_SHADE_FREE) fputs("#ececec", file);
+    else if (shade == GPI_SHADE_PENDING) fprintf(file, "url(#h%u)", gpi_svg_colour(stream));
+    else if (stream == GPI_NOBODY) fputs("#3f4f5f", file);
+    else fputs(gpi_svg_colours[gpi_svg_colour(stream)], file);
+}
+
+static void gpi_svg_rect(const gpi_map *map, double x, double width, int shade, uint16_t stream) {
+    fprintf(map->file, "<rect x=\"%.2f\" y=\"%" PRIu64 "\" width=\"%.2f\" height=\"%d\" fill=\"",
+            GPI_MAP_X + x, GPI_MAP_Y + map->row * GPI_MAP_ROW, width, GPI_MAP_ROW - 3);
+    gpi_svg_paint(map->file, shade, stream);
+    fputs("\"><title>", map->file);
+}
+
+/* Draws what has gathered of stretches less than half a pixel wide. */
+static void gpi_svg_flush(gpi_map *map) {
+    int most = GPI_SHADE_LIVE;
+    char live[32], freed[32], rest[32];
+    if (!map->narrow) return;
+    if (map->sums[GPI_SHADE_PENDING] > map->sums[most]) most = GPI_SHADE_PENDING;
+    if (map->sums[GPI_SHADE_FREE] > map->sums[most]) most = GPI_SHADE_FREE;
+    gpi_svg_rect(map, map->from, map->to - map->from, most, GPI_NOBODY);
+    fprintf(map->file, "%" PRIu64 " stretches: %s live, %s freed, %s free</title></rect>\n",
+            map->narrow, gpi_limit_human(live, map->sums[0] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(freed, map->sums[2] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(rest, map->sums[1] * GPUPOOL_UNIT_BYTES));
+    map->narrow = 0;
+    memset(map->sums, 0, sizeof map->sums);
+}
+
+static void gpi_svg_gather(gpi_map *map, double x, double width, int shade, uint64_t units) {
+    if (!map->narrow) map->from = x;
+    map->to = x + width;
+    map->sums[shade] += units;
+    map->narrow++;
+    if (map->to - map->from >= 1) gpi_svg_flush(map);
+}
+
+static void gpi_svg_title(const gpi_map *map, const gpi_stretch *stretch) {
+    static const char words[3][32] = {"live", "free", "freed, perhaps still in use"};
+    char size[32], exact[32], stream[64];
+    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
+    fprintf(map->file, "%s: %s (%s bytes) at %#" PRIx64, words[stretch->shade],
+            gpi_limit_human(size, bytes), gpi_report_number(exact, bytes),
+            stretch->unit * GPUPOOL_UNIT_BYTES);
+#if GPUPOOL_SITES
+    if (stretch->shade == GPI_SHADE_LIVE && *map->view->sites[stretch->site].file) {
+        const gpi_site *site = &map->view->sites[stretch->site];
+        fprintf(map->file, ", ");
+        gpi_svg_text(map->file, gpi_limit_base(site->file));
+        fprintf(map->file, ":%d", site->line);
+    }
+#endif
+    if (stretch->stream != GPI_NOBODY)
+        fprintf(map->file, ", %s", gpi_svg_stream(stream, map->view->keys[stretch->stream]));
+    fprintf(map->file, "</title></rect>\n");
+}
+
+static void gpi_svg_next_row(gpi_map *map) {
+    gpi_svg_flush(map);
+    map->row++;
+    map->column = 0;
+}
+
+/* A label at the row's left: the chunk by its number, and how far into it the row begins. */
+static void gpi_svg_label(const gpi_map *map, uint64_t number, uint64_t units) {
+    char size[32];
+    fprintf(map->file, "<text x=\"%.0f\" y=\"%" PRIu64 "\" text-anchor=\"end\">", GPI_MAP_X - 8,
+            GPI_MAP_Y + map->row * GPI_MAP_ROW + 10);
+    if (units)
+        fprintf(map->file, "+ %s", gpi_limit_human(size, units * GPUPOOL_UNIT_BYTES));
+    else
+        fprintf(map->file, "chunk %" PRIu64, number + 1);
+    fprintf(map->file, "</text>\n");
+}
+
+/* One stretch, cut where rows end. */
+static void gpi_svg_stretch(gpi_map *map, const gpi_stretch *stretch, uint64_t number,
+                            uint64_t into) {
+    double scale = GPI_MAP_WIDTH / (double)map->row_units, x, width;
+    uint64_t done = 0, units;
+    for (; done < stretch->units; done += units) {
+        if (map->column == map->row_units) gpi_svg_next_row(map);
+        if (map->column == 0 && map->draw) gpi_svg_label(map, number, into + done);
+        units = gpi_ground_min(stretch->units - done, map->row_units - map->column);
+        x = scale * (double)map->column;
+        width = scale * (double)units;
+        map->column += units;
+        if (!map->draw) continue;
+        if (width < 0.5) {
+            gpi_svg_gather(map, x, width, stretch->shade, units);
+            continue;
+        }
+        gpi_svg_flush(map);
+        /* a hair's breadth between blocks that are wide enough to spare it */
+        gpi_svg_rect(map, x, width > 3 ? width - 0.6 : width, stretch->shade, stretch->stream);
+        gpi_svg_title(map, stretch);
+    }
+}
+
+/* All chunks: each begins a row, unless it fits behind the one before. Returns the rows. */
+static uint64_t gpi_svg_rows(gpi_map *map) {
+    const gpi_view *view = map->view;
+    uint64_t i, k, into;
+    map->row = map->column = 0;
+    for (i = 0; i < view->chunk_count; i++) {
+        const gpi_chunk *chunk = &view->chunks[i];
+        if (map->column) map->column += map->gap_units;
+        if (map->column && map->column + chunk->units > map->row_units) gpi_svg_next_row(map);
+        if (!map->draw) { /* the same steps as below, without the stretches */
+            map->row += (map->column + chunk->units - 1) / map->row_units;
+            map->column = (map->column + chunk->units - 1) % map->row_units + 1;
+            continue;
+        }
+        for (k = into = 0; k < chunk->count; k++) {
+            const gpi_stretch *stretch = &view->stretches[chunk->from + k];
+            gpi_svg_stretch(map, stretch, i, into);
+            into += stretch->units;
+        }
+        gpi_svg_flush(map);
+    }
+    return map->row + 1;
+}
+
+/* Boxes stand side by side, as many as a line holds. */
+static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_t stream,
+                               const char *words) {
+    double width = 44 + 6.4 * (double)strlen(words);
+    if (*x + width > GPI_MAP_X + GPI_MAP_WIDTH) {
+        *x = 16;
+        *y += 18;
+    }
+    fprintf(file, "<rect x=\"%.0f\" y=\"%d\" width=\"14\" height=\"12\" stroke=\"#999\" "
+            "stroke-width=\"0.5\" fill=\"", *x, *y);
+    gpi_svg_paint(file, shade, stream);
+    fprintf(file, "\"/><text x=\"%.0f\" y=\"%d\">", *x + 20, *y + 10);
+    gpi_svg_text(file, words);
+    fprintf(file, "</text>\n");
+    *x += width;
+}
+
+static void gpi_svg_legend(const gpi_map *map) {
+    const gpi_view *view = map->view;
+    int y = 70, shade = GPUPOOL_SITES ? GPI_SHADE_LIVE : GPI_SHADE_PENDING;
+    char words[96], size[32];
+    double x = 16;
+    uint16_t i;
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY,
+                       GPUPOOL_SITES ? "live: mixed" : "live");
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
+                       "freed, perhaps still in use");
+    snprintf(words, sizeof words, "a row is %s; point at a block for its size",
+             gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
+    fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">%s</text>\n", x, words);
+    for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
+        gpi_svg_legend_box(map->file, &x, &y, shade, i, gpi_svg_stream(words, view->keys[i]));
+    if (view->key_count > GPI_COLOURS)
+        gpi_svg_legend_box(map->file, &x, &y, shade, GPI_COLOURS, "other streams");
+}
+
+static void gpi_svg_bar(const gpi_map *map) {
+    const gpupool_stats *stats = &map->view->stats;
+    uint64_t whole = gpi_ground_max(stats->limit_bytes, stats->reserved.now), bytes = 0;
+    static const gpi_shade shades[3] = {GPI_SHADE_LIVE, GPI_SHADE_PENDING, GPI_SHADE_FREE};
+    double scale, x = 16;
+    int i;
+    if (whole == 0) return;
+    scale = 1136 / (double)whole;
+    fprintf(map->file, "<rect x=\"16\" y=\"48\" width=\"1136\" height=\"12\" fill=\"none\" "
+            "stroke=\"#999\"/>\n");
+    for (i = 0; i < 3; i++, x += scale * (double)bytes) {
+        bytes = gpi_view_bytes(map->view, shades[i]);
+        fprintf(map->file, "<rect x=\"%.2f\" y=\"48\" width=\"%.2f\" height=\"12\" fill=\"", x,
+                scale * (double)bytes);
+        gpi_svg_paint(map->file, (int)shades[i], GPI_NOBODY);
+        fprintf(map->file, "\"/>\n");
+    }
+}
+
+static void gpi_svg_head(const gpi_map *map, uint64_t rows) {
+    const gpi_view *view = map->view;
+    FILE *file = map->file;
+    char live[32], held[32], limit[32], blocks[32];
+    int i;
+    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1168\" height=\"%" PRIu64
+            "\" viewBox=\"0 0 1168 %" PRIu64 "\" font-family=\"sans-serif\" font-size=\"11\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<defs>\n",
+            GPI_MAP_Y + rows * GPI_MAP_ROW + 12, GPI_MAP_Y + rows * GPI_MAP_ROW + 12);
+    for (i = 0; i <= GPI_COLOURS; i++)
+        fprintf(file, "<pattern id=\"h%d\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\""
+                "><rect width=\"5\" height=\"5\" fill=\"white\"/><path d=\"M-1,1 l2,-2 M0,5 l5,-5 "
+                "M4,6 l2,-2\" stroke=\"%s\" stroke-width=\"1.6\"/></pattern>\n", i,
+                gpi_svg_colours[i]);
+    fprintf(file, "</defs>\n<text x=\"16\" y=\"24\" font-size=\"15\">gpupool arena \"");
+    gpi_svg_text(file, view->name);
+    fprintf(file, "\": %s live in %s block%s, %s reserved, %s%s</text>\n",
+            gpi_limit_human(live, view->stats.requested.now),
+            gpi_report_number(blocks, view->stats.blocks.now),
+            view->stats.blocks.now == 1 ? "" : "s",
+            gpi_limit_human(held, view->stats.reserved.now),
+            view->stats.limit_bytes ? "limit " : "no limit",
+            view->stats.limit_bytes ? gpi_limit_human(limit, view->stats.limit_bytes) : "");
 }
 
 gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
-    uint64_t count = 0, i, units = 0, row_units, at = 0;
-    gpi_stretch *stretches;
-    gpupool_stats stats;
-    gpupool_result result;
-    if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_write_svg: file is NULL");
-    result = gpupool_get_stats(arena, &stats);
+    uint64_t rows;
+    gpi_view view;
+    gpi_map map;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_svg", file);
     if (result != GPUPOOL_OK) return result;
-    stretches = gpi_report_copy(arena, &count);
-    if (!stretches && count) return gpi_host_no_memory();
-    for (i = 0; i < count; i++) units += stretches[i].units;
-    /* at most 64 rows, each a power of two of memory */
-    row_units = (2u << 20) / GPUPOOL_UNIT_BYTES;
-    while (row_units * 64 < units) row_units *= 2;
-    gpi_report_head(file, arena, &stats, (units + row_units - 1) / row_units, row_units);
-    for (i = 0; i < count; at += stretches[i].units, i++)
-        gpi_report_draw(file, &stretches[i], at, row_units);
+    memset(&map, 0, sizeof map);
+    map.file = file;
+    map.view = &view;
+    map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
+    for (;; map.row_units *= 2) {
+        map.gap_units = map.row_units / 128;
+        rows = gpi_svg_rows(&map);
+        if (rows <= GPI_MAP_ROWS) break;
+    }
+    map.draw = 1;
+    gpi_svg_head(&map, rows);
+    gpi_svg_bar(&map);
+    gpi_svg_legend(&map);
+    gpi_svg_rows(&map);
     fprintf(file, "</svg>\n");
-    GPUPOOL_FREE(stretches);
-    return gpi_report_done(file);
+    gpi_view_close(&view);
+    return gpi_report_done("gpupool_write_svg", file);
+}
+
+/* -- the snapshot: pickle protocol 2, in the few opcodes that the viewer knows -- */
+
+static void gpi_pickle_text(FILE *file, const char *text) {
+    size_t length = strlen(text), i;
+    fputc('X', file); /* BINUNICODE */
+    for (i = 0; i < 4; i++) fputc((int)(length >> (8 * i) & 0xff), file);
+    fputs(text, file);
+}
+
+static void gpi_pickle_number(FILE *file, uint64_t number) { /* below 2^63 */
+    int i;
+    fprintf(file, "\x8a\x08"); /* LONG1 of eight bytes */
+    for (i = 0; i < 8; i++) fputc((int)(number >> (8 * i) & 0xff), file);
+}
+
+static void gpi_pickle_member(FILE *file, const char *name, uint64_t number) {
+    gpi_pickle_text(file, name);
+    gpi_pickle_number(file, number);
+}
+
+static void gpi_pickle_word(FILE *file, const char *name, const char *word) {
+    gpi_pickle_text(file, name);
+    gpi_pickle_text(file, word);
+}
+
+/* '}' and ']' are empty, '(' begins their contents, 'u' and 'e' end it. */
+static void gpi_pickle_frames(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
+    gpi_pickle_text(file, "frames");
+    fputs("](", file);
+#if GPUPOOL_SITES
+    if (stretch && stretch->shade == GPI_SHADE_LIVE && *view->sites[stretch->site].file) {
+        const gpi_site *site = &view->sites[stretch->site];
+        fputs("}(", file);
+        gpi_pickle_word(file, "filename", site->file);
+        gpi_pickle_member(file, "line", (uint64_t)site->line);
+        gpi_pickle_word(file, "name", "gpupool_alloc");
+        fputs("u", file);
+    }
+#else
+    (void)view;
+    (void)stretch;
+#endif
+    fputs("e", file);
+}
+
+static void gpi_pickle_block(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
+    static const char states[3][24] = {"active_allocated", "inactive", "active_pending_free"};
+    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
+    fputs("}(", file);
+    gpi_pickle_member(file, "address", stretch->unit * GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "size", bytes);
+    gpi_pickle_member(file, "requested_size", bytes - stretch->slack_bytes);
+    gpi_pickle_word(file, "state", states[stretch->shade]);
+    gpi_pickle_frames(file, view, stretch);
+    fputs("u", file);
+}
+
+static void gpi_pickle_segment(FILE *file, const gpi_view *view, const gpi_chunk *chunk) {
+    uint64_t units[3] = {0, 0, 0}, requested = 0, i;
+    for (i = 0; i < chunk->count; i++) {
+        const gpi_stretch *stretch = &view->stretches[chunk->from + i];
+        units[stretch->shade] += stretch->units;
+        if (stretch->shade == GPI_SHADE_LIVE)
+            requested += stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
+    }
+    fputs("}(", file);
+    gpi_pickle_member(file, "device", (uint64_t)view->device);
+    gpi_pickle_member(file, "address", chunk->unit * GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "total_size", chunk->units * GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "allocated_size", units[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "active_size", (units[GPI_SHADE_LIVE] + units[GPI_SHADE_PENDING]) *
+                                               GPUPOOL_UNIT_BYTES);
+    gpi_pickle_member(file, "requested_size", requested);
+    gpi_pickle_member(file, "stream", 0);
+    gpi_pickle_word(file, "segment_type", "large");
+    gpi_pickle_text(file, "segment_pool_id");
+    gpi_pickle_number(file, 0);
+    gpi_pickle_number(file, 0);
+    fputc('\x86', file); /* TUPLE2 */
+    gpi_pickle_text(file, "is_expandable");
+    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file); /* NEWTRUE, NEWFALSE */
+    gpi_pickle_frames(file, view, NULL);
+    gpi_pickle_text(file, "blocks");
+    fputs("](", file);
+    for (i = 0; i < chunk->count; i++)
+        gpi_pickle_block(file, view, &view->stretches[chunk->from + i]);
+    fputs("eu", file);
+}
+
+gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
+    gpi_view view;
+    uint64_t i;
+    int device;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_snapshot", file);
+    if (result != GPUPOOL_OK) return result;
+    fputs("\x80\x02}(", file); /* PROTO 2 */
+    gpi_pickle_text(file, "segments");
+    fputs("](", file);
+    for (i = 0; i < view.chunk_count; i++) gpi_pickle_segment(file, &view, &view.chunks[i]);
+    fputs("e", file);
+    gpi_pickle_text(file, "device_traces"); /* no history: one empty list a device */
+    fputs("](", file);
+    for (device = 0; device <= view.device; device++) fputs("]", file);
+    fputs("e", file);
+    gpi_pickle_text(file, "allocator_settings");
+    fputs("}(", file);
+    gpi_pickle_word(file, "PYTORCH_CUDA_ALLOC_CONF", "");
+    gpi_pickle_word(file, "allocator", gpupool_build());
+    gpi_pickle_member(file, "limit_bytes", view.stats.limit_bytes);
+    gpi_pickle_text(file, "expandable_segments");
+    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file);
+    fputs("uu.", file);
+    gpi_view_close(&view);
+    return gpi_report_done("gpupool_write_snapshot", file);
+}
+
+/* -- the record of calls -- */
+
+static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
+    uint64_t limit = arena->ledger.limit_bytes, bucket;
+    const gpi_run *run;
+    fprintf(file, "# gpupool trace 1: source %s, unit %d, limit %" PRIu64 ", reserve %" PRIu64
+            ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->backing.source),
+            GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
+            arena->backing.chunk_bytes, arena->backing.driver.device, gpupool_build());
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
+            fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
+                    gpi_arena_requested(run));
+}
+
+gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
+    FILE *before;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_trace_to");
+    if (result != GPUPOOL_OK) return result;
+    before = arena->trace;
+    arena->trace = file;
+    if (file) gpi_trace_begin(arena, file);
+    gpi_arena_exit(arena);
+    return before ? gpi_report_done("gpupool_trace_to", before) : result;
 }
 
 /* == BACK ===================================================================================== */
@@ -5529,6 +10163,12 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_THREAD_LOCAL
 #undef GPI_DEVICES_MAX
 #undef GPI_SYMBOL
+#undef GPI_SITES
+#undef GPI_COUNTERS
+#undef GPI_VISITS
+#undef GPI_ALL
+#undef GPI_SUBSETS
+#undef GPI_BALLOTS
 #undef GPI_STEPS
 #undef GPI_PAGE
 #undef GPI_TRIES
@@ -5545,13 +10185,43 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
 #undef GPI_BINS
 #undef GPI_NO_SLOT
 #undef GPI_CACHED
+#undef GPI_CACHE_UNITS
 #undef GPI_SEALS
+#undef GPI_PAGE_BYTES
+#undef GPI_RING_PIECE
+#undef GPI_RING_ALIGN
+#undef GPI_RING_TINY_UP
+#undef GPI_RING_TINY_DOWN
+#undef GPI_RING_LEAST
+#undef GPI_RING_HELP
+#undef GPI_RING_CREEP
+#undef GPI_RING_AHEAD
+#undef GPI_RING_PATIENCE_NS
+#undef GPI_RING_REFUSED_NS
+#undef GPI_RING_WORKERS_MOST
+#undef GPI_RING_HANDS
+#undef GPI_RING_FEW
+#undef GPI_RING_FAILURES
+#undef GPI_RING_LOOK_MS
+#undef GPI_RING_STOCK
+#undef GPI_RING_STREAMS_ASKED
+#undef GPI_RING_SPIN
 #undef GPI_BUCKETS
 #undef GPI_KEY_LEGACY
 #undef GPI_KEY_ANY
 #undef GPI_TEXT
 #undef GPI_SPELL
+#undef GPI_SHOWN
+#undef GPI_DIGIT
+#undef GPI_BAR
+#undef GPI_MAP_LINES
+#undef GPI_NOBODY
+#undef GPI_COLOURS
+#undef GPI_MAP_X
+#undef GPI_MAP_Y
 #undef GPI_MAP_WIDTH
+#undef GPI_MAP_ROW
+#undef GPI_MAP_ROWS
 
 #endif /* GPUPOOL_IMPLEMENTATION */
 
@@ -5565,10 +10235,18 @@ static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
     return stream ? stream : cudaStreamPerThread;
 }
 #endif
+#if !GPUPOOL_SITES
 #define gpupool_alloc(arena, bytes, stream) gpupool_alloc(arena, bytes, GPI_STREAM(stream))
 #define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
     gpupool_alloc_aligned(arena, bytes, alignment, GPI_STREAM(stream))
 #define gpupool_zalloc(arena, bytes, stream) gpupool_zalloc(arena, bytes, GPI_STREAM(stream))
+#endif
+#define gpupool_alloc_at(arena, bytes, stream, file, line) \
+    gpupool_alloc_at(arena, bytes, GPI_STREAM(stream), file, line)
+#define gpupool_alloc_aligned_at(arena, bytes, alignment, stream, file, line) \
+    gpupool_alloc_aligned_at(arena, bytes, alignment, GPI_STREAM(stream), file, line)
+#define gpupool_zalloc_at(arena, bytes, stream, file, line) \
+    gpupool_zalloc_at(arena, bytes, GPI_STREAM(stream), file, line)
 #define gpupool_free(arena, block, stream) gpupool_free(arena, block, GPI_STREAM(stream))
 #define gpupool_record_use(arena, block, stream) \
     gpupool_record_use(arena, block, GPI_STREAM(stream))
@@ -5578,6 +10256,15 @@ static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
 #define gpupool_cudaMallocAsync(pointer, bytes, stream) \
     gpupool_cudaMallocAsync(pointer, bytes, GPI_STREAM(stream))
 #define gpupool_cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync(pointer, GPI_STREAM(stream))
+#endif
+
+#if GPUPOOL_SITES
+#define gpupool_alloc(arena, bytes, stream) \
+    gpupool_alloc_at(arena, bytes, stream, __FILE__, __LINE__)
+#define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
+    gpupool_alloc_aligned_at(arena, bytes, alignment, stream, __FILE__, __LINE__)
+#define gpupool_zalloc(arena, bytes, stream) \
+    gpupool_zalloc_at(arena, bytes, stream, __FILE__, __LINE__)
 #endif
 
 #if GPUPOOL_STREAM_HOOK

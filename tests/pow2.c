@@ -74,6 +74,7 @@ static unsigned order_of(uint64_t bytes) {
 static uint64_t run(buddy *b, const trace *t) {
     for (size_t i = 0; i < t->events; i++) {
         const trace_event *e = &t->event[i];
+        if (e->kind != TRACE_BLOCK) continue;
         if (!e->bytes) {
             give(b, b->at[e->slot]);
             continue;

@@ -2,6 +2,7 @@
 #include "machine.h"
 #include "replay_print.h"
 #include "replay_run.h"
+#include "replay_units.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,14 +12,17 @@ enum { FINE = 0, FAILURES = 1, BAD_INPUT = 2 };
 
 static const char usage[] =
     "usage: replay [--json] [--limit TEXT] [--min-limit] [--source NAME] [--streams N]\n"
-    "              [--threads N] [--svg FILE] TRACE[.gz]...\n"
+    "              [--threads N] [--svg FILE] [--timeline FILE] [--plan] TRACE[.gz]...\n"
     "  --json         one object a trace, one a line\n"
     "  --limit TEXT   the arena's limit: 12GiB, 80%, -2GiB\n"
     "  --min-limit    also find the smallest limit that will do\n"
     "  --source NAME  auto (default), mapped, device, managed, pinned or bypass\n"
     "  --streams N    block ID on stream ID mod N, not on the trace's own stream\n"
     "  --threads N    N threads, each the whole trace on a stream of its own\n"
-    "  --svg FILE     draw the arena at its fullest moment\n";
+    "  --svg FILE     draw the arena at its fullest moment\n"
+    "  --timeline FILE  draw live and reserved memory, and the limit, over the events\n"
+    "  --plan         instead of a replay: what each source and size of units would reserve,\n"
+    "                 and the smallest limit that will do\n";
 
 static const struct {
     const char *name;
@@ -32,7 +36,7 @@ static const struct {
 typedef struct command {
     replay_options options;
     const char *source;
-    int json;
+    int json, plan;
     char **trace;
     int traces;
 } command;
@@ -67,6 +71,7 @@ static int take_option(command *c, const char *option, const char *value) {
     if (strcmp(option, "--threads") == 0) return take_count(&o->threads, option, value);
     if (strcmp(option, "--limit") == 0) o->config.limit_text = value;
     else if (strcmp(option, "--svg") == 0) o->svg = value;
+    else if (strcmp(option, "--timeline") == 0) o->timeline = value;
     else return refuse("unknown option ", option);
     return 0;
 }
@@ -75,6 +80,10 @@ static int check_command(const command *c) {
     const replay_options *o = &c->options;
     if (c->traces == 0) return refuse("names no trace", "");
     if (o->svg && c->traces > 1) return refuse("--svg draws one trace, not several", "");
+    if (o->timeline && c->traces > 1)
+        return refuse("--timeline draws one trace, not several", "");
+    if (o->timeline && o->threads > 1)
+        return refuse("--timeline needs a fixed order of events: no --threads with it", "");
     if (o->threads > 1 && o->streams)
         return refuse("--threads gives each thread its stream: --streams does not go with it", "");
     if (o->threads > 1 && o->min_limit)
@@ -89,6 +98,7 @@ static int read_command(command *c, int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0) c->json = 1;
         else if (strcmp(argv[i], "--min-limit") == 0) c->options.min_limit = 1;
+        else if (strcmp(argv[i], "--plan") == 0) c->plan = 1;
         else if (strncmp(argv[i], "--", 2) != 0) c->trace[c->traces++] = argv[i];
         else if (i + 1 == argc) return refuse("unknown option, or its value is missing: ", argv[i]);
         else if (take_option(c, argv[i], argv[i + 1]) != 0) return -1;
@@ -101,9 +111,16 @@ static int replay_one(const command *c, const char *path) {
     trace t;
     replay_result r;
     gpupool_result why;
+    replay_options options = c->options;
     if (trace_read(&t, path) != 0) return BAD_INPUT;
     int status = FINE;
-    if (replay_run(&c->options, &t, &r, &why) != 0)
+    options.name = path;
+    if (c->plan) {
+        status = replay_print_plan(&t, path) == 0 ? FINE : FAILURES;
+        trace_free(&t);
+        return status;
+    }
+    if (replay_run(&options, &t, &r, &why) != 0)
         status = why == GPUPOOL_E_ARGUMENT ? BAD_INPUT : FAILURES;
     else if (c->json) replay_print_json(stdout, path, c->source, &c->options, &r);
     else replay_print_row(stdout, path, &c->options, &r);
@@ -124,7 +141,7 @@ int main(int argc, char **argv) {
         return BAD_INPUT;
     }
     if (machine_open() != 0) return FAILURES;
-    if (!c.json) replay_print_head(stdout, &c.options);
+    if (!c.json && !c.plan) replay_print_head(stdout, &c.options);
     for (int i = 0; i < c.traces && status != BAD_INPUT; i++) {
         int one = replay_one(&c, c.trace[i]);
         if (one > status) status = one;

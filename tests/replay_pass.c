@@ -36,6 +36,27 @@ static void failed(runner *r) {
     pthread_mutex_unlock(&first_failure);
 }
 
+/* What only gpupool_trace_to records. What was asked for in vain may be had, but is not kept. */
+static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
+    gpupool_arena *arena = r->pass->arena;
+    gpupool_result result = GPUPOOL_OK;
+    void *block;
+    if (op->kind == TRACE_USE) result = gpupool_record_use(arena, r->block[op->slot], stream);
+    if (op->kind == TRACE_RETIRE) result = gpupool_stream_retired(arena, stream);
+    if (op->kind == TRACE_TRIM) result = gpupool_trim(arena, op->bytes, NULL);
+    if (op->kind == TRACE_LIMIT) result = gpupool_set_limit(arena, op->bytes);
+    if (op->kind == TRACE_SIZE && !gpupool_size(arena, r->block[op->slot]))
+        result = gpupool_last_result();
+    if (op->kind == TRACE_FIT) gpupool_would_fit(arena, op->bytes, NULL);
+    if (op->kind == TRACE_MISTAKE) gpupool_free(arena, r, stream);
+    if (op->kind == TRACE_LOOK) gpupool_get_limit(arena);
+    if (op->kind == TRACE_IN_VAIN) {
+        block = gpupool_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream);
+        result = block ? gpupool_free(arena, block, stream) : GPUPOOL_OK;
+    }
+    if (result != GPUPOOL_OK) failed(r);
+}
+
 /* The loop that is timed: nothing is in it but the calls and one table. */
 static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
     gpupool_arena *arena = r->pass->arena;
@@ -44,8 +65,12 @@ static void run_ops(runner *r, const replay_op *op, const replay_op *end) {
     for (; op < end; op++) {
         cudaStream_t stream = r->stream[op->stream];
         void **at = &block[op->slot];
-        if (op->bytes) {
-            *at = gpupool_alloc(arena, op->bytes, stream);
+        if (op->kind != TRACE_BLOCK) {
+            other_call(r, op, stream);
+        } else if (op->bytes) {
+            size_t alignment = (size_t)1 << op->align;
+            *at = op->align ? gpupool_alloc_aligned(arena, op->bytes, alignment, stream)
+                            : gpupool_alloc(arena, op->bytes, stream);
             if (!*at) failed(r);
         } else {
             if (gpupool_free(arena, *at, stream) != GPUPOOL_OK) failed(r);
@@ -76,7 +101,8 @@ static void free_leftover(runner *r) {
     const replay_plan *plan = r->pass->plan;
     uint32_t *stream = calloc(plan->from->slots, sizeof *stream);
     for (size_t i = 0; stream && i < plan->ops; i++)
-        if (plan->op[i].bytes) stream[plan->op[i].slot] = plan->op[i].stream;
+        if (plan->op[i].bytes && plan->op[i].kind == TRACE_BLOCK)
+            stream[plan->op[i].slot] = plan->op[i].stream;
     for (size_t slot = 0; slot < plan->from->slots; slot++) {
         cudaStream_t on = r->stream[stream ? stream[slot] : 0];
         if (r->block[slot] && gpupool_free(r->pass->arena, r->block[slot], on) != GPUPOOL_OK)

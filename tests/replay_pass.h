@@ -5,7 +5,7 @@
 #include "machine.h"
 #include "replay_plan.h"
 
-#define REPLAY_STOPS 32
+#define REPLAY_STOPS 2048
 
 typedef struct replay_pass {
     /* what to run */

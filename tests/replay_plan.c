@@ -31,7 +31,8 @@ int replay_plan_make(replay_plan *p, const trace *t, unsigned streams, unsigned 
     if (!p->op) return failed("host memory is out");
     for (size_t i = 0; i < t->events; i++) {
         const trace_event *e = &t->event[i];
-        p->op[i] = (replay_op){e->bytes, e->slot, stream_of(e, streams, p->threads)};
+        p->op[i] = (replay_op){e->bytes, e->slot, stream_of(e, streams, p->threads), e->kind,
+                               e->align};
     }
     if (make_streams(p, t, streams) == 0) return 0;
     replay_plan_free(p);

@@ -6,9 +6,11 @@
 #include "trace.h"
 
 typedef struct replay_op {
-    uint64_t bytes; /* 0: a free */
+    uint64_t bytes; /* of a block, 0: a free */
     uint32_t slot;
     uint32_t stream;
+    uint8_t kind;   /* trace_kind */
+    uint8_t align;  /* 2^align bytes; 0: not asked for */
 } replay_op;
 
 typedef struct replay_plan {

@@ -1,6 +1,7 @@
 #include "replay_run.h"
 
 #include "replay_limit.h"
+#include "replay_timeline.h"
 #include "replay_pass.h"
 
 #include <errno.h>
@@ -119,6 +120,7 @@ static int run_plan(const replay_options *o, const replay_plan *plan, replay_res
     if (read_stats(arena, plan, out) != 0) result = -1;
     *why = complain(gpupool_arena_destroy(arena));
     if (result != 0 || *why != GPUPOOL_OK) return -1;
+    if (o->timeline && replay_timeline(plan, &o->config, o->name, o->timeline) != 0) return -1;
     return o->min_limit ? replay_min_limit(plan, &o->config, &out->min_limit_bytes) : 0;
 }
 

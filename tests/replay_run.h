@@ -18,6 +18,8 @@ typedef struct replay_options {
     unsigned streams, threads; /* as in replay_plan_make */
     int min_limit;             /* 1: also look for the smallest limit that will do */
     const char *svg;           /* a picture of the last pass at its fullest, or NULL */
+    const char *timeline;      /* a picture of a pass over its events, or NULL, */
+    const char *name;          /* and the trace's name on it */
     void (*on_progress)(void *user, const replay_progress *); /* or NULL */
     void *user;
 } replay_options;

@@ -35,7 +35,14 @@ refuses() {
 # ---- what is wrong with a trace, and where ----
 refuses "neither" "x 1 2 3"
 refuses "neither" "a 1 512"
-refuses "neither" "a 1 512 0 0"
+refuses "neither" "a 1 512 0 256 0"
+refuses "neither" "t 1 2"
+refuses "neither" "z 1"
+refuses "bad alignment" "a 1 512 0 x"
+refuses "no power of two" "a 1 512 0 3"
+refuses "no power of two" "o 512 0 2199023255552"
+refuses "bad size" "l -1"
+refuses "block 9: used, but not live" "u 9 0"
 refuses "neither" "f 1 0 0"
 refuses "neither" "a"
 refuses "bad id" "a -1 512 0"
@@ -54,6 +61,7 @@ says 2 "^$dir/bad:4: " "$dir/bad"
 text bad $rmm "1,00:00:00,allocate,0x10,512,0" "1,00:00:00,resize,0x10,512,0"
 says 2 "^$dir/bad:3: unknown action 'resize'" "$dir/bad"
 refuses "six fields" $rmm "1,2,allocate,0x10,512"
+refuses "bad thread" $rmm "main,2,allocate,0x10,512,0"
 refuses "bad pointer" $rmm "1,2,allocate,ptr,512,0"
 refuses "bad size" $rmm "1,2,allocate,0x10,,0"
 refuses "bad stream" $rmm "1,2,allocate,0x10,512,"
@@ -110,12 +118,41 @@ if grep -q '<svg' "$dir/map.svg"; then passed=$((passed + 1)); else
     failed=$((failed + 1))
     echo "FAILED: no picture in --svg's file"
 fi
+text calls "# of all kinds" "a 1 4194304 0" "a 2 1000 7 65536" "u 2 0" "o 99999999999999 7 512" "f 1 0" \
+    "l 100000000" "t 0" "f 2 7" "r 7"
+says 0 '"events":9,"peak_live_bytes":4195304,.*"failures":0}' --json "$dir/calls"
+says 0 '"failures":0}' --json --timeline "$dir/line.svg" --limit 64MiB "$dir/calls"
+if grep -q 'reserved</title>' "$dir/line.svg"; then passed=$((passed + 1)); else
+    failed=$((failed + 1))
+    echo "FAILED: no picture in --timeline's file"
+fi
+says 1 '/nowhere/line.svg: No such file' --timeline /nowhere/line.svg "$dir/calls"
+says 1 '/dev/full: No space' --timeline /dev/full "$dir/calls"
+says 2 "timeline draws one trace" --timeline "$dir/x.svg" "$dir/good" "$dir/good"
+says 2 "timeline needs a fixed order" --timeline "$dir/x.svg" --threads 2 "$dir/good"
+says 0 '^  mapped +512 +0.008 +1.0000 +0.008 +1.0000 +[1-9]' --plan "$dir/one"
+says 0 '^  device +512 +0.008 +1.0000 ' --plan "$dir/one"
 text log $rmm "1,10:00:00.000001,allocate,0x7f0010,4096,0x0" "1,t,free,0x7f0010,4096,0x0" \
     "1,t,allocate failure,(nil),99999999,0x1" "1,t,allocate,0x7f0010,8192,0xab" \
     "1,t,allocate,0x7f8000,0,0" "1,t,free,0x7f8000,0,0"
 says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/log"
 gzip -c "$dir/log" > "$dir/log.csv.gz"
 says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/log.csv.gz"
+
+# ---- RMM's streams: memory goes from one to another only behind a fence, which is CUDA calls ----
+turns() { # THREAD STREAM THREAD STREAM: a block of all that the limit allows, one after the other
+    text log $rmm "$1,t,allocate,0x10,2097152,$2" "$1,t,free,0x10,2097152,$2" \
+        "$3,t,allocate,0x10,2097152,$4" "$3,t,free,0x10,2097152,$4"
+}
+free_of_calls='"cuda_calls_warm":0,.*"failures":0}$' fenced='"cuda_calls_warm":[1-9].*"failures":0}$'
+turns 1 0xab 1 0xab && says 0 "$free_of_calls" --json --limit 2MiB "$dir/log"
+turns 1 0xab 1 0xac && says 0 "$fenced" --json --limit 2MiB "$dir/log"
+turns 1 0 2 0x1 && says 0 "$free_of_calls" --json --limit 2MiB "$dir/log"
+turns 1 0x2 1 0x2 && says 0 "$free_of_calls" --json --limit 2MiB "$dir/log"
+turns 1 0x2 2 0x2 && says 0 "$fenced" --json --limit 2MiB "$dir/log"
+sample='"events":182,"peak_live_bytes":93208167,'
+says 0 "$sample.*$fenced" --json tests/traces/rmm.csv
+says 0 "$sample.*\"failures\":0}$" --json --streams 1 tests/traces/rmm.csv
 
 echo "$passed passed, $failed failed"
 ((failed == 0))

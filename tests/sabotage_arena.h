@@ -49,6 +49,21 @@ static inline int more_than_the_total(size_t at) {
     return counter != NULL;
 }
 
+/* ---- L3: scopes ---- */
+
+static inline int more_in_a_scope_than_in_all(size_t at) {
+    gpi_scope *scope;
+    if (at >= 5) return 0;
+    if (!CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK)) return 0;
+    scope = arena->ledger.scopes;
+    break_u64(&(&scope->before.requested)[at].total, (&arena->ledger.requested)[at].total + 1);
+    return 1;
+}
+
+static inline void pop_scope(void) {
+    CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_OK);
+}
+
 /* ---- F1: events ---- */
 
 static cudaEvent_t fresh_event;
@@ -215,6 +230,12 @@ static inline int wrong_blocks(size_t at) {
     gpupool_counter *blocks = &arena->ledger.blocks;
     if (at < 2) set_counter(blocks, at ? blocks->now - 1 : blocks->now + 1);
     return at < 2;
+}
+
+static inline int wrong_requested(size_t at) {
+    gpupool_counter *requested = &arena->ledger.requested;
+    if (at == 0) set_counter(requested, requested->now - 1);
+    return at == 0;
 }
 
 static inline int wrong_pending(size_t at) {

@@ -56,15 +56,15 @@ static void rounding_of_all_small_values(void) {
 
 /* ---- around powers of two ---- */
 
-static const uint64_t near[] = {0, 1, 2, 3, 255, 256, 257};
-#define NEAR (sizeof near / sizeof near[0])
+static const uint64_t around[] = {0, 1, 2, 3, 255, 256, 257};
+#define AROUND (sizeof around / sizeof around[0])
 
 /* Calls `see` for every value a little above and below 2^0 ... 2^63, and below 2^64. */
 static void for_each_edge(void (*see)(uint64_t n)) {
     for (int k = 0; k < 64; k++)
-        for (size_t i = 0; i < NEAR; i++) {
-            see(((uint64_t)1 << k) + near[i]);
-            see(((uint64_t)1 << k) - near[i]); /* wraps to values near 2^64 for a small k */
+        for (size_t i = 0; i < AROUND; i++) {
+            see(((uint64_t)1 << k) + around[i]);
+            see(((uint64_t)1 << k) - around[i]); /* wraps to values near 2^64 for a small k */
         }
 }
 

@@ -34,6 +34,7 @@ static const saboteur saboteurs[] = {
     PLAIN("L1", more_reserved_than_allowed, BOTH),
     PLAIN("L2", more_than_the_peak, BOTH),
     PLAIN("L2", more_than_the_total, BOTH),
+    UNDONE("L3", more_in_a_scope_than_in_all, pop_scope, BOTH),
     /* who is at the edge is read from the neighbours, so a wrong link can break T2 as well */
     PLAIN("T1 T2", free_wrong_prev, BOTH),
     PLAIN("T1 T2", free_wrong_next, BOTH),
@@ -111,6 +112,7 @@ static const saboteur saboteurs[] = {
     PLAIN("F4", two_of_one_key, BOTH),
     PLAIN("A1", wrong_granted, BOTH),
     PLAIN("A1", wrong_blocks, BOTH),
+    PLAIN("A1", wrong_requested, BOTH),
     PLAIN("A2", wrong_pending, BOTH),
     PLAIN("A2", wrong_parked_sum, BOTH),
     PLAIN("A2", lost_parked_run, BOTH),
@@ -165,7 +167,7 @@ static void sabotage_all(void) {
 /* ---- no invariant without a saboteur ---- */
 
 /* What holds during a call is no state to break; test_faults sees to it. */
-static const char *of_calls = "D1 D2";
+static const char *of_calls = "D1 D2 R1 R2 R3 R4 R5 R6"; /* R: test_ring_sabotage.c */
 
 /* A line of a banner begins with three spaces, a letter and a number. */
 static int banner_line(const char *line, char name[8]) {

@@ -23,8 +23,8 @@ static void places_of_all_sizes(void) {
     for (uint64_t units = 1; units <= 65536; units++) expect_place(units);
     for (unsigned order = 3; order < GPUPOOL_ORDERS; order++)
         for (uint64_t step = 8; step <= 16; step++)
-            for (uint64_t near = 0; near < 3; near++)
-                expect_place((step << (order - 3)) + near - 1);
+            for (uint64_t around = 0; around < 3; around++)
+                expect_place((step << (order - 3)) + around - 1);
 }
 
 /* ---- random calls in 2^31 units ---- */

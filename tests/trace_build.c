@@ -63,10 +63,19 @@ static const char *take_slot(trace_builder *b, uint32_t *slot) {
     return NULL;
 }
 
+/* 0 to 40 for a power of two, or none; else 255. */
+static uint8_t power_of(uint64_t alignment) {
+    uint8_t power = 0;
+    while (power <= 40 && alignment >> power > 1) power++;
+    return alignment && (power > 40 || alignment != (uint64_t)1 << power) ? 255 : power;
+}
+
 const char *trace_add_alloc(trace_builder *b, uint64_t key, uint64_t id, uint64_t bytes,
-                            uint64_t stream) {
+                            uint64_t stream, uint64_t alignment) {
     trace *t = b->out;
     uint32_t slot;
+    uint8_t align = power_of(alignment);
+    if (align == 255) return "has an alignment that is no power of two up to 2^40";
     uint32_t *state = idmap_get(&b->live, key, NEW);
     if (!state) return no_memory;
     if (*state < NEW) return "allocated twice without a free";
@@ -81,7 +90,8 @@ const char *trace_add_alloc(trace_builder *b, uint64_t key, uint64_t id, uint64_
         t->peak_live_bytes = b->live_bytes;
         t->peak_event = t->events;
     }
-    return add_event(b, (trace_event){id, bytes, slot, 0}, stream);
+    return add_event(b, (trace_event){.id = id, .bytes = bytes, .slot = slot, .align = align},
+                     stream);
 }
 
 const char *trace_add_free(trace_builder *b, uint64_t key, uint64_t stream) {
@@ -93,7 +103,22 @@ const char *trace_add_free(trace_builder *b, uint64_t key, uint64_t stream) {
     *state = FREED;
     b->live_bytes -= b->slot[slot].bytes;
     b->free_slot[b->free_slots++] = slot;
-    return add_event(b, (trace_event){b->slot[slot].id, 0, slot, 0}, stream);
+    return add_event(b, (trace_event){.id = b->slot[slot].id, .slot = slot}, stream);
+}
+
+const char *trace_add_use(trace_builder *b, trace_kind kind, uint64_t key, uint64_t stream) {
+    uint32_t *state = idmap_get(&b->live, key, NEW);
+    if (!state) return no_memory;
+    if (*state >= NEW) return "used, but not live";
+    return add_event(b, (trace_event){.id = key, .slot = *state, .kind = (uint8_t)kind}, stream);
+}
+
+const char *trace_add_call(trace_builder *b, trace_kind kind, uint64_t bytes, uint64_t stream,
+                           uint64_t alignment) {
+    uint8_t align = power_of(alignment);
+    if (align == 255) return "has an alignment that is no power of two up to 2^40";
+    return add_event(b, (trace_event){.bytes = bytes, .kind = (uint8_t)kind, .align = align},
+                     stream);
 }
 
 void trace_builder_free(trace_builder *b) {

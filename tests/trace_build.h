@@ -21,8 +21,13 @@ typedef struct trace_builder { /* all zero but out */
 
 /* key is what the file calls the block, id what the trace will. NULL, or what is wrong. */
 const char *trace_add_alloc(trace_builder *, uint64_t key, uint64_t id, uint64_t bytes,
-                            uint64_t stream);
+                            uint64_t stream, uint64_t alignment /* 0: not asked for */);
 const char *trace_add_free(trace_builder *, uint64_t key, uint64_t stream);
+/* Calls on no block of their own; bytes 0 where the call has none. */
+const char *trace_add_call(trace_builder *, trace_kind, uint64_t bytes, uint64_t stream,
+                           uint64_t alignment);
+/* Calls on a live block. */
+const char *trace_add_use(trace_builder *, trace_kind, uint64_t key, uint64_t stream);
 void trace_builder_free(trace_builder *); /* leaves out alone */
 
 #endif

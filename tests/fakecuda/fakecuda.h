@@ -103,6 +103,12 @@ size_t fake_pinned_bytes(void);
 size_t fake_pinned_peak(void);
 void   fake_shutdown(int on);            /* 1: every call answers that CUDA is unloading */
 
+/* ---- a tool behind NVTX's memory extension ---- */
+
+long fake_nvtx_heaps(void);              /* registered now */
+long fake_nvtx_regions(void);
+int  fake_nvtx_region(const void *at, size_t *bytes, char name[64]); /* 0: none begins there */
+
 #ifdef __cplusplus
 }
 #endif

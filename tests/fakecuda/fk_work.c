@@ -206,18 +206,42 @@ static void fk_stage(fk_work *work) {
         memcpy(work->staged + row * work->width, work->from + row * work->from_pitch, work->width);
 }
 
+/* Pinned memory is copied out of one registration at a time. Seen on an H200 (CUDA 13.0): a copy
+   that begins in pinned memory and runs on into ordinary memory, or into memory registered by
+   another call, is refused with cudaErrorInvalidValue; one that begins in ordinary memory is not. */
+static int fk_leaves_pinned(const unsigned char *first, size_t pitch, size_t width, size_t height) {
+    size_t row;
+    for (row = 0; row < height; row++) {
+        fk_extent extent = fk_extent_at(fk_number(first + row * pitch), width, 0);
+        if ((extent.kind == FK_HOST || extent.kind == FK_REGISTERED) && extent.bytes < width)
+            return 1;
+    }
+    return 0;
+}
+
+/* What the driver can stage of ordinary memory before it has to wait for the stream. Seen on an
+   H200: behind a blocked stream a copy of 1 MiB returns at once, and so do 63 of 64 KiB, but not one
+   of 16 MiB. */
+#define FK_STAGED_MOST ((size_t)4 << 20)
+
 /* From ordinary host memory the bytes are taken before the call returns; to ordinary host memory
    the call returns when they are there. */
 static int fk_copy(fk_stream *stream, fk_work *work, enum cudaMemcpyKind kind, int waits) {
     int to = fk_memory_kind(work->to), from = fk_memory_kind(work->from), error;
     if ((unsigned)kind > 4u) error = cudaErrorInvalidMemcpyDirection;
     else if (fk_wrong_direction(to, from, kind)) error = cudaErrorInvalidValue;
+    else if (fk_leaves_pinned(work->to, work->to_pitch, work->width, work->height) ||
+             fk_leaves_pinned(work->from, work->from_pitch, work->width, work->height))
+        error = cudaErrorInvalidValue;
     else error = 0;
     if (error) {
         fk_unref_work(work);
         return error;
     }
-    if (from < 0 && !stream->capture) fk_stage(work);
+    if (from < 0 && !stream->capture) {
+        if (work->width > FK_STAGED_MOST / work->height) fk_drive(&stream->tail);
+        fk_stage(work);
+    }
     error = (int)fk_submit(stream, work);
     if (waits && !fk_is_host(to) && !fk_is_host(from)) waits = 0;
     if (!error && !stream->capture && (waits || to < 0)) fk_drive(&stream->tail);

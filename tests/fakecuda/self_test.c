@@ -391,6 +391,49 @@ static void test_copies(void) {
     OK(cudaStreamDestroy(s));
 }
 
+static void test_registrations_end_copies(void) {
+    cudaStream_t s = new_stream();
+    char *host = aligned_alloc(4096, 4 * 4096);
+    void *p = NULL;
+    memset(host, 1, 4 * 4096);
+    OK(cudaMalloc(&p, 4 * 4096));
+    OK(cudaHostRegister(host + 4096, 4096, 0));
+    OK(cudaHostRegister(host + 8192, 4096, 0));
+    OK(cudaMemcpyAsync(p, host + 4096, 4096, cudaMemcpyDefault, s));
+    IS(cudaMemcpyAsync(p, host + 4097, 4096, cudaMemcpyDefault, s), cudaErrorInvalidValue);
+    IS(cudaMemcpyAsync(host + 4097, p, 4096, cudaMemcpyDefault, s), cudaErrorInvalidValue);
+    IS(cudaMemcpyAsync(p, host + 8193, 4096, cudaMemcpyDefault, s), cudaErrorInvalidValue);
+    IS(cudaMemcpy2DAsync(p, 8, host + 8192 - 4, 4096, 8, 2, cudaMemcpyDefault, s),
+       cudaErrorInvalidValue);
+    OK(cudaMemcpyAsync(p, host, 8192, cudaMemcpyDefault, s)); /* ordinary where it begins */
+    OK(cudaStreamSynchronize(s));
+    OK(cudaHostUnregister(host + 4096));
+    OK(cudaHostUnregister(host + 8192));
+    OK(cudaFree(p));
+    OK(cudaStreamDestroy(s));
+    free(host);
+    cudaGetLastError();
+}
+
+static void test_large_ordinary_copies_wait(void) {
+    size_t bytes = 16 * MIB;
+    cudaStream_t s = new_stream();
+    char *host = calloc(1, bytes);
+    void *p = NULL;
+    OK(cudaMalloc(&p, bytes));
+    fake_hold(s, 1);
+    OK(fake_write(s, "first", p, 1, 1));
+    OK(cudaMemcpyAsync(p, host, MIB, cudaMemcpyDefault, s));
+    CHECK(fake_pending(s) == 2);
+    OK(cudaMemcpyAsync(p, host, bytes, cudaMemcpyDefault, s));
+    CHECK(fake_pending(s) == 1); /* what came before it has run */
+    fake_hold(s, 0);
+    OK(cudaStreamSynchronize(s));
+    OK(cudaFree(p));
+    OK(cudaStreamDestroy(s));
+    free(host);
+}
+
 static void add_one(void *number) { ++*(int *)number; }
 
 static void test_threaded(void) {
@@ -605,6 +648,7 @@ int main(void) {
         test_malloc, test_big_device_is_free, test_host_memory, test_device_address_faults,
         test_vmm_rules, test_vmm_limits, test_remap_keeps_the_past, test_two_addresses,
         test_oracle, test_stepped, test_hold, test_legacy_stream, test_handles, test_copies,
+        test_registrations_end_copies, test_large_ordinary_copies_wait,
         test_threaded, test_capture_table, test_capture_threads, test_capture_beside_legacy,
         test_graph, test_context_event, test_context_of_another_device,
         test_context_forgets_nothing, test_context_host_function, test_context_captures,

@@ -1,0 +1,67 @@
+#!/bin/bash
+# Runs the examples, each in build/examples, and says which it left out and why. ON is gpu or sim;
+# `make examples` has built what can be built here. Closes with `N passed, N failed, N skipped`.
+set -u
+cd "$(dirname "$0")/.."
+ON=${ON:-sim} here=$PWD programs=$(realpath "${BUILD:-build}/examples")
+ran=0 failed=0 omitted=()
+
+run() { # NAME COMMAND...
+    echo
+    echo "---- $1"
+    if (cd "$programs" && "${@:2}"); then ran=$((ran + 1)); else
+        echo "FAILED: $1 ended with status $?"
+        failed=$((failed + 1))
+    fi
+}
+
+omit() { # NAME REASON
+    omitted+=("left out: $1 ($2)")
+}
+
+gpus() {
+    nvidia-smi -L 2> /dev/null | grep -c '^GPU'
+}
+
+program() { # NAME WHAT-BUILDS-IT NEEDS-A-GPU TOOL...
+    if [[ $3 == 1 && $ON == sim ]]; then omit "$1" "needs a GPU"
+    elif [[ ! -x $programs/$1 ]]; then omit "$1" "not built: needs $2"
+    else run "$1" "${@:4}" "./$1"; fi
+}
+
+finds() { # TOOL...: fine if it finds errors
+    "$1" --error-exitcode 99 "${@:2}"
+    (($? == 99))
+}
+
+python() { # NAME MODULE ARGUMENT...
+    if [[ $ON == sim ]]; then omit "$1.py" "needs a GPU"
+    elif ! python3 -c "import $2" 2> /dev/null; then omit "$1.py" "needs the Python module $2"
+    else run "$1.py" python3 "$here/examples/$1.py" "${@:3}"; fi
+}
+
+for source in examples/*.c; do
+    name=$(basename "$source" .c)
+    if [[ $name != nccl_allreduce ]]; then program "$name" "a C compiler" 0
+    elif [[ $ON == gpu ]] && (($(gpus) < 2)); then omit "$name" "needs two GPUs"
+    else program "$name" "a CUDA toolkit and NCCL" 1; fi
+done
+for source in examples/*.cu; do
+    name=$(basename "$source" .cu)
+    [[ $name == sanitizer_demo ]] || program "$name" nvcc 1
+done
+program image_pyramid_plain nvcc 1
+if [[ $ON == gpu ]] && ! command -v compute-sanitizer > /dev/null; then
+    omit sanitizer_demo "needs compute-sanitizer"
+else
+    program sanitizer_demo nvcc 1 compute-sanitizer --tool memcheck --error-exitcode 1
+    program sanitizer_demo_annotated nvcc 1 finds compute-sanitizer --tool memcheck --nvtx yes
+fi
+python pytorch_allocator torch
+python pytorch_training torch --steps 40
+python cupy_allocator cupy
+
+echo
+((${#omitted[@]} == 0)) || printf '%s\n' "${omitted[@]}"
+echo "$ran passed, $failed failed, ${#omitted[@]} skipped"
+((failed == 0))

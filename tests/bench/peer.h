@@ -1,0 +1,33 @@
+/* peer.h: an allocator as the benchmark sees it. A plug-in is a library that exports one, named
+   bench_plugin. */
+#ifndef PEER_H
+#define PEER_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define BENCH_WHY 200 /* bytes of a sentence that says why not */
+
+/* What a peer can do, and what a work asks for. */
+#define BENCH_BLOCKS 1u    /* hands out blocks, many at a time */
+#define BENCH_THREADS 2u   /* to several threads */
+#define BENCH_DEVICE 4u    /* of device memory: gigabytes of it */
+#define BENCH_MANY 8u      /* quickly enough to begin with tens of thousands of them */
+#define BENCH_HUGE 16u     /* with hundreds of thousands */
+#define BENCH_HAND_OVER 32u /* memory freed on one stream is soon another stream's */
+
+typedef struct bench_peer {
+    const char *name;
+    const char *about; /* how it is set up */
+    unsigned can;
+    /* No limit, and nothing reserved: 0; who cannot reserve goes without. NULL when it cannot be
+       had, with a sentence in why. */
+    void *(*open)(size_t limit_bytes, size_t reserve_bytes, char why[BENCH_WHY]);
+    void *(*get)(void *pool, size_t bytes, cudaStream_t);
+    int (*put)(void *pool, void *block, cudaStream_t); /* 0, or it was refused */
+    void (*close)(void *pool);
+    uint64_t (*growths)(void *pool); /* times it got or moved memory; NULL: it does not tell */
+} bench_peer;
+
+#endif

@@ -1,0 +1,113 @@
+"""Reads what gpupool_write_json, _svg and _snapshot made of one arena, and compares them.
+
+report_check.py FILE.json FILE.svg FILE.pickle: silent when all agree, else an AssertionError."""
+import json
+import pickle
+import pickletools
+import sys
+import xml.etree.ElementTree as ElementTree
+
+VIEWER = {  # the opcodes that pytorch.org/memory_viz reads
+    "PROTO", "FRAME", "MARK", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "SETITEM", "SETITEMS",
+    "APPEND", "APPENDS", "BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1",
+    "BINFLOAT", "NONE", "NEWTRUE", "NEWFALSE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "BINPUT",
+    "LONG_BINPUT", "BINGET", "LONG_BINGET", "MEMOIZE", "STOP", "LIST", "DICT"}
+SEGMENT = {  # the fields of torch.cuda.memory._snapshot()
+    "device": int, "address": int, "total_size": int, "allocated_size": int, "active_size": int,
+    "requested_size": int, "stream": int, "segment_type": str, "segment_pool_id": tuple,
+    "is_expandable": bool, "frames": list, "blocks": list}
+BLOCK = {"address": int, "size": int, "requested_size": int, "state": str, "frames": list}
+FRAME = {"filename": str, "line": int, "name": str}
+STATES = {"live": "active_allocated", "free": "inactive", "pending": "active_pending_free"}
+
+
+def check_json(arena):
+    """The laws, and that the parts add up to the whole."""
+    counters, blocks = arena["counters"], []
+    for name, counter in counters.items():
+        assert counter["now"] <= counter["peak"] <= counter["total"], name
+    now = {name: counter["now"] for name, counter in counters.items()}
+    assert now["requested"] <= now["granted"] <= now["reserved"]
+    for chunk in arena["chunks"]:
+        at = chunk["address"]
+        for block in chunk["blocks"]:
+            assert block["address"] == at
+            at += block["bytes"]
+        assert at == chunk["address"] + chunk["bytes"]
+        blocks += chunk["blocks"]
+    live = [b for b in blocks if b["state"] == "live"]
+    assert sum(b["requested_bytes"] for b in live) == now["requested"]
+    assert sum(b["bytes"] for b in live) == now["granted"]
+    assert len(live) == now["blocks"] == sum(arena["live_by_order"])
+    free = [b for b in blocks if b["state"] != "live"]
+    assert sum(b["bytes"] for b in free) == arena["free_bytes"]
+    assert sum(b["bytes"] for b in free if b["state"] == "pending") == now["pending"]
+    assert max(b["bytes"] for b in free) >= arena["largest_free_bytes"] > 0
+    assert arena["counts"]["allocs"] - arena["counts"]["frees"] == now["blocks"]
+    assert all(b["stream"] is None or b["stream"] < len(arena["streams"]) for b in blocks)
+    for index, site in enumerate(arena.get("sites", [])):
+        mine = [b["requested_bytes"] for b in live if b["site"] == index]
+        assert (site["blocks"], site["bytes"]) == (len(mine), sum(mine))
+        assert site["bytes"] <= site["bytes_peak"]
+
+
+def has(fields, thing):
+    assert set(thing) == set(fields)
+    for name, kind in fields.items():
+        assert type(thing[name]) is kind, (name, thing[name])
+
+
+def check_snapshot(path, arena):
+    with open(path, "rb") as file:
+        data = file.read()
+    used = {op.name for op, _, _ in pickletools.genops(data)}
+    assert used <= VIEWER, used - VIEWER
+    snapshot = pickle.loads(data)
+    assert {"segments", "device_traces", "allocator_settings"} <= set(snapshot)
+    assert len(snapshot["device_traces"]) == arena["device"] + 1
+    assert len(snapshot["segments"]) == len(arena["chunks"])
+    for segment, chunk in zip(snapshot["segments"], arena["chunks"]):
+        has(SEGMENT, segment)
+        assert segment["segment_pool_id"] == (0, 0)
+        assert segment["segment_type"] in ("small", "large")
+        assert (segment["address"], segment["total_size"]) == (chunk["address"], chunk["bytes"])
+        assert len(segment["blocks"]) == len(chunk["blocks"])
+        sizes = {state: 0 for state in STATES.values()}
+        for shown, block in zip(segment["blocks"], chunk["blocks"]):
+            has(BLOCK, shown)
+            assert (shown["address"], shown["size"]) == (block["address"], block["bytes"])
+            assert shown["requested_size"] == block.get("requested_bytes", block["bytes"])
+            assert shown["state"] == STATES[block["state"]]
+            sizes[shown["state"]] += shown["size"]
+            for frame in shown["frames"]:
+                has(FRAME, frame)
+                site = arena["sites"][block["site"]]
+                assert (frame["filename"], frame["line"]) == (site["file"], site["line"])
+        assert segment["allocated_size"] == sizes["active_allocated"]
+        assert segment["active_size"] == segment["total_size"] - sizes["inactive"]
+
+
+def check_picture(path, arena):
+    """Well-formed, nothing outside it, and a title for every block that is wide enough for one."""
+    root = ElementTree.parse(path).getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    width, height = float(root.get("width")), float(root.get("height"))
+    titles = 0
+    for rect in root.iter(space + "rect"):
+        if rect.get("width").endswith("%"):
+            continue
+        x, y = float(rect.get("x", 0)), float(rect.get("y", 0))
+        assert 0 <= x and x + float(rect.get("width")) <= width + 0.02
+        assert 0 <= y and y + float(rect.get("height")) <= height
+        titles += rect.find(space + "title") is not None
+    text = " ".join("".join(t.itertext()) for t in root.iter(space + "text"))
+    assert arena["name"] in text and "live" in text and "free" in text
+    blocks = sum(len(chunk["blocks"]) for chunk in arena["chunks"])
+    assert 0 < titles <= 40000 and (titles >= blocks or blocks > 2000)
+
+
+with open(sys.argv[1], encoding="utf-8") as json_file:
+    the_arena = json.load(json_file)
+check_json(the_arena)
+check_picture(sys.argv[2], the_arena)
+check_snapshot(sys.argv[3], the_arena)

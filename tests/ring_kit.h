@@ -1,0 +1,108 @@
+/* ring_kit.h: what the tests of the staging ring share. Include it after gpupool.h. */
+#ifndef RING_KIT_H
+#define RING_KIT_H
+
+#include "arena_kit.h"
+
+#define KIT_SECOND ((int64_t)1000000000)
+
+static inline gpupool_ring *kit_ring(size_t bytes, size_t chunk_bytes, int workers) {
+    gpupool_ring_config config;
+    gpupool_ring *ring = NULL;
+    memset(&config, 0, sizeof config);
+    config.bytes = bytes;
+    config.chunk_bytes = chunk_bytes;
+    config.workers = workers ? workers : -1;
+    if (CHECK_RESULT(gpupool_ring_create(&ring, &config), GPUPOOL_OK)) return ring;
+    check_failed++;
+    exit(check_finish());
+}
+
+static inline void kit_ring_close(gpupool_ring *ring) {
+    CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+}
+
+static inline gpupool_ring_stats kit_ring_stats(gpupool_ring *ring) {
+    gpupool_ring_stats stats;
+    memset(&stats, 0, sizeof stats);
+    CHECK_RESULT(gpupool_ring_get_stats(ring, &stats), GPUPOOL_OK);
+    return stats;
+}
+
+/* Byte `at` of the pattern that belongs to a seed. */
+static inline unsigned char kit_byte(uint64_t seed, size_t at) {
+    uint64_t z = (seed + at / 8 + 1) * 0x9e3779b97f4a7c15u;
+    z ^= z >> 29;
+    return (unsigned char)(z * 0xbf58476d1ce4e5b9u >> (8 * (at % 8)));
+}
+
+static inline void kit_pattern(unsigned char *to, size_t bytes, uint64_t seed) {
+    for (size_t i = 0; i < bytes; i++) to[i] = kit_byte(seed, i);
+}
+
+/* Whether these are bytes `at` and on of the seed's pattern. */
+static inline int kit_is_pattern(const unsigned char *from, size_t bytes, uint64_t seed,
+                                 size_t at) {
+    for (size_t i = 0; i < bytes; i++)
+        if (from[i] != kit_byte(seed, at + i))
+            return check_fail(__FILE__, __LINE__, "byte %zu is %#x, not %#x", at + i, from[i],
+                              kit_byte(seed, at + i));
+    return 1;
+}
+
+static inline int kit_is_byte(const unsigned char *from, size_t bytes, int byte) {
+    for (size_t i = 0; i < bytes; i++)
+        if (from[i] != (unsigned char)byte)
+            return check_fail(__FILE__, __LINE__, "byte %zu is %#x, and should still be %#x", i,
+                              from[i], (unsigned)byte);
+    return 1;
+}
+
+/* Host and device memory for a test, with a margin of KIT_MARGIN on both sides to see writes
+   outside. */
+#define KIT_MARGIN ((size_t)512)
+
+static inline unsigned char *kit_host(size_t bytes) {
+    unsigned char *memory = (unsigned char *)malloc(bytes + 2 * KIT_MARGIN);
+    memset(memory, 0xee, bytes + 2 * KIT_MARGIN);
+    return memory + KIT_MARGIN;
+}
+
+static inline void kit_host_free(unsigned char *memory, size_t bytes) {
+    kit_is_byte(memory - KIT_MARGIN, KIT_MARGIN, 0xee);
+    kit_is_byte(memory + bytes, KIT_MARGIN, 0xee);
+    free(memory - KIT_MARGIN);
+}
+
+static inline unsigned char *kit_device(size_t bytes) {
+    unsigned char *memory = NULL;
+    CHECK_EQ(cudaMalloc((void **)&memory, bytes + 2 * KIT_MARGIN), cudaSuccess);
+    CHECK_EQ(cudaMemset(memory, 0xdd, bytes + 2 * KIT_MARGIN), cudaSuccess);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    return memory + KIT_MARGIN;
+}
+
+/* The device's bytes, once all is done; on the host, to be freed. */
+static inline unsigned char *kit_fetch(const unsigned char *device, size_t bytes) {
+    unsigned char *copy = (unsigned char *)malloc(bytes);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_EQ(cudaMemcpy(copy, device, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+    return copy;
+}
+
+static inline void kit_expect_device(const unsigned char *device, size_t bytes, uint64_t seed) {
+    unsigned char *copy = kit_fetch(device, bytes);
+    kit_is_pattern(copy, bytes, seed, 0);
+    free(copy);
+}
+
+static inline void kit_device_free(unsigned char *memory, size_t bytes) {
+    unsigned char *copy = kit_fetch(memory - KIT_MARGIN, bytes + 2 * KIT_MARGIN);
+    kit_is_byte(copy, KIT_MARGIN, 0xdd);
+    kit_is_byte(copy + KIT_MARGIN + bytes, KIT_MARGIN, 0xdd);
+    free(copy);
+    CHECK_EQ(cudaFree(memory - KIT_MARGIN), cudaSuccess);
+}
+
+#endif

@@ -1,0 +1,250 @@
+/* soak_world.h: arenas, streams that come and go, blocks that carry a stamp, calls that fail now
+   and then. What the actions of test_soak.c are made of; include it after gpupool.h.
+
+   A world is an arena on a device of its own. A place holds a stream; its age counts the streams
+   that were there before. A block knows the place and the age of the stream whose work had it last:
+   who wants it on another stream orders that stream after this one, as a program must.
+
+   Locks, in this order: a block's, then places' by number, for reading. A stream is replaced under
+   its place's lock for writing, with no other lock held. */
+#ifndef SOAK_WORLD_H
+#define SOAK_WORLD_H
+
+#include "arena_kit.h"
+
+#include <pthread.h>
+
+#define WORLDS 2
+#define PLACES 5
+#define BLOCKS 192
+#define TOMBS 16 /* streams of a place that are remembered after they are gone */
+#define DEVICE_BYTES (512 * MIB)
+
+typedef struct place {
+    pthread_rwlock_t lock;
+    cudaStream_t stream;
+    unsigned age;
+    cudaEvent_t tomb[TOMBS]; /* by age: the end of a stream's work */
+} place;
+
+typedef struct block {
+    pthread_mutex_t lock;
+    char *at; /* NULL: there is none */
+    size_t bytes;
+    int byte;       /* its stamp */
+    int lent;       /* 1: other streams read it, so that nobody may write */
+    unsigned place, age;
+} block;
+
+typedef struct world {
+    gpupool_arena *arena;
+    int device;
+    place place[PLACES]; /* place 0 of world 0 is the legacy stream, for ever */
+    block block[BLOCKS];
+} world;
+
+typedef struct actor { /* a thread */
+    unsigned number;
+    uint64_t random;
+    long n;         /* actions so far */
+    uint64_t trail; /* of all that it did and saw: equal runs have equal trails */
+    long fired;     /* faults, before the call that is looked at */
+    int device;     /* the current one */
+    const char *last; /* call of gpupool */
+} actor;
+
+static world soak_world[WORLDS];
+static int soak_alone; /* 1: one thread, which also decides what the device does */
+static atomic_long soak_results[CHECK_CODES];
+
+static inline uint64_t below(actor *a, uint64_t bound) { return check_below(&a->random, bound); }
+
+static inline void note(actor *a, uint64_t what) {
+    a->trail = (a->trail ^ what) * 1099511628211u;
+}
+
+/* ---- calls that may fail ---- */
+
+/* The program's own calls are made again until they succeed: only a fault may stand in the way. */
+static inline int soak_again(const char *call, cudaError_t error) {
+    if (error == cudaSuccess) return 0;
+    cudaGetLastError();
+    if (fake_fail_fired() > 0) return 1;
+    return check_fail(__FILE__, __LINE__, "%s: %s", call, cudaGetErrorName(error));
+}
+#define MUST(call) while (soak_again(#call, (call)))
+
+static inline void be_on(actor *a, int device) {
+    if (a->device != device) MUST(cudaSetDevice(device));
+    a->device = device;
+}
+
+static inline void check_current(const actor *a, const char *when) {
+    int device = -1;
+    MUST(cudaGetDevice(&device));
+    if (device != a->device)
+        check_fail(__FILE__, __LINE__, "device %d is current, not %d, %s %s", device, a->device,
+                   when, a->last);
+}
+
+/* Around every call of gpupool that may make one of CUDA. Returns the faults meanwhile; without
+   any, the call has left the current device as it was. */
+static inline void soak_before(actor *a) {
+    check_current(a, "before a call, since the last one:");
+    a->fired = fake_fail_fired();
+}
+
+static inline long soak_seen(actor *a, gpupool_result got, const char *call) {
+    long fired = fake_fail_fired() - a->fired;
+    atomic_fetch_add(&soak_results[got], 1);
+    note(a, (uint64_t)got);
+    a->last = call;
+    if (fired) MUST(cudaSetDevice(a->device)); /* putting it back may be what failed */
+    else check_current(a, "after");
+    cudaGetLastError();
+    return fired;
+}
+
+/* 1 when it succeeded. It may fail for lack of memory where that is allowed, and when a call of
+   CUDA was made to fail meanwhile; never otherwise. */
+static inline int soak_after(actor *a, gpupool_result got, int memory_may_lack, const char *call) {
+    long fired = soak_seen(a, got, call);
+    if (got == GPUPOOL_OK) return 1;
+    if (got == GPUPOOL_E_CUDA && fired) return 0;
+    if (got == GPUPOOL_E_OUT_OF_MEMORY && (memory_may_lack || fired)) return 0;
+    return check_fail(__FILE__, __LINE__, "%s: %s, after %ld faults: %s", call,
+                      gpupool_result_name(got), fired, gpupool_last_error());
+}
+#define CALL(a, memory_may_lack, call) \
+    (soak_before(a), soak_after((a), (call), (memory_may_lack), #call))
+
+/* A call that must be refused, and for this reason, unless CUDA failed first. */
+static inline void soak_refused(actor *a, gpupool_result got, gpupool_result why,
+                                const char *call) {
+    long fired = soak_seen(a, got, call);
+    if (got != why && !(got == GPUPOOL_E_CUDA && fired))
+        check_fail(__FILE__, __LINE__, "%s: %s, not %s", call, gpupool_result_name(got),
+                   gpupool_result_name(why));
+}
+#define REFUSED(a, why, call) (soak_before(a), soak_refused((a), (call), (why), #call))
+
+/* ---- streams ---- */
+
+static inline cudaStream_t enter(actor *a, world *w, unsigned at) {
+    pthread_rwlock_rdlock(&w->place[at].lock);
+    be_on(a, w->device); /* the legacy stream is the current device's */
+    return w->place[at].stream;
+}
+
+static inline void leave(world *w, unsigned at) { pthread_rwlock_unlock(&w->place[at].lock); }
+
+static inline cudaEvent_t mark(cudaStream_t stream) { /* the work queued so far */
+    cudaEvent_t event = NULL;
+    MUST(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    MUST(cudaEventRecord(event, stream));
+    return event;
+}
+
+/* Enters, and the stream's later work comes after the block's. */
+static inline cudaStream_t enter_after(actor *a, world *w, const block *b, unsigned to) {
+    place *from = &w->place[b->place];
+    if (b->place < to) enter(a, w, b->place);
+    cudaStream_t stream = enter(a, w, to);
+    if (b->place > to) enter(a, w, b->place);
+    if (b->age != from->age) { /* one that is gone; if too long ago, its work was waited for */
+        if (from->age - b->age <= TOMBS)
+            MUST(cudaStreamWaitEvent(stream, from->tomb[b->age % TOMBS], 0));
+    } else if (b->place != to) {
+        cudaEvent_t event = mark(from->stream);
+        MUST(cudaStreamWaitEvent(stream, event, 0));
+        MUST(cudaEventDestroy(event));
+    }
+    if (b->place != to) leave(w, b->place);
+    return stream;
+}
+
+static inline void belongs(const world *w, block *b, unsigned to) {
+    b->place = to;
+    b->age = w->place[to].age;
+}
+
+/* ---- blocks ---- */
+
+/* NULL when another thread has it. The caller leaves it with put_down. */
+static inline block *pick_up(actor *a, world *w) {
+    block *b = &w->block[below(a, BLOCKS)];
+    return pthread_mutex_trylock(&b->lock) == 0 ? b : NULL;
+}
+
+static inline void put_down(block *b) { pthread_mutex_unlock(&b->lock); }
+
+/* Small blocks are stamped whole, large ones at both ends. */
+static inline void stamp(const block *b, cudaStream_t stream) {
+    if (b->bytes <= 8 * KIB) CHECK_EQ(fake_write(stream, "stamp", b->at, b->bytes, b->byte), 0);
+    else kit_mark(stream, b->at, b->bytes, b->byte);
+}
+
+static inline void verify(const block *b, cudaStream_t stream, int byte) {
+    if (b->bytes <= 8 * KIB) CHECK_EQ(fake_read(stream, "verify", b->at, b->bytes, byte), 0);
+    else kit_expect_mark(stream, b->at, b->bytes, byte);
+}
+
+/* On the stream at `to`, which the caller has entered after the block. */
+static inline void give_back(actor *a, world *w, block *b, unsigned to) {
+    cudaStream_t stream = w->place[to].stream;
+    verify(b, stream, b->byte);
+    CHECK_EQ(gpupool_size(w->arena, b->at), b->bytes);
+    if (CALL(a, 0, gpupool_free(w->arena, b->at, stream))) {
+        b->at = NULL;
+        b->lent = 0;
+    } else {
+        CHECK(b->lent); /* then it needs an event; any other free must succeed */
+        CHECK_EQ(gpupool_size(w->arena, b->at), b->bytes);
+        MUST(cudaStreamSynchronize(stream));
+    }
+}
+
+/* ---- from first to last ---- */
+
+static inline void soak_open_world(actor *a, world *w, int device, gpupool_source source) {
+    gpupool_arena_config config = kit_config(source);
+    config.device = device;
+    memset(w, 0, sizeof *w);
+    w->device = device;
+    fake_device_memory(device, DEVICE_BYTES);
+    be_on(a, device);
+    w->arena = kit_create(&config);
+    for (unsigned i = 0; i < BLOCKS; i++) pthread_mutex_init(&w->block[i].lock, NULL);
+    for (unsigned i = 0; i < PLACES; i++) {
+        pthread_rwlock_init(&w->place[i].lock, NULL);
+        if (i || device)
+            MUST(cudaStreamCreateWithFlags(&w->place[i].stream,
+                                           i & 1 ? cudaStreamNonBlocking : cudaStreamDefault));
+    }
+}
+
+/* Everything is put back, and nothing may be left. */
+static inline void soak_close_world(actor *a, world *w) {
+    be_on(a, w->device);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        block *b = &w->block[i];
+        if (b->at) {
+            enter_after(a, w, b, 1);
+            give_back(a, w, b, 1);
+            leave(w, 1);
+        }
+        pthread_mutex_destroy(&b->lock);
+    }
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_EQ(kit_stats(w->arena).requested.now, 0);
+    CHECK_EQ(kit_stats(w->arena).blocks.now, 0);
+    kit_close(w->arena);
+    for (unsigned i = 0; i < PLACES; i++) {
+        for (unsigned k = 0; k < TOMBS; k++)
+            if (w->place[i].tomb[k]) CHECK_EQ(cudaEventDestroy(w->place[i].tomb[k]), cudaSuccess);
+        if (w->place[i].stream) CHECK_EQ(cudaStreamDestroy(w->place[i].stream), cudaSuccess);
+        pthread_rwlock_destroy(&w->place[i].lock);
+    }
+}
+
+#endif

@@ -1,0 +1,260 @@
+/* The reports of an arena in every state: they are well-formed and agree with each other and with
+   gpupool_get_stats. Files that cannot be written are errors. */
+// build: sizes -O1 -g -fsanitize=address,undefined
+// build: sites -O1 -g -fsanitize=address,undefined -DGPUPOOL_SITES=1
+#define _DEFAULT_SOURCE /* mkdtemp */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define BLOCKS 300
+
+typedef gpupool_result report(gpupool_arena *, FILE *);
+static report *const reports[] = {gpupool_report, gpupool_write_json, gpupool_write_svg,
+                                  gpupool_write_snapshot};
+#define REPORTS KIT_COUNT(reports)
+
+static void *block[BLOCKS];
+
+/* Live, free, freed on several streams, and parked. */
+static gpupool_arena *busy_arena(gpupool_source source, const char *name, size_t blocks) {
+    gpupool_arena_config config = kit_config(source);
+    uint64_t random = 21;
+    config.name = name;
+    config.limit_text = "3GiB";
+    gpupool_arena *arena = kit_create(&config);
+    for (size_t i = 0; i < blocks; i++) {
+        size_t bytes = 1 + (size_t)check_below(&random, (uint64_t)1 << (8 + i % 15));
+        cudaStream_t stream = i % 7 ? kit_stream[i % 4] : 0;
+        block[i] = i % 2 ? gpupool_alloc(arena, bytes, stream)
+                         : gpupool_alloc_aligned(arena, bytes, 4096, stream);
+        CHECK(block[i] != NULL);
+    }
+#if CHECK_FAKE
+    fake_mode(FAKE_STEPPED);
+#endif
+    for (size_t i = 0; i < blocks; i += 3) {
+        if (i % 2) kit_mark(kit_stream[3], block[i], gpupool_size(arena, block[i]), 1);
+        if (i % 6 == 3 && source != GPUPOOL_SOURCE_BYPASS)
+            CHECK_RESULT(gpupool_record_use(arena, block[i], kit_stream[3]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[i % 3]), GPUPOOL_OK);
+        block[i] = NULL;
+    }
+    return arena;
+}
+
+static void empty_and_close(gpupool_arena *arena, size_t blocks) {
+#if CHECK_FAKE
+    fake_run_all();
+    fake_mode(FAKE_EAGER);
+#endif
+    for (size_t i = 0; i < blocks; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- for programs ---- */
+
+static char folder[] = P_tmpdir "/gpupool-report-XXXXXX";
+
+static void write_to(gpupool_arena *arena, report *write, const char *name) {
+    char path[100];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    if (!CHECK(file != NULL)) return;
+    CHECK_RESULT(write(arena, file), GPUPOOL_OK);
+    CHECK_EQ(fclose(file), 0);
+}
+
+static int python(const char *arguments) {
+    char command[400];
+    snprintf(command, sizeof command, "cd %s && python3 %s", folder, arguments);
+    return system(command);
+}
+
+static void files_agree(gpupool_arena *arena) {
+    char cwd[200], script[300];
+    write_to(arena, gpupool_write_json, "arena.json");
+    write_to(arena, gpupool_write_svg, "arena.svg");
+    write_to(arena, gpupool_write_snapshot, "arena.pickle");
+    if (!CHECK(getcwd(cwd, sizeof cwd) != NULL)) return;
+    snprintf(script, sizeof script, "%s/tests/report_check.py arena.json arena.svg arena.pickle",
+             cwd);
+    CHECK_EQ(python("-m json.tool arena.json > tool.json"), 0);
+    CHECK_EQ(python(script), 0);
+}
+
+static void programs_can_read_them(void) {
+    if (python("-c 0") != 0) {
+        check_skip("programs_can_read_them", "needs python3");
+        return;
+    }
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("%s", kit_sources[i].name);
+        gpupool_arena *arena = busy_arena(kit_sources[i].source, "A <b> & \"c\\d\"", BLOCKS);
+        files_agree(arena);
+        empty_and_close(arena, BLOCKS);
+    }
+}
+
+static void an_empty_arena_has_reports(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    for (size_t i = 0; i < REPORTS; i++) {
+        FILE *file = tmpfile();
+        if (!CHECK(file != NULL)) return;
+        CHECK_RESULT(reports[i](arena, file), GPUPOOL_OK);
+        CHECK(ftell(file) > 100);
+        fclose(file);
+    }
+    kit_close(arena);
+}
+
+/* ---- for people ---- */
+
+static char page[20000];
+
+static void read_report(gpupool_arena *arena) {
+    FILE *file = tmpfile();
+    page[0] = 0;
+    if (!CHECK(file != NULL)) return;
+    CHECK_RESULT(gpupool_report(arena, file), GPUPOOL_OK);
+    rewind(file);
+    page[fread(page, 1, sizeof page - 1, file)] = 0;
+    fclose(file);
+}
+
+static int says(const char *words) {
+    return strstr(page, words) != NULL || check_fail(__FILE__, __LINE__, "no \"%s\" in:\n%s",
+                                                     words, page);
+}
+
+static void a_report_is_one_screen(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("%s", kit_sources[i].name);
+        gpupool_arena *arena = busy_arena(kit_sources[i].source, "training", BLOCKS);
+        size_t lines = 0;
+        read_report(arena);
+        for (const char *at = page, *end; (end = strchr(at, '\n')) != NULL; at = end + 1, lines++)
+            if (end - at > 110) check_fail(__FILE__, __LINE__, "too long: %.*s", (int)(end - at),
+                                           at);
+        CHECK(lines >= 25 && lines <= 40);
+        says("gpupool arena \"training\": device 0, source ");
+        says("of a limit of 3.00 GiB");
+        says("biggest holders");
+        says("requested");
+        says("map: a character is ");
+        if (kit_sources[i].source != GPUPOOL_SOURCE_PINNED) says("CUDA's context, libraries");
+        empty_and_close(arena, BLOCKS);
+    }
+}
+
+#if CHECK_FAKE
+static void what_the_limit_does_not_count(void) {
+    fake_device_memory(0, 8 * GIB);
+    fake_other_process(0, 3 * GIB);
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, GIB);
+    block[0] = kit_alloc(arena, 100 * MIB, kit_stream[0]);
+    read_report(arena);
+    says("not counted  3.00 GiB of the device's 8.00 GiB");
+    says("100 MiB of a limit of 1.00 GiB");
+    says("[######      ");
+    CHECK_RESULT(gpupool_set_limit(arena, 60 * MIB), GPUPOOL_OK);
+    read_report(arena);
+    says("above the limit by 40.00 MiB");
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
+    read_report(arena);
+    says("no limit; the device has 4.90 GiB more");
+    CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
+    block[0] = NULL;
+    kit_close(arena);
+}
+#endif
+
+static void leaks_are_listed_largest_first(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    for (size_t i = 0; i < 3; i++) block[i] = gpupool_alloc(arena, 100 * KIB, kit_stream[0]);
+    block[3] = gpupool_alloc(arena, 5 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    CHECK(strstr(gpupool_last_error(), "4 live blocks, which hold 5.29 MiB; the biggest: 1 of "));
+    read_report(arena);
+#if GPUPOOL_SITES
+    const char *large = strstr(page, "test_report.c:"), *small;
+    says("  3      300 KiB\n");
+    small = strstr(page, "      300 KiB");
+#else
+    const char *large = strstr(page, "  5.00 MiB    "), *small = strstr(page, "  100 KiB    ");
+#endif
+    CHECK(large && small && large < small);
+    for (size_t i = 0; i < 4; i++) {
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+        block[i] = NULL;
+    }
+    kit_close(arena);
+}
+
+/* ---- files that are none ---- */
+
+static void wrong_files_are_errors(void) {
+    gpupool_arena *arena = busy_arena(GPUPOOL_SOURCE_AUTO, "a", 20);
+    for (size_t i = 0; i < REPORTS; i++) {
+        check_case("report %zu", i);
+        CHECK_RESULT(reports[i](arena, NULL), GPUPOOL_E_ARGUMENT);
+        CHECK_RESULT(reports[i](NULL, stdout), GPUPOOL_E_ARGUMENT);
+        FILE *full = fopen("/dev/full", "w");
+        if (!full) continue; /* this system has none */
+        CHECK_RESULT(reports[i](arena, full), GPUPOOL_E_ARGUMENT);
+        CHECK(strstr(gpupool_last_error(), "cannot be written") != NULL);
+        fclose(full);
+        FILE *reading = fopen("/dev/null", "r");
+        CHECK_RESULT(reports[i](arena, reading), GPUPOOL_E_ARGUMENT);
+        fclose(reading);
+    }
+    empty_and_close(arena, 20);
+}
+
+/* ---- a million blocks ---- */
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static void a_million_blocks(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    size_t count = 1000000;
+    void **many = (void **)malloc(count * sizeof *many);
+    FILE *null = fopen("/dev/null", "w");
+    double best = 1e9;
+    if (!CHECK(many && null)) return;
+    for (size_t i = 0; i < count; i++) many[i] = gpupool_alloc(arena, 512, kit_stream[0]);
+    for (int i = 0; i < 3; i++) {
+        double start = now_ms();
+        CHECK_RESULT(gpupool_report(arena, null), GPUPOOL_OK);
+        if (now_ms() - start < best) best = now_ms() - start;
+    }
+    printf("a report of a million blocks: %.0f ms\n", best);
+    CHECK(best < 2000); /* what it takes without a sanitizer, and alone, is for a bench to say */
+    for (size_t i = 0; i < count; i++) gpupool_free(arena, many[i], kit_stream[0]);
+    fclose(null);
+    free(many);
+    kit_close(arena);
+}
+
+int main(void) {
+    if (!mkdtemp(folder)) return 1;
+    ARENA_TEST(programs_can_read_them);
+    ARENA_TEST(an_empty_arena_has_reports);
+    ARENA_TEST(a_report_is_one_screen);
+    FAKE_TEST(what_the_limit_does_not_count);
+    ARENA_TEST(leaks_are_listed_largest_first);
+    ARENA_TEST(wrong_files_are_errors);
+    ARENA_TEST(a_million_blocks);
+    char command[100];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    if (system(command) != 0) printf("%s is left\n", folder);
+    return check_finish();
+}

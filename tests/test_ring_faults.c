@@ -1,0 +1,297 @@
+/* Every CUDA call of every ring call is made to fail, once and from then on: the call returns its
+   error or does without, nothing outside the destination is touched, and the ring stays usable.
+
+// build: plain
+// build: check2 -DGPUPOOL_CHECK=2
+// build: asan -fsanitize=address
+*/
+#include "ring_watch.h"
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "ring_kit.h"
+
+#define BYTES ((size_t)700001) /* of a transfer: several chunks */
+#define ROWS 70
+#define WIDTH 10000            /* and of one with rows */
+
+static long fired_before; /* faults that an act has cleared itself */
+
+typedef struct scene {
+    gpupool_ring *ring;
+    unsigned char *host, *device;
+    uint64_t seed;
+} scene;
+
+typedef struct act {
+    const char *name;
+    gpupool_result (*play)(scene *);
+    int down;                  /* where the bytes are to be found when it went well */
+    size_t bytes;
+    size_t offset;
+} act;
+
+static int bring(void *to, size_t bytes, uint64_t offset, void *user) {
+    memmove(to, (const unsigned char *)user + offset, bytes);
+    return 0;
+}
+
+static int take_away(const void *from, size_t bytes, uint64_t offset, void *user) {
+    memmove((unsigned char *)user + offset, from, bytes);
+    return 0;
+}
+
+static gpupool_result up(scene *s) {
+    return gpupool_upload(s->ring, s->device, s->host, BYTES, kit_stream[0]);
+}
+
+static gpupool_result up_tiny(scene *s) {
+    return gpupool_upload(s->ring, s->device, s->host, 1000, kit_stream[0]);
+}
+
+static gpupool_result up_single(scene *s) {
+    return gpupool_upload(s->ring, s->device, s->host, 50000, kit_stream[0]);
+}
+
+static gpupool_result up_rows(scene *s) {
+    return gpupool_upload_2d(s->ring, s->device, WIDTH, s->host, WIDTH, WIDTH - 1, ROWS,
+                             kit_stream[0]);
+}
+
+static gpupool_result up_from(scene *s) {
+    return gpupool_upload_from(s->ring, s->device, BYTES, bring, s->host, kit_stream[0]);
+}
+
+/* A wait that fails has not waited: the transfer may still be under way. */
+static gpupool_result wait_out(scene *s, gpupool_result posted, gpupool_ticket ticket) {
+    gpupool_result result = posted;
+    if (posted != GPUPOOL_OK) return posted;
+    result = gpupool_ticket_wait(s->ring, ticket, -1);
+    if (result == GPUPOOL_OK) return result;
+    fired_before += fake_fail_fired();
+    fake_fail_clear();
+    gpupool_ticket_wait(s->ring, ticket, -1);
+    return result;
+}
+
+static gpupool_result up_async(scene *s) {
+    gpupool_ticket ticket = 0;
+    gpupool_result result = gpupool_upload_async(s->ring, s->device, s->host, BYTES,
+                                                 kit_stream[0], &ticket);
+    return wait_out(s, result, ticket);
+}
+
+static gpupool_result up_span(scene *s) {
+    gpupool_span span;
+    gpupool_result result = gpupool_span_acquire(s->ring, 100000, 0, &span);
+    if (result != GPUPOOL_OK) return result;
+    memcpy(span.memory, s->host, 100000);
+    result = gpupool_span_upload(s->ring, &span, s->device, kit_stream[0]);
+    if (result == GPUPOOL_OK) return result;
+    fired_before += fake_fail_fired();
+    fake_fail_clear(); /* the span is still held, and can be sent now */
+    CHECK_RESULT(gpupool_span_upload(s->ring, &span, s->device, kit_stream[0]), GPUPOOL_OK);
+    return result;
+}
+
+static gpupool_result down(scene *s) {
+    return gpupool_download(s->ring, s->host, s->device, BYTES, kit_stream[0]);
+}
+
+static gpupool_result down_tiny(scene *s) {
+    return gpupool_download(s->ring, s->host, s->device, 1000, kit_stream[0]);
+}
+
+static gpupool_result down_to(scene *s) {
+    return gpupool_download_to(s->ring, s->device, BYTES, take_away, s->host, kit_stream[0]);
+}
+
+static gpupool_result down_async(scene *s) {
+    gpupool_ticket ticket = 0;
+    gpupool_result result = gpupool_download_async(s->ring, s->host, s->device, BYTES,
+                                                   kit_stream[0], &ticket);
+    return wait_out(s, result, ticket);
+}
+
+static const act acts[] = {
+    {"upload", up, 0, BYTES, 0},
+    {"tiny upload", up_tiny, 0, 1000, 0},
+    {"upload of one chunk", up_single, 0, 50000, 0},
+    {"upload_2d", up_rows, 0, WIDTH - 1, 0},
+    {"upload_from", up_from, 0, BYTES, 0},
+    {"upload_async", up_async, 0, BYTES, 0},
+    {"span", up_span, 0, 100000, 0},
+    {"download", down, 1, BYTES, 0},
+    {"tiny download", down_tiny, 1, 1000, 0},
+    {"download_to", down_to, 1, BYTES, 0},
+    {"download_async", down_async, 1, BYTES, 0},
+};
+
+/* The source has the seed's pattern, the destination something else. */
+static void scene_set(scene *s, int is_down, uint64_t seed) {
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess); /* a failed call may have left work behind */
+    s->seed = seed;
+    kit_pattern(s->host, BYTES, seed);
+    if (is_down) {
+        CHECK_EQ(cudaMemcpy(s->device, s->host, BYTES, cudaMemcpyHostToDevice), cudaSuccess);
+        memset(s->host, 0x55, BYTES);
+    } else {
+        CHECK_EQ(cudaMemset(s->device, 0x55, BYTES), cudaSuccess);
+    }
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+static void scene_expect(const scene *s, const act *a) {
+    if (a->down) kit_is_pattern(s->host, a->bytes, s->seed, 0);
+    else kit_expect_device(s->device, a->bytes, s->seed);
+}
+
+/* One failure in the n-th call; returns whether there was an n-th. */
+static int play(scene *s, const act *a, long n, int persist) {
+    scene_set(s, a->down, (uint64_t)n);
+    fired_before = 0;
+    fake_fail_nth(n, persist);
+    gpupool_result result = a->play(s);
+    long fired = fired_before + fake_fail_fired();
+    fake_fail_clear();
+    if (result == GPUPOOL_OK) {
+        scene_expect(s, a);
+    } else {
+        CHECK(result == GPUPOOL_E_CUDA || result == GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK(gpupool_last_error()[0] != 0);
+    }
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CHECK_RESULT(gpupool_ring_check(s->ring), GPUPOOL_OK);
+    return fired > 0;
+}
+
+static void play_all(int workers, int persist) {
+    for (size_t i = 0; i < KIT_COUNT(acts); i++) {
+        const act *a = &acts[i];
+        int more = 1;
+        scene s;
+        s.ring = kit_ring(512 * KIB, 64 * KIB, workers);
+        s.host = kit_host(BYTES);
+        s.device = kit_device(BYTES);
+        for (long n = 1; more && n < 400; n++) {
+            check_case("%s, call %ld fails%s, %d workers", a->name, n, persist ? " for good" : "",
+                       workers);
+            more = play(&s, a, n, persist);
+            scene_set(&s, a->down, 7); /* and all is as before */
+            CHECK_RESULT(a->play(&s), GPUPOOL_OK);
+            scene_expect(&s, a);
+        }
+        CHECK(!more);
+        kit_host_free(s.host, BYTES);
+        kit_device_free(s.device, BYTES);
+        kit_ring_close(s.ring);
+    }
+}
+
+static void each_call_fails_once(void) { play_all(0, 0); }
+static void each_call_fails_for_good(void) { play_all(0, 1); }
+static void each_call_fails_beside_workers(void) { play_all(2, 0); }
+static void each_call_fails_for_good_beside_workers(void) { play_all(2, 1); }
+
+/* ---- the ring itself ---- */
+
+static void create_fails_and_leaves_nothing(void) {
+    for (int persist = 0; persist < 2; persist++)
+        for (long n = 1;; n++) {
+            gpupool_ring *ring = NULL;
+            long objects = fake_live_objects();
+            check_case("call %ld fails", n);
+            fake_fail_nth(n, persist);
+            gpupool_result result = gpupool_ring_create(&ring, NULL);
+            long fired = fake_fail_fired();
+            fake_fail_clear();
+            CHECK_EQ(cudaGetLastError(), cudaSuccess);
+            CHECK_EQ(result == GPUPOOL_OK, ring != NULL);
+            if (ring) CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+            else if (!persist) CHECK_EQ(fake_live_objects(), objects);
+            if (!fired) break;
+            if (persist && fake_live_objects() != objects) fake_reset(); /* nothing freed then */
+        }
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    fake_reset();
+}
+
+static void destroy_and_trim_can_be_tried_again(void) {
+    unsigned char *host = kit_host(BYTES), *device = kit_device(BYTES);
+    for (int trim = 0; trim < 2; trim++)
+        for (long n = 1;; n++) {
+            gpupool_ring *ring = kit_ring(512 * KIB, 64 * KIB, (int)(n % 2));
+            check_case("%s, call %ld fails", trim ? "trim" : "destroy", n);
+            CHECK_RESULT(gpupool_upload(ring, device, host, BYTES, kit_stream[0]), GPUPOOL_OK);
+            fake_fail_nth(n, 0);
+            gpupool_result result =
+                trim ? gpupool_ring_trim(ring, 0, NULL) : gpupool_ring_destroy(ring);
+            long fired = fake_fail_fired();
+            fake_fail_clear();
+            CHECK_EQ(cudaGetLastError(), cudaSuccess);
+            if (trim || result != GPUPOOL_OK) {
+                CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
+                CHECK_RESULT(gpupool_upload(ring, device, host, BYTES, kit_stream[0]), GPUPOOL_OK);
+                kit_ring_close(ring);
+            }
+            if (!fired) break;
+        }
+    kit_host_free(host, BYTES);
+    kit_device_free(device, BYTES);
+}
+
+/* ---- what the host refuses ---- */
+
+static void unpinnable_memory_is_no_failure(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    scene s = {ring, kit_host(BYTES), kit_device(BYTES), 0};
+    gpupool_span span;
+    fake_pinned_limit(1000);
+    for (size_t i = 0; i < KIT_COUNT(acts); i++) {
+        check_case("%s", acts[i].name);
+        if (acts[i].play == up_span) continue;
+        scene_set(&s, acts[i].down, i);
+        CHECK_RESULT(acts[i].play(&s), GPUPOOL_OK);
+        scene_expect(&s, &acts[i]);
+    }
+    CHECK_EQ(fake_pinned_peak(), 0);
+    CHECK(kit_ring_stats(ring).pin_failures > 0);
+    CHECK_RESULT(gpupool_span_acquire(ring, 100, 0, &span), GPUPOOL_E_TIMEOUT);
+    fake_pinned_limit(0);
+    kit_host_free(s.host, BYTES);
+    kit_device_free(s.device, BYTES);
+    kit_ring_close(ring);
+}
+
+static void failures_are_forgotten_in_the_end(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    scene s = {ring, kit_host(BYTES), kit_device(BYTES), 0};
+    gpupool_ticket tickets[70];
+    for (int i = 0; i < 70; i++) {
+        CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0],
+                                          &tickets[i]), GPUPOOL_OK);
+        fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
+        CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], 0), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cudaMemcpyAsync") != NULL);
+        fake_fail_clear();
+    }
+    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[69], 0), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[6], 0), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[5], 0), GPUPOOL_E_ARGUMENT);
+    memset(s.host, 0, BYTES);
+    kit_host_free(s.host, BYTES);
+    kit_device_free(s.device, BYTES);
+    kit_ring_close(ring);
+}
+
+int main(void) {
+    ARENA_TEST(each_call_fails_once);
+    ARENA_TEST(each_call_fails_for_good);
+    ARENA_TEST(each_call_fails_beside_workers);
+    ARENA_TEST(each_call_fails_for_good_beside_workers);
+    ARENA_TEST(create_fails_and_leaves_nothing);
+    ARENA_TEST(destroy_and_trim_can_be_tried_again);
+    ARENA_TEST(unpinnable_memory_is_no_failure);
+    ARENA_TEST(failures_are_forgotten_in_the_end);
+    return check_finish();
+}

@@ -1,0 +1,85 @@
+/* Children of fork, and processes that end while a ring is at work.
+
+// build: plain
+// build: asan -fsanitize=address
+// build: tsan -fsanitize=thread
+*/
+#define _GNU_SOURCE
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "ring_kit.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BYTES (8 * MIB)
+
+static const char *own_name;
+
+/* A process of its own that leaves a ring, its workers and transfers behind. */
+static int leave_it_all(void) {
+    gpupool_ring_config config;
+    gpupool_ring *ring;
+    gpupool_ticket ticket;
+    unsigned char *host = (unsigned char *)calloc(1, BYTES), *device;
+    memset(&config, 0, sizeof config);
+    config.bytes = MIB;
+    config.workers = 3;
+    if (cudaMalloc((void **)&device, BYTES) != cudaSuccess) return 2;
+    if (gpupool_ring_create(&ring, &config) != GPUPOOL_OK) return 3;
+    if (gpupool_upload(ring, device, host, BYTES, 0) != GPUPOOL_OK) return 4;
+    for (int i = 0; i < 4; i++)
+        if (gpupool_upload_async(ring, device, host, BYTES, 0, &ticket) != GPUPOOL_OK) return 5;
+    exit(0);
+}
+
+static int status_of(pid_t child) {
+    int status = -1;
+    if (waitpid(child, &status, 0) != child) return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static void ending_in_the_middle_is_no_crash(void) {
+    for (int i = 0; i < 10; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            execl(own_name, own_name, "leave", (char *)NULL);
+            _exit(99);
+        }
+        CHECK_EQ(status_of(child), 0);
+    }
+}
+
+static void a_child_is_told(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 2);
+    unsigned char *host = kit_host(3 * MIB), *device = kit_device(3 * MIB);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 3 * MIB, kit_stream[0]), GPUPOOL_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        gpupool_ticket ticket;
+        gpupool_span span;
+        int wrong = 0;
+        wrong += gpupool_upload(ring, device, host, 3 * MIB, kit_stream[0]) != GPUPOOL_E_FORKED;
+        wrong += gpupool_upload(ring, device, host, 100, kit_stream[0]) != GPUPOOL_E_FORKED;
+        wrong += gpupool_upload_async(ring, device, host, 100, 0, &ticket) != GPUPOOL_E_FORKED;
+        wrong += gpupool_span_acquire(ring, 100, -1, &span) != GPUPOOL_E_FORKED;
+        wrong += gpupool_ring_destroy(ring) != GPUPOOL_E_FORKED;
+        exit(wrong); /* with what runs at exit */
+    }
+    CHECK_EQ(status_of(child), 0);
+    kit_pattern(host, 3 * MIB, 3); /* the parent goes on */
+    CHECK_RESULT(gpupool_upload(ring, device, host, 3 * MIB, kit_stream[0]), GPUPOOL_OK);
+    kit_expect_device(device, 3 * MIB, 3);
+    memset(host, 0xee, 3 * MIB);
+    kit_host_free(host, 3 * MIB);
+    kit_device_free(device, 3 * MIB);
+    kit_ring_close(ring);
+}
+
+int main(int argc, char **argv) {
+    own_name = argv[0];
+    if (argc > 1) return leave_it_all();
+    TEST(ending_in_the_middle_is_no_crash);
+    ARENA_TEST(a_child_is_told);
+    return check_finish();
+}

@@ -1,0 +1,183 @@
+/* The record of calls: what it says, and that the same calls in a fresh arena give the same
+   addresses, counted from the arena's first. */
+// build: plain -O1 -g -fsanitize=address,undefined
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#define SLOTS 64
+#define LINE 256
+
+typedef struct slot {
+    void *block;
+    uint64_t id;
+} slot;
+
+static slot slots[SLOTS];
+static uint64_t in_vain; /* what was asked for so changes the arena too */
+
+static FILE *scratch(void) {
+    FILE *file = tmpfile();
+    if (file) return file;
+    printf("no temporary file\n");
+    exit(1);
+}
+
+/* ---- random work of every kind that a record knows ---- */
+
+static void one_call(gpupool_arena *arena, uint64_t *random) {
+    slot *s = &slots[check_below(random, SLOTS)];
+    cudaStream_t stream = check_below(random, 5) ? kit_stream[check_below(random, 3)] : 0;
+    uint64_t what = check_below(random, 200);
+    size_t bytes = 1 + (size_t)check_below(random, (uint64_t)1 << (9 + check_below(random, 14)));
+    if (what == 0) CHECK_RESULT(gpupool_trim(arena, check_below(random, 64) * MIB, NULL), 0);
+    else if (what == 1) CHECK_RESULT(gpupool_set_limit(arena, 48 * MIB), GPUPOOL_OK);
+    else if (what == 2) CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB), GPUPOOL_OK);
+    else if (what == 3) CHECK_RESULT(gpupool_stream_retired(arena, stream), GPUPOOL_OK);
+    else if (what == 4) kit_stats(arena);
+    else if (what == 5) gpupool_would_fit(arena, bytes, NULL);
+    else if (what == 6 && s->block) CHECK(gpupool_size(arena, s->block) > 0);
+    else if (what == 7) CHECK_RESULT(gpupool_free(arena, s, stream), GPUPOOL_E_NOT_OURS);
+    else if (what < 12 && s->block)
+        CHECK_RESULT(gpupool_record_use(arena, s->block, stream), GPUPOOL_OK);
+    else if (s->block) {
+        CHECK_RESULT(gpupool_free(arena, s->block, stream), GPUPOOL_OK);
+        s->block = NULL;
+    } else if (what < 30) {
+        size_t alignment = (size_t)1 << check_below(random, 20);
+        s->block = gpupool_alloc_aligned(arena, bytes, alignment, stream);
+    } else s->block = gpupool_alloc(arena, what < 40 ? 32 * bytes : bytes, stream);
+}
+
+static void record(FILE *file, uint64_t seed, int steps) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    while (steps--) one_call(arena, &seed);
+    in_vain += kit_stats(arena).failures;
+    for (size_t i = 0; i < SLOTS; i++) {
+        CHECK_RESULT(gpupool_free(arena, slots[i].block, kit_stream[0]), GPUPOOL_OK);
+        slots[i].block = NULL;
+    }
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- the same again, from the lines ---- */
+
+static slot *slot_of(uint64_t id) {
+    for (size_t i = 0; i < SLOTS; i++)
+        if (slots[i].block && slots[i].id == id) return &slots[i];
+    return NULL;
+}
+
+static void replay_block(gpupool_arena *arena, uint64_t id, void *block) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES - arena->backing.base_unit;
+    size_t i = 0;
+    CHECK_EQ(unit, id);
+    while (i < SLOTS && slots[i].block) i++;
+    if (!CHECK(i < SLOTS)) return;
+    slots[i] = (slot){block, id};
+}
+
+static void replay_line(gpupool_arena *arena, const char *line) {
+    unsigned long long a = 0, b = 0, c = 0, d = 512;
+    int n = sscanf(line + 1, "%llu %llu %llu %llu", &a, &b, &c, &d);
+    cudaStream_t last = (cudaStream_t)(uintptr_t)(n >= 3 ? c : b);
+    slot *s = strchr("fuq", line[0]) ? slot_of(a) : NULL;
+    switch (line[0]) {
+    case '#': return;
+    case 'a': replay_block(arena, a, gpupool_alloc_aligned(arena, b, d, last)); return;
+    case 'o':
+        CHECK(gpupool_alloc_aligned(arena, a, n > 2 ? c : 512, (cudaStream_t)(uintptr_t)b) == NULL);
+        return;
+    case 't': CHECK_RESULT(gpupool_trim(arena, a, NULL), GPUPOOL_OK); return;
+    case 'l': CHECK_RESULT(gpupool_set_limit(arena, a), GPUPOOL_OK); return;
+    case 'r':
+        CHECK_RESULT(gpupool_stream_retired(arena, (cudaStream_t)(uintptr_t)a), GPUPOOL_OK);
+        return;
+    case 'm':
+        CHECK_RESULT(gpupool_free(arena, slots, (cudaStream_t)(uintptr_t)a), GPUPOOL_E_NOT_OURS);
+        return;
+    case 's': kit_stats(arena); return;
+    case 'w': gpupool_would_fit(arena, a, NULL); return;
+    default: break;
+    }
+    if (!CHECK(s != NULL && strchr("fuq", line[0]))) return;
+    if (line[0] == 'q') CHECK(gpupool_size(arena, s->block) > 0);
+    else if (line[0] == 'u') CHECK_RESULT(gpupool_record_use(arena, s->block, last), GPUPOOL_OK);
+    else CHECK_RESULT(gpupool_free(arena, s->block, last), GPUPOOL_OK);
+    if (line[0] == 'f') s->block = NULL;
+}
+
+static void replaying_gives_the_same_addresses(void) {
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        char line[LINE];
+        int lines = 0;
+        FILE *file = scratch();
+        record(file, seed, 6000);
+        gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+        rewind(file);
+        while (fgets(line, sizeof line, file)) {
+            check_case("seed %llu, line %d", (unsigned long long)seed, ++lines);
+            replay_line(arena, line);
+        }
+        CHECK(lines > 5000);
+        fclose(file);
+        kit_close(arena);
+    }
+    CHECK(in_vain > 5);
+}
+
+/* ---- words ---- */
+
+static void what_it_says(void) {
+    char said[1024] = "", expected[512];
+    FILE *file = scratch();
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    void *early = kit_alloc(arena, 1000, 0);
+    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    void *block = gpupool_alloc_aligned(arena, 5000, 4096, kit_stream[0]);
+    CHECK_RESULT(gpupool_record_use(arena, block, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, 4096, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_stream_retired(arena, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, early, 0), GPUPOOL_OK); /* no longer recorded */
+    rewind(file);
+    said[fread(said, 1, sizeof said - 1, file)] = 0;
+    unsigned long long s = (unsigned long long)(uintptr_t)kit_stream[0];
+    snprintf(expected, sizeof expected,
+             "\na 0 1000 0\na 8 5000 %llu 4096\nu 8 0\nf 8 %llu\nt 4096\nl 0\nr 0\n", s, s);
+    CHECK(strncmp(said, "# gpupool trace 1: source mapped, unit 512, limit 67108864,", 59) == 0);
+    const char *rest = strchr(said, '\n');
+    if (!CHECK(rest && strcmp(rest, expected) == 0)) printf("%s", said);
+    fclose(file);
+    kit_close(arena);
+}
+
+static void a_full_disk_is_told(void) {
+    FILE *full = fopen("/dev/full", "w"), *file = scratch();
+    if (!full) return;
+    setvbuf(full, NULL, _IONBF, 0);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(gpupool_trace_to(NULL, full), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK); /* there is nothing to stop */
+    CHECK_RESULT(gpupool_trace_to(arena, full), GPUPOOL_OK);
+    void *block = kit_alloc(arena, 1000, 0);
+    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_E_ARGUMENT); /* but goes on, elsewhere */
+    CHECK(strstr(gpupool_last_error(), "cannot be written") != NULL);
+    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK(ftell(file) > 0);
+    kit_close(arena);
+    fclose(full);
+    fclose(file);
+}
+
+int main(void) {
+    FAKE_TEST(replaying_gives_the_same_addresses);
+    ARENA_TEST(what_it_says);
+    ARENA_TEST(a_full_disk_is_told);
+    return check_finish();
+}
