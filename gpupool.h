@@ -769,13 +769,17 @@ static GPI_THREAD_LOCAL struct gpi_thread {
 
 #if !GPUPOOL_SINGLE_THREAD
 static void gpi_host_relax(unsigned round) {
+    /* ever longer pauses: whoever looks at a lock takes its cache line from the holder */
+    unsigned pauses = 1u << (round < 6 ? round : 6);
 #if defined(_WIN32)
-    if (round < 64) YieldProcessor();
-    else Sleep(round < 128 ? 0 : 1);
+    if (round >= 64) Sleep(round < 128 ? 0 : 1);
+    else while (pauses--) YieldProcessor();
 #else
     if (round < 64) {
 #if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
+        while (pauses--) __builtin_ia32_pause();
+#else
+        (void)pauses;
 #endif
     } else if (round < 128) {
         sched_yield();
@@ -2710,7 +2714,8 @@ typedef struct gpi_cache {
     uint8_t hand;                      /* the slot that makes room next */
     uint32_t admitted, found;          /* of late: blocks, and requests met */
     uint32_t rest;                     /* so many blocks are not admitted, since few were found */
-    uint32_t used, free_blocks;
+    uint32_t used;                     /* 0: the arena's lock alone will do */
+    uint32_t free_blocks;
     uint64_t free_units, told_units;   /* told: of them the ledger knows */
     uint64_t most_units;               /* that may be free here */
     gpi_change requested, granted, blocks; /* not yet in the ledger */
@@ -2892,7 +2897,7 @@ static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
     run->as.slack_bytes = GPI_CACHED;
     run->uses = cache;
     gpi_cache_link(cache, slot, GPI_SLOT_FREE);
-    cache->used++;
+    GPI_PUBLISH(&cache->used, cache->used + 1);
     cache->free_blocks++;
     cache->free_units += slot->units;
 }
@@ -2906,7 +2911,7 @@ static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
     run->uses = NULL;
     gpi_cache_unlink(cache, slot);
     gpi_cache_link(cache, slot, GPI_SLOT_EMPTY);
-    cache->used--;
+    GPI_PUBLISH(&cache->used, cache->used - 1);
     if (!was_free) return NULL;
     cache->free_blocks--;
     cache->free_units -= slot->units;
@@ -5973,9 +5978,16 @@ static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, const gp
 }
 #endif
 
-/* The cache has no block of this size: rungs one and two. The stream's lock is held, and not on
-   return. */
-static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
+/* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
+   without the arena's lock. */
+static int gpi_arena_is_bare(gpi_stream *known, cudaStream_t stream) {
+    return known && GPI_READ(&known->cache.used) == 0 && gpi_fence_is_same(known, stream);
+}
+
+/* The cache has no block of this size: rungs one and two. `locked`: the stream's lock is held, and
+   not on return. */
+static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key,
+                                  int locked) {
     gpi_stream *known = request->known;
     gpi_run *run = NULL;
     void *block = NULL;
@@ -5983,12 +5995,12 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
     gpi_host_lock(&arena->lock);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
     if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
-        gpi_cache_fold(&known->cache, &arena->ledger);
+        if (locked) gpi_cache_fold(&known->cache, &arena->ledger);
         /* what the cache keeps from merging may be just what a large request lacks: this is worth
            one per cent of memory on recorded training runs */
-        if (request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
+        if (locked && request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
         run = gpi_arena_quick(arena, request, GPI_TRIES);
-        if (!run && known->cache.used) {
+        if (!run && locked && known->cache.used) {
             gpi_arena_drain(arena, known);
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
@@ -5997,7 +6009,7 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
     else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
-    gpi_host_unlock(&known->cache.lock);
+    if (locked) gpi_host_unlock(&known->cache.lock);
     if (!ready) gpi_host_no_memory();
     if (run || !ready) return block;
     return gpi_arena_slow(arena, request, key);
@@ -6019,6 +6031,9 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
         gpi_arena_refuse(arena, &request, call, alignment);
         return NULL;
     }
+    request.known = gpi_fence_find(&arena->fences, key);
+    if (gpi_arena_is_bare(request.known, stream))
+        return gpi_arena_take_block(arena, &request, key, 0);
     request.known = gpi_arena_visit(arena, stream, key);
     if (!request.known) return NULL;
     slot = request.align_units == 1
@@ -6036,7 +6051,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
         gpi_host_unlock(&request.known->cache.lock);
         return block;
     }
-    return gpi_arena_take_block(arena, &request, key);
+    return gpi_arena_take_block(arena, &request, key, 1);
 }
 
 /* What a pointer that starts no live block is. Walks a chunk's runs: only mistakes pay for it. */
@@ -6287,7 +6302,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
     uint64_t units = run->units;
     gpupool_result result = GPUPOOL_OK;
     /* first, or peaks would be reckoned from what is left after this free */
-    gpi_cache_fold(&known->cache, &arena->ledger);
+    if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
         result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
@@ -6307,7 +6322,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
         gpi_arena_count_free(arena, run, stream);
         gpi_arena_put(arena, known, run);
     }
-    gpi_cache_fold(&known->cache, &arena->ledger);
+    if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
     if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
     return gpi_host_ok(); /* whatever became of the fence */
 }
@@ -6343,6 +6358,25 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
     gpi_host_ok();
 }
 
+/* While a stream's cache rests, the arena's lock alone will do. 0: it does not rest, or the block
+   is not simply found. */
+static int gpi_arena_give_bare(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
+                               cudaStream_t stream, uintptr_t key, gpupool_result *result) {
+    gpi_run *run = NULL;
+    gpi_host_lock(&arena->lock);
+    if (known->key == key && known->cache.used == 0 && known->cache.rest) {
+        run = gpi_tree_live(&arena->tree, unit);
+        if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
+    }
+    if (run) {
+        known->cache.rest--;
+        *result = gpi_arena_free(arena, run, known, stream, 0);
+        gpi_arena_count_pending(arena);
+    }
+    gpi_host_unlock(&arena->lock);
+    return run != NULL;
+}
+
 static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
                                      uintptr_t key) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -6352,6 +6386,10 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     if (result != GPUPOOL_OK || !block) return result;
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
         return gpi_arena_free_bypass(arena, block);
+    known = gpi_fence_find(&arena->fences, key);
+    if (gpi_arena_is_bare(known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
+        gpi_arena_give_bare(arena, known, unit, stream, key, &result))
+        return result;
     known = gpi_arena_visit(arena, stream, key);
     if (!known) return gpi_thread.result;
     if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
