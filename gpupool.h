@@ -35,8 +35,9 @@ The picture:
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
 freed earlier can be had; keeps reserved memory within a few per cent of what is live, by moving
 physical memory behind unused addresses; holds limits; says why memory ran out and what would help.
-What it does not do: it has no thread of its own, moves no block that you hold, keeps nothing in
-device memory, prints nothing unless asked, and never aborts.
+A ring takes ordinary host memory to the device and back at nine tenths of pinned memory's speed.
+What it does not do: it has no thread of its own but a ring's workers, moves no block that you hold,
+keeps nothing in device memory, prints nothing unless asked, and never aborts.
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
@@ -100,6 +101,11 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 #if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC)
 #include <cuda_runtime.h> /* its overloads, before the names are macros */
 #endif
+
+/* CUDA's own, which may be a macro there: what it stands for is lost once it is one here. */
+static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t stream) {
+    return cudaFreeAsync(pointer, stream);
+}
 
 /* == OPTIONS ================================================================================== */
 
@@ -194,7 +200,7 @@ typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand */
     GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
-    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned host memory */
+    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned memory, for the host at once */
     GPUPOOL_SOURCE_CUSTOM,       /* your two functions: ncclMemAlloc, a test double, ... */
     GPUPOOL_SOURCE_BYPASS        /* no pool: every block its own cudaMalloc, to bisect a bug */
 } gpupool_source;
@@ -347,7 +353,8 @@ GPUPOOL_API const char *gpupool_build(void);           /* the compile-time optio
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
-/* E_IN_USE while blocks are live. Waits for the device, since what was freed may still be in use.
+/* E_IN_USE while blocks are live, or captures not released. Waits for the device, since what was
+   freed may still be in use. After cudaDeviceReset it drops all there was, blocks and captures too.
    If a CUDA call fails the arena is still there, with less reserved perhaps, and this can be tried
    again. No other thread may use the arena any more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
@@ -366,7 +373,7 @@ GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
 
-/* The same, zeroed by a memset queued on the stream. */
+/* The same, zeroed by a memset queued on the stream (at once, in a pinned arena). */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* The block's memory goes to later work of this stream at once, to other streams' once the work
@@ -384,9 +391,9 @@ GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
 
 /* Gives memory back to the driver while more than keep_bytes, or config.reserve_bytes, is reserved:
    what is free and known to be finished with. Does not wait for work in flight (a driver before
-   CUDA 12.5 cannot tell without waiting for the device). If a CUDA call fails, what went before
-   stays given back, and released_bytes says how much. Not while a stream captures: CUDA's way to
-   ask after all streams may lose that capture. */
+   CUDA 12.5 cannot tell without waiting for the device, nor can any once there are peers). If a
+   CUDA call fails, what went before stays given back, and released_bytes says how much. Not while a
+   stream captures: CUDA's way to ask after all streams may lose that capture. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
@@ -402,13 +409,15 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
 /* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
    under rule 3. In a scope, blocks that are handed out on the stream belong to the graph: a replay
-   finds them as they were. What is freed inside may be handed out again inside, and to nobody else
-   before the release. Several scopes may be open at once, one for each stream. ---- */
+   finds them as they were. What is freed inside may be handed out again inside, if it was allocated
+   there, and to nobody else before the release. Several scopes may be open at once, one for each
+   stream. ---- */
 
 /* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_capture_begin(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
-/* Captured: the stream allocates as before; the memory stays for replays. */
+/* Captured: the stream allocates as before; the memory stays for replays. Retiring the
+   stream ends its scope too. */
 GPUPOOL_API gpupool_result gpupool_capture_end(gpupool_capture *);
 
 /* The graph is gone, or the capture failed: all its memory comes back, blocks that were not freed
@@ -632,8 +641,6 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #undef cudaMalloc
 #undef cudaFree
-#undef cudaMallocAsync
-#undef cudaFreeAsync
 #endif
 
 #include <cuda.h>
@@ -1224,7 +1231,7 @@ typedef struct gpi_driver {
     CUresult(CUDAAPI *context_id)(CUcontext, unsigned long long *); /* CUDA 12.0; NULL before */
     void *crumb;             /* memory whose freeing is the wait for the device */
     int crumb_of_host;
-    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use MAPPED memory */
+    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
     CUcontext context;       /* the device's primary one */
     unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
 } gpi_driver;
@@ -1445,8 +1452,9 @@ static gpupool_result gpi_driver_push(const gpi_driver *driver, CUcontext contex
     return gpi_driver_told_cu(driver, "cuCtxPushCurrent", driver->push(context));
 }
 
-static void gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
-    if (context) driver->pop(&context);
+static gpupool_result gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
+    if (!context) return GPUPOOL_OK;
+    return gpi_driver_told_cu(driver, "cuCtxPopCurrent", driver->pop(&context));
 }
 
 static gpupool_result gpi_driver_can_peer(const gpi_driver *driver, int device) {
@@ -1553,21 +1561,42 @@ static int gpi_driver_was_reset(const gpi_driver *driver) {
     return driver->context_id(context, &id) == CUDA_SUCCESS && id != driver->id;
 }
 
-/* Waits until all streams of the device are done, destroyed ones too, and loses no capture, not
-   even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of whatever
-   memory, and so does cudaFreeHost (seen on CUDA 13.0). */
-static gpupool_result gpi_driver_wait(gpi_driver *driver) {
-    gpupool_result result = GPUPOOL_OK;
-    if (!driver->crumb) { /* else there is one of a wait that failed */
-        driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
-        if (driver->crumb_of_host)
-            result = gpi_driver_told("cudaHostAlloc", cudaHostAlloc(&driver->crumb, 1, 0));
-        if (result != GPUPOOL_OK) return result;
-    }
+/* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
+   not even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of
+   whatever memory, and so does cudaFreeHost (seen on CUDA 13.0). */
+static gpupool_result gpi_driver_free_crumb(gpi_driver *driver) {
+    gpupool_result result;
+    if (!driver->crumb) return GPUPOOL_OK;
     if (driver->crumb_of_host)
         result = gpi_driver_told("cudaFreeHost", cudaFreeHost(driver->crumb));
     else result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
     if (result == GPUPOOL_OK) driver->crumb = NULL;
+    return result;
+}
+
+static gpupool_result gpi_driver_wait_here(gpi_driver *driver) {
+    gpupool_result result = gpi_driver_free_crumb(driver); /* of a wait that failed */
+    if (result != GPUPOOL_OK) return result;
+    driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
+    if (driver->crumb_of_host)
+        result = gpi_driver_told("cudaHostAlloc", cudaHostAlloc(&driver->crumb, 1, 0));
+    return result == GPUPOOL_OK ? gpi_driver_free_crumb(driver) : result;
+}
+
+static gpupool_result gpi_driver_synchronize_here(gpi_driver *driver) {
+    (void)driver;
+    return gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
+}
+
+/* Waits for the device and its peers, whose streams may be at the arena's memory as well. */
+static gpupool_result gpi_driver_wait(gpi_driver *driver, gpupool_result (*here)(gpi_driver *)) {
+    gpupool_result result = here(driver);
+    int i;
+    for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++) {
+        result = gpi_driver_told("cudaSetDevice", cudaSetDevice(driver->peers[i]));
+        if (result == GPUPOOL_OK) result = here(driver);
+    }
+    if (driver->peer_count) cudaSetDevice(driver->device);
     return result;
 }
 
@@ -3764,10 +3793,8 @@ static void gpi_backing_forget(gpi_backing *backing) {
 /* Once nothing is held any more. On failure all is as it was. */
 static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
-    if (driver->crumb) {
-        gpupool_result result = gpi_driver_wait(driver);
-        if (result != GPUPOOL_OK) return result;
-    }
+    gpupool_result freed = gpi_driver_free_crumb(driver);
+    if (freed != GPUPOOL_OK) return freed;
     if (backing->pieces != 0)
         return gpi_host_fail(GPUPOOL_E_CUDA, "the driver has not taken all memory back");
     if (backing->reservation) {
@@ -3779,7 +3806,8 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
     return GPUPOOL_OK;
 }
 
-/* Peers may use what is mapped, and what will be. */
+/* Peers may use what is held, and what will be: MAPPED memory piece by piece, all else by whole
+   devices. */
 static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
     gpi_driver *driver = &backing->driver;
     gpupool_result result = GPUPOOL_OK;
@@ -3787,6 +3815,11 @@ static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
     int i;
     for (i = 0; i < driver->peer_count; i++)
         if (driver->peers[i] == device) return GPUPOOL_OK;
+    if (!gpi_backing_is_mapped(backing)) {
+        if (backing->source != GPUPOOL_SOURCE_PINNED)
+            result = gpi_driver_enable_peer(driver, device);
+        piece = NULL;
+    }
     for (; piece && result == GPUPOOL_OK; piece = piece->next)
         result = gpi_driver_access_for(driver, piece->unit * GPUPOOL_UNIT_BYTES, piece->bytes,
                                        device);
@@ -3848,6 +3881,7 @@ typedef struct gpi_stream {
     uintptr_t handle;         /* what the key is, or was; 0: the struct is empty */
     uint64_t identity;        /* CUDA's id; 0: not asked for */
     struct gpupool_capture *capture; /* what it holds is a graph's: never fenced */
+    struct gpi_stream *early; /* a capture's: what was freed in it and is older than the scope */
     int set_aside;            /* a capture's stream has the key meanwhile */
     gpi_cache cache;
     uint32_t young;
@@ -3989,14 +4023,18 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
             *out = NULL;
         }
     }
-    gpi_driver_pop(fences->driver, context);
+    if (gpi_driver_pop(fences->driver, context) != GPUPOOL_OK && result == GPUPOOL_OK) {
+        gpi_fence_drop(fences, *out);
+        *out = NULL;
+        return GPUPOOL_E_CUDA;
+    }
     return result;
 }
 
-/* A fence over all streams of the context, the destroyed ones included. While any of them captures,
-   it would be refused and the capture lost. The legacy stream tells of captures on blocking
-   streams, and asking it is harmless; of one on a non-blocking stream nothing tells (seen on
-   CUDA 13.0). */
+/* A fence over all streams of the context, the destroyed ones included; there is none over several
+   devices. While any of them captures, it would be refused and the capture lost. The legacy stream
+   tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
+   nothing tells (seen on CUDA 13.0). */
 static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
     const gpi_driver *driver = fences->driver;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -4005,8 +4043,9 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     if (cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
         return gpi_host_fail(GPUPOOL_E_CAPTURING,
                              "no fence over a context while a stream captures");
-    if (!driver->record_all || !driver->current_context)
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5");
+    if (!driver->record_all || !driver->current_context || driver->peer_count)
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5, and a "
+                             "single device");
     result = gpi_fence_new(fences, NULL, out);
     if (result != GPUPOOL_OK) return result;
     (*out)->whole = 1;
@@ -4088,6 +4127,7 @@ static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t 
     stream->handle = key;
     stream->identity = identity;
     stream->capture = NULL;
+    stream->early = NULL;
     stream->frees = 0;
     stream->freed_units = 0;
     fences->stream_count++;
@@ -4251,7 +4291,8 @@ static int gpi_limit_same(const char *text, const char *word) { /* case does not
     return *text == *word;
 }
 
-/* Bytes in one of this unit; 0 for a unit that is none. Percentages are of total or free bytes. */
+/* Bytes in one of this unit; below 0 for a unit that is none. Percentages are of total or free
+   bytes. */
 static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t free_bytes) {
     static const char letters[] = "KMGT";
     double binary = 1, decimal = 1;
@@ -4274,7 +4315,7 @@ static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t fr
         word[3] = 0;
         if (gpi_limit_same(text, word)) return binary;
     }
-    return 0;
+    return -1;
 }
 
 /* Quotes the text in its error, so that a wrong environment variable is found at once. */
@@ -4294,7 +4335,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (!digits) return gpi_limit_wrong(where, text, "does not begin with a number");
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
-    if (unit <= 0)
+    if (unit < 0)
         return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
@@ -4998,6 +5039,13 @@ struct gpupool_arena {
     char name[32];
 };
 
+struct gpupool_capture {
+    gpupool_arena *arena;
+    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
+    gpi_stream *outer;        /* what had the key before; NULL: nothing */
+    uintptr_t key;
+};
+
 static void gpi_arena_count_pending(gpupool_arena *arena) {
     gpi_ledger_set(&arena->ledger.pending,
                    arena->ledger.cached_bytes +
@@ -5204,10 +5252,15 @@ static int gpi_arena_check_all(gpupool_arena *arena, int growing, char *room) {
 }
 
 #if GPUPOOL_CHECK >= 2
-static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held */
+static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held, the caches are empty */
     char room;
     gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
     GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+}
+
+static void gpi_arena_check_again(gpupool_arena *arena) { /* no lock is held but `growing` */
+    char room;
+    GPUPOOL_ASSERT(gpi_arena_check_all(arena, 0, &room) == 0);
 }
 #endif
 
@@ -5225,20 +5278,17 @@ static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
 static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
     gpupool_result result = gpi_arena_exists(arena, call);
 #if GPUPOOL_CHECK >= 2
-    if (result == GPUPOOL_OK) {
-        char room;
-        GPUPOOL_ASSERT(gpi_arena_check_all(arena, 0, &room) == 0);
-    }
+    if (result == GPUPOOL_OK) gpi_arena_check_again(arena);
 #endif
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 static void gpi_arena_exit(gpupool_arena *arena) {
     gpi_arena_count_pending(arena);
-#if GPUPOOL_CHECK >= 2
-    gpi_arena_check_now(arena);
-#endif
     gpi_host_unlock(&arena->lock);
+#if GPUPOOL_CHECK >= 2
+    gpi_arena_check_again(arena); /* with caches that were filled while the lock was open */
+#endif
 }
 
 /* cudaDeviceReset takes the memory, the streams and the events with it. */
@@ -5350,16 +5400,18 @@ typedef struct gpi_request {
     int limited;   /* the limit refused, not the driver */
 } gpi_request;
 
-/* A block for all streams at once, as cudaMalloc gives: of quiet memory only. */
-static int gpi_arena_is_for_all(const gpi_request *request) {
-    return request->known->handle == GPI_KEY_ANY;
+/* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
+   quiet memory only. */
+static int gpi_arena_is_for_all(const gpupool_arena *arena, const gpi_request *request) {
+    return request->known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
 }
 
 /* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
-static void gpi_arena_lanes(const gpi_request *request, gpi_lanes *lanes) {
+static void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
+                            gpi_lanes *lanes) {
     int i = request->known->seals;
     lanes->count = 0;
-    if (!gpi_arena_is_for_all(request)) {
+    if (!gpi_arena_is_for_all(arena, request)) {
         lanes->number[lanes->count++] = request->known->young;
         while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
     }
@@ -5376,7 +5428,7 @@ static gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_req
 static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
     gpi_lanes lanes;
     gpi_run *run;
-    gpi_arena_lanes(request, &lanes);
+    gpi_arena_lanes(arena, request, &lanes);
     run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
     if (!run) return NULL;
     if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
@@ -5419,7 +5471,7 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     arena->fences.host_waits++;
     arena->fences.awaited = fence;
     gpi_host_unlock(&arena->lock);
-    result = gpi_driver_wait(&arena->backing.driver);
+    result = gpi_driver_wait(&arena->backing.driver, gpi_driver_wait_here);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
     arena->fences.awaited = NULL;
@@ -5454,7 +5506,7 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request,
                                      uint64_t most_bytes, gpi_run **run) {
     gpi_lanes lanes;
     gpupool_result result;
-    gpi_arena_lanes(request, &lanes);
+    gpi_arena_lanes(arena, request, &lanes);
     if (!gpi_backing_is_mapped(&arena->backing)) {
         result = gpi_backing_grow_chunk(&arena->backing, &arena->tree,
                                         request->units, request->align_units, most_bytes, run);
@@ -5487,7 +5539,8 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     gpi_lanes lane;
     int i;
     lane.count = 1;
-    if (request->capturing || gpi_arena_is_for_all(request)) return NULL;
+    if (request->capturing || gpi_arena_is_for_all(arena, request)) return NULL;
+    if (request->known->capture) return NULL; /* a replay is no later work of this stream */
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
     for (; other; other = other->next) {
         for (i = 0; other != request->known && i < other->seals; i++) {
@@ -5615,7 +5668,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL)
         return GPUPOOL_OK;
     /* what gpupool_cudaFree freed and no fence covers: it waits as cudaFree would */
-    if (gpi_arena_is_for_all(request) && arena->tree.lanes[request->known->young]->runs &&
+    if (request->known->handle == GPI_KEY_ANY && arena->tree.lanes[request->known->young]->runs &&
         gpi_arena_quiesce(arena) == GPUPOOL_OK) {
         gpi_arena_poll(arena);
         if ((*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
@@ -5933,6 +5986,10 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
            one per cent of memory on recorded training runs */
         if (request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
         run = gpi_arena_quick(arena, request, GPI_TRIES);
+        if (!run && known->cache.used) {
+            gpi_arena_drain(arena, known);
+            run = gpi_arena_quick(arena, request, GPI_TRIES);
+        }
     }
     if (run) block = gpi_arena_hand_out(arena, run, request);
     else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
@@ -6081,7 +6138,8 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(arena->backing.driver.device, &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_fence_use(arena, run, stream);
+    result = gpi_arena_outlived(arena, "a use of a block"); /* and so have its events */
+    if (result == GPUPOOL_OK) result = gpi_arena_fence_use(arena, run, stream);
     gpi_driver_leave(&visit);
     return result;
 }
@@ -6092,12 +6150,14 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
 static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
     gpi_visit visit;
-    int each = arena->hurried || known->handle == GPI_KEY_ANY;
-    if (arena->fences.stream_count < 2 && known->handle != GPI_KEY_ANY) return;
+    int lone = known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
+    int each = arena->hurried || lone; /* no stream takes it back without a fence */
+    if (arena->fences.stream_count < 2 && !lone) return;
     if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (arena->hurried) arena->hurried--;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
-    gpi_arena_seal(arena, known, stream);
+    if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK)
+        gpi_arena_seal(arena, known, stream);
     gpi_driver_leave(&visit);
 }
 
@@ -6179,14 +6239,17 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
                                           cudaStream_t stream) {
     gpi_stream *keeper = gpi_arena_keeper(run);
     gpupool_result result = GPUPOOL_OK;
-    if (known->capture && !keeper) { /* the graph that this stream captures keeps it from now on */
+    if (known->capture && !keeper) {
+        /* kept, since the graph may use it; not for use inside, since a replay is no later work of
+           this stream, which may still be at it */
         gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
         if (!use) return gpi_host_no_memory();
-        use->keeper = keeper = known;
+        use->keeper = keeper = known->early;
         use->next = (gpi_use *)run->uses;
         run->uses = use;
     }
-    if (keeper != known) result = gpi_arena_add_use(arena, run, stream);
+    if (!keeper || keeper->capture != known->capture)
+        result = gpi_arena_add_use(arena, run, stream);
     /* a capturing stream has no fence, but what a graph keeps nobody else gets */
     if (result != GPUPOOL_OK && !(keeper && result == GPUPOOL_E_CAPTURING)) return result;
     gpi_arena_count_free(arena, run, stream);
@@ -6229,6 +6292,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
     } else if (cached && units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4,
                                                  GPI_CACHE_UNITS) &&
                !arena->climbing && !arena->hurried && known->handle != GPI_KEY_ANY &&
+               arena->backing.source != GPUPOOL_SOURCE_PINNED &&
                gpi_cache_is_open(&known->cache)) {
         gpi_arena_bound_cache(arena, known, units);
         while (known->cache.empty == GPI_NO_SLOT) {
@@ -6243,7 +6307,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
     }
     gpi_cache_fold(&known->cache, &arena->ledger);
     if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
-    return GPUPOOL_OK;
+    return gpi_host_ok(); /* whatever became of the fence */
 }
 
 /* A pointer that the caches and the tree do not simply find: all is put in order first, so that a
@@ -6274,6 +6338,7 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
     gpi_arena_count_pending(arena);
     if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
     gpi_host_unlock(&arena->lock);
+    gpi_host_ok();
 }
 
 static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
@@ -6440,7 +6505,7 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     if (arena->tree.pending_units || arena->parked) {
         gpi_host_unlock(&arena->lock);
-        result = gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
+        result = gpi_driver_wait(&arena->backing.driver, gpi_driver_synchronize_here);
         gpi_host_lock(&arena->lock);
         if (result != GPUPOOL_OK) return result;
         while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
@@ -6481,6 +6546,13 @@ static int gpi_arena_unlist(gpupool_arena *arena) {
     return is_default;
 }
 
+/* Where an arena was made, CUDA was at work. */
+static gpupool_result gpi_arena_may_open(const char *call) {
+    if (gpi_process.forks == 0) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of one that made an arena, "
+                         "and has no CUDA context", call);
+}
+
 gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
     gpupool_arena_config config;
     gpupool_arena *arena;
@@ -6488,6 +6560,8 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     gpi_visit visit;
     if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: arena is NULL");
     *out = NULL;
+    result = gpi_arena_may_open("gpupool_arena_create");
+    if (result != GPUPOOL_OK) return result;
     memset(&config, 0, sizeof config);
     if (given) config = *given;
     else config.device = GPUPOOL_DEVICE_CURRENT;
@@ -6554,12 +6628,29 @@ static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
+/* All that the host has for fences and captures still in use. */
+static void gpi_arena_abandon(gpupool_arena *arena) {
+    gpi_stream *stream = arena->fences.streams;
+    gpi_run *run = arena->parked;
+    uint64_t bucket;
+    for (; run; run = run->list_next) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
+            if (run->as.slack_bytes != GPI_CACHED)
+                gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    for (; stream; stream = stream->next) {
+        while (stream->seals) gpi_fence_drop(&arena->fences, stream->fences[--stream->seals]);
+        if (stream->early) GPUPOOL_FREE(stream->capture);
+    }
+}
+
 /* All is given back and the arena is no more, or it is as before. */
 static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(arena->backing.driver.device, &visit);
     if (result != GPUPOOL_OK) return result;
     if (gpi_driver_was_reset(&arena->backing.driver)) { /* all is gone already */
+        gpi_arena_abandon(arena);
         gpi_backing_forget(&arena->backing);
         gpi_arena_forget(arena);
         gpi_driver_leave(&visit);
@@ -6592,6 +6683,7 @@ gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
     memset(&config, 0, sizeof config);
+    if (gpi_arena_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
     if (device == GPUPOOL_DEVICE_CURRENT &&
         gpi_driver_told("cudaGetDevice", cudaGetDevice(&device)) != GPUPOOL_OK) {
         cudaGetLastError();
@@ -6650,10 +6742,16 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     void *block;
     if (result != GPUPOOL_OK) return NULL;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return NULL;
+    if (gpi_arena_outlived(arena, "gpupool_zalloc") != GPUPOOL_OK) {
+        gpi_driver_leave(&visit);
+        return NULL;
+    }
     stream = gpi_arena_stream(stream);
     block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                             gpi_fence_key(stream), gpi_arena_origin(file, line));
-    if (block) {
+    if (block && arena->backing.source == GPUPOOL_SOURCE_PINNED) {
+        memset(block, 0, bytes);
+    } else if (block) {
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
             struct gpi_thread why = gpi_thread;
@@ -6734,8 +6832,13 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_stream_retired", &visit);
     if (result != GPUPOOL_OK) return result;
     known = gpi_fence_find(&arena->fences, gpi_fence_key(stream));
-    if (known && !known->capture) {
-        gpi_arena_seal(arena, known, gpi_arena_stream(stream));
+    if (known) {
+        gpi_stream *outer = known->capture ? known->capture->outer : NULL;
+        gpi_arena_seal(arena, outer ? outer : known, gpi_arena_stream(stream));
+        if (outer) { /* the scope ends here, and what it set aside is nobody's */
+            outer->set_aside = 0;
+            known->capture->outer = NULL;
+        }
         gpi_arena_unname(arena, known);
         gpi_arena_poll(arena);
     }
@@ -6767,27 +6870,18 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
                                "another one than the arena's", device);
     if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
         result = gpi_driver_can_peer(driver, device);
-    if (result == GPUPOOL_OK && gpi_backing_is_mapped(&arena->backing))
-        result = gpi_backing_allow_peer(&arena->backing, device);
-    else if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
-        result = gpi_driver_enable_peer(driver, device);
+    if (result == GPUPOOL_OK) result = gpi_backing_allow_peer(&arena->backing, device);
     gpi_arena_exit_growing(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* -- graph capture -- */
 
-struct gpupool_capture {
-    gpupool_arena *arena;
-    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
-    gpi_stream *outer;        /* what had the key before; NULL: nothing */
-    uintptr_t key;
-};
-
 gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpi_visit visit;
     gpupool_capture *capture;
+    gpi_stream *early = NULL;
     gpupool_result result;
     if (!out)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
@@ -6809,12 +6903,19 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
         gpi_arena_unname(arena, capture->outer);
     }
     if (result == GPUPOOL_OK) {
-        capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        if (early) {
+            gpi_fence_unname(early);
+            early->capture = capture;
+            capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+        }
         if (!capture->stream) result = gpi_host_no_memory();
+        if (!capture->stream && early) early->capture = NULL;
         if (!capture->stream && capture->outer) gpi_fence_rename(capture->outer);
     }
     if (result == GPUPOOL_OK) {
         capture->stream->capture = capture;
+        capture->stream->early = early;
         arena->captures_seen = 1;
         arena->captures++;
         *out = capture;
@@ -6858,15 +6959,20 @@ static void gpi_arena_unkeep(gpi_run *run) {
 }
 
 /* All that the graph keeps: live blocks are freed into its lane, parked ones will be anyone's. */
-static void gpi_arena_take_back(gpupool_arena *arena, const gpi_stream *keeper) {
+static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *capture) {
     uint64_t bucket;
     gpi_run *run, *next;
-    for (run = arena->parked; run; run = run->list_next)
-        if (gpi_arena_keeper(run) == keeper) gpi_arena_unkeep(run);
+    const gpi_stream *keeper;
+    for (run = arena->parked; run; run = run->list_next) {
+        keeper = gpi_arena_keeper(run);
+        if (keeper && keeper->capture == capture) gpi_arena_unkeep(run);
+    }
     for (bucket = 0; bucket < arena->tree.bucket_count; bucket++) {
         for (run = *gpi_tree_head(&arena->tree, bucket); run; run = next) {
             next = run->list_next;
-            if (gpi_arena_keeper(run) != keeper) continue;
+            if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
+            keeper = gpi_arena_keeper(run);
+            if (!keeper || keeper->capture != capture) continue;
             gpi_arena_count_free(arena, run, 0);
             gpi_tree_lay_down(&arena->tree, run);
             gpi_arena_unkeep(run);
@@ -6886,8 +6992,9 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     result = gpi_arena_enter_growing(arena, "gpupool_capture_release", &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_end_capture(arena, capture);
-    gpi_arena_take_back(arena, capture->stream);
-    capture->stream->capture = NULL;
+    gpi_arena_take_back(arena, capture);
+    capture->stream->capture = capture->stream->early->capture = NULL;
+    capture->stream->early = NULL;
     gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
     gpi_arena_poll(arena);
     arena->captures--;
@@ -6965,7 +7072,8 @@ cudaError_t gpupool_cudaFree(void *block) {
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
-    if (!arena) return block ? cudaFreeAsync(block, gpi_arena_stream(stream)) : cudaSuccess;
+    if (!arena) return block ? gpi_names_free_async(block, gpi_arena_stream(stream))
+                             : cudaSuccess;
     return gpi_arena_as_cuda(gpupool_free(arena, block, stream));
 }
 
@@ -7228,10 +7336,11 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 #define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
 #define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
 #define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
-#define GPI_RING_AHEAD ((uint64_t)20 << 20)   /* in flight of a transfer: 0.4 ms of the link */
+#define GPI_RING_AHEAD ((uint64_t)24 << 20)   /* in flight of a transfer: 0.5 ms of the link */
 #define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
 #define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
 #define GPI_RING_WORKERS_MOST 64
+#define GPI_RING_HANDS 7                      /* workers for each transfer under way */
 #define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
 #define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
 #define GPI_RING_LOOK_MS 5u                    /* a wait for a ticket looks this often */
@@ -7314,10 +7423,9 @@ struct gpupool_ring {
     cudaStream_t lanes[2];             /* the ring's own streams, up and down */
     gpi_gate work, done;
     gpi_worker workers[GPI_RING_WORKERS_MOST];
-    int workers_wanted, workers_started, workers_running;
+    int workers_wanted, workers_started, workers_running, workers_named;
     int starting, stopping;
     int watching;                      /* one of the threads without work looks at the device */
-    int sleeping;                      /* workers that wait at the gate */
     unsigned news;                     /* raised when others might find something to do */
     uint64_t flights[2], flying_since_ns[2];
     uint64_t under_way[2], under_way_since_ns[2];
@@ -7378,13 +7486,13 @@ static int gpi_ring_check(const gpupool_ring *ring) {
 static void gpi_ring_lock(gpupool_ring *ring) {
     gpi_host_lock(&ring->lock);
 #if GPUPOOL_CHECK >= 2
-    GPUPOOL_ASSERT(gpi_ring_check(ring) == 0);
+    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
 #endif
 }
 
 static void gpi_ring_unlock(gpupool_ring *ring) {
 #if GPUPOOL_CHECK >= 2
-    GPUPOOL_ASSERT(gpi_ring_check(ring) == 0);
+    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
 #endif
     gpi_host_unlock(&ring->lock);
 }
@@ -7484,6 +7592,12 @@ static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *tra
 
 /* -- slots -- */
 
+static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
+    slot->next = ring->spare;
+    ring->spare = slot;
+    ring->spare_count++;
+}
+
 /* Makes sure of slot structs, without the lock while it asks the host. 0: it has no memory. */
 static int gpi_ring_stock(gpupool_ring *ring) {
     gpi_stock *more;
@@ -7495,11 +7609,7 @@ static int gpi_ring_stock(gpupool_ring *ring) {
     if (!more) return ring->spare_count >= 4;
     more->next = ring->stock;
     ring->stock = more;
-    for (i = 0; i < GPI_RING_STOCK; i++) {
-        more->slots[i].next = ring->spare;
-        ring->spare = &more->slots[i];
-    }
-    ring->spare_count += GPI_RING_STOCK;
+    for (i = 0; i < GPI_RING_STOCK; i++) gpi_ring_spare_put(ring, &more->slots[i]);
     return 1;
 }
 
@@ -7512,12 +7622,6 @@ static gpi_ring_slot *gpi_ring_spare_take(gpupool_ring *ring) {
     memset(slot, 0, sizeof *slot);
     slot->event = event;
     return slot;
-}
-
-static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
-    slot->next = ring->spare;
-    ring->spare = slot;
-    ring->spare_count++;
 }
 
 /* Cuts a free slot in two at this address; the right part is a struct more. */
@@ -7767,20 +7871,6 @@ static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
     transfer->stalled_ns = 0;
 }
 
-/* Wakes the workers that sleep. */
-static void gpi_ring_wake(gpupool_ring *ring) {
-    gpi_ring_unlock(ring);
-    gpi_host_gate_turn(&ring->work);
-    gpi_ring_lock(ring);
-}
-
-/* Workers that were not needed sleep; they are once the link runs dry. */
-static void gpi_ring_wake_if_dry(gpupool_ring *ring, const gpi_transfer *transfer) {
-    if (ring->sleeping && transfer->bytes - transfer->started >= GPI_RING_HELP &&
-        gpi_ring_flown(ring, transfer->key, transfer->down) < GPI_RING_AHEAD / 8)
-        gpi_ring_wake(ring);
-}
-
 /* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
 static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result = GPUPOOL_OK;
@@ -7803,7 +7893,6 @@ static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer)
     slot->transfer = transfer;
     transfer->started += bytes;
     gpi_ring_unstall(ring, transfer);
-    gpi_ring_wake_if_dry(ring, transfer);
     return slot;
 }
 
@@ -8049,6 +8138,13 @@ static int gpi_ring_work(gpupool_ring *ring) {
 
 #define GPI_RING_SPIN 512u /* rounds, some 100 us, before a thread without work sleeps */
 
+/* Wakes the workers that sleep. */
+static void gpi_ring_wake(gpupool_ring *ring) {
+    gpi_ring_unlock(ring);
+    gpi_host_gate_turn(&ring->work);
+    gpi_ring_lock(ring);
+}
+
 static void gpi_ring_nap(gpupool_ring *ring, unsigned round) {
     gpi_ring_unlock(ring);
     gpi_host_idle(round);
@@ -8072,35 +8168,45 @@ static void gpi_ring_turn_end(gpupool_ring *ring, gpi_ring_turn *turn) {
    the lock, or they would be in the way of those that work. Returns 1 when there was none for some
    time. */
 static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
-    unsigned news = ring->news;
+    unsigned news = ring->news, patience = ring->transfers ? 4 * GPI_RING_SPIN : GPI_RING_SPIN;
     if (!ring->watching && ring->transfers) turn->watching = ring->watching = 1;
     if (turn->watching) {
         gpi_ring_nap(ring, turn->round++);
         return 0;
     }
     gpi_ring_unlock(ring);
-    while (turn->round < GPI_RING_SPIN && gpi_host_look(&ring->news) == news)
+    while (turn->round < patience && gpi_host_look(&ring->news) == news)
         gpi_host_idle(turn->round++);
     gpi_ring_lock(ring);
-    return turn->round >= GPI_RING_SPIN && ring->news == news;
+    if (ring->news == news) return 1;
+    turn->round = 0;
+    return 0;
 }
 
-static void gpi_ring_worker_loop(gpupool_ring *ring) {
+/* More threads than these would only be in each other's way, in CUDA's locks most of all. */
+static int gpi_ring_is_wanted(const gpupool_ring *ring, int worker) {
+    const gpi_transfer *transfer = ring->transfers;
+    int hands = 0;
+    for (; transfer; transfer = transfer->next) hands += GPI_RING_HANDS;
+    return worker < hands;
+}
+
+static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
     gpi_ring_turn turn;
     memset(&turn, 0, sizeof turn);
     while (!ring->stopping) {
-        if (gpi_ring_work(ring)) {
+        int wanted = gpi_ring_is_wanted(ring, worker);
+        if (wanted && gpi_ring_work(ring)) {
             gpi_ring_turn_end(ring, &turn);
-        } else if (turn.watching && !ring->transfers) {
+        } else if (turn.watching && !wanted) {
             turn.watching = ring->watching = 0;
-        } else if (gpi_ring_turn_idle(ring, &turn)) {
-            ring->sleeping += turn.armed;
+            if (ring->transfers) gpi_ring_wake(ring);
+        } else if ((!wanted && ring->transfers) || gpi_ring_turn_idle(ring, &turn)) {
             gpi_ring_unlock(ring);
             if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
             else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
-            gpi_ring_lock(ring);
-            ring->sleeping -= turn.armed;
             turn.armed = !turn.armed;
+            gpi_ring_lock(ring);
         }
     }
     gpi_ring_turn_end(ring, &turn);
@@ -8111,7 +8217,7 @@ static void gpi_ring_worker(void *user) {
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(ring->device, &visit);
     gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring);
+    if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring, ring->workers_named++);
     ring->workers_running--;
     gpi_ring_unlock(ring);
     if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
@@ -8182,7 +8288,7 @@ static void gpi_ring_dismiss(gpupool_ring *ring) {
     gpi_host_gate_turn(&ring->work);
     for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
     gpi_ring_lock(ring);
-    ring->workers_started = 0;
+    ring->workers_started = ring->workers_named = 0;
     ring->stopping = 0;
 }
 
@@ -8214,6 +8320,7 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unstall(ring, transfer);
     if (transfer->result != GPUPOOL_OK) gpi_ring_disown(ring, transfer);
     gpi_ring_strike(ring, transfer);
+    if (ring->transfers) gpi_ring_wake(ring); /* nobody may be left to watch the device for them */
     if (transfer->result == GPUPOOL_OK) return GPUPOOL_OK;
     return gpi_host_fail(transfer->result, "%s", transfer->text);
 }
@@ -8517,15 +8624,7 @@ static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_confi
     gpi_host_gate_open(&ring->work);
     gpi_host_gate_open(&ring->done);
     gpi_host_lock(&ring->lock);
-    ring->spare_count = 0;
-    stocked = 0;
-    {
-        gpi_stock *first = (gpi_stock *)gpi_host_zeroed(sizeof *first);
-        int i;
-        for (i = 0; first && i < GPI_RING_STOCK; i++) gpi_ring_spare_put(ring, &first->slots[i]);
-        ring->stock = first;
-        stocked = first != NULL;
-    }
+    stocked = gpi_ring_stock(ring);
     if (stocked) {
         ring->slots = gpi_ring_spare_take(ring);
         ring->slots->bytes = ring->bytes;
@@ -8764,6 +8863,25 @@ static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket tic
     return GPUPOOL_OK;
 }
 
+static int gpi_ring_is_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
+    const gpi_transfer *transfer = ring->transfers;
+    while (transfer && transfer->ticket != ticket) transfer = transfer->next;
+    return transfer && ticket != 0;
+}
+
+/* Sleeps until a transfer is done, if this one still is not. */
+static void gpi_ring_await(gpupool_ring *ring, gpupool_ticket ticket) {
+    unsigned seen;
+    int pending;
+    gpi_ring_unlock(ring);
+    seen = gpi_host_gate_seen(&ring->done);
+    gpi_ring_lock(ring);
+    pending = gpi_ring_is_pending(ring, ticket);
+    gpi_ring_unlock(ring);
+    if (pending) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
+    gpi_ring_lock(ring);
+}
+
 gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
     gpi_visit visit;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
@@ -8771,35 +8889,16 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
     unsigned round = 0;
     if (result != GPUPOOL_OK) return result;
     gpi_ring_lock(ring);
-    for (;;) {
-        gpi_transfer *transfer = ring->transfers;
-        unsigned seen;
-        int did = 0;
-        while (transfer && transfer->ticket != ticket) transfer = transfer->next;
-        if (!transfer || ticket == 0) break;
-        if (!ring->workers_running) did = gpi_ring_work(ring);
-        if (did && timeout_ns != 0) continue;
-        transfer = ring->transfers;
-        while (transfer && transfer->ticket != ticket) transfer = transfer->next;
-        if (!transfer) break;
-        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns) {
+    while (result == GPUPOOL_OK && gpi_ring_is_pending(ring, ticket)) {
+        int helps = !ring->workers_running || round > GPI_RING_SPIN; /* they are taking long */
+        int did = helps && gpi_ring_work(ring);
+        if (!gpi_ring_is_pending(ring, ticket)) break;
+        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
                                    " is not done yet", ticket);
-            break;
-        }
-        round++;
-        if (ring->workers_running && round > GPI_RING_SPIN) {
-            gpi_ring_unlock(ring);
-            seen = gpi_host_gate_seen(&ring->done);
-            gpi_ring_lock(ring);
-            for (transfer = ring->transfers; transfer && transfer->ticket != ticket;)
-                transfer = transfer->next;
-            gpi_ring_unlock(ring);
-            if (transfer) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
-            gpi_ring_lock(ring);
-        } else {
-            gpi_ring_nap(ring, round);
-        }
+        else if (did) continue;
+        else if (round++ < GPI_RING_SPIN || !ring->workers_running) gpi_ring_nap(ring, round);
+        else gpi_ring_await(ring, ticket);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
     gpi_ring_unlock(ring);
@@ -10094,6 +10193,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_RING_PATIENCE_NS
 #undef GPI_RING_REFUSED_NS
 #undef GPI_RING_WORKERS_MOST
+#undef GPI_RING_HANDS
 #undef GPI_RING_FEW
 #undef GPI_RING_FAILURES
 #undef GPI_RING_LOOK_MS

@@ -18,6 +18,13 @@ static inline void check_refusal(size_t bytes) {
     CHECK(why.cause != GPUPOOL_CAUSE_NONE && why.sentence[0] && why.asked_bytes >= bytes);
 }
 
+static inline void check_device(const world *w, const void *at) {
+    struct cudaPointerAttributes where;
+    memset(&where, 0, sizeof where);
+    MUST(cudaPointerGetAttributes(&where, at));
+    if (where.type == cudaMemoryTypeDevice) CHECK_EQ(where.device, w->device);
+}
+
 static inline void get_block(actor *a, world *w, block *b) {
     size_t alignment = (size_t)1 << below(a, 22);
     unsigned to = some_place(a), kind = (unsigned)below(a, 10);
@@ -33,6 +40,7 @@ static inline void get_block(actor *a, world *w, block *b) {
     if (soak_after(a, kit_why(at), 1, "an allocation")) {
         b->at = (char *)at;
         belongs(w, b, to);
+        check_device(w, at);
         if (kind == 0) verify(b, stream, 0);
         if (kind == 1) CHECK_EQ((uintptr_t)at & (alignment - 1), 0);
         stamp(b, stream);
@@ -123,7 +131,7 @@ static inline void act_hold(actor *a, world *w) {
 /* A stream goes, with its work in flight or done, and another comes. */
 static inline void act_renew(actor *a, world *w) {
     place *p = &w->place[1 + below(a, PLACES - 1)];
-    cudaEvent_t *tomb = &p->tomb[p->age % TOMBS];
+    cudaEvent_t *tomb;
     int quiet = below(a, 2) == 0;
     pthread_rwlock_wrlock(&p->lock);
     tomb = &p->tomb[p->age % TOMBS];
@@ -139,6 +147,7 @@ static inline void act_renew(actor *a, world *w) {
                !atomic_load(&check_bad)) {}
     fake_hold(p->stream, 0);
     MUST(cudaStreamDestroy(p->stream));
+    check_current(a, "before a stream is made, since");
     MUST(cudaStreamCreateWithFlags(&p->stream, (unsigned)below(a, 2)));
     p->age++;
     pthread_rwlock_unlock(&p->lock);

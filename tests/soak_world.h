@@ -50,6 +50,7 @@ typedef struct actor { /* a thread */
     uint64_t trail; /* of all that it did and saw: equal runs have equal trails */
     long fired;     /* faults, before the call that is looked at */
     int device;     /* the current one */
+    const char *last; /* call of gpupool */
 } actor;
 
 static world soak_world[WORLDS];
@@ -78,18 +79,28 @@ static inline void be_on(actor *a, int device) {
     a->device = device;
 }
 
+static inline void check_current(const actor *a, const char *when) {
+    int device = -1;
+    MUST(cudaGetDevice(&device));
+    if (device != a->device)
+        check_fail(__FILE__, __LINE__, "device %d is current, not %d, %s %s", device, a->device,
+                   when, a->last);
+}
+
 /* Around every call of gpupool that may make one of CUDA. Returns the faults meanwhile; without
    any, the call has left the current device as it was. */
-static inline void soak_before(actor *a) { a->fired = fake_fail_fired(); }
+static inline void soak_before(actor *a) {
+    check_current(a, "before a call, since the last one:");
+    a->fired = fake_fail_fired();
+}
 
 static inline long soak_seen(actor *a, gpupool_result got, const char *call) {
     long fired = fake_fail_fired() - a->fired;
-    int device = -1;
     atomic_fetch_add(&soak_results[got], 1);
     note(a, (uint64_t)got);
+    a->last = call;
     if (fired) MUST(cudaSetDevice(a->device)); /* putting it back may be what failed */
-    else if (cudaGetDevice(&device) == cudaSuccess && device != a->device)
-        check_fail(__FILE__, __LINE__, "%s left device %d current", call, device);
+    else check_current(a, "after");
     cudaGetLastError();
     return fired;
 }

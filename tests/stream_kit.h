@@ -34,9 +34,9 @@ static inline void close_arena(void) {
     kit_close(arena);
 }
 
+/* But PINNED, whose blocks are the host's at once: no stream gets one back unfinished. */
 static const gpupool_source pooled[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
-                                        GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_PINNED,
-                                        GPUPOOL_SOURCE_CUSTOM};
+                                        GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_CUSTOM};
 
 static inline void for_each_source(void (*body)(gpupool_source)) {
     for (size_t i = 0; i < KIT_COUNT(pooled); i++) {

@@ -150,8 +150,7 @@ static void zalloc_clears_in_stream_order(void) {
 
 static void reuse_makes_no_cuda_call(void) {
     static const gpupool_source pooled[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
-                                            GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_PINNED,
-                                            GPUPOOL_SOURCE_CUSTOM};
+                                            GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_CUSTOM};
     for (size_t s = 0; s < KIT_COUNT(pooled); s++) {
         gpupool_arena *arena = kit_open(pooled[s]);
         for (size_t i = 0; i < SIZES; i++) {

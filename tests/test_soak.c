@@ -72,7 +72,7 @@ static void *live(void *actor_) {
 }
 
 static actor born(unsigned number) {
-    actor a = {.number = number, .random = seed * 1000 + number};
+    actor a = {.number = number, .random = seed * 1000 + number, .last = "no call"};
     return a;
 }
 

@@ -135,7 +135,7 @@ static void let_go(lane *l) {
 #define PUT(l, at, s) (l)->peer->put((l)->pool, (at), (l)->stream[s])
 #define IN_LOOP static inline __attribute__((always_inline)) void
 
-static inline const replay_op *next_op(lane *l) {
+static inline const work_op *next_op(lane *l) {
     return &l->steps.op[l->next++ & (l->steps.ops - 1)];
 }
 
@@ -155,7 +155,7 @@ IN_LOOP pairs(lane *l, size_t n, int one) {
 IN_LOOP churn(lane *l, size_t n, int one) {
     start(l);
     for (size_t i = 0; i < n; i++) {
-        const replay_op *op = next_op(l);
+        const work_op *op = next_op(l);
         void **at = &l->block[op->slot];
         uint64_t from = one ? start_one(l) : 0;
         int bad = PUT(l, *at, 0);
@@ -174,7 +174,7 @@ IN_LOOP past_holes(lane *l, size_t n, int one) {
     for (size_t i = 0; i < n; i += LANE_BATCH) {
         start(l);
         for (size_t k = 0; k < LANE_BATCH; k++) {
-            const replay_op *op = next_op(l);
+            const work_op *op = next_op(l);
             uint64_t from = one ? start_one(l) : 0;
             got[k] = GET(l, op->bytes, 0);
             if (one) stop_one(l, from);
@@ -205,7 +205,7 @@ IN_LOOP ping_pong(lane *l, size_t n, int one) {
 IN_LOOP recorded(lane *l, size_t n, int one) {
     start(l);
     for (size_t i = 0; i < n; i++) {
-        const replay_op *op = &l->steps.op[i];
+        const work_op *op = &l->steps.op[i];
         void **at = &l->block[op->slot];
         uint64_t from = one ? start_one(l) : 0;
         int bad = 0;

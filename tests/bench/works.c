@@ -1,6 +1,8 @@
 #include "works.h"
 
+#include "../../gpupool.h"
 #include "../check.h"
+#include "../trace.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
@@ -70,7 +72,7 @@ static int read_recorded(const bench_work *w, work_steps *s) {
     if (trace_read(&t, path) != 0) return -1;
     *s = (work_steps){malloc(t.events * sizeof *s->op), t.events, t.slots};
     for (size_t i = 0; s->op && i < t.events; i++)
-        s->op[i] = (replay_op){t.event[i].bytes, t.event[i].slot, 0};
+        s->op[i] = (work_op){t.event[i].bytes, t.event[i].slot};
     trace_free(&t);
     return s->op ? 0 : -1;
 }
@@ -81,8 +83,8 @@ int work_draw(const bench_work *w, unsigned thread, work_steps *s) {
     if (w->kind == BENCH_TRACE) return read_recorded(w, s);
     *s = (work_steps){malloc(ops * sizeof *s->op), ops, w->live};
     for (size_t i = 0; s->op && i < s->ops; i++)
-        s->op[i] = (replay_op){draw_size(w, &random),
-                               w->live ? (uint32_t)check_below(&random, w->live) : 0, 0};
+        s->op[i] = (work_op){draw_size(w, &random),
+                               w->live ? (uint32_t)check_below(&random, w->live) : 0};
     return s->op ? 0 : -1;
 }
 

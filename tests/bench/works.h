@@ -2,14 +2,18 @@
 #ifndef WORKS_H
 #define WORKS_H
 
-#include "../replay_plan.h"
 #include "bench.h"
 
 extern const bench_work bench_works[];
 extern const size_t bench_works_n;
 
+typedef struct work_op {
+    uint64_t bytes; /* 0: a free */
+    uint32_t slot;
+} work_op;
+
 typedef struct work_steps { /* of one thread */
-    replay_op *op; /* as long as a run or longer; it goes on in the next, and starts over */
+    work_op *op; /* as long as a run or longer; it goes on in the next, and starts over */
     size_t ops;    /* a power of two, but of a trace */
     size_t slots; /* places for blocks */
 } work_steps;

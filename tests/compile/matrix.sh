@@ -49,7 +49,7 @@ if [[ $TOOLKIT ]]; then
         compiler=${pair%%:*}
         works "$compiler" && check "$pair with the toolkit's headers" \
             $compiler $(flags_for "${pair#*:}") -isystem "$TOOLKIT/include" -fsyntax-only \
-            $implementation
+            $implementation tests/compile/replace.c tests/compile/per_thread.c
     done
 else
     left_out "the toolkit's headers"
@@ -57,6 +57,8 @@ fi
 if [[ $NVCC ]]; then
     check "nvcc, as .cu" "$NVCC" -x cu -c -o "$out/cu.o" -Werror all-warnings \
         -Xcompiler -Wall,-Wextra,-Werror $implementation
+    check "nvcc, cudaMalloc replaced, streams per thread" "$NVCC" -x cu -c -o "$out/cu.o" \
+        -Werror all-warnings --default-stream per-thread tests/compile/replace.c
 else
     left_out nvcc
 fi
@@ -71,7 +73,12 @@ units=$header_only program static "$CC" c99 $static
 program single_thread "$CC" c11 -DGPUPOOL_SINGLE_THREAD=1
 program unmapped "$CC" c11 -DGPUPOOL_MAPPED=0
 for level in 0 1 2; do program "check_$level" "$CC" c11 -DGPUPOOL_CHECK=$level; done
+units=tests/compile/replace.c program replace "$CC" c99
+units=tests/compile/per_thread.c program per_thread "$CC" c99 -DCUDA_API_PER_THREAD_DEFAULT_STREAM
 if works "$CXX"; then
+    units=tests/compile/replace.c program replace_cxx "$CXX" c++11
+    units=tests/compile/per_thread.c program per_thread_cxx "$CXX" c++17 \
+        -DCUDA_API_PER_THREAD_DEFAULT_STREAM
     program plain_cxx "$CXX" c++11
     units=$header_only program static_cxx "$CXX" c++17 $static
     check "C calls C++" mixed "$CXX" c++17 "$CC" c11

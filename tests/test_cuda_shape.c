@@ -1,0 +1,238 @@
+/* cudaMalloc's shape: what cudaMalloc and cudaFree promise holds, on the default arenas. */
+// build: plain -O2 -g
+// build: replaced -O2 -g -DGPUPOOL_REPLACE_CUDA_MALLOC=1
+// build: asan -O1 -g -fsanitize=address,undefined
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "race_kit.h"
+
+#if GPUPOOL_REPLACE_CUDA_MALLOC /* the names as a program would use them */
+#define pool_malloc cudaMalloc
+#define pool_free cudaFree
+#define pool_malloc_async cudaMallocAsync
+#define pool_free_async cudaFreeAsync
+#else
+#define pool_malloc(at, bytes) gpupool_cudaMalloc((void **)(at), bytes)
+#define pool_free gpupool_cudaFree
+#define pool_malloc_async(at, bytes, stream) gpupool_cudaMallocAsync((void **)(at), bytes, stream)
+#define pool_free_async gpupool_cudaFreeAsync
+#endif
+
+/* CUDA's own: in brackets no macro takes the name. */
+static void *cuda_block(size_t bytes) {
+    void *block = NULL;
+    CHECK_EQ((cudaMalloc)(&block, bytes), cudaSuccess);
+    return block;
+}
+
+static gpupool_stats default_stats(int device) {
+    gpupool_stats stats;
+    memset(&stats, 0, sizeof stats);
+    CHECK_RESULT(gpupool_get_stats(gpupool_default_arena(device), &stats), GPUPOOL_OK);
+    return stats;
+}
+
+/* The default arena of a test must not outlive it. */
+static void close_default(int device) {
+    gpupool_arena *of_device = gpupool_default_arena(device);
+    CHECK_RESULT(gpupool_check(of_device), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_destroy(of_device), GPUPOOL_OK);
+}
+
+static void blocks_come_and_go(void) {
+    float *floats = NULL;
+    char *chars = NULL;
+    CHECK_EQ(pool_malloc(&floats, 1000 * sizeof *floats), cudaSuccess);
+    CHECK_EQ(pool_malloc_async(&chars, 100, kit_stream[0]), cudaSuccess);
+    CHECK(floats && chars);
+    kit_mark(kit_stream[1], floats, 4000, 1);
+    kit_mark(kit_stream[0], chars, 100, 2);
+    CHECK_EQ(default_stats(0).requested.now, 4100);
+    CHECK_EQ(pool_free(floats), cudaSuccess);
+    CHECK_EQ(pool_free_async(chars, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(default_stats(0).requested.now, 0);
+    CHECK_EQ(pool_malloc_async(&chars, 100, kit_stream[0]), cudaSuccess); /* and crosswise */
+    CHECK_EQ(pool_free(chars), cudaSuccess);
+    CHECK_EQ(pool_malloc(&chars, 100), cudaSuccess);
+    CHECK_EQ(pool_free_async(chars, kit_stream[1]), cudaSuccess);
+    CHECK_EQ(default_stats(0).blocks.now, 0);
+    close_default(0);
+}
+
+static void nothing_is_nothing(void) {
+    void *block = &block;
+    CHECK_EQ(pool_malloc(&block, 0), cudaSuccess);
+    CHECK(block == NULL);
+    block = &block;
+    CHECK_EQ(pool_malloc_async(&block, 0, kit_stream[0]), cudaSuccess);
+    CHECK(block == NULL);
+    CHECK_EQ(gpupool_cudaMalloc(NULL, 1000), cudaErrorInvalidValue);
+    CHECK_EQ(gpupool_cudaMallocAsync(NULL, 1000, kit_stream[0]), cudaErrorInvalidValue);
+    CHECK_EQ(pool_free(NULL), cudaSuccess);
+    CHECK_EQ(pool_free_async(NULL, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+/* CUDA is given what it did not hand out, on purpose. */
+static void quietly(int on) {
+#if CHECK_FAKE
+    fake_quiet(on);
+    if (!on) fake_clear_failures();
+#else
+    (void)on;
+#endif
+}
+
+/* What no default arena knows goes to CUDA: before there is one, and after. */
+static void foreign_pointers_go_to_cuda(void) {
+    void *block = cuda_block(1000), *other = NULL;
+    int here = 0;
+    gpupool_arena *mine = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *of_mine = kit_alloc(mine, 1000, kit_stream[0]);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    CHECK_EQ(pool_malloc(&other, 1000), cudaSuccess);
+    block = cuda_block(1000);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    CHECK_EQ((cudaMallocAsync)(&block, 1000, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaSuccess);
+    quietly(1);
+    CHECK(pool_free(&here) != cudaSuccess);
+    CHECK(pool_free(of_mine) != cudaSuccess); /* no default arena's: not CUDA's either */
+    cudaGetLastError();
+    quietly(0);
+    CHECK_EQ(kit_stats(mine).blocks.now, 1);
+    CHECK_RESULT(gpupool_free(mine, of_mine, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(pool_free(other), cudaSuccess);
+    kit_close(mine);
+    close_default(0);
+}
+
+static void errors_are_cudas(void) {
+    char *block = NULL, *none = (char *)&block;
+    CHECK_EQ(pool_malloc(&block, 4096), cudaSuccess);
+    CHECK_EQ(pool_free(block + 512), cudaErrorInvalidValue);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    CHECK_EQ(pool_free(block), cudaErrorInvalidValue);
+    CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaErrorInvalidValue);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_DOUBLE_FREE);
+    CHECK_RESULT(gpupool_set_limit(gpupool_default_arena(0), 4 * MIB), GPUPOOL_OK);
+    CHECK_EQ(pool_malloc(&none, 8 * MIB), cudaErrorMemoryAllocation);
+    CHECK(none == NULL);
+    CHECK_EQ(pool_malloc_async(&none, 8 * MIB, kit_stream[0]), cudaErrorMemoryAllocation);
+    CHECK_EQ(pool_malloc(&none, SIZE_MAX), cudaErrorInvalidValue);
+    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+    close_default(0);
+}
+
+static void each_device_has_its_own(void) {
+    void *block[2] = {NULL, NULL};
+    int now = -1;
+    if (kit_devices() < 2) return;
+    for (int device = 0; device < 2; device++) {
+        CHECK_EQ(cudaSetDevice(device), cudaSuccess);
+        CHECK_EQ(pool_malloc(&block[device], MIB), cudaSuccess);
+        struct cudaPointerAttributes what;
+        CHECK_EQ(cudaPointerGetAttributes(&what, block[device]), cudaSuccess);
+        CHECK_EQ(what.device, device);
+        CHECK_EQ(default_stats(device).blocks.now, 1);
+    }
+    CHECK_EQ(pool_free(block[0]), cudaSuccess); /* while device 1 is current */
+    CHECK_EQ(cudaGetDevice(&now), cudaSuccess);
+    CHECK_EQ(now, 1);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    CHECK_EQ(pool_free(block[1]), cudaSuccess);
+    for (int device = 0; device < 2; device++) {
+        CHECK_EQ(default_stats(device).blocks.now, 0);
+        close_default(device);
+    }
+}
+
+#if CHECK_FAKE
+
+/* ---- work in flight, on any stream, random schedules ---- */
+
+#define SCHEDULES 1500
+
+/* Any stream may use a new block at once, and others may be at it still when it is freed. */
+static void any_streams(void) {
+    size_t bytes = RACE_BYTES >> race_below(5);
+    cudaStream_t one = race_stream(), two = race_stream();
+    void *block = NULL, *eager;
+    race_put(race_get(RACE_BYTES >> race_below(3), two), two); /* stream order beside it */
+    if (gpupool_cudaMalloc(&block, bytes) != cudaSuccess) return;
+    race_work(one, block, bytes);
+    if (race_below(2)) {
+        kit_order(one, two);
+        CHECK_EQ(fake_read(two, "reads too", block, bytes, -1), cudaSuccess);
+    }
+    race_drift();
+    if (race_below(4)) CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    else if (race_below(2)) race_put(block, one == two ? one : (kit_order(two, one), one));
+    else {
+        kit_order(one, two);
+        race_put(block, two);
+    }
+    race_drift();
+    one = race_stream();
+    eager = race_get(RACE_BYTES, one);
+    race_put(eager, one);
+}
+
+static void at_work(size_t limit) {
+    fake_mode(FAKE_STEPPED);
+    arena = gpupool_default_arena(0);
+    CHECK_RESULT(gpupool_set_limit(arena, limit), GPUPOOL_OK);
+    for (int seed = 1; seed <= SCHEDULES && !fake_failures(); seed++) {
+        check_case("limit %zu, seed %d", limit, seed);
+        race_random = (uint64_t)seed;
+        any_streams();
+        if (seed % 16 == 0) fake_run_all();
+        if (seed % 64 == 0) CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    }
+    fake_run_all();
+    close_default(0);
+}
+static void work_in_flight_is_safe_when_memory_is_short(void) { at_work(RACE_BYTES); }
+static void work_in_flight_is_safe_when_there_is_room(void) { at_work(16 * RACE_BYTES); }
+
+/* Also while a stream captures, whose capture must not be lost. */
+static void beside_a_capture(void) {
+    cudaGraph_t graph = NULL;
+    gpupool_capture *scope = NULL;
+    void *block = NULL, *next = NULL, *inside;
+    arena = gpupool_default_arena(0);
+    fake_mode(FAKE_STEPPED);
+    CHECK_RESULT(gpupool_set_limit(arena, 4 * MIB), GPUPOOL_OK);
+    CHECK_EQ(gpupool_cudaMalloc(&block, 2 * MIB), cudaSuccess);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+    inside = kit_alloc(arena, MIB, kit_stream[0]);
+    kit_fill(kit_stream[1], block, 2 * MIB, 1);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK_EQ(gpupool_cudaMalloc(&next, 2 * MIB), cudaSuccess); /* has to wait */
+    kit_fill(kit_stream[2], next, 2 * MIB, 2);
+    while (fake_step(kit_stream[2])) continue;
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_EQ(gpupool_cudaFree(next), cudaSuccess);
+    CHECK_RESULT(gpupool_free(arena, inside, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    fake_run_all();
+    close_default(0);
+}
+
+#endif
+
+int main(void) {
+    ARENA_TEST(blocks_come_and_go);
+    ARENA_TEST(nothing_is_nothing);
+    ARENA_TEST(foreign_pointers_go_to_cuda);
+    ARENA_TEST(errors_are_cudas);
+    ARENA_TEST(each_device_has_its_own);
+    FAKE_TEST(work_in_flight_is_safe_when_memory_is_short);
+    FAKE_TEST(work_in_flight_is_safe_when_there_is_room);
+    FAKE_TEST(beside_a_capture);
+    return check_finish();
+}

@@ -1,0 +1,236 @@
+/* An arena of device 0 whose memory device 1 may use, and streams of both devices in one arena:
+   random schedules under the oracle. */
+// build: plain -O2 -g
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "race_kit.h"
+
+#if CHECK_FAKE
+
+#define SCHEDULES 1000
+
+static cudaStream_t stream_of(int device) {
+    cudaStream_t stream = NULL;
+    CHECK_EQ(cudaSetDevice(device), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    return stream;
+}
+
+/* ---- who may touch what ---- */
+
+static void touched_from_device_1(gpupool_source source) {
+    arena = kit_open(source);
+    cudaStream_t far = stream_of(1);
+    void *before = kit_alloc(arena, MIB, kit_stream[0]), *after;
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK); /* again is fine */
+    after = kit_alloc(arena, 64 * MIB, kit_stream[0]);
+    kit_mark(far, before, MIB, 1);
+    kit_mark(far, after, 64 * MIB, 2);
+    kit_expect_mark(far, before, MIB, 1);
+    kit_expect_mark(far, after, 64 * MIB, 2);
+    CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_free(arena, before, far), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, after, far), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+    kit_close(arena);
+}
+static void mapped_memory_for_a_peer(void) { touched_from_device_1(GPUPOOL_SOURCE_MAPPED); }
+static void device_memory_for_a_peer(void) { touched_from_device_1(GPUPOOL_SOURCE_DEVICE); }
+static void pinned_memory_for_a_peer(void) { touched_from_device_1(GPUPOOL_SOURCE_PINNED); }
+
+/* What makes the tests above worth something. */
+static void without_leave_a_peer_is_refused(void) {
+    fake_quiet(1);
+    for (size_t i = 0; i < 2; i++) {
+        arena = kit_open(i ? GPUPOOL_SOURCE_DEVICE : GPUPOOL_SOURCE_MAPPED);
+        cudaStream_t far = stream_of(1);
+        void *block = kit_alloc(arena, MIB, kit_stream[0]);
+        fake_write(far, "stray", block, MIB, 1);
+        CHECK(fake_failures() > 0);
+        fake_clear_failures();
+        cudaGetLastError();
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+        kit_close(arena);
+    }
+    fake_quiet(0);
+}
+
+/* Memory that moves behind other addresses is accessible there too. */
+static void moved_memory_for_a_peer(void) {
+    void *small[16], *large;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    cudaStream_t far = stream_of(1);
+    for (int i = 0; i < 16; i++) small[i] = kit_alloc(arena, 4 * MIB, kit_stream[0]);
+    for (int i = 0; i < 16; i += 2)
+        CHECK_RESULT(gpupool_free(arena, small[i], kit_stream[0]), GPUPOOL_OK);
+    large = kit_alloc(arena, 30 * MIB, kit_stream[0]);
+    CHECK(kit_stats(arena).remaps > 0);
+    if (large) kit_fill(far, large, 30 * MIB, 7);
+    CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
+    CHECK_EQ(fake_failures(), 0);
+    for (int i = 1; i < 16; i += 2)
+        CHECK_RESULT(gpupool_free(arena, small[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, large, far), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+    kit_close(arena);
+}
+
+static void a_driver_that_refuses_changes_nothing(void) {
+    for (long n = 1; n < 5; n++) {
+        void *block[3];
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        for (int i = 0; i < 3; i++) block[i] = kit_alloc(arena, 32 * MIB, kit_stream[0]);
+        gpupool_stats before = kit_stats(arena);
+        fake_fail_call("cuMemSetAccess", n, 0, 0);
+        gpupool_result result = gpupool_allow_peer(arena, 1);
+        if (fake_fail_fired()) CHECK_RESULT(result, GPUPOOL_E_CUDA);
+        fake_fail_clear();
+        CHECK(kit_same_stats(before, kit_stats(arena)));
+        CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+        cudaStream_t far = stream_of(1);
+        for (int i = 0; i < 3; i++) kit_mark(far, block[i], 32 * MIB, i);
+        CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
+        CHECK_EQ(fake_failures(), 0);
+        for (int i = 0; i < 3; i++)
+            CHECK_RESULT(gpupool_free(arena, block[i], far), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+        kit_close(arena);
+    }
+}
+
+static void devices_that_are_none(void) {
+    static const int wrong[] = {-1, -2, 64, 1000};
+    for (size_t i = 0; i < 2; i++) {
+        arena = kit_open(i ? GPUPOOL_SOURCE_DEVICE : GPUPOOL_SOURCE_MAPPED);
+        for (size_t k = 0; k < KIT_COUNT(wrong); k++)
+            CHECK_RESULT(gpupool_allow_peer(arena, wrong[k]), GPUPOOL_E_ARGUMENT);
+        CHECK_RESULT(gpupool_allow_peer(arena, 0), GPUPOOL_E_ARGUMENT); /* its own */
+        CHECK(gpupool_allow_peer(arena, 2) != GPUPOOL_OK);              /* there are two */
+        CHECK_RESULT(gpupool_allow_peer(NULL, 1), GPUPOOL_E_ARGUMENT);
+        fake_fail_call("cudaDeviceCanAccessPeer", 1, 0, 0);
+        CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_CUDA);
+        int device = -1;
+        CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
+        CHECK_EQ(device, 0);
+        CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
+/* ---- streams of both devices ---- */
+
+static cudaStream_t far[2];
+
+static cudaStream_t any_stream(void) {
+    uint64_t at = race_below(KIT_STREAMS + 2);
+    return at < 2 ? far[at] : kit_stream[at - 2];
+}
+
+/* kit_order for streams of any device: an event is recorded on its own. */
+static void order(cudaStream_t earlier, cudaStream_t later) {
+    CHECK_EQ(cudaSetDevice(earlier == far[0] || earlier == far[1]), cudaSuccess);
+    kit_order(earlier, later);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
+/* The mistake: a fence over all streams of the arena's device, taken for one over all streams. */
+static void both_devices(void) {
+    cudaStream_t one = any_stream(), two = any_stream();
+    size_t bytes = RACE_BYTES >> race_below(6);
+    void *block;
+    race_put(race_get(bytes, one), one);
+    race_put(race_get(RACE_BYTES, two), two);
+    block = race_get(bytes, one);
+    if (block && race_below(2)) {
+        order(one, two);
+        CHECK_EQ(fake_read(two, "elsewhere", block, bytes, -1), cudaSuccess);
+        CHECK_RESULT(gpupool_record_use(arena, block, two), GPUPOOL_OK);
+    }
+    race_put(block, one);
+    if (race_below(16) == 0) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    two = any_stream();
+    block = race_get(RACE_BYTES, two);
+    race_put(block, two);
+}
+
+static void streams_of_two_devices(gpupool_source source, size_t bytes) {
+    for (int seed = 1; seed <= SCHEDULES && !fake_failures(); seed++) {
+        if (seed % 100 == 1) {
+            race_open(source, bytes);
+            CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+            for (int i = 0; i < 2; i++) race_others[i] = far[i] = stream_of(1);
+        }
+        check_case("source %d, seed %d", (int)source, seed);
+        race_random = (uint64_t)seed;
+        both_devices();
+        if (seed % 100) continue;
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        kit_close(arena); /* with work of both devices still queued */
+        fake_run_all();
+        for (int i = 0; i < 2; i++) CHECK_EQ(cudaStreamDestroy(far[i]), cudaSuccess);
+    }
+}
+static void two_devices_on_mapped(void) {
+    streams_of_two_devices(GPUPOOL_SOURCE_MAPPED, RACE_BYTES);
+}
+static void two_devices_on_device(void) {
+    streams_of_two_devices(GPUPOOL_SOURCE_DEVICE, RACE_BYTES);
+}
+static void two_devices_with_room(void) {
+    streams_of_two_devices(GPUPOOL_SOURCE_MAPPED, 8 * RACE_BYTES);
+}
+
+/* Each by itself: device 1's work is queued, and nothing but a fence over all can tell of it. */
+static void nothing_waits_for_the_wrong_device(void) {
+    for (int way = 0; way < 4; way++) {
+        check_case("way %d", way);
+        race_open(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
+        CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+        far[0] = stream_of(1);
+        void *block = kit_alloc(arena, 8 * MIB - 4096, far[0]), *small = kit_alloc(arena, 512, far[0]);
+        kit_fill(far[0], small, 512, 2);
+        kit_fill(far[0], block, 8 * MIB - 4096, 1);
+        CHECK_RESULT(gpupool_free(arena, block, far[0]), GPUPOOL_OK); /* alone: without a fence */
+        CHECK_RESULT(gpupool_free(arena, small, far[0]), GPUPOOL_OK);
+        if (way == 0) { /* taken */
+            block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+            kit_fill(kit_stream[0], block, 8 * MIB, 3);
+            while (fake_step(kit_stream[0])) continue;
+            CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        } else if (way == 1) { /* trimmed */
+            CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        } else if (way == 2) { /* retired, and then taken */
+            CHECK_RESULT(gpupool_stream_retired(arena, far[0]), GPUPOOL_OK);
+            block = kit_alloc(arena, 8 * MIB, kit_stream[1]);
+            kit_fill(kit_stream[1], block, 8 * MIB, 3);
+            while (fake_step(kit_stream[1])) continue;
+            CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+        } /* else destroyed */
+        CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+        fake_run_all();
+        CHECK_EQ(fake_failures(), 0);
+        CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+    }
+}
+
+#endif
+
+int main(void) {
+    FAKE_TEST(mapped_memory_for_a_peer);
+    FAKE_TEST(device_memory_for_a_peer);
+    FAKE_TEST(pinned_memory_for_a_peer);
+    FAKE_TEST(without_leave_a_peer_is_refused);
+    FAKE_TEST(moved_memory_for_a_peer);
+    FAKE_TEST(a_driver_that_refuses_changes_nothing);
+    FAKE_TEST(devices_that_are_none);
+    FAKE_TEST(two_devices_on_mapped);
+    FAKE_TEST(two_devices_on_device);
+    FAKE_TEST(two_devices_with_room);
+    FAKE_TEST(nothing_waits_for_the_wrong_device);
+    return check_finish();
+}
