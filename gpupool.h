@@ -5098,12 +5098,27 @@ static uint64_t gpi_arena_requested(const gpi_run *run) {
     return run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
 }
 
+/* What was requested with a live run; 0 where it is free in a cache. */
+static uint64_t gpi_arena_asked(const gpi_run *run) {
+    if (run->as.slack_bytes != GPI_CACHED) return gpi_arena_requested(run);
+    return gpi_cache_requested((gpi_cache *)run->uses, run);
+}
+
 #if GPUPOOL_SITES
-/* Sums that match, of blocks and of bytes weighed by their site: no site has another's. */
-static int gpi_arena_check_sites(gpi_ledger *ledger, uint64_t blocks, uint64_t bytes) {
-    const gpi_site *site = NULL;
-    int bucket;
-    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
+/* Blocks and bytes, weighed by their site, add up to the same over runs and over sites: so no site
+   has another's. */
+static int gpi_arena_check_sites(gpupool_arena *arena) {
+    uint64_t bucket, blocks = 0, bytes = 0;
+    gpi_site *site = NULL;
+    const gpi_run *run;
+    int number;
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
+            uint64_t asked = gpi_arena_asked(run), weight = (uint64_t)(uintptr_t)run->site >> 4;
+            if (asked) blocks += weight;
+            bytes += asked * weight;
+        }
+    while ((site = gpi_ledger_next_site(&arena->ledger, site, &number)) != NULL) {
         if (site->bytes > site->bytes_peak || site->blocks > site->allocs) return 1;
         if (site->same != site && site->allocs) return 1;
         blocks -= site->blocks * ((uint64_t)(uintptr_t)site >> 4);
@@ -5113,32 +5128,19 @@ static int gpi_arena_check_sites(gpi_ledger *ledger, uint64_t blocks, uint64_t b
 }
 #endif
 
-/* What was requested with a live run; 0 where it is free in a cache. */
-static uint64_t gpi_arena_asked(const gpi_run *run) {
-    if (run->as.slack_bytes != GPI_CACHED) return gpi_arena_requested(run);
-    return gpi_cache_requested((gpi_cache *)run->uses, run);
-}
-
 /* What was requested, in all and by site, from the live runs themselves. */
 static int gpi_arena_check_live(gpupool_arena *arena) {
     uint64_t bucket, bytes = 0;
     const gpi_run *run;
-#if GPUPOOL_SITES
-    uint64_t site_blocks = 0, site_bytes = 0;
-#endif
     for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
-            uint64_t asked = gpi_arena_asked(run);
-            bytes += asked;
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
+            bytes += gpi_arena_asked(run);
+    if (GPUPOOL_STATS && bytes != arena->ledger.requested.now) return 1;
 #if GPUPOOL_SITES
-            if (asked) site_blocks += (uint64_t)(uintptr_t)run->site >> 4;
-            site_bytes += asked * ((uint64_t)(uintptr_t)run->site >> 4);
+    return gpi_arena_check_sites(arena);
+#else
+    return 0;
 #endif
-        }
-#if GPUPOOL_SITES
-    if (gpi_arena_check_sites(&arena->ledger, site_blocks, site_bytes)) return 1;
-#endif
-    return GPUPOOL_STATS && bytes != arena->ledger.requested.now;
 }
 
 /* Number of the broken invariant, with its room's letter; 0 if all hold. */
@@ -5759,18 +5761,22 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
         verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
 }
 
-/* Every parked block whose uses have passed turns quiet, not only those that polling has met. */
-static void gpi_arena_unpark_passed(gpupool_arena *arena) {
+/* Polling ends at the first parked block that others may still use; this asks after all of them.
+   Returns whether any became free. */
+static int gpi_arena_ask_parked(gpupool_arena *arena) {
     gpi_run *run = arena->parked, *before = NULL, *next;
+    int any = 0;
     for (; run; run = next) {
         next = run->list_next;
         if (gpi_arena_uses_passed(run)) {
             const gpi_stream *keeper = gpi_arena_keeper(run);
             gpi_arena_unpark(arena, before, run, keeper ? keeper->young : GPI_LANE_QUIET);
+            any = 1;
         } else {
             before = run;
         }
     }
+    return any;
 }
 
 /* -- the record of calls, in the replay's format -- */
@@ -5876,9 +5882,12 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_visit *visit) {
     gpupool_verdict verdict;
     gpi_scene scene;
+    if (gpi_arena_ask_parked(arena)) {
+        gpi_arena_exit_growing(arena, visit);
+        return 1;
+    }
     if (arena->trace) gpi_arena_trace_request(arena, request, NULL);
     gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
-    gpi_arena_unpark_passed(arena);
     gpi_limit_judge(&verdict, &scene, request->capturing);
     gpi_arena_exit_growing(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
@@ -7210,8 +7219,8 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
+    gpi_arena_ask_parked(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
-    gpi_arena_unpark_passed(arena);
     memset(&wish, 0, sizeof wish);
     fits = scene.units && (bytes <= verdict.largest_free_bytes ||
                            gpi_limit_lacks(&scene, &wish) == 0);
