@@ -27,10 +27,14 @@ A complete program:
 The picture:
 
     your program            gpupool_alloc(arena, bytes, stream)        gpupool_free(..., stream)
+    CACHE                   blocks of just that size, freed on just that stream
     ARENA                   own lane, quiet memory, fences, growth, moving, waiting, the verdict
     TREE    LEDGER          which units are free for whom              how much, and how much may be
     BACKING FENCE           pieces of physical memory, mapped          who must wait for whom
     DRIVER                  cuMemCreate, cuMemMap, cudaMalloc, cudaEventRecord, ...
+
+    your program            gpupool_upload(ring, device, host, bytes, stream)  gpupool_download(...)
+    RING                    chunks of pinned memory, filled and emptied by several threads
 
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
 freed earlier can be had; keeps reserved memory within a few per cent of what is live, by moving
@@ -41,7 +45,8 @@ keeps nothing in device memory, prints nothing unless asked, and never aborts.
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE BACKING FENCE LIMIT ARENA RING REPORT   how it works
+    GROUND HOST DRIVER LEDGER TREE CACHE BACKING FENCE LIMIT ARENA RING REPORT   how it works
+    NAMES                                                        macros over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
@@ -50,12 +55,13 @@ memory got from the driver at a time. requested <= granted (rounded to units) <=
 the driver); pending: freed on a stream, and not known to be finished there.
 
 The rules:
-  1. Streams belong to the arena's device. Free a block on the stream that used it last: later work
-     there may have the memory at once, other streams only once that work is done. If other streams
+  1. Free a block on the stream that used it last: later work there may have the memory at once,
+     other streams only once that work is done. If other streams
      use the block too, order their work before the free (cudaStreamWaitEvent), or say
      gpupool_record_use on each of them before freeing. The stream that a block was allocated on
      counts as one that used it: its earlier work may still be at the memory.
-  2. Destroy an arena when no block of it is live; its device must still have its context.
+  2. Destroy an arena when no block of it is live. After cudaDeviceReset its memory is gone:
+     destroying is then all that is left.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
      destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
      after all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit): a
@@ -9171,7 +9177,10 @@ const char *gpupool_build(void) {
            " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
            " stats=" GPI_SPELL(GPUPOOL_STATS) " sites=" GPI_SPELL(GPUPOOL_SITES)
            " nvtx=" GPI_SPELL(GPUPOOL_NVTX)
-           " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC);
+           " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC)
+           " stream_hook=" GPI_SPELL(GPUPOOL_STREAM_HOOK)
+           " stream_check=" GPI_SPELL(GPUPOOL_STREAM_CHECK)
+           " replace_cuda_malloc=" GPI_SPELL(GPUPOOL_REPLACE_CUDA_MALLOC);
 }
 
 static gpupool_result gpi_report_done(const char *call, FILE *file) {
