@@ -53,7 +53,7 @@ TOOLS := replay demo fixed_range bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test examples windows bench bench-memory bench-ring \
+.PHONY: help demo test test-programs gpu-test gpu-stress examples windows bench bench-memory bench-ring \
         soak soak-memory all clean FORCE
 
 help: ## lists the targets
@@ -78,6 +78,14 @@ gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
 	@tests/run.sh 1 $(GPU_TESTS)
+
+SECONDS ?= 60
+THREADS ?= 8
+gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
+	$(if $(NVCC),,$(error gpu-stress needs nvcc))
+	@mkdir -p $(BUILD)
+	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo -o $(BUILD)/gpu-stress tests/gpu/stress.cu
+	@$(BUILD)/gpu-stress $(SECONDS) $(THREADS)
 
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
               $(filter-out examples/nccl_%,$(wildcard examples/*.c)))

@@ -4,7 +4,7 @@
 # A program's last line is `N passed, N failed`, with `, N skipped` where it skips. One that says
 # nothing of the kind, crashes, or takes too long has failed. Its whole output is kept in a log.
 set -u
-limit_s=${TEST_LIMIT_S:-100}
+limit_s=${TEST_LIMIT_S:-300}
 jobs=$1
 shift
 logs=${BUILD:-build}/log

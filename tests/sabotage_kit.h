@@ -100,7 +100,7 @@ static inline void scene_calm(void) {
 
 /* Blocks live on two streams, one of them in use on another; memory free in lanes of all kinds, in
    several runs each; two fences on each stream, and idle ones; parked blocks; blocks that caches
-   have, free and handed out again. Of all that was freed since the calm the work is still queued. */
+   have, free and handed out again. Of all that was freed since the calm the work is queued yet. */
 static inline void scene_open(gpupool_source source) {
     gpupool_arena_config config = kit_config(source);
     config.chunk_bytes = 8 * MIB;

@@ -1,5 +1,6 @@
-/* CACHE against a naive model: random blocks come, are handed out, come back, and leave. After every
-   call its invariants hold, its answers are the model's, and what it tells the ledger adds up. */
+/* CACHE against a naive model: random blocks come, are handed out, come back, and leave. After
+   every call its invariants hold, its answers are the model's, and what it tells the ledger adds
+   up. */
 // build: asan -O1 -g -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
@@ -18,7 +19,7 @@ static gpi_run runs[BLOCKS];
 static struct { place where; uint64_t bytes; } model[BLOCKS];
 static gpi_cache cache;
 static gpi_ledger ledger;
-static struct { uint64_t now, peak, total; } live, asked; /* blocks, bytes: what a ledger must say */
+static struct { uint64_t now, peak, total; } live, asked; /* blocks, bytes: as of a ledger */
 static uint64_t takes, gives;
 static uint64_t random_state;
 

@@ -114,14 +114,17 @@ static void graphs_keep_their_memory(void) {
     }
 }
 
-/* All that a released graph had is for everybody: with a limit of just that, for one large block. */
+/* All that a released graph had is for everybody: with a limit of that, for one large block. */
 static void what_is_released_is_for_all(void) {
     for (size_t s = 0; s < KIT_COUNT(sources); s++) {
         arena = kit_open_limited(sources[s], 16 * MIB);
         gpupool_capture *scope = scope_on(kit_stream[0]);
         begin(kit_stream[0], cudaStreamCaptureModeGlobal);
         void *block[4];
-        for (int i = 0; i < 4; i++) fill(kit_stream[0], block[i] = get(4 * MIB, kit_stream[0]), MIB, i);
+        for (int i = 0; i < 4; i++) {
+            block[i] = get(4 * MIB, kit_stream[0]);
+            fill(kit_stream[0], block[i], MIB, i);
+        }
         CHECK(gpupool_alloc(arena, MIB, kit_stream[0]) == NULL);
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
         put(block[1], kit_stream[0]);
@@ -163,7 +166,8 @@ static void lose(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
 
 static void a_lost_capture_gives_everything_back(void) {
     for (size_t i = 0; i < KIT_COUNT(sources) * KIT_COUNT(modes) * 2; i++) {
-        check_case("source %d, mode %d, ended %d", (int)sources[i / 6], (int)(i / 2 % 3), (int)(i % 2));
+        check_case("source %d, mode %d, ended %d", (int)sources[i / 6], (int)(i / 2 % 3),
+                   (int)(i % 2));
         arena = kit_open(sources[i / 6]);
         gpupool_capture *scope = scope_on(kit_stream[0]);
         lose(kit_stream[0], modes[i / 2 % 3]);
@@ -239,7 +243,8 @@ static void many_graphs_of_one_stream(void) {
         exec[i] = end(kit_stream[0]);
         put(get(BYTES, kit_stream[0]), kit_stream[0]);
     }
-    for (int i = GRAPHS; i-- > 0;) CHECK_EQ(cudaGraphLaunch(exec[i], kit_stream[i % 4]), cudaSuccess);
+    for (int i = GRAPHS; i-- > 0;)
+        CHECK_EQ(cudaGraphLaunch(exec[i], kit_stream[i % 4]), cudaSuccess);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     for (int i = 0; i < GRAPHS; i++) expect(kept[i], BYTES, i);
     for (int i = 0; i < GRAPHS; i++) release(scope[(i * 5) % GRAPHS], exec[(i * 5) % GRAPHS]);
@@ -373,15 +378,18 @@ static void a_block_from_before_is_not_reused_early(void) {
     kit_close(arena);
 }
 
-/* Another stream needs all there is, what others freed without a fence included: the capture is on a
-   non-blocking stream, where nothing tells of it but the scope. */
+/* Another stream needs all there is, what others freed without a fence included: the capture is on
+   a non-blocking stream, where nothing tells of it but the scope. */
 static void running_out_loses_no_capture(void) {
     for (size_t i = 0; i < KIT_COUNT(sources) * KIT_COUNT(modes); i++) {
         check_case("source %d, mode %d", (int)sources[i / 3], (int)modes[i % 3]);
         arena = kit_open_limited(sources[i / 3], 16 * MIB);
         fake_mode(FAKE_STEPPED);
         void *block[15];
-        for (int k = 0; k < 15; k++) fill(kit_stream[1], block[k] = get(MIB, kit_stream[1]), MIB, k);
+        for (int k = 0; k < 15; k++) {
+            block[k] = get(MIB, kit_stream[1]);
+            fill(kit_stream[1], block[k], MIB, k);
+        }
         gpupool_capture *scope = scope_on(kit_stream[0]);
         begin(kit_stream[0], modes[i % 3]);
         void *inside = get(256 * KIB, kit_stream[0]); /* a little is left */

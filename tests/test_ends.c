@@ -72,7 +72,8 @@ static void asking_calls(const void *block, gpupool_capture *scope, gpupool_resu
 static void leave_traces(void **live, size_t count, gpupool_capture **scope) {
     void *block[70];
     for (size_t i = 0; i < count; i++) live[i] = kit_alloc(arena, 5000 + i, kit_stream[0]);
-    for (size_t i = 0; i < KIT_COUNT(block); i++) block[i] = kit_alloc(arena, 100000, kit_stream[1]);
+    for (size_t i = 0; i < KIT_COUNT(block); i++)
+        block[i] = kit_alloc(arena, 100000, kit_stream[1]);
     for (size_t i = 0; i < KIT_COUNT(block); i++) {
         if (i % 8 == 0)
             CHECK_RESULT(gpupool_record_use(arena, block[i], kit_stream[2]), GPUPOOL_OK);

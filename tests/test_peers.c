@@ -192,7 +192,8 @@ static void nothing_waits_for_the_wrong_device(void) {
         race_open(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
         CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
         far[0] = stream_of(1);
-        void *block = kit_alloc(arena, 8 * MIB - 4096, far[0]), *small = kit_alloc(arena, 512, far[0]);
+        void *block = kit_alloc(arena, 8 * MIB - 4096, far[0]);
+        void *small = kit_alloc(arena, 512, far[0]);
         kit_fill(far[0], small, 512, 2);
         kit_fill(far[0], block, 8 * MIB - 4096, 1);
         CHECK_RESULT(gpupool_free(arena, block, far[0]), GPUPOOL_OK); /* alone: without a fence */

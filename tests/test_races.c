@@ -251,7 +251,8 @@ static void anything(void) {
 
 static void crowd_leaves(void) {
     for (size_t i = 0; i < CROWD; i++) {
-        if (crowd[i].at) CHECK_RESULT(gpupool_free(arena, crowd[i].at, crowd[i].stream), GPUPOOL_OK);
+        if (crowd[i].at)
+            CHECK_RESULT(gpupool_free(arena, crowd[i].at, crowd[i].stream), GPUPOOL_OK);
         crowd[i].at = NULL;
     }
 }

@@ -1,5 +1,5 @@
-/* CUDA gives the handle of a destroyed stream to the next one, while the old one's work may still be
-   queued: what the old one freed is not the new one's. Once for each way in which an arena can
+/* CUDA gives the handle of a destroyed stream to the next one, while the old one's work may still
+   be queued: what the old one freed is not the new one's. Once for each way in which an arena can
    learn of it, random schedules under the oracle. */
 // build: plain -O2 -g
 // build: asked -O2 -g -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
