@@ -27,10 +27,14 @@ A complete program:
 The picture:
 
     your program            gpupool_alloc(arena, bytes, stream)        gpupool_free(..., stream)
+    CACHE                   blocks of just that size, freed on just that stream
     ARENA                   own lane, quiet memory, fences, growth, moving, waiting, the verdict
     TREE    LEDGER          which units are free for whom              how much, and how much may be
     BACKING FENCE           pieces of physical memory, mapped          who must wait for whom
     DRIVER                  cuMemCreate, cuMemMap, cudaMalloc, cudaEventRecord, ...
+
+    your program            gpupool_upload(ring, device, host, bytes, stream)  gpupool_download(...)
+    RING                    chunks of pinned memory, filled and emptied by several threads
 
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
 freed earlier can be had; keeps reserved memory within a few per cent of what is live, by moving
@@ -41,7 +45,8 @@ keeps nothing in device memory, prints nothing unless asked, and never aborts.
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE BACKING FENCE LIMIT ARENA RING REPORT   how it works
+    GROUND HOST DRIVER LEDGER TREE CACHE BACKING FENCE LIMIT ARENA RING REPORT   how it works
+    NAMES                                                        macros over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
@@ -50,12 +55,13 @@ memory got from the driver at a time. requested <= granted (rounded to units) <=
 the driver); pending: freed on a stream, and not known to be finished there.
 
 The rules:
-  1. Streams belong to the arena's device. Free a block on the stream that used it last: later work
-     there may have the memory at once, other streams only once that work is done. If other streams
+  1. Free a block on the stream that used it last: later work there may have the memory at once,
+     other streams only once that work is done. If other streams
      use the block too, order their work before the free (cudaStreamWaitEvent), or say
      gpupool_record_use on each of them before freeing. The stream that a block was allocated on
      counts as one that used it: its earlier work may still be at the memory.
-  2. Destroy an arena when no block of it is live; its device must still have its context.
+  2. Destroy an arena when no block of it is live. After cudaDeviceReset its memory is gone:
+     destroying is then all that is left.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
      destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
      after all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit): a
@@ -769,13 +775,17 @@ static GPI_THREAD_LOCAL struct gpi_thread {
 
 #if !GPUPOOL_SINGLE_THREAD
 static void gpi_host_relax(unsigned round) {
+    /* ever longer pauses: whoever looks at a lock takes its cache line from the holder */
+    unsigned pauses = 1u << (round < 6 ? round : 6);
 #if defined(_WIN32)
-    if (round < 64) YieldProcessor();
-    else Sleep(round < 128 ? 0 : 1);
+    if (round >= 64) Sleep(round < 128 ? 0 : 1);
+    else while (pauses--) YieldProcessor();
 #else
     if (round < 64) {
 #if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
+        while (pauses--) __builtin_ia32_pause();
+#else
+        (void)pauses;
 #endif
     } else if (round < 128) {
         sched_yield();
@@ -2710,7 +2720,8 @@ typedef struct gpi_cache {
     uint8_t hand;                      /* the slot that makes room next */
     uint32_t admitted, found;          /* of late: blocks, and requests met */
     uint32_t rest;                     /* so many blocks are not admitted, since few were found */
-    uint32_t used, free_blocks;
+    uint32_t used;                     /* 0: the arena's lock alone will do */
+    uint32_t free_blocks;
     uint64_t free_units, told_units;   /* told: of them the ledger knows */
     uint64_t most_units;               /* that may be free here */
     gpi_change requested, granted, blocks; /* not yet in the ledger */
@@ -2892,7 +2903,7 @@ static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
     run->as.slack_bytes = GPI_CACHED;
     run->uses = cache;
     gpi_cache_link(cache, slot, GPI_SLOT_FREE);
-    cache->used++;
+    GPI_PUBLISH(&cache->used, cache->used + 1);
     cache->free_blocks++;
     cache->free_units += slot->units;
 }
@@ -2906,7 +2917,7 @@ static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
     run->uses = NULL;
     gpi_cache_unlink(cache, slot);
     gpi_cache_link(cache, slot, GPI_SLOT_EMPTY);
-    cache->used--;
+    GPI_PUBLISH(&cache->used, cache->used - 1);
     if (!was_free) return NULL;
     cache->free_blocks--;
     cache->free_units -= slot->units;
@@ -5093,12 +5104,27 @@ static uint64_t gpi_arena_requested(const gpi_run *run) {
     return run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
 }
 
+/* What was requested with a live run; 0 where it is free in a cache. */
+static uint64_t gpi_arena_asked(const gpi_run *run) {
+    if (run->as.slack_bytes != GPI_CACHED) return gpi_arena_requested(run);
+    return gpi_cache_requested((gpi_cache *)run->uses, run);
+}
+
 #if GPUPOOL_SITES
-/* Sums that match, of blocks and of bytes weighed by their site: no site has another's. */
-static int gpi_arena_check_sites(gpi_ledger *ledger, uint64_t blocks, uint64_t bytes) {
-    const gpi_site *site = NULL;
-    int bucket;
-    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
+/* Blocks and bytes, weighed by their site, add up to the same over runs and over sites: so no site
+   has another's. */
+static int gpi_arena_check_sites(gpupool_arena *arena) {
+    uint64_t bucket, blocks = 0, bytes = 0;
+    gpi_site *site = NULL;
+    const gpi_run *run;
+    int number;
+    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
+            uint64_t asked = gpi_arena_asked(run), weight = (uint64_t)(uintptr_t)run->site >> 4;
+            if (asked) blocks += weight;
+            bytes += asked * weight;
+        }
+    while ((site = gpi_ledger_next_site(&arena->ledger, site, &number)) != NULL) {
         if (site->bytes > site->bytes_peak || site->blocks > site->allocs) return 1;
         if (site->same != site && site->allocs) return 1;
         blocks -= site->blocks * ((uint64_t)(uintptr_t)site >> 4);
@@ -5108,32 +5134,19 @@ static int gpi_arena_check_sites(gpi_ledger *ledger, uint64_t blocks, uint64_t b
 }
 #endif
 
-/* What was requested with a live run; 0 where it is free in a cache. */
-static uint64_t gpi_arena_asked(const gpi_run *run) {
-    if (run->as.slack_bytes != GPI_CACHED) return gpi_arena_requested(run);
-    return gpi_cache_requested((gpi_cache *)run->uses, run);
-}
-
 /* What was requested, in all and by site, from the live runs themselves. */
 static int gpi_arena_check_live(gpupool_arena *arena) {
     uint64_t bucket, bytes = 0;
     const gpi_run *run;
-#if GPUPOOL_SITES
-    uint64_t site_blocks = 0, site_bytes = 0;
-#endif
     for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
-            uint64_t asked = gpi_arena_asked(run);
-            bytes += asked;
+        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
+            bytes += gpi_arena_asked(run);
+    if (GPUPOOL_STATS && bytes != arena->ledger.requested.now) return 1;
 #if GPUPOOL_SITES
-            if (asked) site_blocks += (uint64_t)(uintptr_t)run->site >> 4;
-            site_bytes += asked * ((uint64_t)(uintptr_t)run->site >> 4);
+    return gpi_arena_check_sites(arena);
+#else
+    return 0;
 #endif
-        }
-#if GPUPOOL_SITES
-    if (gpi_arena_check_sites(&arena->ledger, site_blocks, site_bytes)) return 1;
-#endif
-    return GPUPOOL_STATS && bytes != arena->ledger.requested.now;
 }
 
 /* Number of the broken invariant, with its room's letter; 0 if all hold. */
@@ -5754,18 +5767,22 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
         verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
 }
 
-/* Every parked block whose uses have passed turns quiet, not only those that polling has met. */
-static void gpi_arena_unpark_passed(gpupool_arena *arena) {
+/* Polling ends at the first parked block that others may still use; this asks after all of them.
+   Returns whether any became free. */
+static int gpi_arena_ask_parked(gpupool_arena *arena) {
     gpi_run *run = arena->parked, *before = NULL, *next;
+    int any = 0;
     for (; run; run = next) {
         next = run->list_next;
         if (gpi_arena_uses_passed(run)) {
             const gpi_stream *keeper = gpi_arena_keeper(run);
             gpi_arena_unpark(arena, before, run, keeper ? keeper->young : GPI_LANE_QUIET);
+            any = 1;
         } else {
             before = run;
         }
     }
+    return any;
 }
 
 /* -- the record of calls, in the replay's format -- */
@@ -5871,9 +5888,12 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_visit *visit) {
     gpupool_verdict verdict;
     gpi_scene scene;
+    if (gpi_arena_ask_parked(arena)) {
+        gpi_arena_exit_growing(arena, visit);
+        return 1;
+    }
     if (arena->trace) gpi_arena_trace_request(arena, request, NULL);
     gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
-    gpi_arena_unpark_passed(arena);
     gpi_limit_judge(&verdict, &scene, request->capturing);
     gpi_arena_exit_growing(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
@@ -5973,9 +5993,16 @@ static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, const gp
 }
 #endif
 
-/* The cache has no block of this size: rungs one and two. The stream's lock is held, and not on
-   return. */
-static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
+/* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
+   without the arena's lock. */
+static int gpi_arena_is_bare(gpi_stream *known, cudaStream_t stream) {
+    return known && GPI_READ(&known->cache.used) == 0 && gpi_fence_is_same(known, stream);
+}
+
+/* The cache has no block of this size: rungs one and two. `locked`: the stream's lock is held, and
+   not on return. */
+static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key,
+                                  int locked) {
     gpi_stream *known = request->known;
     gpi_run *run = NULL;
     void *block = NULL;
@@ -5983,12 +6010,12 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
     gpi_host_lock(&arena->lock);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
     if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
-        gpi_cache_fold(&known->cache, &arena->ledger);
+        if (locked) gpi_cache_fold(&known->cache, &arena->ledger);
         /* what the cache keeps from merging may be just what a large request lacks: this is worth
            one per cent of memory on recorded training runs */
-        if (request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
+        if (locked && request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
         run = gpi_arena_quick(arena, request, GPI_TRIES);
-        if (!run && known->cache.used) {
+        if (!run && locked && known->cache.used) {
             gpi_arena_drain(arena, known);
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
@@ -5997,7 +6024,7 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
     else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
-    gpi_host_unlock(&known->cache.lock);
+    if (locked) gpi_host_unlock(&known->cache.lock);
     if (!ready) gpi_host_no_memory();
     if (run || !ready) return block;
     return gpi_arena_slow(arena, request, key);
@@ -6019,6 +6046,9 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
         gpi_arena_refuse(arena, &request, call, alignment);
         return NULL;
     }
+    request.known = gpi_fence_find(&arena->fences, key);
+    if (gpi_arena_is_bare(request.known, stream))
+        return gpi_arena_take_block(arena, &request, key, 0);
     request.known = gpi_arena_visit(arena, stream, key);
     if (!request.known) return NULL;
     slot = request.align_units == 1
@@ -6036,7 +6066,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
         gpi_host_unlock(&request.known->cache.lock);
         return block;
     }
-    return gpi_arena_take_block(arena, &request, key);
+    return gpi_arena_take_block(arena, &request, key, 1);
 }
 
 /* What a pointer that starts no live block is. Walks a chunk's runs: only mistakes pay for it. */
@@ -6287,7 +6317,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
     uint64_t units = run->units;
     gpupool_result result = GPUPOOL_OK;
     /* first, or peaks would be reckoned from what is left after this free */
-    gpi_cache_fold(&known->cache, &arena->ledger);
+    if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
         result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
@@ -6307,7 +6337,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
         gpi_arena_count_free(arena, run, stream);
         gpi_arena_put(arena, known, run);
     }
-    gpi_cache_fold(&known->cache, &arena->ledger);
+    if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
     if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
     return gpi_host_ok(); /* whatever became of the fence */
 }
@@ -6343,6 +6373,25 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
     gpi_host_ok();
 }
 
+/* While a stream's cache rests, the arena's lock alone will do. 0: it does not rest, or the block
+   is not simply found. */
+static int gpi_arena_give_bare(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
+                               cudaStream_t stream, uintptr_t key, gpupool_result *result) {
+    gpi_run *run = NULL;
+    gpi_host_lock(&arena->lock);
+    if (known->key == key && known->cache.used == 0 && known->cache.rest) {
+        run = gpi_tree_live(&arena->tree, unit);
+        if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
+    }
+    if (run) {
+        known->cache.rest--;
+        *result = gpi_arena_free(arena, run, known, stream, 0);
+        gpi_arena_count_pending(arena);
+    }
+    gpi_host_unlock(&arena->lock);
+    return run != NULL;
+}
+
 static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
                                      uintptr_t key) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -6352,6 +6401,10 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     if (result != GPUPOOL_OK || !block) return result;
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
         return gpi_arena_free_bypass(arena, block);
+    known = gpi_fence_find(&arena->fences, key);
+    if (gpi_arena_is_bare(known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
+        gpi_arena_give_bare(arena, known, unit, stream, key, &result))
+        return result;
     known = gpi_arena_visit(arena, stream, key);
     if (!known) return gpi_thread.result;
     if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
@@ -7172,8 +7225,8 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
+    gpi_arena_ask_parked(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
-    gpi_arena_unpark_passed(arena);
     memset(&wish, 0, sizeof wish);
     fits = scene.units && (bytes <= verdict.largest_free_bytes ||
                            gpi_limit_lacks(&scene, &wish) == 0);
@@ -9124,7 +9177,10 @@ const char *gpupool_build(void) {
            " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
            " stats=" GPI_SPELL(GPUPOOL_STATS) " sites=" GPI_SPELL(GPUPOOL_SITES)
            " nvtx=" GPI_SPELL(GPUPOOL_NVTX)
-           " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC);
+           " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC)
+           " stream_hook=" GPI_SPELL(GPUPOOL_STREAM_HOOK)
+           " stream_check=" GPI_SPELL(GPUPOOL_STREAM_CHECK)
+           " replace_cuda_malloc=" GPI_SPELL(GPUPOOL_REPLACE_CUDA_MALLOC);
 }
 
 static gpupool_result gpi_report_done(const char *call, FILE *file) {
