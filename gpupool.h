@@ -5944,6 +5944,7 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
     gpi_host_lock(&arena->lock);
     if (known && known->key == key && identity && known->identity != identity) {
         gpi_arena_drain(arena, known);
+        gpi_arena_count_pending(arena);
         gpi_fence_unname(known);
     }
     now = gpi_fence_find(&arena->fences, key);
@@ -6124,6 +6125,7 @@ static gpi_run *gpi_arena_enter_block(gpupool_arena *arena, const char *call, co
         gpi_host_lock(&arena->lock);
         released = gpi_cache_release(cache, unit);
         if (released) gpi_cache_fold(cache, &arena->ledger);
+        if (released) gpi_arena_count_pending(arena);
         gpi_host_unlock(&arena->lock);
         gpi_host_unlock(&cache->lock);
         if (!released) break;

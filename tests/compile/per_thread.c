@@ -12,7 +12,8 @@ int main(void) {
     fine = gpupool_record_use(arena, a, 0) == GPUPOOL_OK && fine;
     fine = gpupool_capture_begin(arena, 0, &scope) == GPUPOOL_OK && fine;
     fine = gpupool_capture_release(scope) == GPUPOOL_OK && fine;
-    fine = gpupool_free(arena, a, 0) == GPUPOOL_OK && gpupool_free(arena, b, 0) == GPUPOOL_OK && fine;
+    fine = gpupool_free(arena, a, 0) == GPUPOOL_OK && fine;
+    fine = gpupool_free(arena, b, 0) == GPUPOOL_OK && fine;
     fine = gpupool_free(arena, c, cudaStreamLegacy) == GPUPOOL_OK && fine;
     fine = gpupool_cudaFreeAsync(d, 0) == cudaSuccess && fine;
     fine = gpupool_stream_retired(arena, 0) == GPUPOOL_OK && fine;
