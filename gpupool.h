@@ -3688,16 +3688,20 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
 static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tree,
                                              gpi_piece *piece) {
     gpupool_result result;
+#if GPUPOOL_NVTX
+    /* before: with its memory, the tool forgets the heap by itself */
+    if (piece->heap) gpi_driver_tell_chunk_gone(piece->heap);
+#endif
     gpi_host_unlock(backing->lock);
     result = gpi_backing_chunk_give(backing, piece->memory, piece->bytes);
     gpi_host_lock(backing->lock);
     if (result != GPUPOOL_OK) {
+#if GPUPOOL_NVTX
+        if (piece->heap) piece->heap = gpi_driver_tell_chunk(piece->memory, piece->bytes);
+#endif
         gpi_tree_put(tree, piece->first, GPI_LANE_QUIET, 0);
         return result;
     }
-#if GPUPOOL_NVTX
-    if (piece->heap) gpi_driver_tell_chunk_gone(piece->heap);
-#endif
     gpi_tree_remove_chunk(tree, piece->first);
     gpi_backing_unlink(&backing->placed, piece);
     backing->placed_units -= piece->bytes / GPUPOOL_UNIT_BYTES;

@@ -1,9 +1,10 @@
 /* An off-by-one in a block of a pool, and compute-sanitizer.
 
-   What to see: the kernel writes one number too many. It lands in memory that CUDA gave to the pool,
-   so plain memcheck finds nothing wrong, and the block beside is damaged. Built with GPUPOOL_NVTX=1
-   the blocks are told to the tool, and it reports the write, with the kernel's line and the block;
-   GPUPOOL_SITES=1 names the block by the file and line that asked for it.
+   What to see: the kernel writes one number too many. It lands behind the block, in memory that CUDA
+   gave to the pool, so plain memcheck finds nothing wrong. Built with GPUPOOL_NVTX=1 the blocks are
+   told to the tool, and it reports the write, with the kernel's line and the block; GPUPOOL_SITES=1
+   names the block by the file and line that asked for it. (Where blocks end without a gap, a write
+   into the next block is one that the tool allows.)
        nvcc -I.. -lineinfo sanitizer_demo.cu -o plain
        nvcc -I.. -lineinfo -DGPUPOOL_NVTX=1 -DGPUPOOL_SITES=1 sanitizer_demo.cu -o annotated
        compute-sanitizer --tool memcheck ./plain
@@ -13,7 +14,7 @@
 
 #include <stdlib.h>
 
-static const int COUNT = 1024; /* numbers in a block: whole units, so that nothing lies between */
+static const int COUNT = 1000; /* numbers in a block: less than whole units, so there is a gap */
 
 static void die(const char *what, const char *why) {
     fprintf(stderr, "%s: %s\n", what, why);
@@ -32,26 +33,20 @@ __global__ void fill(float *x, int count, float value) {
 int main() {
     gpupool_arena *arena;
     gpupool_arena_config config = {};
-    float *block[2], first = 0;
+    float *block, last = 0;
     config.source = GPUPOOL_SOURCE_DEVICE; /* the tool cannot see into re-mapped memory */
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) die("arena", gpupool_last_error());
-    for (float *&b : block) {
-        b = (float *)gpupool_alloc(arena, COUNT * sizeof(float), 0);
-        if (!b) die("alloc", gpupool_last_error());
-        cuda(cudaMemset(b, 0, COUNT * sizeof(float)), "memset");
-    }
-    float *left = block[0] < block[1] ? block[0] : block[1];
-    float *right = left == block[0] ? block[1] : block[0];
-    if (right != left + COUNT) die("blocks", "are not neighbours");
+    block = (float *)gpupool_alloc(arena, COUNT * sizeof(float), 0);
+    if (!block) die("alloc", gpupool_last_error());
+    cuda(cudaMemset(block, 0, COUNT * sizeof(float)), "memset");
 
-    fill<<<COUNT / 256 + 1, 256>>>(left, COUNT, 1.0f);
+    fill<<<COUNT / 256 + 1, 256>>>(block, COUNT, 1.0f);
     cuda(cudaGetLastError(), "kernel");
-    cudaError_t error = cudaMemcpy(&first, right, sizeof first, cudaMemcpyDeviceToHost);
+    cudaError_t error =
+        cudaMemcpy(&last, block + COUNT - 1, sizeof last, cudaMemcpyDeviceToHost);
     if (error != cudaSuccess) printf("the tool stopped it: %s\n", cudaGetErrorString(error));
-    else printf("%d numbers written to the left block; the right one begins with %g, and had 0\n",
-                COUNT, (double)first);
-    for (float *b : block)
-        if (gpupool_free(arena, b, 0) != GPUPOOL_OK) die("free", gpupool_last_error());
+    else printf("%d numbers written, and one behind them; the last is %g\n", COUNT, (double)last);
+    if (gpupool_free(arena, block, 0) != GPUPOOL_OK) die("free", gpupool_last_error());
     if (gpupool_arena_destroy(arena) != GPUPOOL_OK) die("destroy", gpupool_last_error());
     return EXIT_SUCCESS;
 }
