@@ -775,8 +775,8 @@ static GPI_THREAD_LOCAL struct gpi_thread {
 
 #if !GPUPOOL_SINGLE_THREAD
 static void gpi_host_relax(unsigned round) {
-    /* ever longer pauses: whoever looks at a lock takes its cache line from the holder */
-    unsigned pauses = 1u << (round < 6 ? round : 6);
+    /* long pauses: whoever looks at a lock takes its cache line from the holder */
+    unsigned pauses = 16u << (round < 3 ? round : 3);
 #if defined(_WIN32)
     if (round >= 64) Sleep(round < 128 ? 0 : 1);
     else while (pauses--) YieldProcessor();

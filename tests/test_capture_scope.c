@@ -32,14 +32,21 @@ static void begin(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
     CHECK_EQ(cudaStreamBeginCapture(stream, mode), cudaSuccess);
 }
 
-static cudaGraphExec_t end(cudaStream_t stream) {
+static cudaGraph_t ended(cudaStream_t stream) {
     cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
     CHECK_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    return graph;
+}
+
+/* Not while this thread captures: CUDA refuses then, and that capture is lost. */
+static cudaGraphExec_t made(cudaGraph_t graph) {
+    cudaGraphExec_t exec = NULL;
     CHECK_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     return exec;
 }
+
+static cudaGraphExec_t end(cudaStream_t stream) { return made(ended(stream)); }
 
 static void release(gpupool_capture *scope, cudaGraphExec_t exec) {
     if (exec) CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
@@ -190,6 +197,7 @@ static void a_lost_capture_gives_everything_back(void) {
 static void two_graphs_at_once(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     gpupool_capture *scope[2];
+    cudaGraph_t graph[2];
     cudaGraphExec_t exec[2];
     void *kept[2][4], *temporary;
     for (int i = 0; i < 2; i++) { /* both open, on two streams */
@@ -207,8 +215,9 @@ static void two_graphs_at_once(void) {
     }
     for (int i = 0; i < 2; i++) {
         CHECK_RESULT(gpupool_capture_end(scope[i]), GPUPOOL_OK);
-        exec[i] = end(kit_stream[i]);
+        graph[i] = ended(kit_stream[i]);
     }
+    for (int i = 0; i < 2; i++) exec[i] = made(graph[i]);
     for (int turn = 0; turn < 4; turn++) { /* side by side, on streams of their own */
         CHECK_EQ(cudaGraphLaunch(exec[0], kit_stream[2]), cudaSuccess);
         CHECK_EQ(cudaGraphLaunch(exec[1], kit_stream[3]), cudaSuccess);

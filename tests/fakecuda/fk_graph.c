@@ -1,6 +1,10 @@
 /* Graphs. One that runs gives each lane (each stream of the capture) a queue of its own, so that
  * branches which nothing joins race here as on a device.
  *
+ * Seen on an H200 (CUDA 13.0): of two captures open in one thread in thread-local mode, neither
+ * graph could be launched where the first was instantiated before the second had ended; taken here
+ * to mean that cudaGraphInstantiate is forbidden, and loses the capture, as cudaMalloc is.
+ *
  * Assumed, to be confirmed on a GPU: a graph launched into a capture becomes a chain of its nodes;
  * two launches of one executable graph come one after the other, whatever their streams. */
 #include "fk.h"
