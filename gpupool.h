@@ -384,8 +384,9 @@ GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* The block's memory goes to later work of this stream at once, to other streams' once the work
    that is queued here now is done. The block may come from any stream's alloc. NULL is fine.
-   E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. With
-   GPUPOOL_SOURCE_BYPASS this is cudaFree. */
+   E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. Of a
+   block with recorded uses an event is recorded: if that fails, E_CUDA, and the block is still
+   yours. With GPUPOOL_SOURCE_BYPASS this is cudaFree. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
@@ -1710,7 +1711,7 @@ static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
 
 /* Changes that are made elsewhere, under another lock, and folded in later. Their own peak is kept,
    so that the counter's comes out as if each had been made here, where one thread is at work; with
-   several, it may be too high by what they changed meanwhile. */
+   several, it may be off by what they changed meanwhile, which is no more than their caches hold. */
 typedef struct gpi_change {
     int64_t now, most;
     uint64_t total;
