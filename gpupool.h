@@ -1711,7 +1711,7 @@ static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
 
 /* Changes that are made elsewhere, under another lock, and folded in later. Their own peak is kept,
    so that the counter's comes out as if each had been made here, where one thread is at work; with
-   several, it may be off by what they changed meanwhile, which is no more than their caches hold. */
+   several, it may be off by what they changed meanwhile: no more than their caches hold. */
 typedef struct gpi_change {
     int64_t now, most;
     uint64_t total;
