@@ -2072,6 +2072,8 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
    T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it) */
 
 #define GPI_STEPS 8
+#define GPI_SHELF (64 * GPI_STEPS)     /* places in one tree of a lane */
+#define GPI_NO_PLACE (2 * GPI_SHELF)
 #define GPI_PAGE 1024                  /* runs, or buckets, got from the host at a time */
 #define GPI_TRIES 4                    /* runs looked at in a step where not every run fits */
 #define GPI_LANE_QUIET 0u
@@ -2088,7 +2090,7 @@ typedef struct gpi_run {
     uint32_t lane;
     union {
         uint32_t slack_bytes;          /* live: granted minus requested */
-        uint32_t shelf;                /* free: which tree of its lane it is in */
+        uint32_t place;                /* free: the list of its lane that it is in */
     } as;
 #if GPUPOOL_SITES
     gpi_site *site;                    /* live: who asked for it */
@@ -2098,17 +2100,13 @@ typedef struct gpi_run {
 #endif
 } gpi_run;
 
-typedef struct gpi_shelf {
-    uint64_t orders;                   /* bit k: order k has runs */
-    uint8_t steps[GPUPOOL_ORDERS];     /* bit s: that step of the order has runs */
-    gpi_run *lists[GPUPOOL_ORDERS][GPI_STEPS];
-} gpi_shelf;
-
+/* A list's place is one number: tree * GPI_SHELF + order * GPI_STEPS + step. */
 typedef struct gpi_lane {
     uint64_t units;                    /* free in this lane */
-    uint64_t runs;
+    uint64_t orders[2];                /* of the inner runs, of the edge; bit k: order k has runs */
+    uint8_t steps[2 * 64];             /* bit s: that step of the order has runs */
+    gpi_run *lists[2 * GPI_SHELF];
     uint64_t runs_by_order[GPUPOOL_ORDERS];
-    gpi_shelf shelves[2];              /* inner runs, and the edge */
 } gpi_lane;
 
 #define GPI_LANES_MOST 6
@@ -2127,6 +2125,7 @@ typedef struct gpi_tree {
     uint64_t page_count, page_room;
     gpi_run ***buckets;                /* pages of heads of the index's lists */
     uint64_t bucket_count, bucket_page_count, bucket_page_room;
+    uint64_t bucket_mask;              /* the power of two above the count, less one */
     uint64_t live_runs, live_units;
     uint64_t pending_units;            /* free in lanes of streams */
     uint64_t splits, merges;
@@ -2134,25 +2133,19 @@ typedef struct gpi_tree {
     uint64_t live_by_order[GPUPOOL_ORDERS];
 } gpi_tree;
 
-typedef struct gpi_place { unsigned order, step; } gpi_place;
-
-static gpi_place gpi_tree_place(uint64_t units) {
-    gpi_place place;
-    place.order = gpi_ground_high_bit(units);
-    place.step =
-        (unsigned)(place.order >= 3 ? units >> (place.order - 3) : units << (3 - place.order));
-    place.step &= GPI_STEPS - 1;
-    return place;
+static uint32_t gpi_tree_place(uint64_t units) { /* of an inner run */
+    unsigned order = gpi_ground_high_bit(units);
+    return order * GPI_STEPS + (uint32_t)((units << 3) >> order) - GPI_STEPS;
 }
+
+static unsigned gpi_tree_order(uint32_t place) { return place % GPI_SHELF / GPI_STEPS; }
 
 /* Linear hashing: two more buckets per live run, split in turn, so that no call ever pays for a
    re-hash of the whole. Two, because where there are many each run looked at is a cache miss.
    Bucket b < count; hashes beyond the count fold onto the half below. */
 static uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
-    uint64_t hash = (unit * 0x9e3779b97f4a7c15ull) >> 24;
-    unsigned bits = gpi_ground_high_bit(tree->bucket_count);
-    uint64_t bucket = hash & ((2ull << bits) - 1);
-    return bucket < tree->bucket_count ? bucket : hash & ((1ull << bits) - 1);
+    uint64_t bucket = ((unit * 0x9e3779b97f4a7c15ull) >> 24) & tree->bucket_mask;
+    return bucket < tree->bucket_count ? bucket : bucket & tree->bucket_mask >> 1;
 }
 
 static gpi_run **gpi_tree_head(const gpi_tree *tree, uint64_t bucket) {
@@ -2174,50 +2167,40 @@ static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_
     return 0;
 }
 
-/* One tree of a lane; what it holds is added to units, runs and counts. */
-static int gpi_tree_check_shelf(const gpi_lane *lane, uint32_t number, uint32_t shelf_number,
-                                uint64_t *units, uint64_t *counts) {
-    static const gpi_run *const none[GPI_STEPS] = {NULL};
-    const gpi_shelf *shelf = &lane->shelves[shelf_number];
-    unsigned order, step;
-    for (order = 0; order < GPUPOOL_ORDERS; order++) {
-        if (!shelf->steps[order] && !(shelf->orders >> order & 1) &&
-            !memcmp(shelf->lists[order], none, sizeof none))
-            continue; /* most orders are empty */
-        for (step = 0; step < GPI_STEPS; step++) {
-            const gpi_run *run = shelf->lists[order][step], *before = NULL;
-            if ((run != NULL) != (shelf->steps[order] >> step & 1)) return 2;
-            for (; run; before = run, run = run->list_next) {
-                gpi_place place = gpi_tree_place(run->units);
-                int broken = gpi_tree_check_run(run, before, number);
-                if (broken) return broken;
-                if (place.order != order || place.step != step) return 2;
-                if (run->as.shelf != shelf_number) return 2;
-                if (gpi_tree_is_edge(run) != (int)shelf_number) return 2;
-                *units += run->units;
-                counts[order]++;
-            }
-        }
-        if ((shelf->steps[order] != 0) != (int)(shelf->orders >> order & 1)) return 2;
+/* One list of a lane; what it holds is added to units and counts. */
+static int gpi_tree_check_list(const gpi_lane *lane, uint32_t number, uint32_t place,
+                               uint64_t *units, uint64_t *counts) {
+    const gpi_run *run = lane->lists[place], *before = NULL;
+    for (; run; before = run, run = run->list_next) {
+        int broken = gpi_tree_check_run(run, before, number);
+        if (broken) return broken;
+        if (run->as.place != place || gpi_tree_place(run->units) != place % GPI_SHELF) return 2;
+        if (gpi_tree_is_edge(run) != (int)(place / GPI_SHELF)) return 2;
+        *units += run->units;
+        counts[gpi_tree_order(place)]++;
     }
     return 0;
 }
 
 static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number) {
+    static const gpi_run *const none[GPI_STEPS] = {NULL};
     const gpi_lane *lane = tree->lanes[number];
-    uint64_t units = 0, runs = 0, counts[GPUPOOL_ORDERS];
-    uint32_t shelf;
-    unsigned order;
+    uint64_t units = 0, counts[64];
+    uint32_t row, step;
     memset(counts, 0, sizeof counts);
-    for (shelf = 0; shelf < 2; shelf++) {
-        int broken = gpi_tree_check_shelf(lane, number, shelf, &units, counts);
-        if (broken) return broken;
+    for (row = 0; row < 2 * 64; row++) {
+        gpi_run *const *lists = &lane->lists[row * GPI_STEPS];
+        if ((lane->steps[row] != 0) != (int)(lane->orders[row / 64] >> row % 64 & 1)) return 2;
+        if (!lane->steps[row] && !memcmp(lists, none, sizeof none)) continue; /* most are empty */
+        for (step = 0; step < GPI_STEPS; step++) {
+            int broken;
+            if ((lists[step] != NULL) != (lane->steps[row] >> step & 1)) return 2;
+            broken = gpi_tree_check_list(lane, number, row * GPI_STEPS + step, &units, counts);
+            if (broken) return broken;
+        }
     }
-    for (order = 0; order < GPUPOOL_ORDERS; order++) {
-        if (counts[order] != lane->runs_by_order[order]) return 2;
-        runs += counts[order];
-    }
-    return units == lane->units && runs == lane->runs ? 0 : 2;
+    if (memcmp(counts, lane->runs_by_order, sizeof lane->runs_by_order)) return 2;
+    return units == lane->units ? 0 : 2;
 }
 
 typedef struct gpi_tally { uint64_t free_runs, live_runs; } gpi_tally;
@@ -2239,9 +2222,10 @@ static int gpi_tree_check_chunk(const gpi_run *run, uint64_t unit, uint64_t unit
 
 static int gpi_tree_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
     uint64_t runs = 0;
-    uint32_t number;
+    uint32_t number, order;
     for (number = 0; number < tree->lane_count; number++)
-        if (tree->lanes[number]) runs += tree->lanes[number]->runs;
+        for (order = 0; tree->lanes[number] && order < GPUPOOL_ORDERS; order++)
+            runs += tree->lanes[number]->runs_by_order[order];
     if (runs != tally->free_runs) return 2;
     return tree->live_runs == tally->live_runs ? 0 : 4;
 }
@@ -2265,7 +2249,7 @@ static int gpi_tree_check(const gpi_tree *tree) {
             if (run->next && run->next->unit != run->unit + run->units) return 1;
             if (run->prev && run->prev->next != run) return 1;
             units += run->units;
-            orders[gpi_tree_place(run->units).order] += GPUPOOL_STATS;
+            orders[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
         }
     }
     if (runs != tree->live_runs || units != tree->live_units) return 4;
@@ -2289,30 +2273,17 @@ static uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t alig
     return lost < run->units && run->units - lost >= units ? start : UINT64_MAX;
 }
 
-/* The next step with runs, at or after the given one; order GPUPOOL_ORDERS when there is none. */
-static gpi_place gpi_tree_next(const gpi_shelf *shelf, gpi_place place) {
-    uint64_t orders;
-    unsigned steps = 0;
-    if (place.order < GPUPOOL_ORDERS) steps = shelf->steps[place.order] & (0xffu << place.step);
+/* The next list with runs, at or after the given one, in the same tree of the lane. */
+static uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
+    uint32_t row = place / GPI_STEPS, shelf = row / 64;
+    unsigned steps = lane->steps[row] & (0xffu << place % GPI_STEPS);
     if (steps == 0) {
-        orders = place.order + 1 < GPUPOOL_ORDERS ? shelf->orders >> (place.order + 1) : 0;
-        if (orders == 0) {
-            place.order = GPUPOOL_ORDERS;
-            place.step = 0;
-            return place;
-        }
-        place.order += 1 + gpi_ground_low_bit(orders);
-        steps = shelf->steps[place.order];
+        uint64_t orders = lane->orders[shelf] & (~(uint64_t)1 << row % 64);
+        if (orders == 0) return GPI_NO_PLACE;
+        row = shelf * 64 + gpi_ground_low_bit(orders);
+        steps = lane->steps[row];
     }
-    place.step = gpi_ground_low_bit(steps);
-    return place;
-}
-
-static gpi_place gpi_tree_after(const gpi_shelf *shelf, gpi_place place) {
-    place.step++;
-    place.order += place.step / GPI_STEPS;
-    place.step %= GPI_STEPS;
-    return gpi_tree_next(shelf, place);
+    return row * GPI_STEPS + gpi_ground_low_bit(steps);
 }
 
 /* The first run of a list that the request fits in, with at most `tries` misfits passed over. */
@@ -2324,51 +2295,47 @@ static gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units,
     return NULL;
 }
 
-/* A free run that the request fits in, from the smallest step of all the lanes upward. In the
-   request's own step, where a run may be too short, and anywhere when aligned, `tries` bounds the
-   misfits looked at in each list. */
-static gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, unsigned shelf,
+/* A free run that the request fits in, from the smallest step of all the lanes upward, in one of
+   their two trees. In the request's own step, where a run may be too short, and anywhere when
+   aligned, `tries` bounds the misfits looked at in each list. */
+static gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, uint32_t first,
                                  uint64_t units, uint64_t align_units, uint64_t tries) {
-    gpi_place places[GPI_LANES_MOST], first = gpi_tree_place(units);
-    int i, least;
-    uint64_t any = 0;
+    uint32_t at[GPI_LANES_MOST];
+    int i;
     for (i = 0; i < lanes->count; i++)
-        any |= tree->lanes[lanes->number[i]]->shelves[shelf].orders >> first.order;
-    if (any == 0) return NULL;
-    for (i = 0; i < lanes->count; i++)
-        places[i] = gpi_tree_next(&tree->lanes[lanes->number[i]]->shelves[shelf], first);
+        at[i] = gpi_tree_next(tree->lanes[lanes->number[i]], first);
     for (;;) {
-        const gpi_shelf *on;
+        const gpi_lane *lane;
         gpi_run *run;
-        for (least = 0, i = 1; i < lanes->count; i++)
-            if (places[i].order < places[least].order ||
-                (places[i].order == places[least].order && places[i].step < places[least].step))
-                least = i;
-        if (places[least].order >= GPUPOOL_ORDERS) return NULL;
-        on = &tree->lanes[lanes->number[least]]->shelves[shelf];
-        run = gpi_tree_fit(on->lists[places[least].order][places[least].step], units, align_units,
-                           tries);
+        int least = 0;
+        for (i = 1; i < lanes->count; i++)
+            if (at[i] < at[least]) least = i;
+        if (at[least] == GPI_NO_PLACE) return NULL;
+        lane = tree->lanes[lanes->number[least]];
+        run = lane->lists[at[least]];
+        if (at[least] == first || align_units > 1) run = gpi_tree_fit(run, units, align_units, tries);
         if (run) return run;
-        places[least] = gpi_tree_after(on, places[least]);
+        at[least] = gpi_tree_next(lane, at[least] + 1);
     }
 }
 
 static gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, uint64_t units,
                               uint64_t align_units, uint64_t tries) {
-    gpi_run *run = gpi_tree_find_on(tree, lanes, 0, units, align_units, tries);
-    return run ? run : gpi_tree_find_on(tree, lanes, 1, units, align_units, tries);
+    uint32_t first = gpi_tree_place(units);
+    gpi_run *run = gpi_tree_find_on(tree, lanes, first, units, align_units, tries);
+    return run ? run
+               : gpi_tree_find_on(tree, lanes, first + GPI_SHELF, units, align_units, tries);
 }
 
 static uint64_t gpi_tree_largest(const gpi_lane *lane) {
     uint64_t largest = 0;
-    int i;
-    for (i = 0; i < 2; i++) {
-        const gpi_shelf *shelf = &lane->shelves[i];
+    uint32_t shelf;
+    for (shelf = 0; shelf < 2; shelf++) {
         const gpi_run *run;
-        unsigned order;
-        if (shelf->orders == 0) continue;
-        order = gpi_ground_high_bit(shelf->orders);
-        run = shelf->lists[order][gpi_ground_high_bit(shelf->steps[order])];
+        uint32_t row;
+        if (lane->orders[shelf] == 0) continue;
+        row = shelf * 64 + gpi_ground_high_bit(lane->orders[shelf]);
+        run = lane->lists[row * GPI_STEPS + gpi_ground_high_bit(lane->steps[row])];
         for (; run; run = run->list_next) largest = gpi_ground_max(largest, run->units);
     }
     return largest;
@@ -2424,7 +2391,7 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
         if (!page) return 0;
         tree->buckets[tree->bucket_page_count++] = page;
         tree->host_bytes += GPI_PAGE * sizeof *page;
-        if (tree->bucket_count == 0) tree->bucket_count = 1;
+        if (tree->bucket_count == 0) tree->bucket_count = tree->bucket_mask = 1;
     }
     return 1;
 }
@@ -2448,7 +2415,7 @@ static uint32_t gpi_tree_lane_add(gpi_tree *tree) {
 }
 
 static void gpi_tree_lane_drop(gpi_tree *tree, uint32_t number) {
-    GPI_ASSERT(tree->lanes[number]->runs == 0);
+    GPI_ASSERT(tree->lanes[number]->units == 0);
     GPUPOOL_FREE(tree->lanes[number]);
     tree->host_bytes -= sizeof(gpi_lane);
     tree->lanes[number] = NULL;
@@ -2476,38 +2443,38 @@ static int gpi_tree_open(gpi_tree *tree) {
 
 static void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     gpi_lane *lane = tree->lanes[number];
-    gpi_place place = gpi_tree_place(run->units);
-    uint32_t edge = gpi_tree_is_edge(run) ? 1 : 0;
-    gpi_shelf *shelf = &lane->shelves[edge];
-    gpi_run **list = &shelf->lists[place.order][place.step];
+    uint64_t units = run->units;
+    uint32_t shelf = gpi_tree_is_edge(run) ? 1 : 0, inner = gpi_tree_place(units);
+    uint32_t order = inner / GPI_STEPS, place = inner + shelf * GPI_SHELF;
+    gpi_run *next = lane->lists[place];
     run->lane = number;
-    run->as.shelf = edge;
+    run->as.place = place;
     run->list_prev = NULL;
-    run->list_next = *list;
-    if (*list) (*list)->list_prev = run;
-    *list = run;
-    shelf->orders |= 1ull << place.order;
-    shelf->steps[place.order] = (uint8_t)(shelf->steps[place.order] | 1u << place.step);
-    lane->runs_by_order[place.order]++;
-    lane->runs++;
-    lane->units += run->units;
-    if (number >= GPI_LANE_STREAMS) tree->pending_units += run->units;
+    run->list_next = next;
+    if (next) next->list_prev = run;
+    lane->lists[place] = run;
+    lane->orders[shelf] |= (uint64_t)1 << order;
+    lane->steps[place / GPI_STEPS] =
+        (uint8_t)(lane->steps[place / GPI_STEPS] | 1u << place % GPI_STEPS);
+    lane->runs_by_order[order]++;
+    lane->units += units;
+    if (number >= GPI_LANE_STREAMS) tree->pending_units += units;
 }
 
 static void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     gpi_lane *lane = tree->lanes[run->lane];
-    gpi_shelf *shelf = &lane->shelves[run->as.shelf];
-    gpi_place place = gpi_tree_place(run->units);
-    gpi_run **list = &shelf->lists[place.order][place.step];
-    if (run->list_prev) run->list_prev->list_next = run->list_next;
-    else *list = run->list_next;
+    uint32_t place = run->as.place, row = place / GPI_STEPS;
     if (run->list_next) run->list_next->list_prev = run->list_prev;
-    if (!*list) {
-        shelf->steps[place.order] = (uint8_t)(shelf->steps[place.order] & ~(1u << place.step));
-        if (!shelf->steps[place.order]) shelf->orders &= ~(1ull << place.order);
+    if (run->list_prev) {
+        run->list_prev->list_next = run->list_next;
+    } else {
+        lane->lists[place] = run->list_next;
+        if (!run->list_next) {
+            lane->steps[row] = (uint8_t)(lane->steps[row] & ~(1u << place % GPI_STEPS));
+            if (!lane->steps[row]) lane->orders[row / 64] &= ~((uint64_t)1 << row % 64);
+        }
     }
-    lane->runs_by_order[place.order]--;
-    lane->runs--;
+    lane->runs_by_order[row % 64]--;
     lane->units -= run->units;
     if (run->lane >= GPI_LANE_STREAMS) tree->pending_units -= run->units;
     run->lane = GPI_LANE_HELD;
@@ -2619,6 +2586,7 @@ static void gpi_tree_split_bucket(gpi_tree *tree) {
     uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
     gpi_run *all = *gpi_tree_head(tree, old), *rest, **head;
     tree->bucket_count++;
+    if (tree->bucket_count > tree->bucket_mask) tree->bucket_mask = tree->bucket_mask * 2 + 1;
     *gpi_tree_head(tree, old) = NULL;
     *gpi_tree_head(tree, fresh) = NULL;
     for (; all; all = rest) {
@@ -2644,7 +2612,7 @@ static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_by
     *head = run;
     tree->live_runs++;
     tree->live_units += run->units;
-    tree->live_by_order[gpi_tree_place(run->units).order] += GPUPOOL_STATS;
+    tree->live_by_order[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
 }
 
 /* A live run becomes held: forgotten by the index, not free yet. */
@@ -2656,7 +2624,7 @@ static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
     run->lane = GPI_LANE_HELD;
     tree->live_runs--;
     tree->live_units -= run->units;
-    tree->live_by_order[gpi_tree_place(run->units).order] -= GPUPOOL_STATS;
+    tree->live_by_order[gpi_ground_high_bit(run->units)] -= GPUPOOL_STATS;
 }
 
 /* A chunk's units enter the tree, held. The struct returned is the chunk's leftmost for good (T5).
@@ -2679,10 +2647,9 @@ static void gpi_tree_remove_chunk(gpi_tree *tree, gpi_run *run) {
 static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
     gpi_lane *lane = tree->lanes[from];
     GPI_ASSERT(from != to);
-    while (lane->runs) {
-        gpi_shelf *shelf = &lane->shelves[lane->shelves[0].orders ? 0 : 1];
-        unsigned order = gpi_ground_low_bit(shelf->orders);
-        gpi_run *run = shelf->lists[order][gpi_ground_low_bit(shelf->steps[order])];
+    while (lane->units) {
+        uint32_t inner = gpi_tree_next(lane, 0);
+        gpi_run *run = lane->lists[inner == GPI_NO_PLACE ? gpi_tree_next(lane, GPI_SHELF) : inner];
         gpi_tree_unfile(tree, run);
         gpi_tree_put(tree, run, to, 0);
     }
@@ -3285,13 +3252,12 @@ static gpi_piece *gpi_backing_idle_in(const gpi_backing *backing, const gpi_run 
 static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *tree,
                                    uint64_t units_aim, uint64_t units_most, gpi_run **where) {
     gpi_piece *best = NULL, *better;
-    gpi_place place, first = gpi_tree_place(backing->granule_units);
-    int i;
-    for (i = 0; i < 2; i++) {
-        const gpi_shelf *shelf = &tree->lanes[GPI_LANE_QUIET]->shelves[i];
-        for (place = gpi_tree_next(shelf, first); place.order < GPUPOOL_ORDERS;
-             place = gpi_tree_after(shelf, place)) {
-            gpi_run *run = shelf->lists[place.order][place.step];
+    const gpi_lane *lane = tree->lanes[GPI_LANE_QUIET];
+    uint32_t first = gpi_tree_place(backing->granule_units), place, shelf;
+    for (shelf = 0; shelf < 2; shelf++) {
+        for (place = gpi_tree_next(lane, first + shelf * GPI_SHELF); place != GPI_NO_PLACE;
+             place = gpi_tree_next(lane, place + 1)) {
+            gpi_run *run = lane->lists[place];
             for (; run; run = run->list_next) {
                 better = gpi_backing_idle_in(backing, run, best, units_aim, units_most);
                 if (better != best) *where = run;
@@ -3363,14 +3329,13 @@ static void gpi_backing_consider(gpi_spot *best, gpi_spot spot, uint64_t granule
 static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tree, uint64_t units,
                                  uint64_t align_units, const gpi_lanes *lanes,
                                  gpi_spot *best) {
-    const gpi_shelf *shelf = &tree->lanes[GPI_LANE_BARE]->shelves[0]; /* bare beside bare is one */
-    gpi_place place;
+    const gpi_lane *lane = tree->lanes[GPI_LANE_BARE]; /* all inner: bare beside bare is one */
+    uint32_t place;
     int tries = 64;
-    place.order = place.step = 0;
     memset(best, 0, sizeof *best);
-    for (place = gpi_tree_next(shelf, place); place.order < GPUPOOL_ORDERS;
-         place = gpi_tree_after(shelf, place)) {
-        gpi_run *run = shelf->lists[place.order][place.step];
+    for (place = gpi_tree_next(lane, 0); place != GPI_NO_PLACE;
+         place = gpi_tree_next(lane, place + 1)) {
+        gpi_run *run = lane->lists[place];
         for (; run && (tries-- > 0 || !best->bare); run = run->list_next) {
             gpi_spot spot;
             spot.units = units;
@@ -4177,7 +4142,7 @@ static void gpi_fence_unname(gpi_stream *stream) { GPI_PUBLISH(&stream->key, 0);
 static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream,
                            gpi_fence *fence) {
     uint32_t lane = GPI_LANE_LIVE;
-    if (stream->handle == 0 || stream->capture || tree->lanes[stream->young]->runs == 0) return;
+    if (stream->handle == 0 || stream->capture || tree->lanes[stream->young]->units == 0) return;
     stream->frees = 0;
     stream->freed_units = 0;
     if (stream->seals < GPI_SEALS) lane = gpi_tree_lane_add(tree);
@@ -4226,7 +4191,7 @@ static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
 static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int named) {
     if (stream->handle == 0 || (stream->key && !named)) return;
     if (stream->capture || stream->set_aside || stream->seals || stream->cache.used) return;
-    if (tree->lanes[stream->young]->runs) return;
+    if (tree->lanes[stream->young]->units) return;
     gpi_fence_unname(stream);
     gpi_tree_lane_drop(tree, stream->young);
     stream->handle = 0;
@@ -4238,7 +4203,7 @@ static int gpi_fence_lacks(const gpi_fences *fences, const gpi_tree *tree) {
     int i;
     for (; stream; stream = stream->next) {
         if (stream->handle == 0 || stream->capture) continue;
-        if (tree->lanes[stream->young]->runs) return 1;
+        if (tree->lanes[stream->young]->units) return 1;
         for (i = 0; i < stream->seals; i++)
             if (stream->fences[i]->unrecorded) return 1;
     }
@@ -4815,7 +4780,7 @@ static void gpi_limit_count_lanes(const gpi_scene *scene, const gpi_stream *stre
                                   int *whole) {
     int i;
     *alone = 0;
-    *whole = scene->tree->lanes[stream->young]->runs != 0;
+    *whole = scene->tree->lanes[stream->young]->units != 0;
     for (i = 0; i < stream->seals; i++) {
         if (stream->fences[i]->passed) continue;
         if (stream->fences[i]->whole) ++*whole;
@@ -5473,7 +5438,7 @@ static gpi_run *gpi_arena_again(gpupool_arena *arena, const gpi_request *request
 static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     gpi_fence *fence;
     gpupool_result result;
-    if (arena->tree.lanes[known->young]->runs == 0 || known->capture) return;
+    if (arena->tree.lanes[known->young]->units == 0 || known->capture) return;
     if (known->handle == GPI_KEY_ANY) {
         if (arena->captures_seen) return; /* a fence over all streams would lose one */
         result = gpi_fence_record_all(&arena->fences, &fence);
@@ -5695,7 +5660,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL)
         return GPUPOOL_OK;
     /* what gpupool_cudaFree freed and no fence covers: it waits as cudaFree would */
-    if (request->known->handle == GPI_KEY_ANY && arena->tree.lanes[request->known->young]->runs &&
+    if (request->known->handle == GPI_KEY_ANY && arena->tree.lanes[request->known->young]->units &&
         gpi_arena_quiesce(arena) == GPUPOOL_OK) {
         gpi_arena_poll(arena);
         if ((*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
