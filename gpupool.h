@@ -686,7 +686,9 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #if defined(__GNUC__) || defined(__clang__)
 #define GPI_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #define GPI_THREAD_LOCAL __thread
+#define GPI_HOT static inline __attribute__((always_inline)) /* a call would cost as much again */
 #else
+#define GPI_HOT static inline
 #define GPI_PRINTF(text, first)
 #define GPI_THREAD_LOCAL __declspec(thread)
 #endif
@@ -802,12 +804,12 @@ static void gpi_host_relax(unsigned round) {
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
 #if GPUPOOL_SINGLE_THREAD
-static void gpi_host_lock(gpi_lock *lock) {
+GPI_HOT void gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
     lock->held = 1;
 }
 #else
-static int gpi_host_try(gpi_lock *lock) {
+GPI_HOT int gpi_host_try(gpi_lock *lock) {
 #if defined(_WIN32)
     return !InterlockedExchange((volatile LONG *)&lock->held, 1);
 #else
@@ -827,7 +829,7 @@ static void gpi_host_wait(gpi_lock *lock) {
     } while (!gpi_host_try(lock));
 }
 
-static void gpi_host_lock(gpi_lock *lock) {
+GPI_HOT void gpi_host_lock(gpi_lock *lock) {
     if (!gpi_host_try(lock)) gpi_host_wait(lock);
 }
 #endif
@@ -1837,7 +1839,7 @@ static void gpi_ledger_fold(gpupool_counter *counter, gpi_change *change) {
 }
 
 /* A block becomes live. Growth looks at the peak of granted, so that stays without statistics. */
-static void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+GPI_HOT void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
 #if GPUPOOL_STATS
     gpi_ledger_add(&ledger->requested, requested);
     gpi_ledger_add(&ledger->blocks, 1);
@@ -1848,7 +1850,7 @@ static void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t g
     gpi_ledger_add(&ledger->granted, granted);
 }
 
-static void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
 #if GPUPOOL_STATS
     gpi_ledger_sub(&ledger->requested, requested);
     gpi_ledger_sub(&ledger->blocks, 1);
@@ -2143,7 +2145,7 @@ static unsigned gpi_tree_order(uint32_t place) { return place % GPI_SHELF / GPI_
 /* Linear hashing: two more buckets per live run, split in turn, so that no call ever pays for a
    re-hash of the whole. Two, because where there are many each run looked at is a cache miss.
    Bucket b < count; hashes beyond the count fold onto the half below. */
-static uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
+GPI_HOT uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
     uint64_t bucket = ((unit * 0x9e3779b97f4a7c15ull) >> 24) & tree->bucket_mask;
     return bucket < tree->bucket_count ? bucket : bucket & tree->bucket_mask >> 1;
 }
@@ -2258,23 +2260,26 @@ static int gpi_tree_check(const gpi_tree *tree) {
 
 /* -- questions -- */
 
+/* What leads to the live run that starts at this unit, or to NULL. */
+GPI_HOT gpi_run **gpi_tree_link(const gpi_tree *tree, uint64_t unit) {
+    gpi_run **link = gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
+    while (*link && (*link)->unit != unit) link = &(*link)->list_next;
+    return link;
+}
+
 static gpi_run *gpi_tree_live(const gpi_tree *tree, uint64_t unit) {
-    gpi_run *run;
-    if (tree->bucket_count == 0) return NULL;
-    run = *gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
-    while (run && run->unit != unit) run = run->list_next;
-    return run;
+    return *gpi_tree_link(tree, unit);
 }
 
 /* Where a request of so many units would start in this run; UINT64_MAX if it does not fit. */
-static uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t align_units) {
+GPI_HOT uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t align_units) {
     uint64_t start = gpi_ground_up(run->unit, align_units);
     uint64_t lost = start - run->unit;
     return lost < run->units && run->units - lost >= units ? start : UINT64_MAX;
 }
 
 /* The next list with runs, at or after the given one, in the same tree of the lane. */
-static uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
+GPI_HOT uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
     uint32_t row = place / GPI_STEPS, shelf = row / 64;
     unsigned steps = lane->steps[row] & (0xffu << place % GPI_STEPS);
     if (steps == 0) {
@@ -2287,7 +2292,7 @@ static uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
 }
 
 /* The first run of a list that the request fits in, with at most `tries` misfits passed over. */
-static gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units, uint64_t tries) {
+GPI_HOT gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units, uint64_t tries) {
     for (; run; run = run->list_next) {
         if (gpi_tree_start(run, units, align_units) != UINT64_MAX) return run;
         if (tries-- == 0) break;
@@ -2295,31 +2300,30 @@ static gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units,
     return NULL;
 }
 
-/* A free run that the request fits in, from the smallest step of all the lanes upward, in one of
-   their two trees. In the request's own step, where a run may be too short, and anywhere when
-   aligned, `tries` bounds the misfits looked at in each list. */
-static gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, uint32_t first,
-                                 uint64_t units, uint64_t align_units, uint64_t tries) {
-    uint32_t at[GPI_LANES_MOST];
-    int i;
-    for (i = 0; i < lanes->count; i++)
-        at[i] = gpi_tree_next(tree->lanes[lanes->number[i]], first);
+/* A free run that the request fits in, in one of the two trees of the lanes: list by list from the
+   request's own step upward, the lanes in turn. In that step a run may be too short, and in any when
+   aligned; `tries` bounds the misfits looked at in a list. */
+GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes,
+                                        uint32_t place, uint64_t units, uint64_t align_units,
+                                        uint64_t tries) {
     for (;;) {
-        const gpi_lane *lane;
-        gpi_run *run;
-        int least = 0;
-        for (i = 1; i < lanes->count; i++)
-            if (at[i] < at[least]) least = i;
-        if (at[least] == GPI_NO_PLACE) return NULL;
-        lane = tree->lanes[lanes->number[least]];
-        run = lane->lists[at[least]];
-        if (at[least] == first || align_units > 1) run = gpi_tree_fit(run, units, align_units, tries);
-        if (run) return run;
-        at[least] = gpi_tree_next(lane, at[least] + 1);
+        uint32_t least = GPI_NO_PLACE;
+        int i;
+        for (i = 0; i < lanes->count; i++) {
+            gpi_run *run = tree->lanes[lanes->number[i]]->lists[place];
+            if (run) run = gpi_tree_fit(run, units, align_units, tries);
+            if (run) return run;
+        }
+        for (i = 0; i < lanes->count; i++) {
+            uint32_t next = gpi_tree_next(tree->lanes[lanes->number[i]], place + 1);
+            if (next < least) least = next;
+        }
+        if (least == GPI_NO_PLACE) return NULL;
+        place = least;
     }
 }
 
-static gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, uint64_t units,
+GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, uint64_t units,
                               uint64_t align_units, uint64_t tries) {
     uint32_t first = gpi_tree_place(units);
     gpi_run *run = gpi_tree_find_on(tree, lanes, first, units, align_units, tries);
@@ -2441,7 +2445,7 @@ static int gpi_tree_open(gpi_tree *tree) {
     return 0;
 }
 
-static void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
+GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     gpi_lane *lane = tree->lanes[number];
     uint64_t units = run->units;
     uint32_t shelf = gpi_tree_is_edge(run) ? 1 : 0, inner = gpi_tree_place(units);
@@ -2461,7 +2465,7 @@ static void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     if (number >= GPI_LANE_STREAMS) tree->pending_units += units;
 }
 
-static void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
+GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     gpi_lane *lane = tree->lanes[run->lane];
     uint32_t place = run->as.place, row = place / GPI_STEPS;
     if (run->list_next) run->list_next->list_prev = run->list_prev;
@@ -2494,7 +2498,7 @@ static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
     }
 }
 
-static gpi_run *gpi_tree_new(gpi_tree *tree) {
+GPI_HOT gpi_run *gpi_tree_new(gpi_tree *tree) {
     gpi_run *run = tree->spare;
     GPI_ASSERT(run != NULL);
     tree->spare = run->list_next;
@@ -2502,7 +2506,7 @@ static gpi_run *gpi_tree_new(gpi_tree *tree) {
     return run;
 }
 
-static void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
+GPI_HOT void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
     run->units = 0; /* tells it from one in use to who walks the pages */
     run->list_next = tree->spare;
     tree->spare = run;
@@ -2510,7 +2514,7 @@ static void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
 }
 
 /* Cuts a held run in two at `unit`; returns the right part, held too. Needs one spare struct. */
-static gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
+GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     gpi_run *right;
     GPI_ASSERT(run->lane == GPI_LANE_HELD && unit > run->unit && unit < run->unit + run->units);
     right = gpi_tree_new(tree);
@@ -2528,7 +2532,7 @@ static gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
 }
 
 /* Makes two held neighbours one. The left struct stays (T5). */
-static void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
+GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     GPI_ASSERT(left->lane == GPI_LANE_HELD && right->lane == GPI_LANE_HELD && left->next == right);
     left->units += right->units;
     left->next = right->next;
@@ -2537,7 +2541,7 @@ static void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     tree->merges += GPUPOOL_STATS;
 }
 
-static int gpi_tree_joins(const gpi_run *side, uint32_t lane, uint64_t absorb_units) {
+GPI_HOT int gpi_tree_joins(const gpi_run *side, uint32_t lane, uint64_t absorb_units) {
     return side->lane == lane || (side->lane == GPI_LANE_QUIET && side->units <= absorb_units);
 }
 
@@ -2564,7 +2568,7 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64
 
 /* Takes [unit, unit + units) out of a free run and holds it; what is left at both ends stays free
    where it was. Needs two spare structs. */
-static gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
+GPI_HOT gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
     uint32_t lane = run->lane;
     gpi_run *head = NULL;
     GPI_ASSERT(lane < GPI_LANE_HELD && unit >= run->unit);
@@ -2598,12 +2602,13 @@ static void gpi_tree_split_bucket(gpi_tree *tree) {
 }
 
 /* A held run becomes live: found by its unit from now on. Needs what prepare made sure of. */
-static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_bytes) {
+GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_bytes) {
     gpi_run **head;
-    int i;
     GPI_ASSERT(run->lane == GPI_LANE_HELD);
-    for (i = 0; i < 2 && tree->live_runs * 2 >= tree->bucket_count; i++)
+    if (tree->live_runs * 2 >= tree->bucket_count) {
         gpi_tree_split_bucket(tree);
+        gpi_tree_split_bucket(tree);
+    }
     head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
     run->lane = GPI_LANE_LIVE;
     run->uses = NULL;
@@ -2615,16 +2620,19 @@ static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_by
     tree->live_by_order[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
 }
 
-/* A live run becomes held: forgotten by the index, not free yet. */
-static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
-    gpi_run **link = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
-    GPI_ASSERT(run->lane == GPI_LANE_LIVE);
-    while (*link != run) link = &(*link)->list_next;
+/* A live run becomes held: forgotten by the index, not free yet. `link` leads to it. */
+GPI_HOT void gpi_tree_lay_down_at(gpi_tree *tree, gpi_run **link) {
+    gpi_run *run = *link;
+    GPI_ASSERT(run && run->lane == GPI_LANE_LIVE);
     *link = run->list_next;
     run->lane = GPI_LANE_HELD;
     tree->live_runs--;
     tree->live_units -= run->units;
     tree->live_by_order[gpi_ground_high_bit(run->units)] -= GPUPOOL_STATS;
+}
+
+static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
+    gpi_tree_lay_down_at(tree, gpi_tree_link(tree, run->unit));
 }
 
 /* A chunk's units enter the tree, held. The struct returned is the chunk's leftmost for good (T5).
@@ -2813,8 +2821,8 @@ static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes
     cache->free_units -= units;
     cache->free_blocks--;
     gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
-#if GPUPOOL_STATS
     cache->allocs++;
+#if GPUPOOL_STATS
     cache->found++;
     gpi_ledger_note(&cache->requested, bytes);
     gpi_ledger_note(&cache->blocks, 1);
@@ -2835,8 +2843,8 @@ static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
     cache->free_units += slot->units;
     cache->free_blocks++;
     cache->granted.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES);
-#if GPUPOOL_STATS
     cache->frees++;
+#if GPUPOOL_STATS
     cache->requested.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
     cache->blocks.now--;
 #endif
@@ -2917,13 +2925,13 @@ static int gpi_cache_release(gpi_cache *cache, uint64_t unit) {
 static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
     ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
     cache->told_units = cache->free_units;
-    if (GPUPOOL_STATS && cache->allocs + cache->frees == 0) return;
+    if (cache->allocs + cache->frees == 0) return;
     gpi_ledger_fold(&ledger->requested, &cache->requested);
     gpi_ledger_fold(&ledger->granted, &cache->granted);
     gpi_ledger_fold(&ledger->blocks, &cache->blocks);
-    ledger->allocs += cache->allocs;
-    ledger->frees += cache->frees;
-    ledger->lane_hits += cache->allocs;
+    ledger->allocs += cache->allocs * GPUPOOL_STATS;
+    ledger->frees += cache->frees * GPUPOOL_STATS;
+    ledger->lane_hits += cache->allocs * GPUPOOL_STATS;
     cache->allocs = cache->frees = 0;
 #if GPUPOOL_SITES
     for (; cache->changed; cache->changed = cache->changed->changed)
@@ -4069,7 +4077,7 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
 /* -- streams -- */
 
 /* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
-static gpi_stream *gpi_fence_find(gpi_fences *fences, uintptr_t key) {
+GPI_HOT gpi_stream *gpi_fence_find(gpi_fences *fences, uintptr_t key) {
     gpi_stream *stream = GPI_READ(gpi_fence_bucket(fences, key));
     while (stream && GPI_READ(&stream->key) != key) stream = stream->chain;
     return stream;
@@ -5038,7 +5046,7 @@ struct gpupool_capture {
     uintptr_t key;
 };
 
-static void gpi_arena_count_pending(gpupool_arena *arena) {
+GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
     gpi_ledger_set(&arena->ledger.pending,
                    arena->ledger.cached_bytes +
                        (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
@@ -5168,22 +5176,26 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
 
 /* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
    them while there is no other stream to take them from. */
-static void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
+GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run **link) {
+    gpi_run *run = *link;
     uint64_t units = run->units;
     uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
     if (stream->capture) absorb = 0;
-    gpi_tree_lay_down(&arena->tree, run);
+    gpi_tree_lay_down_at(&arena->tree, link);
     gpi_tree_put(&arena->tree, run, stream->young, absorb);
     stream->frees++;
     stream->freed_units += units;
 }
 
+/* The same for what a cache has let go, if anything. */
+static void gpi_arena_put_evicted(gpupool_arena *arena, gpi_stream *stream, const gpi_run *run) {
+    if (run) gpi_arena_put(arena, stream, gpi_tree_link(&arena->tree, run->unit));
+}
+
 /* Empties a stream's cache; both locks are held. */
 static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
-    while (stream->cache.used) {
-        gpi_run *run = gpi_cache_evict(&stream->cache);
-        if (run) gpi_arena_put(arena, stream, run);
-    }
+    while (stream->cache.used)
+        gpi_arena_put_evicted(arena, stream, gpi_cache_evict(&stream->cache));
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
@@ -5394,30 +5406,32 @@ typedef struct gpi_request {
 
 /* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
    quiet memory only. */
-static int gpi_arena_is_for_all(const gpupool_arena *arena, const gpi_request *request) {
-    return request->known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
+/* No stream takes back without a fence what was freed for all, and pinned memory is the host's. */
+static int gpi_arena_takes_quiet(const gpupool_arena *arena, const gpi_stream *known) {
+    return known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
 }
 
 /* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
-static void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
-                            gpi_lanes *lanes) {
-    int i = request->known->seals;
-    lanes->count = 0;
-    if (!gpi_arena_is_for_all(arena, request)) {
-        lanes->number[lanes->count++] = request->known->young;
-        while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
+GPI_HOT void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
+                                   gpi_lanes *lanes) {
+    const gpi_stream *known = request->known;
+    int i = known->seals, count = 0;
+    if (!gpi_arena_takes_quiet(arena, known)) {
+        lanes->number[count++] = known->young;
+        while (i--) lanes->number[count++] = known->sealed[i];
     }
-    lanes->number[lanes->count++] = GPI_LANE_QUIET;
+    lanes->number[count++] = GPI_LANE_QUIET;
+    lanes->count = count;
 }
 
-static gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
+GPI_HOT gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t start = gpi_tree_start(run, request->units, request->align_units);
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
 /* Rungs one and two: the stream's own lanes and quiet memory, whichever fits more closely. Needs
    three spare structs. */
-static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
+GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
     gpi_lanes lanes;
     gpi_run *run;
     gpi_arena_lanes(arena, request, &lanes);
@@ -5531,7 +5545,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     gpi_lanes lane;
     int i;
     lane.count = 1;
-    if (request->capturing || gpi_arena_is_for_all(arena, request)) return NULL;
+    if (request->capturing || gpi_arena_takes_quiet(arena, request->known)) return NULL;
     if (request->known->capture) return NULL; /* a replay is no later work of this stream */
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
     for (; other; other = other->next) {
@@ -5822,21 +5836,10 @@ static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
 
 /* -- blocks -- */
 
-/* Makes a held run the caller's block. NULL: the host has no memory, and the run is free again. */
-static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
+/* Makes a held run the caller's block. The tree has been prepared. */
+GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
+                                    const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
-    gpi_use *use = NULL;
-    if (request->known->capture) { /* the graph keeps it */
-        use = (gpi_use *)gpi_host_zeroed(sizeof *use);
-        if (use) use->keeper = request->known;
-    }
-    if ((request->known->capture && !use) ||
-        !(gpi_tree_is_ready(&arena->tree, 1) || gpi_tree_prepare(&arena->tree, 1))) {
-        GPUPOOL_FREE(use);
-        gpi_tree_put(&arena->tree, run, request->known->young, 0);
-        gpi_host_no_memory();
-        return NULL;
-    }
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->uses = use;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
@@ -5850,6 +5853,24 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
     gpi_arena_tell(run, request->bytes, request->origin);
 #endif
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
+}
+
+/* The same where a graph may have to keep it. NULL: the host has no memory, and the run is free
+   again. */
+static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
+    gpi_use *use = NULL;
+    if (request->known->capture) { /* the graph keeps it */
+        use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+        if (use) use->keeper = request->known;
+    }
+    if ((request->known->capture && !use) ||
+        !(gpi_tree_is_ready(&arena->tree, 1) || gpi_tree_prepare(&arena->tree, 1))) {
+        GPUPOOL_FREE(use);
+        gpi_tree_put(&arena->tree, run, request->known->young, 0);
+        gpi_host_no_memory();
+        return NULL;
+    }
+    return gpi_arena_bring(arena, run, use, request);
 }
 
 /* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
@@ -5924,13 +5945,18 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
     return now ? GPUPOOL_OK : gpi_host_no_memory();
 }
 
-/* The stream of a call, with its lock held. NULL with a result. */
-static gpi_stream *gpi_arena_visit(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
+/* The stream of a call, with its lock held. `known`: who had the key a moment ago. NULL with a
+   result. */
+GPI_HOT gpi_stream *gpi_arena_visit(gpupool_arena *arena, gpi_stream *known,
+                                          cudaStream_t stream, uintptr_t key) {
     for (;;) {
-        gpi_stream *known = gpi_fence_enter(&arena->fences, key);
-        if (known && gpi_fence_is_same(known, stream)) return known;
-        if (known) gpi_host_unlock(&known->cache.lock);
+        if (known) {
+            gpi_host_lock(&known->cache.lock);
+            if (GPI_READ(&known->key) == key && gpi_fence_is_same(known, stream)) return known;
+            gpi_host_unlock(&known->cache.lock);
+        }
         if (gpi_arena_rename(arena, stream, key) != GPUPOOL_OK) return NULL;
+        known = gpi_fence_find(&arena->fences, key);
     }
 }
 
@@ -5966,7 +5992,7 @@ static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, const gp
 
 /* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
    without the arena's lock. */
-static int gpi_arena_is_bare(gpi_stream *known, cudaStream_t stream) {
+GPI_HOT int gpi_arena_is_bare(gpi_stream *known, cudaStream_t stream) {
     return known && GPI_READ(&known->cache.used) == 0 && gpi_fence_is_same(known, stream);
 }
 
@@ -5991,7 +6017,8 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
     }
-    if (run) block = gpi_arena_hand_out(arena, run, request);
+    if (run && !known->capture) block = gpi_arena_bring(arena, run, NULL, request);
+    else if (run) block = gpi_arena_hand_out(arena, run, request);
     else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
@@ -6020,7 +6047,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
     request.known = gpi_fence_find(&arena->fences, key);
     if (gpi_arena_is_bare(request.known, stream))
         return gpi_arena_take_block(arena, &request, key, 0);
-    request.known = gpi_arena_visit(arena, stream, key);
+    request.known = gpi_arena_visit(arena, request.known, stream, key);
     if (!request.known) return NULL;
     slot = request.align_units == 1
                ? gpi_cache_take(&request.known->cache, request.units, bytes) : NULL;
@@ -6154,9 +6181,7 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
 static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
     gpi_visit visit;
-    int lone = known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
-    int each = arena->hurried || lone; /* no stream takes it back without a fence */
-    if (arena->fences.stream_count < 2 && !lone) return;
+    int each = arena->hurried || gpi_arena_takes_quiet(arena, known);
     if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (arena->hurried) arena->hurried--;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
@@ -6166,7 +6191,7 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
 }
 
 /* Of a live run, before it is laid down. */
-static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
+GPI_HOT void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
     uint64_t bytes = gpi_arena_requested(run);
     if (arena->trace) gpi_arena_trace_block(arena, 'f', run, stream);
 #if GPUPOOL_NVTX
@@ -6277,40 +6302,43 @@ static uint64_t gpi_arena_cache_units(const gpupool_arena *arena) {
 static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
     gpi_cache *cache = &known->cache;
     cache->most_units = gpi_arena_cache_units(arena);
-    while (cache->free_units && cache->free_units + units > cache->most_units) {
-        gpi_run *evicted = gpi_cache_evict(cache);
-        if (evicted) gpi_arena_put(arena, known, evicted);
-    }
+    while (cache->free_units && cache->free_units + units > cache->most_units)
+        gpi_arena_put_evicted(arena, known, gpi_cache_evict(cache));
 }
 
-/* Frees a live block that no cache has; the arena's lock is held, and the stream's if `cached`. */
-static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
-                                     cudaStream_t stream, int cached) {
-    uint64_t units = run->units;
-    gpupool_result result = GPUPOOL_OK;
+/* Whether a block that its stream has freed should join the stream's cache. */
+static int gpi_arena_caches(const gpupool_arena *arena, gpi_stream *known, const gpi_run *run) {
+    return run->units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4, GPI_CACHE_UNITS) &&
+           !arena->climbing && !arena->hurried && !gpi_arena_takes_quiet(arena, known) &&
+           gpi_cache_is_open(&known->cache);
+}
+
+static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *run) {
+    gpi_arena_bound_cache(arena, known, run->units);
+    while (known->cache.empty == GPI_NO_SLOT)
+        gpi_arena_put_evicted(arena, known, gpi_cache_evict(&known->cache));
+    gpi_cache_admit(&known->cache, run);
+}
+
+/* Frees the live block that the link leads to, which no cache has; the arena's lock is held, and the
+   stream's if `cached`. */
+GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
+                                      cudaStream_t stream, int cached) {
+    gpi_run *run = *link;
     /* first, or peaks would be reckoned from what is left after this free */
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
-        result = gpi_arena_free_used(arena, run, known, stream);
+        gpupool_result result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
-    } else if (cached && units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4,
-                                                 GPI_CACHE_UNITS) &&
-               !arena->climbing && !arena->hurried && known->handle != GPI_KEY_ANY &&
-               arena->backing.source != GPUPOOL_SOURCE_PINNED &&
-               gpi_cache_is_open(&known->cache)) {
-        gpi_arena_bound_cache(arena, known, units);
-        while (known->cache.empty == GPI_NO_SLOT) {
-            gpi_run *evicted = gpi_cache_evict(&known->cache);
-            if (evicted) gpi_arena_put(arena, known, evicted);
-        }
-        gpi_arena_count_free(arena, run, stream);
-        gpi_cache_admit(&known->cache, run);
     } else {
         gpi_arena_count_free(arena, run, stream);
-        gpi_arena_put(arena, known, run);
+        if (cached && gpi_arena_caches(arena, known, run)) gpi_arena_admit(arena, known, run);
+        else gpi_arena_put(arena, known, link);
     }
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
-    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    if (known->frees &&
+        (arena->fences.stream_count > 1 || gpi_arena_takes_quiet(arena, known)))
+        gpi_arena_seal_at_free(arena, known, stream);
     return gpi_host_ok(); /* whatever became of the fence */
 }
 
@@ -6328,7 +6356,9 @@ static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cud
     if (run) known = gpi_fence_find(&arena->fences, key);
     if (run && !known)
         known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
-    if (run) result = known ? gpi_arena_free(arena, run, known, stream, 0) : gpi_host_no_memory();
+    if (run && !known) result = gpi_host_no_memory();
+    if (run && known)
+        result = gpi_arena_free(arena, gpi_tree_link(&arena->tree, run->unit), known, stream, 0);
     gpi_arena_exit(arena);
     return result;
 }
@@ -6349,15 +6379,16 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
    is not simply found. */
 static int gpi_arena_give_bare(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
                                cudaStream_t stream, uintptr_t key, gpupool_result *result) {
-    gpi_run *run = NULL;
+    gpi_run **link = NULL, *run = NULL;
     gpi_host_lock(&arena->lock);
     if (known->key == key && known->cache.used == 0 && known->cache.rest) {
-        run = gpi_tree_live(&arena->tree, unit);
+        link = gpi_tree_link(&arena->tree, unit);
+        run = *link;
         if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
     }
     if (run) {
         known->cache.rest--;
-        *result = gpi_arena_free(arena, run, known, stream, 0);
+        *result = gpi_arena_free(arena, link, known, stream, 0);
         gpi_arena_count_pending(arena);
     }
     gpi_host_unlock(&arena->lock);
@@ -6377,10 +6408,11 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     if (gpi_arena_is_bare(known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
         gpi_arena_give_bare(arena, known, unit, stream, key, &result))
         return result;
-    known = gpi_arena_visit(arena, stream, key);
+    known = gpi_arena_visit(arena, known, stream, key);
     if (!known) return gpi_thread.result;
     if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
         gpi_slot *slot = gpi_cache_give(&known->cache, unit);
+        gpi_run **link;
         if (slot) {
 #if GPUPOOL_NVTX
             gpi_arena_tell_gone(slot->run);
@@ -6392,9 +6424,10 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
             return GPUPOOL_OK;
         }
         gpi_host_lock(&arena->lock);
-        run = known->key == key ? gpi_tree_live(&arena->tree, unit) : NULL;
+        link = gpi_tree_link(&arena->tree, unit);
+        run = known->key == key ? *link : NULL;
         if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
-        if (run) result = gpi_arena_free(arena, run, known, stream, 1);
+        if (run) result = gpi_arena_free(arena, link, known, stream, 1);
         gpi_arena_count_pending(arena);
         gpi_host_unlock(&arena->lock);
     }
