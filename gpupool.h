@@ -1250,6 +1250,11 @@ typedef struct gpi_driver {
     CUresult(CUDAAPI *push)(CUcontext);
     CUresult(CUDAAPI *pop)(CUcontext *);
     CUresult(CUDAAPI *context_id)(CUcontext, unsigned long long *); /* CUDA 12.0; NULL before */
+    CUresult(CUDAAPI *is_capturing)(CUstream, CUstreamCaptureStatus *);
+    CUresult(CUDAAPI *record)(CUevent, CUstream);
+    CUresult(CUDAAPI *follow)(CUstream, CUevent, unsigned);
+    CUresult(CUDAAPI *query)(CUevent);
+    CUresult(CUDAAPI *exchange)(CUstreamCaptureMode *);
     void *crumb;             /* memory whose freeing is the wait for the device */
     int crumb_of_host;
     int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
@@ -1366,6 +1371,11 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
     GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
     GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
+    GPI_SYMBOL(is_capturing, "cuStreamIsCapturing", 10020);
+    GPI_SYMBOL(record, "cuEventRecord", 10020);
+    GPI_SYMBOL(follow, "cuStreamWaitEvent", 10020);
+    GPI_SYMBOL(query, "cuEventQuery", 10020);
+    GPI_SYMBOL(exchange, "cuThreadExchangeStreamCaptureMode", 10020);
     if (!GPUPOOL_MAPPED || !driver->reserve || !driver->unreserve || !driver->create ||
         !driver->release || !driver->map || !driver->unmap || !driver->access ||
         !driver->granularity || !driver->attribute)
@@ -1445,6 +1455,40 @@ static int gpi_driver_is_capturing(cudaStream_t stream) {
     cudaError_t error = cudaStreamIsCapturing(stream, &status);
     if (error == cudaErrorStreamCaptureImplicit) return 1;
     return error == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+/* -- three calls for memory that goes from stream to stream, where all that enter and leave see to
+   would cost more than they do: the driver's own calls leave the runtime's last error alone, need
+   no current device for a stream that is not a default one, and are allowed beside any capture but
+   this stream's. 0: not done, whatever the reason; the long way tells it -- */
+
+static int gpi_driver_is_plain(const gpi_driver *driver, cudaStream_t stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+    if (!driver->is_capturing || !driver->record || !driver->follow) return 0;
+    return driver->is_capturing((CUstream)stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static int gpi_driver_record_lightly(const gpi_driver *driver, cudaEvent_t event,
+                                     cudaStream_t stream) {
+    return gpi_driver_is_plain(driver, stream) &&
+           driver->record((CUevent)event, (CUstream)stream) == CUDA_SUCCESS;
+}
+
+static int gpi_driver_follow_lightly(const gpi_driver *driver, cudaEvent_t event,
+                                     cudaStream_t stream) {
+    return gpi_driver_is_plain(driver, stream) &&
+           driver->follow((CUstream)stream, (CUevent)event, 0) == CUDA_SUCCESS;
+}
+
+static int gpi_driver_passed_lightly(const gpi_driver *driver, cudaEvent_t event) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    int passed;
+    if (!driver->query || !driver->exchange || driver->exchange(&mode) != CUDA_SUCCESS) return 0;
+    passed = driver->query((CUevent)event) == CUDA_SUCCESS;
+    driver->exchange(&mode);
+    return passed;
 }
 
 /* 0: not known. Not for a stream that captures: CUDA would end the capture. */
@@ -2104,6 +2148,7 @@ typedef struct gpi_run {
 
 /* A list's place is one number: tree * GPI_SHELF + order * GPI_STEPS + step. */
 typedef struct gpi_lane {
+    struct gpi_lane *spare;            /* of a lane not in use, and so empty: the next one */
     uint64_t units;                    /* free in this lane */
     uint64_t orders[2];                /* of the inner runs, of the edge; bit k: order k has runs */
     uint8_t steps[2 * 64];             /* bit s: that step of the order has runs */
@@ -2121,6 +2166,7 @@ typedef struct gpi_lanes {             /* where a stream may take without waitin
 typedef struct gpi_tree {
     gpi_lane **lanes;                  /* NULL: number not in use */
     uint32_t lane_count, lane_room;
+    gpi_lane *spare_lanes;
     gpi_run *spare;                    /* run structs not in use, linked by list_next */
     uint64_t spare_count;
     gpi_run **pages;                   /* where run structs live */
@@ -2294,15 +2340,17 @@ GPI_HOT uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
 /* The first run of a list that the request fits in, with at most `tries` misfits passed over. */
 GPI_HOT gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units, uint64_t tries) {
     for (; run; run = run->list_next) {
-        if (gpi_tree_start(run, units, align_units) != UINT64_MAX) return run;
+        if (run->units >= units &&
+            (align_units == 1 || gpi_tree_start(run, units, align_units) != UINT64_MAX))
+            return run;
         if (tries-- == 0) break;
     }
     return NULL;
 }
 
 /* A free run that the request fits in, in one of the two trees of the lanes: list by list from the
-   request's own step upward, the lanes in turn. In that step a run may be too short, and in any when
-   aligned; `tries` bounds the misfits looked at in a list. */
+   request's own step upward, the lanes in turn. In that step a run may be too short, and in any
+   when aligned; `tries` bounds the misfits looked at in a list. */
 GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes,
                                         uint32_t place, uint64_t units, uint64_t align_units,
                                         uint64_t tries) {
@@ -2311,7 +2359,7 @@ GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes,
         int i;
         for (i = 0; i < lanes->count; i++) {
             gpi_run *run = tree->lanes[lanes->number[i]]->lists[place];
-            if (run) run = gpi_tree_fit(run, units, align_units, tries);
+            run = gpi_tree_fit(run, units, align_units, tries);
             if (run) return run;
         }
         for (i = 0; i < lanes->count; i++) {
@@ -2410,9 +2458,14 @@ static uint32_t gpi_tree_lane_add(gpi_tree *tree) {
     if (!gpi_tree_grow_list(tree, &list, &room, (uint64_t)number + 1)) return GPI_LANE_LIVE;
     tree->lanes = (gpi_lane **)list;
     tree->lane_room = (uint32_t)room;
-    lane = (gpi_lane *)gpi_host_zeroed(sizeof *lane);
-    if (!lane) return GPI_LANE_LIVE;
-    tree->host_bytes += sizeof *lane;
+    lane = tree->spare_lanes;
+    if (lane) {
+        tree->spare_lanes = lane->spare;
+    } else {
+        lane = (gpi_lane *)gpi_host_zeroed(sizeof *lane);
+        if (!lane) return GPI_LANE_LIVE;
+        tree->host_bytes += sizeof *lane;
+    }
     tree->lanes[number] = lane;
     if (number == tree->lane_count) tree->lane_count++;
     return number;
@@ -2420,14 +2473,19 @@ static uint32_t gpi_tree_lane_add(gpi_tree *tree) {
 
 static void gpi_tree_lane_drop(gpi_tree *tree, uint32_t number) {
     GPI_ASSERT(tree->lanes[number]->units == 0);
-    GPUPOOL_FREE(tree->lanes[number]);
-    tree->host_bytes -= sizeof(gpi_lane);
+    tree->lanes[number]->spare = tree->spare_lanes;
+    tree->spare_lanes = tree->lanes[number];
     tree->lanes[number] = NULL;
 }
 
 static void gpi_tree_close(gpi_tree *tree) {
+    gpi_lane *lane, *next;
     uint64_t i;
     for (i = 0; i < tree->lane_count; i++) GPUPOOL_FREE(tree->lanes[i]);
+    for (lane = tree->spare_lanes; lane; lane = next) {
+        next = lane->spare;
+        GPUPOOL_FREE(lane);
+    }
     for (i = 0; i < tree->page_count; i++) GPUPOOL_FREE(tree->pages[i]);
     for (i = 0; i < tree->bucket_page_count; i++) GPUPOOL_FREE(tree->buckets[i]);
     GPUPOOL_FREE(tree->lanes);
@@ -3975,28 +4033,36 @@ static uint64_t gpi_fence_identity(cudaStream_t stream) {
     return gpi_driver_is_capturing(stream) ? 0 : gpi_driver_stream_id(stream);
 }
 
-static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_fence **out) {
+/* An event that is not in use; NULL: there is none of this context. */
+static gpi_fence *gpi_fence_reuse(gpi_fences *fences, CUcontext context) {
     gpi_fence **link = &fences->idle, *fence;
-    gpupool_result result;
     while (*link && (*link)->context != context) link = &(*link)->next;
     fence = *link;
-    if (fence) {
-        *link = fence->next;
-    } else {
-        fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
-        if (!fence) return gpi_host_no_memory();
-        result = gpi_driver_told("cudaEventCreateWithFlags",
-                                 cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming));
-        if (result != GPUPOOL_OK) {
-            GPUPOOL_FREE(fence);
-            return result;
-        }
-        fence->context = context;
-        fences->fence_count++;
-    }
+    if (!fence) return NULL;
+    *link = fence->next;
     fence->users = 1;
     fence->passed = fence->unrecorded = fence->whole = 0;
     fence->number = ++fences->recorded;
+    return fence;
+}
+
+static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_fence **out) {
+    gpupool_result result;
+    gpi_fence *fence = gpi_fence_reuse(fences, context);
+    *out = fence;
+    if (fence) return GPUPOOL_OK;
+    fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
+    if (!fence) return gpi_host_no_memory();
+    result = gpi_driver_told("cudaEventCreateWithFlags",
+                             cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming));
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(fence);
+        return result;
+    }
+    fence->context = context;
+    fence->users = 1;
+    fence->number = ++fences->recorded;
+    fences->fence_count++;
     *out = fence;
     return GPUPOOL_OK;
 }
@@ -4026,6 +4092,14 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
         return GPUPOOL_E_CUDA;
     }
     return result;
+}
+
+/* The same by the light calls, with an event that is there. NULL: not done. */
+static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
+    gpi_fence *fence = gpi_fence_reuse(fences, NULL);
+    if (!fence || gpi_driver_record_lightly(fences->driver, fence->event, stream)) return fence;
+    gpi_fence_drop(fences, fence);
+    return NULL;
 }
 
 /* A fence over all streams of the context, the destroyed ones included; there is none over several
@@ -4072,6 +4146,15 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "only a wait for the device would do");
     fences->device_waits++;
     return gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
+}
+
+static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
+                                    cudaStream_t stream) {
+    if (fence->passed) return 1;
+    if (fence->unrecorded || !gpi_driver_follow_lightly(fences->driver, fence->event, stream))
+        return 0;
+    fences->device_waits++;
+    return 1;
 }
 
 /* -- streams -- */
@@ -4150,16 +4233,23 @@ static void gpi_fence_unname(gpi_stream *stream) { GPI_PUBLISH(&stream->key, 0);
 static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream,
                            gpi_fence *fence) {
     uint32_t lane = GPI_LANE_LIVE;
+    int newest;
     if (stream->handle == 0 || stream->capture || tree->lanes[stream->young]->units == 0) return;
     stream->frees = 0;
     stream->freed_units = 0;
-    if (stream->seals < GPI_SEALS) lane = gpi_tree_lane_add(tree);
+    newest = stream->seals - 1;
+    if (newest >= 0 && tree->lanes[stream->sealed[newest]]->units == 0) { /* others took it all */
+        lane = stream->sealed[newest];
+        gpi_fence_drop(fences, stream->fences[newest]);
+        stream->seals = newest;
+    } else if (stream->seals < GPI_SEALS) {
+        lane = gpi_tree_lane_add(tree);
+    }
     if (lane != GPI_LANE_LIVE) {
         stream->sealed[stream->seals] = stream->young;
         stream->fences[stream->seals++] = fence;
         stream->young = lane;
-    } else if (stream->seals > 0) {
-        int newest = stream->seals - 1;
+    } else if (newest >= 0) {
         gpi_tree_pour(tree, stream->young, stream->sealed[newest]);
         gpi_fence_drop(fences, stream->fences[newest]);
         stream->fences[newest] = fence;
@@ -4169,19 +4259,26 @@ static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *strea
     fence->users++;
 }
 
-static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
-    int i, passed = 0;
-    while (passed < stream->seals && gpi_fence_passed(stream->fences[passed])) {
-        gpi_tree_pour(tree, stream->sealed[passed], GPI_LANE_QUIET);
-        gpi_tree_lane_drop(tree, stream->sealed[passed]);
-        gpi_fence_drop(fences, stream->fences[passed]);
-        passed++;
+/* The stream's first sealed lanes turn quiet. */
+static void gpi_fence_quieten(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int passed) {
+    int i;
+    for (i = 0; i < passed; i++) {
+        stream->fences[i]->passed = 1;
+        gpi_tree_pour(tree, stream->sealed[i], GPI_LANE_QUIET);
+        gpi_tree_lane_drop(tree, stream->sealed[i]);
+        gpi_fence_drop(fences, stream->fences[i]);
     }
     stream->seals -= passed;
     for (i = 0; i < stream->seals; i++) {
         stream->sealed[i] = stream->sealed[i + passed];
         stream->fences[i] = stream->fences[i + passed];
     }
+}
+
+static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
+    int passed = 0;
+    while (passed < stream->seals && gpi_fence_passed(stream->fences[passed])) passed++;
+    gpi_fence_quieten(fences, tree, stream, passed);
     return passed > 0;
 }
 
@@ -5425,7 +5522,7 @@ GPI_HOT void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *requ
 }
 
 GPI_HOT gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
-    uint64_t start = gpi_tree_start(run, request->units, request->align_units);
+    uint64_t start = gpi_ground_up(run->unit, request->align_units);
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
@@ -5538,26 +5635,67 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
     return gpi_arena_grow(arena, request, aim, arena->ledger.limit_bytes, run);
 }
 
-/* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
-static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
-    gpi_stream *other = arena->fences.streams;
-    gpi_run *run, *before = NULL;
+static int gpi_arena_may_follow(const gpupool_arena *arena, const gpi_request *request) {
+    /* not in a capture: a replay is no later work of the stream */
+    return !request->known->capture && !gpi_arena_takes_quiet(arena, request->known);
+}
+
+/* Where another stream's memory would do, behind its fence `at`. */
+static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_request *request,
+                                    gpi_stream **other, int *at) {
+    gpi_stream *stream = arena->fences.streams;
     gpi_lanes lane;
     int i;
     lane.count = 1;
-    if (request->capturing || gpi_arena_takes_quiet(arena, request->known)) return NULL;
-    if (request->known->capture) return NULL; /* a replay is no later work of this stream */
-    if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    for (; other; other = other->next) {
-        for (i = 0; other != request->known && i < other->seals; i++) {
-            lane.number[0] = other->sealed[i];
+    for (; stream; stream = stream->next) {
+        for (i = 0; stream != request->known && i < stream->seals; i++) {
+            gpi_run *run;
+            lane.number[0] = stream->sealed[i];
             run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units,
                                 UINT64_MAX);
-            if (!run) continue;
-            if (gpi_fence_follow(&arena->fences, other->fences[i], request->stream) != GPUPOOL_OK)
-                return NULL;
-            return gpi_arena_take(arena, run, request);
+            *other = stream;
+            *at = i;
+            if (run) return run;
         }
+    }
+    return NULL;
+}
+
+/* The same at once, and not by the long way up the ladder, for memory that goes from stream to
+   stream: if its fence has passed; or behind a wait on the device, where the arena has been at its
+   limit of late, for to wait while it may grow would hold the stream up for nothing. */
+static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *request) {
+    gpi_stream *other;
+    gpi_fence *fence;
+    gpi_run *run;
+    int at;
+    if (!gpi_arena_may_follow(arena, request)) return NULL;
+    run = gpi_arena_of_others(arena, request, &other, &at);
+    if (!run) return NULL;
+    fence = other->fences[at];
+    if (arena->hurried) {
+        if (!gpi_fence_follow_lightly(&arena->fences, fence, request->stream)) return NULL;
+        return gpi_arena_take(arena, run, request);
+    }
+    if (!fence->passed && (fence->unrecorded ||
+                           !gpi_driver_passed_lightly(arena->fences.driver, fence->event)))
+        return NULL;
+    gpi_fence_quieten(&arena->fences, &arena->tree, other, at + 1);
+    return gpi_arena_quick(arena, request, UINT64_MAX);
+}
+
+/* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
+static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
+    gpi_run *run, *before = NULL;
+    gpi_stream *other;
+    int at;
+    if (request->capturing || !gpi_arena_may_follow(arena, request)) return NULL;
+    if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
+    run = gpi_arena_of_others(arena, request, &other, &at);
+    if (run) {
+        if (gpi_fence_follow(&arena->fences, other->fences[at], request->stream) != GPUPOOL_OK)
+            return NULL;
+        return gpi_arena_take(arena, run, request);
     }
     for (run = arena->parked; run; before = run, run = run->list_next) {
         gpi_use *use = (gpi_use *)run->uses;
@@ -5998,7 +6136,7 @@ GPI_HOT int gpi_arena_is_bare(gpi_stream *known, cudaStream_t stream) {
 
 /* The cache has no block of this size: rungs one and two. `locked`: the stream's lock is held, and
    not on return. */
-static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key,
+GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key,
                                   int locked) {
     gpi_stream *known = request->known;
     gpi_run *run = NULL;
@@ -6017,6 +6155,7 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
     }
+    if (!run && ready && known->key == key) run = gpi_arena_short_cut(arena, request);
     if (run && !known->capture) block = gpi_arena_bring(arena, run, NULL, request);
     else if (run) block = gpi_arena_hand_out(arena, run, request);
     else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
@@ -6180,10 +6319,18 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
    what is reserved; each, where memory was short of late. */
 static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
+    gpi_fence *fence;
     gpi_visit visit;
     int each = arena->hurried || gpi_arena_takes_quiet(arena, known);
     if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (arena->hurried) arena->hurried--;
+    fence = known->handle == GPI_KEY_ANY || known->capture || !gpi_fence_is_same(known, stream)
+                ? NULL : gpi_fence_record_lightly(&arena->fences, stream);
+    if (fence) {
+        gpi_fence_seal(&arena->fences, &arena->tree, known, fence);
+        gpi_fence_drop(&arena->fences, fence);
+        return;
+    }
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK)
         gpi_arena_seal(arena, known, stream);
@@ -6320,7 +6467,7 @@ static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *ru
     gpi_cache_admit(&known->cache, run);
 }
 
-/* Frees the live block that the link leads to, which no cache has; the arena's lock is held, and the
+/* Frees the live block that the link leads to, and no cache has; the arena's lock is held, and the
    stream's if `cached`. */
 GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
                                       cudaStream_t stream, int cached) {
@@ -6334,6 +6481,7 @@ GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_
         gpi_arena_count_free(arena, run, stream);
         if (cached && gpi_arena_caches(arena, known, run)) gpi_arena_admit(arena, known, run);
         else gpi_arena_put(arena, known, link);
+        if (cached && known->cache.rest) gpi_arena_drain(arena, known);
     }
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
     if (known->frees &&
