@@ -2121,6 +2121,7 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 #define GPI_SHELF (64 * GPI_STEPS)     /* places in one tree of a lane */
 #define GPI_NO_PLACE (2 * GPI_SHELF)
 #define GPI_PAGE 1024                  /* runs, or buckets, got from the host at a time */
+#define GPI_LINE 64                    /* bytes that the processor reads at a time */
 #define GPI_TRIES 4                    /* runs looked at in a step where not every run fits */
 #define GPI_LANE_QUIET 0u
 #define GPI_LANE_BARE 1u
@@ -2409,6 +2410,12 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
     return 1;
 }
 
+/* The run structs of a page, each in a single cache line: where there are many, each one looked at
+   is a miss. */
+static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
+    return (gpi_run *)gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE);
+}
+
 static int gpi_tree_is_ready(const gpi_tree *tree, uint64_t runs) {
     return tree->spare_count >= runs &&
            tree->bucket_count + 2 <= tree->bucket_page_count * GPI_PAGE;
@@ -2423,10 +2430,11 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
         list = tree->pages;
         if (!gpi_tree_grow_list(tree, &list, &tree->page_room, tree->page_count + 1)) return 0;
         tree->pages = (gpi_run **)list;
-        page = (gpi_run *)gpi_host_zeroed(GPI_PAGE * sizeof *page);
+        page = (gpi_run *)gpi_host_zeroed(GPI_PAGE * sizeof *page + GPI_LINE);
         if (!page) return 0;
         tree->pages[tree->page_count++] = page;
-        tree->host_bytes += GPI_PAGE * sizeof *page;
+        tree->host_bytes += GPI_PAGE * sizeof *page + GPI_LINE;
+        page = gpi_tree_page(tree, tree->page_count - 1);
         for (i = GPI_PAGE - 1; i >= 0; i--) {
             page[i].list_next = tree->spare;
             tree->spare = &page[i];
@@ -4259,11 +4267,11 @@ static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *strea
     fence->users++;
 }
 
-/* The stream's first sealed lanes turn quiet. */
+/* The stream's first sealed lanes turn quiet, the last one's fence having passed. The fences before
+   it may be other streams' too, of which nothing is known by that. */
 static void gpi_fence_quieten(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int passed) {
     int i;
     for (i = 0; i < passed; i++) {
-        stream->fences[i]->passed = 1;
         gpi_tree_pour(tree, stream->sealed[i], GPI_LANE_QUIET);
         gpi_tree_lane_drop(tree, stream->sealed[i]);
         gpi_fence_drop(fences, stream->fences[i]);
@@ -5677,9 +5685,9 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
         if (!gpi_fence_follow_lightly(&arena->fences, fence, request->stream)) return NULL;
         return gpi_arena_take(arena, run, request);
     }
-    if (!fence->passed && (fence->unrecorded ||
-                           !gpi_driver_passed_lightly(arena->fences.driver, fence->event)))
-        return NULL;
+    if (!fence->passed && !fence->unrecorded)
+        fence->passed = gpi_driver_passed_lightly(arena->fences.driver, fence->event);
+    if (!fence->passed) return NULL;
     gpi_fence_quieten(&arena->fences, &arena->tree, other, at + 1);
     return gpi_arena_quick(arena, request, UINT64_MAX);
 }
@@ -9513,7 +9521,8 @@ static int gpi_view_copy(gpi_view *view, gpupool_arena *arena, uint64_t runs, ui
     gpi_limit_sites(&arena->ledger, view->holders, GPI_SHOWN);
 #endif
     for (page = 0; page < arena->tree.page_count; page++)
-        gpi_view_copy_runs(view, arena->tree.pages[page], arena->tree.pages[page] + GPI_PAGE);
+        gpi_view_copy_runs(view, gpi_tree_page(&arena->tree, page),
+                           gpi_tree_page(&arena->tree, page) + GPI_PAGE);
     return 1;
 }
 
@@ -10370,6 +10379,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_ASSERT
 #undef GPI_PRINTF
 #undef GPI_THREAD_LOCAL
+#undef GPI_HOT
 #undef GPI_DEVICES_MAX
 #undef GPI_SYMBOL
 #undef GPI_SITES
@@ -10379,7 +10389,10 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_SUBSETS
 #undef GPI_BALLOTS
 #undef GPI_STEPS
+#undef GPI_SHELF
+#undef GPI_NO_PLACE
 #undef GPI_PAGE
+#undef GPI_LINE
 #undef GPI_TRIES
 #undef GPI_LANE_QUIET
 #undef GPI_LANE_BARE
