@@ -2083,7 +2083,12 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 typedef struct gpi_run {
     uint64_t unit, units;
     struct gpi_run *prev, *next;       /* neighbours by address; NULL at the chunk's edge */
-    struct gpi_run *list_prev, *list_next; /* free: same step; live: list_next is the same bucket */
+    struct gpi_run *list_next;         /* free: same step; live: same bucket */
+    union {
+        struct gpi_run *list_prev;     /* free: same step */
+        struct gpi_stream *stream;     /* live: asked for on it, or freed into its cache last; or
+                                          NULL. For pictures: the struct may be another's by now */
+    } by;
     void *uses;                        /* live: the arena's list of other streams' fences */
     uint32_t lane;
     union {
@@ -2165,7 +2170,7 @@ static int gpi_tree_is_edge(const gpi_run *run) {
 }
 
 static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
-    if (run->lane != number || run->list_prev != before) return 2;
+    if (run->lane != number || run->by.list_prev != before) return 2;
     if (run->prev && run->prev->next != run) return 1;
     if (run->next && (run->next->prev != run || run->next->unit != run->unit + run->units))
         return 1;
@@ -2482,9 +2487,9 @@ static void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     gpi_run **list = &shelf->lists[place.order][place.step];
     run->lane = number;
     run->as.shelf = edge;
-    run->list_prev = NULL;
+    run->by.list_prev = NULL;
     run->list_next = *list;
-    if (*list) (*list)->list_prev = run;
+    if (*list) (*list)->by.list_prev = run;
     *list = run;
     shelf->orders |= 1ull << place.order;
     shelf->steps[place.order] = (uint8_t)(shelf->steps[place.order] | 1u << place.step);
@@ -2499,9 +2504,9 @@ static void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     gpi_shelf *shelf = &lane->shelves[run->as.shelf];
     gpi_place place = gpi_tree_place(run->units);
     gpi_run **list = &shelf->lists[place.order][place.step];
-    if (run->list_prev) run->list_prev->list_next = run->list_next;
+    if (run->by.list_prev) run->by.list_prev->list_next = run->list_next;
     else *list = run->list_next;
-    if (run->list_next) run->list_next->list_prev = run->list_prev;
+    if (run->list_next) run->list_next->by.list_prev = run->by.list_prev;
     if (!*list) {
         shelf->steps[place.order] = (uint8_t)(shelf->steps[place.order] & ~(1u << place.step));
         if (!shelf->steps[place.order]) shelf->orders &= ~(1ull << place.order);
@@ -2640,6 +2645,7 @@ static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_by
     run->lane = GPI_LANE_LIVE;
     run->uses = NULL;
     run->as.slack_bytes = slack_bytes;
+    run->by.stream = NULL;
     run->list_next = *head;
     *head = run;
     tree->live_runs++;
@@ -3913,6 +3919,7 @@ typedef struct gpi_stream {
     uint32_t sealed[GPI_SEALS];
     gpi_fence *fences[GPI_SEALS];
     uint32_t frees;           /* into the young lane since it was last sealed */
+    uint16_t number;          /* in the latest copy of all */
     uint64_t freed_units;
 } gpi_stream;
 
@@ -4353,18 +4360,20 @@ static gpupool_result gpi_limit_wrong(const char *where, const char *text, const
 static gpupool_result gpi_limit_parse(const char *where, const char *text, uint64_t total_bytes,
                                       uint64_t free_bytes, uint64_t *out_bytes) {
     const char *at = text;
-    int all_but = *at == '-', digits = 0;
+    int all_but = *at == '-', digits = 0, whole = 1;
     double value = 0, scale = 1, unit;
     if (all_but) at++;
     for (; *at >= '0' && *at <= '9'; at++, digits++) value = value * 10 + (*at - '0');
     if (*at == '.' && digits)
-        for (at++; *at >= '0' && *at <= '9'; at++) value += (*at - '0') * (scale /= 10);
+        for (whole = 0, at++; *at >= '0' && *at <= '9'; at++) value += (*at - '0') * (scale /= 10);
     if (!digits) return gpi_limit_wrong(where, text, "does not begin with a number");
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
     if (unit < 0)
         return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
+    if (!whole && unit == 1) /* "0.8" may mean 80%, "1.5" may mean GiB */
+        return gpi_limit_wrong(where, text, "is no whole number of bytes: add a unit, or %");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
     value *= unit;
     if (value >= 9e18) return gpi_limit_wrong(where, text, "is larger than any memory");
@@ -5874,6 +5883,7 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
     }
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->uses = use;
+    run->by.stream = request->known;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
     if (arena->trace) gpi_arena_trace_request(arena, request, run);
 #if GPUPOOL_SITES
@@ -6340,6 +6350,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
         }
         gpi_arena_count_free(arena, run, stream);
         gpi_cache_admit(&known->cache, run);
+        run->by.stream = known;
     } else {
         gpi_arena_count_free(arena, run, stream);
         gpi_arena_put(arena, known, run);
@@ -6469,16 +6480,17 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
    GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. */
 static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
                                             const gpupool_arena_config *config) {
-    char variable[32];
+    char variable[64];
     const char *where = "config.limit_text", *text = config->limit_text;
     size_t free_bytes = 0, total_bytes = 0;
     gpupool_result result;
     arena->ledger.limit_bytes = config->limit_bytes ? config->limit_bytes : UINT64_MAX;
     if (!text && config->limit_bytes) return GPUPOOL_OK;
     if (!text) {
-        snprintf(variable, sizeof variable, "GPUPOOL_LIMIT_%d", arena->backing.driver.device);
+        snprintf(variable, sizeof variable, "environment variable GPUPOOL_LIMIT_%d",
+                 arena->backing.driver.device);
         where = variable;
-        text = getenv(variable);
+        text = getenv(strrchr(variable, ' ') + 1);
     }
     if (!text) {
         where = "environment variable GPUPOOL_LIMIT";
@@ -9242,7 +9254,6 @@ typedef struct gpi_view {
     gpi_holding holders[GPI_SHOWN];
 #if GPUPOOL_SITES
     gpi_site *sites;        /* copies of those that count, and the unknown one */
-    uint16_t *site_streams;
     uint64_t site_count, site_room;
 #endif
 } gpi_view;
@@ -9254,7 +9265,6 @@ static void gpi_view_close(gpi_view *view) {
     GPUPOOL_FREE(view->lanes);
 #if GPUPOOL_SITES
     GPUPOOL_FREE(view->sites);
-    GPUPOOL_FREE(view->site_streams);
 #endif
 }
 
@@ -9272,8 +9282,7 @@ static int gpi_view_prepare(gpi_view *view, uint64_t runs, uint64_t streams, uin
 #if GPUPOOL_SITES
     view->site_room = sites + 16;
     view->sites = (gpi_site *)GPUPOOL_MALLOC(view->site_room * sizeof *view->sites);
-    view->site_streams = (uint16_t *)GPUPOOL_MALLOC(view->site_room * sizeof(uint16_t));
-    if (!view->sites || !view->site_streams) return 0;
+    if (!view->sites) return 0;
 #endif
     return view->stretches && view->keys && view->lanes;
 }
@@ -9288,16 +9297,16 @@ static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
 }
 
 static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
-    const gpi_stream *stream = arena->fences.streams;
+    gpi_stream *stream = arena->fences.streams;
     uint32_t lane;
     int i;
     view->key_count = 0;
     for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
     for (; stream; stream = stream->next) {
-        uint16_t index = stream->handle ? gpi_view_stream(view, stream->handle) : GPI_NOBODY;
+        stream->number = gpi_view_stream(view, stream->handle);
         if (!stream->handle) continue;
-        view->lanes[stream->young] = index;
-        for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = index;
+        view->lanes[stream->young] = stream->number;
+        for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = stream->number;
     }
 }
 
@@ -9309,7 +9318,7 @@ static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
         if (site->same != site || !site->allocs) continue;
         site->number = (uint32_t)view->site_count;
-        view->site_streams[view->site_count] = gpi_view_stream(view, site->key);
+        gpi_view_stream(view, site->key); /* that of a stream that is no more, too */
         view->sites[view->site_count++] = *site;
     }
 }
@@ -9333,9 +9342,9 @@ static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run
         if (run->lane == GPI_LANE_LIVE) {
             stretch->shade = GPI_SHADE_LIVE;
             stretch->slack_bytes = run->as.slack_bytes;
+            if (run->by.stream) stretch->stream = run->by.stream->number;
 #if GPUPOOL_SITES
             stretch->site = run->site->number;
-            stretch->stream = view->site_streams[run->site->number];
 #endif
         } else if (run->lane == GPI_LANE_QUIET) {
             stretch->shade = GPI_SHADE_FREE;
@@ -9520,6 +9529,7 @@ static double gpi_view_fragmentation(const gpi_view *view) {
 /* So many of this character; the rest of the bar follows. */
 static void gpi_report_fill(FILE *file, char mark, uint64_t part, uint64_t whole, int *done) {
     int end = whole ? (int)((double)part / (double)whole * GPI_BAR + 0.5) : 0;
+    if (part && !end) end = 1; /* a little is not nothing */
     if (end > GPI_BAR) end = GPI_BAR;
     for (; *done < end; ++*done) fputc(mark, file);
 }
@@ -9990,12 +10000,11 @@ static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_
 
 static void gpi_svg_legend(const gpi_map *map) {
     const gpi_view *view = map->view;
-    int y = 70, shade = GPUPOOL_SITES ? GPI_SHADE_LIVE : GPI_SHADE_PENDING;
+    int y = 70;
     char words[96], size[32];
     double x = 16;
     uint16_t i;
-    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY,
-                       GPUPOOL_SITES ? "live: mixed" : "live");
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY, "live: mixed");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
                        "freed, perhaps still in use");
@@ -10003,9 +10012,10 @@ static void gpi_svg_legend(const gpi_map *map) {
              gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
     fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">%s</text>\n", x, words);
     for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
-        gpi_svg_legend_box(map->file, &x, &y, shade, i, gpi_svg_stream(words, view->keys[i]));
+        gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, i,
+                           gpi_svg_stream(words, view->keys[i]));
     if (view->key_count > GPI_COLOURS)
-        gpi_svg_legend_box(map->file, &x, &y, shade, GPI_COLOURS, "other streams");
+        gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_COLOURS, "other streams");
 }
 
 static void gpi_svg_bar(const gpi_map *map) {
@@ -10102,6 +10112,11 @@ static void gpi_pickle_word(FILE *file, const char *name, const char *word) {
     gpi_pickle_text(file, word);
 }
 
+/* The viewer's stack has no room for all items of a long list at once. */
+static void gpi_pickle_next(FILE *file, uint64_t i) {
+    if (i && i % 1000 == 0) fputs("e(", file);
+}
+
 /* '}' and ']' are empty, '(' begins their contents, 'u' and 'e' end it. */
 static void gpi_pickle_frames(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
     gpi_pickle_text(file, "frames");
@@ -10161,8 +10176,10 @@ static void gpi_pickle_segment(FILE *file, const gpi_view *view, const gpi_chunk
     gpi_pickle_frames(file, view, NULL);
     gpi_pickle_text(file, "blocks");
     fputs("](", file);
-    for (i = 0; i < chunk->count; i++)
+    for (i = 0; i < chunk->count; i++) {
+        gpi_pickle_next(file, i);
         gpi_pickle_block(file, view, &view->stretches[chunk->from + i]);
+    }
     fputs("eu", file);
 }
 
@@ -10175,7 +10192,10 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     fputs("\x80\x02}(", file); /* PROTO 2 */
     gpi_pickle_text(file, "segments");
     fputs("](", file);
-    for (i = 0; i < view.chunk_count; i++) gpi_pickle_segment(file, &view, &view.chunks[i]);
+    for (i = 0; i < view.chunk_count; i++) {
+        gpi_pickle_next(file, i);
+        gpi_pickle_segment(file, &view, &view.chunks[i]);
+    }
     fputs("e", file);
     gpi_pickle_text(file, "device_traces"); /* no history: one empty list a device */
     fputs("](", file);
