@@ -61,6 +61,7 @@ else
 fi
 python pytorch_allocator torch
 python pytorch_training torch --steps 40
+python pytorch_graphs torch
 python cupy_allocator cupy
 
 echo
