@@ -1934,10 +1934,15 @@ static gpi_site *gpi_ledger_adopt(gpi_ledger *ledger, gpi_site *site, uint64_t k
     return site;
 }
 
+static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+    uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
+    return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
+}
+
 /* Called once for each new site: of those with equal text, the first counts for all. */
-static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_origin origin,
-                                     uint64_t key) {
+static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = (gpi_site *)gpi_host_zeroed(sizeof *site), *other;
+    gpi_site **bucket = gpi_ledger_bucket(ledger, origin, key);
     int i;
     if (!site) return &ledger->unknown;
     site->same = site->place = site;
@@ -1956,13 +1961,8 @@ static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_
     return site->same;
 }
 
-static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
-    uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
-    return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
-}
-
-/* NULL: there is none yet. Needs no lock. */
-static gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+/* NULL: there is none yet. Needs no lock. Inline, for every allocation comes here. */
+static inline gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = GPI_READ(gpi_ledger_bucket(ledger, origin, key));
     for (; site; site = site->next)
         if (site->file == origin.file && site->line == origin.line && site->key == key)
@@ -1972,8 +1972,7 @@ static gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uin
 
 static gpi_site *gpi_ledger_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = gpi_ledger_find_site(ledger, origin, key);
-    if (site) return site;
-    return gpi_ledger_new_site(ledger, gpi_ledger_bucket(ledger, origin, key), origin, key);
+    return site ? site : gpi_ledger_new_site(ledger, origin, key);
 }
 
 /* The first site, and the one after each: all but the unknown one, which comes last. */
