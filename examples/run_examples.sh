@@ -29,11 +29,12 @@ program() { # NAME WHAT-BUILDS-IT NEEDS-A-GPU TOOL...
     else run "$1" "${@:4}" "./$1"; fi
 }
 
-finds() { # TOOL...: fine if it reports a wrong write
-    local told
+finds() { # TOOL...: fine if a wrong write is reported, and the line that asked for the block
+    local told line
     told=$("$@" 2>&1)
+    line=$(grep -n 'gpupool_alloc(' "$here/examples/sanitizer_demo.cu" | cut -d: -f1)
     printf '%s\n' "$told"
-    grep -q 'Invalid __global__ write' <<< "$told"
+    grep -q 'Invalid __global__ write' <<< "$told" && grep -q "sanitizer_demo.cu:$line" <<< "$told"
 }
 
 python() { # NAME MODULE ARGUMENT...
