@@ -2850,10 +2850,10 @@ static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes
     slot->slack_bytes = (uint32_t)(units * GPUPOOL_UNIT_BYTES - bytes);
     cache->free_units -= units;
     cache->free_blocks--;
+    cache->found++;
     gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_STATS
     cache->allocs++;
-    cache->found++;
     gpi_ledger_note(&cache->requested, bytes);
     gpi_ledger_note(&cache->blocks, 1);
 #endif
@@ -2956,6 +2956,9 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
     ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
     cache->told_units = cache->free_units;
     if (GPUPOOL_STATS && cache->allocs + cache->frees == 0) return;
+#if !GPUPOOL_STATS && !GPUPOOL_SITES
+    if (cache->granted.now == 0 && cache->granted.most == 0) return;
+#endif
     gpi_ledger_fold(&ledger->requested, &cache->requested);
     gpi_ledger_fold(&ledger->granted, &cache->granted);
     gpi_ledger_fold(&ledger->blocks, &cache->blocks);
@@ -10003,7 +10006,7 @@ static void gpi_svg_legend(const gpi_map *map) {
     char words[96], size[32];
     double x = 16;
     uint16_t i;
-    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY, "live: mixed");
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY, "live (of several streams)");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
                        "freed, perhaps still in use");
