@@ -16,7 +16,11 @@
 #include <vector>
 
 #define MUST(call) TORCH_CHECK((call) == GPUPOOL_OK, "gpupool: ", gpupool_last_error())
-#define MUST_CUDA(call) TORCH_CHECK((call) == cudaSuccess, "gpupool: " #call " failed")
+#define MUST_CUDA(call)                                                                     \
+    do {                                                                                    \
+        cudaError_t error = (call);                                                         \
+        TORCH_CHECK(error == cudaSuccess, "gpupool: " #call ": ", cudaGetErrorString(error)); \
+    } while (0)
 
 namespace graphs {
 
@@ -53,7 +57,8 @@ void settle() {
 bool enter(gpupool_arena *arena, int device, cudaStream_t stream, std::pair<int, pool_id> *which) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const std::lock_guard<std::mutex> hold(lock);
-    MUST_CUDA(cudaStreamIsCapturing(stream, &status));
+    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess) cudaGetLastError(); /* a default
+                                        stream beside captures: it is in none itself */
     if (status != cudaStreamCaptureStatusActive) return false;
     for (auto &at : pools) {
         pool &p = at.second;
