@@ -2085,8 +2085,8 @@ typedef struct gpi_run {
     struct gpi_run *list_next;         /* free: same step; live: same bucket */
     union {
         struct gpi_run *list_prev;     /* free: same step */
-        struct gpi_stream *stream;     /* live: asked for on it, or freed into its cache last; or
-                                          NULL. For pictures: the struct may be another's by now */
+        uintptr_t stream;              /* live: handle of the stream that asked for it, or in whose
+                                          cache it was last; 0: not known */
     } by;
     void *uses;                        /* live: the arena's list of other streams' fences */
     uint32_t lane;
@@ -2644,7 +2644,7 @@ static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_by
     run->lane = GPI_LANE_LIVE;
     run->uses = NULL;
     run->as.slack_bytes = slack_bytes;
-    run->by.stream = NULL;
+    run->by.stream = 0;
     run->list_next = *head;
     *head = run;
     tree->live_runs++;
@@ -3921,7 +3921,6 @@ typedef struct gpi_stream {
     uint32_t sealed[GPI_SEALS];
     gpi_fence *fences[GPI_SEALS];
     uint32_t frees;           /* into the young lane since it was last sealed */
-    uint16_t number;          /* in the latest copy of all */
     uint64_t freed_units;
 } gpi_stream;
 
@@ -5885,7 +5884,7 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
     }
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->uses = use;
-    run->by.stream = request->known;
+    run->by.stream = request->known->handle;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
     if (arena->trace) gpi_arena_trace_request(arena, request, run);
 #if GPUPOOL_SITES
@@ -6352,7 +6351,7 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
         }
         gpi_arena_count_free(arena, run, stream);
         gpi_cache_admit(&known->cache, run);
-        run->by.stream = known;
+        run->by.stream = known->handle;
     } else {
         gpi_arena_count_free(arena, run, stream);
         gpi_arena_put(arena, known, run);
@@ -9250,6 +9249,7 @@ typedef struct gpi_view {
     uint64_t chunk_count;
     uint64_t *keys;         /* of streams */
     uint64_t key_count, key_room;
+    uint16_t last[64];      /* by a hash of the key: its index */
     uint16_t *lanes;        /* lane -> stream */
     uint32_t lane_room;
     uint64_t units[3];      /* by shade */
@@ -9289,26 +9289,30 @@ static int gpi_view_prepare(gpi_view *view, uint64_t runs, uint64_t streams, uin
     return view->stretches && view->keys && view->lanes;
 }
 
+/* Asked for every live block: where the key was found last is looked at first. */
 static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
+    uint16_t *last = &view->last[(key * 0x9e3779b97f4a7c15ull) >> 58];
     uint64_t i = 0;
     if (key == 0) return GPI_NOBODY;
+    if (*last < view->key_count && view->keys[*last] == key) return *last;
     while (i < view->key_count && view->keys[i] != key) i++;
     if (i == view->key_room || i >= GPI_NOBODY) return GPI_NOBODY;
     if (i == view->key_count) view->keys[view->key_count++] = key;
-    return (uint16_t)i;
+    *last = (uint16_t)i;
+    return *last;
 }
 
 static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
-    gpi_stream *stream = arena->fences.streams;
+    const gpi_stream *stream = arena->fences.streams;
     uint32_t lane;
     int i;
     view->key_count = 0;
     for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
     for (; stream; stream = stream->next) {
-        stream->number = gpi_view_stream(view, stream->handle);
+        uint16_t index = gpi_view_stream(view, stream->handle);
         if (!stream->handle) continue;
-        view->lanes[stream->young] = stream->number;
-        for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = stream->number;
+        view->lanes[stream->young] = index;
+        for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = index;
     }
 }
 
@@ -9344,7 +9348,7 @@ static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run
         if (run->lane == GPI_LANE_LIVE) {
             stretch->shade = GPI_SHADE_LIVE;
             stretch->slack_bytes = run->as.slack_bytes;
-            if (run->by.stream) stretch->stream = run->by.stream->number;
+            stretch->stream = gpi_view_stream(view, run->by.stream);
 #if GPUPOOL_SITES
             stretch->site = run->site->number;
 #endif

@@ -1,9 +1,9 @@
 /* PyTorch's captured graphs on gpupool: the part of pytorch_allocator.cpp that keeps their memory.
 
    What to see: PyTorch opens a pool before a capture, closes it after, and releases it with the
-   graph. A stream that captures for a pool gets a scope (gpupool_capture_begin), so that nobody else
-   has the graph's memory before the release, and before the last tensor in it is gone: PyTorch lets
-   tensors of a graph outlive it. pytorch_graphs.py shows it at work. */
+   graph. A stream that captures for a pool gets a scope (gpupool_capture_begin), so that nobody
+   else has the graph's memory before the release, and before the last tensor in it is gone: PyTorch
+   lets tensors of a graph outlive it. pytorch_graphs.py shows it at work. */
 #include "gpupool.h"
 
 #include <atomic>

@@ -1,7 +1,7 @@
 /* An off-by-one in a block of a pool, and compute-sanitizer.
 
-   What to see: the kernel writes one number too many. It lands behind the block, in memory that CUDA
-   gave to the pool, so plain memcheck finds nothing wrong. Built with GPUPOOL_NVTX=1 the blocks are
+   What to see: the kernel writes one number too many, behind the block, in memory that CUDA gave to
+   the pool, so plain memcheck finds nothing wrong. Built with GPUPOOL_NVTX=1 the blocks are
    told to the tool, and it reports the write, with the kernel's line, and the block's address and
    size; GPUPOOL_SITES=1 names the block by the file and line that asked for it, to the tool, and in
    the pool's own report. (Where blocks end without a gap, a write into the next block is one that

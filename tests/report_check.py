@@ -49,6 +49,7 @@ def check_json(arena):
     for index, site in enumerate(arena.get("sites", [])):
         mine = [b["requested_bytes"] for b in live if b["site"] == index]
         assert (site["blocks"], site["bytes"]) == (len(mine), sum(mine))
+        assert all(b["stream"] == site["stream"] for b in live if b["site"] == index)
         assert site["bytes"] <= site["bytes_peak"]
 
 
