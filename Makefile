@@ -71,7 +71,8 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	  test-programs
 	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
 	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
-	  tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh tests/windows_test.sh \
+	  tests/hygiene_test.sh tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh \
+	  tests/windows_test.sh \
 	  $(if $(filter sim,$(ON)),examples/run_examples.sh)
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
@@ -222,6 +223,15 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 	    -c -o $(BUILD)/fakecuda/$*/$$(basename $$f .c).o $$f || exit 1; done
 	@rm -f $@
 	@ar rcs $@ $(patsubst tests/fakecuda/%.c,$(BUILD)/fakecuda/$*/%.o,$(FAKE_SOURCES))
+
+# ---- gates: what holds of the text, beside what the programs do -----------------------------------
+
+.PHONY: hygiene docs
+GATE := CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' TOOLKIT='$(TOOLKIT)'
+hygiene: ## the header's text, its exported names, the macros left over
+	@$(GATE) tests/hygiene_test.sh
+docs: $(BUILD)/fakecuda/none.a ## programs, options, results and figures in README.md and the header
+	@$(GATE) tests/docs_test.sh
 
 GPU_TESTS := $(patsubst tests/%.c,$(BUILD)/gpu-test/%,$(wildcard tests/test_*.c))
 $(GPU_TESTS): $(BUILD)/gpu-test/%: tests/%.c $(BUILD)/flags

@@ -1,10 +1,10 @@
 /* An off-by-one in a block of a pool, and compute-sanitizer.
 
-   What to see: the kernel writes one number too many. It lands behind the block, in memory that CUDA
-   gave to the pool, so plain memcheck finds nothing wrong. Built with GPUPOOL_NVTX=1 the blocks are
-   told to the tool, and it reports the write, with the kernel's line and the block; GPUPOOL_SITES=1
-   names the block by the file and line that asked for it. (Where blocks end without a gap, a write
-   into the next block is one that the tool allows.)
+   What to see: the kernel writes one number too many. It lands behind the block, in memory that
+   CUDA gave to the pool, so plain memcheck finds nothing wrong. Built with GPUPOOL_NVTX=1 the
+   blocks are told to the tool, and it reports the write, with the kernel's line and the block;
+   GPUPOOL_SITES=1 names the block by the file and line that asked for it. (Where blocks end without
+   a gap, a write into the next block is one that the tool allows.)
        nvcc -I.. -lineinfo sanitizer_demo.cu -o plain
        nvcc -I.. -lineinfo -DGPUPOOL_NVTX=1 -DGPUPOOL_SITES=1 sanitizer_demo.cu -o annotated
        compute-sanitizer --tool memcheck ./plain
