@@ -618,6 +618,7 @@ GPUPOOL_API gpupool_result gpupool_span_cancel(gpupool_ring *, gpupool_span *spa
 GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
                                              size_t *released_bytes /* or NULL */);
 
+/* What the ring has done since it was made, as of one moment. */
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
 /* As gpupool_check, of a ring. */
@@ -5056,7 +5057,7 @@ struct gpupool_arena {
     int captures_seen;            /* streams have been captured: see gpi_arena_rung_ask */
     int climbing;                 /* a thread looks for memory: none goes into caches */
     int hurried;                  /* so many frees get a fence each, since memory was short */
-    uint64_t captures;            /* gpupool_captures not yet released */
+    uint64_t captures;            /* scopes not yet released */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     FILE *trace;                  /* where calls are recorded, or NULL */
@@ -9101,7 +9102,7 @@ gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
 
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
     gpi_visit visit;
-    uint64_t now = gpi_host_now_ns();
+    uint64_t now;
     int way;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_get_stats", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -9109,6 +9110,7 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
         return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: "
                                                     "stats is NULL"));
     gpi_ring_lock(ring);
+    now = gpi_host_now_ns(); /* not before what others wrote down */
     *stats = ring->stats;
     stats->struct_bytes = sizeof *stats;
     stats->pinned = ring->pinned;
