@@ -198,7 +198,7 @@ $(BUILD)/flags: FORCE
 # tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source.
 TESTS :=
 TEST_SOURCES := $(wildcard tests/test_*.c) $(wildcard tests/fakecuda/self_test.c)
-ifneq ($(filter test test-programs soak all $(BUILD)/test/%,$(MAKECMDGOALS)),)
+ifneq ($(filter test test-programs soak docs all $(BUILD)/test/%,$(MAKECMDGOALS)),)
 include $(BUILD)/tests.mk
 endif
 $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)
@@ -228,10 +228,11 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 
 .PHONY: hygiene docs
 GATE := CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' TOOLKIT='$(TOOLKIT)'
+FIGURES := $(patsubst %,$(BUILD)/test/%-plain,test_tree test_tree_long test_tree_misuse)
 hygiene: ## the header's text, its exported names, the macros left over
 	@$(GATE) tests/hygiene_test.sh
-docs: $(BUILD)/fakecuda/none.a ## programs, options, results and figures in README.md and the header
-	@$(GATE) tests/docs_test.sh
+docs: $(BUILD)/fakecuda/none.a $(FIGURES) ## programs, options, results and figures in README.md and the header
+	@$(GATE) FIGURES=1 tests/docs_test.sh
 
 GPU_TESTS := $(patsubst tests/%.c,$(BUILD)/gpu-test/%,$(wildcard tests/test_*.c))
 $(GPU_TESTS): $(BUILD)/gpu-test/%: tests/%.c $(BUILD)/flags

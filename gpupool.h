@@ -6323,7 +6323,7 @@ static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint6
 static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
                                      cudaStream_t stream, int cached) {
     uint64_t units = run->units;
-    gpupool_result result = GPUPOOL_OK;
+    gpupool_result result;
     /* first, or peaks would be reckoned from what is left after this free */
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
@@ -7340,6 +7340,7 @@ gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_scope *scope = NULL;
     gpupool_stats inner;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_pop");
+    memset(&inner, 0, sizeof inner);
     if (result != GPUPOOL_OK) return result;
     if (arena->ledger.scopes) {
         gpi_arena_keep_peak(arena);
@@ -9466,8 +9467,8 @@ static void gpi_view_ask_device(gpi_view *view) {
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
                                     const FILE *file) {
     gpupool_result result = gpi_arena_exists(arena, call);
-    uint64_t runs = 0, streams = 0, sites = 0;
-    uint32_t lanes = 0;
+    uint64_t runs, streams, sites = 0;
+    uint32_t lanes;
     int enough = 0;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
@@ -9976,7 +9977,8 @@ static uint64_t gpi_svg_rows(gpi_map *map) {
 /* Boxes stand side by side, as many as a line holds. */
 static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_t stream,
                                const char *words) {
-    double width = 44 + 6.4 * (double)strlen(words);
+    size_t letters = strlen(words);
+    double width = 44 + 6.4 * (double)letters;
     if (*x + width > GPI_MAP_X + GPI_MAP_WIDTH) {
         *x = 16;
         *y += 18;

@@ -1,6 +1,6 @@
 #!/bin/bash
 # What gpupool.h's door and README.md say: programs that readers paste compile and run, options and
-# results are those of the code, names, files and figures are there. Closes with `N passed, N failed`.
+# results are those of the code; names, files and figures are there. Says `N passed, N failed`.
 set -u
 cd "$(dirname "$0")/.."
 CC=${CC:-gcc} BUILD=${BUILD:-build} TOOLKIT=${TOOLKIT:-}
@@ -122,6 +122,36 @@ every_file_exists() {
     ((seen > 10))
 }
 check "the files in README.md" every_file_exists
+
+# ---- figures in README.md, with FIGURES=1: what the programs print, or printed in `make test` ----
+said_by() { # PROGRAM
+    if [[ $BUILD/log/$1.out -nt $BUILD/test/$1 ]]; then cat "$BUILD/log/$1.out"
+    else "$BUILD/test/$1"; fi
+}
+figure() { # WORDS NUMBER: README.md has the words, and the number rounds to theirs
+    tr -s '\n ' ' ' < README.md | grep -qF "$1" || { echo "not in README.md"; return 1; }
+    echo "$1" | awk -v number="$2" '{
+        gsub(",", "", $1)
+        scale = $2 == "million" ? 1e6 : 1
+        digits = $1 ~ /\./ ? length($1) - index($1, ".") : 0
+        print "is " number
+        exit !(number != "" && sprintf("%.*f", digits, number / scale) == $1) }'
+}
+count() { # PROGRAM PATTERN: the number before the pattern's words
+    said_by "$1" | sed -nE "s/^$2.*/\1/p"
+}
+if [[ ${FIGURES:-} ]]; then
+    of=test_tree-plain few='8 units, quiet memory, two streams: '
+    check "states of 8 units" figure "107,621 states" "$(count $of "$few([0-9]+) states")"
+    check "calls in them" figure "2.8 million calls" "$(count $of "$few[0-9]+ states, ([0-9]+) calls")"
+    of=test_tree_long-plain many='16 units, one lane: '
+    check "states of 16 units" figure "3.5 million states" "$(count $of "$many([0-9]+) states")"
+    check "calls in them" figure "51 million calls" "$(count $of "$many[0-9]+ states, ([0-9]+) calls")"
+    check "wrong calls" figure "15.8 million" "$(count test_tree_misuse-plain '([0-9]+) wrong calls')"
+    check "saboteurs" figure "90 ways" \
+        "$(awk '/^} saboteurs/ || /saboteurs\[\] = \{/ { on = 1 } /^};/ { on = 0 }
+                on && /^    [A-Z]+\("/ { n++ } END { print n }' tests/test_sabotage.c)"
+fi
 
 echo "$passed passed, $failed failed"
 ((failed == 0))
