@@ -226,13 +226,15 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 
 # ---- gates: what holds of the text, beside what the programs do -----------------------------------
 
-.PHONY: hygiene docs
+.PHONY: hygiene docs analyze
 GATE := CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' TOOLKIT='$(TOOLKIT)'
 FIGURES := $(patsubst %,$(BUILD)/test/%-plain,test_tree test_tree_long test_tree_misuse)
 hygiene: ## the header's text, its exported names, the macros left over
 	@$(GATE) tests/hygiene_test.sh
 docs: $(BUILD)/fakecuda/none.a $(FIGURES) ## programs, options, results and figures in README.md and the header
 	@$(GATE) FIGURES=1 tests/docs_test.sh
+analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck find nothing
+	@$(GATE) tests/analyze.sh
 
 GPU_TESTS := $(patsubst tests/%.c,$(BUILD)/gpu-test/%,$(wildcard tests/test_*.c))
 $(GPU_TESTS): $(BUILD)/gpu-test/%: tests/%.c $(BUILD)/flags

@@ -2896,8 +2896,9 @@ static int gpi_cache_is_open(gpi_cache *cache) {
 
 /* A live block that its stream has freed joins the cache; there is an empty slot. */
 static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
-    gpi_slot *slot = &cache->slots[cache->empty];
+    gpi_slot *slot;
     GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
+    slot = &cache->slots[cache->empty];
     cache->empty = slot->next;
     slot->run = run;
     slot->unit = run->unit;
@@ -3137,6 +3138,7 @@ static void gpi_backing_link(gpi_piece **list, gpi_piece *piece) {
 }
 
 static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
+    GPI_ASSERT(piece->prev || *list == piece);
     if (piece->prev) piece->prev->next = piece->next;
     else *list = piece->next;
     if (piece->next) piece->next->prev = piece->prev;
@@ -9703,8 +9705,11 @@ static void gpi_report_figures(FILE *file, const gpi_view *view) {
     static const char counts[][16] = {"allocs", "frees", "failures", "lane_hits", "splits",
                                       "merges", "chunks_gained", "chunks_lost", "remaps",
                                       "fence_waits", "host_syncs"};
-    const gpupool_counter *counter = &view->stats.requested;
-    const uint64_t *count = &view->stats.allocs;
+    const char *stats = (const char *)&view->stats;
+    const void *first = stats + offsetof(gpupool_stats, requested);
+    const void *first_count = stats + offsetof(gpupool_stats, allocs);
+    const gpupool_counter *counter = (const gpupool_counter *)first;
+    const uint64_t *count = (const uint64_t *)first_count;
     int i;
     gpi_report_known(file, "limit_bytes", view->stats.limit_bytes != 0, view->stats.limit_bytes);
     gpi_report_known(file, "device_free_bytes", view->known, view->device_free_bytes);
@@ -10159,9 +10164,9 @@ static void gpi_pickle_segment(FILE *file, const gpi_view *view, const gpi_chunk
     gpi_pickle_text(file, "segment_pool_id");
     gpi_pickle_number(file, 0);
     gpi_pickle_number(file, 0);
-    fputc('\x86', file); /* TUPLE2 */
+    fputc(0x86, file); /* TUPLE2 */
     gpi_pickle_text(file, "is_expandable");
-    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file); /* NEWTRUE, NEWFALSE */
+    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? 0x88 : 0x89, file); /* NEWTRUE, NEWFALSE */
     gpi_pickle_frames(file, view, NULL);
     gpi_pickle_text(file, "blocks");
     fputs("](", file);
@@ -10191,7 +10196,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     gpi_pickle_word(file, "allocator", gpupool_build());
     gpi_pickle_member(file, "limit_bytes", view.stats.limit_bytes);
     gpi_pickle_text(file, "expandable_segments");
-    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file);
+    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? 0x88 : 0x89, file);
     fputs("uu.", file);
     gpi_view_close(&view);
     return gpi_report_done("gpupool_write_snapshot", file);

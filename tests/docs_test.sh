@@ -141,13 +141,18 @@ count() { # PROGRAM PATTERN: the number before the pattern's words
     said_by "$1" | sed -nE "s/^$2.*/\1/p"
 }
 if [[ ${FIGURES:-} ]]; then
-    of=test_tree-plain few='8 units, quiet memory, two streams: '
+    of=test_tree-plain
+    few='8 units, quiet memory, two streams: '
     check "states of 8 units" figure "107,621 states" "$(count $of "$few([0-9]+) states")"
-    check "calls in them" figure "2.8 million calls" "$(count $of "$few[0-9]+ states, ([0-9]+) calls")"
-    of=test_tree_long-plain many='16 units, one lane: '
+    check "calls in them" figure "2.8 million calls" \
+        "$(count $of "$few[0-9]+ states, ([0-9]+) calls")"
+    of=test_tree_long-plain
+    many='16 units, one lane: '
     check "states of 16 units" figure "3.5 million states" "$(count $of "$many([0-9]+) states")"
-    check "calls in them" figure "51 million calls" "$(count $of "$many[0-9]+ states, ([0-9]+) calls")"
-    check "wrong calls" figure "15.8 million" "$(count test_tree_misuse-plain '([0-9]+) wrong calls')"
+    check "calls in them" figure "51 million calls" \
+        "$(count $of "$many[0-9]+ states, ([0-9]+) calls")"
+    check "wrong calls" figure "15.8 million" \
+        "$(count test_tree_misuse-plain '([0-9]+) wrong calls')"
     check "saboteurs" figure "90 ways" \
         "$(awk '/^} saboteurs/ || /saboteurs\[\] = \{/ { on = 1 } /^};/ { on = 0 }
                 on && /^    [A-Z]+\("/ { n++ } END { print n }' tests/test_sabotage.c)"
