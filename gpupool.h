@@ -3138,7 +3138,7 @@ static void gpi_backing_link(gpi_piece **list, gpi_piece *piece) {
 }
 
 static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
-    GPI_ASSERT(piece->prev || *list == piece);
+    GPI_ASSERT((*list == piece) == !piece->prev);
     if (piece->prev) piece->prev->next = piece->next;
     else *list = piece->next;
     if (piece->next) piece->next->prev = piece->prev;

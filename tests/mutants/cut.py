@@ -127,7 +127,7 @@ class Cutter:
             self.replace("logical", node, f"!!({text})")
         elif node["opcode"] == "~":
             self.replace("arithmetic", node, text)
-        elif node["opcode"] in TWIN:
+        elif node["opcode"] in ("++", "--"):
             twin = TWIN[node["opcode"]]
             self.replace("arithmetic", node, text + twin if node["isPostfix"] else twin + text)
 
@@ -180,6 +180,8 @@ class Cutter:
                 continue
             texts = [self.source(one), self.source(two)]
             targets = [self.source(n["inner"][0]) for n in (one, two)]
+            if "#" in self.text[one["span"][1]:two["span"][0]]:
+                continue
             if targets[0] in texts[1] or targets[1] in texts[0]:
                 self.add("swap", [(*one["span"], texts[1]), (*two["span"], texts[0])],
                          "; ".join(texts), "; ".join(reversed(texts)))
@@ -272,16 +274,25 @@ class Cutter:
         out.append(self.text[at:end])
         return "".join(out)
 
-    def header(self):
-        edits = sorted(self.edits, key=lambda e: (e.begin, -e.end))
-        return '#include "mutant.h" /**/' + self.render(0, len(self.text), edits)
+    def header(self, numbers):
+        edits = sorted((e for e in self.edits if e.number in numbers),
+                       key=lambda e: (e.begin, -e.end))
+        return '#include "mutant.h"\n#line 1\n' + self.render(0, len(self.text), edits)
+
+    def alone(self, number):
+        """The header's text with one mutant instead of the code it is of."""
+        text = self.text
+        for e in sorted((e for e in self.edits if e.number == number), key=lambda e: -e.begin):
+            lines = "\n" * text.count("\n", e.begin, e.end)
+            text = text[:e.begin] + f"({e.new})" * bool(e.new) + lines + text[e.end:]
+        return text
 
 
 def cut(path, unit, flags):
-    """(mutants, the header's text); unit: a file that includes the header with its implementation."""
+    """unit: a file that includes the header with its implementation."""
     sys.setrecursionlimit(10000)
     told = subprocess.run(["clang", "-std=c11", "-fsyntax-only", "-w", "-Xclang", "-ast-dump=json",
-                           *flags, unit], stdout=subprocess.PIPE, check=True)
+                           *flags, unit], cwd=path.parent, stdout=subprocess.PIPE, check=True)
     cutter = Cutter(path)
     cutter.cut(json.loads(told.stdout))
-    return cutter.mutants, cutter.header()
+    return cutter
