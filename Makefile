@@ -226,7 +226,7 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 
 # ---- gates: what holds of the text, beside what the programs do -----------------------------------
 
-.PHONY: hygiene docs analyze
+.PHONY: hygiene docs analyze mutants
 GATE := CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' TOOLKIT='$(TOOLKIT)'
 FIGURES := $(patsubst %,$(BUILD)/test/%-plain,test_tree test_tree_long test_tree_misuse)
 hygiene: ## the header's text, its exported names, the macros left over
@@ -235,6 +235,10 @@ docs: $(BUILD)/fakecuda/none.a $(FIGURES) ## programs, options, results and figu
 	@$(GATE) FIGURES=1 tests/docs_test.sh
 analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck find nothing
 	@$(GATE) tests/analyze.sh
+mutants: $(BUILD)/fakecuda/none.a ## the tests against small mistakes: N=200 SEED=1 ROOM=TREE WHOLE=1
+	@python3 tests/mutants/mutants.py --build='$(BUILD)' --fake=$< --cuda='$(SIM_CUDA)' \
+	  --jobs=$(JOBS) --count=$(or $(N),200) --seed=$(or $(SEED),1) --room='$(ROOM)' \
+	  $(if $(WHOLE),--whole)
 
 GPU_TESTS := $(patsubst tests/%.c,$(BUILD)/gpu-test/%,$(wildcard tests/test_*.c))
 $(GPU_TESTS): $(BUILD)/gpu-test/%: tests/%.c $(BUILD)/flags
