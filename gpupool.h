@@ -46,7 +46,7 @@ keeps nothing in device memory, prints nothing unless asked, and never aborts.
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
     GROUND HOST DRIVER LEDGER TREE CACHE BACKING FENCE LIMIT ARENA RING REPORT   how it works
-    NAMES                                                        macros over CUDA's names
+    BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
@@ -618,6 +618,7 @@ GPUPOOL_API gpupool_result gpupool_span_cancel(gpupool_ring *, gpupool_span *spa
 GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
                                              size_t *released_bytes /* or NULL */);
 
+/* What the ring has done since it was made, as of one moment. */
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
 /* As gpupool_check, of a ring. */
@@ -2941,8 +2942,9 @@ static int gpi_cache_is_open(gpi_cache *cache) {
 
 /* A live block that its stream has freed joins the cache; there is an empty slot. */
 static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
-    gpi_slot *slot = &cache->slots[cache->empty];
+    gpi_slot *slot;
     GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
+    slot = &cache->slots[cache->empty];
     cache->empty = slot->next;
     slot->run = run;
     slot->unit = run->unit;
@@ -3182,6 +3184,7 @@ static void gpi_backing_link(gpi_piece **list, gpi_piece *piece) {
 }
 
 static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
+    GPI_ASSERT((*list == piece) == !piece->prev);
     if (piece->prev) piece->prev->next = piece->next;
     else *list = piece->next;
     if (piece->next) piece->next->prev = piece->prev;
@@ -5141,7 +5144,7 @@ struct gpupool_arena {
     int captures_seen;            /* streams have been captured: see gpi_arena_rung_ask */
     int climbing;                 /* a thread looks for memory: none goes into caches */
     int hurried;                  /* so many frees get a fence each, since memory was short */
-    uint64_t captures;            /* gpupool_captures not yet released */
+    uint64_t captures;            /* scopes not yet released */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     FILE *trace;                  /* where calls are recorded, or NULL */
@@ -7503,6 +7506,7 @@ gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_scope *scope = NULL;
     gpupool_stats inner;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_pop");
+    memset(&inner, 0, sizeof inner);
     if (result != GPUPOOL_OK) return result;
     if (arena->ledger.scopes) {
         gpi_arena_keep_peak(arena);
@@ -9265,7 +9269,7 @@ gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
 
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
     gpi_visit visit;
-    uint64_t now = gpi_host_now_ns();
+    uint64_t now;
     int way;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_get_stats", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -9273,6 +9277,7 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
         return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: "
                                                     "stats is NULL"));
     gpi_ring_lock(ring);
+    now = gpi_host_now_ns(); /* not before what others wrote down */
     *stats = ring->stats;
     stats->struct_bytes = sizeof *stats;
     stats->pinned = ring->pinned;
@@ -9631,8 +9636,8 @@ static void gpi_view_ask_device(gpi_view *view) {
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
                                     const FILE *file) {
     gpupool_result result = gpi_arena_exists(arena, call);
-    uint64_t runs = 0, streams = 0, sites = 0;
-    uint32_t lanes = 0;
+    uint64_t runs, streams, sites = 0;
+    uint32_t lanes;
     int enough = 0;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
@@ -9868,8 +9873,11 @@ static void gpi_report_figures(FILE *file, const gpi_view *view) {
     static const char counts[][16] = {"allocs", "frees", "failures", "lane_hits", "splits",
                                       "merges", "chunks_gained", "chunks_lost", "remaps",
                                       "fence_waits", "host_syncs"};
-    const gpupool_counter *counter = &view->stats.requested;
-    const uint64_t *count = &view->stats.allocs;
+    const char *stats = (const char *)&view->stats;
+    const void *first = stats + offsetof(gpupool_stats, requested);
+    const void *first_count = stats + offsetof(gpupool_stats, allocs);
+    const gpupool_counter *counter = (const gpupool_counter *)first;
+    const uint64_t *count = (const uint64_t *)first_count;
     int i;
     gpi_report_known(file, "limit_bytes", view->stats.limit_bytes != 0, view->stats.limit_bytes);
     gpi_report_known(file, "device_free_bytes", view->known, view->device_free_bytes);
@@ -10142,7 +10150,8 @@ static uint64_t gpi_svg_rows(gpi_map *map) {
 /* Boxes stand side by side, as many as a line holds. */
 static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_t stream,
                                const char *words) {
-    double width = 44 + 6.4 * (double)strlen(words);
+    size_t letters = strlen(words);
+    double width = 44 + 6.4 * (double)letters;
     if (*x + width > GPI_MAP_X + GPI_MAP_WIDTH) {
         *x = 16;
         *y += 18;
@@ -10328,9 +10337,9 @@ static void gpi_pickle_segment(FILE *file, const gpi_view *view, const gpi_chunk
     gpi_pickle_text(file, "segment_pool_id");
     gpi_pickle_number(file, 0);
     gpi_pickle_number(file, 0);
-    fputc('\x86', file); /* TUPLE2 */
+    fputc(0x86, file); /* TUPLE2 */
     gpi_pickle_text(file, "is_expandable");
-    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file); /* NEWTRUE, NEWFALSE */
+    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? 0x88 : 0x89, file); /* NEWTRUE, NEWFALSE */
     gpi_pickle_frames(file, view, NULL);
     gpi_pickle_text(file, "blocks");
     fputs("](", file);
@@ -10365,7 +10374,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     gpi_pickle_word(file, "allocator", gpupool_build());
     gpi_pickle_member(file, "limit_bytes", view.stats.limit_bytes);
     gpi_pickle_text(file, "expandable_segments");
-    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file);
+    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? 0x88 : 0x89, file);
     fputs("uu.", file);
     gpi_view_close(&view);
     return gpi_report_done("gpupool_write_snapshot", file);
