@@ -779,8 +779,9 @@ static GPI_THREAD_LOCAL struct gpi_thread {
 
 #if !GPUPOOL_SINGLE_THREAD
 static void gpi_host_relax(unsigned round) {
-    /* long pauses: whoever looks at a lock takes its cache line from the holder */
-    unsigned pauses = 16u << (round < 3 ? round : 3);
+    /* long pauses: whoever looks at a lock takes its cache line from the holder, who does better to
+       go on with a few more calls while the lines that it works on are near */
+    unsigned pauses = 64u << (round < 2 ? round : 2);
 #if defined(_WIN32)
     if (round >= 64) Sleep(round < 128 ? 0 : 1);
     else while (pauses--) YieldProcessor();
