@@ -280,6 +280,34 @@ static void span_behind_a_still_stream(void) {
 }
 #endif
 
+#if CHECK_FAKE && !GPUPOOL_SINGLE_THREAD
+static void *let_go_later(void *unused) {
+    uint64_t start = gpi_host_now_ns();
+    (void)unused;
+    while (gpi_host_now_ns() - start < KIT_SECOND / 20) sched_yield();
+    fake_hold(kit_stream[0], 0);
+    return NULL;
+}
+
+static void span_in_time(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB);
+    gpupool_span span;
+    pthread_t thread;
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    span_fill(&span, 2);
+    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(pthread_create(&thread, NULL, let_go_later, NULL), 0);
+    CHECK_RESULT(gpupool_span_acquire(ring, 1, 100 * KIT_SECOND, &span), GPUPOOL_OK);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    kit_expect_device(device, MIB, 2);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+#endif
+
 #if !GPUPOOL_SINGLE_THREAD
 /* Each holds one span and asks for another: every call must come back. */
 static void *hold_and_ask(void *argument) {
@@ -315,6 +343,7 @@ int main(void) {
     FAKE_TEST(still_streams_hold_nothing);
 #if !GPUPOOL_SINGLE_THREAD
     FAKE_TEST(another_thread_waits);
+    FAKE_TEST(span_in_time);
 #endif
     FAKE_TEST(full_ring_lets_others_pass);
     FAKE_TEST(span_behind_a_still_stream);

@@ -205,7 +205,9 @@ static void default_arenas(void) {
     int count = kit_devices();
     gpupool_arena *zero = gpupool_default_arena(0);
     CHECK_RESULT(kit_why(zero), GPUPOOL_OK);
+    CHECK(gpupool_default_arena(-7) == NULL);
     CHECK(gpupool_default_arena(0) == zero);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     CHECK(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT) == zero);
     if (count > 1) {
         gpupool_arena *one = gpupool_default_arena(1);

@@ -180,7 +180,7 @@ class Compiled:
         folder.mkdir()
         (folder / "gpupool.h").write_text(text)
         flags = [f"-I{ROOT / f[2:]}" if f.startswith("-I") else f for f in self.options.cuda.split()]
-        subprocess.run(["gcc", "-std=c11", "-w", "-O2", "-DGPUPOOL_IMPLEMENTATION", "-c", "-x", "c",
+        subprocess.run(["gcc", "-std=c11", "-w", "-O1", "-DGPUPOOL_IMPLEMENTATION", "-c", "-x", "c",
                         *flags, "-o", "code.o", "-"], cwd=folder, check=True, text=True,
                        input='#include "gpupool.h"\n')
         code = (folder / "code.o").read_bytes()
