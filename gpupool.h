@@ -835,6 +835,7 @@ static void gpi_host_lock(gpi_lock *lock) {
 
 static void gpi_host_unlock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
+    GPI_ASSERT(lock->held);
     lock->held = 0;
 #elif defined(_WIN32)
     InterlockedExchange((volatile LONG *)&lock->held, 0);

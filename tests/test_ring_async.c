@@ -280,6 +280,28 @@ static void span_behind_a_still_stream(void) {
 }
 #endif
 
+#if CHECK_FAKE
+/* The legacy stream would wait for every blocking stream; the ring's own do not. */
+static void async_passes_blocking_streams(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    parcel p = parcel_open(3 * MIB, 8);
+    unsigned char *other = kit_device(MIB);
+    cudaStream_t blocking;
+    CHECK_EQ(cudaStreamCreate(&blocking), cudaSuccess);
+    fake_hold(blocking, 1);
+    kit_fill(blocking, other, 10, 0x66);
+    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[1], &p.ticket),
+                 GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, 20 * KIT_SECOND), GPUPOOL_OK);
+    fake_hold(blocking, 0);
+    kit_expect_device(p.device, p.bytes, 8);
+    CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
+    kit_device_free(other, MIB);
+    parcel_close(&p);
+    kit_ring_close(ring);
+}
+#endif
+
 #if CHECK_FAKE && !GPUPOOL_SINGLE_THREAD
 static void *let_go_later(void *unused) {
     uint64_t start = gpi_host_now_ns();
@@ -346,6 +368,7 @@ int main(void) {
     FAKE_TEST(span_in_time);
 #endif
     FAKE_TEST(full_ring_lets_others_pass);
+    FAKE_TEST(async_passes_blocking_streams);
     FAKE_TEST(span_behind_a_still_stream);
     ARENA_TEST(spans_of_exact_sizes);
     ARENA_TEST(spans_and_what_is_refused);

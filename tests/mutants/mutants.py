@@ -27,6 +27,7 @@ SURVIVORS = HERE / "survivors.txt"
 LEFT_OUT = ("test_soak", "test_churn", "test_tree_long")
 SMALL = {"test_tree": ["-DFEW_UNITS=5"], "test_model": ["-DMODEL_CALLS=20000"],
          "test_remap_faults": ["-DAFTER=6"]}
+BESIDE = ("single", "asked", "replaced")  # builds that are run beside the first of their source
 Test = collections.namedtuple("Test", "name program")
 
 
@@ -75,14 +76,19 @@ def read_survivors():
 # ---- building ----
 
 def variants():
-    """(name, source, flags): the first build of each test, and those with other checks."""
+    """(name, source, flags): the first build of each test, and those with other checks. Where a
+    test has no threads there are no locks either, but asserts that each is taken and given back."""
     for source in sorted((ROOT / "tests").glob("test_*.c")):
         if source.stem in LEFT_OUT:
             continue
-        builds = re.findall(r"^// build: (\S+) *(.*)$", source.read_text(), re.M) or [("plain", "")]
+        text = source.read_text()
+        builds = re.findall(r"^// build: (\S+) *(.*)$", text, re.M) or [("plain", "")]
+        alone = ["-DGPUPOOL_SINGLE_THREAD=1"] * (
+            "pthread" not in text and not source.stem.startswith("test_ring"))
         for i, (name, flags) in enumerate(builds):
-            macros = [f for f in flags.split() if f.startswith("-D")] + SMALL.get(source.stem, [])
-            if i == 0 or (name == "check2" and "threads" not in source.stem):
+            macros = [f for f in flags.split() if f.startswith("-D")]
+            macros += SMALL.get(source.stem, []) + alone
+            if i == 0 or name in BESIDE:
                 yield f"{source.stem}-{name}", source, macros
 
 
