@@ -281,6 +281,26 @@ static void span_behind_a_still_stream(void) {
 #endif
 
 #if CHECK_FAKE
+/* A span that has been sent is had again, though one sent before on another stream is not. */
+static void span_beside_a_still_stream(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB);
+    gpupool_span span;
+    fake_hold(kit_stream[0], 1);
+    for (int i = 0; i < 2; i++) {
+        CHECK_RESULT(gpupool_span_acquire(ring, 400 * KIB, 0, &span), GPUPOOL_OK);
+        span_fill(&span, 3);
+        CHECK_RESULT(gpupool_span_upload(ring, &span, device + i * 500 * (int)KIB, kit_stream[i]),
+                     GPUPOOL_OK);
+    }
+    CHECK_RESULT(gpupool_span_acquire(ring, 400 * KIB, KIT_SECOND, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    fake_hold(kit_stream[0], 0);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
 /* The legacy stream would wait for every blocking stream; the ring's own do not. */
 static void async_passes_blocking_streams(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
@@ -370,6 +390,7 @@ int main(void) {
     FAKE_TEST(full_ring_lets_others_pass);
     FAKE_TEST(async_passes_blocking_streams);
     FAKE_TEST(span_behind_a_still_stream);
+    FAKE_TEST(span_beside_a_still_stream);
     ARENA_TEST(spans_of_exact_sizes);
     ARENA_TEST(spans_and_what_is_refused);
 #if !GPUPOOL_SINGLE_THREAD

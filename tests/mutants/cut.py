@@ -131,12 +131,15 @@ class Cutter:
             twin = TWIN[node["opcode"]]
             self.replace("arithmetic", node, text + twin if node["isPostfix"] else twin + text)
 
-    def literal(self, node):
+    def literal(self, node, of):
         parts = re.fullmatch(r"(0[xX][0-9a-fA-F]+|\d+)([uUlL]*)", self.source(node))
         if not parts:
             return
         value = int(parts[1], 0)
-        for other in ([value - 1] if value else []) + [value + 1]:
+        others = ([value - 1] if value else []) + [value + 1]
+        if value == 1 and of.get("kind") == "ReturnStmt":
+            others.pop()  # as true as 1
+        for other in others:
             self.replace("constant", node, f"{other}{parts[2]}")
 
     def condition(self, node):
@@ -233,7 +236,7 @@ class Cutter:
         elif kind == "UnaryOperator":
             self.unary(node)
         elif kind == "IntegerLiteral":
-            self.literal(node)
+            self.literal(node, of)
         elif kind == "ReturnStmt":
             self.answer(node)
         for child in inner:
