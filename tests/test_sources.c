@@ -217,6 +217,8 @@ static void default_arenas(void) {
     CHECK_RESULT(kit_why(gpupool_default_arena(count)), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(kit_why(gpupool_default_arena(-7)), GPUPOOL_E_ARGUMENT);
     void *block = kit_alloc(zero, 1000, 0);
+    CHECK_RESULT(gpupool_arena_destroy(zero), GPUPOOL_E_IN_USE);
+    CHECK(gpupool_default_arena(0) == zero);
     CHECK_RESULT(gpupool_free(zero, block, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_check(zero), GPUPOOL_OK);
     CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
