@@ -72,7 +72,7 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
 	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
 	  tests/hygiene_test.sh tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh \
-	  tests/windows_test.sh \
+	  tests/windows_test.sh tests/pytorch_test.sh \
 	  $(if $(filter sim,$(ON)),examples/run_examples.sh)
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU

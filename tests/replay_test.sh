@@ -126,6 +126,10 @@ if grep -q 'reserved</title>' "$dir/line.svg"; then passed=$((passed + 1)); else
     failed=$((failed + 1))
     echo "FAILED: no picture in --timeline's file"
 fi
+if grep -q 'limit: 95.37 MiB, above this picture' "$dir/line.svg"; then passed=$((passed + 1)); else
+    failed=$((failed + 1))
+    echo "FAILED: the timeline does not say where the limit is"
+fi
 says 1 '/nowhere/line.svg: No such file' --timeline /nowhere/line.svg "$dir/calls"
 says 1 '/dev/full: No space' --timeline /dev/full "$dir/calls"
 says 2 "timeline draws one trace" --timeline "$dir/x.svg" "$dir/good" "$dir/good"
@@ -136,6 +140,8 @@ text log $rmm "1,10:00:00.000001,allocate,0x7f0010,4096,0x0" "1,t,free,0x7f0010,
     "1,t,allocate failure,(nil),99999999,0x1" "1,t,allocate,0x7f0010,8192,0xab" \
     "1,t,allocate,0x7f8000,0,0" "1,t,free,0x7f8000,0,0"
 says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/log"
+sed 's/free/deallocate/' "$dir/log" > "$dir/words" # as RMM's manual has it
+says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/words"
 gzip -c "$dir/log" > "$dir/log.csv.gz"
 says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/log.csv.gz"
 
