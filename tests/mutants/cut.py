@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 Mutant = collections.namedtuple("Mutant", "number room function kind line old new")
-Edit = collections.namedtuple("Edit", "begin end number new")  # new: what MUTANT(number) makes of it
+Edit = collections.namedtuple("Edit", "begin end number new")  # new: what its mutant has there
 
 TWIN = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==",
         "+": "-", "-": "+", "*": "/", "/": "*", "%": "*", "<<": ">>", ">>": "<<",
@@ -111,7 +111,8 @@ class Cutter:
             return
         a, b = left["span"][1], right["span"][0]
         between = self.text[a:b]
-        at = re.sub(r"/\*.*?\*/", lambda m: " " * len(m.group()), between, flags=re.S).find(operator)
+        blank = re.sub(r"/\*.*?\*/", lambda m: " " * len(m.group()), between, flags=re.S)
+        at = blank.find(operator)
         if at < 0:
             return
         new = (self.text[node["span"][0]:a] + between[:at] + TWIN[operator] +

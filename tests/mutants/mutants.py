@@ -56,6 +56,10 @@ def keys_of(mutants):
     return keys
 
 
+def lot(seed, key):
+    return hashlib.sha1(f"{seed} {key}".encode()).digest()
+
+
 def read_survivors():
     """A reason, indented, belongs to the lines above it that have none yet."""
     known, waiting = {}, []
@@ -185,7 +189,8 @@ class Compiled:
         folder = self.options.build / "mutants" / f"code-{hash(text)}"
         folder.mkdir()
         (folder / "gpupool.h").write_text(text)
-        flags = [f"-I{ROOT / f[2:]}" if f.startswith("-I") else f for f in self.options.cuda.split()]
+        flags = [f"-I{ROOT / f[2:]}" if f.startswith("-I") else f
+                 for f in self.options.cuda.split()]
         subprocess.run(["gcc", "-std=c11", "-w", "-O1", "-DGPUPOOL_IMPLEMENTATION", "-c", "-x", "c",
                         *flags, "-o", "code.o", "-"], cwd=folder, check=True, text=True,
                        input='#include "gpupool.h"\n')
@@ -209,7 +214,7 @@ def main():
               and re.search(options.only, m.function)]
     if not options.whole and len(chosen) > options.count:
         # By name, so that a change of the header leaves the rest of the sample as it was.
-        chosen.sort(key=lambda m: hashlib.sha1(f"{options.seed} {keys[m.number]}".encode()).digest())
+        chosen.sort(key=lambda m: lot(options.seed, keys[m.number]))
         chosen = chosen[:options.count]
     listed = [m for m in chosen if keys[m.number] in known and not options.again]
     todo = [m for m in chosen if m not in set(listed)]
@@ -242,8 +247,8 @@ def main():
         f"{keys[m.number]}\n" for m in sorted(unknown, key=lambda m: m.number)))
     killed = len(todo) - len(alive)
     real = len(chosen) - sum(same)
-    print(f"{killed} of {real} killed ({100 * killed / max(real, 1):.1f}%), {sum(same)} compile to the "
-          f"same code, {real - killed - len(unknown)} listed, {len(unknown)} not: "
+    print(f"{killed} of {real} killed ({100 * killed / max(real, 1):.1f}%), {sum(same)} compile to "
+          f"the same code, {real - killed - len(unknown)} listed, {len(unknown)} not: "
           f"{out / 'survivors.txt'}; {time.monotonic() - started:.0f} s")
     print(f"{killed} passed, {len(unknown) + (len(stale) if options.whole else 0)} failed")
     return 1 if unknown or (stale and options.whole) else 0
