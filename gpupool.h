@@ -838,6 +838,7 @@ GPI_HOT void gpi_host_lock(gpi_lock *lock) {
 
 static void gpi_host_unlock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
+    GPI_ASSERT(lock->held);
     lock->held = 0;
 #elif defined(_WIN32)
     InterlockedExchange((volatile LONG *)&lock->held, 0);
@@ -2419,7 +2420,8 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
 /* The run structs of a page, each in a single cache line: where there are many, each one looked at
    is a miss. */
 static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
-    return (gpi_run *)gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE);
+    uint64_t first = gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE);
+    return (gpi_run *)(uintptr_t)first;
 }
 
 static int gpi_tree_is_ready(const gpi_tree *tree, uint64_t runs) {
@@ -4452,7 +4454,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (unit < 0)
         return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
-    if (!whole && unit == 1) /* "0.8" may mean 80%, "1.5" may mean GiB */
+    if (!whole && unit < 2) /* "0.8" may mean 80%, "1.5" may mean GiB */
         return gpi_limit_wrong(where, text, "is no whole number of bytes: add a unit, or %");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
     value *= unit;

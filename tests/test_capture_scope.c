@@ -389,6 +389,21 @@ static void a_block_from_before_is_not_reused_early(void) {
 
 /* Another stream needs all there is, what others freed without a fence included: the capture is on
    a non-blocking stream, where nothing tells of it but the scope. */
+/* Nor by others, though all work so far is done: a replay may come. */
+static void a_block_from_before_is_kept_till_the_release(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 8 * MIB);
+    void *old = get(5 * MIB, kit_stream[0]);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    put(old, kit_stream[0]);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (int i = 0; i < 4; i++) put(get(KIB, kit_stream[2]), kit_stream[2]); /* looks at fences */
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 5 * MIB, kit_stream[1])), GPUPOOL_E_OUT_OF_MEMORY);
+    release(scope, NULL);
+    put(get(5 * MIB, kit_stream[1]), kit_stream[1]);
+    kit_close(arena);
+}
+
 static void running_out_loses_no_capture(void) {
     for (size_t i = 0; i < KIT_COUNT(sources) * KIT_COUNT(modes); i++) {
         check_case("source %d, mode %d", (int)sources[i / 3], (int)modes[i % 3]);
@@ -501,6 +516,7 @@ int main(void) {
     FAKE_TEST(the_graph_takes_none_of_the_streams_own);
     FAKE_TEST(the_graph_takes_none_behind_a_wait);
     FAKE_TEST(a_block_from_before_is_not_reused_early);
+    ARENA_TEST(a_block_from_before_is_kept_till_the_release);
     FAKE_TEST(running_out_loses_no_capture);
     FAKE_TEST(a_release_waits_for_replays);
     FAKE_TEST(a_stream_ends_inside_its_scope);

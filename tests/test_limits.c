@@ -70,6 +70,7 @@ static const struct { const char *text; double bytes; } exact_texts[] = {
     {"12GB", 12e9},
     {"12MB", 12e6},
     {"500KB", 500e3},
+    {"2.9KB", 2900.0},
     {"2TB", 2e12},
     {"12gib", 12884901888.0},
 };

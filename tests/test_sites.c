@@ -85,13 +85,13 @@ static void cached_blocks_change_lines(void) {
 
 /* Two literals of one text may be one or two strings: they are one line all the same. */
 static void text_counts_not_its_address(void) {
-    static const char one[] = "model.c", other[] = "model.c";
+    static const char one[] = "src/model.c", other[] = "src/model.c";
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     void *a = gpupool_alloc_at(arena, 100, kit_stream[0], one, 7);
     void *b = gpupool_zalloc_at(arena, 200, kit_stream[0], other, 7);
     void *c = gpupool_alloc_aligned_at(arena, 300, 512, kit_stream[1], other, 7);
     void *d = gpupool_alloc_at(arena, 400, kit_stream[0], NULL, 9);
-    expect_line(arena, "model.c", 7, (figures){3, 3, 600, 600});
+    expect_line(arena, "src/model.c", 7, (figures){3, 3, 600, 600});
     expect_line(arena, "", 0, (figures){1, 1, 400, 400});
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     CHECK(strstr(gpupool_last_error(), "4 live blocks, which hold 2.00 KiB; the biggest: "
