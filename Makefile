@@ -49,12 +49,13 @@ endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
 TEST_COMPILE := $(COMPILE) -O1 -g
+comma := ,
 TOOLS := replay demo fixed_range bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
 .PHONY: help demo test test-programs gpu-test gpu-stress examples windows bench bench-memory bench-ring \
-        soak soak-memory all clean FORCE
+        soak soak-memory fuzz all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -113,6 +114,10 @@ bench-ring: $(BUILD)/ring ## transfers through the staging ring, against CUDA's 
 
 soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
 	@$(BUILD)/churn $(OPS)
+
+FUZZ := arena limit ring trace
+fuzz: $(FUZZ:%=$(BUILD)/fuzz/%) ## libFuzzer on each of tests/fuzz, SECONDS=60; KEEP=1 adds to the corpus
+	@KEEP=$(KEEP) tests/fuzz/fuzz.sh $(BUILD)/fuzz $(SECONDS) $(FUZZ)
 
 all: test-programs $(EXAMPLES) $(TOOLS:%=$(BUILD)/%) ## builds everything, runs nothing
 
@@ -222,6 +227,23 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 	    -c -o $(BUILD)/fakecuda/$*/$$(basename $$f .c).o $$f || exit 1; done
 	@rm -f $@
 	@ar rcs $@ $(patsubst tests/fakecuda/%.c,$(BUILD)/fakecuda/$*/%.o,$(FAKE_SOURCES))
+
+# ---- fuzzers: clang alone has the engine, and builds all that they are linked with ----------------
+
+CLANG ?= clang
+FUZZ_COMPILE = $(CLANG) -std=c11 $(WARNINGS) -O1 -g -pthread $(SIM_CUDA) -Itests \
+  -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -MMD -MP
+FUZZ_OBJECTS := $(patsubst tests/%.c,$(BUILD)/fuzz/objects/%.o,\
+                  $(FAKE_SOURCES) $(addprefix tests/,trace.c trace_build.c lines.c idmap.c))
+$(BUILD)/fuzz/objects/fakecuda/%.o: tests/fakecuda/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(subst fuzzer-no-link$(comma),,$(call FUZZ_COMPILE,fuzzer-no-link)) -c -o $@ $<
+$(BUILD)/fuzz/objects/%.o: tests/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(call FUZZ_COMPILE,fuzzer-no-link) -c -o $@ $<
+$(FUZZ:%=$(BUILD)/fuzz/%): $(BUILD)/fuzz/%: tests/fuzz/fuzz.c $(FUZZ_OBJECTS)
+	@echo "  $@"
+	$(Q)$(call FUZZ_COMPILE,fuzzer) -DFUZZ='"$*"' -MF $@.d -o $@ $< $(FUZZ_OBJECTS) -lm
 
 GPU_TESTS := $(patsubst tests/%.c,$(BUILD)/gpu-test/%,$(wildcard tests/test_*.c))
 $(GPU_TESTS): $(BUILD)/gpu-test/%: tests/%.c $(BUILD)/flags
