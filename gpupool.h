@@ -667,6 +667,9 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
 #endif
+#if UINTPTR_MAX < 0xffffffffffffffff
+#error "gpupool needs a 64-bit build, as CUDA does: device addresses and sizes have 64 bits"
+#endif
 #if defined(GPUPOOL_MALLOC) != defined(GPUPOOL_FREE)
 #error "define both GPUPOOL_MALLOC and GPUPOOL_FREE, or neither"
 #endif

@@ -118,7 +118,7 @@ static void schedule_all(const schedule_case *now) {
         schedule_one();
     } while (!atomic_load(&check_bad) && schedule_next());
     printf("%s: %ld orders%s\n", now->name, orders, atomic_load(&check_bad) ? ", GOES WRONG" : "");
-    CHECK(orders > 20 || atomic_load(&check_bad));
+    CHECK(orders > 5 || atomic_load(&check_bad));
     if (atomic_load(&check_bad)) check_failed++;
     else check_passed++;
     check_context[0] = 0;

@@ -38,6 +38,13 @@ static void put(void *block, size_t bytes, int stream, int byte) {
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
 }
 
+/* Streams whose caches take so many frees off, as when sizes did not come again: with nothing in it
+   a cache is left alone, and only the arena's lock is taken. */
+static void rest(uint32_t frees) {
+    for (gpi_stream *stream = arena->fences.streams; stream; stream = stream->next)
+        stream->cache.rest = frees;
+}
+
 static void close_all(void) {
     for (int i = 0; i < 4; i++) put(kept[i], 512, i / 2, i);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
@@ -55,16 +62,25 @@ static void open_handover(void) {
     put(get(ALL, 0, 1), ALL, 0, 1);
     put(get(ALL, 1, 2), ALL, 1, 2);
 }
+static void open_bare_handover(void) {
+    open_handover();
+    rest(8);
+}
 static void all_of_it(int stream) { put(get(ALL, stream, stream + 5), ALL, stream, stream + 5); }
 static void all_on_first(void) { all_of_it(0); }
 static void all_on_second(void) { all_of_it(1); }
 
-/* ---- one stream, two threads, and nothing in its cache yet ---- */
+/* ---- one stream, two threads: with blocks in its cache, or with none yet ---- */
 
-static void open_bare(void) {
+static void open_cached(void) {
     open_with(64 * MIB);
     put(get(512, 0, 1), 512, 0, 1);
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+}
+static void open_bare(void) {
+    open_with(64 * MIB);
+    void *block = get(512, 0, 3);
+    rest(3); /* two more, and then the cache is in use */
+    put(block, 512, 0, 3);
 }
 static void turn_first(void) {
     kept[0] = get(512, 0, 0);
@@ -84,16 +100,35 @@ static void newcomer_first(void) { kept[0] = get(512, 0, 0); }
 static void newcomer_second(void) { kept[2] = get(512, 1, 2); }
 static void newcomer_same(void) { kept[1] = get(512, 0, 1); }
 
-/* ---- a stream is retired while another thread still has calls on it ---- */
+/* ---- a stream is retired while another thread still has calls on it, and its struct goes to one
+   that is looked for in the same place ---- */
+
+static cudaStream_t twin, others[512];
 
 static void open_retire(void) {
+    size_t n = 0;
     open_with(64 * MIB);
     put(get(512, 0, 1), 512, 0, 1);
-    put(get(512, 1, 1), 512, 1, 1);
     kept[2] = get(512, 1, 2);
+    do CHECK_EQ(cudaStreamCreateWithFlags(&others[n], cudaStreamNonBlocking), cudaSuccess);
+    while (gpi_fence_bucket(&arena->fences, (uintptr_t)others[n]) !=
+               gpi_fence_bucket(&arena->fences, (uintptr_t)kit_stream[0]) &&
+           ++n < KIT_COUNT(others));
+    twin = CHECK(n < KIT_COUNT(others)) ? others[n] : others[0];
 }
 static void retires(void) {
+    void *block;
     CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+    block = kit_alloc(arena, 512, twin);
+    kit_mark(twin, block, 512, 9);
+    CHECK_RESULT(gpupool_free(arena, block, twin), GPUPOOL_OK);
+}
+static void close_retire(void) {
+    close_all();
+    for (size_t i = 0; i < KIT_COUNT(others) && others[i]; i++) {
+        CHECK_EQ(cudaStreamDestroy(others[i]), cudaSuccess);
+        others[i] = NULL;
+    }
 }
 
 /* ---- caches are emptied under the owner's hands ---- */
@@ -110,9 +145,8 @@ static void frees_elsewhere(void) { /* what a cache of the first stream has hand
     kept[3] = NULL;
 }
 static void open_elsewhere(void) {
-    open_bare();
-    put(get(512, 0, 3), 512, 0, 3);
-    kept[3] = get(512, 0, 3);
+    open_cached();
+    kept[3] = get(512, 0, 3); /* out of the cache */
 }
 
 /* ---- a double free in the same moment: one of the two is told ---- */
@@ -120,7 +154,7 @@ static void open_elsewhere(void) {
 static int twice_well;
 static void open_twice(void) {
     twice_well = 0;
-    open_bare();
+    open_cached();
     kept[0] = get(512, 0, 0);
 }
 static void once(void) {
@@ -186,11 +220,13 @@ static void close_ring(void) {
 
 static const schedule_case cases[] = {
     {"hand over", open_handover, {all_on_first, all_on_second}, close_all},
+    {"hand over, nothing cached", open_bare_handover, {all_on_first, all_on_second}, close_all},
+    {"two threads on a stream", open_cached, {turn_first, turn_second}, close_all},
     {"two threads on a bare stream", open_bare, {turn_first, turn_second}, close_all},
     {"two streams begin", open_new, {newcomer_first, newcomer_second}, close_all},
     {"one stream begins twice", open_new, {newcomer_first, newcomer_same}, close_all},
-    {"retired meanwhile", open_retire, {retires, turn_second}, close_all},
-    {"looked at meanwhile", open_bare, {looks, turn_second}, close_all},
+    {"retired meanwhile", open_retire, {retires, turn_second}, close_retire},
+    {"looked at meanwhile", open_cached, {looks, turn_second}, close_all},
     {"freed elsewhere", open_elsewhere, {frees_elsewhere, turn_second}, close_all},
     {"freed twice", open_twice, {once, once}, close_twice},
     {"tickets", open_ring, {ticket_first, ticket_second}, close_ring},
