@@ -123,8 +123,8 @@ fuzz: $(FUZZ:%=$(BUILD)/fuzz/%) ## libFuzzer on each of tests/fuzz, SECONDS=60; 
 prove: ## a model checker (ESBMC=...) on what is in tests/prove; PROOF=NAME for one
 	@ESBMC='$(ESBMC)' tests/prove/prove.sh $(BUILD)/prove $(PROOF)
 
-schedules: $(BUILD)/fakecuda/none.a ## two threads in every order with three interruptions; CUTS=
-	@CUTS=$(CUTS) tests/schedules.sh $(BUILD)/schedules $(TEST_COMPILE) $(SIM_CUDA) -Itests $<
+schedules: $(BUILD)/fakecuda/none.a ## two threads in every order, CUTS=3 interruptions; then broken headers
+	@CUTS=$(CUTS) tests/broken.sh $(BUILD)/schedules $(TEST_COMPILE) $(SIM_CUDA) -Itests $<
 
 MODE ?= thread
 sanitize: ## all tests under MODE=thread, or MODE=address,undefined; ONLY=NAME for one source

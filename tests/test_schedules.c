@@ -1,5 +1,5 @@
 /* Two threads at what the arena and the ring do without a lock, or under a fine one, in every order
-   that two interruptions can make. schedules.sh breaks the header in ways that must show here. */
+   that two interruptions can make. broken.sh breaks the header in ways that must show here. */
 // build: plain -O1 -g
 #if !defined(GPUPOOL_TEST_GPU)
 #include "schedule_kit.h"
