@@ -18,7 +18,8 @@ rule() { # PROGRAM SOURCE FLAGS
         flags="$flags -fsanitize=$MODE -fno-sanitize-recover=undefined"
     fi
     echo "TESTS += $build/test/$1"
-    echo "$build/test/$1: $2 $also $build/fakecuda/${sanitizers:-none}.a"
+    # the source last: what it includes is what the compiler writes down for make
+    echo "$build/test/$1: $also $2 $build/fakecuda/${sanitizers:-none}.a"
     echo "$build/test/$1: FLAGS := $flags"
 }
 

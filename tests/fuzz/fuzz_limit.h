@@ -12,7 +12,7 @@ static int fuzz_limit_expected(const char *text, double total, double free, doub
         {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40},
         {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"%", -1}, {"%free", -2}};
     char unit[8] = "", number[400];
-    int all_but = *text == '-';
+    int all_but = *text == '-', whole;
     const char *at = text + all_but;
     size_t length = strspn(at, "0123456789"), i;
     if (length == 0) return 0;
@@ -20,12 +20,13 @@ static int fuzz_limit_expected(const char *text, double total, double free, doub
     if (length >= sizeof number) return 0;
     memcpy(number, at, length);
     number[length] = 0;
+    whole = strchr(number, '.') == NULL;
     at += length;
     if (*at == ' ' && at[1]) at++;
     if (strlen(at) >= sizeof unit) return 0;
     for (i = 0; at[i]; i++) unit[i] = (char)(at[i] >= 'A' && at[i] <= 'Z' ? at[i] + 32 : at[i]);
     for (i = 0; i < KIT_COUNT(units) && strcmp(unit, units[i].unit); i++) continue;
-    if (i == KIT_COUNT(units)) return 0;
+    if (i == KIT_COUNT(units) || (!whole && units[i].bytes == 1)) return 0;
     *bytes = strtod(number, NULL);
     if (units[i].bytes < 0 && *bytes > 100) return 0;
     *bytes *= units[i].bytes == -1 ? total / 100 : units[i].bytes == -2 ? free / 100
