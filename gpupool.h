@@ -668,6 +668,9 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
 #endif
+#if UINTPTR_MAX < 0xffffffffffffffff
+#error "gpupool needs a 64-bit build, as CUDA does: device addresses and sizes have 64 bits"
+#endif
 #if defined(GPUPOOL_MALLOC) != defined(GPUPOOL_FREE)
 #error "define both GPUPOOL_MALLOC and GPUPOOL_FREE, or neither"
 #endif
@@ -6389,6 +6392,17 @@ static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run) {
 #endif
 }
 
+/* BYPASS: a block is free, but its chunk stays: a graph keeps it, or CUDA does not take it back. */
+static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run) {
+    gpi_stream *keeper = gpi_arena_keeper(run);
+    uint32_t lane = keeper ? keeper->young : GPI_LANE_QUIET;
+    gpi_arena_count_free(arena, run, 0);
+    gpi_tree_lay_down(&arena->tree, run);
+    gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    run->uses = NULL;
+    gpi_tree_put(&arena->tree, run, lane, 0);
+}
+
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
 static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -6403,6 +6417,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
         result = gpi_thread.result;
     } else if (!gpi_tree_prepare(&arena->tree, 3)) {
         result = gpi_host_no_memory();
+    } else if (gpi_arena_keeper(run)) {
+        gpi_arena_free_kept(arena, run);
     } else {
         uint64_t units = run->units;
         uint32_t slack_bytes = run->as.slack_bytes;
@@ -6968,6 +6984,16 @@ void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignm
                            gpi_arena_origin(file, line));
 }
 
+/* BYPASS: a block that nobody was given, and that cudaFree has refused, is the arena's. */
+static void gpi_arena_keep_bypass(gpupool_arena *arena, void *block) {
+    gpi_run *run;
+    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) return;
+    gpi_host_lock(&arena->lock);
+    run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+    if (run) gpi_arena_free_kept(arena, run);
+    gpi_host_unlock(&arena->lock);
+}
+
 void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                         int line) {
     gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
@@ -6988,7 +7014,8 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
             struct gpi_thread why = gpi_thread;
-            gpupool_free(arena, block, stream);
+            if (gpupool_free(arena, block, stream) != GPUPOOL_OK)
+                gpi_arena_keep_bypass(arena, block);
             gpi_thread = why;
             block = NULL;
         }
@@ -7233,6 +7260,8 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     capture->stream->early = NULL;
     gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
     gpi_arena_poll(arena);
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
+        gpi_backing_trim(&arena->backing, &arena->tree, 0, 0);
     arena->captures--;
     gpi_arena_exit_growing(arena, &visit);
     GPUPOOL_FREE(capture);

@@ -121,6 +121,28 @@ static void graphs_keep_their_memory(void) {
     }
 }
 
+/* Without a pool, too: cudaFree must not have what a replay may touch. */
+static void graphs_keep_their_memory_without_a_pool(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+    void *kept = get(BYTES, kit_stream[0]), *passing = get(BYTES, kit_stream[0]);
+    fill(kit_stream[0], kept, BYTES, 7);
+    fill(kit_stream[0], passing, BYTES, 5);
+    put(passing, kit_stream[0]);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    cudaGraphExec_t exec = end(kit_stream[0]);
+    CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    expect(kept, BYTES, 7);
+    expect(passing, BYTES, 5);
+    CHECK_EQ(kit_stats(arena).blocks.now, 1);
+    release(scope, exec);
+    all_is_back();
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 /* All that a released graph had is for everybody: with a limit of that, for one large block. */
 static void what_is_released_is_for_all(void) {
     for (size_t s = 0; s < KIT_COUNT(sources); s++) {
@@ -507,6 +529,7 @@ static void a_stream_ends_inside_its_scope(void) {
 
 int main(void) {
     ARENA_TEST(graphs_keep_their_memory);
+    ARENA_TEST(graphs_keep_their_memory_without_a_pool);
     ARENA_TEST(what_is_released_is_for_all);
     ARENA_TEST(a_lost_capture_gives_everything_back);
     ARENA_TEST(two_graphs_at_once);

@@ -9,7 +9,10 @@
 */
 #include "ring_watch.h"
 #define GPUPOOL_IMPLEMENTATION
-#include "../gpupool.h"
+#ifndef GPUPOOL_HEADER /* or one that broken.sh has broken */
+#define GPUPOOL_HEADER "../gpupool.h"
+#endif
+#include GPUPOOL_HEADER
 #include "ring_kit.h"
 
 #include <pthread.h>
