@@ -938,23 +938,6 @@ static void gpi_host_idle(unsigned round) {
 #endif
 }
 
-/* A count that is raised under a lock and looked at without. */
-static void gpi_host_raise(unsigned *count) {
-#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
-    *(volatile unsigned *)count = *count + 1;
-#else
-    __atomic_store_n(count, *count + 1, __ATOMIC_RELEASE);
-#endif
-}
-
-static unsigned gpi_host_look(const unsigned *count) {
-#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
-    return *(const volatile unsigned *)count;
-#else
-    return __atomic_load_n(count, __ATOMIC_ACQUIRE);
-#endif
-}
-
 /* Reserved addresses of ordinary memory, which costs nothing until it is touched. */
 typedef struct gpi_pages {
     unsigned char *memory;
@@ -1051,24 +1034,6 @@ static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uin
     memcpy(to, from, (size_t)bytes);
 }
 
-#if GPUPOOL_SINGLE_THREAD
-typedef struct gpi_gate { unsigned turns; } gpi_gate;
-typedef struct gpi_worker { int none; } gpi_worker;
-static void gpi_host_gate_open(gpi_gate *gate) { gate->turns = 0; }
-static void gpi_host_gate_close(gpi_gate *gate) { gate->turns = 0; }
-static unsigned gpi_host_gate_seen(gpi_gate *gate) { return gate->turns; }
-static void gpi_host_gate_turn(gpi_gate *gate) { gate->turns++; }
-static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
-    (void)gate, (void)seen, (void)ms;
-}
-static int gpi_host_cores(void) { return 1; }
-static void gpi_host_thread_join(gpi_worker *worker) { worker->none = 1; }
-static int gpi_host_thread_start(gpi_worker *worker, void (*run)(void *), void *user) {
-    (void)worker, (void)run, (void)user;
-    return 0;
-}
-#else
-
 /* A gate is turned by who has news, and waited at by who has seen the turn before it. */
 typedef struct gpi_gate {
 #if defined(_WIN32)
@@ -1143,12 +1108,9 @@ static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
             struct timeval now;
             struct timespec until;
             gettimeofday(&now, NULL);
-            until.tv_sec = now.tv_sec + (time_t)(ms / 1000);
-            until.tv_nsec = (now.tv_usec + (long)(ms % 1000) * 1000) * 1000L;
-            if (until.tv_nsec >= 1000000000) {
-                until.tv_sec++;
-                until.tv_nsec -= 1000000000;
-            }
+            now.tv_usec += (long)(ms % 1000) * 1000;
+            until.tv_sec = now.tv_sec + (time_t)(ms / 1000 + (unsigned)now.tv_usec / 1000000);
+            until.tv_nsec = now.tv_usec % 1000000 * 1000L;
             pthread_cond_timedwait(&gate->turned, &gate->mutex, &until);
         }
 #endif
@@ -1157,14 +1119,13 @@ static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
     gpi_host_gate_unlock(gate);
 }
 
-static int gpi_host_cores(void) {
+static int gpi_host_cores(void) { /* -1: not known */
 #if defined(_WIN32)
     SYSTEM_INFO system;
     GetSystemInfo(&system);
     return (int)system.dwNumberOfProcessors;
 #else
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 0 && cores < 65536 ? (int)cores : 1;
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
 #endif
 }
 
@@ -1208,7 +1169,6 @@ static void gpi_host_thread_join(gpi_worker *worker) {
     pthread_join(worker->thread, NULL);
 #endif
 }
-#endif /* GPUPOOL_SINGLE_THREAD */
 
 /* == DRIVER ===================================================================================
    The only room that names CUDA. Every call is checked; a failure is told with the call's name.
@@ -2164,11 +2124,14 @@ static int gpi_tree_is_edge(const gpi_run *run) {
            (run->next && run->next->lane == GPI_LANE_BARE);
 }
 
+/* Its neighbours know it: a run that a list has is one of a chunk's. */
+static int gpi_tree_is_met(const gpi_run *run) {
+    return (!run->prev || run->prev->next == run) && (!run->next || run->next->prev == run);
+}
+
 static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
     if (run->lane != number || run->list_prev != before) return 2;
-    if (run->prev && run->prev->next != run) return 1;
-    if (run->next && (run->next->prev != run || run->next->unit != run->unit + run->units))
-        return 1;
+    if (!gpi_tree_is_met(run)) return 1;
     if (run->prev && run->prev->lane == number) return 3;
     if (run->next && run->next->lane == number) return 3;
     return 0;
@@ -2262,8 +2225,7 @@ static int gpi_tree_check(const gpi_tree *tree) {
         const gpi_run *run = *gpi_tree_head(tree, bucket);
         for (; run; run = run->list_next, runs++) {
             if (run->lane != GPI_LANE_LIVE || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
-            if (run->next && run->next->unit != run->unit + run->units) return 1;
-            if (run->prev && run->prev->next != run) return 1;
+            if (!gpi_tree_is_met(run)) return 1;
             units += run->units;
             orders[gpi_tree_place(run->units).order] += GPUPOOL_STATS;
         }
@@ -2275,9 +2237,7 @@ static int gpi_tree_check(const gpi_tree *tree) {
 /* -- questions -- */
 
 static gpi_run *gpi_tree_live(const gpi_tree *tree, uint64_t unit) {
-    gpi_run *run;
-    if (tree->bucket_count == 0) return NULL;
-    run = *gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
+    gpi_run *run = *gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
     while (run && run->unit != unit) run = run->list_next;
     return run;
 }
@@ -2763,12 +2723,12 @@ static int gpi_cache_listed(const gpi_cache *cache) {
 static int gpi_cache_check(gpi_cache *cache) {
     uint64_t free_units = 0;
     uint32_t used = 0, free_blocks = 0;
-    int i, at, steps;
+    int i, at;
     if (gpi_cache_listed(cache) != GPI_SLOTS) return 2;
     for (i = 0; i < GPI_SLOTS; i++) {
         const gpi_slot *slot = &cache->slots[i];
-        for (at = *gpi_cache_list(cache, slot), steps = 0; at != i; at = cache->slots[at].next)
-            if (at >= GPI_SLOTS || steps++ > GPI_SLOTS) return 2;
+        for (at = *gpi_cache_list(cache, slot); at != i; at = cache->slots[at].next)
+            if (at >= GPI_SLOTS) return 2;
         if (slot->state == GPI_SLOT_EMPTY) continue;
         if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
             slot->run->uses != cache || slot->run->unit != slot->unit ||
@@ -3450,7 +3410,8 @@ static gpi_piece *gpi_backing_stashed(const gpi_backing *backing, uint64_t units
     return best;
 }
 
-/* Gives stashed pieces back until so many units may be got without passing most_units. */
+/* Gives stashed pieces back until so many units may be got without passing most_units: what is
+   placed leaves room for them. */
 static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree, uint64_t units,
                                             uint64_t most_units) {
     gpi_piece *piece = backing->stash, *next;
@@ -3462,8 +3423,6 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) return result;
     }
-    if (backing->placed_units + backing->stash_units + units > most_units)
-        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     return GPUPOOL_OK;
 }
 
@@ -3511,9 +3470,7 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
     for (; piece; piece = next) {
         next = piece->next;
         piece->fresh = 0;
-        if (!piece->held || piece->unit < spot->bare_unit ||
-            piece->unit >= spot->bare_unit + spot->bare_units)
-            continue;
+        if (!piece->held) continue;
         gpi_backing_unstash_piece(backing, piece);
         gpi_backing_place_piece(backing, piece);
     }
@@ -3570,28 +3527,18 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
 static void *gpi_backing_chunk_get(const gpi_backing *backing, uint64_t bytes,
                                    gpupool_result *result) {
     void *memory = NULL;
-    switch (backing->source) {
-    case GPUPOOL_SOURCE_DEVICE:
-    case GPUPOOL_SOURCE_BYPASS:
-        *result = gpi_driver_told("cudaMalloc", cudaMalloc(&memory, bytes));
-        break;
-    case GPUPOOL_SOURCE_MANAGED:
-        *result = gpi_driver_told("cudaMallocManaged",
-                                  cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal));
-        break;
-    case GPUPOOL_SOURCE_PINNED:
-        *result = gpi_driver_told("cudaHostAlloc",
-                                  cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
-        break;
-    case GPUPOOL_SOURCE_CUSTOM:
+    if (backing->source == GPUPOOL_SOURCE_CUSTOM) {
         memory = backing->chunk_alloc(bytes, backing->driver.device, backing->user);
         *result = memory ? GPUPOOL_OK
                          : gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
-        break;
-    case GPUPOOL_SOURCE_AUTO:
-    case GPUPOOL_SOURCE_MAPPED:
-    default:
-        *result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "this source has no chunks");
+    } else if (backing->source == GPUPOOL_SOURCE_MANAGED) {
+        *result = gpi_driver_told("cudaMallocManaged",
+                                  cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal));
+    } else if (backing->source == GPUPOOL_SOURCE_PINNED) {
+        *result = gpi_driver_told("cudaHostAlloc",
+                                  cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
+    } else {
+        *result = gpi_driver_told("cudaMalloc", cudaMalloc(&memory, bytes));
     }
     return *result == GPUPOOL_OK ? memory : NULL;
 }
@@ -3762,7 +3709,8 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
 }
 
 /* Addresses for everything the device could hold many times over, since bare runs cost nothing and
-   wide spaces rarely run out of long ones; less where the system grants less. */
+   wide spaces rarely run out of long ones; less where the system grants less. The tree was just
+   opened, and has a struct for them. */
 static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tree) {
     gpi_driver *driver = &backing->driver;
     uint64_t bytes = (uint64_t)1 << 40, granules;
@@ -3782,10 +3730,8 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
     granules = backing->space_units / backing->granule_units;
     backing->table_pages = (granules + GPI_TABLE - 1) / GPI_TABLE;
     backing->table = (gpi_piece ***)gpi_host_zeroed(backing->table_pages * sizeof(gpi_piece **));
-    if (!backing->table || !gpi_tree_prepare(tree, 1)) {
-        GPUPOOL_FREE(backing->table);
+    if (!backing->table) {
         driver->unreserve(address, bytes);
-        backing->table = NULL;
         backing->reservation = 0;
         return gpi_host_no_memory();
     }
@@ -3819,8 +3765,7 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
     gpupool_result freed = gpi_driver_free_crumb(driver);
     if (freed != GPUPOOL_OK) return freed;
-    if (backing->pieces != 0)
-        return gpi_host_fail(GPUPOOL_E_CUDA, "the driver has not taken all memory back");
+    GPI_ASSERT(backing->pieces == 0);
     if (backing->reservation) {
         CUresult error = driver->unreserve(backing->reservation, backing->reservation_bytes);
         gpupool_result result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
@@ -4222,10 +4167,11 @@ static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
 }
 
 /* A stream of which nothing is left is forgotten, and known anew with its next call: without a key
-   always, with one if `named`. Both its locks are held. */
+   always, with one if `named`. Both its locks are held, and its cache is empty. */
 static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int named) {
     if (stream->handle == 0 || (stream->key && !named)) return;
-    if (stream->capture || stream->set_aside || stream->seals || stream->cache.used) return;
+    GPI_ASSERT(stream->cache.used == 0);
+    if (stream->capture || stream->set_aside || stream->seals) return;
     if (tree->lanes[stream->young]->runs) return;
     gpi_fence_unname(stream);
     gpi_tree_lane_drop(tree, stream->young);
@@ -7537,7 +7483,7 @@ static int gpi_ring_check(const gpupool_ring *ring) {
     if (at != ring->bytes) return 1;
     if (ring->pinned.now > ring->bytes) return 2;
     if (ring->pinned.now % ring->piece_bytes && ring->pinned.now != ring->bytes) return 2;
-    if (used != ring->used.now || ring->used.now > ring->pinned.now) return 3;
+    if (used != ring->used.now) return 3;
     if (flights[0] > ring->flights[0] || flights[1] > ring->flights[1]) return 4;
     if (held > ring->held) return 3;
     for (transfer = ring->transfers; transfer; transfer = transfer->next) {
@@ -7727,7 +7673,7 @@ static gpi_ring_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
 
 static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
     gpi_ring_slot *side = slot->next;
-    gpi_host_raise(&ring->news);
+    GPI_PUBLISH(&ring->news, ring->news + 1);
     gpi_ledger_sub(&ring->used, slot->bytes);
     slot->state = GPI_RING_FREE;
     slot->transfer = NULL;
@@ -7805,12 +7751,11 @@ static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
     return freed;
 }
 
-/* Pins one piece more. The lock is open meanwhile. */
+/* Pins one piece more, where that may be. The lock is open meanwhile. */
 static gpupool_result gpi_ring_pin(gpupool_ring *ring) {
     uint64_t at = ring->pinned.now, start = gpi_host_now_ns();
     uint64_t bytes = gpi_ground_min(ring->piece_bytes, ring->bytes - at);
     gpupool_result result = GPUPOOL_OK;
-    if (ring->pinning || bytes == 0) return GPUPOOL_OK;
     ring->pinning = 1;
     gpi_ring_unlock(ring);
     if (!ring->pages.memory && !gpi_host_pages_get(&ring->pages, ring->bytes))
@@ -8056,7 +8001,7 @@ static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t now = gpi_host_now_ns();
     if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
-        transfer->flying || transfer->asking || transfer->gate || !gpi_ring_may_name(transfer))
+        transfer->flying || transfer->asking || transfer->gate)
         return 0;
     if (gpi_ring_is_ahead(ring, transfer)) return 0;
     if (!transfer->stalled_ns) {
@@ -8074,7 +8019,6 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     int passed = 0;
     if (!gate) return 1;
-    if (transfer->asking) return 0;
     transfer->asking = 1;
     gpi_ring_unlock(ring);
     result = gpi_driver_passed(gate->event, &passed);
@@ -8094,7 +8038,7 @@ static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link) link = &(*link)->next;
     *link = transfer;
-    gpi_host_raise(&ring->news);
+    GPI_PUBLISH(&ring->news, ring->news + 1);
     if (ring->under_way[transfer->down]++ == 0)
         ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
 }
@@ -8115,8 +8059,7 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_slot *slot = ring->slots;
     int ours = 0, idle = 0;
     for (; slot; slot = slot->next)
-        ours += slot->transfer == transfer &&
-                (slot->state == GPI_RING_LOST || (transfer->ticket && transfer->flying));
+        ours += slot->transfer == transfer && (slot->state == GPI_RING_LOST || transfer->ticket);
     if (ours) {
         gpi_ring_unlock(ring);
         idle = cudaStreamSynchronize(transfer->stream) == cudaSuccess;
@@ -8126,7 +8069,7 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     while (slot) {
         int flew = slot->state == GPI_RING_FLYING;
         gpi_ring_slot *next = slot->next;
-        if (slot->transfer == transfer && (flew || slot->state == GPI_RING_LOST)) {
+        if (slot->transfer == transfer) { /* flying or lost */
             slot->transfer = NULL;
             transfer->flying -= flew;
             if (idle) {
@@ -8185,7 +8128,7 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
         if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     }
     transfer->working--;
-    if (did) gpi_host_raise(&ring->news);
+    if (did) GPI_PUBLISH(&ring->news, ring->news + 1);
     return did;
 }
 
@@ -8241,7 +8184,7 @@ static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
         return 0;
     }
     gpi_ring_unlock(ring);
-    while (turn->round < patience && gpi_host_look(&ring->news) == news)
+    while (turn->round < patience && GPI_READ(&ring->news) == news)
         gpi_host_idle(turn->round++);
     gpi_ring_lock(ring);
     if (ring->news == news) return 1;
@@ -8621,14 +8564,14 @@ static gpupool_result gpi_ring_pitched(gpupool_ring *ring, const char *call, int
                                        cudaStream_t stream) {
     uint64_t pitch = gpi_ground_max(device_pitch, host_pitch);
     gpi_transfer plan;
-    if (ring && width && height && (device_pitch < width || host_pitch < width))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: a pitch is less than the width", call);
-    if (ring && width && height && pitch > (uint64_t)PTRDIFF_MAX / height)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: pitch times height is more than any memory "
-                             "has", call);
     if (!ring || !width || !height || !device || !host)
         return gpi_ring_linear(ring, call, down, device, host, width && height ? 1 : 0, stream,
                                NULL);
+    if (device_pitch < width || host_pitch < width)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: a pitch is less than the width", call);
+    if (pitch > (uint64_t)PTRDIFF_MAX / height)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: pitch times height is more than any memory "
+                             "has", call);
     plan = gpi_ring_plan(down, device, device_pitch, host, host_pitch, width, height, stream);
     return gpi_ring_transfer(ring, call, &plan, NULL);
 }
@@ -8636,12 +8579,12 @@ static gpupool_result gpi_ring_pitched(gpupool_ring *ring, const char *call, int
 /* -- the ring, in public -- */
 
 static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
-    uint64_t cores = (uint64_t)gpi_host_cores();
+    int cores = gpi_host_cores();
     int given = config->chunk_bytes != 0;
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_RING_CHUNK_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
-    if (!config->workers) config->workers = cores > 1 ? (int)gpi_ground_min(cores - 1, 11) : -1;
+    if (!config->workers) config->workers = cores < 2 ? -1 : cores < 12 ? cores - 1 : 11;
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is "
                              "%" PRIu64 ", and must be 256 KiB to 16 TiB",
@@ -8749,13 +8692,13 @@ static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
     }
 }
 
-/* Unpins the uppermost piece if it is free. */
+/* Unpins the uppermost piece, which there is, if it is free. */
 static int gpi_ring_unpin(gpupool_ring *ring, gpupool_result *result) {
     uint64_t bytes = ring->pinned.now % ring->piece_bytes;
     uint64_t at;
     gpi_ring_slot *slot = ring->slots;
     if (bytes == 0) bytes = ring->piece_bytes;
-    if (ring->pinning || ring->pinned.now == 0) return 0;
+    if (ring->pinning) return 0;
     at = ring->pinned.now - bytes;
     while (slot->next && slot->at + slot->bytes < ring->pinned.now) slot = slot->next;
     if (slot->state != GPI_RING_FREE || slot->at > at) return 0;

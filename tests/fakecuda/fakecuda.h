@@ -80,6 +80,8 @@ void fake_fail_call(const char *name, long n, int persist, int error); /* error 
 void fake_fail_except(const char *names);/* "cudaFree,cuMemUnmap": fake_fail_nth spares these */
 void fake_fail_clear(void);              /* drops all of the above */
 long fake_fail_fired(void);              /* calls failed on purpose since the last clear */
+/* Before the n-th call of that name from now, run this, as if another thread came in between. */
+void fake_before_call(const char *name, long n, void (*run)(void *), void *user);
 
 /* ---- counters ---- */
 
