@@ -27,9 +27,9 @@ one() { # NAME SOURCE FLAGS
     dir=$build/$1
     mkdir -p "$dir"
     rm -f "$dir"/*
-    $CC -std=c11 -O0 --coverage -fprofile-update=atomic -pthread -DGPUPOOL_CHECK=0 -w \
-        -include tests/coverage.h ${@:3} $includes -c -o "$dir/test.o" "$2" &&
-        $CC --coverage -pthread -o "$dir/test" "$dir/test.o" "$fake" -lm -ldl &&
+    $CC -std=c11 -O0 --coverage -fprofile-update=atomic -pthread -w -D_exit=coverage_exit \
+        -DGPUPOOL_CHECK=0 ${@:3} $includes -c -o "$dir/test.o" "$2" &&
+        $CC --coverage -pthread -o "$dir/test" "$dir/test.o" "$build/exit.o" "$fake" -lm -ldl &&
         timeout -k 5 "${TEST_LIMIT_S:-300}" "$dir/test" > "$dir/out" 2>&1 && return
     echo "coverage: $1 has failed:"
     tail -n 5 "$dir/out" 2> /dev/null
@@ -39,6 +39,7 @@ export -f one
 
 rm -rf "$build"
 mkdir -p "$build"
+$CC -c -o "$build/exit.o" tests/coverage_exit.c || exit 1
 sources > "$build/programs"
 xargs -P "$jobs" -d '\n' -I{} bash -c 'one {}' < "$build/programs"
 python3 tests/coverage.py gpupool.h tests/coverage_left.txt "$build"/*/test.gcda || exit 1
