@@ -7787,8 +7787,8 @@ static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_r
     if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
     slot = gpi_ring_take(ring, bytes);
     if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
-    if (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
-        gpi_ring_pin(ring) == GPUPOOL_OK) {
+    while (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
+           gpi_ring_pin(ring) == GPUPOOL_OK) {
         if (gpi_ring_stock(ring)) slot = gpi_ring_take(ring, bytes);
         else *result = gpi_host_no_memory();
     }
