@@ -8234,6 +8234,12 @@ static void gpi_ring_worker(void *user) {
     if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
 }
 
+/* For the workers: those that sleep are to be woken too. The lock is held. */
+static void gpi_ring_stop(gpupool_ring *ring) {
+    ring->stopping = 1;
+    GPI_PUBLISH(&ring->news, ring->news + 1);
+}
+
 /* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
    out. The one that calls exit itself is not waited for longer than this. */
 static void gpi_ring_at_exit(void) {
@@ -8243,10 +8249,11 @@ static void gpi_ring_at_exit(void) {
     for (; ring; ring = ring->next_staffed) {
         if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
         gpi_host_lock(&ring->lock);
-        ring->stopping = 1;
+        gpi_ring_stop(ring);
         gpi_host_unlock(&ring->lock);
         gpi_host_gate_turn(&ring->work);
         for (running = 1; running && gpi_host_now_ns() - start < 1000000000u;) {
+            gpi_host_idle(64);
             gpi_host_lock(&ring->lock);
             running = ring->workers_running;
             gpi_host_unlock(&ring->lock);
@@ -8293,7 +8300,7 @@ static void gpi_ring_staff(gpupool_ring *ring) {
 
 static void gpi_ring_dismiss(gpupool_ring *ring) {
     int i, count = ring->workers_started;
-    ring->stopping = 1;
+    gpi_ring_stop(ring);
     gpi_ring_unlock(ring);
     gpi_ring_unenroll(ring);
     gpi_host_gate_turn(&ring->work);
