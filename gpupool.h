@@ -8887,16 +8887,12 @@ static int gpi_ring_is_pending(const gpupool_ring *ring, gpupool_ticket ticket) 
     return transfer && ticket != 0;
 }
 
-/* Sleeps until a transfer is done, if this one still is not. */
-static void gpi_ring_await(gpupool_ring *ring, gpupool_ticket ticket) {
-    unsigned seen;
-    int pending;
+/* Sleeps until a transfer is done. The lock was held since the one waited for was not: its end turns
+   the gate after this has looked at it. */
+static void gpi_ring_await(gpupool_ring *ring) {
+    unsigned seen = gpi_host_gate_seen(&ring->done);
     gpi_ring_unlock(ring);
-    seen = gpi_host_gate_seen(&ring->done);
-    gpi_ring_lock(ring);
-    pending = gpi_ring_is_pending(ring, ticket);
-    gpi_ring_unlock(ring);
-    if (pending) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
+    gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
     gpi_ring_lock(ring);
 }
 
@@ -8916,7 +8912,7 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
                                    " is not done yet", ticket);
         else if (did) continue;
         else if (round++ < GPI_RING_SPIN || !ring->workers_running) gpi_ring_nap(ring, round);
-        else gpi_ring_await(ring, ticket);
+        else gpi_ring_await(ring);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
     gpi_ring_unlock(ring);
@@ -8953,7 +8949,7 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
                                     gpupool_span *span) {
     gpi_visit visit;
     gpi_ring_slot *slot = NULL;
-    uint64_t start = gpi_host_now_ns(), failures;
+    uint64_t start = gpi_host_now_ns();
     unsigned round = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -8965,19 +8961,17 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         return gpi_ring_leave(&visit, result);
     }
     gpi_ring_lock(ring);
-    failures = ring->stats.pin_failures;
-    while (!slot && result == GPUPOOL_OK) {
+    for (;;) {
         slot = gpi_ring_get(ring, bytes, &result);
-        if (slot || result != GPUPOOL_OK) break;
-        if (ring->stats.pin_failures != failures) {
-            result = gpi_thread.result; /* of pinning, just now */
-            break;
-        }
-        result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
-        if (result != GPUPOOL_OK) break;
-        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
+        if (slot) break;
+        if (result == GPUPOOL_OK) result = gpi_thread.result; /* of pinning, just now */
+        if (result == GPUPOOL_OK)
+            result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
+        if (result == GPUPOOL_OK && timeout_ns >= 0 &&
+            gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
-        else gpi_ring_nap(ring, round++);
+        if (result != GPUPOOL_OK) break;
+        gpi_ring_nap(ring, round++);
     }
     if (slot) {
         slot->state = GPI_RING_HELD;
