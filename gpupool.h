@@ -3264,15 +3264,18 @@ static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *t
 }
 
 /* Moves idle pieces, still mapped, to the stash until it holds so many units, or none is left. */
-static void gpi_backing_collect(gpi_backing *backing, gpi_tree *tree, uint64_t stash_units) {
-    while (backing->stash_units < stash_units && gpi_tree_prepare(tree, 2)) {
+static gpupool_result gpi_backing_collect(gpi_backing *backing, gpi_tree *tree,
+                                          uint64_t stash_units) {
+    while (backing->stash_units < stash_units) {
         gpi_run *run;
-        gpi_piece *piece =
-            gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX, &run);
-        if (!piece) return;
+        gpi_piece *piece;
+        if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+        piece = gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX, &run);
+        if (!piece) break;
         run = gpi_tree_take(tree, run, piece->unit, piece->units);
         gpi_backing_stash_piece(backing, piece, run, 1);
     }
+    return GPUPOOL_OK;
 }
 
 /* Undoes collect for the pieces that were not taken off their addresses. */
@@ -3499,8 +3502,8 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     first = spot.bare;
     after = backing->placed_units + backing->stash_units + spot.bare_units;
     if (after > aim)
-        gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
-    if (after > most && backing->stash_units < after - most)
+        result = gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
+    if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most)
         result = gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     for (piece = backing->stash; piece && result == GPUPOOL_OK; piece = next) {
         next = piece->next;
