@@ -232,6 +232,7 @@ static int used_up_before(const act *a, const char *call, long n, uint64_t left)
     fake_before_call(call, n, use_up, &left);
     gpupool_result result = a->play();
     int made = aside_count > 0;
+    fake_before_call(call, 0, NULL, NULL);
     if (result != GPUPOOL_OK) {
         CHECK_RESULT(result, GPUPOOL_E_HOST_MEMORY);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
@@ -241,7 +242,6 @@ static int used_up_before(const act *a, const char *call, long n, uint64_t left)
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     if (result != GPUPOOL_OK) CHECK_RESULT(a->play(), GPUPOOL_OK);
     scene_close();
-    fake_before_call(call, 0, NULL, NULL);
     return made;
 }
 
