@@ -3270,7 +3270,8 @@ static gpupool_result gpi_backing_collect(gpi_backing *backing, gpi_tree *tree,
         gpi_run *run;
         gpi_piece *piece;
         if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-        piece = gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX, &run);
+        piece = gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX,
+                                 &run);
         if (!piece) break;
         run = gpi_tree_take(tree, run, piece->unit, piece->units);
         gpi_backing_stash_piece(backing, piece, run, 1);
@@ -5150,12 +5151,19 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
 
+/* The stream that calls with this key go to; it may have been forgotten, or never been known. The
+   lock is held. NULL: the host has no memory. */
+static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
+    gpi_stream *known = gpi_fence_find(&arena->fences, key);
+    return known ? known : gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+}
+
 /* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
    them while there is no other stream to take them from. */
 static void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
     uint64_t units = run->units;
     uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
-    if (stream->capture) absorb = 0;
+    GPI_ASSERT(!stream->capture); /* what a graph keeps is never cached */
     gpi_tree_lay_down(&arena->tree, run);
     gpi_tree_put(&arena->tree, run, stream->young, absorb);
     stream->frees++;
@@ -5799,8 +5807,8 @@ static void gpi_arena_tell_gone(const gpi_run *run) {
 static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_piece *piece = arena->backing.placed;
     if (gpi_backing_is_mapped(&arena->backing)) return NULL;
-    while (piece && run->unit - piece->unit >= piece->units) piece = piece->next;
-    return piece ? piece->heap : NULL;
+    while (run->unit - piece->unit >= piece->units) piece = piece->next;
+    return piece->heap;
 }
 #endif
 
@@ -5868,9 +5876,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         request->capturing = gpi_driver_is_capturing(request->stream);
         arena->captures_seen |= request->capturing;
         request->limited = 0;
-        request->known = gpi_fence_find(&arena->fences, key);
-        if (!request->known) /* forgotten meanwhile */
-            request->known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
+        request->known = gpi_arena_known(arena, key, 0);
         arena->climbing = 1;
         result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
         arena->climbing = 0;
@@ -5901,8 +5907,7 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
         gpi_arena_count_pending(arena);
         gpi_fence_unname(known);
     }
-    now = gpi_fence_find(&arena->fences, key);
-    if (!now) now = gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+    now = gpi_arena_known(arena, key, identity);
     gpi_host_unlock(&arena->lock);
     if (known) gpi_host_unlock(&known->cache.lock);
     return now ? GPUPOOL_OK : gpi_host_no_memory();
@@ -6084,11 +6089,12 @@ static gpi_run *gpi_arena_enter_block(gpupool_arena *arena, const char *call, co
         gpi_host_unlock(&cache->lock);
         if (!released) break;
     }
-    if (gpi_arena_enter(arena, call) != GPUPOOL_OK) return NULL;
+    gpi_arena_enter(arena, call);
     run = gpi_arena_find(arena, call, block);
-    if (!run) gpi_arena_trace_look(arena);
-    if (!run) gpi_host_unlock(&arena->lock);
-    return run;
+    if (run) return run; /* another thread took it out of its cache meanwhile */
+    gpi_arena_trace_look(arena);
+    gpi_host_unlock(&arena->lock);
+    return NULL;
 }
 
 /* A fence of this stream's work so far joins the block's uses, in place of the stream's earlier
@@ -6303,16 +6309,14 @@ static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_str
 static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream,
                                           uintptr_t key) {
     gpupool_result result = gpi_arena_enter(arena, "gpupool_free");
-    gpi_stream *known = NULL;
-    gpi_run *run;
-    if (result != GPUPOOL_OK) return result;
-    run = gpi_arena_find(arena, "gpupool_free", block);
-    if (!run) result = gpi_thread.result;
-    if (!run) gpi_arena_trace_number(arena, 'm', gpi_arena_trace_stream(stream));
-    if (run) known = gpi_fence_find(&arena->fences, key);
-    if (run && !known)
-        known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
-    if (run) result = known ? gpi_arena_free(arena, run, known, stream, 0) : gpi_host_no_memory();
+    gpi_run *run = gpi_arena_find(arena, "gpupool_free", block);
+    if (run) {
+        gpi_stream *known = gpi_arena_known(arena, key, 0);
+        result = known ? gpi_arena_free(arena, run, known, stream, 0) : gpi_host_no_memory();
+    } else {
+        result = gpi_thread.result;
+        gpi_arena_trace_number(arena, 'm', gpi_arena_trace_stream(stream));
+    }
     gpi_arena_exit(arena);
     return result;
 }
@@ -6408,6 +6412,7 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
         cudaGetLastError();
         return result;
     }
+    count = (int)gpi_ground_min((uint64_t)count, GPI_DEVICES_MAX);
     if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d, and "
                              "there are %d devices", config->device, count);
@@ -6451,8 +6456,7 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result;
     if (bytes == 0 || arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK;
     bytes = gpi_ground_up(bytes, arena->backing.driver.granule_bytes);
-    known = gpi_fence_find(&arena->fences, GPI_KEY_LEGACY);
-    if (!known) known = gpi_fence_know(&arena->fences, &arena->tree, GPI_KEY_LEGACY, 0);
+    known = gpi_arena_known(arena, GPI_KEY_LEGACY, 0);
     if (!known) return gpi_host_no_memory();
     memset(&request, 0, sizeof request);
     request.units = bytes / GPUPOOL_UNIT_BYTES;
@@ -6550,7 +6554,7 @@ static int gpi_arena_unlist(gpupool_arena *arena) {
     while (*link != arena) link = &(*link)->next;
     *link = arena->next;
     gpi_host_lock(&gpi_process.lock);
-    is_default = device < GPI_DEVICES_MAX && gpi_process.default_arenas[device] == arena;
+    is_default = gpi_process.default_arenas[device] == arena;
     if (is_default) gpi_process.default_arenas[device] = NULL;
     gpi_host_unlock(&gpi_process.lock);
     gpi_host_unlock(&gpi_process.arenas_lock);
@@ -6890,11 +6894,37 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
 
 /* -- graph capture -- */
 
+/* Gives a scope its streams. What it sets aside comes back if the host has no memory for them. */
+static gpupool_result gpi_arena_open_scope(gpupool_arena *arena, gpupool_capture *capture) {
+    gpi_stream *early, *outer = gpi_fence_find(&arena->fences, capture->key);
+    if (outer && outer->capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a scope "
+                             "already");
+    if (outer) {
+        outer->set_aside = 1;
+        gpi_arena_unname(arena, outer);
+    }
+    early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+    if (early) {
+        gpi_fence_unname(early);
+        early->capture = capture;
+        capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+    }
+    if (!capture->stream) {
+        if (early) early->capture = NULL;
+        if (outer) gpi_fence_rename(outer);
+        return gpi_host_no_memory();
+    }
+    capture->outer = outer;
+    capture->stream->capture = capture;
+    capture->stream->early = early;
+    return GPUPOOL_OK;
+}
+
 gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpi_visit visit;
     gpupool_capture *capture;
-    gpi_stream *early = NULL;
     gpupool_result result;
     if (!out)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
@@ -6902,33 +6932,14 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
     result = gpi_arena_enter_growing(arena, "gpupool_capture_begin", &visit);
     if (result != GPUPOOL_OK) return result;
     capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
-    if (!capture) result = gpi_host_no_memory();
     if (capture) {
         capture->arena = arena;
         capture->key = gpi_fence_key(stream);
-        capture->outer = gpi_fence_find(&arena->fences, capture->key);
-        if (capture->outer && capture->outer->capture)
-            result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
-                                   "scope already");
-    }
-    if (result == GPUPOOL_OK && capture->outer) {
-        capture->outer->set_aside = 1;
-        gpi_arena_unname(arena, capture->outer);
+        result = gpi_arena_open_scope(arena, capture);
+    } else {
+        result = gpi_host_no_memory();
     }
     if (result == GPUPOOL_OK) {
-        early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
-        if (early) {
-            gpi_fence_unname(early);
-            early->capture = capture;
-            capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
-        }
-        if (!capture->stream) result = gpi_host_no_memory();
-        if (!capture->stream && early) early->capture = NULL;
-        if (!capture->stream && capture->outer) gpi_fence_rename(capture->outer);
-    }
-    if (result == GPUPOOL_OK) {
-        capture->stream->capture = capture;
-        capture->stream->early = early;
         gpi_host_count_scope(1);
         arena->captures_seen = 1;
         arena->captures++;
@@ -8890,8 +8901,8 @@ static int gpi_ring_is_pending(const gpupool_ring *ring, gpupool_ticket ticket) 
     return transfer && ticket != 0;
 }
 
-/* Sleeps until a transfer is done. The lock was held since the one waited for was not: its end turns
-   the gate after this has looked at it. */
+/* Sleeps until a transfer is done. The lock was held since the one waited for was not: its end
+   turns the gate after this has looked at it. */
 static void gpi_ring_await(gpupool_ring *ring) {
     unsigned seen = gpi_host_gate_seen(&ring->done);
     gpi_ring_unlock(ring);
