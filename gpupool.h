@@ -3514,11 +3514,13 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         result = gpi_backing_fill(backing, tree, &spot, most, after > aim);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) {
+        struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
         if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
         if (spot.left) gpi_tree_put(tree, spot.left, lanes->number[0], 0);
         if (spot.right) gpi_tree_put(tree, spot.right, lanes->number[0], 0);
         gpi_backing_unfill(backing, tree);
         gpi_backing_uncollect(backing, tree);
+        gpi_thread = why;
         return result;
     }
     *out = gpi_backing_settle(backing, tree, &spot, first);
@@ -7037,7 +7039,6 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_OUT_OF_MEMORY:
     case GPUPOOL_E_HOST_MEMORY: return cudaErrorMemoryAllocation;
     case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
-    case GPUPOOL_E_UNSUPPORTED: return cudaErrorNotSupported;
     case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
     case GPUPOOL_E_CUDA: return cudaErrorUnknown;
     case GPUPOOL_E_ARGUMENT:
@@ -7046,6 +7047,7 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_DOUBLE_FREE:
     case GPUPOOL_E_IN_USE:
     case GPUPOOL_E_TIMEOUT:
+    case GPUPOOL_E_UNSUPPORTED:
     case GPUPOOL_E_CALLBACK:
     default: return cudaErrorInvalidValue;
     }
