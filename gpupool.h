@@ -1409,7 +1409,10 @@ static int gpi_driver_is_capturing(cudaStream_t stream) {
 static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
     unsigned long long id = 0;
 #if CUDART_VERSION >= 12000
-    if (cudaStreamGetId(stream, &id) != cudaSuccess) return 0;
+    if (cudaStreamGetId(stream, &id) != cudaSuccess) {
+        cudaGetLastError(); /* the arena asks outside enter and leave too */
+        return 0;
+    }
 #else
     (void)stream;
 #endif
@@ -3949,7 +3952,7 @@ static uintptr_t gpi_fence_key(cudaStream_t stream) {
 /* What tells a stream from any other, ever; 0 where CUDA cannot say, and of a capturing stream,
    which would lose its capture. */
 static uint64_t gpi_fence_identity(cudaStream_t stream) {
-    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0; /* NULL: see ARENA */
     return gpi_driver_is_capturing(stream) ? 0 : gpi_driver_stream_id(stream);
 }
 
@@ -5604,14 +5607,14 @@ static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
 /* The fence that has stood longest on this stream, on another, or on a parked block. */
 static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *request) {
     gpi_stream *stream = arena->fences.streams;
-    gpi_use *use;
+    const gpi_use *use;
     if (request->known->seals) return request->known->fences[0];
     for (; stream; stream = stream->next)
         if (stream->seals) return stream->fences[0];
     if (!arena->parked) return NULL;
-    for (use = (gpi_use *)arena->parked->uses; use; use = use->next)
-        if (use->fence && !use->fence->passed) return use->fence;
-    return NULL;
+    use = (const gpi_use *)arena->parked->uses;
+    while (!use->fence || use->fence->passed) use = use->next; /* A3 */
+    return use->fence;
 }
 
 /* Rung: wait on the host, for one fence after the other, until the request can be met. */
@@ -5904,7 +5907,7 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
     uint64_t identity = GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
     gpi_stream *known = gpi_fence_enter(&arena->fences, key), *now;
     gpi_host_lock(&arena->lock);
-    if (known && known->key == key && identity && known->identity != identity) {
+    if (known && identity && known->identity != identity) {
         gpi_arena_drain(arena, known);
         gpi_arena_count_pending(arena);
         gpi_fence_unname(known);
@@ -6382,7 +6385,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
             return GPUPOOL_OK;
         }
         gpi_host_lock(&arena->lock);
-        run = known->key == key ? gpi_tree_live(&arena->tree, unit) : NULL;
+        run = gpi_tree_live(&arena->tree, unit);
         if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
         if (run) result = gpi_arena_free(arena, run, known, stream, 1);
         gpi_arena_count_pending(arena);
