@@ -1285,7 +1285,7 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
     (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
 #endif
-    if (error == cudaSuccess && found) memcpy(&symbol, &found, sizeof symbol);
+    if (error == cudaSuccess) memcpy(&symbol, &found, sizeof symbol);
     return symbol;
 }
 
@@ -1423,7 +1423,7 @@ static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
    is harmless. */
 static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t stream) {
     CUcontext context = NULL;
-    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL; /* never 0 here */
     if (!driver->stream_context || !driver->context || !driver->push || !driver->pop) return NULL;
     if (driver->stream_context((CUstream)stream, &context) != CUDA_SUCCESS) return NULL;
     return context == driver->context ? NULL : context;
@@ -1538,8 +1538,8 @@ static void gpi_driver_tell_block_gone(const void *block) {
 static int gpi_driver_was_reset(const gpi_driver *driver) {
     unsigned long long id = 0;
     CUcontext context = NULL;
-    if (!driver->id || !driver->context_id || !driver->current_context) return 0;
-    if (driver->current_context(&context) != CUDA_SUCCESS || !context) return 0;
+    if (!driver->id || !driver->current_context) return 0;
+    if (driver->current_context(&context) != CUDA_SUCCESS) return 0;
     return driver->context_id(context, &id) == CUDA_SUCCESS && id != driver->id;
 }
 

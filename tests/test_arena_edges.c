@@ -73,6 +73,26 @@ static void a_failed_free_is_recorded_as_one_undone(void) {
     kit_close(arena);
 }
 
+/* ---- captures that the legacy stream tells of ---- */
+
+static void beside_a_capture_on_a_blocking_stream(void) {
+    cudaStream_t blocking = NULL;
+    cudaGraph_t graph = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(4096, 1), *large;
+    CHECK_EQ(cudaStreamCreate(&blocking), cudaSuccess);
+    CHECK_EQ(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeGlobal), cudaSuccess);
+    CHECK_RESULT(gpupool_record_use(arena, block, 0), GPUPOOL_E_CAPTURING);
+    large = kit_alloc(arena, 30 * MIB, 0);
+    CHECK_RESULT(gpupool_free(arena, large, 0), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamEndCapture(blocking, &graph), cudaSuccess); /* not lost */
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
+    CHECK_RESULT(gpupool_record_use(arena, block, 0), GPUPOOL_OK);
+    put(block, 1);
+    kit_close(arena);
+}
+
 /* ---- parked blocks ---- */
 
 /* The first is not done, the second is: a request that can neither wait nor grow gets it. */
@@ -277,6 +297,7 @@ int main(void) {
     FAKE_TEST(mistakes_with_cached_blocks);
     FAKE_TEST(the_stream_is_forgotten_meanwhile);
     FAKE_TEST(a_failed_free_is_recorded_as_one_undone);
+    FAKE_TEST(beside_a_capture_on_a_blocking_stream);
     FAKE_TEST(parked_out_of_order);
     FAKE_TEST(parked_behind_the_second_fence);
     FAKE_TEST(parked_blocks_that_cannot_be_followed);

@@ -154,6 +154,10 @@ static void several_peers(void) {
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* nothing is known to be idle */
     CHECK_EQ(kit_stats(arena).pending.now, 60 * MIB);
     fake_fail_clear();
+    fake_fail_call("cudaFree", 1, 1, 0); /* nor here, and not the second time either */
+    for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 60 * MIB);
+    fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 0);

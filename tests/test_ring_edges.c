@@ -192,6 +192,86 @@ static void direct_copy_without_an_event(void) {
     kit_ring_close(ring);
 }
 
+/* No event can be made: the copies were queued, and are waited for. */
+static void no_more_events(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(MIB), *device = kit_device(MIB);
+    gpupool_ticket ticket = 0;
+    fake_fail_call("cudaEventCreateWithFlags", 1, 1, 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, MIB, kit_stream[0], &ticket),
+                 GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(ticket, 0);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK);
+    kit_host_free(host, MIB);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
+/* Two flights are over, asking after the second fails: trim has had the first, and says so. */
+static void the_second_question_fails(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(100 * KIB), *device = kit_device(100 * KIB);
+    for (int i = 0; i < 2; i++) {
+        CHECK_RESULT(gpupool_upload(ring, device, host, 100 * KIB, kit_stream[i]), GPUPOOL_OK);
+        kit_order(kit_stream[0], kit_stream[1]);
+    }
+    fake_fail_call("cudaEventQuery", 2, 0, 0);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_ring_stats(ring).used.now, 100 * KIB);
+    kit_host_free(host, 100 * KIB);
+    kit_device_free(device, 100 * KIB);
+    kit_ring_close(ring);
+}
+
+/* A ring of another device than the current one: small transfers find their way too. */
+static void of_another_device(void) {
+    gpupool_ring_config config;
+    gpupool_ring *ring = NULL;
+    unsigned char *host = kit_host(1000), *device = NULL;
+    memset(&config, 0, sizeof config);
+    config.device = 1;
+    CHECK_RESULT(gpupool_ring_create(&ring, &config), GPUPOOL_OK);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    device = kit_device(1000);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    kit_pattern(host, 1000, 6);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 1000, 0), GPUPOOL_OK);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    kit_expect_device(device, 1000, 6);
+    kit_device_free(device, 1000);
+    kit_ring_close(ring);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    kit_host_free(host, 1000);
+}
+
+typedef struct holder { gpupool_ring *ring; gpupool_span span; } holder;
+static void *hold_some(void *argument) {
+    holder *h = (holder *)argument;
+    CHECK_RESULT(gpupool_span_acquire(h->ring, 300 * KIB, -1, &h->span), GPUPOOL_OK);
+    return NULL;
+}
+
+/* What another thread holds may come free: it is waited for, unless this thread holds some too. */
+static void spans_of_another_thread(void) {
+    holder h = {kit_ring(MIB, 0, 0), {0}};
+    gpupool_span own, more;
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, hold_some, &h), 0);
+    pthread_join(thread, NULL);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, MIB, KIT_SECOND / 100, &more), GPUPOOL_E_TIMEOUT);
+    CHECK(strstr(gpupool_last_error(), "stayed full") != NULL);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, 100 * KIB, 0, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, 900 * KIB, -1, &more), GPUPOOL_E_TIMEOUT);
+    CHECK(strstr(gpupool_last_error(), "would wait for") != NULL);
+    CHECK_RESULT(gpupool_span_cancel(h.ring, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(h.ring, &h.span), GPUPOOL_OK);
+    kit_ring_close(h.ring);
+}
+
 /* An error of the caller's is still CUDA's last one after a small transfer, and none of ours is. */
 static void the_callers_error_stays(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
@@ -257,6 +337,10 @@ int main(void) {
     FAKE_TEST(what_is_lost_stays_lost_until_the_end);
     FAKE_TEST(asking_fails);
     FAKE_TEST(direct_copy_without_an_event);
+    FAKE_TEST(no_more_events);
+    FAKE_TEST(the_second_question_fails);
+    FAKE_TEST(of_another_device);
+    FAKE_TEST(spans_of_another_thread);
     FAKE_TEST(the_callers_error_stays);
     FAKE_TEST(no_span_without_pinned_memory);
     FAKE_TEST(destroy_waits_for_a_still_stream);

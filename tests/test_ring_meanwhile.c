@@ -91,6 +91,51 @@ static void failed_elsewhere(void) {
     scene_close();
 }
 
+/* Another thread takes the chunk that this one was about to: it goes on with the next. */
+static void take_a_chunk(void *unused) {
+    (void)unused;
+    gpi_ring_lock(ring);
+    CHECK_EQ(gpi_ring_step(ring, ring->transfers), 1);
+    gpi_ring_unlock(ring);
+}
+
+static void begun_elsewhere(void) {
+    scene_open(4 * MIB);
+    unsigned char *other = kit_device(BYTES);
+    fake_hold(kit_stream[1], 1);
+    CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
+    fake_before_call("cudaEventQuery", 1, take_a_chunk, NULL); /* asks after those in flight */
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    fake_hold(kit_stream[1], 0);
+    kit_expect_device(device, BYTES, 1);
+    kit_device_free(other, BYTES);
+    scene_close();
+}
+
+/* A chunk fails while another thread is at one of the same transfer: the end waits for it. */
+static void fail_a_chunk(void *unused) {
+    (void)unused;
+    fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
+    gpi_ring_lock(ring);
+    for (int i = 0; i < 3; i++) gpi_ring_step(ring, ring->transfers);
+    CHECK(ring->transfers && ring->transfers->result != GPUPOOL_OK);
+    gpi_ring_unlock(ring);
+}
+
+static void failed_beside_another_chunk(void) {
+    gpupool_ticket ticket = 0;
+    scene_open(4 * MIB);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_before_call("cudaMemcpyAsync", 1, fail_a_chunk, NULL);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    kit_expect_device(device, BYTES, 1);
+    scene_close();
+}
+
 static gpi_ring_slot *away;
 
 static void take_structs(void *unused) {
@@ -153,6 +198,8 @@ int main(void) {
     ARENA_TEST(a_function_may_ask_after_the_ring);
     FAKE_TEST(one_pins_at_a_time);
     FAKE_TEST(failed_elsewhere);
+    FAKE_TEST(begun_elsewhere);
+    FAKE_TEST(failed_beside_another_chunk);
     FAKE_TEST(structs_run_out);
     FAKE_TEST(another_may_not_pin);
     return check_finish();
