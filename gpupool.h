@@ -4267,7 +4267,7 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
 static int gpi_limit_same(const char *text, const char *word) { /* case does not matter */
     for (; *text && *word; text++, word++) {
         char a = *text >= 'a' && *text <= 'z' ? (char)(*text - 32) : *text;
-        char b = *word >= 'a' && *word <= 'z' ? (char)(*word - 32) : *word;
+        char b = *word >= 'a' ? (char)(*word - 32) : *word;
         if (a != b) return 0;
     }
     return *text == *word;
@@ -5682,10 +5682,10 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
 
 /* -- the verdict -- */
 
-static uint64_t gpi_arena_largest(const gpupool_arena *arena, int of_streams) {
+static uint64_t gpi_arena_largest(const gpupool_arena *arena) {
     uint64_t largest = gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]);
     uint32_t lane;
-    for (lane = GPI_LANE_STREAMS; of_streams && lane < arena->tree.lane_count; lane++)
+    for (lane = GPI_LANE_STREAMS; lane < arena->tree.lane_count; lane++)
         if (arena->tree.lanes[lane])
             largest = gpi_ground_max(largest, gpi_tree_largest(arena->tree.lanes[lane]));
     return largest * GPUPOOL_UNIT_BYTES;
@@ -5712,7 +5712,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
-        verdict->largest_free_bytes = gpi_arena_largest(arena, 1);
+        verdict->largest_free_bytes = gpi_arena_largest(arena);
     scene->backing = &arena->backing;
     scene->tree = &arena->tree;
     scene->fences = &arena->fences;
@@ -6333,7 +6333,7 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
     gpi_arena_bound_cache(arena, known, 0);
     gpi_cache_fold(&known->cache, &arena->ledger);
     gpi_arena_count_pending(arena);
-    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    gpi_arena_seal_at_free(arena, known, stream);
     gpi_host_unlock(&arena->lock);
     gpi_host_ok();
 }
@@ -7239,7 +7239,7 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->fence_waits = arena->fences.device_waits;
     stats->host_syncs = arena->fences.host_waits;
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
-    stats->largest_free_bytes = gpi_arena_largest(arena, 1);
+    stats->largest_free_bytes = gpi_arena_largest(arena);
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->backing.host_bytes;
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);

@@ -1,5 +1,5 @@
 /* The arena at its edges: blocks that caches have, ladders whose rungs fail, parked blocks out of
-   order, and addresses and pieces that do not fit. */
+   order, and streams whose caches rest. */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
@@ -46,6 +46,38 @@ static void the_stream_is_forgotten_meanwhile(void) {
                  GPUPOOL_OK);
     CHECK(gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[1])) != NULL);
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
+/* While a stream's cache rests, the arena's lock alone does: not for what another cache has, nor for
+   what is no block. */
+static void frees_on_a_stream_that_rests(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *plain = get(4096, 0), *theirs;
+    put(get(8192, 1), 1);
+    theirs = get(8192, 1); /* from stream 1's cache, and out */
+    gpi_stream *resting = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
+    resting->cache.rest = 100;
+    put(plain, 0);
+    CHECK_EQ(resting->cache.rest, 99);
+    CHECK_RESULT(gpupool_free(arena, plain, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE);
+    put(theirs, 0);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
+/* What a capturing stream has freed gets no fence: its event would be the graph's. */
+static void no_fence_in_a_capture(void) {
+    cudaGraph_t graph = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = get(30 * MIB, 0), *larger;
+    put(block, 0);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    larger = get(60 * MIB, 0);
+    CHECK_EQ(fake_calls("cudaEventRecord"), 0);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    put(larger, 0);
     kit_close(arena);
 }
 
@@ -187,84 +219,6 @@ static void blocks_of_all_streams(void) {
     kit_close(all);
 }
 
-/* ---- addresses and pieces ---- */
-
-#define HOLES 80
-
-/* More bare runs than are looked at once one fits; and all of them while none does. */
-static void many_bare_runs(void) {
-    void *block[2 * HOLES], *fits, *large;
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    for (int i = 0; i < 2 * HOLES; i++) block[i] = get(2 * MIB, 0);
-    for (int i = 0; i < 2 * HOLES; i += 2) put(block[i], 0);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(kit_reserved(arena), HOLES * 2 * MIB);
-    fits = get(2 * MIB, 0);
-    CHECK((char *)fits < (char *)block[2 * HOLES - 1]);
-    large = get(6 * MIB, 0);
-    CHECK((char *)large > (char *)block[2 * HOLES - 1]);
-    put(fits, 0);
-    put(large, 0);
-    for (int i = 1; i < 2 * HOLES; i += 2) put(block[i], 0);
-    kit_close(arena);
-}
-
-/* More than all addresses, beside free memory whose end is less than that. */
-static void larger_than_the_address_space(void) {
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    void *first = get(2 * MIB, 0), *second = get(3 * MIB, 0), *third = get(2 * MIB, 0);
-    put(first, 0);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    put(second, 0);
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
-    CHECK_RESULT(kit_why(gpupool_alloc(arena, (size_t)1 << 48, kit_stream[0])),
-                 GPUPOOL_E_OUT_OF_MEMORY);
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    put(third, 0);
-    kit_close(arena);
-}
-
-/* A piece that the driver would not take back is larger than what is to go: it stays. */
-static void a_stashed_piece_too_large_to_trim(void) {
-    size_t reserved;
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    void *small = get(2 * MIB, 0), *large = get(512 * MIB, 0);
-    put(small, 0);
-    put(large, 0);
-    fake_fail_call("cuMemRelease", 1, 1, 0);
-    CHECK_RESULT(gpupool_trim(arena, 2 * MIB, NULL), GPUPOOL_E_CUDA);
-    fake_fail_clear();
-    CHECK(arena->backing.stash && arena->backing.stash->bytes > 2 * MIB);
-    reserved = kit_reserved(arena);
-    CHECK_RESULT(gpupool_trim(arena, reserved - 2 * MIB, NULL), GPUPOOL_OK);
-    CHECK_EQ(kit_reserved(arena), reserved - 2 * MIB);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(kit_reserved(arena), 0);
-    kit_close(arena);
-}
-
-/* ---- what does not hold for a moment ---- */
-
-static void check_now(void *unused) {
-    char room = 0;
-    (void)unused;
-    CHECK_EQ(gpi_arena_check_all(arena, 0, &room), 0);
-}
-
-/* Between a run that is held and its memory: every invariant holds there too. */
-static void the_check_during_growth(void) {
-    static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
-    for (size_t i = 0; i < KIT_COUNT(calls); i++) {
-        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-        void *first = get(3 * MIB, 0);
-        fake_before_call(calls[i], 2, check_now, NULL);
-        void *second = get(90 * MIB, 0);
-        put(first, 0);
-        put(second, 0);
-        kit_close(arena);
-    }
-}
-
 /* ---- resets ---- */
 
 /* Frees that would have put fences behind them, after the device was reset. */
@@ -296,16 +250,14 @@ static void config_sizes_that_cannot_be(void) {
 int main(void) {
     FAKE_TEST(mistakes_with_cached_blocks);
     FAKE_TEST(the_stream_is_forgotten_meanwhile);
+    FAKE_TEST(frees_on_a_stream_that_rests);
+    FAKE_TEST(no_fence_in_a_capture);
     FAKE_TEST(a_failed_free_is_recorded_as_one_undone);
     FAKE_TEST(beside_a_capture_on_a_blocking_stream);
     FAKE_TEST(parked_out_of_order);
     FAKE_TEST(parked_behind_the_second_fence);
     FAKE_TEST(parked_blocks_that_cannot_be_followed);
     FAKE_TEST(blocks_of_all_streams);
-    FAKE_TEST(many_bare_runs);
-    FAKE_TEST(larger_than_the_address_space);
-    FAKE_TEST(a_stashed_piece_too_large_to_trim);
-    FAKE_TEST(the_check_during_growth);
     FAKE_TEST(many_frees_after_a_reset);
     FAKE_TEST(config_sizes_that_cannot_be);
     return check_finish();

@@ -127,6 +127,9 @@ static void freed_on_another_capturing_stream(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     begin(0);
     void *block = get(MIB, 0);
+    fake_fail_call("cudaEventRecord", 1, 0, 0);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_E_CUDA);
+    CHECK_EQ(kit_stats(arena).blocks.now, 1);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
     put(block, 1);
     fake_fail_call("cudaStreamIsCapturing", 1, 0, 0);

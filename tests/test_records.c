@@ -260,10 +260,34 @@ static void used_up_meanwhile(void) {
         CHECK(made);
     }
 }
+
+/* The driver does not take a block's chunk back, and there is no struct to give the caller the block
+   again: it is the arena's, and idle. */
+static void fail_without_structs(void *unused) {
+    (void)unused;
+    fake_fail_call("cudaFree", 1, 0, 0);
+    put_aside_all_but(0);
+}
+
+static void neither_freed_nor_the_callers(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    void *lost = kit_alloc(arena, MIB, kit_stream[0]);
+    fake_before_call("cudaFree", 1, fail_without_structs, NULL);
+    CHECK(gpupool_free(arena, lost, kit_stream[0]) != GPUPOOL_OK);
+    put_back();
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_EQ(kit_reserved(arena), MIB);
+    CHECK_RESULT(gpupool_free(arena, lost, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(with_few_structs);
     FAKE_TEST(used_up_meanwhile);
+    FAKE_TEST(neither_freed_nor_the_callers);
     return check_finish();
 }

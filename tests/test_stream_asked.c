@@ -113,6 +113,20 @@ static void made_known_once(void) {
     CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
     kit_close(arena);
 }
+
+/* What the old stream freed gets no fence from the new one, which has its handle. */
+static void no_fence_from_another_stream(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
+    put(kit_alloc(arena, 4 << 20, again), again);
+    renew();
+    fake_reset_counters();
+    CHECK_RESULT(gpupool_stream_retired(arena, again), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cudaEventRecord"), 0);
+    CHECK(kit_stats(arena).pending.now > 0);
+    CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -123,5 +137,6 @@ int main(void) {
     FAKE_TEST(filled_during_a_free);
     FAKE_TEST(filled_during_an_alloc);
     FAKE_TEST(made_known_once);
+    FAKE_TEST(no_fence_from_another_stream);
     return check_finish();
 }
