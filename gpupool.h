@@ -5827,9 +5827,8 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
         use = (gpi_use *)gpi_host_zeroed(sizeof *use);
         if (use) use->keeper = request->known;
     }
-    if ((request->known->capture && !use) ||
-        !(gpi_tree_is_ready(&arena->tree, 1) || gpi_tree_prepare(&arena->tree, 1))) {
-        GPUPOOL_FREE(use);
+    GPI_ASSERT(gpi_tree_is_ready(&arena->tree, 0)); /* whoever found the run has seen to that */
+    if (request->known->capture && !use) {
         gpi_tree_put(&arena->tree, run, request->known->young, 0);
         gpi_host_no_memory();
         return NULL;
@@ -6258,7 +6257,7 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     } else {
         gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
         run->uses = NULL;
-        gpi_tree_put(&arena->tree, run, keeper ? keeper->young : GPI_LANE_QUIET, 0);
+        gpi_tree_put(&arena->tree, run, keeper->young, 0);
     }
     return GPUPOOL_OK;
 }

@@ -38,6 +38,28 @@ static void mistakes_with_cached_blocks(void) {
     kit_close(arena);
 }
 
+#define SLOTS 64
+
+/* A cache whose every slot is of a block that is out: one of them has to make room. */
+static void a_cache_full_of_blocks_that_are_out(void) {
+    void *out[SLOTS], *one;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    for (size_t i = 0; i < SLOTS; i++) {
+        put(get(512 * (i + 1), 0), 0);
+        out[i] = get(512 * (i + 1), 0); /* found there */
+    }
+    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
+    CHECK_EQ(known->cache.used, SLOTS);
+    CHECK_EQ(known->cache.free_blocks, 0);
+    one = get(100000, 0);
+    put(one, 0);
+    CHECK(known->cache.used <= SLOTS && known->cache.free_blocks == 1);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    for (size_t i = 0; i < SLOTS; i++) put(out[i], 0);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
 /* As when another thread forgets the stream between two locks: it is known anew. */
 static void the_stream_is_forgotten_meanwhile(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
@@ -249,6 +271,7 @@ static void config_sizes_that_cannot_be(void) {
 
 int main(void) {
     FAKE_TEST(mistakes_with_cached_blocks);
+    FAKE_TEST(a_cache_full_of_blocks_that_are_out);
     FAKE_TEST(the_stream_is_forgotten_meanwhile);
     FAKE_TEST(frees_on_a_stream_that_rests);
     FAKE_TEST(no_fence_in_a_capture);

@@ -92,6 +92,31 @@ static void parked_blocks_of_two_graphs(void) {
     kit_close(arena);
 }
 
+/* The first parked block is not done, the second is, and a graph keeps it: for no other request. */
+static void parked_out_of_order_for_a_graph(void) {
+    cudaGraph_t graph = NULL;
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
+    void *slow = get(20 * MIB, 0), *fast = get(20 * MIB, 0), *rest = get(20 * MIB, 0);
+    CHECK_RESULT(gpupool_record_use(arena, fast, kit_stream[2]), GPUPOOL_OK);
+    fake_hold(kit_stream[1], 1);
+    kit_expect(kit_stream[1], slow, 64, -1);
+    CHECK_RESULT(gpupool_record_use(arena, slow, kit_stream[1]), GPUPOOL_OK);
+    put(slow, 0);
+    begin(0);
+    put(fast, 0);
+    CHECK(arena->parked && arena->parked->list_next);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[3], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 20 * MIB, kit_stream[3])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(arena->parked && !arena->parked->list_next);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[3], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    fake_hold(kit_stream[1], 0);
+    release(0);
+    put(rest, 0);
+    kit_close(arena);
+}
+
 /* A graph's own block, which another stream reads when the scope is released: parked until then. */
 static void used_elsewhere_at_the_release(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
@@ -168,6 +193,7 @@ int main(void) {
     FAKE_TEST(no_memory_for_a_scope);
     FAKE_TEST(no_memory_to_keep_a_block);
     FAKE_TEST(parked_blocks_of_two_graphs);
+    FAKE_TEST(parked_out_of_order_for_a_graph);
     FAKE_TEST(used_elsewhere_at_the_release);
     FAKE_TEST(caches_at_the_release);
     FAKE_TEST(freed_on_another_capturing_stream);

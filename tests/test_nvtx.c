@@ -83,6 +83,10 @@ static void chunks_that_the_driver_keeps(void) {
         for (int k = 0; k < 2; k++) block[k] = kit_alloc(arena, 30 * MIB, kit_stream[0]);
         CHECK_EQ(fake_nvtx_heaps(), heaps);
         CHECK_EQ(fake_nvtx_regions(), heaps);
+        CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
+        block[0] = kit_alloc(arena, 30 * MIB, kit_stream[0]); /* in the older chunk again */
+        CHECK_EQ(fake_nvtx_heaps(), heaps);
+        CHECK_EQ(fake_nvtx_regions(), heaps);
         for (int k = 0; k < 2; k++)
             CHECK_RESULT(gpupool_free(arena, block[k], kit_stream[0]), GPUPOOL_OK);
         fake_fail_call("cudaFree", 2, 0, 0); /* 1: the wait for the device */

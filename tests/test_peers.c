@@ -159,6 +159,9 @@ static void several_peers(void) {
     CHECK_EQ(kit_stats(arena).pending.now, 60 * MIB);
     fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    block = kit_alloc(arena, 60 * MIB, kit_stream[1]); /* nor to be followed, but to be waited for */
+    CHECK_EQ(kit_stats(arena).fence_waits, 0);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 0);
     kit_close(arena);
@@ -171,13 +174,15 @@ static void several_peers(void) {
 
 /* An event of a stream of another device is made, and recorded, in that device's context. */
 static void contexts_that_cannot_be_entered(void) {
-    static const char *const fails[] = {"cuCtxPushCurrent", "cuCtxPopCurrent", "cudaEventRecord"};
+    static const char *const fails[] = {"cuCtxPushCurrent", "cuCtxPopCurrent", "cudaEventRecord",
+                                        "cudaEventRecord"};
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     cudaStream_t other = stream_of(1);
     CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
     void *block = kit_alloc(arena, MIB, kit_stream[0]);
     for (size_t i = 0; i < KIT_COUNT(fails); i++) {
         fake_fail_call(fails[i], 1, 0, 0);
+        if (i == 3) fake_fail_call("cuCtxPopCurrent", 1, 0, 0); /* and that fails too */
         CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_E_CUDA);
         fake_fail_clear();
         CHECK_EQ(cudaSetDevice(0), cudaSuccess); /* a context that was not popped is still there */

@@ -94,6 +94,15 @@ static void idle_pieces_under_a_limit(void) {
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
 }
 
+/* The same in runs of many pieces each, so that each that moves is cut off. */
+static void long_idle_runs_under_a_limit(void) {
+    for (int i = 0; i < 4; i++) allocate(i, 32 * MIB, 0);
+    release(0, 0);
+    release(2, 0);
+    fake_run_all();
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+}
+
 /* What stream 0 freed is behind a fence, and the limit leaves no room beside it. */
 static void sealed_memory_of_another_stream(void) {
     fake_mode(FAKE_STEPPED);
@@ -121,6 +130,7 @@ static void one_block(void) { allocate(0, MIB, 0); }
 static gpupool_result alloc_small(void) { return allocated(MIB, 0); }
 static gpupool_result alloc_odd(void) { return allocated(2 * MIB + 700 * KIB, 0); }
 static gpupool_result alloc_large(void) { return allocated(9 * MIB, 0); }
+static gpupool_result alloc_huge(void) { return allocated(60 * MIB, 0); }
 static gpupool_result alloc_elsewhere(void) { return allocated(20 * MIB, 1); }
 static gpupool_result trim_some(void) {
     return gpupool_trim(arena, kit_reserved(arena) - 4 * MIB, NULL);
@@ -149,6 +159,7 @@ static const act acts[] = {
     ACT(MAPPED, holes_beside_bare_memory, alloc_large, 0),
     ACT(MAPPED, holes_beside_bare_memory, alloc_odd, 0),
     ACT(MAPPED, idle_pieces_under_a_limit, alloc_large, 1),
+    ACT(MAPPED, long_idle_runs_under_a_limit, alloc_huge, 1),
     ACT(MAPPED, idle_pieces_under_a_limit, trim_some, 1),
     ACT(MAPPED, idle_pieces_under_a_limit, trim_all, 1),
     ACT(MAPPED, sealed_memory_of_another_stream, alloc_elsewhere, 1),
@@ -212,7 +223,7 @@ static int played_with(const act *a, uint64_t left) {
 static void with_few_structs(void) {
     for (const act *a = acts; a < acts + KIT_COUNT(acts); a++) {
         int enough = 0;
-        for (uint64_t left = 0; left < 24; left++) {
+        for (uint64_t left = 0; left < 40; left++) {
             check_case("%s, %d structs left", a->name, (int)left);
             enough = played_with(a, left);
         }
@@ -247,7 +258,8 @@ static int used_up_before(const act *a, const char *call, long n, uint64_t left)
 
 static void used_up_meanwhile(void) {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap",
-                                        "cuMemRelease", "cudaMalloc", "cudaFree"};
+                                        "cuMemRelease", "cudaMalloc", "cudaFree",
+                                        "cudaGetDevice"};
     for (size_t i = 0; i < KIT_COUNT(calls); i++) {
         int made = 0;
         for (const act *a = acts; a < acts + KIT_COUNT(acts); a++)
@@ -259,6 +271,47 @@ static void used_up_meanwhile(void) {
                 }
         CHECK(made);
     }
+}
+
+/* The driver has no memory, and then there are no structs to look for it elsewhere with. */
+static void refuse_and_use_up(void *unused) {
+    (void)unused;
+    fake_fail_call("cuMemCreate", 1, 0, 0);
+    put_aside_all_but(0);
+}
+
+static void used_up_on_the_way_up(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *first = kit_alloc(arena, MIB, kit_stream[0]);
+    fake_before_call("cuMemCreate", 1, refuse_and_use_up, NULL);
+    CHECK_RESULT(allocated(30 * MIB, 1), GPUPOOL_E_HOST_MEMORY);
+    put_back();
+    fake_fail_clear();
+    CHECK_RESULT(allocated(30 * MIB, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, fresh, other), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, first, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* The call's stream is forgotten meanwhile, and there is no memory to know it by. */
+static void forget_the_stream(void *unused) {
+    (void)unused;
+    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+    refused_bytes = sizeof(gpi_lane);
+}
+
+static void streams_that_cannot_be_known(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *first = kit_alloc(arena, 4096, kit_stream[0]);
+    fake_before_call("cudaGetDevice", 1, forget_the_stream, NULL);
+    CHECK_RESULT(allocated(30 * MIB, 0), GPUPOOL_E_HOST_MEMORY);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpi_arena_free_slow(arena, first, kit_stream[1], gpi_fence_key(kit_stream[1])),
+                 GPUPOOL_E_HOST_MEMORY);
+    refused_bytes = 0;
+    CHECK_EQ(kit_stats(arena).blocks.now, 1);
+    CHECK_RESULT(gpupool_free(arena, first, kit_stream[1]), GPUPOOL_OK);
+    kit_close(arena);
 }
 
 /* The driver does not take a block's chunk back, and there is no struct to give the caller the block
@@ -288,6 +341,8 @@ static void neither_freed_nor_the_callers(void) {
 int main(void) {
     FAKE_TEST(with_few_structs);
     FAKE_TEST(used_up_meanwhile);
+    FAKE_TEST(used_up_on_the_way_up);
+    FAKE_TEST(streams_that_cannot_be_known);
     FAKE_TEST(neither_freed_nor_the_callers);
     return check_finish();
 }

@@ -153,6 +153,28 @@ static void lines_that_share_buckets(void) {
     kit_close(arena);
 }
 
+/* One line on more streams than there are buckets: two of them must share one. */
+static void streams_that_share_buckets(void) {
+    enum { STREAMS = 300 };
+    static cudaStream_t stream[STREAMS];
+    static void *block[STREAMS];
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < STREAMS; i++) {
+            if (!stream[i])
+                CHECK_EQ(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking), cudaSuccess);
+            block[i] = gpupool_alloc_at(arena, 512, stream[i], "one.c", 1);
+            if (round == 0) put(arena, block[i], stream[i]);
+        }
+    expect_line(arena, "one.c", 1, (figures){2 * STREAMS, STREAMS, 512 * STREAMS, 512 * STREAMS});
+    for (int i = 0; i < STREAMS; i++) {
+        put(arena, block[i], stream[i]);
+        CHECK_EQ(cudaStreamDestroy(stream[i]), cudaSuccess);
+        stream[i] = NULL;
+    }
+    kit_close(arena);
+}
+
 static void a_wrong_site_is_noticed(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     void *a = gpupool_alloc_at(arena, 600, kit_stream[0], "a.c", 1);
@@ -219,6 +241,7 @@ int main(void) {
     ARENA_TEST(without_host_memory_the_line_is_unknown);
     ARENA_TEST(one_unknown_line_of_a_stream);
     ARENA_TEST(lines_that_share_buckets);
+    ARENA_TEST(streams_that_share_buckets);
     ARENA_TEST(a_wrong_site_is_noticed);
     ARENA_TEST(threads_share_lines);
     return check_finish();
