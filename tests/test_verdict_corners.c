@@ -62,19 +62,23 @@ static void two_streams_at_one_block(void) {
     kit_close(arena);
 }
 
-static void what_a_graph_keeps_is_not_pending(void) {
+/* Neither parked nor in the graph's lanes is it to be had by others. */
+static void what_a_graph_keeps_does_not_fit(void) {
     gpupool_capture *scope = NULL;
+    gpupool_verdict v;
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
-    void *block = get(40 * MIB, kit_stream[1]), *rest = get(20 * MIB, kit_stream[1]), *inside;
+    void *block = get(40 * MIB, kit_stream[1]), *rest = get(20 * MIB, kit_stream[1]);
     fake_mode(FAKE_STEPPED);
     use_on(block, kit_stream[2]);
     CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
     put(block, kit_stream[1]);
-    would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_LIMIT);
-    fake_mode(FAKE_EAGER);
-    inside = get(MIB, kit_stream[1]);
-    put(inside, kit_stream[1]);
-    would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_LIMIT); /* nor in its lanes */
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(gpupool_would_fit(arena, 40 * MIB, &v), 0);
+        CHECK(v.cause != GPUPOOL_CAUSE_PENDING && v.largest_free_bytes < 40 * MIB);
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, 40 * MIB, kit_stream[3])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+        fake_mode(FAKE_EAGER);
+    }
     CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
     fits(arena, 40 * MIB);
     put(rest, kit_stream[1]);
@@ -98,7 +102,7 @@ static void where_the_device_does_not_say(void) {
 int main(void) {
     FAKE_TEST(default_streams_are_named);
     FAKE_TEST(two_streams_at_one_block);
-    FAKE_TEST(what_a_graph_keeps_is_not_pending);
+    FAKE_TEST(what_a_graph_keeps_does_not_fit);
     FAKE_TEST(where_the_device_does_not_say);
     return check_finish();
 }
