@@ -46,7 +46,7 @@ keeps nothing in device memory, prints nothing unless asked, and never aborts.
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
     GROUND HOST DRIVER LEDGER TREE CACHE BACKING FENCE LIMIT ARENA RING REPORT   how it works
-    NAMES                                                        macros over CUDA's names
+    BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
@@ -618,6 +618,7 @@ GPUPOOL_API gpupool_result gpupool_span_cancel(gpupool_ring *, gpupool_span *spa
 GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
                                              size_t *released_bytes /* or NULL */);
 
+/* What the ring has done since it was made, as of one moment. */
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
 /* As gpupool_check, of a ring. */
@@ -1943,10 +1944,15 @@ static gpi_site *gpi_ledger_adopt(gpi_ledger *ledger, gpi_site *site, uint64_t k
     return site;
 }
 
+static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+    uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
+    return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
+}
+
 /* Called once for each new site: of those with equal text, the first counts for all. */
-static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_origin origin,
-                                     uint64_t key) {
+static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = (gpi_site *)gpi_host_zeroed(sizeof *site), *other;
+    gpi_site **bucket = gpi_ledger_bucket(ledger, origin, key);
     int i;
     if (!site) return &ledger->unknown;
     site->same = site->place = site;
@@ -1965,13 +1971,8 @@ static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_
     return site->same;
 }
 
-static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
-    uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
-    return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
-}
-
-/* NULL: there is none yet. Needs no lock. */
-static gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+/* NULL: there is none yet. Needs no lock. Inline, for every allocation comes here. */
+static inline gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = GPI_READ(gpi_ledger_bucket(ledger, origin, key));
     for (; site; site = site->next)
         if (site->file == origin.file && site->line == origin.line && site->key == key)
@@ -1981,8 +1982,7 @@ static gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uin
 
 static gpi_site *gpi_ledger_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = gpi_ledger_find_site(ledger, origin, key);
-    if (site) return site;
-    return gpi_ledger_new_site(ledger, gpi_ledger_bucket(ledger, origin, key), origin, key);
+    return site ? site : gpi_ledger_new_site(ledger, origin, key);
 }
 
 /* The first site, and the one after each: all but the unknown one, which comes last. */
@@ -2095,7 +2095,12 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 typedef struct gpi_run {
     uint64_t unit, units;
     struct gpi_run *prev, *next;       /* neighbours by address; NULL at the chunk's edge */
-    struct gpi_run *list_prev, *list_next; /* free: same step; live: list_next is the same bucket */
+    struct gpi_run *list_next;         /* free: same step; live: same bucket */
+    union {
+        struct gpi_run *list_prev;     /* free: same step */
+        uintptr_t stream;              /* live: handle of the stream that asked for it, or in whose
+                                          cache it was last; 0: not known */
+    } by;
     void *uses;                        /* live: the arena's list of other streams' fences */
     uint32_t lane;
     union {
@@ -2175,7 +2180,7 @@ static int gpi_tree_is_met(const gpi_run *run) {
 }
 
 static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
-    if (run->lane != number || run->list_prev != before) return 2;
+    if (run->lane != number || run->by.list_prev != before) return 2;
     if (!gpi_tree_is_met(run)) return 1;
     if (run->prev && run->prev->lane == number) return 3;
     if (run->next && run->next->lane == number) return 3;
@@ -2484,9 +2489,9 @@ GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     gpi_run *next = lane->lists[place];
     run->lane = number;
     run->as.place = place;
-    run->list_prev = NULL;
+    run->by.list_prev = NULL;
     run->list_next = next;
-    if (next) next->list_prev = run;
+    if (next) next->by.list_prev = run;
     lane->lists[place] = run;
     lane->orders[shelf] |= (uint64_t)1 << order;
     lane->steps[place / GPI_STEPS] =
@@ -2499,9 +2504,9 @@ GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
 GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     gpi_lane *lane = tree->lanes[run->lane];
     uint32_t place = run->as.place, row = place / GPI_STEPS;
-    if (run->list_next) run->list_next->list_prev = run->list_prev;
-    if (run->list_prev) {
-        run->list_prev->list_next = run->list_next;
+    if (run->list_next) run->list_next->by.list_prev = run->by.list_prev;
+    if (run->by.list_prev) {
+        run->by.list_prev->list_next = run->list_next;
     } else {
         lane->lists[place] = run->list_next;
         if (!run->list_next) {
@@ -2644,6 +2649,7 @@ GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_b
     run->lane = GPI_LANE_LIVE;
     run->uses = NULL;
     run->as.slack_bytes = slack_bytes;
+    run->by.stream = 0;
     run->list_next = *head;
     *head = run;
     tree->live_runs++;
@@ -2851,10 +2857,10 @@ static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes
     slot->slack_bytes = (uint32_t)(units * GPUPOOL_UNIT_BYTES - bytes);
     cache->free_units -= units;
     cache->free_blocks--;
+    cache->found++;
     gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
     cache->allocs++;
 #if GPUPOOL_STATS
-    cache->found++;
     gpi_ledger_note(&cache->requested, bytes);
     gpi_ledger_note(&cache->blocks, 1);
 #endif
@@ -2901,8 +2907,9 @@ static int gpi_cache_is_open(gpi_cache *cache) {
 
 /* A live block that its stream has freed joins the cache; there is an empty slot. */
 static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
-    gpi_slot *slot = &cache->slots[cache->empty];
+    gpi_slot *slot;
     GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
+    slot = &cache->slots[cache->empty];
     cache->empty = slot->next;
     slot->run = run;
     slot->unit = run->unit;
@@ -3142,6 +3149,7 @@ static void gpi_backing_link(gpi_piece **list, gpi_piece *piece) {
 }
 
 static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
+    GPI_ASSERT((*list == piece) == !piece->prev);
     if (piece->prev) piece->prev->next = piece->next;
     else *list = piece->next;
     if (piece->next) piece->next->prev = piece->prev;
@@ -4388,18 +4396,20 @@ static gpupool_result gpi_limit_wrong(const char *where, const char *text, const
 static gpupool_result gpi_limit_parse(const char *where, const char *text, uint64_t total_bytes,
                                       uint64_t free_bytes, uint64_t *out_bytes) {
     const char *at = text;
-    int all_but = *at == '-', digits = 0;
+    int all_but = *at == '-', digits = 0, whole = 1;
     double value = 0, scale = 1, unit;
     if (all_but) at++;
     for (; *at >= '0' && *at <= '9'; at++, digits++) value = value * 10 + (*at - '0');
     if (*at == '.' && digits)
-        for (at++; *at >= '0' && *at <= '9'; at++) value += (*at - '0') * (scale /= 10);
+        for (whole = 0, at++; *at >= '0' && *at <= '9'; at++) value += (*at - '0') * (scale /= 10);
     if (!digits) return gpi_limit_wrong(where, text, "does not begin with a number");
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
     if (unit < 0)
         return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
+    if (!whole && unit == 1) /* "0.8" may mean 80%, "1.5" may mean GiB */
+        return gpi_limit_wrong(where, text, "is no whole number of bytes: add a unit, or %");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
     value *= unit;
     if (value >= 9e18) return gpi_limit_wrong(where, text, "is larger than any memory");
@@ -5091,7 +5101,7 @@ struct gpupool_arena {
     int captures_seen;            /* streams have been captured: see gpi_arena_rung_ask */
     int climbing;                 /* a thread looks for memory: none goes into caches */
     int hurried;                  /* so many frees get a fence each, since memory was short */
-    uint64_t captures;            /* gpupool_captures not yet released */
+    uint64_t captures;            /* scopes not yet released */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     FILE *trace;                  /* where calls are recorded, or NULL */
@@ -5959,6 +5969,7 @@ GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
     GPI_ASSERT(gpi_tree_is_ready(&arena->tree, 0)); /* whoever found the run has seen to that */
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->uses = use;
+    run->by.stream = request->known->handle;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
     if (arena->trace) gpi_arena_trace_request(arena, request, run);
 #if GPUPOOL_SITES
@@ -6440,6 +6451,7 @@ static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *ru
     while (known->cache.empty == GPI_NO_SLOT)
         gpi_arena_put_evicted(arena, known, gpi_cache_evict(&known->cache));
     gpi_cache_admit(&known->cache, run);
+    run->by.stream = known->handle;
 }
 
 /* Frees the live block that the link leads to, and no cache has; the arena's lock is held, and the
@@ -6588,16 +6600,17 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
    GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. */
 static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
                                             const gpupool_arena_config *config) {
-    char variable[32];
+    char variable[64];
     const char *where = "config.limit_text", *text = config->limit_text;
     size_t free_bytes = 0, total_bytes = 0;
     gpupool_result result;
     arena->ledger.limit_bytes = config->limit_bytes ? config->limit_bytes : UINT64_MAX;
     if (!text && config->limit_bytes) return GPUPOOL_OK;
     if (!text) {
-        snprintf(variable, sizeof variable, "GPUPOOL_LIMIT_%d", arena->backing.driver.device);
+        snprintf(variable, sizeof variable, "environment variable GPUPOOL_LIMIT_%d",
+                 arena->backing.driver.device);
         where = variable;
-        text = getenv(variable);
+        text = getenv(strrchr(variable, ' ') + 1);
     }
     if (!text) {
         where = "environment variable GPUPOOL_LIMIT";
@@ -7464,6 +7477,7 @@ gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_scope *scope = NULL;
     gpupool_stats inner;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_pop");
+    memset(&inner, 0, sizeof inner);
     if (result != GPUPOOL_OK) return result;
     if (arena->ledger.scopes) {
         gpi_arena_keep_peak(arena);
@@ -9226,7 +9240,7 @@ gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
 
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
     gpi_visit visit;
-    uint64_t now = gpi_host_now_ns();
+    uint64_t now;
     int way;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_get_stats", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -9234,6 +9248,7 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
         return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: "
                                                     "stats is NULL"));
     gpi_ring_lock(ring);
+    now = gpi_host_now_ns(); /* not before what others wrote down */
     *stats = ring->stats;
     stats->struct_bytes = sizeof *stats;
     stats->pinned = ring->pinned;
@@ -9361,13 +9376,13 @@ typedef struct gpi_view {
     uint64_t chunk_count;
     uint64_t *keys;         /* of streams */
     uint64_t key_count, key_room;
+    uint16_t last[64];      /* by a hash of the key: its index */
     uint16_t *lanes;        /* lane -> stream */
     uint32_t lane_room;
     uint64_t units[3];      /* by shade */
     gpi_holding holders[GPI_SHOWN];
 #if GPUPOOL_SITES
     gpi_site *sites;        /* copies of those that count, and the unknown one */
-    uint16_t *site_streams;
     uint64_t site_count, site_room;
 #endif
 } gpi_view;
@@ -9379,7 +9394,6 @@ static void gpi_view_close(gpi_view *view) {
     GPUPOOL_FREE(view->lanes);
 #if GPUPOOL_SITES
     GPUPOOL_FREE(view->sites);
-    GPUPOOL_FREE(view->site_streams);
 #endif
 }
 
@@ -9397,19 +9411,22 @@ static int gpi_view_prepare(gpi_view *view, uint64_t runs, uint64_t streams, uin
 #if GPUPOOL_SITES
     view->site_room = sites + 16;
     view->sites = (gpi_site *)GPUPOOL_MALLOC(view->site_room * sizeof *view->sites);
-    view->site_streams = (uint16_t *)GPUPOOL_MALLOC(view->site_room * sizeof(uint16_t));
-    if (!view->sites || !view->site_streams) return 0;
+    if (!view->sites) return 0;
 #endif
     return view->stretches && view->keys && view->lanes;
 }
 
+/* Asked for every live block: where the key was found last is looked at first. */
 static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
+    uint16_t *last = &view->last[(key * 0x9e3779b97f4a7c15ull) >> 58];
     uint64_t i = 0;
     if (key == 0) return GPI_NOBODY;
+    if (*last < view->key_count && view->keys[*last] == key) return *last;
     while (i < view->key_count && view->keys[i] != key) i++;
     if (i == view->key_room || i >= GPI_NOBODY) return GPI_NOBODY;
     if (i == view->key_count) view->keys[view->key_count++] = key;
-    return (uint16_t)i;
+    *last = (uint16_t)i;
+    return *last;
 }
 
 static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
@@ -9419,7 +9436,7 @@ static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
     view->key_count = 0;
     for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
     for (; stream; stream = stream->next) {
-        uint16_t index = stream->handle ? gpi_view_stream(view, stream->handle) : GPI_NOBODY;
+        uint16_t index = gpi_view_stream(view, stream->handle);
         if (!stream->handle) continue;
         view->lanes[stream->young] = index;
         for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = index;
@@ -9434,7 +9451,7 @@ static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
         if (site->same != site || !site->allocs) continue;
         site->number = (uint32_t)view->site_count;
-        view->site_streams[view->site_count] = gpi_view_stream(view, site->key);
+        gpi_view_stream(view, site->key); /* that of a stream that is no more, too */
         view->sites[view->site_count++] = *site;
     }
 }
@@ -9458,9 +9475,9 @@ static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run
         if (run->lane == GPI_LANE_LIVE) {
             stretch->shade = GPI_SHADE_LIVE;
             stretch->slack_bytes = run->as.slack_bytes;
+            stretch->stream = gpi_view_stream(view, run->by.stream);
 #if GPUPOOL_SITES
             stretch->site = run->site->number;
-            stretch->stream = view->site_streams[run->site->number];
 #endif
         } else if (run->lane == GPI_LANE_QUIET) {
             stretch->shade = GPI_SHADE_FREE;
@@ -9590,8 +9607,8 @@ static void gpi_view_ask_device(gpi_view *view) {
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
                                     const FILE *file) {
     gpupool_result result = gpi_arena_exists(arena, call);
-    uint64_t runs = 0, streams = 0, sites = 0;
-    uint32_t lanes = 0;
+    uint64_t runs, streams, sites = 0;
+    uint32_t lanes;
     int enough = 0;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
@@ -9646,6 +9663,7 @@ static double gpi_view_fragmentation(const gpi_view *view) {
 /* So many of this character; the rest of the bar follows. */
 static void gpi_report_fill(FILE *file, char mark, uint64_t part, uint64_t whole, int *done) {
     int end = whole ? (int)((double)part / (double)whole * GPI_BAR + 0.5) : 0;
+    if (part && !end) end = 1; /* a little is not nothing */
     if (end > GPI_BAR) end = GPI_BAR;
     for (; *done < end; ++*done) fputc(mark, file);
 }
@@ -9826,8 +9844,11 @@ static void gpi_report_figures(FILE *file, const gpi_view *view) {
     static const char counts[][16] = {"allocs", "frees", "failures", "lane_hits", "splits",
                                       "merges", "chunks_gained", "chunks_lost", "remaps",
                                       "fence_waits", "host_syncs"};
-    const gpupool_counter *counter = &view->stats.requested;
-    const uint64_t *count = &view->stats.allocs;
+    const char *stats = (const char *)&view->stats;
+    const void *first = stats + offsetof(gpupool_stats, requested);
+    const void *first_count = stats + offsetof(gpupool_stats, allocs);
+    const gpupool_counter *counter = (const gpupool_counter *)first;
+    const uint64_t *count = (const uint64_t *)first_count;
     int i;
     gpi_report_known(file, "limit_bytes", view->stats.limit_bytes != 0, view->stats.limit_bytes);
     gpi_report_known(file, "device_free_bytes", view->known, view->device_free_bytes);
@@ -10100,7 +10121,8 @@ static uint64_t gpi_svg_rows(gpi_map *map) {
 /* Boxes stand side by side, as many as a line holds. */
 static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_t stream,
                                const char *words) {
-    double width = 44 + 6.4 * (double)strlen(words);
+    size_t letters = strlen(words);
+    double width = 44 + 6.4 * (double)letters;
     if (*x + width > GPI_MAP_X + GPI_MAP_WIDTH) {
         *x = 16;
         *y += 18;
@@ -10116,12 +10138,11 @@ static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_
 
 static void gpi_svg_legend(const gpi_map *map) {
     const gpi_view *view = map->view;
-    int y = 70, shade = GPUPOOL_SITES ? GPI_SHADE_LIVE : GPI_SHADE_PENDING;
+    int y = 70;
     char words[96], size[32];
     double x = 16;
     uint16_t i;
-    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY,
-                       GPUPOOL_SITES ? "live: mixed" : "live");
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY, "live (of several streams)");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
                        "freed, perhaps still in use");
@@ -10129,9 +10150,10 @@ static void gpi_svg_legend(const gpi_map *map) {
              gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
     fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">%s</text>\n", x, words);
     for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
-        gpi_svg_legend_box(map->file, &x, &y, shade, i, gpi_svg_stream(words, view->keys[i]));
+        gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, i,
+                           gpi_svg_stream(words, view->keys[i]));
     if (view->key_count > GPI_COLOURS)
-        gpi_svg_legend_box(map->file, &x, &y, shade, GPI_COLOURS, "other streams");
+        gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_COLOURS, "other streams");
 }
 
 static void gpi_svg_bar(const gpi_map *map) {
@@ -10228,6 +10250,11 @@ static void gpi_pickle_word(FILE *file, const char *name, const char *word) {
     gpi_pickle_text(file, word);
 }
 
+/* The viewer's stack has no room for all items of a long list at once. */
+static void gpi_pickle_next(FILE *file, uint64_t i) {
+    if (i && i % 1000 == 0) fputs("e(", file);
+}
+
 /* '}' and ']' are empty, '(' begins their contents, 'u' and 'e' end it. */
 static void gpi_pickle_frames(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
     gpi_pickle_text(file, "frames");
@@ -10281,14 +10308,16 @@ static void gpi_pickle_segment(FILE *file, const gpi_view *view, const gpi_chunk
     gpi_pickle_text(file, "segment_pool_id");
     gpi_pickle_number(file, 0);
     gpi_pickle_number(file, 0);
-    fputc('\x86', file); /* TUPLE2 */
+    fputc(0x86, file); /* TUPLE2 */
     gpi_pickle_text(file, "is_expandable");
-    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file); /* NEWTRUE, NEWFALSE */
+    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? 0x88 : 0x89, file); /* NEWTRUE, NEWFALSE */
     gpi_pickle_frames(file, view, NULL);
     gpi_pickle_text(file, "blocks");
     fputs("](", file);
-    for (i = 0; i < chunk->count; i++)
+    for (i = 0; i < chunk->count; i++) {
+        gpi_pickle_next(file, i);
         gpi_pickle_block(file, view, &view->stretches[chunk->from + i]);
+    }
     fputs("eu", file);
 }
 
@@ -10301,7 +10330,10 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     fputs("\x80\x02}(", file); /* PROTO 2 */
     gpi_pickle_text(file, "segments");
     fputs("](", file);
-    for (i = 0; i < view.chunk_count; i++) gpi_pickle_segment(file, &view, &view.chunks[i]);
+    for (i = 0; i < view.chunk_count; i++) {
+        gpi_pickle_next(file, i);
+        gpi_pickle_segment(file, &view, &view.chunks[i]);
+    }
     fputs("e", file);
     gpi_pickle_text(file, "device_traces"); /* no history: one empty list a device */
     fputs("](", file);
@@ -10313,7 +10345,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     gpi_pickle_word(file, "allocator", gpupool_build());
     gpi_pickle_member(file, "limit_bytes", view.stats.limit_bytes);
     gpi_pickle_text(file, "expandable_segments");
-    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file);
+    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? 0x88 : 0x89, file);
     fputs("uu.", file);
     gpi_view_close(&view);
     return gpi_report_done("gpupool_write_snapshot", file);

@@ -53,14 +53,14 @@ static inline gpi_lane *lane_of(const gpi_run *run) { return arena->tree.lanes[r
 static inline gpi_run **list_of(const gpi_run *run) { return &lane_of(run)->lists[run->as.place]; }
 
 static inline void unlink_free(gpi_run *run) {
-    break_run(run->list_prev ? &run->list_prev->list_next : list_of(run), run->list_next);
-    if (run->list_next) break_run(&run->list_next->list_prev, run->list_prev);
+    break_run(run->by.list_prev ? &run->by.list_prev->list_next : list_of(run), run->list_next);
+    if (run->list_next) break_run(&run->list_next->by.list_prev, run->by.list_prev);
 }
 
 static inline void link_free(gpi_run *run, gpi_run **list) {
     break_run(&run->list_next, *list);
-    break_run(&run->list_prev, NULL);
-    if (*list) break_run(&(*list)->list_prev, run);
+    break_run(&run->by.list_prev, NULL);
+    if (*list) break_run(&(*list)->by.list_prev, run);
     break_run(list, run);
 }
 
@@ -74,8 +74,8 @@ static inline int twin_in_a_list(size_t at) {
     if (at % 2) twin.prev = NULL;
     else twin.next = NULL;
     if (!twin.prev && !twin.next) twin.prev = run;
-    break_run(run->list_prev ? &run->list_prev->list_next : list_of(run), copy);
-    if (run->list_next) break_run(&run->list_next->list_prev, copy);
+    break_run(run->by.list_prev ? &run->by.list_prev->list_next : list_of(run), copy);
+    if (run->list_next) break_run(&run->list_next->by.list_prev, copy);
     return 1;
 }
 
@@ -152,7 +152,7 @@ static inline int wrong_place(size_t at) {
 
 static inline int wrong_list_prev(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    if (run) break_run(&run->list_prev, run->list_prev ? NULL : run);
+    if (run) break_run(&run->by.list_prev, run->by.list_prev ? NULL : run);
     return run != NULL;
 }
 
