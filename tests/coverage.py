@@ -18,7 +18,8 @@ import sys
 
 
 def read(gcda, file, lines, branches, functions):
-    command = ["gcov", "--json-format", "--stdout", "--branch-probabilities", os.path.basename(gcda)]
+    command = ["gcov", "--json-format", "--stdout", "--branch-probabilities",
+               os.path.basename(gcda)]
     output = subprocess.run(command, cwd=os.path.dirname(gcda), capture_output=True, check=True)
     for text in output.stdout.splitlines():
         for one in json.loads(text)["files"]:

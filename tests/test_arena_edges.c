@@ -71,8 +71,8 @@ static void the_stream_is_forgotten_meanwhile(void) {
     kit_close(arena);
 }
 
-/* While a stream's cache rests, the arena's lock alone does: not for what another cache has, nor for
-   what is no block. */
+/* While a stream's cache rests, the arena's lock alone does: not for what another cache has, nor
+   for what is no block. */
 static void frees_on_a_stream_that_rests(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *plain = get(4096, 0), *theirs;

@@ -90,8 +90,8 @@ static void the_check_during_growth(void) {
     }
 }
 
-/* The limit leaves room for no piece more, and the idle ones are larger than what is still bare: one
-   of them goes, past those that are placed already, and smaller ones come. */
+/* The limit leaves room for no piece more, and the idle ones are larger than what is still bare:
+   one of them goes, past those that are placed already, and smaller ones come. */
 static void pieces_that_do_not_fit_the_rest(void) {
     for (int fails = 0; fails < 2; fails++) {
         void *block[3];

@@ -1,5 +1,6 @@
 /* The default arenas, and CUDA's own call shapes on them: without virtual memory management, while
-   another thread makes or ends one, in a child process, and when a config or a device will not do. */
+   another thread makes or ends one, in a child process, and when a config or a device will
+   not do. */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"

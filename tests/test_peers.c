@@ -159,7 +159,7 @@ static void several_peers(void) {
     CHECK_EQ(kit_stats(arena).pending.now, 60 * MIB);
     fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
-    block = kit_alloc(arena, 60 * MIB, kit_stream[1]); /* nor to be followed, but to be waited for */
+    block = kit_alloc(arena, 60 * MIB, kit_stream[1]); /* not to be followed: it is waited for */
     CHECK_EQ(kit_stats(arena).fence_waits, 0);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);

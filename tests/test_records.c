@@ -322,8 +322,8 @@ static void streams_that_cannot_be_known(void) {
     kit_close(arena);
 }
 
-/* The driver does not take a block's chunk back, and there is no struct to give the caller the block
-   again: it is the arena's, and idle. */
+/* The driver does not take a block's chunk back, and there is no struct to give the caller the
+   block again: it is the arena's, and idle. */
 static void fail_without_structs(void *unused) {
     (void)unused;
     fake_fail_call("cudaFree", 1, 0, 0);

@@ -1,5 +1,5 @@
-/* The ring at its edges: large chunks, many streams, more in flight than it wants, what is lost, and
-   what trimming and ending find. */
+/* The ring at its edges: large chunks, many streams, more in flight than it wants, what is lost,
+   and what trimming and ending find. */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "ring_kit.h"

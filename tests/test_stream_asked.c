@@ -1,5 +1,5 @@
-/* GPUPOOL_STREAM_CHECK: what becomes of a call when its stream is retired, or made known anew, while
-   CUDA is asked which one it is; and which streams are not asked. */
+/* GPUPOOL_STREAM_CHECK: what becomes of a call when its stream is retired, or made known anew,
+   while CUDA is asked which one it is; and which streams are not asked. */
 #define GPUPOOL_STREAM_CHECK 1
 #define GPUPOOL_STREAM_HOOK 0
 #define GPUPOOL_IMPLEMENTATION
