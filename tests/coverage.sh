@@ -4,6 +4,7 @@
 #
 # Each source is built once for every set of -D flags in its `// build:` lines. Asserts are left out
 # (GPUPOOL_CHECK 0): they are to have one outcome. What they call is gpupool_check's, and counted.
+# Nothing is inlined, or its branches would be counted at every call apart.
 set -u
 build=$1/coverage jobs=$2 includes=$3
 export build includes CC="${CC:-gcc}" fake=$1/fakecuda/none.a
@@ -29,8 +30,8 @@ one() { # NAME SOURCE FLAGS
     dir=$build/$1
     mkdir -p "$dir"
     rm -f "$dir"/*
-    $CC -std=c11 -O0 --coverage -fprofile-update=atomic -pthread -w -D_exit=coverage_exit \
-        -DGPUPOOL_CHECK=0 ${@:3} $includes -c -o "$dir/test.o" "$2" &&
+    $CC -std=c11 -O0 --coverage -fprofile-update=atomic -pthread -w \
+        -D_exit=coverage_exit -Dalways_inline= -DGPUPOOL_CHECK=0 ${@:3} $includes -c -o "$dir/test.o" "$2" &&
         $CC --coverage -pthread -o "$dir/test" "$dir/test.o" "$build/exit.o" "$fake" -lm -ldl &&
         timeout -k 5 "${TEST_LIMIT_S:-300}" "$dir/test" > "$dir/out" 2>&1 && return
     echo "coverage: $1 has failed:"
