@@ -54,8 +54,8 @@ def main():
     left = {}
     for entry in open(left_file):
         if entry.strip() and not entry.startswith("#"):
-            function, count, line, _ = (part.strip() for part in entry.split(" | ", 3))
-            left[function, line] = count
+            function, count, rest = entry.split(" | ", 2)
+            left[function, rest.rsplit(" | ", 1)[0]] = count
 
     failed = 0
     for key, count in sorted(missing.items(), key=lambda item: shown[item[0]]):

@@ -31,7 +31,8 @@ one() { # NAME SOURCE FLAGS
     mkdir -p "$dir"
     rm -f "$dir"/*
     $CC -std=c11 -O0 --coverage -fprofile-update=atomic -pthread -w \
-        -D_exit=coverage_exit -Dalways_inline= -DGPUPOOL_CHECK=0 ${@:3} $includes -c -o "$dir/test.o" "$2" &&
+        -D_exit=coverage_exit -Dalways_inline= -DGPUPOOL_CHECK=0 ${@:3} $includes \
+        -c -o "$dir/test.o" "$2" &&
         $CC --coverage -pthread -o "$dir/test" "$dir/test.o" "$build/exit.o" "$fake" -lm -ldl &&
         timeout -k 5 "${TEST_LIMIT_S:-300}" "$dir/test" > "$dir/out" 2>&1 && return
     echo "coverage: $1 has failed:"
