@@ -67,13 +67,12 @@ demo: $(BUILD)/demo ## replays a recorded GPT-2 training run, draws build/demo.s
 	@$(BUILD)/demo
 
 test: ## every test, on the simulated GPU; needs gcc and make only
-	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
-	  test-programs
-	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
+	@$(MAKE) --no-print-directory ON=sim \
+	  $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) test-programs
+	@ON=sim CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
 	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
 	  tests/hygiene_test.sh tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh \
-	  tests/windows_test.sh tests/pytorch_test.sh \
-	  $(if $(filter sim,$(ON)),examples/run_examples.sh)
+	  tests/windows_test.sh tests/pytorch_test.sh examples/run_examples.sh
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
