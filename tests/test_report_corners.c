@@ -170,7 +170,7 @@ static void add_streams(void) {
 }
 
 static void add_sites(void) {
-    static char files[60][8];
+    static char files[60][24];
     for (int i = 0; i < 60; i++) {
         snprintf(files[i], sizeof files[i], "f%d.c", i);
         added[i] = gpupool_alloc_at(arena, 600, kit_stream[0], files[i], i);
