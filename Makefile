@@ -54,8 +54,8 @@ TOOLS := replay demo fixed_range bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test gpu-stress examples windows bench bench-memory bench-ring \
-        soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 all clean FORCE
+.PHONY: help demo test test-programs coverage gpu-test gpu-stress examples windows bench bench-memory \
+        bench-ring soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -87,6 +87,9 @@ gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	@mkdir -p $(BUILD)
 	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo -o $(BUILD)/gpu-stress tests/gpu/stress.cu
 	@$(BUILD)/gpu-stress $(SECONDS) $(THREADS)
+
+coverage: $(FAKE) ## what no test executes of gpupool.h, line by line and branch by branch
+	@CC='$(CC)' tests/coverage.sh $(BUILD) $(JOBS) '$(SIM_CUDA)'
 
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
               $(filter-out examples/nccl_%,$(wildcard examples/*.c)))

@@ -946,23 +946,6 @@ static void gpi_host_idle(unsigned round) {
 #endif
 }
 
-/* A count that is raised under a lock and looked at without. */
-static void gpi_host_raise(unsigned *count) {
-#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
-    *(volatile unsigned *)count = *count + 1;
-#else
-    __atomic_store_n(count, *count + 1, __ATOMIC_RELEASE);
-#endif
-}
-
-static unsigned gpi_host_look(const unsigned *count) {
-#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
-    return *(const volatile unsigned *)count;
-#else
-    return __atomic_load_n(count, __ATOMIC_ACQUIRE);
-#endif
-}
-
 /* Reserved addresses of ordinary memory, which costs nothing until it is touched. */
 typedef struct gpi_pages {
     unsigned char *memory;
@@ -1059,24 +1042,6 @@ static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uin
     memcpy(to, from, (size_t)bytes);
 }
 
-#if GPUPOOL_SINGLE_THREAD
-typedef struct gpi_gate { unsigned turns; } gpi_gate;
-typedef struct gpi_worker { int none; } gpi_worker;
-static void gpi_host_gate_open(gpi_gate *gate) { gate->turns = 0; }
-static void gpi_host_gate_close(gpi_gate *gate) { gate->turns = 0; }
-static unsigned gpi_host_gate_seen(gpi_gate *gate) { return gate->turns; }
-static void gpi_host_gate_turn(gpi_gate *gate) { gate->turns++; }
-static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
-    (void)gate, (void)seen, (void)ms;
-}
-static int gpi_host_cores(void) { return 1; }
-static void gpi_host_thread_join(gpi_worker *worker) { worker->none = 1; }
-static int gpi_host_thread_start(gpi_worker *worker, void (*run)(void *), void *user) {
-    (void)worker, (void)run, (void)user;
-    return 0;
-}
-#else
-
 /* A gate is turned by who has news, and waited at by who has seen the turn before it. */
 typedef struct gpi_gate {
 #if defined(_WIN32)
@@ -1151,12 +1116,9 @@ static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
             struct timeval now;
             struct timespec until;
             gettimeofday(&now, NULL);
-            until.tv_sec = now.tv_sec + (time_t)(ms / 1000);
-            until.tv_nsec = (now.tv_usec + (long)(ms % 1000) * 1000) * 1000L;
-            if (until.tv_nsec >= 1000000000) {
-                until.tv_sec++;
-                until.tv_nsec -= 1000000000;
-            }
+            now.tv_usec += (long)(ms % 1000) * 1000;
+            until.tv_sec = now.tv_sec + (time_t)(ms / 1000 + (unsigned)now.tv_usec / 1000000);
+            until.tv_nsec = now.tv_usec % 1000000 * 1000L;
             pthread_cond_timedwait(&gate->turned, &gate->mutex, &until);
         }
 #endif
@@ -1165,14 +1127,13 @@ static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
     gpi_host_gate_unlock(gate);
 }
 
-static int gpi_host_cores(void) {
+static int gpi_host_cores(void) { /* -1: not known */
 #if defined(_WIN32)
     SYSTEM_INFO system;
     GetSystemInfo(&system);
     return (int)system.dwNumberOfProcessors;
 #else
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 0 && cores < 65536 ? (int)cores : 1;
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
 #endif
 }
 
@@ -1216,7 +1177,6 @@ static void gpi_host_thread_join(gpi_worker *worker) {
     pthread_join(worker->thread, NULL);
 #endif
 }
-#endif /* GPUPOOL_SINGLE_THREAD */
 
 /* == DRIVER ===================================================================================
    The only room that names CUDA. Every call is checked; a failure is told with the call's name.
@@ -1338,7 +1298,7 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
     (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
 #endif
-    if (error == cudaSuccess && found) memcpy(&symbol, &found, sizeof symbol);
+    if (error == cudaSuccess) memcpy(&symbol, &found, sizeof symbol);
     return symbol;
 }
 
@@ -1501,7 +1461,10 @@ static int gpi_driver_passed_lightly(const gpi_driver *driver, cudaEvent_t event
 static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
     unsigned long long id = 0;
 #if CUDART_VERSION >= 12000
-    if (cudaStreamGetId(stream, &id) != cudaSuccess) return 0;
+    if (cudaStreamGetId(stream, &id) != cudaSuccess) {
+        cudaGetLastError(); /* the arena asks outside enter and leave too */
+        return 0;
+    }
 #else
     (void)stream;
 #endif
@@ -1512,7 +1475,7 @@ static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
    is harmless. */
 static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t stream) {
     CUcontext context = NULL;
-    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL; /* never 0 here */
     if (!driver->stream_context || !driver->context || !driver->push || !driver->pop) return NULL;
     if (driver->stream_context((CUstream)stream, &context) != CUDA_SUCCESS) return NULL;
     return context == driver->context ? NULL : context;
@@ -1627,8 +1590,8 @@ static void gpi_driver_tell_block_gone(const void *block) {
 static int gpi_driver_was_reset(const gpi_driver *driver) {
     unsigned long long id = 0;
     CUcontext context = NULL;
-    if (!driver->id || !driver->context_id || !driver->current_context) return 0;
-    if (driver->current_context(&context) != CUDA_SUCCESS || !context) return 0;
+    if (!driver->id || !driver->current_context) return 0;
+    if (driver->current_context(&context) != CUDA_SUCCESS) return 0;
     return driver->context_id(context, &id) == CUDA_SUCCESS && id != driver->id;
 }
 
@@ -2216,11 +2179,14 @@ static int gpi_tree_is_edge(const gpi_run *run) {
            (run->next && run->next->lane == GPI_LANE_BARE);
 }
 
+/* Its neighbours know it: a run that a list has is one of a chunk's. */
+static int gpi_tree_is_met(const gpi_run *run) {
+    return (!run->prev || run->prev->next == run) && (!run->next || run->next->prev == run);
+}
+
 static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
     if (run->lane != number || run->by.list_prev != before) return 2;
-    if (run->prev && run->prev->next != run) return 1;
-    if (run->next && (run->next->prev != run || run->next->unit != run->unit + run->units))
-        return 1;
+    if (!gpi_tree_is_met(run)) return 1;
     if (run->prev && run->prev->lane == number) return 3;
     if (run->next && run->next->lane == number) return 3;
     return 0;
@@ -2305,8 +2271,7 @@ static int gpi_tree_check(const gpi_tree *tree) {
         const gpi_run *run = *gpi_tree_head(tree, bucket);
         for (; run; run = run->list_next, runs++) {
             if (run->lane != GPI_LANE_LIVE || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
-            if (run->next && run->next->unit != run->unit + run->units) return 1;
-            if (run->prev && run->prev->next != run) return 1;
+            if (!gpi_tree_is_met(run)) return 1;
             units += run->units;
             orders[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
         }
@@ -2816,12 +2781,12 @@ static int gpi_cache_listed(const gpi_cache *cache) {
 static int gpi_cache_check(gpi_cache *cache) {
     uint64_t free_units = 0;
     uint32_t used = 0, free_blocks = 0;
-    int i, at, steps;
+    int i, at;
     if (gpi_cache_listed(cache) != GPI_SLOTS) return 2;
     for (i = 0; i < GPI_SLOTS; i++) {
         const gpi_slot *slot = &cache->slots[i];
-        for (at = *gpi_cache_list(cache, slot), steps = 0; at != i; at = cache->slots[at].next)
-            if (at >= GPI_SLOTS || steps++ > GPI_SLOTS) return 2;
+        for (at = *gpi_cache_list(cache, slot); at != i; at = cache->slots[at].next)
+            if (at >= GPI_SLOTS) return 2;
         if (slot->state == GPI_SLOT_EMPTY) continue;
         if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
             slot->run->uses != cache || slot->run->unit != slot->unit ||
@@ -3358,15 +3323,19 @@ static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *t
 }
 
 /* Moves idle pieces, still mapped, to the stash until it holds so many units, or none is left. */
-static void gpi_backing_collect(gpi_backing *backing, gpi_tree *tree, uint64_t stash_units) {
-    while (backing->stash_units < stash_units && gpi_tree_prepare(tree, 2)) {
+static gpupool_result gpi_backing_collect(gpi_backing *backing, gpi_tree *tree,
+                                          uint64_t stash_units) {
+    while (backing->stash_units < stash_units) {
         gpi_run *run;
-        gpi_piece *piece =
-            gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX, &run);
-        if (!piece) return;
+        gpi_piece *piece;
+        if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+        piece = gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX,
+                                 &run);
+        if (!piece) break;
         run = gpi_tree_take(tree, run, piece->unit, piece->units);
         gpi_backing_stash_piece(backing, piece, run, 1);
     }
+    return GPUPOOL_OK;
 }
 
 /* Undoes collect for the pieces that were not taken off their addresses. */
@@ -3503,7 +3472,8 @@ static gpi_piece *gpi_backing_stashed(const gpi_backing *backing, uint64_t units
     return best;
 }
 
-/* Gives stashed pieces back until so many units may be got without passing most_units. */
+/* Gives stashed pieces back until so many units may be got without passing most_units: what is
+   placed leaves room for them. */
 static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree, uint64_t units,
                                             uint64_t most_units) {
     gpi_piece *piece = backing->stash, *next;
@@ -3515,8 +3485,6 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) return result;
     }
-    if (backing->placed_units + backing->stash_units + units > most_units)
-        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     return GPUPOOL_OK;
 }
 
@@ -3564,9 +3532,7 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
     for (; piece; piece = next) {
         next = piece->next;
         piece->fresh = 0;
-        if (!piece->held || piece->unit < spot->bare_unit ||
-            piece->unit >= spot->bare_unit + spot->bare_units)
-            continue;
+        if (!piece->held) continue;
         gpi_backing_unstash_piece(backing, piece);
         gpi_backing_place_piece(backing, piece);
     }
@@ -3595,8 +3561,8 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     first = spot.bare;
     after = backing->placed_units + backing->stash_units + spot.bare_units;
     if (after > aim)
-        gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
-    if (after > most && backing->stash_units < after - most)
+        result = gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
+    if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most)
         result = gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     for (piece = backing->stash; piece && result == GPUPOOL_OK; piece = next) {
         next = piece->next;
@@ -3606,11 +3572,13 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         result = gpi_backing_fill(backing, tree, &spot, most, after > aim);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) {
+        struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
         if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
         if (spot.left) gpi_tree_put(tree, spot.left, lanes->number[0], 0);
         if (spot.right) gpi_tree_put(tree, spot.right, lanes->number[0], 0);
         gpi_backing_unfill(backing, tree);
         gpi_backing_uncollect(backing, tree);
+        gpi_thread = why;
         return result;
     }
     *out = gpi_backing_settle(backing, tree, &spot, first);
@@ -3623,28 +3591,18 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
 static void *gpi_backing_chunk_get(const gpi_backing *backing, uint64_t bytes,
                                    gpupool_result *result) {
     void *memory = NULL;
-    switch (backing->source) {
-    case GPUPOOL_SOURCE_DEVICE:
-    case GPUPOOL_SOURCE_BYPASS:
-        *result = gpi_driver_told("cudaMalloc", cudaMalloc(&memory, bytes));
-        break;
-    case GPUPOOL_SOURCE_MANAGED:
-        *result = gpi_driver_told("cudaMallocManaged",
-                                  cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal));
-        break;
-    case GPUPOOL_SOURCE_PINNED:
-        *result = gpi_driver_told("cudaHostAlloc",
-                                  cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
-        break;
-    case GPUPOOL_SOURCE_CUSTOM:
+    if (backing->source == GPUPOOL_SOURCE_CUSTOM) {
         memory = backing->chunk_alloc(bytes, backing->driver.device, backing->user);
         *result = memory ? GPUPOOL_OK
                          : gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
-        break;
-    case GPUPOOL_SOURCE_AUTO:
-    case GPUPOOL_SOURCE_MAPPED:
-    default:
-        *result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "this source has no chunks");
+    } else if (backing->source == GPUPOOL_SOURCE_MANAGED) {
+        *result = gpi_driver_told("cudaMallocManaged",
+                                  cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal));
+    } else if (backing->source == GPUPOOL_SOURCE_PINNED) {
+        *result = gpi_driver_told("cudaHostAlloc",
+                                  cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
+    } else {
+        *result = gpi_driver_told("cudaMalloc", cudaMalloc(&memory, bytes));
     }
     return *result == GPUPOOL_OK ? memory : NULL;
 }
@@ -3815,7 +3773,8 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
 }
 
 /* Addresses for everything the device could hold many times over, since bare runs cost nothing and
-   wide spaces rarely run out of long ones; less where the system grants less. */
+   wide spaces rarely run out of long ones; less where the system grants less. The tree was just
+   opened, and has a struct for them. */
 static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tree) {
     gpi_driver *driver = &backing->driver;
     uint64_t bytes = (uint64_t)1 << 40, granules;
@@ -3835,10 +3794,8 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
     granules = backing->space_units / backing->granule_units;
     backing->table_pages = (granules + GPI_TABLE - 1) / GPI_TABLE;
     backing->table = (gpi_piece ***)gpi_host_zeroed(backing->table_pages * sizeof(gpi_piece **));
-    if (!backing->table || !gpi_tree_prepare(tree, 1)) {
-        GPUPOOL_FREE(backing->table);
+    if (!backing->table) {
         driver->unreserve(address, bytes);
-        backing->table = NULL;
         backing->reservation = 0;
         return gpi_host_no_memory();
     }
@@ -3872,8 +3829,7 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
     gpupool_result freed = gpi_driver_free_crumb(driver);
     if (freed != GPUPOOL_OK) return freed;
-    if (backing->pieces != 0)
-        return gpi_host_fail(GPUPOOL_E_CUDA, "the driver has not taken all memory back");
+    GPI_ASSERT(backing->pieces == 0);
     if (backing->reservation) {
         CUresult error = driver->unreserve(backing->reservation, backing->reservation_bytes);
         gpupool_result result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
@@ -4051,7 +4007,7 @@ static uintptr_t gpi_fence_key(cudaStream_t stream) {
 /* What tells a stream from any other, ever; 0 where CUDA cannot say, and of a capturing stream,
    which would lose its capture. */
 static uint64_t gpi_fence_identity(cudaStream_t stream) {
-    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0; /* NULL: see ARENA */
     return gpi_driver_is_capturing(stream) ? 0 : gpi_driver_stream_id(stream);
 }
 
@@ -4314,10 +4270,11 @@ static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
 }
 
 /* A stream of which nothing is left is forgotten, and known anew with its next call: without a key
-   always, with one if `named`. Both its locks are held. */
+   always, with one if `named`. Both its locks are held, and its cache is empty. */
 static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int named) {
     if (stream->handle == 0 || (stream->key && !named)) return;
-    if (stream->capture || stream->set_aside || stream->seals || stream->cache.used) return;
+    GPI_ASSERT(stream->cache.used == 0);
+    if (stream->capture || stream->set_aside || stream->seals) return;
     if (tree->lanes[stream->young]->units) return;
     gpi_fence_unname(stream);
     gpi_tree_lane_drop(tree, stream->young);
@@ -4404,7 +4361,7 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
 static int gpi_limit_same(const char *text, const char *word) { /* case does not matter */
     for (; *text && *word; text++, word++) {
         char a = *text >= 'a' && *text <= 'z' ? (char)(*text - 32) : *text;
-        char b = *word >= 'a' && *word <= 'z' ? (char)(*word - 32) : *word;
+        char b = *word >= 'a' ? (char)(*word - 32) : *word;
         if (a != b) return 0;
     }
     return *text == *word;
@@ -5295,13 +5252,20 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
 
+/* The stream that calls with this key go to; it may have been forgotten, or never been known. The
+   lock is held. NULL: the host has no memory. */
+static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
+    gpi_stream *known = gpi_fence_find(&arena->fences, key);
+    return known ? known : gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+}
+
 /* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
    them while there is no other stream to take them from. */
 GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run **link) {
     gpi_run *run = *link;
     uint64_t units = run->units;
     uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
-    if (stream->capture) absorb = 0;
+    GPI_ASSERT(!stream->capture); /* what a graph keeps is never cached */
     gpi_tree_lay_down_at(&arena->tree, link);
     gpi_tree_put(&arena->tree, run, stream->young, absorb);
     stream->frees++;
@@ -5786,14 +5750,14 @@ static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
 /* The fence that has stood longest on this stream, on another, or on a parked block. */
 static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *request) {
     gpi_stream *stream = arena->fences.streams;
-    gpi_use *use;
+    const gpi_use *use;
     if (request->known->seals) return request->known->fences[0];
     for (; stream; stream = stream->next)
         if (stream->seals) return stream->fences[0];
     if (!arena->parked) return NULL;
-    for (use = (gpi_use *)arena->parked->uses; use; use = use->next)
-        if (use->fence && !use->fence->passed) return use->fence;
-    return NULL;
+    use = (const gpi_use *)arena->parked->uses;
+    while (!use->fence || use->fence->passed) use = use->next; /* A3 */
+    return use->fence;
 }
 
 /* Rung: wait on the host, for one fence after the other, until the request can be met. */
@@ -5861,12 +5825,18 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
 
 /* -- the verdict -- */
 
-static uint64_t gpi_arena_largest(const gpupool_arena *arena, int of_streams) {
-    uint64_t largest = gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]);
-    uint32_t lane;
-    for (lane = GPI_LANE_STREAMS; of_streams && lane < arena->tree.lane_count; lane++)
-        if (arena->tree.lanes[lane])
-            largest = gpi_ground_max(largest, gpi_tree_largest(arena->tree.lanes[lane]));
+/* Of memory that some stream may have; what a graph keeps is for its replays. */
+static uint64_t gpi_arena_largest(const gpupool_arena *arena) {
+    gpi_lane *const *lanes = arena->tree.lanes;
+    const gpi_stream *stream = arena->fences.streams;
+    uint64_t largest = gpi_tree_largest(lanes[GPI_LANE_QUIET]);
+    int i;
+    for (; stream; stream = stream->next) {
+        if (!stream->handle || stream->capture) continue;
+        largest = gpi_ground_max(largest, gpi_tree_largest(lanes[stream->young]));
+        for (i = 0; i < stream->seals; i++)
+            largest = gpi_ground_max(largest, gpi_tree_largest(lanes[stream->sealed[i]]));
+    }
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
@@ -5891,7 +5861,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
-        verdict->largest_free_bytes = gpi_arena_largest(arena, 1);
+        verdict->largest_free_bytes = gpi_arena_largest(arena);
     scene->backing = &arena->backing;
     scene->tree = &arena->tree;
     scene->fences = &arena->fences;
@@ -5991,8 +5961,8 @@ static void gpi_arena_tell_gone(const gpi_run *run) {
 static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_piece *piece = arena->backing.placed;
     if (gpi_backing_is_mapped(&arena->backing)) return NULL;
-    while (piece && run->unit - piece->unit >= piece->units) piece = piece->next;
-    return piece ? piece->heap : NULL;
+    while (run->unit - piece->unit >= piece->units) piece = piece->next;
+    return piece->heap;
 }
 #endif
 
@@ -6002,6 +5972,7 @@ static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
 GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
                                     const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
+    GPI_ASSERT(gpi_tree_is_ready(&arena->tree, 0)); /* whoever found the run has seen to that */
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->uses = use;
     run->by.stream = request->known->handle;
@@ -6026,9 +5997,7 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
         use = (gpi_use *)gpi_host_zeroed(sizeof *use);
         if (use) use->keeper = request->known;
     }
-    if ((request->known->capture && !use) ||
-        !(gpi_tree_is_ready(&arena->tree, 1) || gpi_tree_prepare(&arena->tree, 1))) {
-        GPUPOOL_FREE(use);
+    if (request->known->capture && !use) {
         gpi_tree_put(&arena->tree, run, request->known->young, 0);
         gpi_host_no_memory();
         return NULL;
@@ -6068,9 +6037,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         request->capturing = gpi_driver_is_capturing(request->stream);
         arena->captures_seen |= request->capturing;
         request->limited = 0;
-        request->known = gpi_fence_find(&arena->fences, key);
-        if (!request->known) /* forgotten meanwhile */
-            request->known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
+        request->known = gpi_arena_known(arena, key, 0);
         arena->climbing = 1;
         result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
         arena->climbing = 0;
@@ -6096,13 +6063,12 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
     uint64_t identity = GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
     gpi_stream *known = gpi_fence_enter(&arena->fences, key), *now;
     gpi_host_lock(&arena->lock);
-    if (known && known->key == key && identity && known->identity != identity) {
+    if (known && identity && known->identity != identity) {
         gpi_arena_drain(arena, known);
         gpi_arena_count_pending(arena);
         gpi_fence_unname(known);
     }
-    now = gpi_fence_find(&arena->fences, key);
-    if (!now) now = gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+    now = gpi_arena_known(arena, key, identity);
     gpi_host_unlock(&arena->lock);
     if (known) gpi_host_unlock(&known->cache.lock);
     return now ? GPUPOOL_OK : gpi_host_no_memory();
@@ -6291,11 +6257,12 @@ static gpi_run *gpi_arena_enter_block(gpupool_arena *arena, const char *call, co
         gpi_host_unlock(&cache->lock);
         if (!released) break;
     }
-    if (gpi_arena_enter(arena, call) != GPUPOOL_OK) return NULL;
+    gpi_arena_enter(arena, call);
     run = gpi_arena_find(arena, call, block);
-    if (!run) gpi_arena_trace_look(arena);
-    if (!run) gpi_host_unlock(&arena->lock);
-    return run;
+    if (run) return run; /* another thread took it out of its cache meanwhile */
+    gpi_arena_trace_look(arena);
+    gpi_host_unlock(&arena->lock);
+    return NULL;
 }
 
 /* A fence of this stream's work so far joins the block's uses, in place of the stream's earlier
@@ -6473,7 +6440,7 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     } else {
         gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
         run->uses = NULL;
-        gpi_tree_put(&arena->tree, run, keeper ? keeper->young : GPI_LANE_QUIET, 0);
+        gpi_tree_put(&arena->tree, run, keeper->young, 0);
     }
     return GPUPOOL_OK;
 }
@@ -6534,18 +6501,15 @@ GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_
 static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream,
                                           uintptr_t key) {
     gpupool_result result = gpi_arena_enter(arena, "gpupool_free");
-    gpi_stream *known = NULL;
-    gpi_run *run;
-    if (result != GPUPOOL_OK) return result;
-    run = gpi_arena_find(arena, "gpupool_free", block);
-    if (!run) result = gpi_thread.result;
-    if (!run) gpi_arena_trace_number(arena, 'm', gpi_arena_trace_stream(stream));
-    if (run) known = gpi_fence_find(&arena->fences, key);
-    if (run && !known)
-        known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
-    if (run && !known) result = gpi_host_no_memory();
-    if (run && known)
-        result = gpi_arena_free(arena, gpi_tree_link(&arena->tree, run->unit), known, stream, 0);
+    gpi_run *run = gpi_arena_find(arena, "gpupool_free", block);
+    if (run) {
+        gpi_stream *known = gpi_arena_known(arena, key, 0);
+        gpi_run **link = gpi_tree_link(&arena->tree, run->unit);
+        result = known ? gpi_arena_free(arena, link, known, stream, 0) : gpi_host_no_memory();
+    } else {
+        result = gpi_thread.result;
+        gpi_arena_trace_number(arena, 'm', gpi_arena_trace_stream(stream));
+    }
     gpi_arena_exit(arena);
     return result;
 }
@@ -6557,7 +6521,7 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
     gpi_arena_bound_cache(arena, known, 0);
     gpi_cache_fold(&known->cache, &arena->ledger);
     gpi_arena_count_pending(arena);
-    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    gpi_arena_seal_at_free(arena, known, stream);
     gpi_host_unlock(&arena->lock);
     gpi_host_ok();
 }
@@ -6612,7 +6576,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
         }
         gpi_host_lock(&arena->lock);
         link = gpi_tree_link(&arena->tree, unit);
-        run = known->key == key ? *link : NULL;
+        run = *link;
         if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
         if (run) result = gpi_arena_free(arena, link, known, stream, 1);
         gpi_arena_count_pending(arena);
@@ -6644,6 +6608,7 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
         cudaGetLastError();
         return result;
     }
+    count = (int)gpi_ground_min((uint64_t)count, GPI_DEVICES_MAX);
     if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d, and "
                              "there are %d devices", config->device, count);
@@ -6688,8 +6653,7 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result;
     if (bytes == 0 || arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK;
     bytes = gpi_ground_up(bytes, arena->backing.driver.granule_bytes);
-    known = gpi_fence_find(&arena->fences, GPI_KEY_LEGACY);
-    if (!known) known = gpi_fence_know(&arena->fences, &arena->tree, GPI_KEY_LEGACY, 0);
+    known = gpi_arena_known(arena, GPI_KEY_LEGACY, 0);
     if (!known) return gpi_host_no_memory();
     memset(&request, 0, sizeof request);
     request.units = bytes / GPUPOOL_UNIT_BYTES;
@@ -6787,7 +6751,7 @@ static int gpi_arena_unlist(gpupool_arena *arena) {
     while (*link != arena) link = &(*link)->next;
     *link = arena->next;
     gpi_host_lock(&gpi_process.lock);
-    is_default = device < GPI_DEVICES_MAX && gpi_process.default_arenas[device] == arena;
+    is_default = gpi_process.default_arenas[device] == arena;
     if (is_default) gpi_process.default_arenas[device] = NULL;
     gpi_host_unlock(&gpi_process.lock);
     gpi_host_unlock(&gpi_process.arenas_lock);
@@ -7138,11 +7102,37 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
 
 /* -- graph capture -- */
 
+/* Gives a scope its streams. What it sets aside comes back if the host has no memory for them. */
+static gpupool_result gpi_arena_open_scope(gpupool_arena *arena, gpupool_capture *capture) {
+    gpi_stream *early, *outer = gpi_fence_find(&arena->fences, capture->key);
+    if (outer && outer->capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a scope "
+                             "already");
+    if (outer) {
+        outer->set_aside = 1;
+        gpi_arena_unname(arena, outer);
+    }
+    early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+    if (early) {
+        gpi_fence_unname(early);
+        early->capture = capture;
+        capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+    }
+    if (!capture->stream) {
+        if (early) early->capture = NULL;
+        if (outer) gpi_fence_rename(outer);
+        return gpi_host_no_memory();
+    }
+    capture->outer = outer;
+    capture->stream->capture = capture;
+    capture->stream->early = early;
+    return GPUPOOL_OK;
+}
+
 gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpi_visit visit;
     gpupool_capture *capture;
-    gpi_stream *early = NULL;
     gpupool_result result;
     if (!out)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
@@ -7150,33 +7140,14 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
     result = gpi_arena_enter_growing(arena, "gpupool_capture_begin", &visit);
     if (result != GPUPOOL_OK) return result;
     capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
-    if (!capture) result = gpi_host_no_memory();
     if (capture) {
         capture->arena = arena;
         capture->key = gpi_fence_key(stream);
-        capture->outer = gpi_fence_find(&arena->fences, capture->key);
-        if (capture->outer && capture->outer->capture)
-            result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
-                                   "scope already");
-    }
-    if (result == GPUPOOL_OK && capture->outer) {
-        capture->outer->set_aside = 1;
-        gpi_arena_unname(arena, capture->outer);
+        result = gpi_arena_open_scope(arena, capture);
+    } else {
+        result = gpi_host_no_memory();
     }
     if (result == GPUPOOL_OK) {
-        early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
-        if (early) {
-            gpi_fence_unname(early);
-            early->capture = capture;
-            capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
-        }
-        if (!capture->stream) result = gpi_host_no_memory();
-        if (!capture->stream && early) early->capture = NULL;
-        if (!capture->stream && capture->outer) gpi_fence_rename(capture->outer);
-    }
-    if (result == GPUPOOL_OK) {
-        capture->stream->capture = capture;
-        capture->stream->early = early;
         gpi_host_count_scope(1);
         arena->captures_seen = 1;
         arena->captures++;
@@ -7276,7 +7247,6 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_OUT_OF_MEMORY:
     case GPUPOOL_E_HOST_MEMORY: return cudaErrorMemoryAllocation;
     case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
-    case GPUPOOL_E_UNSUPPORTED: return cudaErrorNotSupported;
     case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
     case GPUPOOL_E_CUDA: return cudaErrorUnknown;
     case GPUPOOL_E_ARGUMENT:
@@ -7285,6 +7255,7 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_DOUBLE_FREE:
     case GPUPOOL_E_IN_USE:
     case GPUPOOL_E_TIMEOUT:
+    case GPUPOOL_E_UNSUPPORTED:
     case GPUPOOL_E_CALLBACK:
     default: return cudaErrorInvalidValue;
     }
@@ -7473,7 +7444,7 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->fence_waits = arena->fences.device_waits;
     stats->host_syncs = arena->fences.host_waits;
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
-    stats->largest_free_bytes = gpi_arena_largest(arena, 1);
+    stats->largest_free_bytes = gpi_arena_largest(arena);
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->backing.host_bytes;
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
@@ -7737,7 +7708,7 @@ static int gpi_ring_check(const gpupool_ring *ring) {
     if (at != ring->bytes) return 1;
     if (ring->pinned.now > ring->bytes) return 2;
     if (ring->pinned.now % ring->piece_bytes && ring->pinned.now != ring->bytes) return 2;
-    if (used != ring->used.now || ring->used.now > ring->pinned.now) return 3;
+    if (used != ring->used.now) return 3;
     if (flights[0] > ring->flights[0] || flights[1] > ring->flights[1]) return 4;
     if (held > ring->held) return 3;
     for (transfer = ring->transfers; transfer; transfer = transfer->next) {
@@ -7927,7 +7898,7 @@ static gpi_ring_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
 
 static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
     gpi_ring_slot *side = slot->next;
-    gpi_host_raise(&ring->news);
+    GPI_PUBLISH(&ring->news, ring->news + 1);
     gpi_ledger_sub(&ring->used, slot->bytes);
     slot->state = GPI_RING_FREE;
     slot->transfer = NULL;
@@ -8005,12 +7976,11 @@ static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
     return freed;
 }
 
-/* Pins one piece more. The lock is open meanwhile. */
+/* Pins one piece more, where that may be. The lock is open meanwhile. */
 static gpupool_result gpi_ring_pin(gpupool_ring *ring) {
     uint64_t at = ring->pinned.now, start = gpi_host_now_ns();
     uint64_t bytes = gpi_ground_min(ring->piece_bytes, ring->bytes - at);
     gpupool_result result = GPUPOOL_OK;
-    if (ring->pinning || bytes == 0) return GPUPOOL_OK;
     ring->pinning = 1;
     gpi_ring_unlock(ring);
     if (!ring->pages.memory && !gpi_host_pages_get(&ring->pages, ring->bytes))
@@ -8042,9 +8012,11 @@ static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_r
     if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
     slot = gpi_ring_take(ring, bytes);
     if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
-    if (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
-        gpi_ring_pin(ring) == GPUPOOL_OK && gpi_ring_stock(ring))
-        slot = gpi_ring_take(ring, bytes);
+    while (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
+           gpi_ring_pin(ring) == GPUPOOL_OK) {
+        if (gpi_ring_stock(ring)) slot = gpi_ring_take(ring, bytes);
+        else *result = gpi_host_no_memory();
+    }
     if (slot) *result = GPUPOOL_OK; /* no matter what was answered on the way */
     return slot;
 }
@@ -8256,7 +8228,7 @@ static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t now = gpi_host_now_ns();
     if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
-        transfer->flying || transfer->asking || transfer->gate || !gpi_ring_may_name(transfer))
+        transfer->flying || transfer->asking || transfer->gate)
         return 0;
     if (gpi_ring_is_ahead(ring, transfer)) return 0;
     if (!transfer->stalled_ns) {
@@ -8274,7 +8246,6 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     int passed = 0;
     if (!gate) return 1;
-    if (transfer->asking) return 0;
     transfer->asking = 1;
     gpi_ring_unlock(ring);
     result = gpi_driver_passed(gate->event, &passed);
@@ -8294,7 +8265,7 @@ static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link) link = &(*link)->next;
     *link = transfer;
-    gpi_host_raise(&ring->news);
+    GPI_PUBLISH(&ring->news, ring->news + 1);
     if (ring->under_way[transfer->down]++ == 0)
         ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
 }
@@ -8315,8 +8286,7 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_slot *slot = ring->slots;
     int ours = 0, idle = 0;
     for (; slot; slot = slot->next)
-        ours += slot->transfer == transfer &&
-                (slot->state == GPI_RING_LOST || (transfer->ticket && transfer->flying));
+        ours += slot->transfer == transfer && (slot->state == GPI_RING_LOST || transfer->ticket);
     if (ours) {
         gpi_ring_unlock(ring);
         idle = cudaStreamSynchronize(transfer->stream) == cudaSuccess;
@@ -8326,7 +8296,7 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     while (slot) {
         int flew = slot->state == GPI_RING_FLYING;
         gpi_ring_slot *next = slot->next;
-        if (slot->transfer == transfer && (flew || slot->state == GPI_RING_LOST)) {
+        if (slot->transfer == transfer) { /* flying or lost */
             slot->transfer = NULL;
             transfer->flying -= flew;
             if (idle) {
@@ -8385,7 +8355,7 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
         if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     }
     transfer->working--;
-    if (did) gpi_host_raise(&ring->news);
+    if (did) GPI_PUBLISH(&ring->news, ring->news + 1);
     return did;
 }
 
@@ -8441,7 +8411,7 @@ static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
         return 0;
     }
     gpi_ring_unlock(ring);
-    while (turn->round < patience && gpi_host_look(&ring->news) == news)
+    while (turn->round < patience && GPI_READ(&ring->news) == news)
         gpi_host_idle(turn->round++);
     gpi_ring_lock(ring);
     if (ring->news == news) return 1;
@@ -8489,6 +8459,12 @@ static void gpi_ring_worker(void *user) {
     if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
 }
 
+/* For the workers: those that sleep are to be woken too. The lock is held. */
+static void gpi_ring_stop(gpupool_ring *ring) {
+    ring->stopping = 1;
+    GPI_PUBLISH(&ring->news, ring->news + 1);
+}
+
 /* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
    out. The one that calls exit itself is not waited for longer than this. */
 static void gpi_ring_at_exit(void) {
@@ -8498,10 +8474,11 @@ static void gpi_ring_at_exit(void) {
     for (; ring; ring = ring->next_staffed) {
         if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
         gpi_host_lock(&ring->lock);
-        ring->stopping = 1;
+        gpi_ring_stop(ring);
         gpi_host_unlock(&ring->lock);
         gpi_host_gate_turn(&ring->work);
         for (running = 1; running && gpi_host_now_ns() - start < 1000000000u;) {
+            gpi_host_idle(64);
             gpi_host_lock(&ring->lock);
             running = ring->workers_running;
             gpi_host_unlock(&ring->lock);
@@ -8548,7 +8525,7 @@ static void gpi_ring_staff(gpupool_ring *ring) {
 
 static void gpi_ring_dismiss(gpupool_ring *ring) {
     int i, count = ring->workers_started;
-    ring->stopping = 1;
+    gpi_ring_stop(ring);
     gpi_ring_unlock(ring);
     gpi_ring_unenroll(ring);
     gpi_host_gate_turn(&ring->work);
@@ -8821,14 +8798,14 @@ static gpupool_result gpi_ring_pitched(gpupool_ring *ring, const char *call, int
                                        cudaStream_t stream) {
     uint64_t pitch = gpi_ground_max(device_pitch, host_pitch);
     gpi_transfer plan;
-    if (ring && width && height && (device_pitch < width || host_pitch < width))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: a pitch is less than the width", call);
-    if (ring && width && height && pitch > (uint64_t)PTRDIFF_MAX / height)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: pitch times height is more than any memory "
-                             "has", call);
     if (!ring || !width || !height || !device || !host)
         return gpi_ring_linear(ring, call, down, device, host, width && height ? 1 : 0, stream,
                                NULL);
+    if (device_pitch < width || host_pitch < width)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: a pitch is less than the width", call);
+    if (pitch > (uint64_t)PTRDIFF_MAX / height)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: pitch times height is more than any memory "
+                             "has", call);
     plan = gpi_ring_plan(down, device, device_pitch, host, host_pitch, width, height, stream);
     return gpi_ring_transfer(ring, call, &plan, NULL);
 }
@@ -8836,12 +8813,12 @@ static gpupool_result gpi_ring_pitched(gpupool_ring *ring, const char *call, int
 /* -- the ring, in public -- */
 
 static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
-    uint64_t cores = (uint64_t)gpi_host_cores();
+    int cores = gpi_host_cores();
     int given = config->chunk_bytes != 0;
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
     if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_RING_CHUNK_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
-    if (!config->workers) config->workers = cores > 1 ? (int)gpi_ground_min(cores - 1, 11) : -1;
+    if (!config->workers) config->workers = cores < 2 ? -1 : cores < 12 ? cores - 1 : 11;
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is "
                              "%" PRIu64 ", and must be 256 KiB to 16 TiB",
@@ -8949,13 +8926,13 @@ static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
     }
 }
 
-/* Unpins the uppermost piece if it is free. */
+/* Unpins the uppermost piece, which there is, if it is free. */
 static int gpi_ring_unpin(gpupool_ring *ring, gpupool_result *result) {
     uint64_t bytes = ring->pinned.now % ring->piece_bytes;
     uint64_t at;
     gpi_ring_slot *slot = ring->slots;
     if (bytes == 0) bytes = ring->piece_bytes;
-    if (ring->pinning || ring->pinned.now == 0) return 0;
+    if (ring->pinning) return 0;
     at = ring->pinned.now - bytes;
     while (slot->next && slot->at + slot->bytes < ring->pinned.now) slot = slot->next;
     if (slot->state != GPI_RING_FREE || slot->at > at) return 0;
@@ -9135,16 +9112,12 @@ static int gpi_ring_is_pending(const gpupool_ring *ring, gpupool_ticket ticket) 
     return transfer && ticket != 0;
 }
 
-/* Sleeps until a transfer is done, if this one still is not. */
-static void gpi_ring_await(gpupool_ring *ring, gpupool_ticket ticket) {
-    unsigned seen;
-    int pending;
+/* Sleeps until a transfer is done. The lock was held since the one waited for was not: its end
+   turns the gate after this has looked at it. */
+static void gpi_ring_await(gpupool_ring *ring) {
+    unsigned seen = gpi_host_gate_seen(&ring->done);
     gpi_ring_unlock(ring);
-    seen = gpi_host_gate_seen(&ring->done);
-    gpi_ring_lock(ring);
-    pending = gpi_ring_is_pending(ring, ticket);
-    gpi_ring_unlock(ring);
-    if (pending) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
+    gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
     gpi_ring_lock(ring);
 }
 
@@ -9164,7 +9137,7 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
                                    " is not done yet", ticket);
         else if (did) continue;
         else if (round++ < GPI_RING_SPIN || !ring->workers_running) gpi_ring_nap(ring, round);
-        else gpi_ring_await(ring, ticket);
+        else gpi_ring_await(ring);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
     gpi_ring_unlock(ring);
@@ -9201,7 +9174,7 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
                                     gpupool_span *span) {
     gpi_visit visit;
     gpi_ring_slot *slot = NULL;
-    uint64_t start = gpi_host_now_ns(), failures;
+    uint64_t start = gpi_host_now_ns();
     unsigned round = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -9213,19 +9186,17 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         return gpi_ring_leave(&visit, result);
     }
     gpi_ring_lock(ring);
-    failures = ring->stats.pin_failures;
-    while (!slot && result == GPUPOOL_OK) {
+    for (;;) {
         slot = gpi_ring_get(ring, bytes, &result);
-        if (slot || result != GPUPOOL_OK) break;
-        if (ring->stats.pin_failures != failures) {
-            result = gpi_thread.result; /* of pinning, just now */
-            break;
-        }
-        result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
-        if (result != GPUPOOL_OK) break;
-        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
+        if (slot) break;
+        if (result == GPUPOOL_OK) result = gpi_thread.result; /* of pinning, just now */
+        if (result == GPUPOOL_OK)
+            result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
+        if (result == GPUPOOL_OK && timeout_ns >= 0 &&
+            gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
-        else gpi_ring_nap(ring, round++);
+        if (result != GPUPOOL_OK) break;
+        gpi_ring_nap(ring, round++);
     }
     if (slot) {
         slot->state = GPI_RING_HELD;
