@@ -29,7 +29,9 @@ broken() { # NAME TEST FUNCTION EDIT
 
 compile=("${@:1:$#-1}") library=${*: -1}
 mkdir -p "$folder"
-if run whole test_schedules "$PWD/gpupool.h" "$cuts"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+if run whole test_schedules "$PWD/gpupool.h" "$cuts"
+then passed=$((passed + 1))
+else failed=$((failed + 1)); fi
 grep -v '^[0-9]* passed' "$folder/whole.out"
 
 broken lock_is_looked_at_and_then_taken test_schedules gpi_host_try \
