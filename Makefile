@@ -130,9 +130,8 @@ schedules: $(BUILD)/fakecuda/none.a ## two threads in every order, CUTS=3 interr
 
 MODE ?= thread
 sanitize: ## all tests under MODE=thread, or MODE=address,undefined; ONLY=NAME for one source
+	@rm -f $(BUILD)/$(MODE)/tests.mk # ONLY may be another one now
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=$(BUILD)/$(MODE) MODE=$(MODE) sanitize-run
-sanitize-run: $(TESTS)
-	@BUILD=$(BUILD) TEST_LIMIT_S=1800 tests/run.sh $(JOBS) $(TESTS)
 
 ROOMS := ground tree tree_misuse tree_memory
 valgrind: $(ROOMS:%=$(BUILD)/valgrind/%) ## the rooms that need no CUDA, with few units
@@ -236,6 +235,9 @@ endif
 $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)
 	@mkdir -p $(@D)
 	@MODE='$(if $(filter sanitize-run,$(MAKECMDGOALS)),$(MODE))' tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
+
+sanitize-run: $(TESTS)
+	@BUILD=$(BUILD) TEST_LIMIT_S=1800 tests/run.sh $(JOBS) $(TESTS)
 
 test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
                $(if $(filter sim,$(ON)),$(EXAMPLES))

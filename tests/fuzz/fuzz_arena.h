@@ -168,7 +168,7 @@ static void fuzz_misuse(fuzz_step s) {
     CHECK(kit_same_stats(before, kit_stats(fz.arena)));
 }
 
-/* What was handed out here may be anybody's by now; if it is nobody's, that is a double free. */
+/* Of nobody by now, since no other call came between: a double free. */
 static void fuzz_free_again(fuzz_step s) {
     fuzz_block *b = fuzz_pick(s.a);
     char *was;

@@ -1,6 +1,6 @@
-/* fuzz_trace.h: files for the reader of recorded runs. What it takes must make sense: every slot
-   and stream exists, every free has its block, and the peak is the peak. Packed files are left out:
-   it is gzip that would be tried. Link trace.c, trace_build.c, lines.c and idmap.c. */
+/* fuzz_trace.h: files for the reader of recorded runs. What it takes makes sense: every slot and
+   stream exists, every free has its block, and the peak is the peak. Packed files are left out: it
+   is gzip that would be tried. Link trace.c, trace_build.c, lines.c and idmap.c. */
 #ifndef FUZZ_TRACE_H
 #define FUZZ_TRACE_H
 
