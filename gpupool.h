@@ -6478,6 +6478,7 @@ static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *ru
 GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
                                       cudaStream_t stream, int cached) {
     gpi_run *run = *link;
+    GPI_ASSERT(run != NULL);
     /* first, or peaks would be reckoned from what is left after this free */
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
