@@ -1717,7 +1717,6 @@ typedef struct gpi_change {
     uint64_t total;
 } gpi_change;
 
-#if GPUPOOL_SITES
 typedef struct gpi_site { /* blocks that one line of source has asked for on one stream */
     struct gpi_site *next; /* in the same bucket */
     struct gpi_site *same;  /* the one that counts for all of equal text: itself, mostly */
@@ -1737,7 +1736,6 @@ typedef struct gpi_site { /* blocks that one line of source has asked for on one
 } gpi_site;
 
 #define GPI_SITES 256 /* buckets */
-#endif
 
 typedef struct gpi_origin { /* of a call, as the caller tells it */
     const char *file;
@@ -2280,6 +2278,17 @@ static gpi_run *gpi_tree_live(const gpi_tree *tree, uint64_t unit) {
     run = *gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
     while (run && run->unit != unit) run = run->list_next;
     return run;
+}
+
+/* For walks over all live runs, from *at = 0; NULL at the end. In the order of their structs in the
+   host's memory: the index's lists would lead all over it. */
+static gpi_run *gpi_tree_next_live(const gpi_tree *tree, uint64_t *at) {
+    while (*at < tree->page_count * GPI_PAGE) {
+        gpi_run *run = &tree->pages[*at / GPI_PAGE][*at % GPI_PAGE];
+        ++*at;
+        if (run->units && run->lane == GPI_LANE_LIVE) return run;
+    }
+    return NULL;
 }
 
 /* Where a request of so many units would start in this run; UINT64_MAX if it does not fit. */
@@ -4407,9 +4416,7 @@ static const char *gpi_limit_enough(char room[32], uint64_t bytes) {
 
 typedef struct gpi_holding { /* a holder that a verdict may name */
     gpupool_holder shown;
-#if GPUPOOL_SITES
-    const gpi_site *place;
-#endif
+    const gpi_site *place;      /* with GPUPOOL_SITES */
 } gpi_holding;
 
 typedef struct gpi_wish { /* what counts as free, beside quiet memory */
@@ -4635,10 +4642,12 @@ static void gpi_limit_rank(gpi_holding *top, int most, const gpi_holding *holdin
 
 #if GPUPOOL_SITES
 /* The biggest first; those that are left over have no blocks. */
-static void gpi_limit_sites(gpi_ledger *ledger, gpi_holding *top, int most) {
+static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
+                              int most) {
     gpi_holding one;
     const gpi_site *site = NULL;
     int bucket;
+    (void)tree;
     gpi_ledger_add_up_places(ledger);
     memset(top, 0, (size_t)most * sizeof *top);
     memset(&one, 0, sizeof one);
@@ -4662,14 +4671,13 @@ typedef struct gpi_ballot {
     uint64_t sizes[GPI_BALLOTS], votes[GPI_BALLOTS], blocks[GPI_BALLOTS];
 } gpi_ballot;
 
-static unsigned gpi_limit_slot(uint64_t bytes) {
-    return (unsigned)((bytes * 0x9e3779b97f4a7c15ull) >> 56);
-}
-
-static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes) {
-    unsigned slot = gpi_limit_slot(bytes);
+/* Round 0 votes, round 1 counts. */
+static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
+    unsigned slot = (unsigned)((bytes * 0x9e3779b97f4a7c15ull) >> 56);
     uint64_t *votes = &ballot->votes[slot];
-    if (ballot->sizes[slot] == bytes) {
+    if (round == 1) {
+        ballot->blocks[slot] += ballot->sizes[slot] == bytes;
+    } else if (ballot->sizes[slot] == bytes) {
         *votes += bytes;
     } else if (*votes >= bytes) {
         *votes -= bytes;
@@ -4679,52 +4687,28 @@ static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes) {
     }
 }
 
-static void gpi_limit_recount(gpi_ballot *ballot, uint64_t bytes) {
-    unsigned slot = gpi_limit_slot(bytes);
-    ballot->blocks[slot] += ballot->sizes[slot] == bytes;
-}
-
-static void gpi_limit_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
-    gpi_holding one;
-    int i;
-    memset(top, 0, (size_t)most * sizeof *top);
-    memset(&one, 0, sizeof one);
-    for (i = 0; i < GPI_BALLOTS; i++) {
-        if (!ballot->blocks[i]) continue;
-        one.shown.block_bytes = ballot->sizes[i];
-        one.shown.blocks = ballot->blocks[i];
-        one.shown.bytes = ballot->blocks[i] * ballot->sizes[i];
-        gpi_limit_rank(top, most, &one);
-    }
-}
-
-static void gpi_limit_sizes(const gpi_tree *tree, gpi_holding *top, int most) {
-    gpi_ballot ballot;
-    const gpi_run *run;
-    uint64_t bucket;
-    int round;
-    memset(&ballot, 0, sizeof ballot);
-    for (round = 0; round < 2; round++)
-        for (bucket = 0; bucket < tree->bucket_count; bucket++)
-            for (run = *gpi_tree_head(tree, bucket); run; run = run->list_next) {
-                uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
-                if (round == 0) gpi_limit_vote(&ballot, bytes);
-                else gpi_limit_recount(&ballot, bytes);
-            }
-    gpi_limit_elect(&ballot, top, most);
-}
-#endif
-
 static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
                               int most) {
-#if GPUPOOL_SITES
-    (void)tree;
-    gpi_limit_sites(ledger, top, most);
-#else
+    gpi_ballot ballot;
+    gpi_holding one;
+    const gpi_run *run;
+    uint64_t at;
+    int i;
     (void)ledger;
-    gpi_limit_sizes(tree, top, most);
-#endif
+    memset(top, 0, (size_t)most * sizeof *top);
+    memset(&one, 0, sizeof one);
+    memset(&ballot, 0, sizeof ballot);
+    for (i = 0; i < 2; i++)
+        for (at = 0; (run = gpi_tree_next_live(tree, &at)) != NULL;)
+            gpi_limit_vote(&ballot, run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes, i);
+    for (i = 0; i < GPI_BALLOTS; i++) {
+        one.shown.block_bytes = ballot.sizes[i];
+        one.shown.blocks = ballot.blocks[i];
+        one.shown.bytes = ballot.blocks[i] * ballot.sizes[i];
+        if (one.shown.blocks) gpi_limit_rank(top, most, &one);
+    }
 }
+#endif
 
 #define GPI_SUBSETS 8 /* up to so many blocks, every choice among them is tried */
 
@@ -4755,12 +4739,11 @@ static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
 /* For many blocks: by what each of them wins at least, and a piece that may be in the way. */
 static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
                                         uint64_t lacks) {
-    uint64_t least = UINT64_MAX, bucket, blocks = holding->shown.blocks;
+    uint64_t least = UINT64_MAX, at = 0, blocks = holding->shown.blocks;
     const gpi_run *run;
-    for (bucket = 0; bucket < scene->tree->bucket_count; bucket++)
-        for (run = *gpi_tree_head(scene->tree, bucket); run; run = run->list_next)
-            if (gpi_limit_holds(holding, run))
-                least = gpi_ground_min(least, gpi_limit_gain(scene, run));
+    while ((run = gpi_tree_next_live(scene->tree, &at)) != NULL)
+        if (gpi_limit_holds(holding, run))
+            least = gpi_ground_min(least, gpi_limit_gain(scene, run));
     if (least == 0 || least == UINT64_MAX) return blocks;
     if (least >= scene->units) return 1;
     return gpi_ground_min(blocks, (lacks + least - 1) / least + 1);
@@ -5083,7 +5066,7 @@ static void gpi_arena_count_pending(gpupool_arena *arena) {
 static int gpi_arena_check_users(const gpupool_arena *arena) {
     const gpi_stream *stream;
     const gpi_run *run;
-    uint64_t bucket;
+    uint64_t at;
     int round, i, broken = 0;
     for (round = 0; round < 3; round++) {
         for (stream = arena->fences.streams; stream; stream = stream->next)
@@ -5091,10 +5074,9 @@ static int gpi_arena_check_users(const gpupool_arena *arena) {
                 broken |= gpi_fence_check_user(&arena->fences, stream->fences[i], round);
         for (run = arena->parked; run; run = run->list_next)
             broken |= gpi_fence_check_uses(&arena->fences, run, round);
-        for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-            for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-                if (run->as.slack_bytes != GPI_CACHED)
-                    broken |= gpi_fence_check_uses(&arena->fences, run, round);
+        for (at = 0; (run = gpi_tree_next_live(&arena->tree, &at)) != NULL;)
+            if (run->as.slack_bytes != GPI_CACHED)
+                broken |= gpi_fence_check_uses(&arena->fences, run, round);
     }
     return broken;
 }
@@ -5119,16 +5101,15 @@ static uint64_t gpi_arena_asked(const gpi_run *run) {
 /* Blocks and bytes, weighed by their site, add up to the same over runs and over sites: so no site
    has another's. */
 static int gpi_arena_check_sites(gpupool_arena *arena) {
-    uint64_t bucket, blocks = 0, bytes = 0;
+    uint64_t at = 0, blocks = 0, bytes = 0;
     gpi_site *site = NULL;
     const gpi_run *run;
     int number;
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
-            uint64_t asked = gpi_arena_asked(run), weight = (uint64_t)(uintptr_t)run->site >> 4;
-            if (asked) blocks += weight;
-            bytes += asked * weight;
-        }
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        uint64_t asked = gpi_arena_asked(run), weight = (uint64_t)(uintptr_t)run->site >> 4;
+        if (asked) blocks += weight;
+        bytes += asked * weight;
+    }
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &number)) != NULL) {
         if (site->bytes > site->bytes_peak || site->blocks > site->allocs) return 1;
         if (site->same != site && site->allocs) return 1;
@@ -5141,11 +5122,9 @@ static int gpi_arena_check_sites(gpupool_arena *arena) {
 
 /* What was requested, in all and by site, from the live runs themselves. */
 static int gpi_arena_check_live(gpupool_arena *arena) {
-    uint64_t bucket, bytes = 0;
+    uint64_t at = 0, bytes = 0;
     const gpi_run *run;
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-            bytes += gpi_arena_asked(run);
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) bytes += gpi_arena_asked(run);
     if (GPUPOOL_STATS && bytes != arena->ledger.requested.now) return 1;
 #if GPUPOOL_SITES
     return gpi_arena_check_sites(arena);
@@ -6694,12 +6673,10 @@ static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
 static void gpi_arena_abandon(gpupool_arena *arena) {
     gpi_stream *stream = arena->fences.streams;
     gpi_run *run = arena->parked;
-    uint64_t bucket;
+    uint64_t at = 0;
     for (; run; run = run->list_next) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-            if (run->as.slack_bytes != GPI_CACHED)
-                gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
     for (; stream; stream = stream->next) {
         while (stream->seals) gpi_fence_drop(&arena->fences, stream->fences[--stream->seals]);
         if (stream->early && stream->key) gpi_host_count_scope(-1);
@@ -7026,25 +7003,22 @@ static void gpi_arena_unkeep(gpi_run *run) {
 
 /* All that the graph keeps: live blocks are freed into its lane, parked ones will be anyone's. */
 static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *capture) {
-    uint64_t bucket;
-    gpi_run *run, *next;
+    uint64_t at = 0;
+    gpi_run *run;
     const gpi_stream *keeper;
     for (run = arena->parked; run; run = run->list_next) {
         keeper = gpi_arena_keeper(run);
         if (keeper && keeper->capture == capture) gpi_arena_unkeep(run);
     }
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++) {
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = next) {
-            next = run->list_next;
-            if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
-            keeper = gpi_arena_keeper(run);
-            if (!keeper || keeper->capture != capture) continue;
-            gpi_arena_count_free(arena, run, 0);
-            gpi_tree_lay_down(&arena->tree, run);
-            gpi_arena_unkeep(run);
-            if (run->uses) gpi_arena_park(arena, run);
-            else gpi_tree_put(&arena->tree, run, keeper->young, 0);
-        }
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
+        keeper = gpi_arena_keeper(run);
+        if (!keeper || keeper->capture != capture) continue;
+        gpi_arena_count_free(arena, run, 0);
+        gpi_tree_lay_down(&arena->tree, run);
+        gpi_arena_unkeep(run);
+        if (run->uses) gpi_arena_park(arena, run);
+        else gpi_tree_put(&arena->tree, run, keeper->young, 0);
     }
 }
 
@@ -9146,27 +9120,17 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
 }
 
 /* == REPORT ===================================================================================
-   For people: names, the table, the map. What is shown is copied under the lock and written after
-   it is given back. uses: ARENA */
+   For people and for programs: names, the table, the map, files. What is shown is copied under the
+   lock and written after it is given back. uses: ARENA */
 
 const char *gpupool_result_name(gpupool_result result) {
-    switch (result) {
-    case GPUPOOL_OK: return "GPUPOOL_OK";
-    case GPUPOOL_E_ARGUMENT: return "GPUPOOL_E_ARGUMENT";
-    case GPUPOOL_E_OUT_OF_MEMORY: return "GPUPOOL_E_OUT_OF_MEMORY";
-    case GPUPOOL_E_NOT_OURS: return "GPUPOOL_E_NOT_OURS";
-    case GPUPOOL_E_INSIDE: return "GPUPOOL_E_INSIDE";
-    case GPUPOOL_E_DOUBLE_FREE: return "GPUPOOL_E_DOUBLE_FREE";
-    case GPUPOOL_E_IN_USE: return "GPUPOOL_E_IN_USE";
-    case GPUPOOL_E_CAPTURING: return "GPUPOOL_E_CAPTURING";
-    case GPUPOOL_E_TIMEOUT: return "GPUPOOL_E_TIMEOUT";
-    case GPUPOOL_E_UNSUPPORTED: return "GPUPOOL_E_UNSUPPORTED";
-    case GPUPOOL_E_FORKED: return "GPUPOOL_E_FORKED";
-    case GPUPOOL_E_CALLBACK: return "GPUPOOL_E_CALLBACK";
-    case GPUPOOL_E_HOST_MEMORY: return "GPUPOOL_E_HOST_MEMORY";
-    case GPUPOOL_E_CUDA: return "GPUPOOL_E_CUDA";
-    default: return "no gpupool_result";
-    }
+    static const char *const names[] = { /* in the order of the enum */
+        "GPUPOOL_OK", "GPUPOOL_E_ARGUMENT", "GPUPOOL_E_OUT_OF_MEMORY", "GPUPOOL_E_NOT_OURS",
+        "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_IN_USE", "GPUPOOL_E_CAPTURING",
+        "GPUPOOL_E_TIMEOUT", "GPUPOOL_E_UNSUPPORTED", "GPUPOOL_E_FORKED", "GPUPOOL_E_CALLBACK",
+        "GPUPOOL_E_HOST_MEMORY", "GPUPOOL_E_CUDA"};
+    size_t number = (size_t)result;
+    return number < sizeof names / sizeof *names ? names[number] : "no gpupool_result";
 }
 
 gpupool_result gpupool_last_result(void) { return gpi_thread.result; }
@@ -9212,17 +9176,10 @@ typedef enum gpi_shade { GPI_SHADE_LIVE, GPI_SHADE_FREE, GPI_SHADE_PENDING } gpi
 typedef struct gpi_stretch { /* of memory: a block, or what is free */
     uint64_t unit, units;
     uint32_t slack_bytes;  /* live: granted minus requested */
-    uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
-    uint8_t shade, first;  /* first: a chunk begins here */
-#if GPUPOOL_SITES
     uint32_t site;         /* live: index into the view's sites */
-#endif
+    uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
+    uint8_t shade, first;  /* first: the arena's chunk begins here */
 } gpi_stretch;
-
-typedef struct gpi_chunk { /* of memory without a gap */
-    uint64_t unit, units;
-    uint64_t from, count;  /* its stretches */
-} gpi_chunk;
 
 typedef struct gpi_view {
     gpupool_stats stats;
@@ -9230,52 +9187,36 @@ typedef struct gpi_view {
     int device, known;      /* known: what the device says of its memory */
     gpupool_source source;
     size_t device_free_bytes, device_total_bytes;
-    gpi_stretch *stretches;
-    uint64_t count, room;
-    gpi_chunk *chunks;      /* by address */
-    uint64_t chunk_count;
+    void *room;             /* one piece of the host's memory, in which all that follows is */
+    uint64_t room_bytes, need_bytes;
+    gpi_stretch *stretches, *sorted;
+    uint64_t count;
+    gpi_site *sites;        /* copies of those that count; number: the index of the stream */
+    uint64_t site_count;
     uint64_t *keys;         /* of streams */
     uint64_t key_count, key_room;
     uint16_t *lanes;        /* lane -> stream */
-    uint32_t lane_room;
     uint64_t units[3];      /* by shade */
     gpi_holding holders[GPI_SHOWN];
-#if GPUPOOL_SITES
-    gpi_site *sites;        /* copies of those that count, and the unknown one */
-    uint16_t *site_streams;
-    uint64_t site_count, site_room;
-#endif
 } gpi_view;
 
-static void gpi_view_close(gpi_view *view) {
-    GPUPOOL_FREE(view->stretches);
-    GPUPOOL_FREE(view->chunks);
-    GPUPOOL_FREE(view->keys);
-    GPUPOOL_FREE(view->lanes);
+/* 0: the room is not enough for what the arena has now. The lock is held. */
+static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
+    uint64_t runs = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count, sites = 0;
 #if GPUPOOL_SITES
-    GPUPOOL_FREE(view->sites);
-    GPUPOOL_FREE(view->site_streams);
+    sites = arena->ledger.site_count + 1;
 #endif
-}
-
-/* Room for what the arena has now, and some more, since it is asked for without the lock. */
-static int gpi_view_prepare(gpi_view *view, uint64_t runs, uint64_t streams, uint32_t lanes,
-                            uint64_t sites) {
-    gpi_view_close(view);
-    view->room = runs + runs / 8 + 64;
-    view->key_room = streams + sites + 16;
-    view->lane_room = lanes + 16;
-    view->stretches = (gpi_stretch *)GPUPOOL_MALLOC(view->room * sizeof *view->stretches);
-    view->keys = (uint64_t *)GPUPOOL_MALLOC(view->key_room * sizeof *view->keys);
-    view->lanes = (uint16_t *)GPUPOOL_MALLOC(view->lane_room * sizeof *view->lanes);
-    view->chunks = NULL;
-#if GPUPOOL_SITES
-    view->site_room = sites + 16;
-    view->sites = (gpi_site *)GPUPOOL_MALLOC(view->site_room * sizeof *view->sites);
-    view->site_streams = (uint16_t *)GPUPOOL_MALLOC(view->site_room * sizeof(uint16_t));
-    if (!view->sites || !view->site_streams) return 0;
-#endif
-    return view->stretches && view->keys && view->lanes;
+    view->key_room = arena->fences.stream_count + sites;
+    view->need_bytes = runs * 2 * sizeof *view->stretches + sites * sizeof *view->sites +
+                       view->key_room * sizeof *view->keys +
+                       arena->tree.lane_count * sizeof *view->lanes;
+    if (view->need_bytes > view->room_bytes) return 0;
+    view->stretches = (gpi_stretch *)view->room;
+    view->sorted = view->stretches + runs;
+    view->sites = (gpi_site *)(view->sorted + runs);
+    view->keys = (uint64_t *)(view->sites + sites);
+    view->lanes = (uint16_t *)(view->keys + view->key_room);
+    return 1;
 }
 
 static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
@@ -9291,10 +9232,9 @@ static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream = arena->fences.streams;
     uint32_t lane;
     int i;
-    view->key_count = 0;
     for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
     for (; stream; stream = stream->next) {
-        uint16_t index = stream->handle ? gpi_view_stream(view, stream->handle) : GPI_NOBODY;
+        uint16_t index = gpi_view_stream(view, stream->handle);
         if (!stream->handle) continue;
         view->lanes[stream->young] = index;
         for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = index;
@@ -9305,12 +9245,11 @@ static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
 static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
     gpi_site *site = NULL;
     int bucket;
-    view->site_count = 0;
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
         if (site->same != site || !site->allocs) continue;
         site->number = (uint32_t)view->site_count;
-        view->site_streams[view->site_count] = gpi_view_stream(view, site->key);
-        view->sites[view->site_count++] = *site;
+        view->sites[view->site_count] = *site;
+        view->sites[view->site_count++].number = gpi_view_stream(view, site->key);
     }
 }
 #endif
@@ -9321,21 +9260,18 @@ static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run
     for (; run < end; run++) {
         gpi_stretch *stretch = &view->stretches[view->count];
         if (run->units == 0 || run->lane == GPI_LANE_BARE) continue;
+        memset(stretch, 0, sizeof *stretch);
         stretch->unit = run->unit;
         stretch->units = run->units;
-        stretch->slack_bytes = 0;
         stretch->stream = GPI_NOBODY;
         stretch->shade = GPI_SHADE_PENDING;
         stretch->first = run->prev == NULL;
-#if GPUPOOL_SITES
-        stretch->site = 0;
-#endif
         if (run->lane == GPI_LANE_LIVE) {
             stretch->shade = GPI_SHADE_LIVE;
             stretch->slack_bytes = run->as.slack_bytes;
 #if GPUPOOL_SITES
             stretch->site = run->site->number;
-            stretch->stream = view->site_streams[run->site->number];
+            stretch->stream = (uint16_t)view->sites[stretch->site].number;
 #endif
         } else if (run->lane == GPI_LANE_QUIET) {
             stretch->shade = GPI_SHADE_FREE;
@@ -9347,15 +9283,9 @@ static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run
     }
 }
 
-/* With `growing` and the lock held: no run is in anybody's hands. 0: there is not room enough. */
-static int gpi_view_copy(gpi_view *view, gpupool_arena *arena, uint64_t runs, uint64_t sites) {
+/* With `growing` and the lock held: no run is in anybody's hands. */
+static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     uint64_t page;
-    if (!view->stretches || runs > view->room || arena->tree.lane_count > view->lane_room ||
-        arena->fences.stream_count + sites > view->key_room)
-        return 0;
-#if GPUPOOL_SITES
-    if (sites > view->site_room) return 0;
-#endif
     gpi_arena_trace_look(arena);
     gpi_arena_read_stats(arena, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
@@ -9364,89 +9294,40 @@ static int gpi_view_copy(gpi_view *view, gpupool_arena *arena, uint64_t runs, ui
     gpi_view_copy_streams(view, arena);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
-    gpi_limit_sites(&arena->ledger, view->holders, GPI_SHOWN);
 #endif
+    gpi_limit_holders(&arena->ledger, &arena->tree, view->holders, GPI_SHOWN);
     for (page = 0; page < arena->tree.page_count; page++)
         gpi_view_copy_runs(view, arena->tree.pages[page], arena->tree.pages[page] + GPI_PAGE);
-    return 1;
 }
 
 #define GPI_DIGIT 11 /* bits looked at in one round of sorting */
 
-/* By address, least digit first, as far as addresses differ. 0: the host has no memory. */
-static int gpi_view_sort(gpi_view *view) {
-    gpi_stretch *from = view->stretches, *to;
+/* By address, least digit first, as far as addresses differ. */
+static void gpi_view_sort(gpi_view *view) {
+    gpi_stretch *from = view->stretches, *to = view->sorted, *other;
     uint64_t least = UINT64_MAX, most = 0, i, sum, starts[1 << GPI_DIGIT];
+    const uint64_t mask = (1 << GPI_DIGIT) - 1;
     unsigned shift, digit;
-    to = (gpi_stretch *)GPUPOOL_MALLOC((view->count + 1) * sizeof *to);
-    if (!to) return 0;
     for (i = 0; i < view->count; i++) {
         least = gpi_ground_min(least, from[i].unit);
         most = gpi_ground_max(most, from[i].unit);
     }
     for (shift = 0; view->count && shift < 64 && (most - least) >> shift; shift += GPI_DIGIT) {
         memset(starts, 0, sizeof starts);
-        for (i = 0; i < view->count; i++)
-            starts[(from[i].unit - least) >> shift & ((1 << GPI_DIGIT) - 1)]++;
-        for (digit = 0, sum = 0; digit < 1 << GPI_DIGIT; digit++) {
+        for (i = 0; i < view->count; i++) starts[(from[i].unit - least) >> shift & mask]++;
+        for (digit = 0, sum = 0; digit <= mask; digit++) {
             uint64_t count = starts[digit];
             starts[digit] = sum;
             sum += count;
         }
         for (i = 0; i < view->count; i++)
-            to[starts[(from[i].unit - least) >> shift & ((1 << GPI_DIGIT) - 1)]++] = from[i];
-        view->stretches = to;
-        to = from;
-        from = view->stretches;
+            to[starts[(from[i].unit - least) >> shift & mask]++] = from[i];
+        other = from;
+        from = to;
+        to = other;
     }
-    GPUPOOL_FREE(to);
-    return 1;
+    view->sorted = from;
 }
-
-/* A chunk begins where the arena's does, and where there is a gap before it. */
-static int gpi_view_make_chunks(gpi_view *view) {
-    uint64_t i, chunks = 0, end = 0;
-    for (i = 0; i < view->count; i++) {
-        gpi_stretch *stretch = &view->stretches[i];
-        stretch->first = stretch->first || i == 0 || stretch->unit != end;
-        end = stretch->unit + stretch->units;
-        chunks += stretch->first;
-    }
-    view->chunks = (gpi_chunk *)gpi_host_zeroed((chunks + 1) * sizeof *view->chunks);
-    if (!view->chunks) return 0;
-    view->chunk_count = chunks;
-    for (chunks = 0, i = 0; i < view->count; i++) {
-        const gpi_stretch *stretch = &view->stretches[i];
-        gpi_chunk *chunk;
-        chunks += stretch->first;
-        chunk = &view->chunks[chunks - 1];
-        if (stretch->first) {
-            chunk->unit = stretch->unit;
-            chunk->from = i;
-        }
-        chunk->units += stretch->units;
-        chunk->count++;
-    }
-    return 1;
-}
-
-#if !GPUPOOL_SITES
-static void gpi_view_make_holders(gpi_view *view) {
-    gpi_ballot ballot;
-    uint64_t i;
-    int round;
-    memset(&ballot, 0, sizeof ballot);
-    for (round = 0; round < 2; round++)
-        for (i = 0; i < view->count; i++) {
-            const gpi_stretch *stretch = &view->stretches[i];
-            uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
-            if (stretch->shade != GPI_SHADE_LIVE) continue;
-            if (round == 0) gpi_limit_vote(&ballot, bytes);
-            else gpi_limit_recount(&ballot, bytes);
-        }
-    gpi_limit_elect(&ballot, view->holders, GPI_SHOWN);
-}
-#endif
 
 /* What the device has, for the report only: one that cannot say is no reason to fail. */
 static void gpi_view_ask_device(gpi_view *view) {
@@ -9464,39 +9345,73 @@ static void gpi_view_ask_device(gpi_view *view) {
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
                                     const FILE *file) {
     gpupool_result result = gpi_arena_exists(arena, call);
-    uint64_t runs = 0, streams = 0, sites = 0;
-    uint32_t lanes = 0;
-    int enough = 0;
+    int copied = 0;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
     if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
-    while (!enough) {
+    while (!copied) {
         gpi_host_lock(&arena->growing);
         gpi_arena_lock(arena, 0);
-        runs = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count;
-        streams = arena->fences.stream_count;
-        lanes = arena->tree.lane_count;
-#if GPUPOOL_SITES
-        sites = arena->ledger.site_count + 1;
-#endif
-        enough = gpi_view_copy(view, arena, runs, sites);
+        copied = gpi_view_lay_out(view, arena);
+        if (copied) gpi_view_copy(view, arena);
         gpi_host_unlock(&arena->lock);
         gpi_host_unlock(&arena->growing);
-        if (!enough && !gpi_view_prepare(view, runs, streams, lanes, sites)) break;
+        if (copied) break;
+        GPUPOOL_FREE(view->room);
+        view->room_bytes = view->need_bytes + view->need_bytes / 8 + 4096; /* it may grow */
+        view->room = GPUPOOL_MALLOC((size_t)view->room_bytes);
+        if (!view->room) return gpi_host_no_memory();
     }
-    if (!enough || !gpi_view_sort(view) || !gpi_view_make_chunks(view)) {
-        gpi_view_close(view);
-        return gpi_host_no_memory();
-    }
-#if !GPUPOOL_SITES
-    gpi_view_make_holders(view);
-#endif
+    gpi_view_sort(view);
     gpi_view_ask_device(view);
     return gpi_host_ok();
 }
 
+static gpupool_result gpi_view_close(gpi_view *view, const char *call, FILE *file) {
+    GPUPOOL_FREE(view->room);
+    return gpi_report_done(call, file);
+}
+
+typedef struct gpi_chunk { /* of memory without a gap */
+    const gpi_stretch *from, *end; /* its stretches */
+    uint64_t number;               /* from 1 */
+    uint64_t unit, all_units, units[3], requested_bytes; /* units: by shade */
+} gpi_chunk;
+
+/* The chunk after this one; the first, where it is all zero. 0: there is none. One begins where the
+   arena's does, and where there is a gap before it. */
+static int gpi_view_next_chunk(const gpi_view *view, gpi_chunk *chunk) {
+    const gpi_stretch *at = chunk->number ? chunk->end : view->sorted;
+    uint64_t number = chunk->number + 1;
+    if (at == view->sorted + view->count) return 0;
+    memset(chunk, 0, sizeof *chunk);
+    chunk->number = number;
+    chunk->from = at;
+    chunk->unit = at->unit;
+    do {
+        chunk->all_units += at->units;
+        chunk->units[at->shade] += at->units;
+        if (at->shade == GPI_SHADE_LIVE)
+            chunk->requested_bytes += at->units * GPUPOOL_UNIT_BYTES - at->slack_bytes;
+        at++;
+    } while (at < view->sorted + view->count && !at->first &&
+             at->unit == chunk->unit + chunk->all_units);
+    chunk->end = at;
+    return 1;
+}
+
+/* The line of source that asked for a block; NULL: not known. */
+static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *stretch) {
+    const gpi_site *site = &view->sites[stretch->site];
+    return GPUPOOL_SITES && stretch->shade == GPI_SHADE_LIVE && *site->file ? site : NULL;
+}
+
 static uint64_t gpi_view_bytes(const gpi_view *view, gpi_shade shade) {
     return view->units[shade] * GPUPOOL_UNIT_BYTES;
+}
+
+static uint64_t gpi_view_free_bytes(const gpi_view *view) {
+    return gpi_view_bytes(view, GPI_SHADE_FREE) + gpi_view_bytes(view, GPI_SHADE_PENDING);
 }
 
 /* Of the device's memory in use, what this arena does not hold: the limit does not count it. */
@@ -9506,8 +9421,7 @@ static uint64_t gpi_view_others(const gpi_view *view) {
 }
 
 static double gpi_view_fragmentation(const gpi_view *view) {
-    uint64_t free_bytes = gpi_view_bytes(view, GPI_SHADE_FREE) +
-                          gpi_view_bytes(view, GPI_SHADE_PENDING);
+    uint64_t free_bytes = gpi_view_free_bytes(view);
     if (free_bytes == 0 || view->stats.largest_free_bytes > free_bytes) return 0;
     return 1 - (double)view->stats.largest_free_bytes / (double)free_bytes;
 }
@@ -9517,26 +9431,20 @@ static double gpi_view_fragmentation(const gpi_view *view) {
 #define GPI_BAR 64         /* characters of the bar and of the map */
 #define GPI_MAP_LINES 4
 
-/* So many of this character; the rest of the bar follows. */
-static void gpi_report_fill(FILE *file, char mark, uint64_t part, uint64_t whole, int *done) {
-    int end = whole ? (int)((double)part / (double)whole * GPI_BAR + 0.5) : 0;
-    if (end > GPI_BAR) end = GPI_BAR;
-    for (; *done < end; ++*done) fputc(mark, file);
-}
-
 static void gpi_report_bar(FILE *file, const gpi_view *view) {
     uint64_t live = gpi_view_bytes(view, GPI_SHADE_LIVE), limit = view->stats.limit_bytes;
-    uint64_t pending = gpi_view_bytes(view, GPI_SHADE_PENDING);
+    uint64_t freed = live + gpi_view_bytes(view, GPI_SHADE_PENDING);
     uint64_t held = view->stats.reserved.now, whole = gpi_ground_max(limit, held);
     char a[32], b[32];
-    int done = 0;
+    int i;
     if (!limit && view->known) whole = held + view->device_free_bytes;
+    whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
-    gpi_report_fill(file, '#', live, whole, &done);
-    gpi_report_fill(file, '~', live + pending, whole, &done);
-    gpi_report_fill(file, '.', held, whole, &done);
-    gpi_report_fill(file, ' ', whole, whole, &done);
-    for (; done < GPI_BAR; done++) fputc(' ', file);
+    for (i = 0; i < GPI_BAR; i++) {
+        double at = (i + 0.5) / GPI_BAR * (double)whole;
+        fputc(at <= (double)live ? '#' : at <= (double)freed ? '~' : at <= (double)held ? '.' : ' ',
+              file);
+    }
     if (limit)
         fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, held),
                 gpi_limit_human(b, limit));
@@ -9563,26 +9471,26 @@ static const char *gpi_report_number(char room[32], uint64_t number) {
     return room;
 }
 
+static const char gpi_report_names[GPI_COUNTERS][12] = {"requested", "granted", "reserved",
+                                                        "pending", "blocks"};
+
 static void gpi_report_counters(FILE *file, const gpi_view *view) {
-    static const char rows[4][12] = {"requested", "granted", "reserved", "pending"};
-    const gpupool_counter *counters = &view->stats.requested;
+    const gpupool_counter *counter = &view->stats.requested;
     char now[32], peak[32], total[32];
     int i;
     fprintf(file, "  %-12s %14s %14s %14s\n", "", "now", "peak", "total");
-    for (i = 0; i < 4; i++)
-        fprintf(file, "  %-12s %14s %14s %14s\n", rows[i], gpi_limit_human(now, counters[i].now),
-                gpi_limit_human(peak, counters[i].peak),
-                gpi_limit_human(total, counters[i].total));
-    fprintf(file, "  %-12s %14s %14s %14s\n\n", "blocks",
-            gpi_report_number(now, view->stats.blocks.now),
-            gpi_report_number(peak, view->stats.blocks.peak),
-            gpi_report_number(total, view->stats.blocks.total));
+    for (i = 0; i < GPI_COUNTERS; i++, counter++) {
+        const char *(*words)(char *, uint64_t) =
+            i < GPI_COUNTERS - 1 ? gpi_limit_human : gpi_report_number; /* blocks are no bytes */
+        fprintf(file, "  %-12s %14s %14s %14s\n", gpi_report_names[i], words(now, counter->now),
+                words(peak, counter->peak), words(total, counter->total));
+    }
 }
 
 static void gpi_report_counts(FILE *file, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     char a[32], b[32], c[32], d[32];
-    fprintf(file, "  %-12s %s allocs, %s of them from the same stream; %s frees; %s failures\n",
+    fprintf(file, "\n  %-12s %s allocs, %s of them from the same stream; %s frees; %s failures\n",
             "calls", gpi_report_number(a, stats->allocs), gpi_report_number(b, stats->lane_hits),
             gpi_report_number(c, stats->frees), gpi_report_number(d, stats->failures));
     fprintf(file, "  %-12s %s pieces gained, %s given back, %s moved\n", "driver",
@@ -9600,53 +9508,48 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
 }
 
 static void gpi_report_holders(FILE *file, const gpi_view *view) {
+    const gpupool_holder *holder;
     char name[64], size[32], blocks[32];
     int i;
-    if (!view->holders[0].shown.blocks) return;
-    fprintf(file, "\n  %-30s %12s %12s\n",
-            GPUPOOL_SITES ? "biggest holders" : "biggest holders (blocks of)", "blocks", "bytes");
-    for (i = 0; i < GPI_SHOWN && view->holders[i].shown.blocks; i++)
-        fprintf(file, "  %-30s %12s %12s\n", gpi_limit_holder(name, &view->holders[i].shown),
-                gpi_report_number(blocks, view->holders[i].shown.blocks),
-                gpi_limit_human(size, view->holders[i].shown.bytes));
+    for (i = 0; i < GPI_SHOWN && view->holders[i].shown.blocks; i++) {
+        holder = &view->holders[i].shown;
+        if (i == 0)
+            fprintf(file, "\n  %-30s %12s %12s\n", GPUPOOL_SITES ? "biggest holders"
+                    : "biggest holders (blocks of)", "blocks", "bytes");
+        fprintf(file, "  %-30s %12s %12s\n", gpi_limit_holder(name, holder),
+                gpi_report_number(blocks, holder->blocks), gpi_limit_human(size, holder->bytes));
+    }
 }
 
-static char gpi_report_mark(uint64_t live, uint64_t pending, uint64_t free_units) {
-    if (!pending && !free_units) return '#';
-    if (live >= pending + free_units) return '+';
-    if (live) return '-';
-    return pending >= free_units ? '~' : '.';
+static char gpi_report_mark(const uint64_t units[3]) { /* by shade */
+    uint64_t rest = units[GPI_SHADE_PENDING] + units[GPI_SHADE_FREE];
+    if (!rest) return '#';
+    if (units[GPI_SHADE_LIVE] >= rest) return '+';
+    if (units[GPI_SHADE_LIVE]) return '-';
+    return units[GPI_SHADE_PENDING] >= units[GPI_SHADE_FREE] ? '~' : '.';
 }
 
 /* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
 static void gpi_report_map(FILE *file, const gpi_view *view) {
-    uint64_t all = view->units[0] + view->units[1] + view->units[2], share, left, sums[3];
-    uint64_t chunk, i;
+    uint64_t all = view->units[0] + view->units[1] + view->units[2], done = 0, sums[3] = {0, 0, 0};
+    uint64_t share = gpi_ground_max((all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, 1);
+    const gpi_stretch *stretch = view->sorted;
     char size[32];
-    int column = 0;
     if (all == 0) return;
-    share = gpi_ground_max((all + GPI_BAR * GPI_MAP_LINES - 1) / (GPI_BAR * GPI_MAP_LINES), 1);
-    left = share;
-    memset(sums, 0, sizeof sums);
     fprintf(file, "\n  map: a character is %s   # live   + half or more   - less   ~ freed"
-            "   . free\n  ", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
-    for (chunk = 0; chunk < view->chunk_count; chunk++)
-        for (i = 0; i < view->chunks[chunk].count; i++) {
-            const gpi_stretch *stretch = &view->stretches[view->chunks[chunk].from + i];
-            uint64_t units = stretch->units, part;
-            for (; units; units -= part) {
-                part = gpi_ground_min(units, left);
-                sums[stretch->shade] += part;
-                left -= part;
-                if (left) continue;
-                if (column && column % GPI_BAR == 0) fprintf(file, "\n  ");
-                fputc(gpi_report_mark(sums[0], sums[2], sums[1]), file);
-                column++;
-                left = share;
-                memset(sums, 0, sizeof sums);
-            }
+            "   . free", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
+    for (; stretch < view->sorted + view->count; stretch++) {
+        uint64_t units = stretch->units, part;
+        for (; units; units -= part) {
+            if (done % (share * GPI_BAR) == 0) fprintf(file, "\n  ");
+            part = gpi_ground_min(units, share - done % share);
+            sums[stretch->shade] += part;
+            done += part;
+            if (done % share && done < all) continue;
+            fputc(gpi_report_mark(sums), file);
+            memset(sums, 0, sizeof sums);
         }
-    if (left < share) fputc(gpi_report_mark(sums[0], sums[2], sums[1]), file);
+    }
     fputc('\n', file);
 }
 
@@ -9661,146 +9564,228 @@ gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpi_report_counts(file, &view);
     gpi_report_holders(file, &view);
     gpi_report_map(file, &view);
-    gpi_view_close(&view);
-    return gpi_report_done("gpupool_report", file);
+    return gpi_view_close(&view, "gpupool_report", file);
+}
+
+/* -- for programs: objects, lists, numbers and texts, written as JSON or as a pickle -- */
+
+typedef struct gpi_writer {
+    FILE *file;
+    int pickle;        /* protocol 2, in the few opcodes that the viewer knows; else JSON */
+    const char *comma; /* before the next value of a list or object */
+} gpi_writer;
+
+static void gpi_write_little_endian(FILE *file, uint64_t number, int bytes) {
+    for (; bytes > 0; bytes--, number >>= 8) fputc((int)(number & 0xff), file);
+}
+
+static void gpi_write_text(const gpi_writer *out, const char *text, size_t length) {
+    if (out->pickle) {
+        fputc('X', out->file); /* BINUNICODE */
+        gpi_write_little_endian(out->file, length, 4);
+        fwrite(text, 1, length, out->file);
+        return;
+    }
+    fputc('"', out->file);
+    for (; length > 0; length--, text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c < ' ') fprintf(out->file, "\\u%04x", c);
+        else fprintf(out->file, c == '"' || c == '\\' ? "\\%c" : "%c", c);
+    }
+    fputc('"', out->file);
+}
+
+/* One value that an argument of gpi_write stands for. */
+static void gpi_write_value(const gpi_writer *out, char kind, uint64_t number, const char *text) {
+    FILE *file = out->file;
+    if (kind == '$' && text) {
+        gpi_write_text(out, text, strlen(text));
+    } else if (kind == '!') {
+        fputc(number ? '\x88' : '\x89', file); /* NEWTRUE, NEWFALSE */
+    } else if (kind == '$' || (number == UINT64_MAX && !out->pickle)) {
+        fputs("null", file);
+    } else if (!out->pickle) {
+        fprintf(file, "%" PRIu64, number);
+    } else {
+        fputs("\x8a\x08", file); /* LONG1 of eight bytes */
+        gpi_write_little_endian(file, number, 8);
+    }
+}
+
+/* What `form` says: { } [ ], the names of an object's members as they are, and for each value an
+   argument: # a uint64_t, in JSON UINT64_MAX for null; $ a text, NULL for null; in a pickle ! a
+   truth, a uint64_t too. A new line where a list should begin one. */
+static void gpi_write(gpi_writer *out, const char *form, ...) {
+    size_t length;
+    va_list rest;
+    va_start(rest, form);
+    for (; *form; form += length) {
+        length = strcspn(form, "{}[]#$! \n");
+        if (*form == '\n' && *out->comma) out->comma = ",\n";
+        if (length == 0) length = 1;
+        if (*form == ' ' || *form == '\n') continue;
+        if (*form == '}' || *form == ']') {
+            /* in a pickle '}' and ']' are empty ones, '(' begins what 'u' and 'e' put into them */
+            fputc(!out->pickle ? *form : *form == '}' ? 'u' : 'e', out->file);
+            out->comma = ",";
+            continue;
+        }
+        if (!out->pickle) fputs(out->comma, out->file);
+        out->comma = "";
+        if (*form == '{' || *form == '[') {
+            if (out->pickle) fputs(*form == '{' ? "}(" : "](", out->file);
+            else fputc(*form, out->file);
+        } else if (*form == '#' || *form == '!' || *form == '$') {
+            uint64_t number = *form == '$' ? 0 : va_arg(rest, uint64_t);
+            const char *text = *form == '$' ? va_arg(rest, const char *) : NULL;
+            gpi_write_value(out, *form, number, text);
+            out->comma = ",";
+        } else {
+            gpi_write_text(out, form, length);
+            if (!out->pickle) fputc(':', out->file);
+        }
+    }
+    va_end(rest);
+}
+
+static void gpi_write_list(gpi_writer *out, const uint64_t *numbers, uint64_t count) {
+    uint64_t i;
+    for (i = 0; i < count; i++) gpi_write(out, "#", numbers[i]);
 }
 
 /* -- JSON -- */
 
-static void gpi_report_quoted(FILE *file, const char *text) {
-    fputc('"', file);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') fprintf(file, "\\%c", c);
-        else if (c < ' ') fprintf(file, "\\u%04x", c);
-        else fputc(c, file);
-    }
-    fputc('"', file);
-}
-
-static void gpi_report_member(FILE *file, const char *name, uint64_t number) {
-    fprintf(file, "\"%s\":%" PRIu64, name, number);
-}
-
-static void gpi_report_known(FILE *file, const char *name, int known, uint64_t number) {
-    if (known) fprintf(file, ",\"%s\":%" PRIu64, name, number);
-    else fprintf(file, ",\"%s\":null", name);
-}
-
-static void gpi_report_list(FILE *file, const char *name, const uint64_t *numbers, int count) {
+static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
+    const gpupool_stats *stats = &view->stats;
+    const gpupool_counter *counter = &stats->requested;
+    uint64_t unknown = view->known ? 0 : UINT64_MAX;
+    const uint64_t *count = &stats->allocs;
     int i;
-    fprintf(file, ",\n\"%s\":[", name);
-    for (i = 0; i < count; i++) fprintf(file, "%s%" PRIu64, i ? "," : "", numbers[i]);
-    fputc(']', file);
-}
-
-static void gpi_report_figures(FILE *file, const gpi_view *view) {
-    static const char counters[GPI_COUNTERS][12] = {"requested", "granted", "reserved", "pending",
-                                                    "blocks"};
-    static const char counts[][16] = {"allocs", "frees", "failures", "lane_hits", "splits",
-                                      "merges", "chunks_gained", "chunks_lost", "remaps",
-                                      "fence_waits", "host_syncs"};
-    const gpupool_counter *counter = &view->stats.requested;
-    const uint64_t *count = &view->stats.allocs;
-    int i;
-    gpi_report_known(file, "limit_bytes", view->stats.limit_bytes != 0, view->stats.limit_bytes);
-    gpi_report_known(file, "device_free_bytes", view->known, view->device_free_bytes);
-    gpi_report_known(file, "device_total_bytes", view->known, view->device_total_bytes);
-    gpi_report_known(file, "others_bytes", view->known, gpi_view_others(view));
-    fprintf(file, ",\n\"counters\":{");
-    for (i = 0; i < GPI_COUNTERS; i++)
-        fprintf(file, "%s\"%s\":{\"now\":%" PRIu64 ",\"peak\":%" PRIu64 ",\"total\":%" PRIu64 "}",
-                i ? ",\n " : "", counters[i], counter[i].now, counter[i].peak, counter[i].total);
-    fprintf(file, "},\n\"counts\":{");
-    for (i = 0; i < (int)(sizeof counts / sizeof counts[0]); i++) {
-        if (i) fputc(',', file);
-        gpi_report_member(file, counts[i], count[i]);
+    gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
+              stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
+              (uint64_t)view->device_free_bytes | unknown,
+              (uint64_t)view->device_total_bytes | unknown, gpi_view_others(view) | unknown);
+    gpi_write(out, "\n counters{");
+    for (i = 0; i < GPI_COUNTERS; i++, counter++) {
+        gpi_write(out, gpi_report_names[i]);
+        gpi_write(out, "{now# peak# total#}\n", counter->now, counter->peak, counter->total);
     }
-    fprintf(file, "},\n");
-    gpi_report_member(file, "free_bytes", gpi_view_bytes(view, GPI_SHADE_FREE) +
-                                              gpi_view_bytes(view, GPI_SHADE_PENDING));
-    fputc(',', file);
-    gpi_report_member(file, "largest_free_bytes", view->stats.largest_free_bytes);
-    fprintf(file, ",\"fragmentation\":%.6f,", gpi_view_fragmentation(view));
-    gpi_report_member(file, "host_bytes", view->stats.host_bytes);
-    gpi_report_list(file, "live_by_order", view->stats.live_by_order, GPUPOOL_ORDERS);
-    gpi_report_list(file, "free_by_order", view->stats.free_by_order, GPUPOOL_ORDERS);
-    fprintf(file, ",\n\"streams\":[");
-    for (i = 0; (uint64_t)i < view->key_count; i++)
-        fprintf(file, "%s%" PRIu64, i ? "," : "", view->keys[i]);
-    fputc(']', file);
+    gpi_write(out, "}\n counts{allocs# frees# failures# lane_hits# splits# merges#", count[0],
+              count[1], count[2], count[3], count[4], count[5]);
+    gpi_write(out, "chunks_gained# chunks_lost# remaps# fence_waits# host_syncs#}", count[6],
+              count[7], count[8], count[9], count[10]);
+    gpi_write(out, "\n free_bytes# largest_free_bytes# host_bytes# fragmentation",
+              gpi_view_free_bytes(view), stats->largest_free_bytes, stats->host_bytes);
+    fprintf(out->file, "%.6f", gpi_view_fragmentation(view));
+    out->comma = ",\n";
+    gpi_write(out, "live_by_order[");
+    gpi_write_list(out, stats->live_by_order, GPUPOOL_ORDERS);
+    gpi_write(out, "]\n free_by_order[");
+    gpi_write_list(out, stats->free_by_order, GPUPOOL_ORDERS);
+    gpi_write(out, "]\n streams[");
+    gpi_write_list(out, view->keys, view->key_count);
+    gpi_write(out, "]\n");
 }
 
-static void gpi_report_index(FILE *file, const char *name, int known, uint64_t index) {
-    if (known) fprintf(file, ",\"%s\":%" PRIu64, name, index);
-    else fprintf(file, ",\"%s\":null", name);
+static uint64_t gpi_json_index(uint64_t stream) {
+    return stream == GPI_NOBODY ? UINT64_MAX : stream;
 }
 
-static void gpi_report_sites(FILE *file, gpi_view *view) {
-#if GPUPOOL_SITES
-    uint64_t i;
-    fprintf(file, ",\n\"sites\":[");
-    for (i = 0; i < view->site_count; i++) {
-        const gpi_site *site = &view->sites[i];
-        uint16_t stream = gpi_view_stream(view, site->key);
-        fprintf(file, "%s{\"file\":", i ? ",\n " : "");
-        if (*site->file) gpi_report_quoted(file, site->file);
-        else fprintf(file, "null");
-        fprintf(file, ",\"line\":%d", site->line);
-        gpi_report_index(file, "stream", stream != GPI_NOBODY, stream);
-        fprintf(file, ",\"allocs\":%" PRIu64 ",\"blocks\":%" PRIu64 ",\"bytes\":%" PRIu64
-                ",\"bytes_peak\":%" PRIu64 "}", site->allocs, site->blocks, site->bytes,
-                site->bytes_peak);
-    }
-    fputc(']', file);
-#else
-    (void)file;
-    (void)view;
-#endif
+static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
+    const gpi_site *site = view->sites;
+    gpi_write(out, "sites[");
+    for (; site < view->sites + view->site_count; site++)
+        gpi_write(out, "{file$ line# stream# allocs# blocks# bytes# bytes_peak#}\n",
+                  *site->file ? site->file : NULL, (uint64_t)site->line,
+                  gpi_json_index(site->number), site->allocs, site->blocks, site->bytes,
+                  site->bytes_peak);
+    gpi_write(out, "]\n");
 }
 
-static void gpi_report_block(FILE *file, const gpi_stretch *stretch) {
+static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     static const char states[3][8] = {"live", "free", "pending"};
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
-    fprintf(file, "{\"address\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"state\":\"%s\"",
-            stretch->unit * GPUPOOL_UNIT_BYTES, bytes, states[stretch->shade]);
-    if (stretch->shade == GPI_SHADE_LIVE)
-        fprintf(file, ",\"requested_bytes\":%" PRIu64, bytes - stretch->slack_bytes);
-    gpi_report_index(file, "stream", stretch->stream != GPI_NOBODY, stretch->stream);
-#if GPUPOOL_SITES
-    gpi_report_index(file, "site", stretch->shade == GPI_SHADE_LIVE, stretch->site);
-#else
-    fprintf(file, ",\"site\":null");
-#endif
-    fputc('}', file);
+    int live = stretch->shade == GPI_SHADE_LIVE;
+    gpi_write(out, "{address# bytes# state$", stretch->unit * GPUPOOL_UNIT_BYTES, bytes,
+              states[stretch->shade]);
+    if (live) gpi_write(out, "requested_bytes#", bytes - stretch->slack_bytes);
+    gpi_write(out, "stream# site#}\n", gpi_json_index(stretch->stream),
+              GPUPOOL_SITES && live ? (uint64_t)stretch->site : UINT64_MAX);
 }
 
 gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
-    uint64_t i, k;
+    gpi_writer out = {file, 0, ""};
+    const gpi_stretch *stretch;
+    gpi_chunk chunk;
     gpi_view view;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_json", file);
     if (result != GPUPOOL_OK) return result;
-    fprintf(file, "{\"gpupool\":1,\"name\":");
-    gpi_report_quoted(file, view.name);
-    fprintf(file, ",\"device\":%d,\"source\":\"%s\",\"unit_bytes\":%d", view.device,
-            gpi_report_source(view.source), GPUPOOL_UNIT_BYTES);
-    gpi_report_figures(file, &view);
-    gpi_report_sites(file, &view);
-    fprintf(file, ",\n\"chunks\":[");
-    for (i = 0; i < view.chunk_count; i++) {
-        const gpi_chunk *chunk = &view.chunks[i];
-        fprintf(file, "%s{\"address\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"blocks\":[\n",
-                i ? ",\n" : "\n", chunk->unit * GPUPOOL_UNIT_BYTES,
-                chunk->units * GPUPOOL_UNIT_BYTES);
-        for (k = 0; k < chunk->count; k++) {
-            if (k) fprintf(file, ",\n");
-            gpi_report_block(file, &view.stretches[chunk->from + k]);
-        }
-        fprintf(file, "]}");
+    gpi_write(&out, "{gpupool# name$ device# source$ unit_bytes#", (uint64_t)1, view.name,
+              (uint64_t)view.device, gpi_report_source(view.source), (uint64_t)GPUPOOL_UNIT_BYTES);
+    gpi_json_figures(&out, &view);
+    if (GPUPOOL_SITES) gpi_json_sites(&out, &view);
+    gpi_write(&out, "chunks[");
+    memset(&chunk, 0, sizeof chunk);
+    while (gpi_view_next_chunk(&view, &chunk)) {
+        gpi_write(&out, "\n{address# bytes# blocks[", chunk.unit * GPUPOOL_UNIT_BYTES,
+                  chunk.all_units * GPUPOOL_UNIT_BYTES);
+        for (stretch = chunk.from; stretch < chunk.end; stretch++) gpi_json_block(&out, stretch);
+        gpi_write(&out, "]}");
     }
-    fprintf(file, "]}\n");
-    gpi_view_close(&view);
-    return gpi_report_done("gpupool_write_json", file);
+    gpi_write(&out, "]}");
+    fputc('\n', file);
+    return gpi_view_close(&view, "gpupool_write_json", file);
+}
+
+/* -- the snapshot -- */
+
+static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_stretch *stretch) {
+    static const char states[3][24] = {"active_allocated", "inactive", "active_pending_free"};
+    const gpi_site *site = gpi_view_site(view, stretch);
+    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
+    gpi_write(out, "{address# size# requested_size# state$ frames[",
+              stretch->unit * GPUPOOL_UNIT_BYTES, bytes, bytes - stretch->slack_bytes,
+              states[stretch->shade]);
+    if (site)
+        gpi_write(out, "{filename$ line# name$}", site->file, (uint64_t)site->line,
+                  "gpupool_alloc");
+    gpi_write(out, "]}");
+}
+
+static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_chunk *chunk) {
+    const gpi_stretch *stretch = chunk->from;
+    uint64_t live = chunk->units[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES;
+    uint64_t pending = chunk->units[GPI_SHADE_PENDING] * GPUPOOL_UNIT_BYTES;
+    gpi_write(out, "{device# address# total_size# allocated_size# active_size# requested_size#",
+              (uint64_t)view->device, chunk->unit * GPUPOOL_UNIT_BYTES,
+              chunk->all_units * GPUPOOL_UNIT_BYTES, live, live + pending, chunk->requested_bytes);
+    gpi_write(out, "stream# segment_type$ segment_pool_id##", (uint64_t)0, "large", (uint64_t)0,
+              (uint64_t)0);
+    fputc('\x86', out->file); /* TUPLE2: of the last two */
+    gpi_write(out, "is_expandable! frames[] blocks[",
+              (uint64_t)(view->source == GPUPOOL_SOURCE_MAPPED));
+    for (; stretch < chunk->end; stretch++) gpi_pickle_block(out, view, stretch);
+    gpi_write(out, "]}");
+}
+
+gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
+    gpi_writer out = {file, 1, ""};
+    gpi_chunk chunk;
+    gpi_view view;
+    int device;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_snapshot", file);
+    if (result != GPUPOOL_OK) return result;
+    fputs("\x80\x02", file); /* PROTO 2 */
+    gpi_write(&out, "{segments[");
+    memset(&chunk, 0, sizeof chunk);
+    while (gpi_view_next_chunk(&view, &chunk)) gpi_pickle_segment(&out, &view, &chunk);
+    gpi_write(&out, "] device_traces[");
+    for (device = 0; device <= view.device; device++) gpi_write(&out, "[]"); /* no history */
+    gpi_write(&out, "] allocator_settings{PYTORCH_CUDA_ALLOC_CONF$ allocator$ limit_bytes#"
+              "expandable_segments!}}", "", gpupool_build(), view.stats.limit_bytes,
+              (uint64_t)(view.source == GPUPOOL_SOURCE_MAPPED));
+    fputc('.', file);
+    return gpi_view_close(&view, "gpupool_write_snapshot", file);
 }
 
 /* -- the map as a picture -- */
@@ -9818,10 +9803,9 @@ static const char gpi_svg_colours[GPI_COLOURS + 1][8] = {
 typedef struct gpi_map { /* rows of equal bytes, filled from left to right */
     FILE *file;
     const gpi_view *view;
-    uint64_t row_units, row, column; /* where the next chunk may begin */
-    uint64_t gap_units;              /* between chunks in a row */
-    int draw;                        /* 0: only counts the rows */
-    double from, to;                 /* pixels of stretches too narrow to be drawn alone */
+    uint64_t row_units;
+    double from, to;     /* pixels of stretches too narrow to be drawn alone, */
+    uint64_t row;        /* where they are */
     uint64_t narrow, sums[3];
 } gpi_map;
 
@@ -9842,24 +9826,18 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
     return room;
 }
 
-static unsigned gpi_svg_colour(uint16_t stream) {
-    return stream < GPI_COLOURS ? stream : GPI_COLOURS;
+/* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. The tag is open. */
+static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int shade,
+                         unsigned stream) {
+    unsigned colour = stream < GPI_COLOURS ? stream : GPI_COLOURS;
+    fprintf(file, "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"", x, y, width,
+            height);
+    if (shade == GPI_SHADE_FREE) fputs("#ececec\"", file);
+    else if (shade == GPI_SHADE_PENDING) fprintf(file, "url(#h%u)\"", colour);
+    else fprintf(file, "%s\"", stream == GPI_NOBODY ? "#3f4f5f" : gpi_svg_colours[colour]);
 }
 
-/* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. */
-static void gpi_svg_paint(FILE *file, int shade, uint16_t stream) {
-    if (shade == GPI_SHADE_FREE) fputs("#ececec", file);
-    else if (shade == GPI_SHADE_PENDING) fprintf(file, "url(#h%u)", gpi_svg_colour(stream));
-    else if (stream == GPI_NOBODY) fputs("#3f4f5f", file);
-    else fputs(gpi_svg_colours[gpi_svg_colour(stream)], file);
-}
-
-static void gpi_svg_rect(const gpi_map *map, double x, double width, int shade, uint16_t stream) {
-    fprintf(map->file, "<rect x=\"%.2f\" y=\"%" PRIu64 "\" width=\"%.2f\" height=\"%d\" fill=\"",
-            GPI_MAP_X + x, GPI_MAP_Y + map->row * GPI_MAP_ROW, width, GPI_MAP_ROW - 3);
-    gpi_svg_paint(map->file, shade, stream);
-    fputs("\"><title>", map->file);
-}
+static double gpi_svg_row(uint64_t row) { return GPI_MAP_Y + (double)row * GPI_MAP_ROW; }
 
 /* Draws what has gathered of stretches less than half a pixel wide. */
 static void gpi_svg_flush(gpi_map *map) {
@@ -9868,140 +9846,131 @@ static void gpi_svg_flush(gpi_map *map) {
     if (!map->narrow) return;
     if (map->sums[GPI_SHADE_PENDING] > map->sums[most]) most = GPI_SHADE_PENDING;
     if (map->sums[GPI_SHADE_FREE] > map->sums[most]) most = GPI_SHADE_FREE;
-    gpi_svg_rect(map, map->from, map->to - map->from, most, GPI_NOBODY);
-    fprintf(map->file, "%" PRIu64 " stretches: %s live, %s freed, %s free</title></rect>\n",
-            map->narrow, gpi_limit_human(live, map->sums[0] * GPUPOOL_UNIT_BYTES),
-            gpi_limit_human(freed, map->sums[2] * GPUPOOL_UNIT_BYTES),
-            gpi_limit_human(rest, map->sums[1] * GPUPOOL_UNIT_BYTES));
+    gpi_svg_rect(map->file, GPI_MAP_X + map->from, gpi_svg_row(map->row), map->to - map->from,
+                 GPI_MAP_ROW - 3, most, GPI_NOBODY);
+    fprintf(map->file, "><title>%" PRIu64 " stretches: %s live, %s freed, %s free</title></rect>\n",
+            map->narrow, gpi_limit_human(live, map->sums[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(freed, map->sums[GPI_SHADE_PENDING] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(rest, map->sums[GPI_SHADE_FREE] * GPUPOOL_UNIT_BYTES));
     map->narrow = 0;
     memset(map->sums, 0, sizeof map->sums);
 }
 
-static void gpi_svg_gather(gpi_map *map, double x, double width, int shade, uint64_t units) {
-    if (!map->narrow) map->from = x;
-    map->to = x + width;
-    map->sums[shade] += units;
-    map->narrow++;
-    if (map->to - map->from >= 1) gpi_svg_flush(map);
-}
-
 static void gpi_svg_title(const gpi_map *map, const gpi_stretch *stretch) {
     static const char words[3][32] = {"live", "free", "freed, perhaps still in use"};
+    const gpi_site *site = gpi_view_site(map->view, stretch);
     char size[32], exact[32], stream[64];
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
-    fprintf(map->file, "%s: %s (%s bytes) at %#" PRIx64, words[stretch->shade],
+    fprintf(map->file, "><title>%s: %s (%s bytes) at %#" PRIx64, words[stretch->shade],
             gpi_limit_human(size, bytes), gpi_report_number(exact, bytes),
             stretch->unit * GPUPOOL_UNIT_BYTES);
-#if GPUPOOL_SITES
-    if (stretch->shade == GPI_SHADE_LIVE && *map->view->sites[stretch->site].file) {
-        const gpi_site *site = &map->view->sites[stretch->site];
-        fprintf(map->file, ", ");
+    if (site) {
+        fputs(", ", map->file);
         gpi_svg_text(map->file, gpi_limit_base(site->file));
         fprintf(map->file, ":%d", site->line);
     }
-#endif
     if (stretch->stream != GPI_NOBODY)
         fprintf(map->file, ", %s", gpi_svg_stream(stream, map->view->keys[stretch->stream]));
-    fprintf(map->file, "</title></rect>\n");
+    fputs("</title></rect>\n", map->file);
 }
 
-static void gpi_svg_next_row(gpi_map *map) {
-    gpi_svg_flush(map);
-    map->row++;
-    map->column = 0;
+/* At a row's left: the chunk by its number, or how far into it the row begins. */
+static void gpi_svg_label(const gpi_map *map, uint64_t row, uint64_t number, uint64_t units) {
+    char words[32];
+    if (units) gpi_limit_human(words, units * GPUPOOL_UNIT_BYTES);
+    else snprintf(words, sizeof words, "chunk %" PRIu64, number);
+    fprintf(map->file, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">%s%s</text>\n",
+            GPI_MAP_X - 8, gpi_svg_row(row) + 10, units ? "+ " : "", words);
 }
 
-/* A label at the row's left: the chunk by its number, and how far into it the row begins. */
-static void gpi_svg_label(const gpi_map *map, uint64_t number, uint64_t units) {
-    char size[32];
-    fprintf(map->file, "<text x=\"%.0f\" y=\"%" PRIu64 "\" text-anchor=\"end\">", GPI_MAP_X - 8,
-            GPI_MAP_Y + map->row * GPI_MAP_ROW + 10);
-    if (units)
-        fprintf(map->file, "+ %s", gpi_limit_human(size, units * GPUPOOL_UNIT_BYTES));
-    else
-        fprintf(map->file, "chunk %" PRIu64, number + 1);
-    fprintf(map->file, "</text>\n");
-}
-
-/* One stretch, cut where rows end. */
-static void gpi_svg_stretch(gpi_map *map, const gpi_stretch *stretch, uint64_t number,
-                            uint64_t into) {
-    double scale = GPI_MAP_WIDTH / (double)map->row_units, x, width;
+/* One stretch that begins `at` units into the picture, cut where rows end. */
+static void gpi_svg_stretch(gpi_map *map, const gpi_chunk *chunk, const gpi_stretch *stretch,
+                            uint64_t at) {
+    double scale = GPI_MAP_WIDTH / (double)map->row_units;
     uint64_t done = 0, units;
-    for (; done < stretch->units; done += units) {
-        if (map->column == map->row_units) gpi_svg_next_row(map);
-        if (map->column == 0 && map->draw) gpi_svg_label(map, number, into + done);
-        units = gpi_ground_min(stretch->units - done, map->row_units - map->column);
-        x = scale * (double)map->column;
+    for (; done < stretch->units; done += units, at += units) {
+        uint64_t column = at % map->row_units, row = at / map->row_units;
+        double x = scale * (double)column, width;
+        units = gpi_ground_min(stretch->units - done, map->row_units - column);
         width = scale * (double)units;
-        map->column += units;
-        if (!map->draw) continue;
+        if (column == 0) {
+            gpi_svg_flush(map);
+            gpi_svg_label(map, row, chunk->number, stretch->unit + done - chunk->unit);
+        }
         if (width < 0.5) {
-            gpi_svg_gather(map, x, width, stretch->shade, units);
+            if (!map->narrow++) map->from = x;
+            map->to = x + width;
+            map->row = row;
+            map->sums[stretch->shade] += units;
+            if (map->to - map->from >= 1) gpi_svg_flush(map);
             continue;
         }
         gpi_svg_flush(map);
         /* a hair's breadth between blocks that are wide enough to spare it */
-        gpi_svg_rect(map, x, width > 3 ? width - 0.6 : width, stretch->shade, stretch->stream);
+        gpi_svg_rect(map->file, GPI_MAP_X + x, gpi_svg_row(row), width > 3 ? width - 0.6 : width,
+                     GPI_MAP_ROW - 3, stretch->shade, stretch->stream);
         gpi_svg_title(map, stretch);
     }
 }
 
-/* All chunks: each begins a row, unless it fits behind the one before. Returns the rows. */
-static uint64_t gpi_svg_rows(gpi_map *map) {
-    const gpi_view *view = map->view;
-    uint64_t i, k, into;
-    map->row = map->column = 0;
-    for (i = 0; i < view->chunk_count; i++) {
-        const gpi_chunk *chunk = &view->chunks[i];
-        if (map->column) map->column += map->gap_units;
-        if (map->column && map->column + chunk->units > map->row_units) gpi_svg_next_row(map);
-        if (!map->draw) { /* the same steps as below, without the stretches */
-            map->row += (map->column + chunk->units - 1) / map->row_units;
-            map->column = (map->column + chunk->units - 1) % map->row_units + 1;
-            continue;
-        }
-        for (k = into = 0; k < chunk->count; k++) {
-            const gpi_stretch *stretch = &view->stretches[chunk->from + k];
-            gpi_svg_stretch(map, stretch, i, into);
-            into += stretch->units;
-        }
+/* Where in the picture a chunk begins: on a row of its own, unless it fits behind the one before,
+   which ends `at` units into the picture. */
+static uint64_t gpi_svg_place(const gpi_map *map, const gpi_chunk *chunk, uint64_t at) {
+    uint64_t column = at % map->row_units, gap = map->row_units / 128;
+    if (column == 0) return at;
+    return column + gap + chunk->all_units <= map->row_units ? at + gap
+                                                             : gpi_ground_up(at, map->row_units);
+}
+
+static uint64_t gpi_svg_rows(const gpi_map *map) {
+    gpi_chunk chunk;
+    uint64_t at = 0;
+    memset(&chunk, 0, sizeof chunk);
+    while (gpi_view_next_chunk(map->view, &chunk))
+        at = gpi_svg_place(map, &chunk, at) + chunk.all_units;
+    return gpi_ground_up(at, map->row_units) / map->row_units;
+}
+
+static void gpi_svg_chunks(gpi_map *map) {
+    const gpi_stretch *stretch;
+    gpi_chunk chunk;
+    uint64_t at = 0;
+    memset(&chunk, 0, sizeof chunk);
+    while (gpi_view_next_chunk(map->view, &chunk)) {
+        at = gpi_svg_place(map, &chunk, at);
+        for (stretch = chunk.from; stretch < chunk.end; at += stretch->units, stretch++)
+            gpi_svg_stretch(map, &chunk, stretch, at);
         gpi_svg_flush(map);
     }
-    return map->row + 1;
 }
 
 /* Boxes stand side by side, as many as a line holds. */
-static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_t stream,
+static void gpi_svg_legend_box(FILE *file, double *x, double *y, int shade, unsigned stream,
                                const char *words) {
     double width = 44 + 6.4 * (double)strlen(words);
     if (*x + width > GPI_MAP_X + GPI_MAP_WIDTH) {
         *x = 16;
         *y += 18;
     }
-    fprintf(file, "<rect x=\"%.0f\" y=\"%d\" width=\"14\" height=\"12\" stroke=\"#999\" "
-            "stroke-width=\"0.5\" fill=\"", *x, *y);
-    gpi_svg_paint(file, shade, stream);
-    fprintf(file, "\"/><text x=\"%.0f\" y=\"%d\">", *x + 20, *y + 10);
-    gpi_svg_text(file, words);
-    fprintf(file, "</text>\n");
+    gpi_svg_rect(file, *x, *y, 14, 12, shade, stream);
+    fprintf(file, " stroke=\"#999\" stroke-width=\"0.5\"/><text x=\"%.0f\" y=\"%.0f\">%s</text>\n",
+            *x + 20, *y + 10, words);
     *x += width;
 }
 
 static void gpi_svg_legend(const gpi_map *map) {
     const gpi_view *view = map->view;
-    int y = 70, shade = GPUPOOL_SITES ? GPI_SHADE_LIVE : GPI_SHADE_PENDING;
-    char words[96], size[32];
-    double x = 16;
-    uint16_t i;
+    int shade = GPUPOOL_SITES ? GPI_SHADE_LIVE : GPI_SHADE_PENDING;
+    char words[64], size[32];
+    double x = 16, y = 70;
+    unsigned i;
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY,
                        GPUPOOL_SITES ? "live: mixed" : "live");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
                        "freed, perhaps still in use");
-    snprintf(words, sizeof words, "a row is %s; point at a block for its size",
-             gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
-    fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">%s</text>\n", x, words);
+    fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">a row is %s; point at a block for "
+            "its size</text>\n", x, gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
     for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
         gpi_svg_legend_box(map->file, &x, &y, shade, i, gpi_svg_stream(words, view->keys[i]));
     if (view->key_count > GPI_COLOURS)
@@ -10009,33 +9978,29 @@ static void gpi_svg_legend(const gpi_map *map) {
 }
 
 static void gpi_svg_bar(const gpi_map *map) {
-    const gpupool_stats *stats = &map->view->stats;
-    uint64_t whole = gpi_ground_max(stats->limit_bytes, stats->reserved.now), bytes = 0;
     static const gpi_shade shades[3] = {GPI_SHADE_LIVE, GPI_SHADE_PENDING, GPI_SHADE_FREE};
-    double scale, x = 16;
+    const gpupool_stats *stats = &map->view->stats;
+    uint64_t whole = gpi_ground_max(stats->limit_bytes, stats->reserved.now);
+    double x = 16, width;
     int i;
     if (whole == 0) return;
-    scale = 1136 / (double)whole;
     fprintf(map->file, "<rect x=\"16\" y=\"48\" width=\"1136\" height=\"12\" fill=\"none\" "
             "stroke=\"#999\"/>\n");
-    for (i = 0; i < 3; i++, x += scale * (double)bytes) {
-        bytes = gpi_view_bytes(map->view, shades[i]);
-        fprintf(map->file, "<rect x=\"%.2f\" y=\"48\" width=\"%.2f\" height=\"12\" fill=\"", x,
-                scale * (double)bytes);
-        gpi_svg_paint(map->file, (int)shades[i], GPI_NOBODY);
-        fprintf(map->file, "\"/>\n");
+    for (i = 0; i < 3; i++, x += width) {
+        width = 1136 / (double)whole * (double)gpi_view_bytes(map->view, shades[i]);
+        gpi_svg_rect(map->file, x, 48, width, 12, (int)shades[i], GPI_NOBODY);
+        fputs("/>\n", map->file);
     }
 }
 
-static void gpi_svg_head(const gpi_map *map, uint64_t rows) {
+static void gpi_svg_head(const gpi_map *map, double height) {
     const gpi_view *view = map->view;
     FILE *file = map->file;
     char live[32], held[32], limit[32], blocks[32];
     int i;
-    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1168\" height=\"%" PRIu64
-            "\" viewBox=\"0 0 1168 %" PRIu64 "\" font-family=\"sans-serif\" font-size=\"11\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<defs>\n",
-            GPI_MAP_Y + rows * GPI_MAP_ROW + 12, GPI_MAP_Y + rows * GPI_MAP_ROW + 12);
+    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1168\" height=\"%.0f\" "
+            "viewBox=\"0 0 1168 %.0f\" font-family=\"sans-serif\" font-size=\"11\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<defs>\n", height, height);
     for (i = 0; i <= GPI_COLOURS; i++)
         fprintf(file, "<pattern id=\"h%d\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\""
                 "><rect width=\"5\" height=\"5\" fill=\"white\"/><path d=\"M-1,1 l2,-2 M0,5 l5,-5 "
@@ -10053,7 +10018,6 @@ static void gpi_svg_head(const gpi_map *map, uint64_t rows) {
 }
 
 gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
-    uint64_t rows;
     gpi_view view;
     gpi_map map;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_svg", file);
@@ -10062,150 +10026,27 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     map.file = file;
     map.view = &view;
     map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
-    for (;; map.row_units *= 2) {
-        map.gap_units = map.row_units / 128;
-        rows = gpi_svg_rows(&map);
-        if (rows <= GPI_MAP_ROWS) break;
-    }
-    map.draw = 1;
-    gpi_svg_head(&map, rows);
+    while (gpi_svg_rows(&map) > GPI_MAP_ROWS) map.row_units *= 2;
+    gpi_svg_head(&map, gpi_svg_row(gpi_svg_rows(&map)) + 12);
     gpi_svg_bar(&map);
     gpi_svg_legend(&map);
-    gpi_svg_rows(&map);
-    fprintf(file, "</svg>\n");
-    gpi_view_close(&view);
-    return gpi_report_done("gpupool_write_svg", file);
-}
-
-/* -- the snapshot: pickle protocol 2, in the few opcodes that the viewer knows -- */
-
-static void gpi_pickle_text(FILE *file, const char *text) {
-    size_t length = strlen(text), i;
-    fputc('X', file); /* BINUNICODE */
-    for (i = 0; i < 4; i++) fputc((int)(length >> (8 * i) & 0xff), file);
-    fputs(text, file);
-}
-
-static void gpi_pickle_number(FILE *file, uint64_t number) { /* below 2^63 */
-    int i;
-    fprintf(file, "\x8a\x08"); /* LONG1 of eight bytes */
-    for (i = 0; i < 8; i++) fputc((int)(number >> (8 * i) & 0xff), file);
-}
-
-static void gpi_pickle_member(FILE *file, const char *name, uint64_t number) {
-    gpi_pickle_text(file, name);
-    gpi_pickle_number(file, number);
-}
-
-static void gpi_pickle_word(FILE *file, const char *name, const char *word) {
-    gpi_pickle_text(file, name);
-    gpi_pickle_text(file, word);
-}
-
-/* '}' and ']' are empty, '(' begins their contents, 'u' and 'e' end it. */
-static void gpi_pickle_frames(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
-    gpi_pickle_text(file, "frames");
-    fputs("](", file);
-#if GPUPOOL_SITES
-    if (stretch && stretch->shade == GPI_SHADE_LIVE && *view->sites[stretch->site].file) {
-        const gpi_site *site = &view->sites[stretch->site];
-        fputs("}(", file);
-        gpi_pickle_word(file, "filename", site->file);
-        gpi_pickle_member(file, "line", (uint64_t)site->line);
-        gpi_pickle_word(file, "name", "gpupool_alloc");
-        fputs("u", file);
-    }
-#else
-    (void)view;
-    (void)stretch;
-#endif
-    fputs("e", file);
-}
-
-static void gpi_pickle_block(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
-    static const char states[3][24] = {"active_allocated", "inactive", "active_pending_free"};
-    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
-    fputs("}(", file);
-    gpi_pickle_member(file, "address", stretch->unit * GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "size", bytes);
-    gpi_pickle_member(file, "requested_size", bytes - stretch->slack_bytes);
-    gpi_pickle_word(file, "state", states[stretch->shade]);
-    gpi_pickle_frames(file, view, stretch);
-    fputs("u", file);
-}
-
-static void gpi_pickle_segment(FILE *file, const gpi_view *view, const gpi_chunk *chunk) {
-    uint64_t units[3] = {0, 0, 0}, requested = 0, i;
-    for (i = 0; i < chunk->count; i++) {
-        const gpi_stretch *stretch = &view->stretches[chunk->from + i];
-        units[stretch->shade] += stretch->units;
-        if (stretch->shade == GPI_SHADE_LIVE)
-            requested += stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
-    }
-    fputs("}(", file);
-    gpi_pickle_member(file, "device", (uint64_t)view->device);
-    gpi_pickle_member(file, "address", chunk->unit * GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "total_size", chunk->units * GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "allocated_size", units[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "active_size", (units[GPI_SHADE_LIVE] + units[GPI_SHADE_PENDING]) *
-                                               GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "requested_size", requested);
-    gpi_pickle_member(file, "stream", 0);
-    gpi_pickle_word(file, "segment_type", "large");
-    gpi_pickle_text(file, "segment_pool_id");
-    gpi_pickle_number(file, 0);
-    gpi_pickle_number(file, 0);
-    fputc('\x86', file); /* TUPLE2 */
-    gpi_pickle_text(file, "is_expandable");
-    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file); /* NEWTRUE, NEWFALSE */
-    gpi_pickle_frames(file, view, NULL);
-    gpi_pickle_text(file, "blocks");
-    fputs("](", file);
-    for (i = 0; i < chunk->count; i++)
-        gpi_pickle_block(file, view, &view->stretches[chunk->from + i]);
-    fputs("eu", file);
-}
-
-gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
-    gpi_view view;
-    uint64_t i;
-    int device;
-    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_snapshot", file);
-    if (result != GPUPOOL_OK) return result;
-    fputs("\x80\x02}(", file); /* PROTO 2 */
-    gpi_pickle_text(file, "segments");
-    fputs("](", file);
-    for (i = 0; i < view.chunk_count; i++) gpi_pickle_segment(file, &view, &view.chunks[i]);
-    fputs("e", file);
-    gpi_pickle_text(file, "device_traces"); /* no history: one empty list a device */
-    fputs("](", file);
-    for (device = 0; device <= view.device; device++) fputs("]", file);
-    fputs("e", file);
-    gpi_pickle_text(file, "allocator_settings");
-    fputs("}(", file);
-    gpi_pickle_word(file, "PYTORCH_CUDA_ALLOC_CONF", "");
-    gpi_pickle_word(file, "allocator", gpupool_build());
-    gpi_pickle_member(file, "limit_bytes", view.stats.limit_bytes);
-    gpi_pickle_text(file, "expandable_segments");
-    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? '\x88' : '\x89', file);
-    fputs("uu.", file);
-    gpi_view_close(&view);
-    return gpi_report_done("gpupool_write_snapshot", file);
+    gpi_svg_chunks(&map);
+    fputs("</svg>\n", file);
+    return gpi_view_close(&view, "gpupool_write_svg", file);
 }
 
 /* -- the record of calls -- */
 
 static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
-    uint64_t limit = arena->ledger.limit_bytes, bucket;
+    uint64_t limit = arena->ledger.limit_bytes, at = 0;
     const gpi_run *run;
     fprintf(file, "# gpupool trace 1: source %s, unit %d, limit %" PRIu64 ", reserve %" PRIu64
             ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->backing.source),
             GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
             arena->backing.chunk_bytes, arena->backing.driver.device, gpupool_build());
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-            fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
-                    gpi_arena_requested(run));
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
+                gpi_arena_requested(run));
 }
 
 gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
@@ -10218,73 +10059,6 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     gpi_arena_exit(arena);
     return before ? gpi_report_done("gpupool_trace_to", before) : result;
 }
-
-/* == BACK ===================================================================================== */
-
-#undef GPI_ASSERT
-#undef GPI_PRINTF
-#undef GPI_THREAD_LOCAL
-#undef GPI_DEVICES_MAX
-#undef GPI_SYMBOL
-#undef GPI_SITES
-#undef GPI_COUNTERS
-#undef GPI_VISITS
-#undef GPI_ALL
-#undef GPI_SUBSETS
-#undef GPI_BALLOTS
-#undef GPI_STEPS
-#undef GPI_PAGE
-#undef GPI_TRIES
-#undef GPI_LANE_QUIET
-#undef GPI_LANE_BARE
-#undef GPI_LANE_STREAMS
-#undef GPI_LANE_HELD
-#undef GPI_LANE_LIVE
-#undef GPI_LANES_MOST
-#undef GPI_TABLE
-#undef GPI_READ
-#undef GPI_PUBLISH
-#undef GPI_SLOTS
-#undef GPI_BINS
-#undef GPI_NO_SLOT
-#undef GPI_CACHED
-#undef GPI_CACHE_UNITS
-#undef GPI_SEALS
-#undef GPI_PAGE_BYTES
-#undef GPI_RING_PIECE
-#undef GPI_RING_ALIGN
-#undef GPI_RING_TINY_UP
-#undef GPI_RING_TINY_DOWN
-#undef GPI_RING_LEAST
-#undef GPI_RING_HELP
-#undef GPI_RING_CREEP
-#undef GPI_RING_AHEAD
-#undef GPI_RING_PATIENCE_NS
-#undef GPI_RING_REFUSED_NS
-#undef GPI_RING_WORKERS_MOST
-#undef GPI_RING_HANDS
-#undef GPI_RING_FEW
-#undef GPI_RING_FAILURES
-#undef GPI_RING_LOOK_MS
-#undef GPI_RING_STOCK
-#undef GPI_RING_STREAMS_ASKED
-#undef GPI_RING_SPIN
-#undef GPI_BUCKETS
-#undef GPI_KEY_LEGACY
-#undef GPI_KEY_ANY
-#undef GPI_TEXT
-#undef GPI_SPELL
-#undef GPI_SHOWN
-#undef GPI_DIGIT
-#undef GPI_BAR
-#undef GPI_MAP_LINES
-#undef GPI_NOBODY
-#undef GPI_COLOURS
-#undef GPI_MAP_X
-#undef GPI_MAP_Y
-#undef GPI_MAP_WIDTH
-#undef GPI_MAP_ROW
-#undef GPI_MAP_ROWS
 
 #endif /* GPUPOOL_IMPLEMENTATION */
 
