@@ -4330,28 +4330,18 @@ static int gpi_limit_same(const char *text, const char *word) { /* case does not
 /* Bytes in one of this unit; below 0 for a unit that is none. Percentages are of total or free
    bytes. */
 static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t free_bytes) {
-    static const char letters[] = "KMGT";
-    double binary = 1, decimal = 1;
-    char word[4];
-    int i;
+    static const char letters[] = "KMGTkmgt";
+    const char *letter = strchr(letters, *text);
+    double base = 1000, bytes = 1;
+    int power;
     if (!*text || gpi_limit_same(text, "B")) return 1;
     if (gpi_limit_same(text, "%")) return (double)total_bytes / 100;
     if (gpi_limit_same(text, "%free")) return (double)free_bytes / 100;
-    for (i = 0; i < 4; i++) {
-        binary *= 1024;
-        decimal *= 1000;
-        word[0] = letters[i];
-        word[1] = 0;
-        if (gpi_limit_same(text, word)) return binary;
-        word[1] = 'B';
-        word[2] = 0;
-        if (gpi_limit_same(text, word)) return decimal;
-        word[1] = 'i';
-        word[2] = 'B';
-        word[3] = 0;
-        if (gpi_limit_same(text, word)) return binary;
-    }
-    return -1;
+    if (!letter) return -1;
+    if (!text[1] || gpi_limit_same(text + 1, "iB")) base = 1024;
+    else if (!gpi_limit_same(text + 1, "B")) return -1;
+    for (power = (int)(letter - letters) % 4; power >= 0; power--) bytes *= base;
+    return bytes;
 }
 
 /* Quotes the text in its error, so that a wrong environment variable is found at once. */
@@ -4384,32 +4374,26 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     return GPUPOOL_OK;
 }
 
+static const char *gpi_limit_spell(char room[32], uint64_t bytes, int upwards) {
+    uint64_t unit = 1, part;
+    int power = 0;
+    for (; bytes / unit >= 1000 && power < 4; power++) unit *= 1024;
+    part = unit >= 100 && bytes / unit < 100 ? 100 : 1; /* hundredths are shown, or none */
+    bytes = bytes / unit * part + (bytes % unit * part + (upwards ? unit - 1 : unit / 2)) / unit;
+    if (part == 1) snprintf(room, 32, "%" PRIu64, bytes);
+    else snprintf(room, 32, "%" PRIu64 ".%02" PRIu64, bytes / 100, bytes % 100);
+    snprintf(room + strlen(room), 8, power ? " %ciB" : " B", " KMGT"[power]);
+    return room;
+}
+
 /* "1.25 GiB" and the like; several may be used in one sentence, so the caller has the room. */
 static const char *gpi_limit_human(char room[32], uint64_t bytes) {
-    static const char units[5][4] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    int unit = 0;
-    while (value >= 1000 && unit < 4) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(room, 32, unit == 0 || value >= 100 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-    return room;
+    return gpi_limit_spell(room, bytes, 0);
 }
 
 /* At least so much, in as few digits: what is advised must be enough. */
 static const char *gpi_limit_enough(char room[32], uint64_t bytes) {
-    unsigned shift = 0;
-    uint64_t unit, rest;
-    while (bytes >> shift >= 1000 && shift < 40) shift += 10;
-    unit = (uint64_t)1 << shift;
-    if (shift == 0 || bytes >> shift >= 100)
-        return gpi_limit_human(room, gpi_ground_up(bytes, unit));
-    rest = ((bytes & (unit - 1)) * 100 + unit - 1) >> shift; /* hundredths, rounded up */
-    bytes = (bytes >> shift) * 100 + rest;
-    snprintf(room, 32, "%" PRIu64 ".%02" PRIu64 " %ciB", bytes / 100, bytes % 100,
-             " KMGT"[shift / 10]);
-    return room;
+    return gpi_limit_spell(room, bytes, 1);
 }
 
 /* -- memory as it could become: what is free now, and what would be if somebody helped -- */
@@ -4457,23 +4441,18 @@ static int gpi_limit_holds(const gpi_holding *holding, const gpi_run *run) {
 #endif
 }
 
-/* The stream whose work alone a lane waits for; 0 where its fence is over all streams, or will be
-   as the next one that can still be had. */
-static uint64_t gpi_limit_lane_key(const gpi_fences *fences, uint32_t lane) {
-    const gpi_stream *stream = fences->streams;
-    int i;
-    for (; stream; stream = stream->next)
-        for (i = 0; stream->handle && i < stream->seals; i++)
-            if (stream->sealed[i] == lane) return stream->fences[i]->whole ? 0 : stream->handle;
-    return 0;
-}
-
-/* What a graph keeps comes free with the graph only. */
-static int gpi_limit_is_kept(const gpi_scene *scene, uint32_t lane) {
+/* Whether waiting makes a stream's lane free: for this stream alone, or (0) for all. What a graph
+   keeps comes free with the graph only; a fence may be over all streams, or will be as the next one
+   that can still be had. */
+static int gpi_limit_waits_for_lane(const gpi_scene *scene, uint32_t lane, uint64_t key) {
     const gpi_stream *stream = scene->fences->streams;
-    if (!scene->captures) return 0;
+    int i;
+    if (!scene->captures && !key) return 1;
     while (stream && !(stream->handle && gpi_fence_owns(stream, lane))) stream = stream->next;
-    return stream && stream->capture;
+    if (!stream || stream->capture || !key) return !key && !(stream && stream->capture);
+    for (i = 0; i < stream->seals; i++)
+        if (stream->sealed[i] == lane) return !stream->fences[i]->whole && stream->handle == key;
+    return 0;
 }
 
 /* A parked run: freed, but used by other streams' work. */
@@ -4493,8 +4472,7 @@ static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const 
     if (run->lane == GPI_LANE_HELD)
         return wish->pending && run->uses && gpi_limit_waits_only_for(run, wish->key);
     if (run->lane != GPI_LANE_LIVE)
-        return wish->pending && !gpi_limit_is_kept(scene, run->lane) &&
-               (!wish->key || gpi_limit_lane_key(scene->fences, run->lane) == wish->key);
+        return wish->pending && gpi_limit_waits_for_lane(scene, run->lane, wish->key);
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
     n = (*nth)++;
     return wish->mask == GPI_ALL || (n < 64 && (wish->mask >> n & 1));
@@ -4714,11 +4692,7 @@ static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_hold
 
 static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *holding,
                                         uint64_t mask) {
-    gpi_wish wish;
-    memset(&wish, 0, sizeof wish);
-    wish.pending = 1;
-    wish.holding = holding;
-    wish.mask = mask;
+    gpi_wish wish = {1, 0, holding, mask};
     return gpi_limit_lacks(scene, &wish);
 }
 
@@ -4785,12 +4759,8 @@ static cudaStream_t gpi_limit_stream(uint64_t key) {
 }
 
 static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
-    gpi_wish wish;
-    if (key == 0) return 0;
-    memset(&wish, 0, sizeof wish);
-    wish.pending = 1;
-    wish.key = key;
-    return gpi_limit_lacks(scene, &wish) == 0;
+    gpi_wish wish = {1, key, NULL, 0};
+    return key != 0 && gpi_limit_lacks(scene, &wish) == 0;
 }
 
 /* The lanes of a stream that hold memory: how many wait for that stream alone, how many for all. */
@@ -4832,18 +4802,6 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
 
 /* -- the cause and the sentence -- */
 
-GPI_PRINTF(2, 3)
-static void gpi_limit_say(gpupool_verdict *verdict, const char *format, ...) {
-    size_t length = strlen(verdict->sentence);
-    va_list rest;
-    va_start(rest, format);
-    vsnprintf(verdict->sentence + length, sizeof verdict->sentence - length, format, rest);
-    va_end(rest);
-}
-
-/* What stands before the next piece of advice. */
-static const char *gpi_limit_or(int *pieces) { return (*pieces)++ ? ", or " : ": "; }
-
 static const char *gpi_limit_base(const char *file) {
     const char *at = file;
     for (; *at; at++)
@@ -4863,119 +4821,98 @@ static const char *gpi_limit_holder(char room[64], const gpupool_holder *holder)
     return room;
 }
 
-/* "the 3 blocks of model.c:88", "the block of 30 MiB" */
-static void gpi_limit_say_holder(gpupool_verdict *verdict, const gpupool_holder *holder) {
-    char name[64];
-    gpi_limit_say(verdict, "the ");
-    if (holder->blocks > 1) gpi_limit_say(verdict, "%" PRIu64 " blocks", holder->blocks);
-    else gpi_limit_say(verdict, "block");
-    gpi_limit_say(verdict, " of %s", gpi_limit_holder(name, holder));
-}
-
-/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size. */
-static void gpi_limit_advise_freeing(gpupool_verdict *verdict, int *pieces) {
-    const gpupool_holder *best = NULL, *holder = verdict->holders;
-    char size[32];
+/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size; else
+   the biggest. */
+static const gpupool_holder *gpi_limit_best(const gpupool_verdict *verdict) {
+    const gpupool_holder *best = verdict->holders, *holder = best + 1;
     for (; holder < verdict->holders + GPUPOOL_HOLDERS; holder++)
-        if (holder->enough && (!best || holder->bytes / holder->blocks * holder->enough <
-                                            best->bytes / best->blocks * best->enough))
+        if (holder->enough && (!best->enough || holder->bytes / holder->blocks * holder->enough <
+                                                    best->bytes / best->blocks * best->enough))
             best = holder;
-    if (!verdict->granted_bytes) return;
-    gpi_limit_say(verdict, "%sfree ", gpi_limit_or(pieces));
-    if (best) {
-        if (best->enough < best->blocks)
-            gpi_limit_say(verdict, "%" PRIu64 " of ", best->enough);
-        gpi_limit_say_holder(verdict, best);
-        return;
-    }
-    gpi_limit_say(verdict, "%s of what blocks hold, most of it in ",
-                  gpi_limit_enough(size, verdict->missing_bytes));
-    gpi_limit_say_holder(verdict, &verdict->holders[0]);
+    return best;
 }
 
-static void gpi_limit_say_waiting(gpupool_verdict *verdict, const char *before) {
-    if (verdict->pending_streams == 0)
-        gpi_limit_say(verdict, "%sall work in flight on the device", before);
-    else if (verdict->pending_streams > 1)
-        gpi_limit_say(verdict, "%sthe work in flight on %d streams", before,
-                      verdict->pending_streams);
-    else if (verdict->pending_stream == cudaStreamLegacy)
-        gpi_limit_say(verdict, "%sthe default stream", before);
-    else if (verdict->pending_stream == cudaStreamPerThread)
-        gpi_limit_say(verdict, "%sa thread's default stream", before);
-    else
-        gpi_limit_say(verdict, "%sstream %p", before, (void *)verdict->pending_stream);
+static void gpi_limit_say(gpupool_verdict *verdict, const char *words) {
+    size_t length = strlen(verdict->sentence);
+    snprintf(verdict->sentence + length, sizeof verdict->sentence - length, "%s", words);
 }
 
-static void gpi_limit_say_cause(gpupool_verdict *verdict, int refused) {
-    char asked[32], missing[32], held[32], others[32], largest[32], all[32];
-    gpi_limit_human(asked, verdict->asked_bytes);
-    gpi_limit_enough(missing, verdict->missing_bytes);
-    gpi_limit_human(held, verdict->granted_bytes);
-    gpi_limit_human(others, verdict->others_bytes);
-    gpi_limit_human(largest, verdict->largest_free_bytes);
-    gpi_limit_human(all, verdict->device_total_bytes);
-    switch (verdict->cause) {
-    case GPUPOOL_CAUSE_LIMIT:
-        gpi_limit_say(verdict, "%s do not fit under the limit of %s, of which blocks hold %s",
-                      asked, gpi_limit_human(all, verdict->limit_bytes), held);
-        break;
-    case GPUPOOL_CAUSE_TOO_LARGE:
-        gpi_limit_say(verdict, "%s are more than the whole device has, which is %s", asked, all);
-        break;
-    case GPUPOOL_CAUSE_DEVICE_FULL:
-    case GPUPOOL_CAUSE_OTHERS:
-        if (refused)
-            gpi_limit_say(verdict, "the driver refuses memory for %s, although as much seems "
-                          "free", asked);
-        else if (verdict->cause == GPUPOOL_CAUSE_OTHERS)
-            gpi_limit_say(verdict, "%s do not fit on the device: %s are missing, and others "
-                          "(processes, libraries, CUDA itself) hold %s of its %s", asked, missing,
-                          others, all);
-        else
-            gpi_limit_say(verdict, "%s do not fit on the device, of whose %s this arena's blocks "
-                          "hold %s", asked, all, held);
-        break;
-    case GPUPOOL_CAUSE_FRAGMENTED:
-        gpi_limit_say(verdict, "%s do not fit in one piece: %s are free in all, but the longest "
-                      "run is %s", asked,
-                      gpi_limit_human(held, verdict->reserved_bytes - verdict->granted_bytes),
-                      largest);
-        break;
-    case GPUPOOL_CAUSE_PENDING:
-        gpi_limit_say(verdict, "%s would fit if work in flight had finished", asked);
-        break;
-    case GPUPOOL_CAUSE_CAPTURING:
-        gpi_limit_say(verdict, "%s would fit if work in flight had finished, for which a capturing "
-                      "stream cannot wait", asked);
-        break;
-    case GPUPOOL_CAUSE_NONE:
-    default: gpi_limit_say(verdict, "%s fit", asked);
+/* The work to wait for. */
+static void gpi_limit_say_waiting(gpupool_verdict *verdict) {
+    char words[64];
+    cudaStream_t stream = verdict->pending_stream;
+    snprintf(words, sizeof words, "stream %p", (void *)stream);
+    if (verdict->pending_streams > 1)
+        snprintf(words, sizeof words, "the work in flight on %d streams", verdict->pending_streams);
+    gpi_limit_say(verdict, verdict->pending_streams == 0 ? "all work in flight on the device"
+                           : stream == cudaStreamLegacy ? "the default stream"
+                           : stream == cudaStreamPerThread ? "a thread's default stream" : words);
+}
+
+/* A sentence, with what the verdict says for each % and letter. */
+static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
+    const gpupool_holder *best = gpi_limit_best(verdict);
+    char room[32], name[64], words[128];
+    for (; *form; form++) {
+        snprintf(words, sizeof words, "%.*s", (int)strcspn(form, "%"), form);
+        gpi_limit_say(verdict, words);
+        form += strlen(words);
+        if (!*form) return;
+        switch (*++form) {
+        case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
+        case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
+        case 'f': gpi_limit_human(room, verdict->reserved_bytes - verdict->granted_bytes); break;
+        case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
+        case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
+        case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
+        case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
+        case 'o': gpi_limit_human(room, verdict->others_bytes); break;
+        case 'r': gpi_limit_human(room, verdict->largest_free_bytes); break;
+        case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
+        case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
+            snprintf(room, sizeof room, "the %" PRIu64 " blocks", best->blocks);
+            gpi_limit_say(verdict, best->blocks > 1 ? room : "the block");
+            gpi_limit_say(verdict, " of ");
+            gpi_limit_say(verdict, gpi_limit_holder(name, best));
+            continue;
+        default: gpi_limit_say_waiting(verdict); continue; /* 'w' */
+        }
+        gpi_limit_say(verdict, room);
     }
 }
 
-static void gpi_limit_say_advice(gpupool_verdict *verdict) {
-    char raise[32], missing[32];
+static void gpi_limit_advise(gpupool_verdict *verdict, int *pieces, const char *form) {
+    gpi_limit_say(verdict, (*pieces)++ ? ", or " : ": ");
+    gpi_limit_fill_in(verdict, form);
+}
+
+/* refused: by the driver, for no reason that can be seen. */
+static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
+    static const struct { const char *why, *advice; int freeing_helps; } causes[] = {
+        {"%a fit", NULL, 1}, /* in the order of the enum */
+        {"%a do not fit under the limit of %l, of which blocks hold %h", NULL, 1},
+        {"%a are more than the whole device has, which is %d", "ask for less", 0},
+        {"%a do not fit on the device, of whose %d this arena's blocks hold %h", NULL, 1},
+        {"%a do not fit on the device: %m are missing, and others (processes, libraries, CUDA "
+         "itself) hold %o of its %d", "let others give back %m", 1},
+        {"%a do not fit in one piece: %f are free in all, but the longest run is %r", NULL, 1},
+        {"%a would fit if work in flight had finished", "wait for %w", 0},
+        {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
+         "before the capture begins, allocate it, or wait for %w", 0}};
+    const gpupool_holder *best = gpi_limit_best(verdict);
+    const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
     int pieces = 0;
-    if (verdict->cause == GPUPOOL_CAUSE_TOO_LARGE)
-        gpi_limit_say(verdict, "%sask for less", gpi_limit_or(&pieces));
-    if (verdict->cause == GPUPOOL_CAUSE_TOO_LARGE) return;
-    if (verdict->cause == GPUPOOL_CAUSE_PENDING) {
-        gpi_limit_or(&pieces);
-        gpi_limit_say_waiting(verdict, ": wait for ");
-    }
-    if (verdict->cause == GPUPOOL_CAUSE_CAPTURING) {
-        gpi_limit_or(&pieces);
-        gpi_limit_say_waiting(verdict, ": before the capture begins, allocate it, or wait for ");
-    }
-    if (verdict->raise_bytes)
-        gpi_limit_say(verdict, "%sraise the limit by %s", gpi_limit_or(&pieces),
-                      gpi_limit_enough(raise, verdict->raise_bytes));
-    if (verdict->cause == GPUPOOL_CAUSE_OTHERS)
-        gpi_limit_say(verdict, "%slet others give back %s", gpi_limit_or(&pieces),
-                      gpi_limit_enough(missing, verdict->missing_bytes));
-    if (verdict->cause != GPUPOOL_CAUSE_PENDING && verdict->cause != GPUPOOL_CAUSE_CAPTURING)
-        gpi_limit_advise_freeing(verdict, &pieces);
+    if (refused &&
+        (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
+        why = "the driver refuses memory for %a, although as much seems free";
+    gpi_limit_fill_in(verdict, why);
+    if (advice) gpi_limit_advise(verdict, &pieces, advice);
+    if (verdict->raise_bytes && verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
+        gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
+    if (!causes[verdict->cause].freeing_helps || !verdict->granted_bytes) return;
+    advice = !best->enough ? "free %m of what blocks hold, most of it in %b"
+             : best->enough < best->blocks ? "free %n of %b" : "free %b";
+    gpi_limit_advise(verdict, &pieces, advice);
 }
 
 /* From the figures and the scene to the cause, the advice and the sentence. */
@@ -4983,8 +4920,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
     uint64_t free_bytes = verdict->reserved_bytes - verdict->granted_bytes, by_limit, by_device;
     int waiting_would_do, refused;
     gpi_outlook now, later;
-    gpi_wish wish;
-    memset(&wish, 0, sizeof wish);
+    gpi_wish wish = {0, 0, NULL, 0};
     now = gpi_limit_look(scene, &wish);
     wish.pending = 1;
     later = gpi_limit_look(scene, &wish);
@@ -5012,8 +4948,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
     gpi_limit_name_holders(verdict, scene);
-    gpi_limit_say_cause(verdict, refused);
-    gpi_limit_say_advice(verdict);
+    gpi_limit_explain(verdict, refused);
 }
 
 /* == ARENA ====================================================================================
@@ -7201,14 +7136,13 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     gpupool_verdict verdict;
     gpi_scene scene;
     gpi_visit visit;
-    gpi_wish wish;
+    gpi_wish wish = {0, 0, NULL, 0};
     int fits;
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
     gpi_arena_ask_parked(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
-    memset(&wish, 0, sizeof wish);
     fits = scene.units && (bytes <= verdict.largest_free_bytes ||
                            gpi_limit_lacks(&scene, &wish) == 0);
     if (!fits) gpi_limit_judge(&verdict, &scene, 0);
