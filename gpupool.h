@@ -1699,6 +1699,15 @@ static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
     return gpi_driver_told("cudaEventQuery", error);
 }
 
+/* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
+static gpupool_result gpi_driver_name_device(int *device) {
+    gpupool_result result = GPUPOOL_OK;
+    if (*device == GPUPOOL_DEVICE_CURRENT)
+        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(device));
+    if (result != GPUPOOL_OK) cudaGetLastError();
+    return result;
+}
+
 /* == LEDGER ===================================================================================
    The arena's numbers, the limit they are held to, and whose they are. Nobody else adds to a
    counter. uses: HOST
@@ -3049,6 +3058,13 @@ static gpi_piece **gpi_backing_slot(const gpi_backing *backing, uint64_t unit) {
     return page ? &page[granule % GPI_TABLE] : NULL;
 }
 
+/* The table's entries for a piece's granules. */
+static void gpi_backing_enter(gpi_backing *backing, const gpi_piece *piece, gpi_piece *entry) {
+    uint64_t unit = piece->unit;
+    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
+        *gpi_backing_slot(backing, unit) = entry;
+}
+
 static gpi_piece *gpi_backing_at(const gpi_backing *backing, uint64_t unit) {
     gpi_piece **slot = gpi_backing_slot(backing, unit);
     return slot ? *slot : NULL;
@@ -3150,19 +3166,35 @@ static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
     if (piece->next) piece->next->prev = piece->prev;
 }
 
+static uint64_t gpi_backing_units(const gpi_backing *backing) { /* held from the driver */
+    return backing->placed_units + backing->stash_units;
+}
+
 static void gpi_backing_account(const gpi_backing *backing) {
-    gpi_ledger_set(&backing->ledger->reserved,
-                   (backing->placed_units + backing->stash_units) * GPUPOOL_UNIT_BYTES);
+    gpi_ledger_set(&backing->ledger->reserved, gpi_backing_units(backing) * GPUPOOL_UNIT_BYTES);
+}
+
+static void gpi_backing_gained(gpi_backing *backing) {
+    backing->pieces++;
+    backing->gained++;
+    backing->host_bytes += sizeof(gpi_piece);
+    gpi_backing_account(backing);
+}
+
+static void gpi_backing_lost(gpi_backing *backing, gpi_piece *piece) {
+    backing->pieces--;
+    backing->lost++;
+    backing->host_bytes -= sizeof *piece;
+    gpi_backing_account(backing);
+    GPUPOOL_FREE(piece);
 }
 
 /* -- pieces of a MAPPED arena -- */
 
 static void gpi_backing_place_piece(gpi_backing *backing, gpi_piece *piece) {
-    uint64_t unit = piece->unit;
     gpi_backing_link(&backing->placed, piece);
     backing->placed_units += piece->units;
-    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
-        *gpi_backing_slot(backing, unit) = piece;
+    gpi_backing_enter(backing, piece, piece);
 }
 
 static void gpi_backing_stash_piece(gpi_backing *backing, gpi_piece *piece, gpi_run *held,
@@ -3184,7 +3216,6 @@ static void gpi_backing_unstash_piece(gpi_backing *backing, gpi_piece *piece) {
 /* Takes a stashed piece off its addresses, which become bare. */
 static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
     gpupool_result result;
-    uint64_t unit = piece->unit;
     gpi_run *held = piece->held;
     if (!held) return GPUPOOL_OK;
     gpi_host_unlock(backing->lock);
@@ -3192,8 +3223,7 @@ static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, g
                               piece->units * GPUPOOL_UNIT_BYTES);
     gpi_host_lock(backing->lock);
     if (result != GPUPOOL_OK) return result;
-    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
-        *gpi_backing_slot(backing, unit) = NULL;
+    gpi_backing_enter(backing, piece, NULL);
     piece->held = NULL;
     gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
     return GPUPOOL_OK;
@@ -3208,11 +3238,7 @@ static gpupool_result gpi_backing_release(gpi_backing *backing, gpi_tree *tree, 
     gpi_host_lock(backing->lock);
     if (result != GPUPOOL_OK) return result;
     gpi_backing_unstash_piece(backing, piece);
-    gpi_backing_account(backing);
-    backing->pieces--;
-    backing->lost++;
-    backing->host_bytes -= sizeof *piece;
-    GPUPOOL_FREE(piece);
+    gpi_backing_lost(backing, piece);
     return GPUPOOL_OK;
 }
 
@@ -3232,10 +3258,7 @@ static gpupool_result gpi_backing_create(gpi_backing *backing, uint64_t units, g
     }
     gpi_backing_link(&backing->stash, piece);
     backing->stash_units += units;
-    gpi_backing_account(backing);
-    backing->pieces++;
-    backing->gained++;
-    backing->host_bytes += sizeof *piece;
+    gpi_backing_gained(backing);
     *out = piece;
     return GPUPOOL_OK;
 }
@@ -3261,8 +3284,7 @@ static gpupool_result gpi_backing_attach(gpi_backing *backing, gpi_tree *tree, g
     piece->unit = unit;
     piece->held = held;
     piece->accessible = 0;
-    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
-        *gpi_backing_slot(backing, unit) = piece;
+    gpi_backing_enter(backing, piece, piece);
     return GPUPOOL_OK;
 }
 
@@ -3428,7 +3450,7 @@ static gpi_run *gpi_backing_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, u
    that move, so they are the smallest. */
 static uint64_t gpi_backing_piece_units(const gpi_backing *backing,
                                         const gpi_spot *spot, uint64_t most_units, int moving) {
-    uint64_t held = backing->placed_units + backing->stash_units;
+    uint64_t held = gpi_backing_units(backing);
     uint64_t room = most_units - gpi_ground_min(most_units, backing->placed_units);
     uint64_t least = backing->granule_units, units = held / 64;
     if (moving) units = held / 1024;
@@ -3464,14 +3486,14 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
                                             uint64_t most_units) {
     gpi_piece *piece = backing->stash, *next;
     gpupool_result result;
-    for (; piece && backing->placed_units + backing->stash_units + units > most_units;
+    for (; piece && gpi_backing_units(backing) + units > most_units;
          piece = next) {
         next = piece->next;
         if (piece->held) continue;
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) return result;
     }
-    if (backing->placed_units + backing->stash_units + units > most_units)
+    if (gpi_backing_units(backing) + units > most_units)
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     return GPUPOOL_OK;
 }
@@ -3549,7 +3571,7 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         return gpi_host_no_memory();
     gpi_backing_hold_spot(tree, &spot);
     first = spot.bare;
-    after = backing->placed_units + backing->stash_units + spot.bare_units;
+    after = gpi_backing_units(backing) + spot.bare_units;
     if (after > aim)
         gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
     if (after > most && backing->stash_units < after - most)
@@ -3618,7 +3640,7 @@ static gpupool_result gpi_backing_chunk_give(const gpi_backing *backing, void *m
 /* A chunk for a request of so many bytes: an eighth of what is held, so that their number grows
    with the logarithm of the memory; a request larger than that gets a chunk of its own. */
 static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need, uint64_t most) {
-    uint64_t held = (backing->placed_units + backing->stash_units) * GPUPOOL_UNIT_BYTES;
+    uint64_t held = gpi_backing_units(backing) * GPUPOOL_UNIT_BYTES;
     uint64_t granule = backing->driver.granule_bytes, size;
     uint64_t room = most - gpi_ground_min(most, held);
     if (backing->source == GPUPOOL_SOURCE_BYPASS) return need;
@@ -3682,14 +3704,11 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
     run = piece->first = gpi_tree_add_chunk(tree, piece->unit, piece->units);
     gpi_backing_link(&backing->placed, piece);
     backing->placed_units += size / GPUPOOL_UNIT_BYTES;
-    backing->pieces++;
-    backing->gained++;
-    backing->host_bytes += sizeof *piece;
+    gpi_backing_gained(backing);
 #if GPUPOOL_NVTX
     if (backing->source == GPUPOOL_SOURCE_DEVICE || backing->source == GPUPOOL_SOURCE_BYPASS)
         piece->heap = gpi_driver_tell_chunk(piece->memory, size);
 #endif
-    gpi_backing_account(backing);
     *out = gpi_backing_carve(tree, run, gpi_ground_up(run->unit, align_units), units);
     return GPUPOOL_OK;
 }
@@ -3715,11 +3734,7 @@ static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tre
     gpi_tree_remove_chunk(tree, piece->first);
     gpi_backing_unlink(&backing->placed, piece);
     backing->placed_units -= piece->bytes / GPUPOOL_UNIT_BYTES;
-    backing->pieces--;
-    backing->lost++;
-    backing->host_bytes -= sizeof *piece;
-    gpi_backing_account(backing);
-    GPUPOOL_FREE(piece);
+    gpi_backing_lost(backing, piece);
     return GPUPOOL_OK;
 }
 
@@ -6544,12 +6559,8 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     result = gpi_arena_validate(&config);
     if (result != GPUPOOL_OK) return result;
     gpi_host_watch_forks();
-    if (config.device == GPUPOOL_DEVICE_CURRENT)
-        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&config.device));
-    if (result != GPUPOOL_OK) {
-        cudaGetLastError();
-        return result;
-    }
+    result = gpi_driver_name_device(&config.device);
+    if (result != GPUPOOL_OK) return result;
     arena = (gpupool_arena *)gpi_host_zeroed(sizeof *arena);
     if (!arena) return gpi_host_no_memory();
     arena->forks = gpi_process.forks;
@@ -6659,11 +6670,7 @@ gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena_config config;
     memset(&config, 0, sizeof config);
     if (gpi_arena_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
-    if (device == GPUPOOL_DEVICE_CURRENT &&
-        gpi_driver_told("cudaGetDevice", cudaGetDevice(&device)) != GPUPOOL_OK) {
-        cudaGetLastError();
-        return NULL;
-    }
+    if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
     if (device < 0 || device >= GPI_DEVICES_MAX) {
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
         return NULL;
@@ -7226,20 +7233,18 @@ static gpupool_result gpi_arena_no_stats(const char *call) {
 }
 
 gpupool_result gpupool_scope_push(gpupool_arena *arena) {
-    gpi_scope *scope;
+    gpi_scope *scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
     gpupool_stats before;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_push");
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_trace_look(arena);
-    gpi_arena_exit(arena);
-    if (!GPUPOOL_STATS) return gpi_arena_no_stats("gpupool_scope_push");
-    scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
-    if (!scope) return gpi_host_no_memory();
-    result = gpi_arena_enter(arena, "gpupool_scope_push");
-    gpi_arena_keep_peak(arena);
-    gpi_arena_read_stats(arena, &before);
-    gpi_ledger_push(&arena->ledger, scope, &before);
-    gpi_arena_exit(arena);
+    if (result == GPUPOOL_OK) {
+        gpi_arena_keep_peak(arena);
+        gpi_arena_read_stats(arena, &before);
+        if (GPUPOOL_STATS && scope) gpi_ledger_push(&arena->ledger, scope, &before);
+        gpi_arena_exit(arena);
+        if (GPUPOOL_STATS && scope) return result;
+        result = GPUPOOL_STATS ? gpi_host_no_memory() : gpi_arena_no_stats("gpupool_scope_push");
+    }
+    GPUPOOL_FREE(scope);
     return result;
 }
 
@@ -7471,19 +7476,24 @@ static void gpi_ring_unlock(gpupool_ring *ring) {
     gpi_host_unlock(&ring->lock);
 }
 
-/* Every public call on a ring begins here, and ends with leave. */
-static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
-    gpupool_result result;
+static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call) {
     if (!ring) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the ring is NULL", call);
-    if (ring->forks != gpi_process.forks)
-        return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made "
-                             "the ring, and has no CUDA context", call);
-    result = gpi_driver_enter(ring->device, visit);
-    if (result == GPUPOOL_OK) gpi_host_ok();
-    return result;
+    if (ring->forks == gpi_process.forks) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made the "
+                         "ring, and has no CUDA context", call);
 }
 
-static gpupool_result gpi_ring_leave(const gpi_visit *visit, gpupool_result result) {
+/* Public calls that come near the driver begin here, with the lock, and end with leave. */
+static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
+    gpupool_result result = gpi_ring_exists(ring, call);
+    if (result == GPUPOOL_OK) result = gpi_driver_enter(ring->device, visit);
+    if (result == GPUPOOL_OK) gpi_ring_lock(ring);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
+                                     gpupool_result result) {
+    gpi_ring_unlock(ring);
     gpi_driver_leave(visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -7498,20 +7508,6 @@ static uint64_t gpi_ring_place(const gpupool_ring *ring, const gpi_ring_slot *sl
     uint64_t piece = ring->piece_bytes;
     if (bytes <= piece && at % piece + bytes > piece) at = gpi_ground_up(at, piece);
     return at < end && end - at >= bytes ? at : UINT64_MAX;
-}
-
-/* The longest run that could be had if all came free but spans; of `holder` alone, or (0) of all
-   threads. What is lost counts as held. */
-static uint64_t gpi_ring_hope(const gpupool_ring *ring, uint64_t holder) {
-    const gpi_ring_slot *slot = ring->slots;
-    uint64_t run = 0, longest = 0;
-    for (; slot; slot = slot->next) {
-        int stays = slot->state == GPI_RING_LOST ||
-                    (slot->state == GPI_RING_HELD && (!holder || slot->holder == holder));
-        run = stays ? 0 : run + slot->bytes;
-        longest = gpi_ground_max(longest, run);
-    }
-    return longest;
 }
 
 /* The slot of a transfer in this state that took off first. */
@@ -7633,26 +7629,24 @@ static gpi_ring_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
     return slot;
 }
 
+/* A free slot and a free one after it become one. */
+static void gpi_ring_join(gpupool_ring *ring, gpi_ring_slot *slot) {
+    gpi_ring_slot *right = slot ? slot->next : NULL;
+    if (!right || slot->state != GPI_RING_FREE || right->state != GPI_RING_FREE) return;
+    slot->bytes += right->bytes;
+    slot->next = right->next;
+    if (slot->next) slot->next->prev = slot;
+    gpi_ring_spare_put(ring, right);
+}
+
 static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
-    gpi_ring_slot *side = slot->next;
     gpi_host_raise(&ring->news);
     gpi_ledger_sub(&ring->used, slot->bytes);
     slot->state = GPI_RING_FREE;
     slot->transfer = NULL;
     slot->span = 0;
-    if (side && side->state == GPI_RING_FREE) {
-        slot->bytes += side->bytes;
-        slot->next = side->next;
-        if (side->next) side->next->prev = slot;
-        gpi_ring_spare_put(ring, side);
-    }
-    side = slot->prev;
-    if (side && side->state == GPI_RING_FREE) {
-        side->bytes += slot->bytes;
-        side->next = slot->next;
-        if (slot->next) slot->next->prev = side;
-        gpi_ring_spare_put(ring, slot);
-    }
+    gpi_ring_join(ring, slot);
+    gpi_ring_join(ring, slot->prev);
 }
 
 static void gpi_ring_fly(gpupool_ring *ring, gpi_ring_slot *slot, const gpi_transfer *transfer) {
@@ -7822,9 +7816,12 @@ static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
     memcpy(transfer->text, gpi_thread.text, sizeof transfer->text - 1);
 }
 
-/* After send: the slot flies, or is free, or lost. */
-static void gpi_ring_sent(gpupool_ring *ring, gpi_ring_slot *slot, gpi_transfer *transfer,
-                          gpupool_result result, int queued) {
+/* Sends a slot, unless something failed before: it flies, or is free, or lost. Takes the lock. */
+static void gpi_ring_launch(gpupool_ring *ring, gpi_ring_slot *slot, gpi_transfer *transfer,
+                            gpupool_result result) {
+    int queued = 0;
+    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, transfer, &queued);
+    gpi_ring_lock(ring);
     if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     if (result != GPUPOOL_OK && queued) {
         slot->state = GPI_RING_LOST;
@@ -7877,7 +7874,7 @@ static int gpi_ring_may_name(const gpi_transfer *transfer) {
 static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_slot *slot = NULL;
     gpupool_result result = GPUPOOL_OK;
-    int queued = 0, may_send = gpi_ring_may_name(transfer), filled = 0;
+    int may_send = gpi_ring_may_name(transfer), filled = 0;
     if (transfer->filled && may_send) {
         slot = gpi_ring_oldest(ring, transfer, GPI_RING_FILLED);
         transfer->filled--;
@@ -7890,13 +7887,12 @@ static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unlock(ring);
     if (!filled) result = gpi_ring_move(transfer, ring->pages.memory + slot->at, slot->offset,
                                         slot->length);
-    if (result == GPUPOOL_OK && may_send) result = gpi_ring_send(ring, slot, transfer, &queued);
-    gpi_ring_lock(ring);
     if (result == GPUPOOL_OK && !may_send) {
+        gpi_ring_lock(ring);
         slot->state = GPI_RING_FILLED;
         transfer->filled++;
     } else {
-        gpi_ring_sent(ring, slot, transfer, result, queued);
+        gpi_ring_launch(ring, slot, transfer, result);
     }
     return 1;
 }
@@ -7922,16 +7918,12 @@ static int gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, int wait) 
 
 static int gpi_ring_step_down(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_slot *slot = NULL;
-    gpupool_result result;
-    int queued = 0;
     if (transfer->result != GPUPOOL_OK) return 0;
     if (transfer->started < transfer->bytes && gpi_ring_may_name(transfer))
         slot = gpi_ring_begin(ring, transfer);
     if (!slot) return gpi_ring_empty(ring, transfer, 0);
     gpi_ring_unlock(ring);
-    result = gpi_ring_send(ring, slot, transfer, &queued);
-    gpi_ring_lock(ring);
-    gpi_ring_sent(ring, slot, transfer, result, queued);
+    gpi_ring_launch(ring, slot, transfer, GPUPOOL_OK);
     return 1;
 }
 
@@ -8299,30 +8291,32 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
     return gpi_host_fail(transfer->result, "%s", transfer->text);
 }
 
-/* A slot struct without memory, for the sake of its event. NULL: the host has no memory. */
-static gpi_ring_slot *gpi_ring_mark(gpupool_ring *ring) {
-    gpi_ring_slot *mark = NULL;
-    gpi_ring_lock(ring);
-    if (gpi_ring_stock(ring)) mark = gpi_ring_spare_take(ring);
-    gpi_ring_unlock(ring);
-    return mark;
-}
-
 static void gpi_ring_unmark(gpupool_ring *ring, gpi_ring_slot *mark) {
     gpi_ring_lock(ring);
     gpi_ring_spare_put(ring, mark);
     gpi_ring_unlock(ring);
 }
 
+/* A slot struct without memory, for the sake of its event, which is recorded on a stream. */
+static gpupool_result gpi_ring_mark(gpupool_ring *ring, cudaStream_t stream, gpi_ring_slot **out) {
+    gpupool_result result;
+    gpi_ring_lock(ring);
+    *out = gpi_ring_stock(ring) ? gpi_ring_spare_take(ring) : NULL;
+    gpi_ring_unlock(ring);
+    if (!*out) return gpi_host_no_memory();
+    result = gpi_driver_record(&(*out)->event, stream);
+    if (result != GPUPOOL_OK) gpi_ring_unmark(ring, *out);
+    return result;
+}
+
 /* Gives a transfer its ticket; it begins behind what the caller's stream has been given so far. */
 static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan,
                                     gpupool_ticket *ticket) {
     gpi_transfer *transfer = (gpi_transfer *)gpi_host_zeroed(sizeof *transfer);
-    gpi_ring_slot *gate = transfer ? gpi_ring_mark(ring) : NULL;
-    gpupool_result result = gate ? GPUPOOL_OK : gpi_host_no_memory();
-    if (result == GPUPOOL_OK) result = gpi_driver_record(&gate->event, plan->stream);
+    gpi_ring_slot *gate = NULL;
+    gpupool_result result =
+        transfer ? gpi_ring_mark(ring, plan->stream, &gate) : gpi_host_no_memory();
     if (result != GPUPOOL_OK) {
-        if (gate) gpi_ring_unmark(ring, gate);
         GPUPOOL_FREE(transfer);
         return result;
     }
@@ -8359,13 +8353,12 @@ static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, in
     plan->started = plan->bytes;
     if (ticket) return gpi_ring_post(ring, plan, ticket);
     if (!wait) return GPUPOOL_OK;
-    mark = gpi_ring_mark(ring);
-    if (!mark) return gpi_host_no_memory();
-    result = gpi_driver_record(&mark->event, plan->stream);
-    if (result == GPUPOOL_OK)
+    result = gpi_ring_mark(ring, plan->stream, &mark);
+    if (result == GPUPOOL_OK) {
         result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(mark->event));
+        gpi_ring_unmark(ring, mark);
+    }
     if (result != GPUPOOL_OK) cudaStreamSynchronize(plan->stream); /* the memory is the caller's */
-    gpi_ring_unmark(ring, mark);
     return result;
 }
 
@@ -8384,27 +8377,16 @@ static gpupool_result gpi_ring_route(const gpi_transfer *plan, int *direct, int 
     return result;
 }
 
-static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *plan, int direct) {
-    gpi_ring_lock(ring);
-    ring->stats.transfers[plan->down]++;
-    if (direct) ring->stats.direct_bytes[plan->down] += plan->bytes;
-    else ring->stats.staged_bytes[plan->down] += plan->bytes;
-    gpi_ring_unlock(ring);
-}
-
 /* An upload of a single chunk, which takes no more than a slot. 0: there is none at once. */
 static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
     gpupool_result result = GPUPOOL_OK;
     gpi_ring_slot *slot = gpi_ring_get(ring, plan->bytes, &result);
-    int queued = 0;
     if (!slot) return 0;
     slot->length = plan->started = plan->bytes;
     gpi_ring_unlock(ring);
     result = gpi_ring_move(plan, ring->pages.memory + slot->at, 0, plan->bytes);
-    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, plan, &queued);
-    gpi_ring_lock(ring);
-    gpi_ring_sent(ring, slot, plan, result, queued);
-    if (result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
+    gpi_ring_launch(ring, slot, plan, result);
+    if (plan->result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
     return 1;
 }
 
@@ -8424,56 +8406,56 @@ static gpupool_result gpi_ring_stage(gpupool_ring *ring, gpi_transfer *plan,
 
 /* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
    back; whatever is not as usual is left to the long way. 0: so it is. */
-static int gpi_ring_tiny(gpupool_ring *ring, int down, void *device, void *host, size_t bytes,
-                         cudaStream_t stream) {
+static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
     int had_error = cudaPeekAtLastError() != cudaSuccess, current = -1, did = 0;
+    size_t bytes = (size_t)plan->bytes;
     gpi_place_kind place = GPI_PLACE_PINNED;
+    if (bytes > (plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP)) return 0;
     if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
-        current == ring->device && !gpi_driver_is_capturing(stream) &&
-        gpi_driver_place(host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
-        did = (down ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream)
-                    : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream)) ==
-              cudaSuccess;
+        current == ring->device && !gpi_driver_is_capturing(plan->stream) &&
+        gpi_driver_place(plan->host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
+        did = (plan->down ? cudaMemcpyAsync(plan->host, plan->device, bytes,
+                                            cudaMemcpyDeviceToHost, plan->stream)
+                          : cudaMemcpyAsync(plan->device, plan->host, bytes,
+                                            cudaMemcpyHostToDevice, plan->stream)) == cudaSuccess;
     if (!had_error) cudaGetLastError();
     if (!did) return 0;
     gpi_host_lock(&ring->lock);
-    ring->tiny[down]++;
-    ring->tiny_bytes[down] += bytes;
+    ring->tiny[plan->down]++;
+    ring->tiny_bytes[plan->down] += bytes;
     gpi_host_unlock(&ring->lock);
     return 1;
 }
 
-/* All transfers come here. */
-static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
-                                        gpupool_ticket *ticket) {
-    gpi_visit visit;
-    int direct = 0, wait = 0, refused = 0;
-    gpupool_result result = gpi_ring_enter(ring, call, &visit);
-    if (result != GPUPOOL_OK) return result;
+/* Who may name the transfer's stream, and by what it is known. */
+static void gpi_ring_name_stream(gpi_transfer *plan) {
+    int own = gpi_driver_is_threads_own(plan->stream);
+    plan->only_thread = own ? gpi_host_thread_number() : 0;
+    plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
+}
+
+/* Without the lock: copies the plan's bytes, by CUDA itself where it reaches the host's memory. */
+static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, const char *call, gpi_transfer *plan,
+                                         gpupool_ticket *ticket, int *direct) {
+    int wait = 0, refused = 0;
+    gpupool_result result;
     if (gpi_driver_is_capturing(plan->stream))
-        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
-                               "read the host's memory when it is launched, not now", call);
-    if (result == GPUPOOL_OK) {
-        int own = gpi_driver_is_threads_own(plan->stream);
-        plan->only_thread = own ? gpi_host_thread_number() : 0;
-        plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
-        result = gpi_ring_route(plan, &direct, &wait);
-    }
-    if (result == GPUPOOL_OK && direct)
+        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
+                             "read the host's memory when it is launched, not now", call);
+    gpi_ring_name_stream(plan);
+    result = gpi_ring_route(plan, direct, &wait);
+    if (result != GPUPOOL_OK) return result;
+    if (*direct) {
         result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
-    if (refused) {
+        if (!refused) return result;
         cudaGetLastError();
-        direct = 0;
-        result = GPUPOOL_OK;
+        *direct = 0;
     }
-    if (result == GPUPOOL_OK && !direct) result = gpi_ring_stage(ring, plan, ticket);
-    if (result == GPUPOOL_OK) gpi_ring_count(ring, plan, direct);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_stage(ring, plan, ticket);
 }
 
 static gpi_transfer gpi_ring_plan(int down, void *device, uint64_t device_pitch, void *host,
-                                  uint64_t host_pitch, uint64_t width, uint64_t rows,
-                                  cudaStream_t stream) {
+                                  uint64_t host_pitch, uint64_t width, cudaStream_t stream) {
     gpi_transfer plan;
     memset(&plan, 0, sizeof plan);
     plan.down = down;
@@ -8482,10 +8464,7 @@ static gpi_transfer gpi_ring_plan(int down, void *device, uint64_t device_pitch,
     plan.device_pitch = device_pitch;
     plan.host_pitch = host_pitch;
     plan.width = width;
-    plan.bytes = width * rows;
     plan.stream = stream;
-    if (device_pitch == width && host_pitch == width) /* one long row */
-        plan.width = plan.device_pitch = plan.host_pitch = plan.bytes;
     return plan;
 }
 
@@ -8496,81 +8475,70 @@ static void *gpi_ring_readable(const void *memory) {
     return same;
 }
 
-static gpupool_result gpi_ring_linear(gpupool_ring *ring, const char *call, int down, void *device,
-                                      void *host, size_t bytes, cudaStream_t stream,
-                                      gpupool_ticket *ticket) {
-    gpi_transfer plan;
-    gpupool_ticket ignored;
-    if (ring && bytes && (!device || !host))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call,
-                             device ? "the host pointer" : "the device pointer");
-    if (ring && bytes > PTRDIFF_MAX)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is more than any memory has", call);
-    if (bytes == 0) { /* nothing to do, and nothing to wait for */
-        gpi_visit visit;
-        gpupool_result result = gpi_ring_enter(ring, call, &visit);
-        if (result != GPUPOOL_OK) return result;
-        gpi_ring_lock(ring);
-        ignored = ++ring->tickets;
-        gpi_ring_unlock(ring);
-        if (ticket) *ticket = ignored;
-        return gpi_ring_leave(&visit, GPUPOOL_OK);
-    }
-    if (ring && !ticket && bytes <= (down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP) &&
-        gpi_ring_tiny(ring, down, device, host, bytes, stream))
+/* All transfers come here: so many rows of the plan's width. */
+static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
+                                        uint64_t rows, gpupool_ticket *ticket) {
+    uint64_t pitch = gpi_ground_max(plan->device_pitch, plan->host_pitch);
+    int any = plan->width && rows, by_function = plan->reader || plan->writer, direct = 0;
+    const char *wrong = NULL;
+    gpupool_result result;
+    gpi_visit visit;
+    if (any && (plan->device_pitch < plan->width || plan->host_pitch < plan->width))
+        wrong = "a pitch is less than the width";
+    else if (any && pitch > (uint64_t)PTRDIFF_MAX / rows) wrong = "more than any memory has";
+    else if (any && !plan->device) wrong = "the device pointer is NULL";
+    else if (any && !plan->host && !by_function) wrong = "the host pointer is NULL";
+    if (ring && wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call, wrong);
+    plan->bytes = plan->width * rows;
+    if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
+        plan->width = plan->device_pitch = plan->host_pitch = plan->bytes;
+    if (ring && any && !ticket && !by_function && plan->width == plan->bytes &&
+        gpi_ring_tiny(ring, plan))
         return gpi_host_ok();
-    plan = gpi_ring_plan(down, device, bytes, host, bytes, bytes, 1, stream);
-    return gpi_ring_transfer(ring, call, &plan, ticket);
-}
-
-static gpupool_result gpi_ring_pitched(gpupool_ring *ring, const char *call, int down,
-                                       void *device, size_t device_pitch, void *host,
-                                       size_t host_pitch, size_t width, size_t height,
-                                       cudaStream_t stream) {
-    uint64_t pitch = gpi_ground_max(device_pitch, host_pitch);
-    gpi_transfer plan;
-    if (ring && width && height && (device_pitch < width || host_pitch < width))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: a pitch is less than the width", call);
-    if (ring && width && height && pitch > (uint64_t)PTRDIFF_MAX / height)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: pitch times height is more than any memory "
-                             "has", call);
-    if (!ring || !width || !height || !device || !host)
-        return gpi_ring_linear(ring, call, down, device, host, width && height ? 1 : 0, stream,
-                               NULL);
-    plan = gpi_ring_plan(down, device, device_pitch, host, host_pitch, width, height, stream);
-    return gpi_ring_transfer(ring, call, &plan, NULL);
+    result = gpi_ring_enter(ring, call, &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (!any) { /* nothing to do, and nothing to wait for */
+        ring->tickets++;
+        if (ticket) *ticket = ring->tickets;
+        return gpi_ring_leave(ring, &visit, result);
+    }
+    gpi_ring_unlock(ring);
+    result = gpi_ring_carry_out(ring, call, plan, ticket, &direct);
+    gpi_ring_lock(ring);
+    if (result == GPUPOOL_OK) {
+        ring->stats.transfers[plan->down]++;
+        if (direct) ring->stats.direct_bytes[plan->down] += plan->bytes;
+        else ring->stats.staged_bytes[plan->down] += plan->bytes;
+    }
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 /* -- the ring, in public -- */
 
+static gpupool_result gpi_ring_wrong(const char *field, double value, const char *rule) {
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.%s is %.0f, and must be "
+                         "%s", field, value, rule);
+}
+
 static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     uint64_t cores = (uint64_t)gpi_host_cores();
-    int given = config->chunk_bytes != 0;
+    size_t chunk = config->chunk_bytes;
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
-    if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_RING_CHUNK_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
     if (!config->workers) config->workers = cores > 1 ? (int)gpi_ground_min(cores - 1, 11) : -1;
-    if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is "
-                             "%" PRIu64 ", and must be 256 KiB to 16 TiB",
-                             (uint64_t)config->bytes);
-    config->bytes = (size_t)gpi_ground_down(config->bytes, GPI_PAGE_BYTES);
-    if (given && (config->chunk_bytes < (size_t)1 << 16 ||
-                  config->chunk_bytes > config->bytes / 4))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.chunk_bytes is "
-                             "%" PRIu64 ", and must be 64 KiB to a quarter of the ring",
-                             (uint64_t)config->chunk_bytes);
-    if (!given && config->workers < GPI_RING_FEW) config->chunk_bytes *= 2;
-    if (!given) config->chunk_bytes = (size_t)gpi_ground_min(config->chunk_bytes,
-                                                             config->bytes / 4);
-    config->chunk_bytes = (size_t)gpi_ground_up(config->chunk_bytes, GPI_RING_ALIGN);
-    if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.workers is %d, and "
-                             "must be -1 to %d", config->workers, GPI_RING_WORKERS_MOST);
-    if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     if (config->device < GPUPOOL_DEVICE_CURRENT)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.device is %d",
-                             config->device);
+        return gpi_ring_wrong("device", config->device, "a device's ordinal, or -1");
+    if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
+        return gpi_ring_wrong("bytes", (double)config->bytes, "256 KiB to 16 TiB");
+    config->bytes = (size_t)gpi_ground_down(config->bytes, GPI_PAGE_BYTES);
+    if (chunk && (chunk < (size_t)1 << 16 || chunk > config->bytes / 4))
+        return gpi_ring_wrong("chunk_bytes", (double)chunk, "64 KiB to a quarter of the ring");
+    if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
+        return gpi_ring_wrong("workers", config->workers, "-1 to 64");
+    if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES * (config->workers < GPI_RING_FEW ? 2u : 1u);
+    chunk = (size_t)gpi_ground_min(chunk, config->bytes / 4);
+    config->chunk_bytes = (size_t)gpi_ground_up(chunk, GPI_RING_ALIGN);
+    if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     return GPUPOOL_OK;
 }
 
@@ -8590,6 +8558,8 @@ static void gpi_ring_forget(gpupool_ring *ring) {
 static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_config *config) {
     gpupool_result result = GPUPOOL_OK;
     int lane, stocked;
+    ring->device = config->device;
+    ring->forks = gpi_process.forks;
     ring->bytes = config->bytes;
     ring->chunk_bytes = config->chunk_bytes;
     ring->piece_bytes = GPI_RING_PIECE;
@@ -8626,22 +8596,16 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     result = gpi_ring_validate(&config);
     if (result != GPUPOOL_OK) return result;
     gpi_host_watch_forks();
-    if (config.device == GPUPOOL_DEVICE_CURRENT)
-        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&config.device));
-    if (result != GPUPOOL_OK) {
-        cudaGetLastError();
-        return result;
-    }
+    result = gpi_driver_name_device(&config.device);
+    if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(config.device, &visit);
     if (result != GPUPOOL_OK) return result;
     ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
-    if (!ring) return gpi_ring_leave(&visit, gpi_host_no_memory());
-    ring->device = config.device;
-    ring->forks = gpi_process.forks;
-    result = gpi_ring_open(ring, &config);
-    if (result != GPUPOOL_OK) gpi_ring_forget(ring);
-    else *out = ring;
-    return gpi_ring_leave(&visit, result);
+    result = ring ? gpi_ring_open(ring, &config) : gpi_host_no_memory();
+    if (result == GPUPOOL_OK) *out = ring;
+    else if (ring) gpi_ring_forget(ring);
+    gpi_driver_leave(&visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* Waits until nothing flies; the first that CUDA says ends it. */
@@ -8684,15 +8648,13 @@ gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_trim", &visit);
     if (released_bytes) *released_bytes = 0;
     if (result != GPUPOOL_OK) return result;
-    gpi_ring_lock(ring);
     before = ring->pinned.now;
     while (result == GPUPOOL_OK && gpi_ring_poll(ring, &result)) {}
     while (result == GPUPOOL_OK && ring->pinned.now > keep_bytes &&
            gpi_ring_unpin(ring, &result)) {}
     if (released_bytes && before > ring->pinned.now)
         *released_bytes = (size_t)(before - ring->pinned.now);
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 /* Gives all to the driver that is its own; what it does not take back stays the ring's. */
@@ -8730,36 +8692,37 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     unsigned round = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_destroy", &visit);
     if (result != GPUPOOL_OK) return result;
-    gpi_ring_lock(ring);
     if (ring->held) {
         result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: %" PRIu64 " spans are "
                                "still held", ring->held);
-        gpi_ring_unlock(ring);
-        return gpi_ring_leave(&visit, result);
+        return gpi_ring_leave(ring, &visit, result);
     }
     while (ring->transfers) {
-        int did = gpi_ring_work(ring);
-        round = did ? 0 : round + 1;
-        if (!did) gpi_ring_nap(ring, round);
+        if (gpi_ring_work(ring)) round = 0;
+        else gpi_ring_nap(ring, ++round);
     }
     gpi_ring_dismiss(ring);
     result = gpi_ring_settle(ring);
     if (result == GPUPOOL_OK) result = gpi_ring_close(ring);
+    if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
     gpi_ring_unlock(ring);
-    if (result == GPUPOOL_OK) gpi_ring_forget(ring);
-    return gpi_ring_leave(&visit, result);
+    gpi_ring_forget(ring);
+    gpi_driver_leave(&visit);
+    return gpi_host_ok();
 }
 
 gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
                               size_t bytes, cudaStream_t stream) {
-    return gpi_ring_linear(ring, "gpupool_upload", 0, device_dst, gpi_ring_readable(host_src),
-                           bytes, stream, NULL);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, device_dst, bytes, gpi_ring_readable(host_src),
+                                      bytes, bytes, stream);
+    return gpi_ring_transfer(ring, "gpupool_upload", &plan, 1, NULL);
 }
 
 gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *device_src,
                                 size_t bytes, cudaStream_t stream) {
-    return gpi_ring_linear(ring, "gpupool_download", 1, gpi_ring_readable(device_src), host_dst,
-                           bytes, stream, NULL);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), bytes, host_dst,
+                                      bytes, bytes, stream);
+    return gpi_ring_transfer(ring, "gpupool_download", &plan, 1, NULL);
 }
 
 static gpupool_result gpi_ring_no_ticket(const char *call) {
@@ -8768,57 +8731,56 @@ static gpupool_result gpi_ring_no_ticket(const char *call) {
 
 gpupool_result gpupool_upload_async(gpupool_ring *ring, void *device_dst, const void *host_src,
                                     size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, device_dst, bytes, gpi_ring_readable(host_src),
+                                      bytes, bytes, stream);
     if (!ticket) return gpi_ring_no_ticket("gpupool_upload_async");
-    return gpi_ring_linear(ring, "gpupool_upload_async", 0, device_dst,
-                           gpi_ring_readable(host_src), bytes, stream, ticket);
+    return gpi_ring_transfer(ring, "gpupool_upload_async", &plan, 1, ticket);
 }
 
 gpupool_result gpupool_download_async(gpupool_ring *ring, void *host_dst, const void *device_src,
                                       size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), bytes, host_dst,
+                                      bytes, bytes, stream);
     if (!ticket) return gpi_ring_no_ticket("gpupool_download_async");
-    return gpi_ring_linear(ring, "gpupool_download_async", 1, gpi_ring_readable(device_src),
-                           host_dst, bytes, stream, ticket);
+    return gpi_ring_transfer(ring, "gpupool_download_async", &plan, 1, ticket);
 }
 
 gpupool_result gpupool_upload_2d(gpupool_ring *ring, void *device_dst, size_t device_pitch,
                                  const void *host_src, size_t host_pitch, size_t width,
                                  size_t height, cudaStream_t stream) {
-    return gpi_ring_pitched(ring, "gpupool_upload_2d", 0, device_dst, device_pitch,
-                            gpi_ring_readable(host_src), host_pitch, width, height, stream);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, device_dst, device_pitch,
+                                      gpi_ring_readable(host_src), host_pitch, width, stream);
+    return gpi_ring_transfer(ring, "gpupool_upload_2d", &plan, height, NULL);
 }
 
 gpupool_result gpupool_download_2d(gpupool_ring *ring, void *host_dst, size_t host_pitch,
                                    const void *device_src, size_t device_pitch, size_t width,
                                    size_t height, cudaStream_t stream) {
-    return gpi_ring_pitched(ring, "gpupool_download_2d", 1, gpi_ring_readable(device_src),
-                            device_pitch, host_dst, host_pitch, width, height, stream);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), device_pitch,
+                                      host_dst, host_pitch, width, stream);
+    return gpi_ring_transfer(ring, "gpupool_download_2d", &plan, height, NULL);
 }
 
 gpupool_result gpupool_upload_from(gpupool_ring *ring, void *device_dst, size_t bytes,
                                    gpupool_read_fn reader, void *user, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan(0, device_dst, bytes, NULL, bytes, bytes, 1, stream);
+    gpi_transfer plan =
+        gpi_ring_plan(GPUPOOL_UP, device_dst, bytes, NULL, bytes, bytes, stream);
     if (ring && !reader)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_upload_from: read is NULL");
-    if (!ring || !bytes || !device_dst || bytes > PTRDIFF_MAX) /* the host pointer is any */
-        return gpi_ring_linear(ring, "gpupool_upload_from", 0, device_dst, &plan, bytes, stream,
-                               NULL);
     plan.reader = reader;
     plan.user = user;
-    return gpi_ring_transfer(ring, "gpupool_upload_from", &plan, NULL);
+    return gpi_ring_transfer(ring, "gpupool_upload_from", &plan, 1, NULL);
 }
 
 gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, size_t bytes,
                                    gpupool_write_fn writer, void *user, cudaStream_t stream) {
-    gpi_transfer plan =
-        gpi_ring_plan(1, gpi_ring_readable(device_src), bytes, NULL, bytes, bytes, 1, stream);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), bytes, NULL,
+                                      bytes, bytes, stream);
     if (ring && !writer)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_download_to: write is NULL");
-    if (!ring || !bytes || !device_src || bytes > PTRDIFF_MAX)
-        return gpi_ring_linear(ring, "gpupool_download_to", 1, plan.device, &plan, bytes, stream,
-                               NULL);
     plan.writer = writer;
     plan.user = user;
-    return gpi_ring_transfer(ring, "gpupool_download_to", &plan, NULL);
+    return gpi_ring_transfer(ring, "gpupool_download_to", &plan, 1, NULL);
 }
 
 /* What is known of a ticket that is in the list no more. */
@@ -8862,7 +8824,6 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
     uint64_t start = gpi_host_now_ns();
     unsigned round = 0;
     if (result != GPUPOOL_OK) return result;
-    gpi_ring_lock(ring);
     while (result == GPUPOOL_OK && gpi_ring_is_pending(ring, ticket)) {
         int helps = !ring->workers_running || round > GPI_RING_SPIN; /* they are taking long */
         int did = helps && gpi_ring_work(ring);
@@ -8875,30 +8836,37 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
         else gpi_ring_await(ring, ticket);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 /* -- spans -- */
 
-static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const gpupool_span *span) {
-    gpi_ring_slot *slot = ring->slots;
+/* NULL, with a result: there is none such. */
+static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
+                                    const gpupool_span *span) {
+    gpi_ring_slot *slot = span ? ring->slots : NULL;
     while (slot && (slot->state != GPI_RING_HELD || slot->span != span->number)) slot = slot->next;
+    if (!slot)
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
+                      span ? "this span is not held, or is another ring's" : "span is NULL");
     return slot;
 }
 
-static gpupool_result gpi_ring_span_wrong(const char *call, const gpupool_span *span) {
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
-                         span ? "this span is not held, or is another ring's" : "span is NULL");
-}
-
 /* Whether waiting can help: what flies will land, and other threads may give up their spans. A
-   thread that holds one itself does not wait for those of others, which may wait for its own. */
+   thread that holds one itself does not wait for those of others, which may wait for its own. What
+   is lost counts as held. */
 static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t bytes) {
     const gpi_ring_slot *slot = ring->slots;
-    uint64_t thread = gpi_host_thread_number(), longest;
-    while (slot && (slot->state != GPI_RING_HELD || slot->holder != thread)) slot = slot->next;
-    longest = gpi_ring_hope(ring, slot ? 0 : thread);
+    uint64_t thread = gpi_host_thread_number(), run = 0, longest = 0;
+    int holds = 0;
+    for (; slot; slot = slot->next)
+        holds |= slot->state == GPI_RING_HELD && slot->holder == thread;
+    for (slot = ring->slots; slot; slot = slot->next) {
+        int stays = slot->state == GPI_RING_LOST ||
+                    (slot->state == GPI_RING_HELD && (holds || slot->holder == thread));
+        run = stays ? 0 : run + slot->bytes;
+        longest = gpi_ground_max(longest, run);
+    }
     if (longest >= bytes) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: %" PRIu64 " bytes cannot be had "
                          "while spans are held that this thread would wait for; the largest span "
@@ -8908,7 +8876,7 @@ static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t byte
 gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
                                     gpupool_span *span) {
     gpi_visit visit;
-    gpi_ring_slot *slot = NULL;
+    gpi_ring_slot *slot;
     uint64_t start = gpi_host_now_ns(), failures;
     unsigned round = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
@@ -8918,18 +8886,12 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
                                "possible is the whole ring, %" PRIu64 " bytes",
                                span ? "bytes is 0, or more than that" : "span is NULL",
                                ring->bytes);
-        return gpi_ring_leave(&visit, result);
+        return gpi_ring_leave(ring, &visit, result);
     }
-    gpi_ring_lock(ring);
     failures = ring->stats.pin_failures;
-    while (!slot && result == GPUPOOL_OK) {
-        slot = gpi_ring_get(ring, bytes, &result);
-        if (slot || result != GPUPOOL_OK) break;
-        if (ring->stats.pin_failures != failures) {
-            result = gpi_thread.result; /* of pinning, just now */
-            break;
-        }
-        result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
+    while ((slot = gpi_ring_get(ring, bytes, &result)) == NULL && result == GPUPOOL_OK) {
+        if (ring->stats.pin_failures != failures) result = gpi_thread.result; /* just now */
+        else result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
         if (result != GPUPOOL_OK) break;
         if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
@@ -8944,78 +8906,69 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         span->memory = ring->pages.memory + slot->at;
         span->bytes = bytes;
     }
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void *device_dst,
                                    cudaStream_t stream) {
     gpi_visit visit;
     gpi_transfer plan;
-    gpi_ring_slot *slot = NULL;
+    gpi_ring_slot *slot;
     int queued = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_upload", &visit);
     if (result != GPUPOOL_OK) return result;
-    if (gpi_driver_is_capturing(stream))
-        return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the "
-                                                    "stream captures"));
-    gpi_ring_lock(ring);
-    if (span) slot = gpi_ring_span(ring, span);
-    if (!slot) result = gpi_ring_span_wrong("gpupool_span_upload", span);
-    else if (!device_dst || span->bytes == 0 || span->bytes > slot->length)
+    slot = gpi_ring_span(ring, "gpupool_span_upload", span);
+    if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
+    if (!device_dst || span->bytes == 0 || span->bytes > slot->length) {
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_upload: %s", device_dst ?
                                "span.bytes was set to 0 or raised" : "device_dst is NULL");
-    if (result == GPUPOOL_OK) {
-        plan = gpi_ring_plan(0, device_dst, span->bytes, NULL, span->bytes, span->bytes, 1, stream);
-        plan.key = gpi_driver_is_threads_own(stream) ? gpi_host_thread_number() << 1 | 1
-                                                     : (uint64_t)(uintptr_t)stream;
-        slot->length = span->bytes;
-        slot->state = GPI_RING_BUSY;
-        gpi_ring_unlock(ring);
-        result = gpi_ring_send(ring, slot, &plan, &queued);
-        if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(stream);
-        gpi_ring_lock(ring);
-        slot->state = GPI_RING_HELD;
+        return gpi_ring_leave(ring, &visit, result);
     }
+    plan = gpi_ring_plan(GPUPOOL_UP, device_dst, span->bytes, NULL, span->bytes, span->bytes,
+                         stream);
+    gpi_ring_name_stream(&plan);
+    slot->state = GPI_RING_BUSY;
+    gpi_ring_unlock(ring);
+    if (gpi_driver_is_capturing(stream)) {
+        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the stream captures");
+    } else {
+        slot->length = span->bytes;
+        result = gpi_ring_send(ring, slot, &plan, &queued);
+    }
+    if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(stream);
+    gpi_ring_lock(ring);
+    slot->state = GPI_RING_HELD;
     if (result == GPUPOOL_OK) {
         gpi_ring_fly(ring, slot, &plan);
         slot->span = 0;
         ring->held--;
-        ring->stats.transfers[0]++;
-        ring->stats.staged_bytes[0] += span->bytes;
+        ring->stats.transfers[GPUPOOL_UP]++;
+        ring->stats.staged_bytes[GPUPOOL_UP] += span->bytes;
         memset(span, 0, sizeof *span);
     }
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
     gpi_visit visit;
-    gpi_ring_slot *slot = NULL;
+    gpi_ring_slot *slot;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_cancel", &visit);
     if (result != GPUPOOL_OK) return result;
-    gpi_ring_lock(ring);
-    if (span) slot = gpi_ring_span(ring, span);
-    if (slot) {
-        gpi_ring_drop(ring, slot);
-        ring->held--;
-        memset(span, 0, sizeof *span);
-    } else {
-        result = gpi_ring_span_wrong("gpupool_span_cancel", span);
-    }
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    slot = gpi_ring_span(ring, "gpupool_span_cancel", span);
+    if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
+    gpi_ring_drop(ring, slot);
+    ring->held--;
+    memset(span, 0, sizeof *span);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
-    gpi_visit visit;
     uint64_t now = gpi_host_now_ns();
     int way;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_get_stats", &visit);
+    gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_get_stats");
     if (result != GPUPOOL_OK) return result;
     if (!stats)
-        return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: "
-                                                    "stats is NULL"));
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: stats is NULL");
     gpi_ring_lock(ring);
     *stats = ring->stats;
     stats->struct_bytes = sizeof *stats;
@@ -9036,21 +8989,18 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
         if (stats->link_busy[way] > 1) stats->link_busy[way] = 1;
     }
     gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return result;
 }
 
 gpupool_result gpupool_ring_check(gpupool_ring *ring) {
-    gpi_visit visit;
     int broken;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_check", &visit);
+    gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_check");
     if (result != GPUPOOL_OK) return result;
     gpi_host_lock(&ring->lock);
     broken = gpi_ring_check(ring);
     gpi_host_unlock(&ring->lock);
-    if (broken)
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_check: invariant R%d is broken",
-                               broken);
-    return gpi_ring_leave(&visit, result);
+    if (!broken) return result;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_check: invariant R%d is broken", broken);
 }
 
 /* == REPORT ===================================================================================
@@ -9123,7 +9073,7 @@ typedef struct gpi_view {
     size_t device_free_bytes, device_total_bytes;
     void *room;             /* one piece of the host's memory, in which all that follows is */
     uint64_t room_bytes, need_bytes;
-    gpi_stretch *stretches, *sorted;
+    gpi_stretch *stretches; /* by address */
     uint64_t count;
     gpi_site *sites;        /* copies of those that count; number: the index of the stream */
     uint64_t site_count;
@@ -9141,13 +9091,12 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     sites = arena->ledger.site_count + 1;
 #endif
     view->key_room = arena->fences.stream_count + sites;
-    view->need_bytes = runs * 2 * sizeof *view->stretches + sites * sizeof *view->sites +
+    view->need_bytes = runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
                        arena->tree.lane_count * sizeof *view->lanes;
     if (view->need_bytes > view->room_bytes) return 0;
     view->stretches = (gpi_stretch *)view->room;
-    view->sorted = view->stretches + runs;
-    view->sites = (gpi_site *)(view->sorted + runs);
+    view->sites = (gpi_site *)(view->stretches + runs);
     view->keys = (uint64_t *)(view->sites + sites);
     view->lanes = (uint16_t *)(view->keys + view->key_room);
     return 1;
@@ -9234,33 +9183,9 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
         gpi_view_copy_runs(view, arena->tree.pages[page], arena->tree.pages[page] + GPI_PAGE);
 }
 
-#define GPI_DIGIT 11 /* bits looked at in one round of sorting */
-
-/* By address, least digit first, as far as addresses differ. */
-static void gpi_view_sort(gpi_view *view) {
-    gpi_stretch *from = view->stretches, *to = view->sorted, *other;
-    uint64_t least = UINT64_MAX, most = 0, i, sum, starts[1 << GPI_DIGIT];
-    const uint64_t mask = (1 << GPI_DIGIT) - 1;
-    unsigned shift, digit;
-    for (i = 0; i < view->count; i++) {
-        least = gpi_ground_min(least, from[i].unit);
-        most = gpi_ground_max(most, from[i].unit);
-    }
-    for (shift = 0; view->count && shift < 64 && (most - least) >> shift; shift += GPI_DIGIT) {
-        memset(starts, 0, sizeof starts);
-        for (i = 0; i < view->count; i++) starts[(from[i].unit - least) >> shift & mask]++;
-        for (digit = 0, sum = 0; digit <= mask; digit++) {
-            uint64_t count = starts[digit];
-            starts[digit] = sum;
-            sum += count;
-        }
-        for (i = 0; i < view->count; i++)
-            to[starts[(from[i].unit - least) >> shift & mask]++] = from[i];
-        other = from;
-        from = to;
-        to = other;
-    }
-    view->sorted = from;
+static int gpi_view_compare(const void *a, const void *b) { /* by address */
+    const gpi_stretch *left = (const gpi_stretch *)a, *right = (const gpi_stretch *)b;
+    return left->unit < right->unit ? -1 : left->unit > right->unit;
 }
 
 /* What the device has, for the report only: one that cannot say is no reason to fail. */
@@ -9296,7 +9221,7 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
         view->room = GPUPOOL_MALLOC((size_t)view->room_bytes);
         if (!view->room) return gpi_host_no_memory();
     }
-    gpi_view_sort(view);
+    qsort(view->stretches, (size_t)view->count, sizeof *view->stretches, gpi_view_compare);
     gpi_view_ask_device(view);
     return gpi_host_ok();
 }
@@ -9315,9 +9240,9 @@ typedef struct gpi_chunk { /* of memory without a gap */
 /* The chunk after this one; the first, where it is all zero. 0: there is none. One begins where the
    arena's does, and where there is a gap before it. */
 static int gpi_view_next_chunk(const gpi_view *view, gpi_chunk *chunk) {
-    const gpi_stretch *at = chunk->number ? chunk->end : view->sorted;
+    const gpi_stretch *at = chunk->number ? chunk->end : view->stretches;
     uint64_t number = chunk->number + 1;
-    if (at == view->sorted + view->count) return 0;
+    if (at == view->stretches + view->count) return 0;
     memset(chunk, 0, sizeof *chunk);
     chunk->number = number;
     chunk->from = at;
@@ -9328,7 +9253,7 @@ static int gpi_view_next_chunk(const gpi_view *view, gpi_chunk *chunk) {
         if (at->shade == GPI_SHADE_LIVE)
             chunk->requested_bytes += at->units * GPUPOOL_UNIT_BYTES - at->slack_bytes;
         at++;
-    } while (at < view->sorted + view->count && !at->first &&
+    } while (at < view->stretches + view->count && !at->first &&
              at->unit == chunk->unit + chunk->all_units);
     chunk->end = at;
     return 1;
@@ -9467,12 +9392,12 @@ static char gpi_report_mark(const uint64_t units[3]) { /* by shade */
 static void gpi_report_map(FILE *file, const gpi_view *view) {
     uint64_t all = view->units[0] + view->units[1] + view->units[2], done = 0, sums[3] = {0, 0, 0};
     uint64_t share = gpi_ground_max((all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, 1);
-    const gpi_stretch *stretch = view->sorted;
+    const gpi_stretch *stretch = view->stretches;
     char size[32];
     if (all == 0) return;
     fprintf(file, "\n  map: a character is %s   # live   + half or more   - less   ~ freed"
             "   . free", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
-    for (; stretch < view->sorted + view->count; stretch++) {
+    for (; stretch < view->stretches + view->count; stretch++) {
         uint64_t units = stretch->units, part;
         for (; units; units -= part) {
             if (done % (share * GPI_BAR) == 0) fprintf(file, "\n  ");
