@@ -3598,33 +3598,21 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
 
 /* -- growth of the chunked sources -- */
 
-static void *gpi_backing_chunk_get(const gpi_backing *backing, uint64_t bytes,
-                                   gpupool_result *result) {
-    void *memory = NULL;
-    switch (backing->source) {
-    case GPUPOOL_SOURCE_DEVICE:
-    case GPUPOOL_SOURCE_BYPASS:
-        *result = gpi_driver_told("cudaMalloc", cudaMalloc(&memory, bytes));
-        break;
+static gpupool_result gpi_backing_chunk_get(const gpi_backing *backing, uint64_t bytes,
+                                            void **memory) {
+    switch ((int)backing->source) {
     case GPUPOOL_SOURCE_MANAGED:
-        *result = gpi_driver_told("cudaMallocManaged",
-                                  cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal));
-        break;
+        return gpi_driver_told("cudaMallocManaged",
+                               cudaMallocManaged(memory, bytes, cudaMemAttachGlobal));
     case GPUPOOL_SOURCE_PINNED:
-        *result = gpi_driver_told("cudaHostAlloc",
-                                  cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
-        break;
+        return gpi_driver_told("cudaHostAlloc",
+                               cudaHostAlloc(memory, bytes, cudaHostAllocPortable));
     case GPUPOOL_SOURCE_CUSTOM:
-        memory = backing->chunk_alloc(bytes, backing->driver.device, backing->user);
-        *result = memory ? GPUPOOL_OK
-                         : gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
-        break;
-    case GPUPOOL_SOURCE_AUTO:
-    case GPUPOOL_SOURCE_MAPPED:
-    default:
-        *result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "this source has no chunks");
+        *memory = backing->chunk_alloc(bytes, backing->driver.device, backing->user);
+        if (*memory) return GPUPOOL_OK;
+        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
+    default: return gpi_driver_told("cudaMalloc", cudaMalloc(memory, bytes));
     }
-    return *result == GPUPOOL_OK ? memory : NULL;
 }
 
 static gpupool_result gpi_backing_chunk_give(const gpi_backing *backing, void *memory,
@@ -3683,7 +3671,7 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
     }
     gpi_host_unlock(backing->lock);
     for (;; size = gpi_ground_max(need, gpi_ground_up(size / 2, GPUPOOL_UNIT_BYTES))) {
-        piece->memory = gpi_backing_chunk_get(backing, size, &result);
+        result = gpi_backing_chunk_get(backing, size, &piece->memory);
         if (result != GPUPOOL_E_OUT_OF_MEMORY || size == need) break;
     }
     gpi_host_lock(backing->lock);
@@ -3821,17 +3809,14 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
 
 /* The host's side only. */
 static void gpi_backing_forget(gpi_backing *backing) {
-    gpi_piece *lists[2], *piece, *next;
+    gpi_piece *piece, *next;
     uint64_t page;
     int i;
-    lists[0] = backing->placed;
-    lists[1] = backing->stash;
-    for (i = 0; i < 2; i++) {
-        for (piece = lists[i]; piece; piece = next) {
+    for (i = 0; i < 2; i++)
+        for (piece = i ? backing->stash : backing->placed; piece; piece = next) {
             next = piece->next;
             GPUPOOL_FREE(piece);
         }
-    }
     for (page = 0; page < backing->table_pages && backing->table; page++)
         GPUPOOL_FREE(backing->table[page]);
     GPUPOOL_FREE(backing->table);
@@ -7086,14 +7071,12 @@ gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
 
 gpupool_result gpupool_set_limit_fraction(gpupool_arena *arena, double fraction) {
     double total;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_set_limit_fraction");
+    gpupool_result result = gpi_arena_exists(arena, "gpupool_set_limit_fraction");
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_trace_look(arena);
-    total = (double)arena->backing.driver.total_bytes;
-    gpi_arena_exit(arena);
     if (!(fraction > 0 && fraction <= 1))
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_fraction: fraction is %g, and "
                              "must be above 0 and at most 1", fraction);
+    total = (double)arena->backing.driver.total_bytes;
     return gpupool_set_limit(arena, (size_t)gpi_ground_max((uint64_t)(total * fraction), 1));
 }
 
@@ -8197,15 +8180,13 @@ static void gpi_ring_at_exit(void) {
     int running, i;
     for (; ring; ring = ring->next_staffed) {
         if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
-        gpi_host_lock(&ring->lock);
-        ring->stopping = 1;
-        gpi_host_unlock(&ring->lock);
-        gpi_host_gate_turn(&ring->work);
-        for (running = 1; running && gpi_host_now_ns() - start < 1000000000u;) {
+        do {
             gpi_host_lock(&ring->lock);
+            if (!ring->stopping) gpi_host_gate_turn(&ring->work);
+            ring->stopping = 1;
             running = ring->workers_running;
             gpi_host_unlock(&ring->lock);
-        }
+        } while (running && gpi_host_now_ns() - start < 1000000000u);
         for (i = 0; !running && i < ring->workers_started; i++)
             gpi_host_thread_join(&ring->workers[i]);
         if (!running) ring->workers_started = 0;
