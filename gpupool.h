@@ -3334,16 +3334,23 @@ static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *t
     return best;
 }
 
-/* Moves idle pieces, still mapped, to the stash until it holds so many units, or none is left. */
+/* Moves the best idle piece, still mapped, to the stash. NULL: there is none. */
+static gpi_piece *gpi_backing_stash_idle(gpi_backing *backing, gpi_tree *tree, uint64_t units_aim,
+                                         uint64_t units_most) {
+    gpi_run *run = NULL;
+    gpi_piece *piece = NULL;
+    if (gpi_tree_prepare(tree, 2))
+        piece = gpi_backing_idle(backing, tree, units_aim, units_most, &run);
+    if (!piece) return NULL;
+    run = gpi_tree_take(tree, run, piece->unit, piece->units);
+    gpi_backing_stash_piece(backing, piece, run, 1);
+    return piece;
+}
+
+/* Fills the stash with idle pieces until it holds so many units, or none is left. */
 static void gpi_backing_collect(gpi_backing *backing, gpi_tree *tree, uint64_t stash_units) {
-    while (backing->stash_units < stash_units && gpi_tree_prepare(tree, 2)) {
-        gpi_run *run;
-        gpi_piece *piece =
-            gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX, &run);
-        if (!piece) return;
-        run = gpi_tree_take(tree, run, piece->unit, piece->units);
-        gpi_backing_stash_piece(backing, piece, run, 1);
-    }
+    while (backing->stash_units < stash_units &&
+           gpi_backing_stash_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX)) {}
 }
 
 /* Undoes collect for the pieces that were not taken off their addresses. */
@@ -3744,11 +3751,9 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
                                        uint64_t keep_bytes, int below) {
     gpupool_result result = GPUPOOL_OK;
     while (result == GPUPOOL_OK && backing->ledger->reserved.now > keep_bytes) {
-        uint64_t aim = (backing->ledger->reserved.now - keep_bytes + GPUPOOL_UNIT_BYTES - 1) /
-                       GPUPOOL_UNIT_BYTES;
-        uint64_t most =
-            below ? UINT64_MAX : (backing->ledger->reserved.now - keep_bytes) / GPUPOOL_UNIT_BYTES;
-        gpi_run *run = NULL;
+        uint64_t bytes = backing->ledger->reserved.now - keep_bytes;
+        uint64_t aim = (bytes + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
+        uint64_t most = below ? UINT64_MAX : bytes / GPUPOOL_UNIT_BYTES;
         gpi_piece *piece;
         if (!gpi_backing_is_mapped(backing)) {
             piece = gpi_backing_idle_chunk(backing, aim, most);
@@ -3760,13 +3765,9 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
         /* the stash first, with what a failed growth could not take off its addresses */
         piece = backing->stash;
         while (piece && piece->units > most) piece = piece->next;
-        if (!piece) {
-            if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-            piece = gpi_backing_idle(backing, tree, aim, most, &run);
-            if (!piece) break;
-            run = gpi_tree_take(tree, run, piece->unit, piece->units);
-            gpi_backing_stash_piece(backing, piece, run, 1);
-        }
+        if (!piece && !gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+        if (!piece) piece = gpi_backing_stash_idle(backing, tree, aim, most);
+        if (!piece) break;
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) gpi_backing_uncollect(backing, tree);
     }
@@ -9218,8 +9219,8 @@ typedef struct gpi_chunk { /* of memory without a gap */
     uint64_t unit, all_units, units[3], requested_bytes; /* units: by shade */
 } gpi_chunk;
 
-/* The chunk after this one; the first, where it is all zero. 0: there is none. One begins where the
-   arena's does, and where there is a gap before it. */
+/* The chunk after this one; the first, where its number is 0. Returns 0 if there is none. One begins
+   where the arena's does, and where there is a gap before it. */
 static int gpi_view_next_chunk(const gpi_view *view, gpi_chunk *chunk) {
     const gpi_stretch *at = chunk->number ? chunk->end : view->stretches;
     uint64_t number = chunk->number + 1;
@@ -9565,7 +9566,7 @@ gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
     gpi_json_figures(&out, &view);
     if (GPUPOOL_SITES) gpi_json_sites(&out, &view);
     gpi_write(&out, "chunks[");
-    memset(&chunk, 0, sizeof chunk);
+    chunk.number = 0;
     while (gpi_view_next_chunk(&view, &chunk)) {
         gpi_write(&out, "\n{address# bytes# blocks[", chunk.unit * GPUPOOL_UNIT_BYTES,
                   chunk.all_units * GPUPOOL_UNIT_BYTES);
@@ -9617,7 +9618,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     if (result != GPUPOOL_OK) return result;
     fputs("\x80\x02", file); /* PROTO 2 */
     gpi_write(&out, "{segments[");
-    memset(&chunk, 0, sizeof chunk);
+    chunk.number = 0;
     while (gpi_view_next_chunk(&view, &chunk)) gpi_pickle_segment(&out, &view, &chunk);
     gpi_write(&out, "] device_traces[");
     for (device = 0; device <= view.device; device++) gpi_write(&out, "[]"); /* no history */
@@ -9762,26 +9763,20 @@ static uint64_t gpi_svg_place(const gpi_map *map, const gpi_chunk *chunk, uint64
                                                              : gpi_ground_up(at, map->row_units);
 }
 
-static uint64_t gpi_svg_rows(const gpi_map *map) {
-    gpi_chunk chunk;
-    uint64_t at = 0;
-    memset(&chunk, 0, sizeof chunk);
-    while (gpi_view_next_chunk(map->view, &chunk))
-        at = gpi_svg_place(map, &chunk, at) + chunk.all_units;
-    return gpi_ground_up(at, map->row_units) / map->row_units;
-}
-
-static void gpi_svg_chunks(gpi_map *map) {
+/* How many rows the chunks take; draws them too, if so wanted. */
+static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
     const gpi_stretch *stretch;
     gpi_chunk chunk;
     uint64_t at = 0;
-    memset(&chunk, 0, sizeof chunk);
+    chunk.number = 0;
     while (gpi_view_next_chunk(map->view, &chunk)) {
         at = gpi_svg_place(map, &chunk, at);
-        for (stretch = chunk.from; stretch < chunk.end; at += stretch->units, stretch++)
-            gpi_svg_stretch(map, &chunk, stretch, at);
+        for (stretch = chunk.from; draw && stretch < chunk.end; stretch++)
+            gpi_svg_stretch(map, &chunk, stretch, at + stretch->unit - chunk.unit);
         gpi_svg_flush(map);
+        at += chunk.all_units;
     }
+    return gpi_ground_up(at, map->row_units) / map->row_units;
 }
 
 /* Boxes stand side by side, as many as a line holds. */
@@ -9866,11 +9861,11 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     map.file = file;
     map.view = &view;
     map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
-    while (gpi_svg_rows(&map) > GPI_MAP_ROWS) map.row_units *= 2;
-    gpi_svg_head(&map, gpi_svg_row(gpi_svg_rows(&map)) + 12);
+    while (gpi_svg_rows(&map, 0) > GPI_MAP_ROWS) map.row_units *= 2;
+    gpi_svg_head(&map, gpi_svg_row(gpi_svg_rows(&map, 0)) + 12);
     gpi_svg_bar(&map);
     gpi_svg_legend(&map);
-    gpi_svg_chunks(&map);
+    gpi_svg_rows(&map, 1);
     fputs("</svg>\n", file);
     return gpi_view_close(&view, "gpupool_write_svg", file);
 }
