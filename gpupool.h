@@ -3091,13 +3091,6 @@ static int gpi_backing_owns(const gpi_backing *backing, uint64_t unit) {
     return piece != NULL;
 }
 
-/* A chunk has memory behind all of its runs. */
-static int gpi_backing_check_chunk(const gpi_run *run) {
-    for (; run; run = run->next)
-        if (run->lane == GPI_LANE_BARE) return 2;
-    return 0;
-}
-
 /* The table has no more entries than there are granules of pieces at some address. */
 static int gpi_backing_check_table(const gpi_backing *backing, uint64_t attached_units) {
     uint64_t page, entries = 0;
@@ -3129,12 +3122,13 @@ static int gpi_backing_check_space(const gpi_backing *backing, uint64_t attached
 
 static int gpi_backing_check(const gpi_backing *backing, uint64_t reserved_bytes) {
     const gpi_piece *piece;
+    const gpi_run *run;
     uint64_t units = 0, stash = 0, attached = 0, count = 0, unit;
     for (piece = backing->placed; piece; piece = piece->next, count++) {
         units += piece->bytes / GPUPOOL_UNIT_BYTES;
         if (piece->next && piece->next->prev != piece) return 1;
-        if (!gpi_backing_is_mapped(backing) && gpi_backing_check_chunk(piece->first))
-            return 2;
+        for (run = piece->first; run; run = run->next) /* a chunk's: memory is behind all */
+            if (run->lane == GPI_LANE_BARE) return 2;
         if (!gpi_backing_is_mapped(backing)) continue;
         for (unit = piece->unit; unit < piece->unit + piece->units; unit += backing->granule_units)
             if (gpi_backing_at(backing, unit) != piece) return 1;
@@ -3195,16 +3189,6 @@ static void gpi_backing_place_piece(gpi_backing *backing, gpi_piece *piece) {
     gpi_backing_link(&backing->placed, piece);
     backing->placed_units += piece->units;
     gpi_backing_enter(backing, piece, piece);
-}
-
-static void gpi_backing_stash_piece(gpi_backing *backing, gpi_piece *piece, gpi_run *held,
-                                    int accessible) {
-    gpi_backing_unlink(&backing->placed, piece);
-    gpi_backing_link(&backing->stash, piece);
-    backing->placed_units -= piece->units;
-    backing->stash_units += piece->units;
-    piece->held = held;
-    piece->accessible = accessible;
 }
 
 static void gpi_backing_unstash_piece(gpi_backing *backing, gpi_piece *piece) {
@@ -3342,8 +3326,12 @@ static gpi_piece *gpi_backing_stash_idle(gpi_backing *backing, gpi_tree *tree, u
     if (gpi_tree_prepare(tree, 2))
         piece = gpi_backing_idle(backing, tree, units_aim, units_most, &run);
     if (!piece) return NULL;
-    run = gpi_tree_take(tree, run, piece->unit, piece->units);
-    gpi_backing_stash_piece(backing, piece, run, 1);
+    gpi_backing_unlink(&backing->placed, piece);
+    gpi_backing_link(&backing->stash, piece);
+    backing->placed_units -= piece->units;
+    backing->stash_units += piece->units;
+    piece->held = gpi_tree_take(tree, run, piece->unit, piece->units);
+    piece->accessible = 1;
     return piece;
 }
 
@@ -7711,16 +7699,12 @@ static gpupool_result gpi_ring_pin(gpupool_ring *ring) {
     return result;
 }
 
-static int gpi_ring_may_pin(const gpupool_ring *ring) {
-    return !ring->pinning && ring->pinned.now < ring->bytes &&
-           (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS);
-}
-
 /* A slot, if asking after flights and pinning more can make one. Few slots in flight keep the list
    of slots short, and their memory in the processor's cache. That the host cannot pin more is
    no failure of the transfer: it goes on with what there is. */
 static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result *result) {
     gpi_ring_slot *slot;
+    int may_pin;
     if (!gpi_ring_stock(ring)) {
         *result = gpi_host_no_memory();
         return NULL;
@@ -7728,8 +7712,10 @@ static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_r
     if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
     slot = gpi_ring_take(ring, bytes);
     if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
-    if (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
-        gpi_ring_pin(ring) == GPUPOOL_OK && gpi_ring_stock(ring))
+    may_pin = !ring->pinning && ring->pinned.now < ring->bytes &&
+              (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS);
+    if (!slot && *result == GPUPOOL_OK && may_pin && gpi_ring_pin(ring) == GPUPOOL_OK &&
+        gpi_ring_stock(ring))
         slot = gpi_ring_take(ring, bytes);
     if (slot) *result = GPUPOOL_OK; /* no matter what was answered on the way */
     return slot;
@@ -9219,7 +9205,7 @@ typedef struct gpi_chunk { /* of memory without a gap */
     uint64_t unit, all_units, units[3], requested_bytes; /* units: by shade */
 } gpi_chunk;
 
-/* The chunk after this one; the first, where its number is 0. Returns 0 if there is none. One begins
+/* The chunk after this one; the first, where its number is 0. 0: there is none. One begins
    where the arena's does, and where there is a gap before it. */
 static int gpi_view_next_chunk(const gpi_view *view, gpi_chunk *chunk) {
     const gpi_stretch *at = chunk->number ? chunk->end : view->stretches;
