@@ -8180,22 +8180,6 @@ static void gpi_ring_at_exit(void) {
     }
 }
 
-static void gpi_ring_enroll(gpupool_ring *ring) {
-    gpi_host_lock(&gpi_process.lock);
-    ring->next_staffed = gpi_process.staffed;
-    gpi_process.staffed = ring;
-    if (!gpi_process.watching_exit) gpi_process.watching_exit = atexit(gpi_ring_at_exit) == 0;
-    gpi_host_unlock(&gpi_process.lock);
-}
-
-static void gpi_ring_unenroll(gpupool_ring *ring) {
-    gpupool_ring **link = &gpi_process.staffed;
-    gpi_host_lock(&gpi_process.lock);
-    while (*link && *link != ring) link = &(*link)->next_staffed;
-    if (*link) *link = ring->next_staffed;
-    gpi_host_unlock(&gpi_process.lock);
-}
-
 /* Starts the workers if there are to be any: with the first transfer that is worth it. */
 static void gpi_ring_staff(gpupool_ring *ring) {
     int started = 0;
@@ -8203,7 +8187,11 @@ static void gpi_ring_staff(gpupool_ring *ring) {
     ring->starting = 1;
     ring->workers_running = ring->workers_wanted;
     gpi_ring_unlock(ring);
-    gpi_ring_enroll(ring);
+    gpi_host_lock(&gpi_process.lock);
+    ring->next_staffed = gpi_process.staffed;
+    gpi_process.staffed = ring;
+    if (!gpi_process.watching_exit) gpi_process.watching_exit = atexit(gpi_ring_at_exit) == 0;
+    gpi_host_unlock(&gpi_process.lock);
     while (started < ring->workers_wanted &&
            gpi_host_thread_start(&ring->workers[started], gpi_ring_worker, ring))
         started++;
@@ -8215,10 +8203,14 @@ static void gpi_ring_staff(gpupool_ring *ring) {
 }
 
 static void gpi_ring_dismiss(gpupool_ring *ring) {
+    gpupool_ring **link = &gpi_process.staffed;
     int i, count = ring->workers_started;
     ring->stopping = 1;
     gpi_ring_unlock(ring);
-    gpi_ring_unenroll(ring);
+    gpi_host_lock(&gpi_process.lock);
+    while (*link && *link != ring) link = &(*link)->next_staffed;
+    if (*link) *link = ring->next_staffed;
+    gpi_host_unlock(&gpi_process.lock);
     gpi_host_gate_turn(&ring->work);
     for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
     gpi_ring_lock(ring);
@@ -8580,13 +8572,9 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
 static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
     gpupool_result result = GPUPOOL_OK;
     unsigned round = 0;
-    for (;;) {
-        gpi_ring_slot *slot = ring->slots;
-        while (slot && slot->state != GPI_RING_FLYING) slot = slot->next;
-        if (!slot || result != GPUPOOL_OK) return result;
-        if (gpi_ring_poll(ring, &result)) round = 0;
-        else gpi_ring_nap(ring, round++);
-    }
+    while (result == GPUPOOL_OK && (ring->flights[GPUPOOL_UP] || ring->flights[GPUPOOL_DOWN]))
+        if (!gpi_ring_poll(ring, &result)) gpi_ring_nap(ring, round++);
+    return result;
 }
 
 /* Unpins the uppermost piece if it is free. */
