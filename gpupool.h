@@ -4741,28 +4741,9 @@ static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
 
 /* -- the stream whose work to wait for -- */
 
-static cudaStream_t gpi_limit_stream(uint64_t key) {
-    if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
-    if (key & 1) return cudaStreamPerThread;
-    return (cudaStream_t)(uintptr_t)key;
-}
-
 static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
     gpi_wish wish = {1, key, NULL, 0};
     return key != 0 && gpi_limit_lacks(scene, &wish) == 0;
-}
-
-/* The lanes of a stream that hold memory: how many wait for that stream alone, how many for all. */
-static void gpi_limit_count_lanes(const gpi_scene *scene, const gpi_stream *stream, int *alone,
-                                  int *whole) {
-    int i;
-    *alone = 0;
-    *whole = scene->tree->lanes[stream->young]->runs != 0;
-    for (i = 0; i < stream->seals; i++) {
-        if (stream->fences[i]->passed) continue;
-        if (stream->fences[i]->whole) ++*whole;
-        else ++*alone;
-    }
 }
 
 /* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
@@ -4770,11 +4751,16 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     const gpi_stream *stream = scene->fences->streams;
     const gpi_run *run = scene->parked;
     const gpi_use *use;
-    int streams = 0, any_whole = 0, alone, whole;
+    int streams = 0, any_whole = 0, i;
     uint64_t key = 0;
     for (; stream && !key; stream = stream->next) {
+        int alone = 0, whole; /* of its lanes that hold memory, any that wait for it, or for all */
         if (!stream->handle || stream->capture) continue;
-        gpi_limit_count_lanes(scene, stream, &alone, &whole);
+        whole = scene->tree->lanes[stream->young]->runs != 0;
+        for (i = 0; i < stream->seals; i++) {
+            alone |= !stream->fences[i]->passed && !stream->fences[i]->whole;
+            whole |= !stream->fences[i]->passed && stream->fences[i]->whole;
+        }
         any_whole |= whole;
         streams += alone || whole;
         if (alone && gpi_limit_wait_would_do(scene, stream->handle)) key = stream->handle;
@@ -4786,7 +4772,9 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
             if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
         }
     verdict->pending_streams = key ? 1 : any_whole || streams < 2 ? 0 : streams;
-    if (key) verdict->pending_stream = gpi_limit_stream(key);
+    if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
+    else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
+    else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
 }
 
 /* -- the cause and the sentence -- */
