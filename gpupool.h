@@ -4865,14 +4865,14 @@ static void gpi_limit_advise(gpupool_verdict *verdict, int *pieces, const char *
 
 /* refused: by the driver, for no reason that can be seen. */
 static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
-    static const struct { const char *why, *advice; int freeing_helps; } causes[] = {
-        {"%a fit", NULL, 1}, /* in the order of the enum */
-        {"%a do not fit under the limit of %l, of which blocks hold %h", NULL, 1},
+    static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
+        {"%a fit", "", 1}, /* in the order of the enum */
+        {"%a do not fit under the limit of %l, of which blocks hold %h", "", 1},
         {"%a are more than the whole device has, which is %d", "ask for less", 0},
-        {"%a do not fit on the device, of whose %d this arena's blocks hold %h", NULL, 1},
+        {"%a do not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
         {"%a do not fit on the device: %m are missing, and others (processes, libraries, CUDA "
          "itself) hold %o of its %d", "let others give back %m", 1},
-        {"%a do not fit in one piece: %f are free in all, but the longest run is %r", NULL, 1},
+        {"%a do not fit in one piece: %f are free in all, but the longest run is %r", "", 1},
         {"%a would fit if work in flight had finished", "wait for %w", 0},
         {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
          "before the capture begins, allocate it, or wait for %w", 0}};
@@ -4883,7 +4883,7 @@ static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
         (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_limit_fill_in(verdict, why);
-    if (advice) gpi_limit_advise(verdict, &pieces, advice);
+    if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes && verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
         gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
     if (!causes[verdict->cause].freeing_helps || !verdict->granted_bytes) return;
@@ -8952,7 +8952,7 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
    lock and written after it is given back. uses: ARENA */
 
 const char *gpupool_result_name(gpupool_result result) {
-    static const char *const names[] = { /* in the order of the enum */
+    static const char names[][24] = { /* in the order of the enum */
         "GPUPOOL_OK", "GPUPOOL_E_ARGUMENT", "GPUPOOL_E_OUT_OF_MEMORY", "GPUPOOL_E_NOT_OURS",
         "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_IN_USE", "GPUPOOL_E_CAPTURING",
         "GPUPOOL_E_TIMEOUT", "GPUPOOL_E_UNSUPPORTED", "GPUPOOL_E_FORKED", "GPUPOOL_E_CALLBACK",
