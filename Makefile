@@ -71,7 +71,8 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	  test-programs
 	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
 	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
-	  tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh tests/windows_test.sh \
+	  tests/hygiene_test.sh tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh \
+	  tests/windows_test.sh tests/pytorch_test.sh \
 	  $(if $(filter sim,$(ON)),examples/run_examples.sh)
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
@@ -197,7 +198,7 @@ $(BUILD)/flags: FORCE
 # tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source.
 TESTS :=
 TEST_SOURCES := $(wildcard tests/test_*.c) $(wildcard tests/fakecuda/self_test.c)
-ifneq ($(filter test test-programs soak all $(BUILD)/test/%,$(MAKECMDGOALS)),)
+ifneq ($(filter test test-programs soak docs all $(BUILD)/test/%,$(MAKECMDGOALS)),)
 include $(BUILD)/tests.mk
 endif
 $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)
@@ -222,6 +223,22 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 	    -c -o $(BUILD)/fakecuda/$*/$$(basename $$f .c).o $$f || exit 1; done
 	@rm -f $@
 	@ar rcs $@ $(patsubst tests/fakecuda/%.c,$(BUILD)/fakecuda/$*/%.o,$(FAKE_SOURCES))
+
+# ---- gates: what holds of the text, beside what the programs do -----------------------------------
+
+.PHONY: hygiene docs analyze mutants
+GATE := CC='$(CC)' CXX='$(CXX)' BUILD='$(BUILD)' TOOLKIT='$(TOOLKIT)'
+FIGURES := $(patsubst %,$(BUILD)/test/%-plain,test_tree test_tree_long test_tree_misuse)
+hygiene: ## the header's text, its exported names, the macros left over
+	@$(GATE) tests/hygiene_test.sh
+docs: $(BUILD)/fakecuda/none.a $(FIGURES) ## programs, options, results and figures in README.md and the header
+	@$(GATE) FIGURES=1 tests/docs_test.sh
+analyze: ## clang --analyze, clang -Weverything, gcc -fanalyzer and cppcheck find nothing
+	@$(GATE) tests/analyze.sh
+mutants: $(BUILD)/fakecuda/none.a ## the tests against small mistakes: N=200 SEED=1 ROOM=TREE WHOLE=1
+	@python3 tests/mutants/mutants.py --build='$(BUILD)' --fake=$< --cuda='$(SIM_CUDA)' \
+	  --jobs=$(JOBS) --count=$(or $(N),200) --seed=$(or $(SEED),1) --room='$(ROOM)' \
+	  $(if $(WHOLE),--whole)
 
 GPU_TESTS := $(patsubst tests/%.c,$(BUILD)/gpu-test/%,$(wildcard tests/test_*.c))
 $(GPU_TESTS): $(BUILD)/gpu-test/%: tests/%.c $(BUILD)/flags

@@ -46,7 +46,7 @@ keeps nothing in device memory, prints nothing unless asked, and never aborts.
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
     GROUND HOST DRIVER LEDGER TREE CACHE BACKING FENCE LIMIT ARENA RING REPORT   how it works
-    NAMES                                                        macros over CUDA's names
+    BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
@@ -618,6 +618,7 @@ GPUPOOL_API gpupool_result gpupool_span_cancel(gpupool_ring *, gpupool_span *spa
 GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
                                              size_t *released_bytes /* or NULL */);
 
+/* What the ring has done since it was made, as of one moment. */
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
 /* As gpupool_check, of a ring. */
@@ -686,7 +687,9 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #if defined(__GNUC__) || defined(__clang__)
 #define GPI_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #define GPI_THREAD_LOCAL __thread
+#define GPI_HOT static inline __attribute__((always_inline)) /* a call would cost as much again */
 #else
+#define GPI_HOT static inline
 #define GPI_PRINTF(text, first)
 #define GPI_THREAD_LOCAL __declspec(thread)
 #endif
@@ -802,12 +805,12 @@ static void gpi_host_relax(unsigned round) {
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
 #if GPUPOOL_SINGLE_THREAD
-static void gpi_host_lock(gpi_lock *lock) {
+GPI_HOT void gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
     lock->held = 1;
 }
 #else
-static int gpi_host_try(gpi_lock *lock) {
+GPI_HOT int gpi_host_try(gpi_lock *lock) {
 #if defined(_WIN32)
     return !InterlockedExchange((volatile LONG *)&lock->held, 1);
 #else
@@ -827,7 +830,7 @@ static void gpi_host_wait(gpi_lock *lock) {
     } while (!gpi_host_try(lock));
 }
 
-static void gpi_host_lock(gpi_lock *lock) {
+GPI_HOT void gpi_host_lock(gpi_lock *lock) {
     if (!gpi_host_try(lock)) gpi_host_wait(lock);
 }
 #endif
@@ -1248,6 +1251,11 @@ typedef struct gpi_driver {
     CUresult(CUDAAPI *push)(CUcontext);
     CUresult(CUDAAPI *pop)(CUcontext *);
     CUresult(CUDAAPI *context_id)(CUcontext, unsigned long long *); /* CUDA 12.0; NULL before */
+    CUresult(CUDAAPI *is_capturing)(CUstream, CUstreamCaptureStatus *);
+    CUresult(CUDAAPI *record)(CUevent, CUstream);
+    CUresult(CUDAAPI *follow)(CUstream, CUevent, unsigned);
+    CUresult(CUDAAPI *query)(CUevent);
+    CUresult(CUDAAPI *exchange)(CUstreamCaptureMode *);
     void *crumb;             /* memory whose freeing is the wait for the device */
     int crumb_of_host;
     int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
@@ -1364,6 +1372,11 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
     GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
     GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
+    GPI_SYMBOL(is_capturing, "cuStreamIsCapturing", 10020);
+    GPI_SYMBOL(record, "cuEventRecord", 10020);
+    GPI_SYMBOL(follow, "cuStreamWaitEvent", 10020);
+    GPI_SYMBOL(query, "cuEventQuery", 10020);
+    GPI_SYMBOL(exchange, "cuThreadExchangeStreamCaptureMode", 10020);
     if (!GPUPOOL_MAPPED || !driver->reserve || !driver->unreserve || !driver->create ||
         !driver->release || !driver->map || !driver->unmap || !driver->access ||
         !driver->granularity || !driver->attribute)
@@ -1443,6 +1456,40 @@ static int gpi_driver_is_capturing(cudaStream_t stream) {
     cudaError_t error = cudaStreamIsCapturing(stream, &status);
     if (error == cudaErrorStreamCaptureImplicit) return 1;
     return error == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+/* -- three calls for memory that goes from stream to stream, where all that enter and leave see to
+   would cost more than they do: the driver's own calls leave the runtime's last error alone, need
+   no current device for a stream that is not a default one, and are allowed beside any capture but
+   this stream's. 0: not done, whatever the reason; the long way tells it -- */
+
+static int gpi_driver_is_plain(const gpi_driver *driver, cudaStream_t stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+    if (!driver->is_capturing || !driver->record || !driver->follow) return 0;
+    return driver->is_capturing((CUstream)stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static int gpi_driver_record_lightly(const gpi_driver *driver, cudaEvent_t event,
+                                     cudaStream_t stream) {
+    return gpi_driver_is_plain(driver, stream) &&
+           driver->record((CUevent)event, (CUstream)stream) == CUDA_SUCCESS;
+}
+
+static int gpi_driver_follow_lightly(const gpi_driver *driver, cudaEvent_t event,
+                                     cudaStream_t stream) {
+    return gpi_driver_is_plain(driver, stream) &&
+           driver->follow((CUstream)stream, (CUevent)event, 0) == CUDA_SUCCESS;
+}
+
+static int gpi_driver_passed_lightly(const gpi_driver *driver, cudaEvent_t event) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    int passed;
+    if (!driver->query || !driver->exchange || driver->exchange(&mode) != CUDA_SUCCESS) return 0;
+    passed = driver->query((CUevent)event) == CUDA_SUCCESS;
+    driver->exchange(&mode);
+    return passed;
 }
 
 /* 0: not known. Not for a stream that captures: CUDA would end the capture. */
@@ -1844,7 +1891,7 @@ static void gpi_ledger_fold(gpupool_counter *counter, gpi_change *change) {
 }
 
 /* A block becomes live. Growth looks at the peak of granted, so that stays without statistics. */
-static void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+GPI_HOT void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
 #if GPUPOOL_STATS
     gpi_ledger_add(&ledger->requested, requested);
     gpi_ledger_add(&ledger->blocks, 1);
@@ -1855,7 +1902,7 @@ static void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t g
     gpi_ledger_add(&ledger->granted, granted);
 }
 
-static void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
 #if GPUPOOL_STATS
     gpi_ledger_sub(&ledger->requested, requested);
     gpi_ledger_sub(&ledger->blocks, 1);
@@ -1941,10 +1988,15 @@ static gpi_site *gpi_ledger_adopt(gpi_ledger *ledger, gpi_site *site, uint64_t k
     return site;
 }
 
+static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+    uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
+    return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
+}
+
 /* Called once for each new site: of those with equal text, the first counts for all. */
-static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_origin origin,
-                                     uint64_t key) {
+static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = (gpi_site *)gpi_host_zeroed(sizeof *site), *other;
+    gpi_site **bucket = gpi_ledger_bucket(ledger, origin, key);
     int i;
     if (!site) return &ledger->unknown;
     site->same = site->place = site;
@@ -1963,13 +2015,8 @@ static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_site **bucket, gpi_
     return site->same;
 }
 
-static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
-    uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
-    return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
-}
-
-/* NULL: there is none yet. Needs no lock. */
-static gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
+/* NULL: there is none yet. Needs no lock. Inline, for every allocation comes here. */
+static inline gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = GPI_READ(gpi_ledger_bucket(ledger, origin, key));
     for (; site; site = site->next)
         if (site->file == origin.file && site->line == origin.line && site->key == key)
@@ -1979,8 +2026,7 @@ static gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uin
 
 static gpi_site *gpi_ledger_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = gpi_ledger_find_site(ledger, origin, key);
-    if (site) return site;
-    return gpi_ledger_new_site(ledger, gpi_ledger_bucket(ledger, origin, key), origin, key);
+    return site ? site : gpi_ledger_new_site(ledger, origin, key);
 }
 
 /* The first site, and the one after each: all but the unknown one, which comes last. */
@@ -2079,7 +2125,10 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
    T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it) */
 
 #define GPI_STEPS 8
+#define GPI_SHELF (64 * GPI_STEPS)     /* places in one tree of a lane */
+#define GPI_NO_PLACE (2 * GPI_SHELF)
 #define GPI_PAGE 1024                  /* runs, or buckets, got from the host at a time */
+#define GPI_LINE 64                    /* bytes that the processor reads at a time */
 #define GPI_TRIES 4                    /* runs looked at in a step where not every run fits */
 #define GPI_LANE_QUIET 0u
 #define GPI_LANE_BARE 1u
@@ -2090,12 +2139,17 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 typedef struct gpi_run {
     uint64_t unit, units;
     struct gpi_run *prev, *next;       /* neighbours by address; NULL at the chunk's edge */
-    struct gpi_run *list_prev, *list_next; /* free: same step; live: list_next is the same bucket */
+    struct gpi_run *list_next;         /* free: same step; live: same bucket */
+    union {
+        struct gpi_run *list_prev;     /* free: same step */
+        uintptr_t stream;              /* live: handle of the stream that asked for it, or in whose
+                                          cache it was last; 0: not known */
+    } by;
     void *uses;                        /* live: the arena's list of other streams' fences */
     uint32_t lane;
     union {
         uint32_t slack_bytes;          /* live: granted minus requested */
-        uint32_t shelf;                /* free: which tree of its lane it is in */
+        uint32_t place;                /* free: the list of its lane that it is in */
     } as;
 #if GPUPOOL_SITES
     gpi_site *site;                    /* live: who asked for it */
@@ -2105,17 +2159,14 @@ typedef struct gpi_run {
 #endif
 } gpi_run;
 
-typedef struct gpi_shelf {
-    uint64_t orders;                   /* bit k: order k has runs */
-    uint8_t steps[GPUPOOL_ORDERS];     /* bit s: that step of the order has runs */
-    gpi_run *lists[GPUPOOL_ORDERS][GPI_STEPS];
-} gpi_shelf;
-
+/* A list's place is one number: tree * GPI_SHELF + order * GPI_STEPS + step. */
 typedef struct gpi_lane {
+    struct gpi_lane *spare;            /* of a lane not in use, and so empty: the next one */
     uint64_t units;                    /* free in this lane */
-    uint64_t runs;
+    uint64_t orders[2];                /* of the inner runs, of the edge; bit k: order k has runs */
+    uint8_t steps[2 * 64];             /* bit s: that step of the order has runs */
+    gpi_run *lists[2 * GPI_SHELF];
     uint64_t runs_by_order[GPUPOOL_ORDERS];
-    gpi_shelf shelves[2];              /* inner runs, and the edge */
 } gpi_lane;
 
 #define GPI_LANES_MOST 6
@@ -2128,12 +2179,14 @@ typedef struct gpi_lanes {             /* where a stream may take without waitin
 typedef struct gpi_tree {
     gpi_lane **lanes;                  /* NULL: number not in use */
     uint32_t lane_count, lane_room;
+    gpi_lane *spare_lanes;
     gpi_run *spare;                    /* run structs not in use, linked by list_next */
     uint64_t spare_count;
     gpi_run **pages;                   /* where run structs live */
     uint64_t page_count, page_room;
     gpi_run ***buckets;                /* pages of heads of the index's lists */
     uint64_t bucket_count, bucket_page_count, bucket_page_room;
+    uint64_t bucket_mask;              /* the power of two above the count, less one */
     uint64_t live_runs, live_units;
     uint64_t pending_units;            /* free in lanes of streams */
     uint64_t splits, merges;
@@ -2141,25 +2194,19 @@ typedef struct gpi_tree {
     uint64_t live_by_order[GPUPOOL_ORDERS];
 } gpi_tree;
 
-typedef struct gpi_place { unsigned order, step; } gpi_place;
-
-static gpi_place gpi_tree_place(uint64_t units) {
-    gpi_place place;
-    place.order = gpi_ground_high_bit(units);
-    place.step =
-        (unsigned)(place.order >= 3 ? units >> (place.order - 3) : units << (3 - place.order));
-    place.step &= GPI_STEPS - 1;
-    return place;
+static uint32_t gpi_tree_place(uint64_t units) { /* of an inner run */
+    unsigned order = gpi_ground_high_bit(units);
+    return order * GPI_STEPS + (uint32_t)((units << 3) >> order) - GPI_STEPS;
 }
+
+static unsigned gpi_tree_order(uint32_t place) { return place % GPI_SHELF / GPI_STEPS; }
 
 /* Linear hashing: two more buckets per live run, split in turn, so that no call ever pays for a
    re-hash of the whole. Two, because where there are many each run looked at is a cache miss.
    Bucket b < count; hashes beyond the count fold onto the half below. */
-static uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
-    uint64_t hash = (unit * 0x9e3779b97f4a7c15ull) >> 24;
-    unsigned bits = gpi_ground_high_bit(tree->bucket_count);
-    uint64_t bucket = hash & ((2ull << bits) - 1);
-    return bucket < tree->bucket_count ? bucket : hash & ((1ull << bits) - 1);
+GPI_HOT uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
+    uint64_t bucket = ((unit * 0x9e3779b97f4a7c15ull) >> 24) & tree->bucket_mask;
+    return bucket < tree->bucket_count ? bucket : bucket & tree->bucket_mask >> 1;
 }
 
 static gpi_run **gpi_tree_head(const gpi_tree *tree, uint64_t bucket) {
@@ -2172,7 +2219,7 @@ static int gpi_tree_is_edge(const gpi_run *run) {
 }
 
 static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
-    if (run->lane != number || run->list_prev != before) return 2;
+    if (run->lane != number || run->by.list_prev != before) return 2;
     if (run->prev && run->prev->next != run) return 1;
     if (run->next && (run->next->prev != run || run->next->unit != run->unit + run->units))
         return 1;
@@ -2181,50 +2228,40 @@ static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_
     return 0;
 }
 
-/* One tree of a lane; what it holds is added to units, runs and counts. */
-static int gpi_tree_check_shelf(const gpi_lane *lane, uint32_t number, uint32_t shelf_number,
-                                uint64_t *units, uint64_t *counts) {
-    static const gpi_run *const none[GPI_STEPS] = {NULL};
-    const gpi_shelf *shelf = &lane->shelves[shelf_number];
-    unsigned order, step;
-    for (order = 0; order < GPUPOOL_ORDERS; order++) {
-        if (!shelf->steps[order] && !(shelf->orders >> order & 1) &&
-            !memcmp(shelf->lists[order], none, sizeof none))
-            continue; /* most orders are empty */
-        for (step = 0; step < GPI_STEPS; step++) {
-            const gpi_run *run = shelf->lists[order][step], *before = NULL;
-            if ((run != NULL) != (shelf->steps[order] >> step & 1)) return 2;
-            for (; run; before = run, run = run->list_next) {
-                gpi_place place = gpi_tree_place(run->units);
-                int broken = gpi_tree_check_run(run, before, number);
-                if (broken) return broken;
-                if (place.order != order || place.step != step) return 2;
-                if (run->as.shelf != shelf_number) return 2;
-                if (gpi_tree_is_edge(run) != (int)shelf_number) return 2;
-                *units += run->units;
-                counts[order]++;
-            }
-        }
-        if ((shelf->steps[order] != 0) != (int)(shelf->orders >> order & 1)) return 2;
+/* One list of a lane; what it holds is added to units and counts. */
+static int gpi_tree_check_list(const gpi_lane *lane, uint32_t number, uint32_t place,
+                               uint64_t *units, uint64_t *counts) {
+    const gpi_run *run = lane->lists[place], *before = NULL;
+    for (; run; before = run, run = run->list_next) {
+        int broken = gpi_tree_check_run(run, before, number);
+        if (broken) return broken;
+        if (run->as.place != place || gpi_tree_place(run->units) != place % GPI_SHELF) return 2;
+        if (gpi_tree_is_edge(run) != (int)(place / GPI_SHELF)) return 2;
+        *units += run->units;
+        counts[gpi_tree_order(place)]++;
     }
     return 0;
 }
 
 static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number) {
+    static const gpi_run *const none[GPI_STEPS] = {NULL};
     const gpi_lane *lane = tree->lanes[number];
-    uint64_t units = 0, runs = 0, counts[GPUPOOL_ORDERS];
-    uint32_t shelf;
-    unsigned order;
+    uint64_t units = 0, counts[64];
+    uint32_t row, step;
     memset(counts, 0, sizeof counts);
-    for (shelf = 0; shelf < 2; shelf++) {
-        int broken = gpi_tree_check_shelf(lane, number, shelf, &units, counts);
-        if (broken) return broken;
+    for (row = 0; row < 2 * 64; row++) {
+        gpi_run *const *lists = &lane->lists[row * GPI_STEPS];
+        if ((lane->steps[row] != 0) != (int)(lane->orders[row / 64] >> row % 64 & 1)) return 2;
+        if (!lane->steps[row] && !memcmp(lists, none, sizeof none)) continue; /* most are empty */
+        for (step = 0; step < GPI_STEPS; step++) {
+            int broken;
+            if ((lists[step] != NULL) != (lane->steps[row] >> step & 1)) return 2;
+            broken = gpi_tree_check_list(lane, number, row * GPI_STEPS + step, &units, counts);
+            if (broken) return broken;
+        }
     }
-    for (order = 0; order < GPUPOOL_ORDERS; order++) {
-        if (counts[order] != lane->runs_by_order[order]) return 2;
-        runs += counts[order];
-    }
-    return units == lane->units && runs == lane->runs ? 0 : 2;
+    if (memcmp(counts, lane->runs_by_order, sizeof lane->runs_by_order)) return 2;
+    return units == lane->units ? 0 : 2;
 }
 
 typedef struct gpi_tally { uint64_t free_runs, live_runs; } gpi_tally;
@@ -2246,9 +2283,10 @@ static int gpi_tree_check_chunk(const gpi_run *run, uint64_t unit, uint64_t unit
 
 static int gpi_tree_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
     uint64_t runs = 0;
-    uint32_t number;
+    uint32_t number, order;
     for (number = 0; number < tree->lane_count; number++)
-        if (tree->lanes[number]) runs += tree->lanes[number]->runs;
+        for (order = 0; tree->lanes[number] && order < GPUPOOL_ORDERS; order++)
+            runs += tree->lanes[number]->runs_by_order[order];
     if (runs != tally->free_runs) return 2;
     return tree->live_runs == tally->live_runs ? 0 : 4;
 }
@@ -2272,7 +2310,7 @@ static int gpi_tree_check(const gpi_tree *tree) {
             if (run->next && run->next->unit != run->unit + run->units) return 1;
             if (run->prev && run->prev->next != run) return 1;
             units += run->units;
-            orders[gpi_tree_place(run->units).order] += GPUPOOL_STATS;
+            orders[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
         }
     }
     if (runs != tree->live_runs || units != tree->live_units) return 4;
@@ -2281,112 +2319,88 @@ static int gpi_tree_check(const gpi_tree *tree) {
 
 /* -- questions -- */
 
-static gpi_run *gpi_tree_live(const gpi_tree *tree, uint64_t unit) {
-    gpi_run *run;
-    if (tree->bucket_count == 0) return NULL;
-    run = *gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
-    while (run && run->unit != unit) run = run->list_next;
-    return run;
+/* What leads to the live run that starts at this unit, or to NULL. */
+GPI_HOT gpi_run **gpi_tree_link(const gpi_tree *tree, uint64_t unit) {
+    gpi_run **link = gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
+    while (*link && (*link)->unit != unit) link = &(*link)->list_next;
+    return link;
 }
 
-/* For walks over all live runs, from *at = 0; NULL at the end. In the order of their structs in the
-   host's memory: the index's lists would lead all over it. */
-static gpi_run *gpi_tree_next_live(const gpi_tree *tree, uint64_t *at) {
-    while (*at < tree->page_count * GPI_PAGE) {
-        gpi_run *run = &tree->pages[*at / GPI_PAGE][*at % GPI_PAGE];
-        ++*at;
-        if (run->units && run->lane == GPI_LANE_LIVE) return run;
-    }
-    return NULL;
+static gpi_run *gpi_tree_live(const gpi_tree *tree, uint64_t unit) {
+    return *gpi_tree_link(tree, unit);
 }
 
 /* Where a request of so many units would start in this run; UINT64_MAX if it does not fit. */
-static uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t align_units) {
+GPI_HOT uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t align_units) {
     uint64_t start = gpi_ground_up(run->unit, align_units);
     uint64_t lost = start - run->unit;
     return lost < run->units && run->units - lost >= units ? start : UINT64_MAX;
 }
 
-/* The next step with runs, at or after the given one; order GPUPOOL_ORDERS when there is none. */
-static gpi_place gpi_tree_next(const gpi_shelf *shelf, gpi_place place) {
-    uint64_t orders;
-    unsigned steps = 0;
-    if (place.order < GPUPOOL_ORDERS) steps = shelf->steps[place.order] & (0xffu << place.step);
+/* The next list with runs, at or after the given one, in the same tree of the lane. */
+GPI_HOT uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
+    uint32_t row = place / GPI_STEPS, shelf = row / 64;
+    unsigned steps = lane->steps[row] & (0xffu << place % GPI_STEPS);
     if (steps == 0) {
-        orders = place.order + 1 < GPUPOOL_ORDERS ? shelf->orders >> (place.order + 1) : 0;
-        if (orders == 0) {
-            place.order = GPUPOOL_ORDERS;
-            place.step = 0;
-            return place;
-        }
-        place.order += 1 + gpi_ground_low_bit(orders);
-        steps = shelf->steps[place.order];
+        uint64_t orders = lane->orders[shelf] & (~(uint64_t)1 << row % 64);
+        if (orders == 0) return GPI_NO_PLACE;
+        row = shelf * 64 + gpi_ground_low_bit(orders);
+        steps = lane->steps[row];
     }
-    place.step = gpi_ground_low_bit(steps);
-    return place;
-}
-
-static gpi_place gpi_tree_after(const gpi_shelf *shelf, gpi_place place) {
-    place.step++;
-    place.order += place.step / GPI_STEPS;
-    place.step %= GPI_STEPS;
-    return gpi_tree_next(shelf, place);
+    return row * GPI_STEPS + gpi_ground_low_bit(steps);
 }
 
 /* The first run of a list that the request fits in, with at most `tries` misfits passed over. */
-static gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units, uint64_t tries) {
+GPI_HOT gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units, uint64_t tries) {
     for (; run; run = run->list_next) {
-        if (gpi_tree_start(run, units, align_units) != UINT64_MAX) return run;
+        if (run->units >= units &&
+            (align_units == 1 || gpi_tree_start(run, units, align_units) != UINT64_MAX))
+            return run;
         if (tries-- == 0) break;
     }
     return NULL;
 }
 
-/* A free run that the request fits in, from the smallest step of all the lanes upward. In the
-   request's own step, where a run may be too short, and anywhere when aligned, `tries` bounds the
-   misfits looked at in each list. */
-static gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, unsigned shelf,
-                                 uint64_t units, uint64_t align_units, uint64_t tries) {
-    gpi_place places[GPI_LANES_MOST], first = gpi_tree_place(units);
-    int i, least;
-    uint64_t any = 0;
-    for (i = 0; i < lanes->count; i++)
-        any |= tree->lanes[lanes->number[i]]->shelves[shelf].orders >> first.order;
-    if (any == 0) return NULL;
-    for (i = 0; i < lanes->count; i++)
-        places[i] = gpi_tree_next(&tree->lanes[lanes->number[i]]->shelves[shelf], first);
+/* A free run that the request fits in, in one of the two trees of the lanes: list by list from the
+   request's own step upward, the lanes in turn. In that step a run may be too short, and in any
+   when aligned; `tries` bounds the misfits looked at in a list. */
+GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes,
+                                        uint32_t place, uint64_t units, uint64_t align_units,
+                                        uint64_t tries) {
     for (;;) {
-        const gpi_shelf *on;
-        gpi_run *run;
-        for (least = 0, i = 1; i < lanes->count; i++)
-            if (places[i].order < places[least].order ||
-                (places[i].order == places[least].order && places[i].step < places[least].step))
-                least = i;
-        if (places[least].order >= GPUPOOL_ORDERS) return NULL;
-        on = &tree->lanes[lanes->number[least]]->shelves[shelf];
-        run = gpi_tree_fit(on->lists[places[least].order][places[least].step], units, align_units,
-                           tries);
-        if (run) return run;
-        places[least] = gpi_tree_after(on, places[least]);
+        uint32_t least = GPI_NO_PLACE;
+        int i;
+        for (i = 0; i < lanes->count; i++) {
+            gpi_run *run = tree->lanes[lanes->number[i]]->lists[place];
+            run = gpi_tree_fit(run, units, align_units, tries);
+            if (run) return run;
+        }
+        for (i = 0; i < lanes->count; i++) {
+            uint32_t next = gpi_tree_next(tree->lanes[lanes->number[i]], place + 1);
+            if (next < least) least = next;
+        }
+        if (least == GPI_NO_PLACE) return NULL;
+        place = least;
     }
 }
 
-static gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, uint64_t units,
+GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, uint64_t units,
                               uint64_t align_units, uint64_t tries) {
-    gpi_run *run = gpi_tree_find_on(tree, lanes, 0, units, align_units, tries);
-    return run ? run : gpi_tree_find_on(tree, lanes, 1, units, align_units, tries);
+    uint32_t first = gpi_tree_place(units);
+    gpi_run *run = gpi_tree_find_on(tree, lanes, first, units, align_units, tries);
+    return run ? run
+               : gpi_tree_find_on(tree, lanes, first + GPI_SHELF, units, align_units, tries);
 }
 
 static uint64_t gpi_tree_largest(const gpi_lane *lane) {
     uint64_t largest = 0;
-    int i;
-    for (i = 0; i < 2; i++) {
-        const gpi_shelf *shelf = &lane->shelves[i];
+    uint32_t shelf;
+    for (shelf = 0; shelf < 2; shelf++) {
         const gpi_run *run;
-        unsigned order;
-        if (shelf->orders == 0) continue;
-        order = gpi_ground_high_bit(shelf->orders);
-        run = shelf->lists[order][gpi_ground_high_bit(shelf->steps[order])];
+        uint32_t row;
+        if (lane->orders[shelf] == 0) continue;
+        row = shelf * 64 + gpi_ground_high_bit(lane->orders[shelf]);
+        run = lane->lists[row * GPI_STEPS + gpi_ground_high_bit(lane->steps[row])];
         for (; run; run = run->list_next) largest = gpi_ground_max(largest, run->units);
     }
     return largest;
@@ -2408,6 +2422,23 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
     return 1;
 }
 
+/* The run structs of a page, each in a single cache line: where there are many, each one looked at
+   is a miss. */
+static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
+    return (gpi_run *)gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE);
+}
+
+/* For walks over all live runs, from *at = 0; NULL at the end. In the order of their structs in the
+   host's memory: the index's lists would lead all over it. */
+static gpi_run *gpi_tree_next_live(const gpi_tree *tree, uint64_t *at) {
+    while (*at < tree->page_count * GPI_PAGE) {
+        gpi_run *run = gpi_tree_page(tree, *at / GPI_PAGE) + *at % GPI_PAGE;
+        ++*at;
+        if (run->units && run->lane == GPI_LANE_LIVE) return run;
+    }
+    return NULL;
+}
+
 static int gpi_tree_is_ready(const gpi_tree *tree, uint64_t runs) {
     return tree->spare_count >= runs &&
            tree->bucket_count + 2 <= tree->bucket_page_count * GPI_PAGE;
@@ -2422,10 +2453,11 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
         list = tree->pages;
         if (!gpi_tree_grow_list(tree, &list, &tree->page_room, tree->page_count + 1)) return 0;
         tree->pages = (gpi_run **)list;
-        page = (gpi_run *)gpi_host_zeroed(GPI_PAGE * sizeof *page);
+        page = (gpi_run *)gpi_host_zeroed(GPI_PAGE * sizeof *page + GPI_LINE);
         if (!page) return 0;
         tree->pages[tree->page_count++] = page;
-        tree->host_bytes += GPI_PAGE * sizeof *page;
+        tree->host_bytes += GPI_PAGE * sizeof *page + GPI_LINE;
+        page = gpi_tree_page(tree, tree->page_count - 1);
         for (i = GPI_PAGE - 1; i >= 0; i--) {
             page[i].list_next = tree->spare;
             tree->spare = &page[i];
@@ -2442,7 +2474,7 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
         if (!page) return 0;
         tree->buckets[tree->bucket_page_count++] = page;
         tree->host_bytes += GPI_PAGE * sizeof *page;
-        if (tree->bucket_count == 0) tree->bucket_count = 1;
+        if (tree->bucket_count == 0) tree->bucket_count = tree->bucket_mask = 1;
     }
     return 1;
 }
@@ -2457,24 +2489,34 @@ static uint32_t gpi_tree_lane_add(gpi_tree *tree) {
     if (!gpi_tree_grow_list(tree, &list, &room, (uint64_t)number + 1)) return GPI_LANE_LIVE;
     tree->lanes = (gpi_lane **)list;
     tree->lane_room = (uint32_t)room;
-    lane = (gpi_lane *)gpi_host_zeroed(sizeof *lane);
-    if (!lane) return GPI_LANE_LIVE;
-    tree->host_bytes += sizeof *lane;
+    lane = tree->spare_lanes;
+    if (lane) {
+        tree->spare_lanes = lane->spare;
+    } else {
+        lane = (gpi_lane *)gpi_host_zeroed(sizeof *lane);
+        if (!lane) return GPI_LANE_LIVE;
+        tree->host_bytes += sizeof *lane;
+    }
     tree->lanes[number] = lane;
     if (number == tree->lane_count) tree->lane_count++;
     return number;
 }
 
 static void gpi_tree_lane_drop(gpi_tree *tree, uint32_t number) {
-    GPI_ASSERT(tree->lanes[number]->runs == 0);
-    GPUPOOL_FREE(tree->lanes[number]);
-    tree->host_bytes -= sizeof(gpi_lane);
+    GPI_ASSERT(tree->lanes[number]->units == 0);
+    tree->lanes[number]->spare = tree->spare_lanes;
+    tree->spare_lanes = tree->lanes[number];
     tree->lanes[number] = NULL;
 }
 
 static void gpi_tree_close(gpi_tree *tree) {
+    gpi_lane *lane, *next;
     uint64_t i;
     for (i = 0; i < tree->lane_count; i++) GPUPOOL_FREE(tree->lanes[i]);
+    for (lane = tree->spare_lanes; lane; lane = next) {
+        next = lane->spare;
+        GPUPOOL_FREE(lane);
+    }
     for (i = 0; i < tree->page_count; i++) GPUPOOL_FREE(tree->pages[i]);
     for (i = 0; i < tree->bucket_page_count; i++) GPUPOOL_FREE(tree->buckets[i]);
     GPUPOOL_FREE(tree->lanes);
@@ -2492,40 +2534,40 @@ static int gpi_tree_open(gpi_tree *tree) {
     return 0;
 }
 
-static void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
+GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     gpi_lane *lane = tree->lanes[number];
-    gpi_place place = gpi_tree_place(run->units);
-    uint32_t edge = gpi_tree_is_edge(run) ? 1 : 0;
-    gpi_shelf *shelf = &lane->shelves[edge];
-    gpi_run **list = &shelf->lists[place.order][place.step];
+    uint64_t units = run->units;
+    uint32_t shelf = gpi_tree_is_edge(run) ? 1 : 0, inner = gpi_tree_place(units);
+    uint32_t order = inner / GPI_STEPS, place = inner + shelf * GPI_SHELF;
+    gpi_run *next = lane->lists[place];
     run->lane = number;
-    run->as.shelf = edge;
-    run->list_prev = NULL;
-    run->list_next = *list;
-    if (*list) (*list)->list_prev = run;
-    *list = run;
-    shelf->orders |= 1ull << place.order;
-    shelf->steps[place.order] = (uint8_t)(shelf->steps[place.order] | 1u << place.step);
-    lane->runs_by_order[place.order]++;
-    lane->runs++;
-    lane->units += run->units;
-    if (number >= GPI_LANE_STREAMS) tree->pending_units += run->units;
+    run->as.place = place;
+    run->by.list_prev = NULL;
+    run->list_next = next;
+    if (next) next->by.list_prev = run;
+    lane->lists[place] = run;
+    lane->orders[shelf] |= (uint64_t)1 << order;
+    lane->steps[place / GPI_STEPS] =
+        (uint8_t)(lane->steps[place / GPI_STEPS] | 1u << place % GPI_STEPS);
+    lane->runs_by_order[order]++;
+    lane->units += units;
+    if (number >= GPI_LANE_STREAMS) tree->pending_units += units;
 }
 
-static void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
+GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     gpi_lane *lane = tree->lanes[run->lane];
-    gpi_shelf *shelf = &lane->shelves[run->as.shelf];
-    gpi_place place = gpi_tree_place(run->units);
-    gpi_run **list = &shelf->lists[place.order][place.step];
-    if (run->list_prev) run->list_prev->list_next = run->list_next;
-    else *list = run->list_next;
-    if (run->list_next) run->list_next->list_prev = run->list_prev;
-    if (!*list) {
-        shelf->steps[place.order] = (uint8_t)(shelf->steps[place.order] & ~(1u << place.step));
-        if (!shelf->steps[place.order]) shelf->orders &= ~(1ull << place.order);
+    uint32_t place = run->as.place, row = place / GPI_STEPS;
+    if (run->list_next) run->list_next->by.list_prev = run->by.list_prev;
+    if (run->by.list_prev) {
+        run->by.list_prev->list_next = run->list_next;
+    } else {
+        lane->lists[place] = run->list_next;
+        if (!run->list_next) {
+            lane->steps[row] = (uint8_t)(lane->steps[row] & ~(1u << place % GPI_STEPS));
+            if (!lane->steps[row]) lane->orders[row / 64] &= ~((uint64_t)1 << row % 64);
+        }
     }
-    lane->runs_by_order[place.order]--;
-    lane->runs--;
+    lane->runs_by_order[row % 64]--;
     lane->units -= run->units;
     if (run->lane >= GPI_LANE_STREAMS) tree->pending_units -= run->units;
     run->lane = GPI_LANE_HELD;
@@ -2545,7 +2587,7 @@ static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
     }
 }
 
-static gpi_run *gpi_tree_new(gpi_tree *tree) {
+GPI_HOT gpi_run *gpi_tree_new(gpi_tree *tree) {
     gpi_run *run = tree->spare;
     GPI_ASSERT(run != NULL);
     tree->spare = run->list_next;
@@ -2553,7 +2595,7 @@ static gpi_run *gpi_tree_new(gpi_tree *tree) {
     return run;
 }
 
-static void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
+GPI_HOT void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
     run->units = 0; /* tells it from one in use to who walks the pages */
     run->list_next = tree->spare;
     tree->spare = run;
@@ -2561,7 +2603,7 @@ static void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
 }
 
 /* Cuts a held run in two at `unit`; returns the right part, held too. Needs one spare struct. */
-static gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
+GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     gpi_run *right;
     GPI_ASSERT(run->lane == GPI_LANE_HELD && unit > run->unit && unit < run->unit + run->units);
     right = gpi_tree_new(tree);
@@ -2579,7 +2621,7 @@ static gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
 }
 
 /* Makes two held neighbours one. The left struct stays (T5). */
-static void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
+GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     GPI_ASSERT(left->lane == GPI_LANE_HELD && right->lane == GPI_LANE_HELD && left->next == right);
     left->units += right->units;
     left->next = right->next;
@@ -2588,7 +2630,7 @@ static void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     tree->merges += GPUPOOL_STATS;
 }
 
-static int gpi_tree_joins(const gpi_run *side, uint32_t lane, uint64_t absorb_units) {
+GPI_HOT int gpi_tree_joins(const gpi_run *side, uint32_t lane, uint64_t absorb_units) {
     return side->lane == lane || (side->lane == GPI_LANE_QUIET && side->units <= absorb_units);
 }
 
@@ -2615,7 +2657,7 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64
 
 /* Takes [unit, unit + units) out of a free run and holds it; what is left at both ends stays free
    where it was. Needs two spare structs. */
-static gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
+GPI_HOT gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
     uint32_t lane = run->lane;
     gpi_run *head = NULL;
     GPI_ASSERT(lane < GPI_LANE_HELD && unit >= run->unit);
@@ -2637,6 +2679,7 @@ static void gpi_tree_split_bucket(gpi_tree *tree) {
     uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
     gpi_run *all = *gpi_tree_head(tree, old), *rest, **head;
     tree->bucket_count++;
+    if (tree->bucket_count > tree->bucket_mask) tree->bucket_mask = tree->bucket_mask * 2 + 1;
     *gpi_tree_head(tree, old) = NULL;
     *gpi_tree_head(tree, fresh) = NULL;
     for (; all; all = rest) {
@@ -2648,33 +2691,38 @@ static void gpi_tree_split_bucket(gpi_tree *tree) {
 }
 
 /* A held run becomes live: found by its unit from now on. Needs what prepare made sure of. */
-static void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_bytes) {
+GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_bytes) {
     gpi_run **head;
-    int i;
     GPI_ASSERT(run->lane == GPI_LANE_HELD);
-    for (i = 0; i < 2 && tree->live_runs * 2 >= tree->bucket_count; i++)
+    if (tree->live_runs * 2 >= tree->bucket_count) {
         gpi_tree_split_bucket(tree);
+        gpi_tree_split_bucket(tree);
+    }
     head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
     run->lane = GPI_LANE_LIVE;
     run->uses = NULL;
     run->as.slack_bytes = slack_bytes;
+    run->by.stream = 0;
     run->list_next = *head;
     *head = run;
     tree->live_runs++;
     tree->live_units += run->units;
-    tree->live_by_order[gpi_tree_place(run->units).order] += GPUPOOL_STATS;
+    tree->live_by_order[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
 }
 
-/* A live run becomes held: forgotten by the index, not free yet. */
-static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
-    gpi_run **link = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
-    GPI_ASSERT(run->lane == GPI_LANE_LIVE);
-    while (*link != run) link = &(*link)->list_next;
+/* A live run becomes held: forgotten by the index, not free yet. `link` leads to it. */
+GPI_HOT void gpi_tree_lay_down_at(gpi_tree *tree, gpi_run **link) {
+    gpi_run *run = *link;
+    GPI_ASSERT(run && run->lane == GPI_LANE_LIVE);
     *link = run->list_next;
     run->lane = GPI_LANE_HELD;
     tree->live_runs--;
     tree->live_units -= run->units;
-    tree->live_by_order[gpi_tree_place(run->units).order] -= GPUPOOL_STATS;
+    tree->live_by_order[gpi_ground_high_bit(run->units)] -= GPUPOOL_STATS;
+}
+
+static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
+    gpi_tree_lay_down_at(tree, gpi_tree_link(tree, run->unit));
 }
 
 /* A chunk's units enter the tree, held. The struct returned is the chunk's leftmost for good (T5).
@@ -2697,10 +2745,9 @@ static void gpi_tree_remove_chunk(gpi_tree *tree, gpi_run *run) {
 static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
     gpi_lane *lane = tree->lanes[from];
     GPI_ASSERT(from != to);
-    while (lane->runs) {
-        gpi_shelf *shelf = &lane->shelves[lane->shelves[0].orders ? 0 : 1];
-        unsigned order = gpi_ground_low_bit(shelf->orders);
-        gpi_run *run = shelf->lists[order][gpi_ground_low_bit(shelf->steps[order])];
+    while (lane->units) {
+        uint32_t inner = gpi_tree_next(lane, 0);
+        gpi_run *run = lane->lists[inner == GPI_NO_PLACE ? gpi_tree_next(lane, GPI_SHELF) : inner];
         gpi_tree_unfile(tree, run);
         gpi_tree_put(tree, run, to, 0);
     }
@@ -2863,10 +2910,10 @@ static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes
     slot->slack_bytes = (uint32_t)(units * GPUPOOL_UNIT_BYTES - bytes);
     cache->free_units -= units;
     cache->free_blocks--;
-    gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
-#if GPUPOOL_STATS
-    cache->allocs++;
     cache->found++;
+    gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
+    cache->allocs++;
+#if GPUPOOL_STATS
     gpi_ledger_note(&cache->requested, bytes);
     gpi_ledger_note(&cache->blocks, 1);
 #endif
@@ -2886,8 +2933,8 @@ static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
     cache->free_units += slot->units;
     cache->free_blocks++;
     cache->granted.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES);
-#if GPUPOOL_STATS
     cache->frees++;
+#if GPUPOOL_STATS
     cache->requested.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
     cache->blocks.now--;
 #endif
@@ -2913,8 +2960,9 @@ static int gpi_cache_is_open(gpi_cache *cache) {
 
 /* A live block that its stream has freed joins the cache; there is an empty slot. */
 static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
-    gpi_slot *slot = &cache->slots[cache->empty];
+    gpi_slot *slot;
     GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
+    slot = &cache->slots[cache->empty];
     cache->empty = slot->next;
     slot->run = run;
     slot->unit = run->unit;
@@ -2968,13 +3016,13 @@ static int gpi_cache_release(gpi_cache *cache, uint64_t unit) {
 static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
     ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
     cache->told_units = cache->free_units;
-    if (GPUPOOL_STATS && cache->allocs + cache->frees == 0) return;
+    if (cache->allocs + cache->frees == 0) return;
     gpi_ledger_fold(&ledger->requested, &cache->requested);
     gpi_ledger_fold(&ledger->granted, &cache->granted);
     gpi_ledger_fold(&ledger->blocks, &cache->blocks);
-    ledger->allocs += cache->allocs;
-    ledger->frees += cache->frees;
-    ledger->lane_hits += cache->allocs;
+    ledger->allocs += cache->allocs * GPUPOOL_STATS;
+    ledger->frees += cache->frees * GPUPOOL_STATS;
+    ledger->lane_hits += cache->allocs * GPUPOOL_STATS;
     cache->allocs = cache->frees = 0;
 #if GPUPOOL_SITES
     for (; cache->changed; cache->changed = cache->changed->changed)
@@ -3155,6 +3203,7 @@ static void gpi_backing_link(gpi_piece **list, gpi_piece *piece) {
 }
 
 static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
+    GPI_ASSERT((*list == piece) == !piece->prev);
     if (piece->prev) piece->prev->next = piece->next;
     else *list = piece->next;
     if (piece->next) piece->next->prev = piece->prev;
@@ -3300,13 +3349,12 @@ static gpi_piece *gpi_backing_idle_in(const gpi_backing *backing, const gpi_run 
 static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *tree,
                                    uint64_t units_aim, uint64_t units_most, gpi_run **where) {
     gpi_piece *best = NULL, *better;
-    gpi_place place, first = gpi_tree_place(backing->granule_units);
-    int i;
-    for (i = 0; i < 2; i++) {
-        const gpi_shelf *shelf = &tree->lanes[GPI_LANE_QUIET]->shelves[i];
-        for (place = gpi_tree_next(shelf, first); place.order < GPUPOOL_ORDERS;
-             place = gpi_tree_after(shelf, place)) {
-            gpi_run *run = shelf->lists[place.order][place.step];
+    const gpi_lane *lane = tree->lanes[GPI_LANE_QUIET];
+    uint32_t first = gpi_tree_place(backing->granule_units), place, shelf;
+    for (shelf = 0; shelf < 2; shelf++) {
+        for (place = gpi_tree_next(lane, first + shelf * GPI_SHELF); place != GPI_NO_PLACE;
+             place = gpi_tree_next(lane, place + 1)) {
+            gpi_run *run = lane->lists[place];
             for (; run; run = run->list_next) {
                 better = gpi_backing_idle_in(backing, run, best, units_aim, units_most);
                 if (better != best) *where = run;
@@ -3389,14 +3437,13 @@ static void gpi_backing_consider(gpi_spot *best, gpi_spot spot, uint64_t granule
 static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tree, uint64_t units,
                                  uint64_t align_units, const gpi_lanes *lanes,
                                  gpi_spot *best) {
-    const gpi_shelf *shelf = &tree->lanes[GPI_LANE_BARE]->shelves[0]; /* bare beside bare is one */
-    gpi_place place;
+    const gpi_lane *lane = tree->lanes[GPI_LANE_BARE]; /* all inner: bare beside bare is one */
+    uint32_t place;
     int tries = 64;
-    place.order = place.step = 0;
     memset(best, 0, sizeof *best);
-    for (place = gpi_tree_next(shelf, place); place.order < GPUPOOL_ORDERS;
-         place = gpi_tree_after(shelf, place)) {
-        gpi_run *run = shelf->lists[place.order][place.step];
+    for (place = gpi_tree_next(lane, 0); place != GPI_NO_PLACE;
+         place = gpi_tree_next(lane, place + 1)) {
+        gpi_run *run = lane->lists[place];
         for (; run && (tries-- > 0 || !best->bare); run = run->list_next) {
             gpi_spot spot;
             spot.units = units;
@@ -4000,28 +4047,36 @@ static uint64_t gpi_fence_identity(cudaStream_t stream) {
     return gpi_driver_is_capturing(stream) ? 0 : gpi_driver_stream_id(stream);
 }
 
-static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_fence **out) {
+/* An event that is not in use; NULL: there is none of this context. */
+static gpi_fence *gpi_fence_reuse(gpi_fences *fences, CUcontext context) {
     gpi_fence **link = &fences->idle, *fence;
-    gpupool_result result;
     while (*link && (*link)->context != context) link = &(*link)->next;
     fence = *link;
-    if (fence) {
-        *link = fence->next;
-    } else {
-        fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
-        if (!fence) return gpi_host_no_memory();
-        result = gpi_driver_told("cudaEventCreateWithFlags",
-                                 cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming));
-        if (result != GPUPOOL_OK) {
-            GPUPOOL_FREE(fence);
-            return result;
-        }
-        fence->context = context;
-        fences->fence_count++;
-    }
+    if (!fence) return NULL;
+    *link = fence->next;
     fence->users = 1;
     fence->passed = fence->unrecorded = fence->whole = 0;
     fence->number = ++fences->recorded;
+    return fence;
+}
+
+static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_fence **out) {
+    gpupool_result result;
+    gpi_fence *fence = gpi_fence_reuse(fences, context);
+    *out = fence;
+    if (fence) return GPUPOOL_OK;
+    fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
+    if (!fence) return gpi_host_no_memory();
+    result = gpi_driver_told("cudaEventCreateWithFlags",
+                             cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming));
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(fence);
+        return result;
+    }
+    fence->context = context;
+    fence->users = 1;
+    fence->number = ++fences->recorded;
+    fences->fence_count++;
     *out = fence;
     return GPUPOOL_OK;
 }
@@ -4051,6 +4106,14 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
         return GPUPOOL_E_CUDA;
     }
     return result;
+}
+
+/* The same by the light calls, with an event that is there. NULL: not done. */
+static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
+    gpi_fence *fence = gpi_fence_reuse(fences, NULL);
+    if (!fence || gpi_driver_record_lightly(fences->driver, fence->event, stream)) return fence;
+    gpi_fence_drop(fences, fence);
+    return NULL;
 }
 
 /* A fence over all streams of the context, the destroyed ones included; there is none over several
@@ -4099,10 +4162,19 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
     return gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
 }
 
+static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
+                                    cudaStream_t stream) {
+    if (fence->passed) return 1;
+    if (fence->unrecorded || !gpi_driver_follow_lightly(fences->driver, fence->event, stream))
+        return 0;
+    fences->device_waits++;
+    return 1;
+}
+
 /* -- streams -- */
 
 /* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
-static gpi_stream *gpi_fence_find(gpi_fences *fences, uintptr_t key) {
+GPI_HOT gpi_stream *gpi_fence_find(gpi_fences *fences, uintptr_t key) {
     gpi_stream *stream = GPI_READ(gpi_fence_bucket(fences, key));
     while (stream && GPI_READ(&stream->key) != key) stream = stream->chain;
     return stream;
@@ -4175,16 +4247,23 @@ static void gpi_fence_unname(gpi_stream *stream) { GPI_PUBLISH(&stream->key, 0);
 static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream,
                            gpi_fence *fence) {
     uint32_t lane = GPI_LANE_LIVE;
-    if (stream->handle == 0 || stream->capture || tree->lanes[stream->young]->runs == 0) return;
+    int newest;
+    if (stream->handle == 0 || stream->capture || tree->lanes[stream->young]->units == 0) return;
     stream->frees = 0;
     stream->freed_units = 0;
-    if (stream->seals < GPI_SEALS) lane = gpi_tree_lane_add(tree);
+    newest = stream->seals - 1;
+    if (newest >= 0 && tree->lanes[stream->sealed[newest]]->units == 0) { /* others took it all */
+        lane = stream->sealed[newest];
+        gpi_fence_drop(fences, stream->fences[newest]);
+        stream->seals = newest;
+    } else if (stream->seals < GPI_SEALS) {
+        lane = gpi_tree_lane_add(tree);
+    }
     if (lane != GPI_LANE_LIVE) {
         stream->sealed[stream->seals] = stream->young;
         stream->fences[stream->seals++] = fence;
         stream->young = lane;
-    } else if (stream->seals > 0) {
-        int newest = stream->seals - 1;
+    } else if (newest >= 0) {
         gpi_tree_pour(tree, stream->young, stream->sealed[newest]);
         gpi_fence_drop(fences, stream->fences[newest]);
         stream->fences[newest] = fence;
@@ -4194,19 +4273,26 @@ static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *strea
     fence->users++;
 }
 
-static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
-    int i, passed = 0;
-    while (passed < stream->seals && gpi_fence_passed(stream->fences[passed])) {
-        gpi_tree_pour(tree, stream->sealed[passed], GPI_LANE_QUIET);
-        gpi_tree_lane_drop(tree, stream->sealed[passed]);
-        gpi_fence_drop(fences, stream->fences[passed]);
-        passed++;
+/* The stream's first sealed lanes turn quiet, the last one's fence having passed. The fences before
+   it may be other streams' too, of which nothing is known by that. */
+static void gpi_fence_quieten(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int passed) {
+    int i;
+    for (i = 0; i < passed; i++) {
+        gpi_tree_pour(tree, stream->sealed[i], GPI_LANE_QUIET);
+        gpi_tree_lane_drop(tree, stream->sealed[i]);
+        gpi_fence_drop(fences, stream->fences[i]);
     }
     stream->seals -= passed;
     for (i = 0; i < stream->seals; i++) {
         stream->sealed[i] = stream->sealed[i + passed];
         stream->fences[i] = stream->fences[i + passed];
     }
+}
+
+static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
+    int passed = 0;
+    while (passed < stream->seals && gpi_fence_passed(stream->fences[passed])) passed++;
+    gpi_fence_quieten(fences, tree, stream, passed);
     return passed > 0;
 }
 
@@ -4224,7 +4310,7 @@ static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
 static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int named) {
     if (stream->handle == 0 || (stream->key && !named)) return;
     if (stream->capture || stream->set_aside || stream->seals || stream->cache.used) return;
-    if (tree->lanes[stream->young]->runs) return;
+    if (tree->lanes[stream->young]->units) return;
     gpi_fence_unname(stream);
     gpi_tree_lane_drop(tree, stream->young);
     stream->handle = 0;
@@ -4236,7 +4322,7 @@ static int gpi_fence_lacks(const gpi_fences *fences, const gpi_tree *tree) {
     int i;
     for (; stream; stream = stream->next) {
         if (stream->handle == 0 || stream->capture) continue;
-        if (tree->lanes[stream->young]->runs) return 1;
+        if (tree->lanes[stream->young]->units) return 1;
         for (i = 0; i < stream->seals; i++)
             if (stream->fences[i]->unrecorded) return 1;
     }
@@ -4341,18 +4427,20 @@ static gpupool_result gpi_limit_wrong(const char *where, const char *text, const
 static gpupool_result gpi_limit_parse(const char *where, const char *text, uint64_t total_bytes,
                                       uint64_t free_bytes, uint64_t *out_bytes) {
     const char *at = text;
-    int all_but = *at == '-', digits = 0;
+    int all_but = *at == '-', digits = 0, whole = 1;
     double value = 0, scale = 1, unit;
     if (all_but) at++;
     for (; *at >= '0' && *at <= '9'; at++, digits++) value = value * 10 + (*at - '0');
     if (*at == '.' && digits)
-        for (at++; *at >= '0' && *at <= '9'; at++) value += (*at - '0') * (scale /= 10);
+        for (whole = 0, at++; *at >= '0' && *at <= '9'; at++) value += (*at - '0') * (scale /= 10);
     if (!digits) return gpi_limit_wrong(where, text, "does not begin with a number");
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
     if (unit < 0)
         return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
+    if (!whole && unit == 1) /* "0.8" may mean 80%, "1.5" may mean GiB */
+        return gpi_limit_wrong(where, text, "is no whole number of bytes: add a unit, or %");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
     value *= unit;
     if (value >= 9e18) return gpi_limit_wrong(where, text, "is larger than any memory");
@@ -4756,7 +4844,7 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     for (; stream && !key; stream = stream->next) {
         int alone = 0, whole; /* of its lanes that hold memory, any that wait for it, or for all */
         if (!stream->handle || stream->capture) continue;
-        whole = scene->tree->lanes[stream->young]->runs != 0;
+        whole = scene->tree->lanes[stream->young]->units != 0;
         for (i = 0; i < stream->seals; i++) {
             alone |= !stream->fences[i]->passed && !stream->fences[i]->whole;
             whole |= !stream->fences[i]->passed && stream->fences[i]->whole;
@@ -4951,7 +5039,7 @@ struct gpupool_arena {
     int captures_seen;            /* streams have been captured: see gpi_arena_rung_ask */
     int climbing;                 /* a thread looks for memory: none goes into caches */
     int hurried;                  /* so many frees get a fence each, since memory was short */
-    uint64_t captures;            /* gpupool_captures not yet released */
+    uint64_t captures;            /* scopes not yet released */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     FILE *trace;                  /* where calls are recorded, or NULL */
@@ -4968,7 +5056,7 @@ struct gpupool_capture {
     uintptr_t key;
 };
 
-static void gpi_arena_count_pending(gpupool_arena *arena) {
+GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
     gpi_ledger_set(&arena->ledger.pending,
                    arena->ledger.cached_bytes +
                        (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
@@ -5094,22 +5182,26 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
 
 /* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
    them while there is no other stream to take them from. */
-static void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
+GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run **link) {
+    gpi_run *run = *link;
     uint64_t units = run->units;
     uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
     if (stream->capture) absorb = 0;
-    gpi_tree_lay_down(&arena->tree, run);
+    gpi_tree_lay_down_at(&arena->tree, link);
     gpi_tree_put(&arena->tree, run, stream->young, absorb);
     stream->frees++;
     stream->freed_units += units;
 }
 
+/* The same for what a cache has let go, if anything. */
+static void gpi_arena_put_evicted(gpupool_arena *arena, gpi_stream *stream, const gpi_run *run) {
+    if (run) gpi_arena_put(arena, stream, gpi_tree_link(&arena->tree, run->unit));
+}
+
 /* Empties a stream's cache; both locks are held. */
 static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
-    while (stream->cache.used) {
-        gpi_run *run = gpi_cache_evict(&stream->cache);
-        if (run) gpi_arena_put(arena, stream, run);
-    }
+    while (stream->cache.used)
+        gpi_arena_put_evicted(arena, stream, gpi_cache_evict(&stream->cache));
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
@@ -5320,30 +5412,32 @@ typedef struct gpi_request {
 
 /* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
    quiet memory only. */
-static int gpi_arena_is_for_all(const gpupool_arena *arena, const gpi_request *request) {
-    return request->known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
+/* No stream takes back without a fence what was freed for all, and pinned memory is the host's. */
+static int gpi_arena_takes_quiet(const gpupool_arena *arena, const gpi_stream *known) {
+    return known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
 }
 
 /* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
-static void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
-                            gpi_lanes *lanes) {
-    int i = request->known->seals;
-    lanes->count = 0;
-    if (!gpi_arena_is_for_all(arena, request)) {
-        lanes->number[lanes->count++] = request->known->young;
-        while (i--) lanes->number[lanes->count++] = request->known->sealed[i];
+GPI_HOT void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
+                                   gpi_lanes *lanes) {
+    const gpi_stream *known = request->known;
+    int i = known->seals, count = 0;
+    if (!gpi_arena_takes_quiet(arena, known)) {
+        lanes->number[count++] = known->young;
+        while (i--) lanes->number[count++] = known->sealed[i];
     }
-    lanes->number[lanes->count++] = GPI_LANE_QUIET;
+    lanes->number[count++] = GPI_LANE_QUIET;
+    lanes->count = count;
 }
 
-static gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
-    uint64_t start = gpi_tree_start(run, request->units, request->align_units);
+GPI_HOT gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
+    uint64_t start = gpi_ground_up(run->unit, request->align_units);
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
 /* Rungs one and two: the stream's own lanes and quiet memory, whichever fits more closely. Needs
    three spare structs. */
-static gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
+GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
     gpi_lanes lanes;
     gpi_run *run;
     gpi_arena_lanes(arena, request, &lanes);
@@ -5364,7 +5458,7 @@ static gpi_run *gpi_arena_again(gpupool_arena *arena, const gpi_request *request
 static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     gpi_fence *fence;
     gpupool_result result;
-    if (arena->tree.lanes[known->young]->runs == 0 || known->capture) return;
+    if (arena->tree.lanes[known->young]->units == 0 || known->capture) return;
     if (known->handle == GPI_KEY_ANY) {
         if (arena->captures_seen) return; /* a fence over all streams would lose one */
         result = gpi_fence_record_all(&arena->fences, &fence);
@@ -5450,26 +5544,67 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
     return gpi_arena_grow(arena, request, aim, arena->ledger.limit_bytes, run);
 }
 
-/* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
-static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
-    gpi_stream *other = arena->fences.streams;
-    gpi_run *run, *before = NULL;
+static int gpi_arena_may_follow(const gpupool_arena *arena, const gpi_request *request) {
+    /* not in a capture: a replay is no later work of the stream */
+    return !request->known->capture && !gpi_arena_takes_quiet(arena, request->known);
+}
+
+/* Where another stream's memory would do, behind its fence `at`. */
+static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_request *request,
+                                    gpi_stream **other, int *at) {
+    gpi_stream *stream = arena->fences.streams;
     gpi_lanes lane;
     int i;
     lane.count = 1;
-    if (request->capturing || gpi_arena_is_for_all(arena, request)) return NULL;
-    if (request->known->capture) return NULL; /* a replay is no later work of this stream */
-    if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    for (; other; other = other->next) {
-        for (i = 0; other != request->known && i < other->seals; i++) {
-            lane.number[0] = other->sealed[i];
+    for (; stream; stream = stream->next) {
+        for (i = 0; stream != request->known && i < stream->seals; i++) {
+            gpi_run *run;
+            lane.number[0] = stream->sealed[i];
             run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units,
                                 UINT64_MAX);
-            if (!run) continue;
-            if (gpi_fence_follow(&arena->fences, other->fences[i], request->stream) != GPUPOOL_OK)
-                return NULL;
-            return gpi_arena_take(arena, run, request);
+            *other = stream;
+            *at = i;
+            if (run) return run;
         }
+    }
+    return NULL;
+}
+
+/* The same at once, and not by the long way up the ladder, for memory that goes from stream to
+   stream: if its fence has passed; or behind a wait on the device, where the arena has been at its
+   limit of late, for to wait while it may grow would hold the stream up for nothing. */
+static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *request) {
+    gpi_stream *other;
+    gpi_fence *fence;
+    gpi_run *run;
+    int at;
+    if (!gpi_arena_may_follow(arena, request)) return NULL;
+    run = gpi_arena_of_others(arena, request, &other, &at);
+    if (!run) return NULL;
+    fence = other->fences[at];
+    if (arena->hurried) {
+        if (!gpi_fence_follow_lightly(&arena->fences, fence, request->stream)) return NULL;
+        return gpi_arena_take(arena, run, request);
+    }
+    if (!fence->passed && !fence->unrecorded)
+        fence->passed = gpi_driver_passed_lightly(arena->fences.driver, fence->event);
+    if (!fence->passed) return NULL;
+    gpi_fence_quieten(&arena->fences, &arena->tree, other, at + 1);
+    return gpi_arena_quick(arena, request, UINT64_MAX);
+}
+
+/* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
+static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
+    gpi_run *run, *before = NULL;
+    gpi_stream *other;
+    int at;
+    if (request->capturing || !gpi_arena_may_follow(arena, request)) return NULL;
+    if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
+    run = gpi_arena_of_others(arena, request, &other, &at);
+    if (run) {
+        if (gpi_fence_follow(&arena->fences, other->fences[at], request->stream) != GPUPOOL_OK)
+            return NULL;
+        return gpi_arena_take(arena, run, request);
     }
     for (run = arena->parked; run; before = run, run = run->list_next) {
         gpi_use *use = (gpi_use *)run->uses;
@@ -5586,7 +5721,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL)
         return GPUPOOL_OK;
     /* what gpupool_cudaFree freed and no fence covers: it waits as cudaFree would */
-    if (request->known->handle == GPI_KEY_ANY && arena->tree.lanes[request->known->young]->runs &&
+    if (request->known->handle == GPI_KEY_ANY && arena->tree.lanes[request->known->young]->units &&
         gpi_arena_quiesce(arena) == GPUPOOL_OK) {
         gpi_arena_poll(arena);
         if ((*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
@@ -5748,9 +5883,29 @@ static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
 
 /* -- blocks -- */
 
-/* Makes a held run the caller's block. NULL: the host has no memory, and the run is free again. */
-static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
+/* Makes a held run the caller's block. The tree has been prepared. */
+GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
+                                    const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
+    gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
+    run->uses = use;
+    run->by.stream = request->known->handle;
+    gpi_ledger_charge(&arena->ledger, request->bytes, granted);
+    if (arena->trace) gpi_arena_trace_request(arena, request, run);
+#if GPUPOOL_SITES
+    run->site = gpi_ledger_site(&arena->ledger, request->origin, request->known->handle);
+    gpi_ledger_site_add(run->site, request->bytes);
+#endif
+#if GPUPOOL_NVTX
+    run->heap = gpi_arena_heap(arena, run);
+    gpi_arena_tell(run, request->bytes, request->origin);
+#endif
+    return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
+}
+
+/* The same where a graph may have to keep it. NULL: the host has no memory, and the run is free
+   again. */
+static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     gpi_use *use = NULL;
     if (request->known->capture) { /* the graph keeps it */
         use = (gpi_use *)gpi_host_zeroed(sizeof *use);
@@ -5763,19 +5918,7 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
         gpi_host_no_memory();
         return NULL;
     }
-    gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
-    run->uses = use;
-    gpi_ledger_charge(&arena->ledger, request->bytes, granted);
-    if (arena->trace) gpi_arena_trace_request(arena, request, run);
-#if GPUPOOL_SITES
-    run->site = gpi_ledger_site(&arena->ledger, request->origin, request->known->handle);
-    gpi_ledger_site_add(run->site, request->bytes);
-#endif
-#if GPUPOOL_NVTX
-    run->heap = gpi_arena_heap(arena, run);
-    gpi_arena_tell(run, request->bytes, request->origin);
-#endif
-    return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
+    return gpi_arena_bring(arena, run, use, request);
 }
 
 /* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
@@ -5850,13 +5993,18 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
     return now ? GPUPOOL_OK : gpi_host_no_memory();
 }
 
-/* The stream of a call, with its lock held. NULL with a result. */
-static gpi_stream *gpi_arena_visit(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
+/* The stream of a call, with its lock held. `known`: who had the key a moment ago. NULL with a
+   result. */
+GPI_HOT gpi_stream *gpi_arena_visit(gpupool_arena *arena, gpi_stream *known,
+                                          cudaStream_t stream, uintptr_t key) {
     for (;;) {
-        gpi_stream *known = gpi_fence_enter(&arena->fences, key);
-        if (known && gpi_fence_is_same(known, stream)) return known;
-        if (known) gpi_host_unlock(&known->cache.lock);
+        if (known) {
+            gpi_host_lock(&known->cache.lock);
+            if (GPI_READ(&known->key) == key && gpi_fence_is_same(known, stream)) return known;
+            gpi_host_unlock(&known->cache.lock);
+        }
         if (gpi_arena_rename(arena, stream, key) != GPUPOOL_OK) return NULL;
+        known = gpi_fence_find(&arena->fences, key);
     }
 }
 
@@ -5892,13 +6040,13 @@ static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, const gp
 
 /* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
    without the arena's lock. */
-static int gpi_arena_is_bare(gpi_stream *known, cudaStream_t stream) {
+GPI_HOT int gpi_arena_is_bare(gpi_stream *known, cudaStream_t stream) {
     return known && GPI_READ(&known->cache.used) == 0 && gpi_fence_is_same(known, stream);
 }
 
 /* The cache has no block of this size: rungs one and two. `locked`: the stream's lock is held, and
    not on return. */
-static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key,
+GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key,
                                   int locked) {
     gpi_stream *known = request->known;
     gpi_run *run = NULL;
@@ -5917,7 +6065,9 @@ static void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, ui
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
     }
-    if (run) block = gpi_arena_hand_out(arena, run, request);
+    if (!run && ready && known->key == key) run = gpi_arena_short_cut(arena, request);
+    if (run && !known->capture) block = gpi_arena_bring(arena, run, NULL, request);
+    else if (run) block = gpi_arena_hand_out(arena, run, request);
     else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
@@ -5946,7 +6096,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
     request.known = gpi_fence_find(&arena->fences, key);
     if (gpi_arena_is_bare(request.known, stream))
         return gpi_arena_take_block(arena, &request, key, 0);
-    request.known = gpi_arena_visit(arena, stream, key);
+    request.known = gpi_arena_visit(arena, request.known, stream, key);
     if (!request.known) return NULL;
     slot = request.align_units == 1
                ? gpi_cache_take(&request.known->cache, request.units, bytes) : NULL;
@@ -6079,12 +6229,18 @@ static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cuda
    what is reserved; each, where memory was short of late. */
 static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
+    gpi_fence *fence;
     gpi_visit visit;
-    int lone = known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
-    int each = arena->hurried || lone; /* no stream takes it back without a fence */
-    if (arena->fences.stream_count < 2 && !lone) return;
+    int each = arena->hurried || gpi_arena_takes_quiet(arena, known);
     if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (arena->hurried) arena->hurried--;
+    fence = known->handle == GPI_KEY_ANY || known->capture || !gpi_fence_is_same(known, stream)
+                ? NULL : gpi_fence_record_lightly(&arena->fences, stream);
+    if (fence) {
+        gpi_fence_seal(&arena->fences, &arena->tree, known, fence);
+        gpi_fence_drop(&arena->fences, fence);
+        return;
+    }
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK)
         gpi_arena_seal(arena, known, stream);
@@ -6092,7 +6248,7 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
 }
 
 /* Of a live run, before it is laid down. */
-static void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
+GPI_HOT void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
     uint64_t bytes = gpi_arena_requested(run);
     if (arena->trace) gpi_arena_trace_block(arena, 'f', run, stream);
 #if GPUPOOL_NVTX
@@ -6203,40 +6359,45 @@ static uint64_t gpi_arena_cache_units(const gpupool_arena *arena) {
 static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
     gpi_cache *cache = &known->cache;
     cache->most_units = gpi_arena_cache_units(arena);
-    while (cache->free_units && cache->free_units + units > cache->most_units) {
-        gpi_run *evicted = gpi_cache_evict(cache);
-        if (evicted) gpi_arena_put(arena, known, evicted);
-    }
+    while (cache->free_units && cache->free_units + units > cache->most_units)
+        gpi_arena_put_evicted(arena, known, gpi_cache_evict(cache));
 }
 
-/* Frees a live block that no cache has; the arena's lock is held, and the stream's if `cached`. */
-static gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
-                                     cudaStream_t stream, int cached) {
-    uint64_t units = run->units;
-    gpupool_result result = GPUPOOL_OK;
+/* Whether a block that its stream has freed should join the stream's cache. */
+static int gpi_arena_caches(const gpupool_arena *arena, gpi_stream *known, const gpi_run *run) {
+    return run->units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4, GPI_CACHE_UNITS) &&
+           !arena->climbing && !arena->hurried && !gpi_arena_takes_quiet(arena, known) &&
+           gpi_cache_is_open(&known->cache);
+}
+
+static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *run) {
+    gpi_arena_bound_cache(arena, known, run->units);
+    while (known->cache.empty == GPI_NO_SLOT)
+        gpi_arena_put_evicted(arena, known, gpi_cache_evict(&known->cache));
+    gpi_cache_admit(&known->cache, run);
+    run->by.stream = known->handle;
+}
+
+/* Frees the live block that the link leads to, and no cache has; the arena's lock is held, and the
+   stream's if `cached`. */
+GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
+                                      cudaStream_t stream, int cached) {
+    gpi_run *run = *link;
     /* first, or peaks would be reckoned from what is left after this free */
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
     if (run->uses || known->capture) {
-        result = gpi_arena_free_used(arena, run, known, stream);
+        gpupool_result result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
-    } else if (cached && units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4,
-                                                 GPI_CACHE_UNITS) &&
-               !arena->climbing && !arena->hurried && known->handle != GPI_KEY_ANY &&
-               arena->backing.source != GPUPOOL_SOURCE_PINNED &&
-               gpi_cache_is_open(&known->cache)) {
-        gpi_arena_bound_cache(arena, known, units);
-        while (known->cache.empty == GPI_NO_SLOT) {
-            gpi_run *evicted = gpi_cache_evict(&known->cache);
-            if (evicted) gpi_arena_put(arena, known, evicted);
-        }
-        gpi_arena_count_free(arena, run, stream);
-        gpi_cache_admit(&known->cache, run);
     } else {
         gpi_arena_count_free(arena, run, stream);
-        gpi_arena_put(arena, known, run);
+        if (cached && gpi_arena_caches(arena, known, run)) gpi_arena_admit(arena, known, run);
+        else gpi_arena_put(arena, known, link);
+        if (cached && known->cache.rest) gpi_arena_drain(arena, known);
     }
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
-    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    if (known->frees &&
+        (arena->fences.stream_count > 1 || gpi_arena_takes_quiet(arena, known)))
+        gpi_arena_seal_at_free(arena, known, stream);
     return gpi_host_ok(); /* whatever became of the fence */
 }
 
@@ -6254,7 +6415,9 @@ static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cud
     if (run) known = gpi_fence_find(&arena->fences, key);
     if (run && !known)
         known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
-    if (run) result = known ? gpi_arena_free(arena, run, known, stream, 0) : gpi_host_no_memory();
+    if (run && !known) result = gpi_host_no_memory();
+    if (run && known)
+        result = gpi_arena_free(arena, gpi_tree_link(&arena->tree, run->unit), known, stream, 0);
     gpi_arena_exit(arena);
     return result;
 }
@@ -6275,15 +6438,16 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
    is not simply found. */
 static int gpi_arena_give_bare(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
                                cudaStream_t stream, uintptr_t key, gpupool_result *result) {
-    gpi_run *run = NULL;
+    gpi_run **link = NULL, *run = NULL;
     gpi_host_lock(&arena->lock);
     if (known->key == key && known->cache.used == 0 && known->cache.rest) {
-        run = gpi_tree_live(&arena->tree, unit);
+        link = gpi_tree_link(&arena->tree, unit);
+        run = *link;
         if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
     }
     if (run) {
         known->cache.rest--;
-        *result = gpi_arena_free(arena, run, known, stream, 0);
+        *result = gpi_arena_free(arena, link, known, stream, 0);
         gpi_arena_count_pending(arena);
     }
     gpi_host_unlock(&arena->lock);
@@ -6303,10 +6467,11 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     if (gpi_arena_is_bare(known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
         gpi_arena_give_bare(arena, known, unit, stream, key, &result))
         return result;
-    known = gpi_arena_visit(arena, stream, key);
+    known = gpi_arena_visit(arena, known, stream, key);
     if (!known) return gpi_thread.result;
     if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
         gpi_slot *slot = gpi_cache_give(&known->cache, unit);
+        gpi_run **link;
         if (slot) {
 #if GPUPOOL_NVTX
             gpi_arena_tell_gone(slot->run);
@@ -6318,9 +6483,10 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
             return GPUPOOL_OK;
         }
         gpi_host_lock(&arena->lock);
-        run = known->key == key ? gpi_tree_live(&arena->tree, unit) : NULL;
+        link = gpi_tree_link(&arena->tree, unit);
+        run = known->key == key ? *link : NULL;
         if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
-        if (run) result = gpi_arena_free(arena, run, known, stream, 1);
+        if (run) result = gpi_arena_free(arena, link, known, stream, 1);
         gpi_arena_count_pending(arena);
         gpi_host_unlock(&arena->lock);
     }
@@ -6360,16 +6526,17 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
    GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. */
 static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
                                             const gpupool_arena_config *config) {
-    char variable[32];
+    char variable[64];
     const char *where = "config.limit_text", *text = config->limit_text;
     size_t free_bytes = 0, total_bytes = 0;
     gpupool_result result;
     arena->ledger.limit_bytes = config->limit_bytes ? config->limit_bytes : UINT64_MAX;
     if (!text && config->limit_bytes) return GPUPOOL_OK;
     if (!text) {
-        snprintf(variable, sizeof variable, "GPUPOOL_LIMIT_%d", arena->backing.driver.device);
+        snprintf(variable, sizeof variable, "environment variable GPUPOOL_LIMIT_%d",
+                 arena->backing.driver.device);
         where = variable;
-        text = getenv(variable);
+        text = getenv(strrchr(variable, ' ') + 1);
     }
     if (!text) {
         where = "environment variable GPUPOOL_LIMIT";
@@ -7212,6 +7379,7 @@ gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_scope *scope = NULL;
     gpupool_stats inner;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_pop");
+    memset(&inner, 0, sizeof inner);
     if (result != GPUPOOL_OK) return result;
     if (arena->ledger.scopes) {
         gpi_arena_keep_peak(arena);
@@ -8907,13 +9075,14 @@ gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
 }
 
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
-    uint64_t now = gpi_host_now_ns();
+    uint64_t now;
     int way;
     gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_get_stats");
     if (result != GPUPOOL_OK) return result;
     if (!stats)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: stats is NULL");
     gpi_ring_lock(ring);
+    now = gpi_host_now_ns(); /* not before what others wrote down */
     *stats = ring->stats;
     stats->struct_bytes = sizeof *stats;
     stats->pinned = ring->pinned;
@@ -9023,6 +9192,7 @@ typedef struct gpi_view {
     uint64_t site_count;
     uint64_t *keys;         /* of streams */
     uint64_t key_count, key_room;
+    uint16_t last[64];      /* by a hash of the key: its index */
     uint16_t *lanes;        /* lane -> stream */
     uint64_t units[3];      /* by shade */
     gpi_holding holders[GPI_SHOWN];
@@ -9034,7 +9204,7 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
 #if GPUPOOL_SITES
     sites = arena->ledger.site_count + 1;
 #endif
-    view->key_room = arena->fences.stream_count + sites;
+    view->key_room = arena->fences.stream_count + sites + 16; /* and some that are no more */
     view->need_bytes = runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
                        arena->tree.lane_count * sizeof *view->lanes;
@@ -9046,13 +9216,17 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     return 1;
 }
 
+/* Asked for every live block: where the key was found last is looked at first. */
 static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
+    uint16_t *last = &view->last[(key * 0x9e3779b97f4a7c15ull) >> 58];
     uint64_t i = 0;
     if (key == 0) return GPI_NOBODY;
+    if (*last < view->key_count && view->keys[*last] == key) return *last;
     while (i < view->key_count && view->keys[i] != key) i++;
     if (i == view->key_room || i >= GPI_NOBODY) return GPI_NOBODY;
     if (i == view->key_count) view->keys[view->key_count++] = key;
-    return (uint16_t)i;
+    *last = (uint16_t)i;
+    return *last;
 }
 
 static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
@@ -9096,9 +9270,9 @@ static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run
         if (run->lane == GPI_LANE_LIVE) {
             stretch->shade = GPI_SHADE_LIVE;
             stretch->slack_bytes = run->as.slack_bytes;
+            stretch->stream = gpi_view_stream(view, run->by.stream);
 #if GPUPOOL_SITES
             stretch->site = run->site->number;
-            stretch->stream = (uint16_t)view->sites[stretch->site].number;
 #endif
         } else if (run->lane == GPI_LANE_QUIET) {
             stretch->shade = GPI_SHADE_FREE;
@@ -9124,7 +9298,8 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
 #endif
     gpi_limit_holders(&arena->ledger, &arena->tree, view->holders, GPI_SHOWN);
     for (page = 0; page < arena->tree.page_count; page++)
-        gpi_view_copy_runs(view, arena->tree.pages[page], arena->tree.pages[page] + GPI_PAGE);
+        gpi_view_copy_runs(view, gpi_tree_page(&arena->tree, page),
+                           gpi_tree_page(&arena->tree, page) + GPI_PAGE);
 }
 
 static int gpi_view_compare(const void *a, const void *b) { /* by address */
@@ -9244,7 +9419,7 @@ static void gpi_report_bar(FILE *file, const gpi_view *view) {
     whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
     for (i = 0; i < GPI_BAR; i++) {
-        double at = (i + 0.5) / GPI_BAR * (double)whole;
+        double at = i ? (i + 0.5) / GPI_BAR * (double)whole : 1; /* a little is not nothing */
         fputc(at <= (double)live ? '#' : at <= (double)freed ? '~' : at <= (double)held ? '.' : ' ',
               file);
     }
@@ -9404,7 +9579,7 @@ static void gpi_write_value(const gpi_writer *out, char kind, uint64_t number, c
     if (kind == '$' && text) {
         gpi_write_text(out, text, strlen(text));
     } else if (kind == '!') {
-        fputc(number ? '\x88' : '\x89', file); /* NEWTRUE, NEWFALSE */
+        fputc(number ? 0x88 : 0x89, file); /* NEWTRUE, NEWFALSE */
     } else if (kind == '$' || (number == UINT64_MAX && !out->pickle)) {
         fputs("null", file);
     } else if (!out->pickle) {
@@ -9460,9 +9635,11 @@ static void gpi_write_list(gpi_writer *out, const uint64_t *numbers, uint64_t co
 
 static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
-    const gpupool_counter *counter = &stats->requested;
+    const void *first = (const char *)stats + offsetof(gpupool_stats, requested);
+    const void *first_count = (const char *)stats + offsetof(gpupool_stats, allocs);
+    const gpupool_counter *counter = (const gpupool_counter *)first;
+    const uint64_t *count = (const uint64_t *)first_count;
     uint64_t unknown = view->known ? 0 : UINT64_MAX;
-    const uint64_t *count = &stats->allocs;
     int i;
     gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
               stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
@@ -9542,6 +9719,11 @@ gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
 
 /* -- the snapshot -- */
 
+/* The viewer's stack has no room for all items of a long list at once. */
+static void gpi_pickle_next(const gpi_writer *out, uint64_t i) {
+    if (i && i % 1000 == 0) fputs("e(", out->file);
+}
+
 static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_stretch *stretch) {
     static const char states[3][24] = {"active_allocated", "inactive", "active_pending_free"};
     const gpi_site *site = gpi_view_site(view, stretch);
@@ -9564,10 +9746,13 @@ static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_
               chunk->all_units * GPUPOOL_UNIT_BYTES, live, live + pending, chunk->requested_bytes);
     gpi_write(out, "stream# segment_type$ segment_pool_id##", (uint64_t)0, "large", (uint64_t)0,
               (uint64_t)0);
-    fputc('\x86', out->file); /* TUPLE2: of the last two */
+    fputc(0x86, out->file); /* TUPLE2: of the last two */
     gpi_write(out, "is_expandable! frames[] blocks[",
               (uint64_t)(view->source == GPUPOOL_SOURCE_MAPPED));
-    for (; stretch < chunk->end; stretch++) gpi_pickle_block(out, view, stretch);
+    for (; stretch < chunk->end; stretch++) {
+        gpi_pickle_next(out, (uint64_t)(stretch - chunk->from));
+        gpi_pickle_block(out, view, stretch);
+    }
     gpi_write(out, "]}");
 }
 
@@ -9581,7 +9766,10 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     fputs("\x80\x02", file); /* PROTO 2 */
     gpi_write(&out, "{segments[");
     chunk.number = 0;
-    while (gpi_view_next_chunk(&view, &chunk)) gpi_pickle_segment(&out, &view, &chunk);
+    while (gpi_view_next_chunk(&view, &chunk)) {
+        gpi_pickle_next(&out, chunk.number - 1);
+        gpi_pickle_segment(&out, &view, &chunk);
+    }
     gpi_write(&out, "] device_traces[");
     for (device = 0; device <= view.device; device++) gpi_write(&out, "[]"); /* no history */
     gpi_write(&out, "] allocator_settings{PYTORCH_CUDA_ALLOC_CONF$ allocator$ limit_bytes#"
@@ -9744,7 +9932,8 @@ static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
 /* Boxes stand side by side, as many as a line holds. */
 static void gpi_svg_legend_box(FILE *file, double *x, double *y, int shade, unsigned stream,
                                const char *words) {
-    double width = 44 + 6.4 * (double)strlen(words);
+    size_t letters = strlen(words);
+    double width = 44 + 6.4 * (double)letters;
     if (*x + width > GPI_MAP_X + GPI_MAP_WIDTH) {
         *x = 16;
         *y += 18;
@@ -9757,21 +9946,20 @@ static void gpi_svg_legend_box(FILE *file, double *x, double *y, int shade, unsi
 
 static void gpi_svg_legend(const gpi_map *map) {
     const gpi_view *view = map->view;
-    int shade = GPUPOOL_SITES ? GPI_SHADE_LIVE : GPI_SHADE_PENDING;
     char words[64], size[32];
     double x = 16, y = 70;
     unsigned i;
-    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY,
-                       GPUPOOL_SITES ? "live: mixed" : "live");
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY, "live (of several streams)");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
                        "freed, perhaps still in use");
     fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">a row is %s; point at a block for "
             "its size</text>\n", x, gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
     for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
-        gpi_svg_legend_box(map->file, &x, &y, shade, i, gpi_svg_stream(words, view->keys[i]));
+        gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, i,
+                           gpi_svg_stream(words, view->keys[i]));
     if (view->key_count > GPI_COLOURS)
-        gpi_svg_legend_box(map->file, &x, &y, shade, GPI_COLOURS, "other streams");
+        gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_COLOURS, "other streams");
 }
 
 static void gpi_svg_bar(const gpi_map *map) {

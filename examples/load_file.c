@@ -27,8 +27,11 @@ static int failed(const char *what, const char *why) {
 static void tell(source *from, size_t bytes) {
     pthread_mutex_lock(&from->lock);
     from->done += bytes;
-    while (from->shown < (int)(from->done * 10 / from->bytes))
-        printf("%d%%%s", ++from->shown * 10, from->shown == 10 ? "\n" : " "), fflush(stdout);
+    while (from->shown < (int)(from->done * 10 / from->bytes)) {
+        from->shown++;
+        printf("%d%%%s", from->shown * 10, from->shown == 10 ? "\n" : " ");
+        fflush(stdout);
+    }
     pthread_mutex_unlock(&from->lock);
 }
 

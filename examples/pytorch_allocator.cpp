@@ -6,16 +6,10 @@
        pytorch_allocator.cpp -L$CUDA_HOME/lib64 -lcudart -L$TORCH/lib -lc10 -o allocator.so */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
+#include "pytorch_graphs.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <c10/util/Exception.h>
-#include <mutex>
 #include <set>
-#include <unordered_map>
-
-#define MUST(call) TORCH_CHECK((call) == GPUPOOL_OK, "gpupool: ", gpupool_last_error())
-#define MUST_CUDA(call) TORCH_CHECK((call) == cudaSuccess, "gpupool: " #call " failed")
 
 namespace {
 
@@ -83,11 +77,14 @@ extern "C" {
 void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
     if (bytes == 0) return nullptr;
     pool &of = pool_of(device, stream);
+    std::pair<int, graphs::pool_id> graph;
+    bool captured = graphs::opened > 0 && graphs::enter(of.arena, device, stream, &graph);
     size_t live = of.live += units(bytes);
-    bool another = stream != of.stream && !of.streams.exchange(true);
+    bool another = (captured || stream != of.stream) && !of.streams.exchange(true);
     if (live > of.live_peak || another) allow(of, enough_for(of, live));
     void *block = gpupool_alloc(of.arena, bytes, stream);
     if (block && live > of.live_peak) of.live_peak = live;
+    if (block && captured) graphs::own(block, graph);
     if (block) return block;
     gpupool_verdict why;
     of.live -= units(bytes);
@@ -110,11 +107,16 @@ void gpupool_torch_free(void *block, size_t bytes, int device, cudaStream_t stre
         if (!node.empty()) others.swap(node.mapped());
         lent_count = lent.size();
     }
-    for (cudaStream_t other : others) /* if one cannot be asked, the memory is kept */
-        if (other != stream && !result) result = gpupool_record_use(of.arena, block, other);
-    if (!result) result = gpupool_free(of.arena, block, stream);
+    others.erase(stream);
+    bool captured = graphs::owned > 0 && graphs::is_owned(block);
+    if (!captured) /* if one cannot be asked, the memory is kept */
+        for (cudaStream_t other : others)
+            if (!result) result = gpupool_record_use(of.arena, block, other);
+    /* a graph's, and lent inside of it: its other streams are not to have it again */
+    if (!result && !(captured && !others.empty())) result = gpupool_free(of.arena, block, stream);
     if (!result) of.live -= units(bytes);
     else if (result != GPUPOOL_E_FORKED) fprintf(stderr, "gpupool: %s\n", gpupool_last_error());
+    if (captured) graphs::disown(block);
 }
 
 void gpupool_torch_record_stream(void *block, cudaStream_t stream) {

@@ -7,7 +7,7 @@ What to see: running this file shows tensors of gpupool, its limit as PyTorch's 
 empty_cache gives back, and a tensor lent to another stream. The library is built from
 pytorch_allocator.cpp when it is missing or old. GPUPOOL_LIMIT=12GiB in the environment is a limit;
 so is torch.cuda.set_per_process_memory_fraction. Memory statistics are asked of gpupool (memory()
-below): a pluggable allocator has none in torch.cuda. CUDA graphs of PyTorch need its own allocator.
+below): a pluggable allocator has none in torch.cuda. pytorch_graphs.py captures steps with it.
 """
 
 import ctypes
@@ -18,7 +18,8 @@ import sys
 import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SOURCES = [os.path.join(HERE, "pytorch_allocator.cpp"), os.path.join(HERE, "..", "gpupool.h")]
+SOURCES = [os.path.join(HERE, name) for name in
+           ("pytorch_allocator.cpp", "pytorch_graphs.hpp", os.path.join("..", "gpupool.h"))]
 LIBRARY = os.path.join(HERE, "..", "build", "examples", "pytorch_allocator.so")
 CUDA_HOME = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
 
@@ -59,6 +60,9 @@ def install():
     calls.set_record_stream_fn(address("gpupool_torch_record_stream"))
     calls.set_reset_fn(address("gpupool_torch_empty_cache"))
     calls.set_memory_fraction_fn(address("gpupool_torch_fraction"))
+    calls.set_begin_allocate_to_pool(address("gpupool_torch_begin_pool"))
+    calls.set_end_allocate_to_pool_fn(address("gpupool_torch_end_pool"))
+    calls.set_release_pool(address("gpupool_torch_release_pool"))
     torch.cuda.memory.change_current_allocator(allocator)
 
 

@@ -24,16 +24,18 @@ gpus() {
 }
 
 program() { # NAME WHAT-BUILDS-IT NEEDS-A-GPU TOOL...
-    if [[ $3 == 1 && $ON == sim ]]; then omit "$1" "needs a GPU"
-    elif [[ ! -x $programs/$1 ]]; then omit "$1" "not built: needs $2"
-    else run "$1" "${@:4}" "./$1"; fi
+    local name=$1${4:+, with $4}
+    if [[ $3 == 1 && $ON == sim ]]; then omit "$name" "needs a GPU"
+    elif [[ ! -x $programs/$1 ]]; then omit "$name" "not built: needs $2"
+    else run "$name" "${@:4}" "./$1"; fi
 }
 
-finds() { # TOOL...: fine if it reports a wrong write
-    local told
+findings() { # TOOL...: fine if a wrong write is reported, and the line that asked for the block
+    local told line
     told=$("$@" 2>&1)
+    line=$(grep -n 'gpupool_alloc(' "$here/examples/sanitizer_demo.cu" | cut -d: -f1)
     printf '%s\n' "$told"
-    grep -q 'Invalid __global__ write' <<< "$told"
+    grep -q 'Invalid __global__ write' <<< "$told" && grep -q "sanitizer_demo.cu:$line" <<< "$told"
 }
 
 python() { # NAME MODULE ARGUMENT...
@@ -42,11 +44,25 @@ python() { # NAME MODULE ARGUMENT...
     else run "$1.py" python3 "$here/examples/$1.py" "${@:3}"; fi
 }
 
+processes() { # PROGRAM: one for each GPU, as mpirun and torchrun start them
+    local count rank started=() status=0
+    count=$(gpus)
+    for ((rank = 0; rank < count; rank++)); do
+        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$count NCCL_COMM_ID=127.0.0.1:31337 "$1" &
+        started+=($!)
+    done
+    for rank in "${started[@]}"; do wait "$rank" || status=$?; done
+    return $status
+}
+
 for source in examples/*.c; do
     name=$(basename "$source" .c)
     if [[ $name != nccl_allreduce ]]; then program "$name" "a C compiler" 0
     elif [[ $ON == gpu ]] && (($(gpus) < 2)); then omit "$name" "needs two GPUs"
-    else program "$name" "a CUDA toolkit and NCCL" 1; fi
+    else
+        program "$name" "a CUDA toolkit and NCCL" 1
+        program "$name" "a CUDA toolkit and NCCL" 1 processes
+    fi
 done
 for source in examples/*.cu; do
     name=$(basename "$source" .cu)
@@ -57,10 +73,11 @@ if [[ $ON == gpu ]] && ! command -v compute-sanitizer > /dev/null; then
     omit sanitizer_demo "needs compute-sanitizer"
 else
     program sanitizer_demo nvcc 1 compute-sanitizer --tool memcheck --error-exitcode 1
-    program sanitizer_demo_annotated nvcc 1 finds compute-sanitizer --tool memcheck --nvtx yes
+    program sanitizer_demo_annotated nvcc 1 findings compute-sanitizer --tool memcheck --nvtx yes
 fi
 python pytorch_allocator torch
 python pytorch_training torch --steps 40
+python pytorch_graphs torch
 python cupy_allocator cupy
 
 echo

@@ -1,10 +1,11 @@
 /* An off-by-one in a block of a pool, and compute-sanitizer.
 
-   What to see: the kernel writes one number too many. It lands behind the block, in memory that CUDA
-   gave to the pool, so plain memcheck finds nothing wrong. Built with GPUPOOL_NVTX=1 the blocks are
-   told to the tool, and it reports the write, with the kernel's line and the block; GPUPOOL_SITES=1
-   names the block by the file and line that asked for it. (Where blocks end without a gap, a write
-   into the next block is one that the tool allows.)
+   What to see: the kernel writes one number too many, behind the block, in memory that CUDA gave to
+   the pool, so plain memcheck finds nothing wrong. Built with GPUPOOL_NVTX=1 the blocks are
+   told to the tool, and it reports the write, with the kernel's line, and the block's address and
+   size; GPUPOOL_SITES=1 names the block by the file and line that asked for it, to the tool, and in
+   the pool's own report. (Where blocks end without a gap, a write into the next block is one that
+   the tool allows.)
        nvcc -I.. -lineinfo sanitizer_demo.cu -o plain
        nvcc -I.. -lineinfo -DGPUPOOL_NVTX=1 -DGPUPOOL_SITES=1 sanitizer_demo.cu -o annotated
        compute-sanitizer --tool memcheck ./plain
@@ -44,8 +45,12 @@ int main() {
     cuda(cudaGetLastError(), "kernel");
     cudaError_t error =
         cudaMemcpy(&last, block + COUNT - 1, sizeof last, cudaMemcpyDeviceToHost);
-    if (error != cudaSuccess) printf("the tool stopped it: %s\n", cudaGetErrorString(error));
-    else printf("%d numbers written, and one behind them; the last is %g\n", COUNT, (double)last);
+    if (error != cudaSuccess) { /* and CUDA is of no more use in this process */
+        printf("the tool stopped it: %s\nthe block is at %p; ", cudaGetErrorString(error),
+               (void *)block);
+        return gpupool_report(arena, stdout) == GPUPOOL_OK ? EXIT_SUCCESS : EXIT_FAILURE;
+    }
+    printf("%d numbers written, and one behind them; the last is %g\n", COUNT, (double)last);
     if (gpupool_free(arena, block, 0) != GPUPOOL_OK) die("free", gpupool_last_error());
     if (gpupool_arena_destroy(arena) != GPUPOOL_OK) die("destroy", gpupool_last_error());
     return EXIT_SUCCESS;

@@ -226,8 +226,8 @@ static inline void kit_order(cudaStream_t earlier, cudaStream_t later) {
     CHECK_EQ(cudaEventDestroy(event), cudaSuccess);
 }
 
-/* What was freed so far is done, and the arena can see that. fakecuda does work at once, or when the
-   test says so; a GPU takes a moment. */
+/* What was freed so far is done, and the arena can see that. fakecuda does work at once, or when
+   the test says so; a GPU takes a moment. */
 static inline void kit_finish(gpupool_arena *arena) {
 #if CHECK_FAKE
     (void)arena;

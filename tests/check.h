@@ -18,6 +18,9 @@
 #include "fakecuda/fakecuda.h"
 #endif
 
+#ifndef CHECK_STOP
+#define CHECK_STOP 0 /* 1: the first failed check ends the program */
+#endif
 #define CHECK_SHOWN 20 /* failures printed for one test: a broken loop must not bury the first */
 #define CHECK_CODES ((int)GPUPOOL_E_CUDA + 1)
 
@@ -45,6 +48,7 @@ __attribute__((format(printf, 3, 4))) static inline int check_fail(const char *f
         printf("%s:%d: %s%s%s\n", file, line, text, check_context[0] ? ", in case " : "",
                check_context);
     fflush(stdout); /* the next call may be the one that aborts */
+    if (CHECK_STOP) _Exit(EXIT_FAILURE);
     return 0;
 }
 

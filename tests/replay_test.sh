@@ -118,13 +118,17 @@ if grep -q '<svg' "$dir/map.svg"; then passed=$((passed + 1)); else
     failed=$((failed + 1))
     echo "FAILED: no picture in --svg's file"
 fi
-text calls "# of all kinds" "a 1 4194304 0" "a 2 1000 7 65536" "u 2 0" "o 99999999999999 7 512" "f 1 0" \
-    "l 100000000" "t 0" "f 2 7" "r 7"
+text calls "# of all kinds" "a 1 4194304 0" "a 2 1000 7 65536" "u 2 0" \
+    "o 99999999999999 7 512" "f 1 0" "l 100000000" "t 0" "f 2 7" "r 7"
 says 0 '"events":9,"peak_live_bytes":4195304,.*"failures":0}' --json "$dir/calls"
 says 0 '"failures":0}' --json --timeline "$dir/line.svg" --limit 64MiB "$dir/calls"
 if grep -q 'reserved</title>' "$dir/line.svg"; then passed=$((passed + 1)); else
     failed=$((failed + 1))
     echo "FAILED: no picture in --timeline's file"
+fi
+if grep -q 'limit: 95.37 MiB, above this picture' "$dir/line.svg"; then passed=$((passed + 1)); else
+    failed=$((failed + 1))
+    echo "FAILED: the timeline does not say where the limit is"
 fi
 says 1 '/nowhere/line.svg: No such file' --timeline /nowhere/line.svg "$dir/calls"
 says 1 '/dev/full: No space' --timeline /dev/full "$dir/calls"
@@ -136,6 +140,8 @@ text log $rmm "1,10:00:00.000001,allocate,0x7f0010,4096,0x0" "1,t,free,0x7f0010,
     "1,t,allocate failure,(nil),99999999,0x1" "1,t,allocate,0x7f0010,8192,0xab" \
     "1,t,allocate,0x7f8000,0,0" "1,t,free,0x7f8000,0,0"
 says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/log"
+sed 's/free/deallocate/' "$dir/log" > "$dir/words" # as RMM's manual has it
+says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/words"
 gzip -c "$dir/log" > "$dir/log.csv.gz"
 says 0 '"events":3,"peak_live_bytes":8192,' --json "$dir/log.csv.gz"
 
@@ -144,7 +150,8 @@ turns() { # THREAD STREAM THREAD STREAM: a block of all that the limit allows, o
     text log $rmm "$1,t,allocate,0x10,2097152,$2" "$1,t,free,0x10,2097152,$2" \
         "$3,t,allocate,0x10,2097152,$4" "$3,t,free,0x10,2097152,$4"
 }
-free_of_calls='"cuda_calls_warm":0,.*"failures":0}$' fenced='"cuda_calls_warm":[1-9].*"failures":0}$'
+free_of_calls='"cuda_calls_warm":0,.*"failures":0}$'
+fenced='"cuda_calls_warm":[1-9].*"failures":0}$'
 turns 1 0xab 1 0xab && says 0 "$free_of_calls" --json --limit 2MiB "$dir/log"
 turns 1 0xab 1 0xac && says 0 "$fenced" --json --limit 2MiB "$dir/log"
 turns 1 0 2 0x1 && says 0 "$free_of_calls" --json --limit 2MiB "$dir/log"

@@ -22,7 +22,7 @@ typedef struct timeline {
     const char *name;
     size_t points;
     point *point;
-    uint64_t top;
+    uint64_t top, limit; /* limit: the highest that there was */
 } timeline;
 
 static int failed(const char *path, const char *why) {
@@ -135,10 +135,13 @@ static void print_head(FILE *f, const timeline *t) {
     fprintf(f, "<rect x=\"%d\" y=\"36\" width=\"18\" height=\"10\" fill=\"#56b4e9\"/>"
             "<text x=\"%d\" y=\"45\">live</text>"
             "<path d=\"M%d,41 h18\" stroke=\"#000\" stroke-width=\"2\"/>"
-            "<text x=\"%d\" y=\"45\">reserved from the driver</text>"
-            "<path d=\"M%d,41 h18\" stroke=\"#d55e00\" stroke-width=\"2\" "
-            "stroke-dasharray=\"5,3\"/><text x=\"%d\" y=\"45\">limit</text>\n",
-            LEFT, LEFT + 24, LEFT + 70, LEFT + 94, LEFT + 250, LEFT + 274);
+            "<text x=\"%d\" y=\"45\">reserved from the driver</text>\n",
+            LEFT, LEFT + 24, LEFT + 70, LEFT + 94);
+    if (t->limit == 0) return;
+    fprintf(f, "<path d=\"M%d,41 h18\" stroke=\"#d55e00\" stroke-width=\"2\" "
+            "stroke-dasharray=\"5,3\"/><text x=\"%d\" y=\"45\">limit: ", LEFT + 250, LEFT + 274);
+    print_size(f, t->limit);
+    fprintf(f, "%s</text>\n", t->limit > t->top ? ", above this picture" : "");
 }
 
 static int draw(const timeline *t, const char *path) {
@@ -176,6 +179,7 @@ int replay_timeline(const replay_plan *plan, const gpupool_arena_config *config,
         /* a limit far above everything would leave nothing to see of the rest */
         if (p->limit > most && p->limit < 2 * most) most = p->limit;
         if (most + most / 16 > t.top) t.top = most + most / 16;
+        if (p->limit > t.limit) t.limit = p->limit;
     }
     for (size_t i = 0; i < t.points; i++)
         if (t.point[i].limit > t.top) t.point[i].limit = 0;

@@ -45,10 +45,27 @@ def check_json(arena):
     assert max(b["bytes"] for b in free) >= arena["largest_free_bytes"] > 0
     assert arena["counts"]["allocs"] - arena["counts"]["frees"] == now["blocks"]
     assert all(b["stream"] is None or b["stream"] < len(arena["streams"]) for b in blocks)
+    assert all(b["stream"] is not None for b in live)
     for index, site in enumerate(arena.get("sites", [])):
         mine = [b["requested_bytes"] for b in live if b["site"] == index]
         assert (site["blocks"], site["bytes"]) == (len(mine), sum(mine))
+        assert all(b["stream"] == site["stream"] for b in live if b["site"] == index)
         assert site["bytes"] <= site["bytes_peak"]
+
+
+def longest_batch(data):
+    """The most items that go into a list or dictionary at once: the viewer's stack is small."""
+    counts, longest = [0], 0
+    for op, _, _ in pickletools.genops(data):
+        if op.name == "MARK":
+            counts.append(0)
+        elif op.name in ("APPENDS", "SETITEMS"):
+            longest = max(longest, counts.pop())
+        elif op.name == "TUPLE2":
+            counts[-1] -= 1
+        elif op.name not in ("PROTO", "STOP"):
+            counts[-1] += 1
+    return longest
 
 
 def has(fields, thing):
@@ -62,6 +79,7 @@ def check_snapshot(path, arena):
         data = file.read()
     used = {op.name for op, _, _ in pickletools.genops(data)}
     assert used <= VIEWER, used - VIEWER
+    assert longest_batch(data) <= 1000
     snapshot = pickle.loads(data)
     assert {"segments", "device_traces", "allocator_settings"} <= set(snapshot)
     assert len(snapshot["device_traces"]) == arena["device"] + 1

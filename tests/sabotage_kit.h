@@ -12,6 +12,8 @@
 #define LANE_HELD 0xfffffffeu
 #define CACHED 0xffffffffu
 #define LANE_LIVE 0xffffffffu
+#define STEPS 8u
+#define SHELF (64 * STEPS)
 
 /* ---- the log ---- */
 

@@ -48,24 +48,19 @@ static inline int held_gap(size_t at) { return gap_after(at, is_held_pair); }
 
 /* ---- T2: lists, bits and sums of lanes ---- */
 
-static inline gpi_shelf *shelf_of(const gpi_run *run) {
-    return &arena->tree.lanes[run->lane]->shelves[run->as.shelf];
-}
+static inline gpi_lane *lane_of(const gpi_run *run) { return arena->tree.lanes[run->lane]; }
 
-static inline gpi_run **list_of(const gpi_run *run) {
-    gpi_place place = gpi_tree_place(run->units);
-    return &shelf_of(run)->lists[place.order][place.step];
-}
+static inline gpi_run **list_of(const gpi_run *run) { return &lane_of(run)->lists[run->as.place]; }
 
 static inline void unlink_free(gpi_run *run) {
-    break_run(run->list_prev ? &run->list_prev->list_next : list_of(run), run->list_next);
-    if (run->list_next) break_run(&run->list_next->list_prev, run->list_prev);
+    break_run(run->by.list_prev ? &run->by.list_prev->list_next : list_of(run), run->list_next);
+    if (run->list_next) break_run(&run->list_next->by.list_prev, run->by.list_prev);
 }
 
 static inline void link_free(gpi_run *run, gpi_run **list) {
     break_run(&run->list_next, *list);
-    break_run(&run->list_prev, NULL);
-    if (*list) break_run(&(*list)->list_prev, run);
+    break_run(&run->by.list_prev, NULL);
+    if (*list) break_run(&(*list)->by.list_prev, run);
     break_run(list, run);
 }
 
@@ -75,53 +70,49 @@ static inline int in_no_list(size_t at) {
     return run != NULL;
 }
 
-/* Filed by the book, but under another size, or on the other shelf. */
+/* The bits of a list as they should be. */
+static inline void set_bits(gpi_lane *lane, uint32_t place) {
+    uint32_t row = place / STEPS;
+    uint8_t bit = (uint8_t)(1u << place % STEPS);
+    uint64_t order = 1ull << row % 64, *orders = &lane->orders[row / 64];
+    break_u8(&lane->steps[row], lane->lists[place] ? lane->steps[row] | bit
+                                                   : lane->steps[row] & ~bit);
+    break_u64(orders, lane->steps[row] ? *orders | order : *orders & ~order);
+}
+
+/* Filed by the book, but elsewhere. */
+static inline int move_to_list(gpi_run *run, uint32_t place) {
+    gpi_lane *lane;
+    if (!run) return 0;
+    lane = lane_of(run);
+    unlink_free(run);
+    set_bits(lane, run->as.place);
+    break_u32(&run->as.place, place);
+    link_free(run, &lane->lists[place]);
+    set_bits(lane, place);
+    return 1;
+}
+
 static inline int in_another_list(size_t at) {
     gpi_run *run = run_at(at / 2, is_free);
-    gpi_place place;
-    gpi_shelf *shelf;
-    if (!run) return 0;
-    shelf = shelf_of(run);
-    unlink_free(run);
-    place = gpi_tree_place(run->units);
-    if (at % 2) place.step ^= 1;
-    else place.order ^= 1;
-    break_u64(&shelf->orders, shelf->orders | 1ull << place.order);
-    break_u8(&shelf->steps[place.order], shelf->steps[place.order] | 1u << place.step);
-    link_free(run, &shelf->lists[place.order][place.step]);
-    return 1;
+    return move_to_list(run, run ? run->as.place ^ (at % 2 ? 1 : STEPS) : 0);
 }
 
 static inline int on_the_other_shelf(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    gpi_place place;
-    gpi_shelf *shelf;
-    if (!run) return 0;
-    place = gpi_tree_place(run->units);
-    unlink_free(run);
-    if (!*list_of(run)) { /* nothing else there: the bits go too */
-        shelf = shelf_of(run);
-        break_u8(&shelf->steps[place.order], shelf->steps[place.order] & ~(1u << place.step));
-        if (!shelf->steps[place.order])
-            break_u64(&shelf->orders, shelf->orders & ~(1ull << place.order));
-    }
-    break_u32(&run->as.shelf, !run->as.shelf);
-    shelf = shelf_of(run);
-    break_u64(&shelf->orders, shelf->orders | 1ull << place.order);
-    break_u8(&shelf->steps[place.order], shelf->steps[place.order] | 1u << place.step);
-    link_free(run, list_of(run));
-    return 1;
+    return move_to_list(run, run ? run->as.place ^ SHELF : 0);
 }
 
-static inline int wrong_shelf_number(size_t at) {
-    gpi_run *run = run_at(at, is_free);
-    if (run) break_u32(&run->as.shelf, !run->as.shelf);
+static inline int wrong_place(size_t at) {
+    static const uint32_t off[] = {1, STEPS, SHELF};
+    gpi_run *run = run_at(at / 3, is_free);
+    if (run) break_u32(&run->as.place, run->as.place ^ off[at % 3]);
     return run != NULL;
 }
 
 static inline int wrong_list_prev(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    if (run) break_run(&run->list_prev, run->list_prev ? NULL : run);
+    if (run) break_run(&run->by.list_prev, run->by.list_prev ? NULL : run);
     return run != NULL;
 }
 
@@ -139,25 +130,24 @@ static inline int live_run_in_a_list(size_t at) {
 
 static inline int wrong_step_bit(size_t at) {
     gpi_lane *lane = at / 16 < arena->tree.lane_count ? arena->tree.lanes[at / 16] : NULL;
-    uint8_t *steps = lane ? &lane->shelves[at / 8 % 2].steps[at % 8 * 4] : NULL;
+    uint8_t *steps = lane ? &lane->steps[at / 8 % 2 * 64 + at % 8 * 4] : NULL;
     if (steps) break_u8(steps, *steps ^ 1u << at % 8);
     return steps != NULL;
 }
 
 static inline int wrong_order_bit(size_t at) {
     gpi_lane *lane = at / 16 < arena->tree.lane_count ? arena->tree.lanes[at / 16] : NULL;
-    uint64_t *orders = lane ? &lane->shelves[at / 8 % 2].orders : NULL;
+    uint64_t *orders = lane ? &lane->orders[at / 8 % 2] : NULL;
     if (orders) break_u64(orders, *orders ^ 1ull << (at % 8 * 4));
     return orders != NULL;
 }
 
 static inline int wrong_lane_sum(size_t at) {
-    gpi_lane *lane = at / 4 < arena->tree.lane_count ? arena->tree.lanes[at / 4] : NULL;
+    gpi_lane *lane = at / 3 < arena->tree.lane_count ? arena->tree.lanes[at / 3] : NULL;
     if (!lane) return 0;
-    if (at % 4 == 0) break_u64(&lane->units, lane->units + 1);
-    if (at % 4 == 1) break_u64(&lane->runs, lane->runs + 1);
-    if (at % 4 == 2) break_u64(&lane->runs_by_order[0], lane->runs_by_order[0] + 1);
-    if (at % 4 == 3) break_u64(&lane->runs_by_order[35], lane->runs_by_order[35] + 1);
+    if (at % 3 == 0) break_u64(&lane->units, lane->units + 1);
+    if (at % 3 == 1) break_u64(&lane->runs_by_order[0], lane->runs_by_order[0] + 1);
+    if (at % 3 == 2) break_u64(&lane->runs_by_order[35], lane->runs_by_order[35] + 1);
     return 1;
 }
 

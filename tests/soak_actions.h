@@ -227,7 +227,9 @@ static inline void act_brief_arena(actor *a, world *w) {
 /* Some call of CUDA will fail, once: of any kind, or of one. Those that only get memory may fail
    for longer, which nobody but an arena can notice. */
 static inline void act_fault(actor *a, world *w) {
-    static const char *const once[] = {"cudaEventRecord", "cudaStreamWaitEvent", "cuCtxRecordEvent",
+    static const char *const once[] = {"cudaEventRecord", "cudaStreamWaitEvent", "cuEventRecord",
+                                       "cuStreamWaitEvent", "cuStreamIsCapturing",
+                                       "cuCtxRecordEvent",
                                        "cudaEventCreateWithFlags", "cuMemUnmap", "cuMemRelease",
                                        "cudaFree", "cudaEventQuery", "cudaMemsetAsync"};
     static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess",

@@ -55,7 +55,7 @@ static void a_capturing_stream_allocates(void) {
     }
 }
 
-/* Growth on an ordinary stream while another captures: cudaMalloc would be the end of the capture. */
+/* Growth on an ordinary stream while another captures: cudaMalloc would end the capture. */
 static void another_stream_grows_meanwhile(void) {
     for (size_t s = 0; s < KIT_COUNT(sources); s++) {
         for (size_t m = 0; m < KIT_COUNT(modes); m++) {

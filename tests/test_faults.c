@@ -26,7 +26,8 @@ typedef struct plan {
    that release, while all others fail for good: what a failed creation has got, it could not give
    back. They are failed one by one instead. */
 #define TESTS_OWN "fake_kernel,"
-#define GIVES_BACK "cudaSetDevice,cudaThreadExchangeStreamCaptureMode,"
+#define GIVES_BACK "cudaSetDevice,cudaThreadExchangeStreamCaptureMode," \
+                   "cuThreadExchangeStreamCaptureMode,"
 #define RELEASES "cudaGetDevice,cudaFree,cudaFreeHost,cuMemUnmap,cuMemRelease,cuMemAddressFree," \
                  "cudaEventDestroy,"
 
@@ -35,6 +36,7 @@ static const plan plans[] = {
     {"any call, another device current", NULL, TESTS_OWN GIVES_BACK, 0, 1},
     {"the call that sets the device", "cudaSetDevice", "", 0, 1},
     {"the call that sets the capture mode", "cudaThreadExchangeStreamCaptureMode", "", 0, 0},
+    {"the driver's own", "cuThreadExchangeStreamCaptureMode", "", 0, 0},
     {"cudaFree", "cudaFree", "", 0, 0},
     {"cudaFreeHost", "cudaFreeHost", "", 0, 0},
     {"cuMemUnmap", "cuMemUnmap", "", 0, 0},

@@ -11,13 +11,14 @@
 #include <unistd.h>
 
 #define BLOCKS 300
+#define MANY 2500
 
 typedef gpupool_result report(gpupool_arena *, FILE *);
 static report *const reports[] = {gpupool_report, gpupool_write_json, gpupool_write_svg,
                                   gpupool_write_snapshot};
 #define REPORTS KIT_COUNT(reports)
 
-static void *block[BLOCKS];
+static void *block[MANY];
 
 /* Live, free, freed on several streams, and parked. */
 static gpupool_arena *busy_arena(gpupool_source source, const char *name, size_t blocks) {
@@ -98,6 +99,10 @@ static void programs_can_read_them(void) {
         files_agree(arena);
         empty_and_close(arena, BLOCKS);
     }
+    check_case("many blocks");
+    gpupool_arena *arena = busy_arena(GPUPOOL_SOURCE_AUTO, "many", MANY);
+    files_agree(arena);
+    empty_and_close(arena, MANY);
 }
 
 static void an_empty_arena_has_reports(void) {

@@ -48,7 +48,7 @@ static const saboteur saboteurs[] = {
     PLAIN("T2", in_no_list, BOTH),
     PLAIN("T2", in_another_list, BOTH),
     PLAIN("T2", on_the_other_shelf, BOTH),
-    PLAIN("T2", wrong_shelf_number, BOTH),
+    PLAIN("T2", wrong_place, BOTH),
     PLAIN("T2", wrong_list_prev, BOTH),
     PLAIN("T2 T3", wrong_lane_number, BOTH), /* a neighbour may be in that lane */
     PLAIN("T2", live_run_in_a_list, BOTH),
@@ -200,7 +200,7 @@ static void the_scene_has_everything(void) {
     CHECK(parked_at(2) && arena->backing.stash && arena->fences.idle);
     CHECK(sealed_stream_at(1) && sealed_stream_at(0)->seals > 1 && sealed_stream_at(1)->seals > 1);
     for (gpi_stream *stream = arena->fences.streams; stream; stream = stream->next) {
-        CHECK(arena->tree.lanes[stream->young]->runs > 0);
+        CHECK(arena->tree.lanes[stream->young]->units > 0);
         CHECK(stream->cache.free_blocks > 1 && stream->cache.used > stream->cache.free_blocks);
     }
     scene_close();

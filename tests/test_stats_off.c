@@ -63,6 +63,23 @@ static void verdicts_are_as_good(void) {
     kit_close(arena);
 }
 
+/* Whether a cache pays is counted without statistics, too. */
+static void a_cache_that_is_used_stays_open(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    size_t most = 0;
+    for (size_t i = 1; i <= 100; i++) { /* a size that comes again, and one that never does */
+        const size_t bytes[3] = {KIB, KIB, (4 + i) * KIB};
+        for (size_t k = 0; k < 3; k++) {
+            void *block = kit_alloc(arena, bytes[k], kit_stream[0]);
+            CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        }
+        for (const gpi_stream *s = arena->fences.streams; s; s = s->next)
+            if (s->cache.rest > most) most = s->cache.rest;
+    }
+    CHECK_EQ(most, 0);
+    kit_close(arena);
+}
+
 static void scopes_are_left_out(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_E_UNSUPPORTED);
@@ -75,6 +92,7 @@ int main(void) {
     ARENA_TEST(the_limit_holds);
     ARENA_TEST(what_is_needed_is_counted);
     ARENA_TEST(verdicts_are_as_good);
+    ARENA_TEST(a_cache_that_is_used_stays_open);
     ARENA_TEST(scopes_are_left_out);
     return check_finish();
 }

@@ -122,7 +122,7 @@ static int read_rmm(reader *r, char *line) {
         return lines_error(&r->in, "not the six fields %s", RMM_HEADER);
     if (strcmp(word[2], "allocate failure") == 0) return 0;
     int alloc = strcmp(word[2], "allocate") == 0;
-    if (!alloc && strcmp(word[2], "free") != 0)
+    if (!alloc && strcmp(word[2], "free") != 0 && strcmp(word[2], "deallocate") != 0)
         return lines_error(&r->in, "unknown action '%s'", word[2]);
     if (number(word[0], 10, &thread) != 0) return lines_error(&r->in, "bad thread '%s'", word[0]);
     if (number(word[3], 16, &pointer) != 0) return lines_error(&r->in, "bad pointer '%s'", word[3]);

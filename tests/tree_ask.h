@@ -61,7 +61,7 @@ static inline const free_run *ask_run(const gpi_run *run) {
 /* Runs that were looked at before this one in its list, and did not fit. */
 static inline uint64_t in_front(const gpi_run *run) {
     uint64_t count = 0;
-    while ((run = run->list_prev) != NULL) count++;
+    while ((run = run->by.list_prev) != NULL) count++;
     return count;
 }
 

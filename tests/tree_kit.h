@@ -11,6 +11,7 @@
 #define LANE_STREAMS 2u
 #define LANE_HELD 0xfffffffeu
 #define LANE_LIVE 0xffffffffu
+#define STEPS 8u
 #define PAGE 1024u /* run structs got from the host at a time */
 
 #define TREE_MOST 16                   /* units of a model */

@@ -1,4 +1,5 @@
-# checks.sh: the checks of matrix.sh, which sources it. $out, $fake and $units are matrix.sh's.
+# checks.sh: the checks of matrix.sh and hygiene_test.sh, which source it. $out, $fake and $units
+# are theirs.
 # Each check is a command; what it prints is shown when it fails.
 
 passed=0 failed=0
@@ -43,44 +44,4 @@ mixed() { # COMPILER STANDARD of the implementation, COMPILER STANDARD of its us
         $3 $(flags_for "$4") $fake -c -o "$out/mixed-$source.o" tests/compile/$source.c || return 1
     done
     link_and_run "$out/mixed" "$CXX" "$out"/mixed-{library,main,user}.o
-}
-
-symbols() { # COMPILER FLAGS: "type name" of all that the implementation defines
-    $1 $2 $fake -O0 -c -o "$out/symbols.o" $implementation &&
-        nm -C --defined-only "$out/symbols.o" | sed -n 's/^[0-9a-f]* //p'
-}
-
-only_ours() { # COMPILER FLAGS
-    local list others
-    list=$(symbols "$1" "$2") || return 1
-    others=$(echo "$list" | grep '^[A-Z] ' | grep -Ev '^[A-Z] gpupool_[A-Za-z0-9_]+$')
-    [[ -z $others ]] || { printf 'exported:\n%s\n' "$others"; return 1; }
-    # An empty list would pass the line above.
-    grep -q "^T gpupool_alloc$" <<< "$list" || { echo "gpupool_alloc is hidden"; return 1; }
-}
-
-no_other_globals() { # COMPILER FLAGS
-    local list others
-    list=$(symbols "$1" "$2") || return 1
-    others=$(echo "$list" | grep -i '^[bdcsg] ' |
-        grep -Evf <(sed -n 's/^\([^#].*\)/^[a-zA-Z] \1$/p' tests/compile/globals.txt))
-    [[ -z $others ]] || { printf 'writable globals:\n%s\n' "$others"; return 1; }
-}
-
-macros() { # COMPILER FLAGS SOURCE
-    $1 $2 $fake -I. -dM -E "$3" | sed -n 's/^#define \([A-Za-z0-9_]*\).*/\1/p' | sort -u
-}
-
-# GPI_ is the prefix of the header's own. cudaStreamDestroy is meant to be one: it tells the arenas.
-# What the header's own includes define is not the header's doing: a file of those includes alone
-# is the measure. gcc -H lists them: two dots for what the header includes itself.
-no_other_macros() { # COMPILER FLAGS SOURCE
-    local others
-    macros "$1" "$2" "$3" > "$out/with"
-    $1 $2 $fake -H -fsyntax-only "$3" 2>&1 |
-        sed -n 's,^\.\. \(.*\),#include "\1",p' > "$out/includes.c"
-    macros "$1" "$2" "$out/includes.c" > "$out/without"
-    grep -q '^GPUPOOL_H$' "$out/with" || { echo "GPUPOOL_H is not defined"; return 1; }
-    others=$(comm -23 "$out/with" "$out/without" | grep -v '^GPUPOOL_\|^GPI_\|^USER_H$\|^cudaStreamDestroy$')
-    [[ -z $others ]] || { printf 'macros left over:\n%s\n' "$others"; return 1; }
 }

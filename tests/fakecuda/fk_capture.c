@@ -273,9 +273,8 @@ static int fk_ask(fk_stream *stream, enum cudaStreamCaptureStatus *status, unsig
     return 0;
 }
 
-static cudaError_t fk_ask_call(fk_call call, cudaStream_t handle,
-                               enum cudaStreamCaptureStatus *status, unsigned long long *id,
-                               int unsupported, int own) {
+static int fk_ask_call(fk_call call, cudaStream_t handle, enum cudaStreamCaptureStatus *status,
+                       unsigned long long *id, int unsupported, int own) {
     int error = fk_begin(call);
     if (!error && !status) error = cudaErrorInvalidValue;
     if (!error && unsupported) error = cudaErrorNotSupported;
@@ -283,18 +282,31 @@ static cudaError_t fk_ask_call(fk_call call, cudaStream_t handle,
         fk_stream *stream = fk_stream_of(handle, own, &error);
         if (stream) error = fk_ask(stream, status, id);
     }
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
-    int error = fk_begin(FK_cudaThreadExchangeStreamCaptureMode);
+static int fk_exchange(fk_call call, enum cudaStreamCaptureMode *mode) {
+    int error = fk_begin(call);
     if (!error && (!mode || (unsigned)*mode > 2u)) error = cudaErrorInvalidValue;
     if (!error) {
         enum cudaStreamCaptureMode old = fk_me()->mode;
         fk_me()->mode = *mode;
         *mode = old;
     }
-    return fk_end((cudaError_t)error);
+    return error;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
+    return fk_end((cudaError_t)fk_exchange(FK_cudaThreadExchangeStreamCaptureMode, mode));
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    enum cudaStreamCaptureMode runtimes;
+    int error;
+    if (mode) runtimes = (enum cudaStreamCaptureMode)*mode;
+    error = fk_exchange(FK_cuThreadExchangeStreamCaptureMode, mode ? &runtimes : NULL);
+    if (!error) *mode = (CUstreamCaptureMode)runtimes;
+    return fk_end_driver(error);
 }
 
 /* cudaStreamGetCaptureInfo tells status and id; the graph and its nodes are not handed out. The _v2
@@ -303,13 +315,14 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
     cudaError_t info(cudaStream_t s, enum cudaStreamCaptureStatus *status,                    \
                      unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **nodes, \
                      const cudaGraphEdgeData **edges, size_t *n) {                            \
-        return fk_ask_call(FK_cudaStreamGetCaptureInfo, s, status, id,                        \
-                           graph || nodes || edges || n, own);                                \
+        return fk_end((cudaError_t)fk_ask_call(FK_cudaStreamGetCaptureInfo, s, status, id,    \
+                                               graph || nodes || edges || n, own));           \
     }                                                                                         \
     cudaError_t info_v2(cudaStream_t s, enum cudaStreamCaptureStatus *status,                 \
                         unsigned long long *id, cudaGraph_t *graph,                           \
                         const cudaGraphNode_t **nodes, size_t *n) {                           \
-        return fk_ask_call(FK_cudaStreamGetCaptureInfo, s, status, id, graph || nodes || n, own); \
+        return fk_end((cudaError_t)fk_ask_call(FK_cudaStreamGetCaptureInfo, s, status, id,    \
+                                               graph || nodes || n, own));                    \
     }
 #define FK_CAPTURE_CALLS(begin, end, asks, own)                                               \
     cudaError_t begin(cudaStream_t s, enum cudaStreamCaptureMode m) {                         \
@@ -317,12 +330,22 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
     }                                                                                         \
     cudaError_t end(cudaStream_t s, cudaGraph_t *g) { return fk_end_call(s, g, own); }        \
     cudaError_t asks(cudaStream_t s, enum cudaStreamCaptureStatus *status) {                  \
-        return fk_ask_call(FK_cudaStreamIsCapturing, s, status, NULL, 0, own);                \
+        return fk_end((cudaError_t)fk_ask_call(FK_cudaStreamIsCapturing, s, status, NULL, 0,  \
+                                               own));                                         \
     }
 
 FK_CAPTURE_CALLS(cudaStreamBeginCapture, cudaStreamEndCapture, cudaStreamIsCapturing, 0)
 FK_CAPTURE_CALLS(cudaStreamBeginCapture_ptsz, cudaStreamEndCapture_ptsz,
                  cudaStreamIsCapturing_ptsz, 1)
+
+CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
+    enum cudaStreamCaptureStatus asked = cudaStreamCaptureStatusNone;
+    int error = fk_ask_call(FK_cuStreamIsCapturing, (cudaStream_t)s, status ? &asked : NULL, NULL,
+                            0, 0);
+    if (!error) *status = (CUstreamCaptureStatus)asked;
+    return fk_end_driver(error);
+}
+
 FK_INFO_CALLS(cudaStreamGetCaptureInfo, cudaStreamGetCaptureInfo_v2, 0)
 FK_INFO_CALLS(cudaStreamGetCaptureInfo_ptsz, cudaStreamGetCaptureInfo_v2_ptsz, 1)
 

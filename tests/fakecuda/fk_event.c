@@ -101,14 +101,14 @@ static int fk_record_on(fk_event *event, fk_stream *stream) {
     return 0;
 }
 
-static cudaError_t fk_record(cudaEvent_t handle, cudaStream_t on, int own) {
-    int error = fk_begin(FK_cudaEventRecord);
+static int fk_record(fk_call call, cudaEvent_t handle, cudaStream_t on, int own) {
+    int error = fk_begin(call);
     if (!error) {
         fk_event *event = fk_event_of(handle, &error);
         fk_stream *stream = event ? fk_stream_of(on, own, &error) : NULL;
         if (stream) error = fk_record_on(event, stream);
     }
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
 /* No operation of its own: it is reached when all that the context had been given is done. */
@@ -153,15 +153,15 @@ static int fk_wait_on(fk_stream *stream, const fk_event *event) {
     return error;
 }
 
-static cudaError_t fk_wait(cudaStream_t on, cudaEvent_t handle, unsigned flags, int own) {
-    int error = fk_begin(FK_cudaStreamWaitEvent);
+static int fk_wait(fk_call call, cudaStream_t on, cudaEvent_t handle, unsigned flags, int own) {
+    int error = fk_begin(call);
     if (!error && flags) error = cudaErrorInvalidValue;
     if (!error) {
         fk_event *event = fk_event_of(handle, &error);
         fk_stream *stream = event ? fk_stream_of(on, own, &error) : NULL;
         if (stream) error = fk_wait_on(stream, event);
     }
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
 /* ---- asking ---- */
@@ -172,8 +172,8 @@ static int fk_refuse(const fk_event *event) {
     return cudaErrorCapturedEvent;
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t handle) {
-    int error = fk_begin(FK_cudaEventQuery);
+static int fk_query(fk_call call, cudaEvent_t handle) {
+    int error = fk_begin(call);
     if (!error) {
         fk_event *event = fk_event_of(handle, &error);
         if (event) error = fk_refuse(event);
@@ -182,7 +182,11 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
             else error = cudaErrorNotReady;
         }
     }
-    return fk_end((cudaError_t)error);
+    return error;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    return fk_end((cudaError_t)fk_query(FK_cudaEventQuery, e));
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
@@ -201,13 +205,29 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 }
 
 #define FK_EVENT_CALLS(record, wait, own)                                                     \
-    cudaError_t record(cudaEvent_t e, cudaStream_t s) { return fk_record(e, s, own); }        \
+    cudaError_t record(cudaEvent_t e, cudaStream_t s) {                                       \
+        return fk_end((cudaError_t)fk_record(FK_cudaEventRecord, e, s, own));                 \
+    }                                                                                         \
     cudaError_t wait(cudaStream_t s, cudaEvent_t e, unsigned int flags) {                     \
-        return fk_wait(s, e, flags, own);                                                     \
+        return fk_end((cudaError_t)fk_wait(FK_cudaStreamWaitEvent, s, e, flags, own));        \
     }
 
 FK_EVENT_CALLS(cudaEventRecord, cudaStreamWaitEvent, 0)
 FK_EVENT_CALLS(cudaEventRecord_ptsz, cudaStreamWaitEvent_ptsz, 1)
+
+/* The driver's own: the same, but that no last error is left. */
+CUresult cuEventRecord(CUevent e, CUstream s) {
+    return fk_end_driver(fk_record(FK_cuEventRecord, (cudaEvent_t)e, (cudaStream_t)s, 0));
+}
+
+CUresult cuEventQuery(CUevent e) {
+    return fk_end_driver(fk_query(FK_cuEventQuery, (cudaEvent_t)e));
+}
+
+CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned int flags) {
+    return fk_end_driver(
+        fk_wait(FK_cuStreamWaitEvent, (cudaStream_t)s, (cudaEvent_t)e, flags, 0));
+}
 
 /* ---- dropping ---- */
 

@@ -208,7 +208,7 @@ static void fk_stage(fk_work *work) {
 
 /* Pinned memory is copied out of one registration at a time. Seen on an H200 (CUDA 13.0): a copy
    that begins in pinned memory and runs on into ordinary memory, or into memory registered by
-   another call, is refused with cudaErrorInvalidValue; one that begins in ordinary memory is not. */
+   another call, gets cudaErrorInvalidValue; one that begins in ordinary memory is done. */
 static int fk_leaves_pinned(const unsigned char *first, size_t pitch, size_t width, size_t height) {
     size_t row;
     for (row = 0; row < height; row++) {
@@ -220,8 +220,8 @@ static int fk_leaves_pinned(const unsigned char *first, size_t pitch, size_t wid
 }
 
 /* What the driver can stage of ordinary memory before it has to wait for the stream. Seen on an
-   H200: behind a blocked stream a copy of 1 MiB returns at once, and so do 63 of 64 KiB, but not one
-   of 16 MiB. */
+   H200: behind a blocked stream a copy of 1 MiB returns at once, and so do 63 of 64 KiB, but not
+   one of 16 MiB. */
 #define FK_STAGED_MOST ((size_t)4 << 20)
 
 /* From ordinary host memory the bytes are taken before the call returns; to ordinary host memory

@@ -1,0 +1,247 @@
+"""Do the tests notice a header with one small mistake in it?  mutants.py [--whole] [--help]
+
+cut.py cuts thousands of mutants into one copy of gpupool.h, all asleep; each test program is built
+once with it, and MUTANT=number wakes one. A mutant is run by the tests that come to it, the quick
+ones first, until one of them fails, crashes or takes far too long: it is killed. One that survives
+them all stands in survivors.txt, with the reason, or this gate fails."""
+import argparse
+import collections
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import cut
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+SURVIVORS = HERE / "survivors.txt"
+# Left out: those that repeat others at length. Made small: those that take whatever time they get.
+LEFT_OUT = ("test_soak", "test_churn", "test_tree_long")
+SMALL = {"test_tree": ["-DFEW_UNITS=5"], "test_model": ["-DMODEL_CALLS=20000"],
+         "test_remap_faults": ["-DAFTER=6"]}
+Test = collections.namedtuple("Test", "name program")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--whole", action="store_true", help="every mutant")
+    parser.add_argument("--count", type=int, default=200, help="a sample of so many")
+    parser.add_argument("--seed", type=int, default=1, help="which sample")
+    parser.add_argument("--room", default="", help="of this room only, as in its banner")
+    parser.add_argument("--only", default="", help="of functions that match, as a pattern")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--again", action="store_true", help="run those in survivors.txt too")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
+    parser.add_argument("--fake", required=True, type=pathlib.Path, help="fakecuda, as a library")
+    parser.add_argument("--cuda", default="-Itests/fakecuda/include")
+    return parser.parse_args()
+
+
+def keys_of(mutants):
+    """A name for each that does not change when the header's lines move."""
+    seen, keys = collections.Counter(), {}
+    for m in mutants:
+        key = f"{m.function}: {m.old} => {m.new or 'nothing'}"
+        seen[key] += 1
+        keys[m.number] = key + (f" #{seen[key]}" if seen[key] > 1 else "")
+    return keys
+
+
+def read_survivors():
+    """A reason, indented, belongs to the lines above it that have none yet."""
+    known, waiting = {}, []
+    for line in SURVIVORS.read_text().splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not line.startswith(" "):
+            waiting.append(line)
+            continue
+        for key in waiting:
+            known[key] = line.strip()
+        waiting = []
+    if waiting:
+        sys.exit(f"{SURVIVORS.name}: no reason for: {waiting[0]}")
+    return known
+
+
+# ---- building ----
+
+def variants():
+    """(name, source, flags): the first build of each test, and those with other checks."""
+    for source in sorted((ROOT / "tests").glob("test_*.c")):
+        if source.stem in LEFT_OUT:
+            continue
+        builds = re.findall(r"^// build: (\S+) *(.*)$", source.read_text(), re.M) or [("plain", "")]
+        for i, (name, flags) in enumerate(builds):
+            macros = [f for f in flags.split() if f.startswith("-D")] + SMALL.get(source.stem, [])
+            if i == 0 or (name == "check2" and "threads" not in source.stem):
+                yield f"{source.stem}-{name}", source, macros
+
+
+def compile_program(options, out, name, source, macros):
+    program = out / name
+    told = subprocess.run(
+        ["gcc", "-std=c11", "-w", "-O1", "-pthread", "-DCHECK_STOP=1", *macros,
+         *options.cuda.split(), f"-I{HERE}", "-o", program, out / "tests" / source.name,
+         HERE / "mutant.c", options.fake, "-lm"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    if told.returncode:
+        sys.exit(f"{name} does not build:\n{told.stderr[:2000]}")
+    return Test(name, program)
+
+
+def build(options, header):
+    out = options.build / "mutants"
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(ROOT / "tests", out / "tests",
+                    ignore=shutil.ignore_patterns("traces", "mutants", "gpu", "bench"))
+    (out / "gpupool.h").write_text(header)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        return out, list(pool.map(lambda v: compile_program(options, out, *v), variants()))
+
+
+# ---- running ----
+
+def limited(cpu_s):
+    def prepare():
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
+    return prepare
+
+
+def run(test, environment, cpu_s, wall_s):
+    """(whether it passed, processor seconds)"""
+    before = time.monotonic()
+    child = subprocess.Popen([test.program], cwd=ROOT, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             env={**os.environ, **environment}, preexec_fn=limited(cpu_s))
+    try:
+        child.wait(wall_s)
+        passed = child.returncode == 0
+    except subprocess.TimeoutExpired:
+        passed = False
+    try:
+        os.killpg(child.pid, signal.SIGKILL)  # its children, if it left any
+    except ProcessLookupError:
+        pass
+    child.wait()
+    return passed, time.monotonic() - before
+
+
+class Runner:
+    def __init__(self, options, out, tests):
+        self.options, self.out, self.tests = options, out, tests
+        self.kills = collections.Counter()  # by function and test: what works there comes first
+        self.reached, self.seconds = {}, {}
+
+    def rehearse(self, test):
+        """With all mutants asleep: which of them are reached, and how long does it take?"""
+        path = self.out / f"{test.name}.reached"
+        path.write_bytes(bytes(65536))
+        passed, seconds = run(test, {"MUTANT_REACHED": str(path)}, 120, 300)
+        if not passed:
+            sys.exit(f"{test.name} fails without any mutant")
+        self.reached[test], self.seconds[test] = path.read_bytes(), seconds
+
+    def killer(self, mutant):
+        """The test that kills it; None if all let it live, "" if none comes to it."""
+        tests = [t for t in self.tests if self.reached[t][mutant.number]]
+        tests.sort(key=lambda t: (-self.kills[mutant.function, t.name], self.seconds[t]))
+        for test in tests:
+            seconds = self.seconds[test]
+            passed, _ = run(test, {"MUTANT": str(mutant.number)}, int(4 * seconds) + 2,
+                            10 * seconds + 20)
+            if not passed:
+                self.kills[mutant.function, test.name] += 1
+                return test.name
+        return None if tests else ""
+
+
+# ---- those that are the same program after all ----
+
+class Compiled:
+    """Object code: a mutant whose code is the header's is none."""
+
+    def __init__(self, cutter, options):
+        self.cutter, self.options = cutter, options
+        self.original = self.code(cutter.text)
+
+    def code(self, text):
+        folder = self.options.build / "mutants" / f"code-{hash(text)}"
+        folder.mkdir()
+        (folder / "gpupool.h").write_text(text)
+        flags = [f"-I{ROOT / f[2:]}" if f.startswith("-I") else f for f in self.options.cuda.split()]
+        subprocess.run(["gcc", "-std=c11", "-w", "-O2", "-DGPUPOOL_IMPLEMENTATION", "-c", "-x", "c",
+                        *flags, "-o", "code.o", "-"], cwd=folder, check=True, text=True,
+                       input='#include "gpupool.h"\n')
+        code = (folder / "code.o").read_bytes()
+        shutil.rmtree(folder)
+        return code
+
+    def is_same(self, mutant):
+        return self.code(self.cutter.alone(mutant.number)) == self.original
+
+
+def main():
+    options = arguments()
+    started = time.monotonic()
+    cutter = cut.cut(ROOT / "gpupool.h", ROOT / "tests" / "library.c", options.cuda.split())
+    keys, known = keys_of(cutter.mutants), read_survivors()
+    stale = sorted(set(known) - set(keys.values()))
+    for key in stale:
+        print(f"in {SURVIVORS.name}, but no mutant any more: {key}")
+    chosen = [m for m in cutter.mutants if options.room.upper() in ("", m.room)
+              and re.search(options.only, m.function)]
+    if not options.whole and len(chosen) > options.count:
+        # By name, so that a change of the header leaves the rest of the sample as it was.
+        chosen.sort(key=lambda m: hashlib.sha1(f"{options.seed} {keys[m.number]}".encode()).digest())
+        chosen = chosen[:options.count]
+    listed = [m for m in chosen if keys[m.number] in known and not options.again]
+    todo = [m for m in chosen if m not in set(listed)]
+    print(f"{len(cutter.mutants)} mutants, {len(chosen)} chosen, {len(listed)} of them listed as "
+          f"survivors", flush=True)
+    if not chosen:
+        sys.exit("no mutants to run")
+
+    out, tests = build(options, cutter.header({m.number for m in todo}))
+    runner = Runner(options, out, tests)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(runner.rehearse, tests))
+        print(f"{len(tests)} test programs, {time.monotonic() - started:.0f} s so far", flush=True)
+        killers = {}
+        running = {pool.submit(runner.killer, m): m for m in todo}
+        for future in concurrent.futures.as_completed(running):
+            m = running[future]
+            killers[m.number] = future.result()
+            if not killers[m.number]:
+                how = "is not reached" if killers[m.number] == "" else "survives"
+                print(f"gpupool.h:{m.line}: {how}: {keys[m.number]}", flush=True)
+        alive = [m for m in todo if not killers[m.number]]
+        compiled = Compiled(cutter, options) if alive else None
+        same = list(pool.map(compiled.is_same, alive)) if alive else []
+
+    unknown = [m for m, is_same in zip(alive, same) if not is_same and keys[m.number] not in known]
+    (out / "killers.txt").write_text("".join(
+        f"{keys[m.number]}\t{killers[m.number] or 'none'}\n" for m in todo))
+    (out / "survivors.txt").write_text("".join(
+        f"{keys[m.number]}\n" for m in sorted(unknown, key=lambda m: m.number)))
+    killed = len(todo) - len(alive)
+    real = len(chosen) - sum(same)
+    print(f"{killed} of {real} killed ({100 * killed / max(real, 1):.1f}%), {sum(same)} compile to the "
+          f"same code, {real - killed - len(unknown)} listed, {len(unknown)} not: "
+          f"{out / 'survivors.txt'}; {time.monotonic() - started:.0f} s")
+    print(f"{killed} passed, {len(unknown) + (len(stale) if options.whole else 0)} failed")
+    return 1 if unknown or (stale and options.whole) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
