@@ -46,7 +46,7 @@ keeps nothing in device memory, prints nothing unless asked, and never aborts.
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
     GROUND HOST DRIVER LEDGER TREE CACHE BACKING FENCE LIMIT ARENA RING REPORT   how it works
-    BACK NAMES                                                   macros: undone; over CUDA's names
+    NAMES                                                        macros over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
