@@ -46,7 +46,7 @@ keeps nothing in device memory, prints nothing unless asked, and never aborts.
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
     GROUND HOST DRIVER LEDGER TREE CACHE BACKING FENCE LIMIT ARENA RING REPORT   how it works
-    NAMES                                                        macros over CUDA's names
+    BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
@@ -10044,6 +10044,76 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     gpi_arena_exit(arena);
     return before ? gpi_report_done("gpupool_trace_to", before) : result;
 }
+
+/* == BACK ===================================================================================== */
+
+#undef GPI_ASSERT
+#undef GPI_PRINTF
+#undef GPI_THREAD_LOCAL
+#undef GPI_HOT
+#undef GPI_DEVICES_MAX
+#undef GPI_SYMBOL
+#undef GPI_SITES
+#undef GPI_COUNTERS
+#undef GPI_VISITS
+#undef GPI_ALL
+#undef GPI_SUBSETS
+#undef GPI_BALLOTS
+#undef GPI_STEPS
+#undef GPI_SHELF
+#undef GPI_NO_PLACE
+#undef GPI_PAGE
+#undef GPI_LINE
+#undef GPI_TRIES
+#undef GPI_LANE_QUIET
+#undef GPI_LANE_BARE
+#undef GPI_LANE_STREAMS
+#undef GPI_LANE_HELD
+#undef GPI_LANE_LIVE
+#undef GPI_LANES_MOST
+#undef GPI_TABLE
+#undef GPI_READ
+#undef GPI_PUBLISH
+#undef GPI_SLOTS
+#undef GPI_BINS
+#undef GPI_NO_SLOT
+#undef GPI_CACHED
+#undef GPI_CACHE_UNITS
+#undef GPI_SEALS
+#undef GPI_PAGE_BYTES
+#undef GPI_RING_PIECE
+#undef GPI_RING_ALIGN
+#undef GPI_RING_TINY_UP
+#undef GPI_RING_TINY_DOWN
+#undef GPI_RING_LEAST
+#undef GPI_RING_HELP
+#undef GPI_RING_CREEP
+#undef GPI_RING_AHEAD
+#undef GPI_RING_PATIENCE_NS
+#undef GPI_RING_REFUSED_NS
+#undef GPI_RING_WORKERS_MOST
+#undef GPI_RING_HANDS
+#undef GPI_RING_FEW
+#undef GPI_RING_FAILURES
+#undef GPI_RING_LOOK_MS
+#undef GPI_RING_STOCK
+#undef GPI_RING_STREAMS_ASKED
+#undef GPI_RING_SPIN
+#undef GPI_BUCKETS
+#undef GPI_KEY_LEGACY
+#undef GPI_KEY_ANY
+#undef GPI_TEXT
+#undef GPI_SPELL
+#undef GPI_SHOWN
+#undef GPI_BAR
+#undef GPI_MAP_LINES
+#undef GPI_NOBODY
+#undef GPI_COLOURS
+#undef GPI_MAP_X
+#undef GPI_MAP_Y
+#undef GPI_MAP_WIDTH
+#undef GPI_MAP_ROW
+#undef GPI_MAP_ROWS
 
 #endif /* GPUPOOL_IMPLEMENTATION */
 
