@@ -9187,6 +9187,7 @@ typedef struct gpi_view {
     void *room;             /* one piece of the host's memory, in which all that follows is */
     uint64_t room_bytes, need_bytes;
     gpi_stretch *stretches; /* by address */
+    gpi_stretch *others;    /* as much room again, to sort into */
     uint64_t count;
     gpi_site *sites;        /* copies of those that count; number: the index of the stream */
     uint64_t site_count;
@@ -9205,12 +9206,13 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     sites = arena->ledger.site_count + 1;
 #endif
     view->key_room = arena->fences.stream_count + sites + 16; /* and some that are no more */
-    view->need_bytes = runs * sizeof *view->stretches + sites * sizeof *view->sites +
+    view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
                        arena->tree.lane_count * sizeof *view->lanes;
     if (view->need_bytes > view->room_bytes) return 0;
     view->stretches = (gpi_stretch *)view->room;
-    view->sites = (gpi_site *)(view->stretches + runs);
+    view->others = view->stretches + runs;
+    view->sites = (gpi_site *)(view->others + runs);
     view->keys = (uint64_t *)(view->sites + sites);
     view->lanes = (uint16_t *)(view->keys + view->key_room);
     return 1;
@@ -9302,9 +9304,31 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
                            gpi_tree_page(&arena->tree, page) + GPI_PAGE);
 }
 
-static int gpi_view_compare(const void *a, const void *b) { /* by address */
-    const gpi_stretch *left = (const gpi_stretch *)a, *right = (const gpi_stretch *)b;
-    return left->unit < right->unit ? -1 : left->unit > right->unit;
+#define GPI_DIGIT 11 /* bits of an address that one round of sorting looks at */
+
+static unsigned gpi_view_digit(uint64_t unit, unsigned shift) {
+    return (unsigned)(unit >> shift & ((1 << GPI_DIGIT) - 1));
+}
+
+/* By address, least digit first, as far as addresses differ. */
+static void gpi_view_sort(gpi_view *view) {
+    uint64_t least = UINT64_MAX, most = 0, i, starts[(1 << GPI_DIGIT) + 1];
+    gpi_stretch *from = view->stretches, *to = view->others;
+    unsigned shift;
+    for (i = 0; i < view->count; i++) {
+        least = gpi_ground_min(least, from[i].unit);
+        most = gpi_ground_max(most, from[i].unit);
+    }
+    for (shift = 0; view->count && shift < 64 && (most - least) >> shift; shift += GPI_DIGIT) {
+        memset(starts, 0, sizeof starts);
+        for (i = 0; i < view->count; i++) starts[gpi_view_digit(from[i].unit - least, shift) + 1]++;
+        for (i = 1; i < 1 << GPI_DIGIT; i++) starts[i] += starts[i - 1];
+        for (i = 0; i < view->count; i++)
+            to[starts[gpi_view_digit(from[i].unit - least, shift)]++] = from[i];
+        view->stretches = to;
+        to = from;
+        from = view->stretches;
+    }
 }
 
 /* What the device has, for the report only: one that cannot say is no reason to fail. */
@@ -9340,7 +9364,7 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
         view->room = GPUPOOL_MALLOC((size_t)view->room_bytes);
         if (!view->room) return gpi_host_no_memory();
     }
-    qsort(view->stretches, (size_t)view->count, sizeof *view->stretches, gpi_view_compare);
+    gpi_view_sort(view);
     gpi_view_ask_device(view);
     return gpi_host_ok();
 }
@@ -9551,43 +9575,78 @@ typedef struct gpi_writer {
     FILE *file;
     int pickle;        /* protocol 2, in the few opcodes that the viewer knows; else JSON */
     const char *comma; /* before the next value of a list or object */
+    size_t count;      /* bytes that the file does not have yet: its own calls take longer */
+    char bytes[1000];
 } gpi_writer;
 
-static void gpi_write_little_endian(FILE *file, uint64_t number, int bytes) {
-    for (; bytes > 0; bytes--, number >>= 8) fputc((int)(number & 0xff), file);
+static void gpi_write_rest(gpi_writer *out) {
+    fwrite(out->bytes, 1, out->count, out->file);
+    out->count = 0;
 }
 
-static void gpi_write_text(const gpi_writer *out, const char *text, size_t length) {
+static void gpi_write_byte(gpi_writer *out, int byte) {
+    if (out->count == sizeof out->bytes) gpi_write_rest(out);
+    out->bytes[out->count++] = (char)byte;
+}
+
+static void gpi_write_bytes(gpi_writer *out, const char *bytes, size_t count) {
+    for (; count > 0; count--, bytes++) gpi_write_byte(out, *bytes);
+}
+
+static void gpi_write_word(gpi_writer *out, const char *word) {
+    gpi_write_bytes(out, word, strlen(word));
+}
+
+static void gpi_write_little_endian(gpi_writer *out, uint64_t number, int bytes) {
+    for (; bytes > 0; bytes--, number >>= 8) gpi_write_byte(out, (int)(number & 0xff));
+}
+
+static void gpi_write_decimal(gpi_writer *out, uint64_t number) {
+    char digits[24];
+    size_t first = sizeof digits;
+    for (; number > 9; number /= 10) digits[--first] = (char)('0' + number % 10);
+    gpi_write_byte(out, (int)('0' + number));
+    gpi_write_bytes(out, digits + first, sizeof digits - first);
+}
+
+static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
     if (out->pickle) {
-        fputc('X', out->file); /* BINUNICODE */
-        gpi_write_little_endian(out->file, length, 4);
-        fwrite(text, 1, length, out->file);
+        gpi_write_byte(out, 'X'); /* BINUNICODE */
+        gpi_write_little_endian(out, length, 4);
+        gpi_write_bytes(out, text, length);
         return;
     }
-    fputc('"', out->file);
+    gpi_write_byte(out, '"');
     for (; length > 0; length--, text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c < ' ') fprintf(out->file, "\\u%04x", c);
-        else fprintf(out->file, c == '"' || c == '\\' ? "\\%c" : "%c", c);
+        unsigned c = (unsigned char)*text;
+        if (c == '"' || c == '\\') gpi_write_byte(out, '\\');
+        if (c < ' ') {
+            gpi_write_word(out, c < 16 ? "\\u000" : "\\u001");
+            c = (unsigned char)"0123456789abcdef"[c % 16];
+        }
+        gpi_write_byte(out, (int)c);
     }
-    fputc('"', out->file);
+    gpi_write_byte(out, '"');
 }
 
 /* One value that an argument of gpi_write stands for. */
-static void gpi_write_value(const gpi_writer *out, char kind, uint64_t number, const char *text) {
-    FILE *file = out->file;
+static void gpi_write_value(gpi_writer *out, char kind, uint64_t number, const char *text) {
     if (kind == '$' && text) {
         gpi_write_text(out, text, strlen(text));
     } else if (kind == '!') {
-        fputc(number ? 0x88 : 0x89, file); /* NEWTRUE, NEWFALSE */
+        gpi_write_byte(out, number ? 0x88 : 0x89); /* NEWTRUE, NEWFALSE */
     } else if (kind == '$' || (number == UINT64_MAX && !out->pickle)) {
-        fputs("null", file);
+        gpi_write_word(out, "null");
     } else if (!out->pickle) {
-        fprintf(file, "%" PRIu64, number);
+        gpi_write_decimal(out, number);
     } else {
-        fputs("\x8a\x08", file); /* LONG1 of eight bytes */
-        gpi_write_little_endian(file, number, 8);
+        gpi_write_word(out, "\x8a\x08"); /* LONG1 of eight bytes */
+        gpi_write_little_endian(out, number, 8);
     }
+}
+
+static int gpi_write_is_letter(char c) { /* of a name */
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
 /* What `form` says: { } [ ], the names of an object's members as they are, and for each value an
@@ -9598,21 +9657,21 @@ static void gpi_write(gpi_writer *out, const char *form, ...) {
     va_list rest;
     va_start(rest, form);
     for (; *form; form += length) {
-        length = strcspn(form, "{}[]#$! \n");
+        for (length = 0; gpi_write_is_letter(form[length]);) length++;
         if (*form == '\n' && *out->comma) out->comma = ",\n";
         if (length == 0) length = 1;
         if (*form == ' ' || *form == '\n') continue;
         if (*form == '}' || *form == ']') {
             /* in a pickle '}' and ']' are empty ones, '(' begins what 'u' and 'e' put into them */
-            fputc(!out->pickle ? *form : *form == '}' ? 'u' : 'e', out->file);
+            gpi_write_byte(out, !out->pickle ? *form : *form == '}' ? 'u' : 'e');
             out->comma = ",";
             continue;
         }
-        if (!out->pickle) fputs(out->comma, out->file);
+        if (!out->pickle) gpi_write_word(out, out->comma);
         out->comma = "";
         if (*form == '{' || *form == '[') {
-            if (out->pickle) fputs(*form == '{' ? "}(" : "](", out->file);
-            else fputc(*form, out->file);
+            if (out->pickle) gpi_write_word(out, *form == '{' ? "}(" : "](");
+            else gpi_write_byte(out, *form);
         } else if (*form == '#' || *form == '!' || *form == '$') {
             uint64_t number = *form == '$' ? 0 : va_arg(rest, uint64_t);
             const char *text = *form == '$' ? va_arg(rest, const char *) : NULL;
@@ -9620,7 +9679,7 @@ static void gpi_write(gpi_writer *out, const char *form, ...) {
             out->comma = ",";
         } else {
             gpi_write_text(out, form, length);
-            if (!out->pickle) fputc(':', out->file);
+            if (!out->pickle) gpi_write_byte(out, ':');
         }
     }
     va_end(rest);
@@ -9640,6 +9699,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_counter *counter = (const gpupool_counter *)first;
     const uint64_t *count = (const uint64_t *)first_count;
     uint64_t unknown = view->known ? 0 : UINT64_MAX;
+    char fragmentation[16];
     int i;
     gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
               stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
@@ -9656,7 +9716,8 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
               count[7], count[8], count[9], count[10]);
     gpi_write(out, "\n free_bytes# largest_free_bytes# host_bytes# fragmentation",
               gpi_view_free_bytes(view), stats->largest_free_bytes, stats->host_bytes);
-    fprintf(out->file, "%.6f", gpi_view_fragmentation(view));
+    snprintf(fragmentation, sizeof fragmentation, "%.6f", gpi_view_fragmentation(view));
+    gpi_write_word(out, fragmentation);
     out->comma = ",\n";
     gpi_write(out, "live_by_order[");
     gpi_write_list(out, stats->live_by_order, GPUPOOL_ORDERS);
@@ -9694,7 +9755,7 @@ static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
 }
 
 gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
-    gpi_writer out = {file, 0, ""};
+    gpi_writer out = {file, 0, "", 0, ""};
     const gpi_stretch *stretch;
     gpi_chunk chunk;
     gpi_view view;
@@ -9713,15 +9774,16 @@ gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
         gpi_write(&out, "]}");
     }
     gpi_write(&out, "]}");
-    fputc('\n', file);
+    gpi_write_byte(&out, '\n');
+    gpi_write_rest(&out);
     return gpi_view_close(&view, "gpupool_write_json", file);
 }
 
 /* -- the snapshot -- */
 
 /* The viewer's stack has no room for all items of a long list at once. */
-static void gpi_pickle_next(const gpi_writer *out, uint64_t i) {
-    if (i && i % 1000 == 0) fputs("e(", out->file);
+static void gpi_pickle_next(gpi_writer *out, uint64_t i) {
+    if (i && i % 1000 == 0) gpi_write_word(out, "e(");
 }
 
 static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_stretch *stretch) {
@@ -9746,7 +9808,7 @@ static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_
               chunk->all_units * GPUPOOL_UNIT_BYTES, live, live + pending, chunk->requested_bytes);
     gpi_write(out, "stream# segment_type$ segment_pool_id##", (uint64_t)0, "large", (uint64_t)0,
               (uint64_t)0);
-    fputc(0x86, out->file); /* TUPLE2: of the last two */
+    gpi_write_byte(out, 0x86); /* TUPLE2: of the last two */
     gpi_write(out, "is_expandable! frames[] blocks[",
               (uint64_t)(view->source == GPUPOOL_SOURCE_MAPPED));
     for (; stretch < chunk->end; stretch++) {
@@ -9757,13 +9819,13 @@ static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_
 }
 
 gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
-    gpi_writer out = {file, 1, ""};
+    gpi_writer out = {file, 1, "", 0, ""};
     gpi_chunk chunk;
     gpi_view view;
     int device;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_snapshot", file);
     if (result != GPUPOOL_OK) return result;
-    fputs("\x80\x02", file); /* PROTO 2 */
+    gpi_write_word(&out, "\x80\x02"); /* PROTO 2 */
     gpi_write(&out, "{segments[");
     chunk.number = 0;
     while (gpi_view_next_chunk(&view, &chunk)) {
@@ -9775,7 +9837,8 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     gpi_write(&out, "] allocator_settings{PYTORCH_CUDA_ALLOC_CONF$ allocator$ limit_bytes#"
               "expandable_segments!}}", "", gpupool_build(), view.stats.limit_bytes,
               (uint64_t)(view.source == GPUPOOL_SOURCE_MAPPED));
-    fputc('.', file);
+    gpi_write_byte(&out, '.');
+    gpi_write_rest(&out);
     return gpi_view_close(&view, "gpupool_write_snapshot", file);
 }
 
