@@ -4742,26 +4742,31 @@ static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
     }
 }
 
+static void gpi_limit_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
+    gpi_holding one;
+    int i;
+    memset(top, 0, (size_t)most * sizeof *top);
+    memset(&one, 0, sizeof one);
+    for (i = 0; i < GPI_BALLOTS; i++) {
+        one.shown.block_bytes = ballot->sizes[i];
+        one.shown.blocks = ballot->blocks[i];
+        one.shown.bytes = ballot->blocks[i] * ballot->sizes[i];
+        if (one.shown.blocks) gpi_limit_rank(top, most, &one);
+    }
+}
+
 static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
                               int most) {
     gpi_ballot ballot;
-    gpi_holding one;
     const gpi_run *run;
     uint64_t at;
-    int i;
+    int round;
     (void)ledger;
-    memset(top, 0, (size_t)most * sizeof *top);
-    memset(&one, 0, sizeof one);
     memset(&ballot, 0, sizeof ballot);
-    for (i = 0; i < 2; i++)
+    for (round = 0; round < 2; round++)
         for (at = 0; (run = gpi_tree_next_live(tree, &at)) != NULL;)
-            gpi_limit_vote(&ballot, run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes, i);
-    for (i = 0; i < GPI_BALLOTS; i++) {
-        one.shown.block_bytes = ballot.sizes[i];
-        one.shown.blocks = ballot.blocks[i];
-        one.shown.bytes = ballot.blocks[i] * ballot.sizes[i];
-        if (one.shown.blocks) gpi_limit_rank(top, most, &one);
-    }
+            gpi_limit_vote(&ballot, run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes, round);
+    gpi_limit_elect(&ballot, top, most);
 }
 #endif
 
@@ -9297,8 +9302,8 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     gpi_view_copy_streams(view, arena);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
-#endif
     gpi_limit_holders(&arena->ledger, &arena->tree, view->holders, GPI_SHOWN);
+#endif
     for (page = 0; page < arena->tree.page_count; page++)
         gpi_view_copy_runs(view, gpi_tree_page(&arena->tree, page),
                            gpi_tree_page(&arena->tree, page) + GPI_PAGE);
@@ -9330,6 +9335,21 @@ static void gpi_view_sort(gpi_view *view) {
         from = view->stretches;
     }
 }
+
+#if !GPUPOOL_SITES
+static void gpi_view_find_holders(gpi_view *view) { /* of the copy: that needs no lock */
+    const gpi_stretch *stretch, *end = view->stretches + view->count;
+    gpi_ballot ballot;
+    int round;
+    memset(&ballot, 0, sizeof ballot);
+    for (round = 0; round < 2; round++)
+        for (stretch = view->stretches; stretch < end; stretch++)
+            if (stretch->shade == GPI_SHADE_LIVE)
+                gpi_limit_vote(&ballot, stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes,
+                               round);
+    gpi_limit_elect(&ballot, view->holders, GPI_SHOWN);
+}
+#endif
 
 /* What the device has, for the report only: one that cannot say is no reason to fail. */
 static void gpi_view_ask_device(gpi_view *view) {
@@ -9365,6 +9385,9 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
         if (!view->room) return gpi_host_no_memory();
     }
     gpi_view_sort(view);
+#if !GPUPOOL_SITES
+    gpi_view_find_holders(view);
+#endif
     gpi_view_ask_device(view);
     return gpi_host_ok();
 }
@@ -9533,23 +9556,26 @@ static char gpi_report_mark(const uint64_t units[3]) { /* by shade */
 
 /* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
 static void gpi_report_map(FILE *file, const gpi_view *view) {
-    uint64_t all = view->units[0] + view->units[1] + view->units[2], done = 0, sums[3] = {0, 0, 0};
-    uint64_t share = gpi_ground_max((all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, 1);
+    uint64_t all = view->units[0] + view->units[1] + view->units[2], sums[3] = {0, 0, 0};
+    uint64_t share = gpi_ground_max((all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, 1), left = share;
     const gpi_stretch *stretch = view->stretches;
     char size[32];
+    int column = 0;
     if (all == 0) return;
     fprintf(file, "\n  map: a character is %s   # live   + half or more   - less   ~ freed"
             "   . free", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
     for (; stretch < view->stretches + view->count; stretch++) {
         uint64_t units = stretch->units, part;
         for (; units; units -= part) {
-            if (done % (share * GPI_BAR) == 0) fprintf(file, "\n  ");
-            part = gpi_ground_min(units, share - done % share);
+            part = gpi_ground_min(units, left);
             sums[stretch->shade] += part;
-            done += part;
-            if (done % share && done < all) continue;
+            left -= part;
+            all -= part;
+            if (left && all) continue;
+            if (column++ % GPI_BAR == 0) fprintf(file, "\n  ");
             fputc(gpi_report_mark(sums), file);
             memset(sums, 0, sizeof sums);
+            left = share;
         }
     }
     fputc('\n', file);
