@@ -49,15 +49,16 @@ endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
 TEST_COMPILE := $(COMPILE) -O1 -g
+comma := ,
 TOOLS := replay demo fixed_range bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs gpu-test gpu-stress examples windows bench bench-memory bench-ring \
-        soak soak-memory all clean FORCE
+.PHONY: help demo test test-programs coverage gpu-test gpu-stress examples windows bench bench-memory \
+        bench-ring soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 all clean FORCE
 
 help: ## lists the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 	| while IFS='|' read -r target words; do printf '%-20s %s\n' "$$target" "$$words"; done
 	@echo
 	@echo "here: $(if $(TOOLKIT),CUDA toolkit in $(TOOLKIT),no CUDA toolkit),"\
@@ -67,13 +68,12 @@ demo: $(BUILD)/demo ## replays a recorded GPT-2 training run, draws build/demo.s
 	@$(BUILD)/demo
 
 test: ## every test, on the simulated GPU; needs gcc and make only
-	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) \
-	  test-programs
-	@CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
+	@$(MAKE) --no-print-directory ON=sim \
+	  $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) test-programs
+	@ON=sim CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
 	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
 	  tests/hygiene_test.sh tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh \
-	  tests/windows_test.sh tests/pytorch_test.sh \
-	  $(if $(filter sim,$(ON)),examples/run_examples.sh)
+	  tests/windows_test.sh tests/pytorch_test.sh examples/run_examples.sh
 
 gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
@@ -87,6 +87,9 @@ gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	@mkdir -p $(BUILD)
 	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo -o $(BUILD)/gpu-stress tests/gpu/stress.cu
 	@$(BUILD)/gpu-stress $(SECONDS) $(THREADS)
+
+coverage: $(FAKE) ## what no test executes of gpupool.h, line by line and branch by branch
+	@CC='$(CC)' tests/coverage.sh $(BUILD) $(JOBS) '$(SIM_CUDA)'
 
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,\
               $(filter-out examples/nccl_%,$(wildcard examples/*.c)))
@@ -114,6 +117,34 @@ bench-ring: $(BUILD)/ring ## transfers through the staging ring, against CUDA's 
 
 soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OPS= for fewer
 	@$(BUILD)/churn $(OPS)
+
+FUZZ := arena limit ring trace
+fuzz: $(FUZZ:%=$(BUILD)/fuzz/%) ## libFuzzer on each of tests/fuzz, SECONDS=60; KEEP=1 adds to the corpus
+	@KEEP=$(KEEP) tests/fuzz/fuzz.sh $(BUILD)/fuzz $(SECONDS) $(FUZZ)
+
+prove: ## a model checker (ESBMC=...) on what is in tests/prove; PROOF=NAME for one
+	@ESBMC='$(ESBMC)' tests/prove/prove.sh $(BUILD)/prove $(PROOF)
+
+schedules: $(BUILD)/fakecuda/none.a ## two threads in every order, CUTS=3 interruptions; then broken headers
+	@CUTS=$(CUTS) tests/broken.sh $(BUILD)/schedules $(TEST_COMPILE) $(SIM_CUDA) -Itests $<
+
+MODE ?= thread
+sanitize: ## all tests under MODE=thread, or MODE=address,undefined; ONLY=NAME for one source
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=$(BUILD)/$(MODE) MODE=$(MODE) sanitize-run
+sanitize-run: $(TESTS)
+	@BUILD=$(BUILD) TEST_LIMIT_S=1800 tests/run.sh $(JOBS) $(TESTS)
+
+ROOMS := ground tree tree_misuse tree_memory
+valgrind: $(ROOMS:%=$(BUILD)/valgrind/%) ## the rooms that need no CUDA, with few units
+	@for room in $^; do echo "$$room"; \
+	  valgrind -q --error-exitcode=9 --leak-check=full $$room || exit 1; done
+$(BUILD)/valgrind/%: tests/test_%.c $(BUILD)/fakecuda/none.a
+	@mkdir -p $(@D)
+	$(Q)$(TEST_COMPILE) $(SIM_CUDA) -DFEW_UNITS=4 -MF $@.d -o $@ $^ -lm
+
+test32: ## a 32-bit compiler must be told why it cannot have the header (needs gcc-multilib)
+	@printf '%s\n' '#define GPUPOOL_IMPLEMENTATION' '#include "gpupool.h"' | \
+	  $(CC) -m32 -fsyntax-only -I. $(SIM_CUDA) -x c - 2>&1 | grep -m 1 'gpupool needs a 64-bit build'
 
 all: test-programs $(EXAMPLES) $(TOOLS:%=$(BUILD)/%) ## builds everything, runs nothing
 
@@ -197,13 +228,14 @@ $(BUILD)/flags: FORCE
 
 # tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source.
 TESTS :=
-TEST_SOURCES := $(wildcard tests/test_*.c) $(wildcard tests/fakecuda/self_test.c)
-ifneq ($(filter test test-programs soak docs all $(BUILD)/test/%,$(MAKECMDGOALS)),)
+TEST_SOURCES := $(wildcard tests/test_$(or $(ONLY),*).c) \
+                $(if $(ONLY),,$(wildcard tests/fakecuda/self_test.c))
+ifneq ($(filter test test-programs sanitize-run soak docs all $(BUILD)/test/%,$(MAKECMDGOALS)),)
 include $(BUILD)/tests.mk
 endif
 $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)
 	@mkdir -p $(@D)
-	@tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
+	@MODE='$(if $(filter sanitize-run,$(MAKECMDGOALS)),$(MODE))' tests/variants.sh $(BUILD) $(TEST_SOURCES) > $@
 
 test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
                $(if $(filter sim,$(ON)),$(EXAMPLES))
@@ -223,6 +255,23 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 	    -c -o $(BUILD)/fakecuda/$*/$$(basename $$f .c).o $$f || exit 1; done
 	@rm -f $@
 	@ar rcs $@ $(patsubst tests/fakecuda/%.c,$(BUILD)/fakecuda/$*/%.o,$(FAKE_SOURCES))
+
+# ---- fuzzers: clang alone has the engine, and builds all that they are linked with ----------------
+
+CLANG ?= clang
+FUZZ_COMPILE = $(CLANG) -std=c11 $(WARNINGS) -O1 -g -pthread $(SIM_CUDA) -Itests \
+  -fsanitize=$(1),address,undefined -fno-sanitize-recover=undefined -MMD -MP
+FUZZ_OBJECTS := $(patsubst tests/%.c,$(BUILD)/fuzz/objects/%.o,\
+                  $(FAKE_SOURCES) $(addprefix tests/,trace.c trace_build.c lines.c idmap.c))
+$(BUILD)/fuzz/objects/fakecuda/%.o: tests/fakecuda/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(subst fuzzer-no-link$(comma),,$(call FUZZ_COMPILE,fuzzer-no-link)) -c -o $@ $<
+$(BUILD)/fuzz/objects/%.o: tests/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(call FUZZ_COMPILE,fuzzer-no-link) -c -o $@ $<
+$(FUZZ:%=$(BUILD)/fuzz/%): $(BUILD)/fuzz/%: tests/fuzz/fuzz.c $(FUZZ_OBJECTS)
+	@echo "  $@"
+	$(Q)$(call FUZZ_COMPILE,fuzzer) -DFUZZ='"$*"' -MF $@.d -o $@ $< $(FUZZ_OBJECTS) -lm
 
 # ---- gates: what holds of the text, beside what the programs do -----------------------------------
 

@@ -668,6 +668,9 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
 #endif
+#if UINTPTR_MAX < 0xffffffffffffffff
+#error "gpupool needs a 64-bit build, as CUDA does: device addresses and sizes have 64 bits"
+#endif
 #if defined(GPUPOOL_MALLOC) != defined(GPUPOOL_FREE)
 #error "define both GPUPOOL_MALLOC and GPUPOOL_FREE, or neither"
 #endif
@@ -779,8 +782,9 @@ static GPI_THREAD_LOCAL struct gpi_thread {
 
 #if !GPUPOOL_SINGLE_THREAD
 static void gpi_host_relax(unsigned round) {
-    /* long pauses: whoever looks at a lock takes its cache line from the holder */
-    unsigned pauses = 16u << (round < 3 ? round : 3);
+    /* long pauses: whoever looks at a lock takes its cache line from the holder, who does better to
+       go on with a few more calls while the lines that it works on are near */
+    unsigned pauses = 64u << (round < 2 ? round : 2);
 #if defined(_WIN32)
     if (round >= 64) Sleep(round < 128 ? 0 : 1);
     else while (pauses--) YieldProcessor();
@@ -837,6 +841,7 @@ GPI_HOT void gpi_host_lock(gpi_lock *lock) {
 
 static void gpi_host_unlock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
+    GPI_ASSERT(lock->held);
     lock->held = 0;
 #elif defined(_WIN32)
     InterlockedExchange((volatile LONG *)&lock->held, 0);
@@ -941,23 +946,6 @@ static void gpi_host_idle(unsigned round) {
 #endif
 }
 
-/* A count that is raised under a lock and looked at without. */
-static void gpi_host_raise(unsigned *count) {
-#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
-    *(volatile unsigned *)count = *count + 1;
-#else
-    __atomic_store_n(count, *count + 1, __ATOMIC_RELEASE);
-#endif
-}
-
-static unsigned gpi_host_look(const unsigned *count) {
-#if GPUPOOL_SINGLE_THREAD || defined(_WIN32)
-    return *(const volatile unsigned *)count;
-#else
-    return __atomic_load_n(count, __ATOMIC_ACQUIRE);
-#endif
-}
-
 /* Reserved addresses of ordinary memory, which costs nothing until it is touched. */
 typedef struct gpi_pages {
     unsigned char *memory;
@@ -1054,24 +1042,6 @@ static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uin
     memcpy(to, from, (size_t)bytes);
 }
 
-#if GPUPOOL_SINGLE_THREAD
-typedef struct gpi_gate { unsigned turns; } gpi_gate;
-typedef struct gpi_worker { int none; } gpi_worker;
-static void gpi_host_gate_open(gpi_gate *gate) { gate->turns = 0; }
-static void gpi_host_gate_close(gpi_gate *gate) { gate->turns = 0; }
-static unsigned gpi_host_gate_seen(gpi_gate *gate) { return gate->turns; }
-static void gpi_host_gate_turn(gpi_gate *gate) { gate->turns++; }
-static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
-    (void)gate, (void)seen, (void)ms;
-}
-static int gpi_host_cores(void) { return 1; }
-static void gpi_host_thread_join(gpi_worker *worker) { worker->none = 1; }
-static int gpi_host_thread_start(gpi_worker *worker, void (*run)(void *), void *user) {
-    (void)worker, (void)run, (void)user;
-    return 0;
-}
-#else
-
 /* A gate is turned by who has news, and waited at by who has seen the turn before it. */
 typedef struct gpi_gate {
 #if defined(_WIN32)
@@ -1146,12 +1116,9 @@ static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
             struct timeval now;
             struct timespec until;
             gettimeofday(&now, NULL);
-            until.tv_sec = now.tv_sec + (time_t)(ms / 1000);
-            until.tv_nsec = (now.tv_usec + (long)(ms % 1000) * 1000) * 1000L;
-            if (until.tv_nsec >= 1000000000) {
-                until.tv_sec++;
-                until.tv_nsec -= 1000000000;
-            }
+            now.tv_usec += (long)(ms % 1000) * 1000;
+            until.tv_sec = now.tv_sec + (time_t)(ms / 1000 + (unsigned)now.tv_usec / 1000000);
+            until.tv_nsec = now.tv_usec % 1000000 * 1000L;
             pthread_cond_timedwait(&gate->turned, &gate->mutex, &until);
         }
 #endif
@@ -1160,14 +1127,13 @@ static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
     gpi_host_gate_unlock(gate);
 }
 
-static int gpi_host_cores(void) {
+static int gpi_host_cores(void) { /* -1: not known */
 #if defined(_WIN32)
     SYSTEM_INFO system;
     GetSystemInfo(&system);
     return (int)system.dwNumberOfProcessors;
 #else
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 0 && cores < 65536 ? (int)cores : 1;
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
 #endif
 }
 
@@ -1211,7 +1177,6 @@ static void gpi_host_thread_join(gpi_worker *worker) {
     pthread_join(worker->thread, NULL);
 #endif
 }
-#endif /* GPUPOOL_SINGLE_THREAD */
 
 /* == DRIVER ===================================================================================
    The only room that names CUDA. Every call is checked; a failure is told with the call's name.
@@ -1333,7 +1298,7 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
     (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
 #endif
-    if (error == cudaSuccess && found) memcpy(&symbol, &found, sizeof symbol);
+    if (error == cudaSuccess) memcpy(&symbol, &found, sizeof symbol);
     return symbol;
 }
 
@@ -1496,7 +1461,10 @@ static int gpi_driver_passed_lightly(const gpi_driver *driver, cudaEvent_t event
 static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
     unsigned long long id = 0;
 #if CUDART_VERSION >= 12000
-    if (cudaStreamGetId(stream, &id) != cudaSuccess) return 0;
+    if (cudaStreamGetId(stream, &id) != cudaSuccess) {
+        cudaGetLastError(); /* the arena asks outside enter and leave too */
+        return 0;
+    }
 #else
     (void)stream;
 #endif
@@ -1507,7 +1475,7 @@ static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
    is harmless. */
 static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t stream) {
     CUcontext context = NULL;
-    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL; /* never 0 here */
     if (!driver->stream_context || !driver->context || !driver->push || !driver->pop) return NULL;
     if (driver->stream_context((CUstream)stream, &context) != CUDA_SUCCESS) return NULL;
     return context == driver->context ? NULL : context;
@@ -1622,8 +1590,8 @@ static void gpi_driver_tell_block_gone(const void *block) {
 static int gpi_driver_was_reset(const gpi_driver *driver) {
     unsigned long long id = 0;
     CUcontext context = NULL;
-    if (!driver->id || !driver->context_id || !driver->current_context) return 0;
-    if (driver->current_context(&context) != CUDA_SUCCESS || !context) return 0;
+    if (!driver->id || !driver->current_context) return 0;
+    if (driver->current_context(&context) != CUDA_SUCCESS) return 0;
     return driver->context_id(context, &id) == CUDA_SUCCESS && id != driver->id;
 }
 
@@ -2218,11 +2186,14 @@ static int gpi_tree_is_edge(const gpi_run *run) {
            (run->next && run->next->lane == GPI_LANE_BARE);
 }
 
+/* Its neighbours know it: a run that a list has is one of a chunk's. */
+static int gpi_tree_is_met(const gpi_run *run) {
+    return (!run->prev || run->prev->next == run) && (!run->next || run->next->prev == run);
+}
+
 static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
     if (run->lane != number || run->by.list_prev != before) return 2;
-    if (run->prev && run->prev->next != run) return 1;
-    if (run->next && (run->next->prev != run || run->next->unit != run->unit + run->units))
-        return 1;
+    if (!gpi_tree_is_met(run)) return 1;
     if (run->prev && run->prev->lane == number) return 3;
     if (run->next && run->next->lane == number) return 3;
     return 0;
@@ -2307,8 +2278,7 @@ static int gpi_tree_check(const gpi_tree *tree) {
         const gpi_run *run = *gpi_tree_head(tree, bucket);
         for (; run; run = run->list_next, runs++) {
             if (run->lane != GPI_LANE_LIVE || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
-            if (run->next && run->next->unit != run->unit + run->units) return 1;
-            if (run->prev && run->prev->next != run) return 1;
+            if (!gpi_tree_is_met(run)) return 1;
             units += run->units;
             orders[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
         }
@@ -2425,7 +2395,8 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
 /* The run structs of a page, each in a single cache line: where there are many, each one looked at
    is a miss. */
 static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
-    return (gpi_run *)gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE);
+    uint64_t first = gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE);
+    return (gpi_run *)(uintptr_t)first;
 }
 
 /* For walks over all live runs, from *at = 0; NULL at the end. In the order of their structs in the
@@ -2828,12 +2799,12 @@ static int gpi_cache_listed(const gpi_cache *cache) {
 static int gpi_cache_check(gpi_cache *cache) {
     uint64_t free_units = 0;
     uint32_t used = 0, free_blocks = 0;
-    int i, at, steps;
+    int i, at;
     if (gpi_cache_listed(cache) != GPI_SLOTS) return 2;
     for (i = 0; i < GPI_SLOTS; i++) {
         const gpi_slot *slot = &cache->slots[i];
-        for (at = *gpi_cache_list(cache, slot), steps = 0; at != i; at = cache->slots[at].next)
-            if (at >= GPI_SLOTS || steps++ > GPI_SLOTS) return 2;
+        for (at = *gpi_cache_list(cache, slot); at != i; at = cache->slots[at].next)
+            if (at >= GPI_SLOTS) return 2;
         if (slot->state == GPI_SLOT_EMPTY) continue;
         if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
             slot->run->uses != cache || slot->run->unit != slot->unit ||
@@ -3366,13 +3337,12 @@ static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *t
     return best;
 }
 
-/* Moves the best idle piece, still mapped, to the stash. NULL: there is none. */
+/* Moves the best idle piece, still mapped, to the stash; the tree is prepared for two runs.
+   NULL: there is none. */
 static gpi_piece *gpi_backing_stash_idle(gpi_backing *backing, gpi_tree *tree, uint64_t units_aim,
                                          uint64_t units_most) {
     gpi_run *run = NULL;
-    gpi_piece *piece = NULL;
-    if (gpi_tree_prepare(tree, 2))
-        piece = gpi_backing_idle(backing, tree, units_aim, units_most, &run);
+    gpi_piece *piece = gpi_backing_idle(backing, tree, units_aim, units_most, &run);
     if (!piece) return NULL;
     gpi_backing_unlink(&backing->placed, piece);
     gpi_backing_link(&backing->stash, piece);
@@ -3384,9 +3354,14 @@ static gpi_piece *gpi_backing_stash_idle(gpi_backing *backing, gpi_tree *tree, u
 }
 
 /* Fills the stash with idle pieces until it holds so many units, or none is left. */
-static void gpi_backing_collect(gpi_backing *backing, gpi_tree *tree, uint64_t stash_units) {
-    while (backing->stash_units < stash_units &&
-           gpi_backing_stash_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX)) {}
+static gpupool_result gpi_backing_collect(gpi_backing *backing, gpi_tree *tree,
+                                          uint64_t stash_units) {
+    while (backing->stash_units < stash_units) {
+        if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+        if (!gpi_backing_stash_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX))
+            break;
+    }
+    return GPUPOOL_OK;
 }
 
 /* Undoes collect for the pieces that were not taken off their addresses. */
@@ -3523,7 +3498,8 @@ static gpi_piece *gpi_backing_stashed(const gpi_backing *backing, uint64_t units
     return best;
 }
 
-/* Gives stashed pieces back until so many units may be got without passing most_units. */
+/* Gives stashed pieces back until so many units may be got without passing most_units: what is
+   placed leaves room for them. */
 static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree, uint64_t units,
                                             uint64_t most_units) {
     gpi_piece *piece = backing->stash, *next;
@@ -3535,8 +3511,6 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) return result;
     }
-    if (gpi_backing_units(backing) + units > most_units)
-        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     return GPUPOOL_OK;
 }
 
@@ -3584,9 +3558,7 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
     for (; piece; piece = next) {
         next = piece->next;
         piece->fresh = 0;
-        if (!piece->held || piece->unit < spot->bare_unit ||
-            piece->unit >= spot->bare_unit + spot->bare_units)
-            continue;
+        if (!piece->held) continue;
         gpi_backing_unstash_piece(backing, piece);
         gpi_backing_place_piece(backing, piece);
     }
@@ -3615,8 +3587,8 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     first = spot.bare;
     after = gpi_backing_units(backing) + spot.bare_units;
     if (after > aim)
-        gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
-    if (after > most && backing->stash_units < after - most)
+        result = gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
+    if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most)
         result = gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     for (piece = backing->stash; piece && result == GPUPOOL_OK; piece = next) {
         next = piece->next;
@@ -3626,11 +3598,13 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         result = gpi_backing_fill(backing, tree, &spot, most, after > aim);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) {
+        struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
         if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
         if (spot.left) gpi_tree_put(tree, spot.left, lanes->number[0], 0);
         if (spot.right) gpi_tree_put(tree, spot.right, lanes->number[0], 0);
         gpi_backing_unfill(backing, tree);
         gpi_backing_uncollect(backing, tree);
+        gpi_thread = why;
         return result;
     }
     *out = gpi_backing_settle(backing, tree, &spot, first);
@@ -3810,7 +3784,8 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
 }
 
 /* Addresses for everything the device could hold many times over, since bare runs cost nothing and
-   wide spaces rarely run out of long ones; less where the system grants less. */
+   wide spaces rarely run out of long ones; less where the system grants less. The tree was just
+   opened, and has a struct for them. */
 static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tree) {
     gpi_driver *driver = &backing->driver;
     uint64_t bytes = (uint64_t)1 << 40, granules;
@@ -3830,10 +3805,8 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
     granules = backing->space_units / backing->granule_units;
     backing->table_pages = (granules + GPI_TABLE - 1) / GPI_TABLE;
     backing->table = (gpi_piece ***)gpi_host_zeroed(backing->table_pages * sizeof(gpi_piece **));
-    if (!backing->table || !gpi_tree_prepare(tree, 1)) {
-        GPUPOOL_FREE(backing->table);
+    if (!backing->table) {
         driver->unreserve(address, bytes);
-        backing->table = NULL;
         backing->reservation = 0;
         return gpi_host_no_memory();
     }
@@ -3864,8 +3837,7 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
     gpupool_result freed = gpi_driver_free_crumb(driver);
     if (freed != GPUPOOL_OK) return freed;
-    if (backing->pieces != 0)
-        return gpi_host_fail(GPUPOOL_E_CUDA, "the driver has not taken all memory back");
+    GPI_ASSERT(backing->pieces == 0);
     if (backing->reservation) {
         CUresult error = driver->unreserve(backing->reservation, backing->reservation_bytes);
         gpupool_result result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
@@ -4043,7 +4015,7 @@ static uintptr_t gpi_fence_key(cudaStream_t stream) {
 /* What tells a stream from any other, ever; 0 where CUDA cannot say, and of a capturing stream,
    which would lose its capture. */
 static uint64_t gpi_fence_identity(cudaStream_t stream) {
-    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0; /* NULL: see ARENA */
     return gpi_driver_is_capturing(stream) ? 0 : gpi_driver_stream_id(stream);
 }
 
@@ -4306,10 +4278,11 @@ static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
 }
 
 /* A stream of which nothing is left is forgotten, and known anew with its next call: without a key
-   always, with one if `named`. Both its locks are held. */
+   always, with one if `named`. Both its locks are held, and its cache is empty. */
 static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int named) {
     if (stream->handle == 0 || (stream->key && !named)) return;
-    if (stream->capture || stream->set_aside || stream->seals || stream->cache.used) return;
+    GPI_ASSERT(stream->cache.used == 0);
+    if (stream->capture || stream->set_aside || stream->seals) return;
     if (tree->lanes[stream->young]->units) return;
     gpi_fence_unname(stream);
     gpi_tree_lane_drop(tree, stream->young);
@@ -4396,7 +4369,7 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
 static int gpi_limit_same(const char *text, const char *word) { /* case does not matter */
     for (; *text && *word; text++, word++) {
         char a = *text >= 'a' && *text <= 'z' ? (char)(*text - 32) : *text;
-        char b = *word >= 'a' && *word <= 'z' ? (char)(*word - 32) : *word;
+        char b = *word >= 'a' ? (char)(*word - 32) : *word;
         if (a != b) return 0;
     }
     return *text == *word;
@@ -4439,7 +4412,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (unit < 0)
         return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
-    if (!whole && unit == 1) /* "0.8" may mean 80%, "1.5" may mean GiB */
+    if (!whole && unit < 2) /* "0.8" may mean 80%, "1.5" may mean GiB */
         return gpi_limit_wrong(where, text, "is no whole number of bytes: add a unit, or %");
     if (*at == '%' && value > 100) return gpi_limit_wrong(where, text, "is over 100%");
     value *= unit;
@@ -5185,13 +5158,20 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
 
+/* The stream that calls with this key go to; it may have been forgotten, or never been known. The
+   lock is held. NULL: the host has no memory. */
+static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
+    gpi_stream *known = gpi_fence_find(&arena->fences, key);
+    return known ? known : gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+}
+
 /* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
    them while there is no other stream to take them from. */
 GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run **link) {
     gpi_run *run = *link;
     uint64_t units = run->units;
     uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
-    if (stream->capture) absorb = 0;
+    GPI_ASSERT(!stream->capture); /* what a graph keeps is never cached */
     gpi_tree_lay_down_at(&arena->tree, link);
     gpi_tree_put(&arena->tree, run, stream->young, absorb);
     stream->frees++;
@@ -5676,14 +5656,14 @@ static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
 /* The fence that has stood longest on this stream, on another, or on a parked block. */
 static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *request) {
     gpi_stream *stream = arena->fences.streams;
-    gpi_use *use;
+    const gpi_use *use;
     if (request->known->seals) return request->known->fences[0];
     for (; stream; stream = stream->next)
         if (stream->seals) return stream->fences[0];
     if (!arena->parked) return NULL;
-    for (use = (gpi_use *)arena->parked->uses; use; use = use->next)
-        if (use->fence && !use->fence->passed) return use->fence;
-    return NULL;
+    use = (const gpi_use *)arena->parked->uses;
+    while (!use->fence || use->fence->passed) use = use->next; /* A3 */
+    return use->fence;
 }
 
 /* Rung: wait on the host, for one fence after the other, until the request can be met. */
@@ -5751,12 +5731,18 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
 
 /* -- the verdict -- */
 
-static uint64_t gpi_arena_largest(const gpupool_arena *arena, int of_streams) {
-    uint64_t largest = gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]);
-    uint32_t lane;
-    for (lane = GPI_LANE_STREAMS; of_streams && lane < arena->tree.lane_count; lane++)
-        if (arena->tree.lanes[lane])
-            largest = gpi_ground_max(largest, gpi_tree_largest(arena->tree.lanes[lane]));
+/* Of memory that some stream may have; what a graph keeps is for its replays. */
+static uint64_t gpi_arena_largest(const gpupool_arena *arena) {
+    gpi_lane *const *lanes = arena->tree.lanes;
+    const gpi_stream *stream = arena->fences.streams;
+    uint64_t largest = gpi_tree_largest(lanes[GPI_LANE_QUIET]);
+    int i;
+    for (; stream; stream = stream->next) {
+        if (!stream->handle || stream->capture) continue;
+        largest = gpi_ground_max(largest, gpi_tree_largest(lanes[stream->young]));
+        for (i = 0; i < stream->seals; i++)
+            largest = gpi_ground_max(largest, gpi_tree_largest(lanes[stream->sealed[i]]));
+    }
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
@@ -5781,7 +5767,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
-        verdict->largest_free_bytes = gpi_arena_largest(arena, 1);
+        verdict->largest_free_bytes = gpi_arena_largest(arena);
     scene->backing = &arena->backing;
     scene->tree = &arena->tree;
     scene->fences = &arena->fences;
@@ -5881,8 +5867,8 @@ static void gpi_arena_tell_gone(const gpi_run *run) {
 static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_piece *piece = arena->backing.placed;
     if (gpi_backing_is_mapped(&arena->backing)) return NULL;
-    while (piece && run->unit - piece->unit >= piece->units) piece = piece->next;
-    return piece ? piece->heap : NULL;
+    while (run->unit - piece->unit >= piece->units) piece = piece->next;
+    return piece->heap;
 }
 #endif
 
@@ -5892,6 +5878,7 @@ static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
 GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
                                     const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
+    GPI_ASSERT(gpi_tree_is_ready(&arena->tree, 0)); /* whoever found the run has seen to that */
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->uses = use;
     run->by.stream = request->known->handle;
@@ -5916,9 +5903,7 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
         use = (gpi_use *)gpi_host_zeroed(sizeof *use);
         if (use) use->keeper = request->known;
     }
-    if ((request->known->capture && !use) ||
-        !(gpi_tree_is_ready(&arena->tree, 1) || gpi_tree_prepare(&arena->tree, 1))) {
-        GPUPOOL_FREE(use);
+    if (request->known->capture && !use) {
         gpi_tree_put(&arena->tree, run, request->known->young, 0);
         gpi_host_no_memory();
         return NULL;
@@ -5958,9 +5943,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         request->capturing = gpi_driver_is_capturing(request->stream);
         arena->captures_seen |= request->capturing;
         request->limited = 0;
-        request->known = gpi_fence_find(&arena->fences, key);
-        if (!request->known) /* forgotten meanwhile */
-            request->known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
+        request->known = gpi_arena_known(arena, key, 0);
         arena->climbing = 1;
         result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
         arena->climbing = 0;
@@ -5986,13 +5969,12 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
     uint64_t identity = GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
     gpi_stream *known = gpi_fence_enter(&arena->fences, key), *now;
     gpi_host_lock(&arena->lock);
-    if (known && known->key == key && identity && known->identity != identity) {
+    if (known && identity && known->identity != identity) {
         gpi_arena_drain(arena, known);
         gpi_arena_count_pending(arena);
         gpi_fence_unname(known);
     }
-    now = gpi_fence_find(&arena->fences, key);
-    if (!now) now = gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+    now = gpi_arena_known(arena, key, identity);
     gpi_host_unlock(&arena->lock);
     if (known) gpi_host_unlock(&known->cache.lock);
     return now ? GPUPOOL_OK : gpi_host_no_memory();
@@ -6181,11 +6163,12 @@ static gpi_run *gpi_arena_enter_block(gpupool_arena *arena, const char *call, co
         gpi_host_unlock(&cache->lock);
         if (!released) break;
     }
-    if (gpi_arena_enter(arena, call) != GPUPOOL_OK) return NULL;
+    gpi_arena_enter(arena, call);
     run = gpi_arena_find(arena, call, block);
-    if (!run) gpi_arena_trace_look(arena);
-    if (!run) gpi_host_unlock(&arena->lock);
-    return run;
+    if (run) return run; /* another thread took it out of its cache meanwhile */
+    gpi_arena_trace_look(arena);
+    gpi_host_unlock(&arena->lock);
+    return NULL;
 }
 
 /* A fence of this stream's work so far joins the block's uses, in place of the stream's earlier
@@ -6282,6 +6265,17 @@ static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run) {
 #endif
 }
 
+/* BYPASS: a block is free, but its chunk stays: a graph keeps it, or CUDA does not take it back. */
+static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run) {
+    gpi_stream *keeper = gpi_arena_keeper(run);
+    uint32_t lane = keeper ? keeper->young : GPI_LANE_QUIET;
+    gpi_arena_count_free(arena, run, 0);
+    gpi_tree_lay_down(&arena->tree, run);
+    gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    run->uses = NULL;
+    gpi_tree_put(&arena->tree, run, lane, 0);
+}
+
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
 static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
@@ -6296,6 +6290,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
         result = gpi_thread.result;
     } else if (!gpi_tree_prepare(&arena->tree, 3)) {
         result = gpi_host_no_memory();
+    } else if (gpi_arena_keeper(run)) {
+        gpi_arena_free_kept(arena, run);
     } else {
         uint64_t units = run->units;
         uint32_t slack_bytes = run->as.slack_bytes;
@@ -6350,7 +6346,7 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     } else {
         gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
         run->uses = NULL;
-        gpi_tree_put(&arena->tree, run, keeper ? keeper->young : GPI_LANE_QUIET, 0);
+        gpi_tree_put(&arena->tree, run, keeper->young, 0);
     }
     return GPUPOOL_OK;
 }
@@ -6411,18 +6407,15 @@ GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_
 static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream,
                                           uintptr_t key) {
     gpupool_result result = gpi_arena_enter(arena, "gpupool_free");
-    gpi_stream *known = NULL;
-    gpi_run *run;
-    if (result != GPUPOOL_OK) return result;
-    run = gpi_arena_find(arena, "gpupool_free", block);
-    if (!run) result = gpi_thread.result;
-    if (!run) gpi_arena_trace_number(arena, 'm', gpi_arena_trace_stream(stream));
-    if (run) known = gpi_fence_find(&arena->fences, key);
-    if (run && !known)
-        known = gpi_fence_know(&arena->fences, &arena->tree, key, 0);
-    if (run && !known) result = gpi_host_no_memory();
-    if (run && known)
-        result = gpi_arena_free(arena, gpi_tree_link(&arena->tree, run->unit), known, stream, 0);
+    gpi_run *run = gpi_arena_find(arena, "gpupool_free", block);
+    if (run) {
+        gpi_stream *known = gpi_arena_known(arena, key, 0);
+        gpi_run **link = gpi_tree_link(&arena->tree, run->unit);
+        result = known ? gpi_arena_free(arena, link, known, stream, 0) : gpi_host_no_memory();
+    } else {
+        result = gpi_thread.result;
+        gpi_arena_trace_number(arena, 'm', gpi_arena_trace_stream(stream));
+    }
     gpi_arena_exit(arena);
     return result;
 }
@@ -6434,7 +6427,7 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
     gpi_arena_bound_cache(arena, known, 0);
     gpi_cache_fold(&known->cache, &arena->ledger);
     gpi_arena_count_pending(arena);
-    if (known->frees) gpi_arena_seal_at_free(arena, known, stream);
+    gpi_arena_seal_at_free(arena, known, stream);
     gpi_host_unlock(&arena->lock);
     gpi_host_ok();
 }
@@ -6489,7 +6482,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
         }
         gpi_host_lock(&arena->lock);
         link = gpi_tree_link(&arena->tree, unit);
-        run = known->key == key ? *link : NULL;
+        run = *link;
         if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
         if (run) result = gpi_arena_free(arena, link, known, stream, 1);
         gpi_arena_count_pending(arena);
@@ -6521,6 +6514,7 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
         cudaGetLastError();
         return result;
     }
+    count = (int)gpi_ground_min((uint64_t)count, GPI_DEVICES_MAX);
     if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d, and "
                              "there are %d devices", config->device, count);
@@ -6565,8 +6559,7 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpupool_result result;
     if (bytes == 0 || arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK;
     bytes = gpi_ground_up(bytes, arena->backing.driver.granule_bytes);
-    known = gpi_fence_find(&arena->fences, GPI_KEY_LEGACY);
-    if (!known) known = gpi_fence_know(&arena->fences, &arena->tree, GPI_KEY_LEGACY, 0);
+    known = gpi_arena_known(arena, GPI_KEY_LEGACY, 0);
     if (!known) return gpi_host_no_memory();
     memset(&request, 0, sizeof request);
     request.units = bytes / GPUPOOL_UNIT_BYTES;
@@ -6664,7 +6657,7 @@ static int gpi_arena_unlist(gpupool_arena *arena) {
     while (*link != arena) link = &(*link)->next;
     *link = arena->next;
     gpi_host_lock(&gpi_process.lock);
-    is_default = device < GPI_DEVICES_MAX && gpi_process.default_arenas[device] == arena;
+    is_default = gpi_process.default_arenas[device] == arena;
     if (is_default) gpi_process.default_arenas[device] = NULL;
     gpi_host_unlock(&gpi_process.lock);
     gpi_host_unlock(&gpi_process.arenas_lock);
@@ -6851,6 +6844,16 @@ void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignm
                            gpi_arena_origin(file, line));
 }
 
+/* BYPASS: a block that nobody was given, and that cudaFree has refused, is the arena's. */
+static void gpi_arena_keep_bypass(gpupool_arena *arena, void *block) {
+    gpi_run *run;
+    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) return;
+    gpi_host_lock(&arena->lock);
+    run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+    if (run) gpi_arena_free_kept(arena, run);
+    gpi_host_unlock(&arena->lock);
+}
+
 void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                         int line) {
     gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
@@ -6871,7 +6874,8 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
             struct gpi_thread why = gpi_thread;
-            gpupool_free(arena, block, stream);
+            if (gpupool_free(arena, block, stream) != GPUPOOL_OK)
+                gpi_arena_keep_bypass(arena, block);
             gpi_thread = why;
             block = NULL;
         }
@@ -6994,11 +6998,37 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
 
 /* -- graph capture -- */
 
+/* Gives a scope its streams. What it sets aside comes back if the host has no memory for them. */
+static gpupool_result gpi_arena_open_scope(gpupool_arena *arena, gpupool_capture *capture) {
+    gpi_stream *early, *outer = gpi_fence_find(&arena->fences, capture->key);
+    if (outer && outer->capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a scope "
+                             "already");
+    if (outer) {
+        outer->set_aside = 1;
+        gpi_arena_unname(arena, outer);
+    }
+    early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+    if (early) {
+        gpi_fence_unname(early);
+        early->capture = capture;
+        capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
+    }
+    if (!capture->stream) {
+        if (early) early->capture = NULL;
+        if (outer) gpi_fence_rename(outer);
+        return gpi_host_no_memory();
+    }
+    capture->outer = outer;
+    capture->stream->capture = capture;
+    capture->stream->early = early;
+    return GPUPOOL_OK;
+}
+
 gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpi_visit visit;
     gpupool_capture *capture;
-    gpi_stream *early = NULL;
     gpupool_result result;
     if (!out)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
@@ -7006,33 +7036,14 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
     result = gpi_arena_enter_growing(arena, "gpupool_capture_begin", &visit);
     if (result != GPUPOOL_OK) return result;
     capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
-    if (!capture) result = gpi_host_no_memory();
     if (capture) {
         capture->arena = arena;
         capture->key = gpi_fence_key(stream);
-        capture->outer = gpi_fence_find(&arena->fences, capture->key);
-        if (capture->outer && capture->outer->capture)
-            result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
-                                   "scope already");
-    }
-    if (result == GPUPOOL_OK && capture->outer) {
-        capture->outer->set_aside = 1;
-        gpi_arena_unname(arena, capture->outer);
+        result = gpi_arena_open_scope(arena, capture);
+    } else {
+        result = gpi_host_no_memory();
     }
     if (result == GPUPOOL_OK) {
-        early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
-        if (early) {
-            gpi_fence_unname(early);
-            early->capture = capture;
-            capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
-        }
-        if (!capture->stream) result = gpi_host_no_memory();
-        if (!capture->stream && early) early->capture = NULL;
-        if (!capture->stream && capture->outer) gpi_fence_rename(capture->outer);
-    }
-    if (result == GPUPOOL_OK) {
-        capture->stream->capture = capture;
-        capture->stream->early = early;
         gpi_host_count_scope(1);
         arena->captures_seen = 1;
         arena->captures++;
@@ -7113,6 +7124,8 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     capture->stream->early = NULL;
     gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
     gpi_arena_poll(arena);
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
+        gpi_backing_trim(&arena->backing, &arena->tree, 0, 0);
     arena->captures--;
     gpi_arena_exit_growing(arena, &visit);
     GPUPOOL_FREE(capture);
@@ -7127,7 +7140,6 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_OUT_OF_MEMORY:
     case GPUPOOL_E_HOST_MEMORY: return cudaErrorMemoryAllocation;
     case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
-    case GPUPOOL_E_UNSUPPORTED: return cudaErrorNotSupported;
     case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
     case GPUPOOL_E_CUDA: return cudaErrorUnknown;
     case GPUPOOL_E_ARGUMENT:
@@ -7136,6 +7148,7 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_DOUBLE_FREE:
     case GPUPOOL_E_IN_USE:
     case GPUPOOL_E_TIMEOUT:
+    case GPUPOOL_E_UNSUPPORTED:
     case GPUPOOL_E_CALLBACK:
     default: return cudaErrorInvalidValue;
     }
@@ -7321,7 +7334,7 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->fence_waits = arena->fences.device_waits;
     stats->host_syncs = arena->fences.host_waits;
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
-    stats->largest_free_bytes = gpi_arena_largest(arena, 1);
+    stats->largest_free_bytes = gpi_arena_largest(arena);
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->backing.host_bytes;
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
@@ -7583,7 +7596,7 @@ static int gpi_ring_check(const gpupool_ring *ring) {
     if (at != ring->bytes) return 1;
     if (ring->pinned.now > ring->bytes) return 2;
     if (ring->pinned.now % ring->piece_bytes && ring->pinned.now != ring->bytes) return 2;
-    if (used != ring->used.now || ring->used.now > ring->pinned.now) return 3;
+    if (used != ring->used.now) return 3;
     if (flights[0] > ring->flights[0] || flights[1] > ring->flights[1]) return 4;
     if (held > ring->held) return 3;
     for (transfer = ring->transfers; transfer; transfer = transfer->next) {
@@ -7773,7 +7786,7 @@ static void gpi_ring_join(gpupool_ring *ring, gpi_ring_slot *slot) {
 }
 
 static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
-    gpi_host_raise(&ring->news);
+    GPI_PUBLISH(&ring->news, ring->news + 1);
     gpi_ledger_sub(&ring->used, slot->bytes);
     slot->state = GPI_RING_FREE;
     slot->transfer = NULL;
@@ -7840,12 +7853,11 @@ static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
     return freed;
 }
 
-/* Pins one piece more. The lock is open meanwhile. */
+/* Pins one piece more, where that may be. The lock is open meanwhile. */
 static gpupool_result gpi_ring_pin(gpupool_ring *ring) {
     uint64_t at = ring->pinned.now, start = gpi_host_now_ns();
     uint64_t bytes = gpi_ground_min(ring->piece_bytes, ring->bytes - at);
     gpupool_result result = GPUPOOL_OK;
-    if (ring->pinning || bytes == 0) return GPUPOOL_OK;
     ring->pinning = 1;
     gpi_ring_unlock(ring);
     if (!ring->pages.memory && !gpi_host_pages_get(&ring->pages, ring->bytes))
@@ -7865,7 +7877,6 @@ static gpupool_result gpi_ring_pin(gpupool_ring *ring) {
    no failure of the transfer: it goes on with what there is. */
 static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result *result) {
     gpi_ring_slot *slot;
-    int may_pin;
     if (!gpi_ring_stock(ring)) {
         *result = gpi_host_no_memory();
         return NULL;
@@ -7873,11 +7884,12 @@ static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_r
     if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
     slot = gpi_ring_take(ring, bytes);
     if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
-    may_pin = !ring->pinning && ring->pinned.now < ring->bytes &&
-              (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS);
-    if (!slot && *result == GPUPOOL_OK && may_pin && gpi_ring_pin(ring) == GPUPOOL_OK &&
-        gpi_ring_stock(ring))
-        slot = gpi_ring_take(ring, bytes);
+    while (!slot && *result == GPUPOOL_OK && !ring->pinning && ring->pinned.now < ring->bytes &&
+           (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS) &&
+           gpi_ring_pin(ring) == GPUPOOL_OK) {
+        if (gpi_ring_stock(ring)) slot = gpi_ring_take(ring, bytes);
+        else *result = gpi_host_no_memory();
+    }
     if (slot) *result = GPUPOOL_OK; /* no matter what was answered on the way */
     return slot;
 }
@@ -8087,7 +8099,7 @@ static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t now = gpi_host_now_ns();
     if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
-        transfer->flying || transfer->asking || transfer->gate || !gpi_ring_may_name(transfer))
+        transfer->flying || transfer->asking || transfer->gate)
         return 0;
     if (gpi_ring_is_ahead(ring, transfer)) return 0;
     if (!transfer->stalled_ns) {
@@ -8105,7 +8117,6 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     int passed = 0;
     if (!gate) return 1;
-    if (transfer->asking) return 0;
     transfer->asking = 1;
     gpi_ring_unlock(ring);
     result = gpi_driver_passed(gate->event, &passed);
@@ -8125,7 +8136,7 @@ static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link) link = &(*link)->next;
     *link = transfer;
-    gpi_host_raise(&ring->news);
+    GPI_PUBLISH(&ring->news, ring->news + 1);
     if (ring->under_way[transfer->down]++ == 0)
         ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
 }
@@ -8146,8 +8157,7 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_slot *slot = ring->slots;
     int ours = 0, idle = 0;
     for (; slot; slot = slot->next)
-        ours += slot->transfer == transfer &&
-                (slot->state == GPI_RING_LOST || (transfer->ticket && transfer->flying));
+        ours += slot->transfer == transfer && (slot->state == GPI_RING_LOST || transfer->ticket);
     if (ours) {
         gpi_ring_unlock(ring);
         idle = cudaStreamSynchronize(transfer->stream) == cudaSuccess;
@@ -8157,7 +8167,7 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     while (slot) {
         int flew = slot->state == GPI_RING_FLYING;
         gpi_ring_slot *next = slot->next;
-        if (slot->transfer == transfer && (flew || slot->state == GPI_RING_LOST)) {
+        if (slot->transfer == transfer) { /* flying or lost */
             slot->transfer = NULL;
             transfer->flying -= flew;
             if (idle) {
@@ -8216,7 +8226,7 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
         if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     }
     transfer->working--;
-    if (did) gpi_host_raise(&ring->news);
+    if (did) GPI_PUBLISH(&ring->news, ring->news + 1);
     return did;
 }
 
@@ -8272,7 +8282,7 @@ static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
         return 0;
     }
     gpi_ring_unlock(ring);
-    while (turn->round < patience && gpi_host_look(&ring->news) == news)
+    while (turn->round < patience && GPI_READ(&ring->news) == news)
         gpi_host_idle(turn->round++);
     gpi_ring_lock(ring);
     if (ring->news == news) return 1;
@@ -8320,6 +8330,12 @@ static void gpi_ring_worker(void *user) {
     if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
 }
 
+/* For the workers: those that sleep are to be woken too. The lock is held. */
+static void gpi_ring_stop(gpupool_ring *ring) {
+    ring->stopping = 1;
+    GPI_PUBLISH(&ring->news, ring->news + 1);
+}
+
 /* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
    out. The one that calls exit itself is not waited for longer than this. */
 static void gpi_ring_at_exit(void) {
@@ -8328,13 +8344,16 @@ static void gpi_ring_at_exit(void) {
     int running, i;
     for (; ring; ring = ring->next_staffed) {
         if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
-        do {
+        gpi_host_lock(&ring->lock);
+        gpi_ring_stop(ring);
+        gpi_host_unlock(&ring->lock);
+        gpi_host_gate_turn(&ring->work);
+        for (running = 1; running && gpi_host_now_ns() - start < 1000000000u;) {
+            gpi_host_idle(64);
             gpi_host_lock(&ring->lock);
-            if (!ring->stopping) gpi_host_gate_turn(&ring->work);
-            ring->stopping = 1;
             running = ring->workers_running;
             gpi_host_unlock(&ring->lock);
-        } while (running && gpi_host_now_ns() - start < 1000000000u);
+        }
         for (i = 0; !running && i < ring->workers_started; i++)
             gpi_host_thread_join(&ring->workers[i]);
         if (!running) ring->workers_started = 0;
@@ -8366,7 +8385,7 @@ static void gpi_ring_staff(gpupool_ring *ring) {
 static void gpi_ring_dismiss(gpupool_ring *ring) {
     gpupool_ring **link = &gpi_process.staffed;
     int i, count = ring->workers_started;
-    ring->stopping = 1;
+    gpi_ring_stop(ring);
     gpi_ring_unlock(ring);
     gpi_host_lock(&gpi_process.lock);
     while (*link && *link != ring) link = &(*link)->next_staffed;
@@ -8642,11 +8661,11 @@ static gpupool_result gpi_ring_wrong(const char *field, double value, const char
 }
 
 static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
-    uint64_t cores = (uint64_t)gpi_host_cores();
+    int cores = gpi_host_cores();
     size_t chunk = config->chunk_bytes;
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
-    if (!config->workers) config->workers = cores > 1 ? (int)gpi_ground_min(cores - 1, 11) : -1;
+    if (!config->workers) config->workers = cores < 2 ? -1 : cores < 12 ? cores - 1 : 11;
     if (config->device < GPUPOOL_DEVICE_CURRENT)
         return gpi_ring_wrong("device", config->device, "a device's ordinal, or -1");
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
@@ -8738,13 +8757,13 @@ static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
     return result;
 }
 
-/* Unpins the uppermost piece if it is free. */
+/* Unpins the uppermost piece, which there is, if it is free. */
 static int gpi_ring_unpin(gpupool_ring *ring, gpupool_result *result) {
     uint64_t bytes = ring->pinned.now % ring->piece_bytes;
     uint64_t at;
     gpi_ring_slot *slot = ring->slots;
     if (bytes == 0) bytes = ring->piece_bytes;
-    if (ring->pinning || ring->pinned.now == 0) return 0;
+    if (ring->pinning) return 0;
     at = ring->pinned.now - bytes;
     while (slot->next && slot->at + slot->bytes < ring->pinned.now) slot = slot->next;
     if (slot->state != GPI_RING_FREE || slot->at > at) return 0;
@@ -8922,16 +8941,12 @@ static int gpi_ring_is_pending(const gpupool_ring *ring, gpupool_ticket ticket) 
     return transfer && ticket != 0;
 }
 
-/* Sleeps until a transfer is done, if this one still is not. */
-static void gpi_ring_await(gpupool_ring *ring, gpupool_ticket ticket) {
-    unsigned seen;
-    int pending;
+/* Sleeps until a transfer is done. The lock was held since the one waited for was not: its end
+   turns the gate after this has looked at it. */
+static void gpi_ring_await(gpupool_ring *ring) {
+    unsigned seen = gpi_host_gate_seen(&ring->done);
     gpi_ring_unlock(ring);
-    seen = gpi_host_gate_seen(&ring->done);
-    gpi_ring_lock(ring);
-    pending = gpi_ring_is_pending(ring, ticket);
-    gpi_ring_unlock(ring);
-    if (pending) gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
+    gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
     gpi_ring_lock(ring);
 }
 
@@ -8950,7 +8965,7 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
                                    " is not done yet", ticket);
         else if (did) continue;
         else if (round++ < GPI_RING_SPIN || !ring->workers_running) gpi_ring_nap(ring, round);
-        else gpi_ring_await(ring, ticket);
+        else gpi_ring_await(ring);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
     return gpi_ring_leave(ring, &visit, result);
@@ -8994,7 +9009,7 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
                                     gpupool_span *span) {
     gpi_visit visit;
     gpi_ring_slot *slot;
-    uint64_t start = gpi_host_now_ns(), failures;
+    uint64_t start = gpi_host_now_ns();
     unsigned round = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -9005,14 +9020,17 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
                                ring->bytes);
         return gpi_ring_leave(ring, &visit, result);
     }
-    failures = ring->stats.pin_failures;
-    while ((slot = gpi_ring_get(ring, bytes, &result)) == NULL && result == GPUPOOL_OK) {
-        if (ring->stats.pin_failures != failures) result = gpi_thread.result; /* just now */
-        else result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
-        if (result != GPUPOOL_OK) break;
-        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
+    for (;;) {
+        slot = gpi_ring_get(ring, bytes, &result);
+        if (slot) break;
+        if (result == GPUPOOL_OK) result = gpi_thread.result; /* of pinning, just now */
+        if (result == GPUPOOL_OK)
+            result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
+        if (result == GPUPOOL_OK && timeout_ns >= 0 &&
+            gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
-        else gpi_ring_nap(ring, round++);
+        if (result != GPUPOOL_OK) break;
+        gpi_ring_nap(ring, round++);
     }
     if (slot) {
         slot->state = GPI_RING_HELD;

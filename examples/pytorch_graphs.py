@@ -22,7 +22,7 @@ WARM = 3  # steps before the capture, on a side stream, as PyTorch asks for
 
 
 class Bystanders:
-    """Tensors beside the replays, of all sizes, each filled with a number and checked at its end."""
+    """Tensors beside the replays, of all sizes, each filled with a number, checked at its end."""
 
     def __init__(self):
         self.live = []

@@ -60,6 +60,15 @@ static inline int more_in_a_scope_than_in_all(size_t at) {
     return 1;
 }
 
+static inline int less_in_all_than_now(size_t at) {
+    gpupool_counter *before;
+    if (at >= 5) return 0;
+    if (!CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK)) return 0;
+    before = &(&arena->ledger.scopes->before.requested)[at];
+    break_u64(&before->now, before->total + 1);
+    return 1;
+}
+
 static inline void pop_scope(void) {
     CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_OK);
 }
@@ -121,6 +130,19 @@ static inline int sealed_beyond_all_lanes(size_t at) {
     gpi_stream *stream = sealed_stream_at(at / 2);
     if (stream) break_u32(&stream->sealed[at % 2 ? stream->seals - 1 : 0], LANE_HELD);
     return stream != NULL;
+}
+
+static inline int seal_of_no_lane(size_t at) {
+    gpi_stream *stream = sealed_stream_at(at);
+    static gpi_fence later;
+    gpi_fence *fence = &later;
+    if (!stream) return 0;
+    later = *stream->fences[stream->seals - 1];
+    later.number++;
+    break_u32(&stream->sealed[stream->seals], arena->tree.lane_count);
+    break_bytes(&stream->fences[stream->seals], &fence, sizeof fence);
+    break_int(&stream->seals, stream->seals + 1);
+    return 1;
 }
 
 static inline int young_is_quiet(size_t at) {
@@ -244,6 +266,12 @@ static inline int wrong_pending(size_t at) {
     return at < 2;
 }
 
+static inline int wrong_cached_sum(size_t at) {
+    uint64_t *sum = &arena->ledger.cached_bytes;
+    if (at < 2) break_u64(sum, at ? *sum - 512 : *sum + 512);
+    return at < 2;
+}
+
 static inline int wrong_parked_sum(size_t at) {
     uint64_t *sum = &arena->parked_units;
     if (at < 2) break_u64(sum, at ? *sum - 1 : *sum + 1);
@@ -268,6 +296,16 @@ static inline int parked_but_free(size_t at) {
     return run != NULL;
 }
 
+/* A live block that another stream uses, after all that are parked. */
+static inline int live_but_parked(size_t at) {
+    gpi_run *run = at == 0 ? run_at(0, is_live_in_use) : NULL;
+    if (!run) return 0;
+    break_run(&run->list_next, NULL);
+    break_run(&arena->parked_last->list_next, run);
+    break_u64(&arena->parked_units, arena->parked_units + run->units);
+    return 1;
+}
+
 static inline int parked_without_fence(size_t at) {
     gpi_run *run = parked_at(at);
     void *none = NULL;
@@ -281,5 +319,51 @@ static inline int parked_behind_passed_fences(size_t at) {
     for (; use; use = use->next) break_int(&use->fence->passed, 1);
     return run != NULL;
 }
+
+#if GPUPOOL_SITES
+/* ---- A1: what each line of source holds ---- */
+
+static inline gpi_site *site_at(size_t at) {
+    gpi_site *site = NULL;
+    int bucket;
+    do site = gpi_ledger_next_site(&arena->ledger, site, &bucket);
+    while (site && (site->blocks == 0 || at--));
+    return site;
+}
+
+static inline int site_above_its_peak(size_t at) {
+    gpi_site *site = site_at(at);
+    if (site) break_u64(&site->bytes_peak, site->bytes - 1);
+    return site != NULL;
+}
+
+static inline int site_with_more_than_it_asked_for(size_t at) {
+    gpi_site *site = site_at(at);
+    if (site) break_u64(&site->allocs, site->blocks - 1);
+    return site != NULL;
+}
+
+static inline int site_counted_elsewhere(size_t at) {
+    gpi_site *site = site_at(at), *same = &arena->ledger.unknown;
+    if (site) break_bytes(&site->same, &same, sizeof same);
+    return site != NULL;
+}
+
+static inline int site_with_another_block(size_t at) {
+    gpi_site *site = site_at(at);
+    if (!site) return 0;
+    break_u64(&site->allocs, site->allocs + 1);
+    break_u64(&site->blocks, site->blocks + 1);
+    return 1;
+}
+
+static inline int site_with_more_bytes(size_t at) {
+    gpi_site *site = site_at(at);
+    if (!site) return 0;
+    break_u64(&site->bytes_peak, site->bytes_peak + 512);
+    break_u64(&site->bytes, site->bytes + 512);
+    return 1;
+}
+#endif
 
 #endif

@@ -91,6 +91,13 @@ static inline int slot_of_other_units(size_t at) {
     return slot != NULL;
 }
 
+/* One that is out would be in the wrong chain too. */
+static inline int slot_of_another_unit(size_t at) {
+    gpi_slot *slot = slot_at(at, GPI_SLOT_FREE).slot;
+    if (slot) break_u64(&slot->unit, slot->unit + 1);
+    return slot != NULL;
+}
+
 /* ---- C2: lists ---- */
 
 static inline int slot_in_no_list(size_t at) {

@@ -64,6 +64,46 @@ static inline void link_free(gpi_run *run, gpi_run **list) {
     break_run(list, run);
 }
 
+/* A copy stands in a list in the place of the run that its neighbours know. */
+static gpi_run twin;
+
+static inline int twin_in_a_list(size_t at) {
+    gpi_run *run = run_at(at / 2, is_free), *copy = &twin;
+    if (!run) return 0;
+    twin = *run;
+    if (at % 2) twin.prev = NULL;
+    else twin.next = NULL;
+    if (!twin.prev && !twin.next) twin.prev = run;
+    break_run(run->by.list_prev ? &run->by.list_prev->list_next : list_of(run), copy);
+    if (run->list_next) break_run(&run->list_next->by.list_prev, copy);
+    return 1;
+}
+
+static inline int twin_in_a_bucket(size_t at) {
+    gpi_run *run = run_at(at / 2, is_live), *copy = &twin, **link;
+    if (!run) return 0;
+    twin = *run;
+    if (at % 2) twin.prev = NULL;
+    else twin.next = NULL;
+    if (!twin.prev && !twin.next) twin.prev = run;
+    link = gpi_tree_head(&arena->tree, gpi_tree_bucket(&arena->tree, run->unit));
+    while (*link != run) link = &(*link)->list_next;
+    break_run(link, copy);
+    return 1;
+}
+
+/* In a list of an order that has no bits. */
+static inline int run_without_bits(size_t at) {
+    gpi_run *run = run_at(at, is_free);
+    gpi_lane *lane;
+    size_t row = 0;
+    if (!run) return 0;
+    lane = lane_of(run);
+    while (lane->steps[row]) row++;
+    break_run(&lane->lists[row * STEPS], run);
+    return 1;
+}
+
 static inline int in_no_list(size_t at) {
     gpi_run *run = run_at(at, is_free);
     if (run) unlink_free(run);

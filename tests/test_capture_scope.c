@@ -121,6 +121,28 @@ static void graphs_keep_their_memory(void) {
     }
 }
 
+/* Without a pool, too: cudaFree must not have what a replay may touch. */
+static void graphs_keep_their_memory_without_a_pool(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+    void *kept = get(BYTES, kit_stream[0]), *passing = get(BYTES, kit_stream[0]);
+    fill(kit_stream[0], kept, BYTES, 7);
+    fill(kit_stream[0], passing, BYTES, 5);
+    put(passing, kit_stream[0]);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    cudaGraphExec_t exec = end(kit_stream[0]);
+    CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    expect(kept, BYTES, 7);
+    expect(passing, BYTES, 5);
+    CHECK_EQ(kit_stats(arena).blocks.now, 1);
+    release(scope, exec);
+    all_is_back();
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 /* All that a released graph had is for everybody: with a limit of that, for one large block. */
 static void what_is_released_is_for_all(void) {
     for (size_t s = 0; s < KIT_COUNT(sources); s++) {
@@ -389,6 +411,21 @@ static void a_block_from_before_is_not_reused_early(void) {
 
 /* Another stream needs all there is, what others freed without a fence included: the capture is on
    a non-blocking stream, where nothing tells of it but the scope. */
+/* Nor by others, though all work so far is done: a replay may come. */
+static void a_block_from_before_is_kept_till_the_release(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 8 * MIB);
+    void *old = get(5 * MIB, kit_stream[0]);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    put(old, kit_stream[0]);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    for (int i = 0; i < 4; i++) put(get(KIB, kit_stream[2]), kit_stream[2]); /* looks at fences */
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 5 * MIB, kit_stream[1])), GPUPOOL_E_OUT_OF_MEMORY);
+    release(scope, NULL);
+    put(get(5 * MIB, kit_stream[1]), kit_stream[1]);
+    kit_close(arena);
+}
+
 static void running_out_loses_no_capture(void) {
     for (size_t i = 0; i < KIT_COUNT(sources) * KIT_COUNT(modes); i++) {
         check_case("source %d, mode %d", (int)sources[i / 3], (int)modes[i % 3]);
@@ -492,6 +529,7 @@ static void a_stream_ends_inside_its_scope(void) {
 
 int main(void) {
     ARENA_TEST(graphs_keep_their_memory);
+    ARENA_TEST(graphs_keep_their_memory_without_a_pool);
     ARENA_TEST(what_is_released_is_for_all);
     ARENA_TEST(a_lost_capture_gives_everything_back);
     ARENA_TEST(two_graphs_at_once);
@@ -501,6 +539,7 @@ int main(void) {
     FAKE_TEST(the_graph_takes_none_of_the_streams_own);
     FAKE_TEST(the_graph_takes_none_behind_a_wait);
     FAKE_TEST(a_block_from_before_is_not_reused_early);
+    ARENA_TEST(a_block_from_before_is_kept_till_the_release);
     FAKE_TEST(running_out_loses_no_capture);
     FAKE_TEST(a_release_waits_for_replays);
     FAKE_TEST(a_stream_ends_inside_its_scope);

@@ -4,7 +4,10 @@
 // build: asan -O1 -g -fsanitize=address,undefined
 #include "fail_malloc.h"
 #define GPUPOOL_IMPLEMENTATION
-#include "../gpupool.h"
+#ifndef GPUPOOL_HEADER /* or one that broken.sh has broken */
+#define GPUPOOL_HEADER "../gpupool.h"
+#endif
+#include GPUPOOL_HEADER
 #include "arena_kit.h"
 
 #if CHECK_FAKE

@@ -72,11 +72,37 @@ static void a_free_that_fails_leaves_the_block_known(void) {
     CHECK_EQ(fake_nvtx_regions(), 0);
     kit_close(arena);
 }
+
+/* Chunks that are told and chunks that are not, when one of them is not taken back. */
+static void chunks_that_the_driver_keeps(void) {
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_MANAGED};
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        long heaps = sources[i] == GPUPOOL_SOURCE_DEVICE ? 2 : 0;
+        gpupool_arena *arena = kit_open(sources[i]);
+        void *block[2];
+        for (int k = 0; k < 2; k++) block[k] = kit_alloc(arena, 30 * MIB, kit_stream[0]);
+        CHECK_EQ(fake_nvtx_heaps(), heaps);
+        CHECK_EQ(fake_nvtx_regions(), heaps);
+        CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
+        block[0] = kit_alloc(arena, 30 * MIB, kit_stream[0]); /* in the older chunk again */
+        CHECK_EQ(fake_nvtx_heaps(), heaps);
+        CHECK_EQ(fake_nvtx_regions(), heaps);
+        for (int k = 0; k < 2; k++)
+            CHECK_RESULT(gpupool_free(arena, block[k], kit_stream[0]), GPUPOOL_OK);
+        fake_fail_call("cudaFree", 2, 0, 0); /* 1: the wait for the device */
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+        CHECK_EQ(fake_fail_fired(), 1);
+        CHECK_EQ(fake_nvtx_heaps(), heaps ? heaps - (long)kit_stats(arena).chunks_lost : 0);
+        fake_fail_clear();
+        kit_close(arena);
+    }
+}
 #endif
 
 int main(void) {
     FAKE_TEST(chunks_of_cudaMalloc);
     FAKE_TEST(other_memory_is_not_told);
     FAKE_TEST(a_free_that_fails_leaves_the_block_known);
+    FAKE_TEST(chunks_that_the_driver_keeps);
     return check_finish();
 }

@@ -52,6 +52,41 @@ static void live_without(long nth) {
     fake_mode(FAKE_EAGER);
 }
 
+/* A driver that cannot name its errors: that something has failed is told all the same. */
+static void errors_without_a_name(void) {
+    int unknown = 0;
+    for (long nth = 1; nth <= 16; nth++) {
+        fake_fail_call(LOOK_UP, nth, 0, 0);
+        gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        fake_fail_clear();
+        fake_fail_call("cuMemCreate", 1, 0, 999);
+        void *block = gpupool_alloc(arena, SIZE, kit_stream[0]);
+        if (fake_fail_fired()) {
+            CHECK_RESULT(kit_why(block), GPUPOOL_E_CUDA);
+            CHECK(strstr(gpupool_last_error(), "cuMemCreate failed: ") != NULL);
+            unknown += strstr(gpupool_last_error(), "unknown error") != NULL;
+        }
+        fake_fail_clear();
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+    CHECK_EQ(unknown, 1);
+}
+
+/* Pages that are no power of two, or smaller than a unit, are none that this could map. */
+static void odd_pages(void) {
+    static const size_t odd[] = {3 * MIB, 256};
+    for (size_t i = 0; i < KIT_COUNT(odd); i++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+        gpupool_arena *arena = NULL;
+        fake_granularity(odd[i]);
+        CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_UNSUPPORTED);
+        arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        CHECK_EQ(arena->backing.source, GPUPOOL_SOURCE_DEVICE);
+        kit_close(arena);
+    }
+}
+
 static void any_entry_point_may_be_missing(void) {
     kit_close(kit_open(GPUPOOL_SOURCE_AUTO));
     long looked_up = fake_calls(LOOK_UP);
@@ -63,5 +98,7 @@ static void any_entry_point_may_be_missing(void) {
 
 int main(void) {
     FAKE_TEST(any_entry_point_may_be_missing);
+    FAKE_TEST(errors_without_a_name);
+    FAKE_TEST(odd_pages);
     return check_finish();
 }

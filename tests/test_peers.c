@@ -122,6 +122,78 @@ static void devices_that_are_none(void) {
     }
 }
 
+static void out_of_reach(void) {
+    fake_device_peers(0, 0);
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_UNSUPPORTED);
+    CHECK(strstr(gpupool_last_error(), "device 1 cannot reach") != NULL);
+    fake_device_peers(0, 1);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* Two peers: what cannot be made accessible to both is not handed out, and a wait that one of the
+   devices refuses is none. */
+static void several_peers(void) {
+    static const char *const fails[] = {"cuMemSetAccess", "cudaSetDevice"};
+    fake_devices(3);
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    CHECK_RESULT(gpupool_allow_peer(arena, 2), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_allow_peer(arena, 2), GPUPOOL_OK);
+    CHECK_EQ(arena->backing.driver.peer_count, 2);
+    for (long n = 1; n <= 3; n++) { /* the arena's own device, and each peer */
+        fake_fail_call(fails[0], n, 0, 0);
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, MIB, kit_stream[0])), GPUPOOL_E_CUDA);
+        CHECK_EQ(kit_reserved(arena), 0);
+    }
+    void *block = kit_alloc(arena, 60 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_clear();
+    fake_fail_call(fails[1], 1, 1, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* nothing is known to be idle */
+    CHECK_EQ(kit_stats(arena).pending.now, 60 * MIB);
+    fake_fail_clear();
+    fake_fail_call("cudaFree", 1, 1, 0); /* nor here, and not the second time either */
+    for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 60 * MIB);
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    block = kit_alloc(arena, 60 * MIB, kit_stream[1]); /* not to be followed: it is waited for */
+    CHECK_EQ(kit_stats(arena).fence_waits, 0);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    fake_fail_call("cudaSetDevice", 1, 0, 0);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    kit_close(arena);
+}
+
+/* An event of a stream of another device is made, and recorded, in that device's context. */
+static void contexts_that_cannot_be_entered(void) {
+    static const char *const fails[] = {"cuCtxPushCurrent", "cuCtxPopCurrent", "cudaEventRecord",
+                                        "cudaEventRecord"};
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    cudaStream_t other = stream_of(1);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    for (size_t i = 0; i < KIT_COUNT(fails); i++) {
+        fake_fail_call(fails[i], 1, 0, 0);
+        if (i == 3) fake_fail_call("cuCtxPopCurrent", 1, 0, 0); /* and that fails too */
+        CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_E_CUDA);
+        fake_fail_clear();
+        CHECK_EQ(cudaSetDevice(0), cudaSuccess); /* a context that was not popped is still there */
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    }
+    CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, other), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(other), cudaSuccess);
+    kit_close(arena);
+}
+
 /* ---- streams of both devices ---- */
 
 static cudaStream_t far[2];
@@ -229,6 +301,9 @@ int main(void) {
     FAKE_TEST(moved_memory_for_a_peer);
     FAKE_TEST(a_driver_that_refuses_changes_nothing);
     FAKE_TEST(devices_that_are_none);
+    FAKE_TEST(out_of_reach);
+    FAKE_TEST(several_peers);
+    FAKE_TEST(contexts_that_cannot_be_entered);
     FAKE_TEST(two_devices_on_mapped);
     FAKE_TEST(two_devices_on_device);
     FAKE_TEST(two_devices_with_room);

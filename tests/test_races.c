@@ -6,7 +6,10 @@
 static cudaError_t before_record(cudaEvent_t event, cudaStream_t stream);
 #define cudaEventRecord(event, stream) before_record(event, stream)
 #define GPUPOOL_IMPLEMENTATION
-#include "../gpupool.h"
+#ifndef GPUPOOL_HEADER /* or one that broken.sh has broken */
+#define GPUPOOL_HEADER "../gpupool.h"
+#endif
+#include GPUPOOL_HEADER
 #undef cudaEventRecord
 #include "race_kit.h"
 

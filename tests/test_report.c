@@ -105,6 +105,47 @@ static void programs_can_read_them(void) {
     empty_and_close(arena, MANY);
 }
 
+static void report_text(gpupool_arena *arena, char *text, size_t size) {
+    FILE *file = tmpfile();
+    if (!CHECK(file != NULL)) return;
+    CHECK_RESULT(gpupool_report(arena, file), GPUPOOL_OK);
+    rewind(file);
+    text[fread(text, 1, size - 1, file)] = 0;
+    fclose(file);
+}
+
+/* Of 64 MiB or more, four blocks of 8 MiB are live, with free ones between. */
+static void the_report_shows_each_byte(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    char text[8192] = "", words[40];
+    double live = 0, all = 0, exact;
+    void *part[8];
+    gpupool_stats stats;
+    config.reserve_bytes = 64 * MIB;
+    gpupool_arena *arena = kit_create(&config);
+    for (size_t i = 0; i < 8; i++) part[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    for (size_t i = 0; i < 8; i += 2)
+        CHECK_RESULT(gpupool_free(arena, part[i], kit_stream[0]), GPUPOOL_OK);
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_get_stats(arena, &stats), GPUPOOL_OK);
+    report_text(arena, text, sizeof text);
+    exact = 1 - (double)stats.largest_free_bytes / (double)(stats.reserved.now - 32 * MIB);
+    CHECK(exact > 0.6);
+    snprintf(words, sizeof words, "fragmentation %.0f%%\n", exact * 100);
+    CHECK(strstr(text, words) != NULL);
+    const char *mark = strstr(text, "\n  map: ");
+    if (!CHECK(mark != NULL)) return;
+    for (mark = strchr(mark + 1, '\n'); *mark; mark++) {
+        live += *mark == '#';
+        all += strchr("#+-~.", *mark) != NULL;
+    }
+    exact = all * 32 * MIB / (double)stats.reserved.now;
+    CHECK(all > 100 && live > exact - 8 && live < exact + 8);
+    for (size_t i = 1; i < 8; i += 2)
+        CHECK_RESULT(gpupool_free(arena, part[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void an_empty_arena_has_reports(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     for (size_t i = 0; i < REPORTS; i++) {
@@ -253,6 +294,7 @@ int main(void) {
     if (!mkdtemp(folder)) return 1;
     ARENA_TEST(programs_can_read_them);
     ARENA_TEST(an_empty_arena_has_reports);
+    ARENA_TEST(the_report_shows_each_byte);
     ARENA_TEST(a_report_is_one_screen);
     FAKE_TEST(what_the_limit_does_not_count);
     ARENA_TEST(leaks_are_listed_largest_first);

@@ -110,6 +110,9 @@ static void results_of_the_device(void) {
     CHECK(strstr(gpupool_last_error(), "cudaErrorUnknown") != NULL);
     fake_fail_clear();
     kit_close(arena);
+    fake_fail_call("cudaGetDeviceCount", 1, 0, cudaErrorUnknown);
+    CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
     fake_device_vmm(0, 0);
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_UNSUPPORTED);

@@ -68,6 +68,7 @@ static void is_named(stage *s, int number) {
 static void every_invariant_is_watched(void) {
     stage s = stage_open();
     gpupool_ring *ring = s.ring;
+    BREAK(1, s.flying->bytes, 0);
     BREAK(1, s.flying->at, s.flying->at + 512);
     BREAK(1, s.flying->bytes, s.flying->bytes - 512);
     BREAK(1, s.held->next->prev, s.flying);
@@ -81,6 +82,7 @@ static void every_invariant_is_watched(void) {
     BREAK(4, s.flying->event, NULL);
     BREAK(4, s.flying->number, ring->numbers + 1);
     BREAK(4, ring->flights[GPUPOOL_UP], ring->flights[GPUPOOL_UP] - 1);
+    BREAK(4, s.flying->down, GPUPOOL_DOWN);
     BREAK(5, s.flying->transfer, s.waiting);
     BREAK(5, s.waiting->filled, 1);
     BREAK(5, s.waiting->started, s.waiting->bytes + 1);

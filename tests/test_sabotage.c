@@ -1,6 +1,7 @@
 /* Each invariant in the header's banners is broken by hand in a working arena, at every place that
    there is: gpupool_check names it, and is content again when the damage is undone. */
 // build: asan -O1 -g -fsanitize=address,undefined
+// build: sites -O1 -g -DGPUPOOL_SITES=1
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
@@ -35,6 +36,7 @@ static const saboteur saboteurs[] = {
     PLAIN("L2", more_than_the_peak, BOTH),
     PLAIN("L2", more_than_the_total, BOTH),
     UNDONE("L3", more_in_a_scope_than_in_all, pop_scope, BOTH),
+    UNDONE("L3", less_in_all_than_now, pop_scope, BOTH),
     /* who is at the edge is read from the neighbours, so a wrong link can break T2 as well */
     PLAIN("T1 T2", free_wrong_prev, BOTH),
     PLAIN("T1 T2", free_wrong_next, BOTH),
@@ -45,6 +47,9 @@ static const saboteur saboteurs[] = {
     PLAIN("T1", held_wrong_prev, BOTH),
     PLAIN("T1 B2", held_wrong_next, BOTH), /* what follows is lost to B2 as well */
     PLAIN("T1 A2", held_gap, BOTH), /* and the sum of what is parked is wrong */
+    PLAIN("T1 T2", twin_in_a_list, BOTH), /* a run with one neighbour less is at another edge */
+    PLAIN("T1", twin_in_a_bucket, BOTH),
+    PLAIN("T2", run_without_bits, BOTH),
     PLAIN("T2", in_no_list, BOTH),
     PLAIN("T2", in_another_list, BOTH),
     PLAIN("T2", on_the_other_shelf, BOTH),
@@ -70,6 +75,7 @@ static const saboteur saboteurs[] = {
     PLAIN("C1", run_leads_to_another_cache, BOTH),
     PLAIN("C1", slot_of_another_run, BOTH),
     PLAIN("C1", slot_of_other_units, BOTH),
+    PLAIN("C1", slot_of_another_unit, BOTH),
     PLAIN("C2", slot_in_no_list, BOTH),
     PLAIN("C2", slot_in_the_empty_list, BOTH),
     PLAIN("C2", slot_in_two_lists, BOTH),
@@ -98,6 +104,7 @@ static const saboteur saboteurs[] = {
     PLAIN("F2", young_in_a_dropped_lane, BOTH),
     PLAIN("F2", sealed_in_a_dropped_lane, BOTH),
     PLAIN("F2", sealed_beyond_all_lanes, BOTH),
+    PLAIN("F2", seal_of_no_lane, BOTH),
     PLAIN("F2", young_is_quiet, BOTH),
     PLAIN("F2", young_of_another_stream, BOTH),
     PLAIN("F2", newest_seal_first, BOTH),
@@ -114,12 +121,21 @@ static const saboteur saboteurs[] = {
     PLAIN("A1", wrong_blocks, BOTH),
     PLAIN("A1", wrong_requested, BOTH),
     PLAIN("A2", wrong_pending, BOTH),
+    PLAIN("A2", wrong_cached_sum, BOTH),
     PLAIN("A2", wrong_parked_sum, BOTH),
     PLAIN("A2", lost_parked_run, BOTH),
     PLAIN("A3 T4", parked_but_live, BOTH),     /* and is not in the index */
     PLAIN("A3 T2 T3", parked_but_free, BOTH), /* and is in no list, and a neighbour may be quiet */
+    PLAIN("A3", live_but_parked, BOTH),
     PLAIN("A3", parked_without_fence, BOTH),
     PLAIN("A3", parked_behind_passed_fences, BOTH),
+#if GPUPOOL_SITES
+    PLAIN("A1", site_above_its_peak, BOTH),
+    PLAIN("A1", site_with_more_than_it_asked_for, BOTH),
+    PLAIN("A1", site_counted_elsewhere, BOTH),
+    PLAIN("A1", site_with_another_block, BOTH),
+    PLAIN("A1", site_with_more_bytes, BOTH),
+#endif
 };
 #define SABOTEURS KIT_COUNT(saboteurs)
 

@@ -85,13 +85,13 @@ static void cached_blocks_change_lines(void) {
 
 /* Two literals of one text may be one or two strings: they are one line all the same. */
 static void text_counts_not_its_address(void) {
-    static const char one[] = "model.c", other[] = "model.c";
+    static const char one[] = "src/model.c", other[] = "src/model.c";
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     void *a = gpupool_alloc_at(arena, 100, kit_stream[0], one, 7);
     void *b = gpupool_zalloc_at(arena, 200, kit_stream[0], other, 7);
     void *c = gpupool_alloc_aligned_at(arena, 300, 512, kit_stream[1], other, 7);
     void *d = gpupool_alloc_at(arena, 400, kit_stream[0], NULL, 9);
-    expect_line(arena, "model.c", 7, (figures){3, 3, 600, 600});
+    expect_line(arena, "src/model.c", 7, (figures){3, 3, 600, 600});
     expect_line(arena, "", 0, (figures){1, 1, 400, 400});
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     CHECK(strstr(gpupool_last_error(), "4 live blocks, which hold 2.00 KiB; the biggest: "
@@ -119,6 +119,60 @@ static void without_host_memory_the_line_is_unknown(void) {
     put(arena, c, kit_stream[1]);
     kit_close(arena);
     CHECK_EQ(fail_malloc_live, live);
+}
+
+/* Of each stream, the first unknown line from its cache has a site at hand; it stays the one. */
+static void one_unknown_line_of_a_stream(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    for (int i = 0; i < 3; i++)
+        put(arena, gpupool_alloc_at(arena, 600, kit_stream[0], "a.c", 1), kit_stream[0]);
+    fail_malloc_nth(1, 1);
+    for (int i = 0; i < 3; i++)
+        put(arena, gpupool_alloc_at(arena, 600, kit_stream[0], "b.c", 2 + i), kit_stream[0]);
+    fail_malloc_nth(0, 0);
+    expect_line(arena, "", 0, (figures){3, 0, 0, 600});
+    kit_close(arena);
+}
+
+/* More lines than buckets, equal ones in two files and on two streams: none is taken for another,
+   in whatever order they stand in a bucket. */
+static void lines_that_share_buckets(void) {
+    enum { LINES = 3000 };
+    static const char *const files[] = {"left.c", "right.c"};
+    static void *block[LINES * 4];
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < LINES * 4; i++)
+        block[i] = gpupool_alloc_at(arena, 512, kit_stream[i / 2 % 2], files[i % 2], i / 4 + 1);
+    for (int i = 0; i < LINES * 4; i++) {
+        CHECK_EQ(gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block[i] / GPUPOOL_UNIT_BYTES)
+                     ->site->blocks, 1);
+        put(arena, block[i], kit_stream[i / 2 % 2]);
+    }
+    for (int i = 1; i <= LINES; i += 97)
+        for (int k = 0; k < 2; k++) expect_line(arena, files[k], i, (figures){2, 0, 0, 1024});
+    kit_close(arena);
+}
+
+/* One line on more streams than there are buckets: two of them must share one. */
+static void streams_that_share_buckets(void) {
+    enum { STREAMS = 300 };
+    static cudaStream_t stream[STREAMS];
+    static void *block[STREAMS];
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < STREAMS; i++) {
+            if (!stream[i])
+                CHECK_EQ(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking), cudaSuccess);
+            block[i] = gpupool_alloc_at(arena, 512, stream[i], "one.c", 1);
+            if (round == 0) put(arena, block[i], stream[i]);
+        }
+    expect_line(arena, "one.c", 1, (figures){2 * STREAMS, STREAMS, 512 * STREAMS, 512 * STREAMS});
+    for (int i = 0; i < STREAMS; i++) {
+        put(arena, block[i], stream[i]);
+        CHECK_EQ(cudaStreamDestroy(stream[i]), cudaSuccess);
+        stream[i] = NULL;
+    }
+    kit_close(arena);
 }
 
 static void a_wrong_site_is_noticed(void) {
@@ -185,6 +239,9 @@ int main(void) {
     ARENA_TEST(cached_blocks_change_lines);
     ARENA_TEST(text_counts_not_its_address);
     ARENA_TEST(without_host_memory_the_line_is_unknown);
+    ARENA_TEST(one_unknown_line_of_a_stream);
+    ARENA_TEST(lines_that_share_buckets);
+    ARENA_TEST(streams_that_share_buckets);
     ARENA_TEST(a_wrong_site_is_noticed);
     ARENA_TEST(threads_share_lines);
     return check_finish();

@@ -205,7 +205,9 @@ static void default_arenas(void) {
     int count = kit_devices();
     gpupool_arena *zero = gpupool_default_arena(0);
     CHECK_RESULT(kit_why(zero), GPUPOOL_OK);
+    CHECK(gpupool_default_arena(-7) == NULL);
     CHECK(gpupool_default_arena(0) == zero);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     CHECK(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT) == zero);
     if (count > 1) {
         gpupool_arena *one = gpupool_default_arena(1);
@@ -215,6 +217,8 @@ static void default_arenas(void) {
     CHECK_RESULT(kit_why(gpupool_default_arena(count)), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(kit_why(gpupool_default_arena(-7)), GPUPOOL_E_ARGUMENT);
     void *block = kit_alloc(zero, 1000, 0);
+    CHECK_RESULT(gpupool_arena_destroy(zero), GPUPOOL_E_IN_USE);
+    CHECK(gpupool_default_arena(0) == zero);
     CHECK_RESULT(gpupool_free(zero, block, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_check(zero), GPUPOOL_OK);
     CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);

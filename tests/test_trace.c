@@ -160,6 +160,26 @@ static void what_it_says(void) {
     kit_close(arena);
 }
 
+/* A record begun late begins with the blocks that are live, of whatever size. */
+static void a_late_record_lists_what_is_live(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    FILE *file = scratch();
+    char line[200];
+    void *block[40];
+    int lines = 0;
+    for (int i = 0; i < 40; i++)
+        block[i] = kit_alloc(arena, (size_t)700 << i % 10, kit_stream[i % 2]);
+    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    rewind(file);
+    while (fgets(line, sizeof line, file)) lines += line[0] == 'a' && line[1] == ' ';
+    CHECK_EQ(lines, 40);
+    fclose(file);
+    for (int i = 0; i < 40; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[i % 2]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void a_full_disk_is_told(void) {
     FILE *full = fopen("/dev/full", "w"), *file = scratch();
     if (!full) return;
@@ -182,6 +202,7 @@ static void a_full_disk_is_told(void) {
 int main(void) {
     FAKE_TEST(replaying_gives_the_same_addresses);
     ARENA_TEST(what_it_says);
+    ARENA_TEST(a_late_record_lists_what_is_live);
     ARENA_TEST(a_full_disk_is_told);
     return check_finish();
 }

@@ -27,6 +27,25 @@ static void places_of_all_sizes(void) {
                 expect_place((step << (order - 3)) + around - 1);
 }
 
+/* ---- the largest run that has a place ---- */
+
+/* In the last step of the last order: where a request misses it, there is no step after it. */
+static void the_last_place(void) {
+    uint64_t most = ((uint64_t)1 << GPUPOOL_ORDERS) - 1;
+    gpi_lanes quiet = {{LANE_QUIET}, 1};
+    gpi_tree one;
+    gpi_run *run;
+    memset(&one, 0, sizeof one);
+    CHECK_EQ(gpi_tree_open(&one), 1);
+    run = gpi_tree_put(&one, gpi_tree_add_chunk(&one, TREE_BASE, most), LANE_QUIET, 0);
+    CHECK_EQ(gpi_tree_place(most), (GPUPOOL_ORDERS - 1) * 8 + 7);
+    CHECK(gpi_tree_find(&one, &quiet, most, 1, 4) == run);
+    CHECK(gpi_tree_find(&one, &quiet, most, 2, 4) == NULL); /* it begins at an odd unit */
+    CHECK(gpi_tree_find(&one, &quiet, (uint64_t)1 << (GPUPOOL_ORDERS - 1), 2, 4) == run);
+    CHECK_EQ(gpi_tree_check(&one), 0);
+    gpi_tree_close(&one);
+}
+
 /* ---- random calls in 2^31 units ---- */
 
 static void open_huge(void) {
@@ -189,6 +208,7 @@ static void index_of_many_live_runs(void) {
 
 int main(void) {
     TEST(places_of_all_sizes);
+    TEST(the_last_place);
     TEST(random_calls_of_all_orders);
     TEST(one_block_of_all_units);
     TEST(index_of_many_live_runs);

@@ -3,19 +3,29 @@
 #
 # A source says in `// build: NAME FLAGS...` lines which programs to make of it; without any it is
 # built once, plainly. A program and the simulated CUDA under it have the same sanitizers.
+# `// and: SOURCE...` names sources that it is linked with. MODE=thread, or address,undefined: each
+# program that has no sanitizers of its own gets these.
 set -eu
 build=$1
 shift
 
 rule() { # PROGRAM SOURCE FLAGS
-    sanitizers=$(printf '%s\n' "$3" | sed -n 's/.*-fsanitize=\([a-z,]*\).*/\1/p')
+    flags=$3
+    sanitizers=$(printf '%s\n' "$flags" | sed -n 's/.*-fsanitize=\([a-z,]*\).*/\1/p')
+    if [ "${MODE:-}" ]; then
+        [ -z "$sanitizers" ] || return 0
+        sanitizers=$MODE
+        flags="$flags -fsanitize=$MODE -fno-sanitize-recover=undefined"
+    fi
     echo "TESTS += $build/test/$1"
-    echo "$build/test/$1: $2 $build/fakecuda/${sanitizers:-none}.a"
-    echo "$build/test/$1: FLAGS := $3"
+    # the source last: what it includes is what the compiler writes down for make
+    echo "$build/test/$1: $also $2 $build/fakecuda/${sanitizers:-none}.a"
+    echo "$build/test/$1: FLAGS := $flags"
 }
 
 for source in "$@"; do
     program=$(basename "$source" .c)
+    also=$(sed -n 's,^// and: *,,p' "$source")
     case $source in */fakecuda/*) program=fakecuda_$program ;; esac
     if ! grep -q '^// build: ' "$source"; then
         rule "$program" "$source" ""

@@ -80,6 +80,8 @@ void fake_fail_call(const char *name, long n, int persist, int error); /* error 
 void fake_fail_except(const char *names);/* "cudaFree,cuMemUnmap": fake_fail_nth spares these */
 void fake_fail_clear(void);              /* drops all of the above */
 long fake_fail_fired(void);              /* calls failed on purpose since the last clear */
+/* Before the n-th call of that name from now, run this, as if another thread came in between. */
+void fake_before_call(const char *name, long n, void (*run)(void *), void *user);
 
 /* ---- counters ---- */
 
@@ -97,6 +99,8 @@ void   fake_devices(int n);              /* 1 to 8; default 2 */
 void   fake_device_memory(int device, size_t bytes);   /* default 140 GiB each */
 void   fake_other_process(int device, size_t bytes);   /* device memory that someone else holds */
 void   fake_device_vmm(int device, int supported);     /* default 1 */
+void   fake_granularity(size_t bytes);   /* what the driver says its page is; 0 (default): 2 MiB */
+void   fake_device_peers(int device, int reachable);   /* by other devices; default 1 */
 size_t fake_used_bytes(int device);      /* device memory held by this process */
 void   fake_pinned_limit(size_t bytes);  /* 0 (default): none */
 size_t fake_pinned_bytes(void);

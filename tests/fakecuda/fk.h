@@ -267,6 +267,7 @@ void        fk_graphs_drop_device(int device);
 
 int  fk_is_device(int device);
 int  fk_has_vmm(int device);
+size_t      fk_granularity(void);
 int  fk_device_of(CUcontext context);  /* -1: no context of ours */
 void fk_devices_defaults(void);
 

@@ -39,6 +39,7 @@ static struct {
     long     failures, misuses;
     char     first[512], newest[512], misuse[512];
     int      quiet, shut_down;
+    struct { int call; long n; void (*run)(void *); void *user; } before;
 } fk;
 
 static pthread_mutex_t       fk_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -183,6 +184,31 @@ long fake_fail_fired(void) {
     return fired;
 }
 
+/* ---- what comes in between ---- */
+
+void fake_before_call(const char *name, long n, void (*run)(void *), void *user) {
+    fk_lock();
+    fk.before.call = fk_named_call(name);
+    fk.before.n = n;
+    fk.before.run = run;
+    fk.before.user = user;
+    fk_unlock();
+}
+
+/* Once, and with the lock open, so that it may call CUDA too. */
+static void fk_run_before(fk_call call) {
+    void (*run)(void *) = NULL;
+    void *user = fk.before.user;
+    if (fk.before.run && fk.before.call == (int)call && --fk.before.n == 0) {
+        run = fk.before.run;
+        fk.before.run = NULL;
+    }
+    if (!run) return;
+    fk_unlock();
+    run(user);
+    fk_lock();
+}
+
 /* ---- in and out ---- */
 
 int fk_begin(fk_call call) {
@@ -191,6 +217,7 @@ int fk_begin(fk_call call) {
     int error;
     if (atomic_load(&fk_forked)) return (int)cudaErrorInitializationError;
     fk_lock();
+    fk_run_before(call);
     fk_this_thread.entered = now;
     fk.calls[call]++;
     fk.driver_ns += fk_prices[call];
@@ -378,4 +405,5 @@ void fk_core_defaults(void) {
     memset(fk.calls, 0, sizeof fk.calls);
     fk.driver_ns = fk.inside_ns = 0;
     fk.quiet = fk.shut_down = 0;
+    memset(&fk.before, 0, sizeof fk.before);
 }

@@ -16,7 +16,8 @@
 
 static struct {
     int count;
-    int no_vmm[FK_DEVICES];
+    int no_vmm[FK_DEVICES], no_peers[FK_DEVICES];
+    size_t granularity;
     unsigned long long resets[FK_DEVICES];
 } fk = {.count = 2};
 
@@ -32,6 +33,7 @@ int fk_device_of(CUcontext context) {
 }
 
 int fk_has_vmm(int device) { return !fk.no_vmm[device]; }
+size_t fk_granularity(void) { return fk.granularity ? fk.granularity : FK_GRANULE; }
 
 void fk_devices_defaults(void) {
     memset(&fk, 0, sizeof fk);
@@ -47,6 +49,18 @@ void fake_devices(int n) {
 void fake_device_vmm(int device, int supported) {
     fk_lock();
     if (device >= 0 && device < FK_DEVICES) fk.no_vmm[device] = !supported;
+    fk_unlock();
+}
+
+void fake_granularity(size_t bytes) {
+    fk_lock();
+    fk.granularity = bytes;
+    fk_unlock();
+}
+
+void fake_device_peers(int device, int reachable) {
+    fk_lock();
+    if (device >= 0 && device < FK_DEVICES) fk.no_peers[device] = !reachable;
     fk_unlock();
 }
 
@@ -296,7 +310,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
     int error = fk_begin(FK_cudaDeviceCanAccessPeer);
     if (!error && !can) error = cudaErrorInvalidValue;
     if (!error && (!fk_is_device(device) || !fk_is_device(peer))) error = cudaErrorInvalidDevice;
-    if (!error) *can = device != peer;
+    if (!error) *can = device != peer && !fk.no_peers[peer];
     return fk_end((cudaError_t)error);
 }
 

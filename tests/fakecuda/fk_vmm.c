@@ -29,7 +29,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
                    prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || fk_bad_location(&prop->location)))
         error = CUDA_ERROR_INVALID_VALUE;
     if (!error && !fk_has_vmm(prop->location.id)) error = CUDA_ERROR_NOT_SUPPORTED;
-    if (!error) *granularity = FK_GRANULE;
+    if (!error) *granularity = fk_granularity();
     return fk_end_driver(error);
 }
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 Mutant = collections.namedtuple("Mutant", "number room function kind line old new")
-Edit = collections.namedtuple("Edit", "begin end number new")  # new: what MUTANT(number) makes of it
+Edit = collections.namedtuple("Edit", "begin end number new")  # new: what its mutant has there
 
 TWIN = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==",
         "+": "-", "-": "+", "*": "/", "/": "*", "%": "*", "<<": ">>", ">>": "<<",
@@ -111,7 +111,8 @@ class Cutter:
             return
         a, b = left["span"][1], right["span"][0]
         between = self.text[a:b]
-        at = re.sub(r"/\*.*?\*/", lambda m: " " * len(m.group()), between, flags=re.S).find(operator)
+        blank = re.sub(r"/\*.*?\*/", lambda m: " " * len(m.group()), between, flags=re.S)
+        at = blank.find(operator)
         if at < 0:
             return
         new = (self.text[node["span"][0]:a] + between[:at] + TWIN[operator] +
@@ -131,12 +132,15 @@ class Cutter:
             twin = TWIN[node["opcode"]]
             self.replace("arithmetic", node, text + twin if node["isPostfix"] else twin + text)
 
-    def literal(self, node):
+    def literal(self, node, of):
         parts = re.fullmatch(r"(0[xX][0-9a-fA-F]+|\d+)([uUlL]*)", self.source(node))
         if not parts:
             return
         value = int(parts[1], 0)
-        for other in ([value - 1] if value else []) + [value + 1]:
+        others = ([value - 1] if value else []) + [value + 1]
+        if value == 1 and of.get("kind") == "ReturnStmt":
+            others.pop()  # as true as 1
+        for other in others:
             self.replace("constant", node, f"{other}{parts[2]}")
 
     def condition(self, node):
@@ -233,7 +237,7 @@ class Cutter:
         elif kind == "UnaryOperator":
             self.unary(node)
         elif kind == "IntegerLiteral":
-            self.literal(node)
+            self.literal(node, of)
         elif kind == "ReturnStmt":
             self.answer(node)
         for child in inner:

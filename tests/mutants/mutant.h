@@ -1,4 +1,4 @@
-/* What every mutant of gpupool.h hides behind: MUTANT(n) is true in the run that MUTANT=n asks for. */
+/* What a mutant of gpupool.h hides behind: MUTANT(n) is true in the run that MUTANT=n asks for. */
 #ifndef MUTANT_H
 #define MUTANT_H
 extern int mutant_now;

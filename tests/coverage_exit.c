@@ -1,0 +1,11 @@
+/* What _exit is called in the programs that coverage.sh builds: a child process that ends so leaves
+   its counts behind too. */
+#include <unistd.h>
+
+void __gcov_dump(void);
+void coverage_exit(int status);
+
+void coverage_exit(int status) {
+    __gcov_dump();
+    _exit(status);
+}

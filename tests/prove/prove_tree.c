@@ -1,0 +1,70 @@
+/* TREE, for all runs and requests of fewer than 2^40 units. */
+// rooms: GROUND HOST LEDGER TREE
+// unwind: 7
+#include "prove.h"
+
+#define MOST ((uint64_t)1 << 40)
+
+// broken: s/return order \* GPI_STEPS + (uint32_t)((units << 3) >> order)/return order * GPI_STEPS + (uint32_t)((units << 4) >> order)/
+void prove_later_places_have_larger_runs(void) {
+    uint64_t a = any_below(MOST), b = any_below(MOST);
+    ASSUME(a > 0 && a <= b);
+    CLAIM(gpi_tree_place(a) <= gpi_tree_place(b));
+    CLAIM(gpi_tree_place(b) < GPUPOOL_ORDERS * GPI_STEPS);
+}
+
+// broken: s/return lost < run->units \&\& run->units - lost >= units/return run->units - lost >= units/
+void prove_start(void) {
+    gpi_run run;
+    uint64_t units = any_below(MOST), align = any_power(), start, other = any_below(MOST);
+    run.unit = any_below(MOST);
+    run.units = any_below(MOST);
+    ASSUME(units > 0 && align <= MOST);
+    start = gpi_tree_start(&run, units, align);
+    if (start != UINT64_MAX) {
+        CLAIM(start % align == 0 && start >= run.unit);
+        CLAIM(start + units <= run.unit + run.units);
+    } else if (other >= run.unit && (other & (align - 1)) == 0) {
+        CLAIM(other + units > run.unit + run.units); /* nor would it fit anywhere else */
+    }
+}
+
+// broken: s/bucket < tree->bucket_count ? bucket : bucket \& tree->bucket_mask >> 1/bucket < tree->bucket_count ? bucket : bucket >> 1/
+void prove_a_bucket_more_takes_only_from_the_one_that_is_split(void) {
+    gpi_tree tree;
+    uint64_t unit = any(), before, after, half = (uint64_t)1 << any_below(40);
+    tree.bucket_mask = 2 * half - 1;
+    tree.bucket_count = any_below(MOST);
+    ASSUME(tree.bucket_count >= half && tree.bucket_count < 2 * half);
+    before = gpi_tree_bucket(&tree, unit);
+    CLAIM(before < tree.bucket_count);
+    tree.bucket_count++;
+    after = gpi_tree_bucket(&tree, unit);
+    CLAIM(after == before || (before == tree.bucket_count - 1 - half &&
+                              after == tree.bucket_count - 1));
+}
+
+// broken: s/right->units = run->unit + run->units - unit;/right->units = run->units;/
+void prove_what_is_cut_is_made_one_again(void) {
+    static gpi_run runs[2], left, right;
+    static gpi_tree tree;
+    gpi_run *run = &runs[0], *part;
+    uint64_t unit = any_below(MOST), units = any_below(MOST), at = any_below(2 * MOST);
+    ASSUME(at > unit && at < unit + units);
+    run->unit = unit;
+    run->units = units;
+    run->lane = GPI_LANE_HELD;
+    if (any() & 1) (run->prev = &left)->next = run;
+    if (any() & 1) (run->next = &right)->prev = run;
+    tree.spare = &runs[1];
+    tree.spare_count = 1;
+    part = gpi_tree_split(&tree, run, at);
+    CLAIM(run->unit == unit && run->unit + run->units == at && run->units > 0);
+    CLAIM(part->unit == at && part->unit + part->units == unit + units && part->units > 0);
+    CLAIM(run->next == part && part->prev == run && tree.spare_count == 0);
+    CLAIM(!part->next || (part->next == &right && right.prev == part));
+    gpi_tree_weld(&tree, run, part);
+    CLAIM(run->unit == unit && run->units == units && tree.spare_count == 1);
+    CLAIM(!run->next || (run->next == &right && right.prev == run));
+    CLAIM(!run->prev || (run->prev == &left && left.next == run));
+}

@@ -1,0 +1,127 @@
+/* schedule_run.h: runs what schedule_kit.h is about; include it after gpupool.h. */
+#ifndef SCHEDULE_RUN_H
+#define SCHEDULE_RUN_H
+
+#include "ring_kit.h"
+
+#include <ucontext.h>
+
+#ifndef SCHEDULE_CUTS
+#define SCHEDULE_CUTS 2
+#endif
+#define SCHEDULE_POINTS 4096   /* of one order */
+#define SCHEDULE_PATIENCE 5000 /* so many waits in a row, and nobody will ever go on */
+#define SCHEDULE_STACK ((size_t)256 << 10)
+
+typedef struct schedule_case {
+    const char *name;
+    void (*open)(void);
+    void (*thread[2])(void);
+    void (*close)(void); /* after both; what must hold then */
+} schedule_case;
+
+static struct {
+    ucontext_t home, thread[2];
+    char *stack[2];
+    struct gpi_thread own[2]; /* what the header keeps for each thread */
+    const schedule_case *now;
+    int running;              /* 0 or 1; -1: neither */
+    int done[2], cuts;
+    long waits;
+    unsigned char choice[SCHEDULE_POINTS]; /* at each point with a choice: 1 interrupts */
+    size_t at, choices;
+} sch = {.running = -1};
+
+static void schedule_switch(void) {
+    int from = sch.running, to = 1 - from;
+    sch.own[from] = gpi_thread;
+    gpi_thread = sch.own[to];
+    sch.running = to;
+    swapcontext(&sch.thread[from], &sch.thread[to]);
+}
+
+static int schedule_choose(void) {
+    if (sch.at == SCHEDULE_POINTS) {
+        check_fail(__FILE__, __LINE__, "%s has too many points", sch.now->name);
+        exit(check_finish());
+    }
+    if (sch.at == sch.choices) sch.choice[sch.choices++] = 0;
+    return sch.choice[sch.at++];
+}
+
+static void schedule_point(void) {
+    sch.waits = 0;
+    if (sch.running < 0 || sch.done[1 - sch.running] || sch.cuts == SCHEDULE_CUTS) return;
+    if (!schedule_choose()) return;
+    sch.cuts++;
+    schedule_switch();
+}
+
+static void schedule_waiting(void) {
+    if (sch.running < 0) return;
+    if (++sch.waits > SCHEDULE_PATIENCE) {
+        check_fail(__FILE__, __LINE__, "%s: nobody goes on", sch.now->name);
+        check_failed++;
+        exit(check_finish());
+    }
+    if (!sch.done[1 - sch.running]) schedule_switch();
+}
+
+/* A thread ends in the other, or where the two were started. */
+static void schedule_main(void) {
+    int me = sch.running, other = 1 - me;
+    sch.now->thread[me]();
+    sch.done[me] = 1;
+    gpi_thread = sch.own[other];
+    sch.running = sch.done[other] ? -1 : other;
+    setcontext(sch.done[other] ? &sch.home : &sch.thread[other]);
+}
+
+static void schedule_one(void) {
+    kit_prepare();
+    sch.now->open();
+    sch.at = 0;
+    sch.cuts = sch.done[0] = sch.done[1] = 0;
+    sch.waits = 0;
+    for (int i = 0; i < 2; i++) {
+        memset(&sch.own[i], 0, sizeof sch.own[i]);
+        if (!sch.stack[i]) sch.stack[i] = (char *)malloc(SCHEDULE_STACK);
+        getcontext(&sch.thread[i]);
+        sch.thread[i].uc_stack.ss_sp = sch.stack[i];
+        sch.thread[i].uc_stack.ss_size = SCHEDULE_STACK;
+        makecontext(&sch.thread[i], schedule_main, 0);
+    }
+    struct gpi_thread before = gpi_thread;
+    sch.running = schedule_choose(); /* either begins */
+    gpi_thread = sch.own[sch.running];
+    swapcontext(&sch.home, &sch.thread[sch.running]);
+    gpi_thread = before;
+    sch.now->close();
+    kit_settle();
+}
+
+/* The next order that was not run yet; 0: there is none. */
+static int schedule_next(void) {
+    while (sch.choices && sch.choice[sch.choices - 1]) sch.choices--;
+    if (sch.choices) sch.choice[sch.choices - 1] = 1;
+    return sch.choices > 0;
+}
+
+/* Stops at the first order that goes wrong. */
+static void schedule_all(const schedule_case *now) {
+    long orders = 0;
+    atomic_store(&check_bad, 0);
+    sch.now = now;
+    sch.choices = 0;
+    do {
+        check_case("%s, order %ld", now->name, ++orders);
+        schedule_one();
+    } while (!atomic_load(&check_bad) && schedule_next());
+    printf("%s: %ld orders%s\n", now->name, orders, atomic_load(&check_bad) ? ", GOES WRONG" : "");
+    CHECK(orders > 5 || atomic_load(&check_bad));
+    if (atomic_load(&check_bad)) check_failed++;
+    else check_passed++;
+    check_context[0] = 0;
+}
+
+#endif

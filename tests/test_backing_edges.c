@@ -1,0 +1,126 @@
+/* Addresses and pieces that do not fit, and what holds in the midst of growth. */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#if CHECK_FAKE
+
+static gpupool_arena *arena;
+
+static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }
+static void put(void *block, int stream) {
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
+}
+
+/* ---- addresses and pieces ---- */
+
+#define HOLES 80
+
+/* More bare runs than are looked at once one fits; and all of them while none does. */
+static void many_bare_runs(void) {
+    void *block[2 * HOLES], *fits, *large;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    for (int i = 0; i < 2 * HOLES; i++) block[i] = get(2 * MIB, 0);
+    for (int i = 0; i < 2 * HOLES; i += 2) put(block[i], 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), HOLES * 2 * MIB);
+    fits = get(2 * MIB, 0);
+    CHECK((char *)fits < (char *)block[2 * HOLES - 1]);
+    large = get(6 * MIB, 0);
+    CHECK((char *)large > (char *)block[2 * HOLES - 1]);
+    put(fits, 0);
+    put(large, 0);
+    for (int i = 1; i < 2 * HOLES; i += 2) put(block[i], 0);
+    kit_close(arena);
+}
+
+/* More than all addresses, beside free memory whose end is less than that. */
+static void larger_than_the_address_space(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *first = get(2 * MIB, 0), *second = get(3 * MIB, 0), *third = get(2 * MIB, 0);
+    put(first, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    put(second, 0);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, (size_t)1 << 48, kit_stream[0])),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    put(third, 0);
+    kit_close(arena);
+}
+
+/* A piece that the driver would not take back is larger than what is to go: it stays. */
+static void a_stashed_piece_too_large_to_trim(void) {
+    size_t reserved;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *small = get(2 * MIB, 0), *large = get(512 * MIB, 0);
+    put(small, 0);
+    put(large, 0);
+    fake_fail_call("cuMemRelease", 1, 1, 0);
+    CHECK_RESULT(gpupool_trim(arena, 2 * MIB, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK(arena->backing.stash && arena->backing.stash->bytes > 2 * MIB);
+    reserved = kit_reserved(arena);
+    CHECK_RESULT(gpupool_trim(arena, reserved - 2 * MIB, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), reserved - 2 * MIB);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
+/* ---- what does not hold for a moment ---- */
+
+static void check_now(void *unused) {
+    char room = 0;
+    (void)unused;
+    CHECK_EQ(gpi_arena_check_all(arena, 0, &room), 0);
+}
+
+/* Between a run that is held and its memory: every invariant holds there too. */
+static void the_check_during_growth(void) {
+    static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
+    for (size_t i = 0; i < KIT_COUNT(calls); i++) {
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        void *first = get(3 * MIB, 0);
+        fake_before_call(calls[i], 2, check_now, NULL);
+        void *second = get(90 * MIB, 0);
+        put(first, 0);
+        put(second, 0);
+        kit_close(arena);
+    }
+}
+
+/* The limit leaves room for no piece more, and the idle ones are larger than what is still bare:
+   one of them goes, past those that are placed already, and smaller ones come. */
+static void pieces_that_do_not_fit_the_rest(void) {
+    for (int fails = 0; fails < 2; fails++) {
+        void *block[3];
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        for (int i = 0; i < 3; i++) block[i] = get(160 * MIB, 0);
+        CHECK(arena->backing.placed->bytes > 6 * MIB);
+        put(block[0], 0);
+        put(block[2], 0);
+        CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+        if (fails) fake_fail_call("cuMemRelease", 1, 0, 0);
+        void *large = gpupool_alloc(arena, 190 * MIB, kit_stream[0]);
+        CHECK_RESULT(kit_why(large), fails ? GPUPOOL_E_CUDA : GPUPOOL_OK);
+        CHECK_EQ(fake_fail_fired(), fails);
+        fake_fail_clear();
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK(kit_reserved(arena) <= gpupool_get_limit(arena));
+        if (fails) large = get(190 * MIB, 0);
+        put(large, 0);
+        put(block[1], 0);
+        kit_close(arena);
+    }
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(many_bare_runs);
+    FAKE_TEST(larger_than_the_address_space);
+    FAKE_TEST(a_stashed_piece_too_large_to_trim);
+    FAKE_TEST(pieces_that_do_not_fit_the_rest);
+    FAKE_TEST(the_check_during_growth);
+    return check_finish();
+}

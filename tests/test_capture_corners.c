@@ -1,0 +1,202 @@
+/* Scopes at their corners: without host memory, with blocks that two graphs or another stream use,
+   and with an arena that ends under them. */
+#include "fail_malloc.h"
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#if CHECK_FAKE
+
+static gpupool_arena *arena;
+static gpupool_capture *scope[2];
+
+static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }
+static void put(void *block, int stream) {
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
+}
+static void begin(int i) {
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[i], &scope[i]), GPUPOOL_OK);
+}
+static void release(int i) { CHECK_RESULT(gpupool_capture_release(scope[i]), GPUPOOL_OK); }
+
+/* ---- host memory ---- */
+
+/* Of a stream that the arena knows, and of one that it does not; each record in turn is refused. */
+static void no_memory_for_a_scope(void) {
+    for (int known = 0; known < 2; known++) {
+        long fired = 1;
+        for (long n = 1; fired; n++) {
+            check_case("%s stream, request %ld", known ? "known" : "new", n);
+            arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+            void *block = known ? get(4096, 0) : NULL;
+            gpupool_stats before = kit_stats(arena);
+            fail_malloc_nth(n, 1);
+            gpupool_result result = gpupool_capture_begin(arena, kit_stream[0], &scope[0]);
+            fired = fail_malloc_fired;
+            fail_malloc_nth(0, 0);
+            CHECK_RESULT(result, fired ? GPUPOOL_E_HOST_MEMORY : GPUPOOL_OK);
+            CHECK_EQ(scope[0] != NULL, !fired);
+            CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+            if (fired) CHECK(kit_same_stats(before, kit_stats(arena)));
+            if (fired) begin(0); /* it is in no scope yet */
+            release(0);
+            if (block) put(block, 0);
+            kit_close(arena);
+        }
+    }
+    CHECK_EQ(gpi_process.scopes, 0);
+}
+
+/* A block needs a record that the graph keeps it, and so does one that is older than the scope. */
+static void no_memory_to_keep_a_block(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *older = get(4096, 0);
+    begin(0);
+    void *inside = get(8192, 0);
+    put(inside, 0); /* free there now, so that only the record is missing */
+    gpupool_stats before = kit_stats(arena);
+    fail_malloc_nth(1, 1);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 8192, kit_stream[0])), GPUPOOL_E_HOST_MEMORY);
+    CHECK_RESULT(gpupool_free(arena, older, kit_stream[0]), GPUPOOL_E_HOST_MEMORY);
+    fail_malloc_nth(0, 0);
+    gpupool_stats after = kit_stats(arena);
+    after.lane_hits = before.lane_hits; /* it was found, and put back */
+    CHECK(kit_same_stats(before, after));
+    CHECK(get(8192, 0) == inside);
+    put(older, 0);
+    release(0);
+    kit_close(arena);
+}
+
+/* ---- blocks that several use ---- */
+
+/* Parked, with its graph first among its users, and another graph's beside it: each release takes
+   its own and no more. */
+static void parked_blocks_of_two_graphs(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    fake_mode(FAKE_STEPPED);
+    void *older[2] = {get(MIB, 0), get(MIB, 1)};
+    for (int i = 0; i < 2; i++) {
+        kit_order(kit_stream[i], kit_stream[2]);
+        kit_fill(kit_stream[2], older[i], 64, i);
+        CHECK_RESULT(gpupool_record_use(arena, older[i], kit_stream[2]), GPUPOOL_OK);
+        begin(i);
+        put(older[i], i);
+    }
+    CHECK(arena->parked && arena->parked->list_next);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    release(1);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    release(0);
+    fake_run_all();
+    kit_close(arena);
+}
+
+/* The first parked block is not done, the second is, and a graph keeps it: for no other request. */
+static void parked_out_of_order_for_a_graph(void) {
+    cudaGraph_t graph = NULL;
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
+    void *slow = get(20 * MIB, 0), *fast = get(20 * MIB, 0), *rest = get(20 * MIB, 0);
+    CHECK_RESULT(gpupool_record_use(arena, fast, kit_stream[2]), GPUPOOL_OK);
+    fake_hold(kit_stream[1], 1);
+    kit_expect(kit_stream[1], slow, 64, -1);
+    CHECK_RESULT(gpupool_record_use(arena, slow, kit_stream[1]), GPUPOOL_OK);
+    put(slow, 0);
+    begin(0);
+    put(fast, 0);
+    CHECK(arena->parked && arena->parked->list_next);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[3], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 20 * MIB, kit_stream[3])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(arena->parked && !arena->parked->list_next);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[3], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    fake_hold(kit_stream[1], 0);
+    release(0);
+    put(rest, 0);
+    kit_close(arena);
+}
+
+/* A graph's own block, which another stream reads when the scope is released: parked until then. */
+static void used_elsewhere_at_the_release(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    begin(0);
+    void *block = get(MIB, 0);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+    fake_fail_call("cudaFree", 1, 1, 0); /* the wait that the release makes */
+    release(0);
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* Blocks in a cache are nobody's graph's; they stay there. */
+static void caches_at_the_release(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    begin(0);
+    void *inside = get(4096, 0), *outside;
+    put(inside, 0);
+    for (int i = 0; i < 3; i++) put(get(2048, 1), 1);
+    outside = get(2048, 1);
+    release(0);
+    CHECK_EQ(kit_stats(arena).blocks.now, 1);
+    put(outside, 1);
+    kit_close(arena);
+}
+
+/* While a stream captures without a scope, a block that a graph keeps may be freed on it. */
+static void freed_on_another_capturing_stream(void) {
+    cudaGraph_t graph = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    begin(0);
+    void *block = get(MIB, 0);
+    fake_fail_call("cudaEventRecord", 1, 0, 0);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_E_CUDA);
+    CHECK_EQ(kit_stats(arena).blocks.now, 1);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    put(block, 1);
+    fake_fail_call("cudaStreamIsCapturing", 1, 0, 0);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
+    fake_fail_clear();
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK(get(MIB, 2) != block); /* the graph's yet */
+    CHECK_EQ(kit_stats(arena).blocks.now, 1);
+    release(0);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    gpi_run *run = arena->backing.first;
+    while (run->lane != 0xffffffffu) run = run->next;
+    put((void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES), 2);
+    kit_close(arena);
+}
+
+/* ---- the end ---- */
+
+/* A scope that has ended, and one that has not, when the device is reset. */
+static void reset_under_scopes(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    begin(0);
+    get(MIB, 0);
+    CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);
+    begin(1);
+    get(MIB, 1);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(gpi_process.scopes, 0);
+    CHECK_EQ(fail_malloc_live, 0);
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(no_memory_for_a_scope);
+    FAKE_TEST(no_memory_to_keep_a_block);
+    FAKE_TEST(parked_blocks_of_two_graphs);
+    FAKE_TEST(parked_out_of_order_for_a_graph);
+    FAKE_TEST(used_elsewhere_at_the_release);
+    FAKE_TEST(caches_at_the_release);
+    FAKE_TEST(freed_on_another_capturing_stream);
+    FAKE_TEST(reset_under_scopes);
+    return check_finish();
+}

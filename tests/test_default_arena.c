@@ -1,0 +1,146 @@
+/* The default arenas, and CUDA's own call shapes on them: without virtual memory management, while
+   another thread makes or ends one, in a child process, and when a config or a device will
+   not do. */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#include <sys/wait.h>
+
+#if CHECK_FAKE
+
+/* Chunks of cudaMalloc: whose a pointer is, is found among them. */
+static void on_a_device_without_mapping(void) {
+    void *block[3], *theirs = NULL;
+    fake_device_vmm(0, 0);
+    CHECK_EQ(cudaMalloc(&theirs, MIB), cudaSuccess);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(gpupool_cudaMalloc(&block[i], 30 * MIB), cudaSuccess);
+    gpupool_arena *arena = gpupool_default_arena(0);
+    CHECK(kit_stats(arena).chunks_gained > 1);
+    CHECK_EQ(kit_stats(arena).blocks.now, 3);
+    CHECK_EQ(gpupool_cudaFree(theirs), cudaSuccess);
+    CHECK_EQ(kit_stats(arena).blocks.now, 3);
+    for (int i = 0; i < 3; i++) CHECK_EQ(gpupool_cudaFree(block[i]), cudaSuccess);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
+static void a_refused_end_leaves_it_the_default(void) {
+    gpupool_arena *arena = gpupool_default_arena(0);
+    void *block = kit_alloc(arena, 1000, kit_stream[0]);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    CHECK(gpupool_default_arena(0) == arena);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- two threads at it ---- */
+
+static gpupool_arena *elsewhere;
+static void make_the_default(void *unused) {
+    (void)unused;
+    elsewhere = gpupool_default_arena(0);
+}
+
+static void ended_while_another_is_made(void) {
+    gpupool_arena *arena = gpupool_default_arena(0);
+    void *block = kit_alloc(arena, 1000, kit_stream[0]);
+    fake_before_call("cudaThreadExchangeStreamCaptureMode", 1, make_the_default, NULL);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    CHECK(elsewhere != NULL && elsewhere != arena);
+    CHECK(gpupool_default_arena(0) == elsewhere);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena); /* an arena like any other now */
+    CHECK(gpupool_default_arena(0) == elsewhere);
+    kit_close(elsewhere);
+}
+
+static void made_by_two(void) {
+    fake_before_call("cudaThreadExchangeStreamCaptureMode", 1, make_the_default, NULL);
+    gpupool_arena *arena = gpupool_default_arena(0);
+    CHECK(arena == elsewhere && gpupool_default_arena(0) == arena);
+    CHECK_EQ(gpupool_last_result(), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- errors in CUDA's words ---- */
+
+static void free_in_a_capture(void) {
+    gpupool_arena *arena = gpupool_default_arena(0);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    cudaGraph_t graph = NULL;
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaErrorStreamCaptureUnsupported);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
+    kit_close(arena);
+}
+
+static void in_a_child(void) {
+    int status = -1;
+    void *block = NULL;
+    gpupool_arena *arena = gpupool_default_arena(0), *made = NULL;
+    CHECK_EQ(gpupool_cudaMalloc(&block, 1000), cudaSuccess);
+    pid_t child = fork();
+    if (child == 0) {
+        void *other = block;
+        int wrong = gpupool_cudaMalloc(&other, 1000) != cudaErrorInitializationError;
+        wrong += other != NULL;
+        wrong += gpupool_cudaFree(block) == cudaSuccess; /* nobody's here: CUDA is asked */
+        wrong += gpupool_default_arena(0) != NULL;
+        wrong += gpupool_arena_create(&made, NULL) != GPUPOOL_E_FORKED;
+        wrong += gpupool_get_stats(arena, NULL) != GPUPOOL_E_FORKED;
+        _exit(wrong);
+    }
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), 0);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    kit_close(arena);
+}
+
+/* ---- arenas that cannot be made ---- */
+
+static void the_current_device_is_not_known(void) {
+    gpupool_arena *arena = NULL;
+    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_CUDA);
+    CHECK(arena == NULL);
+    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    CHECK(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT) == NULL);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    fake_fail_clear();
+}
+
+/* What the driver does not take back when a creation fails is the driver's; the host's part is
+   freed, and the first failure is told. */
+static void neither_made_nor_undone(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    gpupool_arena *arena = NULL;
+    config.reserve_bytes = 8 * MIB;
+    fake_fail_call("cuMemMap", 1, 1, 0);
+    fake_fail_call("cuMemRelease", 1, 1, 0);
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cuMemMap") != NULL);
+    CHECK(arena == NULL);
+    fake_fail_clear();
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK(fake_reset() > 0);
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(on_a_device_without_mapping);
+    FAKE_TEST(a_refused_end_leaves_it_the_default);
+    FAKE_TEST(ended_while_another_is_made);
+    FAKE_TEST(made_by_two);
+    FAKE_TEST(free_in_a_capture);
+    FAKE_TEST(in_a_child);
+    FAKE_TEST(the_current_device_is_not_known);
+    FAKE_TEST(neither_made_nor_undone);
+    return check_finish();
+}

@@ -1,0 +1,73 @@
+/* What the system answers now and then: no pages, no number of processors, a gate that has turned
+   before the wait for it. */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <unistd.h>
+
+static long processors = 1;
+static int pages_left = 1000;
+#define sysconf(what) processors
+#define mmap(at, bytes, protection, flags, file, offset) \
+    (pages_left-- > 0 ? mmap(at, bytes, protection, flags, file, offset) : MAP_FAILED)
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#undef mmap
+#undef sysconf
+#include "ring_kit.h"
+
+static int workers_by_default(long on) {
+    gpupool_ring *ring = NULL;
+    int workers;
+    processors = on;
+    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
+    workers = ring->workers_wanted;
+    kit_ring_close(ring);
+    return workers;
+}
+
+static void a_worker_for_each_processor_but_one(void) {
+    CHECK_EQ(workers_by_default(-1), 0); /* the system does not say */
+    CHECK_EQ(workers_by_default(1), 0);
+    CHECK_EQ(workers_by_default(2), 1);
+    CHECK_EQ(workers_by_default(12), 11);
+    CHECK_EQ(workers_by_default(500), 11);
+}
+
+static void no_pages(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(MIB), *device = kit_device(MIB);
+    gpupool_span span;
+    pages_left = 0;
+    CHECK_RESULT(gpupool_span_acquire(ring, 1000, -1, &span), GPUPOOL_E_HOST_MEMORY);
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
+    kit_pattern(host, MIB, 1);
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK); /* without */
+    kit_expect_device(device, MIB, 1);
+    pages_left = 1000;
+    ring->refused_ns = 0;
+    CHECK_RESULT(gpupool_span_acquire(ring, 1000, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    memset(host, 0xee, MIB);
+    kit_host_free(host, MIB);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
+/* Would wait for ever, had it not turned. */
+static void the_gate_has_turned(void) {
+    gpi_gate gate;
+    gpi_host_gate_open(&gate);
+    unsigned seen = gpi_host_gate_seen(&gate);
+    gpi_host_gate_turn(&gate);
+    gpi_host_gate_wait(&gate, seen, 0);
+    CHECK(gpi_host_gate_seen(&gate) != seen);
+    CHECK_EQ(gate.sleepers, 0);
+    gpi_host_gate_close(&gate);
+}
+
+int main(void) {
+    ARENA_TEST(a_worker_for_each_processor_but_one);
+    ARENA_TEST(no_pages);
+    ARENA_TEST(the_gate_has_turned);
+    return check_finish();
+}

@@ -1,0 +1,212 @@
+/* Reports of arenas that are not as usual: names that need quoting, streams without a number or
+   beyond those with a colour, an empty arena, a host without memory, and an arena that grows while
+   it is looked at. */
+// build: sizes -O1 -g -fsanitize=address,undefined
+// build: sites -O1 -g -fsanitize=address,undefined -DGPUPOOL_SITES=1
+#include <stdlib.h>
+
+static void *hook_malloc(size_t bytes);
+#define GPUPOOL_MALLOC(bytes) hook_malloc(bytes)
+#define GPUPOOL_FREE(memory) free(memory)
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+static void (*at_malloc)(void); /* runs at the next request: as another thread would meanwhile */
+static long refused;            /* the request that fails, counted from now; 0: none */
+
+static void *hook_malloc(size_t bytes) {
+    void (*run)(void) = at_malloc;
+    at_malloc = NULL;
+    if (run) run();
+    if (refused > 0 && --refused == 0) return NULL;
+    return malloc(bytes);
+}
+
+typedef gpupool_result report(gpupool_arena *, FILE *);
+static report *const reports[] = {gpupool_report, gpupool_write_json, gpupool_write_svg,
+                                  gpupool_write_snapshot};
+
+#define MOST ((size_t)1 << 20)
+static char text[MOST];
+static gpupool_arena *arena;
+
+/* What the report writes, as text; "" if it fails. */
+static const char *written(report *write) {
+    FILE *file = tmpfile();
+    size_t length = 0;
+    if (CHECK(file != NULL) && write(arena, file) == GPUPOOL_OK) {
+        rewind(file);
+        length = fread(text, 1, MOST - 1, file);
+    }
+    fclose(file);
+    text[length] = 0;
+    return text;
+}
+
+static void open_named(const char *name, gpupool_source source) {
+    gpupool_arena_config config = kit_config(source);
+    config.name = name;
+    arena = kit_create(&config);
+}
+
+/* ---- text ---- */
+
+static void names_that_need_quoting(void) {
+    open_named("a\"b\\c\x01\n<&>", GPUPOOL_SOURCE_AUTO);
+    CHECK(strstr(written(gpupool_write_json), "a\\\"b\\\\c\\u0001\\u000a<&>") != NULL);
+    CHECK(strstr(written(gpupool_write_svg), "&lt;&amp;&gt;") != NULL);
+    CHECK(strchr(text, 1) == NULL); /* no control character is allowed in XML */
+    kit_close(arena);
+}
+
+/* ---- streams ---- */
+
+static void streams_by_other_names(void) {
+    arena = gpupool_default_arena(0);
+    void *blocks[3];
+    CHECK_EQ(gpupool_cudaMalloc(&blocks[0], MIB), cudaSuccess);
+    blocks[1] = kit_alloc(arena, MIB, cudaStreamPerThread);
+    blocks[2] = kit_alloc(arena, MIB, 0);
+#if CHECK_FAKE
+    fake_mode(FAKE_STEPPED);
+#endif
+    CHECK_EQ(gpupool_cudaFree(blocks[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_free(arena, blocks[1], cudaStreamPerThread), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, blocks[2], 0), GPUPOOL_OK);
+    written(gpupool_write_svg);
+    CHECK(strstr(text, "all streams (cudaFree)") != NULL);
+    CHECK(strstr(text, "default stream of thread ") != NULL);
+#if CHECK_FAKE
+    fake_mode(FAKE_EAGER);
+#endif
+    kit_close(arena);
+}
+
+#define MANY 40
+
+/* The legend has colours for the first, and one for all others; it goes on below. */
+static void more_streams_than_colours(void) {
+    cudaStream_t streams[MANY];
+    void *blocks[MANY];
+    open_named("many", GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < MANY; i++) {
+        CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
+        blocks[i] = kit_alloc(arena, 70000, streams[i]);
+    }
+    CHECK(strstr(written(gpupool_write_svg), "other streams") != NULL);
+    for (int i = 0; i < MANY; i++)
+        CHECK_RESULT(gpupool_free(arena, blocks[i], streams[i]), GPUPOOL_OK);
+    CHECK(strstr(written(gpupool_write_svg), "other streams") != NULL);
+    kit_close(arena);
+    for (int i = 0; i < MANY; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
+}
+
+/* ---- sizes ---- */
+
+static void nothing_at_all(void) {
+    open_named(NULL, GPUPOOL_SOURCE_AUTO);
+    CHECK(strstr(written(gpupool_report), "0 B") != NULL);
+    CHECK(strstr(written(gpupool_write_json), "\"fragmentation\":0.0") != NULL);
+    CHECK(strstr(text, "\"chunks\":[]") != NULL);
+    CHECK(written(gpupool_write_svg)[0] == '<');
+#if CHECK_FAKE
+    fake_fail_call("cudaMemGetInfo", 1, 1, 0);
+    CHECK(strstr(written(gpupool_report), "no limit\n") != NULL); /* the device does not say */
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+#endif
+    kit_close(arena);
+}
+
+/* More memory than the map has rows for at its usual scale. */
+static void a_large_map(void) {
+    void *blocks[60];
+    open_named("large", GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < 60; i++) blocks[i] = kit_alloc(arena, 700 * MIB, kit_stream[i % 4]);
+    CHECK(strstr(written(gpupool_write_svg), "</svg>") != NULL);
+    for (int i = 0; i < 60; i++)
+        CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[i % 4]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- the host ---- */
+
+static void no_memory_for_a_report(void) {
+    open_named("poor", GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    for (size_t i = 0; i < KIT_COUNT(reports); i++) {
+        int more = 1;
+        for (long n = 1; more; n++) {
+            FILE *file = tmpfile();
+            check_case("report %zu, request %ld", i, n);
+            refused = n;
+            gpupool_result result = reports[i](arena, file);
+            more = refused == 0;
+            refused = 0;
+            CHECK_RESULT(result, more ? GPUPOOL_E_HOST_MEMORY : GPUPOOL_OK);
+            fclose(file);
+        }
+    }
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- meanwhile ---- */
+
+#define MORE 1500
+static void *added[MORE];
+static cudaStream_t added_stream[40];
+
+static void add_runs(void) {
+    for (int i = 0; i < MORE; i++) added[i] = kit_alloc(arena, 600, kit_stream[0]);
+}
+
+static void add_streams(void) {
+    for (int i = 0; i < 40; i++) {
+        CHECK_EQ(cudaStreamCreateWithFlags(&added_stream[i], cudaStreamNonBlocking), cudaSuccess);
+        added[i] = kit_alloc(arena, 600, added_stream[i]);
+    }
+}
+
+static void add_sites(void) {
+    static char files[60][24];
+    for (int i = 0; i < 60; i++) {
+        snprintf(files[i], sizeof files[i], "f%d.c", i);
+        added[i] = gpupool_alloc_at(arena, 600, kit_stream[0], files[i], i);
+    }
+}
+
+/* A look at memory begins anew where there has come to be more than it made room for. */
+static void grown_while_looked_at(void) {
+    static void (*const grow[])(void) = {add_runs, add_streams, add_sites};
+    for (size_t i = 0; i < KIT_COUNT(grow); i++) {
+        check_case("growth %zu", i);
+        open_named("growing", GPUPOOL_SOURCE_DEVICE);
+        memset(added, 0, sizeof added);
+        void *block = kit_alloc(arena, 600, kit_stream[0]);
+        at_malloc = grow[i];
+        CHECK(strstr(written(gpupool_write_json), "\"chunks\"") != NULL);
+        CHECK(added[0] != NULL);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        for (int k = 0; k < MORE; k++)
+            CHECK_RESULT(gpupool_free(arena, added[k], kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+        for (int k = 0; k < 40; k++) {
+            if (added_stream[k]) CHECK_EQ(cudaStreamDestroy(added_stream[k]), cudaSuccess);
+            added_stream[k] = NULL;
+        }
+    }
+}
+
+int main(void) {
+    ARENA_TEST(names_that_need_quoting);
+    ARENA_TEST(streams_by_other_names);
+    ARENA_TEST(more_streams_than_colours);
+    ARENA_TEST(nothing_at_all);
+    ARENA_TEST(a_large_map);
+    ARENA_TEST(no_memory_for_a_report);
+    ARENA_TEST(grown_while_looked_at);
+    return check_finish();
+}

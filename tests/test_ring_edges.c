@@ -1,0 +1,360 @@
+/* The ring at its edges: large chunks, many streams, more in flight than it wants, what is lost,
+   and what trimming and ending find. */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "ring_kit.h"
+
+#include <pthread.h>
+
+/* ---- sizes ---- */
+
+/* A piece is as large as the largest chunk, so that no chunk crosses two. */
+static void chunks_larger_than_a_piece(void) {
+    size_t bytes = 40 * MIB;
+    gpupool_ring *ring = kit_ring(64 * MIB, 10 * MIB, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    kit_pattern(host, bytes, 1);
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).pinned.now % (16 * MIB), 0);
+    kit_expect_device(device, bytes, 1);
+    memset(host, 0, bytes);
+    CHECK_RESULT(gpupool_download(ring, host, device, bytes, kit_stream[0]), GPUPOOL_OK);
+    kit_is_pattern(host, bytes, 1, 0);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* ---- trim ---- */
+
+static void trim_stops_at_what_is_in_use(void) {
+    gpupool_ring *ring = kit_ring(12 * MIB, 0, 0);
+    gpupool_span low, high;
+    size_t released = 77;
+    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, 0, &low), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, 3 * MIB, 0, &high), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, 8 * MIB);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK); /* the upper piece is used */
+    CHECK_EQ(released, 0);
+    CHECK_RESULT(gpupool_span_cancel(ring, &high), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_trim(ring, 8 * MIB, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 0);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 4 * MIB);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, 4 * MIB);
+    CHECK_RESULT(gpupool_span_cancel(ring, &low), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, 3 * MIB, 0, &low), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, 512 * KIB, 0, &high), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &low), GPUPOOL_OK); /* free below, and at the end */
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 0);
+    CHECK_RESULT(gpupool_span_cancel(ring, &high), GPUPOOL_OK);
+    kit_ring_close(ring);
+}
+
+#if CHECK_FAKE
+/* ---- in flight ---- */
+
+#define MANY 12
+
+/* Uploads on more streams than are asked in one go; the last of them is the only one to land. */
+static void more_streams_than_are_asked(void) {
+    size_t bytes = 64 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    cudaStream_t streams[MANY];
+    for (int i = 0; i < MANY; i++) {
+        CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
+        fake_hold(streams[i], 1);
+        if (i) kit_order(streams[i - 1], streams[i]);
+        CHECK_RESULT(gpupool_upload(ring, device, host, bytes, streams[i]), GPUPOOL_OK);
+    }
+    CHECK_EQ(kit_ring_stats(ring).used.now, MANY * bytes);
+    for (int i = 0; i < MANY; i++) fake_hold(streams[i], 0);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    for (int i = 0; i < MANY; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* A transfer with a ticket takes no more of the ring than keeps the link busy, though there is
+   more; and those whose stream goes on pass it. */
+static void no_further_ahead_than_the_link_needs(void) {
+    size_t bytes = 48 * MIB;
+    gpupool_ring *ring = kit_ring(64 * MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    unsigned char *small = kit_host(MIB);
+    for (int way = 0; way < 2; way++) {
+        gpupool_ticket ticket, second;
+        CHECK_RESULT(way ? gpupool_download_async(ring, host, device, bytes, kit_stream[0], &ticket)
+                         : gpupool_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+                     GPUPOOL_OK);
+        CHECK_RESULT(way ? gpupool_download_async(ring, small, device, MIB, kit_stream[0], &second)
+                         : gpupool_upload_async(ring, device, small, MIB, kit_stream[0], &second),
+                     GPUPOOL_OK);
+        fake_hold(ring->lanes[way], 1);
+        for (int i = 0; i < 200 && kit_ring_stats(ring).used.now < 24 * MIB; i++)
+            CHECK_RESULT(gpupool_ticket_wait(ring, ticket, KIT_SECOND / 20), GPUPOOL_E_TIMEOUT);
+        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, KIT_SECOND / 20), GPUPOOL_E_TIMEOUT);
+        CHECK(kit_ring_stats(ring).used.now >= 24 * MIB);
+        CHECK(kit_ring_stats(ring).used.now <= 32 * MIB);
+        CHECK_EQ(kit_ring_stats(ring).creeps, 0);
+        if (way == 0) { /* what is in the way is asked after in vain */
+            fake_fail_call("cudaEventQuery", 1, 1, 0);
+            CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+            fake_fail_clear();
+        }
+        fake_hold(ring->lanes[way], 0);
+        gpupool_ticket_wait(ring, second, -1);
+        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), way ? GPUPOOL_OK : GPUPOOL_E_CUDA);
+    }
+    memset(host, 0xee, bytes);
+    memset(small, 0xee, MIB);
+    kit_host_free(small, MIB);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* ---- what fails ---- */
+
+/* Both copies of a span that lies in two pieces: it is still held, and can be sent. */
+static void span_over_two_pieces_fails(void) {
+    size_t bytes = 6 * MIB;
+    gpupool_ring *ring = kit_ring(8 * MIB, 0, 0);
+    unsigned char *device = kit_device(bytes);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_span_acquire(ring, bytes, 0, &span), GPUPOOL_OK);
+    kit_pattern((unsigned char *)span.memory, bytes, 4);
+    for (int n = 1; n <= 2; n++) {
+        fake_fail_call("cudaMemcpyAsync", n, 0, 0);
+        CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_CUDA);
+        fake_fail_clear();
+    }
+    CHECK_EQ(fake_calls("cudaMemcpyAsync"), 3); /* none after the first that fails */
+    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    kit_expect_device(device, bytes, 4);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* A copy was queued, and then neither an event nor a wait works: its slot is out of use, told as in
+   the way, and comes back when the ring ends. */
+static void what_is_lost_stays_lost_until_the_end(void) {
+    size_t bytes = 100 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_span span;
+    fake_fail_call("cudaEventRecord", 1, 1, 0);
+    fake_fail_call("cudaStreamSynchronize", 1, 1, 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_ring_stats(ring).used.now, bytes);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
+    fake_fail_call("cudaDeviceSynchronize", 1, 0, 0);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* Asking after a flight fails: what asks says so, and the flight is asked after again. */
+static void asking_fails(void) {
+    size_t bytes = 100 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_E_CUDA);
+    CHECK_EQ(kit_ring_stats(ring).used.now, bytes);
+    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* Waiting for CUDA's own copy fails: the caller's memory is done with even so. */
+static void direct_copy_without_an_event(void) {
+    static const char *const fails[] = {"cudaEventRecord", "cudaEventSynchronize"};
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB), *pinned;
+    CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
+    for (int i = 0; i < 2; i++) {
+        kit_pattern(pinned, MIB, 5);
+        fake_fail_call(fails[i], 1, 0, 0);
+        CHECK_RESULT(gpupool_upload(ring, device, pinned, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), fails[i]) != NULL);
+        fake_host_access(pinned, MIB, 1, "the caller, after a failure");
+        fake_fail_clear();
+    }
+    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
+/* No event can be made: the copies were queued, and are waited for. */
+static void no_more_events(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(MIB), *device = kit_device(MIB);
+    gpupool_ticket ticket = 0;
+    fake_fail_call("cudaEventCreateWithFlags", 1, 1, 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, MIB, kit_stream[0], &ticket),
+                 GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(ticket, 0);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK);
+    kit_host_free(host, MIB);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
+/* Two flights are over, asking after the second fails: trim has had the first, and says so. */
+static void the_second_question_fails(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(100 * KIB), *device = kit_device(100 * KIB);
+    for (int i = 0; i < 2; i++) {
+        CHECK_RESULT(gpupool_upload(ring, device, host, 100 * KIB, kit_stream[i]), GPUPOOL_OK);
+        kit_order(kit_stream[0], kit_stream[1]);
+    }
+    fake_fail_call("cudaEventQuery", 2, 0, 0);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_ring_stats(ring).used.now, 100 * KIB);
+    kit_host_free(host, 100 * KIB);
+    kit_device_free(device, 100 * KIB);
+    kit_ring_close(ring);
+}
+
+/* A ring of another device than the current one: small transfers find their way too. */
+static void of_another_device(void) {
+    gpupool_ring_config config;
+    gpupool_ring *ring = NULL;
+    unsigned char *host = kit_host(1000), *device = NULL;
+    memset(&config, 0, sizeof config);
+    config.device = 1;
+    CHECK_RESULT(gpupool_ring_create(&ring, &config), GPUPOOL_OK);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    device = kit_device(1000);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    kit_pattern(host, 1000, 6);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 1000, 0), GPUPOOL_OK);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    kit_expect_device(device, 1000, 6);
+    kit_device_free(device, 1000);
+    kit_ring_close(ring);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    kit_host_free(host, 1000);
+}
+
+typedef struct holder { gpupool_ring *ring; gpupool_span span; } holder;
+static void *hold_some(void *argument) {
+    holder *h = (holder *)argument;
+    CHECK_RESULT(gpupool_span_acquire(h->ring, 300 * KIB, -1, &h->span), GPUPOOL_OK);
+    return NULL;
+}
+
+/* What another thread holds may come free: it is waited for, unless this thread holds some too. */
+static void spans_of_another_thread(void) {
+    holder h = {kit_ring(MIB, 0, 0), {0}};
+    gpupool_span own, more;
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, hold_some, &h), 0);
+    pthread_join(thread, NULL);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, MIB, KIT_SECOND / 100, &more), GPUPOOL_E_TIMEOUT);
+    CHECK(strstr(gpupool_last_error(), "stayed full") != NULL);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, 100 * KIB, 0, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, 900 * KIB, -1, &more), GPUPOOL_E_TIMEOUT);
+    CHECK(strstr(gpupool_last_error(), "would wait for") != NULL);
+    CHECK_RESULT(gpupool_span_cancel(h.ring, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(h.ring, &h.span), GPUPOOL_OK);
+    kit_ring_close(h.ring);
+}
+
+/* An error of the caller's is still CUDA's last one after a small transfer, and none of ours is. */
+static void the_callers_error_stays(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(100), *device = kit_device(100);
+    CHECK_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 100, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 100, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_call("cudaPointerGetAttributes", 1, 0, 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 100, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    kit_host_free(host, 100);
+    kit_device_free(device, 100);
+    kit_ring_close(ring);
+}
+
+/* Pinning is refused just when a span asks for it: that is what it is told. */
+static void no_span_without_pinned_memory(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    gpupool_span span;
+    fake_pinned_limit(1000);
+    CHECK_RESULT(gpupool_span_acquire(ring, 100, -1, &span), GPUPOOL_E_OUT_OF_MEMORY);
+    fake_pinned_limit(0);
+    kit_ring_close(ring);
+}
+
+/* ---- the end ---- */
+
+static void *let_go(void *stream) {
+    gpi_host_idle(1000);
+    for (int i = 0; i < 1000; i++) gpi_host_idle(10000); /* 20 ms at least */
+    fake_hold((cudaStream_t)stream, 0);
+    return NULL;
+}
+
+static void destroy_waits_for_a_still_stream(void) {
+    size_t bytes = 300 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_ticket ticket;
+    pthread_t thread;
+    kit_pattern(host, bytes, 3);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    CHECK_EQ(pthread_create(&thread, NULL, let_go, kit_stream[0]), 0);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+    pthread_join(thread, NULL);
+    kit_expect_device(device, bytes, 3);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+}
+#endif
+
+int main(void) {
+    ARENA_TEST(chunks_larger_than_a_piece);
+    ARENA_TEST(trim_stops_at_what_is_in_use);
+    FAKE_TEST(more_streams_than_are_asked);
+    FAKE_TEST(no_further_ahead_than_the_link_needs);
+    FAKE_TEST(span_over_two_pieces_fails);
+    FAKE_TEST(what_is_lost_stays_lost_until_the_end);
+    FAKE_TEST(asking_fails);
+    FAKE_TEST(direct_copy_without_an_event);
+    FAKE_TEST(no_more_events);
+    FAKE_TEST(the_second_question_fails);
+    FAKE_TEST(of_another_device);
+    FAKE_TEST(spans_of_another_thread);
+    FAKE_TEST(the_callers_error_stays);
+    FAKE_TEST(no_span_without_pinned_memory);
+    FAKE_TEST(destroy_waits_for_a_still_stream);
+    return check_finish();
+}

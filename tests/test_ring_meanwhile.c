@@ -1,0 +1,206 @@
+/* What other threads do to the ring while one has its lock open around a CUDA call, or is in the
+   caller's function. */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "ring_kit.h"
+
+#define BYTES (300 * KIB)
+
+static gpupool_ring *ring;
+static unsigned char *host, *device;
+
+static void scene_open(size_t bytes) {
+    ring = kit_ring(bytes, 0, 0);
+    host = kit_host(BYTES);
+    device = kit_device(BYTES);
+    kit_pattern(host, BYTES, 1);
+}
+
+static void scene_close(void) {
+    kit_host_free(host, BYTES);
+    kit_device_free(device, BYTES);
+    kit_ring_close(ring);
+}
+
+static gpupool_result upload(void) {
+    return gpupool_upload(ring, device, host, BYTES, kit_stream[0]);
+}
+
+/* ---- in the caller's function ---- */
+
+static int ask(void *to, size_t bytes, uint64_t offset, void *answer) {
+    memset(to, 1, bytes);
+    CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ticket_wait(ring, 0, -1), GPUPOOL_E_ARGUMENT); /* its own has none */
+    CHECK(kit_ring_stats(ring).under_way_ns[GPUPOOL_UP] > 0 || offset == 0);
+    return *(int *)answer;
+}
+
+static void a_function_may_ask_after_the_ring(void) {
+    int answer = 0;
+    scene_open(MIB);
+    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, ask, &answer, kit_stream[0]), GPUPOOL_OK);
+    answer = 7;
+    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, ask, &answer, kit_stream[0]),
+                 GPUPOOL_E_CALLBACK);
+    CHECK_RESULT(gpupool_upload_from(ring, device, 100 * KIB, ask, &answer, kit_stream[0]),
+                 GPUPOOL_E_CALLBACK); /* of a single chunk */
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    scene_close();
+}
+
+#if CHECK_FAKE
+/* ---- in a CUDA call ---- */
+
+static void trim_and_upload(void *unused) {
+    size_t released = 77;
+    (void)unused;
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 0);
+    CHECK_RESULT(upload(), GPUPOOL_OK); /* without pinned memory */
+}
+
+static void one_pins_at_a_time(void) {
+    scene_open(MIB);
+    fake_before_call("cudaHostRegister", 1, trim_and_upload, NULL);
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cudaHostRegister"), 1);
+    CHECK(kit_ring_stats(ring).creeps > 0);
+    kit_expect_device(device, BYTES, 1);
+    scene_close();
+}
+
+/* As another thread's chunk of the same transfer does. */
+static void fail_it(void *unused) {
+    (void)unused;
+    gpi_ring_lock(ring);
+    gpi_host_fail(GPUPOOL_E_CUDA, "elsewhere");
+    gpi_ring_fail(ring->transfers, GPUPOOL_E_CUDA);
+    gpi_ring_unlock(ring);
+}
+
+static void failed_elsewhere(void) {
+    scene_open(MIB);
+    fake_before_call("cudaHostRegister", 1, fail_it, NULL);
+    CHECK_RESULT(upload(), GPUPOOL_E_CUDA);
+    CHECK(!strcmp(gpupool_last_error(), "elsewhere"));
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    scene_close();
+}
+
+/* Another thread takes the chunk that this one was about to: it goes on with the next. */
+static void take_a_chunk(void *unused) {
+    (void)unused;
+    gpi_ring_lock(ring);
+    CHECK_EQ(gpi_ring_step(ring, ring->transfers), 1);
+    gpi_ring_unlock(ring);
+}
+
+static void begun_elsewhere(void) {
+    scene_open(4 * MIB);
+    unsigned char *other = kit_device(BYTES);
+    fake_hold(kit_stream[1], 1);
+    CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
+    fake_before_call("cudaEventQuery", 1, take_a_chunk, NULL); /* asks after those in flight */
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    fake_hold(kit_stream[1], 0);
+    kit_expect_device(device, BYTES, 1);
+    kit_device_free(other, BYTES);
+    scene_close();
+}
+
+/* A chunk fails while another thread is at one of the same transfer: the end waits for it. */
+static void fail_a_chunk(void *unused) {
+    (void)unused;
+    fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
+    gpi_ring_lock(ring);
+    for (int i = 0; i < 3; i++) gpi_ring_step(ring, ring->transfers);
+    CHECK(ring->transfers && ring->transfers->result != GPUPOOL_OK);
+    gpi_ring_unlock(ring);
+}
+
+static void failed_beside_another_chunk(void) {
+    gpupool_ticket ticket = 0;
+    scene_open(4 * MIB);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_before_call("cudaMemcpyAsync", 1, fail_a_chunk, NULL);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    kit_expect_device(device, BYTES, 1);
+    scene_close();
+}
+
+static gpi_ring_slot *away;
+
+static void take_structs(void *unused) {
+    (void)unused;
+    gpi_ring_lock(ring);
+    away = ring->spare;
+    ring->spare = NULL;
+    ring->spare_count = 0;
+    gpi_ring_unlock(ring);
+}
+
+/* Others have taken the last slot structs: there are more. */
+static void structs_run_out(void) {
+    gpi_ring_slot *slot;
+    scene_open(MIB);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(upload(), GPUPOOL_OK); /* in flight, so that it is asked after */
+    fake_before_call("cudaEventQuery", 1, take_structs, NULL);
+    CHECK_RESULT(gpupool_upload(ring, device, host, 100 * KIB, kit_stream[0]), GPUPOOL_OK);
+    CHECK(away != NULL);
+    fake_hold(kit_stream[0], 0);
+    while ((slot = away) != NULL) {
+        away = slot->next;
+        gpi_ring_spare_put(ring, slot);
+    }
+    kit_expect_device(device, BYTES, 1);
+    scene_close();
+}
+
+/* Another thread may not pin; this one waits for what flies, which is in its way. */
+static void let_another_fail_to_pin(void *other) {
+    fake_fail_call("cudaHostRegister", 1, 0, 0);
+    CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).pin_failures, 1);
+    fake_fail_clear();
+}
+
+static void another_may_not_pin(void) {
+    unsigned char *other = kit_device(BYTES);
+    gpupool_span first, span;
+    memset(&span, 0, sizeof span);
+    scene_open(8 * MIB);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, 0, &first), GPUPOOL_OK);
+    first.bytes = BYTES;
+    memset(first.memory, 0, BYTES);
+    CHECK_RESULT(gpupool_span_upload(ring, &first, device, kit_stream[0]), GPUPOOL_OK);
+    fake_before_call("cudaEventQuery", 1, let_another_fail_to_pin, other);
+    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, KIT_SECOND / 50, &span), GPUPOOL_E_TIMEOUT);
+    CHECK_EQ(kit_ring_stats(ring).pin_failures, 1);
+    fake_hold(kit_stream[0], 0);
+    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    kit_device_free(other, BYTES);
+    scene_close();
+}
+#endif
+
+int main(void) {
+    ARENA_TEST(a_function_may_ask_after_the_ring);
+    FAKE_TEST(one_pins_at_a_time);
+    FAKE_TEST(failed_elsewhere);
+    FAKE_TEST(begun_elsewhere);
+    FAKE_TEST(failed_beside_another_chunk);
+    FAKE_TEST(structs_run_out);
+    FAKE_TEST(another_may_not_pin);
+    return check_finish();
+}

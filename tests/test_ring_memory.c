@@ -1,0 +1,149 @@
+/* The host has no memory for the ring's records: each call says so, nothing is lost, and it works
+   again once there is some. */
+#include "fail_malloc.h"
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "ring_kit.h"
+
+#if CHECK_FAKE
+
+#define BYTES (300 * KIB)
+
+static gpupool_ring *ring;
+static unsigned char *host, *pinned, *device;
+static gpi_ring_slot *away; /* the ring's slot structs, while it is to have none */
+static uint64_t away_count;
+
+static void take_structs(void) {
+    away = ring->spare;
+    away_count = ring->spare_count;
+    ring->spare = NULL;
+    ring->spare_count = 0;
+}
+
+static void give_structs(void) {
+    gpi_ring_slot *slot;
+    while ((slot = away) != NULL) {
+        away = slot->next;
+        gpi_ring_spare_put(ring, slot);
+    }
+}
+
+static gpupool_result up(void) {
+    return gpupool_upload(ring, device, host, BYTES, kit_stream[0]);
+}
+static gpupool_result up_single(void) {
+    return gpupool_upload(ring, device, host, 100 * KIB, kit_stream[0]);
+}
+static gpupool_result up_pinned(void) {
+    return gpupool_upload(ring, device, pinned, BYTES, kit_stream[0]);
+}
+static gpupool_result down(void) {
+    return gpupool_download(ring, host, device, BYTES, kit_stream[0]);
+}
+static gpupool_result up_async(void) {
+    gpupool_ticket ticket = 0;
+    gpupool_result result =
+        gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket);
+    return result == GPUPOOL_OK ? gpupool_ticket_wait(ring, ticket, -1) : result;
+}
+static gpupool_result span(void) {
+    gpupool_span span;
+    gpupool_result result = gpupool_span_acquire(ring, BYTES, 0, &span);
+    return result == GPUPOOL_OK ? gpupool_span_cancel(ring, &span) : result;
+}
+
+static gpupool_result (*const calls[])(void) = {up, up_single, up_pinned, down, up_async, span};
+
+static void scene_open(void) {
+    ring = kit_ring(MIB, 0, 0);
+    host = kit_host(BYTES);
+    device = kit_device(BYTES);
+    CHECK_EQ(cudaHostAlloc((void **)&pinned, BYTES, cudaHostAllocDefault), cudaSuccess);
+}
+
+static void scene_close(void) {
+    memset(host, 0xee, BYTES);
+    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    kit_host_free(host, BYTES);
+    kit_device_free(device, BYTES);
+    kit_ring_close(ring);
+    CHECK_EQ(fail_malloc_live, 0);
+}
+
+/* The n-th request and all after it are refused, until a call needs fewer. */
+static void no_memory_for_the_nth_record(void) {
+    for (size_t i = 0; i < KIT_COUNT(calls); i++) {
+        long fired = 1;
+        for (long n = 1; fired; n++) {
+            check_case("call %zu, request %ld", i, n);
+            scene_open();
+            take_structs();
+            fail_malloc_nth(n, 1);
+            gpupool_result result = calls[i]();
+            fired = fail_malloc_fired;
+            fail_malloc_nth(0, 0);
+            CHECK_RESULT(result, fired ? GPUPOOL_E_HOST_MEMORY : GPUPOOL_OK);
+            CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+            CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
+            ring->refused_ns = 0; /* it may pin again at once */
+            CHECK_RESULT(calls[i](), GPUPOOL_OK);
+            give_structs();
+            scene_close();
+        }
+    }
+}
+
+static void no_memory_for_a_ring(void) {
+    for (long n = 1; n <= 2; n++) {
+        fail_malloc_nth(n, 0);
+        CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_E_HOST_MEMORY);
+        CHECK(ring == NULL);
+        CHECK_EQ(fail_malloc_live, 0);
+    }
+    fail_malloc_nth(0, 0);
+}
+
+/* Without pinned memory a transfer takes small steps through ordinary memory: not without that. */
+static void no_memory_to_creep_with(void) {
+    for (int way = 0; way < 2; way++) {
+        scene_open();
+        fake_pinned_limit(1000);
+        fail_malloc_nth(1, 1);
+        CHECK_RESULT(way ? down() : up(), GPUPOOL_E_HOST_MEMORY);
+        fail_malloc_nth(0, 0);
+        CHECK_RESULT(way ? down() : up(), GPUPOOL_OK);
+        CHECK(kit_ring_stats(ring).creeps > 1);
+        fake_pinned_limit(0);
+        scene_close();
+    }
+}
+
+/* While the ring pins a piece, others take the last structs; there are no more. */
+static void steal(void *unused) {
+    (void)unused;
+    take_structs();
+    fail_malloc_nth(1, 1);
+}
+
+static void no_memory_after_pinning(void) {
+    gpupool_span got;
+    scene_open();
+    fake_before_call("cudaHostRegister", 1, steal, NULL);
+    CHECK_RESULT(gpupool_span_acquire(ring, BYTES, 0, &got), GPUPOOL_E_HOST_MEMORY);
+    CHECK(kit_ring_stats(ring).pinned.now > 0);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    fail_malloc_nth(0, 0);
+    CHECK_RESULT(span(), GPUPOOL_OK);
+    give_structs();
+    scene_close();
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(no_memory_for_the_nth_record);
+    FAKE_TEST(no_memory_for_a_ring);
+    FAKE_TEST(no_memory_to_creep_with);
+    FAKE_TEST(no_memory_after_pinning);
+    return check_finish();
+}

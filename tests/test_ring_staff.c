@@ -1,0 +1,251 @@
+/* The ring's workers: when there are none to be had, when one fails while others are at work, and
+   when the process ends around them. */
+#define _GNU_SOURCE
+#include <pthread.h>
+
+static int start_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                        void *user);
+#define pthread_create start_thread /* of the ring's */
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#undef pthread_create
+#include "ring_kit.h"
+
+#include <sys/wait.h>
+
+#if CHECK_FAKE
+#define BYTES (3 * MIB)
+
+static int threads_left = 1000;     /* that the system has */
+static void (*at_start)(void);      /* runs when the first is asked for */
+
+static int start_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                        void *user) {
+    void (*first)(void) = at_start;
+    at_start = NULL;
+    if (first) first();
+    if (threads_left <= 0) return EAGAIN;
+    threads_left--;
+    return pthread_create(thread, attributes, run, user);
+}
+
+static gpupool_ring *ring;
+static unsigned char *host, *device;
+
+static void scene_open(int workers) {
+    ring = kit_ring(4 * MIB, 0, workers);
+    host = kit_host(BYTES);
+    device = kit_device(BYTES);
+    kit_pattern(host, BYTES, 1);
+}
+
+static void scene_close(void) {
+    kit_expect_device(device, BYTES, 1);
+    kit_host_free(host, BYTES);
+    kit_device_free(device, BYTES);
+    kit_ring_close(ring);
+}
+
+static int under_lock(const int *number) {
+    int now;
+    gpi_host_lock(&ring->lock);
+    now = *number;
+    gpi_host_unlock(&ring->lock);
+    return now;
+}
+
+static void upload(void) {
+    CHECK_RESULT(gpupool_upload(ring, device, host, BYTES, kit_stream[0]), GPUPOOL_OK);
+}
+
+/* ---- starting ---- */
+
+static void as_many_as_the_system_has(void) {
+    for (threads_left = 0; threads_left <= 1;) {
+        int had = threads_left;
+        scene_open(3);
+        upload();
+        CHECK_EQ(kit_ring_stats(ring).workers, had);
+        threads_left = 1000;
+        upload(); /* it does not ask again */
+        CHECK_EQ(kit_ring_stats(ring).workers, had);
+        scene_close();
+        threads_left = had + 1;
+    }
+    threads_left = 1000;
+}
+
+static void *upload_too(void *unused) {
+    (void)unused;
+    upload();
+    return NULL;
+}
+
+/* While one thread starts the workers, another has a transfer: it does not start them again. */
+static void upload_elsewhere(void) {
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, upload_too, NULL), 0);
+    pthread_join(thread, NULL);
+}
+
+static void started_once(void) {
+    scene_open(2);
+    at_start = upload_elsewhere;
+    upload();
+    CHECK_EQ(kit_ring_stats(ring).workers, 2);
+    scene_close();
+}
+
+/* A worker that CUDA does not let in goes, and the transfer goes on. */
+static int when_the_worker_has_gone(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)unused;
+    while (under_lock(&ring->workers_running)) gpi_host_idle(64);
+    for (size_t i = 0; i < bytes; i++) ((unsigned char *)to)[i] = kit_byte(1, offset + i);
+    return 0;
+}
+
+static void a_worker_that_cannot_work(void) {
+    scene_open(1);
+    fake_fail_call("cudaThreadExchangeStreamCaptureMode", 2, 0, 0); /* 1: the caller's */
+    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, when_the_worker_has_gone, NULL,
+                                     kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    scene_close();
+}
+
+/* Rings with workers are found when the process ends, whichever of them went before. */
+static void rings_come_and_go(void) {
+    gpupool_ring *first, *idle;
+    scene_open(1);
+    upload();
+    first = ring;
+    idle = kit_ring(MIB, 0, 1);
+    ring = kit_ring(4 * MIB, 0, 1);
+    upload();
+    CHECK(gpi_process.staffed == ring && ring->next_staffed == first);
+    kit_ring_close(idle); /* never had any */
+    CHECK(gpi_process.staffed == ring && ring->next_staffed == first);
+    kit_ring_close(first);
+    CHECK(gpi_process.staffed == ring && ring->next_staffed == NULL);
+    scene_close();
+    CHECK(gpi_process.staffed == NULL);
+}
+
+/* ---- one fails while another is at work ---- */
+
+static pthread_t caller;
+static atomic_int caller_failed, others_at_work;
+
+/* The caller's chunk is refused as soon as a worker is at one; the worker's then goes well. */
+static int refuse_the_callers(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)offset, (void)unused;
+    memset(to, 1, bytes);
+    if (pthread_equal(pthread_self(), caller)) {
+        while (!atomic_load(&others_at_work)) gpi_host_idle(64);
+        atomic_store(&caller_failed, 1);
+        return 42;
+    }
+    atomic_fetch_add(&others_at_work, 1);
+    while (!atomic_load(&caller_failed)) gpi_host_idle(64);
+    for (int i = 0; i < 100; i++) gpi_host_idle(10000); /* the caller is back long since */
+    return 0;
+}
+
+static void the_caller_waits_for_those_at_work(void) {
+    scene_open(1);
+    caller = pthread_self();
+    for (int own = 0; own < 2; own++) {
+        cudaStream_t stream = own ? cudaStreamPerThread : kit_stream[0];
+        atomic_store(&caller_failed, 0);
+        atomic_store(&others_at_work, 0);
+        CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, refuse_the_callers, NULL, stream),
+                     GPUPOOL_E_CALLBACK);
+        CHECK(strstr(gpupool_last_error(), "returned 42") != NULL);
+        CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+        CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
+    }
+    upload();
+    scene_close();
+}
+
+/* Chunks that only the caller can send are filled when a copy of his fails: they are sent. */
+static void wait_for_a_filled_chunk(void *unused) {
+    (void)unused;
+    while (!under_lock(&ring->transfers->filled)) gpi_host_idle(64);
+}
+
+static void filled_chunks_are_not_forgotten(void) {
+    scene_open(1);
+    fake_before_call("cudaMemcpyAsync", 1, wait_for_a_filled_chunk, NULL);
+    fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, BYTES, cudaStreamPerThread), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(cudaStreamSynchronize(cudaStreamPerThread), cudaSuccess);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    upload();
+    scene_close();
+}
+
+/* ---- the end of the process ---- */
+
+static int exit_from_a_worker(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)offset, (void)unused;
+    memset(to, 1, bytes);
+    if (!pthread_equal(pthread_self(), caller)) exit(3);
+    while (1) gpi_host_idle(64);
+}
+
+static void upload_at_exit(void) {
+    if (gpupool_upload(ring, device, host, BYTES, kit_stream[0]) != GPUPOOL_OK ||
+        ring->workers_running != 0)
+        _exit(5);
+}
+
+/* Processes of their own. */
+static int die(const char *how) {
+    int from_worker = how[0] == 'w';
+    kit_prepare();
+    if (!from_worker) atexit(upload_at_exit); /* runs after the ring's own */
+    scene_open(2);
+    upload();
+    caller = pthread_self();
+    if (from_worker)
+        gpupool_upload_from(ring, device, BYTES, exit_from_a_worker, NULL, kit_stream[0]);
+    exit(4);
+}
+
+static const char *own_name;
+
+static int status_of(const char *how) {
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        execl(own_name, own_name, how, (char *)NULL);
+        _exit(99);
+    }
+    if (waitpid(child, &status, 0) != child) return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static void exit_from_a_workers_callback(void) { CHECK_EQ(status_of("worker"), 3); }
+static void transfers_at_exit_need_no_workers(void) { CHECK_EQ(status_of("late"), 4); }
+#endif
+
+int main(int argc, char **argv) {
+#if CHECK_FAKE
+    own_name = argv[0];
+    if (argc > 1) return die(argv[1]);
+#endif
+    FAKE_TEST(as_many_as_the_system_has);
+    FAKE_TEST(started_once);
+    FAKE_TEST(a_worker_that_cannot_work);
+    FAKE_TEST(rings_come_and_go);
+    FAKE_TEST(the_caller_waits_for_those_at_work);
+    FAKE_TEST(filled_chunks_are_not_forgotten);
+    FAKE_TEST(exit_from_a_workers_callback);
+    FAKE_TEST(transfers_at_exit_need_no_workers);
+    (void)argc, (void)argv;
+    return check_finish();
+}

@@ -1,0 +1,142 @@
+/* GPUPOOL_STREAM_CHECK: what becomes of a call when its stream is retired, or made known anew,
+   while CUDA is asked which one it is; and which streams are not asked. */
+#define GPUPOOL_STREAM_CHECK 1
+#define GPUPOOL_STREAM_HOOK 0
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#if CHECK_FAKE
+#define BYTES ((size_t)4096)
+
+static gpupool_arena *arena;
+static void *spare;
+
+static void put(void *block, cudaStream_t stream) {
+    CHECK_RESULT(gpupool_free(arena, block, stream), GPUPOOL_OK);
+}
+
+static void default_streams_are_not_asked(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    put(kit_alloc(arena, BYTES, 0), 0);
+    put(kit_alloc(arena, BYTES, cudaStreamPerThread), cudaStreamPerThread);
+    CHECK_EQ(fake_calls("cudaStreamGetId"), 0);
+    put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
+    CHECK(fake_calls("cudaStreamGetId") > 0);
+    kit_close(arena);
+}
+
+/* In a scope the handle is the scope's, whichever stream it is. */
+static void scopes_are_not_asked(void) {
+    gpupool_capture *capture = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &capture), GPUPOOL_OK);
+    fake_reset_counters();
+    put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
+    CHECK_EQ(fake_calls("cudaStreamGetId"), 0);
+    CHECK_RESULT(gpupool_capture_release(capture), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- between the question and the answer ---- */
+
+static void retire(void *unused) {
+    (void)unused;
+    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+}
+
+static void cache_something(void *unused) {
+    (void)unused;
+    put(spare, kit_stream[0]);
+}
+
+static void between(void (*what)(void *), int at_free) {
+    void *block;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    block = kit_alloc(arena, BYTES, kit_stream[0]);
+    spare = kit_alloc(arena, BYTES, kit_stream[0]);
+    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
+    known->cache.rest = 9; /* it keeps nothing for now */
+    if (what != cache_something) put(spare, kit_stream[0]);
+    else known->cache.rest = 0;
+    CHECK_EQ(known->cache.used, 0);
+    fake_before_call("cudaStreamGetId", 1, what, NULL);
+    if (at_free) {
+        if (what == cache_something) known->cache.rest = 0;
+        put(block, kit_stream[0]);
+    } else {
+        void *other = kit_alloc(arena, BYTES, kit_stream[0]);
+        put(other, kit_stream[0]);
+        put(block, kit_stream[0]);
+    }
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
+static void retired_during_a_free(void) { between(retire, 1); }
+static void retired_during_an_alloc(void) { between(retire, 0); }
+static void filled_during_a_free(void) { between(cache_something, 1); }
+static void filled_during_an_alloc(void) { between(cache_something, 0); }
+
+/* ---- the handle of a destroyed stream ---- */
+
+static cudaStream_t again;
+
+static void renew(void) {
+    cudaStream_t old = again;
+    CHECK_EQ(cudaStreamDestroy(old), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
+    CHECK(again == old);
+}
+
+static void use_it(void *unused) {
+    (void)unused;
+    spare = kit_alloc(arena, BYTES, again);
+}
+
+static void made_known_once(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
+    put(kit_alloc(arena, BYTES, again), again);
+    renew();
+    fake_before_call("cudaStreamGetId", 2, use_it, NULL); /* another thread does so meanwhile */
+    void *block = kit_alloc(arena, BYTES, again);
+    CHECK_EQ(arena->fences.stream_count, 2); /* what the old one freed, and the new one */
+    put(block, again);
+    put(spare, again);
+    renew();
+    fake_fail_call("cudaStreamGetId", 2, 0, 0); /* nothing is known of it: it is asked once more */
+    put(kit_alloc(arena, BYTES, again), again);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
+    kit_close(arena);
+}
+
+/* What the old stream freed gets no fence from the new one, which has its handle. */
+static void no_fence_from_another_stream(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
+    put(kit_alloc(arena, 4 << 20, again), again);
+    renew();
+    fake_reset_counters();
+    CHECK_RESULT(gpupool_stream_retired(arena, again), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cudaEventRecord"), 0);
+    CHECK(kit_stats(arena).pending.now > 0);
+    CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
+    kit_close(arena);
+}
+#endif
+
+int main(void) {
+    FAKE_TEST(default_streams_are_not_asked);
+    FAKE_TEST(scopes_are_not_asked);
+    FAKE_TEST(retired_during_a_free);
+    FAKE_TEST(retired_during_an_alloc);
+    FAKE_TEST(filled_during_a_free);
+    FAKE_TEST(filled_during_an_alloc);
+    FAKE_TEST(made_known_once);
+    FAKE_TEST(no_fence_from_another_stream);
+    return check_finish();
+}
