@@ -4,6 +4,8 @@
  * work of all its streams, of those too that were destroyed while their work ran; the event is not
  * ready until that work is done.
  *
+ * Seen there too: beside a capture in global mode, of this thread even, cuEventRecord and
+ * cuStreamWaitEvent on other streams are allowed, and cuEventQuery in relaxed mode; none loses it.
  * Seen on an H200 (CUDA 13.0): while a stream of the context captures, cuCtxRecordEvent is refused
  * with STREAM_CAPTURE_UNSUPPORTED and the capture is lost, in every mode of capture and on
  * non-blocking streams too.
