@@ -55,7 +55,7 @@ TOOLS := replay demo fixed_range bench-run churn ring
 # ---- targets -------------------------------------------------------------------------------------
 
 .PHONY: help demo test test-programs coverage gpu-test gpu-stress examples windows bench bench-memory \
-        bench-ring soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 all clean FORCE
+        bench-ring soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -80,13 +80,11 @@ gpu-test: ## the same tests against the real CUDA runtime and GPU
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
 	@tests/run.sh 1 $(GPU_TESTS)
 
-SECONDS ?= 60
-THREADS ?= 8
 gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	$(if $(NVCC),,$(error gpu-stress needs nvcc))
 	@mkdir -p $(BUILD)
 	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo -o $(BUILD)/gpu-stress tests/gpu/stress.cu
-	@$(BUILD)/gpu-stress $(SECONDS) $(THREADS)
+	@$(BUILD)/gpu-stress $(or $(SECONDS),60) $(or $(THREADS),8)
 
 coverage: $(FAKE) ## what no test executes of gpupool.h, line by line and branch by branch
 	@CC='$(CC)' tests/coverage.sh $(BUILD) $(JOBS) '$(SIM_CUDA)'
@@ -120,12 +118,12 @@ soak-memory: $(BUILD)/churn ## 100 million operations under limits that move; OP
 
 FUZZ := arena limit ring trace
 fuzz: $(FUZZ:%=$(BUILD)/fuzz/%) ## libFuzzer on each of tests/fuzz, SECONDS=60; KEEP=1 adds to the corpus
-	@KEEP=$(KEEP) tests/fuzz/fuzz.sh $(BUILD)/fuzz $(SECONDS) $(FUZZ)
+	@KEEP=$(KEEP) tests/fuzz/fuzz.sh $(BUILD)/fuzz $(or $(SECONDS),60) $(FUZZ)
 
-prove: ## a model checker (ESBMC=...) on what is in tests/prove; PROOF=NAME for one
+prove: ## a model checker (ESBMC=...) on tests/prove, PROOF=NAME for one; skipped without
 	@ESBMC='$(ESBMC)' tests/prove/prove.sh $(BUILD)/prove $(PROOF)
 
-schedules: $(BUILD)/fakecuda/none.a ## two threads in every order, CUTS=3 interruptions; then broken headers
+schedules: $(BUILD)/fakecuda/none.a ## two threads in every order, CUTS=2 interruptions; then broken headers
 	@CUTS=$(CUTS) tests/broken.sh $(BUILD)/schedules $(TEST_COMPILE) $(SIM_CUDA) -Itests $<
 
 MODE ?= thread
@@ -145,7 +143,10 @@ test32: ## a 32-bit compiler must be told why it cannot have the header (needs g
 	@printf '%s\n' '#define GPUPOOL_IMPLEMENTATION' '#include "gpupool.h"' | \
 	  $(CC) -m32 -fsyntax-only -I. $(SIM_CUDA) -x c - 2>&1 | grep -m 1 'gpupool needs a 64-bit build'
 
-all: test-programs $(EXAMPLES) $(TOOLS:%=$(BUILD)/%) ## builds everything, runs nothing
+tools: $(TOOLS:%=$(BUILD)/%)
+EVERYTHING := tools test docs analyze coverage schedules prove valgrind test32 mutants fuzz soak
+all: ## all that needs no GPU, for two hours or so, going on after failures; SECONDS= for fuzz, soak
+	@MAKE='$(MAKE)' tests/all.sh $(BUILD)/all $(EVERYTHING)
 
 clean: ## removes build/
 	rm -rf $(BUILD)
@@ -229,7 +230,7 @@ $(BUILD)/flags: FORCE
 TESTS :=
 TEST_SOURCES := $(wildcard tests/test_$(or $(ONLY),*).c) \
                 $(if $(ONLY),,$(wildcard tests/fakecuda/self_test.c))
-ifneq ($(filter test test-programs sanitize-run soak docs all $(BUILD)/test/%,$(MAKECMDGOALS)),)
+ifneq ($(filter test test-programs sanitize-run soak docs $(BUILD)/test/%,$(MAKECMDGOALS)),)
 include $(BUILD)/tests.mk
 endif
 $(BUILD)/tests.mk: tests/variants.sh $(TEST_SOURCES)

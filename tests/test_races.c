@@ -223,6 +223,31 @@ static void cached_blocks_in_other_hands(void) {
     race_bytes = RACE_BYTES;
 }
 
+/* ---- a fence over all streams, and a later one of the first alone, which passes before it. The
+   mistake: what that says of the first stream's memory is taken to be true of the others'. ---- */
+
+#define LITTLE (256 * KIB) /* so little that its free records no event */
+
+static void first_stream_is_done(void) {
+    cudaStream_t s[3];
+    void *block[24];
+    pick_three(s);
+    for (int i = 0; i < 2; i++) block[i] = race_get(LITTLE, s[i]);
+    for (int i = 0; i < 2; i++) race_put(block[i], s[i]);
+    CHECK_RESULT(gpupool_trim(arena, race_bytes, NULL), GPUPOOL_OK);
+    race_put(race_get(8 * MIB, s[0]), s[0]);
+    CHECK_EQ(cudaStreamSynchronize(s[0]), cudaSuccess);
+    race_put(race_get(8 * MIB, s[2]), s[2]); /* behind the later fence */
+    for (int i = 0; i < 24; i++) block[i] = race_get(LITTLE, s[2]); /* and all there is */
+    for (int i = 0; i < 24; i++) race_put(block[i], s[2]);
+    fake_run_all();
+}
+static void a_fence_over_all_outlasts_one_of_a_stream(void) {
+    race_bytes = 64 * MIB;
+    race_each(200, first_stream_is_done);
+    race_bytes = RACE_BYTES;
+}
+
 /* ---- everything at once ---- */
 
 #define CROWD 24
@@ -302,6 +327,7 @@ int main(void) {
     FAKE_TEST(events_are_recorded_before_they_are_relied_on);
     FAKE_TEST(threads_take_turns);
     FAKE_TEST(cached_blocks_in_other_hands);
+    FAKE_TEST(a_fence_over_all_outlasts_one_of_a_stream);
     FAKE_TEST(random_programs);
     return check_finish();
 }

@@ -22,6 +22,7 @@ static void *kept[4]; /* blocks of a thread that outlive it */
 static void open_with(size_t limit) {
     memset(kept, 0, sizeof kept);
     arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, limit);
+    schedule_driver(&arena->backing.driver);
     fake_mode(FAKE_STEPPED);
 }
 
@@ -105,10 +106,13 @@ static void newcomer_same(void) { kept[1] = get(512, 0, 1); }
 
 static cudaStream_t twin, others[512];
 
-static void open_retire(void) {
+static void open_retire_with(uint32_t frees) {
     size_t n = 0;
+    void *block;
     open_with(64 * MIB);
-    put(get(512, 0, 1), 512, 0, 1);
+    block = get(512, 0, 1);
+    rest(frees);
+    put(block, 512, 0, 1);
     kept[2] = get(512, 1, 2);
     do CHECK_EQ(cudaStreamCreateWithFlags(&others[n], cudaStreamNonBlocking), cudaSuccess);
     while (gpi_fence_bucket(&arena->fences, (uintptr_t)others[n]) !=
@@ -116,9 +120,13 @@ static void open_retire(void) {
            ++n < KIT_COUNT(others));
     twin = CHECK(n < KIT_COUNT(others)) ? others[n] : others[0];
 }
+static void open_retire(void) { open_retire_with(0); }
+static void open_bare_retire(void) { open_retire_with(8); }
 static void retires(void) {
     void *block;
     CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* now the struct is nobody's */
     block = kit_alloc(arena, 512, twin);
     kit_mark(twin, block, 512, 9);
     CHECK_RESULT(gpupool_free(arena, block, twin), GPUPOOL_OK);
@@ -226,6 +234,7 @@ static const schedule_case cases[] = {
     {"two streams begin", open_new, {newcomer_first, newcomer_second}, close_all},
     {"one stream begins twice", open_new, {newcomer_first, newcomer_same}, close_all},
     {"retired meanwhile", open_retire, {retires, turn_second}, close_retire},
+    {"retired meanwhile, nothing cached", open_bare_retire, {retires, turn_second}, close_retire},
     {"looked at meanwhile", open_cached, {looks, turn_second}, close_all},
     {"freed elsewhere", open_elsewhere, {frees_elsewhere, turn_second}, close_all},
     {"freed twice", open_twice, {once, once}, close_twice},
