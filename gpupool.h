@@ -10172,6 +10172,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_NO_PLACE
 #undef GPI_PAGE
 #undef GPI_LINE
+#undef GPI_DIGIT
 #undef GPI_TRIES
 #undef GPI_LANE_QUIET
 #undef GPI_LANE_BARE
