@@ -1714,6 +1714,15 @@ static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
     return gpi_driver_told("cudaEventQuery", error);
 }
 
+/* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
+static gpupool_result gpi_driver_name_device(int *device) {
+    gpupool_result result = GPUPOOL_OK;
+    if (*device == GPUPOOL_DEVICE_CURRENT)
+        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(device));
+    if (result != GPUPOOL_OK) cudaGetLastError();
+    return result;
+}
+
 /* == LEDGER ===================================================================================
    The arena's numbers, the limit they are held to, and whose they are. Nobody else adds to a
    counter. uses: HOST
@@ -1732,7 +1741,6 @@ typedef struct gpi_change {
     uint64_t total;
 } gpi_change;
 
-#if GPUPOOL_SITES
 typedef struct gpi_site { /* blocks that one line of source has asked for on one stream */
     struct gpi_site *next; /* in the same bucket */
     struct gpi_site *same;  /* the one that counts for all of equal text: itself, mostly */
@@ -1752,7 +1760,6 @@ typedef struct gpi_site { /* blocks that one line of source has asked for on one
 } gpi_site;
 
 #define GPI_SITES 256 /* buckets */
-#endif
 
 typedef struct gpi_origin { /* of a call, as the caller tells it */
     const char *file;
@@ -2390,6 +2397,17 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
 static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
     uint64_t first = gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE);
     return (gpi_run *)(uintptr_t)first;
+}
+
+/* For walks over all live runs, from *at = 0; NULL at the end. In the order of their structs in the
+   host's memory: the index's lists would lead all over it. */
+static gpi_run *gpi_tree_next_live(const gpi_tree *tree, uint64_t *at) {
+    while (*at < tree->page_count * GPI_PAGE) {
+        gpi_run *run = gpi_tree_page(tree, *at / GPI_PAGE) + *at % GPI_PAGE;
+        ++*at;
+        if (run->units && run->lane == GPI_LANE_LIVE) return run;
+    }
+    return NULL;
 }
 
 static int gpi_tree_is_ready(const gpi_tree *tree, uint64_t runs) {
@@ -3059,6 +3077,13 @@ static gpi_piece **gpi_backing_slot(const gpi_backing *backing, uint64_t unit) {
     return page ? &page[granule % GPI_TABLE] : NULL;
 }
 
+/* The table's entries for a piece's granules. */
+static void gpi_backing_enter(gpi_backing *backing, const gpi_piece *piece, gpi_piece *entry) {
+    uint64_t unit = piece->unit;
+    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
+        *gpi_backing_slot(backing, unit) = entry;
+}
+
 static gpi_piece *gpi_backing_at(const gpi_backing *backing, uint64_t unit) {
     gpi_piece **slot = gpi_backing_slot(backing, unit);
     return slot ? *slot : NULL;
@@ -3083,13 +3108,6 @@ static int gpi_backing_owns(const gpi_backing *backing, uint64_t unit) {
     if (gpi_backing_is_mapped(backing)) return unit - backing->base_unit < backing->space_units;
     while (piece && unit - piece->unit >= piece->units) piece = piece->next;
     return piece != NULL;
-}
-
-/* A chunk has memory behind all of its runs. */
-static int gpi_backing_check_chunk(const gpi_run *run) {
-    for (; run; run = run->next)
-        if (run->lane == GPI_LANE_BARE) return 2;
-    return 0;
 }
 
 /* The table has no more entries than there are granules of pieces at some address. */
@@ -3123,12 +3141,13 @@ static int gpi_backing_check_space(const gpi_backing *backing, uint64_t attached
 
 static int gpi_backing_check(const gpi_backing *backing, uint64_t reserved_bytes) {
     const gpi_piece *piece;
+    const gpi_run *run;
     uint64_t units = 0, stash = 0, attached = 0, count = 0, unit;
     for (piece = backing->placed; piece; piece = piece->next, count++) {
         units += piece->bytes / GPUPOOL_UNIT_BYTES;
         if (piece->next && piece->next->prev != piece) return 1;
-        if (!gpi_backing_is_mapped(backing) && gpi_backing_check_chunk(piece->first))
-            return 2;
+        for (run = piece->first; run; run = run->next) /* a chunk's: memory is behind all */
+            if (run->lane == GPI_LANE_BARE) return 2;
         if (!gpi_backing_is_mapped(backing)) continue;
         for (unit = piece->unit; unit < piece->unit + piece->units; unit += backing->granule_units)
             if (gpi_backing_at(backing, unit) != piece) return 1;
@@ -3161,29 +3180,35 @@ static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
     if (piece->next) piece->next->prev = piece->prev;
 }
 
+static uint64_t gpi_backing_units(const gpi_backing *backing) { /* held from the driver */
+    return backing->placed_units + backing->stash_units;
+}
+
 static void gpi_backing_account(const gpi_backing *backing) {
-    gpi_ledger_set(&backing->ledger->reserved,
-                   (backing->placed_units + backing->stash_units) * GPUPOOL_UNIT_BYTES);
+    gpi_ledger_set(&backing->ledger->reserved, gpi_backing_units(backing) * GPUPOOL_UNIT_BYTES);
+}
+
+static void gpi_backing_gained(gpi_backing *backing) {
+    backing->pieces++;
+    backing->gained++;
+    backing->host_bytes += sizeof(gpi_piece);
+    gpi_backing_account(backing);
+}
+
+static void gpi_backing_lost(gpi_backing *backing, gpi_piece *piece) {
+    backing->pieces--;
+    backing->lost++;
+    backing->host_bytes -= sizeof *piece;
+    gpi_backing_account(backing);
+    GPUPOOL_FREE(piece);
 }
 
 /* -- pieces of a MAPPED arena -- */
 
 static void gpi_backing_place_piece(gpi_backing *backing, gpi_piece *piece) {
-    uint64_t unit = piece->unit;
     gpi_backing_link(&backing->placed, piece);
     backing->placed_units += piece->units;
-    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
-        *gpi_backing_slot(backing, unit) = piece;
-}
-
-static void gpi_backing_stash_piece(gpi_backing *backing, gpi_piece *piece, gpi_run *held,
-                                    int accessible) {
-    gpi_backing_unlink(&backing->placed, piece);
-    gpi_backing_link(&backing->stash, piece);
-    backing->placed_units -= piece->units;
-    backing->stash_units += piece->units;
-    piece->held = held;
-    piece->accessible = accessible;
+    gpi_backing_enter(backing, piece, piece);
 }
 
 static void gpi_backing_unstash_piece(gpi_backing *backing, gpi_piece *piece) {
@@ -3195,7 +3220,6 @@ static void gpi_backing_unstash_piece(gpi_backing *backing, gpi_piece *piece) {
 /* Takes a stashed piece off its addresses, which become bare. */
 static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
     gpupool_result result;
-    uint64_t unit = piece->unit;
     gpi_run *held = piece->held;
     if (!held) return GPUPOOL_OK;
     gpi_host_unlock(backing->lock);
@@ -3203,8 +3227,7 @@ static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, g
                               piece->units * GPUPOOL_UNIT_BYTES);
     gpi_host_lock(backing->lock);
     if (result != GPUPOOL_OK) return result;
-    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
-        *gpi_backing_slot(backing, unit) = NULL;
+    gpi_backing_enter(backing, piece, NULL);
     piece->held = NULL;
     gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
     return GPUPOOL_OK;
@@ -3219,11 +3242,7 @@ static gpupool_result gpi_backing_release(gpi_backing *backing, gpi_tree *tree, 
     gpi_host_lock(backing->lock);
     if (result != GPUPOOL_OK) return result;
     gpi_backing_unstash_piece(backing, piece);
-    gpi_backing_account(backing);
-    backing->pieces--;
-    backing->lost++;
-    backing->host_bytes -= sizeof *piece;
-    GPUPOOL_FREE(piece);
+    gpi_backing_lost(backing, piece);
     return GPUPOOL_OK;
 }
 
@@ -3243,10 +3262,7 @@ static gpupool_result gpi_backing_create(gpi_backing *backing, uint64_t units, g
     }
     gpi_backing_link(&backing->stash, piece);
     backing->stash_units += units;
-    gpi_backing_account(backing);
-    backing->pieces++;
-    backing->gained++;
-    backing->host_bytes += sizeof *piece;
+    gpi_backing_gained(backing);
     *out = piece;
     return GPUPOOL_OK;
 }
@@ -3272,8 +3288,7 @@ static gpupool_result gpi_backing_attach(gpi_backing *backing, gpi_tree *tree, g
     piece->unit = unit;
     piece->held = held;
     piece->accessible = 0;
-    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
-        *gpi_backing_slot(backing, unit) = piece;
+    gpi_backing_enter(backing, piece, piece);
     return GPUPOOL_OK;
 }
 
@@ -3322,18 +3337,29 @@ static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *t
     return best;
 }
 
-/* Moves idle pieces, still mapped, to the stash until it holds so many units, or none is left. */
+/* Moves the best idle piece, still mapped, to the stash; the tree is prepared for two runs.
+   NULL: there is none. */
+static gpi_piece *gpi_backing_stash_idle(gpi_backing *backing, gpi_tree *tree, uint64_t units_aim,
+                                         uint64_t units_most) {
+    gpi_run *run = NULL;
+    gpi_piece *piece = gpi_backing_idle(backing, tree, units_aim, units_most, &run);
+    if (!piece) return NULL;
+    gpi_backing_unlink(&backing->placed, piece);
+    gpi_backing_link(&backing->stash, piece);
+    backing->placed_units -= piece->units;
+    backing->stash_units += piece->units;
+    piece->held = gpi_tree_take(tree, run, piece->unit, piece->units);
+    piece->accessible = 1;
+    return piece;
+}
+
+/* Fills the stash with idle pieces until it holds so many units, or none is left. */
 static gpupool_result gpi_backing_collect(gpi_backing *backing, gpi_tree *tree,
                                           uint64_t stash_units) {
     while (backing->stash_units < stash_units) {
-        gpi_run *run;
-        gpi_piece *piece;
         if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-        piece = gpi_backing_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX,
-                                 &run);
-        if (!piece) break;
-        run = gpi_tree_take(tree, run, piece->unit, piece->units);
-        gpi_backing_stash_piece(backing, piece, run, 1);
+        if (!gpi_backing_stash_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX))
+            break;
     }
     return GPUPOOL_OK;
 }
@@ -3441,7 +3467,7 @@ static gpi_run *gpi_backing_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, u
    that move, so they are the smallest. */
 static uint64_t gpi_backing_piece_units(const gpi_backing *backing,
                                         const gpi_spot *spot, uint64_t most_units, int moving) {
-    uint64_t held = backing->placed_units + backing->stash_units;
+    uint64_t held = gpi_backing_units(backing);
     uint64_t room = most_units - gpi_ground_min(most_units, backing->placed_units);
     uint64_t least = backing->granule_units, units = held / 64;
     if (moving) units = held / 1024;
@@ -3478,7 +3504,7 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
                                             uint64_t most_units) {
     gpi_piece *piece = backing->stash, *next;
     gpupool_result result;
-    for (; piece && backing->placed_units + backing->stash_units + units > most_units;
+    for (; piece && gpi_backing_units(backing) + units > most_units;
          piece = next) {
         next = piece->next;
         if (piece->held) continue;
@@ -3559,7 +3585,7 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         return gpi_host_no_memory();
     gpi_backing_hold_spot(tree, &spot);
     first = spot.bare;
-    after = backing->placed_units + backing->stash_units + spot.bare_units;
+    after = gpi_backing_units(backing) + spot.bare_units;
     if (after > aim)
         result = gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
     if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most)
@@ -3588,23 +3614,21 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
 
 /* -- growth of the chunked sources -- */
 
-static void *gpi_backing_chunk_get(const gpi_backing *backing, uint64_t bytes,
-                                   gpupool_result *result) {
-    void *memory = NULL;
-    if (backing->source == GPUPOOL_SOURCE_CUSTOM) {
-        memory = backing->chunk_alloc(bytes, backing->driver.device, backing->user);
-        *result = memory ? GPUPOOL_OK
-                         : gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
-    } else if (backing->source == GPUPOOL_SOURCE_MANAGED) {
-        *result = gpi_driver_told("cudaMallocManaged",
-                                  cudaMallocManaged(&memory, bytes, cudaMemAttachGlobal));
-    } else if (backing->source == GPUPOOL_SOURCE_PINNED) {
-        *result = gpi_driver_told("cudaHostAlloc",
-                                  cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
-    } else {
-        *result = gpi_driver_told("cudaMalloc", cudaMalloc(&memory, bytes));
+static gpupool_result gpi_backing_chunk_get(const gpi_backing *backing, uint64_t bytes,
+                                            void **memory) {
+    switch ((int)backing->source) {
+    case GPUPOOL_SOURCE_MANAGED:
+        return gpi_driver_told("cudaMallocManaged",
+                               cudaMallocManaged(memory, bytes, cudaMemAttachGlobal));
+    case GPUPOOL_SOURCE_PINNED:
+        return gpi_driver_told("cudaHostAlloc",
+                               cudaHostAlloc(memory, bytes, cudaHostAllocPortable));
+    case GPUPOOL_SOURCE_CUSTOM:
+        *memory = backing->chunk_alloc(bytes, backing->driver.device, backing->user);
+        if (*memory) return GPUPOOL_OK;
+        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
+    default: return gpi_driver_told("cudaMalloc", cudaMalloc(memory, bytes));
     }
-    return *result == GPUPOOL_OK ? memory : NULL;
 }
 
 static gpupool_result gpi_backing_chunk_give(const gpi_backing *backing, void *memory,
@@ -3620,7 +3644,7 @@ static gpupool_result gpi_backing_chunk_give(const gpi_backing *backing, void *m
 /* A chunk for a request of so many bytes: an eighth of what is held, so that their number grows
    with the logarithm of the memory; a request larger than that gets a chunk of its own. */
 static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need, uint64_t most) {
-    uint64_t held = (backing->placed_units + backing->stash_units) * GPUPOOL_UNIT_BYTES;
+    uint64_t held = gpi_backing_units(backing) * GPUPOOL_UNIT_BYTES;
     uint64_t granule = backing->driver.granule_bytes, size;
     uint64_t room = most - gpi_ground_min(most, held);
     if (backing->source == GPUPOOL_SOURCE_BYPASS) return need;
@@ -3663,7 +3687,7 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
     }
     gpi_host_unlock(backing->lock);
     for (;; size = gpi_ground_max(need, gpi_ground_up(size / 2, GPUPOOL_UNIT_BYTES))) {
-        piece->memory = gpi_backing_chunk_get(backing, size, &result);
+        result = gpi_backing_chunk_get(backing, size, &piece->memory);
         if (result != GPUPOOL_E_OUT_OF_MEMORY || size == need) break;
     }
     gpi_host_lock(backing->lock);
@@ -3684,14 +3708,11 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
     run = piece->first = gpi_tree_add_chunk(tree, piece->unit, piece->units);
     gpi_backing_link(&backing->placed, piece);
     backing->placed_units += size / GPUPOOL_UNIT_BYTES;
-    backing->pieces++;
-    backing->gained++;
-    backing->host_bytes += sizeof *piece;
+    gpi_backing_gained(backing);
 #if GPUPOOL_NVTX
     if (backing->source == GPUPOOL_SOURCE_DEVICE || backing->source == GPUPOOL_SOURCE_BYPASS)
         piece->heap = gpi_driver_tell_chunk(piece->memory, size);
 #endif
-    gpi_backing_account(backing);
     *out = gpi_backing_carve(tree, run, gpi_ground_up(run->unit, align_units), units);
     return GPUPOOL_OK;
 }
@@ -3717,11 +3738,7 @@ static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tre
     gpi_tree_remove_chunk(tree, piece->first);
     gpi_backing_unlink(&backing->placed, piece);
     backing->placed_units -= piece->bytes / GPUPOOL_UNIT_BYTES;
-    backing->pieces--;
-    backing->lost++;
-    backing->host_bytes -= sizeof *piece;
-    gpi_backing_account(backing);
-    GPUPOOL_FREE(piece);
+    gpi_backing_lost(backing, piece);
     return GPUPOOL_OK;
 }
 
@@ -3743,11 +3760,9 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
                                        uint64_t keep_bytes, int below) {
     gpupool_result result = GPUPOOL_OK;
     while (result == GPUPOOL_OK && backing->ledger->reserved.now > keep_bytes) {
-        uint64_t aim = (backing->ledger->reserved.now - keep_bytes + GPUPOOL_UNIT_BYTES - 1) /
-                       GPUPOOL_UNIT_BYTES;
-        uint64_t most =
-            below ? UINT64_MAX : (backing->ledger->reserved.now - keep_bytes) / GPUPOOL_UNIT_BYTES;
-        gpi_run *run = NULL;
+        uint64_t bytes = backing->ledger->reserved.now - keep_bytes;
+        uint64_t aim = (bytes + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
+        uint64_t most = below ? UINT64_MAX : bytes / GPUPOOL_UNIT_BYTES;
         gpi_piece *piece;
         if (!gpi_backing_is_mapped(backing)) {
             piece = gpi_backing_idle_chunk(backing, aim, most);
@@ -3759,13 +3774,9 @@ static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
         /* the stash first, with what a failed growth could not take off its addresses */
         piece = backing->stash;
         while (piece && piece->units > most) piece = piece->next;
-        if (!piece) {
-            if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-            piece = gpi_backing_idle(backing, tree, aim, most, &run);
-            if (!piece) break;
-            run = gpi_tree_take(tree, run, piece->unit, piece->units);
-            gpi_backing_stash_piece(backing, piece, run, 1);
-        }
+        if (!piece && !gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+        if (!piece) piece = gpi_backing_stash_idle(backing, tree, aim, most);
+        if (!piece) break;
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) gpi_backing_uncollect(backing, tree);
     }
@@ -3807,17 +3818,14 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
 
 /* The host's side only. */
 static void gpi_backing_forget(gpi_backing *backing) {
-    gpi_piece *lists[2], *piece, *next;
+    gpi_piece *piece, *next;
     uint64_t page;
     int i;
-    lists[0] = backing->placed;
-    lists[1] = backing->stash;
-    for (i = 0; i < 2; i++) {
-        for (piece = lists[i]; piece; piece = next) {
+    for (i = 0; i < 2; i++)
+        for (piece = i ? backing->stash : backing->placed; piece; piece = next) {
             next = piece->next;
             GPUPOOL_FREE(piece);
         }
-    }
     for (page = 0; page < backing->table_pages && backing->table; page++)
         GPUPOOL_FREE(backing->table[page]);
     GPUPOOL_FREE(backing->table);
@@ -4370,28 +4378,18 @@ static int gpi_limit_same(const char *text, const char *word) { /* case does not
 /* Bytes in one of this unit; below 0 for a unit that is none. Percentages are of total or free
    bytes. */
 static double gpi_limit_unit(const char *text, uint64_t total_bytes, uint64_t free_bytes) {
-    static const char letters[] = "KMGT";
-    double binary = 1, decimal = 1;
-    char word[4];
-    int i;
+    static const char letters[] = "KMGTkmgt";
+    const char *letter = strchr(letters, *text);
+    double base = 1000, bytes = 1;
+    int power;
     if (!*text || gpi_limit_same(text, "B")) return 1;
     if (gpi_limit_same(text, "%")) return (double)total_bytes / 100;
     if (gpi_limit_same(text, "%free")) return (double)free_bytes / 100;
-    for (i = 0; i < 4; i++) {
-        binary *= 1024;
-        decimal *= 1000;
-        word[0] = letters[i];
-        word[1] = 0;
-        if (gpi_limit_same(text, word)) return binary;
-        word[1] = 'B';
-        word[2] = 0;
-        if (gpi_limit_same(text, word)) return decimal;
-        word[1] = 'i';
-        word[2] = 'B';
-        word[3] = 0;
-        if (gpi_limit_same(text, word)) return binary;
-    }
-    return -1;
+    if (!letter) return -1;
+    if (!text[1] || gpi_limit_same(text + 1, "iB")) base = 1024;
+    else if (!gpi_limit_same(text + 1, "B")) return -1;
+    for (power = (int)(letter - letters) % 4; power >= 0; power--) bytes *= base;
+    return bytes;
 }
 
 /* Quotes the text in its error, so that a wrong environment variable is found at once. */
@@ -4426,41 +4424,33 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     return GPUPOOL_OK;
 }
 
+static const char *gpi_limit_spell(char room[32], uint64_t bytes, int upwards) {
+    uint64_t unit = 1, part;
+    int power = 0;
+    for (; bytes / unit >= 1000 && power < 4; power++) unit *= 1024;
+    part = unit >= 100 && bytes / unit < 100 ? 100 : 1; /* hundredths are shown, or none */
+    bytes = bytes / unit * part + (bytes % unit * part + (upwards ? unit - 1 : unit / 2)) / unit;
+    if (part == 1) snprintf(room, 32, "%" PRIu64, bytes);
+    else snprintf(room, 32, "%" PRIu64 ".%02" PRIu64, bytes / 100, bytes % 100);
+    snprintf(room + strlen(room), 8, power ? " %ciB" : " B", " KMGT"[power]);
+    return room;
+}
+
 /* "1.25 GiB" and the like; several may be used in one sentence, so the caller has the room. */
 static const char *gpi_limit_human(char room[32], uint64_t bytes) {
-    static const char units[5][4] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    int unit = 0;
-    while (value >= 1000 && unit < 4) {
-        value /= 1024;
-        unit++;
-    }
-    snprintf(room, 32, unit == 0 || value >= 100 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-    return room;
+    return gpi_limit_spell(room, bytes, 0);
 }
 
 /* At least so much, in as few digits: what is advised must be enough. */
 static const char *gpi_limit_enough(char room[32], uint64_t bytes) {
-    unsigned shift = 0;
-    uint64_t unit, rest;
-    while (bytes >> shift >= 1000 && shift < 40) shift += 10;
-    unit = (uint64_t)1 << shift;
-    if (shift == 0 || bytes >> shift >= 100)
-        return gpi_limit_human(room, gpi_ground_up(bytes, unit));
-    rest = ((bytes & (unit - 1)) * 100 + unit - 1) >> shift; /* hundredths, rounded up */
-    bytes = (bytes >> shift) * 100 + rest;
-    snprintf(room, 32, "%" PRIu64 ".%02" PRIu64 " %ciB", bytes / 100, bytes % 100,
-             " KMGT"[shift / 10]);
-    return room;
+    return gpi_limit_spell(room, bytes, 1);
 }
 
 /* -- memory as it could become: what is free now, and what would be if somebody helped -- */
 
 typedef struct gpi_holding { /* a holder that a verdict may name */
     gpupool_holder shown;
-#if GPUPOOL_SITES
-    const gpi_site *place;
-#endif
+    const gpi_site *place;      /* with GPUPOOL_SITES */
 } gpi_holding;
 
 typedef struct gpi_wish { /* what counts as free, beside quiet memory */
@@ -4501,23 +4491,18 @@ static int gpi_limit_holds(const gpi_holding *holding, const gpi_run *run) {
 #endif
 }
 
-/* The stream whose work alone a lane waits for; 0 where its fence is over all streams, or will be
-   as the next one that can still be had. */
-static uint64_t gpi_limit_lane_key(const gpi_fences *fences, uint32_t lane) {
-    const gpi_stream *stream = fences->streams;
-    int i;
-    for (; stream; stream = stream->next)
-        for (i = 0; stream->handle && i < stream->seals; i++)
-            if (stream->sealed[i] == lane) return stream->fences[i]->whole ? 0 : stream->handle;
-    return 0;
-}
-
-/* What a graph keeps comes free with the graph only. */
-static int gpi_limit_is_kept(const gpi_scene *scene, uint32_t lane) {
+/* Whether waiting makes a stream's lane free: for this stream alone, or (0) for all. What a graph
+   keeps comes free with the graph only; a fence may be over all streams, or will be as the next one
+   that can still be had. */
+static int gpi_limit_waits_for_lane(const gpi_scene *scene, uint32_t lane, uint64_t key) {
     const gpi_stream *stream = scene->fences->streams;
-    if (!scene->captures) return 0;
+    int i;
+    if (!scene->captures && !key) return 1;
     while (stream && !(stream->handle && gpi_fence_owns(stream, lane))) stream = stream->next;
-    return stream && stream->capture;
+    if (!stream || stream->capture || !key) return !key && !(stream && stream->capture);
+    for (i = 0; i < stream->seals; i++)
+        if (stream->sealed[i] == lane) return !stream->fences[i]->whole && stream->handle == key;
+    return 0;
 }
 
 /* A parked run: freed, but used by other streams' work. */
@@ -4537,8 +4522,7 @@ static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const 
     if (run->lane == GPI_LANE_HELD)
         return wish->pending && run->uses && gpi_limit_waits_only_for(run, wish->key);
     if (run->lane != GPI_LANE_LIVE)
-        return wish->pending && !gpi_limit_is_kept(scene, run->lane) &&
-               (!wish->key || gpi_limit_lane_key(scene->fences, run->lane) == wish->key);
+        return wish->pending && gpi_limit_waits_for_lane(scene, run->lane, wish->key);
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
     n = (*nth)++;
     return wish->mask == GPI_ALL || (n < 64 && (wish->mask >> n & 1));
@@ -4686,10 +4670,12 @@ static void gpi_limit_rank(gpi_holding *top, int most, const gpi_holding *holdin
 
 #if GPUPOOL_SITES
 /* The biggest first; those that are left over have no blocks. */
-static void gpi_limit_sites(gpi_ledger *ledger, gpi_holding *top, int most) {
+static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
+                              int most) {
     gpi_holding one;
     const gpi_site *site = NULL;
     int bucket;
+    (void)tree;
     gpi_ledger_add_up_places(ledger);
     memset(top, 0, (size_t)most * sizeof *top);
     memset(&one, 0, sizeof one);
@@ -4713,14 +4699,13 @@ typedef struct gpi_ballot {
     uint64_t sizes[GPI_BALLOTS], votes[GPI_BALLOTS], blocks[GPI_BALLOTS];
 } gpi_ballot;
 
-static unsigned gpi_limit_slot(uint64_t bytes) {
-    return (unsigned)((bytes * 0x9e3779b97f4a7c15ull) >> 56);
-}
-
-static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes) {
-    unsigned slot = gpi_limit_slot(bytes);
+/* Round 0 votes, round 1 counts. */
+static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
+    unsigned slot = (unsigned)((bytes * 0x9e3779b97f4a7c15ull) >> 56);
     uint64_t *votes = &ballot->votes[slot];
-    if (ballot->sizes[slot] == bytes) {
+    if (round == 1) {
+        ballot->blocks[slot] += ballot->sizes[slot] == bytes;
+    } else if (ballot->sizes[slot] == bytes) {
         *votes += bytes;
     } else if (*votes >= bytes) {
         *votes -= bytes;
@@ -4730,62 +4715,39 @@ static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes) {
     }
 }
 
-static void gpi_limit_recount(gpi_ballot *ballot, uint64_t bytes) {
-    unsigned slot = gpi_limit_slot(bytes);
-    ballot->blocks[slot] += ballot->sizes[slot] == bytes;
-}
-
 static void gpi_limit_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
     gpi_holding one;
     int i;
     memset(top, 0, (size_t)most * sizeof *top);
     memset(&one, 0, sizeof one);
     for (i = 0; i < GPI_BALLOTS; i++) {
-        if (!ballot->blocks[i]) continue;
         one.shown.block_bytes = ballot->sizes[i];
         one.shown.blocks = ballot->blocks[i];
         one.shown.bytes = ballot->blocks[i] * ballot->sizes[i];
-        gpi_limit_rank(top, most, &one);
+        if (one.shown.blocks) gpi_limit_rank(top, most, &one);
     }
 }
 
-static void gpi_limit_sizes(const gpi_tree *tree, gpi_holding *top, int most) {
+static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
+                              int most) {
     gpi_ballot ballot;
     const gpi_run *run;
-    uint64_t bucket;
+    uint64_t at;
     int round;
+    (void)ledger;
     memset(&ballot, 0, sizeof ballot);
     for (round = 0; round < 2; round++)
-        for (bucket = 0; bucket < tree->bucket_count; bucket++)
-            for (run = *gpi_tree_head(tree, bucket); run; run = run->list_next) {
-                uint64_t bytes = run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
-                if (round == 0) gpi_limit_vote(&ballot, bytes);
-                else gpi_limit_recount(&ballot, bytes);
-            }
+        for (at = 0; (run = gpi_tree_next_live(tree, &at)) != NULL;)
+            gpi_limit_vote(&ballot, run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes, round);
     gpi_limit_elect(&ballot, top, most);
 }
 #endif
-
-static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
-                              int most) {
-#if GPUPOOL_SITES
-    (void)tree;
-    gpi_limit_sites(ledger, top, most);
-#else
-    (void)ledger;
-    gpi_limit_sizes(tree, top, most);
-#endif
-}
 
 #define GPI_SUBSETS 8 /* up to so many blocks, every choice among them is tried */
 
 static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *holding,
                                         uint64_t mask) {
-    gpi_wish wish;
-    memset(&wish, 0, sizeof wish);
-    wish.pending = 1;
-    wish.holding = holding;
-    wish.mask = mask;
+    gpi_wish wish = {1, 0, holding, mask};
     return gpi_limit_lacks(scene, &wish);
 }
 
@@ -4806,12 +4768,11 @@ static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
 /* For many blocks: by what each of them wins at least, and a piece that may be in the way. */
 static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
                                         uint64_t lacks) {
-    uint64_t least = UINT64_MAX, bucket, blocks = holding->shown.blocks;
+    uint64_t least = UINT64_MAX, at = 0, blocks = holding->shown.blocks;
     const gpi_run *run;
-    for (bucket = 0; bucket < scene->tree->bucket_count; bucket++)
-        for (run = *gpi_tree_head(scene->tree, bucket); run; run = run->list_next)
-            if (gpi_limit_holds(holding, run))
-                least = gpi_ground_min(least, gpi_limit_gain(scene, run));
+    while ((run = gpi_tree_next_live(scene->tree, &at)) != NULL)
+        if (gpi_limit_holds(holding, run))
+            least = gpi_ground_min(least, gpi_limit_gain(scene, run));
     if (least == 0 || least == UINT64_MAX) return blocks;
     if (least >= scene->units) return 1;
     return gpi_ground_min(blocks, (lacks + least - 1) / least + 1);
@@ -4846,32 +4807,9 @@ static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
 
 /* -- the stream whose work to wait for -- */
 
-static cudaStream_t gpi_limit_stream(uint64_t key) {
-    if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
-    if (key & 1) return cudaStreamPerThread;
-    return (cudaStream_t)(uintptr_t)key;
-}
-
 static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
-    gpi_wish wish;
-    if (key == 0) return 0;
-    memset(&wish, 0, sizeof wish);
-    wish.pending = 1;
-    wish.key = key;
-    return gpi_limit_lacks(scene, &wish) == 0;
-}
-
-/* The lanes of a stream that hold memory: how many wait for that stream alone, how many for all. */
-static void gpi_limit_count_lanes(const gpi_scene *scene, const gpi_stream *stream, int *alone,
-                                  int *whole) {
-    int i;
-    *alone = 0;
-    *whole = scene->tree->lanes[stream->young]->units != 0;
-    for (i = 0; i < stream->seals; i++) {
-        if (stream->fences[i]->passed) continue;
-        if (stream->fences[i]->whole) ++*whole;
-        else ++*alone;
-    }
+    gpi_wish wish = {1, key, NULL, 0};
+    return key != 0 && gpi_limit_lacks(scene, &wish) == 0;
 }
 
 /* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
@@ -4879,11 +4817,16 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     const gpi_stream *stream = scene->fences->streams;
     const gpi_run *run = scene->parked;
     const gpi_use *use;
-    int streams = 0, any_whole = 0, alone, whole;
+    int streams = 0, any_whole = 0, i;
     uint64_t key = 0;
     for (; stream && !key; stream = stream->next) {
+        int alone = 0, whole; /* of its lanes that hold memory, any that wait for it, or for all */
         if (!stream->handle || stream->capture) continue;
-        gpi_limit_count_lanes(scene, stream, &alone, &whole);
+        whole = scene->tree->lanes[stream->young]->units != 0;
+        for (i = 0; i < stream->seals; i++) {
+            alone |= !stream->fences[i]->passed && !stream->fences[i]->whole;
+            whole |= !stream->fences[i]->passed && stream->fences[i]->whole;
+        }
         any_whole |= whole;
         streams += alone || whole;
         if (alone && gpi_limit_wait_would_do(scene, stream->handle)) key = stream->handle;
@@ -4895,22 +4838,12 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
             if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
         }
     verdict->pending_streams = key ? 1 : any_whole || streams < 2 ? 0 : streams;
-    if (key) verdict->pending_stream = gpi_limit_stream(key);
+    if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
+    else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
+    else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
 }
 
 /* -- the cause and the sentence -- */
-
-GPI_PRINTF(2, 3)
-static void gpi_limit_say(gpupool_verdict *verdict, const char *format, ...) {
-    size_t length = strlen(verdict->sentence);
-    va_list rest;
-    va_start(rest, format);
-    vsnprintf(verdict->sentence + length, sizeof verdict->sentence - length, format, rest);
-    va_end(rest);
-}
-
-/* What stands before the next piece of advice. */
-static const char *gpi_limit_or(int *pieces) { return (*pieces)++ ? ", or " : ": "; }
 
 static const char *gpi_limit_base(const char *file) {
     const char *at = file;
@@ -4931,119 +4864,98 @@ static const char *gpi_limit_holder(char room[64], const gpupool_holder *holder)
     return room;
 }
 
-/* "the 3 blocks of model.c:88", "the block of 30 MiB" */
-static void gpi_limit_say_holder(gpupool_verdict *verdict, const gpupool_holder *holder) {
-    char name[64];
-    gpi_limit_say(verdict, "the ");
-    if (holder->blocks > 1) gpi_limit_say(verdict, "%" PRIu64 " blocks", holder->blocks);
-    else gpi_limit_say(verdict, "block");
-    gpi_limit_say(verdict, " of %s", gpi_limit_holder(name, holder));
-}
-
-/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size. */
-static void gpi_limit_advise_freeing(gpupool_verdict *verdict, int *pieces) {
-    const gpupool_holder *best = NULL, *holder = verdict->holders;
-    char size[32];
+/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size; else
+   the biggest. */
+static const gpupool_holder *gpi_limit_best(const gpupool_verdict *verdict) {
+    const gpupool_holder *best = verdict->holders, *holder = best + 1;
     for (; holder < verdict->holders + GPUPOOL_HOLDERS; holder++)
-        if (holder->enough && (!best || holder->bytes / holder->blocks * holder->enough <
-                                            best->bytes / best->blocks * best->enough))
+        if (holder->enough && (!best->enough || holder->bytes / holder->blocks * holder->enough <
+                                                    best->bytes / best->blocks * best->enough))
             best = holder;
-    if (!verdict->granted_bytes) return;
-    gpi_limit_say(verdict, "%sfree ", gpi_limit_or(pieces));
-    if (best) {
-        if (best->enough < best->blocks)
-            gpi_limit_say(verdict, "%" PRIu64 " of ", best->enough);
-        gpi_limit_say_holder(verdict, best);
-        return;
-    }
-    gpi_limit_say(verdict, "%s of what blocks hold, most of it in ",
-                  gpi_limit_enough(size, verdict->missing_bytes));
-    gpi_limit_say_holder(verdict, &verdict->holders[0]);
+    return best;
 }
 
-static void gpi_limit_say_waiting(gpupool_verdict *verdict, const char *before) {
-    if (verdict->pending_streams == 0)
-        gpi_limit_say(verdict, "%sall work in flight on the device", before);
-    else if (verdict->pending_streams > 1)
-        gpi_limit_say(verdict, "%sthe work in flight on %d streams", before,
-                      verdict->pending_streams);
-    else if (verdict->pending_stream == cudaStreamLegacy)
-        gpi_limit_say(verdict, "%sthe default stream", before);
-    else if (verdict->pending_stream == cudaStreamPerThread)
-        gpi_limit_say(verdict, "%sa thread's default stream", before);
-    else
-        gpi_limit_say(verdict, "%sstream %p", before, (void *)verdict->pending_stream);
+static void gpi_limit_say(gpupool_verdict *verdict, const char *words) {
+    size_t length = strlen(verdict->sentence);
+    snprintf(verdict->sentence + length, sizeof verdict->sentence - length, "%s", words);
 }
 
-static void gpi_limit_say_cause(gpupool_verdict *verdict, int refused) {
-    char asked[32], missing[32], held[32], others[32], largest[32], all[32];
-    gpi_limit_human(asked, verdict->asked_bytes);
-    gpi_limit_enough(missing, verdict->missing_bytes);
-    gpi_limit_human(held, verdict->granted_bytes);
-    gpi_limit_human(others, verdict->others_bytes);
-    gpi_limit_human(largest, verdict->largest_free_bytes);
-    gpi_limit_human(all, verdict->device_total_bytes);
-    switch (verdict->cause) {
-    case GPUPOOL_CAUSE_LIMIT:
-        gpi_limit_say(verdict, "%s do not fit under the limit of %s, of which blocks hold %s",
-                      asked, gpi_limit_human(all, verdict->limit_bytes), held);
-        break;
-    case GPUPOOL_CAUSE_TOO_LARGE:
-        gpi_limit_say(verdict, "%s are more than the whole device has, which is %s", asked, all);
-        break;
-    case GPUPOOL_CAUSE_DEVICE_FULL:
-    case GPUPOOL_CAUSE_OTHERS:
-        if (refused)
-            gpi_limit_say(verdict, "the driver refuses memory for %s, although as much seems "
-                          "free", asked);
-        else if (verdict->cause == GPUPOOL_CAUSE_OTHERS)
-            gpi_limit_say(verdict, "%s do not fit on the device: %s are missing, and others "
-                          "(processes, libraries, CUDA itself) hold %s of its %s", asked, missing,
-                          others, all);
-        else
-            gpi_limit_say(verdict, "%s do not fit on the device, of whose %s this arena's blocks "
-                          "hold %s", asked, all, held);
-        break;
-    case GPUPOOL_CAUSE_FRAGMENTED:
-        gpi_limit_say(verdict, "%s do not fit in one piece: %s are free in all, but the longest "
-                      "run is %s", asked,
-                      gpi_limit_human(held, verdict->reserved_bytes - verdict->granted_bytes),
-                      largest);
-        break;
-    case GPUPOOL_CAUSE_PENDING:
-        gpi_limit_say(verdict, "%s would fit if work in flight had finished", asked);
-        break;
-    case GPUPOOL_CAUSE_CAPTURING:
-        gpi_limit_say(verdict, "%s would fit if work in flight had finished, for which a capturing "
-                      "stream cannot wait", asked);
-        break;
-    case GPUPOOL_CAUSE_NONE:
-    default: gpi_limit_say(verdict, "%s fit", asked);
+/* The work to wait for. */
+static void gpi_limit_say_waiting(gpupool_verdict *verdict) {
+    char words[64];
+    cudaStream_t stream = verdict->pending_stream;
+    snprintf(words, sizeof words, "stream %p", (void *)stream);
+    if (verdict->pending_streams > 1)
+        snprintf(words, sizeof words, "the work in flight on %d streams", verdict->pending_streams);
+    gpi_limit_say(verdict, verdict->pending_streams == 0 ? "all work in flight on the device"
+                           : stream == cudaStreamLegacy ? "the default stream"
+                           : stream == cudaStreamPerThread ? "a thread's default stream" : words);
+}
+
+/* A sentence, with what the verdict says for each % and letter. */
+static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
+    const gpupool_holder *best = gpi_limit_best(verdict);
+    char room[32], name[64], words[128];
+    for (; *form; form++) {
+        snprintf(words, sizeof words, "%.*s", (int)strcspn(form, "%"), form);
+        gpi_limit_say(verdict, words);
+        form += strlen(words);
+        if (!*form) return;
+        switch (*++form) {
+        case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
+        case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
+        case 'f': gpi_limit_human(room, verdict->reserved_bytes - verdict->granted_bytes); break;
+        case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
+        case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
+        case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
+        case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
+        case 'o': gpi_limit_human(room, verdict->others_bytes); break;
+        case 'r': gpi_limit_human(room, verdict->largest_free_bytes); break;
+        case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
+        case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
+            snprintf(room, sizeof room, "the %" PRIu64 " blocks", best->blocks);
+            gpi_limit_say(verdict, best->blocks > 1 ? room : "the block");
+            gpi_limit_say(verdict, " of ");
+            gpi_limit_say(verdict, gpi_limit_holder(name, best));
+            continue;
+        default: gpi_limit_say_waiting(verdict); continue; /* 'w' */
+        }
+        gpi_limit_say(verdict, room);
     }
 }
 
-static void gpi_limit_say_advice(gpupool_verdict *verdict) {
-    char raise[32], missing[32];
+static void gpi_limit_advise(gpupool_verdict *verdict, int *pieces, const char *form) {
+    gpi_limit_say(verdict, (*pieces)++ ? ", or " : ": ");
+    gpi_limit_fill_in(verdict, form);
+}
+
+/* refused: by the driver, for no reason that can be seen. */
+static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
+    static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
+        {"%a fit", "", 1}, /* in the order of the enum */
+        {"%a do not fit under the limit of %l, of which blocks hold %h", "", 1},
+        {"%a are more than the whole device has, which is %d", "ask for less", 0},
+        {"%a do not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
+        {"%a do not fit on the device: %m are missing, and others (processes, libraries, CUDA "
+         "itself) hold %o of its %d", "let others give back %m", 1},
+        {"%a do not fit in one piece: %f are free in all, but the longest run is %r", "", 1},
+        {"%a would fit if work in flight had finished", "wait for %w", 0},
+        {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
+         "before the capture begins, allocate it, or wait for %w", 0}};
+    const gpupool_holder *best = gpi_limit_best(verdict);
+    const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
     int pieces = 0;
-    if (verdict->cause == GPUPOOL_CAUSE_TOO_LARGE)
-        gpi_limit_say(verdict, "%sask for less", gpi_limit_or(&pieces));
-    if (verdict->cause == GPUPOOL_CAUSE_TOO_LARGE) return;
-    if (verdict->cause == GPUPOOL_CAUSE_PENDING) {
-        gpi_limit_or(&pieces);
-        gpi_limit_say_waiting(verdict, ": wait for ");
-    }
-    if (verdict->cause == GPUPOOL_CAUSE_CAPTURING) {
-        gpi_limit_or(&pieces);
-        gpi_limit_say_waiting(verdict, ": before the capture begins, allocate it, or wait for ");
-    }
-    if (verdict->raise_bytes)
-        gpi_limit_say(verdict, "%sraise the limit by %s", gpi_limit_or(&pieces),
-                      gpi_limit_enough(raise, verdict->raise_bytes));
-    if (verdict->cause == GPUPOOL_CAUSE_OTHERS)
-        gpi_limit_say(verdict, "%slet others give back %s", gpi_limit_or(&pieces),
-                      gpi_limit_enough(missing, verdict->missing_bytes));
-    if (verdict->cause != GPUPOOL_CAUSE_PENDING && verdict->cause != GPUPOOL_CAUSE_CAPTURING)
-        gpi_limit_advise_freeing(verdict, &pieces);
+    if (refused &&
+        (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
+        why = "the driver refuses memory for %a, although as much seems free";
+    gpi_limit_fill_in(verdict, why);
+    if (*advice) gpi_limit_advise(verdict, &pieces, advice);
+    if (verdict->raise_bytes && verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
+        gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
+    if (!causes[verdict->cause].freeing_helps || !verdict->granted_bytes) return;
+    advice = !best->enough ? "free %m of what blocks hold, most of it in %b"
+             : best->enough < best->blocks ? "free %n of %b" : "free %b";
+    gpi_limit_advise(verdict, &pieces, advice);
 }
 
 /* From the figures and the scene to the cause, the advice and the sentence. */
@@ -5051,8 +4963,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
     uint64_t free_bytes = verdict->reserved_bytes - verdict->granted_bytes, by_limit, by_device;
     int waiting_would_do, refused;
     gpi_outlook now, later;
-    gpi_wish wish;
-    memset(&wish, 0, sizeof wish);
+    gpi_wish wish = {0, 0, NULL, 0};
     now = gpi_limit_look(scene, &wish);
     wish.pending = 1;
     later = gpi_limit_look(scene, &wish);
@@ -5080,8 +4991,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
     gpi_limit_name_holders(verdict, scene);
-    gpi_limit_say_cause(verdict, refused);
-    gpi_limit_say_advice(verdict);
+    gpi_limit_explain(verdict, refused);
 }
 
 /* == ARENA ====================================================================================
@@ -5134,7 +5044,7 @@ GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
 static int gpi_arena_check_users(const gpupool_arena *arena) {
     const gpi_stream *stream;
     const gpi_run *run;
-    uint64_t bucket;
+    uint64_t at;
     int round, i, broken = 0;
     for (round = 0; round < 3; round++) {
         for (stream = arena->fences.streams; stream; stream = stream->next)
@@ -5142,10 +5052,9 @@ static int gpi_arena_check_users(const gpupool_arena *arena) {
                 broken |= gpi_fence_check_user(&arena->fences, stream->fences[i], round);
         for (run = arena->parked; run; run = run->list_next)
             broken |= gpi_fence_check_uses(&arena->fences, run, round);
-        for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-            for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-                if (run->as.slack_bytes != GPI_CACHED)
-                    broken |= gpi_fence_check_uses(&arena->fences, run, round);
+        for (at = 0; (run = gpi_tree_next_live(&arena->tree, &at)) != NULL;)
+            if (run->as.slack_bytes != GPI_CACHED)
+                broken |= gpi_fence_check_uses(&arena->fences, run, round);
     }
     return broken;
 }
@@ -5170,16 +5079,15 @@ static uint64_t gpi_arena_asked(const gpi_run *run) {
 /* Blocks and bytes, weighed by their site, add up to the same over runs and over sites: so no site
    has another's. */
 static int gpi_arena_check_sites(gpupool_arena *arena) {
-    uint64_t bucket, blocks = 0, bytes = 0;
+    uint64_t at = 0, blocks = 0, bytes = 0;
     gpi_site *site = NULL;
     const gpi_run *run;
     int number;
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next) {
-            uint64_t asked = gpi_arena_asked(run), weight = (uint64_t)(uintptr_t)run->site >> 4;
-            if (asked) blocks += weight;
-            bytes += asked * weight;
-        }
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        uint64_t asked = gpi_arena_asked(run), weight = (uint64_t)(uintptr_t)run->site >> 4;
+        if (asked) blocks += weight;
+        bytes += asked * weight;
+    }
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &number)) != NULL) {
         if (site->bytes > site->bytes_peak || site->blocks > site->allocs) return 1;
         if (site->same != site && site->allocs) return 1;
@@ -5192,11 +5100,9 @@ static int gpi_arena_check_sites(gpupool_arena *arena) {
 
 /* What was requested, in all and by site, from the live runs themselves. */
 static int gpi_arena_check_live(gpupool_arena *arena) {
-    uint64_t bucket, bytes = 0;
+    uint64_t at = 0, bytes = 0;
     const gpi_run *run;
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-            bytes += gpi_arena_asked(run);
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) bytes += gpi_arena_asked(run);
     if (GPUPOOL_STATS && bytes != arena->ledger.requested.now) return 1;
 #if GPUPOOL_SITES
     return gpi_arena_check_sites(arena);
@@ -6781,12 +6687,8 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     result = gpi_arena_validate(&config);
     if (result != GPUPOOL_OK) return result;
     gpi_host_watch_forks();
-    if (config.device == GPUPOOL_DEVICE_CURRENT)
-        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&config.device));
-    if (result != GPUPOOL_OK) {
-        cudaGetLastError();
-        return result;
-    }
+    result = gpi_driver_name_device(&config.device);
+    if (result != GPUPOOL_OK) return result;
     arena = (gpupool_arena *)gpi_host_zeroed(sizeof *arena);
     if (!arena) return gpi_host_no_memory();
     arena->forks = gpi_process.forks;
@@ -6845,12 +6747,10 @@ static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
 static void gpi_arena_abandon(gpupool_arena *arena) {
     gpi_stream *stream = arena->fences.streams;
     gpi_run *run = arena->parked;
-    uint64_t bucket;
+    uint64_t at = 0;
     for (; run; run = run->list_next) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-            if (run->as.slack_bytes != GPI_CACHED)
-                gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
     for (; stream; stream = stream->next) {
         while (stream->seals) gpi_fence_drop(&arena->fences, stream->fences[--stream->seals]);
         if (stream->early && stream->key) gpi_host_count_scope(-1);
@@ -6898,11 +6798,7 @@ gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena_config config;
     memset(&config, 0, sizeof config);
     if (gpi_arena_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
-    if (device == GPUPOOL_DEVICE_CURRENT &&
-        gpi_driver_told("cudaGetDevice", cudaGetDevice(&device)) != GPUPOOL_OK) {
-        cudaGetLastError();
-        return NULL;
-    }
+    if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
     if (device < 0 || device >= GPI_DEVICES_MAX) {
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
         return NULL;
@@ -7195,25 +7091,22 @@ static void gpi_arena_unkeep(gpi_run *run) {
 
 /* All that the graph keeps: live blocks are freed into its lane, parked ones will be anyone's. */
 static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *capture) {
-    uint64_t bucket;
-    gpi_run *run, *next;
+    uint64_t at = 0;
+    gpi_run *run;
     const gpi_stream *keeper;
     for (run = arena->parked; run; run = run->list_next) {
         keeper = gpi_arena_keeper(run);
         if (keeper && keeper->capture == capture) gpi_arena_unkeep(run);
     }
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++) {
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = next) {
-            next = run->list_next;
-            if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
-            keeper = gpi_arena_keeper(run);
-            if (!keeper || keeper->capture != capture) continue;
-            gpi_arena_count_free(arena, run, 0);
-            gpi_tree_lay_down(&arena->tree, run);
-            gpi_arena_unkeep(run);
-            if (run->uses) gpi_arena_park(arena, run);
-            else gpi_tree_put(&arena->tree, run, keeper->young, 0);
-        }
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
+        keeper = gpi_arena_keeper(run);
+        if (!keeper || keeper->capture != capture) continue;
+        gpi_arena_count_free(arena, run, 0);
+        gpi_tree_lay_down(&arena->tree, run);
+        gpi_arena_unkeep(run);
+        if (run->uses) gpi_arena_park(arena, run);
+        else gpi_tree_put(&arena->tree, run, keeper->young, 0);
     }
 }
 
@@ -7341,14 +7234,12 @@ gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
 
 gpupool_result gpupool_set_limit_fraction(gpupool_arena *arena, double fraction) {
     double total;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_set_limit_fraction");
+    gpupool_result result = gpi_arena_exists(arena, "gpupool_set_limit_fraction");
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_trace_look(arena);
-    total = (double)arena->backing.driver.total_bytes;
-    gpi_arena_exit(arena);
     if (!(fraction > 0 && fraction <= 1))
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_fraction: fraction is %g, and "
                              "must be above 0 and at most 1", fraction);
+    total = (double)arena->backing.driver.total_bytes;
     return gpupool_set_limit(arena, (size_t)gpi_ground_max((uint64_t)(total * fraction), 1));
 }
 
@@ -7398,14 +7289,13 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     gpupool_verdict verdict;
     gpi_scene scene;
     gpi_visit visit;
-    gpi_wish wish;
+    gpi_wish wish = {0, 0, NULL, 0};
     int fits;
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
     gpi_arena_ask_parked(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
-    memset(&wish, 0, sizeof wish);
     fits = scene.units && (bytes <= verdict.largest_free_bytes ||
                            gpi_limit_lacks(&scene, &wish) == 0);
     if (!fits) gpi_limit_judge(&verdict, &scene, 0);
@@ -7489,20 +7379,18 @@ static gpupool_result gpi_arena_no_stats(const char *call) {
 }
 
 gpupool_result gpupool_scope_push(gpupool_arena *arena) {
-    gpi_scope *scope;
+    gpi_scope *scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
     gpupool_stats before;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_push");
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_trace_look(arena);
-    gpi_arena_exit(arena);
-    if (!GPUPOOL_STATS) return gpi_arena_no_stats("gpupool_scope_push");
-    scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
-    if (!scope) return gpi_host_no_memory();
-    result = gpi_arena_enter(arena, "gpupool_scope_push");
-    gpi_arena_keep_peak(arena);
-    gpi_arena_read_stats(arena, &before);
-    gpi_ledger_push(&arena->ledger, scope, &before);
-    gpi_arena_exit(arena);
+    if (result == GPUPOOL_OK) {
+        gpi_arena_keep_peak(arena);
+        gpi_arena_read_stats(arena, &before);
+        if (GPUPOOL_STATS && scope) gpi_ledger_push(&arena->ledger, scope, &before);
+        gpi_arena_exit(arena);
+        if (GPUPOOL_STATS && scope) return result;
+        result = GPUPOOL_STATS ? gpi_host_no_memory() : gpi_arena_no_stats("gpupool_scope_push");
+    }
+    GPUPOOL_FREE(scope);
     return result;
 }
 
@@ -7735,19 +7623,24 @@ static void gpi_ring_unlock(gpupool_ring *ring) {
     gpi_host_unlock(&ring->lock);
 }
 
-/* Every public call on a ring begins here, and ends with leave. */
-static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
-    gpupool_result result;
+static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call) {
     if (!ring) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the ring is NULL", call);
-    if (ring->forks != gpi_process.forks)
-        return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made "
-                             "the ring, and has no CUDA context", call);
-    result = gpi_driver_enter(ring->device, visit);
-    if (result == GPUPOOL_OK) gpi_host_ok();
-    return result;
+    if (ring->forks == gpi_process.forks) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made the "
+                         "ring, and has no CUDA context", call);
 }
 
-static gpupool_result gpi_ring_leave(const gpi_visit *visit, gpupool_result result) {
+/* Public calls that come near the driver begin here, with the lock, and end with leave. */
+static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
+    gpupool_result result = gpi_ring_exists(ring, call);
+    if (result == GPUPOOL_OK) result = gpi_driver_enter(ring->device, visit);
+    if (result == GPUPOOL_OK) gpi_ring_lock(ring);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
+                                     gpupool_result result) {
+    gpi_ring_unlock(ring);
     gpi_driver_leave(visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -7762,20 +7655,6 @@ static uint64_t gpi_ring_place(const gpupool_ring *ring, const gpi_ring_slot *sl
     uint64_t piece = ring->piece_bytes;
     if (bytes <= piece && at % piece + bytes > piece) at = gpi_ground_up(at, piece);
     return at < end && end - at >= bytes ? at : UINT64_MAX;
-}
-
-/* The longest run that could be had if all came free but spans; of `holder` alone, or (0) of all
-   threads. What is lost counts as held. */
-static uint64_t gpi_ring_hope(const gpupool_ring *ring, uint64_t holder) {
-    const gpi_ring_slot *slot = ring->slots;
-    uint64_t run = 0, longest = 0;
-    for (; slot; slot = slot->next) {
-        int stays = slot->state == GPI_RING_LOST ||
-                    (slot->state == GPI_RING_HELD && (!holder || slot->holder == holder));
-        run = stays ? 0 : run + slot->bytes;
-        longest = gpi_ground_max(longest, run);
-    }
-    return longest;
 }
 
 /* The slot of a transfer in this state that took off first. */
@@ -7897,26 +7776,24 @@ static gpi_ring_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
     return slot;
 }
 
+/* A free slot and a free one after it become one. */
+static void gpi_ring_join(gpupool_ring *ring, gpi_ring_slot *slot) {
+    gpi_ring_slot *right = slot ? slot->next : NULL;
+    if (!right || slot->state != GPI_RING_FREE || right->state != GPI_RING_FREE) return;
+    slot->bytes += right->bytes;
+    slot->next = right->next;
+    if (slot->next) slot->next->prev = slot;
+    gpi_ring_spare_put(ring, right);
+}
+
 static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
-    gpi_ring_slot *side = slot->next;
     GPI_PUBLISH(&ring->news, ring->news + 1);
     gpi_ledger_sub(&ring->used, slot->bytes);
     slot->state = GPI_RING_FREE;
     slot->transfer = NULL;
     slot->span = 0;
-    if (side && side->state == GPI_RING_FREE) {
-        slot->bytes += side->bytes;
-        slot->next = side->next;
-        if (side->next) side->next->prev = slot;
-        gpi_ring_spare_put(ring, side);
-    }
-    side = slot->prev;
-    if (side && side->state == GPI_RING_FREE) {
-        side->bytes += slot->bytes;
-        side->next = slot->next;
-        if (slot->next) slot->next->prev = side;
-        gpi_ring_spare_put(ring, slot);
-    }
+    gpi_ring_join(ring, slot);
+    gpi_ring_join(ring, slot->prev);
 }
 
 static void gpi_ring_fly(gpupool_ring *ring, gpi_ring_slot *slot, const gpi_transfer *transfer) {
@@ -7996,11 +7873,6 @@ static gpupool_result gpi_ring_pin(gpupool_ring *ring) {
     return result;
 }
 
-static int gpi_ring_may_pin(const gpupool_ring *ring) {
-    return !ring->pinning && ring->pinned.now < ring->bytes &&
-           (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS);
-}
-
 /* A slot, if asking after flights and pinning more can make one. Few slots in flight keep the list
    of slots short, and their memory in the processor's cache. That the host cannot pin more is
    no failure of the transfer: it goes on with what there is. */
@@ -8013,7 +7885,8 @@ static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_r
     if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
     slot = gpi_ring_take(ring, bytes);
     if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
-    while (!slot && *result == GPUPOOL_OK && gpi_ring_may_pin(ring) &&
+    while (!slot && *result == GPUPOOL_OK && !ring->pinning && ring->pinned.now < ring->bytes &&
+           (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS) &&
            gpi_ring_pin(ring) == GPUPOOL_OK) {
         if (gpi_ring_stock(ring)) slot = gpi_ring_take(ring, bytes);
         else *result = gpi_host_no_memory();
@@ -8087,9 +7960,12 @@ static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
     memcpy(transfer->text, gpi_thread.text, sizeof transfer->text - 1);
 }
 
-/* After send: the slot flies, or is free, or lost. */
-static void gpi_ring_sent(gpupool_ring *ring, gpi_ring_slot *slot, gpi_transfer *transfer,
-                          gpupool_result result, int queued) {
+/* Sends a slot, unless something failed before: it flies, or is free, or lost. Takes the lock. */
+static void gpi_ring_launch(gpupool_ring *ring, gpi_ring_slot *slot, gpi_transfer *transfer,
+                            gpupool_result result) {
+    int queued = 0;
+    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, transfer, &queued);
+    gpi_ring_lock(ring);
     if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     if (result != GPUPOOL_OK && queued) {
         slot->state = GPI_RING_LOST;
@@ -8142,7 +8018,7 @@ static int gpi_ring_may_name(const gpi_transfer *transfer) {
 static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_slot *slot = NULL;
     gpupool_result result = GPUPOOL_OK;
-    int queued = 0, may_send = gpi_ring_may_name(transfer), filled = 0;
+    int may_send = gpi_ring_may_name(transfer), filled = 0;
     if (transfer->filled && may_send) {
         slot = gpi_ring_oldest(ring, transfer, GPI_RING_FILLED);
         transfer->filled--;
@@ -8155,13 +8031,12 @@ static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unlock(ring);
     if (!filled) result = gpi_ring_move(transfer, ring->pages.memory + slot->at, slot->offset,
                                         slot->length);
-    if (result == GPUPOOL_OK && may_send) result = gpi_ring_send(ring, slot, transfer, &queued);
-    gpi_ring_lock(ring);
     if (result == GPUPOOL_OK && !may_send) {
+        gpi_ring_lock(ring);
         slot->state = GPI_RING_FILLED;
         transfer->filled++;
     } else {
-        gpi_ring_sent(ring, slot, transfer, result, queued);
+        gpi_ring_launch(ring, slot, transfer, result);
     }
     return 1;
 }
@@ -8187,16 +8062,12 @@ static int gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, int wait) 
 
 static int gpi_ring_step_down(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_slot *slot = NULL;
-    gpupool_result result;
-    int queued = 0;
     if (transfer->result != GPUPOOL_OK) return 0;
     if (transfer->started < transfer->bytes && gpi_ring_may_name(transfer))
         slot = gpi_ring_begin(ring, transfer);
     if (!slot) return gpi_ring_empty(ring, transfer, 0);
     gpi_ring_unlock(ring);
-    result = gpi_ring_send(ring, slot, transfer, &queued);
-    gpi_ring_lock(ring);
-    gpi_ring_sent(ring, slot, transfer, result, queued);
+    gpi_ring_launch(ring, slot, transfer, GPUPOOL_OK);
     return 1;
 }
 
@@ -8490,22 +8361,6 @@ static void gpi_ring_at_exit(void) {
     }
 }
 
-static void gpi_ring_enroll(gpupool_ring *ring) {
-    gpi_host_lock(&gpi_process.lock);
-    ring->next_staffed = gpi_process.staffed;
-    gpi_process.staffed = ring;
-    if (!gpi_process.watching_exit) gpi_process.watching_exit = atexit(gpi_ring_at_exit) == 0;
-    gpi_host_unlock(&gpi_process.lock);
-}
-
-static void gpi_ring_unenroll(gpupool_ring *ring) {
-    gpupool_ring **link = &gpi_process.staffed;
-    gpi_host_lock(&gpi_process.lock);
-    while (*link && *link != ring) link = &(*link)->next_staffed;
-    if (*link) *link = ring->next_staffed;
-    gpi_host_unlock(&gpi_process.lock);
-}
-
 /* Starts the workers if there are to be any: with the first transfer that is worth it. */
 static void gpi_ring_staff(gpupool_ring *ring) {
     int started = 0;
@@ -8513,7 +8368,11 @@ static void gpi_ring_staff(gpupool_ring *ring) {
     ring->starting = 1;
     ring->workers_running = ring->workers_wanted;
     gpi_ring_unlock(ring);
-    gpi_ring_enroll(ring);
+    gpi_host_lock(&gpi_process.lock);
+    ring->next_staffed = gpi_process.staffed;
+    gpi_process.staffed = ring;
+    if (!gpi_process.watching_exit) gpi_process.watching_exit = atexit(gpi_ring_at_exit) == 0;
+    gpi_host_unlock(&gpi_process.lock);
     while (started < ring->workers_wanted &&
            gpi_host_thread_start(&ring->workers[started], gpi_ring_worker, ring))
         started++;
@@ -8525,10 +8384,14 @@ static void gpi_ring_staff(gpupool_ring *ring) {
 }
 
 static void gpi_ring_dismiss(gpupool_ring *ring) {
+    gpupool_ring **link = &gpi_process.staffed;
     int i, count = ring->workers_started;
     gpi_ring_stop(ring);
     gpi_ring_unlock(ring);
-    gpi_ring_unenroll(ring);
+    gpi_host_lock(&gpi_process.lock);
+    while (*link && *link != ring) link = &(*link)->next_staffed;
+    if (*link) *link = ring->next_staffed;
+    gpi_host_unlock(&gpi_process.lock);
     gpi_host_gate_turn(&ring->work);
     for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
     gpi_ring_lock(ring);
@@ -8569,30 +8432,32 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
     return gpi_host_fail(transfer->result, "%s", transfer->text);
 }
 
-/* A slot struct without memory, for the sake of its event. NULL: the host has no memory. */
-static gpi_ring_slot *gpi_ring_mark(gpupool_ring *ring) {
-    gpi_ring_slot *mark = NULL;
-    gpi_ring_lock(ring);
-    if (gpi_ring_stock(ring)) mark = gpi_ring_spare_take(ring);
-    gpi_ring_unlock(ring);
-    return mark;
-}
-
 static void gpi_ring_unmark(gpupool_ring *ring, gpi_ring_slot *mark) {
     gpi_ring_lock(ring);
     gpi_ring_spare_put(ring, mark);
     gpi_ring_unlock(ring);
 }
 
+/* A slot struct without memory, for the sake of its event, which is recorded on a stream. */
+static gpupool_result gpi_ring_mark(gpupool_ring *ring, cudaStream_t stream, gpi_ring_slot **out) {
+    gpupool_result result;
+    gpi_ring_lock(ring);
+    *out = gpi_ring_stock(ring) ? gpi_ring_spare_take(ring) : NULL;
+    gpi_ring_unlock(ring);
+    if (!*out) return gpi_host_no_memory();
+    result = gpi_driver_record(&(*out)->event, stream);
+    if (result != GPUPOOL_OK) gpi_ring_unmark(ring, *out);
+    return result;
+}
+
 /* Gives a transfer its ticket; it begins behind what the caller's stream has been given so far. */
 static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan,
                                     gpupool_ticket *ticket) {
     gpi_transfer *transfer = (gpi_transfer *)gpi_host_zeroed(sizeof *transfer);
-    gpi_ring_slot *gate = transfer ? gpi_ring_mark(ring) : NULL;
-    gpupool_result result = gate ? GPUPOOL_OK : gpi_host_no_memory();
-    if (result == GPUPOOL_OK) result = gpi_driver_record(&gate->event, plan->stream);
+    gpi_ring_slot *gate = NULL;
+    gpupool_result result =
+        transfer ? gpi_ring_mark(ring, plan->stream, &gate) : gpi_host_no_memory();
     if (result != GPUPOOL_OK) {
-        if (gate) gpi_ring_unmark(ring, gate);
         GPUPOOL_FREE(transfer);
         return result;
     }
@@ -8629,13 +8494,12 @@ static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, in
     plan->started = plan->bytes;
     if (ticket) return gpi_ring_post(ring, plan, ticket);
     if (!wait) return GPUPOOL_OK;
-    mark = gpi_ring_mark(ring);
-    if (!mark) return gpi_host_no_memory();
-    result = gpi_driver_record(&mark->event, plan->stream);
-    if (result == GPUPOOL_OK)
+    result = gpi_ring_mark(ring, plan->stream, &mark);
+    if (result == GPUPOOL_OK) {
         result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(mark->event));
+        gpi_ring_unmark(ring, mark);
+    }
     if (result != GPUPOOL_OK) cudaStreamSynchronize(plan->stream); /* the memory is the caller's */
-    gpi_ring_unmark(ring, mark);
     return result;
 }
 
@@ -8654,27 +8518,16 @@ static gpupool_result gpi_ring_route(const gpi_transfer *plan, int *direct, int 
     return result;
 }
 
-static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *plan, int direct) {
-    gpi_ring_lock(ring);
-    ring->stats.transfers[plan->down]++;
-    if (direct) ring->stats.direct_bytes[plan->down] += plan->bytes;
-    else ring->stats.staged_bytes[plan->down] += plan->bytes;
-    gpi_ring_unlock(ring);
-}
-
 /* An upload of a single chunk, which takes no more than a slot. 0: there is none at once. */
 static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
     gpupool_result result = GPUPOOL_OK;
     gpi_ring_slot *slot = gpi_ring_get(ring, plan->bytes, &result);
-    int queued = 0;
     if (!slot) return 0;
     slot->length = plan->started = plan->bytes;
     gpi_ring_unlock(ring);
     result = gpi_ring_move(plan, ring->pages.memory + slot->at, 0, plan->bytes);
-    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, plan, &queued);
-    gpi_ring_lock(ring);
-    gpi_ring_sent(ring, slot, plan, result, queued);
-    if (result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
+    gpi_ring_launch(ring, slot, plan, result);
+    if (plan->result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
     return 1;
 }
 
@@ -8694,56 +8547,56 @@ static gpupool_result gpi_ring_stage(gpupool_ring *ring, gpi_transfer *plan,
 
 /* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
    back; whatever is not as usual is left to the long way. 0: so it is. */
-static int gpi_ring_tiny(gpupool_ring *ring, int down, void *device, void *host, size_t bytes,
-                         cudaStream_t stream) {
+static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
     int had_error = cudaPeekAtLastError() != cudaSuccess, current = -1, did = 0;
+    size_t bytes = (size_t)plan->bytes;
     gpi_place_kind place = GPI_PLACE_PINNED;
+    if (bytes > (plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP)) return 0;
     if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
-        current == ring->device && !gpi_driver_is_capturing(stream) &&
-        gpi_driver_place(host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
-        did = (down ? cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream)
-                    : cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream)) ==
-              cudaSuccess;
+        current == ring->device && !gpi_driver_is_capturing(plan->stream) &&
+        gpi_driver_place(plan->host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
+        did = (plan->down ? cudaMemcpyAsync(plan->host, plan->device, bytes,
+                                            cudaMemcpyDeviceToHost, plan->stream)
+                          : cudaMemcpyAsync(plan->device, plan->host, bytes,
+                                            cudaMemcpyHostToDevice, plan->stream)) == cudaSuccess;
     if (!had_error) cudaGetLastError();
     if (!did) return 0;
     gpi_host_lock(&ring->lock);
-    ring->tiny[down]++;
-    ring->tiny_bytes[down] += bytes;
+    ring->tiny[plan->down]++;
+    ring->tiny_bytes[plan->down] += bytes;
     gpi_host_unlock(&ring->lock);
     return 1;
 }
 
-/* All transfers come here. */
-static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
-                                        gpupool_ticket *ticket) {
-    gpi_visit visit;
-    int direct = 0, wait = 0, refused = 0;
-    gpupool_result result = gpi_ring_enter(ring, call, &visit);
-    if (result != GPUPOOL_OK) return result;
+/* Who may name the transfer's stream, and by what it is known. */
+static void gpi_ring_name_stream(gpi_transfer *plan) {
+    int own = gpi_driver_is_threads_own(plan->stream);
+    plan->only_thread = own ? gpi_host_thread_number() : 0;
+    plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
+}
+
+/* Without the lock: copies the plan's bytes, by CUDA itself where it reaches the host's memory. */
+static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, const char *call, gpi_transfer *plan,
+                                         gpupool_ticket *ticket, int *direct) {
+    int wait = 0, refused = 0;
+    gpupool_result result;
     if (gpi_driver_is_capturing(plan->stream))
-        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
-                               "read the host's memory when it is launched, not now", call);
-    if (result == GPUPOOL_OK) {
-        int own = gpi_driver_is_threads_own(plan->stream);
-        plan->only_thread = own ? gpi_host_thread_number() : 0;
-        plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
-        result = gpi_ring_route(plan, &direct, &wait);
-    }
-    if (result == GPUPOOL_OK && direct)
+        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
+                             "read the host's memory when it is launched, not now", call);
+    gpi_ring_name_stream(plan);
+    result = gpi_ring_route(plan, direct, &wait);
+    if (result != GPUPOOL_OK) return result;
+    if (*direct) {
         result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
-    if (refused) {
+        if (!refused) return result;
         cudaGetLastError();
-        direct = 0;
-        result = GPUPOOL_OK;
+        *direct = 0;
     }
-    if (result == GPUPOOL_OK && !direct) result = gpi_ring_stage(ring, plan, ticket);
-    if (result == GPUPOOL_OK) gpi_ring_count(ring, plan, direct);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_stage(ring, plan, ticket);
 }
 
 static gpi_transfer gpi_ring_plan(int down, void *device, uint64_t device_pitch, void *host,
-                                  uint64_t host_pitch, uint64_t width, uint64_t rows,
-                                  cudaStream_t stream) {
+                                  uint64_t host_pitch, uint64_t width, cudaStream_t stream) {
     gpi_transfer plan;
     memset(&plan, 0, sizeof plan);
     plan.down = down;
@@ -8752,10 +8605,7 @@ static gpi_transfer gpi_ring_plan(int down, void *device, uint64_t device_pitch,
     plan.device_pitch = device_pitch;
     plan.host_pitch = host_pitch;
     plan.width = width;
-    plan.bytes = width * rows;
     plan.stream = stream;
-    if (device_pitch == width && host_pitch == width) /* one long row */
-        plan.width = plan.device_pitch = plan.host_pitch = plan.bytes;
     return plan;
 }
 
@@ -8766,81 +8616,70 @@ static void *gpi_ring_readable(const void *memory) {
     return same;
 }
 
-static gpupool_result gpi_ring_linear(gpupool_ring *ring, const char *call, int down, void *device,
-                                      void *host, size_t bytes, cudaStream_t stream,
-                                      gpupool_ticket *ticket) {
-    gpi_transfer plan;
-    gpupool_ticket ignored;
-    if (ring && bytes && (!device || !host))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call,
-                             device ? "the host pointer" : "the device pointer");
-    if (ring && bytes > PTRDIFF_MAX)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is more than any memory has", call);
-    if (bytes == 0) { /* nothing to do, and nothing to wait for */
-        gpi_visit visit;
-        gpupool_result result = gpi_ring_enter(ring, call, &visit);
-        if (result != GPUPOOL_OK) return result;
-        gpi_ring_lock(ring);
-        ignored = ++ring->tickets;
-        gpi_ring_unlock(ring);
-        if (ticket) *ticket = ignored;
-        return gpi_ring_leave(&visit, GPUPOOL_OK);
-    }
-    if (ring && !ticket && bytes <= (down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP) &&
-        gpi_ring_tiny(ring, down, device, host, bytes, stream))
+/* All transfers come here: so many rows of the plan's width. */
+static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
+                                        uint64_t rows, gpupool_ticket *ticket) {
+    uint64_t pitch = gpi_ground_max(plan->device_pitch, plan->host_pitch);
+    int any = plan->width && rows, by_function = plan->reader || plan->writer, direct = 0;
+    const char *wrong = NULL;
+    gpupool_result result;
+    gpi_visit visit;
+    if (any && (plan->device_pitch < plan->width || plan->host_pitch < plan->width))
+        wrong = "a pitch is less than the width";
+    else if (any && pitch > (uint64_t)PTRDIFF_MAX / rows) wrong = "more than any memory has";
+    else if (any && !plan->device) wrong = "the device pointer is NULL";
+    else if (any && !plan->host && !by_function) wrong = "the host pointer is NULL";
+    if (ring && wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call, wrong);
+    plan->bytes = plan->width * rows;
+    if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
+        plan->width = plan->device_pitch = plan->host_pitch = plan->bytes;
+    if (ring && any && !ticket && !by_function && plan->width == plan->bytes &&
+        gpi_ring_tiny(ring, plan))
         return gpi_host_ok();
-    plan = gpi_ring_plan(down, device, bytes, host, bytes, bytes, 1, stream);
-    return gpi_ring_transfer(ring, call, &plan, ticket);
-}
-
-static gpupool_result gpi_ring_pitched(gpupool_ring *ring, const char *call, int down,
-                                       void *device, size_t device_pitch, void *host,
-                                       size_t host_pitch, size_t width, size_t height,
-                                       cudaStream_t stream) {
-    uint64_t pitch = gpi_ground_max(device_pitch, host_pitch);
-    gpi_transfer plan;
-    if (!ring || !width || !height || !device || !host)
-        return gpi_ring_linear(ring, call, down, device, host, width && height ? 1 : 0, stream,
-                               NULL);
-    if (device_pitch < width || host_pitch < width)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: a pitch is less than the width", call);
-    if (pitch > (uint64_t)PTRDIFF_MAX / height)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: pitch times height is more than any memory "
-                             "has", call);
-    plan = gpi_ring_plan(down, device, device_pitch, host, host_pitch, width, height, stream);
-    return gpi_ring_transfer(ring, call, &plan, NULL);
+    result = gpi_ring_enter(ring, call, &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (!any) { /* nothing to do, and nothing to wait for */
+        ring->tickets++;
+        if (ticket) *ticket = ring->tickets;
+        return gpi_ring_leave(ring, &visit, result);
+    }
+    gpi_ring_unlock(ring);
+    result = gpi_ring_carry_out(ring, call, plan, ticket, &direct);
+    gpi_ring_lock(ring);
+    if (result == GPUPOOL_OK) {
+        ring->stats.transfers[plan->down]++;
+        if (direct) ring->stats.direct_bytes[plan->down] += plan->bytes;
+        else ring->stats.staged_bytes[plan->down] += plan->bytes;
+    }
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 /* -- the ring, in public -- */
 
+static gpupool_result gpi_ring_wrong(const char *field, double value, const char *rule) {
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.%s is %.0f, and must be "
+                         "%s", field, value, rule);
+}
+
 static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     int cores = gpi_host_cores();
-    int given = config->chunk_bytes != 0;
+    size_t chunk = config->chunk_bytes;
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
-    if (!config->chunk_bytes) config->chunk_bytes = GPUPOOL_RING_CHUNK_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
     if (!config->workers) config->workers = cores < 2 ? -1 : cores < 12 ? cores - 1 : 11;
-    if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.bytes is "
-                             "%" PRIu64 ", and must be 256 KiB to 16 TiB",
-                             (uint64_t)config->bytes);
-    config->bytes = (size_t)gpi_ground_down(config->bytes, GPI_PAGE_BYTES);
-    if (given && (config->chunk_bytes < (size_t)1 << 16 ||
-                  config->chunk_bytes > config->bytes / 4))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.chunk_bytes is "
-                             "%" PRIu64 ", and must be 64 KiB to a quarter of the ring",
-                             (uint64_t)config->chunk_bytes);
-    if (!given && config->workers < GPI_RING_FEW) config->chunk_bytes *= 2;
-    if (!given) config->chunk_bytes = (size_t)gpi_ground_min(config->chunk_bytes,
-                                                             config->bytes / 4);
-    config->chunk_bytes = (size_t)gpi_ground_up(config->chunk_bytes, GPI_RING_ALIGN);
-    if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.workers is %d, and "
-                             "must be -1 to %d", config->workers, GPI_RING_WORKERS_MOST);
-    if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     if (config->device < GPUPOOL_DEVICE_CURRENT)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.device is %d",
-                             config->device);
+        return gpi_ring_wrong("device", config->device, "a device's ordinal, or -1");
+    if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
+        return gpi_ring_wrong("bytes", (double)config->bytes, "256 KiB to 16 TiB");
+    config->bytes = (size_t)gpi_ground_down(config->bytes, GPI_PAGE_BYTES);
+    if (chunk && (chunk < (size_t)1 << 16 || chunk > config->bytes / 4))
+        return gpi_ring_wrong("chunk_bytes", (double)chunk, "64 KiB to a quarter of the ring");
+    if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
+        return gpi_ring_wrong("workers", config->workers, "-1 to 64");
+    if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES * (config->workers < GPI_RING_FEW ? 2u : 1u);
+    chunk = (size_t)gpi_ground_min(chunk, config->bytes / 4);
+    config->chunk_bytes = (size_t)gpi_ground_up(chunk, GPI_RING_ALIGN);
+    if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     return GPUPOOL_OK;
 }
 
@@ -8860,6 +8699,8 @@ static void gpi_ring_forget(gpupool_ring *ring) {
 static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_config *config) {
     gpupool_result result = GPUPOOL_OK;
     int lane, stocked;
+    ring->device = config->device;
+    ring->forks = gpi_process.forks;
     ring->bytes = config->bytes;
     ring->chunk_bytes = config->chunk_bytes;
     ring->piece_bytes = GPI_RING_PIECE;
@@ -8896,35 +8737,25 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     result = gpi_ring_validate(&config);
     if (result != GPUPOOL_OK) return result;
     gpi_host_watch_forks();
-    if (config.device == GPUPOOL_DEVICE_CURRENT)
-        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&config.device));
-    if (result != GPUPOOL_OK) {
-        cudaGetLastError();
-        return result;
-    }
+    result = gpi_driver_name_device(&config.device);
+    if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(config.device, &visit);
     if (result != GPUPOOL_OK) return result;
     ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
-    if (!ring) return gpi_ring_leave(&visit, gpi_host_no_memory());
-    ring->device = config.device;
-    ring->forks = gpi_process.forks;
-    result = gpi_ring_open(ring, &config);
-    if (result != GPUPOOL_OK) gpi_ring_forget(ring);
-    else *out = ring;
-    return gpi_ring_leave(&visit, result);
+    result = ring ? gpi_ring_open(ring, &config) : gpi_host_no_memory();
+    if (result == GPUPOOL_OK) *out = ring;
+    else if (ring) gpi_ring_forget(ring);
+    gpi_driver_leave(&visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* Waits until nothing flies; the first that CUDA says ends it. */
 static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
     gpupool_result result = GPUPOOL_OK;
     unsigned round = 0;
-    for (;;) {
-        gpi_ring_slot *slot = ring->slots;
-        while (slot && slot->state != GPI_RING_FLYING) slot = slot->next;
-        if (!slot || result != GPUPOOL_OK) return result;
-        if (gpi_ring_poll(ring, &result)) round = 0;
-        else gpi_ring_nap(ring, round++);
-    }
+    while (result == GPUPOOL_OK && (ring->flights[GPUPOOL_UP] || ring->flights[GPUPOOL_DOWN]))
+        if (!gpi_ring_poll(ring, &result)) gpi_ring_nap(ring, round++);
+    return result;
 }
 
 /* Unpins the uppermost piece, which there is, if it is free. */
@@ -8954,15 +8785,13 @@ gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_trim", &visit);
     if (released_bytes) *released_bytes = 0;
     if (result != GPUPOOL_OK) return result;
-    gpi_ring_lock(ring);
     before = ring->pinned.now;
     while (result == GPUPOOL_OK && gpi_ring_poll(ring, &result)) {}
     while (result == GPUPOOL_OK && ring->pinned.now > keep_bytes &&
            gpi_ring_unpin(ring, &result)) {}
     if (released_bytes && before > ring->pinned.now)
         *released_bytes = (size_t)(before - ring->pinned.now);
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 /* Gives all to the driver that is its own; what it does not take back stays the ring's. */
@@ -9000,36 +8829,37 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     unsigned round = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_destroy", &visit);
     if (result != GPUPOOL_OK) return result;
-    gpi_ring_lock(ring);
     if (ring->held) {
         result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: %" PRIu64 " spans are "
                                "still held", ring->held);
-        gpi_ring_unlock(ring);
-        return gpi_ring_leave(&visit, result);
+        return gpi_ring_leave(ring, &visit, result);
     }
     while (ring->transfers) {
-        int did = gpi_ring_work(ring);
-        round = did ? 0 : round + 1;
-        if (!did) gpi_ring_nap(ring, round);
+        if (gpi_ring_work(ring)) round = 0;
+        else gpi_ring_nap(ring, ++round);
     }
     gpi_ring_dismiss(ring);
     result = gpi_ring_settle(ring);
     if (result == GPUPOOL_OK) result = gpi_ring_close(ring);
+    if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
     gpi_ring_unlock(ring);
-    if (result == GPUPOOL_OK) gpi_ring_forget(ring);
-    return gpi_ring_leave(&visit, result);
+    gpi_ring_forget(ring);
+    gpi_driver_leave(&visit);
+    return gpi_host_ok();
 }
 
 gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
                               size_t bytes, cudaStream_t stream) {
-    return gpi_ring_linear(ring, "gpupool_upload", 0, device_dst, gpi_ring_readable(host_src),
-                           bytes, stream, NULL);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, device_dst, bytes, gpi_ring_readable(host_src),
+                                      bytes, bytes, stream);
+    return gpi_ring_transfer(ring, "gpupool_upload", &plan, 1, NULL);
 }
 
 gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *device_src,
                                 size_t bytes, cudaStream_t stream) {
-    return gpi_ring_linear(ring, "gpupool_download", 1, gpi_ring_readable(device_src), host_dst,
-                           bytes, stream, NULL);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), bytes, host_dst,
+                                      bytes, bytes, stream);
+    return gpi_ring_transfer(ring, "gpupool_download", &plan, 1, NULL);
 }
 
 static gpupool_result gpi_ring_no_ticket(const char *call) {
@@ -9038,57 +8868,56 @@ static gpupool_result gpi_ring_no_ticket(const char *call) {
 
 gpupool_result gpupool_upload_async(gpupool_ring *ring, void *device_dst, const void *host_src,
                                     size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, device_dst, bytes, gpi_ring_readable(host_src),
+                                      bytes, bytes, stream);
     if (!ticket) return gpi_ring_no_ticket("gpupool_upload_async");
-    return gpi_ring_linear(ring, "gpupool_upload_async", 0, device_dst,
-                           gpi_ring_readable(host_src), bytes, stream, ticket);
+    return gpi_ring_transfer(ring, "gpupool_upload_async", &plan, 1, ticket);
 }
 
 gpupool_result gpupool_download_async(gpupool_ring *ring, void *host_dst, const void *device_src,
                                       size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), bytes, host_dst,
+                                      bytes, bytes, stream);
     if (!ticket) return gpi_ring_no_ticket("gpupool_download_async");
-    return gpi_ring_linear(ring, "gpupool_download_async", 1, gpi_ring_readable(device_src),
-                           host_dst, bytes, stream, ticket);
+    return gpi_ring_transfer(ring, "gpupool_download_async", &plan, 1, ticket);
 }
 
 gpupool_result gpupool_upload_2d(gpupool_ring *ring, void *device_dst, size_t device_pitch,
                                  const void *host_src, size_t host_pitch, size_t width,
                                  size_t height, cudaStream_t stream) {
-    return gpi_ring_pitched(ring, "gpupool_upload_2d", 0, device_dst, device_pitch,
-                            gpi_ring_readable(host_src), host_pitch, width, height, stream);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, device_dst, device_pitch,
+                                      gpi_ring_readable(host_src), host_pitch, width, stream);
+    return gpi_ring_transfer(ring, "gpupool_upload_2d", &plan, height, NULL);
 }
 
 gpupool_result gpupool_download_2d(gpupool_ring *ring, void *host_dst, size_t host_pitch,
                                    const void *device_src, size_t device_pitch, size_t width,
                                    size_t height, cudaStream_t stream) {
-    return gpi_ring_pitched(ring, "gpupool_download_2d", 1, gpi_ring_readable(device_src),
-                            device_pitch, host_dst, host_pitch, width, height, stream);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), device_pitch,
+                                      host_dst, host_pitch, width, stream);
+    return gpi_ring_transfer(ring, "gpupool_download_2d", &plan, height, NULL);
 }
 
 gpupool_result gpupool_upload_from(gpupool_ring *ring, void *device_dst, size_t bytes,
                                    gpupool_read_fn reader, void *user, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan(0, device_dst, bytes, NULL, bytes, bytes, 1, stream);
+    gpi_transfer plan =
+        gpi_ring_plan(GPUPOOL_UP, device_dst, bytes, NULL, bytes, bytes, stream);
     if (ring && !reader)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_upload_from: read is NULL");
-    if (!ring || !bytes || !device_dst || bytes > PTRDIFF_MAX) /* the host pointer is any */
-        return gpi_ring_linear(ring, "gpupool_upload_from", 0, device_dst, &plan, bytes, stream,
-                               NULL);
     plan.reader = reader;
     plan.user = user;
-    return gpi_ring_transfer(ring, "gpupool_upload_from", &plan, NULL);
+    return gpi_ring_transfer(ring, "gpupool_upload_from", &plan, 1, NULL);
 }
 
 gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, size_t bytes,
                                    gpupool_write_fn writer, void *user, cudaStream_t stream) {
-    gpi_transfer plan =
-        gpi_ring_plan(1, gpi_ring_readable(device_src), bytes, NULL, bytes, bytes, 1, stream);
+    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), bytes, NULL,
+                                      bytes, bytes, stream);
     if (ring && !writer)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_download_to: write is NULL");
-    if (!ring || !bytes || !device_src || bytes > PTRDIFF_MAX)
-        return gpi_ring_linear(ring, "gpupool_download_to", 1, plan.device, &plan, bytes, stream,
-                               NULL);
     plan.writer = writer;
     plan.user = user;
-    return gpi_ring_transfer(ring, "gpupool_download_to", &plan, NULL);
+    return gpi_ring_transfer(ring, "gpupool_download_to", &plan, 1, NULL);
 }
 
 /* What is known of a ticket that is in the list no more. */
@@ -9128,7 +8957,6 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
     uint64_t start = gpi_host_now_ns();
     unsigned round = 0;
     if (result != GPUPOOL_OK) return result;
-    gpi_ring_lock(ring);
     while (result == GPUPOOL_OK && gpi_ring_is_pending(ring, ticket)) {
         int helps = !ring->workers_running || round > GPI_RING_SPIN; /* they are taking long */
         int did = helps && gpi_ring_work(ring);
@@ -9141,30 +8969,37 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
         else gpi_ring_await(ring);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 /* -- spans -- */
 
-static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const gpupool_span *span) {
-    gpi_ring_slot *slot = ring->slots;
+/* NULL, with a result: there is none such. */
+static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
+                                    const gpupool_span *span) {
+    gpi_ring_slot *slot = span ? ring->slots : NULL;
     while (slot && (slot->state != GPI_RING_HELD || slot->span != span->number)) slot = slot->next;
+    if (!slot)
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
+                      span ? "this span is not held, or is another ring's" : "span is NULL");
     return slot;
 }
 
-static gpupool_result gpi_ring_span_wrong(const char *call, const gpupool_span *span) {
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
-                         span ? "this span is not held, or is another ring's" : "span is NULL");
-}
-
 /* Whether waiting can help: what flies will land, and other threads may give up their spans. A
-   thread that holds one itself does not wait for those of others, which may wait for its own. */
+   thread that holds one itself does not wait for those of others, which may wait for its own. What
+   is lost counts as held. */
 static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t bytes) {
     const gpi_ring_slot *slot = ring->slots;
-    uint64_t thread = gpi_host_thread_number(), longest;
-    while (slot && (slot->state != GPI_RING_HELD || slot->holder != thread)) slot = slot->next;
-    longest = gpi_ring_hope(ring, slot ? 0 : thread);
+    uint64_t thread = gpi_host_thread_number(), run = 0, longest = 0;
+    int holds = 0;
+    for (; slot; slot = slot->next)
+        holds |= slot->state == GPI_RING_HELD && slot->holder == thread;
+    for (slot = ring->slots; slot; slot = slot->next) {
+        int stays = slot->state == GPI_RING_LOST ||
+                    (slot->state == GPI_RING_HELD && (holds || slot->holder == thread));
+        run = stays ? 0 : run + slot->bytes;
+        longest = gpi_ground_max(longest, run);
+    }
     if (longest >= bytes) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: %" PRIu64 " bytes cannot be had "
                          "while spans are held that this thread would wait for; the largest span "
@@ -9174,7 +9009,7 @@ static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t byte
 gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
                                     gpupool_span *span) {
     gpi_visit visit;
-    gpi_ring_slot *slot = NULL;
+    gpi_ring_slot *slot;
     uint64_t start = gpi_host_now_ns();
     unsigned round = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
@@ -9184,9 +9019,8 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
                                "possible is the whole ring, %" PRIu64 " bytes",
                                span ? "bytes is 0, or more than that" : "span is NULL",
                                ring->bytes);
-        return gpi_ring_leave(&visit, result);
+        return gpi_ring_leave(ring, &visit, result);
     }
-    gpi_ring_lock(ring);
     for (;;) {
         slot = gpi_ring_get(ring, bytes, &result);
         if (slot) break;
@@ -9208,78 +9042,69 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         span->memory = ring->pages.memory + slot->at;
         span->bytes = bytes;
     }
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void *device_dst,
                                    cudaStream_t stream) {
     gpi_visit visit;
     gpi_transfer plan;
-    gpi_ring_slot *slot = NULL;
+    gpi_ring_slot *slot;
     int queued = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_upload", &visit);
     if (result != GPUPOOL_OK) return result;
-    if (gpi_driver_is_capturing(stream))
-        return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the "
-                                                    "stream captures"));
-    gpi_ring_lock(ring);
-    if (span) slot = gpi_ring_span(ring, span);
-    if (!slot) result = gpi_ring_span_wrong("gpupool_span_upload", span);
-    else if (!device_dst || span->bytes == 0 || span->bytes > slot->length)
+    slot = gpi_ring_span(ring, "gpupool_span_upload", span);
+    if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
+    if (!device_dst || span->bytes == 0 || span->bytes > slot->length) {
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_upload: %s", device_dst ?
                                "span.bytes was set to 0 or raised" : "device_dst is NULL");
-    if (result == GPUPOOL_OK) {
-        plan = gpi_ring_plan(0, device_dst, span->bytes, NULL, span->bytes, span->bytes, 1, stream);
-        plan.key = gpi_driver_is_threads_own(stream) ? gpi_host_thread_number() << 1 | 1
-                                                     : (uint64_t)(uintptr_t)stream;
-        slot->length = span->bytes;
-        slot->state = GPI_RING_BUSY;
-        gpi_ring_unlock(ring);
-        result = gpi_ring_send(ring, slot, &plan, &queued);
-        if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(stream);
-        gpi_ring_lock(ring);
-        slot->state = GPI_RING_HELD;
+        return gpi_ring_leave(ring, &visit, result);
     }
+    plan = gpi_ring_plan(GPUPOOL_UP, device_dst, span->bytes, NULL, span->bytes, span->bytes,
+                         stream);
+    gpi_ring_name_stream(&plan);
+    slot->state = GPI_RING_BUSY;
+    gpi_ring_unlock(ring);
+    if (gpi_driver_is_capturing(stream)) {
+        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the stream captures");
+    } else {
+        slot->length = span->bytes;
+        result = gpi_ring_send(ring, slot, &plan, &queued);
+    }
+    if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(stream);
+    gpi_ring_lock(ring);
+    slot->state = GPI_RING_HELD;
     if (result == GPUPOOL_OK) {
         gpi_ring_fly(ring, slot, &plan);
         slot->span = 0;
         ring->held--;
-        ring->stats.transfers[0]++;
-        ring->stats.staged_bytes[0] += span->bytes;
+        ring->stats.transfers[GPUPOOL_UP]++;
+        ring->stats.staged_bytes[GPUPOOL_UP] += span->bytes;
         memset(span, 0, sizeof *span);
     }
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
     gpi_visit visit;
-    gpi_ring_slot *slot = NULL;
+    gpi_ring_slot *slot;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_cancel", &visit);
     if (result != GPUPOOL_OK) return result;
-    gpi_ring_lock(ring);
-    if (span) slot = gpi_ring_span(ring, span);
-    if (slot) {
-        gpi_ring_drop(ring, slot);
-        ring->held--;
-        memset(span, 0, sizeof *span);
-    } else {
-        result = gpi_ring_span_wrong("gpupool_span_cancel", span);
-    }
-    gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    slot = gpi_ring_span(ring, "gpupool_span_cancel", span);
+    if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
+    gpi_ring_drop(ring, slot);
+    ring->held--;
+    memset(span, 0, sizeof *span);
+    return gpi_ring_leave(ring, &visit, result);
 }
 
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
-    gpi_visit visit;
     uint64_t now;
     int way;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_get_stats", &visit);
+    gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_get_stats");
     if (result != GPUPOOL_OK) return result;
     if (!stats)
-        return gpi_ring_leave(&visit, gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: "
-                                                    "stats is NULL"));
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: stats is NULL");
     gpi_ring_lock(ring);
     now = gpi_host_now_ns(); /* not before what others wrote down */
     *stats = ring->stats;
@@ -9301,45 +9126,32 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
         if (stats->link_busy[way] > 1) stats->link_busy[way] = 1;
     }
     gpi_ring_unlock(ring);
-    return gpi_ring_leave(&visit, result);
+    return result;
 }
 
 gpupool_result gpupool_ring_check(gpupool_ring *ring) {
-    gpi_visit visit;
     int broken;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_check", &visit);
+    gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_check");
     if (result != GPUPOOL_OK) return result;
     gpi_host_lock(&ring->lock);
     broken = gpi_ring_check(ring);
     gpi_host_unlock(&ring->lock);
-    if (broken)
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_check: invariant R%d is broken",
-                               broken);
-    return gpi_ring_leave(&visit, result);
+    if (!broken) return result;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_check: invariant R%d is broken", broken);
 }
 
 /* == REPORT ===================================================================================
-   For people: names, the table, the map. What is shown is copied under the lock and written after
-   it is given back. uses: ARENA */
+   For people and for programs: names, the table, the map, files. What is shown is copied under the
+   lock and written after it is given back. uses: ARENA */
 
 const char *gpupool_result_name(gpupool_result result) {
-    switch (result) {
-    case GPUPOOL_OK: return "GPUPOOL_OK";
-    case GPUPOOL_E_ARGUMENT: return "GPUPOOL_E_ARGUMENT";
-    case GPUPOOL_E_OUT_OF_MEMORY: return "GPUPOOL_E_OUT_OF_MEMORY";
-    case GPUPOOL_E_NOT_OURS: return "GPUPOOL_E_NOT_OURS";
-    case GPUPOOL_E_INSIDE: return "GPUPOOL_E_INSIDE";
-    case GPUPOOL_E_DOUBLE_FREE: return "GPUPOOL_E_DOUBLE_FREE";
-    case GPUPOOL_E_IN_USE: return "GPUPOOL_E_IN_USE";
-    case GPUPOOL_E_CAPTURING: return "GPUPOOL_E_CAPTURING";
-    case GPUPOOL_E_TIMEOUT: return "GPUPOOL_E_TIMEOUT";
-    case GPUPOOL_E_UNSUPPORTED: return "GPUPOOL_E_UNSUPPORTED";
-    case GPUPOOL_E_FORKED: return "GPUPOOL_E_FORKED";
-    case GPUPOOL_E_CALLBACK: return "GPUPOOL_E_CALLBACK";
-    case GPUPOOL_E_HOST_MEMORY: return "GPUPOOL_E_HOST_MEMORY";
-    case GPUPOOL_E_CUDA: return "GPUPOOL_E_CUDA";
-    default: return "no gpupool_result";
-    }
+    static const char names[][24] = { /* in the order of the enum */
+        "GPUPOOL_OK", "GPUPOOL_E_ARGUMENT", "GPUPOOL_E_OUT_OF_MEMORY", "GPUPOOL_E_NOT_OURS",
+        "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_IN_USE", "GPUPOOL_E_CAPTURING",
+        "GPUPOOL_E_TIMEOUT", "GPUPOOL_E_UNSUPPORTED", "GPUPOOL_E_FORKED", "GPUPOOL_E_CALLBACK",
+        "GPUPOOL_E_HOST_MEMORY", "GPUPOOL_E_CUDA"};
+    size_t number = (size_t)result;
+    return number < sizeof names / sizeof *names ? names[number] : "no gpupool_result";
 }
 
 gpupool_result gpupool_last_result(void) { return gpi_thread.result; }
@@ -9385,17 +9197,10 @@ typedef enum gpi_shade { GPI_SHADE_LIVE, GPI_SHADE_FREE, GPI_SHADE_PENDING } gpi
 typedef struct gpi_stretch { /* of memory: a block, or what is free */
     uint64_t unit, units;
     uint32_t slack_bytes;  /* live: granted minus requested */
-    uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
-    uint8_t shade, first;  /* first: a chunk begins here */
-#if GPUPOOL_SITES
     uint32_t site;         /* live: index into the view's sites */
-#endif
+    uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
+    uint8_t shade, first;  /* first: the arena's chunk begins here */
 } gpi_stretch;
-
-typedef struct gpi_chunk { /* of memory without a gap */
-    uint64_t unit, units;
-    uint64_t from, count;  /* its stretches */
-} gpi_chunk;
 
 typedef struct gpi_view {
     gpupool_stats stats;
@@ -9403,50 +9208,38 @@ typedef struct gpi_view {
     int device, known;      /* known: what the device says of its memory */
     gpupool_source source;
     size_t device_free_bytes, device_total_bytes;
-    gpi_stretch *stretches;
-    uint64_t count, room;
-    gpi_chunk *chunks;      /* by address */
-    uint64_t chunk_count;
+    void *room;             /* one piece of the host's memory, in which all that follows is */
+    uint64_t room_bytes, need_bytes;
+    gpi_stretch *stretches; /* by address */
+    gpi_stretch *others;    /* as much room again, to sort into */
+    uint64_t count;
+    gpi_site *sites;        /* copies of those that count; number: the index of the stream */
+    uint64_t site_count;
     uint64_t *keys;         /* of streams */
     uint64_t key_count, key_room;
     uint16_t last[64];      /* by a hash of the key: its index */
     uint16_t *lanes;        /* lane -> stream */
-    uint32_t lane_room;
     uint64_t units[3];      /* by shade */
     gpi_holding holders[GPI_SHOWN];
-#if GPUPOOL_SITES
-    gpi_site *sites;        /* copies of those that count, and the unknown one */
-    uint64_t site_count, site_room;
-#endif
 } gpi_view;
 
-static void gpi_view_close(gpi_view *view) {
-    GPUPOOL_FREE(view->stretches);
-    GPUPOOL_FREE(view->chunks);
-    GPUPOOL_FREE(view->keys);
-    GPUPOOL_FREE(view->lanes);
+/* 0: the room is not enough for what the arena has now. The lock is held. */
+static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
+    uint64_t runs = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count, sites = 0;
 #if GPUPOOL_SITES
-    GPUPOOL_FREE(view->sites);
+    sites = arena->ledger.site_count + 1;
 #endif
-}
-
-/* Room for what the arena has now, and some more, since it is asked for without the lock. */
-static int gpi_view_prepare(gpi_view *view, uint64_t runs, uint64_t streams, uint32_t lanes,
-                            uint64_t sites) {
-    gpi_view_close(view);
-    view->room = runs + runs / 8 + 64;
-    view->key_room = streams + sites + 16;
-    view->lane_room = lanes + 16;
-    view->stretches = (gpi_stretch *)GPUPOOL_MALLOC(view->room * sizeof *view->stretches);
-    view->keys = (uint64_t *)GPUPOOL_MALLOC(view->key_room * sizeof *view->keys);
-    view->lanes = (uint16_t *)GPUPOOL_MALLOC(view->lane_room * sizeof *view->lanes);
-    view->chunks = NULL;
-#if GPUPOOL_SITES
-    view->site_room = sites + 16;
-    view->sites = (gpi_site *)GPUPOOL_MALLOC(view->site_room * sizeof *view->sites);
-    if (!view->sites) return 0;
-#endif
-    return view->stretches && view->keys && view->lanes;
+    view->key_room = arena->fences.stream_count + sites + 16; /* and some that are no more */
+    view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
+                       view->key_room * sizeof *view->keys +
+                       arena->tree.lane_count * sizeof *view->lanes;
+    if (view->need_bytes > view->room_bytes) return 0;
+    view->stretches = (gpi_stretch *)view->room;
+    view->others = view->stretches + runs;
+    view->sites = (gpi_site *)(view->others + runs);
+    view->keys = (uint64_t *)(view->sites + sites);
+    view->lanes = (uint16_t *)(view->keys + view->key_room);
+    return 1;
 }
 
 /* Asked for every live block: where the key was found last is looked at first. */
@@ -9466,7 +9259,6 @@ static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream = arena->fences.streams;
     uint32_t lane;
     int i;
-    view->key_count = 0;
     for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
     for (; stream; stream = stream->next) {
         uint16_t index = gpi_view_stream(view, stream->handle);
@@ -9480,12 +9272,11 @@ static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
 static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
     gpi_site *site = NULL;
     int bucket;
-    view->site_count = 0;
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
         if (site->same != site || !site->allocs) continue;
         site->number = (uint32_t)view->site_count;
-        gpi_view_stream(view, site->key); /* that of a stream that is no more, too */
-        view->sites[view->site_count++] = *site;
+        view->sites[view->site_count] = *site;
+        view->sites[view->site_count++].number = gpi_view_stream(view, site->key);
     }
 }
 #endif
@@ -9496,15 +9287,12 @@ static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run
     for (; run < end; run++) {
         gpi_stretch *stretch = &view->stretches[view->count];
         if (run->units == 0 || run->lane == GPI_LANE_BARE) continue;
+        memset(stretch, 0, sizeof *stretch);
         stretch->unit = run->unit;
         stretch->units = run->units;
-        stretch->slack_bytes = 0;
         stretch->stream = GPI_NOBODY;
         stretch->shade = GPI_SHADE_PENDING;
         stretch->first = run->prev == NULL;
-#if GPUPOOL_SITES
-        stretch->site = 0;
-#endif
         if (run->lane == GPI_LANE_LIVE) {
             stretch->shade = GPI_SHADE_LIVE;
             stretch->slack_bytes = run->as.slack_bytes;
@@ -9522,15 +9310,9 @@ static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run
     }
 }
 
-/* With `growing` and the lock held: no run is in anybody's hands. 0: there is not room enough. */
-static int gpi_view_copy(gpi_view *view, gpupool_arena *arena, uint64_t runs, uint64_t sites) {
+/* With `growing` and the lock held: no run is in anybody's hands. */
+static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     uint64_t page;
-    if (!view->stretches || runs > view->room || arena->tree.lane_count > view->lane_room ||
-        arena->fences.stream_count + sites > view->key_room)
-        return 0;
-#if GPUPOOL_SITES
-    if (sites > view->site_room) return 0;
-#endif
     gpi_arena_trace_look(arena);
     gpi_arena_read_stats(arena, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
@@ -9539,87 +9321,51 @@ static int gpi_view_copy(gpi_view *view, gpupool_arena *arena, uint64_t runs, ui
     gpi_view_copy_streams(view, arena);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
-    gpi_limit_sites(&arena->ledger, view->holders, GPI_SHOWN);
+    gpi_limit_holders(&arena->ledger, &arena->tree, view->holders, GPI_SHOWN);
 #endif
     for (page = 0; page < arena->tree.page_count; page++)
         gpi_view_copy_runs(view, gpi_tree_page(&arena->tree, page),
                            gpi_tree_page(&arena->tree, page) + GPI_PAGE);
-    return 1;
 }
 
-#define GPI_DIGIT 11 /* bits looked at in one round of sorting */
+#define GPI_DIGIT 11 /* bits of an address that one round of sorting looks at */
 
-/* By address, least digit first, as far as addresses differ. 0: the host has no memory. */
-static int gpi_view_sort(gpi_view *view) {
-    gpi_stretch *from = view->stretches, *to;
-    uint64_t least = UINT64_MAX, most = 0, i, sum, starts[1 << GPI_DIGIT];
-    unsigned shift, digit;
-    to = (gpi_stretch *)GPUPOOL_MALLOC((view->count + 1) * sizeof *to);
-    if (!to) return 0;
+static unsigned gpi_view_digit(uint64_t unit, unsigned shift) {
+    return (unsigned)(unit >> shift & ((1 << GPI_DIGIT) - 1));
+}
+
+/* By address, least digit first, as far as addresses differ. */
+static void gpi_view_sort(gpi_view *view) {
+    uint64_t least = UINT64_MAX, most = 0, i, starts[(1 << GPI_DIGIT) + 1];
+    gpi_stretch *from = view->stretches, *to = view->others;
+    unsigned shift;
     for (i = 0; i < view->count; i++) {
         least = gpi_ground_min(least, from[i].unit);
         most = gpi_ground_max(most, from[i].unit);
     }
     for (shift = 0; view->count && shift < 64 && (most - least) >> shift; shift += GPI_DIGIT) {
         memset(starts, 0, sizeof starts);
+        for (i = 0; i < view->count; i++) starts[gpi_view_digit(from[i].unit - least, shift) + 1]++;
+        for (i = 1; i < 1 << GPI_DIGIT; i++) starts[i] += starts[i - 1];
         for (i = 0; i < view->count; i++)
-            starts[(from[i].unit - least) >> shift & ((1 << GPI_DIGIT) - 1)]++;
-        for (digit = 0, sum = 0; digit < 1 << GPI_DIGIT; digit++) {
-            uint64_t count = starts[digit];
-            starts[digit] = sum;
-            sum += count;
-        }
-        for (i = 0; i < view->count; i++)
-            to[starts[(from[i].unit - least) >> shift & ((1 << GPI_DIGIT) - 1)]++] = from[i];
+            to[starts[gpi_view_digit(from[i].unit - least, shift)]++] = from[i];
         view->stretches = to;
         to = from;
         from = view->stretches;
     }
-    GPUPOOL_FREE(to);
-    return 1;
-}
-
-/* A chunk begins where the arena's does, and where there is a gap before it. */
-static int gpi_view_make_chunks(gpi_view *view) {
-    uint64_t i, chunks = 0, end = 0;
-    for (i = 0; i < view->count; i++) {
-        gpi_stretch *stretch = &view->stretches[i];
-        stretch->first = stretch->first || i == 0 || stretch->unit != end;
-        end = stretch->unit + stretch->units;
-        chunks += stretch->first;
-    }
-    view->chunks = (gpi_chunk *)gpi_host_zeroed((chunks + 1) * sizeof *view->chunks);
-    if (!view->chunks) return 0;
-    view->chunk_count = chunks;
-    for (chunks = 0, i = 0; i < view->count; i++) {
-        const gpi_stretch *stretch = &view->stretches[i];
-        gpi_chunk *chunk;
-        chunks += stretch->first;
-        chunk = &view->chunks[chunks - 1];
-        if (stretch->first) {
-            chunk->unit = stretch->unit;
-            chunk->from = i;
-        }
-        chunk->units += stretch->units;
-        chunk->count++;
-    }
-    return 1;
 }
 
 #if !GPUPOOL_SITES
-static void gpi_view_make_holders(gpi_view *view) {
+static void gpi_view_find_holders(gpi_view *view) { /* of the copy: that needs no lock */
+    const gpi_stretch *stretch, *end = view->stretches + view->count;
     gpi_ballot ballot;
-    uint64_t i;
     int round;
     memset(&ballot, 0, sizeof ballot);
     for (round = 0; round < 2; round++)
-        for (i = 0; i < view->count; i++) {
-            const gpi_stretch *stretch = &view->stretches[i];
-            uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
-            if (stretch->shade != GPI_SHADE_LIVE) continue;
-            if (round == 0) gpi_limit_vote(&ballot, bytes);
-            else gpi_limit_recount(&ballot, bytes);
-        }
+        for (stretch = view->stretches; stretch < end; stretch++)
+            if (stretch->shade == GPI_SHADE_LIVE)
+                gpi_limit_vote(&ballot, stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes,
+                               round);
     gpi_limit_elect(&ballot, view->holders, GPI_SHOWN);
 }
 #endif
@@ -9640,39 +9386,76 @@ static void gpi_view_ask_device(gpi_view *view) {
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
                                     const FILE *file) {
     gpupool_result result = gpi_arena_exists(arena, call);
-    uint64_t runs, streams, sites = 0;
-    uint32_t lanes;
-    int enough = 0;
+    int copied = 0;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
     if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
-    while (!enough) {
+    while (!copied) {
         gpi_host_lock(&arena->growing);
         gpi_arena_lock(arena, 0);
-        runs = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count;
-        streams = arena->fences.stream_count;
-        lanes = arena->tree.lane_count;
-#if GPUPOOL_SITES
-        sites = arena->ledger.site_count + 1;
-#endif
-        enough = gpi_view_copy(view, arena, runs, sites);
+        copied = gpi_view_lay_out(view, arena);
+        if (copied) gpi_view_copy(view, arena);
         gpi_host_unlock(&arena->lock);
         gpi_host_unlock(&arena->growing);
-        if (!enough && !gpi_view_prepare(view, runs, streams, lanes, sites)) break;
+        if (copied) break;
+        GPUPOOL_FREE(view->room);
+        view->room_bytes = view->need_bytes + view->need_bytes / 8 + 4096; /* it may grow */
+        view->room = GPUPOOL_MALLOC((size_t)view->room_bytes);
+        if (!view->room) return gpi_host_no_memory();
     }
-    if (!enough || !gpi_view_sort(view) || !gpi_view_make_chunks(view)) {
-        gpi_view_close(view);
-        return gpi_host_no_memory();
-    }
+    gpi_view_sort(view);
 #if !GPUPOOL_SITES
-    gpi_view_make_holders(view);
+    gpi_view_find_holders(view);
 #endif
     gpi_view_ask_device(view);
     return gpi_host_ok();
 }
 
+static gpupool_result gpi_view_close(gpi_view *view, const char *call, FILE *file) {
+    GPUPOOL_FREE(view->room);
+    return gpi_report_done(call, file);
+}
+
+typedef struct gpi_chunk { /* of memory without a gap */
+    const gpi_stretch *from, *end; /* its stretches */
+    uint64_t number;               /* from 1 */
+    uint64_t unit, all_units, units[3], requested_bytes; /* units: by shade */
+} gpi_chunk;
+
+/* The chunk after this one; the first, where its number is 0. 0: there is none. One begins
+   where the arena's does, and where there is a gap before it. */
+static int gpi_view_next_chunk(const gpi_view *view, gpi_chunk *chunk) {
+    const gpi_stretch *at = chunk->number ? chunk->end : view->stretches;
+    uint64_t number = chunk->number + 1;
+    if (at == view->stretches + view->count) return 0;
+    memset(chunk, 0, sizeof *chunk);
+    chunk->number = number;
+    chunk->from = at;
+    chunk->unit = at->unit;
+    do {
+        chunk->all_units += at->units;
+        chunk->units[at->shade] += at->units;
+        if (at->shade == GPI_SHADE_LIVE)
+            chunk->requested_bytes += at->units * GPUPOOL_UNIT_BYTES - at->slack_bytes;
+        at++;
+    } while (at < view->stretches + view->count && !at->first &&
+             at->unit == chunk->unit + chunk->all_units);
+    chunk->end = at;
+    return 1;
+}
+
+/* The line of source that asked for a block; NULL: not known. */
+static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *stretch) {
+    const gpi_site *site = &view->sites[stretch->site];
+    return GPUPOOL_SITES && stretch->shade == GPI_SHADE_LIVE && *site->file ? site : NULL;
+}
+
 static uint64_t gpi_view_bytes(const gpi_view *view, gpi_shade shade) {
     return view->units[shade] * GPUPOOL_UNIT_BYTES;
+}
+
+static uint64_t gpi_view_free_bytes(const gpi_view *view) {
+    return gpi_view_bytes(view, GPI_SHADE_FREE) + gpi_view_bytes(view, GPI_SHADE_PENDING);
 }
 
 /* Of the device's memory in use, what this arena does not hold: the limit does not count it. */
@@ -9682,8 +9465,7 @@ static uint64_t gpi_view_others(const gpi_view *view) {
 }
 
 static double gpi_view_fragmentation(const gpi_view *view) {
-    uint64_t free_bytes = gpi_view_bytes(view, GPI_SHADE_FREE) +
-                          gpi_view_bytes(view, GPI_SHADE_PENDING);
+    uint64_t free_bytes = gpi_view_free_bytes(view);
     if (free_bytes == 0 || view->stats.largest_free_bytes > free_bytes) return 0;
     return 1 - (double)view->stats.largest_free_bytes / (double)free_bytes;
 }
@@ -9693,27 +9475,20 @@ static double gpi_view_fragmentation(const gpi_view *view) {
 #define GPI_BAR 64         /* characters of the bar and of the map */
 #define GPI_MAP_LINES 4
 
-/* So many of this character; the rest of the bar follows. */
-static void gpi_report_fill(FILE *file, char mark, uint64_t part, uint64_t whole, int *done) {
-    int end = whole ? (int)((double)part / (double)whole * GPI_BAR + 0.5) : 0;
-    if (part && !end) end = 1; /* a little is not nothing */
-    if (end > GPI_BAR) end = GPI_BAR;
-    for (; *done < end; ++*done) fputc(mark, file);
-}
-
 static void gpi_report_bar(FILE *file, const gpi_view *view) {
     uint64_t live = gpi_view_bytes(view, GPI_SHADE_LIVE), limit = view->stats.limit_bytes;
-    uint64_t pending = gpi_view_bytes(view, GPI_SHADE_PENDING);
+    uint64_t freed = live + gpi_view_bytes(view, GPI_SHADE_PENDING);
     uint64_t held = view->stats.reserved.now, whole = gpi_ground_max(limit, held);
     char a[32], b[32];
-    int done = 0;
+    int i;
     if (!limit && view->known) whole = held + view->device_free_bytes;
+    whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
-    gpi_report_fill(file, '#', live, whole, &done);
-    gpi_report_fill(file, '~', live + pending, whole, &done);
-    gpi_report_fill(file, '.', held, whole, &done);
-    gpi_report_fill(file, ' ', whole, whole, &done);
-    for (; done < GPI_BAR; done++) fputc(' ', file);
+    for (i = 0; i < GPI_BAR; i++) {
+        double at = i ? (i + 0.5) / GPI_BAR * (double)whole : 1; /* a little is not nothing */
+        fputc(at <= (double)live ? '#' : at <= (double)freed ? '~' : at <= (double)held ? '.' : ' ',
+              file);
+    }
     if (limit)
         fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, held),
                 gpi_limit_human(b, limit));
@@ -9740,26 +9515,26 @@ static const char *gpi_report_number(char room[32], uint64_t number) {
     return room;
 }
 
+static const char gpi_report_names[GPI_COUNTERS][12] = {"requested", "granted", "reserved",
+                                                        "pending", "blocks"};
+
 static void gpi_report_counters(FILE *file, const gpi_view *view) {
-    static const char rows[4][12] = {"requested", "granted", "reserved", "pending"};
-    const gpupool_counter *counters = &view->stats.requested;
+    const gpupool_counter *counter = &view->stats.requested;
     char now[32], peak[32], total[32];
     int i;
     fprintf(file, "  %-12s %14s %14s %14s\n", "", "now", "peak", "total");
-    for (i = 0; i < 4; i++)
-        fprintf(file, "  %-12s %14s %14s %14s\n", rows[i], gpi_limit_human(now, counters[i].now),
-                gpi_limit_human(peak, counters[i].peak),
-                gpi_limit_human(total, counters[i].total));
-    fprintf(file, "  %-12s %14s %14s %14s\n\n", "blocks",
-            gpi_report_number(now, view->stats.blocks.now),
-            gpi_report_number(peak, view->stats.blocks.peak),
-            gpi_report_number(total, view->stats.blocks.total));
+    for (i = 0; i < GPI_COUNTERS; i++, counter++) {
+        const char *(*words)(char *, uint64_t) =
+            i < GPI_COUNTERS - 1 ? gpi_limit_human : gpi_report_number; /* blocks are no bytes */
+        fprintf(file, "  %-12s %14s %14s %14s\n", gpi_report_names[i], words(now, counter->now),
+                words(peak, counter->peak), words(total, counter->total));
+    }
 }
 
 static void gpi_report_counts(FILE *file, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     char a[32], b[32], c[32], d[32];
-    fprintf(file, "  %-12s %s allocs, %s of them from the same stream; %s frees; %s failures\n",
+    fprintf(file, "\n  %-12s %s allocs, %s of them from the same stream; %s frees; %s failures\n",
             "calls", gpi_report_number(a, stats->allocs), gpi_report_number(b, stats->lane_hits),
             gpi_report_number(c, stats->frees), gpi_report_number(d, stats->failures));
     fprintf(file, "  %-12s %s pieces gained, %s given back, %s moved\n", "driver",
@@ -9777,53 +9552,51 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
 }
 
 static void gpi_report_holders(FILE *file, const gpi_view *view) {
+    const gpupool_holder *holder;
     char name[64], size[32], blocks[32];
     int i;
-    if (!view->holders[0].shown.blocks) return;
-    fprintf(file, "\n  %-30s %12s %12s\n",
-            GPUPOOL_SITES ? "biggest holders" : "biggest holders (blocks of)", "blocks", "bytes");
-    for (i = 0; i < GPI_SHOWN && view->holders[i].shown.blocks; i++)
-        fprintf(file, "  %-30s %12s %12s\n", gpi_limit_holder(name, &view->holders[i].shown),
-                gpi_report_number(blocks, view->holders[i].shown.blocks),
-                gpi_limit_human(size, view->holders[i].shown.bytes));
+    for (i = 0; i < GPI_SHOWN && view->holders[i].shown.blocks; i++) {
+        holder = &view->holders[i].shown;
+        if (i == 0)
+            fprintf(file, "\n  %-30s %12s %12s\n", GPUPOOL_SITES ? "biggest holders"
+                    : "biggest holders (blocks of)", "blocks", "bytes");
+        fprintf(file, "  %-30s %12s %12s\n", gpi_limit_holder(name, holder),
+                gpi_report_number(blocks, holder->blocks), gpi_limit_human(size, holder->bytes));
+    }
 }
 
-static char gpi_report_mark(uint64_t live, uint64_t pending, uint64_t free_units) {
-    if (!pending && !free_units) return '#';
-    if (live >= pending + free_units) return '+';
-    if (live) return '-';
-    return pending >= free_units ? '~' : '.';
+static char gpi_report_mark(const uint64_t units[3]) { /* by shade */
+    uint64_t rest = units[GPI_SHADE_PENDING] + units[GPI_SHADE_FREE];
+    if (!rest) return '#';
+    if (units[GPI_SHADE_LIVE] >= rest) return '+';
+    if (units[GPI_SHADE_LIVE]) return '-';
+    return units[GPI_SHADE_PENDING] >= units[GPI_SHADE_FREE] ? '~' : '.';
 }
 
 /* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
 static void gpi_report_map(FILE *file, const gpi_view *view) {
-    uint64_t all = view->units[0] + view->units[1] + view->units[2], share, left, sums[3];
-    uint64_t chunk, i;
+    uint64_t all = view->units[0] + view->units[1] + view->units[2], sums[3] = {0, 0, 0};
+    uint64_t share = gpi_ground_max((all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, 1), left = share;
+    const gpi_stretch *stretch = view->stretches;
     char size[32];
     int column = 0;
     if (all == 0) return;
-    share = gpi_ground_max((all + GPI_BAR * GPI_MAP_LINES - 1) / (GPI_BAR * GPI_MAP_LINES), 1);
-    left = share;
-    memset(sums, 0, sizeof sums);
     fprintf(file, "\n  map: a character is %s   # live   + half or more   - less   ~ freed"
-            "   . free\n  ", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
-    for (chunk = 0; chunk < view->chunk_count; chunk++)
-        for (i = 0; i < view->chunks[chunk].count; i++) {
-            const gpi_stretch *stretch = &view->stretches[view->chunks[chunk].from + i];
-            uint64_t units = stretch->units, part;
-            for (; units; units -= part) {
-                part = gpi_ground_min(units, left);
-                sums[stretch->shade] += part;
-                left -= part;
-                if (left) continue;
-                if (column && column % GPI_BAR == 0) fprintf(file, "\n  ");
-                fputc(gpi_report_mark(sums[0], sums[2], sums[1]), file);
-                column++;
-                left = share;
-                memset(sums, 0, sizeof sums);
-            }
+            "   . free", gpi_limit_human(size, share * GPUPOOL_UNIT_BYTES));
+    for (; stretch < view->stretches + view->count; stretch++) {
+        uint64_t units = stretch->units, part;
+        for (; units; units -= part) {
+            part = gpi_ground_min(units, left);
+            sums[stretch->shade] += part;
+            left -= part;
+            all -= part;
+            if (left && all) continue;
+            if (column++ % GPI_BAR == 0) fprintf(file, "\n  ");
+            fputc(gpi_report_mark(sums), file);
+            memset(sums, 0, sizeof sums);
+            left = share;
         }
-    if (left < share) fputc(gpi_report_mark(sums[0], sums[2], sums[1]), file);
+    }
     fputc('\n', file);
 }
 
@@ -9838,149 +9611,280 @@ gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpi_report_counts(file, &view);
     gpi_report_holders(file, &view);
     gpi_report_map(file, &view);
-    gpi_view_close(&view);
-    return gpi_report_done("gpupool_report", file);
+    return gpi_view_close(&view, "gpupool_report", file);
+}
+
+/* -- for programs: objects, lists, numbers and texts, written as JSON or as a pickle -- */
+
+typedef struct gpi_writer {
+    FILE *file;
+    int pickle;        /* protocol 2, in the few opcodes that the viewer knows; else JSON */
+    const char *comma; /* before the next value of a list or object */
+    size_t count;      /* bytes that the file does not have yet: its own calls take longer */
+    char bytes[1000];
+} gpi_writer;
+
+static void gpi_write_rest(gpi_writer *out) {
+    fwrite(out->bytes, 1, out->count, out->file);
+    out->count = 0;
+}
+
+static void gpi_write_byte(gpi_writer *out, int byte) {
+    if (out->count == sizeof out->bytes) gpi_write_rest(out);
+    out->bytes[out->count++] = (char)byte;
+}
+
+static void gpi_write_bytes(gpi_writer *out, const char *bytes, size_t count) {
+    for (; count > 0; count--, bytes++) gpi_write_byte(out, *bytes);
+}
+
+static void gpi_write_word(gpi_writer *out, const char *word) {
+    gpi_write_bytes(out, word, strlen(word));
+}
+
+static void gpi_write_little_endian(gpi_writer *out, uint64_t number, int bytes) {
+    for (; bytes > 0; bytes--, number >>= 8) gpi_write_byte(out, (int)(number & 0xff));
+}
+
+static void gpi_write_decimal(gpi_writer *out, uint64_t number) {
+    char digits[24];
+    size_t first = sizeof digits;
+    for (; number > 9; number /= 10) digits[--first] = (char)('0' + number % 10);
+    gpi_write_byte(out, (int)('0' + number));
+    gpi_write_bytes(out, digits + first, sizeof digits - first);
+}
+
+static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
+    if (out->pickle) {
+        gpi_write_byte(out, 'X'); /* BINUNICODE */
+        gpi_write_little_endian(out, length, 4);
+        gpi_write_bytes(out, text, length);
+        return;
+    }
+    gpi_write_byte(out, '"');
+    for (; length > 0; length--, text++) {
+        unsigned c = (unsigned char)*text;
+        if (c == '"' || c == '\\') gpi_write_byte(out, '\\');
+        if (c < ' ') {
+            gpi_write_word(out, c < 16 ? "\\u000" : "\\u001");
+            c = (unsigned char)"0123456789abcdef"[c % 16];
+        }
+        gpi_write_byte(out, (int)c);
+    }
+    gpi_write_byte(out, '"');
+}
+
+/* One value that an argument of gpi_write stands for. */
+static void gpi_write_value(gpi_writer *out, char kind, uint64_t number, const char *text) {
+    if (kind == '$' && text) {
+        gpi_write_text(out, text, strlen(text));
+    } else if (kind == '!') {
+        gpi_write_byte(out, number ? 0x88 : 0x89); /* NEWTRUE, NEWFALSE */
+    } else if (kind == '$' || (number == UINT64_MAX && !out->pickle)) {
+        gpi_write_word(out, "null");
+    } else if (!out->pickle) {
+        gpi_write_decimal(out, number);
+    } else {
+        gpi_write_word(out, "\x8a\x08"); /* LONG1 of eight bytes */
+        gpi_write_little_endian(out, number, 8);
+    }
+}
+
+static int gpi_write_is_letter(char c) { /* of a name */
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+/* What `form` says: { } [ ], the names of an object's members as they are, and for each value an
+   argument: # a uint64_t, in JSON UINT64_MAX for null; $ a text, NULL for null; in a pickle ! a
+   truth, a uint64_t too. A new line where a list should begin one. */
+static void gpi_write(gpi_writer *out, const char *form, ...) {
+    size_t length;
+    va_list rest;
+    va_start(rest, form);
+    for (; *form; form += length) {
+        for (length = 0; gpi_write_is_letter(form[length]);) length++;
+        if (*form == '\n' && *out->comma) out->comma = ",\n";
+        if (length == 0) length = 1;
+        if (*form == ' ' || *form == '\n') continue;
+        if (*form == '}' || *form == ']') {
+            /* in a pickle '}' and ']' are empty ones, '(' begins what 'u' and 'e' put into them */
+            gpi_write_byte(out, !out->pickle ? *form : *form == '}' ? 'u' : 'e');
+            out->comma = ",";
+            continue;
+        }
+        if (!out->pickle) gpi_write_word(out, out->comma);
+        out->comma = "";
+        if (*form == '{' || *form == '[') {
+            if (out->pickle) gpi_write_word(out, *form == '{' ? "}(" : "](");
+            else gpi_write_byte(out, *form);
+        } else if (*form == '#' || *form == '!' || *form == '$') {
+            uint64_t number = *form == '$' ? 0 : va_arg(rest, uint64_t);
+            const char *text = *form == '$' ? va_arg(rest, const char *) : NULL;
+            gpi_write_value(out, *form, number, text);
+            out->comma = ",";
+        } else {
+            gpi_write_text(out, form, length);
+            if (!out->pickle) gpi_write_byte(out, ':');
+        }
+    }
+    va_end(rest);
+}
+
+static void gpi_write_list(gpi_writer *out, const uint64_t *numbers, uint64_t count) {
+    uint64_t i;
+    for (i = 0; i < count; i++) gpi_write(out, "#", numbers[i]);
 }
 
 /* -- JSON -- */
 
-static void gpi_report_quoted(FILE *file, const char *text) {
-    fputc('"', file);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') fprintf(file, "\\%c", c);
-        else if (c < ' ') fprintf(file, "\\u%04x", c);
-        else fputc(c, file);
-    }
-    fputc('"', file);
-}
-
-static void gpi_report_member(FILE *file, const char *name, uint64_t number) {
-    fprintf(file, "\"%s\":%" PRIu64, name, number);
-}
-
-static void gpi_report_known(FILE *file, const char *name, int known, uint64_t number) {
-    if (known) fprintf(file, ",\"%s\":%" PRIu64, name, number);
-    else fprintf(file, ",\"%s\":null", name);
-}
-
-static void gpi_report_list(FILE *file, const char *name, const uint64_t *numbers, int count) {
-    int i;
-    fprintf(file, ",\n\"%s\":[", name);
-    for (i = 0; i < count; i++) fprintf(file, "%s%" PRIu64, i ? "," : "", numbers[i]);
-    fputc(']', file);
-}
-
-static void gpi_report_figures(FILE *file, const gpi_view *view) {
-    static const char counters[GPI_COUNTERS][12] = {"requested", "granted", "reserved", "pending",
-                                                    "blocks"};
-    static const char counts[][16] = {"allocs", "frees", "failures", "lane_hits", "splits",
-                                      "merges", "chunks_gained", "chunks_lost", "remaps",
-                                      "fence_waits", "host_syncs"};
-    const char *stats = (const char *)&view->stats;
-    const void *first = stats + offsetof(gpupool_stats, requested);
-    const void *first_count = stats + offsetof(gpupool_stats, allocs);
+static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
+    const gpupool_stats *stats = &view->stats;
+    const void *first = (const char *)stats + offsetof(gpupool_stats, requested);
+    const void *first_count = (const char *)stats + offsetof(gpupool_stats, allocs);
     const gpupool_counter *counter = (const gpupool_counter *)first;
     const uint64_t *count = (const uint64_t *)first_count;
+    uint64_t unknown = view->known ? 0 : UINT64_MAX;
+    char fragmentation[16];
     int i;
-    gpi_report_known(file, "limit_bytes", view->stats.limit_bytes != 0, view->stats.limit_bytes);
-    gpi_report_known(file, "device_free_bytes", view->known, view->device_free_bytes);
-    gpi_report_known(file, "device_total_bytes", view->known, view->device_total_bytes);
-    gpi_report_known(file, "others_bytes", view->known, gpi_view_others(view));
-    fprintf(file, ",\n\"counters\":{");
-    for (i = 0; i < GPI_COUNTERS; i++)
-        fprintf(file, "%s\"%s\":{\"now\":%" PRIu64 ",\"peak\":%" PRIu64 ",\"total\":%" PRIu64 "}",
-                i ? ",\n " : "", counters[i], counter[i].now, counter[i].peak, counter[i].total);
-    fprintf(file, "},\n\"counts\":{");
-    for (i = 0; i < (int)(sizeof counts / sizeof counts[0]); i++) {
-        if (i) fputc(',', file);
-        gpi_report_member(file, counts[i], count[i]);
+    gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
+              stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
+              (uint64_t)view->device_free_bytes | unknown,
+              (uint64_t)view->device_total_bytes | unknown, gpi_view_others(view) | unknown);
+    gpi_write(out, "\n counters{");
+    for (i = 0; i < GPI_COUNTERS; i++, counter++) {
+        gpi_write(out, gpi_report_names[i]);
+        gpi_write(out, "{now# peak# total#}\n", counter->now, counter->peak, counter->total);
     }
-    fprintf(file, "},\n");
-    gpi_report_member(file, "free_bytes", gpi_view_bytes(view, GPI_SHADE_FREE) +
-                                              gpi_view_bytes(view, GPI_SHADE_PENDING));
-    fputc(',', file);
-    gpi_report_member(file, "largest_free_bytes", view->stats.largest_free_bytes);
-    fprintf(file, ",\"fragmentation\":%.6f,", gpi_view_fragmentation(view));
-    gpi_report_member(file, "host_bytes", view->stats.host_bytes);
-    gpi_report_list(file, "live_by_order", view->stats.live_by_order, GPUPOOL_ORDERS);
-    gpi_report_list(file, "free_by_order", view->stats.free_by_order, GPUPOOL_ORDERS);
-    fprintf(file, ",\n\"streams\":[");
-    for (i = 0; (uint64_t)i < view->key_count; i++)
-        fprintf(file, "%s%" PRIu64, i ? "," : "", view->keys[i]);
-    fputc(']', file);
+    gpi_write(out, "}\n counts{allocs# frees# failures# lane_hits# splits# merges#", count[0],
+              count[1], count[2], count[3], count[4], count[5]);
+    gpi_write(out, "chunks_gained# chunks_lost# remaps# fence_waits# host_syncs#}", count[6],
+              count[7], count[8], count[9], count[10]);
+    gpi_write(out, "\n free_bytes# largest_free_bytes# host_bytes# fragmentation",
+              gpi_view_free_bytes(view), stats->largest_free_bytes, stats->host_bytes);
+    snprintf(fragmentation, sizeof fragmentation, "%.6f", gpi_view_fragmentation(view));
+    gpi_write_word(out, fragmentation);
+    out->comma = ",\n";
+    gpi_write(out, "live_by_order[");
+    gpi_write_list(out, stats->live_by_order, GPUPOOL_ORDERS);
+    gpi_write(out, "]\n free_by_order[");
+    gpi_write_list(out, stats->free_by_order, GPUPOOL_ORDERS);
+    gpi_write(out, "]\n streams[");
+    gpi_write_list(out, view->keys, view->key_count);
+    gpi_write(out, "]\n");
 }
 
-static void gpi_report_index(FILE *file, const char *name, int known, uint64_t index) {
-    if (known) fprintf(file, ",\"%s\":%" PRIu64, name, index);
-    else fprintf(file, ",\"%s\":null", name);
+static uint64_t gpi_json_index(uint64_t stream) {
+    return stream == GPI_NOBODY ? UINT64_MAX : stream;
 }
 
-static void gpi_report_sites(FILE *file, gpi_view *view) {
-#if GPUPOOL_SITES
-    uint64_t i;
-    fprintf(file, ",\n\"sites\":[");
-    for (i = 0; i < view->site_count; i++) {
-        const gpi_site *site = &view->sites[i];
-        uint16_t stream = gpi_view_stream(view, site->key);
-        fprintf(file, "%s{\"file\":", i ? ",\n " : "");
-        if (*site->file) gpi_report_quoted(file, site->file);
-        else fprintf(file, "null");
-        fprintf(file, ",\"line\":%d", site->line);
-        gpi_report_index(file, "stream", stream != GPI_NOBODY, stream);
-        fprintf(file, ",\"allocs\":%" PRIu64 ",\"blocks\":%" PRIu64 ",\"bytes\":%" PRIu64
-                ",\"bytes_peak\":%" PRIu64 "}", site->allocs, site->blocks, site->bytes,
-                site->bytes_peak);
-    }
-    fputc(']', file);
-#else
-    (void)file;
-    (void)view;
-#endif
+static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
+    const gpi_site *site = view->sites;
+    gpi_write(out, "sites[");
+    for (; site < view->sites + view->site_count; site++)
+        gpi_write(out, "{file$ line# stream# allocs# blocks# bytes# bytes_peak#}\n",
+                  *site->file ? site->file : NULL, (uint64_t)site->line,
+                  gpi_json_index(site->number), site->allocs, site->blocks, site->bytes,
+                  site->bytes_peak);
+    gpi_write(out, "]\n");
 }
 
-static void gpi_report_block(FILE *file, const gpi_stretch *stretch) {
+static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     static const char states[3][8] = {"live", "free", "pending"};
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
-    fprintf(file, "{\"address\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"state\":\"%s\"",
-            stretch->unit * GPUPOOL_UNIT_BYTES, bytes, states[stretch->shade]);
-    if (stretch->shade == GPI_SHADE_LIVE)
-        fprintf(file, ",\"requested_bytes\":%" PRIu64, bytes - stretch->slack_bytes);
-    gpi_report_index(file, "stream", stretch->stream != GPI_NOBODY, stretch->stream);
-#if GPUPOOL_SITES
-    gpi_report_index(file, "site", stretch->shade == GPI_SHADE_LIVE, stretch->site);
-#else
-    fprintf(file, ",\"site\":null");
-#endif
-    fputc('}', file);
+    int live = stretch->shade == GPI_SHADE_LIVE;
+    gpi_write(out, "{address# bytes# state$", stretch->unit * GPUPOOL_UNIT_BYTES, bytes,
+              states[stretch->shade]);
+    if (live) gpi_write(out, "requested_bytes#", bytes - stretch->slack_bytes);
+    gpi_write(out, "stream# site#}\n", gpi_json_index(stretch->stream),
+              GPUPOOL_SITES && live ? (uint64_t)stretch->site : UINT64_MAX);
 }
 
 gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
-    uint64_t i, k;
+    gpi_writer out = {file, 0, "", 0, ""};
+    const gpi_stretch *stretch;
+    gpi_chunk chunk;
     gpi_view view;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_json", file);
     if (result != GPUPOOL_OK) return result;
-    fprintf(file, "{\"gpupool\":1,\"name\":");
-    gpi_report_quoted(file, view.name);
-    fprintf(file, ",\"device\":%d,\"source\":\"%s\",\"unit_bytes\":%d", view.device,
-            gpi_report_source(view.source), GPUPOOL_UNIT_BYTES);
-    gpi_report_figures(file, &view);
-    gpi_report_sites(file, &view);
-    fprintf(file, ",\n\"chunks\":[");
-    for (i = 0; i < view.chunk_count; i++) {
-        const gpi_chunk *chunk = &view.chunks[i];
-        fprintf(file, "%s{\"address\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"blocks\":[\n",
-                i ? ",\n" : "\n", chunk->unit * GPUPOOL_UNIT_BYTES,
-                chunk->units * GPUPOOL_UNIT_BYTES);
-        for (k = 0; k < chunk->count; k++) {
-            if (k) fprintf(file, ",\n");
-            gpi_report_block(file, &view.stretches[chunk->from + k]);
-        }
-        fprintf(file, "]}");
+    gpi_write(&out, "{gpupool# name$ device# source$ unit_bytes#", (uint64_t)1, view.name,
+              (uint64_t)view.device, gpi_report_source(view.source), (uint64_t)GPUPOOL_UNIT_BYTES);
+    gpi_json_figures(&out, &view);
+    if (GPUPOOL_SITES) gpi_json_sites(&out, &view);
+    gpi_write(&out, "chunks[");
+    chunk.number = 0;
+    while (gpi_view_next_chunk(&view, &chunk)) {
+        gpi_write(&out, "\n{address# bytes# blocks[", chunk.unit * GPUPOOL_UNIT_BYTES,
+                  chunk.all_units * GPUPOOL_UNIT_BYTES);
+        for (stretch = chunk.from; stretch < chunk.end; stretch++) gpi_json_block(&out, stretch);
+        gpi_write(&out, "]}");
     }
-    fprintf(file, "]}\n");
-    gpi_view_close(&view);
-    return gpi_report_done("gpupool_write_json", file);
+    gpi_write(&out, "]}");
+    gpi_write_byte(&out, '\n');
+    gpi_write_rest(&out);
+    return gpi_view_close(&view, "gpupool_write_json", file);
+}
+
+/* -- the snapshot -- */
+
+/* The viewer's stack has no room for all items of a long list at once. */
+static void gpi_pickle_next(gpi_writer *out, uint64_t i) {
+    if (i && i % 1000 == 0) gpi_write_word(out, "e(");
+}
+
+static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_stretch *stretch) {
+    static const char states[3][24] = {"active_allocated", "inactive", "active_pending_free"};
+    const gpi_site *site = gpi_view_site(view, stretch);
+    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
+    gpi_write(out, "{address# size# requested_size# state$ frames[",
+              stretch->unit * GPUPOOL_UNIT_BYTES, bytes, bytes - stretch->slack_bytes,
+              states[stretch->shade]);
+    if (site)
+        gpi_write(out, "{filename$ line# name$}", site->file, (uint64_t)site->line,
+                  "gpupool_alloc");
+    gpi_write(out, "]}");
+}
+
+static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_chunk *chunk) {
+    const gpi_stretch *stretch = chunk->from;
+    uint64_t live = chunk->units[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES;
+    uint64_t pending = chunk->units[GPI_SHADE_PENDING] * GPUPOOL_UNIT_BYTES;
+    gpi_write(out, "{device# address# total_size# allocated_size# active_size# requested_size#",
+              (uint64_t)view->device, chunk->unit * GPUPOOL_UNIT_BYTES,
+              chunk->all_units * GPUPOOL_UNIT_BYTES, live, live + pending, chunk->requested_bytes);
+    gpi_write(out, "stream# segment_type$ segment_pool_id##", (uint64_t)0, "large", (uint64_t)0,
+              (uint64_t)0);
+    gpi_write_byte(out, 0x86); /* TUPLE2: of the last two */
+    gpi_write(out, "is_expandable! frames[] blocks[",
+              (uint64_t)(view->source == GPUPOOL_SOURCE_MAPPED));
+    for (; stretch < chunk->end; stretch++) {
+        gpi_pickle_next(out, (uint64_t)(stretch - chunk->from));
+        gpi_pickle_block(out, view, stretch);
+    }
+    gpi_write(out, "]}");
+}
+
+gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
+    gpi_writer out = {file, 1, "", 0, ""};
+    gpi_chunk chunk;
+    gpi_view view;
+    int device;
+    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_snapshot", file);
+    if (result != GPUPOOL_OK) return result;
+    gpi_write_word(&out, "\x80\x02"); /* PROTO 2 */
+    gpi_write(&out, "{segments[");
+    chunk.number = 0;
+    while (gpi_view_next_chunk(&view, &chunk)) {
+        gpi_pickle_next(&out, chunk.number - 1);
+        gpi_pickle_segment(&out, &view, &chunk);
+    }
+    gpi_write(&out, "] device_traces[");
+    for (device = 0; device <= view.device; device++) gpi_write(&out, "[]"); /* no history */
+    gpi_write(&out, "] allocator_settings{PYTORCH_CUDA_ALLOC_CONF$ allocator$ limit_bytes#"
+              "expandable_segments!}}", "", gpupool_build(), view.stats.limit_bytes,
+              (uint64_t)(view.source == GPUPOOL_SOURCE_MAPPED));
+    gpi_write_byte(&out, '.');
+    gpi_write_rest(&out);
+    return gpi_view_close(&view, "gpupool_write_snapshot", file);
 }
 
 /* -- the map as a picture -- */
@@ -9998,10 +9902,9 @@ static const char gpi_svg_colours[GPI_COLOURS + 1][8] = {
 typedef struct gpi_map { /* rows of equal bytes, filled from left to right */
     FILE *file;
     const gpi_view *view;
-    uint64_t row_units, row, column; /* where the next chunk may begin */
-    uint64_t gap_units;              /* between chunks in a row */
-    int draw;                        /* 0: only counts the rows */
-    double from, to;                 /* pixels of stretches too narrow to be drawn alone */
+    uint64_t row_units;
+    double from, to;     /* pixels of stretches too narrow to be drawn alone, */
+    uint64_t row;        /* where they are */
     uint64_t narrow, sums[3];
 } gpi_map;
 
@@ -10022,24 +9925,18 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
     return room;
 }
 
-static unsigned gpi_svg_colour(uint16_t stream) {
-    return stream < GPI_COLOURS ? stream : GPI_COLOURS;
+/* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. The tag is open. */
+static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int shade,
+                         unsigned stream) {
+    unsigned colour = stream < GPI_COLOURS ? stream : GPI_COLOURS;
+    fprintf(file, "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"", x, y, width,
+            height);
+    if (shade == GPI_SHADE_FREE) fputs("#ececec\"", file);
+    else if (shade == GPI_SHADE_PENDING) fprintf(file, "url(#h%u)\"", colour);
+    else fprintf(file, "%s\"", stream == GPI_NOBODY ? "#3f4f5f" : gpi_svg_colours[colour]);
 }
 
-/* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. */
-static void gpi_svg_paint(FILE *file, int shade, uint16_t stream) {
-    if (shade == GPI_SHADE_FREE) fputs("#ececec", file);
-    else if (shade == GPI_SHADE_PENDING) fprintf(file, "url(#h%u)", gpi_svg_colour(stream));
-    else if (stream == GPI_NOBODY) fputs("#3f4f5f", file);
-    else fputs(gpi_svg_colours[gpi_svg_colour(stream)], file);
-}
-
-static void gpi_svg_rect(const gpi_map *map, double x, double width, int shade, uint16_t stream) {
-    fprintf(map->file, "<rect x=\"%.2f\" y=\"%" PRIu64 "\" width=\"%.2f\" height=\"%d\" fill=\"",
-            GPI_MAP_X + x, GPI_MAP_Y + map->row * GPI_MAP_ROW, width, GPI_MAP_ROW - 3);
-    gpi_svg_paint(map->file, shade, stream);
-    fputs("\"><title>", map->file);
-}
+static double gpi_svg_row(uint64_t row) { return GPI_MAP_Y + (double)row * GPI_MAP_ROW; }
 
 /* Draws what has gathered of stretches less than half a pixel wide. */
 static void gpi_svg_flush(gpi_map *map) {
@@ -10048,111 +9945,100 @@ static void gpi_svg_flush(gpi_map *map) {
     if (!map->narrow) return;
     if (map->sums[GPI_SHADE_PENDING] > map->sums[most]) most = GPI_SHADE_PENDING;
     if (map->sums[GPI_SHADE_FREE] > map->sums[most]) most = GPI_SHADE_FREE;
-    gpi_svg_rect(map, map->from, map->to - map->from, most, GPI_NOBODY);
-    fprintf(map->file, "%" PRIu64 " stretches: %s live, %s freed, %s free</title></rect>\n",
-            map->narrow, gpi_limit_human(live, map->sums[0] * GPUPOOL_UNIT_BYTES),
-            gpi_limit_human(freed, map->sums[2] * GPUPOOL_UNIT_BYTES),
-            gpi_limit_human(rest, map->sums[1] * GPUPOOL_UNIT_BYTES));
+    gpi_svg_rect(map->file, GPI_MAP_X + map->from, gpi_svg_row(map->row), map->to - map->from,
+                 GPI_MAP_ROW - 3, most, GPI_NOBODY);
+    fprintf(map->file, "><title>%" PRIu64 " stretches: %s live, %s freed, %s free</title></rect>\n",
+            map->narrow, gpi_limit_human(live, map->sums[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(freed, map->sums[GPI_SHADE_PENDING] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(rest, map->sums[GPI_SHADE_FREE] * GPUPOOL_UNIT_BYTES));
     map->narrow = 0;
     memset(map->sums, 0, sizeof map->sums);
 }
 
-static void gpi_svg_gather(gpi_map *map, double x, double width, int shade, uint64_t units) {
-    if (!map->narrow) map->from = x;
-    map->to = x + width;
-    map->sums[shade] += units;
-    map->narrow++;
-    if (map->to - map->from >= 1) gpi_svg_flush(map);
-}
-
 static void gpi_svg_title(const gpi_map *map, const gpi_stretch *stretch) {
     static const char words[3][32] = {"live", "free", "freed, perhaps still in use"};
+    const gpi_site *site = gpi_view_site(map->view, stretch);
     char size[32], exact[32], stream[64];
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
-    fprintf(map->file, "%s: %s (%s bytes) at %#" PRIx64, words[stretch->shade],
+    fprintf(map->file, "><title>%s: %s (%s bytes) at %#" PRIx64, words[stretch->shade],
             gpi_limit_human(size, bytes), gpi_report_number(exact, bytes),
             stretch->unit * GPUPOOL_UNIT_BYTES);
-#if GPUPOOL_SITES
-    if (stretch->shade == GPI_SHADE_LIVE && *map->view->sites[stretch->site].file) {
-        const gpi_site *site = &map->view->sites[stretch->site];
-        fprintf(map->file, ", ");
+    if (site) {
+        fputs(", ", map->file);
         gpi_svg_text(map->file, gpi_limit_base(site->file));
         fprintf(map->file, ":%d", site->line);
     }
-#endif
     if (stretch->stream != GPI_NOBODY)
         fprintf(map->file, ", %s", gpi_svg_stream(stream, map->view->keys[stretch->stream]));
-    fprintf(map->file, "</title></rect>\n");
+    fputs("</title></rect>\n", map->file);
 }
 
-static void gpi_svg_next_row(gpi_map *map) {
-    gpi_svg_flush(map);
-    map->row++;
-    map->column = 0;
+/* At a row's left: the chunk by its number, or how far into it the row begins. */
+static void gpi_svg_label(const gpi_map *map, uint64_t row, uint64_t number, uint64_t units) {
+    char words[32];
+    if (units) gpi_limit_human(words, units * GPUPOOL_UNIT_BYTES);
+    else snprintf(words, sizeof words, "chunk %" PRIu64, number);
+    fprintf(map->file, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">%s%s</text>\n",
+            GPI_MAP_X - 8, gpi_svg_row(row) + 10, units ? "+ " : "", words);
 }
 
-/* A label at the row's left: the chunk by its number, and how far into it the row begins. */
-static void gpi_svg_label(const gpi_map *map, uint64_t number, uint64_t units) {
-    char size[32];
-    fprintf(map->file, "<text x=\"%.0f\" y=\"%" PRIu64 "\" text-anchor=\"end\">", GPI_MAP_X - 8,
-            GPI_MAP_Y + map->row * GPI_MAP_ROW + 10);
-    if (units)
-        fprintf(map->file, "+ %s", gpi_limit_human(size, units * GPUPOOL_UNIT_BYTES));
-    else
-        fprintf(map->file, "chunk %" PRIu64, number + 1);
-    fprintf(map->file, "</text>\n");
-}
-
-/* One stretch, cut where rows end. */
-static void gpi_svg_stretch(gpi_map *map, const gpi_stretch *stretch, uint64_t number,
-                            uint64_t into) {
-    double scale = GPI_MAP_WIDTH / (double)map->row_units, x, width;
+/* One stretch that begins `at` units into the picture, cut where rows end. */
+static void gpi_svg_stretch(gpi_map *map, const gpi_chunk *chunk, const gpi_stretch *stretch,
+                            uint64_t at) {
+    double scale = GPI_MAP_WIDTH / (double)map->row_units;
     uint64_t done = 0, units;
-    for (; done < stretch->units; done += units) {
-        if (map->column == map->row_units) gpi_svg_next_row(map);
-        if (map->column == 0 && map->draw) gpi_svg_label(map, number, into + done);
-        units = gpi_ground_min(stretch->units - done, map->row_units - map->column);
-        x = scale * (double)map->column;
+    for (; done < stretch->units; done += units, at += units) {
+        uint64_t column = at % map->row_units, row = at / map->row_units;
+        double x = scale * (double)column, width;
+        units = gpi_ground_min(stretch->units - done, map->row_units - column);
         width = scale * (double)units;
-        map->column += units;
-        if (!map->draw) continue;
+        if (column == 0) {
+            gpi_svg_flush(map);
+            gpi_svg_label(map, row, chunk->number, stretch->unit + done - chunk->unit);
+        }
         if (width < 0.5) {
-            gpi_svg_gather(map, x, width, stretch->shade, units);
+            if (!map->narrow++) map->from = x;
+            map->to = x + width;
+            map->row = row;
+            map->sums[stretch->shade] += units;
+            if (map->to - map->from >= 1) gpi_svg_flush(map);
             continue;
         }
         gpi_svg_flush(map);
         /* a hair's breadth between blocks that are wide enough to spare it */
-        gpi_svg_rect(map, x, width > 3 ? width - 0.6 : width, stretch->shade, stretch->stream);
+        gpi_svg_rect(map->file, GPI_MAP_X + x, gpi_svg_row(row), width > 3 ? width - 0.6 : width,
+                     GPI_MAP_ROW - 3, stretch->shade, stretch->stream);
         gpi_svg_title(map, stretch);
     }
 }
 
-/* All chunks: each begins a row, unless it fits behind the one before. Returns the rows. */
-static uint64_t gpi_svg_rows(gpi_map *map) {
-    const gpi_view *view = map->view;
-    uint64_t i, k, into;
-    map->row = map->column = 0;
-    for (i = 0; i < view->chunk_count; i++) {
-        const gpi_chunk *chunk = &view->chunks[i];
-        if (map->column) map->column += map->gap_units;
-        if (map->column && map->column + chunk->units > map->row_units) gpi_svg_next_row(map);
-        if (!map->draw) { /* the same steps as below, without the stretches */
-            map->row += (map->column + chunk->units - 1) / map->row_units;
-            map->column = (map->column + chunk->units - 1) % map->row_units + 1;
-            continue;
-        }
-        for (k = into = 0; k < chunk->count; k++) {
-            const gpi_stretch *stretch = &view->stretches[chunk->from + k];
-            gpi_svg_stretch(map, stretch, i, into);
-            into += stretch->units;
-        }
+/* Where in the picture a chunk begins: on a row of its own, unless it fits behind the one before,
+   which ends `at` units into the picture. */
+static uint64_t gpi_svg_place(const gpi_map *map, const gpi_chunk *chunk, uint64_t at) {
+    uint64_t column = at % map->row_units, gap = map->row_units / 128;
+    if (column == 0) return at;
+    return column + gap + chunk->all_units <= map->row_units ? at + gap
+                                                             : gpi_ground_up(at, map->row_units);
+}
+
+/* How many rows the chunks take; draws them too, if so wanted. */
+static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
+    const gpi_stretch *stretch;
+    gpi_chunk chunk;
+    uint64_t at = 0;
+    chunk.number = 0;
+    while (gpi_view_next_chunk(map->view, &chunk)) {
+        at = gpi_svg_place(map, &chunk, at);
+        for (stretch = chunk.from; draw && stretch < chunk.end; stretch++)
+            gpi_svg_stretch(map, &chunk, stretch, at + stretch->unit - chunk.unit);
         gpi_svg_flush(map);
+        at += chunk.all_units;
     }
-    return map->row + 1;
+    return gpi_ground_up(at, map->row_units) / map->row_units;
 }
 
 /* Boxes stand side by side, as many as a line holds. */
-static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_t stream,
+static void gpi_svg_legend_box(FILE *file, double *x, double *y, int shade, unsigned stream,
                                const char *words) {
     size_t letters = strlen(words);
     double width = 44 + 6.4 * (double)letters;
@@ -10160,28 +10046,23 @@ static void gpi_svg_legend_box(FILE *file, double *x, int *y, int shade, uint16_
         *x = 16;
         *y += 18;
     }
-    fprintf(file, "<rect x=\"%.0f\" y=\"%d\" width=\"14\" height=\"12\" stroke=\"#999\" "
-            "stroke-width=\"0.5\" fill=\"", *x, *y);
-    gpi_svg_paint(file, shade, stream);
-    fprintf(file, "\"/><text x=\"%.0f\" y=\"%d\">", *x + 20, *y + 10);
-    gpi_svg_text(file, words);
-    fprintf(file, "</text>\n");
+    gpi_svg_rect(file, *x, *y, 14, 12, shade, stream);
+    fprintf(file, " stroke=\"#999\" stroke-width=\"0.5\"/><text x=\"%.0f\" y=\"%.0f\">%s</text>\n",
+            *x + 20, *y + 10, words);
     *x += width;
 }
 
 static void gpi_svg_legend(const gpi_map *map) {
     const gpi_view *view = map->view;
-    int y = 70;
-    char words[96], size[32];
-    double x = 16;
-    uint16_t i;
+    char words[64], size[32];
+    double x = 16, y = 70;
+    unsigned i;
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY, "live (of several streams)");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
                        "freed, perhaps still in use");
-    snprintf(words, sizeof words, "a row is %s; point at a block for its size",
-             gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
-    fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">%s</text>\n", x, words);
+    fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">a row is %s; point at a block for "
+            "its size</text>\n", x, gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
     for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
         gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, i,
                            gpi_svg_stream(words, view->keys[i]));
@@ -10190,33 +10071,29 @@ static void gpi_svg_legend(const gpi_map *map) {
 }
 
 static void gpi_svg_bar(const gpi_map *map) {
-    const gpupool_stats *stats = &map->view->stats;
-    uint64_t whole = gpi_ground_max(stats->limit_bytes, stats->reserved.now), bytes = 0;
     static const gpi_shade shades[3] = {GPI_SHADE_LIVE, GPI_SHADE_PENDING, GPI_SHADE_FREE};
-    double scale, x = 16;
+    const gpupool_stats *stats = &map->view->stats;
+    uint64_t whole = gpi_ground_max(stats->limit_bytes, stats->reserved.now);
+    double x = 16, width;
     int i;
     if (whole == 0) return;
-    scale = 1136 / (double)whole;
     fprintf(map->file, "<rect x=\"16\" y=\"48\" width=\"1136\" height=\"12\" fill=\"none\" "
             "stroke=\"#999\"/>\n");
-    for (i = 0; i < 3; i++, x += scale * (double)bytes) {
-        bytes = gpi_view_bytes(map->view, shades[i]);
-        fprintf(map->file, "<rect x=\"%.2f\" y=\"48\" width=\"%.2f\" height=\"12\" fill=\"", x,
-                scale * (double)bytes);
-        gpi_svg_paint(map->file, (int)shades[i], GPI_NOBODY);
-        fprintf(map->file, "\"/>\n");
+    for (i = 0; i < 3; i++, x += width) {
+        width = 1136 / (double)whole * (double)gpi_view_bytes(map->view, shades[i]);
+        gpi_svg_rect(map->file, x, 48, width, 12, (int)shades[i], GPI_NOBODY);
+        fputs("/>\n", map->file);
     }
 }
 
-static void gpi_svg_head(const gpi_map *map, uint64_t rows) {
+static void gpi_svg_head(const gpi_map *map, double height) {
     const gpi_view *view = map->view;
     FILE *file = map->file;
     char live[32], held[32], limit[32], blocks[32];
     int i;
-    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1168\" height=\"%" PRIu64
-            "\" viewBox=\"0 0 1168 %" PRIu64 "\" font-family=\"sans-serif\" font-size=\"11\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<defs>\n",
-            GPI_MAP_Y + rows * GPI_MAP_ROW + 12, GPI_MAP_Y + rows * GPI_MAP_ROW + 12);
+    fprintf(file, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1168\" height=\"%.0f\" "
+            "viewBox=\"0 0 1168 %.0f\" font-family=\"sans-serif\" font-size=\"11\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<defs>\n", height, height);
     for (i = 0; i <= GPI_COLOURS; i++)
         fprintf(file, "<pattern id=\"h%d\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\""
                 "><rect width=\"5\" height=\"5\" fill=\"white\"/><path d=\"M-1,1 l2,-2 M0,5 l5,-5 "
@@ -10234,7 +10111,6 @@ static void gpi_svg_head(const gpi_map *map, uint64_t rows) {
 }
 
 gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
-    uint64_t rows;
     gpi_view view;
     gpi_map map;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_svg", file);
@@ -10243,160 +10119,27 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     map.file = file;
     map.view = &view;
     map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
-    for (;; map.row_units *= 2) {
-        map.gap_units = map.row_units / 128;
-        rows = gpi_svg_rows(&map);
-        if (rows <= GPI_MAP_ROWS) break;
-    }
-    map.draw = 1;
-    gpi_svg_head(&map, rows);
+    while (gpi_svg_rows(&map, 0) > GPI_MAP_ROWS) map.row_units *= 2;
+    gpi_svg_head(&map, gpi_svg_row(gpi_svg_rows(&map, 0)) + 12);
     gpi_svg_bar(&map);
     gpi_svg_legend(&map);
-    gpi_svg_rows(&map);
-    fprintf(file, "</svg>\n");
-    gpi_view_close(&view);
-    return gpi_report_done("gpupool_write_svg", file);
-}
-
-/* -- the snapshot: pickle protocol 2, in the few opcodes that the viewer knows -- */
-
-static void gpi_pickle_text(FILE *file, const char *text) {
-    size_t length = strlen(text), i;
-    fputc('X', file); /* BINUNICODE */
-    for (i = 0; i < 4; i++) fputc((int)(length >> (8 * i) & 0xff), file);
-    fputs(text, file);
-}
-
-static void gpi_pickle_number(FILE *file, uint64_t number) { /* below 2^63 */
-    int i;
-    fprintf(file, "\x8a\x08"); /* LONG1 of eight bytes */
-    for (i = 0; i < 8; i++) fputc((int)(number >> (8 * i) & 0xff), file);
-}
-
-static void gpi_pickle_member(FILE *file, const char *name, uint64_t number) {
-    gpi_pickle_text(file, name);
-    gpi_pickle_number(file, number);
-}
-
-static void gpi_pickle_word(FILE *file, const char *name, const char *word) {
-    gpi_pickle_text(file, name);
-    gpi_pickle_text(file, word);
-}
-
-/* The viewer's stack has no room for all items of a long list at once. */
-static void gpi_pickle_next(FILE *file, uint64_t i) {
-    if (i && i % 1000 == 0) fputs("e(", file);
-}
-
-/* '}' and ']' are empty, '(' begins their contents, 'u' and 'e' end it. */
-static void gpi_pickle_frames(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
-    gpi_pickle_text(file, "frames");
-    fputs("](", file);
-#if GPUPOOL_SITES
-    if (stretch && stretch->shade == GPI_SHADE_LIVE && *view->sites[stretch->site].file) {
-        const gpi_site *site = &view->sites[stretch->site];
-        fputs("}(", file);
-        gpi_pickle_word(file, "filename", site->file);
-        gpi_pickle_member(file, "line", (uint64_t)site->line);
-        gpi_pickle_word(file, "name", "gpupool_alloc");
-        fputs("u", file);
-    }
-#else
-    (void)view;
-    (void)stretch;
-#endif
-    fputs("e", file);
-}
-
-static void gpi_pickle_block(FILE *file, const gpi_view *view, const gpi_stretch *stretch) {
-    static const char states[3][24] = {"active_allocated", "inactive", "active_pending_free"};
-    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
-    fputs("}(", file);
-    gpi_pickle_member(file, "address", stretch->unit * GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "size", bytes);
-    gpi_pickle_member(file, "requested_size", bytes - stretch->slack_bytes);
-    gpi_pickle_word(file, "state", states[stretch->shade]);
-    gpi_pickle_frames(file, view, stretch);
-    fputs("u", file);
-}
-
-static void gpi_pickle_segment(FILE *file, const gpi_view *view, const gpi_chunk *chunk) {
-    uint64_t units[3] = {0, 0, 0}, requested = 0, i;
-    for (i = 0; i < chunk->count; i++) {
-        const gpi_stretch *stretch = &view->stretches[chunk->from + i];
-        units[stretch->shade] += stretch->units;
-        if (stretch->shade == GPI_SHADE_LIVE)
-            requested += stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
-    }
-    fputs("}(", file);
-    gpi_pickle_member(file, "device", (uint64_t)view->device);
-    gpi_pickle_member(file, "address", chunk->unit * GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "total_size", chunk->units * GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "allocated_size", units[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "active_size", (units[GPI_SHADE_LIVE] + units[GPI_SHADE_PENDING]) *
-                                               GPUPOOL_UNIT_BYTES);
-    gpi_pickle_member(file, "requested_size", requested);
-    gpi_pickle_member(file, "stream", 0);
-    gpi_pickle_word(file, "segment_type", "large");
-    gpi_pickle_text(file, "segment_pool_id");
-    gpi_pickle_number(file, 0);
-    gpi_pickle_number(file, 0);
-    fputc(0x86, file); /* TUPLE2 */
-    gpi_pickle_text(file, "is_expandable");
-    fputc(view->source == GPUPOOL_SOURCE_MAPPED ? 0x88 : 0x89, file); /* NEWTRUE, NEWFALSE */
-    gpi_pickle_frames(file, view, NULL);
-    gpi_pickle_text(file, "blocks");
-    fputs("](", file);
-    for (i = 0; i < chunk->count; i++) {
-        gpi_pickle_next(file, i);
-        gpi_pickle_block(file, view, &view->stretches[chunk->from + i]);
-    }
-    fputs("eu", file);
-}
-
-gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
-    gpi_view view;
-    uint64_t i;
-    int device;
-    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_snapshot", file);
-    if (result != GPUPOOL_OK) return result;
-    fputs("\x80\x02}(", file); /* PROTO 2 */
-    gpi_pickle_text(file, "segments");
-    fputs("](", file);
-    for (i = 0; i < view.chunk_count; i++) {
-        gpi_pickle_next(file, i);
-        gpi_pickle_segment(file, &view, &view.chunks[i]);
-    }
-    fputs("e", file);
-    gpi_pickle_text(file, "device_traces"); /* no history: one empty list a device */
-    fputs("](", file);
-    for (device = 0; device <= view.device; device++) fputs("]", file);
-    fputs("e", file);
-    gpi_pickle_text(file, "allocator_settings");
-    fputs("}(", file);
-    gpi_pickle_word(file, "PYTORCH_CUDA_ALLOC_CONF", "");
-    gpi_pickle_word(file, "allocator", gpupool_build());
-    gpi_pickle_member(file, "limit_bytes", view.stats.limit_bytes);
-    gpi_pickle_text(file, "expandable_segments");
-    fputc(view.source == GPUPOOL_SOURCE_MAPPED ? 0x88 : 0x89, file);
-    fputs("uu.", file);
-    gpi_view_close(&view);
-    return gpi_report_done("gpupool_write_snapshot", file);
+    gpi_svg_rows(&map, 1);
+    fputs("</svg>\n", file);
+    return gpi_view_close(&view, "gpupool_write_svg", file);
 }
 
 /* -- the record of calls -- */
 
 static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
-    uint64_t limit = arena->ledger.limit_bytes, bucket;
+    uint64_t limit = arena->ledger.limit_bytes, at = 0;
     const gpi_run *run;
     fprintf(file, "# gpupool trace 1: source %s, unit %d, limit %" PRIu64 ", reserve %" PRIu64
             ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->backing.source),
             GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
             arena->backing.chunk_bytes, arena->backing.driver.device, gpupool_build());
-    for (bucket = 0; bucket < arena->tree.bucket_count; bucket++)
-        for (run = *gpi_tree_head(&arena->tree, bucket); run; run = run->list_next)
-            fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
-                    gpi_arena_requested(run));
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
+                gpi_arena_requested(run));
 }
 
 gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
@@ -10470,7 +10213,6 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_TEXT
 #undef GPI_SPELL
 #undef GPI_SHOWN
-#undef GPI_DIGIT
 #undef GPI_BAR
 #undef GPI_MAP_LINES
 #undef GPI_NOBODY

@@ -261,7 +261,6 @@ static void unpinnable_memory_is_no_failure(void) {
     }
     CHECK_EQ(fake_pinned_peak(), 0);
     CHECK(kit_ring_stats(ring).pin_failures > 0);
-    ring->refused_ns = gpi_host_now_ns(); /* it does not ask again so soon */
     CHECK_RESULT(gpupool_span_acquire(ring, 100, 0, &span), GPUPOOL_E_TIMEOUT);
     fake_pinned_limit(0);
     kit_host_free(s.host, BYTES);

@@ -13,9 +13,6 @@ static int start_thread(pthread_t *thread, const pthread_attr_t *attributes, voi
 
 #include <sys/wait.h>
 
-#if CHECK_FAKE
-#define BYTES (3 * MIB)
-
 static int threads_left = 1000;     /* that the system has */
 static void (*at_start)(void);      /* runs when the first is asked for */
 
@@ -28,6 +25,9 @@ static int start_thread(pthread_t *thread, const pthread_attr_t *attributes, voi
     threads_left--;
     return pthread_create(thread, attributes, run, user);
 }
+
+#if CHECK_FAKE
+#define BYTES (3 * MIB)
 
 static gpupool_ring *ring;
 static unsigned char *host, *device;
