@@ -1,24 +1,24 @@
 #!/bin/bash
-# Every order of two threads, with CUTS interruptions (2; many minutes with 3); and then the
-# header with mistakes that others have made, or that its locks invite, one after the other, each of
-# which a test must see: broken.sh FOLDER COMPILE... LIBRARY. An edit is for sed, on one function.
+# Every order of two threads, with CUTS interruptions (2; many minutes with 3); and then the header
+# with mistakes that others have made, or that its locks invite, one after the other, each of which
+# a test must see: broken.sh FOLDER COMPILE... LIBRARY. An edit is for sed, on one function.
 set -u
 folder=$1
 shift
 cuts=${CUTS:-2}
 passed=0 failed=0
 
-run() { # NAME TEST HEADER CUTS SECONDS: its status
+run() { # NAME TEST HEADER CUTS CPU_SECONDS SECONDS: its status
     "${compile[@]}" -DSCHEDULE_CUTS="$4" -DGPUPOOL_HEADER="\"$3\"" -o "$folder/$1" \
         "tests/$2.c" "$library" -lm || exit 1
-    (ulimit -t "$5" && "$folder/$1" > "$folder/$1.out" 2>&1) 2> /dev/null
+    (ulimit -t "$5" && timeout "$6" "$folder/$1" > "$folder/$1.out" 2>&1) 2> /dev/null
 }
 
 broken() { # NAME TEST FUNCTION EDIT
     sed "/^[A-Za-z].*\<$3(/,/^}/{$4}" gpupool.h > "$folder/$1.h"
     if cmp -s gpupool.h "$folder/$1.h"; then verdict="THE EDIT FITS NO LINE"
-    elif run "$1" "$2" "$PWD/$folder/$1.h" 2 60; then verdict="IS NOT SEEN"
-    elif (($? == 152 || $? == 137)); then verdict="is seen: it hangs"
+    elif run "$1" "$2" "$PWD/$folder/$1.h" 2 60 300; then verdict="IS NOT SEEN"
+    elif (($? == 124 || $? == 152 || $? == 137)); then verdict="is seen: it hangs"
     else
         verdict=$(grep -m 1 'GOES WRONG\|goes on\|^FAILED' "$folder/$1.out")
         verdict="is seen: ${verdict:-it aborts}"
@@ -29,7 +29,7 @@ broken() { # NAME TEST FUNCTION EDIT
 
 compile=("${@:1:$#-1}") library=${*: -1}
 mkdir -p "$folder"
-if run whole test_schedules "$PWD/gpupool.h" "$cuts" unlimited
+if run whole test_schedules "$PWD/gpupool.h" "$cuts" unlimited 0
 then passed=$((passed + 1))
 else failed=$((failed + 1)); fi
 compile+=(-w) # a mistake may leave something unused
