@@ -10080,7 +10080,8 @@ static void gpi_svg_bar(const gpi_map *map) {
     fprintf(map->file, "<rect x=\"16\" y=\"48\" width=\"1136\" height=\"12\" fill=\"none\" "
             "stroke=\"#999\"/>\n");
     for (i = 0; i < 3; i++, x += width) {
-        width = 1136 / (double)whole * (double)gpi_view_bytes(map->view, shades[i]);
+        uint64_t bytes = gpi_view_bytes(map->view, shades[i]);
+        width = 1136 / (double)whole * (double)bytes;
         gpi_svg_rect(map->file, x, 48, width, 12, (int)shades[i], GPI_NOBODY);
         fputs("/>\n", map->file);
     }
