@@ -6344,6 +6344,7 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     if (gpi_arena_has_fence(run)) {
         gpi_arena_park(arena, run);
     } else {
+        GPI_ASSERT(keeper != NULL); /* or add_use has made a fence */
         gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
         run->uses = NULL;
         gpi_tree_put(&arena->tree, run, keeper->young, 0);
@@ -6407,8 +6408,10 @@ GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_
    mistake is told as what it is. */
 static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream,
                                           uintptr_t key) {
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_free");
-    gpi_run *run = gpi_arena_find(arena, "gpupool_free", block);
+    gpupool_result result;
+    gpi_run *run;
+    gpi_arena_lock(arena, 0);
+    run = gpi_arena_find(arena, "gpupool_free", block);
     if (run) {
         gpi_stream *known = gpi_arena_known(arena, key, 0);
         gpi_run **link = gpi_tree_link(&arena->tree, run->unit);
@@ -8766,6 +8769,7 @@ static int gpi_ring_unpin(gpupool_ring *ring, gpupool_result *result) {
     if (bytes == 0) bytes = ring->piece_bytes;
     if (ring->pinning) return 0;
     at = ring->pinned.now - bytes;
+    GPI_ASSERT(slot != NULL); /* what is pinned is in slots */
     while (slot->next && slot->at + slot->bytes < ring->pinned.now) slot = slot->next;
     if (slot->state != GPI_RING_FREE || slot->at > at) return 0;
     ring->pinning = 1;
@@ -9811,7 +9815,7 @@ gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
     gpi_json_figures(&out, &view);
     if (GPUPOOL_SITES) gpi_json_sites(&out, &view);
     gpi_write(&out, "chunks[");
-    chunk.number = 0;
+    memset(&chunk, 0, sizeof chunk);
     while (gpi_view_next_chunk(&view, &chunk)) {
         gpi_write(&out, "\n{address# bytes# blocks[", chunk.unit * GPUPOOL_UNIT_BYTES,
                   chunk.all_units * GPUPOOL_UNIT_BYTES);
@@ -9872,7 +9876,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     if (result != GPUPOOL_OK) return result;
     gpi_write_word(&out, "\x80\x02"); /* PROTO 2 */
     gpi_write(&out, "{segments[");
-    chunk.number = 0;
+    memset(&chunk, 0, sizeof chunk);
     while (gpi_view_next_chunk(&view, &chunk)) {
         gpi_pickle_next(&out, chunk.number - 1);
         gpi_pickle_segment(&out, &view, &chunk);
@@ -10026,7 +10030,7 @@ static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
     const gpi_stretch *stretch;
     gpi_chunk chunk;
     uint64_t at = 0;
-    chunk.number = 0;
+    memset(&chunk, 0, sizeof chunk);
     while (gpi_view_next_chunk(map->view, &chunk)) {
         at = gpi_svg_place(map, &chunk, at);
         for (stretch = chunk.from; draw && stretch < chunk.end; stretch++)
