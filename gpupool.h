@@ -5169,8 +5169,10 @@ static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t
    them while there is no other stream to take them from. */
 GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run **link) {
     gpi_run *run = *link;
-    uint64_t units = run->units;
-    uint64_t absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
+    uint64_t units, absorb;
+    GPI_ASSERT(run != NULL);
+    units = run->units;
+    absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
     GPI_ASSERT(!stream->capture); /* what a graph keeps is never cached */
     gpi_tree_lay_down_at(&arena->tree, link);
     gpi_tree_put(&arena->tree, run, stream->young, absorb);
@@ -9450,8 +9452,10 @@ static int gpi_view_next_chunk(const gpi_view *view, gpi_chunk *chunk) {
 
 /* The line of source that asked for a block; NULL: not known. */
 static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *stretch) {
-    const gpi_site *site = &view->sites[stretch->site];
-    return GPUPOOL_SITES && stretch->shade == GPI_SHADE_LIVE && *site->file ? site : NULL;
+    const gpi_site *site;
+    if (!GPUPOOL_SITES || stretch->shade != GPI_SHADE_LIVE) return NULL;
+    site = &view->sites[stretch->site];
+    return *site->file ? site : NULL;
 }
 
 static uint64_t gpi_view_bytes(const gpi_view *view, gpi_shade shade) {

@@ -23,7 +23,8 @@ import cut
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SURVIVORS = HERE / "survivors.txt"
-# Left out: those that repeat others at length, or need a build of their own. Made small: those that take whatever time they get.
+# Left out: those that repeat others at length, or need a build of their own. Made small: those that
+# take whatever time they get.
 LEFT_OUT = ("test_soak", "test_churn", "test_tree_long", "test_fuzz", "test_schedules", "test_host")
 SMALL = {"test_tree": ["-DFEW_UNITS=5"], "test_model": ["-DMODEL_CALLS=100000"],
          "test_remap_faults": ["-DAFTER=6"]}
