@@ -28,7 +28,9 @@ def check_json(arena):
         assert counter["now"] <= counter["peak"] <= counter["total"], name
     now = {name: counter["now"] for name, counter in counters.items()}
     assert now["requested"] <= now["granted"] <= now["reserved"]
+    at = 0
     for chunk in arena["chunks"]:
+        assert at <= chunk["address"]
         at = chunk["address"]
         for block in chunk["blocks"]:
             assert block["address"] == at
@@ -105,12 +107,23 @@ def check_snapshot(path, arena):
         assert segment["active_size"] == segment["total_size"] - sizes["inactive"]
 
 
+def check_bar(bar, arena):
+    """Live, freed, free: one after the other, each as wide as its share of the limit."""
+    now = {name: counter["now"] for name, counter in arena["counters"].items()}
+    parts = (now["granted"], now["pending"], arena["free_bytes"] - now["pending"])
+    whole, at = max(arena["limit_bytes"] or 0, now["reserved"]), 16
+    assert len(bar) == len(parts)
+    for (x, width), part in zip(bar, parts):
+        assert abs(x - at) < 0.05 and abs(width - 1136 * part / whole) < 0.05
+        at += width
+
+
 def check_picture(path, arena):
     """Well-formed, nothing outside it, and a title for every block that is wide enough for one."""
     root = ElementTree.parse(path).getroot()
     space = "{http://www.w3.org/2000/svg}"
     width, height = float(root.get("width")), float(root.get("height"))
-    titles = 0
+    titles, bar = 0, []
     for rect in root.iter(space + "rect"):
         if rect.get("width").endswith("%"):
             continue
@@ -118,6 +131,9 @@ def check_picture(path, arena):
         assert 0 <= x and x + float(rect.get("width")) <= width + 0.02
         assert 0 <= y and y + float(rect.get("height")) <= height
         titles += rect.find(space + "title") is not None
+        if y == 48 and rect.get("fill") != "none":
+            bar.append((x, float(rect.get("width"))))
+    check_bar(bar, arena)
     text = " ".join("".join(t.itertext()) for t in root.iter(space + "text"))
     assert arena["name"] in text and "live" in text and "free" in text
     blocks = sum(len(chunk["blocks"]) for chunk in arena["chunks"])

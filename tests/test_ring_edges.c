@@ -25,6 +25,20 @@ static void chunks_larger_than_a_piece(void) {
     kit_ring_close(ring);
 }
 
+/* 2 MiB each, with few workers twice that, and at most a quarter of the ring. */
+static void chunks_by_ring_and_workers(void) {
+    static const struct { size_t bytes, given; int workers; size_t made; } cases[] = {
+        {64 * MIB, 0, 3, 2 * MIB},      {64 * MIB, 0, 2, 4 * MIB},      {64 * MIB, 0, 0, 4 * MIB},
+        {6 * MIB, 0, 3, 3 * MIB / 2},   {256 * KIB, 0, 3, 64 * KIB},    {256 * KIB, 0, 0, 64 * KIB},
+        {64 * MIB, 100000, 3, 100352},  {64 * MIB, 16 * MIB, 0, 16 * MIB}};
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        gpupool_ring *ring = kit_ring(cases[i].bytes, cases[i].given, cases[i].workers);
+        check_case("case %zu", i);
+        CHECK_EQ(ring->chunk_bytes, cases[i].made);
+        kit_ring_close(ring);
+    }
+}
+
 /* ---- trim ---- */
 
 static void trim_stops_at_what_is_in_use(void) {
@@ -279,6 +293,11 @@ static void spans_of_another_thread(void) {
     CHECK_RESULT(gpupool_span_acquire(h.ring, 100 * KIB, 0, &own), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_acquire(h.ring, 900 * KIB, -1, &more), GPUPOOL_E_TIMEOUT);
     CHECK(strstr(gpupool_last_error(), "would wait for") != NULL);
+    CHECK(strstr(gpupool_last_error(), " 638976 bytes") != NULL); /* a MiB less 400 KiB */
+    CHECK_RESULT(gpupool_span_cancel(h.ring, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, 724 * KIB, 0, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, 1, -1, &more), GPUPOOL_E_TIMEOUT);
+    CHECK(strstr(gpupool_last_error(), " 0 bytes") != NULL);
     CHECK_RESULT(gpupool_span_cancel(h.ring, &own), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_cancel(h.ring, &h.span), GPUPOOL_OK);
     kit_ring_close(h.ring);
@@ -342,6 +361,7 @@ static void destroy_waits_for_a_still_stream(void) {
 
 int main(void) {
     ARENA_TEST(chunks_larger_than_a_piece);
+    ARENA_TEST(chunks_by_ring_and_workers);
     ARENA_TEST(trim_stops_at_what_is_in_use);
     FAKE_TEST(more_streams_than_are_asked);
     FAKE_TEST(no_further_ahead_than_the_link_needs);

@@ -72,6 +72,46 @@ static void one_pins_at_a_time(void) {
     scene_close();
 }
 
+static void ask_for_a_span(void *unused) {
+    gpupool_span span;
+    (void)unused;
+    CHECK_RESULT(gpupool_span_acquire(ring, 1, 0, &span), GPUPOOL_E_TIMEOUT);
+}
+
+static void nobody_pins_what_is_being_unpinned(void) {
+    gpupool_span span;
+    size_t released = 77;
+    scene_open(MIB);
+    CHECK_RESULT(upload(), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    fake_before_call("cudaHostUnregister", 1, ask_for_a_span, NULL);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, MIB);
+    CHECK_EQ(kit_ring_stats(ring).pin_failures, 0);
+    CHECK_RESULT(gpupool_span_acquire(ring, 1, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    scene_close();
+}
+
+/* A span on its way is no longer held: nobody else gives it up, or sends it once more. */
+static void give_up_and_send(void *span) {
+    gpupool_span same = *(gpupool_span *)span;
+    CHECK_RESULT(gpupool_span_cancel(ring, &same), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_span_upload(ring, &same, device, kit_stream[1]), GPUPOOL_E_ARGUMENT);
+}
+
+static void a_span_is_sent_once(void) {
+    gpupool_span span;
+    scene_open(MIB);
+    CHECK_RESULT(gpupool_span_acquire(ring, BYTES, 0, &span), GPUPOOL_OK);
+    kit_pattern((unsigned char *)span.memory, BYTES, 2);
+    fake_before_call("cudaMemcpyAsync", 1, give_up_and_send, &span);
+    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cudaMemcpyAsync"), 1);
+    kit_expect_device(device, BYTES, 2);
+    scene_close();
+}
+
 /* As another thread's chunk of the same transfer does. */
 static void fail_it(void *unused) {
     (void)unused;
@@ -197,6 +237,8 @@ static void another_may_not_pin(void) {
 int main(void) {
     ARENA_TEST(a_function_may_ask_after_the_ring);
     FAKE_TEST(one_pins_at_a_time);
+    FAKE_TEST(nobody_pins_what_is_being_unpinned);
+    FAKE_TEST(a_span_is_sent_once);
     FAKE_TEST(failed_elsewhere);
     FAKE_TEST(begun_elsewhere);
     FAKE_TEST(failed_beside_another_chunk);
