@@ -992,7 +992,7 @@ static void gpi_host_pages_empty(const gpi_pages *pages, uint64_t at, uint64_t b
 #endif
 }
 
-static void gpi_host_pages_give(gpi_pages *pages) {
+static void gpi_host_pages_give(const gpi_pages *pages) {
     if (!pages->whole) return;
 #if defined(_WIN32)
     VirtualFree(pages->whole, 0, MEM_RELEASE);
@@ -1001,7 +1001,6 @@ static void gpi_host_pages_give(gpi_pages *pages) {
 #else
     GPUPOOL_FREE(pages->whole);
 #endif
-    memset(pages, 0, sizeof *pages);
 }
 
 #if defined(__SSE2__) && !defined(memcpy)
@@ -9263,9 +9262,7 @@ static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
 
 static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream = arena->fences.streams;
-    uint32_t lane;
     int i;
-    for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
     for (; stream; stream = stream->next) {
         uint16_t index = gpi_view_stream(view, stream->handle);
         if (!stream->handle) continue;

@@ -143,7 +143,26 @@ static void a_hand_over_costs_one_event_and_one_wait(void) {
         fake_run_all();
     }
     CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    CHECK_EQ(kit_stats(arena).fence_waits, waited());
+    CHECK(waited() > 50);
     race_close();
+}
+
+/* Where there is room to grow, and the work is done: no more than a question, asked beside any
+   capture. */
+static void a_finished_hand_over_costs_one_question(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *small = kit_alloc(arena, 4096, kit_stream[1]);
+    for (int i = 0; i < 20; i++) {
+        long calls = fake_calls(NULL), asked = fake_calls("cuEventQuery");
+        void *block = kit_alloc(arena, 8 * MIB, kit_stream[i % 2]);
+        if (i) CHECK_EQ(fake_calls("cuEventQuery"), asked + 1);
+        if (i) CHECK_EQ(fake_calls(NULL), calls + 3);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[i % 2]), GPUPOOL_OK);
+    }
+    CHECK(kit_reserved(arena) < 16 * MIB);
+    CHECK_RESULT(gpupool_free(arena, small, kit_stream[1]), GPUPOOL_OK);
+    kit_close(arena);
 }
 
 /* ---- publish before record: a lane that others may take before its event is recorded ---- */
@@ -324,6 +343,7 @@ int main(void) {
     FAKE_TEST(memory_goes_back_and_forth);
     FAKE_TEST(freed_on_the_stream_that_used_it_last);
     FAKE_TEST(a_hand_over_costs_one_event_and_one_wait);
+    FAKE_TEST(a_finished_hand_over_costs_one_question);
     FAKE_TEST(events_are_recorded_before_they_are_relied_on);
     FAKE_TEST(threads_take_turns);
     FAKE_TEST(cached_blocks_in_other_hands);

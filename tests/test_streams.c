@@ -22,6 +22,18 @@ static void same_stream(gpupool_source source) {
 }
 static void the_same_stream_takes_its_memory_back(void) { for_each_source(same_stream); }
 
+/* What it freed is too small for the next request: the arena grows, and nobody waits. */
+static void too_small(gpupool_source source) {
+    open_for(source, 4 * SIZE);
+    put(get(SIZE, 0, 1), 0);
+    void *larger = get(2 * SIZE, 0, 2);
+    CHECK_EQ(kit_stats(arena).fence_waits + kit_stats(arena).host_syncs, 0);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    put(larger, 0);
+    close_arena();
+}
+static void a_larger_block_waits_for_nothing(void) { for_each_source(too_small); }
+
 /* ---- another stream ---- */
 
 static void while_unfinished(gpupool_source source) {
@@ -172,6 +184,7 @@ static void trim_leaves_unfinished_work_its_memory(void) {
 
 int main(void) {
     FAKE_TEST(the_same_stream_takes_its_memory_back);
+    FAKE_TEST(a_larger_block_waits_for_nothing);
     FAKE_TEST(unfinished_memory_is_not_taken_unfenced);
     FAKE_TEST(under_a_limit_the_device_waits);
     FAKE_TEST(finished_memory_is_for_everyone);
