@@ -9581,7 +9581,7 @@ static char gpi_report_mark(const uint64_t units[3]) { /* by shade */
 /* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
 static void gpi_report_map(FILE *file, const gpi_view *view) {
     uint64_t all = view->units[0] + view->units[1] + view->units[2], sums[3] = {0, 0, 0};
-    uint64_t share = gpi_ground_max((all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, 1), left = share;
+    uint64_t share = (all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, left = share;
     const gpi_stretch *stretch = view->stretches;
     char size[32];
     int column = 0;

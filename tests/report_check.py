@@ -1,9 +1,11 @@
 """Reads what gpupool_write_json, _svg and _snapshot made of one arena, and compares them.
 
-report_check.py FILE.json FILE.svg FILE.pickle: silent when all agree, else an AssertionError."""
+report_check.py FILE.json FILE.svg FILE.pickle FILE.stats: silent when all agree, else an
+AssertionError. FILE.stats: gpupool_stats without its first member."""
 import json
 import pickle
 import pickletools
+import struct
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -53,6 +55,24 @@ def check_json(arena):
         assert (site["blocks"], site["bytes"]) == (len(mine), sum(mine))
         assert all(b["stream"] == site["stream"] for b in live if b["site"] == index)
         assert site["bytes"] <= site["bytes_peak"]
+
+
+def check_stats(path, arena):
+    """All that gpupool_get_stats says, in the order of its struct."""
+    with open(path, "rb") as file:
+        figures = [number for number, in struct.iter_unpack("=Q", file.read())]
+    shown = [arena["counters"][name][which] for name in
+             ("requested", "granted", "reserved", "pending", "blocks")
+             for which in ("now", "peak", "total")]
+    shown += [arena["counts"][name] for name in
+              ("allocs", "frees", "failures", "lane_hits", "splits", "merges", "chunks_gained",
+               "chunks_lost", "remaps", "fence_waits", "host_syncs")]
+    shown += [arena["limit_bytes"] or 0, arena["largest_free_bytes"], arena["host_bytes"]]
+    assert shown + arena["live_by_order"] + arena["free_by_order"] == figures
+    free, total, others = (arena[name] for name in
+                           ("device_free_bytes", "device_total_bytes", "others_bytes"))
+    assert (free is None) == (total is None) == (others is None) == (arena["source"] == "pinned")
+    assert free is None or 0 < free < total and others <= total - free
 
 
 def longest_batch(data):
@@ -143,5 +163,6 @@ def check_picture(path, arena):
 with open(sys.argv[1], encoding="utf-8") as json_file:
     the_arena = json.load(json_file)
 check_json(the_arena)
+check_stats(sys.argv[4], the_arena)
 check_picture(sys.argv[2], the_arena)
 check_snapshot(sys.argv[3], the_arena)

@@ -76,14 +76,22 @@ static int python(const char *arguments) {
     return system(command);
 }
 
+/* The figures that gpupool_stats has behind its first, as they are in memory. */
+static gpupool_result write_stats(gpupool_arena *arena, FILE *file) {
+    gpupool_stats stats = kit_stats(arena);
+    size_t bytes = sizeof stats - offsetof(gpupool_stats, requested);
+    return fwrite(&stats.requested, 1, bytes, file) == bytes ? GPUPOOL_OK : GPUPOOL_E_ARGUMENT;
+}
+
 static void files_agree(gpupool_arena *arena) {
     char cwd[200], script[300];
+    write_to(arena, write_stats, "arena.stats");
     write_to(arena, gpupool_write_json, "arena.json");
     write_to(arena, gpupool_write_svg, "arena.svg");
     write_to(arena, gpupool_write_snapshot, "arena.pickle");
     if (!CHECK(getcwd(cwd, sizeof cwd) != NULL)) return;
-    snprintf(script, sizeof script, "%s/tests/report_check.py arena.json arena.svg arena.pickle",
-             cwd);
+    snprintf(script, sizeof script, "%s/tests/report_check.py arena.json arena.svg arena.pickle "
+             "arena.stats", cwd);
     CHECK_EQ(python("-m json.tool arena.json > tool.json"), 0);
     CHECK_EQ(python(script), 0);
 }
@@ -211,6 +219,42 @@ static void a_report_is_one_screen(void) {
     }
 }
 
+/* The map as said: units one by one, in shares of which there are at most four lines of 64. */
+static void map_by_units(gpupool_arena *arena, char *map) {
+    gpi_view view;
+    CHECK_RESULT(gpi_view_open(&view, arena, "map_by_units", stdout), GPUPOOL_OK);
+    uint64_t all = 0, at = 0, units[3] = {0, 0, 0}, share;
+    for (uint64_t i = 0; i < view.count; i++) all += view.stretches[i].units;
+    share = (all + 255) / 256;
+    for (uint64_t i = 0; i < view.count; i++)
+        for (uint64_t k = 0; k < view.stretches[i].units; k++) {
+            units[view.stretches[i].shade]++;
+            if (++at % share && at < all) continue;
+            uint64_t live = units[GPI_SHADE_LIVE], freed = units[GPI_SHADE_PENDING];
+            uint64_t rest = freed + units[GPI_SHADE_FREE];
+            if ((at - 1) / share % 64 == 0) map += sprintf(map, "\n  ");
+            *map++ = !rest ? '#' : live >= rest ? '+' : live ? '-' : freed * 2 >= rest ? '~' : '.';
+            memset(units, 0, sizeof units);
+        }
+    strcpy(map, "\n");
+    free(view.room);
+}
+
+static void the_map_shows_each_unit(void) {
+    char map[400] = "";
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("%s", kit_sources[i].name);
+        gpupool_arena *arena = busy_arena(kit_sources[i].source, "map", 100 + 40 * i);
+        read_report(arena);
+        const char *shown = strstr(page, "\n  map: ");
+        map_by_units(arena, map);
+        shown = shown ? strchr(shown + 1, '\n') : NULL;
+        if (!shown || strcmp(shown, map) != 0)
+            check_fail(__FILE__, __LINE__, "the map should be%s\nin: %s", map, page);
+        empty_and_close(arena, 100 + 40 * i);
+    }
+}
+
 #if CHECK_FAKE
 static void what_the_limit_does_not_count(void) {
     fake_device_memory(0, 8 * GIB);
@@ -328,6 +372,7 @@ int main(void) {
     ARENA_TEST(an_empty_arena_has_reports);
     ARENA_TEST(the_report_shows_each_byte);
     ARENA_TEST(a_report_is_one_screen);
+    ARENA_TEST(the_map_shows_each_unit);
     FAKE_TEST(what_the_limit_does_not_count);
     ARENA_TEST(calls_are_counted);
     ARENA_TEST(leaks_are_listed_largest_first);
