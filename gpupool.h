@@ -2931,6 +2931,7 @@ static int gpi_cache_is_open(gpi_cache *cache) {
 /* A live block that its stream has freed joins the cache; there is an empty slot. */
 static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
     gpi_slot *slot;
+    GPI_ASSERT(GPI_READ(&cache->lock.held));
     GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
     slot = &cache->slots[cache->empty];
     cache->empty = slot->next;
