@@ -35,8 +35,12 @@ static void chunks_by_ring_and_workers(void) {
         gpupool_ring *ring = kit_ring(cases[i].bytes, cases[i].given, cases[i].workers);
         check_case("case %zu", i);
         CHECK_EQ(ring->chunk_bytes, cases[i].made);
+        CHECK_EQ(ring->workers_wanted, cases[i].workers);
         kit_ring_close(ring);
     }
+    gpupool_ring *odd = kit_ring(MIB - 1, 0, 0);
+    CHECK_EQ(kit_ring_stats(odd).limit_bytes, MIB - 4096); /* whole pages */
+    kit_ring_close(odd);
 }
 
 /* A span that can lie in one piece does, so that it is one copy. */
