@@ -2176,7 +2176,8 @@ static unsigned gpi_tree_order(uint32_t place) { return place % GPI_SHELF / GPI_
    Bucket b < count; hashes beyond the count fold onto the half below. */
 GPI_HOT uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
     uint64_t bucket = ((unit * 0x9e3779b97f4a7c15ull) >> 24) & tree->bucket_mask;
-    return bucket & tree->bucket_mask >> (bucket >= tree->bucket_count); /* a branch could not be foretold */
+    /* a branch could not be foretold */
+    return bucket & tree->bucket_mask >> (bucket >= tree->bucket_count);
 }
 
 static gpi_run **gpi_tree_head(const gpi_tree *tree, uint64_t bucket) {
