@@ -89,7 +89,7 @@ def variants():
         text = source.read_text()
         builds = re.findall(r"^// build: (\S+) *(.*)$", text, re.M) or [("plain", "")]
         alone = ["-DGPUPOOL_SINGLE_THREAD=1"] * (
-            "pthread" not in text and not source.stem.startswith("test_ring"))
+            not re.search("pthread|sched_yield|^test_ring", source.stem + text))
         for i, (name, flags) in enumerate(builds):
             macros = [f for f in flags.split() if f.startswith("-D")]
             macros += SMALL.get(source.stem, []) + alone
