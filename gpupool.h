@@ -3776,15 +3776,18 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     first = spot.bare;
     after = gpi_backing_units(backing) + spot.bare_units;
     if (after > aim) {
-        uint64_t wanted = gpi_ground_up(after - aim, backing->granule_units);
-        wanted = gpi_ground_min(wanted, spot.bare_units);
+        uint64_t wanted = gpi_ground_min(after - aim, spot.bare_units);
         result = gpi_backing_collect(backing, tree, wanted);
+        wanted = gpi_ground_up(wanted, backing->granule_units);
         if (result == GPUPOOL_OK && own)
             result = gpi_backing_borrow(backing, tree, own, &spot, wanted);
         after = gpi_backing_units(backing) + spot.bare_units;
     }
-    if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most)
+    if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most) {
+        /* to where it was, behind its fence: the lock has not been opened yet */
+        if (own) gpi_backing_return(backing, tree, own->number[0]);
         result = gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
+    }
     for (piece = backing->stash; piece && result == GPUPOOL_OK; piece = next) {
         next = piece->next;
         result = gpi_backing_detach(backing, tree, piece);
@@ -5779,8 +5782,7 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
                                           gpi_run **run) {
     uint64_t aim = gpi_arena_aim(arena, request);
     uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
-    if (gpi_backing_is_mapped(&arena->backing) &&
-        arena->ledger.reserved.now + need > gpi_ground_min(aim, arena->ledger.limit_bytes)) {
+    if (gpi_backing_is_mapped(&arena->backing) && arena->ledger.reserved.now + need > aim) {
         gpi_arena_seal(arena, request->known, request->stream);
         gpi_arena_poll(arena);
         gpi_arena_sweep(arena);
@@ -5869,7 +5871,6 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
     *run = gpi_arena_again(arena, request);
     if (*run) return GPUPOOL_OK;
     if (gpi_backing_is_mapped(&arena->backing)) {
-        gpi_arena_seal(arena, request->known, request->stream);
         result = gpi_arena_grow(arena, request, gpi_ground_min(limit, held), limit, run);
         request->limited = held < limit ? request->limited : 1;
         return result;
@@ -5977,6 +5978,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     *run = gpi_arena_rung_follow(arena, request);
     if (*run) return GPUPOOL_OK;
     /* what is idle moves, or makes room */
+    gpi_arena_seal(arena, request->known, request->stream);
     result = gpi_arena_rung_move(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     /* what other streams freed without a fence yet, behind one over all streams */
