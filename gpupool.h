@@ -1430,7 +1430,7 @@ static int gpi_driver_is_capturing(cudaStream_t stream) {
 
 static int gpi_driver_is_plain(const gpi_driver *driver, cudaStream_t stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0; /* never 0 here */
     if (!driver->is_capturing || !driver->record || !driver->follow) return 0;
     return driver->is_capturing((CUstream)stream, &status) == CUDA_SUCCESS &&
            status == CU_STREAM_CAPTURE_STATUS_NONE;
@@ -4136,7 +4136,6 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
 
 static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
                                     cudaStream_t stream) {
-    if (fence->passed) return 1;
     if (fence->unrecorded || !gpi_driver_follow_lightly(fences->driver, fence->event, stream))
         return 0;
     fences->device_waits++;
@@ -4498,8 +4497,8 @@ static int gpi_limit_waits_for_lane(const gpi_scene *scene, uint32_t lane, uint6
     const gpi_stream *stream = scene->fences->streams;
     int i;
     if (!scene->captures && !key) return 1;
-    while (stream && !(stream->handle && gpi_fence_owns(stream, lane))) stream = stream->next;
-    if (!stream || stream->capture || !key) return !key && !(stream && stream->capture);
+    while (!stream->handle || !gpi_fence_owns(stream, lane)) stream = stream->next;
+    if (stream->capture || !key) return !stream->capture;
     for (i = 0; i < stream->seals; i++)
         if (stream->sealed[i] == lane) return !stream->fences[i]->whole && stream->handle == key;
     return 0;
@@ -4525,7 +4524,8 @@ static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const 
         return wish->pending && gpi_limit_waits_for_lane(scene, run->lane, wish->key);
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
     n = (*nth)++;
-    return wish->mask == GPI_ALL || (n < 64 && (wish->mask >> n & 1));
+    GPI_ASSERT(wish->mask == GPI_ALL || n < 64); /* choices are of few blocks */
+    return wish->mask == GPI_ALL || (wish->mask >> n & 1);
 }
 
 /* The longest stretch of free runs from here on; returns the run behind it. */
@@ -4761,8 +4761,8 @@ static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
     if (gpi_backing_is_mapped(scene->backing))
         return gpi_limit_idle_in(scene->backing, run, 0, UINT64_MAX);
     if (run->prev || run->next) return 0;
-    while (piece && piece->unit != run->unit) piece = piece->next;
-    return piece ? piece->bytes / GPUPOOL_UNIT_BYTES : 0;
+    while (piece->unit != run->unit) piece = piece->next;
+    return piece->bytes / GPUPOOL_UNIT_BYTES;
 }
 
 /* For many blocks: by what each of them wins at least, and a piece that may be in the way. */
@@ -4773,7 +4773,7 @@ static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holdin
     while ((run = gpi_tree_next_live(scene->tree, &at)) != NULL)
         if (gpi_limit_holds(holding, run))
             least = gpi_ground_min(least, gpi_limit_gain(scene, run));
-    if (least == 0 || least == UINT64_MAX) return blocks;
+    if (least == 0) return blocks;
     if (least >= scene->units) return 1;
     return gpi_ground_min(blocks, (lacks + least - 1) / least + 1);
 }
@@ -4809,7 +4809,7 @@ static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
 
 static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
     gpi_wish wish = {1, key, NULL, 0};
-    return key != 0 && gpi_limit_lacks(scene, &wish) == 0;
+    return gpi_limit_lacks(scene, &wish) == 0;
 }
 
 /* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
@@ -4824,20 +4824,22 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
         if (!stream->handle || stream->capture) continue;
         whole = scene->tree->lanes[stream->young]->units != 0;
         for (i = 0; i < stream->seals; i++) {
-            alone |= !stream->fences[i]->passed && !stream->fences[i]->whole;
-            whole |= !stream->fences[i]->passed && stream->fences[i]->whole;
+            alone |= !stream->fences[i]->whole;
+            whole |= stream->fences[i]->whole;
         }
         any_whole |= whole;
         streams += alone || whole;
         if (alone && gpi_limit_wait_would_do(scene, stream->handle)) key = stream->handle;
     }
-    for (; run && !key; run = run->list_next)
+    for (; run && !key; run = run->list_next) {
+        if (!gpi_limit_waits_only_for(run, 0)) continue;
         for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
-            if (!use->fence || use->fence->passed) continue;
+            if (use->fence->passed) continue;
             streams++;
             if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
         }
-    verdict->pending_streams = key ? 1 : any_whole || streams < 2 ? 0 : streams;
+    }
+    verdict->pending_streams = key ? 1 : any_whole ? 0 : streams;
     if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
     else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
     else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
@@ -4950,7 +4952,7 @@ static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_limit_fill_in(verdict, why);
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
-    if (verdict->raise_bytes && verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
+    if (verdict->raise_bytes)
         gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
     if (!causes[verdict->cause].freeing_helps || !verdict->granted_bytes) return;
     advice = !best->enough ? "free %m of what blocks hold, most of it in %b"
@@ -4967,26 +4969,30 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
     now = gpi_limit_look(scene, &wish);
     wish.pending = 1;
     later = gpi_limit_look(scene, &wish);
+    by_limit = gpi_limit_missing(scene, &now, scene->limit_units);
+    by_device = gpi_limit_missing(scene, &now, scene->device_units);
+    refused = by_limit == 0 && by_device == 0;
+    if (refused) scene->device_units = 0; /* it gives no more, whatever it says is free */
     waiting_would_do = verdict->pending_bytes && gpi_limit_lacks(scene, &wish) == 0;
     if (!waiting_would_do) now = later;
     by_limit = gpi_limit_missing(scene, &now, scene->limit_units);
     by_device = gpi_limit_missing(scene, &now, scene->device_units);
-    refused = by_limit == 0 && by_device == 0;
-    if (verdict->device_total_bytes && verdict->asked_bytes > verdict->device_total_bytes)
+    if (by_device && verdict->device_total_bytes &&
+        verdict->asked_bytes > verdict->device_total_bytes)
         verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
     else if (waiting_would_do)
         verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
     else if (!refused && free_bytes >= verdict->asked_bytes)
         verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
-    else if (by_limit > by_device || (by_limit && by_limit == by_device))
+    else if (by_limit && by_limit >= by_device)
         verdict->cause = GPUPOOL_CAUSE_LIMIT;
     else
         verdict->cause = verdict->others_bytes > verdict->reserved_bytes
                              ? GPUPOOL_CAUSE_OTHERS
                              : GPUPOOL_CAUSE_DEVICE_FULL;
-    if (by_limit && by_device == 0 && by_limit < UINT64_MAX / GPUPOOL_UNIT_BYTES)
-        verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
-    by_limit = refused ? scene->units : gpi_ground_max(by_limit, by_device);
+    if (by_device == 0) verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
+    by_limit = gpi_ground_max(by_limit, by_device);
+    if (by_limit == 0) by_limit = scene->units; /* as if all of it were missing */
     verdict->missing_bytes = gpi_ground_min(by_limit, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
@@ -9235,7 +9241,8 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
 #if GPUPOOL_SITES
     sites = arena->ledger.site_count + 1;
 #endif
-    view->key_room = arena->fences.stream_count + sites + 16; /* and some that are no more */
+    /* and some that are no more; all have an index */
+    view->key_room = gpi_ground_min(arena->fences.stream_count + sites + 16, GPI_NOBODY);
     view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
                        arena->tree.lane_count * sizeof *view->lanes;
@@ -9255,7 +9262,7 @@ static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
     if (key == 0) return GPI_NOBODY;
     if (*last < view->key_count && view->keys[*last] == key) return *last;
     while (i < view->key_count && view->keys[i] != key) i++;
-    if (i == view->key_room || i >= GPI_NOBODY) return GPI_NOBODY;
+    if (i == view->key_room) return GPI_NOBODY;
     if (i == view->key_count) view->keys[view->key_count++] = key;
     *last = (uint16_t)i;
     return *last;
@@ -9340,7 +9347,7 @@ static unsigned gpi_view_digit(uint64_t unit, unsigned shift) {
     return (unsigned)(unit >> shift & ((1 << GPI_DIGIT) - 1));
 }
 
-/* By address, least digit first, as far as addresses differ. */
+/* By address, least digit first, as far as addresses differ: in less than 55 bits. */
 static void gpi_view_sort(gpi_view *view) {
     uint64_t least = UINT64_MAX, most = 0, i, starts[(1 << GPI_DIGIT) + 1];
     gpi_stretch *from = view->stretches, *to = view->others;
@@ -9349,7 +9356,7 @@ static void gpi_view_sort(gpi_view *view) {
         least = gpi_ground_min(least, from[i].unit);
         most = gpi_ground_max(most, from[i].unit);
     }
-    for (shift = 0; view->count && shift < 64 && (most - least) >> shift; shift += GPI_DIGIT) {
+    for (shift = 0; view->count && (most - least) >> shift; shift += GPI_DIGIT) {
         memset(starts, 0, sizeof starts);
         for (i = 0; i < view->count; i++) starts[gpi_view_digit(from[i].unit - least, shift) + 1]++;
         for (i = 1; i < 1 << GPI_DIGIT; i++) starts[i] += starts[i - 1];
@@ -9392,11 +9399,11 @@ static void gpi_view_ask_device(gpi_view *view) {
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
                                     const FILE *file) {
     gpupool_result result = gpi_arena_exists(arena, call);
-    int copied = 0;
+    int copied;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
     if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
-    while (!copied) {
+    for (;;) {
         gpi_host_lock(&arena->growing);
         gpi_arena_lock(arena, 0);
         copied = gpi_view_lay_out(view, arena);
@@ -9474,7 +9481,7 @@ static uint64_t gpi_view_others(const gpi_view *view) {
 
 static double gpi_view_fragmentation(const gpi_view *view) {
     uint64_t free_bytes = gpi_view_free_bytes(view);
-    if (free_bytes == 0 || view->stats.largest_free_bytes > free_bytes) return 0;
+    if (free_bytes == 0) return 0;
     return 1 - (double)view->stats.largest_free_bytes / (double)free_bytes;
 }
 
@@ -9688,13 +9695,13 @@ static void gpi_write_value(gpi_writer *out, char kind, uint64_t number, const c
         gpi_write_text(out, text, strlen(text));
     } else if (kind == '!') {
         gpi_write_byte(out, number ? 0x88 : 0x89); /* NEWTRUE, NEWFALSE */
-    } else if (kind == '$' || (number == UINT64_MAX && !out->pickle)) {
-        gpi_write_word(out, "null");
-    } else if (!out->pickle) {
-        gpi_write_decimal(out, number);
-    } else {
+    } else if (out->pickle) {
         gpi_write_word(out, "\x8a\x08"); /* LONG1 of eight bytes */
         gpi_write_little_endian(out, number, 8);
+    } else if (kind == '$' || number == UINT64_MAX) {
+        gpi_write_word(out, "null");
+    } else {
+        gpi_write_decimal(out, number);
     }
 }
 
@@ -9703,8 +9710,8 @@ static int gpi_write_is_letter(char c) { /* of a name */
 }
 
 /* What `form` says: { } [ ], the names of an object's members as they are, and for each value an
-   argument: # a uint64_t, in JSON UINT64_MAX for null; $ a text, NULL for null; in a pickle ! a
-   truth, a uint64_t too. A new line where a list should begin one. */
+   argument: # a uint64_t, in JSON UINT64_MAX for null; $ a text, in JSON NULL for null; in a pickle
+   ! a truth, a uint64_t too. A new line where a list should begin one. */
 static void gpi_write(gpi_writer *out, const char *form, ...) {
     size_t length;
     va_list rest;

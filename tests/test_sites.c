@@ -103,6 +103,18 @@ static void text_counts_not_its_address(void) {
     kit_close(arena);
 }
 
+/* People are told the last part of a path, of either kind. */
+static void paths_are_shortened(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *a = gpupool_alloc_at(arena, 600, kit_stream[0], "C:\\net\\layers\\norm.c", 3);
+    void *b = gpupool_alloc_at(arena, 500, kit_stream[0], "net/layers/mask.c", 4);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    CHECK(strstr(gpupool_last_error(), "1 of norm.c:3 (600 B), 1 of mask.c:4 (500 B)") != NULL);
+    put(arena, a, kit_stream[0]);
+    put(arena, b, kit_stream[0]);
+    kit_close(arena);
+}
+
 static void without_host_memory_the_line_is_unknown(void) {
     long live = fail_malloc_live;
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -238,6 +250,7 @@ int main(void) {
     ARENA_TEST(lines_are_counted);
     ARENA_TEST(cached_blocks_change_lines);
     ARENA_TEST(text_counts_not_its_address);
+    ARENA_TEST(paths_are_shortened);
     ARENA_TEST(without_host_memory_the_line_is_unknown);
     ARENA_TEST(one_unknown_line_of_a_stream);
     ARENA_TEST(lines_that_share_buckets);
