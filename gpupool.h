@@ -644,6 +644,15 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #undef gpupool_capture_begin
 #undef gpupool_cudaMallocAsync
 #undef gpupool_cudaFreeAsync
+#undef gpupool_upload
+#undef gpupool_download
+#undef gpupool_upload_async
+#undef gpupool_download_async
+#undef gpupool_upload_2d
+#undef gpupool_download_2d
+#undef gpupool_upload_from
+#undef gpupool_download_to
+#undef gpupool_span_upload
 #if GPUPOOL_STREAM_HOOK
 #undef cudaStreamDestroy
 #endif
@@ -1635,14 +1644,6 @@ static gpupool_result gpi_driver_wait(gpi_driver *driver, gpupool_result (*here)
 }
 
 /* -- transfers: for the ring -- */
-
-/* A default stream that is another one for each thread: its handle means nothing elsewhere. */
-static int gpi_driver_is_threads_own(cudaStream_t stream) {
-#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-    if (stream == NULL) return 1;
-#endif
-    return stream == cudaStreamPerThread;
-}
 
 typedef enum gpi_place_kind { /* where a pointer points */
     GPI_PLACE_ORDINARY,       /* host memory that CUDA does not know */
@@ -8579,9 +8580,10 @@ static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
     return 1;
 }
 
-/* Who may name the transfer's stream, and by what it is known. */
+/* Who may name the transfer's stream, and by what it is known: where each thread has a default
+   stream of its own, the handle means another one elsewhere. */
 static void gpi_ring_name_stream(gpi_transfer *plan) {
-    int own = gpi_driver_is_threads_own(plan->stream);
+    int own = plan->stream == cudaStreamPerThread;
     plan->only_thread = own ? gpi_host_thread_number() : 0;
     plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
 }
@@ -8616,7 +8618,7 @@ static gpi_transfer gpi_ring_plan(int down, void *device, uint64_t device_pitch,
     plan.device_pitch = device_pitch;
     plan.host_pitch = host_pitch;
     plan.width = width;
-    plan.stream = stream;
+    plan.stream = stream ? stream : cudaStreamLegacy; /* see GPI_STREAM */
     return plan;
 }
 
@@ -9007,8 +9009,7 @@ static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t byte
     for (; slot; slot = slot->next)
         holds |= slot->state == GPI_RING_HELD && slot->holder == thread;
     for (slot = ring->slots; slot; slot = slot->next) {
-        int stays = slot->state == GPI_RING_LOST ||
-                    (slot->state == GPI_RING_HELD && (holds || slot->holder == thread));
+        int stays = slot->state == GPI_RING_LOST || (slot->state == GPI_RING_HELD && holds);
         run = stays ? 0 : run + slot->bytes;
         longest = gpi_ground_max(longest, run);
     }
@@ -9077,13 +9078,13 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
     gpi_ring_name_stream(&plan);
     slot->state = GPI_RING_BUSY;
     gpi_ring_unlock(ring);
-    if (gpi_driver_is_capturing(stream)) {
+    if (gpi_driver_is_capturing(plan.stream)) {
         result = gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the stream captures");
     } else {
         slot->length = span->bytes;
         result = gpi_ring_send(ring, slot, &plan, &queued);
     }
-    if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(stream);
+    if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(plan.stream);
     gpi_ring_lock(ring);
     slot->state = GPI_RING_HELD;
     if (result == GPUPOOL_OK) {
@@ -10273,6 +10274,24 @@ static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
 #define gpupool_cudaMallocAsync(pointer, bytes, stream) \
     gpupool_cudaMallocAsync(pointer, bytes, GPI_STREAM(stream))
 #define gpupool_cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync(pointer, GPI_STREAM(stream))
+#define gpupool_upload(ring, to, from, bytes, stream) \
+    gpupool_upload(ring, to, from, bytes, GPI_STREAM(stream))
+#define gpupool_download(ring, to, from, bytes, stream) \
+    gpupool_download(ring, to, from, bytes, GPI_STREAM(stream))
+#define gpupool_upload_async(ring, to, from, bytes, stream, ticket) \
+    gpupool_upload_async(ring, to, from, bytes, GPI_STREAM(stream), ticket)
+#define gpupool_download_async(ring, to, from, bytes, stream, ticket) \
+    gpupool_download_async(ring, to, from, bytes, GPI_STREAM(stream), ticket)
+#define gpupool_upload_2d(ring, to, to_pitch, from, from_pitch, width, height, stream) \
+    gpupool_upload_2d(ring, to, to_pitch, from, from_pitch, width, height, GPI_STREAM(stream))
+#define gpupool_download_2d(ring, to, to_pitch, from, from_pitch, width, height, stream) \
+    gpupool_download_2d(ring, to, to_pitch, from, from_pitch, width, height, GPI_STREAM(stream))
+#define gpupool_upload_from(ring, to, bytes, reader, user, stream) \
+    gpupool_upload_from(ring, to, bytes, reader, user, GPI_STREAM(stream))
+#define gpupool_download_to(ring, from, bytes, writer, user, stream) \
+    gpupool_download_to(ring, from, bytes, writer, user, GPI_STREAM(stream))
+#define gpupool_span_upload(ring, span, to, stream) \
+    gpupool_span_upload(ring, span, to, GPI_STREAM(stream))
 #endif
 
 #if GPUPOOL_SITES

@@ -72,6 +72,30 @@ static void one_pins_at_a_time(void) {
     scene_close();
 }
 
+static void trim_only(void *unused) {
+    size_t released = 77;
+    (void)unused;
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, 4 * MIB);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 0);
+}
+
+/* What is pinned already stays, free as it is, while more is being pinned beside it. */
+static void nothing_is_unpinned_while_another_pins(void) {
+    gpupool_span span;
+    size_t released = 0;
+    scene_open(8 * MIB);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    fake_before_call("cudaHostRegister", 1, trim_only, NULL);
+    CHECK_RESULT(gpupool_span_acquire(ring, 8 * MIB, 0, &span), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cudaHostRegister"), 2);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 8 * MIB);
+    scene_close();
+}
+
 /* As another thread's chunk of the same transfer does. */
 static void fail_it(void *unused) {
     (void)unused;
@@ -165,6 +189,25 @@ static void structs_run_out(void) {
     scene_close();
 }
 
+/* A span is waited for without end: until what flies has landed. */
+static void let_it_land(void *stream) { fake_hold((cudaStream_t)stream, 0); }
+
+static void a_span_waited_for_without_end(void) {
+    gpupool_span span;
+    scene_open(MIB);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    kit_pattern((unsigned char *)span.memory, BYTES, 1);
+    span.bytes = BYTES;
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    fake_before_call("cudaEventQuery", 5, let_it_land, kit_stream[0]);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cudaEventQuery"), 5);
+    kit_expect_device(device, BYTES, 1);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    scene_close();
+}
+
 /* Another thread may not pin; this one waits for what flies, which is in its way. */
 static void let_another_fail_to_pin(void *other) {
     fake_fail_call("cudaHostRegister", 1, 0, 0);
@@ -197,6 +240,8 @@ static void another_may_not_pin(void) {
 int main(void) {
     ARENA_TEST(a_function_may_ask_after_the_ring);
     FAKE_TEST(one_pins_at_a_time);
+    FAKE_TEST(nothing_is_unpinned_while_another_pins);
+    FAKE_TEST(a_span_waited_for_without_end);
     FAKE_TEST(failed_elsewhere);
     FAKE_TEST(begun_elsewhere);
     FAKE_TEST(failed_beside_another_chunk);
