@@ -3023,12 +3023,18 @@ static uint64_t gpi_cache_requested(gpi_cache *cache, const gpi_run *run) {
    addresses into the stash, and mapping the stash where it is needed; what does not fit there is
    given back and got anew in the size that does.
 
+   Free memory that its own stream may still be at work on moves too, to a request of that stream:
+   its later work comes after anyway. Such a piece is mapped at a second place at once, and the
+   first becomes an echo: addresses that stay mapped until the stream is known to be done with them,
+   or the piece is quiet. So a program that runs ahead of its device need not be waited for.
+
    The other sources: a piece is a chunk, wholly mapped from the day it is got, and given back when
    it is one free run.
 
    B1  pieces do not overlap; in a MAPPED arena each granule of a placed piece leads to it
-   B2  a unit is in lane BARE exactly if no piece is placed under it
-   B3  reserved is the sum of the pieces, placed and stashed */
+   B2  a unit is in lane BARE exactly if no piece is placed under it, and no echo
+   B3  reserved is the sum of the pieces, placed and stashed
+   B4  an echo is a held run without a piece, as long as what is mapped there still */
 
 #define GPI_TABLE 512 /* granules in a page of the table */
 
@@ -3040,12 +3046,22 @@ typedef struct gpi_piece {
     uint64_t unit, units;          /* the part that blocks are cut from */
     gpi_run *first;                /* chunked sources: the leftmost run */
     gpi_run *held;                 /* stash: still mapped under this held run; NULL: nowhere */
+    struct gpi_echo *lent;         /* stash: where it is at home until it has moved; NULL: it is
+                                      quiet, and anyone's */
     int accessible;                /* stash: what is mapped there may be used */
     int fresh;                     /* got by the growth under way */
 #if GPUPOOL_NVTX
     void *heap;                    /* what a tool calls it; NULL: it is not told */
 #endif
 } gpi_piece;
+
+typedef struct gpi_echo {
+    struct gpi_echo *next;
+    const gpi_piece *piece;        /* what is mapped there */
+    gpi_run *held;                 /* NULL: it is no longer */
+    struct gpi_fence *fence;       /* ARENA's: when it has passed, nothing uses these addresses;
+                                      NULL: nothing does */
+} gpi_echo;
 
 typedef struct gpi_backing {
     gpi_driver driver;
@@ -3063,6 +3079,7 @@ typedef struct gpi_backing {
     gpi_piece ***table;            /* MAPPED: granule -> piece, in pages made when needed */
     uint64_t table_pages;
     gpi_piece *placed, *stash;
+    gpi_echo *echoes;
     uint64_t placed_units, stash_units, pieces;
     uint64_t gained, lost, moved;  /* pieces */
     uint64_t host_bytes;
@@ -3121,8 +3138,19 @@ static int gpi_backing_check_table(const gpi_backing *backing, uint64_t attached
     return entries * backing->granule_units == backing->placed_units + attached_units ? 0 : 2;
 }
 
+static int gpi_backing_check_echoes(const gpi_backing *backing) {
+    const gpi_echo *echo = backing->echoes;
+    for (; echo; echo = echo->next) {
+        const gpi_run *held = echo->held;
+        if (!held) continue;
+        if (held->lane != GPI_LANE_HELD || held->units != echo->piece->units) return 4;
+        if (gpi_backing_at(backing, held->unit)) return 4;
+    }
+    return 0;
+}
+
 /* Every granule under a run that is not bare has a piece; then no bare one has, if the sums agree.
-   A held run may be bare: addresses that another thread is about to map. */
+   A held run may be bare: an echo, or addresses that another thread is about to map. */
 static int gpi_backing_check_space(const gpi_backing *backing, uint64_t attached_units) {
     const gpi_run *run;
     uint64_t unit, bare = 0;
@@ -3162,6 +3190,7 @@ static int gpi_backing_check(const gpi_backing *backing, uint64_t reserved_bytes
         return 3;
     if (!gpi_backing_is_mapped(backing)) return 0;
     if (gpi_backing_check_table(backing, attached)) return 2;
+    if (gpi_backing_check_echoes(backing)) return 4;
     return gpi_backing_check_space(backing, attached);
 }
 
@@ -3234,9 +3263,28 @@ static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, g
     return GPUPOOL_OK;
 }
 
-/* Gives a stashed piece back to the driver. */
+/* Unmaps what an echo has, which nothing uses any more; its addresses become bare. */
+static gpupool_result gpi_backing_hush(gpi_backing *backing, gpi_tree *tree, gpi_echo *echo) {
+    gpi_run *held = echo->held;
+    gpupool_result result;
+    if (!held) return GPUPOOL_OK;
+    gpi_host_unlock(backing->lock);
+    result = gpi_driver_unmap(&backing->driver, held->unit * GPUPOOL_UNIT_BYTES,
+                              held->units * GPUPOOL_UNIT_BYTES);
+    gpi_host_lock(backing->lock);
+    if (result != GPUPOOL_OK) return result;
+    echo->held = NULL;
+    gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+    return GPUPOOL_OK;
+}
+
+/* Gives a stashed piece back to the driver. It was quiet, so nothing uses its echoes either; while
+   one is mapped, the driver would keep the memory. */
 static gpupool_result gpi_backing_release(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
     gpupool_result result = gpi_backing_detach(backing, tree, piece);
+    gpi_echo *echo = backing->echoes;
+    for (; echo && result == GPUPOOL_OK; echo = echo->next)
+        if (echo->piece == piece) result = gpi_backing_hush(backing, tree, echo);
     if (result != GPUPOOL_OK) return result;
     gpi_host_unlock(backing->lock);
     result = gpi_driver_release(&backing->driver, piece->handle);
@@ -3303,53 +3351,101 @@ static int gpi_backing_is_better(const gpi_piece *piece, const gpi_piece *best, 
     return piece->units < best->units;
 }
 
-/* The best idle piece of those that are wholly inside this run, or the one known already. */
-static gpi_piece *gpi_backing_idle_in(const gpi_backing *backing, const gpi_run *run,
-                                      gpi_piece *best, uint64_t units_aim, uint64_t units_most) {
+static int gpi_backing_has_lane(const gpi_lanes *lanes, const gpi_run *run) {
+    int i;
+    for (i = 0; run && i < lanes->count; i++)
+        if (run->lane == lanes->number[i]) return 1;
+    return 0;
+}
+
+/* Whether a piece that reaches into this free run lies wholly in free runs of these lanes. */
+static int gpi_backing_is_free(const gpi_run *run, const gpi_piece *piece, const gpi_lanes *lanes) {
+    const gpi_run *left = run;
+    while (left->unit > piece->unit)
+        if (!gpi_backing_has_lane(lanes, left = left->prev)) return 0;
+    while (run->unit + run->units < piece->unit + piece->units)
+        if (!gpi_backing_has_lane(lanes, run = run->next)) return 0;
+    return 1;
+}
+
+/* The best free piece that reaches into this run, or the one known already. */
+static gpi_piece *gpi_backing_free_in(const gpi_backing *backing, const gpi_run *run,
+                                      const gpi_lanes *lanes, gpi_piece *best, uint64_t units_aim,
+                                      uint64_t units_most) {
     uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
     while (unit + backing->granule_units <= run->unit + run->units) {
         gpi_piece *piece = gpi_backing_at(backing, unit);
         unit = piece->unit + piece->units;
-        if (piece->unit >= run->unit && unit <= run->unit + run->units &&
-            gpi_backing_is_better(piece, best, units_aim, units_most))
+        if (gpi_backing_is_better(piece, best, units_aim, units_most) &&
+            gpi_backing_is_free(run, piece, lanes))
             best = piece;
     }
     return best;
 }
 
-/* The best idle piece: one that is wholly inside a quiet free run. */
-static gpi_piece *gpi_backing_idle(const gpi_backing *backing, const gpi_tree *tree,
-                                   uint64_t units_aim, uint64_t units_most, gpi_run **where) {
+/* The best of the free pieces that lie wholly in these lanes, with a whole granule of one run. */
+static gpi_piece *gpi_backing_free(const gpi_backing *backing, const gpi_tree *tree,
+                                   const gpi_lanes *lanes, uint64_t units_aim, uint64_t units_most,
+                                   gpi_run **where) {
     gpi_piece *best = NULL, *better;
-    const gpi_lane *lane = tree->lanes[GPI_LANE_QUIET];
     uint32_t first = gpi_tree_place(backing->granule_units), place, shelf;
-    for (shelf = 0; shelf < 2; shelf++) {
-        for (place = gpi_tree_next(lane, first + shelf * GPI_SHELF); place != GPI_NO_PLACE;
-             place = gpi_tree_next(lane, place + 1)) {
-            gpi_run *run = lane->lists[place];
-            for (; run; run = run->list_next) {
-                better = gpi_backing_idle_in(backing, run, best, units_aim, units_most);
-                if (better != best) *where = run;
-                best = better;
-                if (best && best->units == units_aim) return best;
+    int i;
+    for (i = 0; i < lanes->count; i++) {
+        const gpi_lane *lane = tree->lanes[lanes->number[i]];
+        for (shelf = 0; shelf < 2; shelf++) {
+            for (place = gpi_tree_next(lane, first + shelf * GPI_SHELF); place != GPI_NO_PLACE;
+                 place = gpi_tree_next(lane, place + 1)) {
+                gpi_run *run = lane->lists[place];
+                for (; run; run = run->list_next) {
+                    better = gpi_backing_free_in(backing, run, lanes, best, units_aim, units_most);
+                    if (better != best) *where = run;
+                    best = better;
+                    if (best && best->units == units_aim) return best;
+                }
             }
         }
     }
     return best;
 }
 
-/* Moves the best idle piece, still mapped, to the stash; the tree is prepared for two runs.
-   NULL: there is none. */
-static gpi_piece *gpi_backing_stash_idle(gpi_backing *backing, gpi_tree *tree, uint64_t units_aim,
-                                         uint64_t units_most) {
-    gpi_run *run = NULL;
-    gpi_piece *piece = gpi_backing_idle(backing, tree, units_aim, units_most, &run);
-    if (!piece) return NULL;
+/* Takes a piece's units out of the free runs that they are in, one of which is known; they become
+   one held run. Needs two spare structs. */
+static gpi_run *gpi_backing_take_out(gpi_tree *tree, gpi_run *run, const gpi_piece *piece) {
+    uint64_t end = piece->unit + piece->units;
+    gpi_run *held, *next;
+    while (run->unit > piece->unit) run = run->prev;
+    next = run->next;
+    held = gpi_tree_take(tree, run, piece->unit,
+                         gpi_ground_min(run->unit + run->units, end) - piece->unit);
+    while (held->unit + held->units < end) {
+        run = next;
+        next = run->next;
+        run = gpi_tree_take(tree, run, run->unit, gpi_ground_min(run->units, end - run->unit));
+        gpi_tree_weld(tree, held, run);
+    }
+    return held;
+}
+
+static void gpi_backing_stash_piece(gpi_backing *backing, gpi_piece *piece) {
     gpi_backing_unlink(&backing->placed, piece);
     gpi_backing_link(&backing->stash, piece);
     backing->placed_units -= piece->units;
     backing->stash_units += piece->units;
-    piece->held = gpi_tree_take(tree, run, piece->unit, piece->units);
+}
+
+/* Moves the best idle piece, which is one in quiet memory, still mapped, to the stash; the tree is
+   prepared for two runs. NULL: there is none. */
+static gpi_piece *gpi_backing_stash_idle(gpi_backing *backing, gpi_tree *tree, uint64_t units_aim,
+                                         uint64_t units_most) {
+    gpi_lanes quiet;
+    gpi_run *run = NULL;
+    gpi_piece *piece;
+    quiet.number[0] = GPI_LANE_QUIET;
+    quiet.count = 1;
+    piece = gpi_backing_free(backing, tree, &quiet, units_aim, units_most, &run);
+    if (!piece) return NULL;
+    gpi_backing_stash_piece(backing, piece);
+    piece->held = gpi_backing_take_out(tree, run, piece);
     piece->accessible = 1;
     return piece;
 }
@@ -3363,6 +3459,38 @@ static gpupool_result gpi_backing_collect(gpi_backing *backing, gpi_tree *tree,
             break;
     }
     return GPUPOOL_OK;
+}
+
+static void gpi_backing_drop_echo(gpi_backing *backing, gpi_echo *echo) {
+    backing->host_bytes -= sizeof *echo;
+    GPUPOOL_FREE(echo);
+}
+
+static void gpi_backing_keep_echo(gpi_backing *backing, gpi_echo *echo) {
+    echo->next = backing->echoes;
+    backing->echoes = echo;
+}
+
+/* Undoes borrow for the pieces that did not move: they are placed where they were, for their
+   stream. One that the driver has not taken off its new place leaves an echo there. */
+static void gpi_backing_return(gpi_backing *backing, gpi_tree *tree, uint32_t lane) {
+    gpi_piece *piece = backing->stash, *next;
+    for (; piece; piece = next) {
+        gpi_echo *echo = piece->lent;
+        next = piece->next;
+        if (echo) {
+            gpi_run *home = echo->held, *away = piece->held;
+            if (away) gpi_backing_enter(backing, piece, NULL);
+            piece->lent = NULL;
+            piece->unit = home->unit;
+            gpi_backing_unstash_piece(backing, piece);
+            gpi_backing_place_piece(backing, piece);
+            gpi_tree_put(tree, home, lane, 0);
+            echo->held = away;
+            if (away) gpi_backing_keep_echo(backing, echo);
+            else gpi_backing_drop_echo(backing, echo);
+        }
+    }
 }
 
 /* Undoes collect for the pieces that were not taken off their addresses. */
@@ -3388,11 +3516,8 @@ typedef struct gpi_spot {
 
 /* NULL for lanes: all that is free. */
 static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_lanes *lanes) {
-    int i;
     if (run && !lanes) return run->lane < GPI_LANE_HELD ? run : NULL;
-    for (i = 0; run && i < lanes->count; i++)
-        if (run->lane == lanes->number[i]) return run;
-    return NULL;
+    return run && gpi_backing_has_lane(lanes, run) ? run : NULL;
 }
 
 static void gpi_backing_consider(gpi_spot *best, gpi_spot spot, uint64_t granule_units) {
@@ -3447,19 +3572,79 @@ static void gpi_backing_hold_spot(gpi_tree *tree, gpi_spot *spot) {
     spot->bare = gpi_tree_take(tree, spot->bare, spot->bare_unit, spot->bare_units);
 }
 
-/* Cuts [unit, unit + units) out of a held run; the rest becomes quiet. Needs two spare structs. */
-static gpi_run *gpi_backing_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
+/* Cuts [unit, unit + units) out of a held run; the rest goes to a lane. Needs two spare structs. */
+static gpi_run *gpi_backing_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units,
+                                  uint32_t lane) {
     if (run->units > unit - run->unit + units)
-        gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), GPI_LANE_QUIET, 0);
+        gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), lane, 0);
     if (unit > run->unit) {
         gpi_run *head = run;
         run = gpi_tree_split(tree, run, unit);
-        gpi_tree_put(tree, head, GPI_LANE_QUIET, 0);
+        gpi_tree_put(tree, head, lane, 0);
     }
     return run;
 }
 
 /* -- growth of a MAPPED arena -- */
+
+static int gpi_backing_make_table(gpi_backing *backing, uint64_t unit, uint64_t units) {
+    uint64_t granule = (unit - backing->base_unit) / backing->granule_units;
+    uint64_t last = (unit + units - 1 - backing->base_unit) / backing->granule_units;
+    for (granule /= GPI_TABLE; granule <= last / GPI_TABLE; granule++) {
+        if (backing->table[granule]) continue;
+        backing->table[granule] = (gpi_piece **)gpi_host_zeroed(GPI_TABLE * sizeof(gpi_piece *));
+        if (!backing->table[granule]) return 0;
+        backing->host_bytes += GPI_TABLE * sizeof(gpi_piece *);
+    }
+    return 1;
+}
+
+/* The spot ends in bare addresses, and more of them follow: so many can be mapped with it. */
+static uint64_t gpi_backing_spot_room(const gpi_spot *spot) {
+    const gpi_run *next = spot->bare->next;
+    return spot->right || !next || next->lane != GPI_LANE_BARE ? 0 : next->units;
+}
+
+/* Needs a spare struct. */
+static int gpi_backing_extend_spot(gpi_backing *backing, gpi_tree *tree, gpi_spot *spot,
+                                   uint64_t units) {
+    gpi_run *next = spot->bare->next;
+    if (!gpi_backing_make_table(backing, next->unit, units)) return 0;
+    gpi_tree_weld(tree, spot->bare, gpi_tree_take(tree, next, next->unit, units));
+    spot->bare_units += units;
+    return 1;
+}
+
+/* Fills the stash further, with pieces that lie in these lanes of the request's own stream; they
+   stay mapped where they are. What is too large for the spot cannot be got anew in another size, as
+   long as it is in use, so the spot is made larger for it. */
+static gpupool_result gpi_backing_borrow(gpi_backing *backing, gpi_tree *tree,
+                                         const gpi_lanes *lanes, gpi_spot *spot,
+                                         uint64_t stash_units) {
+    while (backing->stash_units < stash_units) {
+        uint64_t aim = stash_units - backing->stash_units;
+        gpi_run *run = NULL;
+        gpi_echo *echo;
+        gpi_piece *piece;
+        if (!gpi_tree_prepare(tree, 3)) return gpi_host_no_memory();
+        piece = gpi_backing_free(backing, tree, lanes, aim, aim + gpi_backing_spot_room(spot),
+                                 &run);
+        if (!piece) break;
+        echo = (gpi_echo *)gpi_host_zeroed(sizeof *echo);
+        if (!echo || (piece->units > aim &&
+                      !gpi_backing_extend_spot(backing, tree, spot, piece->units - aim))) {
+            GPUPOOL_FREE(echo);
+            return gpi_host_no_memory();
+        }
+        backing->host_bytes += sizeof *echo;
+        gpi_backing_stash_piece(backing, piece);
+        gpi_backing_enter(backing, piece, NULL);
+        echo->piece = piece;
+        echo->held = gpi_backing_take_out(tree, run, piece);
+        piece->lent = echo;
+    }
+    return GPUPOOL_OK;
+}
 
 /* How large a new piece may be. Measured on recorded training and inference runs, with the driver's
    price per handle: a 64th of what is held, while memory grows freely, is cheap and strands little;
@@ -3479,18 +3664,6 @@ static uint64_t gpi_backing_piece_units(const gpi_backing *backing,
     return gpi_ground_max(gpi_ground_down(units, backing->granule_units), least);
 }
 
-static int gpi_backing_make_table(gpi_backing *backing, uint64_t unit, uint64_t units) {
-    uint64_t granule = (unit - backing->base_unit) / backing->granule_units;
-    uint64_t last = (unit + units - 1 - backing->base_unit) / backing->granule_units;
-    for (granule /= GPI_TABLE; granule <= last / GPI_TABLE; granule++) {
-        if (backing->table[granule]) continue;
-        backing->table[granule] = (gpi_piece **)gpi_host_zeroed(GPI_TABLE * sizeof(gpi_piece *));
-        if (!backing->table[granule]) return 0;
-        backing->host_bytes += GPI_TABLE * sizeof(gpi_piece *);
-    }
-    return 1;
-}
-
 static gpi_piece *gpi_backing_stashed(const gpi_backing *backing, uint64_t units_most) {
     gpi_piece *piece = backing->stash, *best = NULL;
     for (; piece; piece = piece->next)
@@ -3508,7 +3681,7 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
     for (; piece && gpi_backing_units(backing) + units > most_units;
          piece = next) {
         next = piece->next;
-        if (piece->held) continue;
+        if (piece->held || piece->lent) continue;
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) return result;
     }
@@ -3550,10 +3723,12 @@ static void gpi_backing_unfill(gpi_backing *backing, gpi_tree *tree) {
     }
 }
 
-/* All is mapped: the pieces are placed, and the spot's runs become one. */
+/* All is mapped: the pieces are placed, and the spot's runs become one. What is left of them is for
+   the same stream only, if a piece came from there. */
 static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const gpi_spot *spot,
-                                   gpi_run *run) {
+                                   gpi_run *run, uint32_t own) {
     gpi_piece *piece = backing->stash, *next;
+    uint32_t lane = GPI_LANE_QUIET;
     uint64_t end = spot->right ? spot->right->unit + spot->right->units
                                : spot->bare_unit + spot->bare_units;
     for (; piece; piece = next) {
@@ -3562,18 +3737,24 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
         if (!piece->held) continue;
         gpi_backing_unstash_piece(backing, piece);
         gpi_backing_place_piece(backing, piece);
+        if (!piece->lent) continue;
+        gpi_backing_keep_echo(backing, piece->lent);
+        piece->lent = NULL;
+        lane = own;
     }
+    gpi_backing_return(backing, tree, own);
     if (spot->left) run = spot->left;
     while (run->unit + run->units < end) gpi_tree_weld(tree, run, run->next);
-    return gpi_backing_carve(tree, run, spot->unit, spot->units);
+    return gpi_backing_carve(tree, run, spot->unit, spot->units, lane);
 }
 
 /* Gets memory for a request under at most most_bytes of reserved memory, moving idle memory rather
-   than passing aim_bytes. The run returned is held, exactly the request. */
+   than passing aim_bytes. The run returned is held, exactly the request. lanes: that the request
+   may lie on in part; own: whose memory it may have at other addresses, or NULL. */
 static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tree, uint64_t units,
                                               uint64_t align_units, const gpi_lanes *lanes,
-                                              uint64_t aim_bytes, uint64_t most_bytes,
-                                              gpi_run **out) {
+                                              const gpi_lanes *own, uint64_t aim_bytes,
+                                              uint64_t most_bytes, gpi_run **out) {
     uint64_t most = most_bytes / GPUPOOL_UNIT_BYTES, aim = aim_bytes / GPUPOOL_UNIT_BYTES, after;
     gpupool_result result = GPUPOOL_OK;
     gpi_piece *piece, *next;
@@ -3587,8 +3768,13 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     gpi_backing_hold_spot(tree, &spot);
     first = spot.bare;
     after = gpi_backing_units(backing) + spot.bare_units;
-    if (after > aim)
-        result = gpi_backing_collect(backing, tree, gpi_ground_min(after - aim, spot.bare_units));
+    if (after > aim) {
+        uint64_t wanted = gpi_ground_up(after - aim, backing->granule_units);
+        wanted = gpi_ground_min(wanted, spot.bare_units);
+        result = gpi_backing_collect(backing, tree, wanted);
+        if (result == GPUPOOL_OK && own)
+            result = gpi_backing_borrow(backing, tree, own, &spot, wanted);
+    }
     if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most)
         result = gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
     for (piece = backing->stash; piece && result == GPUPOOL_OK; piece = next) {
@@ -3604,11 +3790,12 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         if (spot.left) gpi_tree_put(tree, spot.left, lanes->number[0], 0);
         if (spot.right) gpi_tree_put(tree, spot.right, lanes->number[0], 0);
         gpi_backing_unfill(backing, tree);
+        gpi_backing_return(backing, tree, lanes->number[0]);
         gpi_backing_uncollect(backing, tree);
         gpi_thread = why;
         return result;
     }
-    *out = gpi_backing_settle(backing, tree, &spot, first);
+    *out = gpi_backing_settle(backing, tree, &spot, first, lanes->number[0]);
     gpi_backing_make_room(backing, tree, 0, gpi_ground_max(aim, backing->placed_units));
     return GPUPOOL_OK;
 }
@@ -3714,7 +3901,8 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
     if (backing->source == GPUPOOL_SOURCE_DEVICE || backing->source == GPUPOOL_SOURCE_BYPASS)
         piece->heap = gpi_driver_tell_chunk(piece->memory, size);
 #endif
-    *out = gpi_backing_carve(tree, run, gpi_ground_up(run->unit, align_units), units);
+    *out = gpi_backing_carve(tree, run, gpi_ground_up(run->unit, align_units), units,
+                             GPI_LANE_QUIET);
     return GPUPOOL_OK;
 }
 
@@ -3820,6 +4008,7 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
 /* The host's side only. */
 static void gpi_backing_forget(gpi_backing *backing) {
     gpi_piece *piece, *next;
+    gpi_echo *echo;
     uint64_t page;
     int i;
     for (i = 0; i < 2; i++)
@@ -3827,6 +4016,10 @@ static void gpi_backing_forget(gpi_backing *backing) {
             next = piece->next;
             GPUPOOL_FREE(piece);
         }
+    for (; backing->echoes; backing->echoes = echo) {
+        echo = backing->echoes->next;
+        GPUPOOL_FREE(backing->echoes);
+    }
     for (page = 0; page < backing->table_pages && backing->table; page++)
         GPUPOOL_FREE(backing->table[page]);
     GPUPOOL_FREE(backing->table);
@@ -5047,9 +5240,10 @@ GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
                        (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
 }
 
-/* The users of fences are lanes, and the uses of blocks that live or are parked. */
+/* The users of fences are lanes, echoes, and the uses of blocks that live or are parked. */
 static int gpi_arena_check_users(const gpupool_arena *arena) {
     const gpi_stream *stream;
+    const gpi_echo *echo;
     const gpi_run *run;
     uint64_t at;
     int round, i, broken = 0;
@@ -5057,6 +5251,8 @@ static int gpi_arena_check_users(const gpupool_arena *arena) {
         for (stream = arena->fences.streams; stream; stream = stream->next)
             for (i = 0; i < stream->seals; i++)
                 broken |= gpi_fence_check_user(&arena->fences, stream->fences[i], round);
+        for (echo = arena->backing.echoes; echo; echo = echo->next)
+            if (echo->fence) broken |= gpi_fence_check_user(&arena->fences, echo->fence, round);
         for (run = arena->parked; run; run = run->list_next)
             broken |= gpi_fence_check_uses(&arena->fences, run, round);
         for (at = 0; (run = gpi_tree_next_live(&arena->tree, &at)) != NULL;)
@@ -5499,6 +5695,58 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
+/* Echoes that nothing uses any more are unmapped and forgotten; `growing` is held. One that the
+   driver does not unmap stays for the next time. */
+static void gpi_arena_sweep(gpupool_arena *arena) {
+    gpi_echo **link = &arena->backing.echoes, *echo;
+    while ((echo = *link) != NULL) {
+        if (!echo->fence || gpi_fence_passed(echo->fence))
+            gpi_backing_hush(&arena->backing, &arena->tree, echo);
+        if (echo->held) {
+            link = &echo->next;
+            continue;
+        }
+        *link = echo->next;
+        if (echo->fence) gpi_fence_drop(&arena->fences, echo->fence);
+        gpi_backing_drop_echo(&arena->backing, echo);
+    }
+}
+
+static int gpi_arena_may_follow(const gpupool_arena *arena, const gpi_request *request) {
+    /* not in a capture: a replay is no later work of the stream */
+    return !request->known->capture && !gpi_arena_takes_quiet(arena, request->known);
+}
+
+/* Growth that may also move memory which the request's stream has freed: all of it stands behind
+   the newest fence, and so do the echoes that are left of it. */
+static gpupool_result gpi_arena_grow_mapped(gpupool_arena *arena, gpi_request *request,
+                                            const gpi_lanes *lanes, uint64_t aim_bytes,
+                                            uint64_t most_bytes, gpi_run **run) {
+    const gpi_stream *known = request->known;
+    gpi_echo *before = arena->backing.echoes, *echo;
+    gpi_fence *fence = NULL;
+    gpupool_result result;
+    gpi_lanes own = *lanes;
+    if (known->seals && !request->capturing && gpi_arena_may_follow(arena, request)) {
+        fence = known->fences[known->seals - 1];
+        own.count--; /* but the young lane, the first */
+        memmove(own.number, own.number + 1, (size_t)own.count * sizeof *own.number);
+        fence->users++;
+        arena->fences.awaited = fence;
+    }
+    result = gpi_backing_grow_mapped(&arena->backing, &arena->tree, request->units,
+                                     request->align_units, lanes, fence ? &own : NULL, aim_bytes,
+                                     most_bytes, run);
+    if (!fence) return result;
+    for (echo = arena->backing.echoes; echo != before; echo = echo->next) {
+        echo->fence = fence;
+        fence->users++;
+    }
+    arena->fences.awaited = NULL;
+    gpi_fence_drop(&arena->fences, fence);
+    return result;
+}
+
 /* How far reserved memory may run ahead of what was ever live at once before idle memory is moved
    instead: 1/48, and a little for arenas of a few pieces. */
 static uint64_t gpi_arena_aim(const gpupool_arena *arena, const gpi_request *request) {
@@ -5517,9 +5765,7 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request,
         result = gpi_backing_grow_chunk(&arena->backing, &arena->tree,
                                         request->units, request->align_units, most_bytes, run);
     } else {
-        result = gpi_backing_grow_mapped(&arena->backing, &arena->tree,
-                                         request->units, request->align_units, &lanes, aim_bytes,
-                                         most_bytes, run);
+        result = gpi_arena_grow_mapped(arena, request, &lanes, aim_bytes, most_bytes, run);
     }
     return result;
 }
@@ -5529,18 +5775,15 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
                                           gpi_run **run) {
     uint64_t aim = gpi_arena_aim(arena, request);
     uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
-    if (gpi_backing_is_mapped(&arena->backing) && arena->ledger.reserved.now + need > aim) {
+    if (gpi_backing_is_mapped(&arena->backing) &&
+        arena->ledger.reserved.now + need > gpi_ground_min(aim, arena->ledger.limit_bytes)) {
         gpi_arena_seal(arena, request->known, request->stream);
         gpi_arena_poll(arena);
+        gpi_arena_sweep(arena);
         *run = gpi_arena_again(arena, request);
         if (*run) return GPUPOOL_OK;
     }
     return gpi_arena_grow(arena, request, aim, arena->ledger.limit_bytes, run);
-}
-
-static int gpi_arena_may_follow(const gpupool_arena *arena, const gpi_request *request) {
-    /* not in a capture: a replay is no later work of the stream */
-    return !request->known->capture && !gpi_arena_takes_quiet(arena, request->known);
 }
 
 /* Where another stream's memory would do, behind its fence `at`. */
@@ -6643,6 +6886,7 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
         gpi_fence_all_passed(&arena->fences, &arena->tree);
     }
     result = gpi_backing_trim(&arena->backing, &arena->tree, 0, 1);
+    gpi_arena_sweep(arena);
     if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences);
     if (result == GPUPOOL_OK) result = gpi_backing_close(&arena->backing);
     if (result == GPUPOOL_OK) gpi_arena_forget(arena);
@@ -6758,9 +7002,12 @@ static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
 /* All that the host has for fences and captures still in use. */
 static void gpi_arena_abandon(gpupool_arena *arena) {
     gpi_stream *stream = arena->fences.streams;
+    const gpi_echo *echo = arena->backing.echoes;
     gpi_run *run = arena->parked;
     uint64_t at = 0;
     for (; run; run = run->list_next) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    for (; echo; echo = echo->next)
+        if (echo->fence) gpi_fence_drop(&arena->fences, echo->fence);
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
         if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
     for (; stream; stream = stream->next) {
@@ -9295,12 +9542,13 @@ static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
 }
 #endif
 
-/* All runs but the bare ones, which are no memory; page by page, since their lists lead all over
-   the host's memory. By address they are put later, without the lock. */
+/* All runs but the bare ones and echoes, which are no memory; page by page, since their lists lead
+   all over the host's memory. By address they are put later, without the lock. */
 static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run *end) {
     for (; run < end; run++) {
         gpi_stretch *stretch = &view->stretches[view->count];
         if (run->units == 0 || run->lane == GPI_LANE_BARE) continue;
+        if (run->lane == GPI_LANE_HELD && !run->uses) continue;
         memset(stretch, 0, sizeof *stretch);
         stretch->unit = run->unit;
         stretch->units = run->units;
