@@ -344,6 +344,27 @@ static void neither_freed_nor_the_callers(void) {
     CHECK_RESULT(gpupool_free(arena, lost, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE);
     kit_close(arena);
 }
+
+/* Nor is a block that could not be cleared, which its caller never had. */
+static void neither_cleared_nor_freed(void) {
+    for (int structs = 0; structs < 2; structs++) {
+        check_case("structs %d", structs);
+        arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+        fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+        if (structs) fake_fail_call("cudaFree", 1, 0, 0);
+        else fake_before_call("cudaFree", 1, fail_without_structs, NULL);
+        CHECK_RESULT(kit_why(gpupool_zalloc(arena, MIB, kit_stream[0])), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+        CHECK_EQ(fake_fail_fired(), 2);
+        if (!structs) put_back();
+        fake_fail_clear();
+        CHECK_EQ(cudaGetLastError(), cudaSuccess);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK_EQ(kit_stats(arena).blocks.now, 0);
+        CHECK_EQ(kit_reserved(arena), MIB);
+        kit_close(arena);
+    }
+}
 #endif
 
 int main(void) {
@@ -352,5 +373,6 @@ int main(void) {
     FAKE_TEST(used_up_on_the_way_up);
     FAKE_TEST(streams_that_cannot_be_known);
     FAKE_TEST(neither_freed_nor_the_callers);
+    FAKE_TEST(neither_cleared_nor_freed);
     return check_finish();
 }
