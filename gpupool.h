@@ -5546,11 +5546,13 @@ static int gpi_arena_has_fence(const gpi_run *run) {
     return use != NULL;
 }
 
+/* Asks after each of them: a verdict tells who is left. */
 static int gpi_arena_uses_passed(const gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
+    int passed = 1;
     for (; use; use = use->next)
-        if (use->fence && !gpi_fence_passed(use->fence)) return 0;
-    return 1;
+        if (use->fence && !gpi_fence_passed(use->fence)) passed = 0;
+    return passed;
 }
 
 /* The lanes that a graph keeps, if the block was handed out to it. */
