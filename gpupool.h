@@ -6476,8 +6476,9 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
     int each = arena->hurried || gpi_arena_takes_quiet(arena, known);
     if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (arena->hurried) arena->hurried--;
-    fence = known->handle == GPI_KEY_ANY || known->capture || !gpi_fence_is_same(known, stream)
-                ? NULL : gpi_fence_record_lightly(&arena->fences, stream);
+    GPI_ASSERT(!known->capture); /* which has no frees in its young lane */
+    fence = known->handle == GPI_KEY_ANY ? NULL
+                                         : gpi_fence_record_lightly(&arena->fences, stream);
     if (fence) {
         gpi_fence_seal(&arena->fences, &arena->tree, known, fence);
         gpi_fence_drop(&arena->fences, fence);

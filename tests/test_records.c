@@ -345,7 +345,29 @@ static void neither_freed_nor_the_callers(void) {
     kit_close(arena);
 }
 
-/* Nor is a block that could not be cleared, which its caller never had. */
+/* A block that could not be cleared, of a stream that can no longer be known, has to stay: some of
+   its memory may be in use on that stream still. The arena knows of it. */
+static void not_cleared_and_of_no_stream(void) {
+    uint64_t at = 0;
+    const gpi_run *run;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    fake_before_call("cudaMemsetAsync", 1, forget_the_stream, NULL);
+    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+    CHECK_RESULT(kit_why(gpupool_zalloc(arena, 4096, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+    fake_fail_clear();
+    refused_bytes = 0;
+    arena->tree.spare_lanes = lanes_aside;
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    run = gpi_tree_next_live(&arena->tree, &at);
+    if (CHECK(run != NULL))
+        CHECK_RESULT(gpupool_free(arena, (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
+                                  kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* With a chunk of its own it is the arena's, like one that its caller could not free. */
 static void neither_cleared_nor_freed(void) {
     for (int structs = 0; structs < 2; structs++) {
         check_case("structs %d", structs);
@@ -374,5 +396,6 @@ int main(void) {
     FAKE_TEST(streams_that_cannot_be_known);
     FAKE_TEST(neither_freed_nor_the_callers);
     FAKE_TEST(neither_cleared_nor_freed);
+    FAKE_TEST(not_cleared_and_of_no_stream);
     return check_finish();
 }

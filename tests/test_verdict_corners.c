@@ -203,19 +203,23 @@ static void blocks_freed_for_a_driver_that_refuses(void) {
 
 /* Idle memory would do, but is not to be had where it is needed. */
 static void idle_memory_that_cannot_be_moved(void) {
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    void *block[8];
-    for (int i = 0; i < 8; i++) block[i] = get(2 * MIB, kit_stream[0]);
-    for (int i = 0; i < 8; i += 2) put(block[i], kit_stream[0]);
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* known to be idle */
-    fake_fail_call("cuMemMap", 1, 1, CUDA_ERROR_OUT_OF_MEMORY);
-    gpupool_verdict v = refused(8 * MIB, kit_stream[0], GPUPOOL_CAUSE_DEVICE_FULL);
-    fake_fail_clear();
-    CHECK(strstr(v.sentence, "the driver refuses memory for 8.00 MiB") != NULL);
-    CHECK_EQ(v.missing_bytes, 8 * MIB);
-    fits(arena, 8 * MIB);
-    for (int i = 1; i < 8; i += 2) put(block[i], kit_stream[0]);
-    kit_close(arena);
+    static const gpupool_cause causes[] = {GPUPOOL_CAUSE_DEVICE_FULL, GPUPOOL_CAUSE_OTHERS};
+    for (size_t others = 0; others < 2; others++) {
+        fake_other_process(0, others * GIB);
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        void *block[8];
+        for (int i = 0; i < 8; i++) block[i] = get(2 * MIB, kit_stream[0]);
+        for (int i = 0; i < 8; i += 2) put(block[i], kit_stream[0]);
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* known to be idle */
+        fake_fail_call("cuMemMap", 1, 1, CUDA_ERROR_OUT_OF_MEMORY);
+        gpupool_verdict v = refused(8 * MIB, kit_stream[0], causes[others]);
+        fake_fail_clear();
+        CHECK(strstr(v.sentence, "the driver refuses memory for 8.00 MiB") != NULL);
+        CHECK_EQ(v.missing_bytes, 8 * MIB);
+        fits(arena, 8 * MIB);
+        for (int i = 1; i < 8; i += 2) put(block[i], kit_stream[0]);
+        kit_close(arena);
+    }
 }
 
 /* To wait is advised where it brings as much as is asked for, not where a little is pending. */
