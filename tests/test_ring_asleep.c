@@ -1,6 +1,6 @@
-/* Threads of the ring with nothing to do: one that waits long for a ticket sleeps, and a worker
-   that is wanted no more leaves the watch to others. What happens meanwhile is done where they
-   would sleep, so that nothing here hangs on time. */
+/* Threads of the ring with nothing to do: one that waits long for a ticket sleeps, one whose ring is
+   full leaves the watch to a worker that has it, and a worker that is wanted no more to others. What
+   happens meanwhile is done where they would sleep, so that nothing here hangs on time. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -56,8 +56,8 @@ static gpupool_ring *ring;
 static unsigned char *host, *device[2];
 static gpupool_ticket ticket[2];
 
-static void scene_open(int workers) {
-    ring = kit_ring(8 * MIB, 0, workers);
+static void scene_open(size_t bytes, int workers) {
+    ring = kit_ring(bytes, 0, workers);
     host = kit_host(BYTES);
     kit_pattern(host, BYTES, 1);
     for (int i = 0; i < 2; i++) device[i] = kit_device(BYTES);
@@ -98,7 +98,7 @@ static void sleep_thrice(void) {
 }
 
 static void a_ticket_is_waited_for_asleep(void) {
-    scene_open(1);
+    scene_open(8 * MIB, 1);
     naps = 0;
     for (int i = 0; i < 2; i++) post(i);
     at_sleep = sleep_thrice;
@@ -115,13 +115,30 @@ static void yield_for_long(void) {
 }
 
 static void without_workers_it_stays_awake(void) {
-    scene_open(0);
+    scene_open(8 * MIB, 0);
     naps = 0;
     for (int i = 0; i < 2; i++) post(i);
     at_yield = yield_for_long;
     expect_done(0);
     CHECK_EQ(naps, 2000);
     expect_done(1);
+    scene_close();
+}
+
+/* ---- who uploads through a full ring ---- */
+
+static void beside_one_that_watches(void) {
+    scene_open(MIB, 0);
+    for (int i = 0; i < 2; i++) {
+        fake_hold(kit_stream[i], 1);
+        ring->watching = 1; /* as a worker does */
+        at_yield = yield_for_long;
+        naps = -2000; /* longer than it looks for news without the lock */
+        CHECK_RESULT(gpupool_upload(ring, device[i], host, BYTES, kit_stream[i]), GPUPOOL_OK);
+        CHECK_EQ(naps, 2000);
+        CHECK_EQ(ring->watching, 1);
+        ring->watching = 0;
+    }
     scene_close();
 }
 
@@ -147,7 +164,7 @@ static void dismiss(void) {
 
 /* Wanted for two transfers, it watches the device for them; not for one. */
 static void a_worker_leaves_the_watch(void) {
-    scene_open(0);
+    scene_open(8 * MIB, 0);
     for (int i = 0; i < 2; i++) post(i);
     at_yield = finish_the_first;
     at_long_sleep = dismiss;
@@ -164,6 +181,7 @@ static void a_worker_leaves_the_watch(void) {
 int main(void) {
     FAKE_TEST(a_ticket_is_waited_for_asleep);
     FAKE_TEST(without_workers_it_stays_awake);
+    FAKE_TEST(beside_one_that_watches);
     FAKE_TEST(a_worker_leaves_the_watch);
     return check_finish();
 }
