@@ -80,7 +80,7 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_API *           extern   what stands before each declaration, for a DLL say
     GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two of at least 256
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
-    GPUPOOL_CHUNK_BYTES     0        least growth of the chunked sources; 0: an eighth of all
+    GPUPOOL_CHUNK_BYTES     0        see config.chunk_bytes; 0: in proportion to what is held
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
     GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; with few workers twice
@@ -263,7 +263,9 @@ typedef struct gpupool_arena_config { /* all zero is valid: each zero means the 
     size_t limit_bytes;              /* hard limit on reserved bytes; 0: GPUPOOL_LIMIT decides */
     const char *limit_text;          /* "12GiB", "80%", "-2GiB"; wins over limit_bytes */
     size_t reserve_bytes;            /* reserve this much now, and keep it when trimming */
-    size_t chunk_bytes;              /* least growth step of the chunked sources */
+    size_t chunk_bytes;              /* least growth step of the chunked sources; MAPPED: how much
+                                        is mapped, and moves, at a time, for about 50 us: with 4 MiB
+                                        reserved memory stays nearer to what is live */
     void *(*chunk_alloc)(size_t bytes, int device, void *user);  /* SOURCE_CUSTOM: both */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try again */
@@ -3656,6 +3658,9 @@ static uint64_t gpi_backing_piece_units(const gpi_backing *backing,
     uint64_t held = gpi_backing_units(backing);
     uint64_t room = most_units - gpi_ground_min(most_units, backing->placed_units);
     uint64_t least = backing->granule_units, units = held / 64;
+    if (backing->chunk_bytes)
+        return gpi_ground_up(backing->chunk_bytes, backing->driver.granule_bytes) /
+               GPUPOOL_UNIT_BYTES;
     if (moving) units = held / 1024;
     else least = gpi_ground_max(least, gpi_ground_up(spot->bare_units / 24, least));
     if (!moving && backing->ledger->limit_bytes != UINT64_MAX)
