@@ -7,10 +7,10 @@
 #endif
 #include <cuda_runtime_api.h>
 
-static cudaStream_t first; /* that an event was recorded on, since this was set to NULL */
+static cudaStream_t recorded_on; /* that an event was recorded on, since this was set to NULL */
 
 static cudaError_t note_record(cudaEvent_t event, cudaStream_t stream) {
-    if (!first) first = stream;
+    if (!recorded_on) recorded_on = stream;
     return cudaEventRecord(event, stream);
 }
 #undef cudaEventRecord
@@ -67,9 +67,9 @@ static void zero_is_what_it_is_where_the_call_stands(void) {
                 memcpy(span.memory, host, BYTES);
             }
             ticket = 0;
-            first = NULL;
+            recorded_on = NULL;
             CHECK_RESULT(calls[i](here), GPUPOOL_OK);
-            CHECK(first == (here ? cudaStreamPerThread : cudaStreamLegacy));
+            CHECK(recorded_on == (here ? cudaStreamPerThread : cudaStreamLegacy));
             if (ticket) CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
             CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
         }
