@@ -5011,13 +5011,21 @@ static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
     return gpi_limit_lacks(scene, &wish) == 0;
 }
 
+#define GPI_CROWD 16 /* streams that a verdict counts; so many are as good as all */
+
+static void gpi_limit_meet(uint64_t *keys, int *count, uint64_t key) {
+    int i = 0;
+    while (i < *count && keys[i] != key) i++;
+    if (i == *count && i < GPI_CROWD) keys[(*count)++] = key;
+}
+
 /* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
 static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     const gpi_stream *stream = scene->fences->streams;
     const gpi_run *run = scene->parked;
     const gpi_use *use;
     int streams = 0, any_whole = 0, i;
-    uint64_t key = 0;
+    uint64_t key = 0, keys[GPI_CROWD];
     for (; stream && !key; stream = stream->next) {
         int alone = 0, whole; /* of its lanes that hold memory, any that wait for it, or for all */
         if (!stream->handle || stream->capture) continue;
@@ -5027,18 +5035,19 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
             whole |= stream->fences[i]->whole;
         }
         any_whole |= whole;
-        streams += alone || whole;
+        if (alone) gpi_limit_meet(keys, &streams, stream->handle);
         if (alone && gpi_limit_wait_would_do(scene, stream->handle)) key = stream->handle;
     }
     for (; run && !key; run = run->list_next) {
         if (!gpi_limit_waits_only_for(run, 0)) continue;
         for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
             if (use->fence->passed) continue;
-            streams++;
+            gpi_limit_meet(keys, &streams, use->key);
             if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
         }
     }
-    verdict->pending_streams = key ? 1 : any_whole ? 0 : streams;
+    if (any_whole || streams == GPI_CROWD) streams = 0;
+    verdict->pending_streams = key ? 1 : streams;
     if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
     else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
     else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
@@ -10439,6 +10448,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_VISITS
 #undef GPI_ALL
 #undef GPI_SUBSETS
+#undef GPI_CROWD
 #undef GPI_BALLOTS
 #undef GPI_STEPS
 #undef GPI_SHELF

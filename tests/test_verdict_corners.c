@@ -76,6 +76,32 @@ static void two_streams_at_one_block(void) {
     }
 }
 
+/* Streams are counted, not blocks, up to a number that is as good as all. */
+static void blocks_that_the_same_streams_use(void) {
+    cudaStream_t streams[20];
+    void *block[2];
+    for (int many = 0; many < 2; many++) {
+        int count = many ? 20 : 2;
+        arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+        for (int i = 0; i < 2; i++) block[i] = get(32 * MIB, kit_stream[1]);
+        fake_mode(FAKE_STEPPED);
+        for (int i = 0; i < count; i++) {
+            CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
+            for (int k = 0; k < 2; k++) use_on(block[k], streams[i]);
+        }
+        for (int i = 0; i < 2; i++) put(block[i], kit_stream[1]);
+        fake_run(kit_stream[1]);
+        gpupool_verdict v = would_not_fit(arena, 48 * MIB, GPUPOOL_CAUSE_PENDING);
+        CHECK_EQ(v.pending_streams, many ? 0 : 2);
+        CHECK(strstr(v.sentence, many ? "all work in flight on the device"
+                                      : "the work in flight on 2 streams") != NULL);
+        fake_mode(FAKE_EAGER);
+        fits(arena, 48 * MIB);
+        for (int i = 0; i < count; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
+        kit_close(arena);
+    }
+}
+
 /* Neither parked nor in the graph's lanes is it to be had by others. */
 static void what_a_graph_keeps_does_not_fit(void) {
     gpupool_capture *scope = NULL;
@@ -296,6 +322,7 @@ static void choices_among_too_much_memory(void) {
 int main(void) {
     FAKE_TEST(default_streams_are_named);
     FAKE_TEST(two_streams_at_one_block);
+    FAKE_TEST(blocks_that_the_same_streams_use);
     FAKE_TEST(what_a_graph_keeps_does_not_fit);
     FAKE_TEST(a_graphs_block_beside_one_to_wait_for);
     FAKE_TEST(where_the_device_does_not_say);
