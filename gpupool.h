@@ -3731,7 +3731,7 @@ static void gpi_backing_unfill(gpi_backing *backing, gpi_tree *tree) {
 /* All is mapped: the pieces are placed, and the spot's runs become one. What is left of them is for
    the same stream only, if a piece came from there. */
 static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const gpi_spot *spot,
-                                   gpi_run *run, uint32_t own) {
+                                   gpi_run *run, uint32_t young) {
     gpi_piece *piece = backing->stash, *next;
     uint32_t lane = GPI_LANE_QUIET;
     uint64_t end = spot->right ? spot->right->unit + spot->right->units
@@ -3745,9 +3745,9 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
         if (!piece->lent) continue;
         gpi_backing_keep_echo(backing, piece->lent);
         piece->lent = NULL;
-        lane = own;
+        lane = young;
     }
-    gpi_backing_return(backing, tree, own);
+    gpi_backing_return(backing, tree, young);
     if (spot->left) run = spot->left;
     while (run->unit + run->units < end) gpi_tree_weld(tree, run, run->next);
     return gpi_backing_carve(tree, run, spot->unit, spot->units, lane);
@@ -3755,11 +3755,13 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
 
 /* Gets memory for a request under at most most_bytes of reserved memory, moving idle memory rather
    than passing aim_bytes. The run returned is held, exactly the request. lanes: that the request
-   may lie on in part; own: whose memory it may have at other addresses, or NULL. */
+   may lie on in part; own: those whose memory it may have at other addresses, or NULL; young: where
+   what is not needed after all goes. Its number may change while the lock is open. */
 static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tree, uint64_t units,
                                               uint64_t align_units, const gpi_lanes *lanes,
-                                              const gpi_lanes *own, uint64_t aim_bytes,
-                                              uint64_t most_bytes, gpi_run **out) {
+                                              const gpi_lanes *own, const uint32_t *young,
+                                              uint64_t aim_bytes, uint64_t most_bytes,
+                                              gpi_run **out) {
     uint64_t most = most_bytes / GPUPOOL_UNIT_BYTES, aim = aim_bytes / GPUPOOL_UNIT_BYTES, after;
     gpupool_result result = GPUPOOL_OK;
     gpi_piece *piece, *next;
@@ -3779,6 +3781,7 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         result = gpi_backing_collect(backing, tree, wanted);
         if (result == GPUPOOL_OK && own)
             result = gpi_backing_borrow(backing, tree, own, &spot, wanted);
+        after = gpi_backing_units(backing) + spot.bare_units;
     }
     if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most)
         result = gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
@@ -3792,15 +3795,15 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     if (result != GPUPOOL_OK) {
         struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
         if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
-        if (spot.left) gpi_tree_put(tree, spot.left, lanes->number[0], 0);
-        if (spot.right) gpi_tree_put(tree, spot.right, lanes->number[0], 0);
+        if (spot.left) gpi_tree_put(tree, spot.left, *young, 0);
+        if (spot.right) gpi_tree_put(tree, spot.right, *young, 0);
         gpi_backing_unfill(backing, tree);
-        gpi_backing_return(backing, tree, lanes->number[0]);
+        gpi_backing_return(backing, tree, *young);
         gpi_backing_uncollect(backing, tree);
         gpi_thread = why;
         return result;
     }
-    *out = gpi_backing_settle(backing, tree, &spot, first, lanes->number[0]);
+    *out = gpi_backing_settle(backing, tree, &spot, first, *young);
     gpi_backing_make_room(backing, tree, 0, gpi_ground_max(aim, backing->placed_units));
     return GPUPOOL_OK;
 }
@@ -5739,6 +5742,8 @@ static gpupool_result gpi_arena_grow_mapped(gpupool_arena *arena, gpi_request *r
                                             const gpi_lanes *lanes, uint64_t aim_bytes,
                                             uint64_t most_bytes, gpi_run **run) {
     const gpi_stream *known = request->known;
+    const uint32_t quiet = GPI_LANE_QUIET;
+    const uint32_t *young = gpi_arena_takes_quiet(arena, known) ? &quiet : &known->young;
     gpi_echo *before = arena->backing.echoes, *echo;
     gpi_fence *fence = NULL;
     gpupool_result result;
@@ -5751,8 +5756,8 @@ static gpupool_result gpi_arena_grow_mapped(gpupool_arena *arena, gpi_request *r
         arena->fences.awaited = fence;
     }
     result = gpi_backing_grow_mapped(&arena->backing, &arena->tree, request->units,
-                                     request->align_units, lanes, fence ? &own : NULL, aim_bytes,
-                                     most_bytes, run);
+                                     request->align_units, lanes, fence ? &own : NULL, young,
+                                     aim_bytes, most_bytes, run);
     if (!fence) return result;
     for (echo = arena->backing.echoes; echo != before; echo = echo->next) {
         echo->fence = fence;
@@ -5881,6 +5886,7 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
     *run = gpi_arena_again(arena, request);
     if (*run) return GPUPOOL_OK;
     if (gpi_backing_is_mapped(&arena->backing)) {
+        gpi_arena_seal(arena, request->known, request->stream);
         result = gpi_arena_grow(arena, request, gpi_ground_min(limit, held), limit, run);
         request->limited = held < limit ? request->limited : 1;
         return result;

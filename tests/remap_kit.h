@@ -24,6 +24,7 @@ typedef struct remap_work {
     gpupool_arena *arena;
     fake_run_mode mode;
     uint64_t random;
+    int streams;              /* that the work is on */
     size_t most, live, limit; /* most: live bytes that the work stays within */
     remap_block block[REMAP_BLOCKS];
     size_t count;
@@ -67,7 +68,8 @@ static inline remap_block remap_next(remap_work *w) {
     size_t bytes = MIB + remap_below(w, REMAP_LARGEST - MIB + 1);
     while (w->count == REMAP_BLOCKS || (w->count && w->live + bytes > w->most))
         remap_free(w, remap_below(w, w->count));
-    return (remap_block){NULL, bytes, (int)remap_below(w, KIT_STREAMS), (int)remap_below(w, 256)};
+    return (remap_block){NULL, bytes, (int)remap_below(w, (size_t)w->streams),
+                         (int)remap_below(w, 256)};
 }
 
 static inline int remap_take(remap_work *w, remap_block b) {
@@ -91,10 +93,15 @@ static inline void remap_agrees(remap_work *w) {
     CHECK_EQ(fake_failures(), 0);
 }
 
-static inline void remap_open(remap_work *w, fake_run_mode mode, size_t most, size_t limit,
-                              uint64_t seed) {
-    *w = (remap_work){.mode = mode, .random = seed, .most = most, .limit = limit};
-    w->arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, limit);
+/* chunk: how much moves at a time; 0: as the arena likes */
+static inline void remap_open(remap_work *w, fake_run_mode mode, int streams, size_t most,
+                              size_t limit, size_t chunk, uint64_t seed) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    *w = (remap_work){
+        .mode = mode, .random = seed, .streams = streams, .most = most, .limit = limit};
+    config.limit_bytes = limit;
+    config.chunk_bytes = chunk;
+    w->arena = kit_create(&config);
     fake_mode(mode);
 }
 

@@ -17,10 +17,12 @@ static void one_arena(fake_run_mode mode, uint64_t seed) {
     uint64_t draw = seed;
     size_t most = 60 * MIB + (size_t)check_below(&draw, 440 * MIB);
     size_t limit = most + 2 * MIB + (size_t)check_below(&draw, most / 8);
+    size_t chunk = (size_t)check_below(&draw, 4) * 6 * MIB;
+    int streams = 1 + (int)check_below(&draw, KIT_STREAMS);
     remap_work w;
-    check_case("mode %d, seed %llu, most %zu, limit %zu", (int)mode, (unsigned long long)seed, most,
-               limit);
-    remap_open(&w, mode, most, limit, seed);
+    check_case("mode %d, seed %llu, %d streams, most %zu, limit %zu, chunk %zu", (int)mode,
+               (unsigned long long)seed, streams, most, limit, chunk);
+    remap_open(&w, mode, streams, most, limit, chunk, seed);
     for (int i = 0; i < REQUESTS && !atomic_load(&check_bad); i++) {
         if (remap_take(&w, remap_next(&w))) continue;
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);

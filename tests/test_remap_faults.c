@@ -131,7 +131,7 @@ static int one_life(fake_run_mode mode, uint64_t seed, size_t fault, long n, int
     check_case("mode %d, seed %llu, %s fails, number %ld%s%s%s", (int)mode,
                (unsigned long long)seed, faults[fault].call, n, for_good ? " and on" : "",
                always ? ", and each " : "", always ? always : "");
-    remap_open(&l.work, mode, MOST, LIMIT, seed);
+    remap_open(&l.work, mode, KIT_STREAMS, MOST, LIMIT, 0, seed);
     for (int i = 0; i < BEFORE; i++) CHECK(remap_take(&l.work, remap_next(&l.work)));
     if (faults[fault].fresh) lull(&l);
     l.calls = fake_calls(faults[fault].call);

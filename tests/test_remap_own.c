@@ -1,0 +1,224 @@
+/* Free memory that its own stream may still be at work on: it moves to that stream's requests at
+   once, without a wait, and to nobody else's. Nothing that is queued runs until a test says so. */
+// build: plain -O2 -g
+// build: asan -O1 -g -fsanitize=address,undefined
+#include "fail_malloc.h"
+
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+#if CHECK_FAKE
+
+#define BLOCKS 16
+#define SIZE (4 * MIB)
+#define LIMIT (BLOCKS * SIZE)
+#define LARGE (6 * SIZE) /* of eight stripes that are free */
+
+static gpupool_arena *arena;
+static char *stripe[BLOCKS];
+
+/* The limit's worth of blocks on a stream, with work queued on all; every other one is freed, so
+   that a large request must have their memory at other addresses. */
+static void lay_stripes(size_t chunk, int stream) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = LIMIT;
+    config.chunk_bytes = chunk;
+    arena = kit_create(&config);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < BLOCKS; i++) {
+        stripe[i] = (char *)kit_alloc(arena, SIZE, kit_stream[stream]);
+        CHECK_EQ(fake_write(kit_stream[stream], "fill", stripe[i], SIZE, i), cudaSuccess);
+    }
+    for (int i = 0; i < BLOCKS; i += 2)
+        CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[stream]), GPUPOOL_OK);
+}
+
+static void keep_stripes(int stream) {
+    for (int i = 1; i < BLOCKS; i += 2) {
+        CHECK_EQ(fake_read(kit_stream[stream], "look", stripe[i], SIZE, i), cudaSuccess);
+        CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[stream]), GPUPOOL_OK);
+    }
+}
+
+static void *use(void *block, size_t bytes, int stream) {
+    CHECK(block != NULL);
+    CHECK_EQ(fake_write(kit_stream[stream], "use", block, bytes, 99), cudaSuccess);
+    CHECK_EQ(fake_read(kit_stream[stream], "used", block, bytes, 99), cudaSuccess);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), LIMIT);
+    CHECK_EQ(fake_used_bytes(0), LIMIT);
+    return block;
+}
+
+static void finish(void *block, int stream) {
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
+    keep_stripes(stream);
+    fake_run_all();
+    kit_close(arena);
+    CHECK_EQ(fake_used_bytes(0), 0);
+    CHECK_EQ(fail_malloc_live, 0);
+}
+
+/* ---- who has it ---- */
+
+static void its_stream_has_it_at_once(void) {
+    lay_stripes(0, 0);
+    gpupool_stats before = kit_stats(arena);
+    void *large = use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
+    gpupool_stats after = kit_stats(arena);
+    CHECK_EQ(after.host_syncs, before.host_syncs);
+    CHECK_EQ(after.fence_waits, before.fence_waits);
+    CHECK_EQ(after.remaps - before.remaps, LARGE / (2 * MIB));
+    CHECK_EQ(fake_calls("cuMemUnmap"), 0);
+    finish(large, 0);
+}
+
+/* Pieces that are larger than what is missing have the addresses after it too, and what is left of
+   them is the stream's alone: another one that asks for it waits, as the oracle would see. */
+static void what_is_left_is_its_streams(void) {
+    lay_stripes(SIZE, 0);
+    void *large = use(gpupool_alloc(arena, LARGE - 3 * MIB, kit_stream[0]), LARGE - 3 * MIB, 0);
+    CHECK_EQ(kit_stats(arena).remaps, LARGE / SIZE);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    void *rest = use(gpupool_alloc(arena, 3 * MIB, kit_stream[1]), 3 * MIB, 1);
+    CHECK_RESULT(gpupool_free(arena, rest, kit_stream[1]), GPUPOOL_OK);
+    finish(large, 0);
+}
+
+static void another_stream_waits_for_it(void) {
+    lay_stripes(0, 0);
+    void *large = use(gpupool_alloc(arena, LARGE, kit_stream[1]), LARGE, 1);
+    gpupool_stats after = kit_stats(arena);
+    CHECK(after.host_syncs + after.fence_waits > 0);
+    CHECK_RESULT(gpupool_free(arena, large, kit_stream[1]), GPUPOOL_OK);
+    finish(use(gpupool_alloc(arena, SIZE, kit_stream[0]), SIZE, 0), 0);
+}
+
+/* A replay is no later work of the stream. */
+static void a_capture_does_not_have_it(void) {
+    cudaGraph_t graph;
+    lay_stripes(0, 0);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, LARGE, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_stats(arena).remaps, 0);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    finish(use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0), 0);
+}
+
+/* ---- the addresses that it leaves ---- */
+
+/* They stay mapped while work that was queued before may use them, and no longer than the next
+   growth after it. */
+static void addresses_outlast_the_work(void) {
+    lay_stripes(0, 0);
+    void *large = use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
+    CHECK_EQ(fake_calls("cuMemUnmap"), 0);
+    CHECK_EQ(fake_run_all() > 0, 1);
+    for (int i = 1; i < 5; i += 2) {
+        CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[0]), GPUPOOL_OK);
+        stripe[i] = NULL;
+    }
+    void *next = use(gpupool_alloc(arena, 3 * SIZE, kit_stream[0]), 3 * SIZE, 0);
+    CHECK(fake_calls("cuMemUnmap") >= (long)(LARGE / (2 * MIB)));
+    CHECK_RESULT(gpupool_free(arena, next, kit_stream[0]), GPUPOOL_OK);
+    for (int i = 1; i < 5; i += 2) stripe[i] = (char *)kit_alloc(arena, SIZE, kit_stream[0]);
+    for (int i = 1; i < 5; i += 2)
+        CHECK_EQ(fake_write(kit_stream[0], "fill", stripe[i], SIZE, i), cudaSuccess);
+    finish(large, 0);
+}
+
+/* Memory goes back to the driver only once it is mapped nowhere. */
+static void trimmed_memory_is_gone(void) {
+    lay_stripes(0, 0);
+    void *large = use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
+    CHECK_RESULT(gpupool_free(arena, large, kit_stream[0]), GPUPOOL_OK);
+    fake_run_all();
+    size_t released = 0;
+    CHECK_RESULT(gpupool_trim(arena, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, LIMIT / 2);
+    CHECK_EQ(fake_used_bytes(0), LIMIT / 2);
+    finish(use(gpupool_alloc(arena, LIMIT / 2, kit_stream[0]), LIMIT / 2, 0), 0);
+}
+
+static void reset_while_they_are_mapped(void) {
+    lay_stripes(0, 0);
+    use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
+    fake_run_all();
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK_EQ((cudaFree)(NULL), cudaSuccess); /* a new context */
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(fail_malloc_live, 0);
+}
+
+/* ---- failures ---- */
+
+static void failed_request(long n, const char *what, gpupool_stats before) {
+    gpupool_stats after = kit_stats(arena);
+    check_case("%s, number %ld", what, n);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(after.granted.now, before.granted.now);
+    CHECK_EQ(after.reserved.now, before.reserved.now);
+    CHECK_EQ(fake_used_bytes(0), LIMIT);
+}
+
+/* Each record that moving needs is refused in turn. */
+static void no_memory_on_the_host(void) {
+    long refused = 0, fired = 1;
+    for (size_t chunk = 0; chunk <= SIZE; chunk += SIZE) {
+        for (long n = 1; fired && CHECK(n < 200); n++) {
+            lay_stripes(chunk, 0);
+            gpupool_stats before = kit_stats(arena);
+            fail_malloc_nth(n, 1);
+            void *large = gpupool_alloc(arena, LARGE - 3 * MIB, kit_stream[0]);
+            fired = fail_malloc_fired;
+            fail_malloc_nth(0, 0);
+            refused += large == NULL;
+            if (!large) failed_request(n, "host memory", before);
+            if (!large) large = gpupool_alloc(arena, LARGE - 3 * MIB, kit_stream[0]);
+            finish(use(large, LARGE - 3 * MIB, 0), 0);
+        }
+        fired = 1;
+    }
+    CHECK(refused > 4);
+}
+
+/* Of two calls the first fails once, so that what had been done is undone, and the second whenever
+   it is made: then the undoing fails too. */
+static void driver_calls_fail(void) {
+    static const char *const calls[][2] = {
+        {"cuMemMap", NULL},         {"cuMemSetAccess", NULL},        {"cuMemCreate", NULL},
+        {"cuMemMap", "cuMemUnmap"}, {"cuMemSetAccess", "cuMemUnmap"}};
+    for (size_t i = 0; i < KIT_COUNT(calls); i++) {
+        long fired = 1;
+        for (long n = 1; fired && CHECK(n < 200); n++) {
+            lay_stripes(SIZE, 0);
+            gpupool_stats before = kit_stats(arena);
+            fake_fail_call(calls[i][0], n, 0, 0);
+            if (calls[i][1]) fake_fail_call(calls[i][1], 1, 1, 0);
+            void *large = gpupool_alloc(arena, LARGE - 3 * MIB, kit_stream[0]);
+            fired = fake_fail_fired();
+            fake_fail_clear();
+            if (!large) failed_request(n, calls[i][0], before);
+            if (!large) large = gpupool_alloc(arena, LARGE - 3 * MIB, kit_stream[0]);
+            finish(use(large, LARGE - 3 * MIB, 0), 0);
+        }
+    }
+}
+
+#endif
+
+int main(void) {
+    FAKE_TEST(its_stream_has_it_at_once);
+    FAKE_TEST(what_is_left_is_its_streams);
+    FAKE_TEST(another_stream_waits_for_it);
+    FAKE_TEST(a_capture_does_not_have_it);
+    FAKE_TEST(addresses_outlast_the_work);
+    FAKE_TEST(trimmed_memory_is_gone);
+    FAKE_TEST(reset_while_they_are_mapped);
+    FAKE_TEST(no_memory_on_the_host);
+    FAKE_TEST(driver_calls_fail);
+    return check_finish();
+}
