@@ -1,6 +1,6 @@
-/* Threads of the ring with nothing to do: one that waits long for a ticket sleeps, one whose ring is
-   full leaves the watch to a worker that has it, and a worker that is wanted no more leaves it to
-   others. What happens meanwhile is done where they would sleep: nothing here hangs on time. */
+/* Threads of the ring with nothing to do: who waits long for a ticket sleeps, who uploads through a
+   full ring leaves the watch to a worker that has it, and a worker that is wanted no more leaves it
+   to others. What happens meanwhile is done where they would sleep: nothing here hangs on time. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
