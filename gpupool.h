@@ -2177,7 +2177,8 @@ static unsigned gpi_tree_order(uint32_t place) { return place % GPI_SHELF / GPI_
    Bucket b < count; hashes beyond the count fold onto the half below. */
 GPI_HOT uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
     uint64_t bucket = ((unit * 0x9e3779b97f4a7c15ull) >> 24) & tree->bucket_mask;
-    return bucket < tree->bucket_count ? bucket : bucket & tree->bucket_mask >> 1;
+    /* a branch could not be foretold */
+    return bucket & tree->bucket_mask >> (bucket >= tree->bucket_count);
 }
 
 static gpi_run **gpi_tree_head(const gpi_tree *tree, uint64_t bucket) {
@@ -6152,7 +6153,6 @@ static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
 GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
                                     const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
-    GPI_ASSERT(gpi_tree_is_ready(&arena->tree, 0)); /* whoever found the run has seen to that */
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->uses = use;
     run->by.stream = request->known->handle;

@@ -153,6 +153,35 @@ static void reset_while_they_are_mapped(void) {
     CHECK_EQ(fail_malloc_live, 0);
 }
 
+/* ---- the check ---- */
+
+static void expect_broken(const char *invariant) {
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), invariant) != NULL);
+}
+
+static void wrong_echoes_are_seen(void) {
+    lay_stripes(0, 0);
+    void *large = use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
+    gpi_echo *echo = arena->backing.echoes;
+    gpi_run *held = echo->held;
+    const gpi_piece *piece = echo->piece;
+    gpi_piece **slot = gpi_backing_slot(&arena->backing, held->unit);
+    *slot = (gpi_piece *)(uintptr_t)piece;
+    expect_broken("B2"); /* a piece is at one place only */
+    *slot = NULL;
+    echo->held = arena->backing.first;
+    expect_broken("B4"); /* not held */
+    echo->held = held;
+    held->units += 1;
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_E_ARGUMENT);
+    held->units -= 1;
+    echo->fence->users++;
+    expect_broken("F3");
+    echo->fence->users--;
+    finish(large, 0);
+}
+
 /* ---- failures ---- */
 
 static void failed_request(long n, const char *what, gpupool_stats before) {
@@ -218,6 +247,7 @@ int main(void) {
     FAKE_TEST(addresses_outlast_the_work);
     FAKE_TEST(trimmed_memory_is_gone);
     FAKE_TEST(reset_while_they_are_mapped);
+    FAKE_TEST(wrong_echoes_are_seen);
     FAKE_TEST(no_memory_on_the_host);
     FAKE_TEST(driver_calls_fail);
     return check_finish();

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define PASSES 3          /* sessions that time each operation */
+#define SETTLED_OPS ((size_t)1 << 17)
 #define RUN_NS 20e6       /* one run should take as long */
 #define MOST_OPS ((size_t)1 << 20)
 #define MOST_SAMPLES ((size_t)1 << 16) /* operations timed by themselves, of all threads */
@@ -107,13 +108,14 @@ static void measure_mean(session *s, unsigned number) {
     }
 }
 
-/* At least a run, and until every live block has been replaced several times. What keeps nothing
-   needs no more than the run. */
+/* At least a run, and until pools have settled: every live block has been replaced several times, in
+   131,072 operations or more. What keeps nothing needs no more than the run. */
 static size_t warm_ops(const session *s) {
     const bench_cell *c = s->cell;
-    size_t replaced = 4 * c->work->live / LANE_BATCH * LANE_BATCH;
-    int short_of = c->work->kind == BENCH_CHURN && replaced > s->n;
-    return short_of && (c->peer->can & BENCH_MANY) ? replaced : s->n;
+    size_t settled = 4 * c->work->live / LANE_BATCH * LANE_BATCH;
+    if (settled < SETTLED_OPS) settled = SETTLED_OPS;
+    int short_of = c->work->kind == BENCH_CHURN && settled > s->n;
+    return short_of && (c->peer->can & BENCH_MANY) ? settled : s->n;
 }
 
 static void *take_part(void *argument) {
