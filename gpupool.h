@@ -5887,7 +5887,6 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
     *run = gpi_arena_again(arena, request);
     if (*run) return GPUPOOL_OK;
     if (gpi_backing_is_mapped(&arena->backing)) {
-        gpi_arena_seal(arena, request->known, request->stream);
         result = gpi_arena_grow(arena, request, gpi_ground_min(limit, held), limit, run);
         request->limited = held < limit ? request->limited : 1;
         return result;
@@ -5994,7 +5993,10 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     /* another stream's memory, behind a wait on the device */
     *run = gpi_arena_rung_follow(arena, request);
     if (*run) return GPUPOOL_OK;
-    /* what is idle moves, or makes room */
+    /* what is idle moves, or makes room; so does what this stream has freed, behind a fence. Once,
+       since what growth gives back when it fails is without one again */
+    if (gpi_backing_is_mapped(&arena->backing))
+        gpi_arena_seal(arena, request->known, request->stream);
     result = gpi_arena_rung_move(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     /* what other streams freed without a fence yet, behind one over all streams */
