@@ -3063,7 +3063,7 @@ typedef struct gpi_echo {
     const gpi_piece *piece;        /* what is mapped there */
     gpi_run *held;                 /* NULL: it is no longer */
     struct gpi_fence *fence;       /* ARENA's: when it has passed, nothing uses these addresses;
-                                      NULL: nothing does */
+                                      NULL: as long as the growth that made it is under way */
 } gpi_echo;
 
 typedef struct gpi_backing {
@@ -3356,7 +3356,7 @@ static int gpi_backing_is_better(const gpi_piece *piece, const gpi_piece *best, 
 
 static int gpi_backing_has_lane(const gpi_lanes *lanes, const gpi_run *run) {
     int i;
-    for (i = 0; run && i < lanes->count; i++)
+    for (i = 0; i < lanes->count; i++)
         if (run->lane == lanes->number[i]) return 1;
     return 0;
 }
@@ -3517,9 +3517,7 @@ typedef struct gpi_spot {
     gpi_run *left, *bare, *right;   /* left and right: free neighbours that it runs on into */
 } gpi_spot;
 
-/* NULL for lanes: all that is free. */
 static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_lanes *lanes) {
-    if (run && !lanes) return run->lane < GPI_LANE_HELD ? run : NULL;
     return run && gpi_backing_has_lane(lanes, run) ? run : NULL;
 }
 
@@ -5720,14 +5718,14 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
 static void gpi_arena_sweep(gpupool_arena *arena) {
     gpi_echo **link = &arena->backing.echoes, *echo;
     while ((echo = *link) != NULL) {
-        if (!echo->fence || gpi_fence_passed(echo->fence))
+        if (gpi_fence_passed(echo->fence))
             gpi_backing_hush(&arena->backing, &arena->tree, echo);
         if (echo->held) {
             link = &echo->next;
             continue;
         }
         *link = echo->next;
-        if (echo->fence) gpi_fence_drop(&arena->fences, echo->fence);
+        gpi_fence_drop(&arena->fences, echo->fence);
         gpi_backing_drop_echo(&arena->backing, echo);
     }
 }
@@ -7031,8 +7029,7 @@ static void gpi_arena_abandon(gpupool_arena *arena) {
     gpi_run *run = arena->parked;
     uint64_t at = 0;
     for (; run; run = run->list_next) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
-    for (; echo; echo = echo->next)
-        if (echo->fence) gpi_fence_drop(&arena->fences, echo->fence);
+    for (; echo; echo = echo->next) gpi_fence_drop(&arena->fences, echo->fence);
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
         if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
     for (; stream; stream = stream->next) {
