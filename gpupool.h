@@ -3775,9 +3775,9 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     first = spot.bare;
     after = gpi_backing_units(backing) + spot.bare_units;
     if (after > aim) {
-        uint64_t wanted = gpi_ground_up(after - aim, backing->granule_units);
-        wanted = gpi_ground_min(wanted, spot.bare_units);
+        uint64_t wanted = gpi_ground_min(after - aim, spot.bare_units);
         result = gpi_backing_collect(backing, tree, wanted);
+        wanted = gpi_ground_up(wanted, backing->granule_units);
         if (result == GPUPOOL_OK && own)
             result = gpi_backing_borrow(backing, tree, own, &spot, wanted);
         after = gpi_backing_units(backing) + spot.bare_units;
@@ -5795,8 +5795,7 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
                                           gpi_run **run) {
     uint64_t aim = gpi_arena_aim(arena, request);
     uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
-    if (gpi_backing_is_mapped(&arena->backing) &&
-        arena->ledger.reserved.now + need > gpi_ground_min(aim, arena->ledger.limit_bytes)) {
+    if (gpi_backing_is_mapped(&arena->backing) && arena->ledger.reserved.now + need > aim) {
         gpi_arena_seal(arena, request->known, request->stream);
         gpi_arena_poll(arena);
         gpi_arena_sweep(arena);
