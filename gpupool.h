@@ -646,6 +646,15 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #undef gpupool_capture_begin
 #undef gpupool_cudaMallocAsync
 #undef gpupool_cudaFreeAsync
+#undef gpupool_upload
+#undef gpupool_download
+#undef gpupool_upload_async
+#undef gpupool_download_async
+#undef gpupool_upload_2d
+#undef gpupool_download_2d
+#undef gpupool_upload_from
+#undef gpupool_download_to
+#undef gpupool_span_upload
 #if GPUPOOL_STREAM_HOOK
 #undef cudaStreamDestroy
 #endif
@@ -1431,7 +1440,7 @@ static int gpi_driver_is_capturing(cudaStream_t stream) {
 
 static int gpi_driver_is_plain(const gpi_driver *driver, cudaStream_t stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (stream == NULL || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0; /* never 0 here */
     if (!driver->is_capturing || !driver->record || !driver->follow) return 0;
     return driver->is_capturing((CUstream)stream, &status) == CUDA_SUCCESS &&
            status == CU_STREAM_CAPTURE_STATUS_NONE;
@@ -1636,14 +1645,6 @@ static gpupool_result gpi_driver_wait(gpi_driver *driver, gpupool_result (*here)
 }
 
 /* -- transfers: for the ring -- */
-
-/* A default stream that is another one for each thread: its handle means nothing elsewhere. */
-static int gpi_driver_is_threads_own(cudaStream_t stream) {
-#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-    if (stream == NULL) return 1;
-#endif
-    return stream == cudaStreamPerThread;
-}
 
 typedef enum gpi_place_kind { /* where a pointer points */
     GPI_PLACE_ORDINARY,       /* host memory that CUDA does not know */
@@ -3062,7 +3063,7 @@ typedef struct gpi_echo {
     const gpi_piece *piece;        /* what is mapped there */
     gpi_run *held;                 /* NULL: it is no longer */
     struct gpi_fence *fence;       /* ARENA's: when it has passed, nothing uses these addresses;
-                                      NULL: nothing does */
+                                      NULL: as long as the growth that made it is under way */
 } gpi_echo;
 
 typedef struct gpi_backing {
@@ -3355,7 +3356,7 @@ static int gpi_backing_is_better(const gpi_piece *piece, const gpi_piece *best, 
 
 static int gpi_backing_has_lane(const gpi_lanes *lanes, const gpi_run *run) {
     int i;
-    for (i = 0; run && i < lanes->count; i++)
+    for (i = 0; i < lanes->count; i++)
         if (run->lane == lanes->number[i]) return 1;
     return 0;
 }
@@ -3516,9 +3517,7 @@ typedef struct gpi_spot {
     gpi_run *left, *bare, *right;   /* left and right: free neighbours that it runs on into */
 } gpi_spot;
 
-/* NULL for lanes: all that is free. */
 static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_lanes *lanes) {
-    if (run && !lanes) return run->lane < GPI_LANE_HELD ? run : NULL;
     return run && gpi_backing_has_lane(lanes, run) ? run : NULL;
 }
 
@@ -4341,7 +4340,6 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
 
 static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
                                     cudaStream_t stream) {
-    if (fence->passed) return 1;
     if (fence->unrecorded || !gpi_driver_follow_lightly(fences->driver, fence->event, stream))
         return 0;
     fences->device_waits++;
@@ -4703,8 +4701,8 @@ static int gpi_limit_waits_for_lane(const gpi_scene *scene, uint32_t lane, uint6
     const gpi_stream *stream = scene->fences->streams;
     int i;
     if (!scene->captures && !key) return 1;
-    while (stream && !(stream->handle && gpi_fence_owns(stream, lane))) stream = stream->next;
-    if (!stream || stream->capture || !key) return !key && !(stream && stream->capture);
+    while (!stream->handle || !gpi_fence_owns(stream, lane)) stream = stream->next;
+    if (stream->capture || !key) return !stream->capture;
     for (i = 0; i < stream->seals; i++)
         if (stream->sealed[i] == lane) return !stream->fences[i]->whole && stream->handle == key;
     return 0;
@@ -4730,7 +4728,8 @@ static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const 
         return wish->pending && gpi_limit_waits_for_lane(scene, run->lane, wish->key);
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
     n = (*nth)++;
-    return wish->mask == GPI_ALL || (n < 64 && (wish->mask >> n & 1));
+    GPI_ASSERT(wish->mask == GPI_ALL || n < 64); /* choices are of few blocks */
+    return wish->mask == GPI_ALL || (wish->mask >> n & 1);
 }
 
 /* The longest stretch of free runs from here on; returns the run behind it. */
@@ -4966,8 +4965,8 @@ static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
     if (gpi_backing_is_mapped(scene->backing))
         return gpi_limit_idle_in(scene->backing, run, 0, UINT64_MAX);
     if (run->prev || run->next) return 0;
-    while (piece && piece->unit != run->unit) piece = piece->next;
-    return piece ? piece->bytes / GPUPOOL_UNIT_BYTES : 0;
+    while (piece->unit != run->unit) piece = piece->next;
+    return piece->bytes / GPUPOOL_UNIT_BYTES;
 }
 
 /* For many blocks: by what each of them wins at least, and a piece that may be in the way. */
@@ -4978,7 +4977,7 @@ static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holdin
     while ((run = gpi_tree_next_live(scene->tree, &at)) != NULL)
         if (gpi_limit_holds(holding, run))
             least = gpi_ground_min(least, gpi_limit_gain(scene, run));
-    if (least == 0 || least == UINT64_MAX) return blocks;
+    if (least == 0) return blocks;
     if (least >= scene->units) return 1;
     return gpi_ground_min(blocks, (lacks + least - 1) / least + 1);
 }
@@ -5014,7 +5013,15 @@ static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
 
 static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
     gpi_wish wish = {1, key, NULL, 0};
-    return key != 0 && gpi_limit_lacks(scene, &wish) == 0;
+    return gpi_limit_lacks(scene, &wish) == 0;
+}
+
+#define GPI_CROWD 16 /* streams that a verdict counts; so many are as good as all */
+
+static void gpi_limit_meet(uint64_t *keys, int *count, uint64_t key) {
+    int i = 0;
+    while (i < *count && keys[i] != key) i++;
+    if (i == *count && i < GPI_CROWD) keys[(*count)++] = key;
 }
 
 /* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
@@ -5023,26 +5030,29 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     const gpi_run *run = scene->parked;
     const gpi_use *use;
     int streams = 0, any_whole = 0, i;
-    uint64_t key = 0;
+    uint64_t key = 0, keys[GPI_CROWD];
     for (; stream && !key; stream = stream->next) {
         int alone = 0, whole; /* of its lanes that hold memory, any that wait for it, or for all */
         if (!stream->handle || stream->capture) continue;
         whole = scene->tree->lanes[stream->young]->units != 0;
         for (i = 0; i < stream->seals; i++) {
-            alone |= !stream->fences[i]->passed && !stream->fences[i]->whole;
-            whole |= !stream->fences[i]->passed && stream->fences[i]->whole;
+            alone |= !stream->fences[i]->whole;
+            whole |= stream->fences[i]->whole;
         }
         any_whole |= whole;
-        streams += alone || whole;
+        if (alone) gpi_limit_meet(keys, &streams, stream->handle);
         if (alone && gpi_limit_wait_would_do(scene, stream->handle)) key = stream->handle;
     }
-    for (; run && !key; run = run->list_next)
+    for (; run && !key; run = run->list_next) {
+        if (!gpi_limit_waits_only_for(run, 0)) continue;
         for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
-            if (!use->fence || use->fence->passed) continue;
-            streams++;
+            if (use->fence->passed) continue;
+            gpi_limit_meet(keys, &streams, use->key);
             if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
         }
-    verdict->pending_streams = key ? 1 : any_whole || streams < 2 ? 0 : streams;
+    }
+    if (any_whole || streams == GPI_CROWD) streams = 0;
+    verdict->pending_streams = key ? 1 : streams;
     if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
     else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
     else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
@@ -5155,7 +5165,7 @@ static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_limit_fill_in(verdict, why);
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
-    if (verdict->raise_bytes && verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
+    if (verdict->raise_bytes)
         gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
     if (!causes[verdict->cause].freeing_helps || !verdict->granted_bytes) return;
     advice = !best->enough ? "free %m of what blocks hold, most of it in %b"
@@ -5172,26 +5182,30 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
     now = gpi_limit_look(scene, &wish);
     wish.pending = 1;
     later = gpi_limit_look(scene, &wish);
+    by_limit = gpi_limit_missing(scene, &now, scene->limit_units);
+    by_device = gpi_limit_missing(scene, &now, scene->device_units);
+    refused = by_limit == 0 && by_device == 0;
+    if (refused) scene->device_units = 0; /* it gives no more, whatever it says is free */
     waiting_would_do = verdict->pending_bytes && gpi_limit_lacks(scene, &wish) == 0;
     if (!waiting_would_do) now = later;
     by_limit = gpi_limit_missing(scene, &now, scene->limit_units);
     by_device = gpi_limit_missing(scene, &now, scene->device_units);
-    refused = by_limit == 0 && by_device == 0;
-    if (verdict->device_total_bytes && verdict->asked_bytes > verdict->device_total_bytes)
+    if (by_device && verdict->device_total_bytes &&
+        verdict->asked_bytes > verdict->device_total_bytes)
         verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
     else if (waiting_would_do)
         verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
     else if (!refused && free_bytes >= verdict->asked_bytes)
         verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
-    else if (by_limit > by_device || (by_limit && by_limit == by_device))
+    else if (by_limit && by_limit >= by_device)
         verdict->cause = GPUPOOL_CAUSE_LIMIT;
     else
         verdict->cause = verdict->others_bytes > verdict->reserved_bytes
                              ? GPUPOOL_CAUSE_OTHERS
                              : GPUPOOL_CAUSE_DEVICE_FULL;
-    if (by_limit && by_device == 0 && by_limit < UINT64_MAX / GPUPOOL_UNIT_BYTES)
-        verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
-    by_limit = refused ? scene->units : gpi_ground_max(by_limit, by_device);
+    if (by_device == 0) verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
+    by_limit = gpi_ground_max(by_limit, by_device);
+    if (by_limit == 0) by_limit = scene->units; /* as if all of it were missing */
     verdict->missing_bytes = gpi_ground_min(by_limit, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
@@ -5551,11 +5565,13 @@ static int gpi_arena_has_fence(const gpi_run *run) {
     return use != NULL;
 }
 
+/* Asks after each of them: a verdict tells who is left. */
 static int gpi_arena_uses_passed(const gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
+    int passed = 1;
     for (; use; use = use->next)
-        if (use->fence && !gpi_fence_passed(use->fence)) return 0;
-    return 1;
+        if (use->fence && !gpi_fence_passed(use->fence)) passed = 0;
+    return passed;
 }
 
 /* The lanes that a graph keeps, if the block was handed out to it. */
@@ -5705,14 +5721,14 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
 static void gpi_arena_sweep(gpupool_arena *arena) {
     gpi_echo **link = &arena->backing.echoes, *echo;
     while ((echo = *link) != NULL) {
-        if (!echo->fence || gpi_fence_passed(echo->fence))
+        if (gpi_fence_passed(echo->fence))
             gpi_backing_hush(&arena->backing, &arena->tree, echo);
         if (echo->held) {
             link = &echo->next;
             continue;
         }
         *link = echo->next;
-        if (echo->fence) gpi_fence_drop(&arena->fences, echo->fence);
+        gpi_fence_drop(&arena->fences, echo->fence);
         gpi_backing_drop_echo(&arena->backing, echo);
     }
 }
@@ -5977,8 +5993,10 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     /* another stream's memory, behind a wait on the device */
     *run = gpi_arena_rung_follow(arena, request);
     if (*run) return GPUPOOL_OK;
-    /* what is idle moves, or makes room */
-    gpi_arena_seal(arena, request->known, request->stream);
+    /* what is idle moves, or makes room; so does what this stream has freed, behind a fence. Once,
+       since what growth gives back when it fails is without one again */
+    if (gpi_backing_is_mapped(&arena->backing))
+        gpi_arena_seal(arena, request->known, request->stream);
     result = gpi_arena_rung_move(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     /* what other streams freed without a fence yet, behind one over all streams */
@@ -6480,8 +6498,9 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
     int each = arena->hurried || gpi_arena_takes_quiet(arena, known);
     if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
     if (arena->hurried) arena->hurried--;
-    fence = known->handle == GPI_KEY_ANY || known->capture || !gpi_fence_is_same(known, stream)
-                ? NULL : gpi_fence_record_lightly(&arena->fences, stream);
+    GPI_ASSERT(!known->capture); /* which has no frees in its young lane */
+    fence = known->handle == GPI_KEY_ANY ? NULL
+                                         : gpi_fence_record_lightly(&arena->fences, stream);
     if (fence) {
         gpi_fence_seal(&arena->fences, &arena->tree, known, fence);
         gpi_fence_drop(&arena->fences, fence);
@@ -7012,8 +7031,7 @@ static void gpi_arena_abandon(gpupool_arena *arena) {
     gpi_run *run = arena->parked;
     uint64_t at = 0;
     for (; run; run = run->list_next) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
-    for (; echo; echo = echo->next)
-        if (echo->fence) gpi_fence_drop(&arena->fences, echo->fence);
+    for (; echo; echo = echo->next) gpi_fence_drop(&arena->fences, echo->fence);
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
         if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
     for (; stream; stream = stream->next) {
@@ -8833,9 +8851,10 @@ static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
     return 1;
 }
 
-/* Who may name the transfer's stream, and by what it is known. */
+/* Who may name the transfer's stream, and by what it is known: where each thread has a default
+   stream of its own, the handle means another one elsewhere. */
 static void gpi_ring_name_stream(gpi_transfer *plan) {
-    int own = gpi_driver_is_threads_own(plan->stream);
+    int own = plan->stream == cudaStreamPerThread;
     plan->only_thread = own ? gpi_host_thread_number() : 0;
     plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
 }
@@ -8870,7 +8889,7 @@ static gpi_transfer gpi_ring_plan(int down, void *device, uint64_t device_pitch,
     plan.device_pitch = device_pitch;
     plan.host_pitch = host_pitch;
     plan.width = width;
-    plan.stream = stream;
+    plan.stream = stream ? stream : cudaStreamLegacy; /* see GPI_STREAM */
     return plan;
 }
 
@@ -9261,8 +9280,7 @@ static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t byte
     for (; slot; slot = slot->next)
         holds |= slot->state == GPI_RING_HELD && slot->holder == thread;
     for (slot = ring->slots; slot; slot = slot->next) {
-        int stays = slot->state == GPI_RING_LOST ||
-                    (slot->state == GPI_RING_HELD && (holds || slot->holder == thread));
+        int stays = slot->state == GPI_RING_LOST || (slot->state == GPI_RING_HELD && holds);
         run = stays ? 0 : run + slot->bytes;
         longest = gpi_ground_max(longest, run);
     }
@@ -9331,13 +9349,13 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
     gpi_ring_name_stream(&plan);
     slot->state = GPI_RING_BUSY;
     gpi_ring_unlock(ring);
-    if (gpi_driver_is_capturing(stream)) {
+    if (gpi_driver_is_capturing(plan.stream)) {
         result = gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the stream captures");
     } else {
         slot->length = span->bytes;
         result = gpi_ring_send(ring, slot, &plan, &queued);
     }
-    if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(stream);
+    if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(plan.stream);
     gpi_ring_lock(ring);
     slot->state = GPI_RING_HELD;
     if (result == GPUPOOL_OK) {
@@ -9495,7 +9513,8 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
 #if GPUPOOL_SITES
     sites = arena->ledger.site_count + 1;
 #endif
-    view->key_room = arena->fences.stream_count + sites + 16; /* and some that are no more */
+    /* and some that are no more; all have an index */
+    view->key_room = gpi_ground_min(arena->fences.stream_count + sites + 16, GPI_NOBODY);
     view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
                        arena->tree.lane_count * sizeof *view->lanes;
@@ -9515,7 +9534,7 @@ static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
     if (key == 0) return GPI_NOBODY;
     if (*last < view->key_count && view->keys[*last] == key) return *last;
     while (i < view->key_count && view->keys[i] != key) i++;
-    if (i == view->key_room || i >= GPI_NOBODY) return GPI_NOBODY;
+    if (i == view->key_room) return GPI_NOBODY;
     if (i == view->key_count) view->keys[view->key_count++] = key;
     *last = (uint16_t)i;
     return *last;
@@ -9599,7 +9618,7 @@ static unsigned gpi_view_digit(uint64_t unit, unsigned shift) {
     return (unsigned)(unit >> shift & ((1 << GPI_DIGIT) - 1));
 }
 
-/* By address, least digit first, as far as addresses differ. */
+/* By address, least digit first, as far as addresses differ: in less than 55 bits. */
 static void gpi_view_sort(gpi_view *view) {
     uint64_t least = UINT64_MAX, most = 0, i, starts[(1 << GPI_DIGIT) + 1];
     gpi_stretch *from = view->stretches, *to = view->others;
@@ -9608,7 +9627,7 @@ static void gpi_view_sort(gpi_view *view) {
         least = gpi_ground_min(least, from[i].unit);
         most = gpi_ground_max(most, from[i].unit);
     }
-    for (shift = 0; view->count && shift < 64 && (most - least) >> shift; shift += GPI_DIGIT) {
+    for (shift = 0; view->count && (most - least) >> shift; shift += GPI_DIGIT) {
         memset(starts, 0, sizeof starts);
         for (i = 0; i < view->count; i++) starts[gpi_view_digit(from[i].unit - least, shift) + 1]++;
         for (i = 1; i < 1 << GPI_DIGIT; i++) starts[i] += starts[i - 1];
@@ -9651,11 +9670,11 @@ static void gpi_view_ask_device(gpi_view *view) {
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
                                     const FILE *file) {
     gpupool_result result = gpi_arena_exists(arena, call);
-    int copied = 0;
+    int copied;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
     if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
-    while (!copied) {
+    for (;;) {
         gpi_host_lock(&arena->growing);
         gpi_arena_lock(arena, 0);
         copied = gpi_view_lay_out(view, arena);
@@ -9733,7 +9752,7 @@ static uint64_t gpi_view_others(const gpi_view *view) {
 
 static double gpi_view_fragmentation(const gpi_view *view) {
     uint64_t free_bytes = gpi_view_free_bytes(view);
-    if (free_bytes == 0 || view->stats.largest_free_bytes > free_bytes) return 0;
+    if (free_bytes == 0) return 0;
     return 1 - (double)view->stats.largest_free_bytes / (double)free_bytes;
 }
 
@@ -9947,13 +9966,13 @@ static void gpi_write_value(gpi_writer *out, char kind, uint64_t number, const c
         gpi_write_text(out, text, strlen(text));
     } else if (kind == '!') {
         gpi_write_byte(out, number ? 0x88 : 0x89); /* NEWTRUE, NEWFALSE */
-    } else if (kind == '$' || (number == UINT64_MAX && !out->pickle)) {
-        gpi_write_word(out, "null");
-    } else if (!out->pickle) {
-        gpi_write_decimal(out, number);
-    } else {
+    } else if (out->pickle) {
         gpi_write_word(out, "\x8a\x08"); /* LONG1 of eight bytes */
         gpi_write_little_endian(out, number, 8);
+    } else if (kind == '$' || number == UINT64_MAX) {
+        gpi_write_word(out, "null");
+    } else {
+        gpi_write_decimal(out, number);
     }
 }
 
@@ -9962,8 +9981,8 @@ static int gpi_write_is_letter(char c) { /* of a name */
 }
 
 /* What `form` says: { } [ ], the names of an object's members as they are, and for each value an
-   argument: # a uint64_t, in JSON UINT64_MAX for null; $ a text, NULL for null; in a pickle ! a
-   truth, a uint64_t too. A new line where a list should begin one. */
+   argument: # a uint64_t, in JSON UINT64_MAX for null; $ a text, in JSON NULL for null; in a pickle
+   ! a truth, a uint64_t too. A new line where a list should begin one. */
 static void gpi_write(gpi_writer *out, const char *form, ...) {
     size_t length;
     va_list rest;
@@ -10434,6 +10453,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_VISITS
 #undef GPI_ALL
 #undef GPI_SUBSETS
+#undef GPI_CROWD
 #undef GPI_BALLOTS
 #undef GPI_STEPS
 #undef GPI_SHELF
@@ -10525,6 +10545,24 @@ static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
 #define gpupool_cudaMallocAsync(pointer, bytes, stream) \
     gpupool_cudaMallocAsync(pointer, bytes, GPI_STREAM(stream))
 #define gpupool_cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync(pointer, GPI_STREAM(stream))
+#define gpupool_upload(ring, to, from, bytes, stream) \
+    gpupool_upload(ring, to, from, bytes, GPI_STREAM(stream))
+#define gpupool_download(ring, to, from, bytes, stream) \
+    gpupool_download(ring, to, from, bytes, GPI_STREAM(stream))
+#define gpupool_upload_async(ring, to, from, bytes, stream, ticket) \
+    gpupool_upload_async(ring, to, from, bytes, GPI_STREAM(stream), ticket)
+#define gpupool_download_async(ring, to, from, bytes, stream, ticket) \
+    gpupool_download_async(ring, to, from, bytes, GPI_STREAM(stream), ticket)
+#define gpupool_upload_2d(ring, to, to_pitch, from, from_pitch, width, height, stream) \
+    gpupool_upload_2d(ring, to, to_pitch, from, from_pitch, width, height, GPI_STREAM(stream))
+#define gpupool_download_2d(ring, to, to_pitch, from, from_pitch, width, height, stream) \
+    gpupool_download_2d(ring, to, to_pitch, from, from_pitch, width, height, GPI_STREAM(stream))
+#define gpupool_upload_from(ring, to, bytes, reader, user, stream) \
+    gpupool_upload_from(ring, to, bytes, reader, user, GPI_STREAM(stream))
+#define gpupool_download_to(ring, from, bytes, writer, user, stream) \
+    gpupool_download_to(ring, from, bytes, writer, user, GPI_STREAM(stream))
+#define gpupool_span_upload(ring, span, to, stream) \
+    gpupool_span_upload(ring, span, to, GPI_STREAM(stream))
 #endif
 
 #if GPUPOOL_SITES

@@ -29,11 +29,11 @@ notices "where the contents have" 's/^\(    GROUND\) HOST/\1/'
 notices "defined and left" '/^#undef GPI_PRINTF/d'
 notices "was never defined" 's/^#undef GPI_PRINTF/&\n#undef GPI_PRINTS/'
 notices "a name of RING in TREE" 's/^#define GPI_LANE_BARE.*/&\n#define GPI_X gpi_ring_x/'
-notices "a function of LEDGER in DRIVER" 's/^\(static .*gpi_\)driver_is_threads_own/\1ledger_x/'
+notices "a function of LEDGER in DRIVER" 's/^\(static .*gpi_\)driver_is_capturing/\1ledger_x/'
 notices "declared before it" 's/^static int gpi_ground_is_power.*/&\nstatic int gpi_ground_x(int);/'
 notices "a type without a body" 's/^static int gpi_ground_is_power.*/&\nstruct gpi_x;/'
 printf '    ;\n%.0s' {1..60} > "$out/lines"
-notices "a function of .* lines" "/^static int gpi_driver_is_threads_own/r $out/lines"
+notices "a function of .* lines" "/^static int gpi_driver_is_capturing/r $out/lines"
 
 # ---- the text of every file ----
 sources=$(find gpupool.h examples tests .ci Makefile README.md -type f ! -path '*/traces/*' \
@@ -108,7 +108,7 @@ left_behind() { # COMPILER FLAGS
             "$2 -DGPUPOOL_STREAM_HOOK=0" $source gpupool_none
         check "$1: macros of $source, streams per thread, sites" no_other_macros "$1" \
             "$2 -DCUDA_API_PER_THREAD_DEFAULT_STREAM -DGPUPOOL_SITES=1" $source \
-            'cudaStreamDestroy|CUDA_API_PER_THREAD_DEFAULT_STREAM|GPI_STREAM|gpupool_[A-Za-z_]*'
+            'cudaStreamDestroy|CUDA_API_PER_THREAD_DEFAULT_STREAM|GPI_STREAM|gpupool_[A-Za-z0-9_]*'
         check "$1: macros of $source, cudaMalloc replaced" no_other_macros "$1" \
             "$2 -DGPUPOOL_REPLACE_CUDA_MALLOC=1" $source 'cuda(StreamDestroy|(Malloc|Free)(Async)?)'
     done

@@ -105,7 +105,7 @@ static inline void scene_calm(void) {
    have, free and handed out again. Of all that was freed since the calm the work is queued yet. */
 static inline void scene_open(gpupool_source source) {
     gpupool_arena_config config = kit_config(source);
-    if (source != GPUPOOL_SOURCE_MAPPED) config.chunk_bytes = 8 * MIB;
+    config.chunk_bytes = source == GPUPOOL_SOURCE_MAPPED ? 0 : 8 * MIB; /* pieces as they come */
     config.name = "scene";
     arena = kit_create(&config);
     scene_count = 0;

@@ -103,6 +103,23 @@ static void no_fence_in_a_capture(void) {
     kit_close(arena);
 }
 
+/* ---- caches ---- */
+
+/* A block that another stream's cache has handed out, freed on a stream whose own cache rests. */
+static void freed_where_the_cache_rests(void) {
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    put(get(512, 0), 0);
+    void *lent = get(512, 0), *own = get(70000, 1);
+    gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[1]))->cache.rest = 8;
+    kit_order(kit_stream[0], kit_stream[1]);
+    put(lent, 1);
+    put(own, 1);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, lent, kit_stream[1]), GPUPOOL_E_DOUBLE_FREE);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    kit_close(arena);
+}
+
 /* ---- the record of calls ---- */
 
 static void a_failed_free_is_recorded_as_one_undone(void) {
@@ -293,6 +310,7 @@ int main(void) {
     FAKE_TEST(the_stream_is_forgotten_meanwhile);
     FAKE_TEST(frees_on_a_stream_that_rests);
     FAKE_TEST(no_fence_in_a_capture);
+    FAKE_TEST(freed_where_the_cache_rests);
     FAKE_TEST(a_failed_free_is_recorded_as_one_undone);
     FAKE_TEST(beside_a_capture_on_a_blocking_stream);
     FAKE_TEST(parked_out_of_order);

@@ -49,6 +49,46 @@ static void larger_than_the_address_space(void) {
     kit_close(arena);
 }
 
+/* Nothing follows the last of all addresses. */
+static void the_end_of_the_address_space(void) {
+    gpi_spot spot;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    memset(&spot, 0, sizeof spot);
+    spot.bare = arena->backing.first;
+    CHECK(spot.bare->next == NULL);
+    CHECK_EQ(gpi_backing_spot_room(&spot), 0);
+    void *block = get(2 * MIB, 0);
+    spot.bare = arena->backing.first;
+    CHECK_EQ(gpi_backing_spot_room(&spot), spot.bare->next->units);
+    put(block, 0);
+    kit_close(arena);
+}
+
+/* What a capturing stream has freed before, behind fences, does not move to its graph. */
+static void sealed_memory_stays_out_of_a_graph(void) {
+    cudaGraph_t graph = NULL;
+    void *block[8];
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 34 * MIB);
+    void *other = get(2 * MIB, 1); /* there is a stream to fence frees for */
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 8; i++) {
+        block[i] = get(4 * MIB, 0);
+        kit_mark(kit_stream[0], block[i], 4 * MIB, i);
+    }
+    for (int i = 0; i < 8; i += 2) put(block[i], 0);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 12 * MIB, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_stats(arena).remaps, 0);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    put(get(12 * MIB, 0), 0);
+    CHECK(kit_stats(arena).remaps > 0);
+    for (int i = 1; i < 8; i += 2) put(block[i], 0);
+    put(other, 1);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* A piece that the driver would not take back is larger than what is to go: it stays. */
 static void a_stashed_piece_too_large_to_trim(void) {
     size_t reserved;
@@ -119,6 +159,8 @@ static void pieces_that_do_not_fit_the_rest(void) {
 int main(void) {
     FAKE_TEST(many_bare_runs);
     FAKE_TEST(larger_than_the_address_space);
+    FAKE_TEST(the_end_of_the_address_space);
+    FAKE_TEST(sealed_memory_stays_out_of_a_graph);
     FAKE_TEST(a_stashed_piece_too_large_to_trim);
     FAKE_TEST(pieces_that_do_not_fit_the_rest);
     FAKE_TEST(the_check_during_growth);

@@ -52,6 +52,39 @@ static void live_without(long nth) {
     fake_mode(FAKE_EAGER);
 }
 
+/* Without a fence over all streams what others have freed takes a wait for the device. Where that
+   fails, nobody has the memory, nor is it lost. */
+static void a_wait_that_fails(void) {
+    gpupool_verdict v;
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, MIB);
+    arena->backing.driver.record_all = NULL;
+    void *first = kit_alloc(arena, MIB / 2, kit_stream[0]);
+    void *second = kit_alloc(arena, MIB / 2, kit_stream[1]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[0], first, MIB / 2, 1);
+    CHECK_RESULT(gpupool_free(arena, first, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_call("cudaMalloc", 1, 1, 0);
+    fake_fail_call("cudaHostAlloc", 1, 1, 0);
+    for (int i = 0; i < 2; i++) { /* by the long way, and then by the short one */
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, MIB / 2, kit_stream[1])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+        CHECK_EQ(v.cause, GPUPOOL_CAUSE_PENDING);
+        CHECK_EQ(v.pending_streams, 0);
+        CHECK(strstr(v.sentence, "wait for all work in flight on the device") != NULL);
+        CHECK(fake_pending(kit_stream[0]) > 0);
+    }
+    fake_fail_clear();
+    first = kit_alloc(arena, MIB / 2, kit_stream[1]);
+    kit_mark(kit_stream[1], first, MIB / 2, 2);
+    fake_run(kit_stream[1]);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_free(arena, first, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, second, kit_stream[1]), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* A driver that cannot name its errors: that something has failed is told all the same. */
 static void errors_without_a_name(void) {
     int unknown = 0;
@@ -98,6 +131,7 @@ static void any_entry_point_may_be_missing(void) {
 
 int main(void) {
     FAKE_TEST(any_entry_point_may_be_missing);
+    FAKE_TEST(a_wait_that_fails);
     FAKE_TEST(errors_without_a_name);
     FAKE_TEST(odd_pages);
     return check_finish();

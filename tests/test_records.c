@@ -344,6 +344,49 @@ static void neither_freed_nor_the_callers(void) {
     CHECK_RESULT(gpupool_free(arena, lost, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE);
     kit_close(arena);
 }
+
+/* A block that could not be cleared, of a stream that can no longer be known, has to stay: some of
+   its memory may be in use on that stream still. The arena knows of it. */
+static void not_cleared_and_of_no_stream(void) {
+    uint64_t at = 0;
+    const gpi_run *run;
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    fake_before_call("cudaMemsetAsync", 1, forget_the_stream, NULL);
+    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+    CHECK_RESULT(kit_why(gpupool_zalloc(arena, 4096, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+    fake_fail_clear();
+    refused_bytes = 0;
+    arena->tree.spare_lanes = lanes_aside;
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    run = gpi_tree_next_live(&arena->tree, &at);
+    if (CHECK(run != NULL))
+        CHECK_RESULT(gpupool_free(arena, (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
+                                  kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* With a chunk of its own it is the arena's, like one that its caller could not free. */
+static void neither_cleared_nor_freed(void) {
+    for (int structs = 0; structs < 2; structs++) {
+        check_case("structs %d", structs);
+        arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+        fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+        if (structs) fake_fail_call("cudaFree", 1, 0, 0);
+        else fake_before_call("cudaFree", 1, fail_without_structs, NULL);
+        CHECK_RESULT(kit_why(gpupool_zalloc(arena, MIB, kit_stream[0])), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+        CHECK_EQ(fake_fail_fired(), 2);
+        if (!structs) put_back();
+        fake_fail_clear();
+        CHECK_EQ(cudaGetLastError(), cudaSuccess);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK_EQ(kit_stats(arena).blocks.now, 0);
+        CHECK_EQ(kit_reserved(arena), MIB);
+        kit_close(arena);
+    }
+}
 #endif
 
 int main(void) {
@@ -352,5 +395,7 @@ int main(void) {
     FAKE_TEST(used_up_on_the_way_up);
     FAKE_TEST(streams_that_cannot_be_known);
     FAKE_TEST(neither_freed_nor_the_callers);
+    FAKE_TEST(neither_cleared_nor_freed);
+    FAKE_TEST(not_cleared_and_of_no_stream);
     return check_finish();
 }

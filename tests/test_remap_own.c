@@ -129,6 +129,27 @@ static void addresses_outlast_the_work(void) {
     finish(large, 0);
 }
 
+/* A report shows memory, and what is mapped twice once. */
+static void a_report_has_each_piece_once(void) {
+    static char line[1 << 16];
+    unsigned long long bytes = 0, one = 0;
+    lay_stripes(0, 0);
+    void *large = use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
+    FILE *file = tmpfile();
+    if (!CHECK(file != NULL)) return;
+    CHECK_RESULT(gpupool_write_json(arena, file), GPUPOOL_OK);
+    rewind(file);
+    while (fgets(line, sizeof line, file))
+        for (const char *at = line; (at = strstr(at, "{\"address\"")) != NULL; at++) {
+            int chunk = 0; /* and no block */
+            sscanf(at, "{\"address\":%*u,\"bytes\":%llu,\"blocks\":%n", &one, &chunk);
+            if (chunk) bytes += one;
+        }
+    fclose(file);
+    CHECK_EQ(bytes, LIMIT);
+    finish(large, 0);
+}
+
 /* Memory goes back to the driver only once it is mapped nowhere. */
 static void trimmed_memory_is_gone(void) {
     lay_stripes(0, 0);
@@ -176,6 +197,11 @@ static void wrong_echoes_are_seen(void) {
     held->units += 1;
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_E_ARGUMENT);
     held->units -= 1;
+    gpi_piece longer = *piece;
+    longer.units *= 2;
+    echo->piece = &longer;
+    expect_broken("B4");
+    echo->piece = piece;
     echo->fence->users++;
     expect_broken("F3");
     echo->fence->users--;
@@ -256,6 +282,7 @@ int main(void) {
     FAKE_TEST(another_stream_waits_for_it);
     FAKE_TEST(a_capture_does_not_have_it);
     FAKE_TEST(addresses_outlast_the_work);
+    FAKE_TEST(a_report_has_each_piece_once);
     FAKE_TEST(trimmed_memory_is_gone);
     FAKE_TEST(reset_while_they_are_mapped);
     FAKE_TEST(wrong_echoes_are_seen);

@@ -53,12 +53,42 @@ static void open_named(const char *name, gpupool_source source) {
 /* ---- text ---- */
 
 static void names_that_need_quoting(void) {
-    open_named("a\"b\\c\x01\n<&>", GPUPOOL_SOURCE_AUTO);
-    CHECK(strstr(written(gpupool_write_json), "a\\\"b\\\\c\\u0001\\u000a<&>") != NULL);
+    open_named("a\"b\\c\x01\n\x1f<&>", GPUPOOL_SOURCE_AUTO);
+    CHECK(strstr(written(gpupool_write_json), "a\\\"b\\\\c\\u0001\\u000a\\u001f<&>") != NULL);
     CHECK(strstr(written(gpupool_write_svg), "&lt;&amp;&gt;") != NULL);
     CHECK(strchr(text, 1) == NULL); /* no control character is allowed in XML */
     kit_close(arena);
 }
+
+static int times(const char *words) { /* in the text */
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, words)) != NULL; at++) count++;
+    return count;
+}
+
+#if GPUPOOL_SITES
+/* Two literals of one text may be one or two strings: in a report they are one line. A block of
+   nobody knows where is shown as such. */
+static void lines_by_their_text(void) {
+    static const char one[] = "src/model.c", other[] = "src/model.c";
+    open_named("lines", GPUPOOL_SOURCE_DEVICE);
+    void *blocks[] = {gpupool_alloc_at(arena, MIB, kit_stream[0], one, 7),
+                      gpupool_alloc_at(arena, 2 * MIB, kit_stream[0], other, 7),
+                      gpupool_alloc_at(arena, 4 * MIB, kit_stream[0], NULL, 9)};
+    written(gpupool_write_json);
+    CHECK_EQ(times("\"file\""), 2);
+    CHECK(strstr(text, "\"file\":\"src/model.c\",\"line\":7,\"stream\":0,\"allocs\":2,"
+                       "\"blocks\":2,\"bytes\":3145728") != NULL);
+    CHECK(strstr(text, "\"file\":null,\"line\":0,\"stream\":0,\"allocs\":1,"
+                       "\"blocks\":1,\"bytes\":4194304") != NULL);
+    written(gpupool_write_svg);
+    CHECK_EQ(times("model.c:7"), 2);
+    CHECK_EQ(times("null"), 0);
+    for (size_t i = 0; i < KIT_COUNT(blocks); i++)
+        CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+#endif
 
 /* ---- streams ---- */
 
@@ -100,6 +130,27 @@ static void more_streams_than_colours(void) {
     CHECK(strstr(written(gpupool_write_svg), "other streams") != NULL);
     kit_close(arena);
     for (int i = 0; i < MANY; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
+}
+
+/* Blocks outlive their streams. Of more streams that are no more than a report has room for, the
+   rest has no number. */
+static void blocks_of_streams_that_are_no_more(void) {
+    cudaStream_t streams[MANY];
+    void *blocks[MANY];
+    open_named("outlived", GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < MANY; i++)
+        CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
+    for (int i = 0; i < MANY; i++) blocks[i] = gpupool_alloc_at(arena, 5000, streams[i], "f.c", 1);
+    for (int i = 0; i < MANY; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* they are forgotten */
+    written(gpupool_write_json);
+    CHECK_EQ(times("\"state\":\"live\""), MANY);
+    int nameless = times("\"requested_bytes\":5000,\"stream\":null");
+    if (GPUPOOL_SITES) CHECK_EQ(nameless, 0); /* lines know their streams: there is room */
+    else CHECK(nameless > 0 && nameless < MANY);
+    for (int i = 0; i < MANY; i++)
+        CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
 }
 
 /* ---- sizes ---- */
@@ -206,8 +257,12 @@ static void grown_while_looked_at(void) {
 
 int main(void) {
     ARENA_TEST(names_that_need_quoting);
+#if GPUPOOL_SITES
+    ARENA_TEST(lines_by_their_text);
+#endif
     ARENA_TEST(streams_by_other_names);
     ARENA_TEST(more_streams_than_colours);
+    ARENA_TEST(blocks_of_streams_that_are_no_more);
     ARENA_TEST(nothing_at_all);
     ARENA_TEST(a_large_map);
     ARENA_TEST(no_memory_for_a_report);

@@ -392,7 +392,47 @@ static void no_span_without_pinned_memory(void) {
     kit_ring_close(ring);
 }
 
+/* A little of pinned memory: it is the caller's again on return, though CUDA stages nothing. */
+static void small_transfers_of_pinned_memory(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(1000), *pinned;
+    CHECK_EQ(cudaHostAlloc((void **)&pinned, 1000, cudaHostAllocDefault), cudaSuccess);
+    kit_pattern(pinned, 1000, 8);
+    fake_mode(FAKE_STEPPED);
+    CHECK_RESULT(gpupool_upload(ring, device, pinned, 1000, kit_stream[0]), GPUPOOL_OK);
+    fake_host_access(pinned, 1000, 1, "the caller, after an upload");
+    memset(pinned, 0, 1000);
+    CHECK_RESULT(gpupool_download(ring, pinned, device, 1000, kit_stream[0]), GPUPOOL_OK);
+    fake_host_access(pinned, 1000, 0, "the caller, after a download");
+    kit_is_pattern(pinned, 1000, 8, 0);
+    fake_mode(FAKE_EAGER);
+    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    kit_device_free(device, 1000);
+    kit_ring_close(ring);
+}
+
 /* ---- the end ---- */
+
+static int refuse(const void *from, size_t bytes, uint64_t offset, void *unused) {
+    (void)from, (void)bytes, (void)unused;
+    return offset == 0 ? 5 : 0;
+}
+
+/* A download has failed while the rest of it was in flight: the end waits for that. */
+static void the_end_waits_for_a_failed_download(void) {
+    size_t bytes = 4 * MIB;
+    gpupool_ring *ring = kit_ring(8 * MIB, 0, 0);
+    unsigned char *device = kit_device(bytes);
+    fake_mode(FAKE_STEPPED);
+    CHECK_RESULT(gpupool_download_to(ring, device, bytes, refuse, NULL, kit_stream[0]),
+                 GPUPOOL_E_CALLBACK);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    CHECK(kit_ring_stats(ring).used.now > 0);
+    fake_mode(FAKE_EAGER);
+    CHECK(kit_ring_stats(ring).used.now > 0); /* nobody has asked after it yet */
+    kit_ring_close(ring);
+    kit_device_free(device, bytes);
+}
 
 static void *let_go(void *stream) {
     gpi_host_idle(1000);
@@ -439,6 +479,8 @@ int main(void) {
     FAKE_TEST(spans_of_another_thread);
     FAKE_TEST(the_callers_error_stays);
     FAKE_TEST(no_span_without_pinned_memory);
+    FAKE_TEST(small_transfers_of_pinned_memory);
+    FAKE_TEST(the_end_waits_for_a_failed_download);
     FAKE_TEST(destroy_waits_for_a_still_stream);
     return check_finish();
 }

@@ -81,6 +81,14 @@ static void ask_and_trim(void *unused) {
     CHECK_EQ(released, 0);
 }
 
+static void trim_only(void *unused) {
+    size_t released = 77;
+    (void)unused;
+    CHECK_EQ(kit_ring_stats(ring).pinned.now, 4 * MIB);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 0);
+}
+
 static void nobody_pins_what_is_being_unpinned(void) {
     gpupool_span span;
     size_t released = 77;
@@ -116,6 +124,22 @@ static void a_span_is_sent_once(void) {
     scene_close();
 }
 
+/* What is pinned already stays, free as it is, while more is being pinned beside it. */
+static void nothing_is_unpinned_while_another_pins(void) {
+    gpupool_span span;
+    size_t released = 0;
+    scene_open(8 * MIB);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    fake_before_call("cudaHostRegister", 1, trim_only, NULL);
+    CHECK_RESULT(gpupool_span_acquire(ring, 8 * MIB, 0, &span), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cudaHostRegister"), 2);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 8 * MIB);
+    scene_close();
+}
+
 /* As another thread's chunk of the same transfer does. */
 static void fail_it(void *unused) {
     (void)unused;
@@ -135,25 +159,28 @@ static void failed_elsewhere(void) {
     scene_close();
 }
 
-/* Another thread takes the chunk that this one was about to: it goes on with the next. */
-static void take_a_chunk(void *unused) {
-    (void)unused;
+/* Another thread takes the chunk that this one was about to, or all that are left: it goes on with
+   the next, or has nothing to do. */
+static void take_chunks(void *most) {
     gpi_ring_lock(ring);
-    CHECK_EQ(gpi_ring_step(ring, ring->transfers), 1);
+    for (int i = 0; i < *(int *)most && ring->transfers->started < BYTES; i++)
+        CHECK_EQ(gpi_ring_step(ring, ring->transfers), 1);
     gpi_ring_unlock(ring);
 }
 
 static void begun_elsewhere(void) {
-    scene_open(4 * MIB);
-    unsigned char *other = kit_device(BYTES);
-    fake_hold(kit_stream[1], 1);
-    CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
-    fake_before_call("cudaEventQuery", 1, take_a_chunk, NULL); /* asks after those in flight */
-    CHECK_RESULT(upload(), GPUPOOL_OK);
-    fake_hold(kit_stream[1], 0);
-    kit_expect_device(device, BYTES, 1);
-    kit_device_free(other, BYTES);
-    scene_close();
+    for (int most = 1; most <= 100; most += 99) {
+        scene_open(4 * MIB);
+        unsigned char *other = kit_device(BYTES);
+        fake_hold(kit_stream[1], 1);
+        CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
+        fake_before_call("cudaEventQuery", 1, take_chunks, &most); /* asks after those in flight */
+        CHECK_RESULT(upload(), GPUPOOL_OK);
+        fake_hold(kit_stream[1], 0);
+        kit_expect_device(device, BYTES, 1);
+        kit_device_free(other, BYTES);
+        scene_close();
+    }
 }
 
 /* A chunk fails while another thread is at one of the same transfer: the end waits for it. */
@@ -209,6 +236,25 @@ static void structs_run_out(void) {
     scene_close();
 }
 
+/* A span is waited for without end: until what flies has landed. */
+static void let_it_land(void *stream) { fake_hold((cudaStream_t)stream, 0); }
+
+static void a_span_waited_for_without_end(void) {
+    gpupool_span span;
+    scene_open(MIB);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    kit_pattern((unsigned char *)span.memory, BYTES, 1);
+    span.bytes = BYTES;
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    fake_before_call("cudaEventQuery", 5, let_it_land, kit_stream[0]);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cudaEventQuery"), 5);
+    kit_expect_device(device, BYTES, 1);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    scene_close();
+}
+
 /* Another thread may not pin; this one waits for what flies, which is in its way. */
 static void let_another_fail_to_pin(void *other) {
     fake_fail_call("cudaHostRegister", 1, 0, 0);
@@ -243,6 +289,8 @@ int main(void) {
     FAKE_TEST(one_pins_at_a_time);
     FAKE_TEST(nobody_pins_what_is_being_unpinned);
     FAKE_TEST(a_span_is_sent_once);
+    FAKE_TEST(nothing_is_unpinned_while_another_pins);
+    FAKE_TEST(a_span_waited_for_without_end);
     FAKE_TEST(failed_elsewhere);
     FAKE_TEST(begun_elsewhere);
     FAKE_TEST(failed_beside_another_chunk);

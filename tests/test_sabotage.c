@@ -183,8 +183,8 @@ static void sabotage_all(void) {
 /* ---- no invariant without a saboteur ---- */
 
 /* What holds during a call is no state to break; test_faults sees to it. */
-static const char *of_calls = "D1 D2 R1 R2 R3 R4 R5 R6 B4"; /* R: test_ring_sabotage.c; B4:
-                                                              test_remap_own.c */
+static const char *of_calls = "D1 D2 R1 R2 R3 R4 R5 R6 " /* R: test_ring_sabotage.c */
+                              "B4";                      /* test_remap_own.c */
 
 /* A line of a banner begins with three spaces, a letter and a number. */
 static int banner_line(const char *line, char name[8]) {

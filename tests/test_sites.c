@@ -83,6 +83,26 @@ static void cached_blocks_change_lines(void) {
     kit_close(arena);
 }
 
+/* One line in a loop over streams: a block that another stream has freed counts for the stream that
+   has it next. */
+static void cached_blocks_change_streams(void) {
+    uint64_t key = (uint64_t)(uintptr_t)kit_stream[0];
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *block = NULL, *before = NULL;
+    for (int k = 1; k >= 0; k--) {
+        before = block;
+        block = gpupool_alloc_at(arena, 4000, kit_stream[k], "loop.c", 5);
+        if (k == 1) put(arena, block, kit_stream[0]); /* into the other one's cache */
+    }
+    CHECK(block == before);
+    expect_line(arena, "loop.c", 5, (figures){2, 1, 4000, 8000});
+    const gpi_site *site =
+        gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES)->site;
+    CHECK(site->key == key && site->allocs == 1 && site->bytes == 4000);
+    put(arena, block, kit_stream[0]);
+    kit_close(arena);
+}
+
 /* Two literals of one text may be one or two strings: they are one line all the same. */
 static void text_counts_not_its_address(void) {
     static const char one[] = "src/model.c", other[] = "src/model.c";
@@ -100,6 +120,18 @@ static void text_counts_not_its_address(void) {
     put(arena, b, kit_stream[0]);
     put(arena, c, kit_stream[0]);
     put(arena, d, kit_stream[0]);
+    kit_close(arena);
+}
+
+/* People are told the last part of a path, of either kind. */
+static void paths_are_shortened(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *a = gpupool_alloc_at(arena, 600, kit_stream[0], "C:\\net\\layers\\norm.c", 3);
+    void *b = gpupool_alloc_at(arena, 500, kit_stream[0], "net/layers/mask.c", 4);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    CHECK(strstr(gpupool_last_error(), "1 of norm.c:3 (600 B), 1 of mask.c:4 (500 B)") != NULL);
+    put(arena, a, kit_stream[0]);
+    put(arena, b, kit_stream[0]);
     kit_close(arena);
 }
 
@@ -237,7 +269,9 @@ static void threads_share_lines(void) {
 int main(void) {
     ARENA_TEST(lines_are_counted);
     ARENA_TEST(cached_blocks_change_lines);
+    ARENA_TEST(cached_blocks_change_streams);
     ARENA_TEST(text_counts_not_its_address);
+    ARENA_TEST(paths_are_shortened);
     ARENA_TEST(without_host_memory_the_line_is_unknown);
     ARENA_TEST(one_unknown_line_of_a_stream);
     ARENA_TEST(lines_that_share_buckets);

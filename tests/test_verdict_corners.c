@@ -1,5 +1,6 @@
 /* Whose work a verdict says to wait for: default streams by name, one of two that use a block, and
-   what a graph keeps, which no wait brings back. */
+   what a graph keeps, which no wait brings back. And what it says where the limit and the device
+   are in the way at once, or neither is, and the driver refuses all the same. */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "verdict_kit.h"
@@ -11,6 +12,17 @@ static gpupool_arena *arena;
 static void *get(size_t bytes, cudaStream_t stream) { return kit_alloc(arena, bytes, stream); }
 static void put(void *block, cudaStream_t stream) {
     CHECK_RESULT(gpupool_free(arena, block, stream), GPUPOOL_OK);
+}
+
+/* gpupool_alloc says no, where gpupool_would_fit could not know. */
+static gpupool_verdict refused(size_t bytes, cudaStream_t stream, gpupool_cause cause) {
+    gpupool_verdict v;
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, bytes, stream)), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    if (v.cause != cause)
+        check_fail(__FILE__, __LINE__, "cause %d, not %d: %s", (int)v.cause, (int)cause,
+                   v.sentence);
+    return v;
 }
 
 /* Another stream reads it, and is not done. */
@@ -41,25 +53,53 @@ static void default_streams_are_named(void) {
     }
 }
 
-/* Neither alone is enough. */
+/* Neither alone is enough, until one of them is done. */
 static void two_streams_at_one_block(void) {
-    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
-    void *block = get(40 * MIB, kit_stream[1]), *rest = get(20 * MIB, kit_stream[1]);
-    fake_mode(FAKE_STEPPED);
-    use_on(block, kit_stream[2]);
-    use_on(block, kit_stream[3]);
-    put(block, kit_stream[1]);
-    fake_run(kit_stream[1]);
-    gpupool_verdict v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_PENDING);
-    CHECK_EQ(v.pending_streams, 2);
-    CHECK(v.pending_stream == NULL);
-    fake_run(kit_stream[3]); /* now the other one is */
-    v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_PENDING);
-    CHECK_EQ(v.pending_streams, 1);
-    CHECK(v.pending_stream == kit_stream[2]);
-    fake_mode(FAKE_EAGER);
-    put(rest, kit_stream[1]);
-    kit_close(arena);
+    for (int done = 2; done <= 3; done++) {
+        arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+        void *block = get(40 * MIB, kit_stream[1]), *rest = get(20 * MIB, kit_stream[1]);
+        fake_mode(FAKE_STEPPED);
+        use_on(block, kit_stream[2]);
+        use_on(block, kit_stream[3]);
+        put(block, kit_stream[1]);
+        fake_run(kit_stream[1]);
+        gpupool_verdict v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_PENDING);
+        CHECK_EQ(v.pending_streams, 2);
+        CHECK(v.pending_stream == NULL);
+        fake_run(kit_stream[done]);
+        v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_PENDING);
+        CHECK_EQ(v.pending_streams, 1);
+        CHECK(v.pending_stream == kit_stream[5 - done]);
+        fake_mode(FAKE_EAGER);
+        put(rest, kit_stream[1]);
+        kit_close(arena);
+    }
+}
+
+/* Streams are counted, not blocks, up to a number that is as good as all. */
+static void blocks_that_the_same_streams_use(void) {
+    cudaStream_t streams[20];
+    void *block[2];
+    for (int many = 0; many < 2; many++) {
+        int count = many ? 20 : 2;
+        arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+        for (int i = 0; i < 2; i++) block[i] = get(32 * MIB, kit_stream[1]);
+        fake_mode(FAKE_STEPPED);
+        for (int i = 0; i < count; i++) {
+            CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
+            for (int k = 0; k < 2; k++) use_on(block[k], streams[i]);
+        }
+        for (int i = 0; i < 2; i++) put(block[i], kit_stream[1]);
+        fake_run(kit_stream[1]);
+        gpupool_verdict v = would_not_fit(arena, 48 * MIB, GPUPOOL_CAUSE_PENDING);
+        CHECK_EQ(v.pending_streams, many ? 0 : 2);
+        CHECK(strstr(v.sentence, many ? "all work in flight on the device"
+                                      : "the work in flight on 2 streams") != NULL);
+        fake_mode(FAKE_EAGER);
+        fits(arena, 48 * MIB);
+        for (int i = 0; i < count; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
+        kit_close(arena);
+    }
 }
 
 /* Neither parked nor in the graph's lanes is it to be had by others. */
@@ -114,16 +154,196 @@ static void lanes_that_a_stream_had_before(void) {
     CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 64), 0);
 }
 
+/* Two blocks that the same stream is at, one of them a graph's: only the other is waited for. */
+static void a_graphs_block_beside_one_to_wait_for(void) {
+    gpupool_capture *scope = NULL;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    void *kept = get(20 * MIB, kit_stream[1]), *block = get(40 * MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    use_on(kept, kit_stream[2]);
+    use_on(block, kit_stream[2]);
+    use_on(block, kit_stream[3]);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    put(kept, kit_stream[1]);
+    put(block, kit_stream[0]);
+    fake_run(kit_stream[0]);
+    gpupool_verdict v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_PENDING);
+    CHECK_EQ(v.pending_streams, 2);
+    fake_mode(FAKE_EAGER);
+    fits(arena, 40 * MIB);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* ---- the limit and the device ---- */
+
 /* Without a device's word, and for more than there is. */
 static void where_the_device_does_not_say(void) {
     gpupool_verdict v;
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
     fake_fail_call("cudaMemGetInfo", 1, 1, 0);
     v = would_not_fit(arena, 100 * MIB, GPUPOOL_CAUSE_LIMIT);
-    fake_fail_clear();
-    CHECK_EQ(cudaGetLastError(), cudaSuccess);
     CHECK_EQ(v.device_total_bytes, 0);
     CHECK(v.raise_bytes > 0);
+    fake_fail_call("cuMemCreate", 1, 1, 0);
+    v = refused(30 * MIB, kit_stream[0], GPUPOOL_CAUSE_DEVICE_FULL);
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CHECK(strstr(v.sentence, "the driver refuses memory for 30.00 MiB") != NULL);
+    kit_close(arena);
+}
+
+/* Whichever leaves less is named; where they leave the same, the limit, though to raise it alone
+   would not do. */
+static void both_are_in_the_way(void) {
+    size_t free_bytes, total_bytes;
+    gpupool_verdict v;
+    fake_device_memory(0, GIB);
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
+    void *block = get(64 * MIB, kit_stream[0]);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes);
+    v = would_not_fit(arena, 32 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.raise_bytes, 0);
+    CHECK_EQ(v.missing_bytes, 32 * MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, 80 * MIB), GPUPOOL_OK);
+    v = would_not_fit(arena, 32 * MIB, GPUPOOL_CAUSE_OTHERS);
+    CHECK_EQ(v.raise_bytes, 0);
+    CHECK_EQ(v.missing_bytes, 32 * MIB);
+    fake_other_process(0, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, 96 * MIB), GPUPOOL_OK);
+    fits(arena, 32 * MIB);
+    put(block, kit_stream[0]);
+    kit_close(arena);
+}
+
+/* Managed memory may be more than the device has, as long as the driver has it. */
+static void managed_memory_beyond_the_device(void) {
+    fake_device_memory(0, 256 * MIB);
+    arena = kit_open_limited(GPUPOOL_SOURCE_MANAGED, 64 * MIB);
+    gpupool_verdict v = refuses(arena, 300 * MIB, GPUPOOL_CAUSE_LIMIT);
+    raise_as_advised(arena, &v);
+    fake_fail_call("cudaMallocManaged", 1, 1, 0);
+    v = refused(300 * MIB, kit_stream[0], GPUPOOL_CAUSE_TOO_LARGE);
+    fake_fail_clear();
+    CHECK(strstr(v.sentence, "300 MiB are more than the whole device has") != NULL);
+    CHECK(strstr(v.sentence, "raise the limit") == NULL);
+    fits(arena, 300 * MIB);
+    kit_close(arena);
+}
+
+/* ---- a driver that refuses, although as much is free ---- */
+
+/* What is advised then is to be enough without it. */
+static void blocks_freed_for_a_driver_that_refuses(void) {
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *block[3];
+    for (int i = 0; i < 3; i++) block[i] = get(32 * MIB, kit_stream[0]);
+    void *large = get(64 * MIB, kit_stream[0]);
+    fake_fail_call("cudaMalloc", 1, 1, 0);
+    gpupool_verdict v = refused(60 * MIB, kit_stream[0], GPUPOOL_CAUSE_DEVICE_FULL);
+    CHECK(strstr(v.sentence, "the driver refuses memory for 60.00 MiB") != NULL);
+    CHECK_EQ(v.missing_bytes, 60 * MIB);
+    CHECK_EQ(v.holders[0].block_bytes, 32 * MIB);
+    CHECK(v.holders[0].enough > 1); /* a single one is too small */
+    CHECK_EQ(v.holders[1].block_bytes, 64 * MIB);
+    CHECK_EQ(v.holders[1].enough, 1);
+    put(large, kit_stream[0]);
+    large = get(60 * MIB, kit_stream[0]);
+    fake_fail_clear();
+    put(large, kit_stream[0]);
+    for (int i = 0; i < 3; i++) put(block[i], kit_stream[0]);
+    kit_close(arena);
+}
+
+/* Idle memory would do, but is not to be had where it is needed. */
+static void idle_memory_that_cannot_be_moved(void) {
+    static const gpupool_cause causes[] = {GPUPOOL_CAUSE_DEVICE_FULL, GPUPOOL_CAUSE_OTHERS};
+    for (size_t others = 0; others < 2; others++) {
+        fake_other_process(0, others * GIB);
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        void *block[8];
+        for (int i = 0; i < 8; i++) block[i] = get(2 * MIB, kit_stream[0]);
+        for (int i = 0; i < 8; i += 2) put(block[i], kit_stream[0]);
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* known to be idle */
+        fake_fail_call("cuMemMap", 1, 1, CUDA_ERROR_OUT_OF_MEMORY);
+        gpupool_verdict v = refused(8 * MIB, kit_stream[0], causes[others]);
+        fake_fail_clear();
+        CHECK(strstr(v.sentence, "the driver refuses memory for 8.00 MiB") != NULL);
+        CHECK_EQ(v.missing_bytes, 8 * MIB);
+        fits(arena, 8 * MIB);
+        for (int i = 1; i < 8; i += 2) put(block[i], kit_stream[0]);
+        kit_close(arena);
+    }
+}
+
+/* To wait is advised where it brings as much as is asked for, not where a little is pending. */
+static void waiting_in_place_of_the_driver(void) {
+    static const gpupool_cause causes[] = {GPUPOOL_CAUSE_CAPTURING, GPUPOOL_CAUSE_DEVICE_FULL};
+    cudaStream_t capturing;
+    cudaGraph_t graph = NULL;
+    CHECK_EQ(cudaStreamCreate(&capturing), cudaSuccess);
+    for (size_t i = 0; i < 2; i++) {
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        void *block[2] = {get(16 * MIB, kit_stream[0]), get(16 * MIB, kit_stream[1])};
+        fake_mode(FAKE_STEPPED);
+        kit_mark(kit_stream[1], block[1], 16 * MIB, 1);
+        put(block[1], kit_stream[1]);
+        CHECK_EQ(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeGlobal), cudaSuccess);
+        fake_fail_call("cuMemCreate", 1, 1, 0);
+        gpupool_verdict v = refused((i ? 40 : 16) * MIB, capturing, causes[i]);
+        fake_fail_clear();
+        CHECK_EQ(strstr(v.sentence, "the driver refuses") != NULL, i);
+        CHECK_EQ(cudaStreamEndCapture(capturing, &graph), cudaSuccess);
+        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        fake_mode(FAKE_EAGER);
+        put(block[0], kit_stream[0]);
+        kit_close(arena);
+    }
+    CHECK_EQ(cudaStreamDestroy(capturing), cudaSuccess);
+}
+
+/* What a failed growth could not take off its addresses is nobody's to wait for; it is not lost. */
+static void memory_that_could_not_be_unmapped(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
+    fake_fail_call("cuMemSetAccess", 1, 0, 0);
+    fake_fail_call("cuMemUnmap", 1, 1, 0);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 16 * MIB, kit_stream[0])), GPUPOOL_E_CUDA);
+    gpupool_verdict v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_LIMIT);
+    fake_fail_clear();
+    CHECK_EQ(v.reserved_bytes, 16 * MIB);
+    CHECK_EQ(v.largest_free_bytes + v.pending_bytes, 0);
+    CHECK_EQ(v.raise_bytes, 8 * MIB);
+    fits(arena, 32 * MIB);
+    kit_close(arena);
+}
+
+/* ---- more memory than a verdict looks at ---- */
+
+#define LARGE 7
+#define PARTS 200000
+
+/* Of the large blocks, side by side, any two neighbours would do: so any five of seven. Where it
+   can look at some of the choices only, it does not advise fewer. */
+static void choices_among_too_much_memory(void) {
+    static void *part[PARTS];
+    void *large[LARGE];
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.limit_bytes = config.chunk_bytes = 320 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < LARGE; i++) large[i] = get(30 * MIB, kit_stream[0]);
+    void *rest = get(100 * MIB, kit_stream[0]);
+    gpupool_verdict v = would_not_fit(arena, 60 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.holders[0].block_bytes, 30 * MIB);
+    CHECK_EQ(v.holders[0].enough, 5);
+    put(rest, kit_stream[0]);
+    for (int i = 0; i < PARTS; i++) part[i] = get(512, kit_stream[0]);
+    for (int i = 0; i < PARTS; i += 2) put(part[i], kit_stream[0]);
+    v = would_not_fit(arena, 60 * MIB, GPUPOOL_CAUSE_FRAGMENTED);
+    CHECK_EQ(v.holders[0].block_bytes, 30 * MIB);
+    CHECK(v.holders[0].enough > 5 && v.holders[0].enough <= LARGE);
+    for (int i = 0; i < LARGE; i++) put(large[i], kit_stream[0]);
+    for (int i = 1; i < PARTS; i += 2) put(part[i], kit_stream[0]);
     kit_close(arena);
 }
 #endif
@@ -131,9 +351,18 @@ static void where_the_device_does_not_say(void) {
 int main(void) {
     FAKE_TEST(default_streams_are_named);
     FAKE_TEST(two_streams_at_one_block);
+    FAKE_TEST(blocks_that_the_same_streams_use);
     FAKE_TEST(what_a_graph_keeps_does_not_fit);
     FAKE_TEST(a_holder_of_any_size);
     TEST(lanes_that_a_stream_had_before);
+    FAKE_TEST(a_graphs_block_beside_one_to_wait_for);
     FAKE_TEST(where_the_device_does_not_say);
+    FAKE_TEST(both_are_in_the_way);
+    FAKE_TEST(managed_memory_beyond_the_device);
+    FAKE_TEST(blocks_freed_for_a_driver_that_refuses);
+    FAKE_TEST(idle_memory_that_cannot_be_moved);
+    FAKE_TEST(waiting_in_place_of_the_driver);
+    FAKE_TEST(memory_that_could_not_be_unmapped);
+    FAKE_TEST(choices_among_too_much_memory);
     return check_finish();
 }
