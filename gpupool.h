@@ -1003,7 +1003,7 @@ static void gpi_host_pages_empty(const gpi_pages *pages, uint64_t at, uint64_t b
 #endif
 }
 
-static void gpi_host_pages_give(gpi_pages *pages) {
+static void gpi_host_pages_give(const gpi_pages *pages) {
     if (!pages->whole) return;
 #if defined(_WIN32)
     VirtualFree(pages->whole, 0, MEM_RELEASE);
@@ -1012,7 +1012,6 @@ static void gpi_host_pages_give(gpi_pages *pages) {
 #else
     GPUPOOL_FREE(pages->whole);
 #endif
-    memset(pages, 0, sizeof *pages);
 }
 
 #if defined(__SSE2__) && !defined(memcpy)
@@ -2936,6 +2935,7 @@ static int gpi_cache_is_open(gpi_cache *cache) {
 /* A live block that its stream has freed joins the cache; there is an empty slot. */
 static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
     gpi_slot *slot;
+    GPI_ASSERT(GPI_READ(&cache->lock.held));
     GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
     slot = &cache->slots[cache->empty];
     cache->empty = slot->next;
@@ -3782,8 +3782,11 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
             result = gpi_backing_borrow(backing, tree, own, &spot, wanted);
         after = gpi_backing_units(backing) + spot.bare_units;
     }
-    if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most)
+    if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most) {
+        /* to where it was, behind its fence: the lock has not been opened yet */
+        if (own) gpi_backing_return(backing, tree, own->number[0]);
         result = gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
+    }
     for (piece = backing->stash; piece && result == GPUPOOL_OK; piece = next) {
         next = piece->next;
         result = gpi_backing_detach(backing, tree, piece);
@@ -9539,9 +9542,7 @@ static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
 
 static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream = arena->fences.streams;
-    uint32_t lane;
     int i;
-    for (lane = 0; lane < arena->tree.lane_count; lane++) view->lanes[lane] = GPI_NOBODY;
     for (; stream; stream = stream->next) {
         uint16_t index = gpi_view_stream(view, stream->handle);
         if (!stream->handle) continue;
@@ -9861,7 +9862,7 @@ static char gpi_report_mark(const uint64_t units[3]) { /* by shade */
 /* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
 static void gpi_report_map(FILE *file, const gpi_view *view) {
     uint64_t all = view->units[0] + view->units[1] + view->units[2], sums[3] = {0, 0, 0};
-    uint64_t share = gpi_ground_max((all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, 1), left = share;
+    uint64_t share = (all - 1) / (GPI_BAR * GPI_MAP_LINES) + 1, left = share;
     const gpi_stretch *stretch = view->stretches;
     char size[32];
     int column = 0;

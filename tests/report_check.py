@@ -1,9 +1,11 @@
 """Reads what gpupool_write_json, _svg and _snapshot made of one arena, and compares them.
 
-report_check.py FILE.json FILE.svg FILE.pickle: silent when all agree, else an AssertionError."""
+report_check.py FILE.json FILE.svg FILE.pickle FILE.stats: silent when all agree, else an
+AssertionError. FILE.stats: gpupool_stats without its first member."""
 import json
 import pickle
 import pickletools
+import struct
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -28,7 +30,9 @@ def check_json(arena):
         assert counter["now"] <= counter["peak"] <= counter["total"], name
     now = {name: counter["now"] for name, counter in counters.items()}
     assert now["requested"] <= now["granted"] <= now["reserved"]
+    at = 0
     for chunk in arena["chunks"]:
+        assert at <= chunk["address"]
         at = chunk["address"]
         for block in chunk["blocks"]:
             assert block["address"] == at
@@ -51,6 +55,24 @@ def check_json(arena):
         assert (site["blocks"], site["bytes"]) == (len(mine), sum(mine))
         assert all(b["stream"] == site["stream"] for b in live if b["site"] == index)
         assert site["bytes"] <= site["bytes_peak"]
+
+
+def check_stats(path, arena):
+    """All that gpupool_get_stats says, in the order of its struct."""
+    with open(path, "rb") as file:
+        figures = [number for number, in struct.iter_unpack("=Q", file.read())]
+    shown = [arena["counters"][name][which] for name in
+             ("requested", "granted", "reserved", "pending", "blocks")
+             for which in ("now", "peak", "total")]
+    shown += [arena["counts"][name] for name in
+              ("allocs", "frees", "failures", "lane_hits", "splits", "merges", "chunks_gained",
+               "chunks_lost", "remaps", "fence_waits", "host_syncs")]
+    shown += [arena["limit_bytes"] or 0, arena["largest_free_bytes"], arena["host_bytes"]]
+    assert shown + arena["live_by_order"] + arena["free_by_order"] == figures
+    free, total, others = (arena[name] for name in
+                           ("device_free_bytes", "device_total_bytes", "others_bytes"))
+    assert (free is None) == (total is None) == (others is None) == (arena["source"] == "pinned")
+    assert free is None or 0 < free < total and others <= total - free
 
 
 def longest_batch(data):
@@ -105,12 +127,23 @@ def check_snapshot(path, arena):
         assert segment["active_size"] == segment["total_size"] - sizes["inactive"]
 
 
+def check_bar(bar, arena):
+    """Live, freed, free: one after the other, each as wide as its share of the limit."""
+    now = {name: counter["now"] for name, counter in arena["counters"].items()}
+    parts = (now["granted"], now["pending"], arena["free_bytes"] - now["pending"])
+    whole, at = max(arena["limit_bytes"] or 0, now["reserved"]), 16
+    assert len(bar) == len(parts)
+    for (x, width), part in zip(bar, parts):
+        assert abs(x - at) < 0.05 and abs(width - 1136 * part / whole) < 0.05
+        at += width
+
+
 def check_picture(path, arena):
     """Well-formed, nothing outside it, and a title for every block that is wide enough for one."""
     root = ElementTree.parse(path).getroot()
     space = "{http://www.w3.org/2000/svg}"
     width, height = float(root.get("width")), float(root.get("height"))
-    titles = 0
+    titles, bar = 0, []
     for rect in root.iter(space + "rect"):
         if rect.get("width").endswith("%"):
             continue
@@ -118,6 +151,9 @@ def check_picture(path, arena):
         assert 0 <= x and x + float(rect.get("width")) <= width + 0.02
         assert 0 <= y and y + float(rect.get("height")) <= height
         titles += rect.find(space + "title") is not None
+        if y == 48 and rect.get("fill") != "none":
+            bar.append((x, float(rect.get("width"))))
+    check_bar(bar, arena)
     text = " ".join("".join(t.itertext()) for t in root.iter(space + "text"))
     assert arena["name"] in text and "live" in text and "free" in text
     blocks = sum(len(chunk["blocks"]) for chunk in arena["chunks"])
@@ -127,5 +163,6 @@ def check_picture(path, arena):
 with open(sys.argv[1], encoding="utf-8") as json_file:
     the_arena = json.load(json_file)
 check_json(the_arena)
+check_stats(sys.argv[4], the_arena)
 check_picture(sys.argv[2], the_arena)
 check_snapshot(sys.argv[3], the_arena)

@@ -258,6 +258,24 @@ static void blocks_of_all_streams(void) {
     kit_close(all);
 }
 
+/* ---- without a pool ---- */
+
+/* What CUDA neither zeroes nor takes back is the arena's, until it does. */
+static void neither_zeroed_nor_given_back(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    CHECK_RESULT(kit_why(gpupool_zalloc(arena, MIB, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+    CHECK_EQ(fake_fail_fired(), 2);
+    fake_fail_clear();
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_EQ(kit_reserved(arena), MIB);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 /* ---- resets ---- */
 
 /* Frees that would have put fences behind them, after the device was reset. */
@@ -299,6 +317,7 @@ int main(void) {
     FAKE_TEST(parked_behind_the_second_fence);
     FAKE_TEST(parked_blocks_that_cannot_be_followed);
     FAKE_TEST(blocks_of_all_streams);
+    FAKE_TEST(neither_zeroed_nor_given_back);
     FAKE_TEST(many_frees_after_a_reset);
     FAKE_TEST(config_sizes_that_cannot_be);
     return check_finish();

@@ -100,7 +100,9 @@ static void admit(size_t i) {
     if (cache.empty == 0xff) return;
     gpi_cache_fold(&cache, &ledger);
     count_free(i);
+    gpi_host_lock(&cache.lock);
     gpi_cache_admit(&cache, &runs[i]);
+    gpi_host_unlock(&cache.lock);
     model[i].where = FREE;
 }
 

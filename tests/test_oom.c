@@ -38,6 +38,7 @@ static void the_limit_is_the_cause(void) {
         CHECK(v.missing_bytes <= 20 * MIB);
         CHECK(v.missing_bytes >= 16 * MIB);
         refused(arena, 64 * MIB + 1, GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(kit_stats(arena).host_syncs, 0); /* there is nothing to wait for */
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
         kit_close(arena);
     }

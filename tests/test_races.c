@@ -143,7 +143,50 @@ static void a_hand_over_costs_one_event_and_one_wait(void) {
         fake_run_all();
     }
     CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    CHECK_EQ(kit_stats(arena).fence_waits, waited());
+    CHECK(waited() > 50);
     race_close();
+}
+
+/* With another stream about, frees have one fence for each MiB; and each its own while memory is
+   short, which is forgotten in time. */
+static void fences_of_frees(int rounds, long expected) {
+    void *block[16];
+    long before = recorded();
+    for (int n = 0; n < rounds; n++) {
+        for (int i = 0; i < 16; i++) block[i] = kit_alloc(arena, 300 * KIB, kit_stream[0]);
+        for (int i = 0; i < 16; i++)
+            CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    }
+    CHECK_EQ(recorded() - before, expected);
+}
+
+static void frees_have_a_fence_now_and_then(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 16 * MIB);
+    void *other = kit_alloc(arena, 4096, kit_stream[1]);
+    fences_of_frees(1, 4);
+    CHECK(!gpupool_alloc(arena, 16 * MIB, kit_stream[0]));
+    fences_of_frees(64, 1024);
+    fences_of_frees(2, 8);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[1]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* Where there is room to grow, and the work is done: no more than a question, asked beside any
+   capture. */
+static void a_finished_hand_over_costs_one_question(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *small = kit_alloc(arena, 4096, kit_stream[1]);
+    for (int i = 0; i < 20; i++) {
+        long calls = fake_calls(NULL), asked = fake_calls("cuEventQuery");
+        void *block = kit_alloc(arena, 8 * MIB, kit_stream[i % 2]);
+        if (i) CHECK_EQ(fake_calls("cuEventQuery"), asked + 1);
+        if (i) CHECK_EQ(fake_calls(NULL), calls + 3);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[i % 2]), GPUPOOL_OK);
+    }
+    CHECK(kit_reserved(arena) < 16 * MIB);
+    CHECK_RESULT(gpupool_free(arena, small, kit_stream[1]), GPUPOOL_OK);
+    kit_close(arena);
 }
 
 /* ---- publish before record: a lane that others may take before its event is recorded ---- */
@@ -324,6 +367,8 @@ int main(void) {
     FAKE_TEST(memory_goes_back_and_forth);
     FAKE_TEST(freed_on_the_stream_that_used_it_last);
     FAKE_TEST(a_hand_over_costs_one_event_and_one_wait);
+    FAKE_TEST(frees_have_a_fence_now_and_then);
+    FAKE_TEST(a_finished_hand_over_costs_one_question);
     FAKE_TEST(events_are_recorded_before_they_are_relied_on);
     FAKE_TEST(threads_take_turns);
     FAKE_TEST(cached_blocks_in_other_hands);

@@ -267,6 +267,17 @@ static void no_memory_for_a_table(void) {
     CHECK(refused > 1);
 }
 
+/* Moving some of it is not enough, and the device has no more: refused, not tried for ever. */
+static void the_device_is_full(void) {
+    lay_stripes(0, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
+    size_t free_bytes = 0, total_bytes = 0;
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 9 * SIZE, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    finish(use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0), 0);
+}
+
 /* Of two calls the first fails once, so that what had been done is undone, and the second whenever
    it is made: then the undoing fails too. */
 static void driver_calls_fail(void) {
@@ -304,6 +315,7 @@ int main(void) {
     FAKE_TEST(wrong_echoes_are_seen);
     FAKE_TEST(no_memory_on_the_host);
     FAKE_TEST(no_memory_for_a_table);
+    FAKE_TEST(the_device_is_full);
     FAKE_TEST(driver_calls_fail);
     return check_finish();
 }

@@ -76,14 +76,22 @@ static int python(const char *arguments) {
     return system(command);
 }
 
+/* The figures that gpupool_stats has behind its first, as they are in memory. */
+static gpupool_result write_stats(gpupool_arena *arena, FILE *file) {
+    gpupool_stats stats = kit_stats(arena);
+    size_t bytes = sizeof stats - offsetof(gpupool_stats, requested);
+    return fwrite(&stats.requested, 1, bytes, file) == bytes ? GPUPOOL_OK : GPUPOOL_E_ARGUMENT;
+}
+
 static void files_agree(gpupool_arena *arena) {
     char cwd[200], script[300];
+    write_to(arena, write_stats, "arena.stats");
     write_to(arena, gpupool_write_json, "arena.json");
     write_to(arena, gpupool_write_svg, "arena.svg");
     write_to(arena, gpupool_write_snapshot, "arena.pickle");
     if (!CHECK(getcwd(cwd, sizeof cwd) != NULL)) return;
-    snprintf(script, sizeof script, "%s/tests/report_check.py arena.json arena.svg arena.pickle",
-             cwd);
+    snprintf(script, sizeof script, "%s/tests/report_check.py arena.json arena.svg arena.pickle "
+             "arena.stats", cwd);
     CHECK_EQ(python("-m json.tool arena.json > tool.json"), 0);
     CHECK_EQ(python(script), 0);
 }
@@ -114,19 +122,26 @@ static void report_text(gpupool_arena *arena, char *text, size_t size) {
     fclose(file);
 }
 
-/* Of 64 MiB or more, four blocks of 8 MiB are live, with free ones between. */
+/* Of 64 MiB or more, four blocks of 8 MiB are live, with free ones between, one of them still in
+   use where work runs when it is told to. */
 static void the_report_shows_each_byte(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
     char text[8192] = "", words[40];
-    double live = 0, all = 0, exact;
+    double live = 0, freed = 0, all = 0, exact;
     void *part[8];
     gpupool_stats stats;
     config.reserve_bytes = 64 * MIB;
     gpupool_arena *arena = kit_create(&config);
     for (size_t i = 0; i < 8; i++) part[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
-    for (size_t i = 0; i < 8; i += 2)
+    for (size_t i = 2; i < 8; i += 2)
         CHECK_RESULT(gpupool_free(arena, part[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
     kit_finish(arena);
+#if CHECK_FAKE
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[0], part[0], 8 * MIB, 1);
+#endif
+    CHECK_RESULT(gpupool_free(arena, part[0], kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_get_stats(arena, &stats), GPUPOOL_OK);
     report_text(arena, text, sizeof text);
     exact = 1 - (double)stats.largest_free_bytes / (double)(stats.reserved.now - 32 * MIB);
@@ -137,10 +152,17 @@ static void the_report_shows_each_byte(void) {
     if (!CHECK(mark != NULL)) return;
     for (mark = strchr(mark + 1, '\n'); *mark; mark++) {
         live += *mark == '#';
+        freed += *mark == '~';
         all += strchr("#+-~.", *mark) != NULL;
     }
     exact = all * 32 * MIB / (double)stats.reserved.now;
-    CHECK(all > 100 && live > exact - 8 && live < exact + 8);
+    CHECK(all > 128 && all <= 256 && live > exact - 8 && live < exact + 8);
+    exact = all * (double)stats.pending.now / (double)stats.reserved.now;
+    CHECK(freed > exact - 2 && freed < exact + 2);
+#if CHECK_FAKE
+    CHECK_EQ(stats.pending.now, 8 * MIB);
+    fake_mode(FAKE_EAGER);
+#endif
     for (size_t i = 1; i < 8; i += 2)
         CHECK_RESULT(gpupool_free(arena, part[i], kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
@@ -197,6 +219,42 @@ static void a_report_is_one_screen(void) {
     }
 }
 
+/* The map as said: units one by one, in shares of which there are at most four lines of 64. */
+static void map_by_units(gpupool_arena *arena, char *map) {
+    gpi_view view;
+    CHECK_RESULT(gpi_view_open(&view, arena, "map_by_units", stdout), GPUPOOL_OK);
+    uint64_t all = 0, at = 0, units[3] = {0, 0, 0}, share;
+    for (uint64_t i = 0; i < view.count; i++) all += view.stretches[i].units;
+    share = (all + 255) / 256;
+    for (uint64_t i = 0; i < view.count; i++)
+        for (uint64_t k = 0; k < view.stretches[i].units; k++) {
+            units[view.stretches[i].shade]++;
+            if (++at % share && at < all) continue;
+            uint64_t live = units[GPI_SHADE_LIVE], freed = units[GPI_SHADE_PENDING];
+            uint64_t rest = freed + units[GPI_SHADE_FREE];
+            if ((at - 1) / share % 64 == 0) map += sprintf(map, "\n  ");
+            *map++ = !rest ? '#' : live >= rest ? '+' : live ? '-' : freed * 2 >= rest ? '~' : '.';
+            memset(units, 0, sizeof units);
+        }
+    strcpy(map, "\n");
+    free(view.room);
+}
+
+static void the_map_shows_each_unit(void) {
+    char map[400] = "";
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("%s", kit_sources[i].name);
+        gpupool_arena *arena = busy_arena(kit_sources[i].source, "map", 100 + 40 * i);
+        read_report(arena);
+        const char *shown = strstr(page, "\n  map: ");
+        map_by_units(arena, map);
+        shown = shown ? strchr(shown + 1, '\n') : NULL;
+        if (!shown || strcmp(shown, map) != 0)
+            check_fail(__FILE__, __LINE__, "the map should be%s\nin: %s", map, page);
+        empty_and_close(arena, 100 + 40 * i);
+    }
+}
+
 #if CHECK_FAKE
 static void what_the_limit_does_not_count(void) {
     fake_device_memory(0, 8 * GIB);
@@ -218,6 +276,24 @@ static void what_the_limit_does_not_count(void) {
     kit_close(arena);
 }
 #endif
+
+static void calls_are_counted(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
+    void *chunk[2];
+    for (size_t i = 0; i < 2; i++) chunk[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, chunk[1], kit_stream[0]), GPUPOOL_OK);
+    chunk[1] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    for (size_t i = 0; i < 2; i++)
+        CHECK_RESULT(gpupool_free(arena, chunk[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK(!gpupool_alloc(arena, 100 * MIB, kit_stream[0])); /* all chunks went for it */
+    read_report(arena);
+    says("\n  calls        3 allocs, 1 of them from the same stream; 3 frees; 1 failures\n");
+    says("\n  driver       2 pieces gained, 2 given back, 0 moved\n");
+    says("\n  waits        0 on the device, ");
+    says("\n  free memory  longest run 0 B; fragmentation 0%\n");
+    says("\n  records      ");
+    kit_close(arena);
+}
 
 static void leaks_are_listed_largest_first(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -296,7 +372,9 @@ int main(void) {
     ARENA_TEST(an_empty_arena_has_reports);
     ARENA_TEST(the_report_shows_each_byte);
     ARENA_TEST(a_report_is_one_screen);
+    ARENA_TEST(the_map_shows_each_unit);
     FAKE_TEST(what_the_limit_does_not_count);
+    ARENA_TEST(calls_are_counted);
     ARENA_TEST(leaks_are_listed_largest_first);
     ARENA_TEST(wrong_files_are_errors);
     ARENA_TEST(a_million_blocks);

@@ -160,6 +160,10 @@ static void nothing_at_all(void) {
     CHECK(strstr(written(gpupool_report), "0 B") != NULL);
     CHECK(strstr(written(gpupool_write_json), "\"fragmentation\":0.0") != NULL);
     CHECK(strstr(text, "\"chunks\":[]") != NULL);
+    CHECK(strstr(text, "\"limit_bytes\":null,") != NULL);
+    CHECK_RESULT(gpupool_set_limit(arena, 12345678), GPUPOOL_OK);
+    CHECK(strstr(written(gpupool_write_json), "\"limit_bytes\":12345678,") != NULL);
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
     CHECK(written(gpupool_write_svg)[0] == '<');
 #if CHECK_FAKE
     fake_fail_call("cudaMemGetInfo", 1, 1, 0);

@@ -25,6 +25,40 @@ static void chunks_larger_than_a_piece(void) {
     kit_ring_close(ring);
 }
 
+/* 2 MiB each, with few workers twice that, and at most a quarter of the ring. */
+static void chunks_by_ring_and_workers(void) {
+    static const struct { size_t bytes, given; int workers; size_t made; } cases[] = {
+        {64 * MIB, 0, 3, 2 * MIB},      {64 * MIB, 0, 2, 4 * MIB},      {64 * MIB, 0, 0, 4 * MIB},
+        {6 * MIB, 0, 3, 3 * MIB / 2},   {256 * KIB, 0, 3, 64 * KIB},    {256 * KIB, 0, 0, 64 * KIB},
+        {64 * MIB, 100000, 3, 100352},  {64 * MIB, 16 * MIB, 0, 16 * MIB}};
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        gpupool_ring *ring = kit_ring(cases[i].bytes, cases[i].given, cases[i].workers);
+        check_case("case %zu", i);
+        CHECK_EQ(ring->chunk_bytes, cases[i].made);
+        CHECK_EQ(ring->workers_wanted, cases[i].workers);
+        kit_ring_close(ring);
+    }
+    gpupool_ring *odd = kit_ring(MIB - 1, 0, 0);
+    CHECK_EQ(kit_ring_stats(odd).limit_bytes, MIB - 4096); /* whole pages */
+    kit_ring_close(odd);
+}
+
+/* A span that can lie in one piece does, so that it is one copy. */
+static void no_piece_is_crossed_without_need(void) {
+    static const size_t sizes[] = {3 * MIB, 4 * MIB, MIB, 3 * MIB}, at[] = {0, 4, 3, 8};
+    gpupool_ring *ring = kit_ring(12 * MIB, 0, 0);
+    gpupool_span span[KIT_COUNT(sizes)];
+    for (size_t i = 0; i < KIT_COUNT(sizes); i++) {
+        CHECK_RESULT(gpupool_span_acquire(ring, sizes[i], 0, &span[i]), GPUPOOL_OK);
+        CHECK_EQ((char *)span[i].memory - (char *)span[0].memory, at[i] * MIB);
+    }
+    CHECK(kit_ring_stats(ring).pin_ns > 0);
+    CHECK(kit_ring_stats(ring).pin_ns < 1000 * (uint64_t)KIT_SECOND);
+    for (size_t i = 0; i < KIT_COUNT(sizes); i++)
+        CHECK_RESULT(gpupool_span_cancel(ring, &span[i]), GPUPOOL_OK);
+    kit_ring_close(ring);
+}
+
 /* ---- trim ---- */
 
 static void trim_stops_at_what_is_in_use(void) {
@@ -185,6 +219,47 @@ static void asking_fails(void) {
     kit_ring_close(ring);
 }
 
+/* The same of what a ticket comes after: it fails, rather than begin too early. */
+static void asking_what_comes_before_fails(void) {
+    size_t bytes = 300 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_ticket ticket;
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
+    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], 0);
+    fake_hold(kit_stream[0], 0);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
+/* A transfer fails when a part of it flies: nobody waits for that, and its slots stay in use. */
+static void what_flies_goes_on_after_a_failure(void) {
+    size_t bytes = 600 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    fake_hold(kit_stream[0], 1);
+    fake_fail_call("cudaMemcpyAsync", 2, 0, 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    CHECK(kit_ring_stats(ring).used.now > 0);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK(kit_ring_stats(ring).used.now > 0);
+    fake_hold(kit_stream[0], 0);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
 /* Waiting for CUDA's own copy fails: the caller's memory is done with even so. */
 static void direct_copy_without_an_event(void) {
     static const char *const fails[] = {"cudaEventRecord", "cudaEventSynchronize"};
@@ -279,6 +354,11 @@ static void spans_of_another_thread(void) {
     CHECK_RESULT(gpupool_span_acquire(h.ring, 100 * KIB, 0, &own), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_acquire(h.ring, 900 * KIB, -1, &more), GPUPOOL_E_TIMEOUT);
     CHECK(strstr(gpupool_last_error(), "would wait for") != NULL);
+    CHECK(strstr(gpupool_last_error(), " 638976 bytes") != NULL); /* a MiB less 400 KiB */
+    CHECK_RESULT(gpupool_span_cancel(h.ring, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, 724 * KIB, 0, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(h.ring, 1, -1, &more), GPUPOOL_E_TIMEOUT);
+    CHECK(strstr(gpupool_last_error(), " 0 bytes") != NULL);
     CHECK_RESULT(gpupool_span_cancel(h.ring, &own), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_cancel(h.ring, &h.span), GPUPOOL_OK);
     kit_ring_close(h.ring);
@@ -382,12 +462,16 @@ static void destroy_waits_for_a_still_stream(void) {
 
 int main(void) {
     ARENA_TEST(chunks_larger_than_a_piece);
+    ARENA_TEST(chunks_by_ring_and_workers);
+    ARENA_TEST(no_piece_is_crossed_without_need);
     ARENA_TEST(trim_stops_at_what_is_in_use);
     FAKE_TEST(more_streams_than_are_asked);
     FAKE_TEST(no_further_ahead_than_the_link_needs);
     FAKE_TEST(span_over_two_pieces_fails);
     FAKE_TEST(what_is_lost_stays_lost_until_the_end);
     FAKE_TEST(asking_fails);
+    FAKE_TEST(asking_what_comes_before_fails);
+    FAKE_TEST(what_flies_goes_on_after_a_failure);
     FAKE_TEST(direct_copy_without_an_event);
     FAKE_TEST(no_more_events);
     FAKE_TEST(the_second_question_fails);

@@ -72,12 +72,56 @@ static void one_pins_at_a_time(void) {
     scene_close();
 }
 
+static void ask_and_trim(void *unused) {
+    gpupool_span span;
+    size_t released = 77;
+    (void)unused;
+    CHECK_RESULT(gpupool_span_acquire(ring, 8 * MIB, 0, &span), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+    CHECK_EQ(released, 0);
+}
+
 static void trim_only(void *unused) {
     size_t released = 77;
     (void)unused;
     CHECK_EQ(kit_ring_stats(ring).pinned.now, 4 * MIB);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
     CHECK_EQ(released, 0);
+}
+
+static void nobody_pins_what_is_being_unpinned(void) {
+    gpupool_span span;
+    size_t released = 77;
+    scene_open(8 * MIB);
+    for (int i = 0; i < 2; i++) {
+        CHECK_RESULT(gpupool_span_acquire(ring, 8 * MIB, 0, &span), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+        if (i) break;
+        fake_before_call("cudaHostUnregister", 1, ask_and_trim, NULL);
+        CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
+        CHECK_EQ(released, 8 * MIB);
+        CHECK_EQ(kit_ring_stats(ring).pin_failures, 0);
+    }
+    scene_close();
+}
+
+/* A span on its way is no longer held: nobody else gives it up, or sends it once more. */
+static void give_up_and_send(void *span) {
+    gpupool_span same = *(gpupool_span *)span;
+    CHECK_RESULT(gpupool_span_cancel(ring, &same), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_span_upload(ring, &same, device, kit_stream[1]), GPUPOOL_E_ARGUMENT);
+}
+
+static void a_span_is_sent_once(void) {
+    gpupool_span span;
+    scene_open(MIB);
+    CHECK_RESULT(gpupool_span_acquire(ring, BYTES, 0, &span), GPUPOOL_OK);
+    kit_pattern((unsigned char *)span.memory, BYTES, 2);
+    fake_before_call("cudaMemcpyAsync", 1, give_up_and_send, &span);
+    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(fake_calls("cudaMemcpyAsync"), 1);
+    kit_expect_device(device, BYTES, 2);
+    scene_close();
 }
 
 /* What is pinned already stays, free as it is, while more is being pinned beside it. */
@@ -243,6 +287,8 @@ static void another_may_not_pin(void) {
 int main(void) {
     ARENA_TEST(a_function_may_ask_after_the_ring);
     FAKE_TEST(one_pins_at_a_time);
+    FAKE_TEST(nobody_pins_what_is_being_unpinned);
+    FAKE_TEST(a_span_is_sent_once);
     FAKE_TEST(nothing_is_unpinned_while_another_pins);
     FAKE_TEST(a_span_waited_for_without_end);
     FAKE_TEST(failed_elsewhere);

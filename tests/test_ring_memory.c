@@ -104,6 +104,16 @@ static void no_memory_for_a_ring(void) {
     fail_malloc_nth(0, 0);
 }
 
+/* However many tickets there were. */
+static void records_are_used_again(void) {
+    scene_open();
+    CHECK_RESULT(up_async(), GPUPOOL_OK);
+    long live = fail_malloc_live;
+    for (int i = 0; i < 200; i++) CHECK_RESULT(up_async(), GPUPOOL_OK);
+    CHECK_EQ(fail_malloc_live, live);
+    scene_close();
+}
+
 /* Without pinned memory a transfer takes small steps through ordinary memory: not without that. */
 static void no_memory_to_creep_with(void) {
     for (int way = 0; way < 2; way++) {
@@ -143,6 +153,7 @@ static void no_memory_after_pinning(void) {
 int main(void) {
     FAKE_TEST(no_memory_for_the_nth_record);
     FAKE_TEST(no_memory_for_a_ring);
+    FAKE_TEST(records_are_used_again);
     FAKE_TEST(no_memory_to_creep_with);
     FAKE_TEST(no_memory_after_pinning);
     return check_finish();

@@ -36,9 +36,9 @@ static gpupool_result made_of(size_t bytes, size_t chunk_bytes, int workers, int
 
 static void configs(void) {
     CHECK_RESULT(gpupool_ring_create(NULL, NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(made_of(1000, 0, 0, 0), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(made_of(256 * KIB - 1, 0, 0, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(made_of(((size_t)1 << 44) + 1, 0, 0, 0), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(made_of(MIB, MIB, 0, 0), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(made_of(MIB, 256 * KIB + 1, 0, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(made_of(MIB, 65535, 0, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(made_of(MIB, 0, -2, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(made_of(MIB, 0, 65, 0), GPUPOOL_E_ARGUMENT);
@@ -46,6 +46,8 @@ static void configs(void) {
     CHECK_RESULT(made_of(MIB, 0, 0, 1000), GPUPOOL_E_CUDA);
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
     CHECK_RESULT(made_of(MIB, 65536, 64, GPUPOOL_DEVICE_CURRENT), GPUPOOL_OK);
+    CHECK_RESULT(made_of(256 * KIB, 0, -1, 0), GPUPOOL_OK);
+    CHECK_RESULT(made_of(MIB, 256 * KIB, -1, 0), GPUPOOL_OK);
     CHECK_RESULT(made_of((size_t)1 << 44, 0, -1, 0), GPUPOOL_OK);
     CHECK_RESULT(made_of(0, 0, 0, 0), GPUPOOL_OK);
 }

@@ -2,13 +2,17 @@
    when the process ends around them. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <unistd.h>
 
 static int start_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                         void *user);
+static long processors;                 /* that the system says it has; 0: as it is */
 #define pthread_create start_thread /* of the ring's */
+#define sysconf(name) (processors ? processors : (sysconf)(name))
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #undef pthread_create
+#undef sysconf
 #include "ring_kit.h"
 
 #include <sys/wait.h>
@@ -56,6 +60,22 @@ static int under_lock(const int *number) {
 
 static void upload(void) {
     CHECK_RESULT(gpupool_upload(ring, device, host, BYTES, kit_stream[0]), GPUPOOL_OK);
+}
+
+/* ---- how many ---- */
+
+/* One for each processor but the caller's, if nothing else is asked for. */
+static void as_many_as_there_are_processors(void) {
+    static const struct { long processors; int workers; } cases[] = {
+        {-1, 0}, {1, 0}, {2, 1}, {3, 2}, {11, 10}, {12, 11}, {13, 11}, {256, 11}};
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        check_case("%ld processors", cases[i].processors);
+        processors = cases[i].processors;
+        CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
+        CHECK_EQ(ring->workers_wanted, cases[i].workers);
+        kit_ring_close(ring);
+    }
+    processors = 0;
 }
 
 /* ---- starting ---- */
@@ -238,6 +258,7 @@ int main(int argc, char **argv) {
     own_name = argv[0];
     if (argc > 1) return die(argv[1]);
 #endif
+    FAKE_TEST(as_many_as_there_are_processors);
     FAKE_TEST(as_many_as_the_system_has);
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);

@@ -44,6 +44,25 @@ static void handle_reused(gpupool_source source) {
 }
 static void a_new_stream_under_an_old_handle(void) { for_each_source(handle_reused); }
 
+/* Once all others are gone a stream is alone again, and its frees need no fence. */
+static void alone_again(gpupool_source source) {
+    open_for(source, 4 * SIZE);
+    void *block = get(SIZE, 0, 1);
+    put(get(SIZE, 1, 2), 1);
+    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[1]), GPUPOOL_OK);
+    fake_run_all();
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    long calls = fake_calls(NULL);
+    for (int i = 0; i < 3; i++) {
+        put(block, 0);
+        block = kit_alloc(arena, SIZE, kit_stream[0]);
+    }
+    CHECK_EQ(fake_calls(NULL), calls);
+    put(block, 0);
+    close_arena();
+}
+static void a_stream_alone_again(void) { for_each_source(alone_again); }
+
 static void legacy_stream(gpupool_source source) {
     open_for(source, SIZE);
     void *block = kit_alloc(arena, SIZE, 0);
@@ -63,6 +82,7 @@ int main(void) {
     FAKE_TEST(a_retired_stream_leaves_its_memory);
     FAKE_TEST(a_destroyed_stream_is_survived);
     FAKE_TEST(a_new_stream_under_an_old_handle);
+    FAKE_TEST(a_stream_alone_again);
     FAKE_TEST(the_legacy_stream_is_a_stream);
     return check_finish();
 }

@@ -22,6 +22,18 @@ static void same_stream(gpupool_source source) {
 }
 static void the_same_stream_takes_its_memory_back(void) { for_each_source(same_stream); }
 
+/* What it freed is too small for the next request: the arena grows, and nobody waits. */
+static void too_small(gpupool_source source) {
+    open_for(source, 4 * SIZE);
+    put(get(SIZE, 0, 1), 0);
+    void *larger = get(2 * SIZE, 0, 2);
+    CHECK_EQ(kit_stats(arena).fence_waits + kit_stats(arena).host_syncs, 0);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    put(larger, 0);
+    close_arena();
+}
+static void a_larger_block_waits_for_nothing(void) { for_each_source(too_small); }
+
 /* ---- another stream ---- */
 
 static void while_unfinished(gpupool_source source) {
@@ -51,6 +63,25 @@ static void under_a_limit(gpupool_source source) {
     close_arena();
 }
 static void under_a_limit_the_device_waits(void) { for_each_source(under_a_limit); }
+
+/* A stream that frees more often than it has lanes to seal: what it freed last is had all the same,
+   without a wait on the host. */
+static void many_frees(gpupool_source source) {
+    void *block[7], *last;
+    open_for(source, 16 * SIZE);
+    block[6] = get(4096, 1, 0); /* with one stream alone, no free would have a fence */
+    for (int i = 0; i < 6; i++) block[i] = get(i < 5 ? SIZE : 2 * SIZE, 0, i);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    for (int i = 0; i < 6; i++) put(block[i], 0);
+    last = get(2 * SIZE, 1, 9);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    CHECK(kit_stats(arena).fence_waits > 0);
+    run_alone(1);
+    put(last, 1);
+    put(block[6], 1);
+    close_arena();
+}
+static void the_last_of_many_frees(void) { for_each_source(many_frees); }
 
 static void after_the_work(gpupool_source source) {
     open_for(source, SIZE);
@@ -172,8 +203,10 @@ static void trim_leaves_unfinished_work_its_memory(void) {
 
 int main(void) {
     FAKE_TEST(the_same_stream_takes_its_memory_back);
+    FAKE_TEST(a_larger_block_waits_for_nothing);
     FAKE_TEST(unfinished_memory_is_not_taken_unfenced);
     FAKE_TEST(under_a_limit_the_device_waits);
+    FAKE_TEST(the_last_of_many_frees);
     FAKE_TEST(finished_memory_is_for_everyone);
     FAKE_TEST(three_streams_one_memory);
     FAKE_TEST(an_unused_block_passes_its_fence_on);

@@ -140,6 +140,7 @@ static void what_it_says(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
     void *early = kit_alloc(arena, 1000, 0);
     CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    void *plain = kit_alloc(arena, 512, kit_stream[0]);
     void *block = gpupool_alloc_aligned(arena, 5000, 4096, kit_stream[0]);
     CHECK_RESULT(gpupool_record_use(arena, block, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
@@ -148,11 +149,13 @@ static void what_it_says(void) {
     CHECK_RESULT(gpupool_stream_retired(arena, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, early, 0), GPUPOOL_OK); /* no longer recorded */
+    CHECK_RESULT(gpupool_free(arena, plain, 0), GPUPOOL_OK);
     rewind(file);
     said[fread(said, 1, sizeof said - 1, file)] = 0;
     unsigned long long s = (unsigned long long)(uintptr_t)kit_stream[0];
     snprintf(expected, sizeof expected,
-             "\na 0 1000 0\na 8 5000 %llu 4096\nu 8 0\nf 8 %llu\nt 4096\nl 0\nr 0\n", s, s);
+             "\na 0 1000 0\na 2 512 %llu\na 8 5000 %llu 4096\nu 8 0\nf 8 %llu\nt 4096\nl 0\nr 0\n",
+             s, s, s);
     CHECK(strncmp(said, "# gpupool trace 1: source mapped, unit 512, limit 67108864,", 59) == 0);
     const char *rest = strchr(said, '\n');
     if (!CHECK(rest && strcmp(rest, expected) == 0)) printf("%s", said);

@@ -125,6 +125,35 @@ static void what_a_graph_keeps_does_not_fit(void) {
     kit_close(arena);
 }
 
+/* The only block there is, whatever its size. */
+static void a_holder_of_any_size(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
+    for (size_t bytes = 1; bytes < 1000 * KIB; bytes += 999) {
+        void *block = get(bytes, kit_stream[0]);
+        gpupool_verdict v = would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(v.holders[0].block_bytes, bytes);
+        CHECK_EQ(v.holders[0].blocks, 1);
+        CHECK_EQ(v.holders[0].enough, 1);
+        CHECK_EQ(v.holders[1].blocks, 0);
+        put(block, kit_stream[0]);
+    }
+    kit_close(arena);
+}
+
+/* A lane's number comes again: only those that a stream has now say what it waits for. */
+static void lanes_that_a_stream_had_before(void) {
+    gpi_fence fence = {.number = 1};
+    gpi_stream stream = {.handle = 64, .key = 64, .young = 7, .seals = 1, .sealed = {5, 7},
+                         .fences = {&fence, &fence}};
+    gpi_fences fences = {.streams = &stream};
+    gpi_scene scene = {.fences = &fences};
+    CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 64), 1);
+    CHECK_EQ(gpi_limit_waits_for_lane(&scene, 7, 64), 0); /* has no fence of the stream's yet */
+    CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 66), 0);
+    fence.whole = 1;
+    CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 64), 0);
+}
+
 /* Two blocks that the same stream is at, one of them a graph's: only the other is waited for. */
 static void a_graphs_block_beside_one_to_wait_for(void) {
     gpupool_capture *scope = NULL;
@@ -324,6 +353,8 @@ int main(void) {
     FAKE_TEST(two_streams_at_one_block);
     FAKE_TEST(blocks_that_the_same_streams_use);
     FAKE_TEST(what_a_graph_keeps_does_not_fit);
+    FAKE_TEST(a_holder_of_any_size);
+    TEST(lanes_that_a_stream_had_before);
     FAKE_TEST(a_graphs_block_beside_one_to_wait_for);
     FAKE_TEST(where_the_device_does_not_say);
     FAKE_TEST(both_are_in_the_way);
