@@ -20,12 +20,14 @@ static char *stripe[BLOCKS];
 
 /* The limit's worth of blocks on a stream, with work queued on all; every other one is freed, so
    that a large request must have their memory at other addresses. */
-static void lay_stripes(size_t chunk, int stream) {
+static void *below; /* a block at lower addresses */
+static void lay_stripes_above(size_t below_bytes, size_t chunk, int stream) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
-    config.limit_bytes = LIMIT;
+    config.limit_bytes = LIMIT + below_bytes;
     config.chunk_bytes = chunk;
     arena = kit_create(&config);
     fake_mode(FAKE_STEPPED);
+    below = below_bytes ? kit_alloc(arena, below_bytes, kit_stream[stream]) : NULL;
     for (int i = 0; i < BLOCKS; i++) {
         stripe[i] = (char *)kit_alloc(arena, SIZE, kit_stream[stream]);
         CHECK_EQ(fake_write(kit_stream[stream], "fill", stripe[i], SIZE, i), cudaSuccess);
@@ -33,6 +35,8 @@ static void lay_stripes(size_t chunk, int stream) {
     for (int i = 0; i < BLOCKS; i += 2)
         CHECK_RESULT(gpupool_free(arena, stripe[i], kit_stream[stream]), GPUPOOL_OK);
 }
+
+static void lay_stripes(size_t chunk, int stream) { lay_stripes_above(0, chunk, stream); }
 
 static void keep_stripes(int stream) {
     for (int i = 1; i < BLOCKS; i += 2) {
@@ -240,6 +244,29 @@ static void no_memory_on_the_host(void) {
     CHECK(refused > 4);
 }
 
+/* Moved memory reaches just beyond the first GiB, of which the host has a table already. */
+static void no_memory_for_a_table(void) {
+    size_t bytes = 21 * MIB, under = GIB - LIMIT - 22 * MIB;
+    int refused = 0;
+    for (long n = 1, fired = 1; fired && CHECK(n < 40); n++) {
+        check_case("request %ld", n);
+        lay_stripes_above(under, SIZE, 0);
+        gpupool_stats before = kit_stats(arena);
+        fail_malloc_nth(n, 1);
+        void *large = gpupool_alloc(arena, bytes, kit_stream[0]);
+        fired = fail_malloc_fired;
+        fail_malloc_nth(0, 0);
+        refused += large == NULL;
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        if (!large) CHECK_EQ(kit_stats(arena).granted.now, before.granted.now);
+        if (!large) large = kit_alloc(arena, bytes, kit_stream[0]);
+        CHECK((char *)large + bytes <= (char *)below + GIB);
+        CHECK_RESULT(gpupool_free(arena, below, kit_stream[0]), GPUPOOL_OK);
+        finish(large, 0);
+    }
+    CHECK(refused > 1);
+}
+
 /* Moving some of it is not enough, and the device has no more: refused, not tried for ever. */
 static void the_device_is_full(void) {
     lay_stripes(0, 0);
@@ -287,6 +314,7 @@ int main(void) {
     FAKE_TEST(reset_while_they_are_mapped);
     FAKE_TEST(wrong_echoes_are_seen);
     FAKE_TEST(no_memory_on_the_host);
+    FAKE_TEST(no_memory_for_a_table);
     FAKE_TEST(the_device_is_full);
     FAKE_TEST(driver_calls_fail);
     return check_finish();
