@@ -3062,8 +3062,8 @@ typedef struct gpi_echo {
     struct gpi_echo *next;
     const gpi_piece *piece;        /* what is mapped there */
     gpi_run *held;                 /* NULL: it is no longer */
-    struct gpi_fence *fence;       /* ARENA's: when it has passed, nothing uses these addresses;
-                                      NULL: as long as the growth that made it is under way */
+    void *until;                   /* ARENA's, a fence: when it has passed, nothing uses these
+                                      addresses; NULL: while the growth that left it goes on */
 } gpi_echo;
 
 typedef struct gpi_backing {
@@ -3147,7 +3147,6 @@ static int gpi_backing_check_echoes(const gpi_backing *backing) {
         const gpi_run *held = echo->held;
         if (!held) continue;
         if (held->lane != GPI_LANE_HELD || held->units != echo->piece->units) return 4;
-        if (gpi_backing_at(backing, held->unit)) return 4;
     }
     return 0;
 }
@@ -3474,25 +3473,24 @@ static void gpi_backing_keep_echo(gpi_backing *backing, gpi_echo *echo) {
     backing->echoes = echo;
 }
 
-/* Undoes borrow for the pieces that did not move: they are placed where they were, for their
-   stream. One that the driver has not taken off its new place leaves an echo there. */
+/* Undoes borrow: the pieces are placed where they were, for their stream. One that the driver has
+   not taken off its new place leaves an echo there. */
 static void gpi_backing_return(gpi_backing *backing, gpi_tree *tree, uint32_t lane) {
     gpi_piece *piece = backing->stash, *next;
     for (; piece; piece = next) {
         gpi_echo *echo = piece->lent;
+        gpi_run *away = piece->held;
         next = piece->next;
-        if (echo) {
-            gpi_run *home = echo->held, *away = piece->held;
-            if (away) gpi_backing_enter(backing, piece, NULL);
-            piece->lent = NULL;
-            piece->unit = home->unit;
-            gpi_backing_unstash_piece(backing, piece);
-            gpi_backing_place_piece(backing, piece);
-            gpi_tree_put(tree, home, lane, 0);
-            echo->held = away;
-            if (away) gpi_backing_keep_echo(backing, echo);
-            else gpi_backing_drop_echo(backing, echo);
-        }
+        if (!echo) continue;
+        if (away) gpi_backing_enter(backing, piece, NULL);
+        piece->lent = NULL;
+        piece->unit = echo->held->unit;
+        gpi_backing_unstash_piece(backing, piece);
+        gpi_backing_place_piece(backing, piece);
+        gpi_tree_put(tree, echo->held, lane, 0);
+        echo->held = away;
+        if (away) gpi_backing_keep_echo(backing, echo);
+        else gpi_backing_drop_echo(backing, echo);
     }
 }
 
@@ -3685,7 +3683,8 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
     for (; piece && gpi_backing_units(backing) + units > most_units;
          piece = next) {
         next = piece->next;
-        if (piece->held || piece->lent) continue;
+        if (piece->held) continue;
+        GPI_ASSERT(!piece->lent);
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) return result;
     }
@@ -3738,6 +3737,7 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
     for (; piece; piece = next) {
         next = piece->next;
         piece->fresh = 0;
+        GPI_ASSERT(piece->held || !piece->lent); /* no more was borrowed than there is room for */
         if (!piece->held) continue;
         gpi_backing_unstash_piece(backing, piece);
         gpi_backing_place_piece(backing, piece);
@@ -3746,7 +3746,6 @@ static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const g
         piece->lent = NULL;
         lane = young;
     }
-    gpi_backing_return(backing, tree, young);
     if (spot->left) run = spot->left;
     while (run->unit + run->units < end) gpi_tree_weld(tree, run, run->next);
     return gpi_backing_carve(tree, run, spot->unit, spot->units, lane);
@@ -5271,7 +5270,8 @@ static int gpi_arena_check_users(const gpupool_arena *arena) {
             for (i = 0; i < stream->seals; i++)
                 broken |= gpi_fence_check_user(&arena->fences, stream->fences[i], round);
         for (echo = arena->backing.echoes; echo; echo = echo->next)
-            if (echo->fence) broken |= gpi_fence_check_user(&arena->fences, echo->fence, round);
+            if (echo->until)
+                broken |= gpi_fence_check_user(&arena->fences, (gpi_fence *)echo->until, round);
         for (run = arena->parked; run; run = run->list_next)
             broken |= gpi_fence_check_uses(&arena->fences, run, round);
         for (at = 0; (run = gpi_tree_next_live(&arena->tree, &at)) != NULL;)
@@ -5721,14 +5721,14 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
 static void gpi_arena_sweep(gpupool_arena *arena) {
     gpi_echo **link = &arena->backing.echoes, *echo;
     while ((echo = *link) != NULL) {
-        if (gpi_fence_passed(echo->fence))
+        if (gpi_fence_passed((gpi_fence *)echo->until))
             gpi_backing_hush(&arena->backing, &arena->tree, echo);
         if (echo->held) {
             link = &echo->next;
             continue;
         }
         *link = echo->next;
-        gpi_fence_drop(&arena->fences, echo->fence);
+        gpi_fence_drop(&arena->fences, (gpi_fence *)echo->until);
         gpi_backing_drop_echo(&arena->backing, echo);
     }
 }
@@ -5762,7 +5762,7 @@ static gpupool_result gpi_arena_grow_mapped(gpupool_arena *arena, gpi_request *r
                                      aim_bytes, most_bytes, run);
     if (!fence) return result;
     for (echo = arena->backing.echoes; echo != before; echo = echo->next) {
-        echo->fence = fence;
+        echo->until = fence;
         fence->users++;
     }
     arena->fences.awaited = NULL;
@@ -7031,7 +7031,7 @@ static void gpi_arena_abandon(gpupool_arena *arena) {
     gpi_run *run = arena->parked;
     uint64_t at = 0;
     for (; run; run = run->list_next) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
-    for (; echo; echo = echo->next) gpi_fence_drop(&arena->fences, echo->fence);
+    for (; echo; echo = echo->next) gpi_fence_drop(&arena->fences, (gpi_fence *)echo->until);
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
         if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
     for (; stream; stream = stream->next) {

@@ -206,9 +206,9 @@ static void wrong_echoes_are_seen(void) {
     echo->piece = &longer;
     expect_broken("B4");
     echo->piece = piece;
-    echo->fence->users++;
+    ((gpi_fence *)echo->until)->users++;
     expect_broken("F3");
-    echo->fence->users--;
+    ((gpi_fence *)echo->until)->users--;
     finish(large, 0);
 }
 

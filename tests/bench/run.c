@@ -108,8 +108,8 @@ static void measure_mean(session *s, unsigned number) {
     }
 }
 
-/* At least a run, and until pools have settled: every live block has been replaced several times, in
-   131,072 operations or more. What keeps nothing needs no more than the run. */
+/* At least a run, and until pools have settled: every live block has been replaced several times,
+   in 131,072 operations or more. What keeps nothing needs no more than the run. */
 static size_t warm_ops(const session *s) {
     const bench_cell *c = s->cell;
     size_t settled = 4 * c->work->live / LANE_BATCH * LANE_BATCH;
