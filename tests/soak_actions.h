@@ -146,8 +146,9 @@ static inline void act_renew(actor *a, world *w) {
         while (!CALL(a, 0, gpupool_stream_retired(w->arena, p->stream)) &&
                !atomic_load(&check_bad)) {}
     fake_hold(p->stream, 0);
-    MUST(cudaStreamDestroy(p->stream));
-    check_current(a, "before a stream is made, since");
+    soak_before(a);
+    MUST(cudaStreamDestroy(p->stream)); /* gpupool's, which asks every arena */
+    soak_seen(a, GPUPOOL_OK, "cudaStreamDestroy");
     MUST(cudaStreamCreateWithFlags(&p->stream, (unsigned)below(a, 2)));
     p->age++;
     pthread_rwlock_unlock(&p->lock);

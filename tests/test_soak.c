@@ -23,6 +23,7 @@
 #endif
 #define MOST_THREADS 64
 #define REPEATED 4000 /* actions of the run that is made twice */
+#define LEAST_ACTIONS 5000 /* of each thread, however little time it gets */
 
 static double seconds = SOAK_SECONDS;
 static uint64_t seed = 1;
@@ -65,8 +66,9 @@ static void one_action(actor *a) {
 static void *live(void *actor_) {
     actor *a = (actor *)actor_;
     MUST(cudaSetDevice(a->device));
-    while (!atomic_load(&check_bad) && (soak_alone && most_actions ? a->n < most_actions
-                                                                   : now() < deadline))
+    while (!atomic_load(&check_bad) &&
+           (soak_alone && most_actions ? a->n < most_actions
+                                       : now() < deadline || a->n < LEAST_ACTIONS))
         one_action(a);
     return NULL;
 }
