@@ -12,8 +12,8 @@ mkdir -p "$out"
 unit=tests/library.c
 # gpi_host_fail returns the result that it is given. An analyzer that cannot look into functions of
 # `...` does not know, and supposes that what has just failed went well: it is told, by a macro.
-# Nor does it know that prev and next agree, and finds a piece in its list that has left it: the list
-# is gone through for it.
+# Nor does it know that prev and next agree, and finds a piece in its list that has left it: for it
+# the list is gone through.
 sed -e 's/^static gpupool_result gpi_host_fail(/static gpupool_result gpi_host_fail_(/' \
     -e 's/^    if (piece->prev) piece->prev->next = .*/    while (*list != piece) list = \&(*list)->next;/' \
     -e 's/^    else \*list = piece->next;/    *list = piece->next;/' gpupool.h > "$out/gpupool.h"
