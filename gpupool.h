@@ -4156,14 +4156,14 @@ static int gpi_fence_owns(const gpi_stream *stream, uint32_t lane) {
     return owns;
 }
 
-static int gpi_fence_check_bucket(const gpi_fences *fences, const gpi_stream *stream) {
+static int gpi_fence_is_filed(const gpi_fences *fences, const gpi_stream *stream) {
     const gpi_stream *other = *gpi_fence_bucket((gpi_fences *)(uintptr_t)fences, stream->handle);
     int found = 0;
     for (; other; other = other->chain) {
         found |= other == stream;
-        if (other != stream && stream->key && other->key == stream->key) return 4;
+        if (other != stream && stream->key && other->key == stream->key) return 0;
     }
-    return found ? 0 : 4;
+    return found;
 }
 
 /* Each lane of streams belongs to one stream, once; its fences get later from one to the next. */
@@ -4176,7 +4176,7 @@ static int gpi_fence_check(const gpi_fences *fences, const gpi_tree *tree) {
         if (stream->handle == 0) continue;
         lanes += 1 + stream->seals;
         if (stream->key && stream->key != stream->handle) return 4;
-        if (gpi_fence_check_bucket(fences, stream)) return 4;
+        if (!gpi_fence_is_filed(fences, stream)) return 4;
         for (i = 1; i < stream->seals; i++)
             if (stream->fences[i]->number <= stream->fences[i - 1]->number) return 2;
     }
@@ -4368,7 +4368,7 @@ static gpi_stream *gpi_fence_enter(gpi_fences *fences, uintptr_t key) {
 /* Whether the handle in this call is the stream's that has its key, and not one made since. */
 static int gpi_fence_is_same(const gpi_stream *known, cudaStream_t stream) {
     uint64_t identity;
-    if (!GPUPOOL_STREAM_CHECK || known->key & 1 || known->capture) return 1;
+    if (!GPUPOOL_STREAM_CHECK || known->capture) return 1;
     identity = gpi_fence_identity(stream);
     return identity == 0 || identity == known->identity;
 }
@@ -5281,10 +5281,10 @@ static int gpi_arena_check_users(const gpupool_arena *arena) {
     return broken;
 }
 
-static int gpi_arena_check_parked(const gpi_run *run) {
+static int gpi_arena_is_parked(const gpi_run *run) {
     const gpi_use *use = (const gpi_use *)run->uses;
     while (use && (!use->fence || use->fence->passed)) use = use->next;
-    return run->lane == GPI_LANE_HELD && use ? 0 : 3;
+    return run->lane == GPI_LANE_HELD && use;
 }
 
 static uint64_t gpi_arena_requested(const gpi_run *run) {
@@ -5363,7 +5363,7 @@ static int gpi_arena_check(gpupool_arena *arena, char *room) {
     if (GPUPOOL_STATS && ledger->blocks.now != arena->tree.live_runs - free_blocks) return 1;
     if (gpi_arena_check_live(arena)) return 1;
     for (run = arena->parked; run; run = run->list_next) {
-        if (gpi_arena_check_parked(run)) return 3;
+        if (!gpi_arena_is_parked(run)) return 3;
         parked += run->units;
     }
     if (parked != arena->parked_units) return 2;
@@ -5622,8 +5622,7 @@ typedef struct gpi_request {
 } gpi_request;
 
 /* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
-   quiet memory only. */
-/* No stream takes back without a fence what was freed for all, and pinned memory is the host's. */
+   quiet memory only, for work that was queued before is not known to come first. */
 static int gpi_arena_takes_quiet(const gpupool_arena *arena, const gpi_stream *known) {
     return known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
 }
@@ -6808,7 +6807,7 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
                                             const gpupool_arena_config *config) {
     char variable[64];
     const char *where = "config.limit_text", *text = config->limit_text;
-    size_t free_bytes = 0, total_bytes = 0;
+    size_t free_bytes, total_bytes;
     gpupool_result result;
     arena->ledger.limit_bytes = config->limit_bytes ? config->limit_bytes : UINT64_MAX;
     if (!text && config->limit_bytes) return GPUPOOL_OK;
@@ -7790,7 +7789,7 @@ typedef struct gpi_transfer {
     uint64_t only_thread;              /* not 0: no other can name the stream */
     gpi_ring_slot *gate;                    /* its event passes before anything begins */
     int few;                           /* threads: they are what limits it, not the memory */
-    int asking;                        /* a thread asks after the gate, or creeps */
+    int asking;                        /* a thread asks after the gate, or disowns what flies */
     uint64_t started;                  /* bytes of the chunks that were begun */
     int working, filled, flying;       /* threads at it; slots */
     gpupool_ticket ticket;             /* 0: the caller waits, and owns the struct */
@@ -8383,7 +8382,7 @@ static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t now = gpi_host_now_ns();
     if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
-        transfer->flying || transfer->asking || transfer->gate)
+        transfer->flying || transfer->gate)
         return 0;
     if (gpi_ring_is_ahead(ring, transfer)) return 0;
     if (!transfer->stalled_ns) {
@@ -8427,6 +8426,7 @@ static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
 
 static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
+    gpi_ring_unstall(ring, transfer);
     while (*link != transfer) link = &(*link)->next;
     *link = transfer->next;
     if (--ring->under_way[transfer->down] == 0)
@@ -8707,7 +8707,6 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
         else if (gpi_ring_turn_idle(ring, &turn)) gpi_ring_nap(ring, turn.round++);
     }
     gpi_ring_turn_end(ring, &turn);
-    gpi_ring_unstall(ring, transfer);
     if (transfer->result != GPUPOOL_OK) gpi_ring_disown(ring, transfer);
     gpi_ring_strike(ring, transfer);
     if (ring->transfers) gpi_ring_wake(ring); /* nobody may be left to watch the device for them */

@@ -138,12 +138,29 @@ def check_bar(bar, arena):
         at += width
 
 
+def check_rows(root, space):
+    """Each row has its label: the chunk, or how far into it; the legend stands above them all."""
+    rects = [r for r in root.iter(space + "rect") if r.get("y")]
+    rows = {float(r.get("y")) for r in rects if r.find(space + "title") is not None}
+    labels = {float(t.get("y")) - 10: t.text for t in root.iter(space + "text")
+              if t.get("text-anchor") == "end"}
+    assert rows == set(labels)
+    assert labels[min(rows)] == "chunk 1"
+    assert all(words.startswith(("chunk ", "+ ")) for words in labels.values())
+    legend = [float(r.get("y")) for r in rects if r.get("width") == "14.00" and r.get("stroke")]
+    assert len(legend) > 3 and min(legend) > 60 and max(legend) + 12 < min(rows)
+
+
 def check_picture(path, arena):
     """Well-formed, nothing outside it, and a title for every block that is wide enough for one."""
     root = ElementTree.parse(path).getroot()
     space = "{http://www.w3.org/2000/svg}"
     width, height = float(root.get("width")), float(root.get("height"))
     titles, bar = 0, []
+    check_rows(root, space)
+    patterns = {"url(#%s)" % pattern.get("id") for pattern in root.iter(space + "pattern")}
+    fills = {rect.get("fill") for rect in root.iter(space + "rect")}
+    assert all(fill in patterns for fill in fills if fill.startswith("url"))
     for rect in root.iter(space + "rect"):
         if rect.get("width").endswith("%"):
             continue

@@ -207,6 +207,31 @@ static void trim_gives_back_what_it_says(void) {
         if (kit_sources[i].source != GPUPOOL_SOURCE_BYPASS) trim_from(kit_sources[i].source);
 }
 
+/* Of chunks of 8, 16 and 32 MiB, in any order, the largest that is not too large goes first, and
+   at last, for a limit, the smallest that is; trim keeps what it was told to. */
+static void no_more_is_given_back_than_must(void) {
+    static const struct { size_t to, by_trim, by_limit; } cases[] = {
+        {52, 56, 48}, {44, 48, 32}, {40, 40, 40}, {30, 32, 0}, {20, 24, 16}};
+    for (size_t i = 0; i < 6 * KIT_COUNT(cases); i++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+        size_t to = cases[i / 6].to, left = i % 2 ? cases[i / 6].by_limit : cases[i / 6].by_trim;
+        void *block[3];
+        check_case("%s to %zu MiB, order %zu", i % 2 ? "limited" : "trimmed", to, i % 6 / 2);
+        config.chunk_bytes = MIB;
+        gpupool_arena *arena = kit_create(&config);
+        for (size_t k = 0; k < 3; k++)
+            block[k] = kit_alloc(arena, (8 * MIB) << (i / 2 + k) % 3, kit_stream[0]);
+        for (size_t k = 0; k < 3; k++)
+            CHECK_RESULT(gpupool_free(arena, block[k], kit_stream[0]), GPUPOOL_OK);
+        kit_finish(arena);
+        CHECK_EQ(kit_reserved(arena), 56 * MIB);
+        if (i % 2) CHECK_RESULT(gpupool_set_limit(arena, to * MIB), GPUPOOL_OK);
+        else CHECK_RESULT(gpupool_trim(arena, to * MIB, NULL), GPUPOOL_OK);
+        CHECK_EQ(kit_reserved(arena), left * MIB);
+        kit_close(arena);
+    }
+}
+
 static void trim_keeps_the_reserve(void) {
     for (size_t i = 0; i < KIT_SOURCES; i++) {
         if (kit_sources[i].source == GPUPOOL_SOURCE_BYPASS) continue;
@@ -239,6 +264,7 @@ int main(void) {
     FAKE_TEST(zalloc_clears_in_stream_order);
     ARENA_TEST(reuse_makes_no_cuda_call);
     ARENA_TEST(trim_gives_back_what_it_says);
+    ARENA_TEST(no_more_is_given_back_than_must);
     ARENA_TEST(trim_keeps_the_reserve);
     return check_finish();
 }

@@ -11,6 +11,7 @@
 #include "arena_kit.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #define THREADS 6
 #define TURNS 1500
@@ -29,7 +30,11 @@ static void *take_turns(void *number) {
     for (int i = 0; i < TURNS; i++) {
         size_t bytes = i % 3 ? 4096 : SIZE;
         void *block = gpupool_alloc(arena, bytes, 0);
-        if (!block) continue; /* another has it all */
+        for (int k = 0; !block && k < 100; k++) { /* others have it all */
+            sched_yield();
+            block = gpupool_alloc(arena, bytes, 0);
+        }
+        if (!block) continue;
         atomic_fetch_add(&served, 1);
         kit_mark(mine(), block, bytes, me);
         kit_expect_mark(mine(), block, bytes, me);
@@ -76,6 +81,20 @@ static void zero_is_the_threads_own(void) {
 
 #if CHECK_FAKE
 
+/* A file that is compiled without the flag means the legacy stream: there no macro says otherwise. */
+static void zero_of_another_file_is_the_legacy_stream(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    fake_mode(FAKE_STEPPED);
+    void *block = (gpupool_zalloc)(arena, 4096, 0);
+    CHECK_RESULT(kit_why(block), GPUPOOL_OK);
+    CHECK_EQ(fake_pending(cudaStreamLegacy), 1); /* the memset */
+    CHECK_RESULT((gpupool_free)(arena, block, 0), GPUPOOL_OK);
+    CHECK(kit_alloc(arena, 4096, cudaStreamLegacy) == block);
+    CHECK_RESULT(gpupool_free(arena, block, cudaStreamLegacy), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 static void *free_here(void *block) {
     kit_fill(mine(), block, SIZE, 1);
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
@@ -108,6 +127,7 @@ static void a_thread_that_ends_leaves_its_memory(void) {
 int main(void) {
     ARENA_TEST(threads_take_turns);
     ARENA_TEST(zero_is_the_threads_own);
+    FAKE_TEST(zero_of_another_file_is_the_legacy_stream);
     FAKE_TEST(a_thread_that_ends_leaves_its_memory);
     return check_finish();
 }

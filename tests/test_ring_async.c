@@ -198,13 +198,18 @@ static void done_means_done_without_the_ring(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     parcel p = parcel_open(300 * KIB, 0);
     gpupool_span span;
+    uint64_t started = gpi_host_now_ns();
     memset(p.host, 7, p.bytes);
     CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
                  GPUPOOL_OK);
     fake_mode(FAKE_STEPPED);
     CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_OK);
-    CHECK_EQ(kit_ring_stats(ring).creeps, 5); /* of 64 KiB at most */
+    gpupool_ring_stats stats = kit_ring_stats(ring);
+    CHECK_EQ(stats.creeps, 5); /* of 64 KiB at most */
+    CHECK_EQ(stats.waits, 1);
+    CHECK(stats.wait_ns >= (uint64_t)KIT_SECOND / 100); /* before the first step */
+    CHECK(stats.wait_ns < gpi_host_now_ns() - started);
     kit_expect(kit_stream[1], p.device, p.bytes, 7);
     while (fake_step(kit_stream[1])) continue;
     CHECK_EQ(fake_failures(), 0);
@@ -278,6 +283,8 @@ static void spans_and_what_is_refused(void) {
     span_fill(&a, 3);
     CHECK_RESULT(gpupool_span_upload(ring, &a, device, kit_stream[0]), GPUPOOL_OK);
     kit_expect_device(device, 100, 3);
+    CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 2);
+    CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], MIB + 100);
     CHECK_RESULT(gpupool_span_cancel(ring, &b), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_cancel(ring, &b), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);

@@ -319,6 +319,7 @@ static void of_another_device(void) {
     gpupool_ring_config config;
     gpupool_ring *ring = NULL;
     unsigned char *host = kit_host(1000), *device = NULL;
+    int now = -1;
     memset(&config, 0, sizeof config);
     config.device = 1;
     CHECK_RESULT(gpupool_ring_create(&ring, &config), GPUPOOL_OK);
@@ -330,8 +331,10 @@ static void of_another_device(void) {
     CHECK_EQ(cudaSetDevice(1), cudaSuccess);
     kit_expect_device(device, 1000, 6);
     kit_device_free(device, 1000);
-    kit_ring_close(ring);
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    kit_ring_close(ring);
+    CHECK_EQ(cudaGetDevice(&now), cudaSuccess);
+    CHECK_EQ(now, 0);
     kit_host_free(host, 1000);
 }
 

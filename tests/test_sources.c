@@ -167,6 +167,19 @@ static void an_arena_leaves_the_current_device_alone(void) {
     }
 }
 
+/* An error that the caller has yet to ask for is not lost, and none of the arena's joins it. */
+static void an_arena_leaves_the_callers_error_alone(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("%s", kit_sources[i].name);
+        CHECK_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
+        gpupool_arena *arena = kit_open(kit_sources[i].source);
+        use_a_little(arena);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        kit_close(arena);
+        CHECK_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+    }
+}
+
 /* The mode decides what another thread's capture survives, so it must not stay relaxed. */
 static void an_arena_leaves_the_capture_mode_alone(void) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
@@ -227,6 +240,7 @@ static void default_arenas(void) {
 int main(void) {
     ARENA_TEST(every_source_opens_and_closes);
     ARENA_TEST(many_arenas_side_by_side);
+    ARENA_TEST(an_arena_leaves_the_callers_error_alone);
     FAKE_TEST(auto_maps_where_the_device_can);
     FAKE_TEST(each_source_makes_its_own_calls);
     FAKE_TEST(bypass_is_one_cudamalloc_a_block);

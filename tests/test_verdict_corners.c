@@ -154,6 +154,28 @@ static void lanes_that_a_stream_had_before(void) {
     CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 64), 0);
 }
 
+/* Freed for all streams, as by cudaFree, beside what one stream has freed: for a block of both, it
+   is the device that has to be waited for. */
+static void what_was_freed_for_all_waits_for_the_device(void) {
+    void *block[2] = {NULL, NULL};
+    fake_mode(FAKE_STEPPED);
+    arena = gpupool_default_arena(0);
+    CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(gpupool_cudaMalloc(&block[i], 32 * MIB), cudaSuccess);
+        kit_mark(kit_stream[i], block[i], 32 * MIB, i);
+    }
+    CHECK_EQ(gpupool_cudaFree(block[0]), cudaSuccess);
+    put(block[1], kit_stream[1]);
+    gpupool_verdict v = would_not_fit(arena, 64 * MIB, GPUPOOL_CAUSE_PENDING);
+    CHECK_EQ(v.pending_streams, 0);
+    CHECK(strstr(v.sentence, "all work in flight on the device") != NULL);
+    fake_run_all();
+    fits(arena, 64 * MIB);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* Two blocks that the same stream is at, one of them a graph's: only the other is waited for. */
 static void a_graphs_block_beside_one_to_wait_for(void) {
     gpupool_capture *scope = NULL;
@@ -355,6 +377,7 @@ int main(void) {
     FAKE_TEST(what_a_graph_keeps_does_not_fit);
     FAKE_TEST(a_holder_of_any_size);
     FAKE_TEST(lanes_that_a_stream_had_before);
+    FAKE_TEST(what_was_freed_for_all_waits_for_the_device);
     FAKE_TEST(a_graphs_block_beside_one_to_wait_for);
     FAKE_TEST(where_the_device_does_not_say);
     FAKE_TEST(both_are_in_the_way);
