@@ -1683,14 +1683,16 @@ typedef struct gpi_copy { /* rows of width bytes, each `pitch` after the one bef
    part, or in two parts. */
 static gpupool_result gpi_driver_copy(const gpi_copy *copy, cudaStream_t stream, int *refused) {
     cudaError_t error;
-    const char *call = copy->rows > 1 ? "cudaMemcpy2DAsync" : "cudaMemcpyAsync";
-    if (copy->rows > 1)
+    const char *call = "cudaMemcpyAsync";
+    if (copy->rows > 1) {
+        call = "cudaMemcpy2DAsync";
         error = cudaMemcpy2DAsync(copy->to, (size_t)copy->to_pitch, copy->from,
                                   (size_t)copy->from_pitch, (size_t)copy->width,
                                   (size_t)copy->rows, cudaMemcpyDefault, stream);
-    else
+    } else {
         error = cudaMemcpyAsync(copy->to, copy->from, (size_t)copy->width, cudaMemcpyDefault,
                                 stream);
+    }
     if (refused) *refused = error == cudaErrorInvalidValue;
     return gpi_driver_told(call, error);
 }
@@ -4850,7 +4852,8 @@ static uint64_t gpi_limit_missing(const gpi_scene *scene, const gpi_outlook *out
     if (outlook->fits) return 0;
     if (outlook->need_units == UINT64_MAX) return UINT64_MAX;
     need = outlook->need_units;
-    if (reserved > limit) need += (reserved - limit) / GPUPOOL_UNIT_BYTES + 1;
+    if (reserved > limit)
+        need += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
     need -= gpi_ground_min(need, room_units);
     return need - gpi_ground_min(need, outlook->idle_units - outlook->blocked_units);
 }
@@ -7936,7 +7939,7 @@ static uint64_t gpi_ring_place(const gpupool_ring *ring, const gpi_ring_slot *sl
     uint64_t at = slot->at, end = gpi_ground_min(slot->at + slot->bytes, pinned_bytes);
     uint64_t piece = ring->piece_bytes;
     if (bytes <= piece && at % piece + bytes > piece) at = gpi_ground_up(at, piece);
-    return at < end && end - at >= bytes ? at : UINT64_MAX;
+    return at + bytes <= end ? at : UINT64_MAX;
 }
 
 /* The slot of a transfer in this state that took off first. */

@@ -138,10 +138,19 @@ def check_bar(bar, arena):
         at += width
 
 
-def check_rows(root, space):
-    """Each row has its label: the chunk, or how far into it; the legend stands above them all."""
+def check_rows(root, space, chunks):
+    """In rows nothing lies over another, and between chunks there is a gap or the row ends. Each
+    row has its label: the chunk, or how far into it; the legend stands above them all."""
     rects = [r for r in root.iter(space + "rect") if r.get("y")]
-    rows = {float(r.get("y")) for r in rects if r.find(space + "title") is not None}
+    titled = [(float(r.get("y")), float(r.get("x")), float(r.get("width")),
+               r.find(space + "title").text) for r in rects if r.find(space + "title") is not None]
+    rows, before = {rect[0] for rect in titled}, (0, 0, 0, "")
+    firsts = tuple("at %#x%s" % (chunk["address"], end) for chunk in chunks for end in ",\n")
+    for rect in sorted(titled):
+        if rect[0] == before[0]:
+            gap = rect[1] - before[1] - before[2]
+            assert gap > (7.9 if any(first in rect[3] + "\n" for first in firsts) else -0.02)
+        before = rect
     labels = {float(t.get("y")) - 10: t.text for t in root.iter(space + "text")
               if t.get("text-anchor") == "end"}
     assert rows == set(labels)
@@ -157,7 +166,7 @@ def check_picture(path, arena):
     space = "{http://www.w3.org/2000/svg}"
     width, height = float(root.get("width")), float(root.get("height"))
     titles, bar = 0, []
-    check_rows(root, space)
+    check_rows(root, space, arena["chunks"])
     patterns = {"url(#%s)" % pattern.get("id") for pattern in root.iter(space + "pattern")}
     fills = {rect.get("fill") for rect in root.iter(space + "rect")}
     assert all(fill in patterns for fill in fills if fill.startswith("url"))

@@ -71,6 +71,20 @@ static void the_stream_is_forgotten_meanwhile(void) {
     kit_close(arena);
 }
 
+/* It takes a rest where fewer than half of the blocks that it had come again. */
+static void a_cache_that_finds_little_rests(void) {
+    for (size_t found = 16; found <= 48; found += 32) {
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        for (size_t i = 0; i < SLOTS; i++) {
+            put(get(512 * (i + 1), 0), 0);
+            if (i < found) put(get(512 * (i + 1), 0), 0);
+        }
+        gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
+        CHECK_EQ(known->cache.rest, found < 32 ? 1024 : 0);
+        kit_close(arena);
+    }
+}
+
 /* While a stream's cache rests, the arena's lock alone does: not for what another cache has, nor
    for what is no block. */
 static void frees_on_a_stream_that_rests(void) {
@@ -290,6 +304,7 @@ int main(void) {
     FAKE_TEST(mistakes_with_cached_blocks);
     FAKE_TEST(a_cache_full_of_blocks_that_are_out);
     FAKE_TEST(the_stream_is_forgotten_meanwhile);
+    FAKE_TEST(a_cache_that_finds_little_rests);
     FAKE_TEST(frees_on_a_stream_that_rests);
     FAKE_TEST(no_fence_in_a_capture);
     FAKE_TEST(freed_where_the_cache_rests);

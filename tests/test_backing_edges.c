@@ -110,9 +110,12 @@ static void a_stashed_piece_too_large_to_trim(void) {
 
 /* ---- what does not hold for a moment ---- */
 
+static int checks;
+
 static void check_now(void *unused) {
     char room = 0;
     (void)unused;
+    checks++;
     CHECK_EQ(gpi_arena_check_all(arena, 0, &room), 0);
 }
 
@@ -126,6 +129,26 @@ static void the_check_during_growth(void) {
         void *second = get(90 * MIB, 0);
         put(first, 0);
         put(second, 0);
+        kit_close(arena);
+    }
+}
+
+/* While the host waits, for one fence or for the device: another thread may come then. */
+static void the_check_during_a_wait(void) {
+    static const char *const calls[] = {"cudaEventSynchronize", "cudaFree"};
+    for (size_t i = 0; i < KIT_COUNT(calls); i++) {
+        arena = kit_open_limited(i ? GPUPOOL_SOURCE_DEVICE : GPUPOOL_SOURCE_PINNED, 2 * MIB);
+        arena->captures_seen = 1; /* no fence over all streams then */
+        void *first = get(2 * MIB, 0);
+        fake_mode(FAKE_STEPPED);
+        kit_mark(kit_stream[0], first, 2 * MIB, 1);
+        put(first, 0);
+        checks = 0;
+        fake_before_call(calls[i], 1, check_now, NULL);
+        void *second = get(2 * MIB, (int)i);
+        CHECK_EQ(checks, 1);
+        put(second, 0);
+        fake_mode(FAKE_EAGER);
         kit_close(arena);
     }
 }
@@ -164,5 +187,6 @@ int main(void) {
     FAKE_TEST(a_stashed_piece_too_large_to_trim);
     FAKE_TEST(pieces_that_do_not_fit_the_rest);
     FAKE_TEST(the_check_during_growth);
+    FAKE_TEST(the_check_during_a_wait);
     return check_finish();
 }

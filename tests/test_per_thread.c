@@ -81,7 +81,7 @@ static void zero_is_the_threads_own(void) {
 
 #if CHECK_FAKE
 
-/* A file that is compiled without the flag means the legacy stream: there no macro says otherwise. */
+/* A file compiled without the flag means the legacy stream: no macro there says otherwise. */
 static void zero_of_another_file_is_the_legacy_stream(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     fake_mode(FAKE_STEPPED);

@@ -107,10 +107,13 @@ static void programs_can_read_them(void) {
         files_agree(arena);
         empty_and_close(arena, BLOCKS);
     }
-    check_case("many blocks");
-    gpupool_arena *arena = busy_arena(GPUPOOL_SOURCE_AUTO, "many", MANY);
-    files_agree(arena);
-    empty_and_close(arena, MANY);
+    for (int chunks = 0; chunks < 2; chunks++) {
+        check_case("many %s", chunks ? "chunks" : "blocks");
+        gpupool_arena *arena =
+            busy_arena(chunks ? GPUPOOL_SOURCE_BYPASS : GPUPOOL_SOURCE_AUTO, "many", MANY);
+        files_agree(arena);
+        empty_and_close(arena, MANY);
+    }
 }
 
 static void report_text(gpupool_arena *arena, char *text, size_t size) {
@@ -265,6 +268,9 @@ static void what_the_limit_does_not_count(void) {
     says("not counted  3.00 GiB of the device's 8.00 GiB");
     says("100 MiB of a limit of 1.00 GiB");
     says("[######      ");
+    says("\n  granted             100 MiB        100 MiB        100 MiB\n");
+    says("\n  pending                 0 B            0 B            0 B\n");
+    says("\n  blocks                    1              1              1\n");
     CHECK_RESULT(gpupool_set_limit(arena, 60 * MIB), GPUPOOL_OK);
     read_report(arena);
     says("above the limit by 40.00 MiB");

@@ -344,12 +344,14 @@ static void capturing_streams_are_refused(void) {
 /* ---- what is told ---- */
 
 static void statistics_add_up(void) {
+    uint64_t started = gpi_host_now_ns(), passed;
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *from = kit_host(2 * MIB), *device = kit_device(2 * MIB);
     CHECK_RESULT(gpupool_upload(ring, device, from, 1000, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_upload(ring, device, from, 2 * MIB, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_download(ring, from, device, 2 * MIB, kit_stream[0]), GPUPOOL_OK);
     gpupool_ring_stats stats = kit_ring_stats(ring);
+    passed = gpi_host_now_ns() - started;
     CHECK_EQ(stats.struct_bytes, sizeof stats);
     CHECK_EQ(stats.limit_bytes, MIB);
     CHECK_EQ(stats.transfers[0], 2);
@@ -360,6 +362,8 @@ static void statistics_add_up(void) {
     CHECK(stats.chunks[0] >= 8 && stats.chunks[1] >= 8);
     CHECK(stats.used.peak <= stats.pinned.peak && stats.pinned.peak <= MIB);
     CHECK(stats.pin_ns > 0 && stats.under_way_ns[0] > 0 && stats.under_way_ns[1] > 0);
+    CHECK(stats.pin_ns <= passed);
+    CHECK(stats.under_way_ns[0] + stats.under_way_ns[1] <= passed);
     CHECK(stats.gb_per_s[0] > 0 && stats.gb_per_s[1] > 0);
     CHECK(stats.link_busy[0] > 0 && stats.link_busy[0] <= 1);
     memset(from, 0xee, 2 * MIB);

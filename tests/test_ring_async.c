@@ -77,8 +77,10 @@ static void tickets_of_pinned_memory(void) {
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
     kit_expect_device(device, MIB, 5);
     CHECK_EQ(kit_ring_stats(ring).pinned.peak, 0);
+    gpupool_ticket first = ticket;
     CHECK_RESULT(gpupool_upload_async(ring, device, pinned, 0, kit_stream[0], &ticket),
                  GPUPOOL_OK);
+    CHECK(ticket > first);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_OK);
     CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
     kit_device_free(device, MIB);

@@ -125,6 +125,25 @@ static void what_a_graph_keeps_does_not_fit(void) {
     kit_close(arena);
 }
 
+/* The blocks that hold most lie in a chunk with others, which would keep it: another holder is the
+   one to turn to. */
+static void the_biggest_holder_is_of_no_help(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    void *block[7];
+    config.limit_bytes = 64 * MIB;
+    config.reserve_bytes = 32 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 6; i++) block[i] = get(i % 2 ? (size_t)(i + 1) * KIB : 10 * MIB, 0);
+    block[6] = get(28 * MIB, 0);
+    gpupool_verdict v = would_not_fit(arena, 28 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK(v.holders[0].block_bytes == 10 * MIB && v.holders[0].enough == 0);
+    CHECK(v.holders[1].block_bytes == 28 * MIB && v.holders[1].enough == 1);
+    if (!strstr(v.sentence, "free the block of 28.00 MiB"))
+        check_fail(__FILE__, __LINE__, "not of 28 MiB: %s", v.sentence);
+    for (int i = 6; i >= 0; i--) put(block[i], 0);
+    kit_close(arena);
+}
+
 /* The only block there is, whatever its size. */
 static void a_holder_of_any_size(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
@@ -213,6 +232,24 @@ static void where_the_device_does_not_say(void) {
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
     CHECK(strstr(v.sentence, "the driver refuses memory for 30.00 MiB") != NULL);
     kit_close(arena);
+}
+
+/* Above a lowered limit: the limit to the byte from which on the request fits. */
+static void raised_by_as_much_as_is_missing(void) {
+    for (size_t odd = 0; odd < 1024; odd += 300) {
+        arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+        void *block = get(40 * MIB, kit_stream[0]);
+        size_t limit = 39 * MIB + odd;
+        CHECK_RESULT(gpupool_set_limit(arena, limit), GPUPOOL_OK);
+        gpupool_verdict v = would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(v.raise_bytes, 9 * MIB - odd / 512 * 512);
+        CHECK_RESULT(gpupool_set_limit(arena, limit + v.raise_bytes - 512), GPUPOOL_OK);
+        would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK_RESULT(gpupool_set_limit(arena, limit + v.raise_bytes), GPUPOOL_OK);
+        fits(arena, 8 * MIB);
+        put(block, kit_stream[0]);
+        kit_close(arena);
+    }
 }
 
 /* Whichever leaves less is named; where they leave the same, the limit, though to raise it alone
@@ -375,11 +412,13 @@ int main(void) {
     FAKE_TEST(two_streams_at_one_block);
     FAKE_TEST(blocks_that_the_same_streams_use);
     FAKE_TEST(what_a_graph_keeps_does_not_fit);
+    FAKE_TEST(the_biggest_holder_is_of_no_help);
     FAKE_TEST(a_holder_of_any_size);
     FAKE_TEST(lanes_that_a_stream_had_before);
     FAKE_TEST(what_was_freed_for_all_waits_for_the_device);
     FAKE_TEST(a_graphs_block_beside_one_to_wait_for);
     FAKE_TEST(where_the_device_does_not_say);
+    FAKE_TEST(raised_by_as_much_as_is_missing);
     FAKE_TEST(both_are_in_the_way);
     FAKE_TEST(managed_memory_beyond_the_device);
     FAKE_TEST(blocks_freed_for_a_driver_that_refuses);
