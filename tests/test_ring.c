@@ -181,7 +181,7 @@ static void rows_with_pitches(void) {
     static const struct { size_t width, height, host_pitch, device_pitch; } shapes[] = {
         {1, 1, 1, 1},                  {7, 1000, 7, 512},     {100, 33, 128, 100},
         {4096, 300, 4096, 4096},       {1, 3000, 3, 5},       {70000, 5, 70001, 70656},
-        {300000, 3, 300000, 300032},   {513, 999, 600, 1024},
+        {300000, 3, 300000, 300032},   {513, 999, 600, 1024}, {600, 2, 700, 1024},
     };
     gpupool_ring *ring = kit_ring(512 * KIB, 0, 2);
     for (size_t i = 0; i < KIT_COUNT(shapes); i++) {
