@@ -3691,13 +3691,33 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
     return GPUPOOL_OK;
 }
 
+/* The largest stashed piece for a spot of so many units, or NULL: then one of *units is to be got.
+   What moves once will move again, at the driver's price per handle: so small pieces are given back
+   and one as large as several of them is got instead, unless a limit asks for small ones. */
+static gpi_piece *gpi_backing_choose(gpi_backing *backing, gpi_tree *tree, uint64_t room_units,
+                                     uint64_t *units) {
+    uint64_t held = gpi_backing_units(backing), given = 0;
+    uint64_t aim = gpi_ground_min(gpi_ground_down(held / 512, backing->granule_units), room_units);
+    gpi_piece *best = gpi_backing_stashed(backing, room_units), *piece = backing->stash, *next;
+    if (!best || best->units >= held / 1024 || best->units * 2 > aim) return best;
+    if (backing->chunk_bytes || backing->ledger->limit_bytes != UINT64_MAX) return best;
+    for (; piece && given < aim; piece = next) {
+        uint64_t freed = piece->units;
+        next = piece->next;
+        if (piece->held || piece->lent || freed > best->units) continue;
+        if (gpi_backing_release(backing, tree, piece) == GPUPOOL_OK) given += freed;
+    }
+    if (given) *units = gpi_ground_min(given, aim);
+    return given ? NULL : best;
+}
+
 /* Maps pieces one after the other under the spot's bare granules, stashed ones first. */
 static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree,
                                        gpi_spot *spot, uint64_t most_units, int moving) {
     gpupool_result result = GPUPOOL_OK;
     while (spot->bare && result == GPUPOOL_OK) {
-        gpi_piece *piece = gpi_backing_stashed(backing, spot->bare->units);
         uint64_t units = gpi_backing_piece_units(backing, spot, most_units, moving);
+        gpi_piece *piece = gpi_backing_choose(backing, tree, spot->bare->units, &units);
         if (!piece) {
             units = gpi_ground_min(units, spot->bare->units);
             result = gpi_backing_make_room(backing, tree, units, most_units);
