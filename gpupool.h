@@ -3693,13 +3693,33 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
     return GPUPOOL_OK;
 }
 
+/* The largest stashed piece for a spot of so many units, or NULL: then one of *units is to be got.
+   What moves once will move again, at the driver's price per handle: so small pieces are given back
+   and one as large as several of them is got instead, unless a limit asks for small ones. */
+static gpi_piece *gpi_backing_choose(gpi_backing *backing, gpi_tree *tree, uint64_t room_units,
+                                     uint64_t *units) {
+    uint64_t held = gpi_backing_units(backing), given = 0;
+    uint64_t aim = gpi_ground_min(gpi_ground_down(held / 512, backing->granule_units), room_units);
+    gpi_piece *best = gpi_backing_stashed(backing, room_units), *piece = backing->stash, *next;
+    if (!best || best->units >= held / 1024 || best->units * 2 > aim) return best;
+    if (backing->chunk_bytes || backing->ledger->limit_bytes != UINT64_MAX) return best;
+    for (; piece && given < aim; piece = next) {
+        uint64_t freed = piece->units;
+        next = piece->next;
+        if (piece->held || piece->lent || freed > best->units) continue;
+        if (gpi_backing_release(backing, tree, piece) == GPUPOOL_OK) given += freed;
+    }
+    if (given) *units = gpi_ground_min(given, aim);
+    return given ? NULL : best;
+}
+
 /* Maps pieces one after the other under the spot's bare granules, stashed ones first. */
 static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree,
                                        gpi_spot *spot, uint64_t most_units, int moving) {
     gpupool_result result = GPUPOOL_OK;
     while (spot->bare && result == GPUPOOL_OK) {
-        gpi_piece *piece = gpi_backing_stashed(backing, spot->bare->units);
         uint64_t units = gpi_backing_piece_units(backing, spot, most_units, moving);
+        gpi_piece *piece = gpi_backing_choose(backing, tree, spot->bare->units, &units);
         if (!piece) {
             units = gpi_ground_min(units, spot->bare->units);
             result = gpi_backing_make_room(backing, tree, units, most_units);
@@ -5630,16 +5650,20 @@ static int gpi_arena_takes_quiet(const gpupool_arena *arena, const gpi_stream *k
     return known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
 }
 
-/* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
+/* The lanes that the request's stream may take without waiting: its own, and quiet memory; of them
+   those with so many free units. */
 GPI_HOT void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
-                                   gpi_lanes *lanes) {
+                                   uint64_t units_least, gpi_lanes *lanes) {
+    gpi_lane *const *all = arena->tree.lanes;
     const gpi_stream *known = request->known;
     int i = known->seals, count = 0;
     if (!gpi_arena_takes_quiet(arena, known)) {
-        lanes->number[count++] = known->young;
-        while (i--) lanes->number[count++] = known->sealed[i];
+        if (all[known->young]->units >= units_least) lanes->number[count++] = known->young;
+        while (i--)
+            if (all[known->sealed[i]]->units >= units_least)
+                lanes->number[count++] = known->sealed[i];
     }
-    lanes->number[count++] = GPI_LANE_QUIET;
+    if (all[GPI_LANE_QUIET]->units >= units_least) lanes->number[count++] = GPI_LANE_QUIET;
     lanes->count = count;
 }
 
@@ -5653,7 +5677,8 @@ GPI_HOT gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_re
 GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
     gpi_lanes lanes;
     gpi_run *run;
-    gpi_arena_lanes(arena, request, &lanes);
+    gpi_arena_lanes(arena, request, request->units, &lanes);
+    if (lanes.count == 0) return NULL;
     run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
     if (!run) return NULL;
     if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
@@ -5785,7 +5810,7 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request,
                                      uint64_t most_bytes, gpi_run **run) {
     gpi_lanes lanes;
     gpupool_result result;
-    gpi_arena_lanes(arena, request, &lanes);
+    gpi_arena_lanes(arena, request, 0, &lanes);
     if (!gpi_backing_is_mapped(&arena->backing)) {
         result = gpi_backing_grow_chunk(&arena->backing, &arena->tree,
                                         request->units, request->align_units, most_bytes, run);
@@ -5849,9 +5874,7 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
     }
     if (!fence->passed && !fence->unrecorded)
         fence->passed = gpi_driver_passed_lightly(arena->fences.driver, fence->event);
-    if (!fence->passed) return NULL;
-    gpi_fence_quieten(&arena->fences, &arena->tree, other, at + 1);
-    return gpi_arena_quick(arena, request, UINT64_MAX);
+    return fence->passed ? gpi_arena_take(arena, run, request) : NULL;
 }
 
 /* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
