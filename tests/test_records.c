@@ -105,6 +105,15 @@ static void long_idle_runs_under_a_limit(void) {
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
 }
 
+/* The same while the stream that asks is still at work on them: they move to it all the same. */
+static void own_runs_under_a_limit(void) {
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 4; i++) allocate(i, 32 * MIB, 0);
+    release(0, 0);
+    release(2, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+}
+
 /* What stream 0 freed is behind a fence, and the limit leaves no room beside it. */
 static void sealed_memory_of_another_stream(void) {
     fake_mode(FAKE_STEPPED);
@@ -133,6 +142,7 @@ static gpupool_result alloc_small(void) { return allocated(MIB, 0); }
 static gpupool_result alloc_odd(void) { return allocated(2 * MIB + 700 * KIB, 0); }
 static gpupool_result alloc_large(void) { return allocated(9 * MIB, 0); }
 static gpupool_result alloc_huge(void) { return allocated(60 * MIB, 0); }
+static gpupool_result alloc_half_a_piece_less(void) { return allocated(58 * MIB, 0); }
 static gpupool_result alloc_elsewhere(void) { return allocated(20 * MIB, 1); }
 static gpupool_result trim_some(void) {
     return gpupool_trim(arena, kit_reserved(arena) - 4 * MIB, NULL);
@@ -162,6 +172,8 @@ static const act acts[] = {
     ACT(MAPPED, holes_beside_bare_memory, alloc_odd, 0),
     ACT(MAPPED, idle_pieces_under_a_limit, alloc_large, 1),
     ACT(MAPPED, long_idle_runs_under_a_limit, alloc_huge, 1),
+    ACT(MAPPED, own_runs_under_a_limit, alloc_huge, 1),
+    ACT(MAPPED, own_runs_under_a_limit, alloc_half_a_piece_less, 1),
     ACT(MAPPED, idle_pieces_under_a_limit, trim_some, 1),
     ACT(MAPPED, idle_pieces_under_a_limit, trim_all, 1),
     ACT(MAPPED, sealed_memory_of_another_stream, alloc_elsewhere, 1),

@@ -12,6 +12,8 @@
 #include "../gpupool.h"
 #include "ring_kit.h"
 
+#include <math.h>
+
 static const size_t sizes[] = {1, 2, 511, 512, 513, 16384, 16385, 65536, 100001, 262144, 1048576,
                                1048577, 3000000, 4194304, 9000001};
 
@@ -364,13 +366,49 @@ static void statistics_add_up(void) {
     CHECK(stats.pin_ns > 0 && stats.under_way_ns[0] > 0 && stats.under_way_ns[1] > 0);
     CHECK(stats.pin_ns <= passed);
     CHECK(stats.under_way_ns[0] + stats.under_way_ns[1] <= passed);
-    CHECK(stats.gb_per_s[0] > 0 && stats.gb_per_s[1] > 0);
-    CHECK(stats.link_busy[0] > 0 && stats.link_busy[0] <= 1);
+    for (int way = 0; way < 2; way++) {
+        double ns = (double)stats.under_way_ns[way], busy = (double)stats.link_busy_ns[way] / ns;
+        check_case("way %d", way);
+        CHECK(fabs(stats.gb_per_s[way] * ns / (double)stats.staged_bytes[way] - 1) < 1e-6);
+        CHECK(stats.link_busy_ns[way] > 0 && stats.link_busy_ns[way] <= passed);
+        CHECK(fabs(stats.link_busy[way] - (busy < 1 ? busy : 1)) < 1e-6);
+    }
     memset(from, 0xee, 2 * MIB);
     kit_host_free(from, 2 * MIB);
     kit_device_free(device, 2 * MIB);
     kit_ring_close(ring);
 }
+
+#if CHECK_FAKE
+static void let_ms_pass(uint64_t ms) {
+    for (uint64_t end = gpi_host_now_ns() + ms * 1000000; gpi_host_now_ns() < end;) continue;
+}
+
+/* From the first chunk that is queued until the last is known to have landed. */
+static void the_links_time_is_told(void) {
+    size_t bytes = 300 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *from = kit_host(bytes), *device = kit_device(bytes);
+    uint64_t started = gpi_host_now_ns();
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
+    let_ms_pass(3);
+    gpupool_ring_stats flying = kit_ring_stats(ring);
+    CHECK(flying.link_busy_ns[0] >= 3000000);
+    CHECK(flying.link_busy_ns[0] <= gpi_host_now_ns() - started);
+    fake_hold(kit_stream[0], 0);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK); /* looks after them */
+    gpupool_ring_stats landed = kit_ring_stats(ring);
+    let_ms_pass(3);
+    CHECK_EQ(kit_ring_stats(ring).link_busy_ns[0], landed.link_busy_ns[0]);
+    CHECK(landed.link_busy_ns[0] >= flying.link_busy_ns[0]);
+    CHECK_EQ(landed.link_busy_ns[1], 0);
+    CHECK_EQ(landed.under_way_ns[0], flying.under_way_ns[0]);
+    kit_host_free(from, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+#endif
 
 int main(void) {
     ARENA_TEST(every_size_goes_there_and_back);
@@ -385,5 +423,6 @@ int main(void) {
     ARENA_TEST(pinned_memory_is_bounded_and_lazy);
     ARENA_TEST(capturing_streams_are_refused);
     ARENA_TEST(statistics_add_up);
+    FAKE_TEST(the_links_time_is_told);
     return check_finish();
 }
