@@ -444,6 +444,25 @@ static void *let_go(void *stream) {
     return NULL;
 }
 
+/* The ring is full of what the same stream has yet to do: in small steps it would do no more. */
+static void no_step_past_a_still_stream(void) {
+    size_t bytes = 3 * MIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    pthread_t thread;
+    kit_pattern(host, bytes, 4);
+    fake_hold(kit_stream[0], 1);
+    CHECK_EQ(pthread_create(&thread, NULL, let_go, kit_stream[0]), 0);
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
+    pthread_join(thread, NULL);
+    CHECK_EQ(kit_ring_stats(ring).creeps, 0);
+    kit_expect_device(device, bytes, 4);
+    memset(host, 0xee, bytes);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
 static void destroy_waits_for_a_still_stream(void) {
     size_t bytes = 300 * KIB;
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
@@ -484,6 +503,7 @@ int main(void) {
     FAKE_TEST(no_span_without_pinned_memory);
     FAKE_TEST(small_transfers_of_pinned_memory);
     FAKE_TEST(the_end_waits_for_a_failed_download);
+    FAKE_TEST(no_step_past_a_still_stream);
     FAKE_TEST(destroy_waits_for_a_still_stream);
     return check_finish();
 }
