@@ -4591,12 +4591,12 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
        unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000) */
 
 static int gpi_limit_same(const char *text, const char *word) { /* case does not matter */
-    for (; *text && *word; text++, word++) {
+    for (; *text || *word; text++, word++) {
         char a = *text >= 'a' && *text <= 'z' ? (char)(*text - 32) : *text;
         char b = *word >= 'a' ? (char)(*word - 32) : *word;
         if (a != b) return 0;
     }
-    return *text == *word;
+    return 1;
 }
 
 /* Bytes in one of this unit; below 0 for a unit that is none. Percentages are of total or free

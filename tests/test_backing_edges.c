@@ -98,6 +98,8 @@ static void a_stashed_piece_too_large_to_trim(void) {
     put(large, 0);
     fake_fail_call("cuMemRelease", 1, 1, 0);
     CHECK_RESULT(gpupool_trim(arena, 2 * MIB, NULL), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_set_limit(arena, 2 * MIB), GPUPOOL_E_CUDA);
+    CHECK_EQ(gpupool_get_limit(arena), 0); /* as before */
     fake_fail_clear();
     CHECK(arena->backing.stash && arena->backing.stash->bytes > 2 * MIB);
     reserved = kit_reserved(arena);

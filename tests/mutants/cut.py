@@ -34,6 +34,11 @@ def kind_of(operator):
     return "arithmetic"
 
 
+def reads(text, target):
+    """Not where another name ends or begins like it."""
+    return re.search(r"(?<![\w.>])" + re.escape(target) + r"(?!\w)", text)
+
+
 class Cutter:
     def __init__(self, path):
         self.path = path
@@ -186,7 +191,7 @@ class Cutter:
             targets = [self.source(n["inner"][0]) for n in (one, two)]
             if "#" in self.text[one["span"][1]:two["span"][0]]:
                 continue
-            if targets[0] in texts[1] or targets[1] in texts[0]:
+            if reads(texts[1], targets[0]) or reads(texts[0], targets[1]):
                 self.add("swap", [(*one["span"], texts[1]), (*two["span"], texts[0])],
                          "; ".join(texts), "; ".join(reversed(texts)))
 
