@@ -1617,7 +1617,7 @@ static void gpi_driver_tell_block_gone(const void *block) {
 #endif
 
 static int gpi_driver_was_reset(const gpi_driver *driver) {
-    unsigned long long id = 0;
+    unsigned long long id;
     CUcontext context = NULL;
     if (!driver->id || !driver->current_context) return 0;
     if (driver->current_context(&context) != CUDA_SUCCESS) return 0;
@@ -9036,7 +9036,7 @@ static void gpi_ring_name_stream(gpi_transfer *plan) {
 /* Without the lock: copies the plan's bytes, by CUDA itself where it reaches the host's memory. */
 static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, const char *call, gpi_transfer *plan,
                                          gpupool_ticket *ticket, int *direct) {
-    int wait = 0, refused = 0;
+    int wait, refused;
     gpupool_result result;
     if (gpi_driver_is_capturing(plan->stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "

@@ -81,6 +81,8 @@ static void a_cache_that_finds_little_rests(void) {
         }
         gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
         CHECK_EQ(known->cache.rest, found < 32 ? 1024 : 0);
+        put(get(100000, 0), 0);
+        CHECK_EQ(known->cache.rest, found < 32 ? 1023 : 0);
         kit_close(arena);
     }
 }

@@ -261,16 +261,18 @@ static void what_flies_goes_on_after_a_failure(void) {
 }
 
 /* Waiting for CUDA's own copy fails: the caller's memory is done with even so. */
-static void direct_copy_without_an_event(void) {
-    static const char *const fails[] = {"cudaEventRecord", "cudaEventSynchronize"};
+static void direct_copies_that_fail(void) {
+    static const struct { const char *call; int error; } fails[] = {
+        {"cudaMemcpyAsync", cudaErrorIllegalAddress}, {"cudaEventRecord", 0},
+        {"cudaEventSynchronize", 0}};
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(MIB), *pinned;
     CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < KIT_COUNT(fails); i++) {
         kit_pattern(pinned, MIB, 5);
-        fake_fail_call(fails[i], 1, 0, 0);
+        fake_fail_call(fails[i].call, 1, 0, fails[i].error);
         CHECK_RESULT(gpupool_upload(ring, device, pinned, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
-        CHECK(strstr(gpupool_last_error(), fails[i]) != NULL);
+        CHECK(strstr(gpupool_last_error(), fails[i].call) != NULL);
         fake_host_access(pinned, MIB, 1, "the caller, after a failure");
         fake_fail_clear();
     }
@@ -494,7 +496,7 @@ int main(void) {
     FAKE_TEST(asking_fails);
     FAKE_TEST(asking_what_comes_before_fails);
     FAKE_TEST(what_flies_goes_on_after_a_failure);
-    FAKE_TEST(direct_copy_without_an_event);
+    FAKE_TEST(direct_copies_that_fail);
     FAKE_TEST(no_more_events);
     FAKE_TEST(the_second_question_fails);
     FAKE_TEST(of_another_device);

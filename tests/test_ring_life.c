@@ -39,15 +39,21 @@ static int status_of(pid_t child) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
+/* Nor does the end wait longer for the workers than they take. */
 static void ending_in_the_middle_is_no_crash(void) {
+    uint64_t quickest = UINT64_MAX;
     for (int i = 0; i < 10; i++) {
+        uint64_t start = gpi_host_now_ns(), took;
         pid_t child = fork();
         if (child == 0) {
             execl(own_name, own_name, "leave", (char *)NULL);
             _exit(99);
         }
         CHECK_EQ(status_of(child), 0);
+        took = gpi_host_now_ns() - start;
+        if (took < quickest) quickest = took;
     }
+    CHECK(quickest < (uint64_t)KIT_SECOND);
 }
 
 static void a_child_is_told(void) {
