@@ -54,7 +54,8 @@ static void open_named(const char *name, gpupool_source source) {
 
 static void names_that_need_quoting(void) {
     open_named("a\"b\\c\x01\n\x10\x1f<&>", GPUPOOL_SOURCE_AUTO);
-    CHECK(strstr(written(gpupool_write_json), "a\\\"b\\\\c\\u0001\\u000a\\u0010\\u001f<&>") != NULL);
+    CHECK(strstr(written(gpupool_write_json),
+                 "a\\\"b\\\\c\\u0001\\u000a\\u0010\\u001f<&>") != NULL);
     CHECK(strstr(written(gpupool_write_svg), "&lt;&amp;&gt;") != NULL);
     CHECK(strchr(text, 1) == NULL); /* no control character is allowed in XML */
     kit_close(arena);
