@@ -17,7 +17,7 @@ static FILE *scratch(void) {
 /* ---- random work of every kind that a record knows ---- */
 
 #define SLOTS 64
-#define LINE 256
+#define LINE 512
 
 typedef struct slot {
     void *block;
