@@ -3273,35 +3273,33 @@ static void gpi_backing_unstash_piece(gpi_backing *backing, gpi_piece *piece) {
     piece->held = NULL;
 }
 
-/* Takes a stashed piece off its addresses, which become bare. */
-static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
+/* Unmaps what is under a held run, whose addresses become bare. */
+static gpupool_result gpi_backing_strip(gpi_backing *backing, gpi_tree *tree, gpi_run *held) {
     gpupool_result result;
-    gpi_run *held = piece->held;
-    if (!held) return GPUPOOL_OK;
-    gpi_host_unlock(backing->lock);
-    result = gpi_driver_unmap(&backing->driver, piece->unit * GPUPOOL_UNIT_BYTES,
-                              piece->units * GPUPOOL_UNIT_BYTES);
-    gpi_host_lock(backing->lock);
-    if (result != GPUPOOL_OK) return result;
-    gpi_backing_enter(backing, piece, NULL);
-    piece->held = NULL;
-    gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
-    return GPUPOOL_OK;
-}
-
-/* Unmaps what an echo has, which nothing uses any more; its addresses become bare. */
-static gpupool_result gpi_backing_hush(gpi_backing *backing, gpi_tree *tree, gpi_echo *echo) {
-    gpi_run *held = echo->held;
-    gpupool_result result;
-    if (!held) return GPUPOOL_OK;
     gpi_host_unlock(backing->lock);
     result = gpi_driver_unmap(&backing->driver, held->unit * GPUPOOL_UNIT_BYTES,
                               held->units * GPUPOOL_UNIT_BYTES);
     gpi_host_lock(backing->lock);
+    if (result == GPUPOOL_OK) gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+    return result;
+}
+
+/* Takes a stashed piece off its addresses. */
+static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
+    gpupool_result result = piece->held ? gpi_backing_strip(backing, tree, piece->held)
+                                        : GPUPOOL_OK;
     if (result != GPUPOOL_OK) return result;
-    echo->held = NULL;
-    gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+    if (piece->held) gpi_backing_enter(backing, piece, NULL);
+    piece->held = NULL;
     return GPUPOOL_OK;
+}
+
+/* Nothing uses an echo any more. */
+static gpupool_result gpi_backing_hush(gpi_backing *backing, gpi_tree *tree, gpi_echo *echo) {
+    gpupool_result result = echo->held ? gpi_backing_strip(backing, tree, echo->held)
+                                       : GPUPOOL_OK;
+    if (result == GPUPOOL_OK) echo->held = NULL;
+    return result;
 }
 
 /* Gives a stashed piece back to the driver. It was quiet, so nothing uses its echoes either; while
