@@ -29,7 +29,7 @@ void prove_start(void) {
     }
 }
 
-// broken: s/bucket < tree->bucket_count ? bucket : bucket \& tree->bucket_mask >> 1/bucket < tree->bucket_count ? bucket : bucket >> 1/
+// broken: s/return bucket \& tree->bucket_mask >> (bucket >= tree->bucket_count);/return bucket >> (bucket >= tree->bucket_count);/
 void prove_a_bucket_more_takes_only_from_the_one_that_is_split(void) {
     gpi_tree tree;
     uint64_t unit = any(), before, after, half = (uint64_t)1 << any_below(40);
