@@ -85,7 +85,11 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
     GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; with few workers twice
     GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
-    GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow)
+    GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow).
+                                     3: that, and GPUPOOL_GUARD
+    GPUPOOL_GUARD           0        1: writes past a block's end are found when it is freed, and
+                                     blocks hold 0xcd when new, 0xdd when freed; frees wait. Not
+                                     together with GPUPOOL_NVTX, by which a tool finds more
     GPUPOOL_STATS           1        0: count only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it
     GPUPOOL_NVTX            0        1: tells compute-sanitizer (--nvtx yes) of every block in
@@ -142,6 +146,9 @@ static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t strea
 #ifndef GPUPOOL_CHECK
 #define GPUPOOL_CHECK 1
 #endif
+#ifndef GPUPOOL_GUARD
+#define GPUPOOL_GUARD 0
+#endif
 #ifndef GPUPOOL_STATS
 #define GPUPOOL_STATS 1
 #endif
@@ -191,6 +198,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_NOT_OURS,      /* the pointer is in no chunk of this arena */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the block there is already free */
+    GPUPOOL_E_OVERRUN,       /* something has written behind the block; see GPUPOOL_GUARD */
     GPUPOOL_E_IN_USE,        /* destroy refused: blocks are still out */
     GPUPOOL_E_CAPTURING,     /* would need a call that a capturing stream forbids */
     GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
@@ -388,7 +396,9 @@ GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
    that is queued here now is done. The block may come from any stream's alloc. NULL is fine.
    E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. Of a
    block with recorded uses an event is recorded: if that fails, E_CUDA, and the block is still
-   yours. With GPUPOOL_SOURCE_BYPASS this is cudaFree. */
+   yours. With GPUPOOL_SOURCE_BYPASS this is cudaFree. With GPUPOOL_GUARD the host waits for the
+   stream, and E_OVERRUN tells that bytes behind the block were written: it is freed all the same.
+   What a capture handed out, or frees, has no guard. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
@@ -436,7 +446,8 @@ GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
 
 /* ---- cudaMalloc's own shape, on the default arena of the current device. What cudaMalloc promises
    holds: any stream may use the block at once, and what is queued when it is freed is done before
-   others get it, whatever stream it is on. Pointers that no default arena knows go to CUDA. ---- */
+   others get it, whatever stream it is on. Pointers that no default arena knows go to CUDA. What
+   GPUPOOL_GUARD finds is cudaErrorIllegalAddress here. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
@@ -679,6 +690,9 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
 #endif
+#if GPUPOOL_GUARD && GPUPOOL_NVTX
+#error "GPUPOOL_GUARD fills what GPUPOOL_NVTX tells a tool to watch: choose one of them"
+#endif
 #if UINTPTR_MAX < 0xffffffffffffffff
 #error "gpupool needs a 64-bit build, as CUDA does: device addresses and sizes have 64 bits"
 #endif
@@ -692,6 +706,11 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #ifndef GPUPOOL_ASSERT
 #include <assert.h>
 #define GPUPOOL_ASSERT(truth) assert(truth)
+#endif
+#if GPUPOOL_GUARD || (GPUPOOL_CHECK >= 3 && !GPUPOOL_NVTX)
+#define GPI_GUARD 1
+#else
+#define GPI_GUARD 0
 #endif
 #if GPUPOOL_CHECK >= 1
 #define GPI_ASSERT(truth) GPUPOOL_ASSERT(truth)
@@ -2126,6 +2145,9 @@ typedef struct gpi_run {
 #endif
 #if GPUPOOL_NVTX
     void *heap;                        /* live: what a tool calls its chunk; NULL: it has none */
+#endif
+#if GPI_GUARD
+    uint64_t guarded_bytes;            /* live: where its guard begins; 0: it has none */
 #endif
 } gpi_run;
 
@@ -3692,13 +3714,33 @@ static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree
     return GPUPOOL_OK;
 }
 
+/* The largest stashed piece for a spot of so many units, or NULL: then one of *units is to be got.
+   What moves once will move again, at the driver's price per handle: so small pieces are given back
+   and one as large as several of them is got instead, unless a limit asks for small ones. */
+static gpi_piece *gpi_backing_choose(gpi_backing *backing, gpi_tree *tree, uint64_t room_units,
+                                     uint64_t *units) {
+    uint64_t held = gpi_backing_units(backing), given = 0;
+    uint64_t aim = gpi_ground_min(gpi_ground_down(held / 512, backing->granule_units), room_units);
+    gpi_piece *best = gpi_backing_stashed(backing, room_units), *piece = backing->stash, *next;
+    if (!best || best->units >= held / 1024 || best->units * 2 > aim) return best;
+    if (backing->chunk_bytes || backing->ledger->limit_bytes != UINT64_MAX) return best;
+    for (; piece && given < aim; piece = next) {
+        uint64_t freed = piece->units;
+        next = piece->next;
+        if (piece->held || piece->lent || freed > best->units) continue;
+        if (gpi_backing_release(backing, tree, piece) == GPUPOOL_OK) given += freed;
+    }
+    if (given) *units = gpi_ground_min(given, aim);
+    return given ? NULL : best;
+}
+
 /* Maps pieces one after the other under the spot's bare granules, stashed ones first. */
 static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree,
                                        gpi_spot *spot, uint64_t most_units, int moving) {
     gpupool_result result = GPUPOOL_OK;
     while (spot->bare && result == GPUPOOL_OK) {
-        gpi_piece *piece = gpi_backing_stashed(backing, spot->bare->units);
         uint64_t units = gpi_backing_piece_units(backing, spot, most_units, moving);
+        gpi_piece *piece = gpi_backing_choose(backing, tree, spot->bare->units, &units);
         if (!piece) {
             units = gpi_ground_min(units, spot->bare->units);
             result = gpi_backing_make_room(backing, tree, units, most_units);
@@ -5628,16 +5670,20 @@ static int gpi_arena_takes_quiet(const gpupool_arena *arena, const gpi_stream *k
     return known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
 }
 
-/* The lanes that the request's stream may take without waiting: its own, and quiet memory. */
+/* The lanes that the request's stream may take without waiting: its own, and quiet memory; of them
+   those with so many free units. */
 GPI_HOT void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
-                                   gpi_lanes *lanes) {
+                                   uint64_t units_least, gpi_lanes *lanes) {
+    gpi_lane *const *all = arena->tree.lanes;
     const gpi_stream *known = request->known;
     int i = known->seals, count = 0;
     if (!gpi_arena_takes_quiet(arena, known)) {
-        lanes->number[count++] = known->young;
-        while (i--) lanes->number[count++] = known->sealed[i];
+        if (all[known->young]->units >= units_least) lanes->number[count++] = known->young;
+        while (i--)
+            if (all[known->sealed[i]]->units >= units_least)
+                lanes->number[count++] = known->sealed[i];
     }
-    lanes->number[count++] = GPI_LANE_QUIET;
+    if (all[GPI_LANE_QUIET]->units >= units_least) lanes->number[count++] = GPI_LANE_QUIET;
     lanes->count = count;
 }
 
@@ -5651,7 +5697,8 @@ GPI_HOT gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_re
 GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
     gpi_lanes lanes;
     gpi_run *run;
-    gpi_arena_lanes(arena, request, &lanes);
+    gpi_arena_lanes(arena, request, request->units, &lanes);
+    if (lanes.count == 0) return NULL;
     run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
     if (!run) return NULL;
     if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
@@ -5783,7 +5830,7 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request,
                                      uint64_t most_bytes, gpi_run **run) {
     gpi_lanes lanes;
     gpupool_result result;
-    gpi_arena_lanes(arena, request, &lanes);
+    gpi_arena_lanes(arena, request, 0, &lanes);
     if (!gpi_backing_is_mapped(&arena->backing)) {
         result = gpi_backing_grow_chunk(&arena->backing, &arena->tree,
                                         request->units, request->align_units, most_bytes, run);
@@ -5847,9 +5894,7 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
     }
     if (!fence->passed && !fence->unrecorded)
         fence->passed = gpi_driver_passed_lightly(arena->fences.driver, fence->event);
-    if (!fence->passed) return NULL;
-    gpi_fence_quieten(&arena->fences, &arena->tree, other, at + 1);
-    return gpi_arena_quick(arena, request, UINT64_MAX);
+    return fence->passed ? gpi_arena_take(arena, run, request) : NULL;
 }
 
 /* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
@@ -6023,10 +6068,10 @@ static uint64_t gpi_arena_largest(const gpupool_arena *arena) {
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
-/* From bytes to units; 0 when there is no such size. */
+/* From bytes to units, and one for a guard; 0 when there is no such size. */
 static uint64_t gpi_arena_units(uint64_t bytes) {
     if (bytes == 0 || bytes > (uint64_t)1 << 48) return 0;
-    return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
+    return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES + GPI_GUARD;
 }
 
 /* What memory looks like to a request; the lock is held. Pinned memory is not the device's, and
@@ -6340,9 +6385,9 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
     return gpi_arena_slow(arena, request, key);
 }
 
-static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t bytes,
-                             uint64_t alignment, cudaStream_t stream, uintptr_t key,
-                             gpi_origin origin) {
+static void *gpi_arena_get(gpupool_arena *arena, const char *call, uint64_t bytes,
+                           uint64_t alignment, cudaStream_t stream, uintptr_t key,
+                           gpi_origin origin) {
     gpi_request request;
     gpi_slot *slot;
     if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
@@ -6773,6 +6818,132 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     return run ? result : gpi_arena_free_slow(arena, block, stream, key);
 }
 
+/* -- guards -- */
+
+#if GPI_GUARD
+#define GPI_GUARD_BYTES 256 /* at least so many are behind each block; so many are compared */
+#define GPI_GUARD_FILL 0xfd
+#define GPI_NEW_FILL 0xcd
+#define GPI_OLD_FILL 0xdd
+
+/* A capture would make the fills part of its graph, and a stream of another device may have no way
+   to this memory. Between enter and leave. */
+static int gpi_arena_can_guard(const gpupool_arena *arena, cudaStream_t stream) {
+    return !gpi_driver_is_capturing(stream) &&
+           !gpi_driver_foreign(&arena->backing.driver, stream);
+}
+
+static gpupool_result gpi_arena_fill(void *at, int byte, uint64_t bytes, cudaStream_t stream) {
+    return gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(at, byte, bytes, stream));
+}
+
+/* Fills a new block and the end of its last units. Waits for that where others than this stream's
+   work may use the block at once. */
+static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_t bytes,
+                                      cudaStream_t stream, uintptr_t key) {
+    gpupool_source source = arena->backing.source;
+    gpupool_result result = GPUPOOL_OK;
+    uint64_t granted_bytes;
+    gpi_visit visit;
+    gpi_run *run;
+    int guards;
+    if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK)
+        return gpi_thread.result;
+    result = gpi_arena_outlived(arena, "gpupool_alloc");
+    guards = result == GPUPOOL_OK && gpi_arena_can_guard(arena, stream);
+    gpi_host_lock(&arena->lock);
+    run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+    guards = guards && run; /* no thread has freed it meanwhile, by mistake */
+    granted_bytes = run ? run->units * GPUPOOL_UNIT_BYTES : 0;
+    if (run) run->guarded_bytes = guards ? bytes : 0;
+    gpi_host_unlock(&arena->lock);
+    if (guards) result = gpi_arena_fill(block, GPI_NEW_FILL, bytes, stream);
+    if (guards && result == GPUPOOL_OK)
+        result = gpi_arena_fill(block + bytes, GPI_GUARD_FILL, granted_bytes - bytes, stream);
+    if (guards && result == GPUPOOL_OK &&
+        (key == GPI_KEY_ANY || source == GPUPOOL_SOURCE_PINNED || source == GPUPOOL_SOURCE_MANAGED))
+        result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(stream));
+    gpi_driver_leave(&visit);
+    return result;
+}
+
+/* The guard of a block that is about to be freed. If CUDA fails, that is for the free to tell. */
+static gpupool_result gpi_arena_look_behind(char *block, uint64_t bytes, cudaStream_t stream) {
+    unsigned char behind[GPI_GUARD_BYTES];
+    int i = 0;
+    if (cudaMemcpyAsync(behind, block + bytes, sizeof behind, cudaMemcpyDefault, stream) !=
+            cudaSuccess || cudaStreamSynchronize(stream) != cudaSuccess)
+        return GPUPOOL_OK;
+    while (i < GPI_GUARD_BYTES && behind[i] == GPI_GUARD_FILL) i++;
+    if (i == GPI_GUARD_BYTES) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_OVERRUN, "gpupool_free: something has written behind the block "
+                         "of %" PRIu64 " bytes at %p: byte %" PRIu64 " of it has changed", bytes,
+                         (void *)block, bytes + (uint64_t)i);
+}
+
+/* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
+   unless another stream may be at it rightly. */
+static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
+                                        uintptr_t key) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES, bytes, granted_bytes = 0;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_visit visit;
+    gpi_run *run;
+    int is_used = 0;
+    gpi_host_lock(&arena->lock);
+    run = (uintptr_t)block % GPUPOOL_UNIT_BYTES ? NULL : gpi_tree_live(&arena->tree, unit);
+    bytes = run ? run->guarded_bytes : 0;
+    if (run) {
+        granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
+        is_used = run->uses && run->as.slack_bytes != GPI_CACHED;
+        run->guarded_bytes = 0;
+    }
+    gpi_host_unlock(&arena->lock);
+    if (!bytes || gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK)
+        return GPUPOOL_OK;
+    if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
+        gpi_arena_can_guard(arena, stream)) {
+        if (key == GPI_KEY_ANY) gpi_driver_wait(&arena->backing.driver, gpi_driver_wait_here);
+        result = gpi_arena_look_behind(block, bytes, stream);
+        if (!is_used) gpi_arena_fill(block, GPI_OLD_FILL, granted_bytes, stream);
+    }
+    gpi_driver_leave(&visit);
+    return result;
+}
+#endif
+
+static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t bytes,
+                             uint64_t alignment, cudaStream_t stream, uintptr_t key,
+                             gpi_origin origin) {
+    void *block = gpi_arena_get(arena, call, bytes, alignment, stream, key, origin);
+#if GPI_GUARD
+    if (block && gpi_arena_guard(arena, (char *)block, bytes, stream, key) != GPUPOOL_OK) {
+        struct gpi_thread why = gpi_thread;
+        gpi_arena_give(arena, block, stream, key);
+        gpi_thread = why;
+        return NULL;
+    }
+#endif
+    return block;
+}
+
+static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaStream_t stream,
+                                       uintptr_t key) {
+#if GPI_GUARD
+    struct gpi_thread why;
+    gpupool_result found = GPUPOOL_OK, result;
+    if (block && gpi_arena_exists(arena, "gpupool_free") == GPUPOOL_OK)
+        found = gpi_arena_unguard(arena, (char *)block, stream, key);
+    why = gpi_thread;
+    result = gpi_arena_give(arena, block, stream, key);
+    if (result != GPUPOOL_OK || found == GPUPOOL_OK) return result;
+    gpi_thread = why;
+    return found;
+#else
+    return gpi_arena_give(arena, block, stream, key);
+#endif
+}
+
 /* -- making an arena -- */
 
 static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
@@ -7182,7 +7353,7 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
 }
 
 gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
-    return gpi_arena_give(arena, block, gpi_arena_stream(stream), gpi_fence_key(stream));
+    return gpi_arena_return(arena, block, gpi_arena_stream(stream), gpi_fence_key(stream));
 }
 
 gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
@@ -7425,6 +7596,7 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_HOST_MEMORY: return cudaErrorMemoryAllocation;
     case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
     case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
+    case GPUPOOL_E_OVERRUN: return cudaErrorIllegalAddress;
     case GPUPOOL_E_CUDA: return cudaErrorUnknown;
     case GPUPOOL_E_ARGUMENT:
     case GPUPOOL_E_NOT_OURS:
@@ -7480,7 +7652,7 @@ cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t s
 cudaError_t gpupool_cudaFree(void *block) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
     if (!arena) return cudaFree(block);
-    return gpi_arena_as_cuda(gpi_arena_give(arena, block, cudaStreamLegacy, GPI_KEY_ANY));
+    return gpi_arena_as_cuda(gpi_arena_return(arena, block, cudaStreamLegacy, GPI_KEY_ANY));
 }
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
@@ -9431,7 +9603,8 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
 const char *gpupool_result_name(gpupool_result result) {
     static const char names[][24] = { /* in the order of the enum */
         "GPUPOOL_OK", "GPUPOOL_E_ARGUMENT", "GPUPOOL_E_OUT_OF_MEMORY", "GPUPOOL_E_NOT_OURS",
-        "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_IN_USE", "GPUPOOL_E_CAPTURING",
+        "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_OVERRUN", "GPUPOOL_E_IN_USE",
+        "GPUPOOL_E_CAPTURING",
         "GPUPOOL_E_TIMEOUT", "GPUPOOL_E_UNSUPPORTED", "GPUPOOL_E_FORKED", "GPUPOOL_E_CALLBACK",
         "GPUPOOL_E_HOST_MEMORY", "GPUPOOL_E_CUDA"};
     size_t number = (size_t)result;
@@ -9451,6 +9624,7 @@ const char *gpupool_build(void) {
            " ring_chunk=" GPI_SPELL(GPUPOOL_RING_CHUNK_BYTES)
            " ring_workers=" GPI_SPELL(GPUPOOL_RING_WORKERS) " limit=\"" GPUPOOL_LIMIT "\""
            " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
+           " guard=" GPI_SPELL(GPUPOOL_GUARD)
            " stats=" GPI_SPELL(GPUPOOL_STATS) " sites=" GPI_SPELL(GPUPOOL_SITES)
            " nvtx=" GPI_SPELL(GPUPOOL_NVTX)
            " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC)
@@ -10443,6 +10617,11 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 /* == BACK ===================================================================================== */
 
 #undef GPI_ASSERT
+#undef GPI_GUARD
+#undef GPI_GUARD_BYTES
+#undef GPI_GUARD_FILL
+#undef GPI_NEW_FILL
+#undef GPI_OLD_FILL
 #undef GPI_PRINTF
 #undef GPI_THREAD_LOCAL
 #undef GPI_HOT

@@ -21,7 +21,7 @@ printf '#define GPUPOOL_IMPLEMENTATION\n#include "gpupool.h"\n' > "$out/told.c"
 told='-Dgpi_host_fail(code,...)=(gpi_host_fail_(code,__VA_ARGS__),(code))'
 fake="-isystem tests/fakecuda/include"
 # What the usual build leaves out: sites, streams asked for, every invariant around every call.
-more="-DGPUPOOL_SITES=1 -DGPUPOOL_STREAM_CHECK=1 -DGPUPOOL_CHECK=2"
+more="-DGPUPOOL_SITES=1 -DGPUPOOL_STREAM_CHECK=1 -DGPUPOOL_CHECK=3"
 
 # One mistake for every tool: a value cut short, an index too far, memory used after it is freed.
 cat > "$out/planted.h" << 'END'

@@ -1,5 +1,6 @@
 /* Every result of the API, produced by a real call at least once. */
 #define _DEFAULT_SOURCE /* fork */
+#define GPUPOOL_GUARD 1
 #include "fail_malloc.h"
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
@@ -15,7 +16,8 @@ static void results_of_pointers(void) {
     CHECK_RESULT(gpupool_free(arena, &here, kit_stream[0]), GPUPOOL_E_NOT_OURS);
     CHECK_RESULT(gpupool_free(arena, block + 512, kit_stream[0]), GPUPOOL_E_INSIDE);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_fill(kit_stream[0], block + 5000, 1, 1);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_OVERRUN);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE);
     CHECK_RESULT(gpupool_free(NULL, block, kit_stream[0]), GPUPOOL_E_ARGUMENT);
     kit_close(arena);

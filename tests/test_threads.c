@@ -3,6 +3,7 @@
 // build: plain -O2 -g
 // build: tsan -O1 -g -fsanitize=thread
 // build: check2 -DGPUPOOL_CHECK=2
+// build: guard -DGPUPOOL_GUARD=1
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"

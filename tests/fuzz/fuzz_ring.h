@@ -57,12 +57,15 @@ static void fuzz_ring_ended(fuzz_lane *l, int well, int down, size_t at, size_t 
     fuzz_ring_host_agrees(l);
 }
 
+/* What an earlier fault may have made of a transfer whose ticket was given. */
+#define FUZZ_RING_BROKEN (1u << GPUPOOL_E_CUDA | 1u << GPUPOOL_E_HOST_MEMORY)
+
 /* The lane's ticket is waited for to the end; a wait that failed has not waited. */
 static void fuzz_ring_settle(fuzz_lane *l) {
     gpupool_result result;
     if (!l->ticket) return;
     fuzz_ring_let_go();
-    if (!FUZZ_TRY(result = gpupool_ticket_wait(fr.ring, l->ticket, -1), 1u << GPUPOOL_E_CUDA))
+    if (!FUZZ_TRY(result = gpupool_ticket_wait(fr.ring, l->ticket, -1), FUZZ_RING_BROKEN))
         result = gpupool_ticket_wait(fr.ring, l->ticket, -1);
     CHECK_RESULT(gpupool_ticket_wait(fr.ring, l->ticket, 0), result);
     l->ticket = 0;
@@ -226,7 +229,7 @@ static void fuzz_ring_ask(fuzz_step s) {
     switch (s.b % 5) {
     case 0:
         if (l->ticket) FUZZ_TRY(gpupool_ticket_wait(fr.ring, l->ticket, 0),
-                                1u << GPUPOOL_E_TIMEOUT | 1u << GPUPOOL_E_CUDA);
+                                1u << GPUPOOL_E_TIMEOUT | FUZZ_RING_BROKEN);
         break;
     case 1:
         fuzz_ring_let_go();

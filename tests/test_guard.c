@@ -1,0 +1,165 @@
+/* GPUPOOL_GUARD: writes behind a block are told at its free; new and freed memory is filled. */
+// build: plain
+// build: check3 -DGPUPOOL_CHECK=3
+// build: unit256 -DGPUPOOL_UNIT_BYTES=256
+// build: sites -DGPUPOOL_SITES=1
+#if GPUPOOL_CHECK < 3 /* which has it by itself */
+#define GPUPOOL_GUARD 1
+#endif
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "arena_kit.h"
+
+static gpupool_arena *arena;
+
+static char *get(size_t bytes, int stream) {
+    return (char *)kit_alloc(arena, bytes, kit_stream[stream]);
+}
+
+static gpupool_result put(void *block, int stream) {
+    return gpupool_free(arena, block, kit_stream[stream]);
+}
+
+static void for_each_source(void (*scene)(void)) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        check_case("source %s", kit_sources[i].name);
+        arena = kit_open(kit_sources[i].source);
+        scene();
+        kit_finish(arena);
+        kit_close(arena);
+    }
+}
+
+static const size_t sizes[] = {1, 511, 512, 513, 4096, 100000, (2 << 20) - 1, 2 << 20, 3 << 20};
+
+/* All of it may be written, again and again, as the cache hands it out for other sizes. */
+static void whole_blocks(void) {
+    for (int round = 0; round < 3; round++)
+        for (size_t i = 0; i < KIT_COUNT(sizes); i++) {
+            char *block = get(sizes[i], 0);
+            kit_expect(kit_stream[0], block, sizes[i], 0xcd);
+            kit_fill(kit_stream[0], block, sizes[i], 1 + round);
+            CHECK_EQ(gpupool_size(arena, block), sizes[i]);
+            CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+        }
+}
+static void what_is_inside_is_the_callers(void) { for_each_source(whole_blocks); }
+
+static void one_byte_behind(void) {
+    for (size_t i = 0; i < KIT_COUNT(sizes); i++)
+        for (size_t at = 0; at < 256; at += 255) {
+            char *block = get(sizes[i], 0), words[64];
+            kit_fill(kit_stream[0], block + sizes[i] + at, 1, 7);
+            CHECK_RESULT(put(block, 0), GPUPOOL_E_OVERRUN);
+            snprintf(words, sizeof words, "byte %zu of it has changed", sizes[i] + at);
+            CHECK(strstr(gpupool_last_error(), words) != NULL);
+            CHECK(put(block, 0) != GPUPOOL_OK); /* it is free */
+            CHECK_EQ(kit_stats(arena).blocks.now, 0);
+        }
+}
+static void a_byte_behind_is_told(void) { for_each_source(one_byte_behind); }
+
+static void freed_is_filled(void) {
+    char *block = get(3000, 0);
+    kit_fill(kit_stream[0], block, 3000, 1);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+        kit_expect(kit_stream[0], block, 3000, 0xdd);
+}
+static void a_stale_pointer_reads_a_pattern(void) { for_each_source(freed_is_filled); }
+
+static void zeroed(void) {
+    char *block = (char *)gpupool_zalloc(arena, 1000, kit_stream[0]);
+    kit_expect(kit_stream[0], block, 1000, 0);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, NULL, kit_stream[0]), GPUPOOL_OK);
+}
+static void zalloc_is_zero(void) { for_each_source(zeroed); }
+
+/* What a graph is handed has no guard, and nothing is added to the graph. */
+static void nothing_in_a_capture(void) {
+    cudaGraph_t graph = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    char *before = get(4096, 0), *kept;
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+    char *inside = get(4096, 0), *other = get(4096, 1); /* of a stream that does not capture */
+    CHECK_RESULT(put(before, 0), GPUPOOL_OK);
+    CHECK_RESULT(put(other, 1), GPUPOOL_OK);
+    kept = get(4096, 0);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+#if !CHECK_FAKE
+    size_t nodes = 9;
+    CHECK_EQ(cudaGraphGetNodes(graph, NULL, &nodes), cudaSuccess);
+    CHECK_EQ(nodes, 0);
+#endif
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    kit_fill(kit_stream[0], inside + 4096, 1, 1);
+    CHECK_RESULT(put(inside, 0), GPUPOOL_OK);
+    CHECK_RESULT(put(kept, 0), GPUPOOL_OK);
+    kit_finish(arena);
+    kit_close(arena);
+}
+
+/* Another stream reads it after the free, rightly: it is looked at, not filled. */
+static void a_used_block_is_left_alone(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    char *block = get(4096, 0);
+    kit_fill(kit_stream[0], block, 4096, 5);
+    kit_order(kit_stream[0], kit_stream[1]);
+#if CHECK_FAKE
+    fake_mode(FAKE_STEPPED);
+#endif
+    kit_expect(kit_stream[1], block, 4096, 5);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    kit_finish(arena);
+    kit_close(arena);
+}
+
+/* cudaMalloc's memory may be used on any stream at once, and cudaFree waits for all of them. */
+static void in_cudaMallocs_shape(void) {
+    void *block = NULL;
+    CHECK_EQ(gpupool_cudaMalloc(&block, 5000), cudaSuccess);
+    kit_fill(kit_stream[1], block, 5000, 3);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK_EQ(gpupool_cudaMalloc(&block, 5000), cudaSuccess);
+    kit_fill(kit_stream[1], block, 5001, 3);
+    CHECK_EQ(gpupool_cudaFree(block), cudaErrorIllegalAddress);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OVERRUN);
+    CHECK_RESULT(gpupool_arena_destroy(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT)), GPUPOOL_OK);
+}
+
+#if CHECK_FAKE
+/* A call that fails leaves no block behind where it was for the fills, and nothing else undone. */
+static void calls_that_fail(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    char *block = get(4096, 0);
+    for (long nth = 1; nth <= 2; nth++) {
+        fake_fail_call("cudaMemsetAsync", nth, 0, 0);
+        CHECK(gpupool_alloc(arena, 4096, kit_stream[0]) == NULL);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+        CHECK_EQ(kit_stats(arena).blocks.now, 1);
+        fake_fail_clear();
+    }
+    fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    fake_fail_clear();
+    CHECK(put(block + 1, 0) != GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(NULL, block, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    kit_finish(arena);
+    kit_close(arena);
+}
+#endif
+
+int main(void) {
+    ARENA_TEST(what_is_inside_is_the_callers);
+    ARENA_TEST(a_byte_behind_is_told);
+    ARENA_TEST(a_stale_pointer_reads_a_pattern);
+    ARENA_TEST(zalloc_is_zero);
+    ARENA_TEST(nothing_in_a_capture);
+    ARENA_TEST(a_used_block_is_left_alone);
+    ARENA_TEST(in_cudaMallocs_shape);
+    FAKE_TEST(calls_that_fail);
+    return check_finish();
+}
