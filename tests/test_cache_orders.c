@@ -1,5 +1,5 @@
-/* CACHE: every sequence of a few calls on three blocks that share a bin and a chain, in a cache that
-   is empty, or full but for two slots. After every call the invariants hold and the answers are the
+/* CACHE: every sequence of eight calls on three blocks that share a bin and a chain, in a cache
+   that is empty, or full but for two slots. After every call its invariants hold and its answers are a
    model's; a call that is refused changes nothing. */
 // build: plain -O2 -g
 #define GPUPOOL_IMPLEMENTATION
@@ -95,7 +95,7 @@ static int let_go(size_t i) {
     return 1;
 }
 
-/* One that is free comes out, or one that is out is the tree's alone: these first while many are. */
+/* One that is free comes out, or one that is out is the tree's alone; the latter while many are. */
 static int evict(void) {
     int many = count(OUT) > SLOTS / 4;
     gpi_run *run;
