@@ -96,7 +96,7 @@ static void a_stream_renamed_by_another(void) {
 }
 
 /* A block of another stream goes into that one's cache while the release of a scope has the arena
-   open for a moment: it waits for the process's lock first, and there its stream's lock is taken. */
+   open for a moment: it waits for the process's lock first; there its stream's lock is taken. */
 static void *elsewhere;
 static void free_elsewhere(void) {
     put(elsewhere, kit_stream[1]);

@@ -1,6 +1,6 @@
 /* TREE's lists, in lanes of four orders, with runs or none in each. The checker sees a struct with
-   arrays as bytes, so that calls which file runs in a lane do not come to an end here; test_tree has
-   them on small trees in every order. */
+   arrays as bytes, so that calls which file runs in a lane do not come to an end here; test_tree
+   has them on small trees in every order. */
 // rooms: GROUND HOST LEDGER TREE
 // unwind: 3
 // as: s/\b64\b/4/g; s/GPUPOOL_ORDERS 48/GPUPOOL_ORDERS 4/
