@@ -3272,35 +3272,33 @@ static void gpi_backing_unstash_piece(gpi_backing *backing, gpi_piece *piece) {
     piece->held = NULL;
 }
 
-/* Takes a stashed piece off its addresses, which become bare. */
-static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
+/* Unmaps what is under a held run, whose addresses become bare. */
+static gpupool_result gpi_backing_strip(gpi_backing *backing, gpi_tree *tree, gpi_run *held) {
     gpupool_result result;
-    gpi_run *held = piece->held;
-    if (!held) return GPUPOOL_OK;
-    gpi_host_unlock(backing->lock);
-    result = gpi_driver_unmap(&backing->driver, piece->unit * GPUPOOL_UNIT_BYTES,
-                              piece->units * GPUPOOL_UNIT_BYTES);
-    gpi_host_lock(backing->lock);
-    if (result != GPUPOOL_OK) return result;
-    gpi_backing_enter(backing, piece, NULL);
-    piece->held = NULL;
-    gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
-    return GPUPOOL_OK;
-}
-
-/* Unmaps what an echo has, which nothing uses any more; its addresses become bare. */
-static gpupool_result gpi_backing_hush(gpi_backing *backing, gpi_tree *tree, gpi_echo *echo) {
-    gpi_run *held = echo->held;
-    gpupool_result result;
-    if (!held) return GPUPOOL_OK;
     gpi_host_unlock(backing->lock);
     result = gpi_driver_unmap(&backing->driver, held->unit * GPUPOOL_UNIT_BYTES,
                               held->units * GPUPOOL_UNIT_BYTES);
     gpi_host_lock(backing->lock);
+    if (result == GPUPOOL_OK) gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+    return result;
+}
+
+/* Takes a stashed piece off its addresses. */
+static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
+    gpupool_result result = piece->held ? gpi_backing_strip(backing, tree, piece->held)
+                                        : GPUPOOL_OK;
     if (result != GPUPOOL_OK) return result;
-    echo->held = NULL;
-    gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+    if (piece->held) gpi_backing_enter(backing, piece, NULL);
+    piece->held = NULL;
     return GPUPOOL_OK;
+}
+
+/* Nothing uses an echo any more. */
+static gpupool_result gpi_backing_hush(gpi_backing *backing, gpi_tree *tree, gpi_echo *echo) {
+    gpupool_result result = echo->held ? gpi_backing_strip(backing, tree, echo->held)
+                                       : GPUPOOL_OK;
+    if (result == GPUPOOL_OK) echo->held = NULL;
+    return result;
 }
 
 /* Gives a stashed piece back to the driver. It was quiet, so nothing uses its echoes either; while
@@ -6687,11 +6685,11 @@ static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint6
         gpi_arena_put_evicted(arena, known, gpi_cache_evict(cache));
 }
 
-/* Whether a block that its stream has freed should join the stream's cache. */
-static int gpi_arena_caches(const gpupool_arena *arena, gpi_stream *known, const gpi_run *run) {
+/* Whether a block that its stream has freed could join the stream's cache, if that is open. */
+static int gpi_arena_caches(const gpupool_arena *arena, const gpi_stream *known,
+                            const gpi_run *run) {
     return run->units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4, GPI_CACHE_UNITS) &&
-           !arena->climbing && !arena->hurried && !gpi_arena_takes_quiet(arena, known) &&
-           gpi_cache_is_open(&known->cache);
+           !arena->climbing && !arena->hurried && !gpi_arena_takes_quiet(arena, known);
 }
 
 static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *run) {
@@ -6715,8 +6713,10 @@ GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_
         if (result != GPUPOOL_OK) return result;
     } else {
         gpi_arena_count_free(arena, run, stream);
-        if (cached && gpi_arena_caches(arena, known, run)) gpi_arena_admit(arena, known, run);
-        else gpi_arena_put(arena, known, link);
+        if (cached && gpi_arena_caches(arena, known, run) && gpi_cache_is_open(&known->cache))
+            gpi_arena_admit(arena, known, run);
+        else
+            gpi_arena_put(arena, known, link);
         if (cached && known->cache.rest) gpi_arena_drain(arena, known);
     }
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
@@ -6758,19 +6758,20 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
     gpi_host_ok();
 }
 
-/* While a stream's cache rests, the arena's lock alone will do. 0: it does not rest, or the block
-   is not simply found. */
+/* While a stream's cache is empty and rests, or is not for this block, the arena's lock alone will
+   do. 0: it is for this block, or the block is not simply found. */
 static int gpi_arena_give_bare(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
                                cudaStream_t stream, uintptr_t key, gpupool_result *result) {
     gpi_run **link = NULL, *run = NULL;
     gpi_host_lock(&arena->lock);
-    if (known->key == key && known->cache.used == 0 && known->cache.rest) {
+    if (known->key == key && known->cache.used == 0) {
         link = gpi_tree_link(&arena->tree, unit);
         run = *link;
         if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
     }
+    if (run && known->cache.rest) known->cache.rest--;
+    else if (run && gpi_arena_caches(arena, known, run)) run = NULL;
     if (run) {
-        known->cache.rest--;
         *result = gpi_arena_free(arena, link, known, stream, 0);
         gpi_arena_count_pending(arena);
     }
