@@ -1,5 +1,5 @@
 #!/bin/bash
-# Every order of two threads, with CUTS interruptions (2; some minutes more with 3); and then the header
+# Every order of two threads, with CUTS interruptions (2; many minutes with 3); and then the header
 # with mistakes that others have made, or that its locks invite, one after the other, each of which
 # a test must see: broken.sh FOLDER COMPILE... LIBRARY. An edit is for sed, on one function.
 set -u
