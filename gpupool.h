@@ -3087,7 +3087,8 @@ typedef struct gpi_echo {
     const gpi_piece *piece;        /* what is mapped there */
     gpi_run *held;                 /* NULL: it is no longer */
     void *until;                   /* ARENA's, a fence: when it has passed, nothing uses these
-                                      addresses; NULL: while the growth that left it goes on */
+                                      addresses. Its growth gives it one before the lock is open
+                                      again: what was borrowed all fits, and leaves no stash */
 } gpi_echo;
 
 typedef struct gpi_backing {
@@ -5313,8 +5314,7 @@ static int gpi_arena_check_users(const gpupool_arena *arena) {
             for (i = 0; i < stream->seals; i++)
                 broken |= gpi_fence_check_user(&arena->fences, stream->fences[i], round);
         for (echo = arena->backing.echoes; echo; echo = echo->next)
-            if (echo->until)
-                broken |= gpi_fence_check_user(&arena->fences, (gpi_fence *)echo->until, round);
+            broken |= gpi_fence_check_user(&arena->fences, (gpi_fence *)echo->until, round);
         for (run = arena->parked; run; run = run->list_next)
             broken |= gpi_fence_check_uses(&arena->fences, run, round);
         for (at = 0; (run = gpi_tree_next_live(&arena->tree, &at)) != NULL;)

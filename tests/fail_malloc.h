@@ -8,23 +8,27 @@
 
 static long fail_malloc_next;    /* this many requests from now, one fails; 0: none does */
 static int  fail_malloc_persist; /* 1: and so do all after it */
+static size_t fail_malloc_least; /* requests for fewer bytes do not count, and are met */
+static void (*fail_malloc_told)(void); /* called for one that fails */
 static long fail_malloc_fired, fail_malloc_live;
 
-static inline int fail_malloc_due(void) {
+static inline int fail_malloc_due(size_t bytes) {
     int due = fail_malloc_next == 1;
+    if (bytes < fail_malloc_least) return 0;
     if (fail_malloc_next > 1 || (due && !fail_malloc_persist)) fail_malloc_next--;
     fail_malloc_fired += due;
+    if (due && fail_malloc_told) fail_malloc_told();
     return due;
 }
 
 static inline void *fail_malloc(size_t bytes) {
-    void *at = fail_malloc_due() ? NULL : malloc(bytes);
+    void *at = fail_malloc_due(bytes) ? NULL : malloc(bytes);
     fail_malloc_live += at != NULL;
     return at;
 }
 
 static inline void *fail_realloc(void *old, size_t bytes) {
-    void *at = fail_malloc_due() ? NULL : realloc(old, bytes);
+    void *at = fail_malloc_due(bytes) ? NULL : realloc(old, bytes);
     fail_malloc_live += at != NULL && old == NULL;
     return at;
 }

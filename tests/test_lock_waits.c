@@ -94,10 +94,39 @@ static void a_stream_renamed_by_another(void) {
     kit_close(arena);
     CHECK_EQ(cudaStreamDestroy(next), cudaSuccess);
 }
+
+/* A block of another stream goes into that one's cache while the release of a scope has the arena
+   open for a moment: it waits for the process's lock first; there its stream's lock is taken. */
+static void *elsewhere;
+static void free_elsewhere(void) {
+    put(elsewhere, kit_stream[1]);
+    gpi_host_unlock(&contended->cache.lock);
+}
+static void enter_its_stream(void) {
+    enter_first(kit_stream[0]);
+    gpi_host_unlock(&gpi_process.lock);
+    meanwhile = free_elsewhere;
+}
+
+static void a_block_freed_while_a_scope_is_released(void) {
+    gpupool_capture *scope = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    elsewhere = kit_alloc(arena, 700, kit_stream[1]);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    kit_alloc(arena, 700, kit_stream[0]); /* the graph's, until the scope is released */
+    gpi_host_lock(&gpi_process.lock);
+    meanwhile = enter_its_stream;
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK(meanwhile == NULL);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_EQ(gpupool_size(arena, elsewhere), 0);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(a_block_taken_out_of_its_cache);
     FAKE_TEST(a_stream_renamed_by_another);
+    FAKE_TEST(a_block_freed_while_a_scope_is_released);
     return check_finish();
 }

@@ -267,6 +267,54 @@ static void no_memory_for_a_table(void) {
     CHECK(refused > 1);
 }
 
+/* Run structs come a page at a time: they may end between two pieces that move, which takes up to
+   three of them, and the host have no other page. */
+#define STRUCTS 1024 /* that the arena gets at a time */
+static uint64_t structs_left;
+static void note_structs(void) { structs_left = arena->tree.spare_count; }
+static uint64_t structs(void) { /* in use or spare */
+    uint64_t count = arena->tree.spare_count;
+    for (const gpi_run *run = arena->backing.first; run; run = run->next) count++;
+    return count;
+}
+
+static void no_memory_for_run_structs(void) {
+    static void *small[STRUCTS];
+    int count, refused_with_two = 0, moved_without = 0;
+    for (uint64_t left = 8; left < 24; left++) {
+        check_case("%d structs left", (int)left);
+        lay_stripes(0, 0);
+        for (count = 0; count < STRUCTS && arena->tree.spare_count > left; count++)
+            small[count] = kit_alloc(arena, 512, kit_stream[0]);
+        CHECK_EQ(arena->tree.spare_count, left);
+        gpupool_stats before = kit_stats(arena);
+        structs_left = left;
+        fail_malloc_least = STRUCTS * sizeof(gpi_run);
+        fail_malloc_told = note_structs;
+        fail_malloc_nth(1, 1);
+        void *large = gpupool_alloc(arena, LARGE, kit_stream[0]);
+        CHECK_EQ(fail_malloc_fired > 0, large == NULL);
+        fail_malloc_nth(0, 0);
+        fail_malloc_told = NULL;
+        fail_malloc_least = 0;
+        if (large) {
+            moved_without++;
+        } else {
+            CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_HOST_MEMORY);
+            failed_request((long)left, "run structs", before);
+            CHECK_EQ(structs(), STRUCTS);
+            refused_with_two += structs_left == 2;
+            large = gpupool_alloc(arena, LARGE, kit_stream[0]);
+        }
+        use(large, LARGE, 0);
+        CHECK_EQ(structs(), arena->tree.page_count * STRUCTS);
+        while (count) CHECK_RESULT(gpupool_free(arena, small[--count], kit_stream[0]), GPUPOOL_OK);
+        finish(large, 0);
+    }
+    CHECK(refused_with_two > 0);
+    CHECK(moved_without > 0);
+}
+
 /* Moving some of it is not enough, and the device has no more: refused, not tried for ever. */
 static void the_device_is_full(void) {
     lay_stripes(0, 0);
@@ -315,6 +363,7 @@ int main(void) {
     FAKE_TEST(wrong_echoes_are_seen);
     FAKE_TEST(no_memory_on_the_host);
     FAKE_TEST(no_memory_for_a_table);
+    FAKE_TEST(no_memory_for_run_structs);
     FAKE_TEST(the_device_is_full);
     FAKE_TEST(driver_calls_fail);
     return check_finish();

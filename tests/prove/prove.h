@@ -25,13 +25,20 @@ static inline uint64_t any_below(uint64_t bound) {
 static inline uint64_t any_power(void) { return (uint64_t)1 << any_below(64); }
 
 /* The compiler's own two, which the checker does not know. */
-static inline int prove_clzll(uint64_t n) {
-    int zeros = 0, bits;
-    for (bits = 32; bits; bits /= 2)
-        if (!(n >> (64 - bits))) {
-            zeros += bits;
-            n <<= bits;
-        }
+static inline uint64_t prove_half(uint64_t n, int *zeros, int bits) {
+    if (n >> (64 - bits)) return n;
+    *zeros += bits;
+    return n << bits;
+}
+
+static inline int prove_clzll(uint64_t n) { /* without a loop, which would need unwinding */
+    int zeros = 0;
+    n = prove_half(n, &zeros, 32);
+    n = prove_half(n, &zeros, 16);
+    n = prove_half(n, &zeros, 8);
+    n = prove_half(n, &zeros, 4);
+    n = prove_half(n, &zeros, 2);
+    prove_half(n, &zeros, 1);
     return zeros;
 }
 

@@ -1,4 +1,4 @@
-/* TREE, for all runs and requests of fewer than 2^40 units. */
+/* TREE, for all runs and requests of fewer than 2^40 units; two cuts in runs of fewer than 64. */
 // rooms: GROUND HOST LEDGER TREE
 // unwind: 7
 #include "prove.h"
@@ -29,7 +29,7 @@ void prove_start(void) {
     }
 }
 
-// broken: s/bucket < tree->bucket_count ? bucket : bucket \& tree->bucket_mask >> 1/bucket < tree->bucket_count ? bucket : bucket >> 1/
+// broken: s/return bucket \& tree->bucket_mask >> (bucket >= tree->bucket_count);/return bucket >> (bucket >= tree->bucket_count);/
 void prove_a_bucket_more_takes_only_from_the_one_that_is_split(void) {
     gpi_tree tree;
     uint64_t unit = any(), before, after, half = (uint64_t)1 << any_below(40);
@@ -67,4 +67,41 @@ void prove_what_is_cut_is_made_one_again(void) {
     CLAIM(run->unit == unit && run->units == units && tree.spare_count == 1);
     CLAIM(!run->next || (run->next == &right && right.prev == run));
     CLAIM(!run->prev || (run->prev == &left && left.next == run));
+}
+
+#define FEW ((uint64_t)1 << 6) /* with 2^40 the checker does not come to an end */
+
+/* Cuts at any two places, in any order, and welds in any order: no two parts overlap, together they
+   are all, and the struct that was the leftmost stays so (T5). */
+// broken: s/    left->units += right->units;/    left->units = right->units;/
+void prove_two_cuts_are_mended_in_any_order(void) {
+    static gpi_run first, second, third;
+    static gpi_tree tree;
+    uint64_t unit = any_below(FEW), units = any_below(FEW);
+    uint64_t one = any_below(2 * FEW), two = any_below(2 * FEW);
+    gpi_run *middle, *last;
+    ASSUME(one > unit && one < unit + units && two > unit && two < unit + units && one != two);
+    first.unit = unit;
+    first.units = units;
+    first.lane = GPI_LANE_HELD;
+    tree.spare = &second;
+    tree.spare_count = 2;
+    second.list_next = &third;
+    middle = gpi_tree_split(&tree, &first, one);
+    last = gpi_tree_split(&tree, two < one ? &first : middle, two);
+    if (two < one) {
+        gpi_run *swap = middle;
+        middle = last;
+        last = swap;
+    }
+    CLAIM(first.unit == unit && first.unit + first.units == middle->unit && first.units > 0);
+    CLAIM(middle->unit + middle->units == last->unit && middle->units > 0);
+    CLAIM(last->unit + last->units == unit + units && last->units > 0);
+    CLAIM(first.next == middle && middle->next == last && !last->next);
+    CLAIM(!first.prev && middle->prev == &first && last->prev == middle);
+    if (any() & 1) gpi_tree_weld(&tree, middle, last);
+    else gpi_tree_weld(&tree, &first, middle);
+    gpi_tree_weld(&tree, &first, first.next);
+    CLAIM(first.unit == unit && first.units == units && !first.next && !first.prev);
+    CLAIM(tree.spare_count == 2 && tree.splits == 2 && tree.merges == 2);
 }
