@@ -389,7 +389,8 @@ GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
 
-/* The same, zeroed by a memset queued on the stream (at once, in a pinned arena). */
+/* The same, zeroed by a memset queued on the stream (at once in a pinned arena, and then again in
+   each replay if the stream captures). */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* The block's memory goes to later work of this stream at once, to other streams' once the work
@@ -7317,6 +7318,7 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
     gpi_visit visit;
     void *block;
+    int is_host;
     if (result != GPUPOOL_OK) return NULL;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return NULL;
     if (gpi_arena_outlived(arena, "gpupool_zalloc") != GPUPOOL_OK) {
@@ -7326,9 +7328,9 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     stream = gpi_arena_stream(stream);
     block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                             gpi_fence_key(stream), gpi_arena_origin(file, line));
-    if (block && arena->backing.source == GPUPOOL_SOURCE_PINNED) {
-        memset(block, 0, bytes);
-    } else if (block) {
+    is_host = arena->backing.source == GPUPOOL_SOURCE_PINNED;
+    if (block && is_host) memset(block, 0, bytes);
+    if (block && (!is_host || gpi_driver_is_capturing(stream))) { /* for each replay */
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
             struct gpi_thread why = gpi_thread;

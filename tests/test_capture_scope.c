@@ -55,7 +55,7 @@ static void release(gpupool_capture *scope, cudaGraphExec_t exec) {
 
 static void expect(const void *block, size_t bytes, int byte) {
     static unsigned char host[BYTES];
-    CHECK_EQ(cudaMemcpy(host, block, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+    CHECK_EQ(cudaMemcpy(host, block, bytes, cudaMemcpyDefault), cudaSuccess);
     for (size_t i = 0; i < bytes; i += 997) CHECK_EQ(host[i], byte);
 }
 
@@ -118,6 +118,35 @@ static void graphs_keep_their_memory(void) {
         all_is_back();
         kit_close(arena);
         CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
+    }
+}
+
+/* A replay finds zeros, whatever the one before has left; in memory of the host's, too. */
+static void zeroed_for_each_replay(void) {
+    static const gpupool_source all[] = {GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_PINNED};
+    for (size_t i = 0; i < KIT_COUNT(all); i++) {
+        cudaStream_t stream = kit_stream[0];
+        arena = kit_open(all[i]);
+        check_case("source %d", (int)all[i]);
+        void *seen = get(BYTES, stream);
+        begin(stream, cudaStreamCaptureModeGlobal);
+        gpupool_capture *scope = scope_on(stream);
+        void *zeroed = gpupool_zalloc(arena, BYTES, stream);
+        CHECK_EQ(cudaMemcpyAsync(seen, zeroed, BYTES, cudaMemcpyDefault, stream), cudaSuccess);
+        fill(stream, zeroed, BYTES, 9);
+        put(zeroed, stream);
+        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        cudaGraphExec_t exec = end(stream);
+        for (int turn = 0; turn < 3; turn++) {
+            fill(stream, seen, BYTES, 5);
+            CHECK_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+            CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+            expect(seen, BYTES, 0);
+        }
+        put(seen, stream);
+        release(scope, exec);
+        kit_finish(arena);
+        kit_close(arena);
     }
 }
 
@@ -529,6 +558,7 @@ static void a_stream_ends_inside_its_scope(void) {
 
 int main(void) {
     ARENA_TEST(graphs_keep_their_memory);
+    ARENA_TEST(zeroed_for_each_replay);
     ARENA_TEST(graphs_keep_their_memory_without_a_pool);
     ARENA_TEST(what_is_released_is_for_all);
     ARENA_TEST(a_lost_capture_gives_everything_back);
