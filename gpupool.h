@@ -6885,6 +6885,13 @@ static gpupool_result gpi_arena_look_behind(char *block, uint64_t bytes, cudaStr
                          (void *)block, bytes + (uint64_t)i);
 }
 
+/* As cudaFree does; one thread at a time. */
+static void gpi_arena_wait_for_all(gpupool_arena *arena) {
+    gpi_host_lock(&arena->growing);
+    gpi_driver_wait(&arena->backing.driver, gpi_driver_wait_here);
+    gpi_host_unlock(&arena->growing);
+}
+
 /* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
    unless another stream may be at it rightly. */
 static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
@@ -6907,7 +6914,7 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
         return GPUPOOL_OK;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
         gpi_arena_can_guard(arena, stream)) {
-        if (key == GPI_KEY_ANY) gpi_driver_wait(&arena->backing.driver, gpi_driver_wait_here);
+        if (key == GPI_KEY_ANY) gpi_arena_wait_for_all(arena);
         result = gpi_arena_look_behind(block, bytes, stream);
         if (!is_used) gpi_arena_fill(block, GPI_OLD_FILL, granted_bytes, stream);
     }

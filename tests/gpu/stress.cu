@@ -72,6 +72,7 @@ struct block {
     size_t words;
     word mark;
     cudaStream_t stream;
+    bool lent; /* another stream may be looking at it: nobody stamps it again */
 };
 
 static unsigned grid(size_t words) {
@@ -92,7 +93,7 @@ static void stamp_on(block &b, cudaStream_t stream, word mark) {
 
 static block take(random_numbers &random, cudaStream_t stream, unsigned most_bits) {
     size_t size = 8 + (size_t)random.below((uint64_t)1 << (9 + random.below(most_bits - 9)));
-    block b = {NULL, size / sizeof(word), 0, stream};
+    block b = {NULL, size / sizeof(word), 0, stream, false};
     b.at = (word *)gpupool_alloc(arena, size, stream);
     if (b.at) {
         stamp_on(b, stream, 1 + random.below(1u << 30));
@@ -126,11 +127,12 @@ static void hand_over(block &b, cudaStream_t next, random_numbers &random) {
     if (!b.at || b.stream == next) return;
     order(b.stream, next);
     check_on(b, next);
-    if (random.below(2)) {
+    if (random.below(2) && !b.lent) {
         stamp_on(b, next, 1 + random.below(1u << 30));
         b.stream = next;
     } else {
         POOL(gpupool_record_use(arena, b.at, next));
+        b.lent = true;
     }
     handed_over++;
 }
@@ -184,7 +186,7 @@ static void brief_stream(random_numbers &random) {
 }
 
 static void cuda_shape(random_numbers &random, cudaStream_t *streams, int count) {
-    block b = {NULL, 4096, 0, streams[random.below((uint64_t)count)]};
+    block b = {NULL, 4096, 0, streams[random.below((uint64_t)count)], false};
     cudaError_t error = gpupool_cudaMalloc((void **)&b.at, b.words * sizeof(word));
     if (error != cudaSuccess) return fail("gpupool_cudaMalloc", gpupool_last_error());
     stamp_on(b, b.stream, 1 + random.below(1u << 30));
@@ -199,7 +201,7 @@ static void work(int me) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     CUDA(cudaThreadExchangeStreamCaptureMode(&mode)); /* what this test calls loses no capture */
     cudaStream_t streams[STREAMS], capturing;
-    std::vector<block> held(HELD, block{NULL, 0, 0, NULL});
+    std::vector<block> held(HELD, block{NULL, 0, 0, NULL, false});
     for (int i = 0; i < STREAMS; i++)
         CUDA(cudaStreamCreateWithFlags(&streams[i], i % 2 ? cudaStreamNonBlocking : 0));
     CUDA(cudaStreamCreateWithFlags(&capturing, cudaStreamNonBlocking));
