@@ -3728,7 +3728,7 @@ static gpi_piece *gpi_backing_choose(gpi_backing *backing, gpi_tree *tree, uint6
     for (; piece && given < aim; piece = next) {
         uint64_t freed = piece->units;
         next = piece->next;
-        if (piece->held || piece->lent || freed > best->units) continue;
+        if (piece->held || piece->lent) continue;
         if (gpi_backing_release(backing, tree, piece) == GPUPOOL_OK) given += freed;
     }
     if (given) *units = gpi_ground_min(given, aim);
@@ -6847,19 +6847,22 @@ static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_
                                       cudaStream_t stream, uintptr_t key) {
     gpupool_source source = arena->backing.source;
     gpupool_result result = GPUPOOL_OK;
-    uint64_t granted_bytes;
+    uint64_t granted_bytes = 0;
     gpi_visit visit;
     gpi_run *run;
-    int guards;
+    int guards = 0;
     if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK)
         return gpi_thread.result;
     result = gpi_arena_outlived(arena, "gpupool_alloc");
-    guards = result == GPUPOOL_OK && gpi_arena_can_guard(arena, stream);
+    if (result == GPUPOOL_OK) guards = gpi_arena_can_guard(arena, stream);
     gpi_host_lock(&arena->lock);
     run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
-    guards = guards && run; /* no thread has freed it meanwhile, by mistake */
-    granted_bytes = run ? run->units * GPUPOOL_UNIT_BYTES : 0;
-    if (run) run->guarded_bytes = guards ? bytes : 0;
+    if (run) {
+        granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
+        run->guarded_bytes = guards ? bytes : 0;
+    } else {
+        guards = 0; /* freed meanwhile, by a thread that was never given it */
+    }
     gpi_host_unlock(&arena->lock);
     if (guards) result = gpi_arena_fill(block, GPI_NEW_FILL, bytes, stream);
     if (guards && result == GPUPOOL_OK)

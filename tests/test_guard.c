@@ -131,6 +131,36 @@ static void in_cudaMallocs_shape(void) {
 }
 
 #if CHECK_FAKE
+/* A stream of another device may have no way to the memory. */
+static void a_stream_of_another_device(void) {
+    cudaStream_t far;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    void *block = kit_alloc(arena, 4096, far);
+    CHECK_RESULT(gpupool_free(arena, block, far), GPUPOOL_OK);
+    block = get(4096, 0);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_free(arena, block, far), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+    kit_finish(arena);
+    kit_close(arena);
+}
+
+static void memory_that_a_reset_took(void) {
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *live = kit_alloc(arena, 4096, 0), *free = kit_alloc(arena, 4096, 0);
+    CHECK_RESULT(gpupool_free(arena, free, 0), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK_EQ((cudaFree)(NULL), cudaSuccess); /* a new context */
+    CHECK(gpupool_alloc(arena, 4096, 0) == NULL);
+    CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
+    CHECK_RESULT(gpupool_free(arena, live, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+}
+
 /* A call that fails leaves no block behind where it was for the fills, and nothing else undone. */
 static void calls_that_fail(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -142,9 +172,19 @@ static void calls_that_fail(void) {
         CHECK_EQ(kit_stats(arena).blocks.now, 1);
         fake_fail_clear();
     }
-    fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
-    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    CHECK(gpupool_alloc(arena, 4096, kit_stream[0]) == NULL);
+    CHECK_EQ(kit_stats(arena).blocks.now, 1);
     fake_fail_clear();
+    static const char *const looking[] = {"cudaMemcpyAsync", "cudaStreamSynchronize",
+                                          "cudaGetDevice"};
+    for (size_t i = 0; i < KIT_COUNT(looking); i++) { /* then it is simply freed */
+        fake_fail_call(looking[i], 1, 0, 0);
+        CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+        fake_fail_clear();
+        block = get(4096, 0);
+    }
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
     CHECK(put(block + 1, 0) != GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(NULL, block, kit_stream[0]), GPUPOOL_E_ARGUMENT);
     kit_finish(arena);
@@ -160,6 +200,8 @@ int main(void) {
     ARENA_TEST(nothing_in_a_capture);
     ARENA_TEST(a_used_block_is_left_alone);
     ARENA_TEST(in_cudaMallocs_shape);
+    FAKE_TEST(a_stream_of_another_device);
+    FAKE_TEST(memory_that_a_reset_took);
     FAKE_TEST(calls_that_fail);
     return check_finish();
 }
