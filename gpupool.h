@@ -6926,6 +6926,8 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
 }
 #endif
 
+/* What the public calls hand out, and below what they take back: with a guard where there are
+   guards. */
 static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t bytes,
                              uint64_t alignment, cudaStream_t stream, uintptr_t key,
                              gpi_origin origin) {
@@ -7751,6 +7753,7 @@ size_t gpupool_available(gpupool_arena *arena) {
     most = gpi_ground_min(arena->ledger.limit_bytes, arena->ledger.reserved.now + free_bytes);
     most = gpi_ground_max(most, arena->ledger.reserved.now);
     most -= arena->ledger.granted.now;
+    most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
     return (size_t)most;
 }

@@ -117,6 +117,17 @@ static void a_used_block_is_left_alone(void) {
     kit_close(arena);
 }
 
+/* The guard's unit is not for handing out. */
+static void what_is_available_can_be_had(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 8 * MIB);
+    char *block = get(5000, 0), *rest = get(gpupool_available(arena), 0);
+    CHECK_EQ(gpupool_available(arena), 0);
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    CHECK_RESULT(put(rest, 0), GPUPOOL_OK);
+    kit_finish(arena);
+    kit_close(arena);
+}
+
 /* cudaMalloc's memory may be used on any stream at once, and cudaFree waits for all of them. */
 static void in_cudaMallocs_shape(void) {
     void *block = NULL;
@@ -199,6 +210,7 @@ int main(void) {
     ARENA_TEST(zalloc_is_zero);
     ARENA_TEST(nothing_in_a_capture);
     ARENA_TEST(a_used_block_is_left_alone);
+    ARENA_TEST(what_is_available_can_be_had);
     ARENA_TEST(in_cudaMallocs_shape);
     FAKE_TEST(a_stream_of_another_device);
     FAKE_TEST(memory_that_a_reset_took);
