@@ -17,7 +17,7 @@ static void run(gpupool_source source, uint64_t ops, uint64_t seed) {
 }
 
 static void mapped(void) { run(GPUPOOL_SOURCE_MAPPED, 2000000, 1); }
-static void device(void) { run(GPUPOOL_SOURCE_DEVICE, 1000000, 2); }
+static void device(void) { run(GPUPOOL_SOURCE_DEVICE, 1000000, 3); }
 
 #endif
 
