@@ -88,6 +88,7 @@ static inline void fuzz_prepare(void) {
 }
 
 static inline int fuzz_settle(void) {
+    kit_free_stuck(&kit_custom);
     kit_settle();
     CHECK_EQ(fail_malloc_live, 0);
     return atomic_load(&check_bad) == 0;
