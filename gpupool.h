@@ -840,9 +840,14 @@ static void gpi_host_relax(unsigned round) {
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
 #if GPUPOOL_SINGLE_THREAD
-GPI_HOT void gpi_host_lock(gpi_lock *lock) {
+GPI_HOT int gpi_host_try(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
-    lock->held = 1;
+    return lock->held = 1;
+}
+
+static unsigned gpi_host_wait(gpi_lock *lock) {
+    (void)lock;
+    return 0;
 }
 #else
 GPI_HOT int gpi_host_try(gpi_lock *lock) {
@@ -853,7 +858,8 @@ GPI_HOT int gpi_host_try(gpi_lock *lock) {
 #endif
 }
 
-static void gpi_host_wait(gpi_lock *lock) {
+/* Returns the number of pauses that it took. */
+static unsigned gpi_host_wait(gpi_lock *lock) {
     unsigned round = 0;
     do {
         do gpi_host_relax(round++);
@@ -863,12 +869,13 @@ static void gpi_host_wait(gpi_lock *lock) {
         while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
 #endif
     } while (!gpi_host_try(lock));
+    return round;
 }
+#endif
 
 GPI_HOT void gpi_host_lock(gpi_lock *lock) {
     if (!gpi_host_try(lock)) gpi_host_wait(lock);
 }
-#endif
 
 static void gpi_host_unlock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
@@ -2175,17 +2182,18 @@ typedef struct gpi_tree {
     gpi_lane **lanes;                  /* NULL: number not in use */
     uint32_t lane_count, lane_room;
     gpi_lane *spare_lanes;
-    gpi_run *spare;                    /* run structs not in use, linked by list_next */
-    uint64_t spare_count;
     gpi_run **pages;                   /* where run structs live */
     uint64_t page_count, page_room;
     gpi_run ***buckets;                /* pages of heads of the index's lists */
-    uint64_t bucket_count, bucket_page_count, bucket_page_room;
+    uint64_t bucket_page_count, bucket_page_room;
+    uint64_t host_bytes;
+    uint64_t bucket_count;             /* from here on what changes from call to call */
     uint64_t bucket_mask;              /* the power of two above the count, less one */
+    gpi_run *spare;                    /* run structs not in use, linked by list_next */
+    uint64_t spare_count;
     uint64_t live_runs, live_units;
     uint64_t pending_units;            /* free in lanes of streams */
     uint64_t splits, merges;
-    uint64_t host_bytes;
     uint64_t live_by_order[GPUPOOL_ORDERS];
 } gpi_tree;
 
@@ -2759,15 +2767,23 @@ static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
 
        free block:  bin of its size -> slot -> slot          handed out:  chain of its unit -> slot
 
+   Where many threads meet at the tree, their streams' caches do without it as far as they can: such
+   a cache is crowded. It has more slots, the blocks that the tree hands out get one as well, and a
+   block of up to an eighth more than is asked for will do.
+
    C1  a slot's run is live in the tree, says GPI_CACHED in place of its slack, and leads back here
    C2  a slot is in the list that its state asks for, once
-   C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones */
+   C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones
+   C4  only a crowded cache has slots from the host */
 
+#define GPI_BINS 128
 #define GPI_SLOTS 64
-#define GPI_BINS 64
-#define GPI_NO_SLOT 0xffu
+#define GPI_SLOTS_MOST 4096            /* of a crowded one */
+#define GPI_NO_SLOT 0xffffu
 #define GPI_CACHED 0xffffffffu
 #define GPI_CACHE_UNITS ((1u << 20) / GPUPOOL_UNIT_BYTES) /* of the largest block */
+#define GPI_SMALL_UNITS ((1u << 16) / GPUPOOL_UNIT_BYTES) /* a crowded cache is for these */
+#define GPI_CACHE_WAITS 256            /* 64 for each pause, less one for each lock got at once */
 
 typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
 
@@ -2775,14 +2791,18 @@ typedef struct gpi_slot {
     gpi_run *run;
     uint64_t unit, units;
     uint32_t slack_bytes;              /* handed out: granted minus requested */
-    uint8_t next, state;
+    uint16_t next, state;
 } gpi_slot;
 
 typedef struct gpi_cache {
     gpi_lock lock;
-    gpi_slot slots[GPI_SLOTS];
-    uint8_t bins[GPI_BINS], chains[GPI_SLOTS], empty;
-    uint8_t hand;                      /* the slot that makes room next */
+    gpi_slot *slots;
+    uint16_t *chains;
+    uint32_t room;                     /* slots, and chains */
+    uint16_t bins[GPI_BINS], empty;
+    uint16_t hand, hand_bin;           /* the slot, or bin, that makes room next */
+    int crowded;
+    uint32_t waits;                    /* for the arena's lock, of late: see GPI_CACHE_WAITS */
     uint32_t admitted, found;          /* of late: blocks, and requests met */
     uint32_t rest;                     /* so many blocks are not admitted, since few were found */
     uint32_t used;                     /* 0: the arena's lock alone will do */
@@ -2795,44 +2815,45 @@ typedef struct gpi_cache {
     gpi_site *changed;                 /* sites of this stream, with changes not yet folded in */
     gpi_site unknown;                  /* where the host had no memory for another */
 #endif
+    gpi_slot few_slots[GPI_SLOTS];     /* while it is not crowded */
+    uint16_t few_chains[GPI_SLOTS];
 } gpi_cache;
 
-static uint8_t *gpi_cache_bin(gpi_cache *cache, uint64_t units) {
-    return &cache->bins[(units * 0x9e3779b97f4a7c15ull) >> 58];
+static uint16_t *gpi_cache_bin(gpi_cache *cache, uint64_t units) {
+    return &cache->bins[gpi_tree_place(units) % GPI_BINS];
 }
 
-static uint8_t *gpi_cache_chain(gpi_cache *cache, uint64_t unit) {
-    return &cache->chains[(unit * 0x9e3779b97f4a7c15ull) >> 58];
+static uint16_t *gpi_cache_chain(const gpi_cache *cache, uint64_t unit) {
+    return &cache->chains[(unit * 0x9e3779b97f4a7c15ull) >> 32 & (cache->room - 1)];
 }
 
 /* The list that a slot is in. */
-static uint8_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *slot) {
+static uint16_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *slot) {
     if (slot->state == GPI_SLOT_FREE) return gpi_cache_bin(cache, slot->units);
     if (slot->state == GPI_SLOT_OUT) return gpi_cache_chain(cache, slot->unit);
     return &cache->empty;
 }
 
 /* How many slots all lists have; one too many if a slot is in two, or a list has no end. */
-static int gpi_cache_listed(const gpi_cache *cache) {
-    int list, listed = 0;
-    for (list = 0; list <= GPI_BINS + GPI_SLOTS; list++) {
-        int at = list < GPI_BINS               ? cache->bins[list]
-                 : list < GPI_BINS + GPI_SLOTS ? cache->chains[list - GPI_BINS]
-                                               : cache->empty;
-        for (; at < GPI_SLOTS && listed <= GPI_SLOTS; at = cache->slots[at].next) listed++;
+static uint32_t gpi_cache_listed(const gpi_cache *cache) {
+    uint32_t list, listed = 0;
+    for (list = 0; list <= GPI_BINS + cache->room; list++) {
+        uint32_t at = list < GPI_BINS                 ? cache->bins[list]
+                      : list < GPI_BINS + cache->room ? cache->chains[list - GPI_BINS]
+                                                      : cache->empty;
+        for (; at < cache->room && listed <= cache->room; at = cache->slots[at].next) listed++;
     }
     return listed;
 }
 
 static int gpi_cache_check(gpi_cache *cache) {
     uint64_t free_units = 0;
-    uint32_t used = 0, free_blocks = 0;
-    int i, at;
-    if (gpi_cache_listed(cache) != GPI_SLOTS) return 2;
-    for (i = 0; i < GPI_SLOTS; i++) {
+    uint32_t used = 0, free_blocks = 0, i, at;
+    if (gpi_cache_listed(cache) != cache->room) return 2;
+    for (i = 0; i < cache->room; i++) {
         const gpi_slot *slot = &cache->slots[i];
         for (at = *gpi_cache_list(cache, slot); at != i; at = cache->slots[at].next)
-            if (at >= GPI_SLOTS) return 2;
+            if (at >= cache->room) return 2;
         if (slot->state == GPI_SLOT_EMPTY) continue;
         if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
             slot->run->uses != cache || slot->run->unit != slot->unit ||
@@ -2843,32 +2864,77 @@ static int gpi_cache_check(gpi_cache *cache) {
         free_blocks++;
         free_units += slot->units;
     }
-    return used == cache->used && free_blocks == cache->free_blocks &&
-           free_units == cache->free_units ? 0 : 3;
+    if (used != cache->used || free_blocks != cache->free_blocks ||
+        free_units != cache->free_units)
+        return 3;
+    return cache->crowded || cache->slots == cache->few_slots ? 0 : 4;
+}
+
+/* Empty slots and lists. */
+static void gpi_cache_lay_out(gpi_cache *cache, gpi_slot *slots, uint16_t *chains, uint32_t room) {
+    uint32_t i;
+    cache->slots = slots;
+    cache->chains = chains;
+    cache->room = room;
+    cache->empty = cache->hand = cache->hand_bin = 0;
+    for (i = 0; i < GPI_BINS; i++) cache->bins[i] = GPI_NO_SLOT;
+    for (i = 0; i < room; i++) {
+        chains[i] = GPI_NO_SLOT;
+        slots[i].state = GPI_SLOT_EMPTY;
+        slots[i].next = i + 1 < room ? (uint16_t)(i + 1) : (uint16_t)GPI_NO_SLOT;
+    }
 }
 
 static void gpi_cache_open(gpi_cache *cache) {
-    int i;
     memset(cache, 0, sizeof *cache);
-    memset(cache->bins, GPI_NO_SLOT, sizeof cache->bins);
-    memset(cache->chains, GPI_NO_SLOT, sizeof cache->chains);
-    for (i = 0; i < GPI_SLOTS; i++)
-        cache->slots[i].next = i + 1 < GPI_SLOTS ? (uint8_t)(i + 1) : (uint8_t)GPI_NO_SLOT;
+    gpi_cache_lay_out(cache, cache->few_slots, cache->few_chains, GPI_SLOTS);
+}
+
+static void gpi_cache_close(gpi_cache *cache) { /* whatever is in it */
+    if (cache->slots != cache->few_slots) GPUPOOL_FREE(cache->slots);
 }
 
 /* Takes a slot out of the list that has it, wherever in it. */
 static void gpi_cache_unlink(gpi_cache *cache, gpi_slot *slot) {
-    uint8_t *link = gpi_cache_list(cache, slot), at = (uint8_t)(slot - cache->slots);
+    uint16_t *link = gpi_cache_list(cache, slot), at = (uint16_t)(slot - cache->slots);
     while (*link != at) link = &cache->slots[*link].next;
     *link = slot->next;
 }
 
 static void gpi_cache_link(gpi_cache *cache, gpi_slot *slot, gpi_slot_state state) {
-    uint8_t *list;
-    slot->state = (uint8_t)state;
+    uint16_t *list;
+    slot->state = (uint16_t)state;
     list = gpi_cache_list(cache, slot);
     slot->next = *list;
-    *list = (uint8_t)(slot - cache->slots);
+    *list = (uint16_t)(slot - cache->slots);
+}
+
+/* Four times the slots, if the host has memory for them. */
+static void gpi_cache_widen(gpi_cache *cache) {
+    uint32_t few = cache->room, room = few * 4, i;
+    gpi_slot *old = cache->slots;
+    gpi_slot *slots = (gpi_slot *)gpi_host_zeroed(room * (sizeof *slots + sizeof(uint16_t)));
+    if (!slots) return;
+    gpi_cache_lay_out(cache, slots, (uint16_t *)(void *)(slots + room), room);
+    for (i = 0; i < few; i++) {
+        gpi_slot *slot = &slots[cache->empty];
+        if (old[i].state == GPI_SLOT_EMPTY) continue;
+        cache->empty = slot->next;
+        *slot = old[i];
+        gpi_cache_link(cache, slot, (gpi_slot_state)old[i].state);
+    }
+    if (old != cache->few_slots) GPUPOOL_FREE(old);
+}
+
+/* An empty cache is crowded no longer. */
+static void gpi_cache_narrow(gpi_cache *cache) {
+    gpi_slot *old = cache->slots;
+    GPI_ASSERT(cache->used == 0);
+    cache->crowded = 0;
+    cache->waits = 0;
+    if (old == cache->few_slots) return;
+    gpi_cache_lay_out(cache, cache->few_slots, cache->few_chains, GPI_SLOTS);
+    GPUPOOL_FREE(old);
 }
 
 #if GPUPOOL_SITES
@@ -2896,21 +2962,21 @@ static void gpi_cache_unsign(gpi_cache *cache, gpi_slot *slot) {
 }
 #endif
 
-/* A free block of just this size is handed out. NULL: there is none. */
-static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
-    uint8_t *link = gpi_cache_bin(cache, units);
+/* A free block of this bin is handed out, of units or up to the most. NULL: there is none. */
+static gpi_slot *gpi_cache_take_from(gpi_cache *cache, uint16_t *link, uint64_t units,
+                                     uint64_t most, uint64_t bytes) {
     gpi_slot *slot;
-    while (*link != GPI_NO_SLOT && cache->slots[*link].units != units)
+    while (*link != GPI_NO_SLOT && cache->slots[*link].units - units > most - units)
         link = &cache->slots[*link].next;
     if (*link == GPI_NO_SLOT) return NULL;
     slot = &cache->slots[*link];
     *link = slot->next;
     gpi_cache_link(cache, slot, GPI_SLOT_OUT);
-    slot->slack_bytes = (uint32_t)(units * GPUPOOL_UNIT_BYTES - bytes);
-    cache->free_units -= units;
+    slot->slack_bytes = (uint32_t)(slot->units * GPUPOOL_UNIT_BYTES - bytes);
+    cache->free_units -= slot->units;
     cache->free_blocks--;
     cache->found++;
-    gpi_ledger_note(&cache->granted, units * GPUPOOL_UNIT_BYTES);
+    gpi_ledger_note(&cache->granted, slot->units * GPUPOOL_UNIT_BYTES);
     cache->allocs++;
 #if GPUPOOL_STATS
     gpi_ledger_note(&cache->requested, bytes);
@@ -2919,9 +2985,18 @@ static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes
     return slot;
 }
 
+/* A free block of just this size, or nearly so, is handed out. NULL: there is none. */
+static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
+    uint64_t most = cache->crowded ? units + units / 8 : units;
+    uint16_t *bin = gpi_cache_bin(cache, units);
+    gpi_slot *slot = gpi_cache_take_from(cache, bin, units, most, bytes);
+    if (slot || !cache->crowded || gpi_cache_bin(cache, most) == bin) return slot;
+    return gpi_cache_take_from(cache, gpi_cache_bin(cache, most), units, most, bytes);
+}
+
 /* A block that was handed out here comes back. NULL: it was not, or is back already. */
 static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
-    uint8_t *link = gpi_cache_chain(cache, unit);
+    uint16_t *link = gpi_cache_chain(cache, unit);
     gpi_slot *slot;
     while (*link != GPI_NO_SLOT && cache->slots[*link].unit != unit)
         link = &cache->slots[*link].next;
@@ -2946,6 +3021,7 @@ static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
 /* Whether a block should join the cache. Where sizes rarely come again soon, it would only keep
    memory from merging: then it takes a rest. */
 static int gpi_cache_is_open(gpi_cache *cache) {
+    if (cache->crowded) return 1;
     if (cache->rest) {
         cache->rest--;
         return 0;
@@ -2957,20 +3033,22 @@ static int gpi_cache_is_open(gpi_cache *cache) {
     return 1;
 }
 
-/* A live block that its stream has freed joins the cache; there is an empty slot. */
-static void gpi_cache_admit(gpi_cache *cache, gpi_run *run) {
-    gpi_slot *slot;
+/* A live block joins the cache, which has an empty slot: one that its stream has freed, or one that
+   is handed out just now. */
+static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state) {
+    gpi_slot *slot = &cache->slots[cache->empty];
     GPI_ASSERT(GPI_READ(&cache->lock.held));
     GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
-    slot = &cache->slots[cache->empty];
     cache->empty = slot->next;
     slot->run = run;
     slot->unit = run->unit;
     slot->units = run->units;
+    slot->slack_bytes = run->as.slack_bytes;
     run->as.slack_bytes = GPI_CACHED;
     run->uses = cache;
-    gpi_cache_link(cache, slot, GPI_SLOT_FREE);
+    gpi_cache_link(cache, slot, state);
     GPI_PUBLISH(&cache->used, cache->used + 1);
+    if (state == GPI_SLOT_OUT) return;
     cache->free_blocks++;
     cache->free_units += slot->units;
 }
@@ -2994,13 +3072,26 @@ static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
 /* The slot whose turn it is makes room: of blocks that are out while these are more than a quarter,
    since many of them never come back here. */
 static gpi_run *gpi_cache_evict(gpi_cache *cache) {
-    int out = cache->used - cache->free_blocks > GPI_SLOTS / 4;
+    int out = cache->used - cache->free_blocks > cache->room / 4;
     gpi_slot *slot;
     do {
         slot = &cache->slots[cache->hand];
-        cache->hand = (uint8_t)((cache->hand + 1u) % GPI_SLOTS);
+        cache->hand = (uint16_t)((cache->hand + 1u) % cache->room);
     } while (slot->state == GPI_SLOT_EMPTY || (out && slot->state == GPI_SLOT_FREE));
     return gpi_cache_drop(cache, slot);
+}
+
+/* The same where memory is wanted: a free block, of which there are some; of a bin that has several,
+   if there is one. */
+static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
+    uint32_t looked = 0;
+    uint16_t at;
+    do {
+        cache->hand_bin = (uint16_t)((cache->hand_bin + 1u) % GPI_BINS);
+        at = cache->bins[cache->hand_bin];
+    } while (at == GPI_NO_SLOT ||
+             (looked++ < GPI_BINS && cache->slots[at].next == GPI_NO_SLOT));
+    return gpi_cache_drop(cache, &cache->slots[at]);
 }
 
 /* A block that was handed out here is looked after by the tree alone from now on. 0: it is not. */
@@ -4532,6 +4623,7 @@ static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *str
     if (tree->lanes[stream->young]->units) return;
     gpi_fence_unname(stream);
     gpi_tree_lane_drop(tree, stream->young);
+    gpi_cache_narrow(&stream->cache);
     stream->handle = 0;
     fences->stream_count--;
 }
@@ -4595,6 +4687,7 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
     gpi_fence *fence, *after;
     for (stream = fences->streams; stream; stream = next) {
         next = stream->next;
+        gpi_cache_close(&stream->cache);
         GPUPOOL_FREE(stream);
     }
     for (fence = fences->idle; fence; fence = after) {
@@ -5270,24 +5363,25 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
 
 struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
-    gpi_lock lock, growing;
     int forks;                    /* of the process when the arena was made */
-    gpi_tree tree;
-    gpi_ledger ledger;
+    int climbing;                 /* a thread looks for memory: none goes into caches */
+    FILE *trace;                  /* where calls are recorded, or NULL */
     gpi_fences fences;
+    gpi_backing backing;
+    gpi_lock growing;
     gpi_run *parked, *parked_last; /* freed while other streams used them; linked by list_next */
     uint64_t parked_units;
     int captures_seen;            /* streams have been captured: see gpi_arena_rung_ask */
-    int climbing;                 /* a thread looks for memory: none goes into caches */
     int hurried;                  /* so many frees get a fence each, since memory was short */
     uint64_t captures;            /* scopes not yet released */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
-    FILE *trace;                  /* where calls are recorded, or NULL */
-    gpi_backing backing;
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
     void *user;
     char name[32];
+    gpi_lock lock;                /* what follows changes all the time: far from what is only read */
+    gpi_tree tree;
+    gpi_ledger ledger;
 };
 
 struct gpupool_capture {
@@ -5455,7 +5549,33 @@ static void gpi_arena_put_evicted(gpupool_arena *arena, gpi_stream *stream, cons
 static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
     while (stream->cache.used)
         gpi_arena_put_evicted(arena, stream, gpi_cache_evict(&stream->cache));
+    if (stream->cache.waits == 0) gpi_cache_narrow(&stream->cache);
     gpi_cache_fold(&stream->cache, &arena->ledger);
+}
+
+/* What is free in a stream's cache goes into its lane; a crowded one goes on to keep track of what
+   is out. */
+static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
+    if (!stream->cache.crowded) {
+        gpi_arena_drain(arena, stream);
+        return;
+    }
+    while (stream->cache.free_blocks)
+        gpi_arena_put_evicted(arena, stream, gpi_cache_evict_free(&stream->cache));
+    gpi_cache_fold(&stream->cache, &arena->ledger);
+}
+
+/* The arena's lock, in the hot paths. A thread that waits for it too long wants its stream's cache
+   to be crowded. */
+GPI_HOT void gpi_arena_lock_hot(gpupool_arena *arena, gpi_cache *cache) {
+    if (gpi_host_try(&arena->lock)) {
+        cache->waits -= cache->waits > 0;
+        return;
+    }
+    cache->waits += 64 * gpi_host_wait(&arena->lock);
+    if (cache->waits < GPI_CACHE_WAITS) return;
+    cache->waits = GPI_CACHE_WAITS;
+    cache->rest = 0;
 }
 
 /* Takes the locks of all streams and the arena's. */
@@ -5562,20 +5682,43 @@ static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char 
                          arena->backing.driver.device, arena->name);
 }
 
-/* The same with the right to change what the arena holds, and the driver ready for it. */
-static gpupool_result gpi_arena_enter_growing(gpupool_arena *arena, const char *call,
+/* The right to change what the arena holds, and the driver ready for it. */
+static gpupool_result gpi_arena_start_growing(gpupool_arena *arena, const char *call,
                                               gpi_visit *visit) {
     gpupool_result result = gpi_arena_exists(arena, call);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(arena->backing.driver.device, visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, call);
-    if (result != GPUPOOL_OK) {
-        gpi_driver_leave(visit);
-        return result;
+    if (result == GPUPOOL_OK) gpi_host_lock(&arena->growing);
+    else gpi_driver_leave(visit);
+    return result;
+}
+
+static gpupool_result gpi_arena_enter_growing(gpupool_arena *arena, const char *call,
+                                              gpi_visit *visit) {
+    gpupool_result result = gpi_arena_start_growing(arena, call, visit);
+    return result == GPUPOOL_OK ? gpi_arena_enter(arena, call) : result;
+}
+
+/* To look for memory. Crowded caches go on to keep track of what is out; it does not come back to
+   them before the climb is over. */
+static gpupool_result gpi_arena_enter_climbing(gpupool_arena *arena, gpi_visit *visit) {
+    gpupool_result result = gpi_arena_start_growing(arena, "gpupool_alloc", visit);
+    gpi_stream *stream;
+    if (result != GPUPOOL_OK) return result;
+#if GPUPOOL_CHECK >= 2
+    gpi_arena_check_again(arena);
+#endif
+    stream = gpi_arena_lock_all(arena);
+    GPI_PUBLISH(&arena->climbing, 1);
+    for (; stream; stream = stream->next) {
+        gpi_arena_pour_out(arena, stream);
+        if (stream->cache.used == 0) gpi_fence_forget(&arena->fences, &arena->tree, stream, 0);
+        gpi_host_unlock(&stream->cache.lock);
     }
-    gpi_host_lock(&arena->growing);
-    return gpi_arena_enter(arena, call);
+    gpi_arena_count_pending(arena);
+    return gpi_host_ok();
 }
 
 static void gpi_arena_exit_growing(gpupool_arena *arena, const gpi_visit *visit) {
@@ -6237,9 +6380,16 @@ static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_re
    to try again. No lock is held while it runs. */
 static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_visit *visit) {
+    uint64_t live_units = arena->tree.live_units;
+    const gpi_stream *stream = arena->fences.streams;
     gpupool_verdict verdict;
     gpi_scene scene;
-    if (gpi_arena_ask_parked(arena)) {
+    while (stream && !GPI_READ(&stream->cache.used)) stream = stream->next;
+    if (stream) { /* the verdict has to know all blocks */
+        gpi_host_unlock(&arena->lock);
+        gpi_arena_lock(arena, 0);
+    }
+    if (arena->tree.live_units < live_units || gpi_arena_ask_parked(arena)) {
         gpi_arena_exit_growing(arena, visit);
         return 1;
     }
@@ -6260,15 +6410,14 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
     for (;;) {
         gpi_run *run = NULL;
         void *block;
-        result = gpi_arena_enter_growing(arena, "gpupool_alloc", &visit);
+        result = gpi_arena_enter_climbing(arena, &visit);
         if (result != GPUPOOL_OK) break;
         request->capturing = gpi_driver_is_capturing(request->stream);
         arena->captures_seen |= request->capturing;
         request->limited = 0;
         request->known = gpi_arena_known(arena, key, 0);
-        arena->climbing = 1;
         result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
-        arena->climbing = 0;
+        GPI_PUBLISH(&arena->climbing, 0);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
             if (gpi_arena_give_up(arena, request, &visit)) continue;
             break;
@@ -6353,6 +6502,47 @@ GPI_HOT int gpi_arena_is_bare(gpi_stream *known, cudaStream_t stream) {
     return known && GPI_READ(&known->cache.used) == 0 && gpi_fence_is_same(known, stream);
 }
 
+/* How much free memory a stream's cache may keep from merging: a 256th of what is reserved. For
+   small blocks more where it is crowded, but all streams together an 8th. */
+static uint64_t gpi_arena_cache_units(const gpupool_arena *arena, int crowded) {
+    uint64_t share = crowded ? gpi_ground_min(arena->fences.stream_count * 8, 256) : 256;
+    return gpi_ground_max(arena->ledger.reserved.now / share, 1u << 20) / GPUPOOL_UNIT_BYTES;
+}
+
+/* Evicts until so many units more may be free in the stream's cache; both locks are held. */
+static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
+    gpi_cache *cache = &known->cache;
+    cache->most_units = gpi_arena_cache_units(arena, cache->crowded);
+    if (cache->free_units + units <= cache->most_units) return;
+    if (cache->crowded) units += cache->most_units / 4; /* not to come back for this soon */
+    while (cache->free_blocks && cache->free_units + units > cache->most_units)
+        gpi_arena_put_evicted(arena, known, gpi_cache_evict_free(cache));
+}
+
+/* Whether a block of its stream's could join the stream's cache, if that is open. */
+static int gpi_arena_caches(const gpupool_arena *arena, const gpi_stream *known,
+                            const gpi_run *run) {
+    uint64_t most = gpi_arena_cache_units(arena, 0);
+    if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS)) return 0;
+    if (known->cache.crowded && run->units > GPI_SMALL_UNITS &&
+        known->cache.free_units + run->units > most)
+        return 0;
+    return !arena->climbing && !arena->hurried && !gpi_arena_takes_quiet(arena, known);
+}
+
+/* A live block is the cache's from now on; both locks are held. */
+static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *run,
+                            gpi_slot_state state) {
+    gpi_cache *cache = &known->cache;
+    if (state == GPI_SLOT_FREE) gpi_arena_bound_cache(arena, known, run->units);
+    if (cache->crowded && cache->empty == GPI_NO_SLOT && cache->room < GPI_SLOTS_MOST)
+        gpi_cache_widen(cache);
+    while (cache->empty == GPI_NO_SLOT)
+        gpi_arena_put_evicted(arena, known, gpi_cache_evict(cache));
+    gpi_cache_admit(cache, run, state);
+    run->by.stream = known->handle;
+}
+
 /* The cache has no block of this size: rungs one and two. `locked`: the stream's lock is held, and
    not on return. */
 GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key,
@@ -6361,16 +6551,17 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
     gpi_run *run = NULL;
     void *block = NULL;
     int ready;
-    gpi_host_lock(&arena->lock);
+    gpi_arena_lock_hot(arena, &known->cache);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
     if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
         if (locked) gpi_cache_fold(&known->cache, &arena->ledger);
         /* what the cache keeps from merging may be just what a large request lacks: this is worth
            one per cent of memory on recorded training runs */
-        if (locked && request->units > GPI_CACHE_UNITS) gpi_arena_drain(arena, known);
-        run = gpi_arena_quick(arena, request, GPI_TRIES);
-        if (!run && locked && known->cache.used) {
+        if (locked && request->units > GPI_CACHE_UNITS && !known->cache.crowded)
             gpi_arena_drain(arena, known);
+        run = gpi_arena_quick(arena, request, GPI_TRIES);
+        if (!run && locked && known->cache.free_blocks) {
+            gpi_arena_pour_out(arena, known);
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
     }
@@ -6378,6 +6569,8 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
     if (run && !known->capture) block = gpi_arena_bring(arena, run, NULL, request);
     else if (run) block = gpi_arena_hand_out(arena, run, request);
     else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
+    if (block && locked && known->cache.crowded && gpi_arena_caches(arena, known, run))
+        gpi_arena_admit(arena, known, run, GPI_SLOT_OUT);
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
     if (locked) gpi_host_unlock(&known->cache.lock);
@@ -6675,34 +6868,6 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     return GPUPOOL_OK;
 }
 
-/* How much free memory a stream's cache may keep from merging: a 256th of what is reserved. */
-static uint64_t gpi_arena_cache_units(const gpupool_arena *arena) {
-    return gpi_ground_max(arena->ledger.reserved.now / 256, 1u << 20) / GPUPOOL_UNIT_BYTES;
-}
-
-/* Evicts until so many units more may be free in the stream's cache; both locks are held. */
-static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
-    gpi_cache *cache = &known->cache;
-    cache->most_units = gpi_arena_cache_units(arena);
-    while (cache->free_units && cache->free_units + units > cache->most_units)
-        gpi_arena_put_evicted(arena, known, gpi_cache_evict(cache));
-}
-
-/* Whether a block that its stream has freed could join the stream's cache, if that is open. */
-static int gpi_arena_caches(const gpupool_arena *arena, const gpi_stream *known,
-                            const gpi_run *run) {
-    return run->units <= gpi_ground_min(gpi_arena_cache_units(arena) / 4, GPI_CACHE_UNITS) &&
-           !arena->climbing && !arena->hurried && !gpi_arena_takes_quiet(arena, known);
-}
-
-static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *run) {
-    gpi_arena_bound_cache(arena, known, run->units);
-    while (known->cache.empty == GPI_NO_SLOT)
-        gpi_arena_put_evicted(arena, known, gpi_cache_evict(&known->cache));
-    gpi_cache_admit(&known->cache, run);
-    run->by.stream = known->handle;
-}
-
 /* Frees the live block that the link leads to, and no cache has; the arena's lock is held, and the
    stream's if `cached`. */
 GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
@@ -6716,8 +6881,9 @@ GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_
         if (result != GPUPOOL_OK) return result;
     } else {
         gpi_arena_count_free(arena, run, stream);
+        if (cached) known->cache.crowded |= known->cache.waits >= GPI_CACHE_WAITS;
         if (cached && gpi_arena_caches(arena, known, run) && gpi_cache_is_open(&known->cache))
-            gpi_arena_admit(arena, known, run);
+            gpi_arena_admit(arena, known, run, GPI_SLOT_FREE);
         else
             gpi_arena_put(arena, known, link);
         if (cached && known->cache.rest) gpi_arena_drain(arena, known);
@@ -6766,7 +6932,7 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
 static int gpi_arena_give_bare(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
                                cudaStream_t stream, uintptr_t key, gpupool_result *result) {
     gpi_run **link = NULL, *run = NULL;
-    gpi_host_lock(&arena->lock);
+    gpi_arena_lock_hot(arena, &known->cache);
     if (known->key == key && known->cache.used == 0) {
         link = gpi_tree_link(&arena->tree, unit);
         run = *link;
@@ -6798,7 +6964,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     known = gpi_arena_visit(arena, known, stream, key);
     if (!known) return gpi_thread.result;
     if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
-        gpi_slot *slot = gpi_cache_give(&known->cache, unit);
+        gpi_slot *slot = GPI_READ(&arena->climbing) ? NULL : gpi_cache_give(&known->cache, unit);
         gpi_run **link;
         if (slot) {
 #if GPUPOOL_NVTX
@@ -6810,10 +6976,11 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
             gpi_host_unlock(&known->cache.lock);
             return GPUPOOL_OK;
         }
-        gpi_host_lock(&arena->lock);
+        gpi_arena_lock_hot(arena, &known->cache);
         link = gpi_tree_link(&arena->tree, unit);
         run = *link;
-        if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
+        if (run && run->as.slack_bytes == GPI_CACHED && !gpi_cache_release(&known->cache, unit))
+            run = NULL;
         if (run) result = gpi_arena_free(arena, link, known, stream, 1);
         gpi_arena_count_pending(arena);
         gpi_host_unlock(&arena->lock);
@@ -10669,7 +10836,10 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_READ
 #undef GPI_PUBLISH
 #undef GPI_SLOTS
+#undef GPI_SLOTS_MOST
 #undef GPI_BINS
+#undef GPI_SMALL_UNITS
+#undef GPI_CACHE_WAITS
 #undef GPI_NO_SLOT
 #undef GPI_CACHED
 #undef GPI_CACHE_UNITS
