@@ -2783,7 +2783,7 @@ static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
 #define GPI_CACHED 0xffffffffu
 #define GPI_CACHE_UNITS ((1u << 20) / GPUPOOL_UNIT_BYTES) /* of the largest block */
 #define GPI_SMALL_UNITS ((1u << 16) / GPUPOOL_UNIT_BYTES) /* a crowded cache is for these */
-#define GPI_CACHE_WAITS 256            /* 64 for each pause, less one for each lock got at once */
+#define GPI_CACHE_WAITS 256            /* 64 a pause, less one for each lock that is got at once */
 
 typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
 
@@ -5379,7 +5379,7 @@ struct gpupool_arena {
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
     void *user;
     char name[32];
-    gpi_lock lock;                /* what follows changes all the time: far from what is only read */
+    gpi_lock lock;                /* from here on all changes often: not near what is only read */
     gpi_tree tree;
     gpi_ledger ledger;
 };
@@ -5573,9 +5573,8 @@ GPI_HOT void gpi_arena_lock_hot(gpupool_arena *arena, gpi_cache *cache) {
         return;
     }
     cache->waits += 64 * gpi_host_wait(&arena->lock);
-    if (cache->waits < GPI_CACHE_WAITS) return;
-    cache->waits = GPI_CACHE_WAITS;
-    cache->rest = 0;
+    cache->waits = (uint32_t)gpi_ground_min(cache->waits, 2 * GPI_CACHE_WAITS);
+    if (cache->waits >= GPI_CACHE_WAITS) cache->rest = 0;
 }
 
 /* Takes the locks of all streams and the arena's. */

@@ -5,7 +5,7 @@
 
 #include "sabotage_kit.h"
 
-#define NO_SLOT 0xffu
+#define NO_SLOT 0xffffu
 
 typedef struct slot_place { gpi_cache *cache; gpi_slot *slot; } slot_place;
 
@@ -14,7 +14,7 @@ static inline slot_place slot_at(size_t at, int state) {
     slot_place place = {NULL, NULL};
     gpi_stream *stream = arena->fences.streams;
     for (; stream; stream = stream->next) {
-        for (size_t i = 0; i < KIT_COUNT(stream->cache.slots); i++) {
+        for (size_t i = 0; i < stream->cache.room; i++) {
             gpi_slot *slot = &stream->cache.slots[i];
             if (slot->state == GPI_SLOT_EMPTY || (state && slot->state != state)) continue;
             if (at--) continue;
@@ -35,8 +35,8 @@ static inline size_t count_slots(int state) {
 static inline gpi_slot *used_slot(size_t at) { return slot_at(at, 0).slot; }
 
 /* What leads to the slot in its list. */
-static inline uint8_t *slot_link(slot_place place) {
-    uint8_t *link = gpi_cache_list(place.cache, place.slot);
+static inline uint16_t *slot_link(slot_place place) {
+    uint16_t *link = gpi_cache_list(place.cache, place.slot);
     while (place.cache->slots + *link != place.slot) link = &place.cache->slots[*link].next;
     return link;
 }
@@ -102,45 +102,45 @@ static inline int slot_of_another_unit(size_t at) {
 
 static inline int slot_in_no_list(size_t at) {
     slot_place place = slot_at(at, 0);
-    if (place.slot) break_u8(slot_link(place), place.slot->next);
+    if (place.slot) break_u16(slot_link(place), place.slot->next);
     return place.slot != NULL;
 }
 
 static inline int slot_in_the_empty_list(size_t at) {
     slot_place place = slot_at(at, 0);
     if (!place.slot) return 0;
-    break_u8(slot_link(place), place.slot->next);
-    break_u8(&place.slot->next, place.cache->empty);
-    break_u8(&place.cache->empty, slot_number(place));
+    break_u16(slot_link(place), place.slot->next);
+    break_u16(&place.slot->next, place.cache->empty);
+    break_u16(&place.cache->empty, slot_number(place));
     return 1;
 }
 
 /* In its own list and, by an empty bin or chain, in another one. */
 static inline int slot_in_two_lists(size_t at) {
     slot_place place = slot_at(at / 2, 0);
-    uint8_t *head;
+    uint16_t *head;
     if (!place.slot) return 0;
     head = at % 2 ? place.cache->bins : place.cache->chains;
     while (*head != NO_SLOT) head++;
-    break_u8(head, slot_number(place));
+    break_u16(head, slot_number(place));
     return 1;
 }
 
 static inline int slot_beyond_all(size_t at) {
     slot_place place = slot_at(at, 0);
-    if (place.slot) break_u8(slot_link(place), 254);
+    if (place.slot) break_u16(slot_link(place), 0xfffe);
     return place.slot != NULL;
 }
 
 static inline int list_in_a_circle(size_t at) {
     slot_place place = slot_at(at, 0);
-    if (place.slot) break_u8(&place.slot->next, slot_number(place));
+    if (place.slot) break_u16(&place.slot->next, slot_number(place));
     return place.slot != NULL;
 }
 
 static inline int slot_in_the_other_state(size_t at) {
     gpi_slot *slot = used_slot(at);
-    if (slot) break_u8(&slot->state, slot->state == GPI_SLOT_FREE ? GPI_SLOT_OUT : GPI_SLOT_FREE);
+    if (slot) break_u16(&slot->state, slot->state == GPI_SLOT_FREE ? GPI_SLOT_OUT : GPI_SLOT_FREE);
     return slot != NULL;
 }
 
@@ -154,6 +154,18 @@ static inline int wrong_cache_sum(size_t at) {
     if (at % 3 == 0) break_u64(&stream->cache.free_units, stream->cache.free_units + 1);
     if (at % 3 == 1) break_u32(&stream->cache.free_blocks, stream->cache.free_blocks + 1);
     if (at % 3 == 2) break_u32(&stream->cache.used, stream->cache.used + 1);
+    return 1;
+}
+
+/* ---- C4: slots ---- */
+
+static inline int slots_elsewhere(size_t at) {
+    static gpi_slot copy[64], *elsewhere = copy;
+    gpi_stream *stream = arena->fences.streams;
+    while (stream && at--) stream = stream->next;
+    if (!stream) return 0;
+    memcpy(copy, stream->cache.slots, sizeof copy);
+    break_bytes(&stream->cache.slots, &elsewhere, sizeof elsewhere);
     return 1;
 }
 

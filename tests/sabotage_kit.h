@@ -34,6 +34,10 @@ static inline void break_u8(uint8_t *at, unsigned now) {
     uint8_t byte = (uint8_t)now;
     break_bytes(at, &byte, sizeof byte);
 }
+static inline void break_u16(uint16_t *at, unsigned now) {
+    uint16_t word = (uint16_t)now;
+    break_bytes(at, &word, sizeof word);
+}
 static inline void break_int(int *at, int now) { break_bytes(at, &now, sizeof now); }
 static inline void break_run(gpi_run **at, gpi_run *now) { break_bytes(at, &now, sizeof now); }
 static inline void break_piece(gpi_piece **at, gpi_piece *now) {

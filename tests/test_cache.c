@@ -1,14 +1,15 @@
-/* CACHE against a naive model: random blocks come, are handed out, come back, and leave. After
-   every call its invariants hold, its answers are the model's, and what it tells the ledger adds
-   up. */
+/* CACHE against a naive model: random blocks come, are handed out, come back, and leave, in a cache
+   that is crowded or not. After every call its invariants hold, its answers are the model's, and
+   what it tells the ledger adds up. */
 // build: asan -O1 -g -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "check.h"
 
-#define BLOCKS 160 /* more than a cache has slots */
+#define BLOCKS 160 /* more than a cache has slots, unless it is crowded */
 #define SLOTS 64 /* gpupool.h takes its private macros back */
-#define SIZES 6
+#define NO_SLOT 0xffff
+#define SIZES 24 /* units; an eighth is no unit, one or two */
 #define LANE_LIVE 0xffffffffu
 #define CACHED 0xffffffffu
 #define UNIT ((uint64_t)GPUPOOL_UNIT_BYTES)
@@ -47,9 +48,14 @@ static size_t any(place where) {
     return i;
 }
 
+static int is_fit(size_t i, uint64_t units) {
+    uint64_t most = cache.crowded ? units + units / 8 : units;
+    return model[i].where == FREE && runs[i].units >= units && runs[i].units <= most;
+}
+
 static int has_free(uint64_t units) {
     for (size_t i = 0; i < BLOCKS; i++)
-        if (model[i].where == FREE && runs[i].units == units) return 1;
+        if (is_fit(i, units)) return 1;
     return 0;
 }
 
@@ -95,25 +101,29 @@ static void count_free(size_t i) {
     lose(i);
 }
 
+/* One that was freed, or one that a crowded cache keeps track of. */
 static void admit(size_t i) {
-    CHECK_EQ(cache.empty == 0xff, count(FREE) + count(OUT) == SLOTS);
-    if (cache.empty == 0xff) return;
+    int out = cache.crowded && below(2);
+    CHECK_EQ(cache.empty == NO_SLOT, count(FREE) + count(OUT) == cache.room);
+    if (cache.empty == NO_SLOT && cache.crowded) gpi_cache_widen(&cache);
+    if (cache.empty == NO_SLOT) return;
     gpi_cache_fold(&cache, &ledger);
-    count_free(i);
+    if (!out) count_free(i);
     gpi_host_lock(&cache.lock);
-    gpi_cache_admit(&cache, &runs[i]);
+    gpi_cache_admit(&cache, &runs[i], out ? GPI_SLOT_OUT : GPI_SLOT_FREE);
     gpi_host_unlock(&cache.lock);
-    model[i].where = FREE;
+    model[i].where = out ? OUT : FREE;
 }
 
 static void take(void) {
     uint64_t units = 1 + below(SIZES), bytes = bytes_for(units);
+    int there = has_free(units);
     gpi_slot *slot = gpi_cache_take(&cache, units, bytes);
     size_t i;
-    CHECK_EQ(slot != NULL, has_free(units));
+    CHECK_EQ(slot != NULL, there);
     if (!slot) return;
     i = (size_t)(slot->run - runs);
-    CHECK(model[i].where == FREE && slot->unit == runs[i].unit && slot->units == units);
+    CHECK(is_fit(i, units) && slot->unit == runs[i].unit && slot->units == runs[i].units);
     model[i].where = OUT;
     gain(i, bytes);
     takes++;
@@ -151,6 +161,16 @@ static void evict(void) {
             if (model[i].where == OUT && runs[i].as.slack_bytes != CACHED) model[i].where = PLAIN;
     }
     CHECK_EQ(count(FREE) + count(OUT) + 1, frees + outs);
+}
+
+static void evict_free(void) {
+    gpi_run *run;
+    size_t i;
+    if (count(FREE) == 0) return;
+    run = gpi_cache_evict_free(&cache);
+    i = (size_t)(run - runs);
+    CHECK(model[i].where == FREE && run->lane == LANE_LIVE);
+    forget(i);
 }
 
 /* ---- what holds after every call ---- */
@@ -198,8 +218,10 @@ static void one_call(void) {
     } else if (kind < 90) {
         i = any(below(2) ? OUT : (place)below(4));
         if (i < BLOCKS) let_go(i);
-    } else if (kind < 97) {
+    } else if (kind < 95) {
         evict();
+    } else if (kind < 97) {
+        evict_free();
     } else {
         folded();
     }
@@ -208,6 +230,7 @@ static void one_call(void) {
 static void start(uint64_t seed) {
     random_state = seed;
     gpi_cache_open(&cache);
+    cache.crowded = seed % 2 == 0;
     memset(&ledger, 0, sizeof ledger);
     memset(&live, 0, sizeof live);
     memset(&asked, 0, sizeof asked);
@@ -229,6 +252,11 @@ static void random_calls_agree_with_the_model(void) {
             agree();
         }
         folded();
+        CHECK_EQ(cache.room, cache.crowded ? 4 * SLOTS : SLOTS);
+        while (cache.used) evict();
+        gpi_cache_narrow(&cache);
+        agree();
+        gpi_cache_close(&cache);
     }
 }
 
@@ -236,7 +264,7 @@ static void random_calls_agree_with_the_model(void) {
 static void a_full_cache_is_emptied(void) {
     start(7);
     for (size_t i = 0; i < BLOCKS; i++) make_plain(i);
-    for (size_t i = 0; cache.empty != 0xff; i++) admit(i);
+    for (size_t i = 0; cache.empty != NO_SLOT; i++) admit(i);
     CHECK_EQ(cache.used, SLOTS);
     for (int n = 0; n < 20; n++) take();
     for (int n = 0; n < SLOTS; n++) {
@@ -248,7 +276,20 @@ static void a_full_cache_is_emptied(void) {
     folded();
 }
 
+/* What must make room for memory is of the sizes of which there is most. */
+static void of_sizes_of_which_there_is_most(void) {
+    start(7);
+    for (size_t i = 0; i < 2 * SIZES; i++) {
+        if (i >= SIZES && runs[i].units != 3) continue;
+        make_plain(i);
+        admit(i);
+    }
+    gpi_run *run = gpi_cache_evict_free(&cache);
+    CHECK(run->units == 3 || run->units > 15); /* 16 and 17 units have a bin in common, and so on */
+}
+
 int main(void) {
+    TEST(of_sizes_of_which_there_is_most);
     TEST(random_calls_agree_with_the_model);
     TEST(a_full_cache_is_emptied);
     return check_finish();

@@ -10,7 +10,7 @@
 #define OTHERS 62
 #define BLOCKS (MINE + OTHERS)
 #define SLOTS 64 /* gpupool.h takes its private macros back */
-#define NO_SLOT 0xff
+#define NO_SLOT 0xffff
 #define LANE_LIVE 0xffffffffu
 #define CALLS 8
 #define UNIT ((uint64_t)GPUPOOL_UNIT_BYTES)
@@ -58,7 +58,7 @@ static int admit(size_t i) {
     }
     if (now.where[i] != PLAIN || now.cache.empty == NO_SLOT) return 0;
     gpi_host_lock(&now.cache.lock);
-    gpi_cache_admit(&now.cache, &now.runs[i]);
+    gpi_cache_admit(&now.cache, &now.runs[i], GPI_SLOT_FREE);
     gpi_host_unlock(&now.cache.lock);
     now.where[i] = FREE;
     return 1;

@@ -83,6 +83,7 @@ static const saboteur saboteurs[] = {
     PLAIN("C2", list_in_a_circle, BOTH),
     PLAIN("C2", slot_in_the_other_state, BOTH),
     PLAIN("C3", wrong_cache_sum, BOTH),
+    PLAIN("C4", slots_elsewhere, BOTH),
     PLAIN("B1", empty_slot, MAPPED),
     PLAIN("B1", slot_of_another_piece, MAPPED),
     PLAIN("B1", mapped_overlap, MAPPED),
