@@ -2791,7 +2791,8 @@ typedef struct gpi_slot {
     gpi_run *run;
     uint64_t unit, units;
     uint32_t slack_bytes;              /* handed out: granted minus requested */
-    uint16_t next, state;
+    uint16_t next;
+    uint8_t state, bin;
 } gpi_slot;
 
 typedef struct gpi_cache {
@@ -2819,17 +2820,15 @@ typedef struct gpi_cache {
     uint16_t few_chains[GPI_SLOTS];
 } gpi_cache;
 
-static uint16_t *gpi_cache_bin(gpi_cache *cache, uint64_t units) {
-    return &cache->bins[gpi_tree_place(units) % GPI_BINS];
-}
+static unsigned gpi_cache_bin(uint64_t units) { return gpi_tree_place(units) % GPI_BINS; }
 
-static uint16_t *gpi_cache_chain(const gpi_cache *cache, uint64_t unit) {
+GPI_HOT uint16_t *gpi_cache_chain(const gpi_cache *cache, uint64_t unit) {
     return &cache->chains[(unit * 0x9e3779b97f4a7c15ull) >> 32 & (cache->room - 1)];
 }
 
 /* The list that a slot is in. */
-static uint16_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *slot) {
-    if (slot->state == GPI_SLOT_FREE) return gpi_cache_bin(cache, slot->units);
+GPI_HOT uint16_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *slot) {
+    if (slot->state == GPI_SLOT_FREE) return &cache->bins[slot->bin];
     if (slot->state == GPI_SLOT_OUT) return gpi_cache_chain(cache, slot->unit);
     return &cache->empty;
 }
@@ -2857,7 +2856,7 @@ static int gpi_cache_check(gpi_cache *cache) {
         if (slot->state == GPI_SLOT_EMPTY) continue;
         if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
             slot->run->uses != cache || slot->run->unit != slot->unit ||
-            slot->run->units != slot->units)
+            slot->run->units != slot->units || slot->bin != gpi_cache_bin(slot->units))
             return 1;
         used++;
         if (slot->state != GPI_SLOT_FREE) continue;
@@ -2901,9 +2900,9 @@ static void gpi_cache_unlink(gpi_cache *cache, gpi_slot *slot) {
     *link = slot->next;
 }
 
-static void gpi_cache_link(gpi_cache *cache, gpi_slot *slot, gpi_slot_state state) {
+GPI_HOT void gpi_cache_link(gpi_cache *cache, gpi_slot *slot, gpi_slot_state state) {
     uint16_t *list;
-    slot->state = (uint16_t)state;
+    slot->state = (uint8_t)state;
     list = gpi_cache_list(cache, slot);
     slot->next = *list;
     *list = (uint16_t)(slot - cache->slots);
@@ -2962,12 +2961,21 @@ static void gpi_cache_unsign(gpi_cache *cache, gpi_slot *slot) {
 }
 #endif
 
-/* A free block of this bin is handed out, of units or up to the most. NULL: there is none. */
-static gpi_slot *gpi_cache_take_from(gpi_cache *cache, uint16_t *link, uint64_t units,
-                                     uint64_t most, uint64_t bytes) {
-    gpi_slot *slot;
+/* What leads to the first slot of a bin that has at least units and at most the most; to none. */
+GPI_HOT uint16_t *gpi_cache_fit(gpi_cache *cache, unsigned bin, uint64_t units, uint64_t most) {
+    uint16_t *link = &cache->bins[bin];
     while (*link != GPI_NO_SLOT && cache->slots[*link].units - units > most - units)
         link = &cache->slots[*link].next;
+    return link;
+}
+
+/* A free block of just this size, or nearly so, is handed out. NULL: there is none. */
+GPI_HOT gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
+    uint64_t most = cache->crowded ? units + units / 8 : units;
+    uint16_t *link = gpi_cache_fit(cache, gpi_cache_bin(units), units, most);
+    gpi_slot *slot;
+    if (*link == GPI_NO_SLOT && most > units)
+        link = gpi_cache_fit(cache, gpi_cache_bin(most), units, most);
     if (*link == GPI_NO_SLOT) return NULL;
     slot = &cache->slots[*link];
     *link = slot->next;
@@ -2985,17 +2993,8 @@ static gpi_slot *gpi_cache_take_from(gpi_cache *cache, uint16_t *link, uint64_t 
     return slot;
 }
 
-/* A free block of just this size, or nearly so, is handed out. NULL: there is none. */
-static gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
-    uint64_t most = cache->crowded ? units + units / 8 : units;
-    uint16_t *bin = gpi_cache_bin(cache, units);
-    gpi_slot *slot = gpi_cache_take_from(cache, bin, units, most, bytes);
-    if (slot || !cache->crowded || gpi_cache_bin(cache, most) == bin) return slot;
-    return gpi_cache_take_from(cache, gpi_cache_bin(cache, most), units, most, bytes);
-}
-
 /* A block that was handed out here comes back. NULL: it was not, or is back already. */
-static gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
+GPI_HOT gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
     uint16_t *link = gpi_cache_chain(cache, unit);
     gpi_slot *slot;
     while (*link != GPI_NO_SLOT && cache->slots[*link].unit != unit)
@@ -3043,6 +3042,7 @@ static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state
     slot->run = run;
     slot->unit = run->unit;
     slot->units = run->units;
+    slot->bin = (uint8_t)gpi_cache_bin(run->units);
     slot->slack_bytes = run->as.slack_bytes;
     run->as.slack_bytes = GPI_CACHED;
     run->uses = cache;
@@ -3081,8 +3081,8 @@ static gpi_run *gpi_cache_evict(gpi_cache *cache) {
     return gpi_cache_drop(cache, slot);
 }
 
-/* The same where memory is wanted: a free block, of which there are some; of a bin that has several,
-   if there is one. */
+/* The same where memory is wanted, and there is a free block: of a bin that has several, if one
+   has. */
 static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
     uint32_t looked = 0;
     uint16_t at;
@@ -5569,7 +5569,7 @@ static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
    to be crowded. */
 GPI_HOT void gpi_arena_lock_hot(gpupool_arena *arena, gpi_cache *cache) {
     if (gpi_host_try(&arena->lock)) {
-        cache->waits -= cache->waits > 0;
+        if (cache->waits) cache->waits--;
         return;
     }
     cache->waits += 64 * gpi_host_wait(&arena->lock);

@@ -140,7 +140,7 @@ static inline int list_in_a_circle(size_t at) {
 
 static inline int slot_in_the_other_state(size_t at) {
     gpi_slot *slot = used_slot(at);
-    if (slot) break_u16(&slot->state, slot->state == GPI_SLOT_FREE ? GPI_SLOT_OUT : GPI_SLOT_FREE);
+    if (slot) break_u8(&slot->state, slot->state == GPI_SLOT_FREE ? GPI_SLOT_OUT : GPI_SLOT_FREE);
     return slot != NULL;
 }
 

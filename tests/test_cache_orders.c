@@ -145,7 +145,7 @@ static void start(size_t others, size_t out) {
     memset(&now, 0, sizeof now);
     gpi_cache_open(&now.cache);
     sizes[0] = 1;
-    while (gpi_cache_bin(&now.cache, units) != gpi_cache_bin(&now.cache, 1)) units++;
+    while (gpi_cache_bin(units) != gpi_cache_bin(1)) units++;
     sizes[1] = units;
     for (size_t i = 0; i < MINE; unit += 64)
         if (gpi_cache_chain(&now.cache, unit) == gpi_cache_chain(&now.cache, 1000)) {

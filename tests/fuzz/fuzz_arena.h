@@ -243,6 +243,12 @@ static void fuzz_report(fuzz_step s) {
 
 /* ---- streams ---- */
 
+/* As if the stream's thread had waited long for the others. */
+static void fuzz_crowd(cudaStream_t stream) {
+    gpi_stream *known = gpi_fence_find(&fz.arena->fences, gpi_fence_key(stream));
+    if (known) known->cache.waits = 512;
+}
+
 static void fuzz_let_run(fuzz_step s) {
     cudaStream_t stream = kit_stream[fuzz_stream(s.a)];
     int steps = s.b % 32;
@@ -332,6 +338,7 @@ static void fuzz_arena_step(fuzz_step s) {
         kit_custom.refuse = s.a & 1;
         if (s.a & 2 && !fz.capturing)
             FUZZ_TRY(gpupool_allow_peer(fz.arena, 1), 1u << GPUPOOL_E_UNSUPPORTED);
+        if (s.a & 4) fuzz_crowd(kit_stream[fuzz_stream(s.b)]);
         break;
     case 30: fuzz_many(s, fuzz_get); break;
     default: fuzz_many(s, fuzz_put);
