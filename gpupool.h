@@ -8016,7 +8016,7 @@ struct gpupool_ring {
     uint64_t refused_ns;               /* when pinning last failed */
     uint64_t numbers, spans, held;
     gpi_transfer *transfers;           /* in order of arrival */
-    gpupool_ticket tickets, forgotten; /* the last given out; the last failure forgotten */
+    gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
     uint64_t failure_count;
     cudaStream_t lanes[2];             /* the ring's own streams, up and down */
@@ -8659,7 +8659,7 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
     if (transfer->result != GPUPOOL_OK) {
         gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
-        if (failure->ticket) ring->forgotten = failure->ticket;
+        ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);
         failure->ticket = transfer->ticket;
         failure->result = transfer->result;
         memcpy(failure->text, transfer->text, sizeof failure->text);
@@ -8705,11 +8705,12 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     return did;
 }
 
-/* One thing for any of the transfers but those whose caller is at it himself, who also stalls for
-   them. */
+/* One thing for any of the transfers; those without a ticket have a caller who stalls for them, and
+   whose functions are called by nobody else where there are no workers. */
 static int gpi_ring_work(gpupool_ring *ring) {
     gpi_transfer *transfer = ring->transfers;
     for (; transfer; transfer = transfer->next) {
+        if (!ring->workers_running && (transfer->reader || transfer->writer)) continue;
         if (gpi_ring_step(ring, transfer)) return 1;
         if (transfer->ticket && gpi_ring_stall(ring, transfer)) return 1;
     }
@@ -8965,12 +8966,13 @@ static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, in
     result = gpi_driver_copy(&copy, plan->stream, refused);
     if (result != GPUPOOL_OK) return result;
     plan->started = plan->bytes;
-    if (ticket) return gpi_ring_post(ring, plan, ticket);
-    if (!wait) return GPUPOOL_OK;
-    result = gpi_ring_mark(ring, plan->stream, &mark);
-    if (result == GPUPOOL_OK) {
-        result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(mark->event));
-        gpi_ring_unmark(ring, mark);
+    if (ticket) {
+        result = gpi_ring_post(ring, plan, ticket);
+    } else if (wait) {
+        result = gpi_ring_mark(ring, plan->stream, &mark);
+        if (result != GPUPOOL_OK) mark = NULL;
+        else result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(mark->event));
+        if (mark) gpi_ring_unmark(ring, mark);
     }
     if (result != GPUPOOL_OK) cudaStreamSynchronize(plan->stream); /* the memory is the caller's */
     return result;
@@ -9524,6 +9526,7 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
     gpi_visit visit;
     gpi_transfer plan;
     gpi_ring_slot *slot;
+    uint64_t held_bytes;
     int queued = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_upload", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -9538,16 +9541,18 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
                          stream);
     gpi_ring_name_stream(&plan);
     slot->state = GPI_RING_BUSY;
+    held_bytes = slot->length;
+    slot->length = span->bytes;
     gpi_ring_unlock(ring);
     if (gpi_driver_is_capturing(plan.stream)) {
         result = gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the stream captures");
     } else {
-        slot->length = span->bytes;
         result = gpi_ring_send(ring, slot, &plan, &queued);
     }
     if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(plan.stream);
     gpi_ring_lock(ring);
     slot->state = GPI_RING_HELD;
+    slot->length = held_bytes;
     if (result == GPUPOOL_OK) {
         gpi_ring_fly(ring, slot, &plan);
         slot->span = 0;
