@@ -473,7 +473,7 @@ GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
 /* Whether one block of so many bytes could be had now, without waiting on the host; if not, why
-   not. PENDING: gpupool_alloc, which waits, would succeed. */
+   not. PENDING: gpupool_alloc, which waits, would succeed. E_ARGUMENT for 0 bytes. */
 GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
                                   gpupool_verdict *why /* or NULL */);
 
@@ -6089,7 +6089,10 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->granted_bytes = arena->ledger.granted.now;
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
-    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+    if (arena->backing.source == GPUPOOL_SOURCE_PINNED)
+        verdict->largest_free_bytes =
+            gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]) * GPUPOOL_UNIT_BYTES;
+    else if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
         verdict->largest_free_bytes = gpi_arena_largest(arena);
     scene->backing = &arena->backing;
     scene->tree = &arena->tree;
@@ -6097,7 +6100,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->ledger = &arena->ledger;
     scene->parked = arena->parked;
     scene->captures = arena->captures;
-    scene->units = gpi_arena_units(bytes);
+    scene->units = gpi_arena_units(gpi_ground_min(bytes, (uint64_t)1 << 48));
     scene->align_units = align_units;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
@@ -6253,6 +6256,12 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
     return 0;
 }
 
+static void gpi_arena_count_failure(gpupool_arena *arena) { /* no lock is held */
+    gpi_host_lock(&arena->lock);
+    arena->ledger.failures += GPUPOOL_STATS;
+    gpi_host_unlock(&arena->lock);
+}
+
 /* What rungs one and two did not find. No lock is held. */
 static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
     gpupool_result result;
@@ -6279,9 +6288,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         gpi_host_ok();
         return block;
     }
-    gpi_host_lock(&arena->lock);
-    arena->ledger.failures += GPUPOOL_STATS;
-    gpi_host_unlock(&arena->lock);
+    gpi_arena_count_failure(arena);
     return NULL;
 }
 
@@ -6319,9 +6326,7 @@ GPI_HOT gpi_stream *gpi_arena_visit(gpupool_arena *arena, gpi_stream *known,
 
 static gpupool_result gpi_arena_refuse(gpupool_arena *arena, const gpi_request *request,
                                        const char *call, uint64_t alignment) {
-    gpi_host_lock(&arena->lock);
-    arena->ledger.failures += GPUPOOL_STATS;
-    gpi_host_unlock(&arena->lock);
+    gpi_arena_count_failure(arena);
     if (request->units == 0)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to "
                              "2^48", call, request->bytes);
@@ -6822,6 +6827,23 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     return run ? result : gpi_arena_free_slow(arena, block, stream, key);
 }
 
+/* A block that could not be filled, and that nobody was given. BYPASS: if cudaFree refuses it, it is
+   the arena's. */
+static void gpi_arena_unhand(gpupool_arena *arena, void *block, cudaStream_t stream,
+                             uintptr_t key) {
+    struct gpi_thread why = gpi_thread;
+    gpi_run *run;
+    if (gpi_arena_give(arena, block, stream, key) != GPUPOOL_OK &&
+        arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
+        gpi_host_lock(&arena->lock);
+        run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+        if (run) gpi_arena_free_kept(arena, run);
+        gpi_host_unlock(&arena->lock);
+    }
+    gpi_arena_count_failure(arena);
+    gpi_thread = why;
+}
+
 /* -- guards -- */
 
 #if GPI_GUARD
@@ -6895,31 +6917,40 @@ static void gpi_arena_wait_for_all(gpupool_arena *arena) {
     gpi_host_unlock(&arena->growing);
 }
 
-/* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
-   unless another stream may be at it rightly. */
-static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
-                                        uintptr_t key) {
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES, bytes, granted_bytes = 0;
-    gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
+/* Gives a live block another guard, and returns how much was guarded. */
+static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block, uint64_t bytes,
+                                         uint64_t *granted_bytes, int *is_used) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES, before = 0;
     gpi_run *run;
-    int is_used = 0;
     gpi_host_lock(&arena->lock);
     run = (uintptr_t)block % GPUPOOL_UNIT_BYTES ? NULL : gpi_tree_live(&arena->tree, unit);
-    bytes = run ? run->guarded_bytes : 0;
     if (run) {
-        granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
-        is_used = run->uses && run->as.slack_bytes != GPI_CACHED;
-        run->guarded_bytes = 0;
+        before = run->guarded_bytes;
+        *granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
+        *is_used = run->uses && run->as.slack_bytes != GPI_CACHED;
+        run->guarded_bytes = bytes;
     }
     gpi_host_unlock(&arena->lock);
+    return before;
+}
+
+/* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
+   unless another stream may be at it rightly, or CUDA may not take it back. */
+static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
+                                        uintptr_t key, uint64_t *guarded_bytes) {
+    uint64_t granted_bytes = 0, bytes;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_visit visit;
+    int stays = 0;
+    *guarded_bytes = bytes = gpi_arena_exchange_guard(arena, block, 0, &granted_bytes, &stays);
+    stays |= arena->backing.source == GPUPOOL_SOURCE_BYPASS;
     if (!bytes || gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK)
         return GPUPOOL_OK;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
         gpi_arena_can_guard(arena, stream)) {
         if (key == GPI_KEY_ANY) gpi_arena_wait_for_all(arena);
         result = gpi_arena_look_behind(block, bytes, stream);
-        if (!is_used) gpi_arena_fill(block, GPI_OLD_FILL, granted_bytes, stream);
+        if (!stays) gpi_arena_fill(block, GPI_OLD_FILL, granted_bytes, stream);
     }
     gpi_driver_leave(&visit);
     return result;
@@ -6934,9 +6965,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
     void *block = gpi_arena_get(arena, call, bytes, alignment, stream, key, origin);
 #if GPI_GUARD
     if (block && gpi_arena_guard(arena, (char *)block, bytes, stream, key) != GPUPOOL_OK) {
-        struct gpi_thread why = gpi_thread;
-        gpi_arena_give(arena, block, stream, key);
-        gpi_thread = why;
+        gpi_arena_unhand(arena, block, stream, key);
         return NULL;
     }
 #endif
@@ -6948,10 +6977,20 @@ static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaSt
 #if GPI_GUARD
     struct gpi_thread why;
     gpupool_result found = GPUPOOL_OK, result;
-    if (block && gpi_arena_exists(arena, "gpupool_free") == GPUPOOL_OK)
-        found = gpi_arena_unguard(arena, (char *)block, stream, key);
+    gpi_stream *known;
+    uint64_t guarded_bytes = 0, granted_bytes;
+    int is_used;
+    if (block && gpi_arena_exists(arena, "gpupool_free") == GPUPOOL_OK) {
+        /* first of all, so that the host has the memory for it once the block is filled */
+        known = gpi_arena_visit(arena, gpi_fence_find(&arena->fences, key), stream, key);
+        if (!known) return gpi_thread.result;
+        gpi_host_unlock(&known->cache.lock);
+        found = gpi_arena_unguard(arena, (char *)block, stream, key, &guarded_bytes);
+    }
     why = gpi_thread;
     result = gpi_arena_give(arena, block, stream, key);
+    if (result != GPUPOOL_OK && guarded_bytes) /* it is still the caller's */
+        gpi_arena_exchange_guard(arena, block, guarded_bytes, &granted_bytes, &is_used);
     if (result != GPUPOOL_OK || found == GPUPOOL_OK) return result;
     gpi_thread = why;
     return found;
@@ -7315,16 +7354,6 @@ void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignm
                            gpi_arena_origin(file, line));
 }
 
-/* BYPASS: a block that nobody was given, and that cudaFree has refused, is the arena's. */
-static void gpi_arena_keep_bypass(gpupool_arena *arena, void *block) {
-    gpi_run *run;
-    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) return;
-    gpi_host_lock(&arena->lock);
-    run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
-    if (run) gpi_arena_free_kept(arena, run);
-    gpi_host_unlock(&arena->lock);
-}
-
 void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                         int line) {
     gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
@@ -7345,10 +7374,7 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     if (block && (!is_host || gpi_driver_is_capturing(stream))) { /* for each replay */
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
-            struct gpi_thread why = gpi_thread;
-            if (gpupool_free(arena, block, stream) != GPUPOOL_OK)
-                gpi_arena_keep_bypass(arena, block);
-            gpi_thread = why;
+            gpi_arena_unhand(arena, block, stream, gpi_fence_key(stream));
             block = NULL;
         }
     }
@@ -7763,18 +7789,20 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     gpi_scene scene;
     gpi_visit visit;
     gpi_wish wish = {0, 0, NULL, 0};
-    int fits;
+    int fits = 0;
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
     gpi_arena_ask_parked(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
-    fits = scene.units && (bytes <= verdict.largest_free_bytes ||
-                           gpi_limit_lacks(&scene, &wish) == 0);
-    if (!fits) gpi_limit_judge(&verdict, &scene, 0);
+    if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
+        fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
+               gpi_limit_lacks(&scene, &wish) == 0;
+    if (!fits && bytes) gpi_limit_judge(&verdict, &scene, 0);
     gpi_arena_exit_growing(arena, &visit);
     if (why) *why = verdict;
-    gpi_host_ok();
+    if (bytes) gpi_host_ok();
+    else gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
     return fits;
 }
 
