@@ -6827,8 +6827,8 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     return run ? result : gpi_arena_free_slow(arena, block, stream, key);
 }
 
-/* A block that could not be filled, and that nobody was given. BYPASS: if cudaFree refuses it, it is
-   the arena's. */
+/* A block that could not be filled, and that nobody was given. BYPASS: if cudaFree refuses it, it
+   is the arena's. */
 static void gpi_arena_unhand(gpupool_arena *arena, void *block, cudaStream_t stream,
                              uintptr_t key) {
     struct gpi_thread why = gpi_thread;
@@ -9690,6 +9690,32 @@ static gpupool_result gpi_report_done(const char *call, FILE *file) {
                          strerror(errno));
 }
 
+/* Bytes of the letter that the text begins with, in UTF-8; 0: it is none, as where a name was cut
+   off, or written in another encoding. */
+static size_t gpi_report_letter(const char *text, size_t length) {
+    unsigned first = (unsigned char)*text, second, i;
+    size_t bytes = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3
+                   : first < 0xf5 ? 4 : 0;
+    if (bytes < 2 || bytes > length) return bytes > length ? 0 : bytes;
+    for (i = 1; i < bytes; i++)
+        if (((unsigned char)text[i] & 0xc0) != 0x80) return 0;
+    second = (unsigned char)text[1]; /* not longer than need be, half of a pair, or too large */
+    if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
+        (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90))
+        return 0;
+    return bytes;
+}
+
+/* With a point, which printf has from the locale. */
+static const char *gpi_report_decimal(char room[32], double value, int digits) {
+    uint64_t scale = 1, parts;
+    int i;
+    for (i = 0; i < digits; i++) scale *= 10;
+    parts = (uint64_t)(value * (double)scale + 0.5);
+    snprintf(room, 32, "%" PRIu64 ".%0*" PRIu64, parts / scale, digits, parts % scale);
+    return room;
+}
+
 static const char *gpi_report_source(gpupool_source source) {
     static const char names[7][8] = {"auto", "mapped", "device", "managed",
                                      "pinned", "custom", "bypass"};
@@ -10166,23 +10192,26 @@ static void gpi_write_decimal(gpi_writer *out, uint64_t number) {
 }
 
 static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
+    size_t letter = 0; /* bytes left of it */
     if (out->pickle) {
         gpi_write_byte(out, 'X'); /* BINUNICODE */
         gpi_write_little_endian(out, length, 4);
-        gpi_write_bytes(out, text, length);
-        return;
+    } else {
+        gpi_write_byte(out, '"');
     }
-    gpi_write_byte(out, '"');
     for (; length > 0; length--, text++) {
         unsigned c = (unsigned char)*text;
-        if (c == '"' || c == '\\') gpi_write_byte(out, '\\');
-        if (c < ' ') {
+        if (letter == 0) letter = gpi_report_letter(text, length);
+        if (letter == 0) c = '?';
+        else letter--;
+        if (!out->pickle && (c == '"' || c == '\\')) gpi_write_byte(out, '\\');
+        if (!out->pickle && c < ' ') {
             gpi_write_word(out, c < 16 ? "\\u000" : "\\u001");
             c = (unsigned char)"0123456789abcdef"[c % 16];
         }
         gpi_write_byte(out, (int)c);
     }
-    gpi_write_byte(out, '"');
+    if (!out->pickle) gpi_write_byte(out, '"');
 }
 
 /* One value that an argument of gpi_write stands for. */
@@ -10255,7 +10284,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_counter *counter = (const gpupool_counter *)first;
     const uint64_t *count = (const uint64_t *)first_count;
     uint64_t unknown = view->known ? 0 : UINT64_MAX;
-    char fragmentation[16];
+    char fragmentation[32];
     int i;
     gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
               stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
@@ -10272,8 +10301,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
               count[7], count[8], count[9], count[10]);
     gpi_write(out, "\n free_bytes# largest_free_bytes# host_bytes# fragmentation",
               gpi_view_free_bytes(view), stats->largest_free_bytes, stats->host_bytes);
-    snprintf(fragmentation, sizeof fragmentation, "%.6f", gpi_view_fragmentation(view));
-    gpi_write_word(out, fragmentation);
+    gpi_write_word(out, gpi_report_decimal(fragmentation, gpi_view_fragmentation(view), 6));
     out->comma = ",\n";
     gpi_write(out, "live_by_order[");
     gpi_write_list(out, stats->live_by_order, GPUPOOL_ORDERS);
@@ -10414,17 +10442,21 @@ typedef struct gpi_map { /* rows of equal bytes, filled from left to right */
     FILE *file;
     const gpi_view *view;
     uint64_t row_units;
+    int crowded;         /* too many chunks for a gap between them */
     double from, to;     /* pixels of stretches too narrow to be drawn alone, */
     uint64_t row;        /* where they are */
     uint64_t narrow, sums[3];
 } gpi_map;
 
 static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
-    for (; *text; text++) {
+    size_t letter;
+    for (; *text; text += letter ? letter : 1) {
+        letter = gpi_report_letter(text, strlen(text));
         if (*text == '<') fputs("&lt;", file);
         else if (*text == '>') fputs("&gt;", file);
         else if (*text == '&') fputs("&amp;", file);
-        else if ((unsigned char)*text >= ' ') fputc(*text, file);
+        else if (letter == 0) fputc('?', file);
+        else if ((unsigned char)*text >= ' ') fwrite(text, 1, letter, file);
     }
 }
 
@@ -10440,8 +10472,9 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
 static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int shade,
                          unsigned stream) {
     unsigned colour = stream < GPI_COLOURS ? stream : GPI_COLOURS;
-    fprintf(file, "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"", x, y, width,
-            height);
+    char left[32], wide[32];
+    fprintf(file, "<rect x=\"%s\" y=\"%.0f\" width=\"%s\" height=\"%d\" fill=\"",
+            gpi_report_decimal(left, x, 2), y, gpi_report_decimal(wide, width, 2), height);
     if (shade == GPI_SHADE_FREE) fputs("#ececec\"", file);
     else if (shade == GPI_SHADE_PENDING) fprintf(file, "url(#h%u)\"", colour);
     else fprintf(file, "%s\"", stream == GPI_NOBODY ? "#3f4f5f" : gpi_svg_colours[colour]);
@@ -10526,7 +10559,7 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_chunk *chunk, const gpi_stre
 /* Where in the picture a chunk begins: on a row of its own, unless it fits behind the one before,
    which ends `at` units into the picture. */
 static uint64_t gpi_svg_place(const gpi_map *map, const gpi_chunk *chunk, uint64_t at) {
-    uint64_t column = at % map->row_units, gap = map->row_units / 128;
+    uint64_t column = at % map->row_units, gap = map->crowded ? 0 : map->row_units / 128;
     if (column == 0) return at;
     return column + gap + chunk->all_units <= map->row_units ? at + gap
                                                              : gpi_ground_up(at, map->row_units);
@@ -10625,11 +10658,14 @@ static void gpi_svg_head(const gpi_map *map, double height) {
 gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpi_map map;
+    gpi_chunk chunk;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_svg", file);
     if (result != GPUPOOL_OK) return result;
     memset(&map, 0, sizeof map);
     map.file = file;
     map.view = &view;
+    memset(&chunk, 0, sizeof chunk);
+    while (gpi_view_next_chunk(&view, &chunk)) map.crowded = chunk.number > 4096;
     map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
     while (gpi_svg_rows(&map, 0) > GPI_MAP_ROWS) map.row_units *= 2;
     gpi_svg_head(&map, gpi_svg_row(gpi_svg_rows(&map, 0)) + 12);
