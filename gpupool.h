@@ -6411,7 +6411,10 @@ static void *gpi_arena_get(gpupool_arena *arena, const char *call, uint64_t byte
     if (gpi_arena_is_bare(request.known, stream))
         return gpi_arena_take_block(arena, &request, key, 0);
     request.known = gpi_arena_visit(arena, request.known, stream, key);
-    if (!request.known) return NULL;
+    if (!request.known) {
+        gpi_arena_count_failure(arena);
+        return NULL;
+    }
     slot = request.align_units == 1
                ? gpi_cache_take(&request.known->cache, request.units, bytes) : NULL;
     if (slot) {
@@ -7361,9 +7364,13 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     void *block;
     int is_host;
     if (result != GPUPOOL_OK) return NULL;
-    if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return NULL;
-    if (gpi_arena_outlived(arena, "gpupool_zalloc") != GPUPOOL_OK) {
-        gpi_driver_leave(&visit);
+    result = gpi_driver_enter(arena->backing.driver.device, &visit);
+    if (result == GPUPOOL_OK) {
+        result = gpi_arena_outlived(arena, "gpupool_zalloc");
+        if (result != GPUPOOL_OK) gpi_driver_leave(&visit);
+    }
+    if (result != GPUPOOL_OK) {
+        gpi_arena_count_failure(arena);
         return NULL;
     }
     stream = gpi_arena_stream(stream);

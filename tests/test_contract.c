@@ -151,6 +151,10 @@ static void zalloc_that_fails_is_counted(void) {
     fake_fail_call("cudaMemsetAsync", 1, 0, 0);
     CHECK_RESULT(kit_why(gpupool_zalloc(arena, 4096, kit_stream[0])), GPUPOOL_E_CUDA);
     CHECK_EQ(kit_stats(arena).failures, 1);
+    fake_fail_clear();
+    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    CHECK_RESULT(kit_why(gpupool_zalloc(arena, 4096, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK_EQ(kit_stats(arena).failures, 2);
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
     fake_fail_clear();
     kit_close(arena);
