@@ -6017,6 +6017,10 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     if (!gpi_tree_prepare(&arena->tree, 3)) return gpi_host_no_memory();
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
         request->limited = gpi_arena_is_limited(arena, request);
+        result = gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
+        if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+        /* chunks that CUDA has once not taken back */
+        gpi_backing_trim(&arena->backing, &arena->tree, 0, 1);
         return gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
     }
     /* another thread may have made room since */
@@ -6109,10 +6113,14 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
         return;
     verdict->device_free_bytes = free_bytes;
     verdict->device_total_bytes = total_bytes;
-    if (arena->backing.source != GPUPOOL_SOURCE_MANAGED)
+    if (arena->backing.source != GPUPOOL_SOURCE_MANAGED) {
+        if (scene->units > (1u << 20) / GPUPOOL_UNIT_BYTES) /* it gives whole granules only */
+            free_bytes = (size_t)gpi_ground_down(free_bytes, arena->backing.driver.granule_bytes);
         scene->device_units = free_bytes / GPUPOOL_UNIT_BYTES;
-    if (total_bytes > free_bytes + verdict->reserved_bytes)
-        verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
+    }
+    if (total_bytes > verdict->device_free_bytes + verdict->reserved_bytes)
+        verdict->others_bytes =
+            total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
 }
 
 /* Polling ends at the first parked block that others may still use; this asks after all of them.
@@ -7801,6 +7809,7 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
     gpi_arena_ask_parked(arena);
+    gpi_arena_sweep(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
     if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
         fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||

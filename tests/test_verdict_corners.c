@@ -278,6 +278,33 @@ static void both_are_in_the_way(void) {
     kit_close(arena);
 }
 
+/* The driver gives whole granules, of which the device has 4 MiB here: the limit alone would not
+   help. */
+static void less_than_a_granule_is_none(void) {
+    fake_device_memory(0, 5 * MIB);
+    arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 4 * MIB);
+    gpupool_verdict v = would_not_fit(arena, 9 * MIB / 2, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.device_free_bytes, 5 * MIB);
+    CHECK_EQ(v.raise_bytes, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, 5 * MIB), GPUPOOL_OK);
+    would_not_fit(arena, 9 * MIB / 2, GPUPOOL_CAUSE_DEVICE_FULL);
+    fits(arena, 4 * MIB);
+    kit_close(arena);
+}
+
+/* BYPASS: a chunk that nobody has, since CUDA did not take it back, makes room like any other. */
+static void a_chunk_that_was_not_taken_back(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 2 * MIB);
+    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    CHECK(gpupool_zalloc(arena, MIB, kit_stream[0]) == NULL);
+    fake_fail_clear();
+    CHECK_EQ(kit_reserved(arena), MIB);
+    fits(arena, 2 * MIB);
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 /* Managed memory may be more than the device has, as long as the driver has it. */
 static void managed_memory_beyond_the_device(void) {
     fake_device_memory(0, 256 * MIB);
@@ -422,6 +449,8 @@ int main(void) {
     FAKE_TEST(where_the_device_does_not_say);
     FAKE_TEST(raised_by_as_much_as_is_missing);
     FAKE_TEST(both_are_in_the_way);
+    FAKE_TEST(less_than_a_granule_is_none);
+    FAKE_TEST(a_chunk_that_was_not_taken_back);
     FAKE_TEST(managed_memory_beyond_the_device);
     FAKE_TEST(blocks_freed_for_a_driver_that_refuses);
     FAKE_TEST(idle_memory_that_cannot_be_moved);
