@@ -282,7 +282,9 @@ typedef struct gpupool_arena_config { /* all zero is valid: each zero means the 
 } gpupool_arena_config;
 
 typedef struct gpupool_counter {
-    uint64_t now, peak, total;       /* total: every increase added up */
+    uint64_t now, peak, total;       /* total: every increase added up. peak: where several streams
+                                        are at work, off by 1 MiB or a 256th of reserved for each
+                                        at most */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
@@ -1758,7 +1760,7 @@ static gpupool_result gpi_driver_name_device(int *device) {
    was there at its push is set aside, and taken off at its pop. */
 
 /* Changes that are made elsewhere, under another lock, and folded in later. Their own peak is kept,
-   so that the counter's comes out as if each had been made here, where one thread is at work; with
+   so that the counter's comes out as if each had been made here, where one stream is at work; with
    several, it may be off by what they changed meanwhile: no more than their caches hold. */
 typedef struct gpi_change {
     int64_t now, most;
@@ -6891,6 +6893,7 @@ static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_
     gpi_host_lock(&arena->lock);
     run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
     if (run) {
+        if (run->as.slack_bytes != GPI_CACHED && run->uses) guards = 0; /* a graph has it */
         granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
         run->guarded_bytes = guards ? bytes : 0;
     } else {
@@ -6928,9 +6931,11 @@ static void gpi_arena_wait_for_all(gpupool_arena *arena) {
     gpi_host_unlock(&arena->growing);
 }
 
-/* Gives a live block another guard, and returns how much was guarded. */
-static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block, uint64_t bytes,
-                                         uint64_t *granted_bytes, int *is_used) {
+/* Gives a live block another guard, and returns how much was guarded. is_used: others, or a graph,
+   may still have a use for what is in it. */
+static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block, uintptr_t key,
+                                         uint64_t bytes, uint64_t *granted_bytes, int *is_used) {
+    const gpi_stream *known;
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES, before = 0;
     gpi_run *run;
     gpi_host_lock(&arena->lock);
@@ -6938,7 +6943,8 @@ static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block
     if (run) {
         before = run->guarded_bytes;
         *granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
-        *is_used = run->uses && run->as.slack_bytes != GPI_CACHED;
+        known = gpi_fence_find(&arena->fences, key);
+        *is_used = (run->uses && run->as.slack_bytes != GPI_CACHED) || (known && known->capture);
         run->guarded_bytes = bytes;
     }
     gpi_host_unlock(&arena->lock);
@@ -6953,7 +6959,8 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
     gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
     int stays = 0;
-    *guarded_bytes = bytes = gpi_arena_exchange_guard(arena, block, 0, &granted_bytes, &stays);
+    bytes = gpi_arena_exchange_guard(arena, block, key, 0, &granted_bytes, &stays);
+    *guarded_bytes = bytes;
     stays |= arena->backing.source == GPUPOOL_SOURCE_BYPASS;
     if (!bytes || gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK)
         return GPUPOOL_OK;
@@ -7001,7 +7008,7 @@ static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaSt
     why = gpi_thread;
     result = gpi_arena_give(arena, block, stream, key);
     if (result != GPUPOOL_OK && guarded_bytes) /* it is still the caller's */
-        gpi_arena_exchange_guard(arena, block, guarded_bytes, &granted_bytes, &is_used);
+        gpi_arena_exchange_guard(arena, block, key, guarded_bytes, &granted_bytes, &is_used);
     if (result != GPUPOOL_OK || found == GPUPOOL_OK) return result;
     gpi_thread = why;
     return found;

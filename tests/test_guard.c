@@ -101,6 +101,37 @@ static void nothing_in_a_capture(void) {
     kit_close(arena);
 }
 
+#if CHECK_FAKE
+/* Nor in a scope while nothing is captured: a graph that has the blocks may run on any stream. */
+static void nothing_in_a_scope(void) {
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    gpupool_capture *scope = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    char *before = get(4096, 0);
+    kit_fill(kit_stream[0], before, 4096, 3);
+    fake_mode(FAKE_STEPPED);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    char *inside = get(4096, 0);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+    kit_fill(kit_stream[0], inside, 4096, 7);
+    kit_expect(kit_stream[0], before, 4096, 3);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    CHECK_EQ(cudaGraphLaunch(exec, kit_stream[1]), cudaSuccess);
+    while (fake_step(kit_stream[1])) continue;
+    CHECK_RESULT(put(before, 0), GPUPOOL_OK); /* kept for the graph */
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    kit_close(arena);
+}
+#endif
+
 /* Another stream reads it after the free, rightly: it is looked at, not filled. */
 static void a_used_block_is_left_alone(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -247,6 +278,7 @@ int main(void) {
     ARENA_TEST(a_stale_pointer_reads_a_pattern);
     ARENA_TEST(zalloc_is_zero);
     ARENA_TEST(nothing_in_a_capture);
+    FAKE_TEST(nothing_in_a_scope);
     ARENA_TEST(a_used_block_is_left_alone);
     ARENA_TEST(what_is_available_can_be_had);
     ARENA_TEST(in_cudaMallocs_shape);

@@ -78,7 +78,7 @@ static void its_stream_has_it_at_once(void) {
     finish(large, 0);
 }
 
-/* What gpupool_would_fit looks at has no echoes that nothing uses any more: a block may lie there. */
+/* Where gpupool_would_fit looks, a block may lie on echoes that nothing uses any more. */
 static void would_fit_sees_the_addresses_again(void) {
     lay_stripes(0, 0);
     void *large = use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
