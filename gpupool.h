@@ -5190,8 +5190,8 @@ static void gpi_limit_advise(gpupool_verdict *verdict, int *pieces, const char *
     gpi_limit_fill_in(verdict, form);
 }
 
-/* refused: by the driver, for no reason that can be seen. */
-static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
+/* refused: by the driver, for no reason that can be seen. empty: without any block it would fit. */
+static void gpi_limit_explain(gpupool_verdict *verdict, int refused, int empty) {
     static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
         {"%a fit", "", 1}, /* in the order of the enum */
         {"%a do not fit under the limit of %l, of which blocks hold %h", "", 1},
@@ -5213,10 +5213,21 @@ static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes)
         gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
-    if (!causes[verdict->cause].freeing_helps || !verdict->granted_bytes) return;
-    advice = !best->enough ? "free %m of what blocks hold, most of it in %b"
-             : best->enough < best->blocks ? "free %n of %b" : "free %b";
-    gpi_limit_advise(verdict, &pieces, advice);
+    advice = !causes[verdict->cause].freeing_helps || !verdict->granted_bytes ? NULL
+             : best->enough ? (best->enough < best->blocks ? "free %n of %b" : "free %b")
+             : verdict->missing_bytes <= verdict->granted_bytes
+                 ? "free %m of what blocks hold, most of it in %b"
+             : empty ? "free all blocks, which hold %h" : NULL;
+    if (!advice && !pieces) advice = "ask for less";
+    if (advice) gpi_limit_advise(verdict, &pieces, advice);
+}
+
+/* Whether the request would fit if no block were live and nothing else were reserved. */
+static int gpi_limit_fits_alone(const gpi_scene *scene) {
+    uint64_t need = gpi_backing_need(scene->backing, scene->units, scene->align_units);
+    uint64_t reserved = scene->ledger->reserved.now / GPUPOOL_UNIT_BYTES;
+    return !scene->captures && need <= scene->ledger->limit_bytes &&
+           need / GPUPOOL_UNIT_BYTES <= scene->device_units + reserved;
 }
 
 /* From the figures and the scene to the cause, the advice and the sentence. */
@@ -5256,7 +5267,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
     gpi_limit_name_holders(verdict, scene);
-    gpi_limit_explain(verdict, refused);
+    gpi_limit_explain(verdict, refused, gpi_limit_fits_alone(scene));
 }
 
 /* == ARENA ====================================================================================

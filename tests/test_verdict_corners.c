@@ -278,6 +278,27 @@ static void both_are_in_the_way(void) {
     kit_close(arena);
 }
 
+/* No more is to be freed than there is. */
+static void more_than_all_blocks_hold(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 16 * MIB);
+    void *one = get(512 * KIB, kit_stream[0]), *other = get(300 * KIB, kit_stream[0]);
+    gpupool_verdict v = refuses(arena, 17 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK(strstr(v.sentence, ": raise the limit by ") != NULL);
+    CHECK(strstr(v.sentence, "free") == NULL);
+    v = refuses(arena, 16 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK(strstr(v.sentence, ", or free all blocks, which hold 812 KiB") != NULL);
+    put(one, kit_stream[0]);
+    put(other, kit_stream[0]);
+    fits(arena, 16 * MIB);
+    kit_close(arena);
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE); /* where addresses for it would have to be got too */
+    one = get(KIB, kit_stream[0]);
+    CHECK(!gpupool_alloc_aligned(arena, MIB, (size_t)1 << 40, kit_stream[0]));
+    CHECK(strstr(gpupool_last_error(), ": ask for less") != NULL);
+    put(one, kit_stream[0]);
+    kit_close(arena);
+}
+
 /* The driver gives whole granules, of which the device has 4 MiB here: the limit alone would not
    help. */
 static void less_than_a_granule_is_none(void) {
@@ -449,6 +470,7 @@ int main(void) {
     FAKE_TEST(where_the_device_does_not_say);
     FAKE_TEST(raised_by_as_much_as_is_missing);
     FAKE_TEST(both_are_in_the_way);
+    FAKE_TEST(more_than_all_blocks_hold);
     FAKE_TEST(less_than_a_granule_is_none);
     FAKE_TEST(a_chunk_that_was_not_taken_back);
     FAKE_TEST(managed_memory_beyond_the_device);
