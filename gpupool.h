@@ -7802,16 +7802,17 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
 
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t most;
+    uint64_t most, step;
     gpi_visit visit;
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
     if (gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)) != GPUPOOL_OK)
         free_bytes = 0;
     if (arena->backing.source == GPUPOOL_SOURCE_PINNED) free_bytes = SIZE_MAX / 2;
-    most = gpi_ground_min(arena->ledger.limit_bytes, arena->ledger.reserved.now + free_bytes);
-    most = gpi_ground_max(most, arena->ledger.reserved.now);
-    most -= arena->ledger.granted.now;
+    step = gpi_backing_is_mapped(&arena->backing) ? arena->backing.driver.granule_bytes
+                                                  : GPUPOOL_UNIT_BYTES;
+    most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
+    most += arena->ledger.reserved.now - arena->ledger.granted.now;
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
     return (size_t)most;
