@@ -1489,11 +1489,13 @@ static int gpi_driver_passed_lightly(const gpi_driver *driver, cudaEvent_t event
     return passed;
 }
 
-/* 0: not known. Not for a stream that captures: CUDA would end the capture. */
+/* 0: not known, or the stream captures: for its id CUDA would end the capture. */
 static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
     unsigned long long id = 0;
 #if CUDART_VERSION >= 12000
-    if (cudaStreamGetId(stream, &id) != cudaSuccess) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
+        (status == cudaStreamCaptureStatusNone && cudaStreamGetId(stream, &id) != cudaSuccess)) {
         cudaGetLastError(); /* the arena asks outside enter and leave too */
         return 0;
     }
@@ -4265,7 +4267,7 @@ static uintptr_t gpi_fence_key(cudaStream_t stream) {
    which would lose its capture. */
 static uint64_t gpi_fence_identity(cudaStream_t stream) {
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0; /* NULL: see ARENA */
-    return gpi_driver_is_capturing(stream) ? 0 : gpi_driver_stream_id(stream);
+    return gpi_driver_stream_id(stream);
 }
 
 /* An event that is not in use; NULL: there is none of this context. */
