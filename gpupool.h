@@ -6944,11 +6944,9 @@ static void gpi_arena_wait_for_all(gpupool_arena *arena) {
     gpi_host_unlock(&arena->growing);
 }
 
-/* Gives a live block another guard, and returns how much was guarded. is_used: others, or a graph,
-   may still have a use for what is in it. */
-static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block, uintptr_t key,
-                                         uint64_t bytes, uint64_t *granted_bytes, int *is_used) {
-    const gpi_stream *known;
+/* Gives a live block another guard, and returns how much was guarded. */
+static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block, uint64_t bytes,
+                                         uint64_t *granted_bytes, int *is_used) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES, before = 0;
     gpi_run *run;
     gpi_host_lock(&arena->lock);
@@ -6956,8 +6954,7 @@ static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block
     if (run) {
         before = run->guarded_bytes;
         *granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
-        known = gpi_fence_find(&arena->fences, key);
-        *is_used = (run->uses && run->as.slack_bytes != GPI_CACHED) || (known && known->capture);
+        *is_used = run->uses && run->as.slack_bytes != GPI_CACHED;
         run->guarded_bytes = bytes;
     }
     gpi_host_unlock(&arena->lock);
@@ -6965,16 +6962,16 @@ static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block
 }
 
 /* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
-   unless another stream may be at it rightly, or CUDA may not take it back. */
+   unless another stream or a graph may be at it rightly, or CUDA may not take it back. */
 static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
-                                        uintptr_t key, uint64_t *guarded_bytes) {
+                                        uintptr_t key, int in_scope, uint64_t *guarded_bytes) {
     uint64_t granted_bytes = 0, bytes;
     gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
     int stays = 0;
-    bytes = gpi_arena_exchange_guard(arena, block, key, 0, &granted_bytes, &stays);
+    bytes = gpi_arena_exchange_guard(arena, block, 0, &granted_bytes, &stays);
     *guarded_bytes = bytes;
-    stays |= arena->backing.source == GPUPOOL_SOURCE_BYPASS;
+    stays |= in_scope | (arena->backing.source == GPUPOOL_SOURCE_BYPASS);
     if (!bytes || gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK)
         return GPUPOOL_OK;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
@@ -7010,18 +7007,21 @@ static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaSt
     gpupool_result found = GPUPOOL_OK, result;
     gpi_stream *known;
     uint64_t guarded_bytes = 0, granted_bytes;
-    int is_used;
+    int is_used, in_scope;
     if (block && gpi_arena_exists(arena, "gpupool_free") == GPUPOOL_OK) {
         /* first of all, so that the host has the memory for it once the block is filled */
         known = gpi_arena_visit(arena, gpi_fence_find(&arena->fences, key), stream, key);
         if (!known) return gpi_thread.result;
+        gpi_host_lock(&arena->lock);
+        in_scope = known->capture != NULL;
+        gpi_host_unlock(&arena->lock);
         gpi_host_unlock(&known->cache.lock);
-        found = gpi_arena_unguard(arena, (char *)block, stream, key, &guarded_bytes);
+        found = gpi_arena_unguard(arena, (char *)block, stream, key, in_scope, &guarded_bytes);
     }
     why = gpi_thread;
     result = gpi_arena_give(arena, block, stream, key);
     if (result != GPUPOOL_OK && guarded_bytes) /* it is still the caller's */
-        gpi_arena_exchange_guard(arena, block, key, guarded_bytes, &granted_bytes, &is_used);
+        gpi_arena_exchange_guard(arena, block, guarded_bytes, &granted_bytes, &is_used);
     if (result != GPUPOOL_OK || found == GPUPOOL_OK) return result;
     gpi_thread = why;
     return found;
