@@ -282,7 +282,9 @@ typedef struct gpupool_arena_config { /* all zero is valid: each zero means the 
 } gpupool_arena_config;
 
 typedef struct gpupool_counter {
-    uint64_t now, peak, total;       /* total: every increase added up */
+    uint64_t now, peak, total;       /* total: every increase added up. peak: where several streams
+                                        are at work, off by 1 MiB or a 256th of reserved for each
+                                        at most */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
@@ -473,7 +475,7 @@ GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
 /* Whether one block of so many bytes could be had now, without waiting on the host; if not, why
-   not. PENDING: gpupool_alloc, which waits, would succeed. */
+   not. PENDING: gpupool_alloc, which waits, would succeed. E_ARGUMENT for 0 bytes. */
 GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
                                   gpupool_verdict *why /* or NULL */);
 
@@ -1494,11 +1496,13 @@ static int gpi_driver_passed_lightly(const gpi_driver *driver, cudaEvent_t event
     return passed;
 }
 
-/* 0: not known. Not for a stream that captures: CUDA would end the capture. */
+/* 0: not known, or the stream captures: for its id CUDA would end the capture. */
 static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
     unsigned long long id = 0;
 #if CUDART_VERSION >= 12000
-    if (cudaStreamGetId(stream, &id) != cudaSuccess) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
+        (status == cudaStreamCaptureStatusNone && cudaStreamGetId(stream, &id) != cudaSuccess)) {
         cudaGetLastError(); /* the arena asks outside enter and leave too */
         return 0;
     }
@@ -1765,7 +1769,7 @@ static gpupool_result gpi_driver_name_device(int *device) {
    was there at its push is set aside, and taken off at its pop. */
 
 /* Changes that are made elsewhere, under another lock, and folded in later. Their own peak is kept,
-   so that the counter's comes out as if each had been made here, where one thread is at work; with
+   so that the counter's comes out as if each had been made here, where one stream is at work; with
    several, it may be off by what they changed meanwhile: no more than their caches hold. */
 typedef struct gpi_change {
     int64_t now, most;
@@ -4354,7 +4358,7 @@ static uintptr_t gpi_fence_key(cudaStream_t stream) {
    which would lose its capture. */
 static uint64_t gpi_fence_identity(cudaStream_t stream) {
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0; /* NULL: see ARENA */
-    return gpi_driver_is_capturing(stream) ? 0 : gpi_driver_stream_id(stream);
+    return gpi_driver_stream_id(stream);
 }
 
 /* An event that is not in use; NULL: there is none of this context. */
@@ -5281,8 +5285,8 @@ static void gpi_limit_advise(gpupool_verdict *verdict, int *pieces, const char *
     gpi_limit_fill_in(verdict, form);
 }
 
-/* refused: by the driver, for no reason that can be seen. */
-static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
+/* refused: by the driver, for no reason that can be seen. empty: without any block it would fit. */
+static void gpi_limit_explain(gpupool_verdict *verdict, int refused, int empty) {
     static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
         {"%a fit", "", 1}, /* in the order of the enum */
         {"%a do not fit under the limit of %l, of which blocks hold %h", "", 1},
@@ -5304,10 +5308,21 @@ static void gpi_limit_explain(gpupool_verdict *verdict, int refused) {
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes)
         gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
-    if (!causes[verdict->cause].freeing_helps || !verdict->granted_bytes) return;
-    advice = !best->enough ? "free %m of what blocks hold, most of it in %b"
-             : best->enough < best->blocks ? "free %n of %b" : "free %b";
-    gpi_limit_advise(verdict, &pieces, advice);
+    advice = !causes[verdict->cause].freeing_helps || !verdict->granted_bytes ? NULL
+             : best->enough ? (best->enough < best->blocks ? "free %n of %b" : "free %b")
+             : verdict->missing_bytes <= verdict->granted_bytes
+                 ? "free %m of what blocks hold, most of it in %b"
+             : empty ? "free all blocks, which hold %h" : NULL;
+    if (!advice && !pieces) advice = "ask for less";
+    if (advice) gpi_limit_advise(verdict, &pieces, advice);
+}
+
+/* Whether the request would fit if no block were live and nothing else were reserved. */
+static int gpi_limit_fits_alone(const gpi_scene *scene) {
+    uint64_t need = gpi_backing_need(scene->backing, scene->units, scene->align_units);
+    uint64_t reserved = scene->ledger->reserved.now / GPUPOOL_UNIT_BYTES;
+    return !scene->captures && need <= scene->ledger->limit_bytes &&
+           need / GPUPOOL_UNIT_BYTES <= scene->device_units + reserved;
 }
 
 /* From the figures and the scene to the cause, the advice and the sentence. */
@@ -5347,7 +5362,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
     gpi_limit_name_holders(verdict, scene);
-    gpi_limit_explain(verdict, refused);
+    gpi_limit_explain(verdict, refused, gpi_limit_fits_alone(scene));
 }
 
 /* == ARENA ====================================================================================
@@ -6159,6 +6174,10 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     if (!gpi_tree_prepare(&arena->tree, 3)) return gpi_host_no_memory();
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
         request->limited = gpi_arena_is_limited(arena, request);
+        result = gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
+        if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+        /* chunks that CUDA has once not taken back */
+        gpi_backing_trim(&arena->backing, &arena->tree, 0, 1);
         return gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
     }
     /* another thread may have made room since */
@@ -6231,7 +6250,10 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->granted_bytes = arena->ledger.granted.now;
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
-    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+    if (arena->backing.source == GPUPOOL_SOURCE_PINNED)
+        verdict->largest_free_bytes =
+            gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]) * GPUPOOL_UNIT_BYTES;
+    else if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
         verdict->largest_free_bytes = gpi_arena_largest(arena);
     scene->backing = &arena->backing;
     scene->tree = &arena->tree;
@@ -6239,7 +6261,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->ledger = &arena->ledger;
     scene->parked = arena->parked;
     scene->captures = arena->captures;
-    scene->units = gpi_arena_units(bytes);
+    scene->units = gpi_arena_units(gpi_ground_min(bytes, (uint64_t)1 << 48));
     scene->align_units = align_units;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
@@ -6248,10 +6270,14 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
         return;
     verdict->device_free_bytes = free_bytes;
     verdict->device_total_bytes = total_bytes;
-    if (arena->backing.source != GPUPOOL_SOURCE_MANAGED)
+    if (arena->backing.source != GPUPOOL_SOURCE_MANAGED) {
+        if (scene->units > (1u << 20) / GPUPOOL_UNIT_BYTES) /* it gives whole granules only */
+            free_bytes = (size_t)gpi_ground_down(free_bytes, arena->backing.driver.granule_bytes);
         scene->device_units = free_bytes / GPUPOOL_UNIT_BYTES;
-    if (total_bytes > free_bytes + verdict->reserved_bytes)
-        verdict->others_bytes = total_bytes - free_bytes - verdict->reserved_bytes;
+    }
+    if (total_bytes > verdict->device_free_bytes + verdict->reserved_bytes)
+        verdict->others_bytes =
+            total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
 }
 
 /* Polling ends at the first parked block that others may still use; this asks after all of them.
@@ -6402,6 +6428,12 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
     return 0;
 }
 
+static void gpi_arena_count_failure(gpupool_arena *arena) { /* no lock is held */
+    gpi_host_lock(&arena->lock);
+    arena->ledger.failures += GPUPOOL_STATS;
+    gpi_host_unlock(&arena->lock);
+}
+
 /* What rungs one and two did not find. No lock is held. */
 static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
     gpupool_result result;
@@ -6427,9 +6459,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         gpi_host_ok();
         return block;
     }
-    gpi_host_lock(&arena->lock);
-    arena->ledger.failures += GPUPOOL_STATS;
-    gpi_host_unlock(&arena->lock);
+    gpi_arena_count_failure(arena);
     return NULL;
 }
 
@@ -6467,9 +6497,7 @@ GPI_HOT gpi_stream *gpi_arena_visit(gpupool_arena *arena, gpi_stream *known,
 
 static gpupool_result gpi_arena_refuse(gpupool_arena *arena, const gpi_request *request,
                                        const char *call, uint64_t alignment) {
-    gpi_host_lock(&arena->lock);
-    arena->ledger.failures += GPUPOOL_STATS;
-    gpi_host_unlock(&arena->lock);
+    gpi_arena_count_failure(arena);
     if (request->units == 0)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to "
                              "2^48", call, request->bytes);
@@ -6598,7 +6626,10 @@ static void *gpi_arena_get(gpupool_arena *arena, const char *call, uint64_t byte
     if (gpi_arena_is_bare(request.known, stream))
         return gpi_arena_take_block(arena, &request, key, 0);
     request.known = gpi_arena_visit(arena, request.known, stream, key);
-    if (!request.known) return NULL;
+    if (!request.known) {
+        gpi_arena_count_failure(arena);
+        return NULL;
+    }
     slot = request.align_units == 1
                ? gpi_cache_take(&request.known->cache, request.units, bytes) : NULL;
     if (slot) {
@@ -6988,6 +7019,23 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     return run ? result : gpi_arena_free_slow(arena, block, stream, key);
 }
 
+/* A block that could not be filled, and that nobody was given. BYPASS: if cudaFree refuses it, it
+   is the arena's. */
+static void gpi_arena_unhand(gpupool_arena *arena, void *block, cudaStream_t stream,
+                             uintptr_t key) {
+    struct gpi_thread why = gpi_thread;
+    gpi_run *run;
+    if (gpi_arena_give(arena, block, stream, key) != GPUPOOL_OK &&
+        arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
+        gpi_host_lock(&arena->lock);
+        run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+        if (run) gpi_arena_free_kept(arena, run);
+        gpi_host_unlock(&arena->lock);
+    }
+    gpi_arena_count_failure(arena);
+    gpi_thread = why;
+}
+
 /* -- guards -- */
 
 #if GPI_GUARD
@@ -7024,6 +7072,7 @@ static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_
     gpi_host_lock(&arena->lock);
     run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
     if (run) {
+        if (run->as.slack_bytes != GPI_CACHED && run->uses) guards = 0; /* a graph has it */
         granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
         run->guarded_bytes = guards ? bytes : 0;
     } else {
@@ -7061,31 +7110,41 @@ static void gpi_arena_wait_for_all(gpupool_arena *arena) {
     gpi_host_unlock(&arena->growing);
 }
 
-/* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
-   unless another stream may be at it rightly. */
-static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
-                                        uintptr_t key) {
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES, bytes, granted_bytes = 0;
-    gpupool_result result = GPUPOOL_OK;
-    gpi_visit visit;
+/* Gives a live block another guard, and returns how much was guarded. */
+static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block, uint64_t bytes,
+                                         uint64_t *granted_bytes, int *is_used) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES, before = 0;
     gpi_run *run;
-    int is_used = 0;
     gpi_host_lock(&arena->lock);
     run = (uintptr_t)block % GPUPOOL_UNIT_BYTES ? NULL : gpi_tree_live(&arena->tree, unit);
-    bytes = run ? run->guarded_bytes : 0;
     if (run) {
-        granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
-        is_used = run->uses && run->as.slack_bytes != GPI_CACHED;
-        run->guarded_bytes = 0;
+        before = run->guarded_bytes;
+        *granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
+        *is_used = run->uses && run->as.slack_bytes != GPI_CACHED;
+        run->guarded_bytes = bytes;
     }
     gpi_host_unlock(&arena->lock);
+    return before;
+}
+
+/* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
+   unless another stream or a graph may be at it rightly, or CUDA may not take it back. */
+static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
+                                        uintptr_t key, int in_scope, uint64_t *guarded_bytes) {
+    uint64_t granted_bytes = 0, bytes;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_visit visit;
+    int stays = 0;
+    bytes = gpi_arena_exchange_guard(arena, block, 0, &granted_bytes, &stays);
+    *guarded_bytes = bytes;
+    stays |= in_scope | (arena->backing.source == GPUPOOL_SOURCE_BYPASS);
     if (!bytes || gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK)
         return GPUPOOL_OK;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
         gpi_arena_can_guard(arena, stream)) {
         if (key == GPI_KEY_ANY) gpi_arena_wait_for_all(arena);
         result = gpi_arena_look_behind(block, bytes, stream);
-        if (!is_used) gpi_arena_fill(block, GPI_OLD_FILL, granted_bytes, stream);
+        if (!stays) gpi_arena_fill(block, GPI_OLD_FILL, granted_bytes, stream);
     }
     gpi_driver_leave(&visit);
     return result;
@@ -7100,9 +7159,7 @@ static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t by
     void *block = gpi_arena_get(arena, call, bytes, alignment, stream, key, origin);
 #if GPI_GUARD
     if (block && gpi_arena_guard(arena, (char *)block, bytes, stream, key) != GPUPOOL_OK) {
-        struct gpi_thread why = gpi_thread;
-        gpi_arena_give(arena, block, stream, key);
-        gpi_thread = why;
+        gpi_arena_unhand(arena, block, stream, key);
         return NULL;
     }
 #endif
@@ -7114,10 +7171,23 @@ static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaSt
 #if GPI_GUARD
     struct gpi_thread why;
     gpupool_result found = GPUPOOL_OK, result;
-    if (block && gpi_arena_exists(arena, "gpupool_free") == GPUPOOL_OK)
-        found = gpi_arena_unguard(arena, (char *)block, stream, key);
+    gpi_stream *known;
+    uint64_t guarded_bytes = 0, granted_bytes;
+    int is_used, in_scope;
+    if (block && gpi_arena_exists(arena, "gpupool_free") == GPUPOOL_OK) {
+        /* first of all, so that the host has the memory for it once the block is filled */
+        known = gpi_arena_visit(arena, gpi_fence_find(&arena->fences, key), stream, key);
+        if (!known) return gpi_thread.result;
+        gpi_host_lock(&arena->lock);
+        in_scope = known->capture != NULL;
+        gpi_host_unlock(&arena->lock);
+        gpi_host_unlock(&known->cache.lock);
+        found = gpi_arena_unguard(arena, (char *)block, stream, key, in_scope, &guarded_bytes);
+    }
     why = gpi_thread;
     result = gpi_arena_give(arena, block, stream, key);
+    if (result != GPUPOOL_OK && guarded_bytes) /* it is still the caller's */
+        gpi_arena_exchange_guard(arena, block, guarded_bytes, &granted_bytes, &is_used);
     if (result != GPUPOOL_OK || found == GPUPOOL_OK) return result;
     gpi_thread = why;
     return found;
@@ -7481,16 +7551,6 @@ void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignm
                            gpi_arena_origin(file, line));
 }
 
-/* BYPASS: a block that nobody was given, and that cudaFree has refused, is the arena's. */
-static void gpi_arena_keep_bypass(gpupool_arena *arena, void *block) {
-    gpi_run *run;
-    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) return;
-    gpi_host_lock(&arena->lock);
-    run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
-    if (run) gpi_arena_free_kept(arena, run);
-    gpi_host_unlock(&arena->lock);
-}
-
 void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                         int line) {
     gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
@@ -7498,9 +7558,13 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     void *block;
     int is_host;
     if (result != GPUPOOL_OK) return NULL;
-    if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return NULL;
-    if (gpi_arena_outlived(arena, "gpupool_zalloc") != GPUPOOL_OK) {
-        gpi_driver_leave(&visit);
+    result = gpi_driver_enter(arena->backing.driver.device, &visit);
+    if (result == GPUPOOL_OK) {
+        result = gpi_arena_outlived(arena, "gpupool_zalloc");
+        if (result != GPUPOOL_OK) gpi_driver_leave(&visit);
+    }
+    if (result != GPUPOOL_OK) {
+        gpi_arena_count_failure(arena);
         return NULL;
     }
     stream = gpi_arena_stream(stream);
@@ -7511,10 +7575,7 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     if (block && (!is_host || gpi_driver_is_capturing(stream))) { /* for each replay */
         result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
         if (result != GPUPOOL_OK) {
-            struct gpi_thread why = gpi_thread;
-            if (gpupool_free(arena, block, stream) != GPUPOOL_OK)
-                gpi_arena_keep_bypass(arena, block);
-            gpi_thread = why;
+            gpi_arena_unhand(arena, block, stream, gpi_fence_key(stream));
             block = NULL;
         }
     }
@@ -7909,16 +7970,17 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
 
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t most;
+    uint64_t most, step;
     gpi_visit visit;
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
     if (gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)) != GPUPOOL_OK)
         free_bytes = 0;
     if (arena->backing.source == GPUPOOL_SOURCE_PINNED) free_bytes = SIZE_MAX / 2;
-    most = gpi_ground_min(arena->ledger.limit_bytes, arena->ledger.reserved.now + free_bytes);
-    most = gpi_ground_max(most, arena->ledger.reserved.now);
-    most -= arena->ledger.granted.now;
+    step = gpi_backing_is_mapped(&arena->backing) ? arena->backing.driver.granule_bytes
+                                                  : GPUPOOL_UNIT_BYTES;
+    most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
+    most += arena->ledger.reserved.now - arena->ledger.granted.now;
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
     return (size_t)most;
@@ -7929,18 +7991,21 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     gpi_scene scene;
     gpi_visit visit;
     gpi_wish wish = {0, 0, NULL, 0};
-    int fits;
+    int fits = 0;
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
     gpi_arena_ask_parked(arena);
+    gpi_arena_sweep(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
-    fits = scene.units && (bytes <= verdict.largest_free_bytes ||
-                           gpi_limit_lacks(&scene, &wish) == 0);
-    if (!fits) gpi_limit_judge(&verdict, &scene, 0);
+    if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
+        fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
+               gpi_limit_lacks(&scene, &wish) == 0;
+    if (!fits && bytes) gpi_limit_judge(&verdict, &scene, 0);
     gpi_arena_exit_growing(arena, &visit);
     if (why) *why = verdict;
-    gpi_host_ok();
+    if (bytes) gpi_host_ok();
+    else gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
     return fits;
 }
 
@@ -8182,7 +8247,7 @@ struct gpupool_ring {
     uint64_t refused_ns;               /* when pinning last failed */
     uint64_t numbers, spans, held;
     gpi_transfer *transfers;           /* in order of arrival */
-    gpupool_ticket tickets, forgotten; /* the last given out; the last failure forgotten */
+    gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
     uint64_t failure_count;
     cudaStream_t lanes[2];             /* the ring's own streams, up and down */
@@ -8825,7 +8890,7 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
     if (transfer->result != GPUPOOL_OK) {
         gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
-        if (failure->ticket) ring->forgotten = failure->ticket;
+        ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);
         failure->ticket = transfer->ticket;
         failure->result = transfer->result;
         memcpy(failure->text, transfer->text, sizeof failure->text);
@@ -8871,11 +8936,12 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     return did;
 }
 
-/* One thing for any of the transfers but those whose caller is at it himself, who also stalls for
-   them. */
+/* One thing for any of the transfers; those without a ticket have a caller who stalls for them, and
+   whose functions are called by nobody else where there are no workers. */
 static int gpi_ring_work(gpupool_ring *ring) {
     gpi_transfer *transfer = ring->transfers;
     for (; transfer; transfer = transfer->next) {
+        if (!ring->workers_running && (transfer->reader || transfer->writer)) continue;
         if (gpi_ring_step(ring, transfer)) return 1;
         if (transfer->ticket && gpi_ring_stall(ring, transfer)) return 1;
     }
@@ -9131,12 +9197,13 @@ static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, in
     result = gpi_driver_copy(&copy, plan->stream, refused);
     if (result != GPUPOOL_OK) return result;
     plan->started = plan->bytes;
-    if (ticket) return gpi_ring_post(ring, plan, ticket);
-    if (!wait) return GPUPOOL_OK;
-    result = gpi_ring_mark(ring, plan->stream, &mark);
-    if (result == GPUPOOL_OK) {
-        result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(mark->event));
-        gpi_ring_unmark(ring, mark);
+    if (ticket) {
+        result = gpi_ring_post(ring, plan, ticket);
+    } else if (wait) {
+        result = gpi_ring_mark(ring, plan->stream, &mark);
+        if (result != GPUPOOL_OK) mark = NULL;
+        else result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(mark->event));
+        if (mark) gpi_ring_unmark(ring, mark);
     }
     if (result != GPUPOOL_OK) cudaStreamSynchronize(plan->stream); /* the memory is the caller's */
     return result;
@@ -9690,6 +9757,7 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
     gpi_visit visit;
     gpi_transfer plan;
     gpi_ring_slot *slot;
+    uint64_t held_bytes;
     int queued = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_upload", &visit);
     if (result != GPUPOOL_OK) return result;
@@ -9704,16 +9772,18 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
                          stream);
     gpi_ring_name_stream(&plan);
     slot->state = GPI_RING_BUSY;
+    held_bytes = slot->length;
+    slot->length = span->bytes;
     gpi_ring_unlock(ring);
     if (gpi_driver_is_capturing(plan.stream)) {
         result = gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the stream captures");
     } else {
-        slot->length = span->bytes;
         result = gpi_ring_send(ring, slot, &plan, &queued);
     }
     if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(plan.stream);
     gpi_ring_lock(ring);
     slot->state = GPI_RING_HELD;
+    slot->length = held_bytes;
     if (result == GPUPOOL_OK) {
         gpi_ring_fly(ring, slot, &plan);
         slot->span = 0;
@@ -9821,6 +9891,32 @@ static gpupool_result gpi_report_done(const char *call, FILE *file) {
     if (fflush(file) == 0 && !ferror(file)) return gpi_host_ok();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the file cannot be written: %s", call,
                          strerror(errno));
+}
+
+/* Bytes of the letter that the text begins with, in UTF-8; 0: it is none, as where a name was cut
+   off, or written in another encoding. */
+static size_t gpi_report_letter(const char *text, size_t length) {
+    unsigned first = (unsigned char)*text, second, i;
+    size_t bytes = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3
+                   : first < 0xf5 ? 4 : 0;
+    if (bytes < 2 || bytes > length) return bytes > length ? 0 : bytes;
+    for (i = 1; i < bytes; i++)
+        if (((unsigned char)text[i] & 0xc0) != 0x80) return 0;
+    second = (unsigned char)text[1]; /* not longer than need be, half of a pair, or too large */
+    if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
+        (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90))
+        return 0;
+    return bytes;
+}
+
+/* With a point, which printf has from the locale. */
+static const char *gpi_report_decimal(char room[32], double value, int digits) {
+    uint64_t scale = 1, parts;
+    int i;
+    for (i = 0; i < digits; i++) scale *= 10;
+    parts = (uint64_t)(value * (double)scale + 0.5);
+    snprintf(room, 32, "%" PRIu64 ".%0*" PRIu64, parts / scale, digits, parts % scale);
+    return room;
 }
 
 static const char *gpi_report_source(gpupool_source source) {
@@ -10299,23 +10395,26 @@ static void gpi_write_decimal(gpi_writer *out, uint64_t number) {
 }
 
 static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
+    size_t letter = 0; /* bytes left of it */
     if (out->pickle) {
         gpi_write_byte(out, 'X'); /* BINUNICODE */
         gpi_write_little_endian(out, length, 4);
-        gpi_write_bytes(out, text, length);
-        return;
+    } else {
+        gpi_write_byte(out, '"');
     }
-    gpi_write_byte(out, '"');
     for (; length > 0; length--, text++) {
         unsigned c = (unsigned char)*text;
-        if (c == '"' || c == '\\') gpi_write_byte(out, '\\');
-        if (c < ' ') {
+        if (letter == 0) letter = gpi_report_letter(text, length);
+        if (letter == 0) c = '?';
+        else letter--;
+        if (!out->pickle && (c == '"' || c == '\\')) gpi_write_byte(out, '\\');
+        if (!out->pickle && c < ' ') {
             gpi_write_word(out, c < 16 ? "\\u000" : "\\u001");
             c = (unsigned char)"0123456789abcdef"[c % 16];
         }
         gpi_write_byte(out, (int)c);
     }
-    gpi_write_byte(out, '"');
+    if (!out->pickle) gpi_write_byte(out, '"');
 }
 
 /* One value that an argument of gpi_write stands for. */
@@ -10388,7 +10487,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_counter *counter = (const gpupool_counter *)first;
     const uint64_t *count = (const uint64_t *)first_count;
     uint64_t unknown = view->known ? 0 : UINT64_MAX;
-    char fragmentation[16];
+    char fragmentation[32];
     int i;
     gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
               stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
@@ -10405,8 +10504,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
               count[7], count[8], count[9], count[10]);
     gpi_write(out, "\n free_bytes# largest_free_bytes# host_bytes# fragmentation",
               gpi_view_free_bytes(view), stats->largest_free_bytes, stats->host_bytes);
-    snprintf(fragmentation, sizeof fragmentation, "%.6f", gpi_view_fragmentation(view));
-    gpi_write_word(out, fragmentation);
+    gpi_write_word(out, gpi_report_decimal(fragmentation, gpi_view_fragmentation(view), 6));
     out->comma = ",\n";
     gpi_write(out, "live_by_order[");
     gpi_write_list(out, stats->live_by_order, GPUPOOL_ORDERS);
@@ -10547,17 +10645,21 @@ typedef struct gpi_map { /* rows of equal bytes, filled from left to right */
     FILE *file;
     const gpi_view *view;
     uint64_t row_units;
+    int crowded;         /* too many chunks for a gap between them */
     double from, to;     /* pixels of stretches too narrow to be drawn alone, */
     uint64_t row;        /* where they are */
     uint64_t narrow, sums[3];
 } gpi_map;
 
 static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
-    for (; *text; text++) {
+    size_t letter;
+    for (; *text; text += letter ? letter : 1) {
+        letter = gpi_report_letter(text, strlen(text));
         if (*text == '<') fputs("&lt;", file);
         else if (*text == '>') fputs("&gt;", file);
         else if (*text == '&') fputs("&amp;", file);
-        else if ((unsigned char)*text >= ' ') fputc(*text, file);
+        else if (letter == 0) fputc('?', file);
+        else if ((unsigned char)*text >= ' ') fwrite(text, 1, letter, file);
     }
 }
 
@@ -10573,8 +10675,9 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
 static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int shade,
                          unsigned stream) {
     unsigned colour = stream < GPI_COLOURS ? stream : GPI_COLOURS;
-    fprintf(file, "<rect x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%d\" fill=\"", x, y, width,
-            height);
+    char left[32], wide[32];
+    fprintf(file, "<rect x=\"%s\" y=\"%.0f\" width=\"%s\" height=\"%d\" fill=\"",
+            gpi_report_decimal(left, x, 2), y, gpi_report_decimal(wide, width, 2), height);
     if (shade == GPI_SHADE_FREE) fputs("#ececec\"", file);
     else if (shade == GPI_SHADE_PENDING) fprintf(file, "url(#h%u)\"", colour);
     else fprintf(file, "%s\"", stream == GPI_NOBODY ? "#3f4f5f" : gpi_svg_colours[colour]);
@@ -10659,7 +10762,7 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_chunk *chunk, const gpi_stre
 /* Where in the picture a chunk begins: on a row of its own, unless it fits behind the one before,
    which ends `at` units into the picture. */
 static uint64_t gpi_svg_place(const gpi_map *map, const gpi_chunk *chunk, uint64_t at) {
-    uint64_t column = at % map->row_units, gap = map->row_units / 128;
+    uint64_t column = at % map->row_units, gap = map->crowded ? 0 : map->row_units / 128;
     if (column == 0) return at;
     return column + gap + chunk->all_units <= map->row_units ? at + gap
                                                              : gpi_ground_up(at, map->row_units);
@@ -10758,11 +10861,14 @@ static void gpi_svg_head(const gpi_map *map, double height) {
 gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpi_map map;
+    gpi_chunk chunk;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_svg", file);
     if (result != GPUPOOL_OK) return result;
     memset(&map, 0, sizeof map);
     map.file = file;
     map.view = &view;
+    memset(&chunk, 0, sizeof chunk);
+    while (gpi_view_next_chunk(&view, &chunk)) map.crowded = chunk.number > 4096;
     map.row_units = gpi_ground_max((2u << 20) / GPUPOOL_UNIT_BYTES, 1);
     while (gpi_svg_rows(&map, 0) > GPI_MAP_ROWS) map.row_units *= 2;
     gpi_svg_head(&map, gpi_svg_row(gpi_svg_rows(&map, 0)) + 12);

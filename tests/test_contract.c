@@ -145,6 +145,20 @@ static void zalloc_clears_in_stream_order(void) {
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
 }
+
+static void zalloc_that_fails_is_counted(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+    CHECK_RESULT(kit_why(gpupool_zalloc(arena, 4096, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK_EQ(kit_stats(arena).failures, 1);
+    fake_fail_clear();
+    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    CHECK_RESULT(kit_why(gpupool_zalloc(arena, 4096, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK_EQ(kit_stats(arena).failures, 2);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    fake_fail_clear();
+    kit_close(arena);
+}
 #endif
 
 /* ---- the promise of the lane: free, then alloc, costs no CUDA call ---- */
@@ -263,6 +277,7 @@ int main(void) {
     ARENA_TEST(alignments_up_to_a_gibibyte);
     ARENA_TEST(zalloc_clears_used_memory);
     FAKE_TEST(zalloc_clears_in_stream_order);
+    FAKE_TEST(zalloc_that_fails_is_counted);
     ARENA_TEST(reuse_makes_no_cuda_call);
     ARENA_TEST(trim_gives_back_what_it_says);
     ARENA_TEST(no_more_is_given_back_than_must);

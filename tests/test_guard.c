@@ -6,6 +6,7 @@
 #if GPUPOOL_CHECK < 3 /* which has it by itself */
 #define GPUPOOL_GUARD 1
 #endif
+#include "fail_malloc.h"
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
@@ -100,6 +101,37 @@ static void nothing_in_a_capture(void) {
     kit_close(arena);
 }
 
+#if CHECK_FAKE
+/* Nor in a scope while nothing is captured: a graph that has the blocks may run on any stream. */
+static void nothing_in_a_scope(void) {
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    gpupool_capture *scope = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    char *before = get(4096, 0);
+    kit_fill(kit_stream[0], before, 4096, 3);
+    fake_mode(FAKE_STEPPED);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    char *inside = get(4096, 0);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+    kit_fill(kit_stream[0], inside, 4096, 7);
+    kit_expect(kit_stream[0], before, 4096, 3);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    CHECK_EQ(cudaGraphLaunch(exec, kit_stream[1]), cudaSuccess);
+    while (fake_step(kit_stream[1])) continue;
+    CHECK_RESULT(put(before, 0), GPUPOOL_OK); /* kept for the graph */
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    kit_close(arena);
+}
+#endif
+
 /* Another stream reads it after the free, rightly: it is looked at, not filled. */
 static void a_used_block_is_left_alone(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -125,6 +157,8 @@ static void what_is_available_can_be_had(void) {
     CHECK_RESULT(put(block, 0), GPUPOOL_OK);
     CHECK_RESULT(put(rest, 0), GPUPOOL_OK);
     kit_finish(arena);
+    CHECK_EQ(gpupool_would_fit(arena, 8 * MIB, NULL), 0);
+    CHECK_EQ(gpupool_would_fit(arena, 8 * MIB - GPUPOOL_UNIT_BYTES, NULL), 1);
     kit_close(arena);
 }
 
@@ -201,6 +235,41 @@ static void calls_that_fail(void) {
     kit_finish(arena);
     kit_close(arena);
 }
+
+/* The block is still the caller's, with its bytes and its guard. */
+static void a_free_that_fails(void) {
+    for (int i = 0; i < 3; i++) {
+        check_case("failure %d", i);
+        arena = kit_open(i == 0 ? GPUPOOL_SOURCE_BYPASS : GPUPOOL_SOURCE_AUTO);
+        char *block = get(4096, 0);
+        kit_fill(kit_stream[0], block, 4097, 5);
+        if (i == 1) CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+        kit_order(kit_stream[0], kit_stream[1]);
+        if (i == 0) fake_fail_call("cudaFree", 1, 0, 0);
+        if (i == 1) fake_fail_call("cudaEventRecord", 1, 0, 0);
+        if (i == 2) fail_malloc_nth(1, 1); /* none for the stream's record */
+        CHECK_RESULT(put(block, 1), i < 2 ? GPUPOOL_E_CUDA : GPUPOOL_E_HOST_MEMORY);
+        fake_fail_clear();
+        fail_malloc_nth(0, 0);
+        kit_expect(kit_stream[1], block, 4097, 5);
+        CHECK_RESULT(put(block, 1), GPUPOOL_E_OVERRUN);
+        kit_finish(arena);
+        kit_close(arena);
+    }
+}
+
+/* BYPASS: what could not be filled, nor given back, is the arena's. */
+static void nothing_is_given_back(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    CHECK(gpupool_alloc(arena, 4096, kit_stream[0]) == NULL);
+    CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+    fake_fail_clear();
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_EQ(kit_stats(arena).failures, 1);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -209,11 +278,14 @@ int main(void) {
     ARENA_TEST(a_stale_pointer_reads_a_pattern);
     ARENA_TEST(zalloc_is_zero);
     ARENA_TEST(nothing_in_a_capture);
+    FAKE_TEST(nothing_in_a_scope);
     ARENA_TEST(a_used_block_is_left_alone);
     ARENA_TEST(what_is_available_can_be_had);
     ARENA_TEST(in_cudaMallocs_shape);
     FAKE_TEST(a_stream_of_another_device);
     FAKE_TEST(memory_that_a_reset_took);
     FAKE_TEST(calls_that_fail);
+    FAKE_TEST(a_free_that_fails);
+    FAKE_TEST(nothing_is_given_back);
     return check_finish();
 }

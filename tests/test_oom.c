@@ -170,6 +170,67 @@ static void available_can_be_had(void) {
     }
 }
 
+/* A limit may end inside a unit, or a piece of mapped memory: what that leaves is nobody's. */
+static void available_under_odd_limits(void) {
+    static const size_t limits[] = {1, 511, 1000, 3 * MIB, 10000000};
+    for (size_t i = 0; i < KIT_SOURCES * KIT_COUNT(limits); i++) {
+        gpupool_source source = kit_sources[i % KIT_SOURCES].source;
+        size_t limit = limits[i / KIT_SOURCES], count = 0;
+        void *block[64];
+        if (source == GPUPOOL_SOURCE_CUSTOM) continue; /* has to be aligned first */
+        check_case("source %d, limit %zu", (int)source, limit);
+        gpupool_arena *arena = kit_open_limited(source, limit);
+        size_t available = gpupool_available(arena);
+        for (size_t bytes = available; bytes > 0 && count < KIT_COUNT(block);) {
+            block[count] = gpupool_alloc(arena, bytes, kit_stream[0]);
+            if (block[count]) count++;
+            else bytes /= 2;
+        }
+        CHECK_EQ(kit_stats(arena).granted.now, available);
+        while (count > 0)
+            CHECK_RESULT(gpupool_free(arena, block[--count], kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
+/* Sizes that gpupool_alloc takes from nobody, with free memory about and without. */
+static void would_fit_of_no_size(void) {
+    static const size_t huge[] = {((size_t)1 << 48) + 1, SIZE_MAX};
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    for (int round = 0; round < 2; round++) {
+        gpupool_verdict why;
+        for (size_t i = 0; i < KIT_COUNT(huge); i++) {
+            CHECK_EQ(gpupool_would_fit(arena, huge[i], &why), 0);
+            CHECK_EQ(why.cause, GPUPOOL_CAUSE_TOO_LARGE);
+            CHECK_EQ(why.asked_bytes, huge[i]);
+        }
+        CHECK_EQ(gpupool_would_fit(arena, 0, &why), 0);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+        CHECK_EQ(why.cause, GPUPOOL_CAUSE_NONE);
+        CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, kit_stream[0]), kit_stream[0]),
+                     GPUPOOL_OK);
+    }
+    kit_close(arena);
+}
+
+#if CHECK_FAKE
+/* Pinned memory is handed out once no work is at it: gpupool_alloc would wait on the host. */
+static void would_fit_of_pinned_memory_in_use(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, MIB);
+    gpupool_verdict why;
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    kit_fill(kit_stream[0], block, MIB, 1);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(gpupool_would_fit(arena, MIB, &why), 0);
+    CHECK_EQ(why.cause, GPUPOOL_CAUSE_PENDING);
+    CHECK(why.pending_stream == kit_stream[0]);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    CHECK_EQ(gpupool_would_fit(arena, MIB, NULL), 1);
+    kit_close(arena);
+}
+#endif
+
 /* ---- on_out_of_memory ---- */
 
 typedef struct rescue {
@@ -234,6 +295,9 @@ int main(void) {
     ARENA_TEST(a_reserve_above_the_limit);
     ARENA_TEST(would_fit_agrees_with_alloc);
     ARENA_TEST(available_can_be_had);
+    ARENA_TEST(available_under_odd_limits);
+    ARENA_TEST(would_fit_of_no_size);
+    FAKE_TEST(would_fit_of_pinned_memory_in_use);
     ARENA_TEST(the_callback_frees_and_the_call_succeeds);
     return check_finish();
 }

@@ -78,6 +78,18 @@ static void its_stream_has_it_at_once(void) {
     finish(large, 0);
 }
 
+/* Where gpupool_would_fit looks, a block may lie on echoes that nothing uses any more. */
+static void would_fit_sees_the_addresses_again(void) {
+    lay_stripes(0, 0);
+    void *large = use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
+    CHECK_EQ(gpupool_would_fit(arena, SIZE, NULL), 1);
+    CHECK(arena->backing.echoes != NULL);
+    fake_run_all();
+    CHECK_EQ(gpupool_would_fit(arena, SIZE, NULL), 1);
+    CHECK(arena->backing.echoes == NULL);
+    finish(large, 0);
+}
+
 /* Pieces that are larger than what is missing have the addresses after it too, and what is left of
    them is the stream's alone: another one that asks for it waits, as the oracle would see. */
 static void what_is_left_is_its_streams(void) {
@@ -353,6 +365,7 @@ static void driver_calls_fail(void) {
 
 int main(void) {
     FAKE_TEST(its_stream_has_it_at_once);
+    FAKE_TEST(would_fit_sees_the_addresses_again);
     FAKE_TEST(what_is_left_is_its_streams);
     FAKE_TEST(another_stream_waits_for_it);
     FAKE_TEST(a_capture_does_not_have_it);

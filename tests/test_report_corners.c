@@ -3,6 +3,7 @@
    it is looked at. */
 // build: sizes -O1 -g -fsanitize=address,undefined
 // build: sites -O1 -g -fsanitize=address,undefined -DGPUPOOL_SITES=1
+#include <locale.h>
 #include <stdlib.h>
 
 static void *hook_malloc(size_t bytes);
@@ -59,6 +60,39 @@ static void names_that_need_quoting(void) {
     CHECK(strstr(written(gpupool_write_svg), "&lt;&amp;&gt;") != NULL);
     CHECK(strchr(text, 1) == NULL); /* no control character is allowed in XML */
     kit_close(arena);
+}
+
+/* What is no letter in UTF-8 is shown as ?, also the first byte of one that the name's end cuts. */
+static void names_in_other_encodings(void) {
+    static const struct { const char *given, *shown; } names[] = {
+        {"caf\xe9 A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80",
+         "caf? A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
+        {"\x80\xc1\xbf\xe0\x9f\xbf\xed\xa0\x80\xf0\x8f\xbf\xbf\xf4\x90\x80\x80\xf5\xe2\x82",
+         "????????????????????"},
+        {"0123456789abcdef0123456789abcd\xc3\xa9", "0123456789abcdef0123456789abcd?"},
+        {"\xe0\xa0\x80\xed\x9f\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbd",
+         "\xe0\xa0\x80\xed\x9f\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbd"}};
+    for (size_t i = 0; i < KIT_COUNT(names); i++) {
+        char quoted[64];
+        check_case("name %zu", i);
+        open_named(names[i].given, GPUPOOL_SOURCE_AUTO);
+        snprintf(quoted, sizeof quoted, "\"%s\"", names[i].shown);
+        CHECK(strstr(written(gpupool_write_json), quoted) != NULL);
+        CHECK(strstr(written(gpupool_write_svg), quoted) != NULL);
+        kit_close(arena);
+    }
+}
+
+/* A program may have set one whose numbers have a comma. */
+static void numbers_in_another_locale(void) {
+    static const char *const locales[] = {"de_DE.UTF-8", "de_DE", "fr_FR.UTF-8", "fr_FR"};
+    size_t i = 0;
+    while (i < KIT_COUNT(locales) && !setlocale(LC_NUMERIC, locales[i])) i++;
+    open_named("comma", GPUPOOL_SOURCE_AUTO);
+    CHECK(strstr(written(gpupool_write_json), "\"fragmentation\":0.000000,") != NULL);
+    CHECK(strstr(written(gpupool_write_svg), "<rect x=\"16.00\"") != NULL);
+    kit_close(arena);
+    setlocale(LC_NUMERIC, "C");
 }
 
 static int times(const char *words) { /* in the text */
@@ -186,6 +220,20 @@ static void a_large_map(void) {
     kit_close(arena);
 }
 
+#if CHECK_FAKE
+/* More chunks than gaps have room between them: none is left out of the picture. */
+static void a_map_of_many_chunks(void) {
+    enum { CHUNKS = 13000 };
+    static void *blocks[CHUNKS];
+    open_named("many", GPUPOOL_SOURCE_BYPASS);
+    for (int i = 0; i < CHUNKS; i++) blocks[i] = kit_alloc(arena, 512, kit_stream[0]);
+    CHECK(strstr(written(gpupool_write_svg), "a row is 2.00 MiB") != NULL);
+    for (int i = 0; i < CHUNKS; i++)
+        CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+#endif
+
 /* ---- the host ---- */
 
 static void no_memory_for_a_report(void) {
@@ -258,6 +306,8 @@ static void grown_while_looked_at(void) {
 
 int main(void) {
     ARENA_TEST(names_that_need_quoting);
+    ARENA_TEST(names_in_other_encodings);
+    ARENA_TEST(numbers_in_another_locale);
 #if GPUPOOL_SITES
     ARENA_TEST(lines_by_their_text);
 #endif
@@ -266,6 +316,7 @@ int main(void) {
     ARENA_TEST(blocks_of_streams_that_are_no_more);
     ARENA_TEST(nothing_at_all);
     ARENA_TEST(a_large_map);
+    FAKE_TEST(a_map_of_many_chunks);
     ARENA_TEST(no_memory_for_a_report);
     ARENA_TEST(grown_while_looked_at);
     return check_finish();

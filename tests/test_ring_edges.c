@@ -164,11 +164,13 @@ static void span_over_two_pieces_fails(void) {
     CHECK_RESULT(gpupool_span_acquire(ring, bytes, 0, &span), GPUPOOL_OK);
     kit_pattern((unsigned char *)span.memory, bytes, 4);
     for (int n = 1; n <= 2; n++) {
+        span.bytes = bytes - KIB; /* this time */
         fake_fail_call("cudaMemcpyAsync", n, 0, 0);
         CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_CUDA);
         fake_fail_clear();
     }
     CHECK_EQ(fake_calls("cudaMemcpyAsync"), 3); /* none after the first that fails */
+    span.bytes = bytes;
     CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
     kit_expect_device(device, bytes, 4);
     kit_device_free(device, bytes);

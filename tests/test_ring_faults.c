@@ -293,6 +293,31 @@ static void failures_are_forgotten_in_the_end(void) {
     kit_ring_close(ring);
 }
 
+/* One fails after 64 that came later, and is forgotten after them: none of those has been done. */
+static void failures_out_of_order_are_forgotten(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    scene s = {ring, kit_host(BYTES), kit_device(BYTES), 0};
+    gpupool_ticket late, tickets[128];
+    fake_hold(kit_stream[1], 1);
+    CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[1], &late),
+                 GPUPOOL_OK);
+    fake_fail_call("cudaMemcpyAsync", 1, 1, 0);
+    for (int i = 0; i < 128; i++) {
+        if (i == 64) fake_hold(kit_stream[1], 0);
+        if (i == 64) CHECK_RESULT(gpupool_ticket_wait(ring, late, -1), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0],
+                                          &tickets[i]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_E_CUDA);
+    }
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[63], 0), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[64], 0), GPUPOOL_E_CUDA);
+    memset(s.host, 0, BYTES);
+    kit_host_free(s.host, BYTES);
+    kit_device_free(s.device, BYTES);
+    kit_ring_close(ring);
+}
+
 #endif
 
 int main(void) {
@@ -304,5 +329,6 @@ int main(void) {
     FAKE_TEST(destroy_and_trim_can_be_tried_again);
     FAKE_TEST(unpinnable_memory_is_no_failure);
     FAKE_TEST(failures_are_forgotten_in_the_end);
+    FAKE_TEST(failures_out_of_order_are_forgotten);
     return check_finish();
 }

@@ -51,6 +51,31 @@ static void a_function_may_ask_after_the_ring(void) {
     scene_close();
 }
 
+/* Without workers a function has one call at a time, whatever others wait for meanwhile. */
+static int bring_alone(void *to, size_t bytes, uint64_t offset, void *elsewhere) {
+    static int inside;
+    gpupool_ticket ticket = 0;
+    CHECK_EQ(inside++, 0);
+    memset(to, 1, bytes);
+    if (offset == 0) {
+        CHECK_RESULT(gpupool_upload_async(ring, elsewhere, host, BYTES, kit_stream[1], &ticket),
+                     GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+    }
+    inside--;
+    return 0;
+}
+
+static void a_function_is_its_callers_alone(void) {
+    scene_open(2 * MIB);
+    unsigned char *elsewhere = kit_device(BYTES);
+    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, bring_alone, elsewhere, kit_stream[0]),
+                 GPUPOOL_OK);
+    kit_expect_device(elsewhere, BYTES, 1);
+    kit_device_free(elsewhere, BYTES);
+    scene_close();
+}
+
 #if CHECK_FAKE
 /* ---- in a CUDA call ---- */
 
@@ -286,6 +311,7 @@ static void another_may_not_pin(void) {
 
 int main(void) {
     ARENA_TEST(a_function_may_ask_after_the_ring);
+    ARENA_TEST(a_function_is_its_callers_alone);
     FAKE_TEST(one_pins_at_a_time);
     FAKE_TEST(nobody_pins_what_is_being_unpinned);
     FAKE_TEST(a_span_is_sent_once);

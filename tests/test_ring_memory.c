@@ -114,6 +114,19 @@ static void records_are_used_again(void) {
     scene_close();
 }
 
+/* The copy of pinned memory was queued, and then there is no ticket: nothing is at it any more. */
+static void no_memory_for_a_ticket_of_pinned_memory(void) {
+    gpupool_ticket ticket = 0;
+    scene_open();
+    fake_mode(FAKE_STEPPED);
+    fail_malloc_nth(1, 0);
+    CHECK_RESULT(gpupool_upload_async(ring, device, pinned, BYTES, kit_stream[0], &ticket),
+                 GPUPOOL_E_HOST_MEMORY);
+    fail_malloc_nth(0, 0);
+    fake_host_access(pinned, BYTES, 1, "the caller, after a failure");
+    scene_close();
+}
+
 /* Without pinned memory a transfer takes small steps through ordinary memory: not without that. */
 static void no_memory_to_creep_with(void) {
     for (int way = 0; way < 2; way++) {
@@ -154,6 +167,7 @@ int main(void) {
     FAKE_TEST(no_memory_for_the_nth_record);
     FAKE_TEST(no_memory_for_a_ring);
     FAKE_TEST(records_are_used_again);
+    FAKE_TEST(no_memory_for_a_ticket_of_pinned_memory);
     FAKE_TEST(no_memory_to_creep_with);
     FAKE_TEST(no_memory_after_pinning);
     return check_finish();

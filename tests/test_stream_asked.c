@@ -38,6 +38,21 @@ static void scopes_are_not_asked(void) {
     kit_close(arena);
 }
 
+/* A question that fails is no failure of the call, and leaves no error. */
+static void questions_that_fail(void) {
+    static const char *const questions[] = {"cudaStreamIsCapturing", "cudaStreamGetId"};
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
+    for (size_t i = 0; i < KIT_COUNT(questions); i++) {
+        fake_fail_call(questions[i], 1, 0, 0);
+        put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    }
+    kit_close(arena);
+}
+
 /* ---- between the question and the answer ---- */
 
 static void retire(void *unused) {
@@ -132,6 +147,7 @@ static void no_fence_from_another_stream(void) {
 int main(void) {
     FAKE_TEST(default_streams_are_not_asked);
     FAKE_TEST(scopes_are_not_asked);
+    FAKE_TEST(questions_that_fail);
     FAKE_TEST(retired_during_a_free);
     FAKE_TEST(retired_during_an_alloc);
     FAKE_TEST(filled_during_a_free);

@@ -278,6 +278,54 @@ static void both_are_in_the_way(void) {
     kit_close(arena);
 }
 
+/* No more is to be freed than there is. */
+static void more_than_all_blocks_hold(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 16 * MIB);
+    void *one = get(512 * KIB, kit_stream[0]), *other = get(300 * KIB, kit_stream[0]);
+    gpupool_verdict v = refuses(arena, 17 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK(strstr(v.sentence, ": raise the limit by ") != NULL);
+    CHECK(strstr(v.sentence, "free") == NULL);
+    v = refuses(arena, 16 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK(strstr(v.sentence, ", or free all blocks, which hold 812 KiB") != NULL);
+    put(one, kit_stream[0]);
+    put(other, kit_stream[0]);
+    fits(arena, 16 * MIB);
+    kit_close(arena);
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE); /* where addresses for it would have to be got too */
+    one = get(KIB, kit_stream[0]);
+    CHECK(!gpupool_alloc_aligned(arena, MIB, (size_t)1 << 40, kit_stream[0]));
+    CHECK(strstr(gpupool_last_error(), ": ask for less") != NULL);
+    put(one, kit_stream[0]);
+    kit_close(arena);
+}
+
+/* The driver gives whole granules, of which the device has 4 MiB here: the limit alone would not
+   help. */
+static void less_than_a_granule_is_none(void) {
+    fake_device_memory(0, 5 * MIB);
+    arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 4 * MIB);
+    gpupool_verdict v = would_not_fit(arena, 9 * MIB / 2, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.device_free_bytes, 5 * MIB);
+    CHECK_EQ(v.raise_bytes, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, 5 * MIB), GPUPOOL_OK);
+    would_not_fit(arena, 9 * MIB / 2, GPUPOOL_CAUSE_DEVICE_FULL);
+    fits(arena, 4 * MIB);
+    kit_close(arena);
+}
+
+/* BYPASS: a chunk that nobody has, since CUDA did not take it back, makes room like any other. */
+static void a_chunk_that_was_not_taken_back(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 2 * MIB);
+    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    CHECK(gpupool_zalloc(arena, MIB, kit_stream[0]) == NULL);
+    fake_fail_clear();
+    CHECK_EQ(kit_reserved(arena), MIB);
+    fits(arena, 2 * MIB);
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 /* Managed memory may be more than the device has, as long as the driver has it. */
 static void managed_memory_beyond_the_device(void) {
     fake_device_memory(0, 256 * MIB);
@@ -422,6 +470,9 @@ int main(void) {
     FAKE_TEST(where_the_device_does_not_say);
     FAKE_TEST(raised_by_as_much_as_is_missing);
     FAKE_TEST(both_are_in_the_way);
+    FAKE_TEST(more_than_all_blocks_hold);
+    FAKE_TEST(less_than_a_granule_is_none);
+    FAKE_TEST(a_chunk_that_was_not_taken_back);
     FAKE_TEST(managed_memory_beyond_the_device);
     FAKE_TEST(blocks_freed_for_a_driver_that_refuses);
     FAKE_TEST(idle_memory_that_cannot_be_moved);
