@@ -283,8 +283,9 @@ typedef struct gpupool_arena_config { /* all zero is valid: each zero means the 
 
 typedef struct gpupool_counter {
     uint64_t now, peak, total;       /* total: every increase added up. peak: where several streams
-                                        are at work, off by 1 MiB or a 256th of reserved for each
-                                        at most */
+                                        are at work, off by what their caches keep at most: 1 MiB
+                                        or a 256th of reserved for each, and an 8th in all where
+                                        threads wait for each other */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
