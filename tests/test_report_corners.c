@@ -234,6 +234,19 @@ static void a_map_of_many_chunks(void) {
 }
 #endif
 
+/* Blocks are sorted by address in a room that is just as large as they are. */
+static void a_holder_has_its_own_blocks(void) {
+    void *blocks[3];
+    char line[80];
+    open_named("full", GPUPOOL_SOURCE_DEVICE);
+    for (int i = 0; i < 3; i++) blocks[i] = gpupool_alloc_at(arena, 2 * MIB, 0, "f.c", 1);
+    snprintf(line, sizeof line, "  %-30s %12d %12s\n", GPUPOOL_SITES ? "f.c:1" : "2.00 MiB", 3,
+             "6.00 MiB");
+    CHECK(strstr(written(gpupool_report), line) != NULL);
+    for (int i = 0; i < 3; i++) CHECK_RESULT(gpupool_free(arena, blocks[i], 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* ---- the host ---- */
 
 static void no_memory_for_a_report(void) {
@@ -317,6 +330,7 @@ int main(void) {
     ARENA_TEST(nothing_at_all);
     ARENA_TEST(a_large_map);
     FAKE_TEST(a_map_of_many_chunks);
+    ARENA_TEST(a_holder_has_its_own_blocks);
     ARENA_TEST(no_memory_for_a_report);
     ARENA_TEST(grown_while_looked_at);
     return check_finish();
