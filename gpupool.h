@@ -3253,14 +3253,14 @@ static int gpi_backing_owns(const gpi_backing *backing, uint64_t unit) {
     return piece != NULL;
 }
 
-/* The table has no more entries than there are granules of pieces at some address. */
+/* Whether the table has other entries than the granules of pieces at some address. */
 static int gpi_backing_check_table(const gpi_backing *backing, uint64_t attached_units) {
     uint64_t page, entries = 0;
     int i;
     for (page = 0; page < backing->table_pages; page++)
         for (i = 0; backing->table[page] && i < GPI_TABLE; i++)
             entries += backing->table[page][i] != NULL;
-    return entries * backing->granule_units == backing->placed_units + attached_units ? 0 : 2;
+    return entries * backing->granule_units != backing->placed_units + attached_units;
 }
 
 static int gpi_backing_check_echoes(const gpi_backing *backing) {
@@ -3268,7 +3268,7 @@ static int gpi_backing_check_echoes(const gpi_backing *backing) {
     for (; echo; echo = echo->next) {
         const gpi_run *held = echo->held;
         if (!held) continue;
-        if (held->lane != GPI_LANE_HELD || held->units != echo->piece->units) return 4;
+        if (held->lane != GPI_LANE_HELD || held->units != echo->piece->units) return 1;
     }
     return 0;
 }

@@ -49,7 +49,7 @@ static void larger_than_the_address_space(void) {
     kit_close(arena);
 }
 
-/* Nothing follows the last of all addresses. */
+/* Nothing follows the last of all addresses; what does is not the arena's. */
 static void the_end_of_the_address_space(void) {
     gpi_spot spot;
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
@@ -60,6 +60,9 @@ static void the_end_of_the_address_space(void) {
     void *block = get(2 * MIB, 0);
     spot.bare = arena->backing.first;
     CHECK_EQ(gpi_backing_spot_room(&spot), spot.bare->next->units);
+    uint64_t end = arena->backing.base_unit + arena->backing.space_units;
+    CHECK(gpi_backing_owns(&arena->backing, end - 1));
+    CHECK(!gpi_backing_owns(&arena->backing, end));
     put(block, 0);
     kit_close(arena);
 }

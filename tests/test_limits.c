@@ -237,6 +237,31 @@ static void reserved_never_exceeds_the_limit(void) {
     }
 }
 
+/* What a block takes where nothing is held yet: the driver's pages are 2 MiB, and cudaMalloc gives
+   less for up to 1 MiB; what a caller's function gives may have to be aligned. */
+static void the_least_limit_for_a_block(void) {
+    static const struct { gpupool_source source; size_t bytes, least; } blocks[] = {
+        {GPUPOOL_SOURCE_MAPPED, 1, 2 * MIB},
+        {GPUPOOL_SOURCE_DEVICE, 1000, KIB},
+        {GPUPOOL_SOURCE_DEVICE, MIB, MIB},
+        {GPUPOOL_SOURCE_DEVICE, MIB + 1, 2 * MIB},
+        {GPUPOOL_SOURCE_MANAGED, 2 * MIB + 1, 4 * MIB},
+        {GPUPOOL_SOURCE_PINNED, 3 * MIB, 3 * MIB},
+        {GPUPOOL_SOURCE_BYPASS, 3 * MIB, 3 * MIB},
+        {GPUPOOL_SOURCE_CUSTOM, MIB, MIB + 512}};
+    for (size_t i = 0; i < KIT_COUNT(blocks); i++) {
+        check_case("block %zu", i);
+        gpupool_arena *arena = kit_open_limited(blocks[i].source, blocks[i].least - 1);
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, blocks[i].bytes, kit_stream[0])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_RESULT(gpupool_set_limit(arena, blocks[i].least), GPUPOOL_OK);
+        void *block = kit_alloc(arena, blocks[i].bytes, kit_stream[0]);
+        CHECK_EQ(kit_reserved(arena), blocks[i].least);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
 static void lowering_the_limit_trims_idle_memory(void) {
     for (size_t i = 0; i < KIT_SOURCES; i++) {
         if (kit_sources[i].source == GPUPOOL_SOURCE_BYPASS) continue;
@@ -276,6 +301,7 @@ int main(void) {
     ARENA_TEST(the_environment_is_read_at_creation);
     ARENA_TEST(wrong_environment_text_is_quoted);
     ARENA_TEST(reserved_never_exceeds_the_limit);
+    ARENA_TEST(the_least_limit_for_a_block);
     ARENA_TEST(lowering_the_limit_trims_idle_memory);
     return check_finish();
 }

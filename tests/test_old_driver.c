@@ -106,7 +106,8 @@ static void errors_without_a_name(void) {
     CHECK_EQ(unknown, 1);
 }
 
-/* Pages that are no power of two, or smaller than a unit, are none that this could map. */
+/* Pages that are no power of two, or smaller than a unit, are none that this could map. What a
+   chunk takes of the device is then counted in the usual ones. */
 static void odd_pages(void) {
     static const size_t odd[] = {3 * MIB, 256};
     for (size_t i = 0; i < KIT_COUNT(odd); i++) {
@@ -116,6 +117,10 @@ static void odd_pages(void) {
         CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_UNSUPPORTED);
         arena = kit_open(GPUPOOL_SOURCE_AUTO);
         CHECK_EQ(arena->backing.source, GPUPOOL_SOURCE_DEVICE);
+        fake_granularity(0);
+        void *block = kit_alloc(arena, 2 * MIB + 1, kit_stream[0]);
+        CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
         kit_close(arena);
     }
 }

@@ -91,6 +91,16 @@ static void would_fit_sees_the_addresses_again(void) {
     finish(large, 0);
 }
 
+/* Where its work is done, just what it takes is taken off its addresses. */
+static void no_more_moves_than_it_takes(void) {
+    lay_stripes(0, 0);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    fake_run_all();
+    void *large = use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
+    CHECK_EQ(fake_calls("cuMemUnmap"), LARGE / (2 * MIB));
+    finish(large, 0);
+}
+
 /* Pieces that are larger than what is missing have the addresses after it too, and what is left of
    them is the stream's alone: another one that asks for it waits, as the oracle would see. */
 static void what_is_left_is_its_streams(void) {
@@ -385,6 +395,7 @@ static void driver_calls_fail(void) {
 int main(void) {
     FAKE_TEST(its_stream_has_it_at_once);
     FAKE_TEST(would_fit_sees_the_addresses_again);
+    FAKE_TEST(no_more_moves_than_it_takes);
     FAKE_TEST(what_is_left_is_its_streams);
     FAKE_TEST(another_stream_waits_for_it);
     FAKE_TEST(a_capture_does_not_have_it);
