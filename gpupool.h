@@ -4772,7 +4772,7 @@ static const char *gpi_limit_spell(char room[32], uint64_t bytes, int upwards) {
     uint64_t unit = 1, part;
     int power = 0;
     for (; bytes / unit >= 1000 && power < 4; power++) unit *= 1024;
-    part = unit >= 100 && bytes / unit < 100 ? 100 : 1; /* hundredths are shown, or none */
+    part = power && bytes / unit < 100 ? 100 : 1; /* hundredths are shown, or none */
     bytes = bytes / unit * part + (bytes % unit * part + (upwards ? unit - 1 : unit / 2)) / unit;
     if (part == 1) snprintf(room, 32, "%" PRIu64, bytes);
     else snprintf(room, 32, "%" PRIu64 ".%02" PRIu64, bytes / 100, bytes % 100);
@@ -7975,8 +7975,7 @@ size_t gpupool_available(gpupool_arena *arena) {
     gpi_visit visit;
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
-    if (gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)) != GPUPOOL_OK)
-        free_bytes = 0;
+    gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)); /* or 0 */
     if (arena->backing.source == GPUPOOL_SOURCE_PINNED) free_bytes = SIZE_MAX / 2;
     step = gpi_backing_is_mapped(&arena->backing) ? arena->backing.driver.granule_bytes
                                                   : GPUPOOL_UNIT_BYTES;

@@ -100,6 +100,9 @@ static void reset_under(gpupool_source source) {
     gpupool_alloc(arena, 5000, 0);
     CHECK_EQ(fake_misuses(), 0);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal; /* as a thread begins */
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    CHECK_EQ(mode, cudaStreamCaptureModeGlobal);
     arena = kit_open(source); /* and another one is as good as ever */
     void *block = kit_alloc(arena, MIB, 0);
     kit_mark(0, block, MIB, 1);

@@ -113,7 +113,9 @@ static gpupool_result do_create(void) {
     config.chunk_bytes = 2 * MIB;
     config.limit_text = "50%";
     config.name = "faults";
-    return gpupool_arena_create(&arena, &config);
+    gpupool_result result = gpupool_arena_create(&arena, &config);
+    CHECK_EQ(result == GPUPOOL_OK, arena != NULL);
+    return result;
 }
 
 static gpupool_result do_small(void) { return alloc_at(0, 700, 0); }

@@ -111,6 +111,9 @@ static void limits_as_a_share_of_the_device(void) {
     limit_near(arena, 0.5 * (double)device_figure(0));
     CHECK_RESULT(gpupool_set_limit_text(arena, "80%FREE"), GPUPOOL_OK);
     limit_near(arena, 0.8 * (double)device_figure(0));
+    fake_other_process(0, 100 * GIB);
+    CHECK_RESULT(gpupool_set_limit_text(arena, "80%free"), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "is zero") != NULL);
 #endif
     kit_close(arena);
 }

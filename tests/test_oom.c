@@ -109,6 +109,7 @@ static void a_reserve_above_the_limit(void) {
         CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
         CHECK_EQ(v.cause, GPUPOOL_CAUSE_LIMIT);
         CHECK_EQ(v.asked_bytes, 20 * MIB);
+        CHECK_EQ(v.raise_bytes / MIB, 10); /* and what a caller's function may have to align */
     }
 }
 

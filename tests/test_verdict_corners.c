@@ -144,6 +144,41 @@ static void the_biggest_holder_is_of_no_help(void) {
     kit_close(arena);
 }
 
+/* Of what is to be freed, that which only waits for its stream makes the rest of the room. */
+static void what_will_be_free_needs_no_freeing(void) {
+    void *block[4];
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 4; i++) block[i] = get(2 * MIB, kit_stream[1]);
+    kit_fill(kit_stream[1], block[0], 64, 1);
+    put(block[0], kit_stream[1]);
+    gpupool_verdict v = would_not_fit(arena, 4 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.pending_bytes, 2 * MIB);
+    CHECK_EQ(v.holders[0].enough, 1);
+    for (int i = 1; i < 4; i++) put(block[i], kit_stream[1]);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
+/* Of many blocks, one that shares its chunk makes no room when it goes: then it takes all. */
+static void the_first_of_many_blocks_is_of_no_help(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    void *block[9], *beside;
+    config.chunk_bytes = 4 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 9; i++) {
+        block[i] = get(2 * MIB, kit_stream[0]);
+        if (i == 0) beside = get(2 * MIB - 512, kit_stream[0]);
+        CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena) + 2 * MIB), GPUPOOL_OK);
+    }
+    gpupool_verdict v = would_not_fit(arena, 6 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.holders[0].blocks, 9);
+    CHECK_EQ(v.holders[0].enough, 9);
+    for (int i = 0; i < 9; i++) put(block[i], kit_stream[0]);
+    put(beside, kit_stream[0]);
+    kit_close(arena);
+}
+
 /* The only block there is, whatever its size. */
 static void a_holder_of_any_size(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
@@ -245,6 +280,7 @@ static void raised_by_as_much_as_is_missing(void) {
         CHECK_RESULT(gpupool_set_limit(arena, limit), GPUPOOL_OK);
         gpupool_verdict v = would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_LIMIT);
         CHECK_EQ(v.raise_bytes, 9 * MIB - odd / 512 * 512);
+        CHECK(strstr(v.sentence, "raise the limit by 9.00 MiB") != NULL);
         CHECK_RESULT(gpupool_set_limit(arena, limit + v.raise_bytes - 512), GPUPOOL_OK);
         would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_LIMIT);
         CHECK_RESULT(gpupool_set_limit(arena, limit + v.raise_bytes), GPUPOOL_OK);
@@ -463,6 +499,8 @@ int main(void) {
     FAKE_TEST(blocks_that_the_same_streams_use);
     FAKE_TEST(what_a_graph_keeps_does_not_fit);
     FAKE_TEST(the_biggest_holder_is_of_no_help);
+    FAKE_TEST(what_will_be_free_needs_no_freeing);
+    FAKE_TEST(the_first_of_many_blocks_is_of_no_help);
     FAKE_TEST(a_holder_of_any_size);
     FAKE_TEST(lanes_that_a_stream_had_before);
     FAKE_TEST(what_was_freed_for_all_waits_for_the_device);
