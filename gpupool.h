@@ -8495,7 +8495,6 @@ static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
     gpi_ledger_sub(&ring->used, slot->bytes);
     slot->state = GPI_RING_FREE;
     slot->transfer = NULL;
-    slot->span = 0;
     gpi_ring_join(ring, slot);
     gpi_ring_join(ring, slot->prev);
 }
@@ -8544,7 +8543,6 @@ static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
             if (i == count && (!oldest || slot->number < oldest->number)) oldest = slot;
         }
         if (!oldest) break;
-        landed = 0;
         *result = gpi_ring_ask(ring, oldest, 0, &landed);
         if (landed) {
             if (oldest->transfer) oldest->transfer->flying--;
@@ -9786,7 +9784,6 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
     slot->length = held_bytes;
     if (result == GPUPOOL_OK) {
         gpi_ring_fly(ring, slot, &plan);
-        slot->span = 0;
         ring->held--;
         ring->stats.transfers[GPUPOOL_UP]++;
         ring->stats.staged_bytes[GPUPOOL_UP] += span->bytes;

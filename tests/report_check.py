@@ -45,7 +45,9 @@ def check_json(arena):
     assert len(live) == now["blocks"] == sum(arena["live_by_order"])
     free = [b for b in blocks if b["state"] != "live"]
     assert sum(b["bytes"] for b in free) == arena["free_bytes"]
-    assert sum(b["bytes"] for b in free if b["state"] == "pending") == now["pending"]
+    pending = [b for b in free if b["state"] == "pending"]
+    assert sum(b["bytes"] for b in pending) == now["pending"]
+    assert not pending or any(b["stream"] is not None for b in pending)
     assert max(b["bytes"] for b in free) >= arena["largest_free_bytes"] > 0
     assert arena["counts"]["allocs"] - arena["counts"]["frees"] == now["blocks"]
     assert all(b["stream"] is None or b["stream"] < len(arena["streams"]) for b in blocks)
@@ -109,6 +111,7 @@ def check_snapshot(path, arena):
     for segment, chunk in zip(snapshot["segments"], arena["chunks"]):
         has(SEGMENT, segment)
         assert segment["segment_pool_id"] == (0, 0)
+        assert segment["is_expandable"] == (arena["source"] == "mapped")
         assert segment["segment_type"] in ("small", "large")
         assert (segment["address"], segment["total_size"]) == (chunk["address"], chunk["bytes"])
         assert len(segment["blocks"]) == len(chunk["blocks"])
@@ -176,12 +179,18 @@ def check_picture(path, arena):
         x, y = float(rect.get("x", 0)), float(rect.get("y", 0))
         assert 0 <= x and x + float(rect.get("width")) <= width + 0.02
         assert 0 <= y and y + float(rect.get("height")) <= height
-        titles += rect.find(space + "title") is not None
+        title = rect.find(space + "title")
+        if title is not None:
+            titles += 1
+            hatched = rect.get("fill") in patterns
+            assert "stretches" in title.text or hatched == title.text.startswith("freed")
         if y == 48 and rect.get("fill") != "none":
             bar.append((x, float(rect.get("width"))))
     check_bar(bar, arena)
     text = " ".join("".join(t.itertext()) for t in root.iter(space + "text"))
     assert arena["name"] in text and "live" in text and "free" in text
+    live = arena["counters"]["blocks"]["now"]
+    assert f" in {live:,} block{'s' * (live != 1)}, " in text
     blocks = sum(len(chunk["blocks"]) for chunk in arena["chunks"])
     assert 0 < titles <= 40000 and (titles >= blocks or blocks > 2000)
 

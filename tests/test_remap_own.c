@@ -250,6 +250,11 @@ static void wrong_echoes_are_seen(void) {
     ((gpi_fence *)echo->until)->users++;
     expect_broken("F3");
     ((gpi_fence *)echo->until)->users--;
+    fake_run_all();
+    gpi_fence_poll(&arena->fences, &arena->tree); /* of the stream's lanes, not of echoes */
+    ((gpi_fence *)echo->until)->users++;
+    expect_broken("F3");
+    ((gpi_fence *)echo->until)->users--;
     finish(large, 0);
 }
 

@@ -137,6 +137,7 @@ static void the_report_shows_each_byte(void) {
     void *part[8];
     gpupool_stats stats;
     config.reserve_bytes = 64 * MIB;
+    config.limit_bytes = 128 * MIB;
     gpupool_arena *arena = kit_create(&config);
     for (size_t i = 0; i < 8; i++) part[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
     for (size_t i = 2; i < 8; i += 2)
@@ -167,6 +168,8 @@ static void the_report_shows_each_byte(void) {
     CHECK(freed > exact - 2 && freed < exact + 2);
 #if CHECK_FAKE
     CHECK_EQ(stats.pending.now, 8 * MIB);
+    CHECK(strstr(text, "  [################~~~~............"
+                       "                                ] ") != NULL);
     fake_mode(FAKE_EAGER);
 #endif
     for (size_t i = 1; i < 8; i += 2)
@@ -219,6 +222,7 @@ static void a_report_is_one_screen(void) {
         says("of a limit of 3.00 GiB");
         says("biggest holders");
         says("requested");
+        says("~ freed, perhaps still in use");
         says("map: a character is ");
         if (kit_sources[i].source != GPUPOOL_SOURCE_PINNED) says("CUDA's context, libraries");
         empty_and_close(arena, BLOCKS);

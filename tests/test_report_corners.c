@@ -203,6 +203,7 @@ static void nothing_at_all(void) {
 #if CHECK_FAKE
     fake_fail_call("cudaMemGetInfo", 1, 1, 0);
     CHECK(strstr(written(gpupool_report), "no limit\n") != NULL); /* the device does not say */
+    CHECK(strstr(text, "\n  [  ") != NULL); /* and nothing is shown as a little */
     fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
 #endif

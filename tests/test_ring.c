@@ -215,6 +215,19 @@ static void rows_with_pitches(void) {
     kit_ring_close(ring);
 }
 
+/* The pitch of a single row leads nowhere, however long. */
+static void a_single_row(void) {
+    gpupool_ring *ring = kit_ring(512 * KIB, 0, 0);
+    unsigned char *from = kit_host(100), *device = kit_device(100);
+    kit_pattern(from, 100, 3);
+    CHECK_RESULT(gpupool_upload_2d(ring, device, 100, from, PTRDIFF_MAX, 100, 1, kit_stream[1]),
+                 GPUPOOL_OK);
+    kit_expect_device(device, 100, 3);
+    kit_host_free(from, 100);
+    kit_device_free(device, 100);
+    kit_ring_close(ring);
+}
+
 /* ---- functions in the caller's place ---- */
 
 typedef struct source {
@@ -419,6 +432,7 @@ int main(void) {
     ARENA_TEST(known_memory_goes_directly);
     ARENA_TEST(memory_registered_in_part_is_staged);
     ARENA_TEST(rows_with_pitches);
+    ARENA_TEST(a_single_row);
     ARENA_TEST(functions_fill_and_empty);
     ARENA_TEST(pinned_memory_is_bounded_and_lazy);
     ARENA_TEST(capturing_streams_are_refused);

@@ -102,6 +102,8 @@ static void rows(void) {
     CHECK_RESULT(gpupool_upload_2d(ring, device, 10, from, 9, 10, 2, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_upload_2d(ring, device, 10, from, SIZE_MAX / 2, 10, 3, 0),
                  GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_upload_2d(ring, device, 10, from, (size_t)PTRDIFF_MAX + 1, 10, 1, 0),
+                 GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_upload_2d(ring, NULL, 10, from, 10, 10, 2, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_upload_2d(ring, device, 10, NULL, 10, 10, 2, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_upload_2d(ring, device, 0, from, 0, 0, 5, 0), GPUPOOL_OK);

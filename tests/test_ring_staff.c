@@ -152,6 +152,19 @@ static void rings_come_and_go(void) {
     CHECK(gpi_process.staffed == NULL);
 }
 
+/* A ring that could not be destroyed goes on, with workers again. */
+static void workers_come_back(void) {
+    scene_open(1);
+    upload();
+    fake_fail_call("cudaHostUnregister", 1, 0, 0);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_ring_stats(ring).workers, 0);
+    upload();
+    CHECK_EQ(kit_ring_stats(ring).workers, 1);
+    scene_close();
+}
+
 /* ---- one fails while another is at work ---- */
 
 static pthread_t caller;
@@ -263,6 +276,7 @@ int main(int argc, char **argv) {
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);
     FAKE_TEST(rings_come_and_go);
+    FAKE_TEST(workers_come_back);
     FAKE_TEST(the_caller_waits_for_those_at_work);
     FAKE_TEST(filled_chunks_are_not_forgotten);
     FAKE_TEST(exit_from_a_workers_callback);
