@@ -290,6 +290,23 @@ static void raised_by_as_much_as_is_missing(void) {
     }
 }
 
+/* Three digits before the unit, at most; and "free 9 MiB" is never rounded down to too little. */
+static void sizes_are_spelled(void) {
+    static const struct { uint64_t bytes; const char *near, *enough; } sizes[] = {
+        {0, "0 B", "0 B"},
+        {999, "999 B", "999 B"},
+        {1000, "0.98 KiB", "0.98 KiB"},
+        {9 * MIB + 1, "9.00 MiB", "9.01 MiB"},
+        {100 * MIB + 1, "100 MiB", "101 MiB"},
+        {1000 * GIB, "0.98 TiB", "0.98 TiB"}};
+    char room[32];
+    for (size_t i = 0; i < KIT_COUNT(sizes); i++) {
+        check_case("%s", sizes[i].near);
+        CHECK_EQ(strcmp(gpi_limit_human(room, sizes[i].bytes), sizes[i].near), 0);
+        CHECK_EQ(strcmp(gpi_limit_enough(room, sizes[i].bytes), sizes[i].enough), 0);
+    }
+}
+
 /* Whichever leaves less is named; where they leave the same, the limit, though to raise it alone
    would not do. */
 static void both_are_in_the_way(void) {
@@ -507,6 +524,7 @@ int main(void) {
     FAKE_TEST(a_graphs_block_beside_one_to_wait_for);
     FAKE_TEST(where_the_device_does_not_say);
     FAKE_TEST(raised_by_as_much_as_is_missing);
+    FAKE_TEST(sizes_are_spelled);
     FAKE_TEST(both_are_in_the_way);
     FAKE_TEST(more_than_all_blocks_hold);
     FAKE_TEST(less_than_a_granule_is_none);
