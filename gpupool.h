@@ -291,7 +291,8 @@ typedef struct gpupool_counter {
 typedef struct gpupool_stats {
     size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
     gpupool_counter requested;       /* bytes asked for by live blocks */
-    gpupool_counter granted;         /* the same, rounded to units */
+    gpupool_counter granted;         /* the same, rounded to units; to an 8th more at most where
+                                        threads wait for each other */
     gpupool_counter reserved;        /* bytes held from the driver */
     gpupool_counter pending;         /* freed on some stream, not known to be finished there */
     gpupool_counter blocks;          /* live blocks */
