@@ -297,8 +297,10 @@ static void sizes_are_spelled(void) {
         {999, "999 B", "999 B"},
         {1000, "0.98 KiB", "0.98 KiB"},
         {9 * MIB + 1, "9.00 MiB", "9.01 MiB"},
+        {99 * KIB + 512, "99.50 KiB", "99.50 KiB"},
         {100 * MIB + 1, "100 MiB", "101 MiB"},
-        {1000 * GIB, "0.98 TiB", "0.98 TiB"}};
+        {1000 * GIB, "0.98 TiB", "0.98 TiB"},
+        {2000 * 1024 * GIB, "2000 TiB", "2000 TiB"}};
     char room[32];
     for (size_t i = 0; i < KIT_COUNT(sizes); i++) {
         check_case("%s", sizes[i].near);
