@@ -65,6 +65,7 @@ static void names_that_need_quoting(void) {
 /* What is no letter in UTF-8 is shown as ?, also the first byte of one that the name's end cuts. */
 static void names_in_other_encodings(void) {
     static const struct { const char *given, *shown; } names[] = {
+        {"caf\xc3( \xdf\xc3\xa9", "caf?( ?\xc3\xa9"},
         {"caf\xe9 A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80",
          "caf? A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
         {"\x80\xc1\xbf\xe0\x9f\xbf\xed\xa0\x80\xf0\x8f\xbf\xbf\xf4\x90\x80\x80\xf5\xe2\x82",
