@@ -844,13 +844,9 @@ static void gpi_host_relax(unsigned round) {
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
 #if GPUPOOL_SINGLE_THREAD
-GPI_HOT int gpi_host_try(gpi_lock *lock) {
+GPI_HOT unsigned gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
-    return lock->held = 1;
-}
-
-static unsigned gpi_host_wait(gpi_lock *lock) {
-    (void)lock;
+    lock->held = 1;
     return 0;
 }
 #else
@@ -862,7 +858,7 @@ GPI_HOT int gpi_host_try(gpi_lock *lock) {
 #endif
 }
 
-/* Returns the number of pauses that it took. */
+/* It and lock return the number of pauses that it took. */
 static unsigned gpi_host_wait(gpi_lock *lock) {
     unsigned round = 0;
     do {
@@ -875,11 +871,11 @@ static unsigned gpi_host_wait(gpi_lock *lock) {
     } while (!gpi_host_try(lock));
     return round;
 }
-#endif
 
-GPI_HOT void gpi_host_lock(gpi_lock *lock) {
-    if (!gpi_host_try(lock)) gpi_host_wait(lock);
+GPI_HOT unsigned gpi_host_lock(gpi_lock *lock) {
+    return gpi_host_try(lock) ? 0 : gpi_host_wait(lock);
 }
+#endif
 
 static void gpi_host_unlock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
@@ -2914,7 +2910,7 @@ GPI_HOT void gpi_cache_link(gpi_cache *cache, gpi_slot *slot, gpi_slot_state sta
     *list = (uint16_t)(slot - cache->slots);
 }
 
-/* Four times the slots, if the host has memory for them. */
+/* Four times the slots, none of which is empty, if the host has memory for them. */
 static void gpi_cache_widen(gpi_cache *cache) {
     uint32_t few = cache->room, room = few * 4, i;
     gpi_slot *old = cache->slots;
@@ -2923,7 +2919,6 @@ static void gpi_cache_widen(gpi_cache *cache) {
     gpi_cache_lay_out(cache, slots, (uint16_t *)(void *)(slots + room), room);
     for (i = 0; i < few; i++) {
         gpi_slot *slot = &slots[cache->empty];
-        if (old[i].state == GPI_SLOT_EMPTY) continue;
         cache->empty = slot->next;
         *slot = old[i];
         gpi_cache_link(cache, slot, (gpi_slot_state)old[i].state);
@@ -5585,11 +5580,12 @@ static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
 /* The arena's lock, in the hot paths. A thread that waits for it too long wants its stream's cache
    to be crowded. */
 GPI_HOT void gpi_arena_lock_hot(gpupool_arena *arena, gpi_cache *cache) {
-    if (gpi_host_try(&arena->lock)) {
+    unsigned pauses = gpi_host_lock(&arena->lock);
+    if (pauses == 0) {
         if (cache->waits) cache->waits--;
         return;
     }
-    cache->waits += 64 * gpi_host_wait(&arena->lock);
+    cache->waits += 64 * pauses;
     cache->waits = (uint32_t)gpi_ground_min(cache->waits, 2 * GPI_CACHE_WAITS);
     if (cache->waits >= GPI_CACHE_WAITS) cache->rest = 0;
 }
@@ -6544,7 +6540,7 @@ static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint6
     cache->most_units = gpi_arena_cache_units(arena, cache->crowded);
     if (cache->free_units + units <= cache->most_units) return;
     if (cache->crowded) units += cache->most_units / 4; /* not to come back for this soon */
-    while (cache->free_blocks && cache->free_units + units > cache->most_units)
+    while (cache->free_units + units > cache->most_units)
         gpi_arena_put_evicted(arena, known, gpi_cache_evict_free(cache));
 }
 
@@ -6598,7 +6594,8 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
     if (run && !known->capture) block = gpi_arena_bring(arena, run, NULL, request);
     else if (run) block = gpi_arena_hand_out(arena, run, request);
     else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
-    if (block && locked && known->cache.crowded && gpi_arena_caches(arena, known, run))
+    if (block && locked && known->cache.crowded && run->units <= GPI_SMALL_UNITS &&
+        gpi_arena_caches(arena, known, run))
         gpi_arena_admit(arena, known, run, GPI_SLOT_OUT);
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);

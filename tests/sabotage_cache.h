@@ -98,6 +98,13 @@ static inline int slot_of_another_unit(size_t at) {
     return slot != NULL;
 }
 
+/* One that is free would be in the wrong list too. */
+static inline int slot_of_another_bin(size_t at) {
+    gpi_slot *slot = slot_at(at, GPI_SLOT_OUT).slot;
+    if (slot) break_u8(&slot->bin, slot->bin + 1u);
+    return slot != NULL;
+}
+
 /* ---- C2: lists ---- */
 
 static inline int slot_in_no_list(size_t at) {

@@ -76,6 +76,7 @@ static const saboteur saboteurs[] = {
     PLAIN("C1", slot_of_another_run, BOTH),
     PLAIN("C1", slot_of_other_units, BOTH),
     PLAIN("C1", slot_of_another_unit, BOTH),
+    PLAIN("C1", slot_of_another_bin, BOTH),
     PLAIN("C2", slot_in_no_list, BOTH),
     PLAIN("C2", slot_in_the_empty_list, BOTH),
     PLAIN("C2", slot_in_two_lists, BOTH),
