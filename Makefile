@@ -48,13 +48,14 @@ LIBS := $(FAKE) -lm -ldl
 endif
 
 COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
-TEST_COMPILE := $(COMPILE) -O1 -g
+# -g1: reports need lines; with variables too a sanitized program takes twice as long to build.
+TEST_COMPILE := $(COMPILE) -O1 -g1
 comma := ,
 TOOLS := replay demo fixed_range bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs coverage gpu-test gpu-stress examples windows bench bench-memory \
+.PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-stress examples windows bench bench-memory \
         bench-ring soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
 
 help: ## lists the targets
@@ -79,6 +80,13 @@ gpu-test: ## the same tests against the real CUDA runtime and GPU
 	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
 	@tests/run.sh 1 $(GPU_TESTS)
+
+gpu-sanitize: ## those under compute-sanitizer; CHECKS=memcheck for one tool
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
+	@status=0; export PATH="$$PATH:$(TOOLKIT)/bin"; \
+	for tool in $(or $(CHECKS),memcheck racecheck synccheck); do echo "$$tool"; \
+	  TOOL=$$tool UNDER=tests/gpu/under.sh BUILD=$(BUILD)/$$tool \
+	  tests/run.sh 4 $(GPU_TESTS) || status=1; done; exit $$status
 
 gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	$(if $(NVCC),,$(error gpu-stress needs nvcc))

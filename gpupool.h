@@ -5346,7 +5346,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
         verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
     else if (!refused && free_bytes >= verdict->asked_bytes)
         verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
-    else if (by_limit && by_limit >= by_device)
+    else if (verdict->limit_bytes && by_limit && by_limit >= by_device)
         verdict->cause = GPUPOOL_CAUSE_LIMIT;
     else
         verdict->cause = verdict->others_bytes > verdict->reserved_bytes
@@ -7225,7 +7225,8 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
 }
 
 /* The limit by precedence: config.limit_text, config.limit_bytes, GPUPOOL_LIMIT_<device> and
-   GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. */
+   GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. In the environment an empty text
+   is none: so a shell takes a variable away for one command. */
 static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
                                             const gpupool_arena_config *config) {
     char variable[64];
@@ -7239,10 +7240,11 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
                  arena->backing.driver.device);
         where = variable;
         text = getenv(strrchr(variable, ' ') + 1);
-    }
-    if (!text) {
-        where = "environment variable GPUPOOL_LIMIT";
-        text = getenv("GPUPOOL_LIMIT");
+        if (!text || !*text) {
+            where = "environment variable GPUPOOL_LIMIT";
+            text = getenv("GPUPOOL_LIMIT");
+        }
+        if (text && !*text) text = NULL;
     }
     if (!text && sizeof(GPUPOOL_LIMIT) > 1) {
         where = "macro GPUPOOL_LIMIT";

@@ -1,5 +1,6 @@
 #!/bin/bash
 # Runs test programs, JOBS at a time, and adds up what they say: run.sh JOBS PROGRAM...
+# UNDER names a program that they are given to, instead of being run by themselves.
 #
 # A program's last line is `N passed, N failed`, with `, N skipped` where it skips. One that says
 # nothing of the kind, crashes, or takes too long has failed. Its whole output is kept in a log.
@@ -16,7 +17,7 @@ run_one() { # PROGRAM: leaves NAME.out, and NAME.sum with "passed failed skipped
     local name start status last passed=0 failed=0 skipped=0 note=
     name=$(basename "$1" .sh)
     start=$SECONDS
-    timeout -k 5 "$limit_s" "$1" > "$logs/$name.out" 2>&1
+    timeout -k 5 "$limit_s" ${UNDER:-} "$1" > "$logs/$name.out" 2>&1
     status=$?
     last=$(tail -n 1 "$logs/$name.out" 2>/dev/null)
     if [[ $last =~ $tally ]]; then

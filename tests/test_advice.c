@@ -1,6 +1,6 @@
 /* Advice in arenas of every kind, after random work: whatever a verdict says would do, does. */
 // build: sizes -O2
-// build: sites -O1 -g -fsanitize=address,undefined -DGPUPOOL_SITES=1
+// build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "verdict_kit.h"

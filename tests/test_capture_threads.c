@@ -1,8 +1,8 @@
 /* Captures while other threads are at work in the same arena: none is lost, in any mode, whatever
    the others ask for. */
-// build: plain -O2 -g
-// build: tsan -O1 -g -fsanitize=thread
-// build: asan -O1 -g -fsanitize=address,undefined
+// build: plain -O2
+// build: tsan -fsanitize=thread
+// build: asan -fsanitize=address,undefined
 // build: check2 -DGPUPOOL_CHECK=2
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #define GPUPOOL_IMPLEMENTATION

@@ -1,5 +1,5 @@
 /* A long life of an arena, shortened: build/churn is the same at full length. */
-// build: plain -O2 -g
+// build: plain -O2
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "churn_kit.h"

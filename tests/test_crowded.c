@@ -1,7 +1,7 @@
 /* Caches of streams whose threads meet at the arena's lock: they do without it as far as they can,
    and nobody is told anything else about memory than without them. */
-// build: asan -O1 -g -fsanitize=address,undefined
-// build: sites -O1 -g -DGPUPOOL_SITES=1
+// build: asan -fsanitize=address,undefined
+// build: sites -DGPUPOOL_SITES=1
 #include "fail_malloc.h"
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"

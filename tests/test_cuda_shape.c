@@ -1,7 +1,7 @@
 /* cudaMalloc's shape: what cudaMalloc and cudaFree promise holds, on the default arenas. */
-// build: plain -O2 -g
-// build: replaced -O2 -g -DGPUPOOL_REPLACE_CUDA_MALLOC=1
-// build: asan -O1 -g -fsanitize=address,undefined
+// build: plain -O2
+// build: replaced -O2 -DGPUPOOL_REPLACE_CUDA_MALLOC=1
+// build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "race_kit.h"

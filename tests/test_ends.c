@@ -1,7 +1,8 @@
 /* Arenas at the ends of a process: after cudaDeviceReset, while CUDA unloads, in a child, after
    main. Every call has a named result; nothing crashes or hangs. */
-// build: plain -O2 -g
-// build: asan -O1 -g -fsanitize=address,undefined
+// left at exit: an arena, on purpose
+// build: plain -O2
+// build: asan -fsanitize=address,undefined
 #define _DEFAULT_SOURCE /* fork, alarm */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"

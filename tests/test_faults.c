@@ -1,7 +1,7 @@
 /* Every CUDA call and every host allocation that the library makes is made to fail in turn, once
    and for good. A call that fails because of it changes nothing; nothing stays behind. */
-// build: plain -O1 -g
-// build: asan -O1 -g -fsanitize=address,undefined
+// build: plain
+// build: asan -fsanitize=address,undefined
 #include "fail_malloc.h"
 #define GPUPOOL_IMPLEMENTATION
 #ifndef GPUPOOL_HEADER /* or one that broken.sh has broken */

@@ -175,6 +175,17 @@ static void the_nearest_limit_counts(void) {
     CHECK_EQ(unsetenv("GPUPOOL_LIMIT_1"), 0);
 }
 
+static void an_empty_variable_is_none(void) {
+    CHECK_EQ(setenv("GPUPOOL_LIMIT", "30MiB", 1), 0);
+    CHECK_EQ(setenv("GPUPOOL_LIMIT_0", "", 1), 0);
+    limit_at_creation(NULL, 0, 30 * MIB);
+    CHECK_EQ(setenv("GPUPOOL_LIMIT", "", 1), 0);
+    limit_at_creation(NULL, 0, 0);
+    CHECK_EQ(unsetenv("GPUPOOL_LIMIT"), 0);
+    limit_at_creation(NULL, 0, 0);
+    CHECK_EQ(unsetenv("GPUPOOL_LIMIT_0"), 0);
+}
+
 static void the_environment_is_read_at_creation(void) {
     CHECK_EQ(setenv("GPUPOOL_LIMIT", "30MiB", 1), 0);
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -301,6 +312,7 @@ int main(void) {
     ARENA_TEST(limits_as_a_share_of_the_device);
     ARENA_TEST(wrong_text_changes_nothing);
     ARENA_TEST(the_nearest_limit_counts);
+    ARENA_TEST(an_empty_variable_is_none);
     ARENA_TEST(the_environment_is_read_at_creation);
     ARENA_TEST(wrong_environment_text_is_quoted);
     ARENA_TEST(reserved_never_exceeds_the_limit);

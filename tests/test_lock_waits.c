@@ -1,6 +1,6 @@
 /* What another thread does to a stream, or to its cache, while this one waits for its lock. The
    other thread's part is done where this one would give way, so that they always meet. */
-// build: plain -O1 -g -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
+// build: plain -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
 #define _GNU_SOURCE
 #include <sched.h>
 

@@ -1,7 +1,7 @@
 /* GPUPOOL_NVTX: a tool behind NVTX knows each live block, its exact size and its line, and nothing
    else; mapped memory, which tools refuse, is not told, and AUTO does not take it. */
-// build: plain -O1 -g -fsanitize=address,undefined
-// build: sites -O1 -g -fsanitize=address,undefined -DGPUPOOL_SITES=1
+// build: plain -fsanitize=address,undefined
+// build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1
 #define GPUPOOL_NVTX 1
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"

@@ -1,7 +1,7 @@
 /* Compiled as with --default-stream per-thread: a stream of 0 is another one in every thread, and
    what one thread frees there is for another only once its work is done. */
-// build: plain -O2 -g -DCUDA_API_PER_THREAD_DEFAULT_STREAM
-// build: asan -O1 -g -fsanitize=address,undefined -DCUDA_API_PER_THREAD_DEFAULT_STREAM
+// build: plain -O2 -DCUDA_API_PER_THREAD_DEFAULT_STREAM
+// build: asan -fsanitize=address,undefined -DCUDA_API_PER_THREAD_DEFAULT_STREAM
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #ifndef CUDA_API_PER_THREAD_DEFAULT_STREAM
 #define CUDA_API_PER_THREAD_DEFAULT_STREAM /* the GPU's tests have no flags of their own */

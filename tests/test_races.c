@@ -1,6 +1,6 @@
 /* The races that reuse between streams invites, thousands of random schedules each, under the
    oracle. Each is written for one mistake that is easily made. */
-// build: plain -O2 -g
+// build: plain -O2
 #include <cuda_runtime_api.h>
 
 static cudaError_t before_record(cudaEvent_t event, cudaStream_t stream);

@@ -1,7 +1,7 @@
 /* An arena whose records are used up, on a host without memory for more: every call that would need
    one more struct than there is says so and changes nothing, and the same call works once there is
    memory again. */
-// build: asan -O1 -g -fsanitize=address,undefined
+// build: asan -fsanitize=address,undefined
 #include <stdlib.h>
 
 static size_t refused_bytes; /* requests of this size, or a line more, fail */

@@ -1,7 +1,7 @@
 /* Memory that moves while streams are at work: under random limits, with the race oracle watching
    and every granule of every block written, and verified before its free. */
-// build: plain -O2 -g
-// build: asan -O1 -g -fsanitize=address,undefined
+// build: plain -O2
+// build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "remap_kit.h"

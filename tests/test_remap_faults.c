@@ -1,8 +1,8 @@
 /* Every call that manages virtual memory is made to fail in turn, once and for good, amid work that
    makes memory move. A request that fails because of it changes nothing, and the same request is
    met once the fault is over. */
-// build: plain -O2 -g
-// build: asan -O1 -g -fsanitize=address,undefined -DAFTER=6
+// build: plain -O2
+// build: asan -fsanitize=address,undefined -DAFTER=6
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "remap_kit.h"

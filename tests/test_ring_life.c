@@ -3,6 +3,7 @@
 // build: plain
 // build: asan -fsanitize=address
 // build: tsan -fsanitize=thread
+// left at exit: what children use that end in the middle
 */
 #define _GNU_SOURCE
 #define GPUPOOL_IMPLEMENTATION

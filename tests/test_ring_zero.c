@@ -1,7 +1,7 @@
 /* A stream of 0 in the ring's calls is what CUDA takes it for in the file that makes the call: the
    thread's own stream in this one, and in brackets, which leave gpupool's macros out as in a file
    that is not compiled so, the legacy stream. */
-// build: plain -O1 -g -DCUDA_API_PER_THREAD_DEFAULT_STREAM
+// build: plain -DCUDA_API_PER_THREAD_DEFAULT_STREAM
 #ifndef CUDA_API_PER_THREAD_DEFAULT_STREAM
 #define CUDA_API_PER_THREAD_DEFAULT_STREAM /* the GPU's tests have no flags of their own */
 #endif

@@ -1,7 +1,7 @@
 /* Each invariant in the header's banners is broken by hand in a working arena, at every place that
    there is: gpupool_check names it, and is content again when the damage is undone. */
-// build: asan -O1 -g -fsanitize=address,undefined
-// build: sites -O1 -g -DGPUPOOL_SITES=1
+// build: asan -fsanitize=address,undefined
+// build: sites -DGPUPOOL_SITES=1
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"

@@ -1,6 +1,6 @@
 /* Two threads at what the arena and the ring do without a lock, or under a fine one, in every order
    that two interruptions can make. broken.sh breaks the header in ways that must show here. */
-// build: plain -O1 -g
+// build: plain
 #if !defined(GPUPOOL_TEST_GPU)
 #include "schedule_kit.h"
 #endif

@@ -1,5 +1,5 @@
 /* Nested scopes: what a phase has used, and RMM's law of merging it into the phase around. */
-// build: plain -O1 -g -fsanitize=address,undefined
+// build: plain -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "fail_malloc.h"
 #include "../gpupool.h"

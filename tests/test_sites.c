@@ -1,8 +1,8 @@
 /* GPUPOOL_SITES: blocks are counted by the line that asked for them, whichever way they come and
    go, and those that are left at the end are told by line. */
-// build: plain -O1 -g -fsanitize=address,undefined
-// build: no_stats -O1 -g -DGPUPOOL_STATS=0
-// build: tsan -O1 -g -fsanitize=thread
+// build: plain -fsanitize=address,undefined
+// build: no_stats -DGPUPOOL_STATS=0
+// build: tsan -fsanitize=thread
 #define GPUPOOL_SITES 1
 #define GPUPOOL_IMPLEMENTATION
 #include "fail_malloc.h"

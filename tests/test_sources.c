@@ -1,4 +1,5 @@
 /* Making and closing arenas: every source, every device, the default arenas. */
+// left at exit: the default arena
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"

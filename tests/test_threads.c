@@ -1,7 +1,8 @@
 /* Many threads in one arena: streams of their own and shared ones, blocks freed by other threads
    than those that asked for them, and the whole-arena calls in between. Stamps show any overlap. */
-// build: plain -O2 -g
-// build: tsan -O1 -g -fsanitize=thread
+// left at exit: the default arena
+// build: plain -O2
+// build: tsan -fsanitize=thread
 // build: check2 -DGPUPOOL_CHECK=2
 // build: guard -DGPUPOOL_GUARD=1
 #define _DEFAULT_SOURCE /* pthread_barrier_t */

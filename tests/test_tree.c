@@ -2,8 +2,8 @@
    A state is the sequence of its runs, each a block or free in a lane. It is made anew in the tree
    for each call, and what the call leaves is compared whole. The search is breadth-first from one
    free run, so it meets what calls can reach; that must be every state there is. */
-// build: plain -O2 -g
-// build: asan -O1 -g -fsanitize=address,undefined -DFEW_UNITS=6
+// build: plain -O2
+// build: asan -fsanitize=address,undefined -DFEW_UNITS=6
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "tree_calls.h"

@@ -1,6 +1,6 @@
 /* TREE by enumeration in 16 units, where runs have more orders and steps: every state of one lane,
    and with quiet memory beside a stream's lane every state of a few runs (all: 291 million). */
-// build: plain -O2 -g
+// build: plain -O2
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "tree_calls.h"

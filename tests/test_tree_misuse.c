@@ -1,6 +1,6 @@
 /* Wrong calls of TREE, in every state of 8 units with quiet memory and two streams: an assertion
    refuses each, and has changed nothing by then. */
-// build: plain -O2 -g
+// build: plain -O2
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Each cause of running out, and its advice: followed, it helps. Sizes name the holders in one
    build, lines of source in the other. */
-// build: sizes -O1 -g -fsanitize=address,undefined
-// build: sites -O1 -g -fsanitize=address,undefined -DGPUPOOL_SITES=1
+// build: sizes -fsanitize=address,undefined
+// build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "verdict_kit.h"

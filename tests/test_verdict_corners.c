@@ -163,7 +163,7 @@ static void what_will_be_free_needs_no_freeing(void) {
 /* Of many blocks, one that shares its chunk makes no room when it goes: then it takes all. */
 static void the_first_of_many_blocks_is_of_no_help(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
-    void *block[9], *beside;
+    void *block[9], *beside = NULL;
     config.chunk_bytes = 4 * MIB;
     arena = kit_create(&config);
     for (int i = 0; i < 9; i++) {
@@ -354,6 +354,18 @@ static void more_than_all_blocks_hold(void) {
     kit_close(arena);
 }
 
+/* No address of those that the driver gave will do: no limit is in the way where there is none. */
+static void alignments_beyond_the_addresses(void) {
+    fake_fail_call("cuMemAddressReserve", 1, 0, 0); /* half as many are asked for then */
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK(!gpupool_alloc_aligned(arena, MIB, (size_t)1 << 40, kit_stream[0]));
+    CHECK(strstr(gpupool_last_error(), ": ask for less") != NULL);
+    CHECK(strstr(gpupool_last_error(), "limit") == NULL);
+    kit_close(arena);
+}
+
 /* The driver gives whole granules, of which the device has 4 MiB here: the limit alone would not
    help. */
 static void less_than_a_granule_is_none(void) {
@@ -529,6 +541,7 @@ int main(void) {
     FAKE_TEST(sizes_are_spelled);
     FAKE_TEST(both_are_in_the_way);
     FAKE_TEST(more_than_all_blocks_hold);
+    FAKE_TEST(alignments_beyond_the_addresses);
     FAKE_TEST(less_than_a_granule_is_none);
     FAKE_TEST(a_chunk_that_was_not_taken_back);
     FAKE_TEST(managed_memory_beyond_the_device);
