@@ -3,6 +3,7 @@
 #
 # A source says in `// build: NAME FLAGS...` lines which programs to make of it; without any it is
 # built once, plainly. A program and the simulated CUDA under it have the same sanitizers.
+# A sanitized one is not optimized unless it asks for that: most run for less time than it would take.
 # `// and: SOURCE...` names sources that it is linked with. MODE=thread, or address,undefined: each
 # program that has no sanitizers of its own gets these.
 set -eu
@@ -17,6 +18,10 @@ rule() { # PROGRAM SOURCE FLAGS
         sanitizers=$MODE
         flags="$flags -fsanitize=$MODE -fno-sanitize-recover=undefined"
     fi
+    case $sanitizers/$flags in
+        /* | */*-O*) ;;
+        *) flags="-O0 $flags" ;;
+    esac
     echo "TESTS += $build/test/$1"
     # the source last: what it includes is what the compiler writes down for make
     echo "$build/test/$1: $also $2 $build/fakecuda/${sanitizers:-none}.a"
