@@ -32,7 +32,7 @@ check() { # FILE PROOF: 0 when it holds, 1 when not, 2 when that could not be fo
         -I"$folder/include" -Itests/prove -Itests/fakecuda/include > "$folder/$2.log" 2>&1
     if grep -q '^VERIFICATION SUCCESSFUL' "$folder/$2.log"; then return 0; fi
     if grep -q '^VERIFICATION FAILED' "$folder/$2.log"; then
-        grep -q 'unwinding assertion' "$folder/$2.log" && return 2
+        grep -A 3 '^Violated property' "$folder/$2.log" | grep -q 'unwinding assertion' && return 2
         return 1
     fi
     return 2

@@ -95,3 +95,30 @@ void prove_what_is_dropped_joins_what_is_free_beside_it(void) {
     CLAIM(ring.used.now == 0);
     CLAIM(ring.spare_count == (uint64_t)(before == GPI_RING_FREE) + (after == GPI_RING_FREE));
 }
+
+// broken: s/gpi_ledger_sub(&ring->used, slot->bytes)/gpi_ledger_sub(\&ring->used, slot->length)/
+void prove_what_is_taken_is_counted_until_it_is_dropped(void) {
+    uint64_t at = 4 * any_below(4), bytes = any_below(16), whole = gpi_ground_up(bytes, 4);
+    uint64_t used = ring.used.now = any_below(MOST), end, sum = 0;
+    gpi_ring_slot *taken, *slot;
+    ring.piece_bytes = 16;
+    ring.pinned.now = any_below(64);
+    ASSUME(bytes > 0);
+    left.at = at;
+    left.bytes = 4 + 4 * any_below(8);
+    end = at + left.bytes;
+    ring.slots = &left;
+    gpi_ring_spare_put(&ring, &middle);
+    gpi_ring_spare_put(&ring, &right);
+    taken = gpi_ring_take(&ring, bytes);
+    CLAIM(ring.used.now == used + (taken ? whole : 0));
+    for (slot = ring.slots; slot; slot = slot->next) sum += slot->bytes;
+    CLAIM(sum == end - at);
+    if (taken) {
+        CLAIM(taken->bytes == whole && taken->at >= at && taken->at + whole <= end);
+        CLAIM(taken->at + whole <= ring.pinned.now && taken->state == GPI_RING_BUSY);
+        gpi_ring_drop(&ring, taken);
+    }
+    CLAIM(ring.used.now == used && ring.spare_count == 2);
+    CLAIM(ring.slots->at == at && ring.slots->bytes == end - at && !ring.slots->next);
+}
