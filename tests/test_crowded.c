@@ -2,6 +2,7 @@
    and nobody is told anything else about memory than without them. */
 // build: asan -fsanitize=address,undefined
 // build: sites -DGPUPOOL_SITES=1
+#define _POSIX_C_SOURCE 200809L /* barriers */
 #include "fail_malloc.h"
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
@@ -138,6 +139,40 @@ static void freed_while_memory_is_looked_for(void) {
     close_all(&large, 1, 1);
 }
 
+/* What is freed while a verdict waits for a cache is found before the verdict is spoken. */
+static pthread_t freer;
+static pthread_barrier_t gate;
+static void *free_it_amid_the_verdict(void *nothing) {
+    struct timeval nap = {0, 50000};
+    gpi_host_lock(&cache_of(0)->lock);
+    pthread_barrier_wait(&gate);
+    select(0, NULL, NULL, NULL, &nap);
+    put(freed_meanwhile, 2);
+    gpi_host_unlock(&cache_of(0)->lock);
+    return nothing;
+}
+
+static void hold_the_cache(void *nothing) {
+    CHECK_EQ(pthread_create(&freer, NULL, free_it_amid_the_verdict, nothing), 0);
+    pthread_barrier_wait(&gate);
+}
+
+static void freed_while_a_verdict_is_made(void) {
+    fake_device_memory(0, 64 * MIB);
+    open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
+    void *small = get(8 * KIB, 0), *other = get(100, 2), *large;
+    freed_meanwhile = get(40 * MIB, 1);
+    pthread_barrier_init(&gate, NULL, 2);
+    fake_before_call("cudaMalloc", 1, hold_the_cache, NULL);
+    large = get(40 * MIB, 1);
+    pthread_join(freer, NULL);
+    pthread_barrier_destroy(&gate);
+    CHECK(large != NULL);
+    put(small, 0);
+    put(other, 2);
+    close_all(&large, 1, 1);
+}
+
 #endif
 
 /* The sentence names the holder of all blocks, those that caches keep track of among them. */
@@ -239,5 +274,6 @@ int main(void) {
     ARENA_TEST(no_memory_for_slots);
     ARENA_TEST(more_than_there_are_slots);
     FAKE_TEST(freed_while_memory_is_looked_for);
+    FAKE_TEST(freed_while_a_verdict_is_made);
     return check_finish();
 }
