@@ -3,7 +3,7 @@
 #
 # A source says in `// build: NAME FLAGS...` lines which programs to make of it; without any it is
 # built once, plainly. A program and the simulated CUDA under it have the same sanitizers.
-# A sanitized one is not optimized unless it asks for that: most run for less time than it would take.
+# A sanitized one is not optimized unless it asks for that: most run for less time than that takes.
 # `// and: SOURCE...` names sources that it is linked with. MODE=thread, or address,undefined: each
 # program that has no sanitizers of its own gets these.
 set -eu

@@ -1,9 +1,9 @@
 #!/bin/bash
 # One test program under a tool of compute-sanitizer: TOOL=memcheck under.sh PROGRAM
 #
-# Calls that CUDA is meant to refuse are no findings, so memcheck does not tell of them; what is not
-# freed at the end is one, but where the source says that it is `// left at exit:`. A test that needs
-# fakecuda's controls makes no CUDA call here, of which there is nothing to say.
+# Calls that CUDA is meant to refuse are no findings, so memcheck does not tell of them. What is not
+# freed at the end is one, but where the source says that it is `// left at exit:`. A test that is
+# for fakecuda makes no CUDA call here, of which there is nothing to say.
 set -u
 options=(--tool "$TOOL" --error-exitcode 99 --target-processes all)
 if [[ $TOOL == memcheck ]]; then
