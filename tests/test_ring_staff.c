@@ -241,7 +241,7 @@ static int die(const char *how) {
     int from_worker = how[0] == 'w';
     kit_prepare();
     if (!from_worker) atexit(upload_at_exit); /* runs after the ring's own */
-    scene_open(2);
+    scene_open(from_worker ? 1 : 2); /* two threads at once may not exit */
     upload();
     caller = pthread_self();
     if (from_worker)
