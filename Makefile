@@ -82,6 +82,8 @@ gpu-test: ## the same tests against the real CUDA runtime and GPU
 	@tests/run.sh 1 $(GPU_TESTS)
 
 gpu-sanitize: ## those under compute-sanitizer; CHECKS=memcheck for one tool
+	@PATH="$$PATH:$(TOOLKIT)/bin" command -v compute-sanitizer > /dev/null || \
+	  { echo "gpu-sanitize needs the CUDA toolkit's compute-sanitizer" >&2; exit 1; }
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
 	@status=0; export PATH="$$PATH:$(TOOLKIT)/bin"; \
 	for tool in $(or $(CHECKS),memcheck racecheck synccheck); do echo "$$tool"; \

@@ -461,8 +461,8 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
 
 /* ---- limits: on reserved bytes. What CUDA's context, other libraries and other processes hold is
    not counted. An arena's first limit is the first there is of config.limit_text,
-   config.limit_bytes, the environment's GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT, the macro
-   GPUPOOL_LIMIT. ---- */
+   config.limit_bytes, the environment's GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT (empty ones are
+   none), the macro GPUPOOL_LIMIT. ---- */
 
 /* 0: none. Below what is reserved: gives back what it can, and does not grow until it is met. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
@@ -7225,8 +7225,8 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
 }
 
 /* The limit by precedence: config.limit_text, config.limit_bytes, GPUPOOL_LIMIT_<device> and
-   GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. In the environment an empty text
-   is none: so a shell takes a variable away for one command. */
+   GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. A shell empties a variable to
+   take it away for one command. */
 static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
                                             const gpupool_arena_config *config) {
     char variable[64];
