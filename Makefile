@@ -55,8 +55,9 @@ TOOLS := replay demo fixed_range bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-stress examples windows bench bench-memory \
-        bench-ring soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
+.PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-test-programs gpu-stress \
+        examples windows bench bench-memory bench-ring soak soak-memory fuzz prove schedules \
+        sanitize sanitize-run valgrind test32 tools all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -76,19 +77,19 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	  tests/hygiene_test.sh tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh \
 	  tests/windows_test.sh tests/pytorch_test.sh examples/run_examples.sh
 
-gpu-test: ## the same tests against the real CUDA runtime and GPU
-	$(if $(TOOLKIT),,$(error gpu-test needs a CUDA toolkit: set CUDA_HOME))
-	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
+gpu-test: gpu-test-programs ## the same tests against the real CUDA runtime and GPU
 	@tests/run.sh 1 $(GPU_TESTS)
 
-gpu-sanitize: ## those under compute-sanitizer; CHECKS=memcheck for one tool
-	@PATH="$$PATH:$(TOOLKIT)/bin" command -v compute-sanitizer > /dev/null || \
-	  { echo "gpu-sanitize needs the CUDA toolkit's compute-sanitizer" >&2; exit 1; }
-	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
-	@status=0; export PATH="$$PATH:$(TOOLKIT)/bin"; \
+gpu-sanitize: gpu-test-programs ## those under compute-sanitizer; CHECKS=memcheck for one tool
+	@export PATH="$$PATH:$(TOOLKIT)/bin"; command -v compute-sanitizer > /dev/null || \
+	  { echo "gpu-sanitize needs the CUDA toolkit's compute-sanitizer" >&2; exit 1; }; status=0; \
 	for tool in $(or $(CHECKS),memcheck racecheck synccheck); do echo "$$tool"; \
 	  TOOL=$$tool UNDER=tests/gpu/under.sh BUILD=$(BUILD)/$$tool \
 	  tests/run.sh 4 $(GPU_TESTS) || status=1; done; exit $$status
+
+gpu-test-programs:
+	$(if $(TOOLKIT),,$(error the tests on a GPU need a CUDA toolkit: set CUDA_HOME))
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) $(GPU_TESTS)
 
 gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	$(if $(NVCC),,$(error gpu-stress needs nvcc))
