@@ -265,7 +265,8 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 	@mkdir -p $(BUILD)/fakecuda/$*
 	@echo "  $@"
 	$(Q)for f in $(FAKE_SOURCES); do \
-	  $(CC) -std=c11 $(WARNINGS) -O2 -g -pthread $(SIM_CUDA) $(if $(filter none,$*),,-fsanitize=$*) \
+	  $(CC) -std=c11 $(WARNINGS) -O2 -g -pthread $(SIM_CUDA) \
+	    $(if $(filter none,$*),,-fsanitize=$* -fno-sanitize-recover=all) \
 	    -c -o $(BUILD)/fakecuda/$*/$$(basename $$f .c).o $$f || exit 1; done
 	@rm -f $@
 	@ar rcs $@ $(patsubst tests/fakecuda/%.c,$(BUILD)/fakecuda/$*/%.o,$(FAKE_SOURCES))

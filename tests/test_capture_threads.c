@@ -3,7 +3,7 @@
 // build: plain -O2
 // build: tsan -fsanitize=thread
 // build: asan -fsanitize=address,undefined
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"

@@ -1,6 +1,6 @@
 /* Every CUDA call and every host allocation that the library makes is made to fail in turn, once
    and for good. A call that fails because of it changes nothing; nothing stays behind. */
-// build: plain
+// build: plain -O1
 // build: asan -fsanitize=address,undefined
 #include "fail_malloc.h"
 #define GPUPOOL_IMPLEMENTATION

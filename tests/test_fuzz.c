@@ -1,7 +1,7 @@
 /* What fuzzers found to be worth keeping, once more: every file of fuzz/corpus/NAME through the
    harness of that name, without a fuzzer. `make fuzz` looks for more. */
 // build: plain
-// build: asan -fsanitize=address,undefined -fno-sanitize-recover=undefined
+// build: asan -fsanitize=address,undefined
 // and: tests/trace.c tests/trace_build.c tests/lines.c tests/idmap.c
 #if defined(GPUPOOL_TEST_GPU) && GPUPOOL_TEST_GPU
 #define GPUPOOL_IMPLEMENTATION

@@ -4,8 +4,7 @@
 // build: plain
 // build: check2 -DGPUPOOL_CHECK=2
 // build: single -DGPUPOOL_SINGLE_THREAD=1 -DGPUPOOL_CHECK=2
-// build: asan -fsanitize=address
-// build: ubsan -fsanitize=undefined -fno-sanitize-recover=undefined
+// build: asan -fsanitize=address,undefined
 */
 #include "ring_watch.h"
 #define GPUPOOL_IMPLEMENTATION

@@ -1,8 +1,7 @@
 /* The ring's own copy, past the caches, against memmove: every alignment, every kind of length.
 
 // build: plain
-// build: asan -fsanitize=address
-// build: ubsan -fsanitize=undefined -fno-sanitize-recover=undefined
+// build: asan -fsanitize=address,undefined
 */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"

@@ -3,8 +3,7 @@
 
 // build: plain
 // build: check2 -DGPUPOOL_CHECK=2
-// build: asan -fsanitize=address
-// build: ubsan -fsanitize=undefined -fno-sanitize-recover=undefined
+// build: asan -fsanitize=address,undefined
 // build: tsan -fsanitize=thread
 // build: per_thread -DCUDA_API_PER_THREAD_DEFAULT_STREAM=1
 */

@@ -1,6 +1,6 @@
 /* Two threads at what the arena and the ring do without a lock, or under a fine one, in every order
    that two interruptions can make. broken.sh breaks the header in ways that must show here. */
-// build: plain
+// build: plain -O1
 #if !defined(GPUPOOL_TEST_GPU)
 #include "schedule_kit.h"
 #endif

@@ -3,7 +3,7 @@
 // left at exit: the default arena
 // build: plain -O2
 // build: tsan -fsanitize=thread
-// build: check2 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2
 // build: guard -DGPUPOOL_GUARD=1
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #define GPUPOOL_IMPLEMENTATION

@@ -3,7 +3,8 @@
 #
 # A source says in `// build: NAME FLAGS...` lines which programs to make of it; without any it is
 # built once, plainly. A program and the simulated CUDA under it have the same sanitizers.
-# A sanitized one is not optimized unless it asks for that: most run for less time than that takes.
+# It is not optimized unless it asks for that: most run for less time than that takes. What a
+# sanitizer reports ends it.
 # `// and: SOURCE...` names sources that it is linked with. MODE=thread, or address,undefined: each
 # program that has no sanitizers of its own gets these.
 set -eu
@@ -16,10 +17,11 @@ rule() { # PROGRAM SOURCE FLAGS
     if [ "${MODE:-}" ]; then
         [ -z "$sanitizers" ] || return 0
         sanitizers=$MODE
-        flags="$flags -fsanitize=$MODE -fno-sanitize-recover=undefined"
+        flags="$flags -fsanitize=$MODE"
     fi
-    case $sanitizers/$flags in
-        /* | */*-O*) ;;
+    [ -z "$sanitizers" ] || flags="$flags -fno-sanitize-recover=all"
+    case $flags in
+        *-O*) ;;
         *) flags="-O0 $flags" ;;
     esac
     echo "TESTS += $build/test/$1"
