@@ -4179,11 +4179,9 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
     GPI_ASSERT(backing->pieces == 0);
     if (backing->reservation) {
         CUresult error = driver->unreserve(backing->reservation, backing->reservation_bytes);
-        gpupool_result result = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
-        if (result != GPUPOOL_OK) return result;
+        freed = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
     }
-    gpi_backing_forget(backing);
-    return GPUPOOL_OK;
+    return freed;
 }
 
 /* Peers may use what is held, and what will be: MAPPED memory piece by piece, all else by whole
@@ -7318,6 +7316,7 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
 static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
     gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
     gpi_fence_close(&arena->fences);
+    gpi_backing_forget(&arena->backing);
     gpi_tree_close(&arena->tree);
     GPUPOOL_FREE(arena);
 }
@@ -7472,7 +7471,6 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     if (result != GPUPOOL_OK) return result;
     if (gpi_driver_was_reset(&arena->backing.driver)) { /* all is gone already */
         gpi_arena_abandon(arena);
-        gpi_backing_forget(&arena->backing);
         gpi_arena_forget(arena);
         gpi_driver_leave(&visit);
         return GPUPOOL_OK;

@@ -1,6 +1,8 @@
 /* The default arenas, and CUDA's own call shapes on them: without virtual memory management, while
    another thread makes or ends one, in a child process, and when a config or a device will
    not do. */
+// build: plain
+// build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"

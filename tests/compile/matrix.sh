@@ -24,16 +24,17 @@ flags_for() { # STANDARD: how to compile a .c file as that language
     esac
 }
 
-# ---- every language version; flow warnings need an optimiser, which the oldest of each gets ----
+# ---- every language version; gcc's flow warnings need an optimiser, which the oldest gets ----
 versions() { # COMPILER STANDARD...
-    local compiler=$1 depth=-O1
+    local compiler=$1 depth=-fsyntax-only
+    [[ $compiler == clang* ]] || depth="-O1 -c -o $out/x.o"
     shift
     for standard in "$@"; do
-        [[ $depth == -O1 ]] && depth="-O1 -c -o $out/x.o" || depth=-fsyntax-only
         for source in $implementation tests/compile/user.c tests/compile/later.c; do
             check "$compiler $standard $source" \
                 $compiler $(flags_for "$standard") $fake $depth $source
         done
+        depth=-fsyntax-only
     done
 }
 for pair in "$CC:$c_versions" "$CXX:$cxx_versions" "clang:$c_versions" "clang++:$cxx_versions"; do

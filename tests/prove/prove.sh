@@ -6,6 +6,7 @@ set -u
 folder=$1
 shift
 esbmc=${ESBMC:-esbmc} limit_s=${PROVE_LIMIT_S:-300}
+solver=${PROVE_SOLVER:-boolector} # bitwuzla, ESBMC's own choice, has run out of memory on sums
 command -v "$esbmc" > /dev/null || {
     echo "make prove needs the model checker ESBMC: set ESBMC to where it is"
     [[ -z ${ESBMC:-} ]] || exit 1 # it was to be there
@@ -28,7 +29,7 @@ header() { # FILE [EDIT]: what of the header its proofs are about
 }
 
 check() { # FILE PROOF: 0 when it holds, 1 when not, 2 when that could not be found out
-    timeout "$limit_s" "$esbmc" "$1" --function "$2" --unwind "$(said "$1" unwind)" --64 --"${PROVE_SOLVER:-boolector}" \
+    timeout "$limit_s" "$esbmc" "$1" --function "$2" --unwind "$(said "$1" unwind)" --64 "--$solver" \
         -I"$folder/include" -Itests/prove -Itests/fakecuda/include > "$folder/$2.log" 2>&1
     if grep -q '^VERIFICATION SUCCESSFUL' "$folder/$2.log"; then return 0; fi
     if grep -q '^VERIFICATION FAILED' "$folder/$2.log"; then
