@@ -6863,6 +6863,15 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     return result;
 }
 
+/* A graph's block that any stream may still be at: not for use inside any more, and the release
+   waits for all of them. */
+static gpi_stream *gpi_arena_keep_out(gpi_run *run) {
+    gpi_use *use = (gpi_use *)run->uses;
+    while (!use->keeper) use = use->next;
+    if (use->keeper->early) use->keeper = use->keeper->early;
+    return use->keeper;
+}
+
 /* A block that others may still be at work on, this stream too, until its fence has passed; or one
    that a graph keeps. */
 static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
@@ -6878,7 +6887,9 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
         use->next = (gpi_use *)run->uses;
         run->uses = use;
     }
-    if (!keeper || keeper->capture != known->capture)
+    if (keeper && known->handle == GPI_KEY_ANY)
+        keeper = gpi_arena_keep_out(run);
+    else if (!keeper || keeper->capture != known->capture)
         result = gpi_arena_add_use(arena, run, stream);
     /* a capturing stream has no fence, but what a graph keeps nobody else gets */
     if (result != GPUPOOL_OK && !(keeper && result == GPUPOOL_E_CAPTURING)) return result;
@@ -6903,6 +6914,10 @@ GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_
     GPI_ASSERT(run != NULL);
     /* first, or peaks would be reckoned from what is left after this free */
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
+    if (known->handle == GPI_KEY_ANY && !gpi_arena_keeper(run)) {
+        gpi_arena_drop_uses(arena, (gpi_use *)run->uses); /* fences over all streams cover them */
+        run->uses = NULL;
+    }
     if (run->uses || known->capture) {
         gpupool_result result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;

@@ -247,6 +247,47 @@ static void beside_a_scope_of_another_arena(void) {
     }
 }
 
+/* Work on a stream that no recorded use tells of. */
+static void recorded_uses_are_not_all(void) {
+    void *block, *next = NULL;
+    arena = gpupool_default_arena(0);
+    CHECK_RESULT(gpupool_set_limit(arena, 2 * MIB), GPUPOOL_OK);
+    block = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    fake_hold(kit_stream[2], 1);
+    kit_fill(kit_stream[2], block, MIB, 1);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    next = kit_alloc(arena, 2 * MIB, kit_stream[3]);
+    CHECK(next == block);
+    kit_fill(kit_stream[3], next, MIB, 2);
+    fake_hold(kit_stream[2], 0);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_EQ(gpupool_cudaFree(next), cudaSuccess);
+    close_default(0);
+}
+
+/* The same of a graph's block: the scope does not hand it out again. */
+static void a_graphs_block_is_no_streams(void) {
+    gpupool_capture *scope = NULL;
+    void *block, *next;
+    arena = gpupool_default_arena(0);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    block = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    fake_hold(kit_stream[2], 1);
+    kit_fill(kit_stream[2], block, MIB, 1);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    next = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    kit_fill(kit_stream[0], next, MIB, 2);
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    fake_hold(kit_stream[2], 0);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_EQ(default_stats(0).blocks.now, 0);
+    CHECK_EQ(default_stats(0).pending.now, 0);
+    close_default(0);
+}
+
 #endif
 
 int main(void) {
@@ -260,5 +301,7 @@ int main(void) {
     FAKE_TEST(work_in_flight_is_safe_when_there_is_room);
     FAKE_TEST(beside_a_capture);
     FAKE_TEST(beside_a_scope_of_another_arena);
+    FAKE_TEST(recorded_uses_are_not_all);
+    FAKE_TEST(a_graphs_block_is_no_streams);
     return check_finish();
 }
