@@ -6323,6 +6323,15 @@ static void gpi_arena_trace_block(gpupool_arena *arena, char verb, const gpi_run
             gpi_arena_trace_stream(stream));
 }
 
+/* From a cache, with its stream's lock held: lines of other streams are not to come between. */
+static void gpi_arena_trace_cached(gpupool_arena *arena, const gpi_request *request,
+                                   const gpi_run *run, cudaStream_t stream) {
+    gpi_host_lock(&arena->lock);
+    if (request) gpi_arena_trace_request(arena, request, run);
+    else gpi_arena_trace_block(arena, 'f', run, stream);
+    gpi_host_unlock(&arena->lock);
+}
+
 static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t number) {
     if (arena->trace) fprintf(arena->trace, "%c %" PRIu64 "\n", verb, number);
 }
@@ -6638,7 +6647,7 @@ static void *gpi_arena_get(gpupool_arena *arena, const char *call, uint64_t byte
 #if GPUPOOL_NVTX
         gpi_arena_tell(slot->run, bytes, origin);
 #endif
-        if (arena->trace) gpi_arena_trace_request(arena, &request, slot->run);
+        if (arena->trace) gpi_arena_trace_cached(arena, &request, slot->run, stream);
         gpi_host_unlock(&request.known->cache.lock);
         return block;
     }
@@ -7012,7 +7021,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
 #if GPUPOOL_NVTX
             gpi_arena_tell_gone(slot->run);
 #endif
-            if (arena->trace) gpi_arena_trace_block(arena, 'f', slot->run, stream);
+            if (arena->trace) gpi_arena_trace_cached(arena, NULL, slot->run, stream);
             if (known->cache.free_units > known->cache.most_units)
                 gpi_arena_overflow(arena, known, stream);
             gpi_host_unlock(&known->cache.lock);

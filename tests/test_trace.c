@@ -4,6 +4,7 @@
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
+#include <pthread.h>
 
 static FILE *scratch(void) {
     FILE *file = tmpfile();
@@ -202,10 +203,58 @@ static void a_full_disk_is_told(void) {
     fclose(file);
 }
 
+/* ---- several threads ---- */
+
+#define TURNS 10000
+
+static gpupool_arena *shared;
+
+static void *to_and_fro(void *stream) {
+    for (int i = 0; i < TURNS; i++) {
+        void *block = gpupool_alloc(shared, 4096, (cudaStream_t)stream);
+        gpupool_free(shared, block, (cudaStream_t)stream);
+    }
+    return NULL;
+}
+
+/* Lines are whole, and a block that is had was free. */
+static void threads_take_turns(void) {
+    enum { IDS = 1024 };
+    static char live[IDS];
+    pthread_t thread[KIT_STREAMS];
+    FILE *file = scratch();
+    char line[512];
+    long lines = 0, wrong = 0;
+    memset(live, 0, sizeof live);
+    shared = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(gpupool_trace_to(shared, file), GPUPOOL_OK);
+    for (int i = 0; i < KIT_STREAMS; i++)
+        CHECK_EQ(pthread_create(&thread[i], NULL, to_and_fro, kit_stream[i]), 0);
+    for (int i = 0; i < KIT_STREAMS; i++) CHECK_EQ(pthread_join(thread[i], NULL), 0);
+    CHECK_RESULT(gpupool_trace_to(shared, NULL), GPUPOOL_OK);
+    rewind(file);
+    while (fgets(line, sizeof line, file)) {
+        unsigned long long id = 0, stream;
+        int is_new = line[0] == 'a', end = 0;
+        if (line[0] == '#') continue;
+        lines++;
+        if (sscanf(line, is_new ? "a %llu 4096 %llu%n" : "f %llu %llu%n", &id, &stream, &end) < 2 ||
+            strcmp(line + end, "\n") != 0 || id >= IDS || live[id] == is_new)
+            wrong++;
+        else
+            live[id] = (char)is_new;
+    }
+    CHECK_EQ(lines, 2 * TURNS * KIT_STREAMS);
+    CHECK_EQ(wrong, 0);
+    fclose(file);
+    kit_close(shared);
+}
+
 int main(void) {
     FAKE_TEST(replaying_gives_the_same_addresses);
     ARENA_TEST(what_it_says);
     ARENA_TEST(a_late_record_lists_what_is_live);
     ARENA_TEST(a_full_disk_is_told);
+    ARENA_TEST(threads_take_turns);
     return check_finish();
 }
