@@ -804,7 +804,7 @@ static struct gpi_process { /* the only state that is not an arena's */
     int scopes;             /* of captures, not yet ended, of all arenas */
     gpupool_ring *staffed;  /* rings with workers, which are to stop when the process ends */
     int watching_exit;
-    gpi_lock arenas_lock;   /* taken before any lock of an arena */
+    gpi_lock arenas_lock;   /* taken before any lock of an arena: while it is held none goes */
     gpupool_arena *arenas;
 } gpi_process;
 
@@ -7365,17 +7365,16 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     return result;
 }
 
-/* Adds the arena to those of the process, as its device's default if `is_default`. */
+/* Adds the arena to those of the process, as its device's default if `is_default`. Not under
+   arenas_lock: a chunk_alloc may make another arena, while who has that lock waits for this one. */
 static void gpi_arena_list(gpupool_arena *arena, int is_default) {
     int device = arena->backing.driver.device;
-    gpi_host_lock(&gpi_process.arenas_lock);
-    arena->next = gpi_process.arenas;
-    gpi_process.arenas = arena;
     gpi_host_lock(&gpi_process.lock);
+    arena->next = gpi_process.arenas;
+    GPI_PUBLISH(&gpi_process.arenas, arena);
     if (is_default && !gpi_process.default_arenas[device])
         gpi_process.default_arenas[device] = arena;
     gpi_host_unlock(&gpi_process.lock);
-    gpi_host_unlock(&gpi_process.arenas_lock);
 }
 
 /* Returns whether it was its device's default. */
@@ -7383,9 +7382,9 @@ static int gpi_arena_unlist(gpupool_arena *arena) {
     gpupool_arena **link = &gpi_process.arenas;
     int device = arena->backing.driver.device, is_default;
     gpi_host_lock(&gpi_process.arenas_lock);
+    gpi_host_lock(&gpi_process.lock);
     while (*link != arena) link = &(*link)->next;
     *link = arena->next;
-    gpi_host_lock(&gpi_process.lock);
     is_default = gpi_process.default_arenas[device] == arena;
     if (is_default) gpi_process.default_arenas[device] = NULL;
     gpi_host_unlock(&gpi_process.lock);
@@ -7693,7 +7692,7 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
 cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
     gpupool_arena *arena;
     gpi_host_lock(&gpi_process.arenas_lock);
-    for (arena = gpi_process.arenas; arena && stream; arena = arena->next)
+    for (arena = GPI_READ(&gpi_process.arenas); arena && stream; arena = arena->next)
         if (gpi_fence_find(&arena->fences, gpi_fence_key(stream)))
             gpupool_stream_retired(arena, stream);
     gpi_host_unlock(&gpi_process.arenas_lock);

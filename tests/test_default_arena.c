@@ -7,6 +7,8 @@
 #include "../gpupool.h"
 #include "arena_kit.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <sys/wait.h>
 
 #if CHECK_FAKE
@@ -64,6 +66,49 @@ static void made_by_two(void) {
     CHECK(arena == elsewhere && gpupool_default_arena(0) == arena);
     CHECK_EQ(gpupool_last_result(), GPUPOOL_OK);
     kit_close(arena);
+}
+
+/* A chunk_alloc has the default arena made, while who looks through all arenas waits for the one
+   that it is called by. */
+static pthread_t destroyer;
+static int with_default;
+
+static void *destroy_a_stream(void *stream) {
+    CHECK_EQ(cudaStreamDestroy((cudaStream_t)stream), cudaSuccess);
+    return NULL;
+}
+
+static void *of_the_default(size_t bytes, int device, void *user) {
+    void *chunk = NULL;
+    (void)device;
+    CHECK_EQ(pthread_create(&destroyer, NULL, destroy_a_stream, user), 0);
+    while (!__atomic_load_n(&gpi_process.arenas_lock.held, __ATOMIC_ACQUIRE)) sched_yield();
+    with_default = gpupool_cudaMalloc(&chunk, bytes) == cudaSuccess;
+    return chunk;
+}
+
+static void to_the_default(void *chunk, size_t bytes, int device, void *user) {
+    (void)bytes, (void)device, (void)user;
+    CHECK_EQ(gpupool_cudaFree(chunk), cudaSuccess);
+}
+
+static void made_by_a_chunk_alloc(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
+    void *block;
+    config.chunk_alloc = of_the_default;
+    config.chunk_free = to_the_default;
+    config.user = kit_stream[0];
+    config.limit_bytes = 1;
+    gpupool_arena *arena = kit_create(&config);
+    CHECK(gpupool_alloc(arena, MIB, kit_stream[0]) == NULL); /* it knows the stream now */
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
+    block = kit_alloc(arena, MIB, kit_stream[1]);
+    CHECK(with_default);
+    CHECK_EQ(pthread_join(destroyer, NULL), 0);
+    kit_stream[0] = NULL;
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    kit_close(arena);
+    kit_close(gpupool_default_arena(0));
 }
 
 /* ---- errors in CUDA's words ---- */
@@ -140,6 +185,7 @@ int main(void) {
     FAKE_TEST(a_refused_end_leaves_it_the_default);
     FAKE_TEST(ended_while_another_is_made);
     FAKE_TEST(made_by_two);
+    FAKE_TEST(made_by_a_chunk_alloc);
     FAKE_TEST(free_in_a_capture);
     FAKE_TEST(in_a_child);
     FAKE_TEST(the_current_device_is_not_known);
