@@ -2926,6 +2926,12 @@ static void gpi_cache_widen(gpi_cache *cache) {
     if (old != cache->few_slots) GPUPOOL_FREE(old);
 }
 
+/* What it has from the host beside itself. */
+static uint64_t gpi_cache_host_bytes(const gpi_cache *cache) {
+    if (cache->slots == cache->few_slots) return 0;
+    return cache->room * (sizeof *cache->slots + sizeof *cache->chains);
+}
+
 /* An empty cache is crowded no longer. */
 static void gpi_cache_narrow(gpi_cache *cache) {
     gpi_slot *old = cache->slots;
@@ -4681,6 +4687,14 @@ static gpupool_result gpi_fence_trim(gpi_fences *fences) {
     return GPUPOOL_OK;
 }
 
+static uint64_t gpi_fence_host_bytes(const gpi_fences *fences) { /* the arena's lock is held */
+    uint64_t bytes = fences->fence_count * sizeof(gpi_fence);
+    const gpi_stream *stream = fences->streams;
+    for (; stream; stream = stream->next)
+        bytes += sizeof *stream + gpi_cache_host_bytes(&stream->cache);
+    return bytes;
+}
+
 static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
     gpi_stream *stream, *next;
     gpi_fence *fence, *after;
@@ -5384,6 +5398,7 @@ struct gpupool_arena {
     int captures_seen;            /* streams have been captured: see gpi_arena_rung_ask */
     int hurried;                  /* so many frees get a fence each, since memory was short */
     uint64_t captures;            /* scopes not yet released */
+    uint64_t uses;                /* structs, of all blocks */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
@@ -5747,12 +5762,23 @@ static void gpi_arena_park(gpupool_arena *arena, gpi_run *run) {
     arena->parked_units += run->units;
 }
 
+static gpi_use *gpi_arena_new_use(gpupool_arena *arena) {
+    gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+    arena->uses += use != NULL;
+    return use;
+}
+
+static void gpi_arena_free_use(gpupool_arena *arena, gpi_use *use) {
+    arena->uses--;
+    GPUPOOL_FREE(use);
+}
+
 static void gpi_arena_drop_uses(gpupool_arena *arena, gpi_use *use) {
     gpi_use *next;
     for (; use; use = next) {
         next = use->next;
         if (use->fence) gpi_fence_drop(&arena->fences, use->fence);
-        GPUPOOL_FREE(use);
+        gpi_arena_free_use(arena, use);
     }
 }
 
@@ -6395,7 +6421,7 @@ GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
 static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     gpi_use *use = NULL;
     if (request->known->capture) { /* the graph keeps it */
-        use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+        use = gpi_arena_new_use(arena);
         if (use) use->keeper = request->known;
     }
     if (request->known->capture && !use) {
@@ -6739,7 +6765,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
     if (use) {
         gpi_fence_drop(&arena->fences, use->fence);
     } else {
-        use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+        use = gpi_arena_new_use(arena);
         if (!use) {
             gpi_fence_drop(&arena->fences, fence);
             return gpi_host_no_memory();
@@ -6890,7 +6916,7 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     if (known->capture && !keeper) {
         /* kept, since the graph may use it; not for use inside, since a replay is no later work of
            this stream, which may still be at it */
-        gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+        gpi_use *use = gpi_arena_new_use(arena);
         if (!use) return gpi_host_no_memory();
         use->keeper = keeper = known->early;
         use->next = (gpi_use *)run->uses;
@@ -7797,7 +7823,7 @@ gpupool_result gpupool_capture_end(gpupool_capture *capture) {
 }
 
 /* Takes the graph out of a block's uses. */
-static void gpi_arena_unkeep(gpi_run *run) {
+static void gpi_arena_unkeep(gpupool_arena *arena, gpi_run *run) {
     gpi_use **link = (gpi_use **)&run->uses, *use;
     while ((use = *link) != NULL) {
         if (!use->keeper) {
@@ -7805,7 +7831,7 @@ static void gpi_arena_unkeep(gpi_run *run) {
             continue;
         }
         *link = use->next;
-        GPUPOOL_FREE(use);
+        gpi_arena_free_use(arena, use);
     }
 }
 
@@ -7816,7 +7842,7 @@ static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *cap
     const gpi_stream *keeper;
     for (run = arena->parked; run; run = run->list_next) {
         keeper = gpi_arena_keeper(run);
-        if (keeper && keeper->capture == capture) gpi_arena_unkeep(run);
+        if (keeper && keeper->capture == capture) gpi_arena_unkeep(arena, run);
     }
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
         if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
@@ -7824,7 +7850,7 @@ static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *cap
         if (!keeper || keeper->capture != capture) continue;
         gpi_arena_count_free(arena, run, 0);
         gpi_tree_lay_down(&arena->tree, run);
-        gpi_arena_unkeep(run);
+        gpi_arena_unkeep(arena, run);
         if (run->uses) gpi_arena_park(arena, run);
         else gpi_tree_put(&arena->tree, run, keeper->young, 0);
     }
@@ -8041,6 +8067,7 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 /* The arena's whole life, as of this moment; the lock is held. */
 static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
     const gpi_ledger *ledger = &arena->ledger;
+    const gpi_scope *scope;
     uint32_t lane;
     int order;
     gpi_arena_count_pending(arena);
@@ -8061,7 +8088,10 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->host_syncs = arena->fences.host_waits;
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
     stats->largest_free_bytes = gpi_arena_largest(arena);
-    stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->backing.host_bytes;
+    stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->backing.host_bytes +
+                        gpi_fence_host_bytes(&arena->fences) + arena->uses * sizeof(gpi_use) +
+                        arena->captures * sizeof(gpupool_capture);
+    for (scope = ledger->scopes; scope; scope = scope->outer) stats->host_bytes += sizeof *scope;
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
 #endif

@@ -4,12 +4,22 @@
 // build: asan -fsanitize=address,undefined
 #include <stdlib.h>
 
+#define BEFORE 16 /* bytes in front of what is handed out, for its size */
 static size_t refused_bytes; /* requests of this size, or a line more, fail */
+static size_t counted_bytes;
 static void *choosy_malloc(size_t bytes) {
-    return refused_bytes && bytes - refused_bytes <= 64 ? NULL : malloc(bytes);
+    char *at = refused_bytes && bytes - refused_bytes <= 64 ? NULL : malloc(bytes + BEFORE);
+    if (!at) return NULL;
+    counted_bytes += *(size_t *)(void *)at = bytes;
+    return at + BEFORE;
+}
+static void choosy_free(void *memory) {
+    char *at = memory ? (char *)memory - BEFORE : NULL;
+    if (at) counted_bytes -= *(size_t *)(void *)at;
+    free(at);
 }
 #define GPUPOOL_MALLOC(bytes) choosy_malloc(bytes)
-#define GPUPOOL_FREE(memory) free(memory)
+#define GPUPOOL_FREE(memory) choosy_free(memory)
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
@@ -399,6 +409,43 @@ static void neither_cleared_nor_freed(void) {
         kit_close(arena);
     }
 }
+/* What the arena says that it has from the host is what it has, of every kind of record. */
+static void all_are_counted(void) {
+    gpupool_capture *scope = NULL;
+    void *blocks[8];
+    size_t before = counted_bytes;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
+    for (int i = 0; i < 8; i++) blocks[i] = kit_alloc(arena, 5 * MIB, kit_stream[i % 4]);
+    CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    void *kept = kit_alloc(arena, MIB, kit_stream[0]);
+    fake_hold(kit_stream[1], 1);
+    kit_fill(kit_stream[1], blocks[0], MIB, 1);
+    for (int i = 0; i < 8; i++)
+        CHECK_RESULT(gpupool_record_use(arena, blocks[i], kit_stream[1]), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
+    for (int i = 0; i < 8; i++)
+        CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, kept, kit_stream[3]), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
+    fake_hold(kit_stream[1], 0);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_OK);
+    gpi_stream *stream = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[3]));
+    stream->cache.crowded = 1;
+    gpi_cache_widen(&stream->cache);
+    gpi_host_lock(&arena->lock);
+    gpupool_stats stats;
+    gpi_arena_read_stats(arena, &stats);
+    gpi_host_unlock(&arena->lock);
+    CHECK_EQ(stats.host_bytes, counted_bytes - before);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
+    kit_close(arena);
+    CHECK_EQ(counted_bytes, before);
+}
+
 #endif
 
 int main(void) {
@@ -409,5 +456,6 @@ int main(void) {
     FAKE_TEST(neither_freed_nor_the_callers);
     FAKE_TEST(neither_cleared_nor_freed);
     FAKE_TEST(not_cleared_and_of_no_stream);
+    FAKE_TEST(all_are_counted);
     return check_finish();
 }
