@@ -8016,6 +8016,21 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
 }
 
+/* Free, but nobody's before its graph is released: what is left of ended scopes, and what others
+   freed in one. */
+static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena) {
+    const gpi_stream *stream = arena->fences.streams;
+    const gpi_run *run = arena->parked;
+    uint64_t units = 0;
+    for (; stream; stream = stream->next)
+        if (stream->capture && !stream->key) units += arena->tree.lanes[stream->young]->units;
+    for (; run; run = run->list_next) {
+        const gpi_stream *keeper = gpi_arena_keeper(run);
+        if (keeper && !keeper->key) units += run->units;
+    }
+    return units * GPUPOOL_UNIT_BYTES;
+}
+
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t most, step;
@@ -8027,7 +8042,7 @@ size_t gpupool_available(gpupool_arena *arena) {
     step = gpi_backing_is_mapped(&arena->backing) ? arena->backing.driver.granule_bytes
                                                   : GPUPOOL_UNIT_BYTES;
     most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
-    most += arena->ledger.reserved.now - arena->ledger.granted.now;
+    most += arena->ledger.reserved.now - arena->ledger.granted.now - gpi_arena_kept_bytes(arena);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
     return (size_t)most;

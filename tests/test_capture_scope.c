@@ -151,6 +151,28 @@ static void zeroed_for_each_replay(void) {
     }
 }
 
+/* While the scope is open, its stream may have again what it frees; then nobody may. */
+static void what_is_kept_is_not_available(void) {
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        arena = kit_open_limited(sources[i], 16 * MIB);
+        void *before = get(2 * MIB, kit_stream[0]);
+        gpupool_capture *scope = scope_on(kit_stream[0]);
+        void *inside = get(4 * MIB, kit_stream[0]), *used = get(2 * MIB, kit_stream[0]);
+        CHECK_EQ(gpupool_available(arena), 8 * MIB);
+        put(inside, kit_stream[0]);
+        CHECK_EQ(gpupool_available(arena), 12 * MIB);
+        put(before, kit_stream[0]);
+        CHECK_EQ(gpupool_available(arena), 12 * MIB);
+        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        CHECK_EQ(gpupool_available(arena), 8 * MIB);
+        put(used, kit_stream[1]); /* parked */
+        CHECK_EQ(gpupool_available(arena), 8 * MIB);
+        release(scope, NULL);
+        CHECK_EQ(gpupool_available(arena), 16 * MIB);
+        kit_close(arena);
+    }
+}
+
 /* Without a pool, too: cudaFree must not have what a replay may touch. */
 static void graphs_keep_their_memory_without_a_pool(void) {
     arena = kit_open(GPUPOOL_SOURCE_BYPASS);
@@ -562,6 +584,7 @@ static void a_stream_ends_inside_its_scope(void) {
 int main(void) {
     ARENA_TEST(graphs_keep_their_memory);
     ARENA_TEST(zeroed_for_each_replay);
+    ARENA_TEST(what_is_kept_is_not_available);
     ARENA_TEST(graphs_keep_their_memory_without_a_pool);
     ARENA_TEST(what_is_released_is_for_all);
     ARENA_TEST(a_lost_capture_gives_everything_back);
