@@ -642,6 +642,22 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_s
 /* As gpupool_check, of a ring. */
 GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 
+#if defined(__cplusplus) && GPUPOOL_REPLACE_CUDA_MALLOC
+static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes,
+                                                 cudaStream_t stream) {
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+    if (!stream) stream = cudaStreamPerThread;
+#endif
+    return gpupool_cudaMallocAsync(pointer, bytes, stream);
+}
+/* C++ has another one, with a pool of the caller's, which is left to CUDA. */
+template <class Pool>
+static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes, Pool pool,
+                                                 cudaStream_t stream) {
+    return cudaMallocFromPoolAsync(pointer, bytes, pool, stream);
+}
+#endif
+
 #endif /* GPUPOOL_H */
 
 /* ============================================================================================= *
@@ -11116,8 +11132,12 @@ static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
 #define cudaMalloc(pointer, bytes) gpupool_cudaMalloc((void **)(pointer), bytes)
 #define cudaFree(pointer) gpupool_cudaFree((void *)(pointer))
 #undef cudaMallocAsync
+#if defined(__cplusplus)
+#define cudaMallocAsync(pointer, ...) gpi_names_malloc_async((void **)(pointer), __VA_ARGS__)
+#else
 #define cudaMallocAsync(pointer, bytes, stream) \
     gpupool_cudaMallocAsync((void **)(pointer), bytes, stream)
+#endif
 #undef cudaFreeAsync
 #define cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync((void *)(pointer), stream)
 #endif

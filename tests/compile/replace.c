@@ -7,6 +7,11 @@
 
 #if defined(__cplusplus)
 #define PLACE(pointer) &(pointer)
+struct own_pool { size_t bytes; }; /* in place of CUDA's, which the simulation has not */
+static cudaError_t cudaMallocFromPoolAsync(void **, size_t bytes, own_pool *pool, cudaStream_t) {
+    pool->bytes += bytes;
+    return cudaSuccess;
+}
 #else
 #define PLACE(pointer) (void **)&(pointer)
 #endif
@@ -27,6 +32,8 @@ int main(void) {
 #if defined(__cplusplus)
     fine = cudaMalloc<float>(&floats, 4096) == cudaSuccess && fine; /* CUDA's own template */
     fine = cudaFree(floats) == cudaSuccess && fine;
+    own_pool pool = {0};
+    fine = cudaMallocAsync(&floats, 8, &pool, 0) == cudaSuccess && pool.bytes == 8 && fine;
 #endif
     return fine && served(0) ? 0 : 1;
 }
