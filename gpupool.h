@@ -360,7 +360,8 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
    device, capture mode and CUDA last error are left as they were; a call that fails changes
    nothing. A stream of 0 is what CUDA takes it for in the file that makes the call: the legacy
-   default stream, or with --default-stream per-thread cudaStreamPerThread, one for each thread. */
+   default stream, or with --default-stream per-thread cudaStreamPerThread, one for each thread; of
+   the arena's device, also where another one is current. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's latest call */
@@ -424,12 +425,15 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
 
 /* Before cudaStreamDestroy: what this stream freed no longer belongs to its handle, which CUDA may
    give to the next stream at once, and becomes free for others as soon as can be. In files that
-   include this one the macro cudaStreamDestroy does so by itself (rule 5). */
+   include this one the macro cudaStreamDestroy does so by itself (rule 5). A thread with a default
+   stream of its own says so of cudaStreamPerThread before it ends: what it freed last, up to 1 MiB,
+   is its alone otherwise, until memory is short. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
 /* Lets kernels of another device use the arena's memory, that which comes later too. E_UNSUPPORTED
-   where the hardware cannot. Streams of the other device may then be given to all calls. */
+   where the hardware cannot. Streams of the other device may then be given to all calls, but for
+   its default streams, which have no handle that tells them from the arena's device's. */
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
 /* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
