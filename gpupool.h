@@ -8867,13 +8867,13 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     }
     slot = ring->slots;
     while (slot) {
-        int flew = slot->state == GPI_RING_FLYING;
+        int lost = slot->state == GPI_RING_LOST, asked = slot->state == GPI_RING_BUSY;
         gpi_ring_slot *next = slot->next;
-        if (slot->transfer == transfer) { /* flying or lost */
+        if (slot->transfer == transfer) { /* flying or lost; or who asks after it frees it */
             slot->transfer = NULL;
-            transfer->flying -= flew;
-            if (idle) {
-                if (flew) gpi_ring_landed(ring, slot->down);
+            transfer->flying -= !lost;
+            if (idle && !asked) {
+                if (!lost) gpi_ring_landed(ring, slot->down);
                 gpi_ring_drop(ring, slot);
                 next = ring->slots; /* neighbours may have become one */
             }
