@@ -9678,11 +9678,19 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
 
 /* -- spans -- */
 
+/* Rings number their spans alike: the memory tells whose one is. */
+static int gpi_ring_is_span(const gpupool_ring *ring, const gpi_ring_slot *slot,
+                            const gpupool_span *span) {
+    uintptr_t first = (uintptr_t)ring->pages.memory + (uintptr_t)slot->at;
+    return slot->state == GPI_RING_HELD && slot->span == span->number &&
+           (uintptr_t)span->memory - first <= slot->bytes;
+}
+
 /* NULL, with a result: there is none such. */
 static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
                                     const gpupool_span *span) {
     gpi_ring_slot *slot = span ? ring->slots : NULL;
-    while (slot && (slot->state != GPI_RING_HELD || slot->span != span->number)) slot = slot->next;
+    while (slot && !gpi_ring_is_span(ring, slot, span)) slot = slot->next;
     if (!slot)
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
                       span ? "this span is not held, or is another ring's" : "span is NULL");
