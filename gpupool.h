@@ -9697,21 +9697,34 @@ static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
     return slot;
 }
 
+/* The largest span that goes into so much free memory: see gpi_ring_place. */
+static uint64_t gpi_ring_span_most(const gpupool_ring *ring, const gpi_ring_slot *run) {
+    uint64_t end = run->at + run->bytes, seam = gpi_ground_up(run->at, ring->piece_bytes);
+    if (run->bytes > ring->piece_bytes || seam >= end) return run->bytes;
+    return gpi_ground_max(seam - run->at, end - seam);
+}
+
 /* Whether waiting can help: what flies will land, and other threads may give up their spans. A
    thread that holds one itself does not wait for those of others, which may wait for its own. What
-   is lost counts as held. */
+   is lost counts as held. Where pinning more was refused just now, what is pinned has to do. */
 static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t bytes) {
     const gpi_ring_slot *slot = ring->slots;
-    uint64_t thread = gpi_host_thread_number(), run = 0, longest = 0;
+    gpupool_result refused = gpi_thread.result;
+    uint64_t pinned_bytes = refused == GPUPOOL_OK ? ring->bytes : ring->pinned.now, longest = 0;
+    uint64_t thread = gpi_host_thread_number();
+    gpi_ring_slot run;
     int holds = 0;
+    memset(&run, 0, sizeof run);
     for (; slot; slot = slot->next)
         holds |= slot->state == GPI_RING_HELD && slot->holder == thread;
     for (slot = ring->slots; slot; slot = slot->next) {
         int stays = slot->state == GPI_RING_LOST || (slot->state == GPI_RING_HELD && holds);
-        run = stays ? 0 : run + slot->bytes;
-        longest = gpi_ground_max(longest, run);
+        run.bytes = stays ? 0 : run.bytes + slot->bytes;
+        run.at = slot->at + slot->bytes - run.bytes;
+        if (gpi_ring_place(ring, &run, bytes, pinned_bytes) != UINT64_MAX) return GPUPOOL_OK;
+        longest = gpi_ground_max(longest, gpi_ring_span_most(ring, &run));
     }
-    if (longest >= bytes) return GPUPOOL_OK;
+    if (refused != GPUPOOL_OK) return refused;
     return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: %" PRIu64 " bytes cannot be had "
                          "while spans are held that this thread would wait for; the largest span "
                          "that can be had beside them is %" PRIu64 " bytes", bytes, longest);
@@ -9733,9 +9746,9 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         return gpi_ring_leave(ring, &visit, result);
     }
     for (;;) {
+        gpi_host_ok(); /* until pinning, if that is tried, says otherwise */
         slot = gpi_ring_get(ring, bytes, &result);
         if (slot) break;
-        if (result == GPUPOOL_OK) result = gpi_thread.result; /* of pinning, just now */
         if (result == GPUPOOL_OK)
             result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
         if (result == GPUPOOL_OK && timeout_ns >= 0 &&
