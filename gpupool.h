@@ -1693,8 +1693,11 @@ static gpupool_result gpi_driver_place(const void *pointer, gpi_place_kind *kind
 }
 
 static gpupool_result gpi_driver_pin(void *memory, uint64_t bytes) {
-    return gpi_driver_told("cudaHostRegister", cudaHostRegister(memory, (size_t)bytes,
-                                                                cudaHostRegisterPortable));
+    cudaError_t error = cudaHostRegister(memory, (size_t)bytes, cudaHostRegisterPortable);
+    if (error == cudaErrorMemoryAllocation) /* not the device's: no verdict would explain it */
+        return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "cudaHostRegister: the host does not pin %"
+                             PRIu64 " bytes more", bytes);
+    return gpi_driver_told("cudaHostRegister", error);
 }
 
 /* Waits for the device, as CUDA has it. */

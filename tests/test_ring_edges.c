@@ -416,7 +416,8 @@ static void no_span_without_pinned_memory(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     gpupool_span span;
     fake_pinned_limit(1000);
-    CHECK_RESULT(gpupool_span_acquire(ring, 100, -1, &span), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_span_acquire(ring, 100, -1, &span), GPUPOOL_E_HOST_MEMORY);
+    CHECK(strstr(gpupool_last_error(), "the host does not pin 1048576 bytes more") != NULL);
     fake_pinned_limit(0);
     kit_ring_close(ring);
 }
