@@ -351,7 +351,8 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
     uint64_t under_way_ns[2];        /* time with a transfer through the ring under way */
     uint64_t link_busy_ns[2];        /* time with a chunk on its way, as far as the ring looked */
-    double gb_per_s[2];              /* staged_bytes by under_way_ns, 10^9 bytes a second */
+    double gb_per_s[2];              /* staged_bytes but for spans by under_way_ns, 10^9 bytes a
+                                        second */
     double link_busy[2];             /* link_busy_ns as a share of under_way_ns, at most 1 */
 } gpupool_ring_stats;
 
@@ -8246,7 +8247,7 @@ struct gpupool_ring {
     gpi_stock *stock;
     int pinning, polling;              /* one thread is at it */
     uint64_t refused_ns;               /* when pinning last failed */
-    uint64_t numbers, spans, held;
+    uint64_t numbers, spans, held, span_bytes;
     gpi_transfer *transfers;           /* in order of arrival */
     gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
@@ -8836,13 +8837,21 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
 
 /* -- the list of transfers -- */
 
+static void gpi_ring_set_out(gpupool_ring *ring, int down) {
+    if (ring->under_way[down]++ == 0) ring->under_way_since_ns[down] = gpi_host_now_ns();
+}
+
+static void gpi_ring_arrive(gpupool_ring *ring, int down) {
+    if (--ring->under_way[down] == 0)
+        ring->stats.under_way_ns[down] += gpi_host_now_ns() - ring->under_way_since_ns[down];
+}
+
 static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link) link = &(*link)->next;
     *link = transfer;
     GPI_PUBLISH(&ring->news, ring->news + 1);
-    if (ring->under_way[transfer->down]++ == 0)
-        ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
+    gpi_ring_set_out(ring, transfer->down);
 }
 
 static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
@@ -8850,9 +8859,7 @@ static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unstall(ring, transfer);
     while (*link != transfer) link = &(*link)->next;
     *link = transfer->next;
-    if (--ring->under_way[transfer->down] == 0)
-        ring->stats.under_way_ns[transfer->down] +=
-            gpi_host_now_ns() - ring->under_way_since_ns[transfer->down];
+    gpi_ring_arrive(ring, transfer->down);
 }
 
 /* What a failed transfer leaves in flight. With a ticket, the device must be done with the caller's
@@ -9229,10 +9236,12 @@ static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
     gpi_ring_slot *slot = gpi_ring_get(ring, plan->bytes, &result);
     if (!slot) return 0;
     slot->length = plan->started = plan->bytes;
+    gpi_ring_set_out(ring, GPUPOOL_UP);
     gpi_ring_unlock(ring);
     result = gpi_ring_move(plan, ring->pages.memory + slot->at, 0, plan->bytes);
     gpi_ring_launch(ring, slot, plan, result);
     if (plan->result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
+    gpi_ring_arrive(ring, GPUPOOL_UP);
     return 1;
 }
 
@@ -9809,6 +9818,7 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
         ring->held--;
         ring->stats.transfers[GPUPOOL_UP]++;
         ring->stats.staged_bytes[GPUPOOL_UP] += span->bytes;
+        ring->span_bytes += span->bytes;
         memset(span, 0, sizeof *span);
     }
     return gpi_ring_leave(ring, &visit, result);
@@ -9843,14 +9853,15 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     stats->limit_bytes = ring->bytes;
     stats->workers = (uint64_t)ring->workers_running;
     for (way = 0; way < 2; way++) {
-        double seconds;
+        double seconds, bytes = (double)stats->staged_bytes[way];
+        if (way == GPUPOOL_UP) bytes -= (double)ring->span_bytes; /* filled when nobody looked */
         stats->transfers[way] += ring->tiny[way];
         stats->direct_bytes[way] += ring->tiny_bytes[way];
         if (ring->under_way[way]) stats->under_way_ns[way] += now - ring->under_way_since_ns[way];
         if (ring->flights[way]) stats->link_busy_ns[way] += now - ring->flying_since_ns[way];
         seconds = (double)stats->under_way_ns[way] * 1e-9;
         if (seconds <= 0) continue;
-        stats->gb_per_s[way] = (double)stats->staged_bytes[way] * 1e-9 / seconds;
+        stats->gb_per_s[way] = bytes * 1e-9 / seconds;
         stats->link_busy[way] = (double)stats->link_busy_ns[way] * 1e-9 / seconds;
         if (stats->link_busy[way] > 1) stats->link_busy[way] = 1;
     }
