@@ -10685,6 +10685,8 @@ static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
     size_t letter;
     for (; *text; text += letter ? letter : 1) {
         letter = gpi_report_letter(text, strlen(text));
+        if (letter == 3 && strncmp(text, "\xef\xbf", 2) == 0 && (unsigned char)text[2] >= 0xbe)
+            letter = 0; /* U+FFFE and U+FFFF are letters, but not XML's */
         if (*text == '<') fputs("&lt;", file);
         else if (*text == '>') fputs("&gt;", file);
         else if (*text == '&') fputs("&amp;", file);
