@@ -565,11 +565,12 @@ GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t,
 /* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
    memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
    pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
-   or more. Pinned, registered and managed memory is recognised and goes directly, device memory
-   too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create and destroy may
-   be made by any number of threads, on any streams of the ring's device. A stream that captures is
-   refused with E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no
-   transfer waits for the ring for ever: one that gets no room goes on without, slowly. ---- */
+   or more, or with a ticket. Pinned, registered and managed memory is recognised and goes directly,
+   device memory too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create
+   and destroy may be made by any number of threads, on any streams of the ring's device. A stream
+   that captures is refused with E_CAPTURING, and its capture goes on. No call pins more than
+   config.bytes, and no transfer waits for the ring for ever: one that gets no room goes on without,
+   slowly. ---- */
 
 /* NULL for the config: the current device, and the default of every macro. Pins nothing yet. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
