@@ -29,8 +29,9 @@ header() { # FILE [EDIT]: what of the header its proofs are about
 }
 
 check() { # FILE PROOF: 0 when it holds, 1 when not, 2 when that could not be found out
-    timeout "$limit_s" "$esbmc" "$1" --function "$2" --unwind "$(said "$1" unwind)" --64 "--$solver" \
-        -I"$folder/include" -Itests/prove -Itests/fakecuda/include > "$folder/$2.log" 2>&1
+    timeout "$limit_s" "$esbmc" "$1" --function "$2" --unwind "$(said "$1" unwind)" --64 \
+        "--$solver" -I"$folder/include" -Itests/prove -Itests/fakecuda/include \
+        > "$folder/$2.log" 2>&1
     if grep -q '^VERIFICATION SUCCESSFUL' "$folder/$2.log"; then return 0; fi
     if grep -q '^VERIFICATION FAILED' "$folder/$2.log"; then
         grep -A 3 '^Violated property' "$folder/$2.log" | grep -q 'unwinding assertion' && return 2
