@@ -351,7 +351,8 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
     uint64_t under_way_ns[2];        /* time with a transfer through the ring under way */
     uint64_t link_busy_ns[2];        /* time with a chunk on its way, as far as the ring looked */
-    double gb_per_s[2];              /* staged_bytes by under_way_ns, 10^9 bytes a second */
+    double gb_per_s[2];              /* staged_bytes but for spans by under_way_ns, 10^9 bytes a
+                                        second */
     double link_busy[2];             /* link_busy_ns as a share of under_way_ns, at most 1 */
 } gpupool_ring_stats;
 
@@ -568,11 +569,12 @@ GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t,
 /* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
    memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
    pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
-   or more. Pinned, registered and managed memory is recognised and goes directly, device memory
-   too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create and destroy may
-   be made by any number of threads, on any streams of the ring's device. A stream that captures is
-   refused with E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no
-   transfer waits for the ring for ever: one that gets no room goes on without, slowly. ---- */
+   or more, or with a ticket. Pinned, registered and managed memory is recognised and goes directly,
+   device memory too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create
+   and destroy may be made by any number of threads, on any streams of the ring's device. A stream
+   that captures is refused with E_CAPTURING, and its capture goes on. No call pins more than
+   config.bytes, and no transfer waits for the ring for ever: one that gets no room goes on without,
+   slowly. ---- */
 
 /* NULL for the config: the current device, and the default of every macro. Pins nothing yet. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
@@ -1713,8 +1715,11 @@ static gpupool_result gpi_driver_place(const void *pointer, gpi_place_kind *kind
 }
 
 static gpupool_result gpi_driver_pin(void *memory, uint64_t bytes) {
-    return gpi_driver_told("cudaHostRegister", cudaHostRegister(memory, (size_t)bytes,
-                                                                cudaHostRegisterPortable));
+    cudaError_t error = cudaHostRegister(memory, (size_t)bytes, cudaHostRegisterPortable);
+    if (error == cudaErrorMemoryAllocation) /* not the device's: no verdict would explain it */
+        return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "cudaHostRegister: the host does not pin %"
+                             PRIu64 " bytes more", bytes);
+    return gpi_driver_told("cudaHostRegister", error);
 }
 
 /* Waits for the device, as CUDA has it. */
@@ -8331,7 +8336,7 @@ struct gpupool_ring {
     gpi_stock *stock;
     int pinning, polling;              /* one thread is at it */
     uint64_t refused_ns;               /* when pinning last failed */
-    uint64_t numbers, spans, held;
+    uint64_t numbers, spans, held, span_bytes;
     gpi_transfer *transfers;           /* in order of arrival */
     gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
@@ -8921,13 +8926,21 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
 
 /* -- the list of transfers -- */
 
+static void gpi_ring_set_out(gpupool_ring *ring, int down) {
+    if (ring->under_way[down]++ == 0) ring->under_way_since_ns[down] = gpi_host_now_ns();
+}
+
+static void gpi_ring_arrive(gpupool_ring *ring, int down) {
+    if (--ring->under_way[down] == 0)
+        ring->stats.under_way_ns[down] += gpi_host_now_ns() - ring->under_way_since_ns[down];
+}
+
 static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link) link = &(*link)->next;
     *link = transfer;
     GPI_PUBLISH(&ring->news, ring->news + 1);
-    if (ring->under_way[transfer->down]++ == 0)
-        ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
+    gpi_ring_set_out(ring, transfer->down);
 }
 
 static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
@@ -8935,9 +8948,7 @@ static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unstall(ring, transfer);
     while (*link != transfer) link = &(*link)->next;
     *link = transfer->next;
-    if (--ring->under_way[transfer->down] == 0)
-        ring->stats.under_way_ns[transfer->down] +=
-            gpi_host_now_ns() - ring->under_way_since_ns[transfer->down];
+    gpi_ring_arrive(ring, transfer->down);
 }
 
 /* What a failed transfer leaves in flight. With a ticket, the device must be done with the caller's
@@ -8955,13 +8966,13 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     }
     slot = ring->slots;
     while (slot) {
-        int flew = slot->state == GPI_RING_FLYING;
+        int lost = slot->state == GPI_RING_LOST, asked = slot->state == GPI_RING_BUSY;
         gpi_ring_slot *next = slot->next;
-        if (slot->transfer == transfer) { /* flying or lost */
+        if (slot->transfer == transfer) { /* flying or lost; or who asks after it frees it */
             slot->transfer = NULL;
-            transfer->flying -= flew;
-            if (idle) {
-                if (flew) gpi_ring_landed(ring, slot->down);
+            transfer->flying -= !lost;
+            if (idle && !asked) {
+                if (!lost) gpi_ring_landed(ring, slot->down);
                 gpi_ring_drop(ring, slot);
                 next = ring->slots; /* neighbours may have become one */
             }
@@ -9314,10 +9325,12 @@ static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
     gpi_ring_slot *slot = gpi_ring_get(ring, plan->bytes, &result);
     if (!slot) return 0;
     slot->length = plan->started = plan->bytes;
+    gpi_ring_set_out(ring, GPUPOOL_UP);
     gpi_ring_unlock(ring);
     result = gpi_ring_move(plan, ring->pages.memory + slot->at, 0, plan->bytes);
     gpi_ring_launch(ring, slot, plan, result);
     if (plan->result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
+    gpi_ring_arrive(ring, GPUPOOL_UP);
     return 1;
 }
 
@@ -9766,32 +9779,53 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
 
 /* -- spans -- */
 
+/* Rings number their spans alike: the memory tells whose one is. */
+static int gpi_ring_is_span(const gpupool_ring *ring, const gpi_ring_slot *slot,
+                            const gpupool_span *span) {
+    uintptr_t first = (uintptr_t)ring->pages.memory + (uintptr_t)slot->at;
+    return slot->state == GPI_RING_HELD && slot->span == span->number &&
+           (uintptr_t)span->memory - first <= slot->bytes;
+}
+
 /* NULL, with a result: there is none such. */
 static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
                                     const gpupool_span *span) {
     gpi_ring_slot *slot = span ? ring->slots : NULL;
-    while (slot && (slot->state != GPI_RING_HELD || slot->span != span->number)) slot = slot->next;
+    while (slot && !gpi_ring_is_span(ring, slot, span)) slot = slot->next;
     if (!slot)
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
                       span ? "this span is not held, or is another ring's" : "span is NULL");
     return slot;
 }
 
+/* The largest span that goes into so much free memory: see gpi_ring_place. */
+static uint64_t gpi_ring_span_most(const gpupool_ring *ring, const gpi_ring_slot *run) {
+    uint64_t end = run->at + run->bytes, seam = gpi_ground_up(run->at, ring->piece_bytes);
+    if (run->bytes > ring->piece_bytes || seam >= end) return run->bytes;
+    return gpi_ground_max(seam - run->at, end - seam);
+}
+
 /* Whether waiting can help: what flies will land, and other threads may give up their spans. A
    thread that holds one itself does not wait for those of others, which may wait for its own. What
-   is lost counts as held. */
+   is lost counts as held. Where pinning more was refused just now, what is pinned has to do. */
 static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t bytes) {
     const gpi_ring_slot *slot = ring->slots;
-    uint64_t thread = gpi_host_thread_number(), run = 0, longest = 0;
+    gpupool_result refused = gpi_thread.result;
+    uint64_t pinned_bytes = refused == GPUPOOL_OK ? ring->bytes : ring->pinned.now, longest = 0;
+    uint64_t thread = gpi_host_thread_number();
+    gpi_ring_slot run;
     int holds = 0;
+    memset(&run, 0, sizeof run);
     for (; slot; slot = slot->next)
         holds |= slot->state == GPI_RING_HELD && slot->holder == thread;
     for (slot = ring->slots; slot; slot = slot->next) {
         int stays = slot->state == GPI_RING_LOST || (slot->state == GPI_RING_HELD && holds);
-        run = stays ? 0 : run + slot->bytes;
-        longest = gpi_ground_max(longest, run);
+        run.bytes = stays ? 0 : run.bytes + slot->bytes;
+        run.at = slot->at + slot->bytes - run.bytes;
+        if (gpi_ring_place(ring, &run, bytes, pinned_bytes) != UINT64_MAX) return GPUPOOL_OK;
+        longest = gpi_ground_max(longest, gpi_ring_span_most(ring, &run));
     }
-    if (longest >= bytes) return GPUPOOL_OK;
+    if (refused != GPUPOOL_OK) return refused;
     return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: %" PRIu64 " bytes cannot be had "
                          "while spans are held that this thread would wait for; the largest span "
                          "that can be had beside them is %" PRIu64 " bytes", bytes, longest);
@@ -9813,9 +9847,9 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         return gpi_ring_leave(ring, &visit, result);
     }
     for (;;) {
+        gpi_host_ok(); /* until pinning, if that is tried, says otherwise */
         slot = gpi_ring_get(ring, bytes, &result);
         if (slot) break;
-        if (result == GPUPOOL_OK) result = gpi_thread.result; /* of pinning, just now */
         if (result == GPUPOOL_OK)
             result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
         if (result == GPUPOOL_OK && timeout_ns >= 0 &&
@@ -9873,6 +9907,7 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
         ring->held--;
         ring->stats.transfers[GPUPOOL_UP]++;
         ring->stats.staged_bytes[GPUPOOL_UP] += span->bytes;
+        ring->span_bytes += span->bytes;
         memset(span, 0, sizeof *span);
     }
     return gpi_ring_leave(ring, &visit, result);
@@ -9907,14 +9942,15 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     stats->limit_bytes = ring->bytes;
     stats->workers = (uint64_t)ring->workers_running;
     for (way = 0; way < 2; way++) {
-        double seconds;
+        double seconds, bytes = (double)stats->staged_bytes[way];
+        if (way == GPUPOOL_UP) bytes -= (double)ring->span_bytes; /* filled when nobody looked */
         stats->transfers[way] += ring->tiny[way];
         stats->direct_bytes[way] += ring->tiny_bytes[way];
         if (ring->under_way[way]) stats->under_way_ns[way] += now - ring->under_way_since_ns[way];
         if (ring->flights[way]) stats->link_busy_ns[way] += now - ring->flying_since_ns[way];
         seconds = (double)stats->under_way_ns[way] * 1e-9;
         if (seconds <= 0) continue;
-        stats->gb_per_s[way] = (double)stats->staged_bytes[way] * 1e-9 / seconds;
+        stats->gb_per_s[way] = bytes * 1e-9 / seconds;
         stats->link_busy[way] = (double)stats->link_busy_ns[way] * 1e-9 / seconds;
         if (stats->link_busy[way] > 1) stats->link_busy[way] = 1;
     }
@@ -10738,6 +10774,8 @@ static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
     size_t letter;
     for (; *text; text += letter ? letter : 1) {
         letter = gpi_report_letter(text, strlen(text));
+        if (letter == 3 && strncmp(text, "\xef\xbf", 2) == 0 && (unsigned char)text[2] >= 0xbe)
+            letter = 0; /* U+FFFE and U+FFFF are letters, but not XML's */
         if (*text == '<') fputs("&lt;", file);
         else if (*text == '>') fputs("&gt;", file);
         else if (*text == '&') fputs("&amp;", file);

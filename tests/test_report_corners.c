@@ -60,6 +60,9 @@ static void names_that_need_quoting(void) {
     CHECK(strstr(written(gpupool_write_svg), "&lt;&amp;&gt;") != NULL);
     CHECK(strchr(text, 1) == NULL); /* no control character is allowed in XML */
     kit_close(arena);
+    open_named("\xef\xbf\xbd \xef\xbf\xbe \xef\xbf\xbf", GPUPOOL_SOURCE_AUTO); /* nor these */
+    CHECK(strstr(written(gpupool_write_svg), "\"\xef\xbf\xbd ??? ???\"") != NULL);
+    kit_close(arena);
 }
 
 /* What is no letter in UTF-8 is shown as ?, also the first byte of one that the name's end cuts. */

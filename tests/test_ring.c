@@ -396,6 +396,34 @@ static void let_ms_pass(uint64_t ms) {
     for (uint64_t end = gpi_host_now_ns() + ms * 1000000; gpi_host_now_ns() < end;) continue;
 }
 
+static int take_long(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)offset;
+    (void)unused;
+    memset(to, 1, bytes);
+    let_ms_pass(3);
+    return 0;
+}
+
+/* The rate is of transfers of a single chunk too, and not of spans, whose filling takes no time of
+   the ring's. */
+static void the_rate_is_of_what_took_time(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB / 2);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_upload_from(ring, device, 100 * KIB, take_long, NULL, kit_stream[0]),
+                 GPUPOOL_OK);
+    gpupool_ring_stats before = kit_ring_stats(ring);
+    CHECK(before.under_way_ns[0] >= 3000000);
+    CHECK(before.gb_per_s[0] > 0 && before.gb_per_s[0] < 100 * KIB / 3e6);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB / 2, 0, &span), GPUPOOL_OK);
+    memset(span.memory, 0, span.bytes);
+    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).staged_bytes[0], MIB / 2 + 100 * KIB);
+    CHECK(kit_ring_stats(ring).gb_per_s[0] <= before.gb_per_s[0]);
+    kit_device_free(device, MIB / 2);
+    kit_ring_close(ring);
+}
+
 /* From the first chunk that is queued until the last is known to have landed. */
 static void the_links_time_is_told(void) {
     size_t bytes = 300 * KIB;
@@ -437,5 +465,6 @@ int main(void) {
     ARENA_TEST(capturing_streams_are_refused);
     ARENA_TEST(statistics_add_up);
     FAKE_TEST(the_links_time_is_told);
+    FAKE_TEST(the_rate_is_of_what_took_time);
     return check_finish();
 }

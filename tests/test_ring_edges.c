@@ -59,6 +59,28 @@ static void no_piece_is_crossed_without_need(void) {
     kit_ring_close(ring);
 }
 
+/* Two MiB in two pieces are no place for a span of less than a piece: this thread's own spans
+   are in the way, and it does not wait for itself. */
+static void no_wait_at_a_seam(void) {
+    static const size_t sizes[] = {3 * MIB, MIB, MIB, 3 * MIB};
+    gpupool_ring *ring = kit_ring(8 * MIB, 0, 0);
+    gpupool_span span[KIT_COUNT(sizes)], more;
+    for (size_t i = 0; i < KIT_COUNT(sizes); i++)
+        CHECK_RESULT(gpupool_span_acquire(ring, sizes[i], 0, &span[i]), GPUPOOL_OK);
+    for (size_t i = 1; i < 3; i++) CHECK_RESULT(gpupool_span_cancel(ring, &span[i]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB + 1, KIT_SECOND / 10, &more), GPUPOOL_E_TIMEOUT);
+    CHECK(strstr(gpupool_last_error(), "beside them is 1048576 bytes") != NULL);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &more), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &more), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span[0]), GPUPOOL_OK); /* 5 MiB: over the seam then */
+    CHECK_RESULT(gpupool_span_acquire(ring, 5 * MIB, 0, &more), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &more), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, 6 * MIB, -1, &more), GPUPOOL_E_TIMEOUT);
+    CHECK(strstr(gpupool_last_error(), "beside them is 5242880 bytes") != NULL);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span[3]), GPUPOOL_OK);
+    kit_ring_close(ring);
+}
+
 /* ---- trim ---- */
 
 static void trim_stops_at_what_is_in_use(void) {
@@ -394,7 +416,8 @@ static void no_span_without_pinned_memory(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     gpupool_span span;
     fake_pinned_limit(1000);
-    CHECK_RESULT(gpupool_span_acquire(ring, 100, -1, &span), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_span_acquire(ring, 100, -1, &span), GPUPOOL_E_HOST_MEMORY);
+    CHECK(strstr(gpupool_last_error(), "the host does not pin 1048576 bytes more") != NULL);
     fake_pinned_limit(0);
     kit_ring_close(ring);
 }
@@ -467,6 +490,28 @@ static void no_step_past_a_still_stream(void) {
     kit_ring_close(ring);
 }
 
+/* More cannot be pinned, but what is pinned already comes free: that is worth the wait. */
+static void a_span_waits_for_what_is_pinned(void) {
+    gpupool_ring *ring = kit_ring(8 * MIB, 0, 0);
+    unsigned char *device = kit_device(4 * MIB);
+    gpupool_span span;
+    pthread_t thread;
+    fake_pinned_limit(4 * MIB);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, 0, &span), GPUPOOL_OK);
+    kit_pattern((unsigned char *)span.memory, 4 * MIB, 5);
+    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(pthread_create(&thread, NULL, let_go, kit_stream[0]), 0);
+    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, -1, &span), GPUPOOL_OK);
+    CHECK(kit_ring_stats(ring).pin_failures > 0);
+    pthread_join(thread, NULL);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    fake_pinned_limit(0);
+    kit_expect_device(device, 4 * MIB, 5);
+    kit_device_free(device, 4 * MIB);
+    kit_ring_close(ring);
+}
+
 static void destroy_waits_for_a_still_stream(void) {
     size_t bytes = 300 * KIB;
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
@@ -490,6 +535,7 @@ int main(void) {
     ARENA_TEST(chunks_larger_than_a_piece);
     ARENA_TEST(chunks_by_ring_and_workers);
     ARENA_TEST(no_piece_is_crossed_without_need);
+    ARENA_TEST(no_wait_at_a_seam);
     ARENA_TEST(trim_stops_at_what_is_in_use);
     FAKE_TEST(more_streams_than_are_asked);
     FAKE_TEST(no_further_ahead_than_the_link_needs);
@@ -508,6 +554,7 @@ int main(void) {
     FAKE_TEST(small_transfers_of_pinned_memory);
     FAKE_TEST(the_end_waits_for_a_failed_download);
     FAKE_TEST(no_step_past_a_still_stream);
+    FAKE_TEST(a_span_waits_for_what_is_pinned);
     FAKE_TEST(destroy_waits_for_a_still_stream);
     return check_finish();
 }

@@ -232,6 +232,25 @@ static void failed_beside_another_chunk(void) {
     scene_close();
 }
 
+/* A transfer with a ticket fails while another thread asks after what it has in flight: that comes
+   free once, and the ticket is told. */
+static void fail_and_wait(void *ticket) {
+    fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
+    CHECK_RESULT(gpupool_ticket_wait(ring, *(gpupool_ticket *)ticket, KIT_SECOND), GPUPOOL_E_CUDA);
+}
+
+static void failed_while_asked_after(void) {
+    gpupool_ticket ticket = 0;
+    scene_open(4 * MIB);
+    fake_hold(ring->lanes[GPUPOOL_UP], 1);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_before_call("cudaEventQuery", 1, fail_and_wait, &ticket);
+    CHECK_RESULT(gpupool_ring_trim(ring, 4 * MIB, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    scene_close();
+}
+
 static gpi_ring_slot *away;
 
 static void take_structs(void *unused) {
@@ -320,6 +339,7 @@ int main(void) {
     FAKE_TEST(failed_elsewhere);
     FAKE_TEST(begun_elsewhere);
     FAKE_TEST(failed_beside_another_chunk);
+    FAKE_TEST(failed_while_asked_after);
     FAKE_TEST(structs_run_out);
     FAKE_TEST(another_may_not_pin);
     return check_finish();

@@ -149,6 +149,24 @@ static void spans(void) {
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
 }
 
+/* Two rings number their spans alike. */
+static void spans_of_another_ring(void) {
+    gpupool_ring *other = kit_ring(MIB, 0, 0);
+    gpupool_span span, others;
+    ring = kit_ring(MIB, 0, 0);
+    device = kit_device(1000);
+    CHECK_RESULT(gpupool_span_acquire(ring, 1000, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(other, 1000, 0, &others), GPUPOOL_OK);
+    CHECK_EQ(others.number, span.number);
+    CHECK_RESULT(gpupool_span_upload(other, &span, device, 0), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_span_cancel(ring, &others), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(other, &others), GPUPOOL_OK);
+    kit_device_free(device, 1000);
+    kit_ring_close(ring);
+    kit_ring_close(other);
+}
+
 static void refused_calls_change_nothing(void) {
     from = kit_host(1000);
     device = kit_device(1000);
@@ -172,5 +190,6 @@ int main(void) {
     ARENA_TEST(configs);
     ARENA_TEST(calls_without_a_ring);
     ARENA_TEST(refused_calls_change_nothing);
+    ARENA_TEST(spans_of_another_ring);
     return check_finish();
 }
