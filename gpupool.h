@@ -194,7 +194,8 @@ static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t strea
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
     GPUPOOL_E_ARGUMENT,      /* fix the call; gpupool_last_error() names argument and rule */
-    GPUPOOL_E_OUT_OF_MEMORY, /* gpupool_last_verdict() says why and what would help */
+    GPUPOOL_E_OUT_OF_MEMORY, /* of a request for memory gpupool_last_verdict() says why, and what
+                                would help; of other calls: the driver had none for itself */
     GPUPOOL_E_NOT_OURS,      /* the pointer is in no chunk of this arena */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the block there is already free */
@@ -486,7 +487,7 @@ GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
                                   gpupool_verdict *why /* or NULL */);
 
-/* Of this thread's latest E_OUT_OF_MEMORY. */
+/* Of this thread's latest request for memory that ended in E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
 /* ---- statistics: with GPUPOOL_STATS 0, only now of granted, reserved, pending and blocks, and
