@@ -118,7 +118,7 @@ static void must_have_happened(void) {
     gpupool_stats s = kit_stats(soak_world[0].arena);
     for (size_t i = 0; i < KIT_COUNT(actions); i++)
         if (!atomic_load(&done[i])) check_fail(__FILE__, __LINE__, "never: %s", actions[i].name);
-    CHECK(s.allocs > 1000);
+    CHECK(s.allocs > LEAST_ACTIONS / 10); /* a slow machine comes to no more actions */
     CHECK(s.failures > 0);
     CHECK(s.fence_waits + kit_stats(soak_world[1].arena).fence_waits > 0);
     CHECK(s.remaps > 0);
