@@ -7558,6 +7558,7 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
         gpi_driver_leave(&visit);
         return GPUPOOL_OK;
     }
+    gpi_arena_trace_look(arena);
     gpi_arena_exit_growing(arena, &visit);
     return result;
 }
@@ -7757,6 +7758,7 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpupool_source source;
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_allow_peer", &visit);
     if (result != GPUPOOL_OK) return result;
+    gpi_arena_trace_look(arena);
     driver = &arena->backing.driver;
     source = arena->backing.source;
     if (device < 0 || device >= GPI_DEVICES_MAX || device == driver->device)
@@ -7992,7 +7994,10 @@ static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) 
         gpi_arena_settle(arena);
         result = gpi_backing_trim(&arena->backing, &arena->tree, bytes, 1);
     }
-    if (result != GPUPOOL_OK) arena->ledger.limit_bytes = before;
+    if (result != GPUPOOL_OK) {
+        gpi_arena_trace_number(arena, 'l', before == UINT64_MAX ? 0 : before);
+        arena->ledger.limit_bytes = before;
+    }
     return result;
 }
 
@@ -8029,6 +8034,7 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     if (result == GPUPOOL_OK)
         result = gpi_limit_parse("gpupool_set_limit_text", text, total_bytes, free_bytes, &bytes);
     if (result == GPUPOOL_OK) result = gpi_arena_new_limit(arena, bytes);
+    else gpi_arena_trace_look(arena);
     gpi_arena_exit_growing(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -8196,8 +8202,8 @@ gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_pop");
     memset(&inner, 0, sizeof inner);
     if (result != GPUPOOL_OK) return result;
+    gpi_arena_keep_peak(arena);
     if (arena->ledger.scopes) {
-        gpi_arena_keep_peak(arena);
         gpi_arena_read_stats(arena, &inner);
         scope = gpi_ledger_pop(&arena->ledger, &inner);
     }

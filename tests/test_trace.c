@@ -6,6 +6,8 @@
 #include "arena_kit.h"
 #include <pthread.h>
 
+#define LINE 512
+
 static FILE *scratch(void) {
     FILE *file = tmpfile();
     if (file) return file;
@@ -18,7 +20,6 @@ static FILE *scratch(void) {
 /* ---- random work of every kind that a record knows ---- */
 
 #define SLOTS 64
-#define LINE 512
 
 typedef struct slot {
     void *block;
@@ -184,6 +185,53 @@ static void a_late_record_lists_what_is_live(void) {
     kit_close(arena);
 }
 
+/* Whatever empties the caches is told, so that the blocks after it lie where they did. */
+static void calls_that_are_refused_are_recorded(void) {
+    void *block[2];
+    FILE *file = scratch();
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) block[i] = kit_alloc(arena, 4096, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
+    for (int i = 0; i < 4; i++) {
+        char line[LINE] = "";
+        check_case("call %d", i);
+        fseek(file, 0, SEEK_END);
+        long at = ftell(file);
+        if (i == 0) CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+        if (i == 1) CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_E_ARGUMENT);
+        if (i == 2) CHECK_RESULT(gpupool_set_limit_text(arena, "much"), GPUPOOL_E_ARGUMENT);
+        if (i == 3) CHECK_RESULT(gpupool_allow_peer(arena, 0), GPUPOOL_E_ARGUMENT);
+        fseek(file, at, SEEK_SET);
+        CHECK(fgets(line, sizeof line, file) && strcmp(line, "s\n") == 0);
+    }
+    fseek(file, 0, SEEK_END);
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block[1], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+    fclose(file);
+}
+
+#if CHECK_FAKE
+static void a_limit_that_fails_is_taken_back(void) {
+    char line[LINE], last[LINE] = "";
+    FILE *file = scratch();
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
+    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4 * MIB, 0), 0), GPUPOOL_OK);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, MIB), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_EQ(gpupool_get_limit(arena), 64 * MIB);
+    rewind(file);
+    while (fgets(line, sizeof line, file))
+        if (line[0] == 'l') memcpy(last, line, sizeof last);
+    CHECK(strcmp(last, "l 67108864\n") == 0);
+    kit_close(arena);
+    fclose(file);
+}
+#endif
+
 static void a_full_disk_is_told(void) {
     FILE *full = fopen("/dev/full", "w"), *file = scratch();
     if (!full) return;
@@ -254,6 +302,8 @@ int main(void) {
     FAKE_TEST(replaying_gives_the_same_addresses);
     ARENA_TEST(what_it_says);
     ARENA_TEST(a_late_record_lists_what_is_live);
+    ARENA_TEST(calls_that_are_refused_are_recorded);
+    FAKE_TEST(a_limit_that_fails_is_taken_back);
     ARENA_TEST(a_full_disk_is_told);
     ARENA_TEST(threads_take_turns);
     return check_finish();
