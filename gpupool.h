@@ -1773,6 +1773,13 @@ static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
     return gpi_driver_told("cudaEventQuery", error);
 }
 
+/* How many devices an arena, or a peer, may be one of. */
+static gpupool_result gpi_driver_devices(int *count) {
+    gpupool_result result = gpi_driver_told("cudaGetDeviceCount", cudaGetDeviceCount(count));
+    *count = result == GPUPOOL_OK ? (int)gpi_ground_min((uint64_t)*count, GPI_DEVICES_MAX) : 0;
+    return result;
+}
+
 /* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
 static gpupool_result gpi_driver_name_device(int *device) {
     gpupool_result result = GPUPOOL_OK;
@@ -7286,12 +7293,11 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
     if (config->chunk_bytes > (uint64_t)1 << 48 || config->reserve_bytes > (uint64_t)1 << 48)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_bytes and "
                              "config.reserve_bytes must be at most 2^48");
-    result = gpi_driver_told("cudaGetDeviceCount", cudaGetDeviceCount(&count));
+    result = gpi_driver_devices(&count);
     if (result != GPUPOOL_OK) {
         cudaGetLastError();
         return result;
     }
-    count = (int)gpi_ground_min((uint64_t)count, GPI_DEVICES_MAX);
     if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d, and "
                              "there are %d devices", config->device, count);
@@ -7756,14 +7762,16 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
     const gpi_driver *driver;
     gpupool_source source;
+    int count = 0;
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_allow_peer", &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_trace_look(arena);
     driver = &arena->backing.driver;
     source = arena->backing.source;
-    if (device < 0 || device >= GPI_DEVICES_MAX || device == driver->device)
+    result = gpi_driver_devices(&count);
+    if (result == GPUPOOL_OK && (device < 0 || device >= count || device == driver->device))
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_allow_peer: device is %d, and must be "
-                               "another one than the arena's", device);
+                               "another one than the arena's, of %d devices", device, count);
     if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
         result = gpi_driver_can_peer(driver, device);
     if (result == GPUPOOL_OK) result = gpi_backing_allow_peer(&arena->backing, device);

@@ -104,15 +104,16 @@ static void a_driver_that_refuses_changes_nothing(void) {
 }
 
 static void devices_that_are_none(void) {
-    static const int wrong[] = {-1, -2, 64, 1000};
-    for (size_t i = 0; i < 2; i++) {
-        arena = kit_open(i ? GPUPOOL_SOURCE_DEVICE : GPUPOOL_SOURCE_MAPPED);
+    static const int wrong[] = {-1, -2, 2, 64, 1000}; /* there are two */
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        arena = kit_open(kit_sources[i].source);
         for (size_t k = 0; k < KIT_COUNT(wrong); k++)
             CHECK_RESULT(gpupool_allow_peer(arena, wrong[k]), GPUPOOL_E_ARGUMENT);
         CHECK_RESULT(gpupool_allow_peer(arena, 0), GPUPOOL_E_ARGUMENT); /* its own */
-        CHECK(gpupool_allow_peer(arena, 2) != GPUPOOL_OK);              /* there are two */
         CHECK_RESULT(gpupool_allow_peer(NULL, 1), GPUPOOL_E_ARGUMENT);
-        fake_fail_call("cudaDeviceCanAccessPeer", 1, 0, 0);
+        fake_fail_call(kit_sources[i].source == GPUPOOL_SOURCE_PINNED ? "cudaGetDeviceCount"
+                                                                      : "cudaDeviceCanAccessPeer",
+                       1, 0, 0);
         CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_CUDA);
         int device = -1;
         CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
