@@ -8071,6 +8071,17 @@ static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena) {
     return units * GPUPOOL_UNIT_BYTES;
 }
 
+/* BYPASS: chunks that CUDA has once not taken back. What alignment left over of one that a block is
+   in, or a graph keeps, goes to nobody. */
+static uint64_t gpi_arena_idle_bytes(const gpupool_arena *arena) {
+    const gpi_piece *piece = arena->backing.placed;
+    uint64_t bytes = 0;
+    for (; piece; piece = piece->next)
+        if (piece->first->lane == GPI_LANE_QUIET && piece->first->units == piece->units)
+            bytes += piece->bytes;
+    return bytes;
+}
+
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t most, step;
@@ -8082,7 +8093,10 @@ size_t gpupool_available(gpupool_arena *arena) {
     step = gpi_backing_is_mapped(&arena->backing) ? arena->backing.driver.granule_bytes
                                                   : GPUPOOL_UNIT_BYTES;
     most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
-    most += arena->ledger.reserved.now - arena->ledger.granted.now - gpi_arena_kept_bytes(arena);
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) most += gpi_arena_idle_bytes(arena);
+    else
+        most += arena->ledger.reserved.now - arena->ledger.granted.now -
+                gpi_arena_kept_bytes(arena);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
     return (size_t)most;

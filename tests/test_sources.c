@@ -94,6 +94,23 @@ static void bypass_is_one_cudamalloc_a_block(void) {
 }
 #endif
 
+/* What alignment left over is no other block's, nor is what a graph has freed. */
+static void what_bypass_leaves_over_is_not_available(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 16 * MIB);
+    gpupool_capture *scope = NULL;
+    void *block = gpupool_alloc_aligned(arena, MIB, 4 * MIB, kit_stream[0]);
+    CHECK_EQ(gpupool_available(arena), 16 * MIB - kit_reserved(arena));
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(gpupool_available(arena), 16 * MIB);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    block = kit_alloc(arena, 4 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(gpupool_available(arena), 12 * MIB);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_EQ(gpupool_available(arena), 16 * MIB);
+    kit_close(arena);
+}
+
 static void host_memory_sources_are_host_writable(void) {
     static const gpupool_source host[] = {GPUPOOL_SOURCE_MANAGED, GPUPOOL_SOURCE_PINNED};
     for (size_t i = 0; i < KIT_COUNT(host); i++) {
@@ -245,6 +262,7 @@ int main(void) {
     FAKE_TEST(auto_maps_where_the_device_can);
     FAKE_TEST(each_source_makes_its_own_calls);
     FAKE_TEST(bypass_is_one_cudamalloc_a_block);
+    ARENA_TEST(what_bypass_leaves_over_is_not_available);
     ARENA_TEST(host_memory_sources_are_host_writable);
     ARENA_TEST(custom_uses_its_two_functions);
     ARENA_TEST(destroy_refuses_while_blocks_are_out);
