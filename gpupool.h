@@ -84,6 +84,7 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
     GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; with few workers twice
+                                     that; 64 KiB at least
     GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow).
                                      3: that, and GPUPOOL_GUARD
@@ -9510,7 +9511,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
         return gpi_ring_wrong("workers", config->workers, "-1 to 64");
     if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES * (config->workers < GPI_RING_FEW ? 2u : 1u);
-    chunk = (size_t)gpi_ground_min(chunk, config->bytes / 4);
+    chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
     config->chunk_bytes = (size_t)gpi_ground_up(chunk, GPI_RING_ALIGN);
     if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     return GPUPOOL_OK;

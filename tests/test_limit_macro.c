@@ -1,6 +1,8 @@
-/* The compile-time limit: the last in the order of precedence. */
+/* Macros in place of what a config leaves open: the limit, the last in the order of precedence, and
+   the ring's chunk. */
 #define _DEFAULT_SOURCE /* setenv */
 #define GPUPOOL_LIMIT "24MiB"
+#define GPUPOOL_RING_CHUNK_BYTES 0
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
@@ -33,8 +35,17 @@ static void the_macro_holds_until_it_is_lifted(void) {
     kit_close(arena);
 }
 
+/* Chunks of no bytes would never bring a transfer to its end. */
+static void the_ring_has_chunks_of_64_kib_at_least(void) {
+    gpupool_ring *ring = NULL;
+    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
+    CHECK_EQ(ring->chunk_bytes, 64 * KIB);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+}
+
 int main(void) {
     ARENA_TEST(the_macro_is_the_default);
     ARENA_TEST(the_macro_holds_until_it_is_lifted);
+    ARENA_TEST(the_ring_has_chunks_of_64_kib_at_least);
     return check_finish();
 }
