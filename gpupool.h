@@ -1680,18 +1680,13 @@ static gpupool_result gpi_driver_wait_here(gpi_driver *driver) {
     return result == GPUPOOL_OK ? gpi_driver_free_crumb(driver) : result;
 }
 
-static gpupool_result gpi_driver_synchronize_here(gpi_driver *driver) {
-    (void)driver;
-    return gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize());
-}
-
 /* Waits for the device and its peers, whose streams may be at the arena's memory as well. */
-static gpupool_result gpi_driver_wait(gpi_driver *driver, gpupool_result (*here)(gpi_driver *)) {
-    gpupool_result result = here(driver);
+static gpupool_result gpi_driver_wait(gpi_driver *driver) {
+    gpupool_result result = gpi_driver_wait_here(driver);
     int i;
     for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++) {
         result = gpi_driver_told("cudaSetDevice", cudaSetDevice(driver->peers[i]));
-        if (result == GPUPOOL_OK) result = here(driver);
+        if (result == GPUPOOL_OK) result = gpi_driver_wait_here(driver);
     }
     if (driver->peer_count) cudaSetDevice(driver->device);
     return result;
@@ -5955,7 +5950,7 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     arena->fences.host_waits++;
     arena->fences.awaited = fence;
     gpi_host_unlock(&arena->lock);
-    result = gpi_driver_wait(&arena->backing.driver, gpi_driver_wait_here);
+    result = gpi_driver_wait(&arena->backing.driver);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
     arena->fences.awaited = NULL;
@@ -7187,7 +7182,7 @@ static gpupool_result gpi_arena_look_behind(char *block, uint64_t bytes, cudaStr
 /* As cudaFree does; one thread at a time. */
 static void gpi_arena_wait_for_all(gpupool_arena *arena) {
     gpi_host_lock(&arena->growing);
-    gpi_driver_wait(&arena->backing.driver, gpi_driver_wait_here);
+    gpi_driver_wait(&arena->backing.driver);
     gpi_host_unlock(&arena->growing);
 }
 
@@ -7410,7 +7405,7 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     if (arena->tree.pending_units || arena->parked) {
         gpi_host_unlock(&arena->lock);
-        result = gpi_driver_wait(&arena->backing.driver, gpi_driver_synchronize_here);
+        result = gpi_driver_wait(&arena->backing.driver);
         gpi_host_lock(&arena->lock);
         if (result != GPUPOOL_OK) return result;
         while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);

@@ -173,6 +173,19 @@ static void what_is_kept_is_not_available(void) {
     }
 }
 
+/* Destroying waits for the device, but as cudaFree does. */
+static void destroying_another_arena_loses_no_capture(void) {
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        gpupool_arena *other = kit_open(sources[i]);
+        void *block = kit_alloc(other, 4 * MIB, kit_stream[1]);
+        fill(kit_stream[1], block, 4 * MIB, 1);
+        CHECK_RESULT(gpupool_free(other, block, kit_stream[1]), GPUPOOL_OK);
+        begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+        kit_close(other);
+        CHECK_EQ(cudaGraphExecDestroy(end(kit_stream[0])), cudaSuccess);
+    }
+}
+
 /* Without a pool, too: cudaFree must not have what a replay may touch. */
 static void graphs_keep_their_memory_without_a_pool(void) {
     arena = kit_open(GPUPOOL_SOURCE_BYPASS);
@@ -585,6 +598,7 @@ int main(void) {
     ARENA_TEST(graphs_keep_their_memory);
     ARENA_TEST(zeroed_for_each_replay);
     ARENA_TEST(what_is_kept_is_not_available);
+    ARENA_TEST(destroying_another_arena_loses_no_capture);
     ARENA_TEST(graphs_keep_their_memory_without_a_pool);
     ARENA_TEST(what_is_released_is_for_all);
     ARENA_TEST(a_lost_capture_gives_everything_back);
