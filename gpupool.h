@@ -6787,6 +6787,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
     if (gpi_driver_is_capturing(stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream has no fence outside its "
                              "graph: keep the block until the graph is destroyed");
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK; /* cudaFree waits */
     result = gpi_fence_record(&arena->fences, stream, &fence);
     if (result != GPUPOOL_OK) return result;
     identity = gpi_fence_identity(stream);
@@ -7679,10 +7680,9 @@ gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stre
 
 gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
     gpi_run *run = gpi_arena_enter_block(arena, "gpupool_record_use", block);
-    gpupool_result result = GPUPOOL_OK;
+    gpupool_result result;
     if (!run) return gpi_thread.result;
-    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
-        result = gpi_arena_add_use(arena, run, gpi_arena_stream(stream));
+    result = gpi_arena_add_use(arena, run, gpi_arena_stream(stream));
     if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
     gpi_host_unlock(&arena->lock);
     return result;

@@ -70,6 +70,8 @@ static void each_source_makes_its_own_calls(void) {
         gpupool_arena *arena = kit_open(calls[i].source);
         fake_reset_counters(); /* opening makes calls of its own, to start CUDA */
         use_a_little(arena);
+        /* of what is finished: a wait for the device is a cudaMalloc and a cudaFree of its own */
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         kit_close(arena);
         CHECK(fake_calls(calls[i].gain) > 0);
         CHECK_EQ(fake_calls(calls[i].gain), fake_calls(calls[i].lose));
@@ -109,6 +111,22 @@ static void what_bypass_leaves_over_is_not_available(void) {
     CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
     CHECK_EQ(gpupool_available(arena), 16 * MIB);
     kit_close(arena);
+}
+
+static void a_capture_is_no_use_that_can_be_recorded(void) {
+    for (size_t i = 0; i < KIT_SOURCES; i++) {
+        gpupool_arena *arena = kit_open(kit_sources[i].source);
+        cudaGraph_t graph = NULL;
+        void *block = kit_alloc(arena, 1000, kit_stream[1]);
+        check_case("%s", kit_sources[i].name);
+        CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+        CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[0]), GPUPOOL_E_CAPTURING);
+        CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+        kit_close(arena);
+    }
 }
 
 static void host_memory_sources_are_host_writable(void) {
@@ -263,6 +281,7 @@ int main(void) {
     FAKE_TEST(each_source_makes_its_own_calls);
     FAKE_TEST(bypass_is_one_cudamalloc_a_block);
     ARENA_TEST(what_bypass_leaves_over_is_not_available);
+    ARENA_TEST(a_capture_is_no_use_that_can_be_recorded);
     ARENA_TEST(host_memory_sources_are_host_writable);
     ARENA_TEST(custom_uses_its_two_functions);
     ARENA_TEST(destroy_refuses_while_blocks_are_out);
