@@ -8934,11 +8934,12 @@ static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
 static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_slot *gate = transfer->gate;
     gpupool_result result;
-    int passed = 0;
+    int passed = 0, begun = transfer->started > 0;
     if (!gate) return 1;
     transfer->asking = 1;
     gpi_ring_unlock(ring);
     result = gpi_driver_passed(gate->event, &passed);
+    if (result != GPUPOOL_OK && begun) cudaEventSynchronize(gate->event); /* a copy of CUDA's */
     gpi_ring_lock(ring);
     transfer->asking = 0;
     if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);

@@ -198,6 +198,27 @@ static void each_call_fails_for_good(void) { play_all(0, 1); }
 static void each_call_fails_beside_workers(void) { play_all(2, 0); }
 static void each_call_fails_for_good_beside_workers(void) { play_all(2, 1); }
 
+/* Copied by CUDA itself, behind a stream that stands still: once the ticket tells of the failure,
+   nothing is at the caller's memory any more. */
+static void done_with_pinned_memory_when_a_ticket_fails(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *pinned, *device = kit_device(MIB);
+    gpupool_ticket ticket = 0;
+    CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_download_async(ring, pinned, device, MIB, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_pending(kit_stream[0]), 0);
+    fake_host_access(pinned, MIB, 1, "the caller's next use");
+    fake_fail_clear();
+    fake_hold(kit_stream[0], 0);
+    kit_device_free(device, MIB);
+    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    kit_ring_close(ring);
+}
+
 /* ---- the ring itself ---- */
 
 static void create_fails_and_leaves_nothing(void) {
@@ -325,6 +346,7 @@ int main(void) {
     FAKE_TEST(each_call_fails_for_good);
     FAKE_TEST(each_call_fails_beside_workers);
     FAKE_TEST(each_call_fails_for_good_beside_workers);
+    FAKE_TEST(done_with_pinned_memory_when_a_ticket_fails);
     FAKE_TEST(create_fails_and_leaves_nothing);
     FAKE_TEST(destroy_and_trim_can_be_tried_again);
     FAKE_TEST(unpinnable_memory_is_no_failure);
