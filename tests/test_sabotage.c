@@ -128,7 +128,7 @@ static const saboteur saboteurs[] = {
     PLAIN("A2", lost_parked_run, BOTH),
     PLAIN("A3 T4", parked_but_live, BOTH),     /* and is not in the index */
     PLAIN("A3 T2 T3", parked_but_free, BOTH), /* and is in no list, and a neighbour may be quiet */
-    PLAIN("A3", live_but_parked, BOTH),
+    PLAIN("A3 T4", live_but_parked, BOTH), /* others of its bucket, if there are, are lost */
     PLAIN("A3", parked_without_fence, BOTH),
     PLAIN("A3", parked_behind_passed_fences, BOTH),
 #if GPUPOOL_SITES
