@@ -6933,8 +6933,7 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
 static gpi_stream *gpi_arena_keep_out(gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
     while (!use->keeper) use = use->next;
-    if (use->keeper->early) use->keeper = use->keeper->early;
-    return use->keeper;
+    return use->keeper = use->keeper->early;
 }
 
 /* A block that others may still be at work on, this stream too, until its fence has passed; or one

@@ -267,24 +267,26 @@ static void recorded_uses_are_not_all(void) {
     close_default(0);
 }
 
-/* The same of a graph's block: the scope does not hand it out again. */
+/* The same of a graph's block, with recorded uses or without: the scope does not hand it out again. */
 static void a_graphs_block_is_no_streams(void) {
-    gpupool_capture *scope = NULL;
-    void *block, *next;
     arena = gpupool_default_arena(0);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
-    block = kit_alloc(arena, 2 * MIB, kit_stream[0]);
-    fake_hold(kit_stream[2], 1);
-    kit_fill(kit_stream[2], block, MIB, 1);
-    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
-    next = kit_alloc(arena, 2 * MIB, kit_stream[0]);
-    kit_fill(kit_stream[0], next, MIB, 2);
-    CHECK_EQ(fake_failures(), 0);
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    fake_hold(kit_stream[2], 0);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
-    CHECK_EQ(default_stats(0).blocks.now, 0);
-    CHECK_EQ(default_stats(0).pending.now, 0);
+    for (int recorded = 0; recorded < 2; recorded++) {
+        gpupool_capture *scope = NULL;
+        CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+        void *block = kit_alloc(arena, 2 * MIB, kit_stream[0]), *next;
+        if (recorded) CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+        fake_hold(kit_stream[2], 1);
+        kit_fill(kit_stream[2], block, MIB, 1);
+        CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+        next = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+        kit_fill(kit_stream[0], next, MIB, 2);
+        CHECK_EQ(fake_failures(), 0);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        fake_hold(kit_stream[2], 0);
+        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+        CHECK_EQ(default_stats(0).blocks.now, 0);
+        CHECK_EQ(default_stats(0).pending.now, 0);
+    }
     close_default(0);
 }
 

@@ -41,6 +41,10 @@ static void the_ring_has_chunks_of_64_kib_at_least(void) {
     CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
     CHECK_EQ(ring->chunk_bytes, 64 * KIB);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_create(&ring, &(gpupool_ring_config){.chunk_bytes = 128 * KIB}),
+                 GPUPOOL_OK);
+    CHECK_EQ(ring->chunk_bytes, 128 * KIB);
+    CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
 }
 
 int main(void) {
