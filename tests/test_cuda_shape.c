@@ -267,7 +267,7 @@ static void recorded_uses_are_not_all(void) {
     close_default(0);
 }
 
-/* The same of a graph's block, with recorded uses or without: the scope does not hand it out again. */
+/* The same of a graph's block, with recorded uses or without: its scope has it no more. */
 static void a_graphs_block_is_no_streams(void) {
     arena = gpupool_default_arena(0);
     for (int recorded = 0; recorded < 2; recorded++) {

@@ -258,8 +258,8 @@ static void a_free_that_fails(void) {
     }
 }
 
-/* BYPASS: what could not be filled, nor given back, is the arena's, which gives it back when more is
-   needed; what alignment leaves over before or behind a block is nobody's. */
+/* BYPASS: what could not be filled, nor given back, is the arena's, to be given back when more is
+   needed; what alignment leaves over is nobody's. */
 static void nothing_is_given_back(void) {
     void *block[2];
     arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 16 * MIB);
