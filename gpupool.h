@@ -4616,8 +4616,7 @@ static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *strea
     fence->users++;
 }
 
-/* The stream's first sealed lanes turn quiet, the last one's fence having passed. The fences before
-   it may be other streams' too, of which nothing is known by that. */
+/* The stream's first sealed lanes, whose fences have passed, turn quiet. */
 static void gpi_fence_quieten(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int passed) {
     int i;
     for (i = 0; i < passed; i++) {
@@ -4632,6 +4631,7 @@ static void gpi_fence_quieten(gpi_fences *fences, gpi_tree *tree, gpi_stream *st
     }
 }
 
+/* Each fence is asked, though a later one has passed: it may be other streams' too. */
 static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
     int passed = 0;
     while (passed < stream->seals && gpi_fence_passed(stream->fences[passed])) passed++;
