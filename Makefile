@@ -48,7 +48,8 @@ LINK := $(CC) -pthread
 LIBS := $(FAKE) -lm -ldl
 endif
 
-COMPILE := $(CC) -std=c11 $(WARNINGS) -pthread -MMD -MP
+C_FLAGS := -std=c11 $(WARNINGS) -pthread -MMD -MP
+COMPILE := $(CC) $(C_FLAGS)
 TEST_COMPILE := $(COMPILE) -O1 -g1
 comma := ,
 TOOLS := replay demo fixed_range bench-run churn ring
@@ -237,8 +238,10 @@ $(BUILD)/flags: FORCE
 
 # ---- test programs -------------------------------------------------------------------------------
 
-# tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source.
+# tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source. It may
+# name another compiler for those with sanitizers.
 TESTS :=
+SANITIZED_CC := $(CC)
 TEST_SOURCES := $(wildcard tests/test_$(or $(ONLY),*).c) \
                 $(if $(ONLY),,$(wildcard tests/fakecuda/self_test.c))
 ifneq ($(filter test test-programs sanitize-run soak docs $(BUILD)/test/%,$(MAKECMDGOALS)),)
@@ -257,7 +260,8 @@ test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
 $(TESTS): $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  $@"
-	$(Q)$(TEST_COMPILE) $(SIM_CUDA) $(FLAGS) -MF $@.d -o $@ $(filter %.c,$^) $(filter %.a,$^) -lm
+	$(Q)$(if $(findstring -fsanitize,$(FLAGS)),$(SANITIZED_CC),$(CC)) $(C_FLAGS) -g1 $(SIM_CUDA) \
+	  $(FLAGS) -MF $@.d -o $@ $(filter %.c,$^) $(filter %.a,$^) -lm
 
 FAKE_SOURCES := $(wildcard tests/fakecuda/fk_*.c)
 $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakecuda/include/*.h) \
@@ -265,8 +269,8 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 	@mkdir -p $(BUILD)/fakecuda/$*
 	@echo "  $@"
 	$(Q)for f in $(FAKE_SOURCES); do \
-	  $(CC) -std=c11 $(WARNINGS) -O2 -g -pthread $(SIM_CUDA) \
-	    $(if $(filter none,$*),,-fsanitize=$* -fno-sanitize-recover=all) \
+	  $(if $(filter none,$*),$(CC),$(SANITIZED_CC)) -std=c11 $(WARNINGS) -O2 -g -pthread \
+	    $(SIM_CUDA) $(if $(filter none,$*),,-fsanitize=$* -fno-sanitize-recover=all) \
 	    -c -o $(BUILD)/fakecuda/$*/$$(basename $$f .c).o $$f || exit 1; done
 	@rm -f $@
 	@ar rcs $@ $(patsubst tests/fakecuda/%.c,$(BUILD)/fakecuda/$*/%.o,$(FAKE_SOURCES))

@@ -4111,11 +4111,16 @@ static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tre
     return GPUPOOL_OK;
 }
 
+/* Of a chunk: no part of it is in use or pending. */
+static int gpi_backing_is_idle(const gpi_piece *piece) {
+    return piece->first->lane == GPI_LANE_QUIET && piece->first->units == piece->units;
+}
+
 static gpi_piece *gpi_backing_idle_chunk(const gpi_backing *backing, uint64_t units_aim,
                                          uint64_t units_most) {
     gpi_piece *piece = backing->placed, *best = NULL;
     for (; piece; piece = piece->next)
-        if (piece->first->lane == GPI_LANE_QUIET && piece->first->units == piece->units &&
+        if (gpi_backing_is_idle(piece) &&
             gpi_backing_is_better(piece, best, units_aim, units_most))
             best = piece;
     return best;
@@ -8072,8 +8077,7 @@ static uint64_t gpi_arena_idle_bytes(const gpupool_arena *arena) {
     const gpi_piece *piece = arena->backing.placed;
     uint64_t bytes = 0;
     for (; piece; piece = piece->next)
-        if (piece->first->lane == GPI_LANE_QUIET && piece->first->units == piece->units)
-            bytes += piece->bytes;
+        if (gpi_backing_is_idle(piece)) bytes += piece->bytes;
     return bytes;
 }
 

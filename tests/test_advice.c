@@ -1,5 +1,5 @@
 /* Advice in arenas of every kind, after random work: whatever a verdict says would do, does. */
-// build: sizes -O2
+// build: sizes
 // build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"

@@ -1,7 +1,7 @@
 /* CACHE: every sequence of eight calls on three blocks that share a bin and a chain, in a cache
    that is empty, or full but for two slots. After every call its invariants hold and its answers
    are a model's; a call that is refused changes nothing. */
-// build: plain -O2
+// build: plain
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "check.h"

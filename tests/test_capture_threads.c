@@ -1,6 +1,6 @@
 /* Captures while other threads are at work in the same arena: none is lost, in any mode, whatever
    the others ask for. */
-// build: plain -O2
+// build: plain -O1
 // build: tsan -fsanitize=thread
 // build: asan -fsanitize=address,undefined
 // build: check2 -O1 -DGPUPOOL_CHECK=2
@@ -30,7 +30,7 @@ static void *work_in_cache(void *stream) {
     for (uint64_t i = 0; !atomic_load(&stop); i++) {
         void **at = &block[i * 5 % 8];
         if (*at) CHECK_RESULT(gpupool_free(arena, *at, (cudaStream_t)stream), GPUPOOL_OK);
-        *at = *at ? NULL : gpupool_alloc(arena, 4096 << i % 3, (cudaStream_t)stream);
+        *at = *at ? NULL : gpupool_alloc(arena, (size_t)4096 << i % 3, (cudaStream_t)stream);
     }
     for (int i = 0; i < 8; i++)
         CHECK_RESULT(gpupool_free(arena, block[i], (cudaStream_t)stream), GPUPOOL_OK);

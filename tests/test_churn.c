@@ -16,8 +16,8 @@ static void run(gpupool_source source, uint64_t ops, uint64_t seed) {
     if (source == GPUPOOL_SOURCE_MAPPED) CHECK(s.remaps > 0);
 }
 
-static void mapped(void) { run(GPUPOOL_SOURCE_MAPPED, 2000000, 1); }
-static void device(void) { run(GPUPOOL_SOURCE_DEVICE, 1000000, 3); }
+static void mapped(void) { run(GPUPOOL_SOURCE_MAPPED, 1000000, 1); }
+static void device(void) { run(GPUPOOL_SOURCE_DEVICE, 500000, 3); }
 
 #endif
 

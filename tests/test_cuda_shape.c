@@ -1,5 +1,5 @@
 /* cudaMalloc's shape: what cudaMalloc and cudaFree promise holds, on the default arenas. */
-// build: plain -O2
+// build: plain
 // build: replaced -O2 -DGPUPOOL_REPLACE_CUDA_MALLOC=1
 // build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION

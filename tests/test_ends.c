@@ -1,7 +1,7 @@
 /* Arenas at the ends of a process: after cudaDeviceReset, while CUDA unloads, in a child, after
    main. Every call has a named result; nothing crashes or hangs. */
 // left at exit: an arena, on purpose
-// build: plain -O2
+// build: plain
 // build: asan -fsanitize=address,undefined
 #define _DEFAULT_SOURCE /* fork, alarm */
 #define GPUPOOL_IMPLEMENTATION

@@ -1,7 +1,7 @@
 /* Random calls over four streams against a simple model of what must be live, with the race oracle
    on. The model is a list of live blocks, kept in order of address so that an overlap shows. */
 // build: plain -O2
-// build: asan -O1 -fsanitize=address,undefined -DMODEL_CALLS=500000
+// build: asan -O1 -fsanitize=address,undefined -DMODEL_CALLS=250000
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"

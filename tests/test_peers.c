@@ -1,6 +1,6 @@
 /* An arena of device 0 whose memory device 1 may use, and streams of both devices in one arena:
    random schedules under the oracle. */
-// build: plain -O2
+// build: plain
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "race_kit.h"

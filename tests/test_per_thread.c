@@ -1,6 +1,6 @@
 /* Compiled as with --default-stream per-thread: a stream of 0 is another one in every thread, and
    what one thread frees there is for another only once its work is done. */
-// build: plain -O2 -DCUDA_API_PER_THREAD_DEFAULT_STREAM
+// build: plain -DCUDA_API_PER_THREAD_DEFAULT_STREAM
 // build: asan -fsanitize=address,undefined -DCUDA_API_PER_THREAD_DEFAULT_STREAM
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #ifndef CUDA_API_PER_THREAD_DEFAULT_STREAM

@@ -1,6 +1,6 @@
 /* Memory that moves while streams are at work: under random limits, with the race oracle watching
    and every granule of every block written, and verified before its free. */
-// build: plain -O2
+// build: plain
 // build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"

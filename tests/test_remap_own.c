@@ -1,6 +1,6 @@
 /* Free memory that its own stream may still be at work on: it moves to that stream's requests at
    once, without a wait, and to nobody else's. Nothing that is queued runs until a test says so. */
-// build: plain -O2
+// build: plain
 // build: asan -fsanitize=address,undefined
 #include "fail_malloc.h"
 

@@ -5,7 +5,7 @@
 
    test_soak [SECONDS [SEED [THREADS [ACTIONS]]]]: 0 threads leaves the second part out, and with
    ACTIONS the first ends after so many, whatever the time. */
-// build: plain -O2
+// build: plain -O1
 // build: tsan -fsanitize=thread -DSOAK_SECONDS=6
 #define _DEFAULT_SOURCE
 #define GPUPOOL_IMPLEMENTATION

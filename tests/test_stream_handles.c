@@ -1,8 +1,8 @@
 /* CUDA gives the handle of a destroyed stream to the next one, while the old one's work may still
    be queued: what the old one freed is not the new one's. Once for each way in which an arena can
    learn of it, random schedules under the oracle. */
-// build: plain -O2
-// build: asked -O2 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
+// build: plain
+// build: asked -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "race_kit.h"

@@ -1,7 +1,7 @@
 /* Sixteen threads in one arena, for ThreadSanitizer: streams of their own, one that all share,
    streams that come and go, captures, trims and questions meanwhile. Short. */
 // build: tsan -fsanitize=thread
-// build: plain -O2
+// build: plain -O1
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
