@@ -4805,7 +4805,8 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (value >= 9e18) return gpi_limit_wrong(where, text, "is larger than any memory");
     if (all_but && value >= (double)total_bytes)
         return gpi_limit_wrong(where, text, "leaves nothing of the device");
-    *out_bytes = all_but ? total_bytes - (uint64_t)value : (uint64_t)value;
+    *out_bytes = (uint64_t)(value + 0.5); /* tenths and hundredths have no exact doubles */
+    if (all_but) *out_bytes = total_bytes - *out_bytes;
     if (*out_bytes == 0) return gpi_limit_wrong(where, text, "is zero");
     return GPUPOOL_OK;
 }

@@ -71,6 +71,8 @@ static const struct { const char *text; double bytes; } exact_texts[] = {
     {"12MB", 12e6},
     {"500KB", 500e3},
     {"2.9KB", 2900.0},
+    {"2.01KB", 2010.0},
+    {"4.35MB", 4350e3},
     {"2TB", 2e12},
     {"12gib", 12884901888.0},
 };
@@ -117,6 +119,21 @@ static void limits_as_a_share_of_the_device(void) {
 #endif
     kit_close(arena);
 }
+
+#if CHECK_FAKE
+static void a_share_in_whole_bytes_is_exact(void) {
+    const size_t total = 16935682048, shares[][2] = {{25, total / 4}, {50, total / 2}, {100, total}};
+    fake_device_memory(0, total);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    for (size_t i = 0; i < KIT_COUNT(shares); i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%zu%%", shares[i][0]);
+        CHECK_RESULT(gpupool_set_limit_text(arena, text), GPUPOOL_OK);
+        CHECK_EQ(gpupool_get_limit(arena), shares[i][1]);
+    }
+    kit_close(arena);
+}
+#endif
 
 static const char *const wrong_texts[] = {
     "12GB!",  "-",     "101%",   "1e99",   "",      "%",      "GiB",      "0x10",    "1.2.3G",
@@ -310,6 +327,7 @@ int main(void) {
     ARENA_TEST(limits_as_a_fraction);
     ARENA_TEST(limits_as_text);
     ARENA_TEST(limits_as_a_share_of_the_device);
+    FAKE_TEST(a_share_in_whole_bytes_is_exact);
     ARENA_TEST(wrong_text_changes_nothing);
     ARENA_TEST(the_nearest_limit_counts);
     ARENA_TEST(an_empty_variable_is_none);
