@@ -10027,7 +10027,7 @@ const char *gpupool_build(void) {
            " ring_chunk=" GPI_SPELL(GPUPOOL_RING_CHUNK_BYTES)
            " ring_workers=" GPI_SPELL(GPUPOOL_RING_WORKERS) " limit=\"" GPUPOOL_LIMIT "\""
            " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
-           " guard=" GPI_SPELL(GPUPOOL_GUARD)
+           " guard=" GPI_SPELL(GPI_GUARD)
            " stats=" GPI_SPELL(GPUPOOL_STATS) " sites=" GPI_SPELL(GPUPOOL_SITES)
            " nvtx=" GPI_SPELL(GPUPOOL_NVTX)
            " single_thread=" GPI_SPELL(GPUPOOL_SINGLE_THREAD) " static=" GPI_SPELL(GPUPOOL_STATIC)

@@ -283,7 +283,10 @@ static void nothing_is_given_back(void) {
 }
 #endif
 
+static void the_build_says_so(void) { CHECK(strstr(gpupool_build(), " guard=1 ") != NULL); }
+
 int main(void) {
+    ARENA_TEST(the_build_says_so);
     ARENA_TEST(what_is_inside_is_the_callers);
     ARENA_TEST(a_byte_behind_is_told);
     ARENA_TEST(a_stale_pointer_reads_a_pattern);
