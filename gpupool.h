@@ -9510,10 +9510,10 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
         return gpi_ring_wrong("chunk_bytes", (double)chunk, "64 KiB to a quarter of the ring");
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
         return gpi_ring_wrong("workers", config->workers, "-1 to 64");
+    if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES * (config->workers < GPI_RING_FEW ? 2u : 1u);
     chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
     config->chunk_bytes = (size_t)gpi_ground_down(chunk, GPI_RING_ALIGN);
-    if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     return GPUPOOL_OK;
 }
 

@@ -355,6 +355,13 @@ static void capturing_streams_are_refused(void) {
     kit_ring_close(ring);
 }
 
+static void without_threads_workers_are_few(void) {
+    gpupool_ring *ring = kit_ring(64 * MIB, 0, 8);
+    CHECK_EQ(ring->workers_wanted, GPUPOOL_SINGLE_THREAD ? 0 : 8);
+    CHECK_EQ(ring->chunk_bytes, GPUPOOL_SINGLE_THREAD ? 4 * MIB : 2 * MIB);
+    kit_ring_close(ring);
+}
+
 /* ---- what is told ---- */
 
 static void statistics_add_up(void) {
@@ -463,6 +470,7 @@ int main(void) {
     ARENA_TEST(functions_fill_and_empty);
     ARENA_TEST(pinned_memory_is_bounded_and_lazy);
     ARENA_TEST(capturing_streams_are_refused);
+    ARENA_TEST(without_threads_workers_are_few);
     ARENA_TEST(statistics_add_up);
     FAKE_TEST(the_links_time_is_told);
     FAKE_TEST(the_rate_is_of_what_took_time);
