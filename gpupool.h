@@ -345,7 +345,7 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t limit_bytes;            /* the most that is ever pinned */
     uint64_t workers;                /* running now */
     uint64_t transfers[2];
-    uint64_t staged_bytes[2];        /* through the ring */
+    uint64_t staged_bytes[2];        /* through the ring, and in creeps */
     uint64_t direct_bytes[2];        /* by CUDA itself: pinned memory, and tiny transfers */
     uint64_t chunks[2];
     uint64_t creeps;                 /* steps made without the ring because it stayed full */
@@ -8330,6 +8330,7 @@ typedef struct gpi_transfer {
     uint64_t key;
     uint64_t only_thread;              /* not 0: no other can name the stream */
     gpi_ring_slot *gate;                    /* its event passes before anything begins */
+    int direct;                        /* CUDA itself copies: only its end is waited for */
     int few;                           /* threads: they are what limits it, not the memory */
     int asking;                        /* a thread asks after the gate, or disowns what flies */
     uint64_t started;                  /* bytes of the chunks that were begun */
@@ -8938,12 +8939,12 @@ static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
 static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_slot *gate = transfer->gate;
     gpupool_result result;
-    int passed = 0, begun = transfer->started > 0;
+    int passed = 0;
     if (!gate) return 1;
     transfer->asking = 1;
     gpi_ring_unlock(ring);
     result = gpi_driver_passed(gate->event, &passed);
-    if (result != GPUPOOL_OK && begun) cudaEventSynchronize(gate->event); /* a copy of CUDA's */
+    if (result != GPUPOOL_OK && transfer->direct) cudaEventSynchronize(gate->event);
     gpi_ring_lock(ring);
     transfer->asking = 0;
     if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
@@ -8970,7 +8971,7 @@ static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
     while (*link) link = &(*link)->next;
     *link = transfer;
     GPI_PUBLISH(&ring->news, ring->news + 1);
-    gpi_ring_set_out(ring, transfer->down);
+    if (!transfer->direct) gpi_ring_set_out(ring, transfer->down);
 }
 
 static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
@@ -8978,7 +8979,7 @@ static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unstall(ring, transfer);
     while (*link != transfer) link = &(*link)->next;
     *link = transfer->next;
-    gpi_ring_arrive(ring, transfer->down);
+    if (!transfer->direct) gpi_ring_arrive(ring, transfer->down);
 }
 
 /* What a failed transfer leaves in flight. With a ticket, the device must be done with the caller's
@@ -9011,6 +9012,12 @@ static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
     }
 }
 
+static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *done) {
+    ring->stats.transfers[done->down]++;
+    if (done->direct) ring->stats.direct_bytes[done->down] += done->bytes;
+    else ring->stats.staged_bytes[done->down] += done->bytes;
+}
+
 /* The ticket is told, and the transfer forgotten. */
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
     if (transfer->result != GPUPOOL_OK) {
@@ -9019,6 +9026,8 @@ static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
         failure->ticket = transfer->ticket;
         failure->result = transfer->result;
         memcpy(failure->text, transfer->text, sizeof failure->text);
+    } else {
+        gpi_ring_count(ring, transfer);
     }
     gpi_ring_strike(ring, transfer);
     gpi_ring_unlock(ring);
@@ -9411,20 +9420,20 @@ static void gpi_ring_name_stream(gpi_transfer *plan) {
 
 /* Without the lock: copies the plan's bytes, by CUDA itself where it reaches the host's memory. */
 static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, const char *call, gpi_transfer *plan,
-                                         gpupool_ticket *ticket, int *direct) {
+                                         gpupool_ticket *ticket) {
     int wait, refused;
     gpupool_result result;
     if (gpi_driver_is_capturing(plan->stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
                              "read the host's memory when it is launched, not now", call);
     gpi_ring_name_stream(plan);
-    result = gpi_ring_route(plan, direct, &wait);
+    result = gpi_ring_route(plan, &plan->direct, &wait);
     if (result != GPUPOOL_OK) return result;
-    if (*direct) {
+    if (plan->direct) {
         result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
         if (!refused) return result;
         cudaGetLastError();
-        *direct = 0;
+        plan->direct = 0;
     }
     return gpi_ring_stage(ring, plan, ticket);
 }
@@ -9454,7 +9463,7 @@ static void *gpi_ring_readable(const void *memory) {
 static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
                                         uint64_t rows, gpupool_ticket *ticket) {
     uint64_t pitch = gpi_ground_max(plan->device_pitch, plan->host_pitch);
-    int any = plan->width && rows, by_function = plan->reader || plan->writer, direct = 0;
+    int any = plan->width && rows, by_function = plan->reader || plan->writer;
     const char *wrong = NULL;
     gpupool_result result;
     gpi_visit visit;
@@ -9478,13 +9487,9 @@ static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gp
         return gpi_ring_leave(ring, &visit, result);
     }
     gpi_ring_unlock(ring);
-    result = gpi_ring_carry_out(ring, call, plan, ticket, &direct);
+    result = gpi_ring_carry_out(ring, call, plan, ticket);
     gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK) {
-        ring->stats.transfers[plan->down]++;
-        if (direct) ring->stats.direct_bytes[plan->down] += plan->bytes;
-        else ring->stats.staged_bytes[plan->down] += plan->bytes;
-    }
+    if (result == GPUPOOL_OK && !ticket) gpi_ring_count(ring, plan); /* else once it is done */
     return gpi_ring_leave(ring, &visit, result);
 }
 

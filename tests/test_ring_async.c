@@ -87,6 +87,39 @@ static void tickets_of_pinned_memory(void) {
     kit_ring_close(ring);
 }
 
+#if CHECK_FAKE
+/* Not of what a ticket has been given for, but of what is done; and what CUDA copies by itself takes
+   none of the ring's time. */
+static void tickets_count_when_they_are_done(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    parcel p = parcel_open(300 * KIB, 6);
+    unsigned char *pinned;
+    gpupool_ticket ticket;
+    CHECK_EQ(cudaHostAlloc((void **)&pinned, p.bytes, cudaHostAllocDefault), cudaSuccess);
+    for (int staged = 0; staged < 2; staged++) {
+        fake_hold(kit_stream[0], 1);
+        CHECK_RESULT(gpupool_upload_async(ring, p.device, staged ? p.host : pinned, p.bytes,
+                                          kit_stream[0], &ticket), GPUPOOL_OK);
+        CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], staged);
+        CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], 0);
+        fake_hold(kit_stream[0], 0);
+        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+        CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], staged + 1);
+        CHECK_EQ(kit_ring_stats(ring).direct_bytes[GPUPOOL_UP], p.bytes);
+        CHECK_EQ(kit_ring_stats(ring).under_way_ns[GPUPOOL_UP] > 0, staged);
+    }
+    CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], p.bytes);
+    fake_fail_call("cudaMemcpyAsync", 1, 0, cudaErrorUnknown);
+    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
+                 GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 2);
+    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    parcel_close(&p);
+    kit_ring_close(ring);
+}
+#endif
+
 #if CHECK_FAKE && !GPUPOOL_SINGLE_THREAD
 typedef struct waiter { gpupool_ring *ring; gpupool_ticket ticket; gpupool_result result; } waiter;
 
@@ -417,6 +450,7 @@ static void holders_never_wait_for_each_other(void) {
 int main(void) {
     ARENA_TEST(tickets_in_any_order);
     ARENA_TEST(tickets_of_pinned_memory);
+    FAKE_TEST(tickets_count_when_they_are_done);
     ARENA_TEST(destroy_finishes_what_is_left);
     FAKE_TEST(still_streams_hold_nothing);
 #if !GPUPOOL_SINGLE_THREAD
