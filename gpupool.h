@@ -6863,11 +6863,11 @@ GPI_HOT void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cuda
 }
 
 /* A free that was counted has failed, and the block is live again: not as one asked for anew. */
-static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run) {
+static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
     uint64_t bytes = gpi_arena_requested(run);
     if (arena->trace)
-        fprintf(arena->trace, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
-                bytes);
+        fprintf(arena->trace, "a %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
+                gpi_arena_trace_id(arena, run), bytes, gpi_arena_trace_stream(stream));
     gpi_ledger_take_back(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_NVTX
     run->heap = gpi_arena_heap(arena, run);
@@ -6880,10 +6880,10 @@ static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run) {
 }
 
 /* BYPASS: a block is free, but its chunk stays: a graph keeps it, or CUDA does not take it back. */
-static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run) {
+static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
     gpi_stream *keeper = gpi_arena_keeper(run);
     uint32_t lane = keeper ? keeper->young : GPI_LANE_QUIET;
-    gpi_arena_count_free(arena, run, 0);
+    gpi_arena_count_free(arena, run, stream);
     gpi_tree_lay_down(&arena->tree, run);
     gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
     run->uses = NULL;
@@ -6891,7 +6891,8 @@ static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run) {
 }
 
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
-static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
+static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block,
+                                            cudaStream_t stream) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpi_piece *piece;
     gpupool_result result;
@@ -6905,16 +6906,17 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
     } else if (!gpi_tree_prepare(&arena->tree, 3)) {
         result = gpi_host_no_memory();
     } else if (gpi_arena_keeper(run)) {
-        gpi_arena_free_kept(arena, run);
+        gpi_arena_free_kept(arena, run, stream);
     } else {
         uint64_t units = run->units;
+        uintptr_t owner = run->by.stream;
         uint32_t slack_bytes = run->as.slack_bytes;
 #if GPUPOOL_SITES
         gpi_site *site = run->site;
 #endif
         for (piece = arena->backing.placed; unit - piece->unit >= piece->units;)
             piece = piece->next;
-        gpi_arena_count_free(arena, run, 0);
+        gpi_arena_count_free(arena, run, stream);
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
         gpi_tree_unfile(&arena->tree, piece->first);
@@ -6924,10 +6926,11 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block) {
         if (result != GPUPOOL_OK && gpi_tree_prepare(&arena->tree, 3)) {
             run = gpi_tree_take(&arena->tree, piece->first, unit, units);
             gpi_tree_bring_alive(&arena->tree, run, slack_bytes);
+            run->by.stream = owner;
 #if GPUPOOL_SITES
             run->site = site;
 #endif
-            gpi_arena_uncount_free(arena, run);
+            gpi_arena_uncount_free(arena, run, stream);
         }
     }
     gpi_arena_exit_growing(arena, &visit);
@@ -7068,7 +7071,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     gpi_run *run = NULL;
     if (result != GPUPOOL_OK || !block) return result;
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
-        return gpi_arena_free_bypass(arena, block);
+        return gpi_arena_free_bypass(arena, block, stream);
     known = gpi_fence_find(&arena->fences, key);
     if (gpi_arena_is_bare(known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
         gpi_arena_give_bare(arena, known, unit, stream, key, &result))
@@ -7111,7 +7114,7 @@ static void gpi_arena_unhand(gpupool_arena *arena, void *block, cudaStream_t str
         arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
         gpi_host_lock(&arena->lock);
         run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
-        if (run) gpi_arena_free_kept(arena, run);
+        if (run) gpi_arena_free_kept(arena, run, stream);
         gpi_host_unlock(&arena->lock);
     }
     gpi_arena_count_failure(arena);

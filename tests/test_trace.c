@@ -232,6 +232,36 @@ static void a_limit_that_fails_is_taken_back(void) {
 }
 #endif
 
+/* With the streams of the calls, though cudaFree has none. */
+static void a_bypass_records_streams(void) {
+    char said[1024] = "";
+    unsigned long long s[2], streams[4] = {1, 1, 1, 1};
+    FILE *file = scratch();
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) s[i] = (unsigned long long)(uintptr_t)kit_stream[i];
+    void *block = kit_alloc(arena, 1000, kit_stream[0]);
+#if CHECK_FAKE
+    fake_fail_call("cudaFree", 1, 0, 0);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_E_CUDA);
+    const gpi_run *run = gpi_tree_live(&arena->tree, (uintptr_t)block / GPUPOOL_UNIT_BYTES);
+    CHECK_EQ(run->by.stream, s[0]); /* reports tell */
+#endif
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    rewind(file);
+    said[fread(said, 1, sizeof said - 1, file)] = 0;
+    int lines = sscanf(strchr(said, '\n'), CHECK_FAKE ?
+                       "\na %*u 1000 %llu\nf %*u %llu\na %*u 1000 %llu\nf %*u %llu" :
+                       "\na %*u 1000 %llu\nf %*u %llu",
+                       &streams[0], &streams[1], &streams[2], &streams[3]);
+    CHECK_EQ(lines, CHECK_FAKE ? 4 : 2);
+    CHECK_EQ(streams[0], s[0]);
+    for (int i = 1; i < lines; i++) CHECK_EQ(streams[i], s[1]);
+    kit_close(arena);
+    fclose(file);
+}
+
 static void a_full_disk_is_told(void) {
     FILE *full = fopen("/dev/full", "w"), *file = scratch();
     if (!full) return;
@@ -304,6 +334,7 @@ int main(void) {
     ARENA_TEST(a_late_record_lists_what_is_live);
     ARENA_TEST(calls_that_are_refused_are_recorded);
     FAKE_TEST(a_limit_that_fails_is_taken_back);
+    ARENA_TEST(a_bypass_records_streams);
     ARENA_TEST(a_full_disk_is_told);
     ARENA_TEST(threads_take_turns);
     return check_finish();
