@@ -978,6 +978,13 @@ static gpupool_result gpi_host_no_memory(void) {
                          "the host has no memory for the arena's records; nothing was changed");
 }
 
+/* Where an arena or a ring was made, CUDA was at work. */
+static gpupool_result gpi_host_may_open(const char *call) {
+    if (gpi_process.forks == 0) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of one that made an arena "
+                         "or a ring, and has no CUDA context", call);
+}
+
 /* -- time, threads and pages: for the ring -- */
 
 /* A strict -std=c99 hides the clock that nobody sets; the time of day stands in for it there. */
@@ -7455,13 +7462,6 @@ static int gpi_arena_unlist(gpupool_arena *arena) {
     return is_default;
 }
 
-/* Where an arena was made, CUDA was at work. */
-static gpupool_result gpi_arena_may_open(const char *call) {
-    if (gpi_process.forks == 0) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of one that made an arena, "
-                         "and has no CUDA context", call);
-}
-
 gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
     gpupool_arena_config config;
     gpupool_arena *arena;
@@ -7469,7 +7469,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     gpi_visit visit;
     if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: arena is NULL");
     *out = NULL;
-    result = gpi_arena_may_open("gpupool_arena_create");
+    result = gpi_host_may_open("gpupool_arena_create");
     if (result != GPUPOOL_OK) return result;
     memset(&config, 0, sizeof config);
     if (given) config = *given;
@@ -7589,7 +7589,7 @@ gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
     memset(&config, 0, sizeof config);
-    if (gpi_arena_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
+    if (gpi_host_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
     if (device < 0 || device >= GPI_DEVICES_MAX) {
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
@@ -9573,6 +9573,8 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     gpi_visit visit;
     if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: ring is NULL");
     *out = NULL;
+    result = gpi_host_may_open("gpupool_ring_create");
+    if (result != GPUPOOL_OK) return result;
     memset(&config, 0, sizeof config);
     if (given) config = *given;
     else config.device = GPUPOOL_DEVICE_CURRENT;

@@ -71,6 +71,7 @@ static void a_child_is_told(void) {
         wrong += gpupool_upload_async(ring, device, host, 100, 0, &ticket) != GPUPOOL_E_FORKED;
         wrong += gpupool_span_acquire(ring, 100, -1, &span) != GPUPOOL_E_FORKED;
         wrong += gpupool_ring_destroy(ring) != GPUPOOL_E_FORKED;
+        wrong += gpupool_ring_create(&ring, NULL) != GPUPOOL_E_FORKED;
 #if CHECK_FAKE
         exit(wrong); /* with what runs at exit */
 #else
