@@ -607,8 +607,8 @@ GPUPOOL_API gpupool_result gpupool_download_async(gpupool_ring *, void *host_dst
                                                   cudaStream_t, gpupool_ticket *ticket);
 
 /* The transfer's result, once it is done; E_TIMEOUT before. timeout_ns: negative waits for ever, 0
-   only asks. In any order, by any thread, as often as you like; failures older than the last 64
-   are forgotten (E_ARGUMENT). */
+   only asks. In any order, by any thread, as often as you like; after 64 failures more, one is
+   forgotten, and with it what became of the tickets before it (E_ARGUMENT). */
 GPUPOOL_API gpupool_result gpupool_ticket_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
 /* Rows of width bytes, each a pitch after the one before; arguments as of cudaMemcpy2DAsync. */
@@ -9023,15 +9023,15 @@ static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *done) {
 
 /* The ticket is told, and the transfer forgotten. */
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
-    if (transfer->result != GPUPOOL_OK) {
+    /* or a success that is later than the failures of tickets after it, and would be taken for one */
+    if (transfer->result != GPUPOOL_OK || transfer->ticket <= ring->forgotten) {
         gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
         ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);
         failure->ticket = transfer->ticket;
         failure->result = transfer->result;
         memcpy(failure->text, transfer->text, sizeof failure->text);
-    } else {
-        gpi_ring_count(ring, transfer);
     }
+    if (transfer->result == GPUPOOL_OK) gpi_ring_count(ring, transfer);
     gpi_ring_strike(ring, transfer);
     gpi_ring_unlock(ring);
     GPUPOOL_FREE(transfer);
@@ -9773,7 +9773,8 @@ static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket tic
                              " was ever given out", ticket);
     for (i = 0; i < GPI_RING_FAILURES; i++)
         if (ring->failures[i].ticket == ticket)
-            return gpi_host_fail(ring->failures[i].result, "%s", ring->failures[i].text);
+            return ring->failures[i].result == GPUPOOL_OK ? GPUPOOL_OK
+                   : gpi_host_fail(ring->failures[i].result, "%s", ring->failures[i].text);
     if (ticket <= ring->forgotten)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: ticket %" PRIu64 " is from "
                              "before the last %d failures, and forgotten", ticket,

@@ -339,6 +339,33 @@ static void failures_out_of_order_are_forgotten(void) {
     kit_ring_close(ring);
 }
 
+/* One succeeds after 65 that came later have failed. */
+static void a_late_success_is_no_failure(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    scene s = {ring, kit_host(BYTES), kit_device(BYTES), 0};
+    gpupool_ticket late, ticket;
+    kit_pattern(s.host, BYTES, 7);
+    fake_hold(kit_stream[1], 1);
+    CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[1], &late),
+                 GPUPOOL_OK);
+    fake_fail_call("cudaMemcpyAsync", 1, 1, 0);
+    for (int i = 0; i < 65; i++) {
+        CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0], &ticket),
+                     GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    }
+    fake_fail_clear();
+    fake_hold(kit_stream[1], 0);
+    CHECK_RESULT(gpupool_ticket_wait(ring, late, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ticket_wait(ring, late, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+    kit_expect_device(s.device, BYTES, 7);
+    memset(s.host, 0, BYTES);
+    kit_host_free(s.host, BYTES);
+    kit_device_free(s.device, BYTES);
+    kit_ring_close(ring);
+}
+
 #endif
 
 int main(void) {
@@ -352,5 +379,6 @@ int main(void) {
     FAKE_TEST(unpinnable_memory_is_no_failure);
     FAKE_TEST(failures_are_forgotten_in_the_end);
     FAKE_TEST(failures_out_of_order_are_forgotten);
+    FAKE_TEST(a_late_success_is_no_failure);
     return check_finish();
 }
