@@ -71,7 +71,8 @@ The rules:
      on_out_of_memory may.
   5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
      still runs. Destroy streams in files that include this one (its macro cudaStreamDestroy tells
-     the arenas), or say gpupool_stream_retired first, or set GPUPOOL_STREAM_CHECK.
+     the arenas; with GPUPOOL_STATIC, those of its file), or say gpupool_stream_retired first, or
+     set GPUPOOL_STREAM_CHECK.
 
 Options: define them before the include that has GPUPOOL_IMPLEMENTATION (those marked * before every
 include). Booleans are 0 or 1. gpupool_build() returns what is in force.
@@ -100,7 +101,8 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA which stream it has been given; rule 5
     GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: cudaMalloc, cudaFree and their Async forms are gpupool's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
-    GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p)
+    GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p), where p may
+                                     be NULL
 */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
@@ -252,8 +254,9 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t limit_bytes;            /* 0: none */
     uint64_t granted_bytes;          /* held by live blocks */
     uint64_t reserved_bytes;         /* held by the arena from the driver */
-    uint64_t largest_free_bytes;     /* longest free run that this stream could have had */
-    uint64_t pending_bytes;          /* freed, but behind a fence for this stream */
+    uint64_t largest_free_bytes;     /* longest free run, whichever stream may have it; not in a
+                                        graph's memory. BYPASS: 0 */
+    uint64_t pending_bytes;          /* freed on some stream, not known to be finished there */
     uint64_t device_free_bytes;      /* what the driver says is free on the device */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
@@ -280,7 +283,7 @@ typedef struct gpupool_arena_config { /* all zero is valid: each zero means the 
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try again */
     void *user;
-    const char *name;                /* appears in reports and pictures; copied */
+    const char *name;                /* appears in reports and pictures; 31 bytes are copied */
 } gpupool_arena_config;
 
 typedef struct gpupool_counter {
