@@ -9026,7 +9026,7 @@ static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *done) {
 
 /* The ticket is told, and the transfer forgotten. */
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
-    /* or a success that is later than the failures of tickets after it, and would be taken for one */
+    /* or a success after the failures of later tickets, that would be taken for one of them */
     if (transfer->result != GPUPOOL_OK || transfer->ticket <= ring->forgotten) {
         gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
         ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);

@@ -122,7 +122,8 @@ static void limits_as_a_share_of_the_device(void) {
 
 #if CHECK_FAKE
 static void a_share_in_whole_bytes_is_exact(void) {
-    const size_t total = 16935682048, shares[][2] = {{25, total / 4}, {50, total / 2}, {100, total}};
+    const size_t total = 16935682048;
+    const size_t shares[][2] = {{25, total / 4}, {50, total / 2}, {100, total}};
     fake_device_memory(0, total);
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     for (size_t i = 0; i < KIT_COUNT(shares); i++) {

@@ -88,8 +88,8 @@ static void tickets_of_pinned_memory(void) {
 }
 
 #if CHECK_FAKE
-/* Not of what a ticket has been given for, but of what is done; and what CUDA copies by itself takes
-   none of the ring's time. */
+/* What is done counts, not what a ticket was given for; and what CUDA copies by itself takes no
+   time of the ring's. */
 static void tickets_count_when_they_are_done(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     parcel p = parcel_open(300 * KIB, 6);
