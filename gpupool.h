@@ -5091,16 +5091,21 @@ static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_hold
 #else
 /* Sizes are spread over slots, and of each slot the one with most of its bytes stands: every block
    votes for its size or against the one that does. A size with half of a slot's bytes always wins.
-   Then the blocks of those that stand are counted. */
+   Then the blocks of those that stand are counted. All is done twice, with two ways to spread: two
+   sizes that meet in one are apart in the other. */
 #define GPI_BALLOTS 256
 
 typedef struct gpi_ballot {
-    uint64_t sizes[GPI_BALLOTS], votes[GPI_BALLOTS], blocks[GPI_BALLOTS];
+    uint64_t sizes[2 * GPI_BALLOTS], votes[2 * GPI_BALLOTS], blocks[2 * GPI_BALLOTS];
 } gpi_ballot;
 
+static unsigned gpi_limit_slot(uint64_t bytes, int way) {
+    uint64_t hash = bytes * 0x9e3779b97f4a7c15ull;
+    return way ? GPI_BALLOTS + (unsigned)(hash >> 48 & 0xff) : (unsigned)(hash >> 56);
+}
+
 /* Round 0 votes, round 1 counts. */
-static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
-    unsigned slot = (unsigned)((bytes * 0x9e3779b97f4a7c15ull) >> 56);
+static void gpi_limit_vote_in(gpi_ballot *ballot, unsigned slot, uint64_t bytes, int round) {
     uint64_t *votes = &ballot->votes[slot];
     if (round == 1) {
         ballot->blocks[slot] += ballot->sizes[slot] == bytes;
@@ -5114,15 +5119,22 @@ static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
     }
 }
 
+static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
+    gpi_limit_vote_in(ballot, gpi_limit_slot(bytes, 0), bytes, round);
+    gpi_limit_vote_in(ballot, gpi_limit_slot(bytes, 1), bytes, round);
+}
+
 static void gpi_limit_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
     gpi_holding one;
     int i;
     memset(top, 0, (size_t)most * sizeof *top);
     memset(&one, 0, sizeof one);
-    for (i = 0; i < GPI_BALLOTS; i++) {
-        one.shown.block_bytes = ballot->sizes[i];
+    for (i = 0; i < 2 * GPI_BALLOTS; i++) {
+        uint64_t bytes = ballot->sizes[i];
+        if (i >= GPI_BALLOTS && ballot->sizes[gpi_limit_slot(bytes, 0)] == bytes) continue;
+        one.shown.block_bytes = bytes;
         one.shown.blocks = ballot->blocks[i];
-        one.shown.bytes = ballot->blocks[i] * ballot->sizes[i];
+        one.shown.bytes = ballot->blocks[i] * bytes;
         if (one.shown.blocks) gpi_limit_rank(top, most, &one);
     }
 }

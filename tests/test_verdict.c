@@ -104,6 +104,23 @@ static void holders_are_named(void) {
     empty_arena(arena);
 }
 
+/* Whatever the two sizes are. */
+static void the_second_holder_is_not_passed_over(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 64 * MIB);
+    gpupool_verdict v;
+    fill_arena(arena, 3, 40000);
+    for (size_t bytes = 40512; bytes < 40512 + 800 * 32; bytes += 32) {
+        check_case("%zu bytes", bytes);
+        block[3] = gpupool_alloc(arena, bytes, kit_stream[0]);
+        CHECK(!gpupool_would_fit(arena, 64 * MIB, &v));
+        CHECK_EQ(v.holders[0].bytes, 3 * 40000);
+        CHECK_EQ(v.holders[1].bytes, bytes);
+        CHECK_EQ(v.holders[2].blocks, 0);
+        put(arena, &block[3]);
+    }
+    empty_arena(arena);
+}
+
 /* ---- pieces ---- */
 
 static void fragments_joined(void) {
@@ -317,6 +334,7 @@ int main(void) {
     ARENA_TEST(the_limit_raised);
     ARENA_TEST(the_limit_met_by_freeing);
     ARENA_TEST(holders_are_named);
+    ARENA_TEST(the_second_holder_is_not_passed_over);
     ARENA_TEST(fragments_joined);
     FAKE_TEST(more_than_the_device_has);
     FAKE_TEST(the_device_full_of_our_blocks);
