@@ -99,7 +99,8 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
     GPUPOOL_SINGLE_THREAD   0        1: no locks
     GPUPOOL_STREAM_HOOK *   1        0: cudaStreamDestroy is left alone; see rule 5
     GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA which stream it has been given; rule 5
-    GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: cudaMalloc, cudaFree and their Async forms are gpupool's
+    GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: calls of cudaMalloc, cudaFree and their Async forms are
+                                     gpupool's; pointers to these functions are still CUDA's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
     GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p), where p may
                                      be NULL
