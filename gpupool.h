@@ -532,8 +532,10 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "streams": [handle], "sites": [{"file", "line", "stream", "allocs", "blocks", "bytes",
      "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes", "blocks": [{"address",
      "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stream",
-     "site"}]}]. "stream" and "site" are indices; null: not known. A chunk is a piece of memory
-   without a gap; of mapped memory, several pieces of the driver's may be one. */
+     "site"}]}]. "stream" and "site" are indices; null: not known. For a handle, 1 stands for the default
+   stream, 5 for all streams (gpupool_cudaFree), other odd numbers for a thread's default stream. A
+   chunk is a piece of memory without a gap; of mapped memory, several pieces of the driver's may be
+   one. */
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 
 /* The map of memory as one picture: chunks in rows, colours for streams, hatching for what is freed
@@ -558,7 +560,8 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
      q ID  w BYTES  m STREAM  s      gpupool_size, gpupool_would_fit, a free that was refused, and
                                      all that only look: they too put memory in order
      # ...                           words; the first line has the arena's config
-   STREAM: 0 is the default stream, others are named by their handle, as a number. */
+   STREAM: 0 is the default stream, and all of them for gpupool_cudaMalloc and gpupool_cudaFree;
+   others are named by their handle, as a number. */
 GPUPOOL_API gpupool_result gpupool_trace_to(gpupool_arena *, FILE * /* NULL: stop */);
 
 /* ---- calls that say where they stand: what gpupool_alloc and its like become with
