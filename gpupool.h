@@ -532,10 +532,10 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "streams": [handle], "sites": [{"file", "line", "stream", "allocs", "blocks", "bytes",
      "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes", "blocks": [{"address",
      "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stream",
-     "site"}]}]. "stream" and "site" are indices; null: not known. For a handle, 1 stands for the default
-   stream, 5 for all streams (gpupool_cudaFree), other odd numbers for a thread's default stream. A
-   chunk is a piece of memory without a gap; of mapped memory, several pieces of the driver's may be
-   one. */
+     "site"}]}]. "stream" and "site" are indices; null: not known. For a handle, 1 stands for the
+   default stream, 5 for all streams (gpupool_cudaFree), other odd numbers for a thread's default
+   stream. A chunk is a piece of memory without a gap; of mapped memory, several pieces of the
+   driver's may be one. */
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 
 /* The map of memory as one picture: chunks in rows, colours for streams, hatching for what is freed

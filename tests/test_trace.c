@@ -251,10 +251,9 @@ static void a_bypass_records_streams(void) {
     CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
     rewind(file);
     said[fread(said, 1, sizeof said - 1, file)] = 0;
-    int lines = sscanf(strchr(said, '\n'), CHECK_FAKE ?
-                       "\na %*u 1000 %llu\nf %*u %llu\na %*u 1000 %llu\nf %*u %llu" :
-                       "\na %*u 1000 %llu\nf %*u %llu",
-                       &streams[0], &streams[1], &streams[2], &streams[3]);
+    int lines = sscanf(strchr(said, '\n'),
+                       "\na %*u 1000 %llu\nf %*u %llu\na %*u 1000 %llu\nf %*u %llu", &streams[0],
+                       &streams[1], &streams[2], &streams[3]);
     CHECK_EQ(lines, CHECK_FAKE ? 4 : 2);
     CHECK_EQ(streams[0], s[0]);
     for (int i = 1; i < lines; i++) CHECK_EQ(streams[i], s[1]);
