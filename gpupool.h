@@ -9523,12 +9523,17 @@ static gpupool_result gpi_ring_wrong(const char *field, double value, const char
 }
 
 static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
-    int cores = gpi_host_cores();
+    int cores = gpi_host_cores(), count = 0;
     size_t chunk = config->chunk_bytes;
+    gpupool_result result = gpi_driver_devices(&count);
+    if (result != GPUPOOL_OK) {
+        cudaGetLastError();
+        return result;
+    }
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
     if (!config->workers) config->workers = cores < 2 ? -1 : cores < 12 ? cores - 1 : 11;
-    if (config->device < GPUPOOL_DEVICE_CURRENT)
+    if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
         return gpi_ring_wrong("device", config->device, "a device's ordinal, or -1");
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
         return gpi_ring_wrong("bytes", (double)config->bytes, "256 KiB to 16 TiB");
