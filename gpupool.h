@@ -409,9 +409,9 @@ GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
    that is queued here now is done. The block may come from any stream's alloc. NULL is fine.
    E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. Of a
    block with recorded uses an event is recorded: if that fails, E_CUDA, and the block is still
-   yours. With GPUPOOL_SOURCE_BYPASS this is cudaFree. With GPUPOOL_GUARD the host waits for the
-   stream, and E_OVERRUN tells that bytes behind the block were written: it is freed all the same.
-   What a capture handed out, or frees, has no guard. */
+   yours. With GPUPOOL_SOURCE_BYPASS this is cudaFree, after a wait for peers if there are any. With
+   GPUPOOL_GUARD the host waits for the stream, and E_OVERRUN tells that bytes behind the block were
+   written: it is freed all the same. What a capture handed out, or frees, has no guard. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
@@ -4103,13 +4103,17 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
 /* A chunk that is one held run goes back to its source. On failure it stays, quiet. */
 static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tree,
                                              gpi_piece *piece) {
-    gpupool_result result;
+    int is_bypass = backing->source == GPUPOOL_SOURCE_BYPASS;
+    gpupool_result result = GPUPOOL_OK;
 #if GPUPOOL_NVTX
     /* before: with its memory, the tool forgets the heap by itself */
     if (piece->heap) gpi_driver_tell_chunk_gone(piece->heap);
 #endif
     gpi_host_unlock(backing->lock);
-    result = gpi_backing_chunk_give(backing, piece->memory, piece->bytes);
+    /* what nobody has waited for: cudaFree does, but for its own device only */
+    if (is_bypass && backing->driver.peer_count) result = gpi_driver_wait(&backing->driver);
+    if (result == GPUPOOL_OK)
+        result = gpi_backing_chunk_give(backing, piece->memory, piece->bytes);
     gpi_host_lock(backing->lock);
     if (result != GPUPOOL_OK) {
 #if GPUPOOL_NVTX

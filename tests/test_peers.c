@@ -173,6 +173,26 @@ static void several_peers(void) {
     kit_close(arena);
 }
 
+/* cudaFree waits for the device that the memory is of. */
+static void without_a_pool_peers_are_waited_for(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    cudaStream_t other = stream_of(1);
+    for (int recorded = 0; recorded < 2; recorded++) {
+        void *block = kit_alloc(arena, MIB, other);
+        kit_fill(other, block, MIB, 7);
+        if (recorded) CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_OK);
+        fake_fail_call("cudaSetDevice", 1, 0, 0);
+        CHECK_RESULT(gpupool_free(arena, block, recorded ? kit_stream[0] : other),
+                     GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_free(arena, block, recorded ? kit_stream[0] : other), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamSynchronize(other), cudaSuccess);
+    }
+    CHECK_EQ(cudaStreamDestroy(other), cudaSuccess);
+    kit_close(arena);
+}
+
 /* An event of a stream of another device is made, and recorded, in that device's context. */
 static void contexts_that_cannot_be_entered(void) {
     static const char *const fails[] = {"cuCtxPushCurrent", "cuCtxPopCurrent", "cudaEventRecord",
@@ -304,6 +324,7 @@ int main(void) {
     FAKE_TEST(devices_that_are_none);
     FAKE_TEST(out_of_reach);
     FAKE_TEST(several_peers);
+    FAKE_TEST(without_a_pool_peers_are_waited_for);
     FAKE_TEST(contexts_that_cannot_be_entered);
     FAKE_TEST(two_devices_on_mapped);
     FAKE_TEST(two_devices_on_device);
