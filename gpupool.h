@@ -67,8 +67,8 @@ The rules:
      after all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit): a
      capture on a non-blocking stream and not in a scope, of whatever arena, cannot be seen, and
      would be lost. gpupool_alloc does not ask so once it has seen a capture in the arena.
-  4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena;
-     on_out_of_memory may.
+  4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena, nor
+     destroy a stream that it has seen; on_out_of_memory may.
   5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
      still runs. Destroy streams in files that include this one (its macro cudaStreamDestroy tells
      the arenas; with GPUPOOL_STATIC, those of its file), or say gpupool_stream_retired first, or
@@ -835,7 +835,6 @@ static struct gpi_process { /* the only state that is not an arena's */
     int scopes;             /* of captures, not yet ended, of all arenas */
     gpupool_ring *staffed;  /* rings with workers, which are to stop when the process ends */
     int watching_exit;
-    gpi_lock arenas_lock;   /* taken before any lock of an arena: while it is held none goes */
     gpupool_arena *arenas;
 } gpi_process;
 
@@ -934,7 +933,6 @@ static void gpi_host_unlock(gpi_lock *lock) {
 static void gpi_host_after_fork(void) {
     gpi_process.forks++;
     gpi_process.lock.held = 0;  /* its holder, if any, does not exist in the child */
-    gpi_process.arenas_lock.held = 0;
 }
 
 static void gpi_host_watch_forks(void) {
@@ -5452,6 +5450,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
 
 struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
+    int visitors;                 /* threads on their way through those: it stays until they left */
     int forks;                    /* of the process when the arena was made */
     int climbing;                 /* a thread looks for memory: none goes into caches */
     FILE *trace;                  /* where calls are recorded, or NULL */
@@ -7458,13 +7457,12 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     return result;
 }
 
-/* Adds the arena to those of the process, as its device's default if `is_default`. Not under
-   arenas_lock: a chunk_alloc may make another arena, while who has that lock waits for this one. */
+/* Adds the arena to those of the process, as its device's default if `is_default`. */
 static void gpi_arena_list(gpupool_arena *arena, int is_default) {
     int device = arena->backing.driver.device;
     gpi_host_lock(&gpi_process.lock);
     arena->next = gpi_process.arenas;
-    GPI_PUBLISH(&gpi_process.arenas, arena);
+    gpi_process.arenas = arena;
     if (is_default && !gpi_process.default_arenas[device])
         gpi_process.default_arenas[device] = arena;
     gpi_host_unlock(&gpi_process.lock);
@@ -7474,14 +7472,18 @@ static void gpi_arena_list(gpupool_arena *arena, int is_default) {
 static int gpi_arena_unlist(gpupool_arena *arena) {
     gpupool_arena **link = &gpi_process.arenas;
     int device = arena->backing.driver.device, is_default;
-    gpi_host_lock(&gpi_process.arenas_lock);
+    unsigned round = 0;
     gpi_host_lock(&gpi_process.lock);
+    while (arena->visitors) {
+        gpi_host_unlock(&gpi_process.lock);
+        gpi_host_idle(round++);
+        gpi_host_lock(&gpi_process.lock);
+    }
     while (*link != arena) link = &(*link)->next;
     *link = arena->next;
     is_default = gpi_process.default_arenas[device] == arena;
     if (is_default) gpi_process.default_arenas[device] = NULL;
     gpi_host_unlock(&gpi_process.lock);
-    gpi_host_unlock(&gpi_process.arenas_lock);
     return is_default;
 }
 
@@ -7775,13 +7777,20 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
     return gpi_host_ok();
 }
 
+/* The wait for an arena is not under the lock: who is at work there may be in a chunk_alloc that
+   makes an arena, ends another one, or destroys a stream. */
 cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
     gpupool_arena *arena;
-    gpi_host_lock(&gpi_process.arenas_lock);
-    for (arena = GPI_READ(&gpi_process.arenas); arena && stream; arena = arena->next)
-        if (gpi_fence_find(&arena->fences, gpi_fence_key(stream)))
-            gpupool_stream_retired(arena, stream);
-    gpi_host_unlock(&gpi_process.arenas_lock);
+    gpi_host_lock(&gpi_process.lock);
+    for (arena = gpi_process.arenas; arena && stream; arena = arena->next) {
+        if (!gpi_fence_find(&arena->fences, gpi_fence_key(stream))) continue;
+        arena->visitors++;
+        gpi_host_unlock(&gpi_process.lock);
+        gpupool_stream_retired(arena, stream);
+        gpi_host_lock(&gpi_process.lock);
+        arena->visitors--;
+    }
+    gpi_host_unlock(&gpi_process.lock);
     return cudaStreamDestroy(stream);
 }
 

@@ -68,9 +68,10 @@ static void made_by_two(void) {
     kit_close(arena);
 }
 
-/* A chunk_alloc has the default arena made, while who looks through all arenas waits for the one
-   that it is called by. */
+/* A chunk_alloc has the default arena made, ends another arena and destroys a stream, while who
+   looks through all arenas waits for the one that it is called by. */
 static pthread_t destroyer;
+static gpupool_arena *waited_for, *ended;
 static int with_default;
 
 static void *destroy_a_stream(void *stream) {
@@ -82,7 +83,10 @@ static void *of_the_default(size_t bytes, int device, void *user) {
     void *chunk = NULL;
     (void)device;
     CHECK_EQ(pthread_create(&destroyer, NULL, destroy_a_stream, user), 0);
-    while (!__atomic_load_n(&gpi_process.arenas_lock.held, __ATOMIC_ACQUIRE)) sched_yield();
+    while (!__atomic_load_n(&waited_for->visitors, __ATOMIC_ACQUIRE)) sched_yield();
+    kit_close(ended);
+    CHECK_EQ(cudaStreamDestroy(kit_stream[2]), cudaSuccess);
+    kit_stream[2] = NULL;
     with_default = gpupool_cudaMalloc(&chunk, bytes) == cudaSuccess;
     return chunk;
 }
@@ -99,7 +103,8 @@ static void made_by_a_chunk_alloc(void) {
     config.chunk_free = to_the_default;
     config.user = kit_stream[0];
     config.limit_bytes = 1;
-    gpupool_arena *arena = kit_create(&config);
+    gpupool_arena *arena = waited_for = kit_create(&config);
+    ended = kit_open(GPUPOOL_SOURCE_DEVICE);
     CHECK(gpupool_alloc(arena, MIB, kit_stream[0]) == NULL); /* it knows the stream now */
     CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
     block = kit_alloc(arena, MIB, kit_stream[1]);

@@ -161,7 +161,6 @@ static int holding;
 /* As a thread in the midst of a call, which the child has not: every lock there is. */
 static void *hold_all_locks(void *unused) {
     (void)unused;
-    gpi_host_lock(&gpi_process.arenas_lock);
     gpi_host_lock(&arena->growing);
     gpi_stream *first = gpi_arena_lock_all(arena);
     gpi_host_lock(&gpi_process.lock);
@@ -174,7 +173,6 @@ static void *hold_all_locks(void *unused) {
     gpi_host_unlock(&arena->lock);
     for (; first; first = first->next) gpi_host_unlock(&first->cache.lock);
     gpi_host_unlock(&arena->growing);
-    gpi_host_unlock(&gpi_process.arenas_lock);
     return NULL;
 }
 
