@@ -77,7 +77,9 @@ The rules:
 Options: define them before the include that has GPUPOOL_IMPLEMENTATION (those marked * before every
 include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 
-    GPUPOOL_STATIC *        0        1: everything static, so several files can have their own
+    GPUPOOL_STATIC *        0        1: everything static, so several files can have their own; one
+                                     file's calls, those of rule 5 and of REPLACE_CUDA_MALLOC too,
+                                     know nothing of another's arenas
     GPUPOOL_API *           extern   what stands before each declaration, for a DLL say
     GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two of at least 256
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
