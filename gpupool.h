@@ -8001,6 +8001,8 @@ static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream
     if (arena)
         *pointer = gpi_arena_alloc(arena, "gpupool_cudaMalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                                    key, gpi_arena_origin(NULL, 0));
+    if (!*pointer && arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
+        return cudaErrorMemoryAllocation; /* more than any device has: for CUDA no mistake */
     return *pointer ? cudaSuccess : gpi_arena_as_cuda(gpi_thread.result);
 }
 
