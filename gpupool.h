@@ -60,8 +60,8 @@ The rules:
      use the block too, order their work before the free (cudaStreamWaitEvent), or say
      gpupool_record_use on each of them before freeing. The stream that a block was allocated on
      counts as one that used it: its earlier work may still be at the memory.
-  2. Destroy an arena when no block of it is live. After cudaDeviceReset its memory is gone:
-     destroying is then all that is left.
+  2. Destroy an arena when no block of it is live. After cudaDeviceReset its memory is gone, and so
+     are a ring's streams: destroying is then all that is left.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
      destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
      after all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit): a
@@ -77,7 +77,9 @@ The rules:
 Options: define them before the include that has GPUPOOL_IMPLEMENTATION (those marked * before every
 include). Booleans are 0 or 1. gpupool_build() returns what is in force.
 
-    GPUPOOL_STATIC *        0        1: everything static, so several files can have their own
+    GPUPOOL_STATIC *        0        1: everything static, so several files can have their own; one
+                                     file's calls, those of rule 5 and of REPLACE_CUDA_MALLOC too,
+                                     know nothing of another's arenas
     GPUPOOL_API *           extern   what stands before each declaration, for a DLL say
     GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two of at least 256
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
@@ -589,7 +591,8 @@ GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t,
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
                                                const gpupool_ring_config *config);
 
-/* Waits for all that is in flight. E_IN_USE while spans are held. If a CUDA call fails the ring is
+/* Waits for all that is in flight. E_IN_USE while spans are held. After cudaDeviceReset, when other
+   calls are E_CUDA, it drops all there was, spans and tickets too. If a CUDA call fails the ring is
    still there, and this can be tried again. No other thread may use the ring any more. */
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
 
@@ -1404,12 +1407,10 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     GPI_SYMBOL(granularity, "cuMemGetAllocationGranularity", 10020);
     GPI_SYMBOL(attribute, "cuDeviceGetAttribute", 10020);
     GPI_SYMBOL(error_name, "cuGetErrorName", 10020);
-    GPI_SYMBOL(current_context, "cuCtxGetCurrent", 10020);
     GPI_SYMBOL(record_all, "cuCtxRecordEvent", 12050);
     GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
     GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
     GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
-    GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
     GPI_SYMBOL(is_capturing, "cuStreamIsCapturing", 10020);
     GPI_SYMBOL(record, "cuEventRecord", 10020);
     GPI_SYMBOL(follow, "cuStreamWaitEvent", 10020);
@@ -1429,6 +1430,16 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     driver->mapped = 1;
 }
 
+/* Which context is the device's own, so that gpi_driver_was_reset can tell. It is current. */
+static void gpi_driver_know_context(gpi_driver *driver) {
+    GPI_SYMBOL(current_context, "cuCtxGetCurrent", 10020);
+    GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
+    if (!driver->current_context || driver->current_context(&driver->context) != CUDA_SUCCESS)
+        driver->context = NULL;
+    if (!driver->context_id || driver->context_id(driver->context, &driver->id) != CUDA_SUCCESS)
+        driver->id = 0;
+}
+
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
     size_t free_bytes = 0, total_bytes = 0;
     gpupool_result result;
@@ -1440,10 +1451,7 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
     driver->total_bytes = total_bytes;
     if (result != GPUPOOL_OK) return result;
     gpi_driver_find_mapping(driver);
-    if (!driver->current_context || driver->current_context(&driver->context) != CUDA_SUCCESS)
-        driver->context = NULL;
-    if (!driver->context_id || driver->context_id(driver->context, &driver->id) != CUDA_SUCCESS)
-        driver->id = 0;
+    gpi_driver_know_context(driver);
     return GPUPOOL_OK;
 }
 
@@ -5726,13 +5734,18 @@ static int gpi_arena_check_all(gpupool_arena *arena, int growing, char *room) {
 #if GPUPOOL_CHECK >= 2
 static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held, the caches are empty */
     char room;
+    int broken;
     gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
-    GPUPOOL_ASSERT(gpi_arena_check(arena, &room) == 0);
+    broken = gpi_arena_check(arena, &room);
+    GPUPOOL_ASSERT(broken == 0);
+    (void)broken; /* with NDEBUG */
 }
 
 static void gpi_arena_check_again(gpupool_arena *arena) { /* no lock is held but `growing` */
     char room;
-    GPUPOOL_ASSERT(gpi_arena_check_all(arena, 0, &room) == 0);
+    int broken = gpi_arena_check_all(arena, 0, &room);
+    GPUPOOL_ASSERT(broken == 0);
+    (void)broken;
 }
 #endif
 
@@ -8002,6 +8015,8 @@ static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream
     if (arena)
         *pointer = gpi_arena_alloc(arena, "gpupool_cudaMalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                                    key, gpi_arena_origin(NULL, 0));
+    if (!*pointer && arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
+        return cudaErrorMemoryAllocation; /* more than any device has: for CUDA no mistake */
     return *pointer ? cudaSuccess : gpi_arena_as_cuda(gpi_thread.result);
 }
 
@@ -8390,6 +8405,7 @@ typedef struct gpi_stock {
 struct gpupool_ring {
     gpi_lock lock;
     int device, forks;
+    gpi_driver driver;                 /* knows its context, and nothing else */
     gpupool_ring *next_staffed;
     uint64_t tiny[2], tiny_bytes[2];   /* transfers that never came near the ring */
     gpi_pages pages;                   /* memory NULL: not reserved yet */
@@ -8490,12 +8506,24 @@ static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call
                          "ring, and has no CUDA context", call);
 }
 
+static gpupool_result gpi_ring_approach(const gpupool_ring *ring, const char *call,
+                                        gpi_visit *visit) {
+    gpupool_result result = gpi_ring_exists(ring, call);
+    return result == GPUPOOL_OK ? gpi_driver_enter(ring->device, visit) : result;
+}
+
 /* Public calls that come near the driver begin here, with the lock, and end with leave. */
 static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
-    gpupool_result result = gpi_ring_exists(ring, call);
-    if (result == GPUPOOL_OK) result = gpi_driver_enter(ring->device, visit);
-    if (result == GPUPOOL_OK) gpi_ring_lock(ring);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+    gpupool_result result = gpi_ring_approach(ring, call, visit);
+    if (result != GPUPOOL_OK) return result;
+    if (gpi_driver_was_reset(&ring->driver)) {
+        gpi_driver_leave(visit);
+        return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since the ring was made: its "
+                             "streams and events are gone, only gpupool_ring_destroy is left",
+                             call, ring->device);
+    }
+    gpi_ring_lock(ring);
+    return gpi_host_ok();
 }
 
 static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
@@ -9600,6 +9628,7 @@ static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_confi
                                  cudaStreamCreateWithFlags(&ring->lanes[lane],
                                                            cudaStreamNonBlocking));
     if (result != GPUPOOL_OK && lane == 2) cudaStreamDestroy(ring->lanes[0]);
+    if (result == GPUPOOL_OK) gpi_driver_know_context(&ring->driver);
     return result;
 }
 
@@ -9706,11 +9735,35 @@ static gpupool_result gpi_ring_close(gpupool_ring *ring) {
     return result;
 }
 
+/* Of a device that was reset: all is gone but the host's side. */
+static void gpi_ring_abandon(gpupool_ring *ring) {
+    gpi_transfer *transfer, *next;
+    uint64_t at = 0;
+    gpi_ring_lock(ring);
+    gpi_ring_dismiss(ring);
+    for (transfer = ring->transfers; transfer; transfer = next) { /* with tickets, all of them */
+        next = transfer->next;
+        GPUPOOL_FREE(transfer);
+    }
+    ring->transfers = NULL;
+    ring->slots = NULL;
+    for (; at < ring->pinned.now; at += ring->piece_bytes) /* what may have stayed pinned */
+        gpi_driver_unpin(ring->pages.memory + at);
+    gpi_ring_unlock(ring);
+    gpi_ring_forget(ring);
+}
+
 gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     gpi_visit visit;
     unsigned round = 0;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_destroy", &visit);
+    gpupool_result result = gpi_ring_approach(ring, "gpupool_ring_destroy", &visit);
     if (result != GPUPOOL_OK) return result;
+    if (gpi_driver_was_reset(&ring->driver)) {
+        gpi_ring_abandon(ring);
+        gpi_driver_leave(&visit);
+        return gpi_host_ok();
+    }
+    gpi_ring_lock(ring);
     if (ring->held) {
         result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: %" PRIu64 " spans are "
                                "still held", ring->held);

@@ -119,7 +119,9 @@ static void errors_are_cudas(void) {
     CHECK_EQ(pool_malloc(&none, 8 * MIB), cudaErrorMemoryAllocation);
     CHECK(none == NULL);
     CHECK_EQ(pool_malloc_async(&none, 8 * MIB, kit_stream[0]), cudaErrorMemoryAllocation);
-    CHECK_EQ(pool_malloc(&none, SIZE_MAX), cudaErrorInvalidValue);
+    CHECK_EQ((cudaMalloc)((void **)&none, SIZE_MAX), cudaErrorMemoryAllocation);
+    CHECK_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+    CHECK_EQ(pool_malloc(&none, SIZE_MAX), cudaErrorMemoryAllocation);
     CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
     close_default(0);

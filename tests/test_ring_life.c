@@ -88,10 +88,40 @@ static void a_child_is_told(void) {
     kit_ring_close(ring);
 }
 
+#if CHECK_FAKE
+/* Of a ring with workers that sleep, and of one that had work: a held span, a ticket, chunks that
+   nobody has asked after. */
+static void a_reset_takes_it_all(void) {
+    gpupool_ring *staffed = kit_ring(MIB, 0, 2), *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(3 * MIB), *device = kit_device(3 * MIB);
+    gpupool_ticket ticket;
+    gpupool_span span, other;
+    CHECK_RESULT(gpupool_upload(staffed, device, host, 3 * MIB, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, 100, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK);
+    fake_hold(kit_stream[1], 1);
+    CHECK_EQ(cudaMemsetAsync(device, 1, 100, kit_stream[1]), cudaSuccess);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, MIB, kit_stream[1], &ticket), GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK_RESULT(gpupool_upload(ring, device, host, MIB, 0), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_span_acquire(ring, 100, -1, &other), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_E_CUDA);
+    kit_ring_close(ring);
+    kit_ring_close(staffed);
+    memset(host, 0xee, 3 * MIB);
+    kit_host_free(host, 3 * MIB);
+}
+#endif
+
 int main(int argc, char **argv) {
     own_name = argv[0];
     if (argc > 1) return leave_it_all();
     TEST(ending_in_the_middle_is_no_crash);
     ARENA_TEST(a_child_is_told);
+    FAKE_TEST(a_reset_takes_it_all);
     return check_finish();
 }

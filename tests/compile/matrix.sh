@@ -43,6 +43,8 @@ for pair in "$CC:$c_versions" "$CXX:$cxx_versions" "clang:$c_versions" "clang++:
 done
 
 # ---- other headers than fakecuda's of today ----
+check "checks without asserts" $CC $(flags_for c99) $fake -DGPUPOOL_CHECK=2 -DNDEBUG -fsyntax-only \
+    $implementation
 check "CUDA 12 shapes" $CC $(flags_for c11) $fake -DFAKECUDA_CUDART_VERSION=12080 -fsyntax-only \
     $implementation
 if [[ $TOOLKIT ]]; then
