@@ -1670,12 +1670,12 @@ static void gpi_driver_tell_block_gone(const void *block) {
 }
 #endif
 
+/* After a reset the device's own context is at the same address, and has another id. The current
+   context may be one that the caller has made. */
 static int gpi_driver_was_reset(const gpi_driver *driver) {
     unsigned long long id;
-    CUcontext context = NULL;
-    if (!driver->id || !driver->current_context) return 0;
-    if (driver->current_context(&context) != CUDA_SUCCESS) return 0;
-    return driver->context_id(context, &id) == CUDA_SUCCESS && id != driver->id;
+    return driver->id && driver->context_id(driver->context, &id) == CUDA_SUCCESS &&
+           id != driver->id;
 }
 
 /* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
@@ -4496,9 +4496,8 @@ static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stre
 static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
     const gpi_driver *driver = fences->driver;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    CUcontext context = NULL;
     gpupool_result result;
-    if (!driver->record_all || !driver->current_context || driver->peer_count)
+    if (!driver->record_all || !driver->context || driver->peer_count)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5, and a "
                              "single device");
     result = gpi_fence_new(fences, NULL, out);
@@ -4509,10 +4508,8 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
         result = gpi_host_fail(GPUPOOL_E_CAPTURING,
                                "no fence over a context while a stream captures");
     if (result == GPUPOOL_OK)
-        result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(&context));
-    if (result == GPUPOOL_OK)
         result = gpi_driver_told_cu(driver, "cuCtxRecordEvent",
-                                    driver->record_all(context, (CUevent)(*out)->event));
+                                    driver->record_all(driver->context, (CUevent)(*out)->event));
     gpi_host_unlock(&gpi_process.lock);
     if (result != GPUPOOL_OK) {
         gpi_fence_drop(fences, *out);

@@ -1,7 +1,8 @@
 /* Devices, error names, versions, driver entry points.
  *
  * Seen on an H200 (CUDA 13.0): after cudaDeviceReset the primary context is at the same address and
- * has another id; asking a capturing stream for its context (cuStreamGetCtx) is harmless.
+ * has another id; until the device is used again cuCtxGetId answers CONTEXT_IS_DESTROYED, which is
+ * not simulated. Asking a capturing stream for its context (cuStreamGetCtx) is harmless.
  *
  * Assumed, to be confirmed on a GPU: a program that has not called cudaSetDevice gets device 0's
  * context from every call; cudaDeviceReset frees the current device's streams, events and device
