@@ -464,8 +464,9 @@ GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
 
 /* ---- cudaMalloc's own shape, on the default arena of the current device. What cudaMalloc promises
    holds: any stream may use the block at once, and what is queued when it is freed is done before
-   others get it, whatever stream it is on. Pointers that no default arena knows go to CUDA. What
-   GPUPOOL_GUARD finds is cudaErrorIllegalAddress here. ---- */
+   others get it, whatever stream it is on. Pointers that no default arena knows go to CUDA, but for
+   live blocks of other arenas: cudaErrorInvalidValue. What GPUPOOL_GUARD finds is
+   cudaErrorIllegalAddress here. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
@@ -8002,6 +8003,30 @@ static gpupool_arena *gpi_arena_owner(const void *block) {
     return owner;
 }
 
+/* A live block of an arena that is no default one. At a chunk's start CUDA would take its address
+   for the chunk, and free that. */
+static int gpi_arena_is_elsewhere(const void *block) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpupool_arena *arena;
+    int found = 0;
+    gpi_host_lock(&gpi_process.lock);
+    for (arena = gpi_process.arenas; arena && !found; arena = arena->next) {
+        if (arena->forks != gpi_process.forks) continue;
+        arena->visitors++;
+        gpi_host_unlock(&gpi_process.lock);
+        gpi_host_lock(&arena->lock);
+        found = gpi_tree_live(&arena->tree, unit) != NULL;
+        gpi_host_unlock(&arena->lock);
+        gpi_host_lock(&gpi_process.lock);
+        arena->visitors--;
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    if (found)
+        gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
+                      "one: gpupool_free is for it", block);
+    return found;
+}
+
 static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream_t stream,
                                         uintptr_t key) {
     gpupool_arena *arena;
@@ -8027,14 +8052,16 @@ cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t s
 
 cudaError_t gpupool_cudaFree(void *block) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
+    if (!arena && block && gpi_arena_is_elsewhere(block)) return cudaErrorInvalidValue;
     if (!arena) return cudaFree(block);
     return gpi_arena_as_cuda(gpi_arena_return(arena, block, cudaStreamLegacy, GPI_KEY_ANY));
 }
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
-    if (!arena) return block ? gpi_names_free_async(block, gpi_arena_stream(stream))
-                             : cudaSuccess;
+    if (!block) return cudaSuccess;
+    if (!arena && gpi_arena_is_elsewhere(block)) return cudaErrorInvalidValue;
+    if (!arena) return gpi_names_free_async(block, gpi_arena_stream(stream));
     return gpi_arena_as_cuda(gpupool_free(arena, block, stream));
 }
 

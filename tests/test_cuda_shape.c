@@ -87,8 +87,6 @@ static void quietly(int on) {
 static void foreign_pointers_go_to_cuda(void) {
     void *block = cuda_block(1000), *other = NULL;
     int here = 0;
-    gpupool_arena *mine = kit_open(GPUPOOL_SOURCE_AUTO);
-    void *of_mine = kit_alloc(mine, 1000, kit_stream[0]);
     CHECK_EQ(pool_free(block), cudaSuccess);
     CHECK_EQ(pool_malloc(&other, 1000), cudaSuccess);
     block = cuda_block(1000);
@@ -97,14 +95,27 @@ static void foreign_pointers_go_to_cuda(void) {
     CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaSuccess);
     quietly(1);
     CHECK(pool_free(&here) != cudaSuccess);
-    CHECK(pool_free(of_mine) != cudaSuccess); /* no default arena's: not CUDA's either */
     cudaGetLastError();
     quietly(0);
-    CHECK_EQ(kit_stats(mine).blocks.now, 1);
-    CHECK_RESULT(gpupool_free(mine, of_mine, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(pool_free(other), cudaSuccess);
-    kit_close(mine);
     close_default(0);
+}
+
+/* Not CUDA's, though one may be where a chunk of cudaMalloc begins. */
+static void blocks_of_other_arenas_are_refused(void) {
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_DEVICE,
+                                             GPUPOOL_SOURCE_BYPASS};
+    for (size_t i = 0; i < KIT_COUNT(sources); i++) {
+        gpupool_arena *mine = kit_open(sources[i]), *empty = kit_open(GPUPOOL_SOURCE_DEVICE);
+        void *block = kit_alloc(mine, 1000, kit_stream[0]);
+        CHECK_EQ(pool_free(block), cudaErrorInvalidValue);
+        CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaErrorInvalidValue);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_NOT_OURS);
+        CHECK_EQ(kit_stats(mine).blocks.now, 1);
+        CHECK_RESULT(gpupool_free(mine, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(empty);
+        kit_close(mine);
+    }
 }
 
 static void errors_are_cudas(void) {
@@ -298,6 +309,7 @@ int main(void) {
     ARENA_TEST(blocks_come_and_go);
     ARENA_TEST(nothing_is_nothing);
     ARENA_TEST(foreign_pointers_go_to_cuda);
+    ARENA_TEST(blocks_of_other_arenas_are_refused);
     ARENA_TEST(errors_are_cudas);
     if (kit_devices() > 1) ARENA_TEST(each_device_has_its_own);
     else check_skip("each_device_has_its_own", "needs two devices");
