@@ -6977,8 +6977,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block,
     return result;
 }
 
-/* A graph's block that any stream may still be at: not for use inside any more, and the release
-   waits for all of them. */
+/* A graph's block that another stream may still be at, or another branch of the graph: not for use
+   inside any more, and the release waits for all of them. */
 static gpi_stream *gpi_arena_keep_out(gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
     while (!use->keeper) use = use->next;
@@ -7004,8 +7004,9 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
         keeper = gpi_arena_keep_out(run);
     else if (!keeper || keeper->capture != known->capture)
         result = gpi_arena_add_use(arena, run, stream);
-    /* a capturing stream has no fence, but what a graph keeps nobody else gets */
-    if (result != GPUPOOL_OK && !(keeper && result == GPUPOOL_E_CAPTURING)) return result;
+    /* a capturing stream has no fence, but what a graph keeps nobody gets before the release */
+    if (keeper && result == GPUPOOL_E_CAPTURING) keeper = gpi_arena_keep_out(run);
+    else if (result != GPUPOOL_OK) return result;
     gpi_arena_count_free(arena, run, stream);
     gpi_tree_lay_down(&arena->tree, run);
     if (gpi_arena_has_fence(run)) {

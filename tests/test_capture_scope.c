@@ -491,6 +491,30 @@ static void a_block_from_before_is_kept_till_the_release(void) {
     kit_close(arena);
 }
 
+/* A branch of the graph frees it, on a stream in a scope of its own or in none: another branch, of
+   which nothing is known to come later, does not have it. */
+static void a_branch_takes_none_of_another(void) {
+    for (int own = 0; own < 2; own++) {
+        check_case("scope of its own %d", own);
+        arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        gpupool_capture *scope = scope_on(kit_stream[0]), *other = NULL;
+        if (own) other = scope_on(kit_stream[1]);
+        begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+        void *block = get(BYTES, kit_stream[0]);
+        kit_order(kit_stream[0], kit_stream[1]);
+        fill(kit_stream[1], block, BYTES, 1);
+        put(block, kit_stream[1]);
+        fill(kit_stream[0], get(BYTES, kit_stream[0]), BYTES, 2);
+        kit_order(kit_stream[1], kit_stream[0]);
+        cudaGraphExec_t exec = end(kit_stream[0]);
+        launch_at_once(exec, 2);
+        release(scope, exec);
+        if (own) release(other, NULL);
+        all_is_back();
+        kit_close(arena);
+    }
+}
+
 /* Another stream needs all there is, what others freed without a fence included: the capture is on
    a non-blocking stream, where nothing tells of it but the scope, or that there was one. */
 static void running_out_loses_no_capture(void) {
@@ -612,6 +636,7 @@ int main(void) {
     FAKE_TEST(the_graph_takes_none_behind_a_wait);
     FAKE_TEST(a_block_from_before_is_not_reused_early);
     FAKE_TEST(a_block_from_before_is_kept_till_the_release);
+    FAKE_TEST(a_branch_takes_none_of_another);
     FAKE_TEST(running_out_loses_no_capture);
     FAKE_TEST(a_release_waits_for_replays);
     FAKE_TEST(a_stream_ends_inside_its_scope);
