@@ -6930,20 +6930,36 @@ static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run, cudaStream_t
     gpi_tree_put(&arena->tree, run, lane, 0);
 }
 
+/* Freed in a scope but older than it: kept, since the graph may use it; not for use inside, since a
+   replay is no later work of the stream, which may still be at it. NULL: the host has no memory. */
+static gpi_stream *gpi_arena_keep_older(gpupool_arena *arena, gpi_run *run,
+                                        const gpi_stream *known) {
+    gpi_use *use = gpi_arena_new_use(arena);
+    if (!use) return NULL;
+    use->keeper = known->early;
+    use->next = (gpi_use *)run->uses;
+    run->uses = use;
+    return use->keeper;
+}
+
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
-static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block,
-                                            cudaStream_t stream) {
+static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, cudaStream_t stream,
+                                            uintptr_t key) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpi_piece *piece;
     gpupool_result result;
     gpi_visit visit;
+    gpi_stream *known;
     gpi_run *run;
     result = gpi_arena_enter_growing(arena, "gpupool_free", &visit);
     if (result != GPUPOOL_OK) return result;
+    known = gpi_fence_find(&arena->fences, key);
     run = gpi_arena_find(arena, "gpupool_free", block);
     if (!run) {
         result = gpi_thread.result;
-    } else if (!gpi_tree_prepare(&arena->tree, 3)) {
+    } else if (!gpi_tree_prepare(&arena->tree, 3) ||
+               (known && known->capture && !gpi_arena_keeper(run) &&
+                !gpi_arena_keep_older(arena, run, known))) {
         result = gpi_host_no_memory();
     } else if (gpi_arena_keeper(run)) {
         gpi_arena_free_kept(arena, run, stream);
@@ -6992,13 +7008,8 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     gpi_stream *keeper = gpi_arena_keeper(run);
     gpupool_result result = GPUPOOL_OK;
     if (known->capture && !keeper) {
-        /* kept, since the graph may use it; not for use inside, since a replay is no later work of
-           this stream, which may still be at it */
-        gpi_use *use = gpi_arena_new_use(arena);
-        if (!use) return gpi_host_no_memory();
-        use->keeper = keeper = known->early;
-        use->next = (gpi_use *)run->uses;
-        run->uses = use;
+        keeper = gpi_arena_keep_older(arena, run, known);
+        if (!keeper) return gpi_host_no_memory();
     }
     if (keeper && known->handle == GPI_KEY_ANY)
         keeper = gpi_arena_keep_out(run);
@@ -7112,7 +7123,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     gpi_run *run = NULL;
     if (result != GPUPOOL_OK || !block) return result;
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
-        return gpi_arena_free_bypass(arena, block, stream);
+        return gpi_arena_free_bypass(arena, block, stream, key);
     known = gpi_fence_find(&arena->fences, key);
     if (gpi_arena_is_bare(known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
         gpi_arena_give_bare(arena, known, unit, stream, key, &result))

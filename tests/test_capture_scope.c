@@ -210,6 +210,26 @@ static void graphs_keep_their_memory_without_a_pool(void) {
     kit_close(arena);
 }
 
+/* Nor a block that is older than the scope, but freed in it. */
+static void an_older_block_is_kept_without_a_pool(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    void *older = get(BYTES, kit_stream[0]);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+    fill(kit_stream[0], older, BYTES, 7);
+    put(older, kit_stream[0]);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    cudaGraphExec_t exec = end(kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    expect(older, BYTES, 7);
+    release(scope, exec);
+    all_is_back();
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 /* All that a released graph had is for everybody: with a limit of that, for one large block. */
 static void what_is_released_is_for_all(void) {
     for (size_t s = 0; s < KIT_COUNT(sources); s++) {
@@ -626,6 +646,7 @@ int main(void) {
     ARENA_TEST(what_is_kept_is_not_available);
     ARENA_TEST(destroying_another_arena_loses_no_capture);
     ARENA_TEST(graphs_keep_their_memory_without_a_pool);
+    ARENA_TEST(an_older_block_is_kept_without_a_pool);
     ARENA_TEST(what_is_released_is_for_all);
     ARENA_TEST(a_lost_capture_gives_everything_back);
     ARENA_TEST(two_graphs_at_once);
