@@ -8143,17 +8143,18 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
 }
 
-/* Free, but nobody's before its graph is released: what is left of ended scopes, and what others
-   freed in one. */
+/* Free, but nobody's before its graph is released: what is left of ended scopes, what others freed
+   in one, and in a pinned arena, which hands out quiet memory only, all of them. */
 static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena) {
     const gpi_stream *stream = arena->fences.streams;
     const gpi_run *run = arena->parked;
     uint64_t units = 0;
     for (; stream; stream = stream->next)
-        if (stream->capture && !stream->key) units += arena->tree.lanes[stream->young]->units;
+        if (stream->capture && (!stream->key || gpi_arena_takes_quiet(arena, stream)))
+            units += arena->tree.lanes[stream->young]->units;
     for (; run; run = run->list_next) {
         const gpi_stream *keeper = gpi_arena_keeper(run);
-        if (keeper && !keeper->key) units += run->units;
+        if (keeper && (!keeper->key || gpi_arena_takes_quiet(arena, keeper))) units += run->units;
     }
     return units * GPUPOOL_UNIT_BYTES;
 }

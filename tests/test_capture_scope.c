@@ -175,6 +175,21 @@ static void what_is_kept_is_not_available(void) {
     }
 }
 
+/* Pinned blocks are the host's at once, so not even the scope's stream has again what it freed. */
+static void what_is_kept_of_pinned_memory(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, 16 * MIB);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    put(get(4 * MIB, kit_stream[0]), kit_stream[0]);
+    CHECK_EQ(gpupool_available(arena), 12 * MIB);
+    put(get(4 * MIB, kit_stream[0]), kit_stream[1]); /* parked */
+    CHECK_EQ(gpupool_available(arena), 8 * MIB);
+    CHECK(gpupool_alloc(arena, 12 * MIB, kit_stream[0]) == NULL);
+    CHECK(get(8 * MIB, kit_stream[0]) != NULL);
+    release(scope, NULL);
+    CHECK_EQ(gpupool_available(arena), 16 * MIB);
+    kit_close(arena);
+}
+
 /* Destroying waits for the device, but as cudaFree does. */
 static void destroying_another_arena_loses_no_capture(void) {
     for (size_t i = 0; i < KIT_COUNT(sources); i++) {
@@ -644,6 +659,7 @@ int main(void) {
     ARENA_TEST(graphs_keep_their_memory);
     ARENA_TEST(zeroed_for_each_replay);
     ARENA_TEST(what_is_kept_is_not_available);
+    ARENA_TEST(what_is_kept_of_pinned_memory);
     ARENA_TEST(destroying_another_arena_loses_no_capture);
     ARENA_TEST(graphs_keep_their_memory_without_a_pool);
     ARENA_TEST(an_older_block_is_kept_without_a_pool);
