@@ -260,6 +260,7 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t largest_free_bytes;     /* longest free run, whichever stream may have it; not in a
                                         graph's memory. BYPASS: 0 */
     uint64_t pending_bytes;          /* freed on some stream, not known to be finished there */
+    uint64_t kept_bytes;             /* of these, a graph's until its release */
     uint64_t device_free_bytes;      /* what the driver says is free on the device */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
@@ -5326,6 +5327,11 @@ static void gpi_limit_say_waiting(gpupool_verdict *verdict) {
                            : stream == cudaStreamPerThread ? "a thread's default stream" : words);
 }
 
+/* In all, but not in a graph's memory. */
+static uint64_t gpi_limit_free_bytes(const gpupool_verdict *verdict) {
+    return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
+}
+
 /* A sentence, with what the verdict says for each % and letter. */
 static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
     const gpupool_holder *best = gpi_limit_best(verdict);
@@ -5338,8 +5344,9 @@ static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
         switch (*++form) {
         case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
         case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
-        case 'f': gpi_limit_human(room, verdict->reserved_bytes - verdict->granted_bytes); break;
+        case 'f': gpi_limit_human(room, gpi_limit_free_bytes(verdict)); break;
         case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
+        case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
         case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
         case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
         case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
@@ -5383,6 +5390,8 @@ static void gpi_limit_explain(gpupool_verdict *verdict, int refused, int empty) 
         (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_limit_fill_in(verdict, why);
+    if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
+        gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes)
         gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
@@ -5405,7 +5414,7 @@ static int gpi_limit_fits_alone(const gpi_scene *scene) {
 
 /* From the figures and the scene to the cause, the advice and the sentence. */
 static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
-    uint64_t free_bytes = verdict->reserved_bytes - verdict->granted_bytes, by_limit, by_device;
+    uint64_t free_bytes = gpi_limit_free_bytes(verdict), by_limit, by_device;
     int waiting_would_do, refused;
     gpi_outlook now, later;
     gpi_wish wish = {0, 0, NULL, 0};
@@ -6327,6 +6336,18 @@ static uint64_t gpi_arena_largest(const gpupool_arena *arena) {
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
+/* Free, but a graph's before its release. */
+static uint64_t gpi_arena_graphs_bytes(const gpupool_arena *arena) {
+    const gpi_stream *stream = arena->fences.streams;
+    const gpi_run *run = arena->captures ? arena->parked : NULL;
+    uint64_t units = 0;
+    for (; stream; stream = stream->next)
+        if (stream->capture) units += arena->tree.lanes[stream->young]->units;
+    for (; run; run = run->list_next)
+        if (gpi_arena_keeper(run)) units += run->units;
+    return units * GPUPOOL_UNIT_BYTES;
+}
+
 /* From bytes to units, and one for a guard; 0 when there is no such size. */
 static uint64_t gpi_arena_units(uint64_t bytes) {
     if (bytes == 0 || bytes > (uint64_t)1 << 48) return 0;
@@ -6347,6 +6368,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->granted_bytes = arena->ledger.granted.now;
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
+    verdict->kept_bytes = gpi_arena_graphs_bytes(arena);
     if (arena->backing.source == GPUPOOL_SOURCE_PINNED)
         verdict->largest_free_bytes =
             gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]) * GPUPOOL_UNIT_BYTES;
