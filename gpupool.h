@@ -6597,7 +6597,7 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
     uint64_t identity = GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
     gpi_stream *known = gpi_fence_enter(&arena->fences, key), *now;
     gpi_host_lock(&arena->lock);
-    if (known && identity && known->identity != identity) {
+    if (known && !known->capture && identity && known->identity != identity) {
         gpi_arena_drain(arena, known);
         gpi_arena_count_pending(arena);
         gpi_fence_unname(known);
