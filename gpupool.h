@@ -260,6 +260,7 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t largest_free_bytes;     /* longest free run, whichever stream may have it; not in a
                                         graph's memory. BYPASS: 0 */
     uint64_t pending_bytes;          /* freed on some stream, not known to be finished there */
+    uint64_t kept_bytes;             /* of these, a graph's until its release */
     uint64_t device_free_bytes;      /* what the driver says is free on the device */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
@@ -5326,6 +5327,11 @@ static void gpi_limit_say_waiting(gpupool_verdict *verdict) {
                            : stream == cudaStreamPerThread ? "a thread's default stream" : words);
 }
 
+/* In all, but not in a graph's memory. */
+static uint64_t gpi_limit_free_bytes(const gpupool_verdict *verdict) {
+    return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
+}
+
 /* A sentence, with what the verdict says for each % and letter. */
 static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
     const gpupool_holder *best = gpi_limit_best(verdict);
@@ -5338,8 +5344,9 @@ static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
         switch (*++form) {
         case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
         case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
-        case 'f': gpi_limit_human(room, verdict->reserved_bytes - verdict->granted_bytes); break;
+        case 'f': gpi_limit_human(room, gpi_limit_free_bytes(verdict)); break;
         case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
+        case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
         case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
         case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
         case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
@@ -5383,6 +5390,8 @@ static void gpi_limit_explain(gpupool_verdict *verdict, int refused, int empty) 
         (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_limit_fill_in(verdict, why);
+    if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
+        gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes)
         gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
@@ -5405,7 +5414,7 @@ static int gpi_limit_fits_alone(const gpi_scene *scene) {
 
 /* From the figures and the scene to the cause, the advice and the sentence. */
 static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
-    uint64_t free_bytes = verdict->reserved_bytes - verdict->granted_bytes, by_limit, by_device;
+    uint64_t free_bytes = gpi_limit_free_bytes(verdict), by_limit, by_device;
     int waiting_would_do, refused;
     gpi_outlook now, later;
     gpi_wish wish = {0, 0, NULL, 0};
@@ -6327,6 +6336,18 @@ static uint64_t gpi_arena_largest(const gpupool_arena *arena) {
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
+/* Free, but a graph's before its release. */
+static uint64_t gpi_arena_graphs_bytes(const gpupool_arena *arena) {
+    const gpi_stream *stream = arena->fences.streams;
+    const gpi_run *run = arena->captures ? arena->parked : NULL;
+    uint64_t units = 0;
+    for (; stream; stream = stream->next)
+        if (stream->capture) units += arena->tree.lanes[stream->young]->units;
+    for (; run; run = run->list_next)
+        if (gpi_arena_keeper(run)) units += run->units;
+    return units * GPUPOOL_UNIT_BYTES;
+}
+
 /* From bytes to units, and one for a guard; 0 when there is no such size. */
 static uint64_t gpi_arena_units(uint64_t bytes) {
     if (bytes == 0 || bytes > (uint64_t)1 << 48) return 0;
@@ -6347,6 +6368,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->granted_bytes = arena->ledger.granted.now;
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
+    verdict->kept_bytes = gpi_arena_graphs_bytes(arena);
     if (arena->backing.source == GPUPOOL_SOURCE_PINNED)
         verdict->largest_free_bytes =
             gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]) * GPUPOOL_UNIT_BYTES;
@@ -6575,7 +6597,7 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
     uint64_t identity = GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
     gpi_stream *known = gpi_fence_enter(&arena->fences, key), *now;
     gpi_host_lock(&arena->lock);
-    if (known && identity && known->identity != identity) {
+    if (known && !known->capture && identity && known->identity != identity) {
         gpi_arena_drain(arena, known);
         gpi_arena_count_pending(arena);
         gpi_fence_unname(known);
@@ -6930,20 +6952,36 @@ static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run, cudaStream_t
     gpi_tree_put(&arena->tree, run, lane, 0);
 }
 
+/* Freed in a scope but older than it: kept, since the graph may use it; not for use inside, since a
+   replay is no later work of the stream, which may still be at it. NULL: the host has no memory. */
+static gpi_stream *gpi_arena_keep_older(gpupool_arena *arena, gpi_run *run,
+                                        const gpi_stream *known) {
+    gpi_use *use = gpi_arena_new_use(arena);
+    if (!use) return NULL;
+    use->keeper = known->early;
+    use->next = (gpi_use *)run->uses;
+    run->uses = use;
+    return use->keeper;
+}
+
 /* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
-static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block,
-                                            cudaStream_t stream) {
+static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, cudaStream_t stream,
+                                            uintptr_t key) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpi_piece *piece;
     gpupool_result result;
     gpi_visit visit;
+    gpi_stream *known;
     gpi_run *run;
     result = gpi_arena_enter_growing(arena, "gpupool_free", &visit);
     if (result != GPUPOOL_OK) return result;
+    known = gpi_fence_find(&arena->fences, key);
     run = gpi_arena_find(arena, "gpupool_free", block);
     if (!run) {
         result = gpi_thread.result;
-    } else if (!gpi_tree_prepare(&arena->tree, 3)) {
+    } else if (!gpi_tree_prepare(&arena->tree, 3) ||
+               (known && known->capture && !gpi_arena_keeper(run) &&
+                !gpi_arena_keep_older(arena, run, known))) {
         result = gpi_host_no_memory();
     } else if (gpi_arena_keeper(run)) {
         gpi_arena_free_kept(arena, run, stream);
@@ -6977,8 +7015,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block,
     return result;
 }
 
-/* A graph's block that any stream may still be at: not for use inside any more, and the release
-   waits for all of them. */
+/* A graph's block that another stream may still be at, or another branch of the graph: not for use
+   inside any more, and the release waits for all of them. */
 static gpi_stream *gpi_arena_keep_out(gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
     while (!use->keeper) use = use->next;
@@ -6992,20 +7030,16 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     gpi_stream *keeper = gpi_arena_keeper(run);
     gpupool_result result = GPUPOOL_OK;
     if (known->capture && !keeper) {
-        /* kept, since the graph may use it; not for use inside, since a replay is no later work of
-           this stream, which may still be at it */
-        gpi_use *use = gpi_arena_new_use(arena);
-        if (!use) return gpi_host_no_memory();
-        use->keeper = keeper = known->early;
-        use->next = (gpi_use *)run->uses;
-        run->uses = use;
+        keeper = gpi_arena_keep_older(arena, run, known);
+        if (!keeper) return gpi_host_no_memory();
     }
     if (keeper && known->handle == GPI_KEY_ANY)
         keeper = gpi_arena_keep_out(run);
     else if (!keeper || keeper->capture != known->capture)
         result = gpi_arena_add_use(arena, run, stream);
-    /* a capturing stream has no fence, but what a graph keeps nobody else gets */
-    if (result != GPUPOOL_OK && !(keeper && result == GPUPOOL_E_CAPTURING)) return result;
+    /* a capturing stream has no fence, but what a graph keeps nobody gets before the release */
+    if (keeper && result == GPUPOOL_E_CAPTURING) keeper = gpi_arena_keep_out(run);
+    else if (result != GPUPOOL_OK) return result;
     gpi_arena_count_free(arena, run, stream);
     gpi_tree_lay_down(&arena->tree, run);
     if (gpi_arena_has_fence(run)) {
@@ -7111,7 +7145,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     gpi_run *run = NULL;
     if (result != GPUPOOL_OK || !block) return result;
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
-        return gpi_arena_free_bypass(arena, block, stream);
+        return gpi_arena_free_bypass(arena, block, stream, key);
     known = gpi_fence_find(&arena->fences, key);
     if (gpi_arena_is_bare(known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
         gpi_arena_give_bare(arena, known, unit, stream, key, &result))
@@ -8131,17 +8165,18 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
 }
 
-/* Free, but nobody's before its graph is released: what is left of ended scopes, and what others
-   freed in one. */
+/* Free, but nobody's before its graph is released: what is left of ended scopes, what others freed
+   in one, and in a pinned arena, which hands out quiet memory only, all of them. */
 static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena) {
     const gpi_stream *stream = arena->fences.streams;
     const gpi_run *run = arena->parked;
     uint64_t units = 0;
     for (; stream; stream = stream->next)
-        if (stream->capture && !stream->key) units += arena->tree.lanes[stream->young]->units;
+        if (stream->capture && (!stream->key || gpi_arena_takes_quiet(arena, stream)))
+            units += arena->tree.lanes[stream->young]->units;
     for (; run; run = run->list_next) {
         const gpi_stream *keeper = gpi_arena_keeper(run);
-        if (keeper && !keeper->key) units += run->units;
+        if (keeper && (!keeper->key || gpi_arena_takes_quiet(arena, keeper))) units += run->units;
     }
     return units * GPUPOOL_UNIT_BYTES;
 }

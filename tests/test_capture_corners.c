@@ -68,6 +68,21 @@ static void no_memory_to_keep_a_block(void) {
     kit_close(arena);
 }
 
+/* Without a pool, too. */
+static void no_memory_to_keep_an_older_chunk(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    void *older = get(4096, 0);
+    begin(0);
+    gpupool_stats before = kit_stats(arena);
+    fail_malloc_nth(1, 1);
+    CHECK_RESULT(gpupool_free(arena, older, kit_stream[0]), GPUPOOL_E_HOST_MEMORY);
+    fail_malloc_nth(0, 0);
+    CHECK(kit_same_stats(before, kit_stats(arena)));
+    put(older, 0);
+    release(0);
+    kit_close(arena);
+}
+
 /* ---- blocks that several use ---- */
 
 /* Parked, with its graph first among its users, and another graph's beside it: each release takes
@@ -192,6 +207,7 @@ static void reset_under_scopes(void) {
 int main(void) {
     FAKE_TEST(no_memory_for_a_scope);
     FAKE_TEST(no_memory_to_keep_a_block);
+    FAKE_TEST(no_memory_to_keep_an_older_chunk);
     FAKE_TEST(parked_blocks_of_two_graphs);
     FAKE_TEST(parked_out_of_order_for_a_graph);
     FAKE_TEST(used_elsewhere_at_the_release);

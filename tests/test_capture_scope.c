@@ -175,6 +175,21 @@ static void what_is_kept_is_not_available(void) {
     }
 }
 
+/* Pinned blocks are the host's at once, so not even the scope's stream has again what it freed. */
+static void what_is_kept_of_pinned_memory(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, 16 * MIB);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    put(get(4 * MIB, kit_stream[0]), kit_stream[0]);
+    CHECK_EQ(gpupool_available(arena), 12 * MIB);
+    put(get(4 * MIB, kit_stream[0]), kit_stream[1]); /* parked */
+    CHECK_EQ(gpupool_available(arena), 8 * MIB);
+    CHECK(gpupool_alloc(arena, 12 * MIB, kit_stream[0]) == NULL);
+    CHECK(get(8 * MIB, kit_stream[0]) != NULL);
+    release(scope, NULL);
+    CHECK_EQ(gpupool_available(arena), 16 * MIB);
+    kit_close(arena);
+}
+
 /* Destroying waits for the device, but as cudaFree does. */
 static void destroying_another_arena_loses_no_capture(void) {
     for (size_t i = 0; i < KIT_COUNT(sources); i++) {
@@ -204,6 +219,26 @@ static void graphs_keep_their_memory_without_a_pool(void) {
     expect(kept, BYTES, 7);
     expect(passing, BYTES, 5);
     CHECK_EQ(kit_stats(arena).blocks.now, 1);
+    release(scope, exec);
+    all_is_back();
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
+/* Nor a block that is older than the scope, but freed in it. */
+static void an_older_block_is_kept_without_a_pool(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    void *older = get(BYTES, kit_stream[0]);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+    fill(kit_stream[0], older, BYTES, 7);
+    put(older, kit_stream[0]);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    cudaGraphExec_t exec = end(kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    expect(older, BYTES, 7);
     release(scope, exec);
     all_is_back();
     CHECK_EQ(kit_reserved(arena), 0);
@@ -491,6 +526,30 @@ static void a_block_from_before_is_kept_till_the_release(void) {
     kit_close(arena);
 }
 
+/* A branch of the graph frees it, on a stream in a scope of its own or in none: another branch, of
+   which nothing is known to come later, does not have it. */
+static void a_branch_takes_none_of_another(void) {
+    for (int own = 0; own < 2; own++) {
+        check_case("scope of its own %d", own);
+        arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        gpupool_capture *scope = scope_on(kit_stream[0]), *other = NULL;
+        if (own) other = scope_on(kit_stream[1]);
+        begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+        void *block = get(BYTES, kit_stream[0]);
+        kit_order(kit_stream[0], kit_stream[1]);
+        fill(kit_stream[1], block, BYTES, 1);
+        put(block, kit_stream[1]);
+        fill(kit_stream[0], get(BYTES, kit_stream[0]), BYTES, 2);
+        kit_order(kit_stream[1], kit_stream[0]);
+        cudaGraphExec_t exec = end(kit_stream[0]);
+        launch_at_once(exec, 2);
+        release(scope, exec);
+        if (own) release(other, NULL);
+        all_is_back();
+        kit_close(arena);
+    }
+}
+
 /* Another stream needs all there is, what others freed without a fence included: the capture is on
    a non-blocking stream, where nothing tells of it but the scope, or that there was one. */
 static void running_out_loses_no_capture(void) {
@@ -600,8 +659,10 @@ int main(void) {
     ARENA_TEST(graphs_keep_their_memory);
     ARENA_TEST(zeroed_for_each_replay);
     ARENA_TEST(what_is_kept_is_not_available);
+    ARENA_TEST(what_is_kept_of_pinned_memory);
     ARENA_TEST(destroying_another_arena_loses_no_capture);
     ARENA_TEST(graphs_keep_their_memory_without_a_pool);
+    ARENA_TEST(an_older_block_is_kept_without_a_pool);
     ARENA_TEST(what_is_released_is_for_all);
     ARENA_TEST(a_lost_capture_gives_everything_back);
     ARENA_TEST(two_graphs_at_once);
@@ -612,6 +673,7 @@ int main(void) {
     FAKE_TEST(the_graph_takes_none_behind_a_wait);
     FAKE_TEST(a_block_from_before_is_not_reused_early);
     FAKE_TEST(a_block_from_before_is_kept_till_the_release);
+    FAKE_TEST(a_branch_takes_none_of_another);
     FAKE_TEST(running_out_loses_no_capture);
     FAKE_TEST(a_release_waits_for_replays);
     FAKE_TEST(a_stream_ends_inside_its_scope);

@@ -129,6 +129,35 @@ static void made_known_once(void) {
     kit_close(arena);
 }
 
+static gpupool_capture *scope;
+
+static void open_scope(void *unused) {
+    (void)unused;
+    CHECK_RESULT(gpupool_capture_begin(arena, again, &scope), GPUPOOL_OK);
+}
+
+/* While a stream is made known, for the first time or under the handle of another, it gets a scope:
+   which has the block, and goes on. */
+static void a_scope_opened_meanwhile(void) {
+    for (int renewed = 0; renewed < 2; renewed++) {
+        check_case("renewed %d", renewed);
+        arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
+        if (renewed) {
+            put(kit_alloc(arena, BYTES, again), again);
+            renew();
+        }
+        fake_before_call("cudaStreamGetId", 1 + renewed, open_scope, NULL);
+        kit_alloc(arena, BYTES, again);
+        CHECK(scope->stream->key != 0);
+        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+        CHECK_EQ(gpi_process.scopes, 0);
+        CHECK_EQ(kit_stats(arena).blocks.now, 0);
+        CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
+        kit_close(arena);
+    }
+}
+
 /* What the old stream freed gets no fence from the new one, which has its handle. */
 static void no_fence_from_another_stream(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -153,6 +182,7 @@ int main(void) {
     FAKE_TEST(filled_during_a_free);
     FAKE_TEST(filled_during_an_alloc);
     FAKE_TEST(made_known_once);
+    FAKE_TEST(a_scope_opened_meanwhile);
     FAKE_TEST(no_fence_from_another_stream);
     return check_finish();
 }

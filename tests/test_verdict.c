@@ -325,6 +325,10 @@ static void memory_that_a_graph_keeps(void) {
     gpupool_verdict v = refuses(arena, 24 * MIB, GPUPOOL_CAUSE_LIMIT);
     raise_as_advised(arena, &v);
     fits(arena, 24 * MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, 32 * MIB), GPUPOOL_OK);
+    v = refuses(arena, 16 * MIB, GPUPOOL_CAUSE_LIMIT); /* nor is it free in pieces */
+    CHECK_EQ(v.kept_bytes, 20 * MIB);
+    CHECK(strstr(v.sentence, "; graphs keep 20.00 MiB that they freed: ") != NULL);
     CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
     kit_close(arena);
 }
