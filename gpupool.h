@@ -449,8 +449,8 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 /* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
    under rule 3. In a scope, blocks that are handed out on the stream belong to the graph: a replay
    finds them as they were. What is freed inside may be handed out again inside, if it was allocated
-   there, and to nobody else before the release. Several scopes may be open at once, one for each
-   stream. ---- */
+   there, and to nobody else before the release; of graphs that use one block, the one that it was
+   handed out in is released last. Several scopes may be open at once, one for each stream. ---- */
 
 /* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope. */
 GPUPOOL_API gpupool_result gpupool_capture_begin(gpupool_arena *, cudaStream_t, gpupool_capture **);
