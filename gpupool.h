@@ -7825,10 +7825,11 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
 /* The wait for an arena is not under the lock: who is at work there may be in a chunk_alloc that
    makes an arena, ends another one, or destroys a stream. */
 cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
+    uintptr_t key = gpi_fence_key(stream); /* before the lock, which it may take itself */
     gpupool_arena *arena;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && stream; arena = arena->next) {
-        if (!gpi_fence_find(&arena->fences, gpi_fence_key(stream))) continue;
+        if (!gpi_fence_find(&arena->fences, key)) continue;
         arena->visitors++;
         gpi_host_unlock(&gpi_process.lock);
         gpupool_stream_retired(arena, stream);
