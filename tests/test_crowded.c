@@ -223,6 +223,21 @@ static void large_ones_get_no_more(void) {
 }
 
 /* Looked at when nobody has waited of late, it is as it was before; else it stays ready. */
+/* What it keeps is too little to be what a large request lacks. */
+static void large_requests_leave_it_alone(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.reserve_bytes = 16 * MIB;
+    arena = kit_create(&config);
+    crowd(0);
+    void *small[2] = {get(512, 0), get(512, 0)};
+    for (int i = 0; i < 2; i++) put(small[i], 0);
+    uint64_t kept = cache_of(0)->free_blocks;
+    void *large = get(3 * MIB, 0);
+    CHECK(kept > 0);
+    CHECK_EQ(cache_of(0)->free_blocks, kept);
+    close_all(&large, 1, 0);
+}
+
 static void crowded_no_longer(void) {
     void *block[MANY];
     open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
@@ -270,6 +285,7 @@ int main(void) {
     ARENA_TEST(the_verdict_knows_what_is_out);
     ARENA_TEST(no_more_than_a_share_is_kept);
     ARENA_TEST(large_ones_get_no_more);
+    ARENA_TEST(large_requests_leave_it_alone);
     ARENA_TEST(crowded_no_longer);
     ARENA_TEST(no_memory_for_slots);
     ARENA_TEST(more_than_there_are_slots);

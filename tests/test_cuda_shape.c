@@ -106,15 +106,17 @@ static void blocks_of_other_arenas_are_refused(void) {
     static const gpupool_source sources[] = {GPUPOOL_SOURCE_AUTO, GPUPOOL_SOURCE_DEVICE,
                                              GPUPOOL_SOURCE_BYPASS};
     for (size_t i = 0; i < KIT_COUNT(sources); i++) {
-        gpupool_arena *mine = kit_open(sources[i]), *empty = kit_open(GPUPOOL_SOURCE_DEVICE);
+        gpupool_arena *older = kit_open(GPUPOOL_SOURCE_DEVICE), *mine = kit_open(sources[i]);
+        gpupool_arena *newer = kit_open(GPUPOOL_SOURCE_DEVICE);
         void *block = kit_alloc(mine, 1000, kit_stream[0]);
         CHECK_EQ(pool_free(block), cudaErrorInvalidValue);
         CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaErrorInvalidValue);
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_NOT_OURS);
         CHECK_EQ(kit_stats(mine).blocks.now, 1);
         CHECK_RESULT(gpupool_free(mine, block, kit_stream[0]), GPUPOOL_OK);
-        kit_close(empty);
+        kit_close(newer);
         kit_close(mine);
+        kit_close(older);
     }
 }
 

@@ -116,6 +116,30 @@ static void made_by_a_chunk_alloc(void) {
     kit_close(gpupool_default_arena(0));
 }
 
+static void *close_it(void *of) {
+    kit_close((gpupool_arena *)of);
+    return NULL;
+}
+
+/* Who looks through all arenas is at one that is ended meanwhile: it stays until that is done. */
+static void ended_while_a_stream_is(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    pthread_t closer;
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, kit_stream[0]), kit_stream[0]),
+                 GPUPOOL_OK);
+    gpi_host_lock(&arena->growing);
+    CHECK_EQ(pthread_create(&destroyer, NULL, destroy_a_stream, kit_stream[0]), 0);
+    while (!__atomic_load_n(&arena->visitors, __ATOMIC_ACQUIRE)) sched_yield();
+    CHECK_EQ(pthread_create(&closer, NULL, close_it, arena), 0);
+    for (int i = 0; i < 300; i++) gpi_host_idle(4096); /* 30 ms for the closer to come so far */
+    CHECK(gpi_process.arenas == arena);
+    gpi_host_unlock(&arena->growing);
+    CHECK_EQ(pthread_join(destroyer, NULL), 0);
+    CHECK_EQ(pthread_join(closer, NULL), 0);
+    CHECK(gpi_process.arenas == NULL);
+    kit_stream[0] = NULL;
+}
+
 /* ---- errors in CUDA's words ---- */
 
 static void free_in_a_capture(void) {
@@ -191,6 +215,7 @@ int main(void) {
     FAKE_TEST(ended_while_another_is_made);
     FAKE_TEST(made_by_two);
     FAKE_TEST(made_by_a_chunk_alloc);
+    FAKE_TEST(ended_while_a_stream_is);
     FAKE_TEST(free_in_a_capture);
     FAKE_TEST(in_a_child);
     FAKE_TEST(the_current_device_is_not_known);
