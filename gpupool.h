@@ -7019,7 +7019,11 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, c
    inside any more, and the release waits for all of them. */
 static gpi_stream *gpi_arena_keep_out(gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
-    while (!use->keeper) use = use->next;
+    GPI_ASSERT(use != NULL);
+    while (!use->keeper) {
+        use = use->next;
+        GPI_ASSERT(use != NULL);
+    }
     return use->keeper = use->keeper->early;
 }
 
