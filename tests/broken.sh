@@ -57,7 +57,7 @@ broken fences_before_a_passed_one_have_passed test_races gpi_fence_poll_stream \
 broken the_rest_of_a_pending_block_has_no_fence test_races gpi_tree_take \
     's/run, unit + units), lane);/run, unit + units), lane == GPI_LANE_BARE ? lane : GPI_LANE_QUIET);/'
 broken counted_though_refused test_faults gpi_arena_free_used \
-    's/if (result != GPUPOOL_OK \&\& /if (result != GPUPOOL_OK) gpi_arena_count_free(arena, run, stream); &/'
+    's/else if (result != GPUPOOL_OK) return result;/else if (result != GPUPOOL_OK) { gpi_arena_count_free(arena, run, stream); return result; }/'
 broken a_full_ring_waits_for_its_own_user test_ring_async gpi_ring_stall \
     's/return gpi_ring_creep(ring, transfer);/return 0;/'
 echo "$passed passed, $failed failed"
