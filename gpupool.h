@@ -369,9 +369,11 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
 
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
    device, capture mode and CUDA last error are left as they were; a call that fails changes
-   nothing. A stream of 0 is what CUDA takes it for in the file that makes the call: the legacy
-   default stream, or with --default-stream per-thread cudaStreamPerThread, one for each thread; of
-   the arena's device, also where another one is current. */
+   nothing. On a current device that the program has not used no context is made, but by creating
+   an arena or a ring of another one (and with GPUPOOL_STREAM_CHECK). A stream of 0 is what CUDA
+   takes it for in the file that makes the call: the legacy default stream, or with
+   --default-stream per-thread cudaStreamPerThread, one for each thread; of the arena's device, also
+   where another one is current. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's latest call */
@@ -1308,9 +1310,10 @@ typedef struct gpi_driver {
 
 typedef struct gpi_visit { /* what enter found and leave puts back */
     int device;
-    int device_known;
+    int device_set;
     int mode_known;
     int had_error;
+    CUresult(CUDAAPI *pop)(CUcontext *); /* NULL: the context was not pushed */
     enum cudaStreamCaptureMode mode;
 } gpi_visit;
 
@@ -1335,24 +1338,52 @@ static gpupool_result gpi_driver_told_cu(const gpi_driver *driver, const char *c
 
 static void gpi_driver_leave(const gpi_visit *visit) {
     enum cudaStreamCaptureMode mode = visit->mode;
+    CUcontext popped;
+    int device = visit->device_set ? -1 : visit->device;
     if (visit->mode_known) cudaThreadExchangeStreamCaptureMode(&mode);
-    if (visit->device_known) cudaSetDevice(visit->device);
+    if (visit->pop) {
+        visit->pop(&popped);
+        cudaGetDevice(&device); /* which cudaSetDevice for a peer may have changed meanwhile */
+    }
+    if (device != visit->device) cudaSetDevice(visit->device);
     if (!visit->had_error) cudaGetLastError();
 }
 
-static gpupool_result gpi_driver_enter(int device, gpi_visit *visit) {
+/* Of the context: 0 where it is not to be had, since the device was reset, or CUDA is too old. */
+static unsigned long long gpi_driver_id(const gpi_driver *driver) {
+    unsigned long long id = 0;
+    if (!driver->id || driver->context_id(driver->context, &id) != CUDA_SUCCESS) return 0;
+    return id;
+}
+
+/* cudaSetDevice makes a context on a device that has none, and does so on its way back too: half a
+   gigabyte there. So the arena's context is pushed, but before it is known. */
+static gpupool_result gpi_driver_switch(const gpi_driver *driver, gpi_visit *visit) {
+    unsigned long long id = gpi_driver_id(driver);
+    gpupool_result result;
+    if (id && id == driver->id && driver->push && driver->pop &&
+        driver->push(driver->context) == CUDA_SUCCESS) {
+        visit->pop = driver->pop;
+        return GPUPOOL_OK;
+    }
+    result = gpi_driver_told("cudaSetDevice", cudaSetDevice(driver->device));
+    visit->device_set = result == GPUPOOL_OK;
+    return result;
+}
+
+/* The mode is exchanged last, since that makes a context on the current device as well. */
+static gpupool_result gpi_driver_enter(const gpi_driver *driver, gpi_visit *visit) {
     gpupool_result result;
     memset(visit, 0, sizeof *visit);
     visit->had_error = cudaPeekAtLastError() != cudaSuccess;
     visit->mode = cudaStreamCaptureModeRelaxed;
-    result = gpi_driver_told("cudaThreadExchangeStreamCaptureMode",
-                             cudaThreadExchangeStreamCaptureMode(&visit->mode));
-    visit->mode_known = result == GPUPOOL_OK;
-    if (result == GPUPOOL_OK)
-        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&visit->device));
-    if (result == GPUPOOL_OK && visit->device != device) {
-        result = gpi_driver_told("cudaSetDevice", cudaSetDevice(device));
-        visit->device_known = result == GPUPOOL_OK;
+    result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&visit->device));
+    if (result == GPUPOOL_OK && visit->device != driver->device)
+        result = gpi_driver_switch(driver, visit);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_told("cudaThreadExchangeStreamCaptureMode",
+                                 cudaThreadExchangeStreamCaptureMode(&visit->mode));
+        visit->mode_known = result == GPUPOOL_OK;
     }
     if (result != GPUPOOL_OK) gpi_driver_leave(visit);
     return result;
@@ -1411,8 +1442,6 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     GPI_SYMBOL(error_name, "cuGetErrorName", 10020);
     GPI_SYMBOL(record_all, "cuCtxRecordEvent", 12050);
     GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
-    GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
-    GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
     GPI_SYMBOL(is_capturing, "cuStreamIsCapturing", 10020);
     GPI_SYMBOL(record, "cuEventRecord", 10020);
     GPI_SYMBOL(follow, "cuStreamWaitEvent", 10020);
@@ -1436,6 +1465,8 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
 static void gpi_driver_know_context(gpi_driver *driver) {
     GPI_SYMBOL(current_context, "cuCtxGetCurrent", 10020);
     GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
+    GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
+    GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
     if (!driver->current_context || driver->current_context(&driver->context) != CUDA_SUCCESS)
         driver->context = NULL;
     if (!driver->context_id || driver->context_id(driver->context, &driver->id) != CUDA_SUCCESS)
@@ -1675,9 +1706,8 @@ static void gpi_driver_tell_block_gone(const void *block) {
 /* After a reset the device's own context is at the same address, and has another id. The current
    context may be one that the caller has made. */
 static int gpi_driver_was_reset(const gpi_driver *driver) {
-    unsigned long long id;
-    return driver->id && driver->context_id(driver->context, &id) == CUDA_SUCCESS &&
-           id != driver->id;
+    unsigned long long id = gpi_driver_id(driver);
+    return id && id != driver->id;
 }
 
 /* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
@@ -5796,7 +5826,7 @@ static gpupool_result gpi_arena_start_growing(gpupool_arena *arena, const char *
                                               gpi_visit *visit) {
     gpupool_result result = gpi_arena_exists(arena, call);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_enter(arena->backing.driver.device, visit);
+    result = gpi_driver_enter(&arena->backing.driver, visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, call);
     if (result == GPUPOOL_OK) gpi_host_lock(&arena->growing);
@@ -6879,7 +6909,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
 
 static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
     gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(arena->backing.driver.device, &visit);
+    gpupool_result result = gpi_driver_enter(&arena->backing.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, "a use of a block"); /* and so have its events */
     if (result == GPUPOOL_OK) result = gpi_arena_fence_use(arena, run, stream);
@@ -6905,7 +6935,7 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
         gpi_fence_drop(&arena->fences, fence);
         return;
     }
-    if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK) return;
+    if (gpi_driver_enter(&arena->backing.driver, &visit) != GPUPOOL_OK) return;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK)
         gpi_arena_seal(arena, known, stream);
     gpi_driver_leave(&visit);
@@ -7228,7 +7258,7 @@ static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_
     gpi_visit visit;
     gpi_run *run;
     int guards = 0;
-    if (gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK)
+    if (gpi_driver_enter(&arena->backing.driver, &visit) != GPUPOOL_OK)
         return gpi_thread.result;
     result = gpi_arena_outlived(arena, "gpupool_alloc");
     if (result == GPUPOOL_OK) guards = gpi_arena_can_guard(arena, stream);
@@ -7301,7 +7331,7 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
     bytes = gpi_arena_exchange_guard(arena, block, 0, &granted_bytes, &stays);
     *guarded_bytes = bytes;
     stays |= in_scope | (arena->backing.source == GPUPOOL_SOURCE_BYPASS);
-    if (!bytes || gpi_driver_enter(arena->backing.driver.device, &visit) != GPUPOOL_OK)
+    if (!bytes || gpi_driver_enter(&arena->backing.driver, &visit) != GPUPOOL_OK)
         return GPUPOOL_OK;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
         gpi_arena_can_guard(arena, stream)) {
@@ -7560,7 +7590,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     arena->backing.lock = &arena->lock;
     arena->backing.ledger = &arena->ledger;
     gpi_ledger_open(&arena->ledger);
-    result = gpi_driver_enter(config.device, &visit);
+    result = gpi_driver_enter(&arena->backing.driver, &visit);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(arena);
         return result;
@@ -7627,7 +7657,7 @@ static void gpi_arena_abandon(gpupool_arena *arena) {
 /* All is given back and the arena is no more, or it is as before. */
 static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(arena->backing.driver.device, &visit);
+    gpupool_result result = gpi_driver_enter(&arena->backing.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     if (gpi_driver_was_reset(&arena->backing.driver)) { /* all is gone already */
         gpi_arena_abandon(arena);
@@ -7718,7 +7748,7 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     void *block;
     int is_host;
     if (result != GPUPOOL_OK) return NULL;
-    result = gpi_driver_enter(arena->backing.driver.device, &visit);
+    result = gpi_driver_enter(&arena->backing.driver, &visit);
     if (result == GPUPOOL_OK) {
         result = gpi_arena_outlived(arena, "gpupool_zalloc");
         if (result != GPUPOOL_OK) gpi_driver_leave(&visit);
@@ -8468,8 +8498,8 @@ typedef struct gpi_stock {
 
 struct gpupool_ring {
     gpi_lock lock;
-    int device, forks;
-    gpi_driver driver;                 /* knows its context, and nothing else */
+    int forks;
+    gpi_driver driver;                 /* knows its device and context, nothing else */
     gpupool_ring *next_staffed;
     uint64_t tiny[2], tiny_bytes[2];   /* transfers that never came near the ring */
     gpi_pages pages;                   /* memory NULL: not reserved yet */
@@ -8573,7 +8603,7 @@ static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call
 static gpupool_result gpi_ring_approach(const gpupool_ring *ring, const char *call,
                                         gpi_visit *visit) {
     gpupool_result result = gpi_ring_exists(ring, call);
-    return result == GPUPOOL_OK ? gpi_driver_enter(ring->device, visit) : result;
+    return result == GPUPOOL_OK ? gpi_driver_enter(&ring->driver, visit) : result;
 }
 
 /* Public calls that come near the driver begin here, with the lock, and end with leave. */
@@ -8584,7 +8614,7 @@ static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_v
         gpi_driver_leave(visit);
         return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since the ring was made: its "
                              "streams and events are gone, only gpupool_ring_destroy is left",
-                             call, ring->device);
+                             call, ring->driver.device);
     }
     gpi_ring_lock(ring);
     return gpi_host_ok();
@@ -9290,7 +9320,7 @@ static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
 static void gpi_ring_worker(void *user) {
     gpupool_ring *ring = (gpupool_ring *)user;
     gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(ring->device, &visit);
+    gpupool_result result = gpi_driver_enter(&ring->driver, &visit);
     gpi_ring_lock(ring);
     if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring, ring->workers_named++);
     ring->workers_running--;
@@ -9522,7 +9552,7 @@ static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
     gpi_place_kind place = GPI_PLACE_PINNED;
     if (bytes > (plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP)) return 0;
     if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
-        current == ring->device && !gpi_driver_is_capturing(plan->stream) &&
+        current == ring->driver.device && !gpi_driver_is_capturing(plan->stream) &&
         gpi_driver_place(plan->host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
         did = (plan->down ? cudaMemcpyAsync(plan->host, plan->device, bytes,
                                             cudaMemcpyDeviceToHost, plan->stream)
@@ -9670,7 +9700,6 @@ static void gpi_ring_forget(gpupool_ring *ring) {
 static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_config *config) {
     gpupool_result result = GPUPOOL_OK;
     int lane, stocked;
-    ring->device = config->device;
     ring->forks = gpi_process.forks;
     ring->bytes = config->bytes;
     ring->chunk_bytes = config->chunk_bytes;
@@ -9713,12 +9742,17 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     gpi_host_watch_forks();
     result = gpi_driver_name_device(&config.device);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_enter(config.device, &visit);
-    if (result != GPUPOOL_OK) return result;
     ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
-    result = ring ? gpi_ring_open(ring, &config) : gpi_host_no_memory();
+    if (!ring) return gpi_host_no_memory();
+    ring->driver.device = config.device;
+    result = gpi_driver_enter(&ring->driver, &visit);
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(ring);
+        return result;
+    }
+    result = gpi_ring_open(ring, &config);
     if (result == GPUPOOL_OK) *out = ring;
-    else if (ring) gpi_ring_forget(ring);
+    else gpi_ring_forget(ring);
     gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -10423,11 +10457,11 @@ static void gpi_view_find_holders(gpi_view *view) { /* of the copy: that needs n
 #endif
 
 /* What the device has, for the report only: one that cannot say is no reason to fail. */
-static void gpi_view_ask_device(gpi_view *view) {
+static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     struct gpi_thread before = gpi_thread;
     gpi_visit visit;
     if (view->source != GPUPOOL_SOURCE_PINNED &&
-        gpi_driver_enter(view->device, &visit) == GPUPOOL_OK) {
+        gpi_driver_enter(driver, &visit) == GPUPOOL_OK) {
         view->known =
             cudaMemGetInfo(&view->device_free_bytes, &view->device_total_bytes) == cudaSuccess;
         gpi_driver_leave(&visit);
@@ -10459,7 +10493,7 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
 #if !GPUPOOL_SITES
     gpi_view_find_holders(view);
 #endif
-    gpi_view_ask_device(view);
+    gpi_view_ask_device(view, &arena->backing.driver);
     return gpi_host_ok();
 }
 

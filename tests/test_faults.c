@@ -30,7 +30,7 @@ typedef struct plan {
    back. They are failed one by one instead. */
 #define TESTS_OWN "fake_kernel,"
 #define GIVES_BACK "cudaSetDevice,cudaThreadExchangeStreamCaptureMode," \
-                   "cuThreadExchangeStreamCaptureMode,"
+                   "cuThreadExchangeStreamCaptureMode,cuCtxPopCurrent,"
 #define RELEASES "cudaGetDevice,cudaFree,cudaFreeHost,cuMemUnmap,cuMemRelease,cuMemAddressFree," \
                  "cudaEventDestroy,"
 
@@ -38,6 +38,8 @@ static const plan plans[] = {
     {"any call", NULL, TESTS_OWN GIVES_BACK, 0, 0},
     {"any call, another device current", NULL, TESTS_OWN GIVES_BACK, 0, 1},
     {"the call that sets the device", "cudaSetDevice", "", 0, 1},
+    {"the call that pushes the context", "cuCtxPushCurrent", "", 0, 1},
+    {"the call that pops it", "cuCtxPopCurrent", "", 0, 1},
     {"the call that sets the capture mode", "cudaThreadExchangeStreamCaptureMode", "", 0, 0},
     {"the driver's own", "cuThreadExchangeStreamCaptureMode", "", 0, 0},
     {"cudaFree", "cudaFree", "", 0, 0},

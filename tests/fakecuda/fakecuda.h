@@ -101,6 +101,7 @@ void   fake_other_process(int device, size_t bytes);   /* device memory that som
 void   fake_device_vmm(int device, int supported);     /* default 1 */
 void   fake_granularity(size_t bytes);   /* what the driver says its page is; 0 (default): 2 MiB */
 void   fake_device_peers(int device, int reachable);   /* by other devices; default 1 */
+int    fake_has_context(int device);     /* 0: no call has needed one there */
 size_t fake_used_bytes(int device);      /* device memory held by this process */
 void   fake_pinned_limit(size_t bytes);  /* 0 (default): none */
 size_t fake_pinned_bytes(void);

@@ -16,6 +16,7 @@
 #define FK_EXEMPT   4
 #define FK_UNSAFE   8
 #define FK_OWN      16
+#define FK_BARE     32
 #define FK_NAME_MAX 40
 
 typedef enum fk_call {
@@ -268,6 +269,7 @@ void        fk_graphs_drop_device(int device);
 int  fk_is_device(int device);
 int  fk_has_vmm(int device);
 size_t      fk_granularity(void);
+void fk_context_made(int device);
 int  fk_device_of(CUcontext context);  /* -1: no context of ours */
 void fk_devices_defaults(void);
 

@@ -227,6 +227,7 @@ int fk_begin(fk_call call) {
         fk_misuse("%s called from a host function", fk_call_names[call]);
         return (int)cudaErrorNotPermitted;
     }
+    if (!(traits & (FK_BARE | FK_DRIVER | FK_OWN))) fk_context_made(fk_me()->device);
     error = fk_fault_of(call);
     if (!error && (traits & FK_UNSAFE)) error = (int)fk_forbidden();
     return error;

@@ -20,12 +20,22 @@ static struct {
     int no_vmm[FK_DEVICES], no_peers[FK_DEVICES];
     size_t granularity;
     unsigned long long resets[FK_DEVICES];
+    int has_context[FK_DEVICES];
 } fk = {.count = 2};
+
+void fk_context_made(int device) { fk.has_context[device] = 1; }
 
 /* A context is never followed, only passed back: its number says the device. */
 static char fk_contexts[FK_DEVICES];
 
 int fk_is_device(int device) { return device >= 0 && device < fk.count; }
+
+int fake_has_context(int device) {
+    fk_lock();
+    int has = fk_is_device(device) && fk.has_context[device];
+    fk_unlock();
+    return has;
+}
 int fk_device_of(CUcontext context) {
     int i;
     for (i = 0; i < fk.count; i++)
@@ -200,7 +210,7 @@ cudaError_t cudaGetDeviceCount(int *out) {
 cudaError_t cudaSetDevice(int device) {
     int error = fk_begin(FK_cudaSetDevice);
     if (!error && !fk_is_device(device)) error = cudaErrorInvalidDevice;
-    if (!error) fk_me()->device = device;
+    if (!error) fk_context_made(fk_me()->device = device);
     return fk_end((cudaError_t)error);
 }
 
@@ -334,6 +344,7 @@ cudaError_t cudaDeviceReset(void) {
         fk_streams_drop_device(device);
         fk_memory_drop_device(device);
         fk.resets[device]++;
+        fk.has_context[device] = 0;
     }
     return fk_end((cudaError_t)error);
 }

@@ -1,0 +1,118 @@
+/* A thread that has never chosen a device works with an arena and a ring of device 1: device 0,
+   which is current there and which nobody uses, gets no context. */
+// build: plain
+#define GPUPOOL_IMPLEMENTATION
+#include "../gpupool.h"
+#include "ring_kit.h"
+
+#if CHECK_FAKE
+#include <pthread.h>
+
+static gpupool_arena *arena;
+static gpupool_ring *ring;
+static cudaStream_t other;
+static unsigned char host[4 * MIB];
+
+#define CALL(what)                                                                       \
+    do {                                                                                 \
+        CHECK_RESULT(what, GPUPOOL_OK);                                                  \
+        if (fake_has_context(0)) check_fail(__FILE__, __LINE__, "a context on device 0"); \
+    } while (0)
+
+static void use_the_arena(void) {
+    gpupool_stats stats;
+    FILE *null = fopen("/dev/null", "w");
+    void *block[8];
+    for (size_t i = 0; i < 8; i++) {
+        CALL(kit_why(block[i] = kit_alloc(arena, 30 * MIB, kit_stream[0])));
+    }
+    for (size_t i = 0; i < 8; i++) {
+        CALL(gpupool_record_use(arena, block[i], other));
+        CALL(gpupool_free(arena, block[i], kit_stream[0]));
+    }
+    CALL(kit_why(block[0] = gpupool_zalloc(arena, MIB, other)));
+    CALL(gpupool_free(arena, block[0], other));
+    CALL(kit_why(block[0] = gpupool_alloc(arena, MIB, 0)));
+    CALL(gpupool_free(arena, block[0], kit_stream[2]));
+    CALL(gpupool_set_limit(arena, 100 * MIB));
+    CALL(gpupool_would_fit(arena, MIB, NULL) ? GPUPOOL_OK : gpupool_last_result());
+    CALL(gpupool_scope_push(arena));
+    CALL(gpupool_scope_pop(arena, NULL));
+    CALL(gpupool_get_stats(arena, &stats));
+    CALL(gpupool_report(arena, null));
+    CALL(gpupool_check(arena));
+    CALL(gpupool_stream_retired(arena, other));
+    CALL(gpupool_trim(arena, 0, NULL));
+    fclose(null);
+}
+
+static void use_the_ring(void) {
+    gpupool_ticket ticket = 0;
+    gpupool_ring_stats stats;
+    gpupool_span span;
+    unsigned char *device = (unsigned char *)kit_alloc(arena, sizeof host, kit_stream[0]);
+    CALL(gpupool_upload(ring, device, host, sizeof host, kit_stream[0]));
+    CALL(gpupool_upload(ring, device, host, 100, kit_stream[0]));
+    CALL(gpupool_download(ring, host, device, sizeof host, kit_stream[0]));
+    CALL(gpupool_upload_async(ring, device, host, sizeof host, kit_stream[0], &ticket));
+    CALL(gpupool_ticket_wait(ring, ticket, 20 * KIT_SECOND));
+    CALL(gpupool_span_acquire(ring, MIB, 20 * KIT_SECOND, &span));
+    CALL(gpupool_span_upload(ring, &span, device, kit_stream[0]));
+    CALL(gpupool_ring_get_stats(ring, &stats));
+    CALL(gpupool_free(arena, device, kit_stream[0]));
+    CALL(gpupool_ring_trim(ring, 0, NULL));
+}
+
+static void *elsewhere(void *user) {
+    int device = -1;
+    (void)user;
+    use_the_arena();
+    use_the_ring();
+    CALL(gpupool_ring_destroy(ring));
+    CALL(gpupool_arena_destroy(arena));
+    CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
+    CHECK_EQ(device, 0);
+    return NULL;
+}
+
+/* The streams of the kit, on device 1 and not on device 0. */
+static void move_to_device_1(void) {
+    for (size_t i = 0; i < KIT_STREAMS; i++)
+        CHECK_EQ(cudaStreamDestroy(kit_stream[i]), cudaSuccess);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    for (size_t i = 0; i < KIT_STREAMS; i++)
+        CHECK_EQ(cudaStreamCreateWithFlags(&kit_stream[i], cudaStreamNonBlocking), cudaSuccess);
+    other = kit_stream[1];
+}
+
+static void run_with(gpupool_source source, int workers) {
+    gpupool_arena_config config = kit_config(source);
+    gpupool_ring_config of_ring;
+    pthread_t thread;
+    memset(&of_ring, 0, sizeof of_ring);
+    config.device = of_ring.device = 1;
+    of_ring.bytes = 2 * MIB;
+    of_ring.workers = workers;
+    move_to_device_1();
+    arena = kit_create(&config);
+    CHECK_RESULT(gpupool_ring_create(&ring, &of_ring), GPUPOOL_OK);
+    CHECK_EQ(pthread_create(&thread, NULL, elsewhere, NULL), 0);
+    pthread_join(thread, NULL);
+    CHECK_EQ(fake_has_context(0), 0);
+    CHECK_EQ(fake_has_context(1), 1);
+}
+
+static void mapped(void) { run_with(GPUPOOL_SOURCE_MAPPED, -1); }
+static void in_chunks(void) { run_with(GPUPOOL_SOURCE_DEVICE, 2); }
+static void each_by_itself(void) { run_with(GPUPOOL_SOURCE_BYPASS, 2); }
+static void pinned(void) { run_with(GPUPOOL_SOURCE_PINNED, -1); }
+#endif
+
+int main(void) {
+    FAKE_TEST(mapped);
+    FAKE_TEST(in_chunks);
+    FAKE_TEST(each_by_itself);
+    FAKE_TEST(pinned);
+    return check_finish();
+}
