@@ -4615,7 +4615,8 @@ static gpi_stream *gpi_fence_struct(gpi_fences *fences, uintptr_t key) {
     return stream;
 }
 
-/* Makes a stream known; the arena's lock is held. NULL: the host has no memory. */
+/* Makes a stream known, but to no call before it is named; the arena's lock is held. NULL: the host
+   has no memory. */
 static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t key,
                                   uint64_t identity) {
     gpi_stream *stream = gpi_fence_struct(fences, key);
@@ -4629,12 +4630,11 @@ static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t 
     stream->frees = 0;
     stream->freed_units = 0;
     fences->stream_count++;
-    GPI_PUBLISH(&stream->key, key);
     return stream;
 }
 
-/* Calls with its handle come here again. */
-static void gpi_fence_rename(gpi_stream *stream) {
+/* Calls with its handle come here from now on, or again. */
+static void gpi_fence_name(gpi_stream *stream) {
     stream->set_aside = 0;
     GPI_PUBLISH(&stream->key, stream->handle);
 }
@@ -5656,7 +5656,10 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
    lock is held. NULL: the host has no memory. */
 static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
     gpi_stream *known = gpi_fence_find(&arena->fences, key);
-    return known ? known : gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+    if (known) return known;
+    known = gpi_fence_know(&arena->fences, &arena->tree, key, identity);
+    if (known) gpi_fence_name(known);
+    return known;
 }
 
 /* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
@@ -7909,18 +7912,18 @@ static gpupool_result gpi_arena_open_scope(gpupool_arena *arena, gpupool_capture
     }
     early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
     if (early) {
-        gpi_fence_unname(early);
         early->capture = capture;
         capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
     }
     if (!capture->stream) {
         if (early) early->capture = NULL;
-        if (outer) gpi_fence_rename(outer);
+        if (outer) gpi_fence_name(outer);
         return gpi_host_no_memory();
     }
     capture->outer = outer;
     capture->stream->capture = capture;
     capture->stream->early = early;
+    gpi_fence_name(capture->stream);
     return GPUPOOL_OK;
 }
 
@@ -7958,7 +7961,7 @@ static void gpi_arena_end_capture(gpupool_arena *arena, gpupool_capture *capture
     if (capture->stream->key == 0) return;
     gpi_host_count_scope(-1);
     gpi_arena_unname(arena, capture->stream);
-    if (capture->outer) gpi_fence_rename(capture->outer);
+    if (capture->outer) gpi_fence_name(capture->outer);
     capture->outer = NULL;
 }
 
