@@ -1351,17 +1351,16 @@ static void gpi_driver_leave(const gpi_visit *visit) {
 
 /* Of the context: 0 where it is not to be had, since the device was reset, or CUDA is too old. */
 static unsigned long long gpi_driver_id(const gpi_driver *driver) {
-    unsigned long long id = 0;
-    if (!driver->id || driver->context_id(driver->context, &id) != CUDA_SUCCESS) return 0;
-    return id;
+    unsigned long long id;
+    int is_there = driver->id && driver->context_id(driver->context, &id) == CUDA_SUCCESS;
+    return is_there ? id : 0;
 }
 
 /* cudaSetDevice makes a context on a device that has none, and does so on its way back too: half a
    gigabyte there. So the arena's context is pushed, but before it is known. */
 static gpupool_result gpi_driver_switch(const gpi_driver *driver, gpi_visit *visit) {
-    unsigned long long id = gpi_driver_id(driver);
     gpupool_result result;
-    if (id && id == driver->id && driver->push && driver->pop &&
+    if (gpi_driver_id(driver) && driver->push && driver->pop &&
         driver->push(driver->context) == CUDA_SUCCESS) {
         visit->pop = driver->pop;
         return GPUPOOL_OK;

@@ -103,6 +103,20 @@ static void run_with(gpupool_source source, int workers) {
     CHECK_EQ(fake_has_context(1), 1);
 }
 
+/* One that does not come off goes under the caller's device. */
+static void the_device_is_the_callers_again(void) {
+    int device = -1;
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    config.device = 1;
+    arena = kit_create(&config);
+    fake_fail_call("cuCtxPopCurrent", 1, 0, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(fake_fail_fired(), 1);
+    CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
+    CHECK_EQ(device, 0);
+    kit_close(arena);
+}
+
 static void mapped(void) { run_with(GPUPOOL_SOURCE_MAPPED, -1); }
 static void in_chunks(void) { run_with(GPUPOOL_SOURCE_DEVICE, 2); }
 static void each_by_itself(void) { run_with(GPUPOOL_SOURCE_BYPASS, 2); }
@@ -114,5 +128,6 @@ int main(void) {
     FAKE_TEST(in_chunks);
     FAKE_TEST(each_by_itself);
     FAKE_TEST(pinned);
+    FAKE_TEST(the_device_is_the_callers_again);
     return check_finish();
 }
