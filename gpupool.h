@@ -81,7 +81,7 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
                                      file's calls, those of rule 5 and of REPLACE_CUDA_MALLOC too,
                                      know nothing of another's arenas
     GPUPOOL_API *           extern   what stands before each declaration, for a DLL say
-    GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two of at least 256
+    GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two, from 256 to 2 MiB
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
     GPUPOOL_CHUNK_BYTES     0        see config.chunk_bytes; 0: in proportion to what is held
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
@@ -730,8 +730,9 @@ static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes, P
 #include <emmintrin.h>
 #endif
 
-#if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
-#error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
+#if GPUPOOL_UNIT_BYTES < 256 || GPUPOOL_UNIT_BYTES > 2097152 || \
+    (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
+#error "GPUPOOL_UNIT_BYTES must be a power of two, from 256 to 2 MiB"
 #endif
 #if GPUPOOL_GUARD && GPUPOOL_NVTX
 #error "GPUPOOL_GUARD fills what GPUPOOL_NVTX tells a tool to watch: choose one of them"
