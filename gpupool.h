@@ -3717,6 +3717,7 @@ typedef struct gpi_spot {
     uint64_t unit, units;           /* the block */
     uint64_t bare_unit, bare_units; /* the granules to be mapped for it */
     gpi_run *left, *bare, *right;   /* left and right: free neighbours that it runs on into */
+    int left_is_quiet, right_is_quiet; /* before they were held */
 } gpi_spot;
 
 static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_lanes *lanes) {
@@ -3768,6 +3769,8 @@ static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tre
 /* Holds the spot's runs, so that other threads leave them alone. Needs six spare structs. */
 static void gpi_backing_hold_spot(gpi_tree *tree, gpi_spot *spot) {
     uint64_t end = spot->unit + spot->units;
+    spot->left_is_quiet = spot->left && spot->left->lane == GPI_LANE_QUIET;
+    spot->right_is_quiet = spot->right && spot->right->lane == GPI_LANE_QUIET;
     if (spot->left)
         spot->left = gpi_tree_take(tree, spot->left, spot->unit, spot->bare->unit - spot->unit);
     if (spot->right)
@@ -4020,8 +4023,10 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     if (result != GPUPOOL_OK) {
         struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
         if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
-        if (spot.left) gpi_tree_put(tree, spot.left, *young, 0);
-        if (spot.right) gpi_tree_put(tree, spot.right, *young, 0);
+        if (spot.left)
+            gpi_tree_put(tree, spot.left, spot.left_is_quiet ? GPI_LANE_QUIET : *young, 0);
+        if (spot.right)
+            gpi_tree_put(tree, spot.right, spot.right_is_quiet ? GPI_LANE_QUIET : *young, 0);
         gpi_backing_unfill(backing, tree);
         gpi_backing_return(backing, tree, *young);
         gpi_backing_uncollect(backing, tree);
