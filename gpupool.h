@@ -4077,7 +4077,11 @@ static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need
     size = backing->chunk_bytes ? backing->chunk_bytes
                                 : gpi_ground_min(held / 8, (uint64_t)1 << 30);
     size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
-    return gpi_ground_max(need, gpi_ground_min(size, gpi_ground_down(room, granule)));
+    if (room < granule) /* the last of the limit, in one or two: not a chunk for each block */
+        size = gpi_ground_min(gpi_ground_down(room, GPUPOOL_UNIT_BYTES), 1u << 20);
+    else
+        size = gpi_ground_min(size, gpi_ground_down(room, granule));
+    return gpi_ground_max(need, size);
 }
 
 /* The least growth that surely holds a request. A source of the caller's may align to less than a
