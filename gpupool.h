@@ -4192,6 +4192,14 @@ static gpi_piece *gpi_backing_idle_chunk(const gpi_backing *backing, uint64_t un
     return best;
 }
 
+static uint64_t gpi_backing_idle_bytes(const gpi_backing *backing) { /* in chunks */
+    const gpi_piece *piece = backing->placed;
+    uint64_t bytes = 0;
+    for (; piece; piece = piece->next)
+        if (gpi_backing_is_idle(piece)) bytes += piece->bytes;
+    return bytes;
+}
+
 /* -- shrinking, opening and closing -- */
 
 /* Gives idle memory back while more than keep_bytes is held. The last piece may be larger than what
@@ -6230,6 +6238,18 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     return NULL;
 }
 
+/* What a chunk may have once all idle ones are given back. Where it is too little they stay. */
+static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, const gpi_request *request) {
+    uint64_t idle = gpi_backing_idle_bytes(&arena->backing);
+    uint64_t held = arena->ledger.reserved.now - idle, limit = arena->ledger.limit_bytes;
+    size_t free_bytes = 0, total_bytes = 0;
+    if (request->limited) return limit - gpi_ground_min(limit, held);
+    if (arena->backing.source != GPUPOOL_SOURCE_DEVICE ||
+        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        return UINT64_MAX;
+    return free_bytes + idle;
+}
+
 /* Rung: all other attempts at the limit of what may be held: idle chunks go, idle granules move. */
 static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *request,
                                           gpi_run **run) {
@@ -6244,6 +6264,7 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
         return result;
     }
     /* chunks: give back what is idle until the driver has one large enough */
+    if (need > gpi_arena_room_at_most(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
     gpi_backing_trim(&arena->backing, &arena->tree,
                      request->limited ? limit - gpi_ground_min(limit, need) : 0, 1);
     return gpi_arena_grow(arena, request, 0, limit, run);
@@ -8229,16 +8250,6 @@ static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena) {
     return units * GPUPOOL_UNIT_BYTES;
 }
 
-/* BYPASS: chunks that CUDA has once not taken back. What alignment left over of one that a block is
-   in, or a graph keeps, goes to nobody. */
-static uint64_t gpi_arena_idle_bytes(const gpupool_arena *arena) {
-    const gpi_piece *piece = arena->backing.placed;
-    uint64_t bytes = 0;
-    for (; piece; piece = piece->next)
-        if (gpi_backing_is_idle(piece)) bytes += piece->bytes;
-    return bytes;
-}
-
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t most, step;
@@ -8250,7 +8261,10 @@ size_t gpupool_available(gpupool_arena *arena) {
     step = gpi_backing_is_mapped(&arena->backing) ? arena->backing.driver.granule_bytes
                                                   : GPUPOOL_UNIT_BYTES;
     most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) most += gpi_arena_idle_bytes(arena);
+    /* BYPASS: chunks that CUDA has once not taken back. What alignment left over of one that a
+       block is in, or a graph keeps, goes to nobody. */
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
+        most += gpi_backing_idle_bytes(&arena->backing);
     else
         most += arena->ledger.reserved.now - arena->ledger.granted.now -
                 gpi_arena_kept_bytes(arena);

@@ -171,6 +171,38 @@ static void available_can_be_had(void) {
     }
 }
 
+/* Idle chunks are given back for a request that this helps, and for no other. */
+static void idle_chunks_stay_where_they_would_not_do(void) {
+    static const gpupool_source chunked[] = {GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_MANAGED,
+                                             GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_CUSTOM};
+    for (size_t i = 0; i < KIT_COUNT(chunked); i++) {
+        check_case("source %d", (int)chunked[i]);
+        gpupool_arena *arena = kit_open_limited(chunked[i], 256 * MIB);
+        void *idle = kit_alloc(arena, 100 * MIB, kit_stream[0]);
+        void *block = kit_alloc(arena, 20 * MIB, kit_stream[0]);
+        CHECK_RESULT(gpupool_free(arena, idle, kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+        size_t reserved = kit_reserved(arena);
+        refused(arena, 250 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(kit_reserved(arena), reserved);
+        void *larger = kit_alloc(arena, 200 * MIB, kit_stream[0]);
+        CHECK(kit_reserved(arena) < 256 * MIB);
+        CHECK_RESULT(gpupool_free(arena, larger, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
+static void idle_chunks_stay_where_the_device_is_too_small(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *idle = kit_alloc(arena, 100 * MIB, kit_stream[0]);
+    size_t reserved = kit_reserved(arena);
+    CHECK_RESULT(gpupool_free(arena, idle, kit_stream[0]), GPUPOOL_OK);
+    refused(arena, (size_t)1 << 42, GPUPOOL_CAUSE_TOO_LARGE);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    kit_close(arena);
+}
+
 /* A limit may end inside a unit, or a piece of mapped memory: what that leaves is nobody's. */
 static void available_under_odd_limits(void) {
     static const size_t limits[] = {1, 511, 1000, 3 * MIB, 10000000};
@@ -297,6 +329,8 @@ int main(void) {
     ARENA_TEST(would_fit_agrees_with_alloc);
     ARENA_TEST(available_can_be_had);
     ARENA_TEST(available_under_odd_limits);
+    ARENA_TEST(idle_chunks_stay_where_they_would_not_do);
+    ARENA_TEST(idle_chunks_stay_where_the_device_is_too_small);
     ARENA_TEST(would_fit_of_no_size);
     FAKE_TEST(would_fit_of_pinned_memory_in_use);
     ARENA_TEST(the_callback_frees_and_the_call_succeeds);
