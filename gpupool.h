@@ -6338,6 +6338,15 @@ static int gpi_arena_is_limited(const gpupool_arena *arena, const gpi_request *r
            gpi_ledger_room(&arena->ledger);
 }
 
+/* Larger than all that may ever be held: nobody's work is worth a wait for it. */
+static int gpi_arena_is_in_vain(const gpupool_arena *arena, const gpi_request *request) {
+    gpupool_source source = arena->backing.source;
+    uint64_t bytes = request->units * GPUPOOL_UNIT_BYTES, most = arena->ledger.limit_bytes;
+    if (source == GPUPOOL_SOURCE_MAPPED || source == GPUPOOL_SOURCE_DEVICE)
+        most = gpi_ground_min(most, arena->backing.driver.total_bytes);
+    return bytes > gpi_ground_max(most, arena->ledger.reserved.now);
+}
+
 /* The ladder from its third rung; `growing` and `lock` are held. */
 static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
     gpupool_result result;
@@ -6364,7 +6373,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     }
     /* more memory from the driver */
     result = gpi_arena_rung_grow(arena, request, run);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    if (result != GPUPOOL_E_OUT_OF_MEMORY || gpi_arena_is_in_vain(arena, request)) return result;
     request->limited = gpi_arena_is_limited(arena, request);
     arena->hurried = 1024;
     /* another stream's memory, behind a wait on the device */

@@ -203,6 +203,32 @@ static void idle_chunks_stay_where_the_device_is_too_small(void) {
     kit_close(arena);
 }
 
+#if CHECK_FAKE
+/* Neither the limit nor the device will ever allow it, whatever becomes free. */
+static void no_wait_for_what_can_never_be(void) {
+    static const gpupool_source pooled[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
+                                            GPUPOOL_SOURCE_PINNED};
+    for (size_t i = 0; i < 2 * KIT_COUNT(pooled); i++) {
+        size_t limit = i & 1 ? 64 * MIB : 0;
+        if (pooled[i / 2] == GPUPOOL_SOURCE_PINNED && !limit) continue; /* the host may have it */
+        check_case("source %d, limit %zu", (int)pooled[i / 2], limit);
+        gpupool_arena *arena = kit_open_limited(pooled[i / 2], limit);
+        fake_mode(FAKE_STEPPED);
+        for (int k = 0; k < 2; k++) {
+            void *block = kit_alloc(arena, 10 * MIB, kit_stream[k]);
+            kit_fill(kit_stream[k], block, KIB, 1);
+            CHECK_RESULT(gpupool_free(arena, block, kit_stream[k]), GPUPOOL_OK);
+        }
+        refused(arena, GIB << 10, pooled[i / 2] == GPUPOOL_SOURCE_PINNED ? GPUPOOL_CAUSE_LIMIT
+                                                                         : GPUPOOL_CAUSE_TOO_LARGE);
+        CHECK_EQ(kit_stats(arena).host_syncs, 0);
+        CHECK(fake_pending_all() > 0);
+        fake_mode(FAKE_EAGER);
+        kit_close(arena);
+    }
+}
+#endif
+
 /* A limit may end inside a unit, or a piece of mapped memory: what that leaves is nobody's. */
 static void available_under_odd_limits(void) {
     static const size_t limits[] = {1, 511, 1000, 3 * MIB, 10000000};
@@ -329,6 +355,7 @@ int main(void) {
     ARENA_TEST(would_fit_agrees_with_alloc);
     ARENA_TEST(available_can_be_had);
     ARENA_TEST(available_under_odd_limits);
+    FAKE_TEST(no_wait_for_what_can_never_be);
     ARENA_TEST(idle_chunks_stay_where_they_would_not_do);
     ARENA_TEST(idle_chunks_stay_where_the_device_is_too_small);
     ARENA_TEST(would_fit_of_no_size);
