@@ -4192,6 +4192,14 @@ static gpi_piece *gpi_backing_idle_chunk(const gpi_backing *backing, uint64_t un
     return best;
 }
 
+/* What the ends of chunks that do not begin at a unit leave over. */
+static uint64_t gpi_backing_lost_bytes(const gpi_backing *backing) {
+    const gpi_piece *piece = gpi_backing_is_mapped(backing) ? NULL : backing->placed;
+    uint64_t bytes = 0;
+    for (; piece; piece = piece->next) bytes += piece->bytes - piece->units * GPUPOOL_UNIT_BYTES;
+    return bytes;
+}
+
 static uint64_t gpi_backing_idle_bytes(const gpi_backing *backing) { /* in chunks */
     const gpi_piece *piece = backing->placed;
     uint64_t bytes = 0;
@@ -8261,7 +8269,7 @@ static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena) {
 
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t most, step;
+    uint64_t most, step, lost;
     gpi_visit visit;
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
@@ -8270,13 +8278,15 @@ size_t gpupool_available(gpupool_arena *arena) {
     step = gpi_backing_is_mapped(&arena->backing) ? arena->backing.driver.granule_bytes
                                                   : GPUPOOL_UNIT_BYTES;
     most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
+    lost = gpi_backing_need(&arena->backing, 1, 1) - GPUPOOL_UNIT_BYTES; /* of a new chunk */
+    if (!gpi_backing_is_mapped(&arena->backing)) most -= gpi_ground_min(most, lost);
     /* BYPASS: chunks that CUDA has once not taken back. What alignment left over of one that a
        block is in, or a graph keeps, goes to nobody. */
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
         most += gpi_backing_idle_bytes(&arena->backing);
     else
         most += arena->ledger.reserved.now - arena->ledger.granted.now -
-                gpi_arena_kept_bytes(arena);
+                gpi_arena_kept_bytes(arena) - gpi_backing_lost_bytes(&arena->backing);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
     return (size_t)most;

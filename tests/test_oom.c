@@ -203,6 +203,31 @@ static void idle_chunks_stay_where_the_device_is_too_small(void) {
     kit_close(arena);
 }
 
+/* Chunks that begin inside a unit: what their ends leave over is not counted. */
+static void *awkward_alloc(size_t bytes, int device, void *user) {
+    char *chunk = (char *)kit_chunk_alloc(bytes + 512, device, user);
+    return chunk ? chunk + 64 : NULL;
+}
+
+static void awkward_free(void *chunk, size_t bytes, int device, void *user) {
+    kit_chunk_free((char *)chunk - 64, bytes + 512, device, user);
+}
+
+static void available_of_awkward_chunks(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
+    config.chunk_alloc = awkward_alloc;
+    config.chunk_free = awkward_free;
+    config.limit_bytes = 16 * MIB;
+    gpupool_arena *arena = kit_create(&config);
+    for (int round = 0; round < 2; round++) { /* with room for a chunk, and in one that is there */
+        size_t available = gpupool_available(arena);
+        CHECK_EQ(available, 16 * MIB - 512);
+        void *block = kit_alloc(arena, available, kit_stream[0]);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    }
+    kit_close(arena);
+}
+
 #if CHECK_FAKE
 /* Neither the limit nor the device will ever allow it, whatever becomes free. */
 static void no_wait_for_what_can_never_be(void) {
@@ -355,6 +380,7 @@ int main(void) {
     ARENA_TEST(would_fit_agrees_with_alloc);
     ARENA_TEST(available_can_be_had);
     ARENA_TEST(available_under_odd_limits);
+    ARENA_TEST(available_of_awkward_chunks);
     FAKE_TEST(no_wait_for_what_can_never_be);
     ARENA_TEST(idle_chunks_stay_where_they_would_not_do);
     ARENA_TEST(idle_chunks_stay_where_the_device_is_too_small);
