@@ -81,7 +81,7 @@ include). Booleans are 0 or 1. gpupool_build() returns what is in force.
                                      file's calls, those of rule 5 and of REPLACE_CUDA_MALLOC too,
                                      know nothing of another's arenas
     GPUPOOL_API *           extern   what stands before each declaration, for a DLL say
-    GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two of at least 256
+    GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two, from 256 to 2 MiB
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
     GPUPOOL_CHUNK_BYTES     0        see config.chunk_bytes; 0: in proportion to what is held
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
@@ -730,8 +730,9 @@ static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes, P
 #include <emmintrin.h>
 #endif
 
-#if GPUPOOL_UNIT_BYTES < 256 || (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
-#error "GPUPOOL_UNIT_BYTES must be a power of two of at least 256"
+#if GPUPOOL_UNIT_BYTES < 256 || GPUPOOL_UNIT_BYTES > 2097152 || \
+    (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
+#error "GPUPOOL_UNIT_BYTES must be a power of two, from 256 to 2 MiB"
 #endif
 #if GPUPOOL_GUARD && GPUPOOL_NVTX
 #error "GPUPOOL_GUARD fills what GPUPOOL_NVTX tells a tool to watch: choose one of them"
@@ -3715,6 +3716,7 @@ typedef struct gpi_spot {
     uint64_t unit, units;           /* the block */
     uint64_t bare_unit, bare_units; /* the granules to be mapped for it */
     gpi_run *left, *bare, *right;   /* left and right: free neighbours that it runs on into */
+    int left_is_quiet, right_is_quiet; /* before they were held */
 } gpi_spot;
 
 static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_lanes *lanes) {
@@ -3766,6 +3768,8 @@ static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tre
 /* Holds the spot's runs, so that other threads leave them alone. Needs six spare structs. */
 static void gpi_backing_hold_spot(gpi_tree *tree, gpi_spot *spot) {
     uint64_t end = spot->unit + spot->units;
+    spot->left_is_quiet = spot->left && spot->left->lane == GPI_LANE_QUIET;
+    spot->right_is_quiet = spot->right && spot->right->lane == GPI_LANE_QUIET;
     if (spot->left)
         spot->left = gpi_tree_take(tree, spot->left, spot->unit, spot->bare->unit - spot->unit);
     if (spot->right)
@@ -4018,8 +4022,10 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     if (result != GPUPOOL_OK) {
         struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
         if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
-        if (spot.left) gpi_tree_put(tree, spot.left, *young, 0);
-        if (spot.right) gpi_tree_put(tree, spot.right, *young, 0);
+        if (spot.left)
+            gpi_tree_put(tree, spot.left, spot.left_is_quiet ? GPI_LANE_QUIET : *young, 0);
+        if (spot.right)
+            gpi_tree_put(tree, spot.right, spot.right_is_quiet ? GPI_LANE_QUIET : *young, 0);
         gpi_backing_unfill(backing, tree);
         gpi_backing_return(backing, tree, *young);
         gpi_backing_uncollect(backing, tree);
@@ -4070,7 +4076,11 @@ static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need
     size = backing->chunk_bytes ? backing->chunk_bytes
                                 : gpi_ground_min(held / 8, (uint64_t)1 << 30);
     size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
-    return gpi_ground_max(need, gpi_ground_min(size, gpi_ground_down(room, granule)));
+    if (room < granule) /* the last of the limit, in one or two: not a chunk for each block */
+        size = gpi_ground_min(gpi_ground_down(room, GPUPOOL_UNIT_BYTES), 1u << 20);
+    else
+        size = gpi_ground_min(size, gpi_ground_down(room, granule));
+    return gpi_ground_max(need, size);
 }
 
 /* The least growth that surely holds a request. A source of the caller's may align to less than a
@@ -4179,6 +4189,22 @@ static gpi_piece *gpi_backing_idle_chunk(const gpi_backing *backing, uint64_t un
             gpi_backing_is_better(piece, best, units_aim, units_most))
             best = piece;
     return best;
+}
+
+/* What the ends of chunks that do not begin at a unit leave over. */
+static uint64_t gpi_backing_lost_bytes(const gpi_backing *backing) {
+    const gpi_piece *piece = gpi_backing_is_mapped(backing) ? NULL : backing->placed;
+    uint64_t bytes = 0;
+    for (; piece; piece = piece->next) bytes += piece->bytes - piece->units * GPUPOOL_UNIT_BYTES;
+    return bytes;
+}
+
+static uint64_t gpi_backing_idle_bytes(const gpi_backing *backing) { /* in chunks */
+    const gpi_piece *piece = backing->placed;
+    uint64_t bytes = 0;
+    for (; piece; piece = piece->next)
+        if (gpi_backing_is_idle(piece)) bytes += piece->bytes;
+    return bytes;
 }
 
 /* -- shrinking, opening and closing -- */
@@ -6219,6 +6245,18 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     return NULL;
 }
 
+/* What a chunk may have once all idle ones are given back. Where it is too little they stay. */
+static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, const gpi_request *request) {
+    uint64_t idle = gpi_backing_idle_bytes(&arena->backing);
+    uint64_t held = arena->ledger.reserved.now - idle, limit = arena->ledger.limit_bytes;
+    size_t free_bytes = 0, total_bytes = 0;
+    if (request->limited) return limit - gpi_ground_min(limit, held);
+    if (arena->backing.source != GPUPOOL_SOURCE_DEVICE ||
+        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        return UINT64_MAX;
+    return free_bytes + idle;
+}
+
 /* Rung: all other attempts at the limit of what may be held: idle chunks go, idle granules move. */
 static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *request,
                                           gpi_run **run) {
@@ -6233,6 +6271,7 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
         return result;
     }
     /* chunks: give back what is idle until the driver has one large enough */
+    if (need > gpi_arena_room_at_most(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
     gpi_backing_trim(&arena->backing, &arena->tree,
                      request->limited ? limit - gpi_ground_min(limit, need) : 0, 1);
     return gpi_arena_grow(arena, request, 0, limit, run);
@@ -6306,6 +6345,15 @@ static int gpi_arena_is_limited(const gpupool_arena *arena, const gpi_request *r
            gpi_ledger_room(&arena->ledger);
 }
 
+/* Larger than all that may ever be held: nobody's work is worth a wait for it. */
+static int gpi_arena_is_in_vain(const gpupool_arena *arena, const gpi_request *request) {
+    gpupool_source source = arena->backing.source;
+    uint64_t bytes = request->units * GPUPOOL_UNIT_BYTES, most = arena->ledger.limit_bytes;
+    if (source == GPUPOOL_SOURCE_MAPPED || source == GPUPOOL_SOURCE_DEVICE)
+        most = gpi_ground_min(most, arena->backing.driver.total_bytes);
+    return bytes > gpi_ground_max(most, arena->ledger.reserved.now);
+}
+
 /* The ladder from its third rung; `growing` and `lock` are held. */
 static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
     gpupool_result result;
@@ -6332,7 +6380,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     }
     /* more memory from the driver */
     result = gpi_arena_rung_grow(arena, request, run);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    if (result != GPUPOOL_E_OUT_OF_MEMORY || gpi_arena_is_in_vain(arena, request)) return result;
     request->limited = gpi_arena_is_limited(arena, request);
     arena->hurried = 1024;
     /* another stream's memory, behind a wait on the device */
@@ -8218,19 +8266,9 @@ static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena) {
     return units * GPUPOOL_UNIT_BYTES;
 }
 
-/* BYPASS: chunks that CUDA has once not taken back. What alignment left over of one that a block is
-   in, or a graph keeps, goes to nobody. */
-static uint64_t gpi_arena_idle_bytes(const gpupool_arena *arena) {
-    const gpi_piece *piece = arena->backing.placed;
-    uint64_t bytes = 0;
-    for (; piece; piece = piece->next)
-        if (gpi_backing_is_idle(piece)) bytes += piece->bytes;
-    return bytes;
-}
-
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t most, step;
+    uint64_t most, step, lost;
     gpi_visit visit;
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
@@ -8239,10 +8277,15 @@ size_t gpupool_available(gpupool_arena *arena) {
     step = gpi_backing_is_mapped(&arena->backing) ? arena->backing.driver.granule_bytes
                                                   : GPUPOOL_UNIT_BYTES;
     most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) most += gpi_arena_idle_bytes(arena);
+    lost = gpi_backing_need(&arena->backing, 1, 1) - GPUPOOL_UNIT_BYTES; /* of a new chunk */
+    if (!gpi_backing_is_mapped(&arena->backing)) most -= gpi_ground_min(most, lost);
+    /* BYPASS: chunks that CUDA has once not taken back. What alignment left over of one that a
+       block is in, or a graph keeps, goes to nobody. */
+    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
+        most += gpi_backing_idle_bytes(&arena->backing);
     else
         most += arena->ledger.reserved.now - arena->ledger.granted.now -
-                gpi_arena_kept_bytes(arena);
+                gpi_arena_kept_bytes(arena) - gpi_backing_lost_bytes(&arena->backing);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
     return (size_t)most;

@@ -655,6 +655,28 @@ static void a_stream_ends_inside_its_scope(void) {
 
 #endif
 
+/* What growth took on its way is anyone's again, and not the graph's. */
+static void a_refusal_in_a_scope_takes_nothing(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 64 * MIB);
+    void *block = get(8 * MIB, kit_stream[1]);
+    put(get(30 * MIB, kit_stream[1]), kit_stream[1]);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[1]), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* it is quiet */
+    size_t available = gpupool_available(arena);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    gpupool_stats before = kit_stats(arena);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 100 * MIB, kit_stream[0])),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_stats(arena).pending.now, before.pending.now);
+    CHECK_EQ(kit_stats(arena).largest_free_bytes, before.largest_free_bytes);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_EQ(gpupool_available(arena), available);
+    put(get(50 * MIB, kit_stream[1]), kit_stream[1]);
+    release(scope, NULL);
+    put(block, kit_stream[1]);
+    kit_close(arena);
+}
+
 int main(void) {
     ARENA_TEST(graphs_keep_their_memory);
     ARENA_TEST(zeroed_for_each_replay);
@@ -669,6 +691,7 @@ int main(void) {
     ARENA_TEST(many_graphs_of_one_stream);
     ARENA_TEST(wrong_calls);
     ARENA_TEST(no_events_inside);
+    ARENA_TEST(a_refusal_in_a_scope_takes_nothing);
     FAKE_TEST(the_graph_takes_none_of_the_streams_own);
     FAKE_TEST(the_graph_takes_none_behind_a_wait);
     FAKE_TEST(a_block_from_before_is_not_reused_early);

@@ -294,6 +294,25 @@ static void the_least_limit_for_a_block(void) {
     }
 }
 
+/* Not a chunk for each block, where the limit leaves less than a page. */
+static void the_last_of_a_limit_is_one_chunk(void) {
+    static const gpupool_source chunked[] = {GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_MANAGED,
+                                             GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_CUSTOM};
+    for (size_t i = 0; i < KIT_COUNT(chunked); i++) {
+        static void *block[16 * KIB];
+        size_t count = 0;
+        check_case("source %d", (int)chunked[i]);
+        gpupool_arena *arena = kit_open_limited(chunked[i], 3 * MIB + 700);
+        while ((block[count] = gpupool_alloc(arena, 512, kit_stream[0])) != NULL) count++;
+        CHECK(count >= 3 * MIB / 512 - 2);
+        CHECK(kit_reserved(arena) <= 3 * MIB + 700);
+        CHECK(kit_stats(arena).chunks_gained <= 3);
+        while (count)
+            CHECK_RESULT(gpupool_free(arena, block[--count], kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
 static void lowering_the_limit_trims_idle_memory(void) {
     for (size_t i = 0; i < KIT_SOURCES; i++) {
         if (kit_sources[i].source == GPUPOOL_SOURCE_BYPASS) continue;
@@ -336,6 +355,7 @@ int main(void) {
     ARENA_TEST(wrong_environment_text_is_quoted);
     ARENA_TEST(reserved_never_exceeds_the_limit);
     ARENA_TEST(the_least_limit_for_a_block);
+    ARENA_TEST(the_last_of_a_limit_is_one_chunk);
     ARENA_TEST(lowering_the_limit_trims_idle_memory);
     return check_finish();
 }

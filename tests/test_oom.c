@@ -171,6 +171,89 @@ static void available_can_be_had(void) {
     }
 }
 
+/* Idle chunks are given back for a request that this helps, and for no other. */
+static void idle_chunks_stay_where_they_would_not_do(void) {
+    static const gpupool_source chunked[] = {GPUPOOL_SOURCE_DEVICE, GPUPOOL_SOURCE_MANAGED,
+                                             GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_CUSTOM};
+    for (size_t i = 0; i < KIT_COUNT(chunked); i++) {
+        check_case("source %d", (int)chunked[i]);
+        gpupool_arena *arena = kit_open_limited(chunked[i], 256 * MIB);
+        void *idle = kit_alloc(arena, 100 * MIB, kit_stream[0]);
+        void *block = kit_alloc(arena, 20 * MIB, kit_stream[0]);
+        CHECK_RESULT(gpupool_free(arena, idle, kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+        size_t reserved = kit_reserved(arena);
+        refused(arena, 250 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(kit_reserved(arena), reserved);
+        void *larger = kit_alloc(arena, 200 * MIB, kit_stream[0]);
+        CHECK(kit_reserved(arena) < 256 * MIB);
+        CHECK_RESULT(gpupool_free(arena, larger, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
+static void idle_chunks_stay_where_the_device_is_too_small(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *idle = kit_alloc(arena, 100 * MIB, kit_stream[0]);
+    size_t reserved = kit_reserved(arena);
+    CHECK_RESULT(gpupool_free(arena, idle, kit_stream[0]), GPUPOOL_OK);
+    refused(arena, (size_t)1 << 42, GPUPOOL_CAUSE_TOO_LARGE);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    kit_close(arena);
+}
+
+/* Chunks that begin inside a unit: what their ends leave over is not counted. */
+static void *awkward_alloc(size_t bytes, int device, void *user) {
+    char *chunk = (char *)kit_chunk_alloc(bytes + 512, device, user);
+    return chunk ? chunk + 64 : NULL;
+}
+
+static void awkward_free(void *chunk, size_t bytes, int device, void *user) {
+    kit_chunk_free((char *)chunk - 64, bytes + 512, device, user);
+}
+
+static void available_of_awkward_chunks(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
+    config.chunk_alloc = awkward_alloc;
+    config.chunk_free = awkward_free;
+    config.limit_bytes = 16 * MIB;
+    gpupool_arena *arena = kit_create(&config);
+    for (int round = 0; round < 2; round++) { /* with room for a chunk, and in one that is there */
+        size_t available = gpupool_available(arena);
+        CHECK_EQ(available, 16 * MIB - 512);
+        void *block = kit_alloc(arena, available, kit_stream[0]);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    }
+    kit_close(arena);
+}
+
+#if CHECK_FAKE
+/* Neither the limit nor the device will ever allow it, whatever becomes free. */
+static void no_wait_for_what_can_never_be(void) {
+    static const gpupool_source pooled[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
+                                            GPUPOOL_SOURCE_PINNED};
+    for (size_t i = 0; i < 2 * KIT_COUNT(pooled); i++) {
+        size_t limit = i & 1 ? 64 * MIB : 0;
+        if (pooled[i / 2] == GPUPOOL_SOURCE_PINNED && !limit) continue; /* the host may have it */
+        check_case("source %d, limit %zu", (int)pooled[i / 2], limit);
+        gpupool_arena *arena = kit_open_limited(pooled[i / 2], limit);
+        fake_mode(FAKE_STEPPED);
+        for (int k = 0; k < 2; k++) {
+            void *block = kit_alloc(arena, 10 * MIB, kit_stream[k]);
+            kit_fill(kit_stream[k], block, KIB, 1);
+            CHECK_RESULT(gpupool_free(arena, block, kit_stream[k]), GPUPOOL_OK);
+        }
+        refused(arena, GIB << 10, pooled[i / 2] == GPUPOOL_SOURCE_PINNED ? GPUPOOL_CAUSE_LIMIT
+                                                                         : GPUPOOL_CAUSE_TOO_LARGE);
+        CHECK_EQ(kit_stats(arena).host_syncs, 0);
+        CHECK(fake_pending_all() > 0);
+        fake_mode(FAKE_EAGER);
+        kit_close(arena);
+    }
+}
+#endif
+
 /* A limit may end inside a unit, or a piece of mapped memory: what that leaves is nobody's. */
 static void available_under_odd_limits(void) {
     static const size_t limits[] = {1, 511, 1000, 3 * MIB, 10000000};
@@ -297,6 +380,10 @@ int main(void) {
     ARENA_TEST(would_fit_agrees_with_alloc);
     ARENA_TEST(available_can_be_had);
     ARENA_TEST(available_under_odd_limits);
+    ARENA_TEST(available_of_awkward_chunks);
+    FAKE_TEST(no_wait_for_what_can_never_be);
+    ARENA_TEST(idle_chunks_stay_where_they_would_not_do);
+    ARENA_TEST(idle_chunks_stay_where_the_device_is_too_small);
     ARENA_TEST(would_fit_of_no_size);
     FAKE_TEST(would_fit_of_pinned_memory_in_use);
     ARENA_TEST(the_callback_frees_and_the_call_succeeds);

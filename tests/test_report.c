@@ -298,7 +298,10 @@ static void calls_are_counted(void) {
     chunk[1] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
     for (size_t i = 0; i < 2; i++)
         CHECK_RESULT(gpupool_free(arena, chunk[i], kit_stream[0]), GPUPOOL_OK);
-    CHECK(!gpupool_alloc(arena, 100 * MIB, kit_stream[0])); /* all chunks went for it */
+    CHECK(!gpupool_alloc(arena, 100 * MIB, kit_stream[0])); /* no chunk went for it */
+    CHECK_EQ(kit_reserved(arena), 16 * MIB);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     read_report(arena);
     says("\n  calls        3 allocs, 1 of them from the same stream; 3 frees; 1 failures\n");
     says("\n  driver       2 pieces gained, 2 given back, 0 moved\n");

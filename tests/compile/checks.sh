@@ -29,6 +29,12 @@ link_and_run() { # PROGRAM COMPILER OBJECT...
     $2 -pthread -o "$1" "${@:3}" "$BUILD/fakecuda/none.a" && "$1"
 }
 
+refuses_unit() { # BYTES
+    $CC $(flags_for c99) $fake -DGPUPOOL_UNIT_BYTES=$1 -fsyntax-only $implementation \
+        > "$out/refused" 2>&1 && return 1
+    grep "GPUPOOL_UNIT_BYTES must be" "$out/refused"
+}
+
 two_units() { # PROGRAM COMPILER FLAGS: of the sources in $units
     local objects=()
     for source in $units; do
