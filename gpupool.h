@@ -8462,6 +8462,7 @@ typedef struct gpi_ring_slot {
     uint64_t offset, length;           /* which part of the transfer */
     uint64_t number;                   /* of the flight */
     uint64_t key;                      /* of the stream it flies on */
+    uint64_t polled;                   /* the last poll that found the stream still busy */
     uint64_t span, holder;             /* held: number of the span, and of the thread */
 } gpi_ring_slot;
 
@@ -8514,7 +8515,7 @@ struct gpupool_ring {
     gpi_stock *stock;
     int pinning, polling;              /* one thread is at it */
     uint64_t refused_ns;               /* when pinning last failed */
-    uint64_t numbers, spans, held, span_bytes;
+    uint64_t numbers, polls, spans, held, span_bytes;
     gpi_transfer *transfers;           /* in order of arrival */
     gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
@@ -8807,21 +8808,20 @@ static gpupool_result gpi_ring_ask(gpupool_ring *ring, gpi_ring_slot *slot, int 
     return result;
 }
 
-#define GPI_RING_STREAMS_ASKED 8
-
 /* Frees the slots of uploads that have landed: the oldest of each stream first, and no further on a
-   stream where one has not. One thread at a time. Returns how many came free. */
+   stream where one has not. All streams are asked: however many stand still, the others' slots come
+   free. One thread at a time. Returns how many came free. */
 static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
-    uint64_t busy[GPI_RING_STREAMS_ASKED];
-    int count = 0, freed = 0, i, landed;
+    int freed = 0, landed;
     if (ring->polling) return 0;
     ring->polling = 1;
-    while (count < GPI_RING_STREAMS_ASKED && *result == GPUPOOL_OK) {
+    ring->polls++;
+    while (*result == GPUPOOL_OK) {
         gpi_ring_slot *slot = ring->slots, *oldest = NULL;
         for (; slot; slot = slot->next) {
             if (slot->state != GPI_RING_FLYING || (slot->down && slot->transfer)) continue;
-            for (i = 0; i < count && busy[i] != slot->key; i++) {}
-            if (i == count && (!oldest || slot->number < oldest->number)) oldest = slot;
+            if (slot->polled == ring->polls) continue;
+            if (!oldest || slot->number < oldest->number) oldest = slot;
         }
         if (!oldest) break;
         *result = gpi_ring_ask(ring, oldest, 0, &landed);
@@ -8830,7 +8830,8 @@ static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
             gpi_ring_drop(ring, oldest);
             freed++;
         } else {
-            busy[count++] = oldest->key;
+            for (slot = ring->slots; slot; slot = slot->next)
+                if (slot->key == oldest->key) slot->polled = ring->polls;
         }
     }
     ring->polling = 0;
@@ -11319,7 +11320,6 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_RING_FAILURES
 #undef GPI_RING_LOOK_MS
 #undef GPI_RING_STOCK
-#undef GPI_RING_STREAMS_ASKED
 #undef GPI_RING_SPIN
 #undef GPI_BUCKETS
 #undef GPI_KEY_LEGACY
