@@ -337,8 +337,8 @@ typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill
 } gpupool_span;
 
 /* Your functions: bring, or take away, [offset, offset + bytes) of the transfer. Anything but 0
-   fails it with E_CALLBACK. With workers they are called by several threads at once, each with its
-   own part; without, by the caller in order of offset. They must not use the ring. */
+   fails it with E_CALLBACK. With workers they are called by these and the caller at once, each with
+   its own part; without, by the caller in order of offset. They must not use the ring. */
 typedef int (*gpupool_read_fn)(void *to, size_t bytes, uint64_t offset, void *user);
 typedef int (*gpupool_write_fn)(const void *from, size_t bytes, uint64_t offset, void *user);
 
@@ -9232,11 +9232,11 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
 }
 
 /* One thing for any of the transfers; those without a ticket have a caller who stalls for them, and
-   whose functions are called by nobody else where there are no workers. */
-static int gpi_ring_work(gpupool_ring *ring) {
+   whose functions nobody else calls but a `worker`: they may need what this thread has. */
+static int gpi_ring_work(gpupool_ring *ring, int worker) {
     gpi_transfer *transfer = ring->transfers;
     for (; transfer; transfer = transfer->next) {
-        if (!ring->workers_running && (transfer->reader || transfer->writer)) continue;
+        if (!worker && (transfer->reader || transfer->writer)) continue;
         if (gpi_ring_step(ring, transfer)) return 1;
         if (transfer->ticket && gpi_ring_stall(ring, transfer)) return 1;
     }
@@ -9305,7 +9305,7 @@ static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
     memset(&turn, 0, sizeof turn);
     while (!ring->stopping) {
         int wanted = gpi_ring_is_wanted(ring, worker);
-        if (wanted && gpi_ring_work(ring)) {
+        if (wanted && gpi_ring_work(ring, 1)) {
             gpi_ring_turn_end(ring, &turn);
         } else if (turn.watching && !wanted) {
             turn.watching = ring->watching = 0;
@@ -9415,7 +9415,7 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
     while (!gpi_ring_is_done(transfer) &&
            !(transfer->result != GPUPOOL_OK && !transfer->working && !transfer->filled)) {
         int did = gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer);
-        if (!did && !ring->workers_running) did = gpi_ring_work(ring);
+        if (!did && !ring->workers_running) did = gpi_ring_work(ring, 0);
         if (!did && !ring->workers_running && transfer->down && transfer->result == GPUPOOL_OK) {
             transfer->working++; /* CUDA waits best where nobody else is to be looked after */
             did = gpi_ring_empty(ring, transfer, 1);
@@ -9471,7 +9471,7 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan
     gpi_ring_enlist(ring, transfer);
     if (transfer->started < transfer->bytes) gpi_ring_staff(ring);
     gpi_ring_wake(ring);
-    if (!ring->workers_running) gpi_ring_work(ring);
+    if (!ring->workers_running) gpi_ring_work(ring, 0);
     gpi_ring_unlock(ring);
     return GPUPOOL_OK;
 }
@@ -9872,7 +9872,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         return gpi_ring_leave(ring, &visit, result);
     }
     while (ring->transfers) {
-        if (gpi_ring_work(ring)) round = 0;
+        if (gpi_ring_work(ring, 0)) round = 0;
         else gpi_ring_nap(ring, ++round);
     }
     gpi_ring_dismiss(ring);
@@ -9997,7 +9997,7 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
     if (result != GPUPOOL_OK) return result;
     while (result == GPUPOOL_OK && gpi_ring_is_pending(ring, ticket)) {
         int helps = !ring->workers_running || round > GPI_RING_SPIN; /* they are taking long */
-        int did = helps && gpi_ring_work(ring);
+        int did = helps && gpi_ring_work(ring, 0);
         if (!gpi_ring_is_pending(ring, ticket)) break;
         if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
