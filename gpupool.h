@@ -9592,7 +9592,7 @@ static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, const char *call, g
     if (result != GPUPOOL_OK) return result;
     if (plan->direct) {
         result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
-        if (!refused) return result;
+        if (!refused || !wait) return result; /* what the host does not reach it cannot stage */
         cudaGetLastError();
         plan->direct = 0;
     }

@@ -307,6 +307,18 @@ static void direct_copies_that_fail(void) {
     kit_ring_close(ring);
 }
 
+/* What CUDA does not take of device memory is no memory for the host to copy either. */
+static void device_memory_that_cuda_refuses(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB);
+    fake_fail_call("cudaMemcpyAsync", 1, 1, cudaErrorInvalidValue);
+    CHECK_RESULT(gpupool_upload(ring, device, device, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_download(ring, device, device, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
 /* No event can be made: the copies were queued, and are waited for. */
 static void no_more_events(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
@@ -547,6 +559,7 @@ int main(void) {
     FAKE_TEST(asking_what_comes_before_fails);
     FAKE_TEST(what_flies_goes_on_after_a_failure);
     FAKE_TEST(direct_copies_that_fail);
+    FAKE_TEST(device_memory_that_cuda_refuses);
     FAKE_TEST(no_more_events);
     FAKE_TEST(the_second_question_fails);
     FAKE_TEST(of_another_device);
