@@ -9556,7 +9556,8 @@ static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
     gpi_place_kind place = GPI_PLACE_PINNED;
     if (bytes > (plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP)) return 0;
     if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
-        current == ring->driver.device && !gpi_driver_is_capturing(plan->stream) &&
+        current == ring->driver.device && !gpi_driver_was_reset(&ring->driver) &&
+        !gpi_driver_is_capturing(plan->stream) &&
         gpi_driver_place(plan->host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
         did = (plan->down ? cudaMemcpyAsync(plan->host, plan->device, bytes,
                                             cudaMemcpyDeviceToHost, plan->stream)
