@@ -9080,19 +9080,25 @@ static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
 }
 
 /* What a transfer does that found no slot: waits for a while, then creeps. Not while flights of its
-   own stream hold slots: where they do not get on, it could not either. */
+   own stream hold slots: where they do not get on, it could not either. But those of a download
+   stay until its caller's function has them, which may take for ever; not those of a ticket. */
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
-    uint64_t now = gpi_host_now_ns();
+    uint64_t now = gpi_host_now_ns(), patience = ring->pinned.now ? GPI_RING_PATIENCE_NS : 0;
+    int beside_functions = transfer->down && !transfer->ticket;
     if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
         transfer->flying || transfer->gate)
         return 0;
-    if (gpi_ring_is_ahead(ring, transfer)) return 0;
+    if (!beside_functions && gpi_ring_is_ahead(ring, transfer)) return 0;
     if (!transfer->stalled_ns) {
         transfer->stalled_ns = now;
         ring->stats.waits++;
     }
-    if (transfer->working || gpi_ring_flown(ring, transfer->key, transfer->down)) return 0;
-    if (ring->pinned.now && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS) return 0;
+    if (transfer->working) return 0;
+    if (gpi_ring_flown(ring, transfer->key, transfer->down)) {
+        if (!beside_functions) return 0;
+        patience *= 10;
+    }
+    if (now - transfer->stalled_ns < patience) return 0;
     return gpi_ring_creep(ring, transfer);
 }
 

@@ -122,6 +122,40 @@ static void a_function_is_no_waiters(void) {
     kit_ring_close(ring);
 }
 
+/* Chunks that have landed for a function that takes its time fill the ring: others on the same
+   stream go on without. */
+static int full, done_beside;
+
+static int take_until_another_is_done(const void *from, size_t bytes, uint64_t at, void *unused) {
+    uint64_t start = gpi_host_now_ns();
+    (void)from, (void)bytes, (void)at, (void)unused;
+    __atomic_store_n(&full, 1, __ATOMIC_RELEASE);
+    while (!__atomic_load_n(&done_beside, __ATOMIC_ACQUIRE))
+        if (gpi_host_now_ns() - start > 5 * (uint64_t)KIT_SECOND) return 5;
+    return 0;
+}
+
+static void *download_beside(void *unused) {
+    (void)unused;
+    while (!__atomic_load_n(&full, __ATOMIC_ACQUIRE)) sched_yield();
+    CHECK_RESULT(gpupool_download(ring, host, device, BYTES, kit_stream[0]), GPUPOOL_OK);
+    __atomic_store_n(&done_beside, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void a_slow_function_holds_up_nobody(void) {
+    pthread_t thread;
+    scene_open(256 * KIB);
+    unsigned char *much = kit_device(4 * MIB);
+    CHECK_EQ(pthread_create(&thread, NULL, download_beside, NULL), 0);
+    CHECK_RESULT(gpupool_download_to(ring, much, 4 * MIB, take_until_another_is_done, NULL,
+                                     kit_stream[0]), GPUPOOL_OK);
+    pthread_join(thread, NULL);
+    kit_device_free(much, 4 * MIB);
+    memset(host, 0xee, BYTES);
+    scene_close();
+}
+
 /* ---- in a CUDA call ---- */
 
 static void trim_and_upload(void *unused) {
@@ -377,6 +411,7 @@ int main(void) {
     ARENA_TEST(a_function_may_ask_after_the_ring);
     ARENA_TEST(a_function_is_its_callers_alone);
     FAKE_TEST(a_function_is_no_waiters);
+    FAKE_TEST(a_slow_function_holds_up_nobody);
     FAKE_TEST(one_pins_at_a_time);
     FAKE_TEST(nobody_pins_what_is_being_unpinned);
     FAKE_TEST(a_span_is_sent_once);
