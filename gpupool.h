@@ -337,8 +337,8 @@ typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill
 } gpupool_span;
 
 /* Your functions: bring, or take away, [offset, offset + bytes) of the transfer. Anything but 0
-   fails it with E_CALLBACK. With workers they are called by several threads at once, each with its
-   own part; without, by the caller in order of offset. They must not use the ring. */
+   fails it with E_CALLBACK. With workers they are called by these and the caller at once, each with
+   its own part; without, by the caller in order of offset. They must not use the ring. */
 typedef int (*gpupool_read_fn)(void *to, size_t bytes, uint64_t offset, void *user);
 typedef int (*gpupool_write_fn)(const void *from, size_t bytes, uint64_t offset, void *user);
 
@@ -8504,6 +8504,7 @@ typedef struct gpi_ring_slot {
     uint64_t offset, length;           /* which part of the transfer */
     uint64_t number;                   /* of the flight */
     uint64_t key;                      /* of the stream it flies on */
+    uint64_t polled;                   /* the last poll that found the stream still busy */
     uint64_t span, holder;             /* held: number of the span, and of the thread */
 } gpi_ring_slot;
 
@@ -8556,7 +8557,7 @@ struct gpupool_ring {
     gpi_stock *stock;
     int pinning, polling;              /* one thread is at it */
     uint64_t refused_ns;               /* when pinning last failed */
-    uint64_t numbers, spans, held, span_bytes;
+    uint64_t numbers, polls, spans, held, span_bytes;
     gpi_transfer *transfers;           /* in order of arrival */
     gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
@@ -8849,21 +8850,20 @@ static gpupool_result gpi_ring_ask(gpupool_ring *ring, gpi_ring_slot *slot, int 
     return result;
 }
 
-#define GPI_RING_STREAMS_ASKED 8
-
 /* Frees the slots of uploads that have landed: the oldest of each stream first, and no further on a
-   stream where one has not. One thread at a time. Returns how many came free. */
+   stream where one has not. All streams are asked: however many stand still, the others' slots come
+   free. One thread at a time. Returns how many came free. */
 static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
-    uint64_t busy[GPI_RING_STREAMS_ASKED];
-    int count = 0, freed = 0, i, landed;
+    int freed = 0, landed;
     if (ring->polling) return 0;
     ring->polling = 1;
-    while (count < GPI_RING_STREAMS_ASKED && *result == GPUPOOL_OK) {
+    ring->polls++;
+    while (*result == GPUPOOL_OK) {
         gpi_ring_slot *slot = ring->slots, *oldest = NULL;
         for (; slot; slot = slot->next) {
             if (slot->state != GPI_RING_FLYING || (slot->down && slot->transfer)) continue;
-            for (i = 0; i < count && busy[i] != slot->key; i++) {}
-            if (i == count && (!oldest || slot->number < oldest->number)) oldest = slot;
+            if (slot->polled == ring->polls) continue;
+            if (!oldest || slot->number < oldest->number) oldest = slot;
         }
         if (!oldest) break;
         *result = gpi_ring_ask(ring, oldest, 0, &landed);
@@ -8872,7 +8872,8 @@ static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
             gpi_ring_drop(ring, oldest);
             freed++;
         } else {
-            busy[count++] = oldest->key;
+            for (slot = ring->slots; slot; slot = slot->next)
+                if (slot->key == oldest->key) slot->polled = ring->polls;
         }
     }
     ring->polling = 0;
@@ -9121,19 +9122,25 @@ static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
 }
 
 /* What a transfer does that found no slot: waits for a while, then creeps. Not while flights of its
-   own stream hold slots: where they do not get on, it could not either. */
+   own stream hold slots: where they do not get on, it could not either. But those of a download
+   stay until its caller's function has them, which may take for ever; not those of a ticket. */
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
-    uint64_t now = gpi_host_now_ns();
+    uint64_t now = gpi_host_now_ns(), patience = ring->pinned.now ? GPI_RING_PATIENCE_NS : 0;
+    int beside_functions = transfer->down && !transfer->ticket;
     if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
         transfer->flying || transfer->gate)
         return 0;
-    if (gpi_ring_is_ahead(ring, transfer)) return 0;
+    if (!beside_functions && gpi_ring_is_ahead(ring, transfer)) return 0;
     if (!transfer->stalled_ns) {
         transfer->stalled_ns = now;
         ring->stats.waits++;
     }
-    if (transfer->working || gpi_ring_flown(ring, transfer->key, transfer->down)) return 0;
-    if (ring->pinned.now && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS) return 0;
+    if (transfer->working) return 0;
+    if (gpi_ring_flown(ring, transfer->key, transfer->down)) {
+        if (!beside_functions) return 0;
+        patience *= 10;
+    }
+    if (now - transfer->stalled_ns < patience) return 0;
     return gpi_ring_creep(ring, transfer);
 }
 
@@ -9273,11 +9280,11 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
 }
 
 /* One thing for any of the transfers; those without a ticket have a caller who stalls for them, and
-   whose functions are called by nobody else where there are no workers. */
-static int gpi_ring_work(gpupool_ring *ring) {
+   whose functions nobody else calls but a `worker`: they may need what this thread has. */
+static int gpi_ring_work(gpupool_ring *ring, int worker) {
     gpi_transfer *transfer = ring->transfers;
     for (; transfer; transfer = transfer->next) {
-        if (!ring->workers_running && (transfer->reader || transfer->writer)) continue;
+        if (!worker && (transfer->reader || transfer->writer)) continue;
         if (gpi_ring_step(ring, transfer)) return 1;
         if (transfer->ticket && gpi_ring_stall(ring, transfer)) return 1;
     }
@@ -9346,7 +9353,7 @@ static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
     memset(&turn, 0, sizeof turn);
     while (!ring->stopping) {
         int wanted = gpi_ring_is_wanted(ring, worker);
-        if (wanted && gpi_ring_work(ring)) {
+        if (wanted && gpi_ring_work(ring, 1)) {
             gpi_ring_turn_end(ring, &turn);
         } else if (turn.watching && !wanted) {
             turn.watching = ring->watching = 0;
@@ -9456,7 +9463,7 @@ static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
     while (!gpi_ring_is_done(transfer) &&
            !(transfer->result != GPUPOOL_OK && !transfer->working && !transfer->filled)) {
         int did = gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer);
-        if (!did && !ring->workers_running) did = gpi_ring_work(ring);
+        if (!did && !ring->workers_running) did = gpi_ring_work(ring, 0);
         if (!did && !ring->workers_running && transfer->down && transfer->result == GPUPOOL_OK) {
             transfer->working++; /* CUDA waits best where nobody else is to be looked after */
             did = gpi_ring_empty(ring, transfer, 1);
@@ -9512,7 +9519,7 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan
     gpi_ring_enlist(ring, transfer);
     if (transfer->started < transfer->bytes) gpi_ring_staff(ring);
     gpi_ring_wake(ring);
-    if (!ring->workers_running) gpi_ring_work(ring);
+    if (!ring->workers_running) gpi_ring_work(ring, 0);
     gpi_ring_unlock(ring);
     return GPUPOOL_OK;
 }
@@ -9597,7 +9604,8 @@ static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
     gpi_place_kind place = GPI_PLACE_PINNED;
     if (bytes > (plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP)) return 0;
     if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
-        current == ring->driver.device && !gpi_driver_is_capturing(plan->stream) &&
+        current == ring->driver.device && !gpi_driver_was_reset(&ring->driver) &&
+        !gpi_driver_is_capturing(plan->stream) &&
         gpi_driver_place(plan->host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
         did = (plan->down ? cudaMemcpyAsync(plan->host, plan->device, bytes,
                                             cudaMemcpyDeviceToHost, plan->stream)
@@ -9633,7 +9641,7 @@ static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, const char *call, g
     if (result != GPUPOOL_OK) return result;
     if (plan->direct) {
         result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
-        if (!refused) return result;
+        if (!refused || !wait) return result; /* what the host does not reach it cannot stage */
         cudaGetLastError();
         plan->direct = 0;
     }
@@ -9913,7 +9921,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         return gpi_ring_leave(ring, &visit, result);
     }
     while (ring->transfers) {
-        if (gpi_ring_work(ring)) round = 0;
+        if (gpi_ring_work(ring, 0)) round = 0;
         else gpi_ring_nap(ring, ++round);
     }
     gpi_ring_dismiss(ring);
@@ -10038,7 +10046,7 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
     if (result != GPUPOOL_OK) return result;
     while (result == GPUPOOL_OK && gpi_ring_is_pending(ring, ticket)) {
         int helps = !ring->workers_running || round > GPI_RING_SPIN; /* they are taking long */
-        int did = helps && gpi_ring_work(ring);
+        int did = helps && gpi_ring_work(ring, 0);
         if (!gpi_ring_is_pending(ring, ticket)) break;
         if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
@@ -11361,7 +11369,6 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_RING_FAILURES
 #undef GPI_RING_LOOK_MS
 #undef GPI_RING_STOCK
-#undef GPI_RING_STREAMS_ASKED
 #undef GPI_RING_SPIN
 #undef GPI_BUCKETS
 #undef GPI_KEY_LEGACY

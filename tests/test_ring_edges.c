@@ -114,11 +114,11 @@ static void trim_stops_at_what_is_in_use(void) {
 
 #define MANY 12
 
-/* Uploads on more streams than are asked in one go; the last of them is the only one to land. */
-static void more_streams_than_are_asked(void) {
+/* However many streams stand still, what lands on others comes free. */
+static void many_still_streams(void) {
     size_t bytes = 64 * KIB;
     gpupool_ring *ring = kit_ring(MIB, 64 * KIB, 0);
-    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    unsigned char *host = kit_host(bytes), *device = kit_device(2 * bytes);
     cudaStream_t streams[MANY];
     for (int i = 0; i < MANY; i++) {
         CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
@@ -126,13 +126,15 @@ static void more_streams_than_are_asked(void) {
         if (i) kit_order(streams[i - 1], streams[i]);
         CHECK_RESULT(gpupool_upload(ring, device, host, bytes, streams[i]), GPUPOOL_OK);
     }
+    CHECK_RESULT(gpupool_upload(ring, device + bytes, host, bytes, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).used.now, MANY * bytes);
     for (int i = 0; i < MANY; i++) fake_hold(streams[i], 0);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).used.now, 0);
     for (int i = 0; i < MANY; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
     kit_host_free(host, bytes);
-    kit_device_free(device, bytes);
+    kit_device_free(device, 2 * bytes);
     kit_ring_close(ring);
 }
 
@@ -301,6 +303,18 @@ static void direct_copies_that_fail(void) {
         fake_fail_clear();
     }
     CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
+/* What CUDA does not take of device memory is no memory for the host to copy either. */
+static void device_memory_that_cuda_refuses(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *device = kit_device(MIB);
+    fake_fail_call("cudaMemcpyAsync", 1, 1, cudaErrorInvalidValue);
+    CHECK_RESULT(gpupool_upload(ring, device, device, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_download(ring, device, device, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
+    fake_fail_clear();
     kit_device_free(device, MIB);
     kit_ring_close(ring);
 }
@@ -537,7 +551,7 @@ int main(void) {
     ARENA_TEST(no_piece_is_crossed_without_need);
     ARENA_TEST(no_wait_at_a_seam);
     ARENA_TEST(trim_stops_at_what_is_in_use);
-    FAKE_TEST(more_streams_than_are_asked);
+    FAKE_TEST(many_still_streams);
     FAKE_TEST(no_further_ahead_than_the_link_needs);
     FAKE_TEST(span_over_two_pieces_fails);
     FAKE_TEST(what_is_lost_stays_lost_until_the_end);
@@ -545,6 +559,7 @@ int main(void) {
     FAKE_TEST(asking_what_comes_before_fails);
     FAKE_TEST(what_flies_goes_on_after_a_failure);
     FAKE_TEST(direct_copies_that_fail);
+    FAKE_TEST(device_memory_that_cuda_refuses);
     FAKE_TEST(no_more_events);
     FAKE_TEST(the_second_question_fails);
     FAKE_TEST(of_another_device);

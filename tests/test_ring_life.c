@@ -106,6 +106,10 @@ static void a_reset_takes_it_all(void) {
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
     CHECK_RESULT(gpupool_upload(ring, device, host, MIB, 0), GPUPOOL_E_CUDA);
     CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
+    CHECK_EQ(cudaMalloc((void **)&device, 100), cudaSuccess); /* the device works again */
+    CHECK_RESULT(gpupool_upload(ring, device, host, 100, 0), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_download(ring, host, device, 100, 0), GPUPOOL_E_CUDA);
+    CHECK_EQ(cudaFree(device), cudaSuccess);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_span_acquire(ring, 100, -1, &other), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_E_CUDA);

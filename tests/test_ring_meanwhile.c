@@ -4,6 +4,9 @@
 #include "../gpupool.h"
 #include "ring_kit.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #define BYTES (300 * KIB)
 
 static gpupool_ring *ring;
@@ -77,6 +80,82 @@ static void a_function_is_its_callers_alone(void) {
 }
 
 #if CHECK_FAKE
+/* With workers it is theirs and its caller's: who waits for a ticket, for which nothing can be done
+   now, may hold what the function needs. */
+static pthread_t waiter;
+static volatile int wait_is_over;
+
+static int bring_for_others(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)offset, (void)unused;
+    CHECK(!pthread_equal(pthread_self(), waiter));
+    while (!wait_is_over && !pthread_equal(pthread_self(), waiter)) sched_yield();
+    memset(to, 1, bytes);
+    return 0;
+}
+
+static void *upload_from_elsewhere(void *unused) {
+    (void)unused;
+    CHECK_RESULT(gpupool_upload_from(ring, device, 4 * MIB, bring_for_others, NULL, kit_stream[0]),
+                 GPUPOOL_OK);
+    return NULL;
+}
+
+static void a_function_is_no_waiters(void) {
+    unsigned char byte = 7, *elsewhere = kit_device(1);
+    gpupool_ticket ticket = 0;
+    pthread_t thread;
+    ring = kit_ring(4 * MIB, 0, 2);
+    device = kit_device(4 * MIB);
+    waiter = pthread_self();
+    fake_hold(kit_stream[1], 1);
+    CHECK_EQ(pthread_create(&thread, NULL, upload_from_elsewhere, NULL), 0);
+    while (kit_ring_stats(ring).used.now == 0) sched_yield();
+    CHECK_RESULT(gpupool_upload_async(ring, elsewhere, &byte, 1, kit_stream[1], &ticket),
+                 GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, KIT_SECOND / 10), GPUPOOL_E_TIMEOUT);
+    wait_is_over = 1;
+    fake_hold(kit_stream[1], 0);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+    pthread_join(thread, NULL);
+    kit_device_free(elsewhere, 1);
+    kit_device_free(device, 4 * MIB);
+    kit_ring_close(ring);
+}
+
+/* Chunks that have landed for a function that takes its time fill the ring: others on the same
+   stream go on without. */
+static int full, done_beside;
+
+static int take_until_another_is_done(const void *from, size_t bytes, uint64_t at, void *unused) {
+    uint64_t start = gpi_host_now_ns();
+    (void)from, (void)bytes, (void)at, (void)unused;
+    __atomic_store_n(&full, 1, __ATOMIC_RELEASE);
+    while (!__atomic_load_n(&done_beside, __ATOMIC_ACQUIRE))
+        if (gpi_host_now_ns() - start > 5 * (uint64_t)KIT_SECOND) return 5;
+    return 0;
+}
+
+static void *download_beside(void *unused) {
+    (void)unused;
+    while (!__atomic_load_n(&full, __ATOMIC_ACQUIRE)) sched_yield();
+    CHECK_RESULT(gpupool_download(ring, host, device, BYTES, kit_stream[0]), GPUPOOL_OK);
+    __atomic_store_n(&done_beside, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void a_slow_function_holds_up_nobody(void) {
+    pthread_t thread;
+    scene_open(256 * KIB);
+    unsigned char *much = kit_device(4 * MIB);
+    CHECK_EQ(pthread_create(&thread, NULL, download_beside, NULL), 0);
+    CHECK_RESULT(gpupool_download_to(ring, much, 4 * MIB, take_until_another_is_done, NULL,
+                                     kit_stream[0]), GPUPOOL_OK);
+    pthread_join(thread, NULL);
+    kit_device_free(much, 4 * MIB);
+    memset(host, 0xee, BYTES);
+    scene_close();
+}
+
 /* ---- in a CUDA call ---- */
 
 static void trim_and_upload(void *unused) {
@@ -331,6 +410,8 @@ static void another_may_not_pin(void) {
 int main(void) {
     ARENA_TEST(a_function_may_ask_after_the_ring);
     ARENA_TEST(a_function_is_its_callers_alone);
+    FAKE_TEST(a_function_is_no_waiters);
+    FAKE_TEST(a_slow_function_holds_up_nobody);
     FAKE_TEST(one_pins_at_a_time);
     FAKE_TEST(nobody_pins_what_is_being_unpinned);
     FAKE_TEST(a_span_is_sent_once);
