@@ -465,11 +465,11 @@ GPUPOOL_API gpupool_result gpupool_capture_end(gpupool_capture *);
    too. Waits for the device, since a replay may still run. The scope is no more. */
 GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
 
-/* ---- cudaMalloc's own shape, on the default arena of the current device. What cudaMalloc promises
-   holds: any stream may use the block at once, and what is queued when it is freed is done before
-   others get it, whatever stream it is on. Pointers that no default arena knows go to CUDA, but for
-   live blocks of other arenas: cudaErrorInvalidValue. What GPUPOOL_GUARD finds is
-   cudaErrorIllegalAddress here. ---- */
+/* ---- cudaMalloc's own shape, on the default arena of the current device; cudaMallocAsync's, on
+   that of the stream's device. What cudaMalloc promises holds: any stream may use the block at
+   once, and what is queued when it is freed is done before others get it, whatever stream it is on.
+   Pointers that no default arena knows go to CUDA, but for live blocks of other arenas:
+   cudaErrorInvalidValue. What GPUPOOL_GUARD finds is cudaErrorIllegalAddress here. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
@@ -8146,13 +8146,25 @@ static int gpi_arena_is_elsewhere(const void *block) {
     return found;
 }
 
+/* The default arena of the stream's device, which CUDA takes too, whichever is current. */
+static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
+    gpupool_arena *arena = gpupool_default_arena(GPUPOOL_DEVICE_CURRENT);
+    const gpi_driver *driver = arena ? &arena->backing.driver : NULL;
+    CUcontext context = arena ? gpi_driver_foreign(driver, stream) : NULL;
+    int device = GPUPOOL_DEVICE_CURRENT;
+    if (!context || driver->push(context) != CUDA_SUCCESS) return arena;
+    cudaGetDevice(&device);
+    driver->pop(&context);
+    return gpupool_default_arena(device);
+}
+
 static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream_t stream,
                                         uintptr_t key) {
     gpupool_arena *arena;
     if (!pointer) return cudaErrorInvalidValue;
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
-    arena = gpupool_default_arena(GPUPOOL_DEVICE_CURRENT);
+    arena = gpi_arena_of_stream(stream);
     if (arena)
         *pointer = gpi_arena_alloc(arena, "gpupool_cudaMalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                                    key, gpi_arena_origin(NULL, 0));

@@ -162,6 +162,28 @@ static void each_device_has_its_own(void) {
     }
 }
 
+/* Device 0 is current; its arena knows the stream by a block that was freed there. */
+static void a_stream_has_its_device(void) {
+    struct cudaPointerAttributes what;
+    void *block[2] = {NULL, NULL};
+    cudaStream_t far;
+    int now = -1;
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    CHECK_EQ(pool_malloc(&block[0], MIB), cudaSuccess);
+    CHECK_EQ(pool_free_async(block[0], far), cudaSuccess);
+    CHECK_EQ(pool_malloc_async(&block[1], MIB, far), cudaSuccess);
+    CHECK_EQ(cudaPointerGetAttributes(&what, block[1]), cudaSuccess);
+    CHECK_EQ(what.device, 1);
+    CHECK_EQ(cudaGetDevice(&now), cudaSuccess);
+    CHECK_EQ(now, 0);
+    CHECK_EQ(pool_free_async(block[1], far), cudaSuccess);
+    CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
+    for (int device = 0; device < 2; device++) close_default(device);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+}
+
 #if CHECK_FAKE
 
 /* ---- work in flight, on any stream, random schedules ---- */
@@ -313,8 +335,13 @@ int main(void) {
     ARENA_TEST(foreign_pointers_go_to_cuda);
     ARENA_TEST(blocks_of_other_arenas_are_refused);
     ARENA_TEST(errors_are_cudas);
-    if (kit_devices() > 1) ARENA_TEST(each_device_has_its_own);
-    else check_skip("each_device_has_its_own", "needs two devices");
+    if (kit_devices() > 1) {
+        ARENA_TEST(each_device_has_its_own);
+        ARENA_TEST(a_stream_has_its_device);
+    } else {
+        check_skip("each_device_has_its_own", "needs two devices");
+        check_skip("a_stream_has_its_device", "needs two devices");
+    }
     FAKE_TEST(work_in_flight_is_safe_when_memory_is_short);
     FAKE_TEST(work_in_flight_is_safe_when_there_is_room);
     FAKE_TEST(beside_a_capture);
