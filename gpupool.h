@@ -6416,15 +6416,23 @@ static uint64_t gpi_arena_largest(const gpupool_arena *arena) {
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
-/* Free, but a graph's before its release. */
-static uint64_t gpi_arena_graphs_bytes(const gpupool_arena *arena) {
+static int gpi_arena_counts_kept(const gpupool_arena *arena, const gpi_stream *keeper, int all) {
+    return keeper && keeper->capture &&
+           (all || !keeper->key || gpi_arena_takes_quiet(arena, keeper));
+}
+
+/* Free, but a graph's before its release. Not all of that is out of reach: a scope that is open may
+   have its own. Of an ended one, what is left is nobody's, and what others freed in one, and in a
+   pinned arena, which hands out quiet memory only, everything. */
+static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena, int all) {
     const gpi_stream *stream = arena->fences.streams;
     const gpi_run *run = arena->captures ? arena->parked : NULL;
     uint64_t units = 0;
     for (; stream; stream = stream->next)
-        if (stream->capture) units += arena->tree.lanes[stream->young]->units;
+        if (gpi_arena_counts_kept(arena, stream, all))
+            units += arena->tree.lanes[stream->young]->units;
     for (; run; run = run->list_next)
-        if (gpi_arena_keeper(run)) units += run->units;
+        if (gpi_arena_counts_kept(arena, gpi_arena_keeper(run), all)) units += run->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -6448,7 +6456,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->granted_bytes = arena->ledger.granted.now;
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
-    verdict->kept_bytes = gpi_arena_graphs_bytes(arena);
+    verdict->kept_bytes = gpi_arena_kept_bytes(arena, 1);
     if (arena->backing.source == GPUPOOL_SOURCE_PINNED)
         verdict->largest_free_bytes =
             gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]) * GPUPOOL_UNIT_BYTES;
@@ -8262,22 +8270,6 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
 }
 
-/* Free, but nobody's before its graph is released: what is left of ended scopes, what others freed
-   in one, and in a pinned arena, which hands out quiet memory only, all of them. */
-static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena) {
-    const gpi_stream *stream = arena->fences.streams;
-    const gpi_run *run = arena->parked;
-    uint64_t units = 0;
-    for (; stream; stream = stream->next)
-        if (stream->capture && (!stream->key || gpi_arena_takes_quiet(arena, stream)))
-            units += arena->tree.lanes[stream->young]->units;
-    for (; run; run = run->list_next) {
-        const gpi_stream *keeper = gpi_arena_keeper(run);
-        if (keeper && (!keeper->key || gpi_arena_takes_quiet(arena, keeper))) units += run->units;
-    }
-    return units * GPUPOOL_UNIT_BYTES;
-}
-
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t most, step, lost;
@@ -8297,7 +8289,7 @@ size_t gpupool_available(gpupool_arena *arena) {
         most += gpi_backing_idle_bytes(&arena->backing);
     else
         most += arena->ledger.reserved.now - arena->ledger.granted.now -
-                gpi_arena_kept_bytes(arena) - gpi_backing_lost_bytes(&arena->backing);
+                gpi_arena_kept_bytes(arena, 0) - gpi_backing_lost_bytes(&arena->backing);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
     return (size_t)most;
