@@ -186,6 +186,22 @@ static void a_stream_has_its_device(void) {
 
 #if CHECK_FAKE
 
+/* Its device cannot be asked for: the current one's arena serves it. */
+static void a_stream_of_no_known_device(void) {
+    void *block = NULL;
+    cudaStream_t far;
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    fake_fail_call("cuCtxPushCurrent", 1, 0, 0);
+    CHECK_EQ(pool_malloc_async(&block, MIB, far), cudaSuccess);
+    CHECK_EQ(fake_fail_fired(), 1);
+    CHECK_EQ(default_stats(0).blocks.now, 1);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    close_default(0);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+}
+
 /* ---- work in flight, on any stream, random schedules ---- */
 
 #define SCHEDULES 1500
@@ -342,6 +358,7 @@ int main(void) {
         check_skip("each_device_has_its_own", "needs two devices");
         check_skip("a_stream_has_its_device", "needs two devices");
     }
+    FAKE_TEST(a_stream_of_no_known_device);
     FAKE_TEST(work_in_flight_is_safe_when_memory_is_short);
     FAKE_TEST(work_in_flight_is_safe_when_there_is_room);
     FAKE_TEST(beside_a_capture);

@@ -117,7 +117,7 @@ static void made_by_a_chunk_alloc(void) {
 }
 
 static void *close_it(void *of) {
-    kit_close((gpupool_arena *)of);
+    CHECK_RESULT(gpupool_arena_destroy((gpupool_arena *)of), GPUPOOL_OK);
     return NULL;
 }
 

@@ -156,7 +156,8 @@ static gpupool_result do_free_elsewhere(void) {
     return take(2, 2);
 }
 static gpupool_result do_limit(void) { return gpupool_set_limit(arena, 64 * MIB); }
-static gpupool_result do_too_much(void) { return alloc_at(6, 80 * MIB, 2); }
+static gpupool_result do_in_vain(void) { return alloc_at(6, 80 * MIB, 2); }
+static gpupool_result do_too_much(void) { return alloc_at(6, 60 * MIB, 2); }
 static gpupool_result do_most(void) { return alloc_at(6, 40 * MIB, 2); }
 static gpupool_result do_free_most(void) { return take(6, 2); }
 static gpupool_result do_most_elsewhere(void) { return alloc_at(7, 40 * MIB, 3); }
@@ -208,7 +209,8 @@ static const struct { const char *name; gpupool_result (*run)(void); } steps[] =
     {"alloc across", do_cross},  {"alloc back", do_back},
     {"would_fit", do_fit},       {"available", do_available},
     {"free elsewhere", do_free_elsewhere},
-    {"set_limit", do_limit},     {"alloc too much", do_too_much},
+    {"set_limit", do_limit},     {"alloc in vain", do_in_vain},
+    {"alloc too much", do_too_much},
     {"alloc most", do_most},     {"free most", do_free_most},
     {"alloc most elsewhere", do_most_elsewhere},
     {"free last", do_free_last}, {"trim", do_trim},
