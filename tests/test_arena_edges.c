@@ -275,6 +275,28 @@ static void blocks_of_all_streams(void) {
     kit_close(all);
 }
 
+/* The wait for the device failed at its end: what it waited with is the arena's until it can be
+   given back, and so long there is no end of the arena. */
+static void what_a_wait_left(void) {
+    void *block;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    fake_mode(FAKE_STEPPED);
+    put(get(40 * MIB, 0), 0);
+    arena->captures_seen = 1; /* so that no fence goes over all streams */
+    fake_fail_call("cudaFree", 1, 1, 0);
+    CHECK(gpupool_alloc(arena, 60 * MIB, kit_stream[1]) == NULL); /* it would have to wait */
+    CHECK(fake_fail_fired() > 0);
+    block = get(40 * MIB, 0);
+    fake_mode(FAKE_EAGER);
+    put(block, 0);
+    arena->captures_seen = 0;
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0); /* nothing to wait for any more */
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    kit_close(arena);
+}
+
 /* ---- resets ---- */
 
 /* Frees that would have put fences behind them, after the device was reset. */
@@ -317,6 +339,7 @@ int main(void) {
     FAKE_TEST(parked_behind_the_second_fence);
     FAKE_TEST(parked_blocks_that_cannot_be_followed);
     FAKE_TEST(blocks_of_all_streams);
+    FAKE_TEST(what_a_wait_left);
     FAKE_TEST(many_frees_after_a_reset);
     FAKE_TEST(config_sizes_that_cannot_be);
     return check_finish();
