@@ -364,33 +364,22 @@ static void wrong_files_are_errors(void) {
 
 /* ---- many blocks ---- */
 
-/* Of the processor, the shortest of three. */
-static double report_ms(size_t blocks) {
+/* To compare each with each would take the processor half a minute; once through them, and with a
+   sanitizer, it takes a tenth of a second. */
+static void many_blocks_take_no_time(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    size_t blocks = 160000;
     void **many = (void **)malloc(blocks * sizeof *many);
     FILE *null = fopen("/dev/null", "w");
-    double best = 1e9;
-    if (!CHECK(many && null)) return best;
+    if (!CHECK(many && null)) return;
     for (size_t i = 0; i < blocks; i++) many[i] = gpupool_alloc(arena, 512, kit_stream[0]);
-    for (int i = 0; i < 3; i++) {
-        clock_t start = clock();
-        CHECK_RESULT(gpupool_report(arena, null), GPUPOOL_OK);
-        double ms = (double)(clock() - start) * 1e3 / CLOCKS_PER_SEC;
-        if (ms < best) best = ms;
-    }
+    clock_t start = clock();
+    CHECK_RESULT(gpupool_report(arena, null), GPUPOOL_OK);
+    CHECK((clock() - start) / CLOCKS_PER_SEC < 5);
     for (size_t i = 0; i < blocks; i++) gpupool_free(arena, many[i], kit_stream[0]);
     fclose(null);
     free(many);
     kit_close(arena);
-    return best;
-}
-
-/* In proportion to the blocks: 16 times as many would take 256 times as long if each were compared
-   with each. A short report lasts too short a time to be told exactly. */
-static void many_blocks_take_their_time(void) {
-    double few = report_ms(10000), many = report_ms(160000);
-    printf("a report of 160,000 blocks takes %.0f times as long as one of 10,000\n", many / few);
-    CHECK(many < 160 * few);
 }
 
 int main(void) {
@@ -405,7 +394,7 @@ int main(void) {
     TEST(numbers_are_read_by_their_groups);
     ARENA_TEST(leaks_are_listed_largest_first);
     ARENA_TEST(wrong_files_are_errors);
-    ARENA_TEST(many_blocks_take_their_time);
+    ARENA_TEST(many_blocks_take_no_time);
     char command[100];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     if (system(command) != 0) printf("%s is left\n", folder);

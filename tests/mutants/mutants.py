@@ -131,11 +131,11 @@ def limited(cpu_s):
     return prepare
 
 
-def run(test, environment, cpu_s, wall_s):
+def run(test, environment, cpu_s, wall_s, log=subprocess.DEVNULL):
     """(whether it passed, seconds)"""
     before = time.monotonic()
     child = subprocess.Popen([test.program], cwd=ROOT, stdin=subprocess.DEVNULL,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             stdout=log, stderr=log,
                              env={**os.environ, **environment}, preexec_fn=limited(cpu_s))
     try:
         child.wait(wall_s)
@@ -160,9 +160,11 @@ class Runner:
         """With all mutants asleep: which of them are reached, and how long does it take?"""
         path = self.out / f"{test.name}.reached"
         path.write_bytes(bytes(65536))
-        passed, seconds = run(test, {"MUTANT_REACHED": str(path)}, 120, 300)
+        log = self.out / f"{test.name}.out"
+        with log.open("w") as file:
+            passed, seconds = run(test, {"MUTANT_REACHED": str(path)}, 120, 300, file)
         if not passed:
-            sys.exit(f"{test.name} fails without any mutant")
+            sys.exit(f"{test.name} fails without any mutant:\n{log.read_text()[-2000:]}")
         self.reached[test], self.seconds[test] = path.read_bytes(), seconds
 
     def killer(self, mutant):
