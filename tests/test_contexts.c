@@ -117,6 +117,18 @@ static void the_device_is_the_callers_again(void) {
     kit_close(arena);
 }
 
+/* One that cannot be exchanged stays. */
+static void the_mode_is_the_callers_again(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    fake_fail_call("cudaThreadExchangeStreamCaptureMode", 1, 0, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    CHECK_EQ(mode, cudaStreamCaptureModeThreadLocal);
+    kit_close(arena);
+}
+
 static void mapped(void) { run_with(GPUPOOL_SOURCE_MAPPED, -1); }
 static void in_chunks(void) { run_with(GPUPOOL_SOURCE_DEVICE, 2); }
 static void each_by_itself(void) { run_with(GPUPOOL_SOURCE_BYPASS, 2); }
@@ -129,5 +141,6 @@ int main(void) {
     FAKE_TEST(each_by_itself);
     FAKE_TEST(pinned);
     FAKE_TEST(the_device_is_the_callers_again);
+    FAKE_TEST(the_mode_is_the_callers_again);
     return check_finish();
 }

@@ -203,6 +203,34 @@ static void idle_chunks_stay_where_the_device_is_too_small(void) {
     kit_close(arena);
 }
 
+#if CHECK_FAKE
+/* Without a limit, and by what the device has free: too little with all of them, and enough. */
+static void idle_chunks_go_where_all_of_them_do(void) {
+    fake_device_memory(0, 1000 * MIB);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    void *idle = kit_alloc(arena, 300 * MIB, kit_stream[0]);
+    void *block = kit_alloc(arena, 300 * MIB, kit_stream[0]), *larger;
+    size_t reserved = kit_reserved(arena);
+    CHECK_RESULT(gpupool_free(arena, idle, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 800 * MIB, kit_stream[0])),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_reserved(arena), reserved);
+    larger = kit_alloc(arena, 600 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, larger, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* Pinned memory is the host's: what the device has free does not bound it. */
+static void available_of_pinned_memory(void) {
+    fake_device_memory(0, 1000 * MIB);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_PINNED);
+    CHECK(gpupool_available(arena) > (size_t)1 << 40);
+    kit_close(arena);
+}
+#endif
+
 /* Chunks that begin inside a unit: what their ends leave over is not counted. */
 static void *awkward_alloc(size_t bytes, int device, void *user) {
     char *chunk = (char *)kit_chunk_alloc(bytes + 512, device, user);
@@ -384,6 +412,8 @@ int main(void) {
     FAKE_TEST(no_wait_for_what_can_never_be);
     ARENA_TEST(idle_chunks_stay_where_they_would_not_do);
     ARENA_TEST(idle_chunks_stay_where_the_device_is_too_small);
+    FAKE_TEST(idle_chunks_go_where_all_of_them_do);
+    FAKE_TEST(available_of_pinned_memory);
     ARENA_TEST(would_fit_of_no_size);
     FAKE_TEST(would_fit_of_pinned_memory_in_use);
     ARENA_TEST(the_callback_frees_and_the_call_succeeds);
