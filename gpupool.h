@@ -1352,9 +1352,9 @@ static void gpi_driver_leave(const gpi_visit *visit) {
 
 /* Of the context: 0 where it is not to be had, since the device was reset, or CUDA is too old. */
 static unsigned long long gpi_driver_id(const gpi_driver *driver) {
-    unsigned long long id;
-    int is_there = driver->id && driver->context_id(driver->context, &id) == CUDA_SUCCESS;
-    return is_there ? id : 0;
+    unsigned long long id = 0;
+    if (!driver->id || driver->context_id(driver->context, &id) != CUDA_SUCCESS) return 0;
+    return id;
 }
 
 /* cudaSetDevice makes a context on a device that has none, and does so on its way back too: half a
@@ -3755,6 +3755,7 @@ static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tre
             spot.left = gpi_backing_usable(run->prev, lanes);
             spot.right = gpi_backing_usable(run->next, lanes);
             spot.bare_unit = spot.bare_units = 0;
+            spot.left_is_quiet = spot.right_is_quiet = 0;
             spot.unit = gpi_ground_up(spot.left ? spot.left->unit : run->unit, align_units);
             gpi_backing_consider(best, spot, backing->granule_units);
             if (!spot.right || spot.right->unit + spot.right->units < units) continue;
