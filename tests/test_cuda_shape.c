@@ -162,10 +162,15 @@ static void each_device_has_its_own(void) {
     }
 }
 
+static int device_of(const void *block) {
+    struct cudaPointerAttributes what;
+    CHECK_EQ(cudaPointerGetAttributes(&what, block), cudaSuccess);
+    return what.device;
+}
+
 /* Device 0 is current; its arena knows the stream by a block that was freed there. */
 static void a_stream_has_its_device(void) {
-    struct cudaPointerAttributes what;
-    void *block[2] = {NULL, NULL};
+    void *block[2] = {NULL, NULL}, *of_cuda = NULL;
     cudaStream_t far;
     int now = -1;
     CHECK_EQ(cudaSetDevice(1), cudaSuccess);
@@ -174,11 +179,13 @@ static void a_stream_has_its_device(void) {
     CHECK_EQ(pool_malloc(&block[0], MIB), cudaSuccess);
     CHECK_EQ(pool_free_async(block[0], far), cudaSuccess);
     CHECK_EQ(pool_malloc_async(&block[1], MIB, far), cudaSuccess);
-    CHECK_EQ(cudaPointerGetAttributes(&what, block[1]), cudaSuccess);
-    CHECK_EQ(what.device, 1);
+    CHECK_EQ(device_of(block[1]), 1);
     CHECK_EQ(cudaGetDevice(&now), cudaSuccess);
     CHECK_EQ(now, 0);
     CHECK_EQ(pool_free_async(block[1], far), cudaSuccess);
+    CHECK_EQ((cudaMallocAsync)(&of_cuda, MIB, far), cudaSuccess);
+    CHECK_EQ(device_of(of_cuda), 1);
+    CHECK_EQ((cudaFreeAsync)(of_cuda, far), cudaSuccess);
     CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
     for (int device = 0; device < 2; device++) close_default(device);
     CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);

@@ -91,11 +91,13 @@ cudaError_t cudaFree(void *p) {
 /* CUDA's own pool is not modelled: memory is had and given back at once, after the stream's work. A
  * graph's allocation nodes are not supported. */
 static cudaError_t fk_malloc_async(void **out, size_t bytes, cudaStream_t handle, int own) {
-    int error = fk_begin(FK_cudaMallocAsync);
+    int error = fk_begin(FK_cudaMallocAsync), current = fk_me()->device;
     fk_stream *stream = error ? NULL : fk_stream_of(handle, own, &error);
     if (!error && !out) error = cudaErrorInvalidValue;
     if (!error && stream->capture) error = cudaErrorNotSupported;
+    if (!error) fk_me()->device = stream->device; /* seen on two H100: whichever is current */
     if (!error) error = fk_malloc(out, bytes);
+    fk_me()->device = current;
     return fk_end((cudaError_t)error);
 }
 
