@@ -6422,9 +6422,9 @@ static int gpi_arena_counts_kept(const gpupool_arena *arena, const gpi_stream *k
            (all || !keeper->key || gpi_arena_takes_quiet(arena, keeper));
 }
 
-/* Free, but a graph's before its release. Not all of that is out of reach: a scope that is open may
-   have its own. Of an ended one, what is left is nobody's, and what others freed in one, and in a
-   pinned arena, which hands out quiet memory only, everything. */
+/* Free, but a graph's before its release. Without `all`, only what no request can have until then:
+   what is left of ended scopes, what others freed in one, and in a pinned arena, which hands out
+   quiet memory only, all of them. What an open scope has freed it may take again. */
 static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena, int all) {
     const gpi_stream *stream = arena->fences.streams;
     const gpi_run *run = arena->captures ? arena->parked : NULL;
