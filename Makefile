@@ -239,9 +239,9 @@ $(BUILD)/flags: FORCE
 # ---- test programs -------------------------------------------------------------------------------
 
 # tests.mk adds to TESTS: one program for each `// build: NAME FLAGS` line of a test source. It may
-# name another compiler for those with sanitizers.
+# name another compiler for those with sanitizers or without optimization.
 TESTS :=
-SANITIZED_CC := $(CC)
+QUICK_CC := $(CC)
 TEST_SOURCES := $(wildcard tests/test_$(or $(ONLY),*).c) \
                 $(if $(ONLY),,$(wildcard tests/fakecuda/self_test.c))
 ifneq ($(filter test test-programs sanitize-run soak docs $(BUILD)/test/%,$(MAKECMDGOALS)),)
@@ -260,7 +260,7 @@ test-programs: $(TESTS) $(BUILD)/replay $(BUILD)/demo $(BUILD)/bench-run \
 $(TESTS): $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  $@"
-	$(Q)$(if $(findstring -fsanitize,$(FLAGS)),$(SANITIZED_CC),$(CC)) $(C_FLAGS) -g1 $(SIM_CUDA) \
+	$(Q)$(if $(findstring -fsanitize,$(FLAGS))$(findstring -O0,$(FLAGS)),$(QUICK_CC),$(CC)) $(C_FLAGS) -g1 $(SIM_CUDA) \
 	  $(FLAGS) -MF $@.d -o $@ $(filter %.c,$^) $(filter %.a,$^) -lm
 
 FAKE_SOURCES := $(wildcard tests/fakecuda/fk_*.c)
@@ -269,7 +269,7 @@ $(BUILD)/fakecuda/%.a: $(FAKE_SOURCES) $(wildcard tests/fakecuda/*.h tests/fakec
 	@mkdir -p $(BUILD)/fakecuda/$*
 	@echo "  $@"
 	$(Q)for f in $(FAKE_SOURCES); do \
-	  $(if $(filter none,$*),$(CC),$(SANITIZED_CC)) -std=c11 $(WARNINGS) -O2 -g -pthread \
+	  $(if $(filter none,$*),$(CC),$(QUICK_CC)) -std=c11 $(WARNINGS) -O2 -g -pthread \
 	    $(SIM_CUDA) $(if $(filter none,$*),,-fsanitize=$* -fno-sanitize-recover=all) \
 	    -c -o $(BUILD)/fakecuda/$*/$$(basename $$f .c).o $$f || exit 1; done
 	@rm -f $@

@@ -1,9 +1,9 @@
 /* Captures while other threads are at work in the same arena: none is lost, in any mode, whatever
    the others ask for. */
 // build: plain -O1
-// build: tsan -fsanitize=thread
+// build: tsan -fsanitize=thread -DTURNS=50
 // build: asan -fsanitize=address,undefined
-// build: check2 -O1 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2 -DTURNS=10
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
@@ -12,9 +12,7 @@
 #include <pthread.h>
 
 #define LIMIT (48 * MIB)
-#if defined(__SANITIZE_THREAD__)
-#define TURNS 50
-#else
+#ifndef TURNS
 #define TURNS 300
 #endif
 
@@ -129,7 +127,7 @@ static void beside(gpupool_source source, enum cudaStreamCaptureMode mode, int b
     CHECK_EQ(pthread_create(&thread[1], NULL, work_in_cache, kit_stream[2]), 0);
     CHECK_EQ(pthread_create(&thread[2], NULL, run_out, kit_stream[3]), 0);
     CHECK_EQ(pthread_create(&thread[3], NULL, come_and_go, NULL), 0);
-    for (int turn = 1; turn <= TURNS / (GPUPOOL_CHECK >= 2 ? 10 : 1); turn++)
+    for (int turn = 1; turn <= TURNS; turn++)
         capture_once(stream, mode, turn);
     while (atomic_load(&refused) == 0) capture_once(stream, mode, 0); /* until they ran out */
     atomic_store(&stop, 1);

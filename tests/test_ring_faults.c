@@ -33,12 +33,12 @@ typedef struct act {
 } act;
 
 static int bring(void *to, size_t bytes, uint64_t offset, void *user) {
-    memmove(to, (const unsigned char *)user + offset, bytes);
+    (memcpy)(to, (const unsigned char *)user + offset, bytes);
     return 0;
 }
 
 static int take_away(const void *from, size_t bytes, uint64_t offset, void *user) {
-    memmove((unsigned char *)user + offset, from, bytes);
+    (memcpy)((unsigned char *)user + offset, from, bytes);
     return 0;
 }
 

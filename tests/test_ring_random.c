@@ -28,12 +28,12 @@ typedef struct traveller {
 } traveller;
 
 static int bring(void *to, size_t bytes, uint64_t offset, void *user) {
-    memmove(to, ((traveller *)user)->from + offset, bytes);
+    (memcpy)(to, ((traveller *)user)->from + offset, bytes);
     return 0;
 }
 
 static int take_away(const void *from, size_t bytes, uint64_t offset, void *user) {
-    memmove(((traveller *)user)->to + offset, from, bytes);
+    (memcpy)(((traveller *)user)->to + offset, from, bytes);
     return 0;
 }
 
@@ -67,7 +67,7 @@ static gpupool_result there(traveller *t, size_t bytes, size_t skew, cudaStream_
 #if CHECK_FAKE
         fake_host_access(span.memory, bytes, 1, "filling a span");
 #endif
-        memmove(span.memory, t->from + skew, bytes);
+        (memcpy)(span.memory, t->from + skew, bytes);
         return gpupool_span_upload(t->ring, &span, t->device, stream);
     default: break;
     }

@@ -3,7 +3,7 @@
 // left at exit: the default arena
 // build: plain -O2
 // build: tsan -fsanitize=thread
-// build: check2 -O1 -DGPUPOOL_CHECK=2
+// build: check2 -O1 -DGPUPOOL_CHECK=2 -DCALLS=1000
 // build: guard -DGPUPOOL_GUARD=1
 #define _DEFAULT_SOURCE /* pthread_barrier_t */
 #define GPUPOOL_IMPLEMENTATION
@@ -13,7 +13,9 @@
 #include <pthread.h>
 
 #define THREADS 12
+#ifndef CALLS
 #define CALLS 3000
+#endif
 #define OWN 24
 #define MAIL 64
 

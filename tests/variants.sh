@@ -11,11 +11,11 @@ set -eu
 build=$1
 shift
 
-# clang takes half as long as gcc to build a sanitized program. Its runtimes are a package of their
-# own: only an attempt tells that they are there.
+# clang takes half as long as gcc to build a sanitized program, or one that is not optimized. Its
+# runtimes are a package of their own: only an attempt tells that they are there.
 if echo 'int main(void) { return 0; }' | \
     clang -fsanitize=address,undefined -x c -o "$build/sanitized" - 2> /dev/null; then
-    echo "SANITIZED_CC := clang"
+    echo "QUICK_CC := clang"
 fi
 
 rule() { # PROGRAM SOURCE FLAGS

@@ -56,6 +56,7 @@ void        fk_fail(const char *format, ...) __attribute__((format(printf, 1, 2)
 void        fk_misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void       *fk_new(size_t count, size_t bytes);    /* zeroed; ends the program when there is none */
 void       *fk_grow(void *old, size_t count, size_t bytes);
+void        fk_shift(void *to, const void *from, size_t bytes);
 int         fk_is_quiet(void);
 void        fk_core_defaults(void);
 const char *fk_intern(const char *text); /* one lasting copy of each text */

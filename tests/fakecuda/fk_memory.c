@@ -120,7 +120,7 @@ fk_range *fk_add_range(uint64_t base, size_t bytes, fk_kind kind, int device, fk
         fk.room = fk.room ? 2 * fk.room : 64;
         fk.ranges = fk_grow(fk.ranges, fk.room, sizeof *fk.ranges);
     }
-    memmove(fk.ranges + i + 1, fk.ranges + i, (fk.n - i) * sizeof *fk.ranges);
+    fk_shift(fk.ranges + i + 1, fk.ranges + i, (fk.n - i) * sizeof *fk.ranges);
     fk.ranges[i] = range;
     fk.n++;
     range->base = base;
@@ -134,7 +134,7 @@ fk_range *fk_add_range(uint64_t base, size_t bytes, fk_kind kind, int device, fk
 
 void fk_drop_range(fk_range *range) {
     size_t i = fk_first_above(range->base) - 1;
-    memmove(fk.ranges + i, fk.ranges + i + 1, (fk.n - i - 1) * sizeof *fk.ranges);
+    fk_shift(fk.ranges + i, fk.ranges + i + 1, (fk.n - i - 1) * sizeof *fk.ranges);
     fk.n--;
     free(range->entries);
     free(range);

@@ -71,7 +71,7 @@ static void fk_open_gap(fk_page *page, size_t i) {
         page->room = page->room ? 2 * page->room : 4;
         page->stretches = fk_grow(page->stretches, page->room, sizeof *page->stretches);
     }
-    memmove(page->stretches + i + 1, page->stretches + i, (page->n - i) * sizeof *page->stretches);
+    fk_shift(page->stretches + i + 1, page->stretches + i, (page->n - i) * sizeof *page->stretches);
     page->n++;
 }
 
@@ -197,7 +197,7 @@ static void fk_write_over(fk_page *page, size_t first, size_t count, const fk_pa
     keep->to = page->stretches[first + count - 1].to;
     keep->write = *past;
     keep->n = 0;
-    memmove(keep + 1, keep + count, (page->n - first - count) * sizeof *keep);
+    fk_shift(keep + 1, keep + count, (page->n - first - count) * sizeof *keep);
     page->n -= count - 1;
 }
 

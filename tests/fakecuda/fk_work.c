@@ -111,7 +111,7 @@ static int fk_run_row(const fk_work *work, unsigned char *to, const unsigned cha
         } else {
             if (!work->staged) out_of = fk_reach(work, from, &part, 0);
             if (!out_of) return 0;
-            memmove(into, out_of, part);
+            memcpy(into, out_of, part);
             from += part;
         }
         to += part;
