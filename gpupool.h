@@ -5969,6 +5969,24 @@ static int gpi_arena_poll(gpupool_arena *arena) {
     return any;
 }
 
+/* Polling ends at the first parked block that others may still use; this asks after all of them.
+   Returns whether any became free. */
+static int gpi_arena_ask_parked(gpupool_arena *arena) {
+    gpi_run *run = arena->parked, *before = NULL, *next;
+    int any = 0;
+    for (; run; run = next) {
+        next = run->list_next;
+        if (gpi_arena_uses_passed(run)) {
+            const gpi_stream *keeper = gpi_arena_keeper(run);
+            gpi_arena_unpark(arena, before, run, keeper ? keeper->young : GPI_LANE_QUIET);
+            any = 1;
+        } else {
+            before = run;
+        }
+    }
+    return any;
+}
+
 /* -- a request on its way up the ladder -- */
 
 static gpi_origin gpi_arena_origin(const char *file, int line) {
@@ -6327,9 +6345,11 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
     if (request->capturing) return result;
     gpi_arena_seal(arena, request->known, request->stream);
     while (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        gpi_fence *fence = gpi_arena_oldest(arena, request);
-        if (!fence || !gpi_arena_wait(arena, fence)) break;
-        gpi_arena_poll(arena);
+        if (!gpi_arena_ask_parked(arena)) { /* what stands behind others needs no wait for them */
+            gpi_fence *fence = gpi_arena_oldest(arena, request);
+            if (!fence || !gpi_arena_wait(arena, fence)) break;
+            gpi_arena_poll(arena);
+        }
         result = gpi_arena_rung_move(arena, request, run);
     }
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
@@ -6486,24 +6506,6 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     if (total_bytes > verdict->device_free_bytes + verdict->reserved_bytes)
         verdict->others_bytes =
             total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
-}
-
-/* Polling ends at the first parked block that others may still use; this asks after all of them.
-   Returns whether any became free. */
-static int gpi_arena_ask_parked(gpupool_arena *arena) {
-    gpi_run *run = arena->parked, *before = NULL, *next;
-    int any = 0;
-    for (; run; run = next) {
-        next = run->list_next;
-        if (gpi_arena_uses_passed(run)) {
-            const gpi_stream *keeper = gpi_arena_keeper(run);
-            gpi_arena_unpark(arena, before, run, keeper ? keeper->young : GPI_LANE_QUIET);
-            any = 1;
-        } else {
-            before = run;
-        }
-    }
-    return any;
 }
 
 /* -- the record of calls, in the replay's format -- */
@@ -7873,6 +7875,7 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 static void gpi_arena_settle(gpupool_arena *arena) {
     gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
+    gpi_arena_ask_parked(arena);
     gpi_host_unlock(&arena->lock);
     gpi_arena_lock(arena, 1);
 }
@@ -8305,7 +8308,6 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
-    gpi_arena_ask_parked(arena);
     gpi_arena_sweep(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
     if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */

@@ -56,10 +56,12 @@ static void model_remove(size_t i) {
 
 static void model_agrees(void) {
     gpupool_stats s = kit_stats(m.arena);
+    uint64_t most = KIT_STREAMS * (s.reserved.now / 256 > MIB ? s.reserved.now / 256 : MIB);
     CHECK_RESULT(gpupool_check(m.arena), GPUPOOL_OK);
     CHECK_EQ(s.requested.now, m.requested);
     CHECK_EQ(s.blocks.now, m.count);
-    CHECK_EQ(s.requested.peak, m.live_most);
+    /* with several streams at work it may be off by what their caches keep */
+    CHECK(s.requested.peak + most >= m.live_most && s.requested.peak <= m.live_most + most);
     CHECK_EQ(s.failures, m.refusals);
     CHECK_EQ(s.limit_bytes, m.limit);
     if (m.source == GPUPOOL_SOURCE_MAPPED) CHECK_EQ(s.reserved.now, fake_used_bytes(0));

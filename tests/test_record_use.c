@@ -94,6 +94,48 @@ static void recorded_split(gpupool_source source) {
 }
 static void a_recorded_use_survives_a_split(void) { for_each_source(recorded_split); }
 
+/* Freed blocks that others use: the first one's stream stands still, the other one's is done. */
+static void *open_behind_a_stuck_stream(gpupool_source source) {
+    void *blocks[4];
+    open_for(source, (source == GPUPOOL_SOURCE_CUSTOM ? 6 : 4) * SIZE); /* whole granules */
+    for (int i = 0; i < 4; i++) blocks[i] = get(SIZE, 0, i);
+    for (int i = 0; i < 3; i++) {
+        int reader = i ? 2 : 1;
+        kit_order(kit_stream[0], kit_stream[reader]);
+        kit_expect(kit_stream[reader], blocks[i], SIZE, -1);
+        CHECK_RESULT(gpupool_record_use(arena, blocks[i], kit_stream[reader]), GPUPOOL_OK);
+        put(blocks[i], 0);
+    }
+    fake_run(kit_stream[0]);
+    fake_run(kit_stream[2]);
+    fake_hold(kit_stream[1], 1);
+    return blocks[3];
+}
+
+static void close_behind_a_stuck_stream(void *live) {
+    CHECK_EQ(kit_stats(arena).host_syncs, 0); /* nothing had to wait for it */
+    fake_hold(kit_stream[1], 0);
+    put(live, 0);
+    close_arena();
+}
+
+static void recorded_then_trimmed(gpupool_source source) {
+    void *live = open_behind_a_stuck_stream(source);
+    size_t released = 0;
+    CHECK_RESULT(gpupool_trim(arena, 0, &released), GPUPOOL_OK);
+    CHECK(released >= 2 * SIZE);
+    CHECK_EQ(kit_stats(arena).pending.now, SIZE);
+    close_behind_a_stuck_stream(live);
+}
+static void what_is_done_is_trimmed_whoever_is_not(void) { for_each_source(recorded_then_trimmed); }
+
+static void recorded_then_joined(gpupool_source source) {
+    void *live = open_behind_a_stuck_stream(source);
+    put(get(SIZE + SIZE / 2, 3, 9), 3); /* more than either of the two that are done */
+    close_behind_a_stuck_stream(live);
+}
+static void what_is_done_is_moved_whoever_is_not(void) { for_each_source(recorded_then_joined); }
+
 #endif
 
 int main(void) {
@@ -103,5 +145,7 @@ int main(void) {
     FAKE_TEST(a_recorded_use_does_not_replace_the_own_stream);
     FAKE_TEST(many_recorded_uses_are_all_kept);
     FAKE_TEST(a_recorded_use_survives_a_split);
+    FAKE_TEST(what_is_done_is_trimmed_whoever_is_not);
+    FAKE_TEST(what_is_done_is_moved_whoever_is_not);
     return check_finish();
 }
