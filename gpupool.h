@@ -8116,21 +8116,33 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     }
 }
 
+/* Whether the unit is of this arena's memory; `live`: whether a live block begins there. The
+   process's lock is held, and open meanwhile: the arena stays, whoever ends it. */
+static int gpi_arena_visit_for(gpupool_arena *arena, uint64_t unit, int live) {
+    int found;
+    if (arena->forks != gpi_process.forks) return 0;
+    arena->visitors++;
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_host_lock(&arena->lock);
+    found = live ? gpi_tree_live(&arena->tree, unit) != NULL
+                 : gpi_backing_owns(&arena->backing, unit);
+    gpi_host_unlock(&arena->lock);
+    gpi_host_lock(&gpi_process.lock);
+    arena->visitors--;
+    return found;
+}
+
 /* The default arena that this address is of; NULL: none. */
 static gpupool_arena *gpi_arena_owner(const void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpupool_arena *owner = NULL;
     int device;
+    gpi_host_lock(&gpi_process.lock);
     for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
-        gpupool_arena *arena;
-        gpi_host_lock(&gpi_process.lock);
-        arena = gpi_process.default_arenas[device];
-        gpi_host_unlock(&gpi_process.lock);
-        if (!arena || arena->forks != gpi_process.forks) continue;
-        gpi_host_lock(&arena->lock);
-        if (gpi_backing_owns(&arena->backing, unit)) owner = arena;
-        gpi_host_unlock(&arena->lock);
+        gpupool_arena *arena = gpi_process.default_arenas[device];
+        if (arena && gpi_arena_visit_for(arena, unit, 0)) owner = arena;
     }
+    gpi_host_unlock(&gpi_process.lock);
     return owner;
 }
 
@@ -8141,16 +8153,8 @@ static int gpi_arena_is_elsewhere(const void *block) {
     gpupool_arena *arena;
     int found = 0;
     gpi_host_lock(&gpi_process.lock);
-    for (arena = gpi_process.arenas; arena && !found; arena = arena->next) {
-        if (arena->forks != gpi_process.forks) continue;
-        arena->visitors++;
-        gpi_host_unlock(&gpi_process.lock);
-        gpi_host_lock(&arena->lock);
-        found = gpi_tree_live(&arena->tree, unit) != NULL;
-        gpi_host_unlock(&arena->lock);
-        gpi_host_lock(&gpi_process.lock);
-        arena->visitors--;
-    }
+    for (arena = gpi_process.arenas; arena && !found; arena = arena->next)
+        found = gpi_arena_visit_for(arena, unit, 1);
     gpi_host_unlock(&gpi_process.lock);
     if (found)
         gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "

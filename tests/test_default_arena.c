@@ -140,6 +140,31 @@ static void ended_while_a_stream_is(void) {
     kit_stream[0] = NULL;
 }
 
+static void *free_it(void *block) {
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    return NULL;
+}
+
+/* So does who looks for the one that an address is of. */
+static void ended_while_another_is_looked_for(void) {
+    gpupool_arena *arena = gpupool_default_arena(0);
+    pthread_t closer;
+    void *block = NULL;
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(gpupool_cudaMalloc(&block, MIB), cudaSuccess);
+    gpi_host_lock(&arena->lock);
+    CHECK_EQ(pthread_create(&destroyer, NULL, free_it, block), 0);
+    for (int i = 0; i < 300; i++) gpi_host_idle(4096); /* 30 ms for it to look into that arena */
+    CHECK_EQ(pthread_create(&closer, NULL, close_it, arena), 0);
+    for (int i = 0; i < 300; i++) gpi_host_idle(4096);
+    CHECK(gpi_process.default_arenas[0] == arena);
+    gpi_host_unlock(&arena->lock);
+    CHECK_EQ(pthread_join(destroyer, NULL), 0);
+    CHECK_EQ(pthread_join(closer, NULL), 0);
+    kit_close(gpupool_default_arena(1));
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+}
+
 /* ---- errors in CUDA's words ---- */
 
 static void free_in_a_capture(void) {
@@ -216,6 +241,7 @@ int main(void) {
     FAKE_TEST(made_by_two);
     FAKE_TEST(made_by_a_chunk_alloc);
     FAKE_TEST(ended_while_a_stream_is);
+    FAKE_TEST(ended_while_another_is_looked_for);
     FAKE_TEST(free_in_a_capture);
     FAKE_TEST(in_a_child);
     FAKE_TEST(the_current_device_is_not_known);
