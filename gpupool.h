@@ -1800,6 +1800,14 @@ static gpupool_result gpi_driver_copy(const gpi_copy *copy, cudaStream_t stream,
     return gpi_driver_told(call, error);
 }
 
+static gpupool_result gpi_driver_fill(void *at, int byte, uint64_t bytes, cudaStream_t stream) {
+    cudaError_t error = cudaMemsetAsync(at, byte, (size_t)bytes, stream);
+    if (error == cudaErrorMemoryAllocation) /* no verdict would explain it */
+        return gpi_host_fail(GPUPOOL_E_CUDA, "cudaMemsetAsync failed: %s: the driver has no "
+                             "memory for itself", cudaGetErrorName(error));
+    return gpi_driver_told("cudaMemsetAsync", error);
+}
+
 /* Records the event, made when it is first needed. */
 static gpupool_result gpi_driver_record(cudaEvent_t *event, cudaStream_t stream) {
     gpupool_result result = GPUPOOL_OK;
@@ -7305,10 +7313,6 @@ static int gpi_arena_can_guard(const gpupool_arena *arena, cudaStream_t stream) 
            !gpi_driver_foreign(&arena->backing.driver, stream);
 }
 
-static gpupool_result gpi_arena_fill(void *at, int byte, uint64_t bytes, cudaStream_t stream) {
-    return gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(at, byte, bytes, stream));
-}
-
 /* Fills a new block and the end of its last units. Waits for that where others than this stream's
    work may use the block at once. */
 static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_t bytes,
@@ -7333,9 +7337,9 @@ static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_
         guards = 0; /* freed meanwhile, by a thread that was never given it */
     }
     gpi_host_unlock(&arena->lock);
-    if (guards) result = gpi_arena_fill(block, GPI_NEW_FILL, bytes, stream);
+    if (guards) result = gpi_driver_fill(block, GPI_NEW_FILL, bytes, stream);
     if (guards && result == GPUPOOL_OK)
-        result = gpi_arena_fill(block + bytes, GPI_GUARD_FILL, granted_bytes - bytes, stream);
+        result = gpi_driver_fill(block + bytes, GPI_GUARD_FILL, granted_bytes - bytes, stream);
     if (guards && result == GPUPOOL_OK &&
         (key == GPI_KEY_ANY || source == GPUPOOL_SOURCE_PINNED || source == GPUPOOL_SOURCE_MANAGED))
         result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(stream));
@@ -7398,7 +7402,7 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
         gpi_arena_can_guard(arena, stream)) {
         if (key == GPI_KEY_ANY) gpi_arena_wait_for_all(arena);
         result = gpi_arena_look_behind(block, bytes, stream);
-        if (!stays) gpi_arena_fill(block, GPI_OLD_FILL, granted_bytes, stream);
+        if (!stays) gpi_driver_fill(block, GPI_OLD_FILL, granted_bytes, stream);
     }
     gpi_driver_leave(&visit);
     return result;
@@ -7824,7 +7828,7 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     is_host = arena->backing.source == GPUPOOL_SOURCE_PINNED;
     if (block && is_host) memset(block, 0, bytes);
     if (block && (!is_host || gpi_driver_is_capturing(stream))) { /* for each replay */
-        result = gpi_driver_told("cudaMemsetAsync", cudaMemsetAsync(block, 0, bytes, stream));
+        result = gpi_driver_fill(block, 0, bytes, stream);
         if (result != GPUPOOL_OK) {
             gpi_arena_unhand(arena, block, stream, gpi_fence_key(stream));
             block = NULL;
