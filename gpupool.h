@@ -7402,7 +7402,8 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
         gpi_arena_can_guard(arena, stream)) {
         if (key == GPI_KEY_ANY) gpi_arena_wait_for_all(arena);
         result = gpi_arena_look_behind(block, bytes, stream);
-        if (!stays) gpi_driver_fill(block, GPI_OLD_FILL, granted_bytes, stream);
+        /* if that fails nobody is told: what was found counts */
+        if (!stays) cudaMemsetAsync(block, GPI_OLD_FILL, (size_t)granted_bytes, stream);
     }
     gpi_driver_leave(&visit);
     return result;

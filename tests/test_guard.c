@@ -229,7 +229,12 @@ static void calls_that_fail(void) {
         fake_fail_clear();
         block = get(4096, 0);
     }
-    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    kit_fill(kit_stream[0], block, 4097, 5);
+    fake_fail_call("cudaMemsetAsync", 1, 0, 0); /* what was found before is told */
+    CHECK_RESULT(put(block, 0), GPUPOOL_E_OVERRUN);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OVERRUN);
+    CHECK(strstr(gpupool_last_error(), "byte 4096 ") != NULL);
+    fake_fail_clear();
     CHECK(put(block + 1, 0) != GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(NULL, block, kit_stream[0]), GPUPOOL_E_ARGUMENT);
     kit_finish(arena);
