@@ -731,8 +731,11 @@ static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes, P
 #endif
 
 #if GPUPOOL_UNIT_BYTES < 256 || GPUPOOL_UNIT_BYTES > 2097152 || \
-    (GPUPOOL_UNIT_BYTES & (GPUPOOL_UNIT_BYTES - 1))
+    ((GPUPOOL_UNIT_BYTES) & ((GPUPOOL_UNIT_BYTES) - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two, from 256 to 2 MiB"
+#endif
+#if 4194304 / GPUPOOL_UNIT_BYTES != 4194304 / (GPUPOOL_UNIT_BYTES)
+#error "GPUPOOL_UNIT_BYTES must be one number, or in parentheses"
 #endif
 #if GPUPOOL_GUARD && GPUPOOL_NVTX
 #error "GPUPOOL_GUARD fills what GPUPOOL_NVTX tells a tool to watch: choose one of them"
@@ -9747,7 +9750,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
         return gpi_ring_wrong("workers", config->workers, "-1 to 64");
     if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
-    if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES * (config->workers < GPI_RING_FEW ? 2u : 1u);
+    if (!chunk) chunk = (GPUPOOL_RING_CHUNK_BYTES) * (config->workers < GPI_RING_FEW ? 2u : 1u);
     chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
     config->chunk_bytes = (size_t)gpi_ground_down(chunk, GPI_RING_ALIGN);
     return GPUPOOL_OK;

@@ -1,8 +1,14 @@
 /* Macros in place of what a config leaves open: the limit, the last in the order of precedence, and
    the ring's chunk. */
+// build: numbers
+// build: expression -DEXPRESSION=1
 #define _DEFAULT_SOURCE /* setenv */
 #define GPUPOOL_LIMIT "24MiB"
+#if defined(EXPRESSION)
+#define GPUPOOL_RING_CHUNK_BYTES 1 << 17
+#else
 #define GPUPOOL_RING_CHUNK_BYTES 0
+#endif
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
@@ -38,8 +44,8 @@ static void the_macro_holds_until_it_is_lifted(void) {
 /* Chunks of no bytes would never bring a transfer to its end. */
 static void the_ring_has_chunks_of_64_kib_at_least(void) {
     gpupool_ring *ring = NULL;
-    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
-    CHECK_EQ(ring->chunk_bytes, 64 * KIB);
+    CHECK_RESULT(gpupool_ring_create(&ring, &(gpupool_ring_config){.workers = -1}), GPUPOOL_OK);
+    CHECK_EQ(ring->chunk_bytes, GPUPOOL_RING_CHUNK_BYTES ? 256 * KIB : 64 * KIB);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_create(&ring, &(gpupool_ring_config){.chunk_bytes = 128 * KIB}),
                  GPUPOOL_OK);

@@ -45,7 +45,7 @@ done
 # ---- other headers than fakecuda's of today ----
 check "checks without asserts" $CC $(flags_for c99) $fake -DGPUPOOL_CHECK=2 -DNDEBUG -fsyntax-only \
     $implementation
-for unit in 128 768 4194304; do
+for unit in 128 768 4194304 "1<<12" "2*256"; do
     check "no unit of $unit bytes" refuses_unit $unit
 done
 check "CUDA 12 shapes" $CC $(flags_for c11) $fake -DFAKECUDA_CUDART_VERSION=12080 -fsyntax-only \
