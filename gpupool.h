@@ -74,8 +74,8 @@ The rules:
      the arenas; with GPUPOOL_STATIC, those of its file), or say gpupool_stream_retired first, or
      set GPUPOOL_STREAM_CHECK.
 
-Options: define them before the include that has GPUPOOL_IMPLEMENTATION (those marked * before every
-include). Booleans are 0 or 1. gpupool_build() returns what is in force.
+Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes this one at all
+(those marked * in every file). Booleans are 0 or 1. gpupool_build() returns what is in force.
 
     GPUPOOL_STATIC *        0        1: everything static, so several files can have their own; one
                                      file's calls, those of rule 5 and of REPLACE_CUDA_MALLOC too,
