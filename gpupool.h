@@ -602,8 +602,8 @@ GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
 
 /* In stream order: after what the stream was given before, before what it is given later. Upload
    returns when the source may be changed (its last bytes may still be on their way), download when
-   the destination is filled. If it fails, any part of the destination may have been written, and
-   nothing else. */
+   the destination is filled; where that is device memory, both only in stream order. If it fails,
+   any part of the destination may have been written, and nothing else. */
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_dst, const void *host_src,
                                           size_t bytes, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, const void *device_src,
