@@ -1600,6 +1600,30 @@ static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t strea
     return context == driver->context ? NULL : context;
 }
 
+/* Of a stream with a handle; of another, and where CUDA cannot say, the current one. known: has its
+   calls looked up, or is NULL. */
+static int gpi_driver_device_of(const gpi_driver *known, cudaStream_t stream) {
+    int device = GPUPOOL_DEVICE_CURRENT, had_error = cudaPeekAtLastError() != cudaSuccess;
+    gpi_driver calls, *driver = &calls;
+    CUcontext context = NULL;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return device; /* never 0 */
+    if (known) {
+        calls = *known;
+    } else {
+        GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
+        GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
+        GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
+    }
+    if (driver->stream_context && driver->push && driver->pop &&
+        driver->stream_context((CUstream)stream, &context) == CUDA_SUCCESS &&
+        driver->push(context) == CUDA_SUCCESS) {
+        if (cudaGetDevice(&device) != cudaSuccess) device = GPUPOOL_DEVICE_CURRENT;
+        driver->pop(&context);
+    }
+    if (!had_error) cudaGetLastError();
+    return device;
+}
+
 static gpupool_result gpi_driver_push(const gpi_driver *driver, CUcontext context) {
     if (!context) return GPUPOOL_OK;
     return gpi_driver_told_cu(driver, "cuCtxPushCurrent", driver->push(context));
@@ -7758,6 +7782,15 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     return result;
 }
 
+/* NULL: none was made yet. */
+static gpupool_arena *gpi_arena_default(int device) {
+    gpupool_arena *arena = NULL;
+    gpi_host_lock(&gpi_process.lock);
+    if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
+    gpi_host_unlock(&gpi_process.lock);
+    return arena;
+}
+
 gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
@@ -7768,9 +7801,7 @@ gpupool_arena *gpupool_default_arena(int device) {
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
         return NULL;
     }
-    gpi_host_lock(&gpi_process.lock);
-    arena = gpi_process.default_arenas[device];
-    gpi_host_unlock(&gpi_process.lock);
+    arena = gpi_arena_default(device);
     if (arena) {
         gpi_host_ok();
         return arena;
@@ -8170,15 +8201,15 @@ static int gpi_arena_is_elsewhere(const void *block) {
     return found;
 }
 
-/* The default arena of the stream's device, which CUDA takes too, whichever is current. */
+/* The default arena of the stream's device, which CUDA takes too, whichever is current: that may
+   have none, nor a context. */
 static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
-    gpupool_arena *arena = gpupool_default_arena(GPUPOOL_DEVICE_CURRENT);
-    const gpi_driver *driver = arena ? &arena->backing.driver : NULL;
-    CUcontext context = arena ? gpi_driver_foreign(driver, stream) : NULL;
     int device = GPUPOOL_DEVICE_CURRENT;
-    if (!context || driver->push(context) != CUDA_SUCCESS) return arena;
-    cudaGetDevice(&device);
-    driver->pop(&context);
+    gpupool_arena *arena = NULL;
+    if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device);
+    if (arena && !gpi_driver_foreign(&arena->backing.driver, stream)) return arena;
+    device = gpi_driver_device_of(arena ? &arena->backing.driver : NULL, stream);
     return gpupool_default_arena(device);
 }
 

@@ -86,6 +86,28 @@ static void move_to_device_1(void) {
     other = kit_stream[1];
 }
 
+/* In cudaMallocAsync's shape: the stream tells the device. */
+static void *by_its_stream(void *user) {
+    void *block = NULL;
+    (void)user;
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, kit_stream[0]), cudaSuccess);
+        CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
+    }
+    CHECK_EQ(fake_has_context(0), 0);
+    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+    return NULL;
+}
+
+static void the_default_arena_is_the_streams(void) {
+    pthread_t thread;
+    move_to_device_1();
+    CHECK(gpupool_default_arena(1) != NULL);
+    CHECK_EQ(pthread_create(&thread, NULL, by_its_stream, NULL), 0);
+    pthread_join(thread, NULL);
+    kit_close(gpupool_default_arena(1));
+}
+
 static void run_with(gpupool_source source, int workers) {
     gpupool_arena_config config = kit_config(source);
     gpupool_ring_config of_ring;
@@ -140,6 +162,7 @@ int main(void) {
     FAKE_TEST(in_chunks);
     FAKE_TEST(each_by_itself);
     FAKE_TEST(pinned);
+    FAKE_TEST(the_default_arena_is_the_streams);
     FAKE_TEST(the_device_is_the_callers_again);
     FAKE_TEST(the_mode_is_the_callers_again);
     return check_finish();
