@@ -77,8 +77,8 @@ void *fk_grow(void *old, size_t count, size_t bytes) {
     return p;
 }
 
-/* A memmove by way of other memory: clang's address sanitizer does a memmove byte by byte. Volatile,
-   or clang makes a memmove of it. */
+/* A memmove by way of other memory: clang's address sanitizer does a memmove byte by byte.
+   Volatile, or clang makes a memmove of it. */
 void fk_shift(void *to, const void *from, size_t bytes) {
     static void *volatile between;
     static size_t room;
