@@ -4054,6 +4054,11 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     }
     if (result == GPUPOOL_OK)
         result = gpi_backing_fill(backing, tree, &spot, most, after > aim);
+    /* what has no place in the spot; from then on the lock stays shut, so that what is prepared is
+       still there when the run comes alive */
+    if (result == GPUPOOL_OK)
+        gpi_backing_make_room(backing, tree, 0,
+                              gpi_ground_max(aim, backing->placed_units + spot.bare_units));
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) result = gpi_host_no_memory();
     if (result != GPUPOOL_OK) {
         struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
@@ -4069,7 +4074,6 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
         return result;
     }
     *out = gpi_backing_settle(backing, tree, &spot, first, *young);
-    gpi_backing_make_room(backing, tree, 0, gpi_ground_max(aim, backing->placed_units));
     return GPUPOOL_OK;
 }
 

@@ -317,6 +317,42 @@ static void used_up_on_the_way_up(void) {
     kit_close(arena);
 }
 
+/* A piece that is larger than its place is given back, and meanwhile another thread's block has the
+   last of the index's first page. */
+static void one_more(void *unused) {
+    (void)unused;
+    CHECK_EQ(arena->tree.live_runs, PAGE / 2 - 1);
+    other = kit_stream[1];
+    fresh = kit_alloc(arena, 512, other);
+}
+
+static void the_index_is_used_up_meanwhile(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    static void *small[PAGE / 2], *far[3];
+    int n = 0;
+    config.chunk_bytes = 8 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 4; i++) allocate(i, i < 3 ? 8 * MIB : 2 * MIB, 0);
+    while (n < 400) small[n++] = kit_alloc(arena, 512, kit_stream[0]);
+    release(0, 0);
+    release(2, 0);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    far[0] = gpupool_alloc_aligned(arena, 2 * MIB, GIB, kit_stream[0]);
+    far[1] = gpupool_alloc_aligned(arena, 2 * MIB, GIB, kit_stream[0]);
+    while (arena->tree.live_runs < PAGE / 2 - 1) small[n++] = kit_alloc(arena, 512, kit_stream[0]);
+    fresh = NULL;
+    fake_before_call("cuMemRelease", 1, one_more, NULL);
+    far[2] = gpupool_alloc_aligned(arena, 2 * MIB, GIB, kit_stream[0]);
+    CHECK(fresh != NULL);
+    CHECK_RESULT(gpupool_free(arena, fresh, other), GPUPOOL_OK);
+    for (int i = 0; i < 3; i++)
+        CHECK_RESULT(gpupool_free(arena, far[i], kit_stream[0]), GPUPOOL_OK);
+    while (n--) CHECK_RESULT(gpupool_free(arena, small[n], kit_stream[0]), GPUPOOL_OK);
+    release(1, 0);
+    release(3, 0);
+    kit_close(arena);
+}
+
 /* The call's stream is forgotten meanwhile, and there is no memory to know it by. */
 static gpi_lane *lanes_aside;
 
@@ -452,6 +488,7 @@ int main(void) {
     FAKE_TEST(with_few_structs);
     FAKE_TEST(used_up_meanwhile);
     FAKE_TEST(used_up_on_the_way_up);
+    FAKE_TEST(the_index_is_used_up_meanwhile);
     FAKE_TEST(streams_that_cannot_be_known);
     FAKE_TEST(neither_freed_nor_the_callers);
     FAKE_TEST(neither_cleared_nor_freed);
