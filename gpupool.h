@@ -7939,25 +7939,43 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
-    gpi_visit visit;
-    gpi_stream *known;
-    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_stream_retired", &visit);
-    if (result != GPUPOOL_OK) return result;
-    known = gpi_fence_find(&arena->fences, gpi_fence_key(stream));
+/* The key is the next stream's from now on. The lock is held, and opened for a moment; `entered`: the
+   driver is, and a fence can be had. */
+static void gpi_arena_retire(gpupool_arena *arena, cudaStream_t stream, int entered) {
+    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(stream));
     if (known) {
         gpi_stream *outer = known->capture ? known->capture->outer : NULL;
-        gpi_arena_seal(arena, outer ? outer : known, gpi_arena_stream(stream));
+        if (entered) gpi_arena_seal(arena, outer ? outer : known, gpi_arena_stream(stream));
         if (known->capture) gpi_host_count_scope(-1); /* it ends here, */
         if (outer) { /* and what it set aside is nobody's */
             outer->set_aside = 0;
             known->capture->outer = NULL;
         }
         gpi_arena_unname(arena, known);
-        gpi_arena_poll(arena);
+        if (entered) gpi_arena_poll(arena);
     }
     gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(stream));
-    gpi_arena_exit_growing(arena, &visit);
+}
+
+/* Also where CUDA fails: the stream may be gone, and its handle another's, before this is called
+   again. */
+gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
+    const char *call = "gpupool_stream_retired";
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter_growing(arena, call, &visit);
+    if (result == GPUPOOL_OK) {
+        gpi_arena_retire(arena, stream, 1);
+        gpi_arena_exit_growing(arena, &visit);
+        return gpi_host_ok();
+    }
+    if (gpi_arena_exists(arena, call) != GPUPOOL_OK ||
+        gpi_driver_was_reset(&arena->backing.driver))
+        return result;
+    gpi_host_lock(&arena->growing);
+    gpi_arena_enter(arena, call);
+    gpi_arena_retire(arena, stream, 0);
+    gpi_arena_exit(arena);
+    gpi_host_unlock(&arena->growing);
     return gpi_host_ok();
 }
 

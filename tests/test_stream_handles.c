@@ -106,6 +106,35 @@ static void every_arena_is_told(void) {
     for (int i = 0; i < 3; i++) kit_close(arenas[i]);
 }
 
+/* And whatever CUDA says meanwhile: the next stream has the handle, and must not have the memory. */
+static void a_fault_does_not_keep_the_handle(void) {
+    for (long n = 1, fired = 1; fired; n++) {
+        check_case("call %ld fails", n);
+        arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
+        fake_mode(FAKE_STEPPED);
+        cudaStream_t brief = new_stream();
+        void *block = kit_alloc(arena, MIB, brief);
+        kit_fill(brief, block, MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block, brief), GPUPOOL_OK);
+        fake_fail_except("cudaStreamDestroy");
+        fake_fail_nth(n, 0);
+        CHECK_EQ(cudaStreamDestroy(brief), cudaSuccess);
+        fired = fake_fail_fired();
+        fake_fail_clear();
+        CHECK_EQ(cudaGetLastError(), cudaSuccess);
+        cudaStream_t next = new_stream();
+        CHECK(next == brief);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        block = kit_alloc(arena, MIB, next);
+        kit_fill(next, block, MIB, 2);
+        CHECK_RESULT(gpupool_free(arena, block, next), GPUPOOL_OK);
+        CHECK_EQ(fake_failures(), 0);
+        CHECK_EQ(cudaStreamDestroy(next), cudaSuccess);
+        fake_run_all();
+        kit_close(arena);
+    }
+}
+
 /* What is no stream is CUDA's to refuse, and the arenas are none the worse. */
 static void the_macro_answers_as_cuda_does(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -178,6 +207,7 @@ int main(void) {
     FAKE_TEST(the_macro_tells_the_arena);
     FAKE_TEST(stream_retired_tells_the_arena);
     FAKE_TEST(every_arena_is_told);
+    FAKE_TEST(a_fault_does_not_keep_the_handle);
     FAKE_TEST(the_macro_answers_as_cuda_does);
 #else
     FAKE_TEST(the_stream_itself_is_asked);
