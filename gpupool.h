@@ -6161,8 +6161,10 @@ static void gpi_arena_sweep(gpupool_arena *arena) {
 }
 
 static int gpi_arena_may_follow(const gpupool_arena *arena, const gpi_request *request) {
-    /* not in a capture: a replay is no later work of the stream */
-    return !request->known->capture && !gpi_arena_takes_quiet(arena, request->known);
+    /* not in a capture: a replay is no later work of the stream. BYPASS: what a release could not
+       wait for is a chunk's all the same */
+    return !request->known->capture && !gpi_arena_takes_quiet(arena, request->known) &&
+           arena->backing.source != GPUPOOL_SOURCE_BYPASS;
 }
 
 /* Growth that may also move memory which the request's stream has freed: all of it stands behind

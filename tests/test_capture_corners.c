@@ -83,6 +83,30 @@ static void no_memory_to_keep_an_older_chunk(void) {
     kit_close(arena);
 }
 
+/* Nor is there a pool where the release cannot wait for the device: its chunk is nobody's block. */
+static void no_memory_to_wait_without_a_pool(void) {
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    void *other, *busy = get(MIB, 2);
+    begin(0);
+    put(get(2 * MIB, 0), 0);
+    fail_malloc_nth(1, 1);
+    release(0);
+    CHECK(fail_malloc_fired > 0);
+    fail_malloc_nth(0, 0);
+    fake_hold(kit_stream[2], 1);
+    kit_fill(kit_stream[2], busy, MIB, 1);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* a fence, not passed yet */
+    CHECK_EQ(kit_reserved(arena), 3 * MIB);
+    fake_hold(kit_stream[2], 0);
+    other = get(MIB, 1);
+    CHECK_EQ(kit_reserved(arena), 4 * MIB);
+    put(other, 1);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), MIB);
+    put(busy, 2);
+    kit_close(arena);
+}
+
 /* ---- blocks that several use ---- */
 
 /* Parked, with its graph first among its users, and another graph's beside it: each release takes
@@ -208,6 +232,7 @@ int main(void) {
     FAKE_TEST(no_memory_for_a_scope);
     FAKE_TEST(no_memory_to_keep_a_block);
     FAKE_TEST(no_memory_to_keep_an_older_chunk);
+    FAKE_TEST(no_memory_to_wait_without_a_pool);
     FAKE_TEST(parked_blocks_of_two_graphs);
     FAKE_TEST(parked_out_of_order_for_a_graph);
     FAKE_TEST(used_elsewhere_at_the_release);
