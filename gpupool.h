@@ -4400,7 +4400,8 @@ typedef struct gpi_fence {
     CUcontext context;      /* of its event, where it is not the arena's */
     uint64_t number;        /* later fences have higher ones */
     int users, passed;
-    int unrecorded;         /* stands for a wait for the device, not for its event */
+    int unrecorded;         /* stands for a wait for the device, not for its event; while it lasts,
+                               and then it has passed or is unsealed */
     int whole;              /* covers all streams, not one: waiting for one stream is not enough */
     int counted;            /* users that the check has met */
 } gpi_fence;
@@ -4616,15 +4617,12 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
 }
 
 static int gpi_fence_passed(gpi_fence *fence) {
-    if (!fence->passed && !fence->unrecorded)
-        fence->passed = cudaEventQuery(fence->event) == cudaSuccess;
+    if (!fence->passed) fence->passed = cudaEventQuery(fence->event) == cudaSuccess;
     return fence->passed;
 }
 
 static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cudaStream_t stream) {
     if (fence->passed) return GPUPOOL_OK;
-    if (fence->unrecorded)
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "only a wait for the device would do");
     fences->device_waits++;
     return gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
 }
@@ -4787,13 +4785,8 @@ static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *str
 
 static int gpi_fence_lacks(const gpi_fences *fences, const gpi_tree *tree) {
     const gpi_stream *stream = fences->streams;
-    int i;
-    for (; stream; stream = stream->next) {
-        if (stream->handle == 0 || stream->capture) continue;
-        if (tree->lanes[stream->young]->units) return 1;
-        for (i = 0; i < stream->seals; i++)
-            if (stream->fences[i]->unrecorded) return 1;
-    }
+    for (; stream; stream = stream->next)
+        if (stream->handle && !stream->capture && tree->lanes[stream->young]->units) return 1;
     return 0;
 }
 
@@ -4804,6 +4797,24 @@ static void gpi_fence_device_idle(gpi_fences *fences, uint64_t number) {
     for (; stream; stream = stream->next)
         for (i = 0; i < stream->seals; i++)
             if (stream->fences[i]->number <= number) stream->fences[i]->passed = 1;
+}
+
+/* The wait that a fence stands for has failed: what is behind it waits for a later one instead. */
+static void gpi_fence_unseal(gpi_fences *fences, gpi_tree *tree, const gpi_fence *fence) {
+    gpi_stream *stream = fences->streams;
+    int i;
+    for (; stream; stream = stream->next) {
+        for (i = 0; i < stream->seals && stream->fences[i] != fence;) i++;
+        if (i == stream->seals) continue;
+        gpi_tree_pour(tree, stream->sealed[i],
+                      i + 1 < stream->seals ? stream->sealed[i + 1] : stream->young);
+        gpi_tree_lane_drop(tree, stream->sealed[i]);
+        gpi_fence_drop(fences, stream->fences[i]);
+        for (stream->seals--; i < stream->seals; i++) {
+            stream->sealed[i] = stream->sealed[i + 1];
+            stream->fences[i] = stream->fences[i + 1];
+        }
+    }
 }
 
 /* Seals every young lane with one fence. */
@@ -6124,6 +6135,7 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     result = gpi_driver_wait(&arena->backing.driver);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
+    else gpi_fence_unseal(&arena->fences, &arena->tree, fence);
     arena->fences.awaited = NULL;
     gpi_fence_drop(&arena->fences, fence);
     return result;
@@ -6354,7 +6366,6 @@ static gpupool_result gpi_arena_rung_ask(gpupool_arena *arena, gpi_request *requ
 static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     gpupool_result result;
     if (gpi_fence_passed(fence)) return 1;
-    if (fence->unrecorded) return 0;
     fence->users++;
     arena->fences.awaited = fence;
     arena->fences.host_waits++;

@@ -107,6 +107,51 @@ static void no_memory_to_wait_without_a_pool(void) {
     kit_close(arena);
 }
 
+/* What a release could not wait for waits for a fence, as what any stream has freed. */
+static void no_wait_at_the_release(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    begin(0);
+    put(get(4 * MIB, 0), 0);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    release(0);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 4 * MIB);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
+/* The same of streams that go on freeing while the host waits: in a lane before a later fence's, in
+   the newest, and in one that a later fence has taken over. */
+static void *late[4];
+static void free_during_the_wait(void *unused) {
+    (void)unused;
+    arena->hurried = 4; /* a fence for each */
+    put(late[1], 1);
+    for (int i = 2; i < 4; i++) put(late[i], 2);
+}
+
+static void frees_during_a_wait_that_fails(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    begin(0);
+    put(get(4 * MIB, 0), 0);
+    for (int i = 0; i < 4; i++) late[i] = get(2 * MIB, i < 2 ? 1 : 2);
+    void *early = get(2 * MIB, 3);
+    put(late[0], 1);
+    put(early, 3);
+    fake_before_call("cudaFree", 1, free_during_the_wait, NULL);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    release(0);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 /* ---- blocks that several use ---- */
 
 /* Parked, with its graph first among its users, and another graph's beside it: each release takes
@@ -233,6 +278,8 @@ int main(void) {
     FAKE_TEST(no_memory_to_keep_a_block);
     FAKE_TEST(no_memory_to_keep_an_older_chunk);
     FAKE_TEST(no_memory_to_wait_without_a_pool);
+    FAKE_TEST(no_wait_at_the_release);
+    FAKE_TEST(frees_during_a_wait_that_fails);
     FAKE_TEST(parked_blocks_of_two_graphs);
     FAKE_TEST(parked_out_of_order_for_a_graph);
     FAKE_TEST(used_elsewhere_at_the_release);
