@@ -5728,6 +5728,11 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
 
+/* What a stream is known by, where it is asked for: see gpi_fence_is_same. */
+static uint64_t gpi_arena_identity(cudaStream_t stream) {
+    return GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
+}
+
 /* The stream that calls with this key go to; it may have been forgotten, or never been known. The
    lock is held. NULL: the host has no memory. */
 static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
@@ -5736,6 +5741,14 @@ static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t
     known = gpi_fence_know(&arena->fences, &arena->tree, key, identity);
     if (known) gpi_fence_name(known);
     return known;
+}
+
+/* The same of a stream that was known when the call began. If it was forgotten since, it is the same
+   that comes back, or another thread's next call would take it for a stream that is gone. */
+static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, uintptr_t key,
+                                         cudaStream_t stream) {
+    gpi_stream *known = gpi_fence_find(&arena->fences, key);
+    return known ? known : gpi_arena_known(arena, key, gpi_arena_identity(stream));
 }
 
 /* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
@@ -6717,7 +6730,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         request->capturing = gpi_driver_is_capturing(request->stream);
         arena->captures_seen |= request->capturing;
         request->limited = 0;
-        request->known = gpi_arena_known(arena, key, 0);
+        request->known = gpi_arena_known_again(arena, key, request->stream);
         result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
         GPI_PUBLISH(&arena->climbing, 0);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
@@ -6737,7 +6750,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
 /* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
    anew. No lock is held. */
 static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
-    uint64_t identity = GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
+    uint64_t identity = gpi_arena_identity(stream);
     gpi_stream *known = gpi_fence_enter(&arena->fences, key), *now;
     gpi_host_lock(&arena->lock);
     if (known && !known->capture && identity && known->identity != identity) {
@@ -7240,7 +7253,7 @@ static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cud
     gpi_arena_lock(arena, 0);
     run = gpi_arena_find(arena, "gpupool_free", block);
     if (run) {
-        gpi_stream *known = gpi_arena_known(arena, key, 0);
+        gpi_stream *known = gpi_arena_known_again(arena, key, stream);
         gpi_run **link = gpi_tree_link(&arena->tree, run->unit);
         result = known ? gpi_arena_free(arena, link, known, stream, 0) : gpi_host_no_memory();
     } else {

@@ -158,6 +158,40 @@ static void a_scope_opened_meanwhile(void) {
     }
 }
 
+/* A stream is forgotten on a thread's way to memory, and known anew; while that thread waits for the
+   device, another one's call finds it to be the same stream. */
+static void use_it_and_look(void *unused) {
+    (void)unused;
+    put(spare, kit_stream[0]);
+    spare = NULL;
+    kit_stats(arena); /* forgets what is nobody's */
+}
+
+static void forget_it(void *unused) {
+    (void)unused;
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(arena->fences.stream_count, 1);
+    fake_before_call("cudaFree", 1, use_it_and_look, NULL);
+}
+
+static void known_anew_on_the_way(void) {
+    gpupool_arena *scoped = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(gpupool_capture_begin(scoped, kit_stream[2], &scope), GPUPOOL_OK);
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 2 * MIB);
+    void *rest = kit_alloc(arena, MIB, kit_stream[1]);
+    void *large = kit_alloc(arena, MIB - BYTES, kit_stream[1]);
+    spare = kit_alloc(arena, BYTES, kit_stream[0]);
+    put(large, kit_stream[1]); /* too little for a fence, and the scope forbids one over all */
+    fake_before_call("cudaGetDevice", 1, forget_it, NULL);
+    large = kit_alloc(arena, MIB - BYTES, kit_stream[0]);
+    CHECK(spare == NULL);
+    put(large, kit_stream[0]);
+    put(rest, kit_stream[1]);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    kit_close(arena);
+    kit_close(scoped);
+}
+
 /* What the old stream freed gets no fence from the new one, which has its handle. */
 static void no_fence_from_another_stream(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -183,6 +217,7 @@ int main(void) {
     FAKE_TEST(filled_during_an_alloc);
     FAKE_TEST(made_known_once);
     FAKE_TEST(a_scope_opened_meanwhile);
+    FAKE_TEST(known_anew_on_the_way);
     FAKE_TEST(no_fence_from_another_stream);
     return check_finish();
 }
