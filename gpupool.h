@@ -4409,7 +4409,7 @@ typedef struct gpi_fence {
 
 typedef struct gpi_use { /* of a live block by another stream */
     struct gpi_use *next;
-    uint64_t identity;      /* of the stream; 0: not known */
+    uint64_t identity;      /* of the stream; 0: not known. A default stream's is its key */
     uint64_t key;           /* of the stream, for verdicts: may be another's since */
     gpi_fence *fence;       /* NULL: kept for a graph */
     struct gpi_stream *keeper; /* the graph's lanes */
@@ -5744,8 +5744,8 @@ static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t
     return known;
 }
 
-/* The same of a stream that was known when the call began. If it was forgotten since, it is the same
-   that comes back, or another thread's next call would take it for a stream that is gone. */
+/* The same of a stream that was known when the call began. If it was forgotten since, it comes back
+   as itself, or another thread's next call would take it for a stream that is gone. */
 static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, uintptr_t key,
                                          cudaStream_t stream) {
     gpi_stream *known = gpi_fence_find(&arena->fences, key);
@@ -7005,7 +7005,7 @@ static gpi_run *gpi_arena_enter_block(gpupool_arena *arena, const char *call, co
 /* A fence of this stream's work so far joins the block's uses, in place of the stream's earlier
    one, which it covers. The driver is entered. */
 static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    uint64_t identity;
+    uint64_t identity, key = gpi_fence_key(stream);
     gpupool_result result;
     gpi_fence *fence;
     gpi_use *use = (gpi_use *)run->uses;
@@ -7015,8 +7015,9 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK; /* cudaFree waits */
     result = gpi_fence_record(&arena->fences, stream, &fence);
     if (result != GPUPOOL_OK) return result;
-    identity = gpi_fence_identity(stream);
-    while (use && (identity == 0 || use->identity != identity)) use = use->next;
+    /* a default stream's key, which is odd, is never another's */
+    identity = key & 1 ? key : gpi_fence_identity(stream);
+    while (use && (identity == 0 || use->key != key || use->identity != identity)) use = use->next;
     if (use) {
         gpi_fence_drop(&arena->fences, use->fence);
     } else {
@@ -7026,7 +7027,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
             return gpi_host_no_memory();
         }
         use->identity = identity;
-        use->key = gpi_fence_key(stream);
+        use->key = key;
         use->next = (gpi_use *)run->uses;
         run->uses = use;
     }
@@ -7966,8 +7967,8 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* The key is the next stream's from now on. The lock is held, and opened for a moment; `entered`: the
-   driver is, and a fence can be had. */
+/* The key is the next stream's from now on. The lock is held, and opened for a moment. `entered`:
+   the driver is, and a fence can be had. */
 static void gpi_arena_retire(gpupool_arena *arena, cudaStream_t stream, int entered) {
     gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(stream));
     if (known) {

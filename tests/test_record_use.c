@@ -74,6 +74,19 @@ static void recorded_again(gpupool_source source) {
 }
 static void many_recorded_uses_are_all_kept(void) { for_each_source(recorded_again); }
 
+/* However often: of default streams too the later fence takes the earlier one's place. */
+static void uses_do_not_pile_up(void) {
+    const cudaStream_t streams[] = {0, cudaStreamLegacy, cudaStreamPerThread, kit_stream[1]};
+    open_for(GPUPOOL_SOURCE_MAPPED, SIZE);
+    void *block = get(SIZE, 0, 1);
+    for (size_t i = 0; i < 100 * KIT_COUNT(streams); i++)
+        CHECK_RESULT(gpupool_record_use(arena, block, streams[i % KIT_COUNT(streams)]), GPUPOOL_OK);
+    CHECK_EQ(arena->uses, 3); /* the first two are one */
+    CHECK(arena->fences.fence_count < 6);
+    put(block, 0);
+    close_arena();
+}
+
 /* The recorded use follows the memory through a split and into other hands. */
 static void recorded_split(gpupool_source source) {
     open_for(source, SIZE);
@@ -144,6 +157,7 @@ int main(void) {
     FAKE_TEST(a_recorded_use_holds_back_a_third_stream);
     FAKE_TEST(a_recorded_use_does_not_replace_the_own_stream);
     FAKE_TEST(many_recorded_uses_are_all_kept);
+    FAKE_TEST(uses_do_not_pile_up);
     FAKE_TEST(a_recorded_use_survives_a_split);
     FAKE_TEST(what_is_done_is_trimmed_whoever_is_not);
     FAKE_TEST(what_is_done_is_moved_whoever_is_not);
