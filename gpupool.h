@@ -7173,8 +7173,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, c
     return result;
 }
 
-/* A graph's block that another stream may still be at, or another branch of the graph: not for use
-   inside any more, and the release waits for all of them. */
+/* A graph's block that another stream may still be at, or another branch of the graph, or another
+   graph: not for use inside any more, and the release waits for all of them. */
 static gpi_stream *gpi_arena_keep_out(gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
     GPI_ASSERT(use != NULL);
@@ -7195,9 +7195,10 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
         keeper = gpi_arena_keep_older(arena, run, known);
         if (!keeper) return gpi_host_no_memory();
     }
-    if (keeper && known->handle == GPI_KEY_ANY)
+    if (keeper && (known->handle == GPI_KEY_ANY ||
+                   (known->capture && known->capture != keeper->capture)))
         keeper = gpi_arena_keep_out(run);
-    else if (!keeper || keeper->capture != known->capture)
+    else if (!known->capture)
         result = gpi_arena_add_use(arena, run, stream);
     /* a capturing stream has no fence, but what a graph keeps nobody gets before the release */
     if (keeper && result == GPUPOOL_E_CAPTURING) keeper = gpi_arena_keep_out(run);

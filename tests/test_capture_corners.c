@@ -255,6 +255,24 @@ static void freed_on_another_capturing_stream(void) {
     kit_close(arena);
 }
 
+/* Freed in a scope, but handed out in another: neither graph's blocks may lie there before the
+   release, for the replays of the one that freed it read it; also when its capture is over. */
+static void freed_in_another_scope(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
+    begin(0);
+    begin(1);
+    put(get(4 * MIB, 0), 1);
+    for (int i = 0; i < 2; i++)
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[i])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    release(1);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[1])), GPUPOOL_E_OUT_OF_MEMORY);
+    release(0);
+    put(get(4 * MIB, 1), 1);
+    kit_close(arena);
+}
+
 /* ---- the end ---- */
 
 /* A scope that has ended, and one that has not, when the device is reset. */
@@ -285,6 +303,7 @@ int main(void) {
     FAKE_TEST(used_elsewhere_at_the_release);
     FAKE_TEST(caches_at_the_release);
     FAKE_TEST(freed_on_another_capturing_stream);
+    FAKE_TEST(freed_in_another_scope);
     FAKE_TEST(reset_under_scopes);
     return check_finish();
 }
