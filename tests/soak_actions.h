@@ -142,9 +142,7 @@ static inline void act_renew(actor *a, world *w) {
         MUST(cudaEventDestroy(*tomb));
     }
     *tomb = mark(p->stream);
-    if (!quiet || below(a, 2))
-        while (!CALL(a, 0, gpupool_stream_retired(w->arena, p->stream)) &&
-               !atomic_load(&check_bad)) {}
+    if (below(a, 2)) CALL(a, 0, gpupool_stream_retired(w->arena, p->stream));
     fake_hold(p->stream, 0);
     soak_before(a);
     MUST(cudaStreamDestroy(p->stream)); /* gpupool's, which asks every arena */
