@@ -4409,7 +4409,7 @@ typedef struct gpi_fence {
 
 typedef struct gpi_use { /* of a live block by another stream */
     struct gpi_use *next;
-    uint64_t identity;      /* of the stream; 0: not known. A default stream's is its key */
+    uint64_t identity;      /* of the stream; 0: not known. A default stream's has bit 63 */
     uint64_t key;           /* of the stream, for verdicts: may be another's since */
     gpi_fence *fence;       /* NULL: kept for a graph */
     struct gpi_stream *keeper; /* the graph's lanes */
@@ -7015,9 +7015,9 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK; /* cudaFree waits */
     result = gpi_fence_record(&arena->fences, stream, &fence);
     if (result != GPUPOOL_OK) return result;
-    /* a default stream's key, which is odd, is never another's */
-    identity = key & 1 ? key : gpi_fence_identity(stream);
-    while (use && (identity == 0 || use->key != key || use->identity != identity)) use = use->next;
+    /* a default stream has no id, but a key that is never another's, and odd */
+    identity = key & 1 ? key | (uint64_t)1 << 63 : gpi_fence_identity(stream);
+    while (use && (identity == 0 || use->identity != identity)) use = use->next;
     if (use) {
         gpi_fence_drop(&arena->fences, use->fence);
     } else {
