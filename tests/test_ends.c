@@ -136,7 +136,7 @@ static void while_cuda_unloads(void) {
     leave_traces(live, KIT_COUNT(live), &scope);
     fake_shutdown(1);
     asking_calls(live[1], scope, GPUPOOL_E_CUDA);
-    CHECK_RESULT(gpupool_stream_retired(arena, 0), GPUPOOL_OK); /* the handle may be another's soon */
+    CHECK_RESULT(gpupool_stream_retired(arena, 0), GPUPOOL_OK); /* the handle goes */
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
     CHECK_EQ(gpupool_cudaMalloc(&(void *){NULL}, MIB) != cudaSuccess, 1);
     CHECK(gpupool_default_arena(0) == NULL);

@@ -158,8 +158,8 @@ static void a_scope_opened_meanwhile(void) {
     }
 }
 
-/* A stream is forgotten on a thread's way to memory, and known anew; while that thread waits for the
-   device, another one's call finds it to be the same stream. */
+/* A stream is forgotten on a thread's way to memory, and known anew; while that thread waits for
+   the device, another one's call finds it to be the same stream. */
 static void use_it_and_look(void *unused) {
     (void)unused;
     put(spare, kit_stream[0]);

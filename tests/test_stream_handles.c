@@ -106,7 +106,7 @@ static void every_arena_is_told(void) {
     for (int i = 0; i < 3; i++) kit_close(arenas[i]);
 }
 
-/* And whatever CUDA says meanwhile: the next stream has the handle, and must not have the memory. */
+/* Whatever CUDA says meanwhile: the next stream has the handle, and must not have the memory. */
 static void a_fault_does_not_keep_the_handle(void) {
     for (long n = 1, fired = 1; fired; n++) {
         check_case("call %ld fails", n);
