@@ -438,9 +438,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
 /* Before cudaStreamDestroy: what this stream freed no longer belongs to its handle, which CUDA may
    give to the next stream at once, and becomes free for others as soon as can be; so it is where
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
-   cudaStreamDestroy does so by itself (rule 5). A thread with a default
-   stream of its own says so of cudaStreamPerThread before it ends: what it freed last, up to 1 MiB,
-   is its alone otherwise, until memory is short. */
+   cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
+   of cudaStreamPerThread before it ends: what it freed last, up to 1 MiB, is its alone otherwise,
+   until memory is short. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
