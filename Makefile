@@ -2,7 +2,7 @@
 #
 # The header needs no building. What is built here proves it, shows it and measures it, on a GPU
 # where there is one with a CUDA toolkit, else on tests/fakecuda, a GPU simulated on the CPU.
-# CUDA_HOME= (empty) leaves a toolkit out; ON=sim leaves a GPU out.
+# CUDA_HOME= (empty) leaves a toolkit out; ON=sim leaves a GPU out; STRICT=1: a warning is an error.
 
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
@@ -20,7 +20,7 @@ CFLAGS ?= -O2 -g1
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 BUILD := build
 Q := $(if $(V),,@)# V=1 shows the commands
-WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion $(if $(STRICT),-Werror)
 
 # ---- where CUDA comes from -----------------------------------------------------------------------
 
