@@ -25,10 +25,6 @@ static void scene_close(void) {
     kit_ring_close(ring);
 }
 
-static gpupool_result upload(void) {
-    return gpupool_upload(ring, device, host, BYTES, kit_stream[0]);
-}
-
 /* ---- in the caller's function ---- */
 
 static int ask(void *to, size_t bytes, uint64_t offset, void *answer) {
@@ -80,6 +76,10 @@ static void a_function_is_its_callers_alone(void) {
 }
 
 #if CHECK_FAKE
+
+static gpupool_result upload(void) {
+    return gpupool_upload(ring, device, host, BYTES, kit_stream[0]);
+}
 /* With workers it is theirs and its caller's: who waits for a ticket, for which nothing can be done
    now, may hold what the function needs. */
 static pthread_t waiter;
