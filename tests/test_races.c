@@ -34,12 +34,12 @@ static cudaError_t before_record(cudaEvent_t event, cudaStream_t stream) {
     return cudaEventRecord(event, stream);
 }
 
+#if CHECK_FAKE
+
 static CUresult CUDAAPI before_light_record(CUevent event, CUstream stream) {
     look((cudaEvent_t)event);
     return (CUresult)cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream);
 }
-
-#if CHECK_FAKE
 
 #define SCHEDULES 2000
 

@@ -80,6 +80,7 @@ static void a_function_is_its_callers_alone(void) {
 static gpupool_result upload(void) {
     return gpupool_upload(ring, device, host, BYTES, kit_stream[0]);
 }
+
 /* With workers it is theirs and its caller's: who waits for a ticket, for which nothing can be done
    now, may hold what the function needs. */
 static pthread_t waiter;
