@@ -10220,6 +10220,7 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
     gpi_ring_slot *slot;
     uint64_t start = gpi_host_now_ns();
     unsigned round = 0;
+    int did;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
     if (result != GPUPOOL_OK) return result;
     if (!span || bytes == 0 || bytes > ring->bytes) {
@@ -10235,11 +10236,13 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         if (slot) break;
         if (result == GPUPOOL_OK)
             result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
+        /* what a ticket's download holds comes free when somebody works for it */
+        did = result == GPUPOOL_OK && !ring->workers_running && gpi_ring_work(ring, 0);
         if (result == GPUPOOL_OK && timeout_ns >= 0 &&
             gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
         if (result != GPUPOOL_OK) break;
-        gpi_ring_nap(ring, round++);
+        if (!did) gpi_ring_nap(ring, round++);
     }
     if (slot) {
         slot->state = GPI_RING_HELD;

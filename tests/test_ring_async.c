@@ -264,6 +264,24 @@ static void span_fill(gpupool_span *span, uint64_t seed) {
     kit_pattern((unsigned char *)span->memory, span->bytes, seed);
 }
 
+/* What a ticket's download holds comes free as its bytes go to the caller's memory: without workers
+   the thread that waits for a span sees to that. */
+static void span_beside_a_ticket(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    parcel p = parcel_open(MIB, 4);
+    gpupool_span span;
+    CHECK_RESULT(gpupool_upload(ring, p.device, p.host, p.bytes, kit_stream[0]), GPUPOOL_OK);
+    memset(p.host, 0, p.bytes);
+    CHECK_RESULT(gpupool_download_async(ring, p.host, p.device, p.bytes, kit_stream[0], &p.ticket),
+                 GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 5 * KIT_SECOND, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_OK);
+    kit_is_pattern(p.host, p.bytes, 4, 0);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    parcel_close(&p);
+    kit_ring_close(ring);
+}
+
 static void spans_of_exact_sizes(void) {
     static const size_t tried[] = {1, 513, 4096, 100001, MIB, 4 * MIB, 4 * MIB + 1, 9 * MIB};
     gpupool_ring *ring = kit_ring(9 * MIB, 0, 0);
@@ -462,6 +480,7 @@ int main(void) {
     FAKE_TEST(async_passes_blocking_streams);
     FAKE_TEST(span_behind_a_still_stream);
     FAKE_TEST(span_beside_a_still_stream);
+    ARENA_TEST(span_beside_a_ticket);
     ARENA_TEST(spans_of_exact_sizes);
     ARENA_TEST(spans_and_what_is_refused);
 #if !GPUPOOL_SINGLE_THREAD
