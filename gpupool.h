@@ -8583,7 +8583,7 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 #define GPI_RING_HANDS 7                      /* workers for each transfer under way */
 #define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
 #define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
-#define GPI_RING_LOOK_MS 5u                    /* a wait for a ticket looks this often */
+#define GPI_RING_LOOK_MS 5u           /* who sleeps beside transfers looks this often */
 #define GPI_RING_STOCK 64                     /* slot structs got from the host at a time */
 
 typedef enum gpi_ring_slot_state {
@@ -9460,8 +9460,10 @@ static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
             turn.watching = ring->watching = 0;
             if (ring->transfers) gpi_ring_wake(ring);
         } else if ((!wanted && ring->transfers) || gpi_ring_turn_idle(ring, &turn)) {
+            /* who has the watch may be in its own function, or behind its own stream, for long */
+            unsigned ms = wanted ? GPI_RING_LOOK_MS : 0;
             gpi_ring_unlock(ring);
-            if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, 0);
+            if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, ms);
             else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
             turn.armed = !turn.armed;
             gpi_ring_lock(ring);

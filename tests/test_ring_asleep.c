@@ -1,6 +1,7 @@
 /* Threads of the ring with nothing to do: who waits long for a ticket sleeps, who uploads through a
    full ring leaves the watch to a worker that has it, and a worker that is wanted no more leaves it
-   to others. What happens meanwhile is done where they would sleep: nothing here hangs on time. */
+   to others; one that is wanted does not rely on who has it. What happens meanwhile is done where
+   they would sleep: nothing here hangs on time. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -146,6 +147,12 @@ static void beside_one_that_watches(void) {
 
 static unsigned turns;
 
+static void stop(void) {
+    gpi_ring_lock(ring);
+    gpi_ring_stop(ring);
+    gpi_ring_unlock(ring);
+}
+
 static void finish_the_first(void) {
     CHECK_EQ(ring->watching, 1);
     turns = ring->work.turns;
@@ -157,9 +164,7 @@ static void dismiss(void) {
     CHECK_EQ(ring->watching, 0);        /* free for another to take, */
     CHECK(ring->work.turns > turns);    /* and those that sleep are told */
     CHECK(ring->transfers != NULL);
-    gpi_ring_lock(ring);
-    gpi_ring_stop(ring);
-    gpi_ring_unlock(ring);
+    stop();
 }
 
 /* Wanted for two transfers, it watches the device for them; not for one. */
@@ -176,6 +181,25 @@ static void a_worker_leaves_the_watch(void) {
     expect_done(1);
     scene_close();
 }
+
+/* Who watches may be in its own function for long: a worker that sleeps looks now and then. */
+static void a_worker_looks_by_itself(void) {
+    scene_open(8 * MIB, 0);
+    CHECK_RESULT(gpupool_upload(ring, device[1], host, BYTES, kit_stream[1]), GPUPOOL_OK);
+    post(0);
+    ring->watching = 1; /* as a caller in its function */
+    at_sleep = let_go;
+    at_long_sleep = stop;
+    gpi_ring_lock(ring);
+    gpi_ring_worker_loop(ring, 0);
+    CHECK(!ring->transfers);
+    ring->watching = 0;
+    gpi_ring_unlock(ring);
+    CHECK(!at_sleep && !at_long_sleep);
+    let_go();
+    expect_done(0);
+    scene_close();
+}
 #endif
 
 int main(void) {
@@ -183,5 +207,6 @@ int main(void) {
     FAKE_TEST(without_workers_it_stays_awake);
     FAKE_TEST(beside_one_that_watches);
     FAKE_TEST(a_worker_leaves_the_watch);
+    FAKE_TEST(a_worker_looks_by_itself);
     return check_finish();
 }
