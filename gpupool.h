@@ -8583,7 +8583,7 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 #define GPI_RING_HANDS 7                      /* workers for each transfer under way */
 #define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
 #define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
-#define GPI_RING_LOOK_MS 5u           /* who sleeps beside transfers looks this often */
+#define GPI_RING_LOOK_MS 5u                   /* who sleeps beside transfers looks this often */
 #define GPI_RING_STOCK 64                     /* slot structs got from the host at a time */
 
 typedef enum gpi_ring_slot_state {
