@@ -8051,11 +8051,14 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
 
 /* Gives a scope its streams. What it sets aside comes back if the host has no memory for them. */
 static gpupool_result gpi_arena_open_scope(gpupool_arena *arena, gpupool_capture *capture) {
-    gpi_stream *early, *outer = gpi_fence_find(&arena->fences, capture->key);
-    if (outer && outer->capture)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a scope "
-                             "already");
-    if (outer) {
+    gpi_stream *early, *outer = NULL, *known;
+    /* once more if it is made known anew meanwhile: the other one was a destroyed stream's */
+    while ((known = gpi_fence_find(&arena->fences, capture->key)) != NULL) {
+        if (known->capture)
+            return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
+                                 "scope already");
+        if (outer) outer->set_aside = 0;
+        outer = known;
         outer->set_aside = 1;
         gpi_arena_unname(arena, outer);
     }
