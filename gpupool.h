@@ -1601,25 +1601,23 @@ static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t strea
     return context == driver->context ? NULL : context;
 }
 
-/* Of a stream with a handle; of another, and where CUDA cannot say, the current one. known: has its
-   calls looked up, or is NULL. */
+/* Of a stream with a handle; where CUDA cannot say, the current one. known: has its calls looked
+   up, or is NULL. */
 static int gpi_driver_device_of(const gpi_driver *known, cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT, had_error = cudaPeekAtLastError() != cudaSuccess;
     gpi_driver calls, *driver = &calls;
     CUcontext context = NULL;
-    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return device; /* never 0 */
-    if (known) {
-        calls = *known;
-    } else {
+    if (!known) {
         GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
         GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
         GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
+        known = driver;
     }
-    if (driver->stream_context && driver->push && driver->pop &&
-        driver->stream_context((CUstream)stream, &context) == CUDA_SUCCESS &&
-        driver->push(context) == CUDA_SUCCESS) {
+    if (known->stream_context && known->push && known->pop &&
+        known->stream_context((CUstream)stream, &context) == CUDA_SUCCESS &&
+        known->push(context) == CUDA_SUCCESS) {
         if (cudaGetDevice(&device) != cudaSuccess) device = GPUPOOL_DEVICE_CURRENT;
-        driver->pop(&context);
+        known->pop(&context);
     }
     if (!had_error) cudaGetLastError();
     return device;
@@ -7815,11 +7813,12 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     return result;
 }
 
-/* NULL: none was made yet. */
-static gpupool_arena *gpi_arena_default(int device) {
+/* With so many visitors more. NULL: none was made yet. */
+static gpupool_arena *gpi_arena_default(int device, int visitors) {
     gpupool_arena *arena = NULL;
     gpi_host_lock(&gpi_process.lock);
     if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
+    if (arena) arena->visitors += visitors;
     gpi_host_unlock(&gpi_process.lock);
     return arena;
 }
@@ -7834,7 +7833,7 @@ gpupool_arena *gpupool_default_arena(int device) {
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
         return NULL;
     }
-    arena = gpi_arena_default(device);
+    arena = gpi_arena_default(device, 0);
     if (arena) {
         gpi_host_ok();
         return arena;
@@ -8256,14 +8255,20 @@ static int gpi_arena_is_elsewhere(const void *block) {
 }
 
 /* The default arena of the stream's device, which CUDA takes too, whichever is current: that may
-   have none, nor a context. */
+   have none, nor a context, or one that is ended meanwhile. */
 static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT;
     gpupool_arena *arena = NULL;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
+        return gpupool_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device);
-    if (arena && !gpi_driver_foreign(&arena->backing.driver, stream)) return arena;
-    device = gpi_driver_device_of(arena ? &arena->backing.driver : NULL, stream);
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device, 1);
+    if (!arena) return gpupool_default_arena(gpi_driver_device_of(NULL, stream));
+    if (gpi_driver_foreign(&arena->backing.driver, stream))
+        device = gpi_driver_device_of(&arena->backing.driver, stream);
+    gpi_host_lock(&gpi_process.lock);
+    arena->visitors--;
+    gpi_host_unlock(&gpi_process.lock);
     return gpupool_default_arena(device);
 }
 

@@ -165,6 +165,29 @@ static void ended_while_another_is_looked_for(void) {
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
 }
 
+static void close_beside(void *arena) {
+    CHECK_EQ(pthread_create(&destroyer, NULL, close_it, arena), 0);
+    for (int i = 0; i < 300; i++) gpi_host_idle(4096); /* 30 ms for it to end the arena */
+    CHECK(gpi_process.default_arenas[0] == arena);
+}
+
+/* So does who asks by the current device's arena which device a stream is of. */
+static void ended_while_a_device_is_asked_for(void) {
+    gpupool_arena *arena = gpupool_default_arena(0);
+    cudaStream_t peer;
+    void *block = NULL;
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&peer, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    fake_before_call("cuStreamGetCtx", 1, close_beside, arena);
+    CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, peer), cudaSuccess);
+    CHECK_EQ(pthread_join(destroyer, NULL), 0);
+    CHECK(gpi_process.default_arenas[0] == NULL);
+    CHECK_EQ(gpupool_cudaFreeAsync(block, peer), cudaSuccess);
+    CHECK_EQ(cudaStreamDestroy(peer), cudaSuccess);
+    kit_close(gpupool_default_arena(1));
+}
+
 /* ---- errors in CUDA's words ---- */
 
 static void free_in_a_capture(void) {
@@ -242,6 +265,7 @@ int main(void) {
     FAKE_TEST(made_by_a_chunk_alloc);
     FAKE_TEST(ended_while_a_stream_is);
     FAKE_TEST(ended_while_another_is_looked_for);
+    FAKE_TEST(ended_while_a_device_is_asked_for);
     FAKE_TEST(free_in_a_capture);
     FAKE_TEST(in_a_child);
     FAKE_TEST(the_current_device_is_not_known);
