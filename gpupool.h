@@ -6406,10 +6406,14 @@ static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *requ
 /* Rung: wait on the host, for one fence after the other, until the request can be met. */
 static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *request,
                                           gpupool_result result, gpi_run **run) {
+    uint64_t round = 0;
     if (request->capturing) return result;
     gpi_arena_seal(arena, request->known, request->stream);
     while (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        if (!gpi_arena_ask_parked(arena)) { /* what stands behind others needs no wait for them */
+        /* what stands behind others needs no wait for them; asked after ever more seldom, or many
+           blocks would cost as many questions each */
+        int asks = ++round <= 16 || gpi_ground_is_power(round);
+        if (!asks || !gpi_arena_ask_parked(arena)) {
             gpi_fence *fence = gpi_arena_oldest(arena, request);
             if (!fence || !gpi_arena_wait(arena, fence)) break;
             gpi_arena_poll(arena);
