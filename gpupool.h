@@ -1601,25 +1601,33 @@ static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t strea
     return context == driver->context ? NULL : context;
 }
 
-/* Of a stream with a handle; where CUDA cannot say, the current one. known: has its calls looked
-   up, or is NULL. */
-static int gpi_driver_device_of(const gpi_driver *known, cudaStream_t stream) {
-    int device = GPUPOOL_DEVICE_CURRENT, had_error = cudaPeekAtLastError() != cudaSuccess;
-    gpi_driver calls, *driver = &calls;
-    CUcontext context = NULL;
-    if (!known) {
-        GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
-        GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
-        GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
-        known = driver;
-    }
-    if (known->stream_context && known->push && known->pop &&
-        known->stream_context((CUstream)stream, &context) == CUDA_SUCCESS &&
-        known->push(context) == CUDA_SUCCESS) {
-        if (cudaGetDevice(&device) != cudaSuccess) device = GPUPOOL_DEVICE_CURRENT;
-        known->pop(&context);
-    }
+/* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
+static gpupool_result gpi_driver_name_device(int *device) {
+    gpupool_result result = GPUPOOL_OK;
+    if (*device == GPUPOOL_DEVICE_CURRENT)
+        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(device));
+    if (result != GPUPOOL_OK) cudaGetLastError();
+    return result;
+}
+
+/* To ask for a stream's context where no arena is: gpi_driver_foreign's part of a driver. */
+static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
+    int had_error = cudaPeekAtLastError() != cudaSuccess;
+    memset(driver, 0, sizeof *driver);
+    GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
+    GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
+    GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
     if (!had_error) cudaGetLastError();
+    driver->context = (CUcontext)driver; /* no stream's */
+    return driver;
+}
+
+/* The context's device; where CUDA cannot say, the current one. */
+static int gpi_driver_device_of(const gpi_driver *driver, CUcontext context) {
+    int device = GPUPOOL_DEVICE_CURRENT;
+    if (driver->push(context) != CUDA_SUCCESS) return device;
+    gpi_driver_name_device(&device);
+    driver->pop(&context);
     return device;
 }
 
@@ -1859,15 +1867,6 @@ static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
 static gpupool_result gpi_driver_devices(int *count) {
     gpupool_result result = gpi_driver_told("cudaGetDeviceCount", cudaGetDeviceCount(count));
     *count = result == GPUPOOL_OK ? (int)gpi_ground_min((uint64_t)*count, GPI_DEVICES_MAX) : 0;
-    return result;
-}
-
-/* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
-static gpupool_result gpi_driver_name_device(int *device) {
-    gpupool_result result = GPUPOOL_OK;
-    if (*device == GPUPOOL_DEVICE_CURRENT)
-        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(device));
-    if (result != GPUPOOL_OK) cudaGetLastError();
     return result;
 }
 
@@ -7833,14 +7832,14 @@ gpupool_arena *gpupool_default_arena(int device) {
     memset(&config, 0, sizeof config);
     if (gpi_host_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
-    if (device < 0 || device >= GPI_DEVICES_MAX) {
-        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
-        return NULL;
-    }
     arena = gpi_arena_default(device, 0);
     if (arena) {
         gpi_host_ok();
         return arena;
+    }
+    if (device < 0 || device >= GPI_DEVICES_MAX) {
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
+        return NULL;
     }
     config.device = device;
     config.name = "default";
@@ -8263,13 +8262,17 @@ static int gpi_arena_is_elsewhere(const void *block) {
 static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT;
     gpupool_arena *arena = NULL;
+    const gpi_driver *driver;
+    gpi_driver own;
+    CUcontext context;
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
         return gpupool_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device, 1);
-    if (!arena) return gpupool_default_arena(gpi_driver_device_of(NULL, stream));
-    if (gpi_driver_foreign(&arena->backing.driver, stream))
-        device = gpi_driver_device_of(&arena->backing.driver, stream);
+    driver = arena ? &arena->backing.driver : gpi_driver_ask(&own);
+    context = gpi_driver_foreign(driver, stream);
+    if (context) device = gpi_driver_device_of(driver, context);
+    if (!arena) return gpupool_default_arena(device);
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     gpi_host_unlock(&gpi_process.lock);
