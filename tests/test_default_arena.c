@@ -213,6 +213,8 @@ static void in_a_child(void) {
         void *other = block;
         int wrong = gpupool_cudaMalloc(&other, 1000) != cudaErrorInitializationError;
         wrong += other != NULL;
+        wrong += gpupool_cudaMallocAsync(&other, 1000, kit_stream[0]) !=
+                 cudaErrorInitializationError;
         wrong += gpupool_cudaFree(block) == cudaSuccess; /* nobody's here: CUDA is asked */
         wrong += gpupool_default_arena(0) != NULL;
         wrong += gpupool_arena_create(&made, NULL) != GPUPOOL_E_FORKED;
@@ -230,6 +232,7 @@ static void in_a_child(void) {
 
 static void the_current_device_is_not_known(void) {
     gpupool_arena *arena = NULL;
+    void *block = NULL;
     fake_fail_call("cudaGetDevice", 1, 0, 0);
     CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_CUDA);
     CHECK(arena == NULL);
@@ -237,7 +240,14 @@ static void the_current_device_is_not_known(void) {
     CHECK(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT) == NULL);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, kit_stream[0]), cudaSuccess); /* the stream's */
+    CHECK_EQ(fake_fail_fired(), 3); /* the two above, too */
     fake_fail_clear();
+    CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, cudaStreamPerThread), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFreeAsync(block, cudaStreamPerThread), cudaSuccess);
+    kit_close(gpupool_default_arena(0));
 }
 
 /* What the driver does not take back when a creation fails is the driver's; the host's part is
