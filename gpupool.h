@@ -1613,7 +1613,6 @@ static gpupool_result gpi_driver_name_device(int *device) {
 /* To ask for a stream's context where no arena is: gpi_driver_foreign's part of a driver. */
 static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
     int had_error = cudaPeekAtLastError() != cudaSuccess;
-    memset(driver, 0, sizeof *driver);
     GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
     GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
     GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
