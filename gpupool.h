@@ -1601,27 +1601,32 @@ static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t strea
     return context == driver->context ? NULL : context;
 }
 
-/* Of a stream with a handle; of another, and where CUDA cannot say, the current one. known: has its
-   calls looked up, or is NULL. */
-static int gpi_driver_device_of(const gpi_driver *known, cudaStream_t stream) {
-    int device = GPUPOOL_DEVICE_CURRENT, had_error = cudaPeekAtLastError() != cudaSuccess;
-    gpi_driver calls, *driver = &calls;
-    CUcontext context = NULL;
-    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return device; /* never 0 */
-    if (known) {
-        calls = *known;
-    } else {
-        GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
-        GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
-        GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
-    }
-    if (driver->stream_context && driver->push && driver->pop &&
-        driver->stream_context((CUstream)stream, &context) == CUDA_SUCCESS &&
-        driver->push(context) == CUDA_SUCCESS) {
-        if (cudaGetDevice(&device) != cudaSuccess) device = GPUPOOL_DEVICE_CURRENT;
-        driver->pop(&context);
-    }
+/* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
+static gpupool_result gpi_driver_name_device(int *device) {
+    gpupool_result result = GPUPOOL_OK;
+    if (*device == GPUPOOL_DEVICE_CURRENT)
+        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(device));
+    if (result != GPUPOOL_OK) cudaGetLastError();
+    return result;
+}
+
+/* To ask for a stream's context where no arena is: gpi_driver_foreign's part of a driver. */
+static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
+    int had_error = cudaPeekAtLastError() != cudaSuccess;
+    GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
+    GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
+    GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
     if (!had_error) cudaGetLastError();
+    driver->context = (CUcontext)driver; /* no stream's */
+    return driver;
+}
+
+/* The context's device; where CUDA cannot say, the current one. */
+static int gpi_driver_device_of(const gpi_driver *driver, CUcontext context) {
+    int device = GPUPOOL_DEVICE_CURRENT;
+    if (driver->push(context) != CUDA_SUCCESS) return device;
+    gpi_driver_name_device(&device);
+    driver->pop(&context);
     return device;
 }
 
@@ -1861,15 +1866,6 @@ static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
 static gpupool_result gpi_driver_devices(int *count) {
     gpupool_result result = gpi_driver_told("cudaGetDeviceCount", cudaGetDeviceCount(count));
     *count = result == GPUPOOL_OK ? (int)gpi_ground_min((uint64_t)*count, GPI_DEVICES_MAX) : 0;
-    return result;
-}
-
-/* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
-static gpupool_result gpi_driver_name_device(int *device) {
-    gpupool_result result = GPUPOOL_OK;
-    if (*device == GPUPOOL_DEVICE_CURRENT)
-        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(device));
-    if (result != GPUPOOL_OK) cudaGetLastError();
     return result;
 }
 
@@ -6408,10 +6404,14 @@ static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *requ
 /* Rung: wait on the host, for one fence after the other, until the request can be met. */
 static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *request,
                                           gpupool_result result, gpi_run **run) {
+    uint64_t round = 0;
     if (request->capturing) return result;
     gpi_arena_seal(arena, request->known, request->stream);
     while (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        if (!gpi_arena_ask_parked(arena)) { /* what stands behind others needs no wait for them */
+        /* what stands behind others needs no wait for them; asked after ever more seldom, or many
+           blocks would cost as many questions each */
+        int asks = ++round <= 16 || gpi_ground_is_power(round);
+        if (!asks || !gpi_arena_ask_parked(arena)) {
             gpi_fence *fence = gpi_arena_oldest(arena, request);
             if (!fence || !gpi_arena_wait(arena, fence)) break;
             gpi_arena_poll(arena);
@@ -7815,11 +7815,12 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     return result;
 }
 
-/* NULL: none was made yet. */
-static gpupool_arena *gpi_arena_default(int device) {
+/* With so many visitors more. NULL: none was made yet. */
+static gpupool_arena *gpi_arena_default(int device, int visitors) {
     gpupool_arena *arena = NULL;
     gpi_host_lock(&gpi_process.lock);
     if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
+    if (arena) arena->visitors += visitors;
     gpi_host_unlock(&gpi_process.lock);
     return arena;
 }
@@ -7830,14 +7831,14 @@ gpupool_arena *gpupool_default_arena(int device) {
     memset(&config, 0, sizeof config);
     if (gpi_host_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
-    if (device < 0 || device >= GPI_DEVICES_MAX) {
-        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
-        return NULL;
-    }
-    arena = gpi_arena_default(device);
+    arena = gpi_arena_default(device, 0);
     if (arena) {
         gpi_host_ok();
         return arena;
+    }
+    if (device < 0 || device >= GPI_DEVICES_MAX) {
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
+        return NULL;
     }
     config.device = device;
     config.name = "default";
@@ -8051,11 +8052,14 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
 
 /* Gives a scope its streams. What it sets aside comes back if the host has no memory for them. */
 static gpupool_result gpi_arena_open_scope(gpupool_arena *arena, gpupool_capture *capture) {
-    gpi_stream *early, *outer = gpi_fence_find(&arena->fences, capture->key);
-    if (outer && outer->capture)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a scope "
-                             "already");
-    if (outer) {
+    gpi_stream *early, *outer = NULL, *known;
+    /* once more if it is made known anew meanwhile: the other one was a destroyed stream's */
+    while ((known = gpi_fence_find(&arena->fences, capture->key)) != NULL) {
+        if (known->capture)
+            return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
+                                 "scope already");
+        if (outer) outer->set_aside = 0;
+        outer = known;
         outer->set_aside = 1;
         gpi_arena_unname(arena, outer);
     }
@@ -8253,14 +8257,24 @@ static int gpi_arena_is_elsewhere(const void *block) {
 }
 
 /* The default arena of the stream's device, which CUDA takes too, whichever is current: that may
-   have none, nor a context. */
+   have none, nor a context, or one that is ended meanwhile. */
 static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT;
     gpupool_arena *arena = NULL;
+    const gpi_driver *driver;
+    gpi_driver own;
+    CUcontext context;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
+        return gpupool_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device);
-    if (arena && !gpi_driver_foreign(&arena->backing.driver, stream)) return arena;
-    device = gpi_driver_device_of(arena ? &arena->backing.driver : NULL, stream);
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device, 1);
+    driver = arena ? &arena->backing.driver : gpi_driver_ask(&own);
+    context = gpi_driver_foreign(driver, stream);
+    if (context) device = gpi_driver_device_of(driver, context);
+    if (!arena) return gpupool_default_arena(device);
+    gpi_host_lock(&gpi_process.lock);
+    arena->visitors--;
+    gpi_host_unlock(&gpi_process.lock);
     return gpupool_default_arena(device);
 }
 

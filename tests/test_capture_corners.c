@@ -137,8 +137,9 @@ static void frees_during_a_wait_that_fails(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     begin(0);
     put(get(4 * MIB, 0), 0);
-    for (int i = 0; i < 4; i++) late[i] = get(2 * MIB, i < 2 ? 1 : 2);
-    void *early = get(2 * MIB, 3);
+    /* the first ones too small for a fence of their own */
+    for (int i = 0; i < 4; i++) late[i] = get(i ? 2 * MIB : 512 * KIB, i < 2 ? 1 : 2);
+    void *early = get(512 * KIB, 3);
     put(late[0], 1);
     put(early, 3);
     fake_before_call("cudaFree", 1, free_during_the_wait, NULL);

@@ -99,6 +99,35 @@ static void *by_its_stream(void *user) {
     return NULL;
 }
 
+/* Where CUDA cannot say which it is, the current device's; an error of before stays. */
+static void a_device_that_is_not_told(void) {
+    static const char *const calls[] = {"cuStreamGetCtx", "cuCtxPushCurrent"};
+    gpupool_stats stats;
+    void *block = NULL;
+    move_to_device_1();
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    for (size_t i = 0; i < KIT_COUNT(calls); i++) {
+        CHECK_EQ(cudaSetDevice(99), cudaErrorInvalidDevice);
+        fake_fail_call(calls[i], 1, 0, 0);
+        gpupool_cudaMallocAsync(&block, MIB, kit_stream[0]);
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        CHECK_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+        CHECK(gpi_process.default_arenas[0] != NULL && gpi_process.default_arenas[1] == NULL);
+        stats = kit_stats(gpupool_default_arena(0));
+        CHECK_EQ(stats.allocs, 1);
+        CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
+        kit_close(gpupool_default_arena(0));
+    }
+    fake_fail_call("cudaGetDriverEntryPointByVersion", 1, 0, 0); /* and leaves none */
+    CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(fake_fail_fired(), 1);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    fake_fail_clear();
+    CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
+    kit_close(gpupool_default_arena(0));
+}
+
 static void the_default_arena_is_the_streams(void) {
     pthread_t thread;
     move_to_device_1();
@@ -163,6 +192,7 @@ int main(void) {
     FAKE_TEST(each_by_itself);
     FAKE_TEST(pinned);
     FAKE_TEST(the_default_arena_is_the_streams);
+    FAKE_TEST(a_device_that_is_not_told);
     FAKE_TEST(the_device_is_the_callers_again);
     FAKE_TEST(the_mode_is_the_callers_again);
     return check_finish();

@@ -165,6 +165,29 @@ static void ended_while_another_is_looked_for(void) {
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
 }
 
+static void close_beside(void *arena) {
+    CHECK_EQ(pthread_create(&destroyer, NULL, close_it, arena), 0);
+    for (int i = 0; i < 300; i++) gpi_host_idle(4096); /* 30 ms for it to end the arena */
+    CHECK(gpi_process.default_arenas[0] == arena);
+}
+
+/* So does who asks by the current device's arena which device a stream is of. */
+static void ended_while_a_device_is_asked_for(void) {
+    gpupool_arena *arena = gpupool_default_arena(0);
+    cudaStream_t peer;
+    void *block = NULL;
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(cudaStreamCreateWithFlags(&peer, cudaStreamNonBlocking), cudaSuccess);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    fake_before_call("cuStreamGetCtx", 1, close_beside, arena);
+    CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, peer), cudaSuccess);
+    CHECK_EQ(pthread_join(destroyer, NULL), 0);
+    CHECK(gpi_process.default_arenas[0] == NULL);
+    CHECK_EQ(gpupool_cudaFreeAsync(block, peer), cudaSuccess);
+    CHECK_EQ(cudaStreamDestroy(peer), cudaSuccess);
+    kit_close(gpupool_default_arena(1));
+}
+
 /* ---- errors in CUDA's words ---- */
 
 static void free_in_a_capture(void) {
@@ -190,6 +213,8 @@ static void in_a_child(void) {
         void *other = block;
         int wrong = gpupool_cudaMalloc(&other, 1000) != cudaErrorInitializationError;
         wrong += other != NULL;
+        wrong += gpupool_cudaMallocAsync(&other, 1000, kit_stream[0]) !=
+                 cudaErrorInitializationError;
         wrong += gpupool_cudaFree(block) == cudaSuccess; /* nobody's here: CUDA is asked */
         wrong += gpupool_default_arena(0) != NULL;
         wrong += gpupool_arena_create(&made, NULL) != GPUPOOL_E_FORKED;
@@ -207,6 +232,7 @@ static void in_a_child(void) {
 
 static void the_current_device_is_not_known(void) {
     gpupool_arena *arena = NULL;
+    void *block = NULL;
     fake_fail_call("cudaGetDevice", 1, 0, 0);
     CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_CUDA);
     CHECK(arena == NULL);
@@ -214,7 +240,14 @@ static void the_current_device_is_not_known(void) {
     CHECK(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT) == NULL);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, kit_stream[0]), cudaSuccess); /* the stream's */
+    CHECK_EQ(fake_fail_fired(), 3); /* the two above, too */
     fake_fail_clear();
+    CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, cudaStreamPerThread), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFreeAsync(block, cudaStreamPerThread), cudaSuccess);
+    kit_close(gpupool_default_arena(0));
 }
 
 /* What the driver does not take back when a creation fails is the driver's; the host's part is
@@ -242,6 +275,7 @@ int main(void) {
     FAKE_TEST(made_by_a_chunk_alloc);
     FAKE_TEST(ended_while_a_stream_is);
     FAKE_TEST(ended_while_another_is_looked_for);
+    FAKE_TEST(ended_while_a_device_is_asked_for);
     FAKE_TEST(free_in_a_capture);
     FAKE_TEST(in_a_child);
     FAKE_TEST(the_current_device_is_not_known);

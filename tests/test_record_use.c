@@ -149,6 +149,25 @@ static void recorded_then_joined(gpupool_source source) {
 }
 static void what_is_done_is_moved_whoever_is_not(void) { for_each_source(recorded_then_joined); }
 
+/* A request that has to wait for them one after the other asks after each a few times, not after
+   all of them each time. */
+static void many_are_not_all_asked_each_time(void) {
+    enum { COUNT = 1024 };
+    void *block[COUNT];
+    open_for(GPUPOOL_SOURCE_MAPPED, COUNT * 4 * KIB);
+    for (int i = 0; i < COUNT; i++) block[i] = kit_alloc(arena, 4 * KIB, kit_stream[0]);
+    for (int i = 0; i < COUNT; i++) {
+        kit_mark(kit_stream[1], block[i], 512, i % 256);
+        CHECK_RESULT(gpupool_record_use(arena, block[i], kit_stream[1]), GPUPOOL_OK);
+        put(block[i], 0);
+    }
+    fake_reset_counters();
+    put(get(COUNT * 4 * KIB, 0, 1), 0);
+    CHECK(kit_stats(arena).host_syncs >= COUNT);
+    CHECK(fake_calls("cudaEventQuery") < COUNT * 64);
+    close_arena();
+}
+
 #endif
 
 int main(void) {
@@ -161,5 +180,6 @@ int main(void) {
     FAKE_TEST(a_recorded_use_survives_a_split);
     FAKE_TEST(what_is_done_is_trimmed_whoever_is_not);
     FAKE_TEST(what_is_done_is_moved_whoever_is_not);
+    FAKE_TEST(many_are_not_all_asked_each_time);
     return check_finish();
 }

@@ -1,6 +1,7 @@
 /* Two threads at what the arena and the ring do without a lock, or under a fine one, in every order
    that two interruptions can make. broken.sh breaks the header in ways that must show here. */
 // build: plain -O1
+// build: asked -O1 -DGPUPOOL_STREAM_CHECK=1
 #if !defined(GPUPOOL_TEST_GPU)
 #include "schedule_kit.h"
 #endif
@@ -176,6 +177,35 @@ static void close_twice(void) {
     close_all();
 }
 
+/* ---- a scope on a renewed handle, while another thread's call makes the new stream known ---- */
+
+static gpupool_capture *scope;
+
+static void open_renewed(void) {
+    cudaStream_t old;
+    open_with(64 * MIB);
+    CHECK_EQ(cudaStreamCreateWithFlags(&twin, cudaStreamNonBlocking), cudaSuccess);
+    old = twin;
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 512, twin), twin), GPUPOOL_OK);
+    CHECK_EQ((cudaStreamDestroy)(twin), cudaSuccess); /* unsaid */
+    CHECK_EQ(cudaStreamCreateWithFlags(&twin, cudaStreamNonBlocking), cudaSuccess);
+    CHECK(twin == old);
+}
+static void opens_scope(void) {
+    CHECK_RESULT(gpupool_capture_begin(arena, twin, &scope), GPUPOOL_OK);
+}
+static void uses_renewed(void) {
+    void *block = kit_alloc(arena, 512, twin);
+    CHECK_RESULT(gpupool_free(arena, block, twin), GPUPOOL_OK);
+}
+static void close_renewed(void) {
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK(gpi_fence_find(&arena->fences, gpi_fence_key(twin)) == scope->stream);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    close_all();
+    CHECK_EQ(cudaStreamDestroy(twin), cudaSuccess);
+}
+
 /* ---- the ring: tickets, and spans for which there is no room twice ---- */
 
 #define LOAD (300 * KIB)
@@ -227,6 +257,7 @@ static void close_ring(void) {
 }
 
 static const schedule_case cases[] = {
+    {"a scope on a renewed handle", open_renewed, {opens_scope, uses_renewed}, close_renewed},
     {"hand over", open_handover, {all_on_first, all_on_second}, close_all},
     {"hand over, nothing cached", open_bare_handover, {all_on_first, all_on_second}, close_all},
     {"two threads on a stream", open_cached, {turn_first, turn_second}, close_all},
@@ -245,7 +276,8 @@ static const schedule_case cases[] = {
 
 int main(void) {
 #if CHECK_FAKE
-    for (size_t i = 0; i < KIT_COUNT(cases) && !check_failed; i++) schedule_all(&cases[i]);
+    size_t count = GPUPOOL_STREAM_CHECK ? 1 : KIT_COUNT(cases); /* the first is about that */
+    for (size_t i = 0; i < count && !check_failed; i++) schedule_all(&cases[i]);
 #else
     check_skip("schedules", "needs fakecuda's controls");
 #endif

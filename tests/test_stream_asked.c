@@ -1,10 +1,26 @@
 /* GPUPOOL_STREAM_CHECK: what becomes of a call when its stream is retired, or made known anew,
    while CUDA is asked which one it is; and which streams are not asked. */
+#include <stdlib.h>
+
+static void (*meanwhile)(void); /* before the arena has host memory: another thread's turn */
+static inline void *memory_after(size_t bytes) {
+    void (*run)(void) = meanwhile;
+    meanwhile = NULL;
+    if (run) run();
+    return malloc(bytes);
+}
+
+#define GPUPOOL_MALLOC(bytes) memory_after(bytes)
+#define GPUPOOL_REALLOC(at, bytes) realloc(at, bytes)
+#define GPUPOOL_FREE(at) free(at)
 #define GPUPOOL_STREAM_CHECK 1
 #define GPUPOOL_STREAM_HOOK 0
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
+
+#include <pthread.h>
+#include <sched.h>
 
 #if CHECK_FAKE
 #define BYTES ((size_t)4096)
@@ -158,6 +174,41 @@ static void a_scope_opened_meanwhile(void) {
     }
 }
 
+static pthread_t user;
+
+static void *use_it_beside(void *unused) {
+    use_it(unused);
+    return NULL;
+}
+
+/* Another thread has found the handle to be a new stream's, and waits for the arena. */
+static void know_it_beside(void) {
+    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(again));
+    fake_reset_counters();
+    CHECK_EQ(pthread_create(&user, NULL, use_it_beside, NULL), 0);
+    while (fake_calls("cudaStreamGetId") < 3 ||
+           !__atomic_load_n(&known->cache.lock.held, __ATOMIC_ACQUIRE))
+        sched_yield();
+}
+
+/* While a scope sets aside the stream of a renewed handle, that is made known anew: it too. */
+static void known_anew_under_a_scope(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
+    put(kit_alloc(arena, BYTES, again), again);
+    renew();
+    meanwhile = know_it_beside;
+    open_scope(NULL);
+    CHECK_EQ(pthread_join(user, NULL), 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK(gpi_fence_find(&arena->fences, gpi_fence_key(again)) == scope->stream);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
+    CHECK_EQ(arena->fences.stream_count, 1); /* the new one */
+    CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
+    kit_close(arena);
+}
+
 /* A stream is forgotten on a thread's way to memory, and known anew; while that thread waits for
    the device, another one's call finds it to be the same stream. */
 static void use_it_and_look(void *unused) {
@@ -217,6 +268,7 @@ int main(void) {
     FAKE_TEST(filled_during_an_alloc);
     FAKE_TEST(made_known_once);
     FAKE_TEST(a_scope_opened_meanwhile);
+    FAKE_TEST(known_anew_under_a_scope);
     FAKE_TEST(known_anew_on_the_way);
     FAKE_TEST(no_fence_from_another_stream);
     return check_finish();
