@@ -18,6 +18,31 @@ static void begin(int i) {
     CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[i], &scope[i]), GPUPOOL_OK);
 }
 static void release(int i) { CHECK_RESULT(gpupool_capture_release(scope[i]), GPUPOOL_OK); }
+static gpi_stream *known_as(int i) {
+    return gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[i]));
+}
+
+/* ---- whose a stream's key is ---- */
+
+static void set_aside_and_back(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    put(get(4096, 0), 0);
+    gpi_stream *own = known_as(0);
+    for (int turn = 0; turn < 3; turn++) {
+        begin(0);
+        CHECK(known_as(0) != own);
+        CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);
+        CHECK(known_as(0) == own);
+        release(0);
+    }
+    begin(0);
+    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(own->set_aside, 0);
+    CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);
+    CHECK(known_as(0) == NULL); /* the key may be another stream's by now */
+    release(0);
+    kit_close(arena);
+}
 
 /* ---- host memory ---- */
 
@@ -30,6 +55,7 @@ static void no_memory_for_a_scope(void) {
             arena = kit_open(GPUPOOL_SOURCE_MAPPED);
             void *block = known ? get(4096, 0) : NULL;
             gpupool_stats before = kit_stats(arena);
+            gpi_stream *own = known_as(0);
             fail_malloc_nth(n, 1);
             gpupool_result result = gpupool_capture_begin(arena, kit_stream[0], &scope[0]);
             fired = fail_malloc_fired;
@@ -38,9 +64,12 @@ static void no_memory_for_a_scope(void) {
             CHECK_EQ(scope[0] != NULL, !fired);
             CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
             if (fired) CHECK(kit_same_stats(before, kit_stats(arena)));
+            if (fired) CHECK(known_as(0) == own || !own);
             if (fired) begin(0); /* it is in no scope yet */
             release(0);
             if (block) put(block, 0);
+            CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+            CHECK_EQ(arena->fences.stream_count, 0);
             kit_close(arena);
         }
     }
@@ -125,7 +154,7 @@ static void no_wait_at_the_release(void) {
 
 /* The same of streams that go on freeing while the host waits: in a lane before a later fence's, in
    the newest, and in one that a later fence has taken over. */
-static void *late[4];
+static void *late[5];
 static void free_during_the_wait(void *unused) {
     gpi_request request = {.units = 512 * KIB / GPUPOOL_UNIT_BYTES, .align_units = 1};
     (void)unused;
@@ -134,8 +163,7 @@ static void free_during_the_wait(void *unused) {
     request.known = gpi_fence_find(&arena->fences, gpi_fence_key(request.stream = kit_stream[2]));
     CHECK(!gpi_arena_short_cut(arena, &request)); /* there is no event yet to follow */
     gpi_host_unlock(&arena->lock);
-    put(late[1], 1);
-    for (int i = 2; i < 4; i++) put(late[i], 2);
+    for (int i = 1; i < 5; i++) put(late[i], i < 3 ? 1 : 2);
 }
 
 static void frees_during_a_wait_that_fails(void) {
@@ -143,8 +171,12 @@ static void frees_during_a_wait_that_fails(void) {
     begin(0);
     put(get(4 * MIB, 0), 0);
     /* the first ones too small for a fence of their own */
-    for (int i = 0; i < 4; i++) late[i] = get(i ? 2 * MIB : 512 * KIB, i < 2 ? 1 : 2);
+    for (int i = 0; i < 5; i++) late[i] = get(i ? 2 * MIB : 512 * KIB, i < 3 ? 1 : 2);
     void *early = get(512 * KIB, 3);
+    for (int i = 1; i < 3; i++) { /* so that the later fences do not pass */
+        fake_hold(kit_stream[i], 1);
+        kit_fill(kit_stream[i], late[i * 2], 64, 1);
+    }
     put(late[0], 1);
     put(early, 3);
     fake_before_call("cudaFree", 1, free_during_the_wait, NULL);
@@ -153,6 +185,11 @@ static void frees_during_a_wait_that_fails(void) {
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    /* all of it, none of which is quiet; what was first is in the next one's lane */
+    CHECK_EQ(kit_stats(arena).pending.now, 13 * MIB);
+    CHECK_EQ(arena->tree.lanes[known_as(1)->sealed[0]]->units, 2560 * KIB / GPUPOOL_UNIT_BYTES);
+    for (int i = 1; i < 3; i++) fake_hold(kit_stream[i], 0);
+    fake_run_all();
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 0);
     kit_close(arena);
@@ -298,6 +335,7 @@ static void reset_under_scopes(void) {
 #endif
 
 int main(void) {
+    FAKE_TEST(set_aside_and_back);
     FAKE_TEST(no_memory_for_a_scope);
     FAKE_TEST(no_memory_to_keep_a_block);
     FAKE_TEST(no_memory_to_keep_an_older_chunk);
