@@ -136,16 +136,20 @@ static void no_memory_to_wait_without_a_pool(void) {
     kit_close(arena);
 }
 
-/* What a release could not wait for waits for a fence, as what any stream has freed. */
-static void no_wait_at_the_release(void) {
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    begin(0);
-    put(get(4 * MIB, 0), 0);
+static void release_without_the_wait(void) {
     fake_fail_call("cudaFree", 1, 0, 0);
     release(0);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+}
+
+/* What a release could not wait for waits for a fence, as what any stream has freed. */
+static void no_wait_at_the_release(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    begin(0);
+    put(get(4 * MIB, 0), 0);
+    release_without_the_wait();
     CHECK_EQ(kit_stats(arena).pending.now, 4 * MIB);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 0);
@@ -180,11 +184,7 @@ static void frees_during_a_wait_that_fails(void) {
     put(late[0], 1);
     put(early, 3);
     fake_before_call("cudaFree", 1, free_during_the_wait, NULL);
-    fake_fail_call("cudaFree", 1, 0, 0);
-    release(0);
-    CHECK_EQ(fake_fail_fired(), 1);
-    fake_fail_clear();
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    release_without_the_wait();
     /* all of it, none of which is quiet; what was first is in the next one's lane */
     CHECK_EQ(kit_stats(arena).pending.now, 13 * MIB);
     CHECK_EQ(arena->tree.lanes[known_as(1)->sealed[0]]->units, 2560 * KIB / GPUPOOL_UNIT_BYTES);
