@@ -4613,6 +4613,7 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     return result;
 }
 
+/* Who asks keeps others from waiting for the device, or an unrecorded one would seem done. */
 static int gpi_fence_passed(gpi_fence *fence) {
     if (!fence->passed) fence->passed = cudaEventQuery(fence->event) == cudaSuccess;
     return fence->passed;
