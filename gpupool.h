@@ -80,7 +80,8 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
     GPUPOOL_STATIC *        0        1: everything static, so several files can have their own; one
                                      file's calls, those of rule 5 and of REPLACE_CUDA_MALLOC too,
                                      know nothing of another's arenas
-    GPUPOOL_API *           extern   what stands before each declaration, for a DLL say
+    GPUPOOL_API *           extern   what stands before each declaration, for a DLL say; in C++ they
+                                     are extern "C" anyway
     GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two, from 256 to 2 MiB
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
     GPUPOOL_CHUNK_BYTES     0        see config.chunk_bytes; 0: in proportion to what is held
@@ -91,16 +92,19 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
     GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow).
                                      3: that, and GPUPOOL_GUARD
-    GPUPOOL_GUARD           0        1: writes past a block's end are found when it is freed, and
-                                     blocks hold 0xcd when new, 0xdd when freed; frees wait. Not
-                                     together with GPUPOOL_NVTX, by which a tool finds more
+    GPUPOOL_GUARD           0        1: writes in the 256 bytes past a block's end are found when it
+                                     is freed, and blocks hold 0xcd when new, 0xdd when freed;
+                                     frees wait. Not together with GPUPOOL_NVTX, by which a tool
+                                     finds more
     GPUPOOL_STATS           1        0: count only what limits and verdicts need
-    GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it
+    GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it,
+                                     but for those in cudaMalloc's shape
     GPUPOOL_NVTX            0        1: tells compute-sanitizer (--nvtx yes) of every block in
                                      cudaMalloc chunks, which AUTO then takes; names are sites
-    GPUPOOL_SINGLE_THREAD   0        1: no locks
+    GPUPOOL_SINGLE_THREAD   0        1: no locks, and no ring has workers
     GPUPOOL_STREAM_HOOK *   1        0: cudaStreamDestroy is left alone; see rule 5
-    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA which stream it has been given; rule 5
+    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) which stream it has been
+                                     given; rule 5
     GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: calls of cudaMalloc, cudaFree and their Async forms are
                                      gpupool's; pointers to these functions are still CUDA's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
@@ -184,8 +188,6 @@ static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t strea
 #define GPUPOOL_API static __attribute__((unused))
 #elif GPUPOOL_STATIC
 #define GPUPOOL_API static
-#elif defined(__cplusplus)
-#define GPUPOOL_API extern "C"
 #else
 #define GPUPOOL_API extern
 #endif
@@ -279,7 +281,8 @@ typedef struct gpupool_arena_config { /* all zero is valid: each zero means the 
     gpupool_source source;
     size_t limit_bytes;              /* hard limit on reserved bytes; 0: GPUPOOL_LIMIT decides */
     const char *limit_text;          /* "12GiB", "80%", "-2GiB"; wins over limit_bytes */
-    size_t reserve_bytes;            /* reserve this much now, and keep it when trimming */
+    size_t reserve_bytes;            /* reserve this much now, in whole granules, and keep it when
+                                        trimming; BYPASS: nothing */
     size_t chunk_bytes;              /* least growth step of the chunked sources; MAPPED: how much
                                         is mapped, and moves, at a time, for about 50 us: with 4 MiB
                                         reserved memory stays nearer to what is live */
@@ -325,9 +328,11 @@ typedef uint64_t gpupool_ticket;     /* of one transfer: never 0, never used twi
 
 typedef struct gpupool_ring_config { /* all zero is valid: each zero means the default */
     int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
-    size_t bytes;                    /* the most pinned memory the ring ever holds: its limit */
-    size_t chunk_bytes;              /* copied and sent at a time, at most */
-    int workers;                     /* threads that help the caller; -1: none */
+    size_t bytes;                    /* the most pinned memory the ring ever holds: its limit; from
+                                        256 KiB to 16 TiB */
+    size_t chunk_bytes;              /* copied and sent at a time, at most; from 64 KiB to a quarter
+                                        of the ring */
+    int workers;                     /* threads that help the caller, at most 64; -1: none */
 } gpupool_ring_config;
 
 typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill */
@@ -367,17 +372,21 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
 
 /* == API ====================================================================================== */
 
+#if defined(__cplusplus)
+extern "C" { /* whatever GPUPOOL_API is */
+#endif
+
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
-   device, capture mode and CUDA last error are left as they were; a call that fails changes
-   nothing. On a current device that the program has not used no context is made, but by creating
-   an arena or a ring of another one (and with GPUPOOL_STREAM_CHECK). A stream of 0 is what CUDA
-   takes it for in the file that makes the call: the legacy default stream, or with
-   --default-stream per-thread cudaStreamPerThread, one for each thread; of the arena's device, also
-   where another one is current. */
+   device, capture mode and CUDA last error are left as they were (but one that was pending makes
+   way for a later one, as in CUDA); a call that fails changes nothing. On a current device that the
+   program has not used no context is made, but by creating an arena or a ring of another one (and
+   with GPUPOOL_STREAM_CHECK). A stream of 0 is what CUDA takes it for in the file that makes the
+   call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one for
+   each thread; of the arena's device, also where another one is current. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's latest call */
-GPUPOOL_API const char *gpupool_last_error(void);      /* one sentence on its latest failure */
+GPUPOOL_API const char *gpupool_last_error(void);      /* one sentence on it, if it has failed */
 GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
 
 /* ---- arena: the memory of one device ---- */
@@ -397,8 +406,9 @@ GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
 
 /* A block of so many bytes, aligned to a unit (512 bytes) at least, for work queued on this stream
    from now on. NULL with a result in gpupool_last_result(): E_ARGUMENT for 0 bytes or more than
-   2^48. Makes no CUDA call when memory freed earlier fits; otherwise gets more from the driver,
-   moves what is idle, lets this stream wait for others, and at last waits on the host, in this
+   2^48. Makes no CUDA call when it finds memory freed earlier at once; otherwise gets more from the
+   driver (or moves what is idle, rather than run far ahead of what is live), lets this stream wait
+   for others, moves all that is idle or gives it back, and at last waits on the host, in this
    order. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
@@ -428,10 +438,10 @@ GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
 
 /* Gives memory back to the driver while more than keep_bytes, or config.reserve_bytes, is reserved:
    what is free and known to be finished with. Does not wait for work in flight (a driver before
-   CUDA 12.5 cannot tell without waiting for the device, nor can any once there are peers). If a
-   CUDA call fails, what went before stays given back, and released_bytes says how much. Not while a
-   stream captures, but for one in a scope: CUDA's way to ask after all streams may lose that
-   capture. */
+   CUDA 12.5 cannot tell without waiting for the device, nor can any once there are peers), but of
+   sources other than MAPPED CUDA does, by itself, as it takes a chunk back. If a CUDA call fails,
+   what went before stays given back, and released_bytes says how much. Not while a stream captures,
+   but for one in a scope: CUDA's way to ask after all streams may lose that capture. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
@@ -455,7 +465,8 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
    there, and to nobody else before the release; of graphs that use one block, the one that it was
    handed out in is released last. Several scopes may be open at once, one for each stream. ---- */
 
-/* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope. */
+/* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope: as where an arena
+   or a ring cannot be made, the pointer is NULL then. */
 GPUPOOL_API gpupool_result gpupool_capture_begin(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
 /* Captured: the stream allocates as before; the memory stays for replays. Retiring the
@@ -482,20 +493,23 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
    config.limit_bytes, the environment's GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT (empty ones are
    none), the macro GPUPOOL_LIMIT. ---- */
 
-/* 0: none. Below what is reserved: gives back what it can, and does not grow until it is met. */
+/* 0: none. Below what is reserved: gives back what it can, and does not grow until it is met. If a
+   CUDA call fails the limit is as before, and what went before stays given back. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double); /* 0 < f <= 1 */
 
 /* "1073741824", "12GiB" (K, M, G, T and KiB ... are powers of 1024, KB ... of 1000), "80%" of the
-   device, "80%free" of what is free on it now, "-2GiB": all but that. All else is E_ARGUMENT. */
+   device, "80%free" of what is free on it now, "-2GiB": all but that; also "1.5 gb". All else, and
+   what comes to 0, is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
 GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 
 /* Bytes that could still be handed out in all, by the limit and by what the device has free. */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
-/* Whether one block of so many bytes could be had now, without waiting on the host; if not, why
-   not. PENDING: gpupool_alloc, which waits, would succeed. E_ARGUMENT for 0 bytes. */
+/* Whether one block of so many bytes could be had now, without waiting on the host (but as CUDA
+   does: see gpupool_trim); if not, why not. PENDING: gpupool_alloc, which waits, would succeed.
+   E_ARGUMENT for 0 bytes. */
 GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
                                   gpupool_verdict *why /* or NULL */);
 
@@ -665,6 +679,10 @@ GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_s
 /* As gpupool_check, of a ring. */
 GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 
+#if defined(__cplusplus)
+} /* extern "C" */
+#endif
+
 #if defined(__cplusplus) && GPUPOOL_REPLACE_CUDA_MALLOC
 static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes,
                                                  cudaStream_t stream) {
@@ -740,6 +758,9 @@ static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes, P
 #endif
 #if GPUPOOL_GUARD && GPUPOOL_NVTX
 #error "GPUPOOL_GUARD fills what GPUPOOL_NVTX tells a tool to watch: choose one of them"
+#endif
+#if GPUPOOL_STREAM_CHECK && CUDART_VERSION < 12000
+#error "GPUPOOL_STREAM_CHECK needs CUDA 12: before, streams have no ids"
 #endif
 #if UINTPTR_MAX < 0xffffffffffffffff
 #error "gpupool needs a 64-bit build, as CUDA does: device addresses and sizes have 64 bits"
@@ -846,6 +867,7 @@ static struct gpi_process { /* the only state that is not an arena's */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
     int scopes;             /* of captures, not yet ended, of all arenas */
     gpupool_ring *staffed;  /* rings with workers, which are to stop when the process ends */
+    gpupool_ring *ending;   /* the one of them that the end of the process is at */
     int watching_exit;
     gpupool_arena *arenas;
 } gpi_process;
@@ -1005,13 +1027,19 @@ static gpupool_result gpi_host_may_open(const char *call) {
 /* -- time, threads and pages: for the ring -- */
 
 /* A strict -std=c99 hides the clock that nobody sets; the time of day stands in for it there. */
+#if defined(CLOCK_MONOTONIC) && defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112
+#define GPI_STEADY 1
+#else
+#define GPI_STEADY 0
+#endif
+
 static uint64_t gpi_host_now_ns(void) {
 #if defined(_WIN32)
     LARGE_INTEGER ticks, rate;
     QueryPerformanceCounter(&ticks);
     QueryPerformanceFrequency(&rate);
     return (uint64_t)((double)ticks.QuadPart * 1e9 / (double)rate.QuadPart);
-#elif defined(CLOCK_MONOTONIC)
+#elif GPI_STEADY
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -1147,14 +1175,22 @@ static void gpi_host_gate_lock(gpi_gate *gate) { pthread_mutex_lock(&gate->mutex
 static void gpi_host_gate_unlock(gpi_gate *gate) { pthread_mutex_unlock(&gate->mutex); }
 #endif
 
+/* Timed waits go by the clock that gpi_host_now_ns reads. */
 static void gpi_host_gate_open(gpi_gate *gate) {
-    memset(gate, 0, sizeof *gate);
 #if defined(_WIN32)
+    memset(gate, 0, sizeof *gate);
     InitializeSRWLock(&gate->mutex);
     InitializeConditionVariable(&gate->turned);
 #else
+    pthread_condattr_t by_clock;
+    memset(gate, 0, sizeof *gate);
+    pthread_condattr_init(&by_clock);
+#if GPI_STEADY
+    pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
+#endif
     pthread_mutex_init(&gate->mutex, NULL);
-    pthread_cond_init(&gate->turned, NULL);
+    pthread_cond_init(&gate->turned, &by_clock);
+    pthread_condattr_destroy(&by_clock);
 #endif
 }
 
@@ -1198,12 +1234,10 @@ static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
         if (ms == 0) {
             pthread_cond_wait(&gate->turned, &gate->mutex);
         } else {
-            struct timeval now;
+            uint64_t until_ns = gpi_host_now_ns() + (uint64_t)ms * 1000000;
             struct timespec until;
-            gettimeofday(&now, NULL);
-            now.tv_usec += (long)(ms % 1000) * 1000;
-            until.tv_sec = now.tv_sec + (time_t)(ms / 1000 + (unsigned)now.tv_usec / 1000000);
-            until.tv_nsec = now.tv_usec % 1000000 * 1000L;
+            until.tv_sec = (time_t)(until_ns / 1000000000);
+            until.tv_nsec = (long)(until_ns % 1000000000);
             pthread_cond_timedwait(&gate->turned, &gate->mutex, &until);
         }
 #endif
@@ -1391,6 +1425,13 @@ static gpupool_result gpi_driver_enter(const gpi_driver *driver, gpi_visit *visi
     }
     if (result != GPUPOOL_OK) gpi_driver_leave(visit);
     return result;
+}
+
+/* After a function of the caller's, which may have made another device current. */
+static void gpi_driver_come_back(const gpi_driver *driver) {
+    int device = driver->device;
+    if (cudaGetDevice(&device) == cudaSuccess && device != driver->device)
+        cudaSetDevice(driver->device);
 }
 
 /* Symbols by name, so that nothing but the runtime is linked. NULL where the driver is older. */
@@ -3913,21 +3954,32 @@ static gpi_piece *gpi_backing_stashed(const gpi_backing *backing, uint64_t units
     return best;
 }
 
+/* A stashed piece without addresses that moves nowhere. */
+static int gpi_backing_is_spare(const gpi_piece *piece) { return !piece->held && !piece->lent; }
+
 /* Gives stashed pieces back until so many units may be got without passing most_units: what is
    placed leaves room for them. */
 static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree, uint64_t units,
                                             uint64_t most_units) {
     gpi_piece *piece = backing->stash, *next;
     gpupool_result result;
-    for (; piece && gpi_backing_units(backing) + units > most_units;
-         piece = next) {
+    for (; piece && gpi_backing_units(backing) + units > most_units; piece = next) {
         next = piece->next;
-        if (piece->held) continue;
-        GPI_ASSERT(!piece->lent);
+        if (!gpi_backing_is_spare(piece)) continue;
         result = gpi_backing_release(backing, tree, piece);
         if (result != GPUPOOL_OK) return result;
     }
     return GPUPOOL_OK;
+}
+
+/* A new piece, in the stash. Of a full device, stashed pieces make room for it. */
+static gpupool_result gpi_backing_get(gpi_backing *backing, gpi_tree *tree, uint64_t units,
+                                      uint64_t most_units, gpi_piece **out) {
+    gpupool_result result = gpi_backing_make_room(backing, tree, units, most_units);
+    if (result == GPUPOOL_OK) result = gpi_backing_create(backing, units, out);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+    result = gpi_backing_make_room(backing, tree, units, gpi_backing_units(backing));
+    return result == GPUPOOL_OK ? gpi_backing_create(backing, units, out) : result;
 }
 
 /* The largest stashed piece for a spot of so many units, or NULL: then one of *units is to be got.
@@ -3943,7 +3995,7 @@ static gpi_piece *gpi_backing_choose(gpi_backing *backing, gpi_tree *tree, uint6
     for (; piece && given < aim; piece = next) {
         uint64_t freed = piece->units;
         next = piece->next;
-        if (piece->held || piece->lent) continue;
+        if (!gpi_backing_is_spare(piece)) continue;
         if (gpi_backing_release(backing, tree, piece) == GPUPOOL_OK) given += freed;
     }
     if (given) *units = gpi_ground_min(given, aim);
@@ -3959,8 +4011,7 @@ static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree,
         gpi_piece *piece = gpi_backing_choose(backing, tree, spot->bare->units, &units);
         if (!piece) {
             units = gpi_ground_min(units, spot->bare->units);
-            result = gpi_backing_make_room(backing, tree, units, most_units);
-            if (result == GPUPOOL_OK) result = gpi_backing_create(backing, units, &piece);
+            result = gpi_backing_get(backing, tree, units, most_units, &piece);
             if (result == GPUPOOL_OK) piece->fresh = 1;
         }
         if (result == GPUPOOL_OK) result = gpi_backing_attach(backing, tree, piece, &spot->bare);
@@ -4034,7 +4085,8 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     after = gpi_backing_units(backing) + spot.bare_units;
     if (after > aim) {
         uint64_t wanted = gpi_ground_min(after - aim, spot.bare_units);
-        result = gpi_backing_collect(backing, tree, wanted);
+        uint64_t held = after - spot.bare_units; /* above a lowered limit, that goes as well */
+        result = gpi_backing_collect(backing, tree, wanted + held - gpi_ground_min(held, most));
         wanted = gpi_ground_up(wanted, backing->granule_units);
         if (result == GPUPOOL_OK && own)
             result = gpi_backing_borrow(backing, tree, own, &spot, wanted);
@@ -4087,6 +4139,7 @@ static gpupool_result gpi_backing_chunk_get(const gpi_backing *backing, uint64_t
                                cudaHostAlloc(memory, bytes, cudaHostAllocPortable));
     case GPUPOOL_SOURCE_CUSTOM:
         *memory = backing->chunk_alloc(bytes, backing->driver.device, backing->user);
+        gpi_driver_come_back(&backing->driver);
         if (*memory) return GPUPOOL_OK;
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
     default: return gpi_driver_told("cudaMalloc", cudaMalloc(memory, bytes));
@@ -4100,6 +4153,7 @@ static gpupool_result gpi_backing_chunk_give(const gpi_backing *backing, void *m
     if (backing->source != GPUPOOL_SOURCE_CUSTOM)
         return gpi_driver_told("cudaFree", cudaFree(memory));
     backing->chunk_free(memory, bytes, backing->driver.device, backing->user);
+    gpi_driver_come_back(&backing->driver);
     return GPUPOOL_OK;
 }
 
@@ -4326,7 +4380,6 @@ static void gpi_backing_forget(gpi_backing *backing) {
     for (page = 0; page < backing->table_pages && backing->table; page++)
         GPUPOOL_FREE(backing->table[page]);
     GPUPOOL_FREE(backing->table);
-    memset(backing, 0, sizeof *backing);
 }
 
 /* Once nothing is held any more. On failure all is as it was. */
@@ -4416,7 +4469,7 @@ typedef struct gpi_stream {
     struct gpi_stream *chain; /* of the same bucket */
     uintptr_t key;            /* of the handle, while calls with it come here; 0: none do */
     uintptr_t handle;         /* what the key is, or was; 0: the struct is empty */
-    uint64_t identity;        /* CUDA's id; 0: not asked for */
+    uint64_t identity;        /* CUDA's id; 0: not asked for. See GPI_PUBLISH, as to capture */
     struct gpupool_capture *capture; /* what it holds is a graph's: never fenced */
     struct gpi_stream *early; /* a capture's: what was freed in it and is older than the scope */
     int set_aside;            /* a capture's stream has the key meanwhile */
@@ -4653,12 +4706,13 @@ static gpi_stream *gpi_fence_enter(gpi_fences *fences, uintptr_t key) {
     return NULL;
 }
 
-/* Whether the handle in this call is the stream's that has its key, and not one made since. */
+/* Whether the handle in this call is the stream's that has its key, and not one made since. Without
+   a lock the struct may be another's by now: the caller looks at its key again. */
 static int gpi_fence_is_same(const gpi_stream *known, cudaStream_t stream) {
     uint64_t identity;
-    if (!GPUPOOL_STREAM_CHECK || known->capture) return 1;
+    if (!GPUPOOL_STREAM_CHECK || GPI_READ(&known->capture)) return 1;
     identity = gpi_fence_identity(stream);
-    return identity == 0 || identity == known->identity;
+    return identity == 0 || identity == GPI_READ(&known->identity);
 }
 
 /* A struct for a key that none has: an empty one, or a new one. NULL: the host has no memory. */
@@ -4685,8 +4739,8 @@ static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t 
     if (lane == GPI_LANE_LIVE) return NULL;
     stream->young = lane;
     stream->handle = key;
-    stream->identity = identity;
-    stream->capture = NULL;
+    GPI_PUBLISH(&stream->identity, identity);
+    GPI_PUBLISH(&stream->capture, NULL);
     stream->early = NULL;
     stream->frees = 0;
     stream->freed_units = 0;
@@ -4984,7 +5038,10 @@ typedef struct gpi_scene { /* a request, and all that decides whether it can be 
     const gpi_run *parked;
     uint64_t captures;                  /* graphs that keep memory */
     uint64_t units, align_units;
-    uint64_t limit_units, device_units; /* that the limit and the device leave for growth */
+    uint64_t rest_units;                /* BYPASS: of the last granule, which the device gives
+                                           whole */
+    uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with
+                                           the rest */
     uint64_t visits;                    /* runs looked at so far */
 } gpi_scene;
 
@@ -5027,6 +5084,13 @@ static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
     return 1;
 }
 
+/* A live block that a graph keeps until its release, freed or not. */
+static int gpi_limit_is_kept(const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    while (use && !use->keeper) use = use->next;
+    return use != NULL;
+}
+
 /* nth counts the holder's blocks as they are met. */
 static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const gpi_run *run,
                             uint64_t *nth) {
@@ -5040,6 +5104,7 @@ static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const 
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
     n = (*nth)++;
     GPI_ASSERT(wish->mask == GPI_ALL || n < 64); /* choices are of few blocks */
+    if (gpi_limit_is_kept(run)) return 0;
     return wish->mask == GPI_ALL || (wish->mask >> n & 1);
 }
 
@@ -5134,7 +5199,7 @@ static gpi_outlook gpi_limit_look_chunks(gpi_scene *scene, const gpi_wish *wish)
     uint64_t nth = 0;
     memset(&outlook, 0, sizeof outlook);
     outlook.need_units = gpi_backing_need(scene->backing, scene->units, scene->align_units) /
-                         GPUPOOL_UNIT_BYTES;
+                         GPUPOOL_UNIT_BYTES + scene->rest_units;
     for (; piece; piece = piece->next) {
         const gpi_run *run = piece->first;
         while (run) {
@@ -5283,6 +5348,7 @@ static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *hol
    that is asked for, where it is as large as that itself. */
 static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
     const gpi_piece *piece = scene->backing->placed;
+    if (gpi_limit_is_kept(run)) return 0;
     if (scene->backing->source != GPUPOOL_SOURCE_BYPASS &&
         gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX)
         return scene->units;
@@ -5474,8 +5540,10 @@ static void gpi_limit_advise(gpupool_verdict *verdict, int *pieces, const char *
     gpi_limit_fill_in(verdict, form);
 }
 
-/* refused: by the driver, for no reason that can be seen. empty: without any block it would fit. */
-static void gpi_limit_explain(gpupool_verdict *verdict, int refused, int empty) {
+/* refused: by the driver, for no reason that can be seen. empty: without any block it would fit.
+   both: the limit is in the way, and the device too. own_bytes: of blocks that no graph keeps. */
+static void gpi_limit_explain(gpupool_verdict *verdict, int refused, int empty, int both,
+                              uint64_t own_bytes) {
     static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
         {"%a fit", "", 1}, /* in the order of the enum */
         {"%a do not fit under the limit of %l, of which blocks hold %h", "", 1},
@@ -5496,16 +5564,29 @@ static void gpi_limit_explain(gpupool_verdict *verdict, int refused, int empty) 
     gpi_limit_fill_in(verdict, why);
     if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
         gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
+    if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
+        advice = "let others give back %m and raise the limit by as much";
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes)
         gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
     advice = !causes[verdict->cause].freeing_helps || !verdict->granted_bytes ? NULL
              : best->enough ? (best->enough < best->blocks ? "free %n of %b" : "free %b")
-             : verdict->missing_bytes <= verdict->granted_bytes
-                 ? "free %m of what blocks hold, most of it in %b"
+             : verdict->missing_bytes <= own_bytes
+                 ? (own_bytes < verdict->granted_bytes
+                        ? "free %m of what blocks outside of graphs hold"
+                        : "free %m of what blocks hold, most of it in %b")
              : empty ? "free all blocks, which hold %h" : NULL;
     if (!advice && !pieces) advice = "ask for less";
     if (advice) gpi_limit_advise(verdict, &pieces, advice);
+}
+
+/* Of live blocks that no graph keeps. */
+static uint64_t gpi_limit_own_bytes(const gpi_scene *scene) {
+    uint64_t units = 0, at = 0;
+    const gpi_run *run;
+    while ((run = gpi_tree_next_live(scene->tree, &at)) != NULL)
+        if (!gpi_limit_is_kept(run)) units += run->units;
+    return units * GPUPOOL_UNIT_BYTES;
 }
 
 /* Whether the request would fit if no block were live and nothing else were reserved. */
@@ -5513,13 +5594,13 @@ static int gpi_limit_fits_alone(const gpi_scene *scene) {
     uint64_t need = gpi_backing_need(scene->backing, scene->units, scene->align_units);
     uint64_t reserved = scene->ledger->reserved.now / GPUPOOL_UNIT_BYTES;
     return !scene->captures && need <= scene->ledger->limit_bytes &&
-           need / GPUPOOL_UNIT_BYTES <= scene->device_units + reserved;
+           need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
 }
 
 /* From the figures and the scene to the cause, the advice and the sentence. */
 static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
     uint64_t free_bytes = gpi_limit_free_bytes(verdict), by_limit, by_device;
-    int waiting_would_do, refused;
+    int waiting_would_do, refused, both;
     gpi_outlook now, later;
     gpi_wish wish = {0, 0, NULL, 0};
     now = gpi_limit_look(scene, &wish);
@@ -5547,13 +5628,15 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              ? GPUPOOL_CAUSE_OTHERS
                              : GPUPOOL_CAUSE_DEVICE_FULL;
     if (by_device == 0) verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
+    both = by_limit && by_device;
     by_limit = gpi_ground_max(by_limit, by_device);
     if (by_limit == 0) by_limit = scene->units; /* as if all of it were missing */
     verdict->missing_bytes = gpi_ground_min(by_limit, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
     gpi_limit_name_holders(verdict, scene);
-    gpi_limit_explain(verdict, refused, gpi_limit_fits_alone(scene));
+    gpi_limit_explain(verdict, refused, gpi_limit_fits_alone(scene), both,
+                      gpi_limit_own_bytes(scene));
 }
 
 /* == ARENA ====================================================================================
@@ -6340,6 +6423,12 @@ static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, const gpi_req
     return free_bytes + idle;
 }
 
+/* Whether the limit alone stands in the way of growth. */
+static int gpi_arena_is_limited(const gpupool_arena *arena, const gpi_request *request) {
+    return gpi_backing_need(&arena->backing, request->units, request->align_units) >
+           gpi_ledger_room(&arena->ledger);
+}
+
 /* Rung: all other attempts at the limit of what may be held: idle chunks go, idle granules move. */
 static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *request,
                                           gpi_run **run) {
@@ -6357,7 +6446,11 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
     if (need > gpi_arena_room_at_most(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
     gpi_backing_trim(&arena->backing, &arena->tree,
                      request->limited ? limit - gpi_ground_min(limit, need) : 0, 1);
-    return gpi_arena_grow(arena, request, 0, limit, run);
+    result = gpi_arena_grow(arena, request, 0, limit, run);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY || !request->limited) return result;
+    /* the limit has room now, but not the device: it may with the rest of what is idle */
+    request->limited = gpi_arena_is_limited(arena, request);
+    return request->limited ? result : gpi_arena_rung_move(arena, request, run);
 }
 
 /* Rung: what other streams freed without a fence yet. A fence over all streams would lose a
@@ -6427,12 +6520,6 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
     return gpi_arena_rung_move(arena, request, run);
 }
 
-/* Whether the limit alone stands in the way of growth. */
-static int gpi_arena_is_limited(const gpupool_arena *arena, const gpi_request *request) {
-    return gpi_backing_need(&arena->backing, request->units, request->align_units) >
-           gpi_ledger_room(&arena->ledger);
-}
-
 /* Larger than all that may ever be held: nobody's work is worth a wait for it. */
 static int gpi_arena_is_in_vain(const gpupool_arena *arena, const gpi_request *request) {
     gpupool_source source = arena->backing.source;
@@ -6450,7 +6537,11 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
         request->limited = gpi_arena_is_limited(arena, request);
         result = gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-        /* chunks that CUDA has once not taken back */
+        /* chunks that CUDA has once not taken back, or not waited for at a graph's release */
+        if (!request->capturing && (gpi_fence_lacks(&arena->fences, &arena->tree) ||
+                                    gpi_arena_oldest(arena, request)) &&
+            gpi_arena_quiesce(arena) == GPUPOOL_OK)
+            gpi_arena_poll(arena);
         gpi_backing_trim(&arena->backing, &arena->tree, 0, 1);
         return gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
     }
@@ -6566,8 +6657,14 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->device_free_bytes = free_bytes;
     verdict->device_total_bytes = total_bytes;
     if (arena->backing.source != GPUPOOL_SOURCE_MANAGED) {
-        if (scene->units > (1u << 20) / GPUPOOL_UNIT_BYTES) /* it gives whole granules only */
-            free_bytes = (size_t)gpi_ground_down(free_bytes, arena->backing.driver.granule_bytes);
+        uint64_t granule = arena->backing.driver.granule_bytes;
+        uint64_t need = gpi_backing_need(&arena->backing, scene->units, align_units);
+        if (need > 1u << 20) { /* it gives whole granules only */
+            free_bytes = (size_t)gpi_ground_down(free_bytes, granule);
+            if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
+                scene->rest_units = (gpi_ground_up(need, granule) - need) / GPUPOOL_UNIT_BYTES;
+            scene->limit_units += scene->rest_units;
+        }
         scene->device_units = free_bytes / GPUPOOL_UNIT_BYTES;
     }
     if (total_bytes > verdict->device_free_bytes + verdict->reserved_bytes)
@@ -6936,8 +7033,7 @@ static void *gpi_arena_get(gpupool_arena *arena, const char *call, uint64_t byte
 }
 
 /* What a pointer that starts no live block is. Walks a chunk's runs: only mistakes pay for it. */
-static gpupool_result gpi_arena_mistake(const gpupool_arena *arena, const char *call,
-                                        const void *block) {
+static void gpi_arena_mistake(const gpupool_arena *arena, const char *call, const void *block) {
     const gpi_backing *backing = &arena->backing;
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     const gpi_run *run = NULL;
@@ -6950,15 +7046,15 @@ static gpupool_result gpi_arena_mistake(const gpupool_arena *arena, const char *
     }
     while (run && unit - run->unit >= run->units) run = run->next;
     if (!run)
-        return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call,
-                             block, arena->name);
-    if (run->lane == GPI_LANE_LIVE)
-        return gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is %" PRIu64 " bytes inside the live block "
-                             "at %p", call, block,
-                             (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES,
-                             (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
-    return gpi_host_fail(GPUPOOL_E_DOUBLE_FREE, "%s: %p is in free memory: freed before, or never "
-                         "handed out", call, block);
+        gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call, block,
+                      arena->name);
+    else if (run->lane == GPI_LANE_LIVE)
+        gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is %" PRIu64 " bytes inside the live block at %p",
+                      call, block, (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES,
+                      (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
+    else
+        gpi_host_fail(GPUPOOL_E_DOUBLE_FREE, "%s: %p is in free memory: freed before, or never "
+                      "handed out", call, block);
 }
 
 /* The live run of a block; NULL with the mistake told. The lock is held. */
@@ -7895,6 +7991,7 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     stream = gpi_arena_stream(stream);
     block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                             gpi_fence_key(stream), gpi_arena_origin(file, line));
+    if (arena->on_out_of_memory) gpi_driver_come_back(&arena->backing.driver);
     is_host = arena->backing.source == GPUPOOL_SOURCE_PINNED;
     if (block && is_host) memset(block, 0, bytes);
     if (block && (!is_host || gpi_driver_is_capturing(stream))) { /* for each replay */
@@ -7930,7 +8027,8 @@ gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaS
     gpupool_result result;
     if (!run) return gpi_thread.result;
     result = gpi_arena_add_use(arena, run, gpi_arena_stream(stream));
-    if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
+    if (result != GPUPOOL_OK) gpi_arena_trace_number(arena, 'q', gpi_arena_trace_id(arena, run));
+    else if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
     gpi_host_unlock(&arena->lock);
     return result;
 }
@@ -7978,10 +8076,7 @@ static void gpi_arena_retire(gpupool_arena *arena, cudaStream_t stream, int ente
         gpi_stream *outer = known->capture ? known->capture->outer : NULL;
         if (entered) gpi_arena_seal(arena, outer ? outer : known, gpi_arena_stream(stream));
         if (known->capture) gpi_host_count_scope(-1); /* it ends here, */
-        if (outer) { /* and what it set aside is nobody's */
-            outer->set_aside = 0;
-            known->capture->outer = NULL;
-        }
+        if (outer) outer->set_aside = 0; /* and what it set aside is nobody's */
         gpi_arena_unname(arena, known);
         if (entered) gpi_arena_poll(arena);
     }
@@ -8066,16 +8161,16 @@ static gpupool_result gpi_arena_open_scope(gpupool_arena *arena, gpupool_capture
     }
     early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
     if (early) {
-        early->capture = capture;
+        GPI_PUBLISH(&early->capture, capture);
         capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
     }
     if (!capture->stream) {
-        if (early) early->capture = NULL;
+        if (early) GPI_PUBLISH(&early->capture, NULL);
         if (outer) gpi_fence_name(outer);
         return gpi_host_no_memory();
     }
     capture->outer = outer;
-    capture->stream->capture = capture;
+    GPI_PUBLISH(&capture->stream->capture, capture);
     capture->stream->early = early;
     gpi_fence_name(capture->stream);
     return GPUPOOL_OK;
@@ -8116,7 +8211,6 @@ static void gpi_arena_end_capture(gpupool_arena *arena, gpupool_capture *capture
     gpi_host_count_scope(-1);
     gpi_arena_unname(arena, capture->stream);
     if (capture->outer) gpi_fence_name(capture->outer);
-    capture->outer = NULL;
 }
 
 gpupool_result gpupool_capture_end(gpupool_capture *capture) {
@@ -8176,7 +8270,8 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     if (result != GPUPOOL_OK) return result;
     gpi_arena_end_capture(arena, capture);
     gpi_arena_take_back(arena, capture);
-    capture->stream->capture = capture->stream->early->capture = NULL;
+    GPI_PUBLISH(&capture->stream->early->capture, NULL);
+    GPI_PUBLISH(&capture->stream->capture, NULL);
     capture->stream->early = NULL;
     gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
     gpi_arena_poll(arena);
@@ -8416,8 +8511,8 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     int fits = 0;
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
+    gpi_arena_sweep(arena); /* before the caches are emptied: it opens the lock */
     if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
-    gpi_arena_sweep(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
     if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
         fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
@@ -8444,7 +8539,6 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
     const gpi_scope *scope;
     uint32_t lane;
     int order;
-    gpi_arena_count_pending(arena);
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
     gpi_ledger_read(ledger, stats);
@@ -8489,7 +8583,6 @@ gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
 /* Growth goes by the most that was ever granted, whatever becomes of the counter's peak. */
 static void gpi_arena_keep_peak(gpupool_arena *arena) {
     gpi_arena_trace_look(arena);
-    gpi_arena_count_pending(arena);
     arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
 }
 
@@ -8914,7 +9007,6 @@ static gpi_ring_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
     if (at > slot->at) slot = gpi_ring_cut(ring, slot, at);
     if (slot->bytes > bytes) gpi_ring_cut(ring, slot, at + bytes);
     slot->state = GPI_RING_BUSY;
-    slot->transfer = NULL;
     slot->offset = slot->length = 0;
     gpi_ledger_add(&ring->used, bytes);
     return slot;
@@ -9040,11 +9132,12 @@ static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_r
 /* -- transfers: the lock is held on entry and exit, and open while bytes or calls are made -- */
 
 /* Between the caller's memory, or function, and the ring's. */
-static gpupool_result gpi_ring_move(const gpi_transfer *transfer, unsigned char *memory,
-                                    uint64_t offset, uint64_t bytes) {
+static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer *transfer,
+                                    unsigned char *memory, uint64_t offset, uint64_t bytes) {
     int said = 0;
     if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, offset, transfer->user);
     if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, offset, transfer->user);
+    if (transfer->reader || transfer->writer) gpi_driver_come_back(&ring->driver);
     if (said)
         return gpi_host_fail(GPUPOOL_E_CALLBACK, "your %s function returned %d at byte %" PRIu64,
                              transfer->reader ? "read" : "write", said, offset);
@@ -9171,8 +9264,8 @@ static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
     }
     if (!slot) return 0;
     gpi_ring_unlock(ring);
-    if (!filled) result = gpi_ring_move(transfer, ring->pages.memory + slot->at, slot->offset,
-                                        slot->length);
+    if (!filled) result = gpi_ring_move(ring, transfer, ring->pages.memory + slot->at,
+                                        slot->offset, slot->length);
     if (result == GPUPOOL_OK && !may_send) {
         gpi_ring_lock(ring);
         slot->state = GPI_RING_FILLED;
@@ -9193,7 +9286,7 @@ static int gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, int wait) 
     if (landed) {
         transfer->flying--;
         gpi_ring_unlock(ring);
-        result = gpi_ring_move(transfer, ring->pages.memory + slot->at, slot->offset,
+        result = gpi_ring_move(ring, transfer, ring->pages.memory + slot->at, slot->offset,
                                slot->length);
         gpi_ring_lock(ring);
         gpi_ring_drop(ring, slot);
@@ -9224,10 +9317,10 @@ static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unlock(ring);
     memory = (unsigned char *)GPUPOOL_MALLOC((size_t)bytes);
     if (!memory) result = gpi_host_no_memory();
-    if (memory && !transfer->down) result = gpi_ring_move(transfer, memory, offset, bytes);
+    if (memory && !transfer->down) result = gpi_ring_move(ring, transfer, memory, offset, bytes);
     if (result == GPUPOOL_OK) result = gpi_ring_queue(transfer, memory, offset, bytes);
     if (result == GPUPOOL_OK && transfer->down)
-        result = gpi_ring_move(transfer, memory, offset, bytes);
+        result = gpi_ring_move(ring, transfer, memory, offset, bytes);
     GPUPOOL_FREE(memory);
     if (result == GPUPOOL_OK && transfer->ticket && !transfer->down) /* no flight tells the end */
         result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(transfer->stream));
@@ -9504,28 +9597,39 @@ static void gpi_ring_stop(gpupool_ring *ring) {
     GPI_PUBLISH(&ring->news, ring->news + 1);
 }
 
-/* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
-   out. The one that calls exit itself is not waited for longer than this. */
-static void gpi_ring_at_exit(void) {
-    gpupool_ring *ring = gpi_process.staffed;
-    uint64_t start = gpi_host_now_ns();
-    int running, i;
-    for (; ring; ring = ring->next_staffed) {
-        if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
+static void gpi_ring_end_workers(gpupool_ring *ring, uint64_t start) {
+    int running = 1, i;
+    gpi_host_lock(&ring->lock);
+    gpi_ring_stop(ring);
+    gpi_host_unlock(&ring->lock);
+    gpi_host_gate_turn(&ring->work);
+    while (running && gpi_host_now_ns() - start < 1000000000u) {
+        gpi_host_idle(64);
         gpi_host_lock(&ring->lock);
-        gpi_ring_stop(ring);
+        running = ring->workers_running;
         gpi_host_unlock(&ring->lock);
-        gpi_host_gate_turn(&ring->work);
-        for (running = 1; running && gpi_host_now_ns() - start < 1000000000u;) {
-            gpi_host_idle(64);
-            gpi_host_lock(&ring->lock);
-            running = ring->workers_running;
-            gpi_host_unlock(&ring->lock);
-        }
-        for (i = 0; !running && i < ring->workers_started; i++)
-            gpi_host_thread_join(&ring->workers[i]);
-        if (!running) ring->workers_started = 0;
     }
+    if (running) return;
+    for (i = 0; i < ring->workers_started; i++) gpi_host_thread_join(&ring->workers[i]);
+    ring->workers_started = 0;
+}
+
+/* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
+   out. The one that calls exit itself is not waited for longer than this. Another thread that
+   destroys a ring meanwhile lets this be done with it. */
+static void gpi_ring_at_exit(void) {
+    gpupool_ring *ring;
+    uint64_t start = gpi_host_now_ns();
+    gpi_host_lock(&gpi_process.lock);
+    for (ring = gpi_process.staffed; ring; ring = ring->next_staffed) {
+        if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
+        gpi_process.ending = ring;
+        gpi_host_unlock(&gpi_process.lock);
+        gpi_ring_end_workers(ring, start);
+        gpi_host_lock(&gpi_process.lock);
+        gpi_process.ending = NULL;
+    }
+    gpi_host_unlock(&gpi_process.lock);
 }
 
 /* Starts the workers if there are to be any: with the first transfer that is worth it. */
@@ -9552,15 +9656,21 @@ static void gpi_ring_staff(gpupool_ring *ring) {
 
 static void gpi_ring_dismiss(gpupool_ring *ring) {
     gpupool_ring **link = &gpi_process.staffed;
-    int i, count = ring->workers_started;
+    unsigned round = 0;
+    int i;
     gpi_ring_stop(ring);
     gpi_ring_unlock(ring);
     gpi_host_lock(&gpi_process.lock);
+    while (gpi_process.ending == ring) {
+        gpi_host_unlock(&gpi_process.lock);
+        gpi_host_idle(round++);
+        gpi_host_lock(&gpi_process.lock);
+    }
     while (*link && *link != ring) link = &(*link)->next_staffed;
     if (*link) *link = ring->next_staffed;
     gpi_host_unlock(&gpi_process.lock);
     gpi_host_gate_turn(&ring->work);
-    for (i = 0; i < count; i++) gpi_host_thread_join(&ring->workers[i]);
+    for (i = 0; i < ring->workers_started; i++) gpi_host_thread_join(&ring->workers[i]);
     gpi_ring_lock(ring);
     ring->workers_started = ring->workers_named = 0;
     ring->stopping = 0;
@@ -9693,7 +9803,7 @@ static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
     slot->length = plan->started = plan->bytes;
     gpi_ring_set_out(ring, GPUPOOL_UP);
     gpi_ring_unlock(ring);
-    result = gpi_ring_move(plan, ring->pages.memory + slot->at, 0, plan->bytes);
+    result = gpi_ring_move(ring, plan, ring->pages.memory + slot->at, 0, plan->bytes);
     gpi_ring_launch(ring, slot, plan, result);
     if (plan->result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
     gpi_ring_arrive(ring, GPUPOOL_UP);
@@ -10182,9 +10292,8 @@ gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, in
 /* Rings number their spans alike: the memory tells whose one is. */
 static int gpi_ring_is_span(const gpupool_ring *ring, const gpi_ring_slot *slot,
                             const gpupool_span *span) {
-    uintptr_t first = (uintptr_t)ring->pages.memory + (uintptr_t)slot->at;
-    return slot->state == GPI_RING_HELD && slot->span == span->number &&
-           (uintptr_t)span->memory - first <= slot->bytes;
+    if (slot->state != GPI_RING_HELD || slot->span != span->number) return 0; /* or no memory yet */
+    return (uintptr_t)span->memory - (uintptr_t)(ring->pages.memory + slot->at) <= slot->bytes;
 }
 
 /* NULL, with a result: there is none such. */
@@ -10412,7 +10521,7 @@ const char *gpupool_build(void) {
 static gpupool_result gpi_report_done(const char *call, FILE *file) {
     if (fflush(file) == 0 && !ferror(file)) return gpi_host_ok();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the file cannot be written: %s", call,
-                         strerror(errno));
+                         errno ? strerror(errno) : "something before this call could not");
 }
 
 /* Bytes of the letter that the text begins with, in UTF-8; 0: it is none, as where a name was cut
@@ -10796,9 +10905,13 @@ static void gpi_report_counters(FILE *file, const gpi_view *view) {
 static void gpi_report_counts(FILE *file, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     char a[32], b[32], c[32], d[32];
-    fprintf(file, "\n  %-12s %s allocs, %s of them from the same stream; %s frees; %s failures\n",
-            "calls", gpi_report_number(a, stats->allocs), gpi_report_number(b, stats->lane_hits),
-            gpi_report_number(c, stats->frees), gpi_report_number(d, stats->failures));
+    fprintf(file, "\n  %-12s ", "calls");
+    if (GPUPOOL_STATS)
+        fprintf(file, "%s allocs, %s of them from the same stream; %s frees; %s failures\n",
+                gpi_report_number(a, stats->allocs), gpi_report_number(b, stats->lane_hits),
+                gpi_report_number(c, stats->frees), gpi_report_number(d, stats->failures));
+    else
+        fputs("not counted, nor are requested and total: GPUPOOL_STATS is 0\n", file);
     fprintf(file, "  %-12s %s pieces gained, %s given back, %s moved\n", "driver",
             gpi_report_number(a, stats->chunks_gained), gpi_report_number(b, stats->chunks_lost),
             gpi_report_number(c, stats->remaps));
@@ -11374,7 +11487,8 @@ static void gpi_svg_head(const gpi_map *map, double height) {
     fprintf(file, "</defs>\n<text x=\"16\" y=\"24\" font-size=\"15\">gpupool arena \"");
     gpi_svg_text(file, view->name);
     fprintf(file, "\": %s live in %s block%s, %s reserved, %s%s</text>\n",
-            gpi_limit_human(live, view->stats.requested.now),
+            gpi_limit_human(live, GPUPOOL_STATS ? view->stats.requested.now
+                                                : view->stats.granted.now),
             gpi_report_number(blocks, view->stats.blocks.now),
             view->stats.blocks.now == 1 ? "" : "s",
             gpi_limit_human(held, view->stats.reserved.now),
@@ -11410,7 +11524,7 @@ static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
     const gpi_run *run;
     fprintf(file, "# gpupool trace 1: source %s, unit %d, limit %" PRIu64 ", reserve %" PRIu64
             ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->backing.source),
-            GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
+            (int)GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
             arena->backing.chunk_bytes, arena->backing.driver.device, gpupool_build());
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
         fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
@@ -11425,6 +11539,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     arena->trace = file;
     if (file) gpi_trace_begin(arena, file);
     gpi_arena_exit(arena);
+    errno = 0; /* of a line that was not written it tells no more */
     return before ? gpi_report_done("gpupool_trace_to", before) : result;
 }
 
@@ -11474,6 +11589,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_CACHE_UNITS
 #undef GPI_SEALS
 #undef GPI_PAGE_BYTES
+#undef GPI_STEADY
 #undef GPI_RING_PIECE
 #undef GPI_RING_ALIGN
 #undef GPI_RING_TINY_UP

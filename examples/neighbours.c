@@ -35,6 +35,7 @@ static int neighbour_takes(size_t bytes) { /* 0 bytes: gives all back */
     return 1;
 }
 #else
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,6 +61,9 @@ static void neighbour_starts(void) { /* before CUDA is used, which no fork survi
     neighbour = fork();
     if (neighbour < 0) die("neighbour", "no process");
     if (neighbour == 0) live_next_door();
+    signal(SIGPIPE, SIG_IGN); /* a neighbour that has died is noticed, */
+    close(ask[0]);            /* and told */
+    close(answer[1]);
 }
 
 static int neighbour_takes(size_t bytes) {

@@ -81,8 +81,18 @@ static inline void kit_prepare(void) {
         CHECK_EQ(cudaStreamCreateWithFlags(&kit_stream[i], cudaStreamNonBlocking), cudaSuccess);
 }
 
-/* What no test may leave behind: a sticky error, a race, a misused handle, anything unreleased. */
+/* After faults: what should have given this thread its mode of capture back may have failed. */
+static inline void kit_capture_globally(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+}
+
+/* What no test may leave behind: a sticky error, a race, a misused handle, anything unreleased, or
+   another mode of capture than this thread began with. */
 static inline void kit_settle(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    CHECK_EQ(mode, cudaStreamCaptureModeGlobal);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     for (int i = 0; i < KIT_STREAMS; i++) {
         if (kit_stream[i]) CHECK_EQ(cudaStreamDestroy(kit_stream[i]), cudaSuccess);

@@ -1,40 +1,46 @@
 /* fail_malloc.h: host memory for gpupool.h that counts itself and fails on demand. Include it
-   before gpupool.h, in programs of one thread. */
+   before gpupool.h. Threads may share it while none is to fail. */
 #ifndef FAIL_MALLOC_H
 #define FAIL_MALLOC_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 
-static long fail_malloc_next;    /* this many requests from now, one fails; 0: none does */
+static atomic_long fail_malloc_next; /* this many requests from now, one fails; 0: none does */
 static int  fail_malloc_persist; /* 1: and so do all after it */
 static size_t fail_malloc_least; /* requests for fewer bytes do not count, and are met */
 static void (*fail_malloc_told)(void); /* called for one that fails */
-static long fail_malloc_fired, fail_malloc_live;
+static atomic_long fail_malloc_fired, fail_malloc_live;
 
 static inline int fail_malloc_due(size_t bytes) {
     int due = fail_malloc_next == 1;
     if (bytes < fail_malloc_least) return 0;
     if (fail_malloc_next > 1 || (due && !fail_malloc_persist)) fail_malloc_next--;
-    fail_malloc_fired += due;
+    if (due) fail_malloc_fired++;
     if (due && fail_malloc_told) fail_malloc_told();
     return due;
 }
 
+/* Relaxed: this must not order one thread's work after another's, or TSan sees less. */
+static inline void fail_malloc_counts(long more) {
+    atomic_fetch_add_explicit(&fail_malloc_live, more, memory_order_relaxed);
+}
+
 static inline void *fail_malloc(size_t bytes) {
     void *at = fail_malloc_due(bytes) ? NULL : malloc(bytes);
-    fail_malloc_live += at != NULL;
+    fail_malloc_counts(at != NULL);
     return at;
 }
 
 static inline void *fail_realloc(void *old, size_t bytes) {
     void *at = fail_malloc_due(bytes) ? NULL : realloc(old, bytes);
-    fail_malloc_live += at != NULL && old == NULL;
+    fail_malloc_counts(at != NULL && old == NULL);
     return at;
 }
 
 static inline void fail_free(void *at) {
-    fail_malloc_live -= at != NULL;
+    fail_malloc_counts(at ? -1 : 0);
     free(at);
 }
 

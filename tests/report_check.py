@@ -5,6 +5,7 @@ AssertionError. FILE.stats: gpupool_stats without its first member."""
 import json
 import pickle
 import pickletools
+import re
 import struct
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -159,8 +160,19 @@ def check_rows(root, space, chunks):
     assert rows == set(labels)
     assert labels[min(rows)] == "chunk 1"
     assert all(words.startswith(("chunk ", "+ ")) for words in labels.values())
+    said = {t.text for t in root.iter(space + "text")}
+    assert said >= {"live (of several streams)", "free", "freed, perhaps still in use"}
     legend = [float(r.get("y")) for r in rects if r.get("width") == "14.00" and r.get("stroke")]
     assert len(legend) > 3 and min(legend) > 60 and max(legend) + 12 < min(rows)
+
+
+def check_title(title, stretches):
+    """Of one stretch: what it is, how large, and where."""
+    words = {"live": "live", "free": "free", "freed, perhaps still in use": "pending"}
+    what, size, at = re.fullmatch(r"(.+?): .+ \(([0-9,]+) bytes\) at (0x[0-9a-f]+).*",
+                                  title).groups()
+    state, size_bytes = stretches[int(at, 16)]
+    assert (words[what], int(size.replace(",", ""))) == (state, size_bytes), title
 
 
 def check_picture(path, arena):
@@ -169,6 +181,8 @@ def check_picture(path, arena):
     space = "{http://www.w3.org/2000/svg}"
     width, height = float(root.get("width")), float(root.get("height"))
     titles, bar = 0, []
+    stretches = {block["address"]: (block["state"], block.get("requested_bytes", block["bytes"]))
+                 for chunk in arena["chunks"] for block in chunk["blocks"]}
     check_rows(root, space, arena["chunks"])
     patterns = {"url(#%s)" % pattern.get("id") for pattern in root.iter(space + "pattern")}
     fills = {rect.get("fill") for rect in root.iter(space + "rect")}
@@ -183,7 +197,9 @@ def check_picture(path, arena):
         if title is not None:
             titles += 1
             hatched = rect.get("fill") in patterns
-            assert "stretches" in title.text or hatched == title.text.startswith("freed")
+            if "stretches" not in title.text:
+                assert hatched == title.text.startswith("freed")
+                check_title(title.text, stretches)
         if y == 48 and rect.get("fill") != "none":
             bar.append((x, float(rect.get("width"))))
     check_bar(bar, arena)

@@ -23,7 +23,8 @@ typedef struct schedule_case {
 static struct {
     ucontext_t home, thread[2];
     char *stack[2];
-    struct gpi_thread own[2]; /* what the header keeps for each thread */
+    struct gpi_thread own[2]; /* what the header keeps for each thread, */
+    enum cudaStreamCaptureMode mode[2]; /* and CUDA */
     const schedule_case *now;
     int running;              /* 0 or 1; -1: neither */
     int done[2], cuts;
@@ -36,6 +37,8 @@ static void schedule_switch(void) {
     int from = sch.running, to = 1 - from;
     sch.own[from] = gpi_thread;
     gpi_thread = sch.own[to];
+    sch.mode[from] = sch.mode[to];
+    cudaThreadExchangeStreamCaptureMode(&sch.mode[from]);
     sch.running = to;
     swapcontext(&sch.thread[from], &sch.thread[to]);
 }
@@ -77,6 +80,8 @@ static void schedule_main(void) {
     sch.now->thread[me]();
     sch.done[me] = 1;
     gpi_thread = sch.own[other];
+    if (!sch.done[other]) cudaThreadExchangeStreamCaptureMode(&sch.mode[other]);
+    CHECK_EQ(sch.done[other] || sch.mode[other] == cudaStreamCaptureModeGlobal, 1);
     sch.running = sch.done[other] ? -1 : other;
     setcontext(sch.done[other] ? &sch.home : &sch.thread[other]);
 }
@@ -105,6 +110,7 @@ static void schedule_one(void) {
     sch.steps = 0;
     for (int i = 0; i < 2; i++) {
         memset(&sch.own[i], 0, sizeof sch.own[i]);
+        sch.mode[i] = cudaStreamCaptureModeGlobal;
         if (!sch.stack[i]) sch.stack[i] = (char *)malloc(SCHEDULE_STACK);
         getcontext(&sch.thread[i]);
         sch.thread[i].uc_stack.ss_sp = sch.stack[i];

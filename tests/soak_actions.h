@@ -1,128 +1,22 @@
-/* soak_actions.h: all that a thread of test_soak.c may do next. A new feature joins as a function
-   and a line in the table at the end. */
+/* soak_actions.h: all that a thread of test_soak.c may do next, but for blocks (soak_blocks.h) and
+   graphs (soak_graphs.h). A new feature joins as a function and a line in the table at the end. */
 #ifndef SOAK_ACTIONS_H
 #define SOAK_ACTIONS_H
 
-#include "soak_world.h"
-
-#define LARGEST_BITS 25 /* blocks of up to 32 MiB, small ones as likely as large ones */
-
-static inline unsigned some_place(actor *a) { return (unsigned)below(a, PLACES); }
-
-/* ---- blocks ---- */
-
-static inline void check_refusal(size_t bytes) {
-    gpupool_verdict why;
-    if (gpupool_last_result() != GPUPOOL_E_OUT_OF_MEMORY) return;
-    CHECK_RESULT(gpupool_last_verdict(&why), GPUPOOL_OK);
-    CHECK(why.cause != GPUPOOL_CAUSE_NONE && why.sentence[0] && why.asked_bytes >= bytes);
-}
-
-static inline void check_device(const world *w, const void *at) {
-    struct cudaPointerAttributes where;
-    memset(&where, 0, sizeof where);
-    MUST(cudaPointerGetAttributes(&where, at));
-    if (where.type == cudaMemoryTypeDevice) CHECK_EQ(where.device, w->device);
-}
-
-static inline void get_block(actor *a, world *w, block *b) {
-    size_t alignment = (size_t)1 << below(a, 22);
-    unsigned to = some_place(a), kind = (unsigned)below(a, 10);
-    cudaStream_t stream = enter(a, w, to);
-    void *at;
-    b->bytes = 1 + (size_t)below(a, (uint64_t)1 << below(a, LARGEST_BITS + 1));
-    b->byte = (int)below(a, 256);
-    soak_before(a);
-    if (kind == 0) at = gpupool_zalloc(w->arena, b->bytes, stream);
-    else if (kind == 1) at = gpupool_alloc_aligned(w->arena, b->bytes, alignment, stream);
-    else at = gpupool_alloc(w->arena, b->bytes, stream);
-    if (!at) check_refusal(b->bytes);
-    if (soak_after(a, kit_why(at), 1, "an allocation")) {
-        b->at = (char *)at;
-        belongs(w, b, to);
-        check_device(w, at);
-        if (kind == 0) verify(b, stream, 0);
-        if (kind == 1) CHECK_EQ((uintptr_t)at & (alignment - 1), 0);
-        stamp(b, stream);
-    }
-    leave(w, to);
-}
-
-static inline void act_get_or_put(actor *a, world *w) {
-    block *b = pick_up(a, w);
-    if (!b) return;
-    if (b->at) {
-        unsigned to = below(a, 4) ? b->place : some_place(a);
-        enter_after(a, w, b, to);
-        give_back(a, w, b, to);
-        leave(w, to);
-    } else {
-        get_block(a, w, b);
-    }
-    put_down(b);
-}
-
-static inline void act_write(actor *a, world *w) {
-    block *b = pick_up(a, w);
-    if (b && b->at && !b->lent) {
-        unsigned to = some_place(a);
-        cudaStream_t stream = enter_after(a, w, b, to);
-        verify(b, stream, b->byte);
-        b->byte = (int)below(a, 256);
-        stamp(b, stream);
-        belongs(w, b, to);
-        leave(w, to);
-    }
-    if (b) put_down(b);
-}
-
-/* Read on another stream, which says so; if it cannot, the block moves there instead. */
-static inline void act_lend(actor *a, world *w) {
-    block *b = pick_up(a, w);
-    if (b && b->at) {
-        unsigned to = some_place(a);
-        cudaStream_t stream = enter_after(a, w, b, to);
-        verify(b, stream, b->byte);
-        if (CALL(a, 0, gpupool_record_use(w->arena, b->at, stream))) b->lent = 1;
-        else if (!b->lent) belongs(w, b, to);
-        else MUST(cudaStreamSynchronize(stream));
-        leave(w, to);
-    }
-    if (b) put_down(b);
-}
-
-static inline void act_misuse(actor *a, world *w) {
-    world *other = &soak_world[w == soak_world];
-    block *b = pick_up(a, w);
-    static char host[600];
-    if (b && b->at) {
-        unsigned to = b->place;
-        cudaStream_t stream = enter(a, w, to);
-        REFUSED(a, GPUPOOL_E_NOT_OURS, gpupool_free(other->arena, b->at, stream));
-        REFUSED(a, GPUPOOL_E_NOT_OURS, gpupool_free(w->arena, host, stream));
-        REFUSED(a, GPUPOOL_E_ARGUMENT, kit_why(gpupool_alloc(w->arena, 0, stream)));
-        if (soak_alone) /* nobody else may use it meanwhile */
-            REFUSED(a, GPUPOOL_E_IN_USE, gpupool_arena_destroy(w->arena));
-        CHECK_EQ(gpupool_size(w->arena, b->at + 1), 0);
-        if (b->bytes > 1)
-            REFUSED(a, GPUPOOL_E_INSIDE, gpupool_free(w->arena, b->at + b->bytes - 1, stream));
-        leave(w, to);
-    }
-    if (b) put_down(b);
-}
+#include "soak_graphs.h"
 
 /* ---- streams ---- */
 
 static inline void act_wait(actor *a, world *w) {
-    unsigned at = some_place(a);
+    unsigned at = some_place(a, w);
     cudaStream_t stream = enter(a, w, at);
-    if (below(a, 20)) MUST(cudaStreamSynchronize(stream));
+    if (below(a, 20) || w->taken) MUST_APART(cudaStreamSynchronize(stream));
     else MUST(cudaDeviceSynchronize());
     leave(w, at);
 }
 
 static inline void act_hold(actor *a, world *w) {
-    unsigned at = some_place(a);
+    unsigned at = some_place(a, w);
     cudaStream_t stream = enter(a, w, at);
     if (stream) fake_hold(stream, (int)below(a, 3) == 0);
     leave(w, at);
@@ -133,10 +27,11 @@ static inline void act_renew(actor *a, world *w) {
     place *p = &w->place[1 + below(a, PLACES - 1)];
     cudaEvent_t *tomb;
     int quiet = below(a, 2) == 0;
+    if (p->graph) return;
     pthread_rwlock_wrlock(&p->lock);
     tomb = &p->tomb[p->age % TOMBS];
     be_on(a, w->device);
-    if (quiet) MUST(cudaStreamSynchronize(p->stream));
+    if (quiet) MUST_APART(cudaStreamSynchronize(p->stream));
     if (*tomb) {
         MUST(cudaEventSynchronize(*tomb));
         MUST(cudaEventDestroy(*tomb));
@@ -147,14 +42,14 @@ static inline void act_renew(actor *a, world *w) {
     soak_before(a);
     MUST(cudaStreamDestroy(p->stream)); /* gpupool's, which asks every arena */
     soak_seen(a, GPUPOOL_OK, "cudaStreamDestroy");
-    MUST(cudaStreamCreateWithFlags(&p->stream, (unsigned)below(a, 2)));
+    new_stream(p, (int)below(a, 2));
     p->age++;
     pthread_rwlock_unlock(&p->lock);
 }
 
 /* Alone, nobody else runs the device. */
 static inline void act_step(actor *a, world *w) {
-    unsigned at = some_place(a), steps = 1 + (unsigned)below(a, 20);
+    unsigned at = some_place(a, w), steps = 1 + (unsigned)below(a, 20);
     cudaStream_t stream = enter(a, w, at);
     for (unsigned i = 0; i < steps && soak_alone; i++) note(a, (uint64_t)fake_step(stream));
     leave(w, at);
@@ -163,22 +58,57 @@ static inline void act_step(actor *a, world *w) {
 /* ---- the arena ---- */
 
 static inline void act_limit(actor *a, world *w) {
-    static const char *const texts[] = {"", "50%", "128MiB", "-300MiB", "0.2GiB"};
-    size_t bytes = (size_t)below(a, 400) * MIB;
+    static const char *const texts[] = {"", "50%", "128MiB", "-48MiB", "0.2GiB"};
+    size_t bytes = (size_t)below(a, 50) * MIB << below(a, 4);
     const char *text = texts[below(a, KIT_COUNT(texts))];
     if (below(a, 3) == 0) bytes = 0;
     if (*text) CALL(a, 0, gpupool_set_limit_text(w->arena, text));
     else CALL(a, 0, gpupool_set_limit(w->arena, bytes));
 }
 
-static inline void act_trim(actor *a, world *w) {
+/* Whether all work of a place is done, also that of streams that are gone. */
+static inline int is_idle(const world *w, unsigned at) {
+    cudaError_t error;
+    for (unsigned i = 0; i < TOMBS; i++)
+        if (w->place[at].tomb[i] && cudaEventQuery(w->place[at].tomb[i]) != cudaSuccess) return 0;
+    error = cudaStreamQuery(w->place[at].stream);
+    cudaGetLastError();
+    return error == cudaSuccess;
+}
+
+/* Whether nothing can still be at what is free: no work, and no graph. Only a thread alone can
+   tell. While a scope is open the arena cannot. */
+static inline int all_is_done(actor *a, const world *w) {
+    if (!soak_alone || soak_world[0].taken || soak_world[1].taken) return 0;
+    for (int i = 0; i < GRAPHS; i++)
+        if (w->graph[i].stage != NO_GRAPH) return 0;
+    be_on(a, w->device);
+    for (unsigned at = 0; at < PLACES; at++)
+        if (!is_idle(w, at)) return 0;
+    return 1;
+}
+
+static inline void trim(actor *a, world *w, size_t keep) {
     size_t released = 0;
-    CALL(a, 0, gpupool_trim(w->arena, (size_t)below(a, 200) * MIB, &released));
+    int done = all_is_done(a, w);
+    if (CALL(a, 0, gpupool_trim(w->arena, keep, &released)) && done &&
+        fake_fail_fired() == a->fired && fail_malloc_fired == a->starved)
+        CHECK_EQ(kit_stats(w->arena).pending.now, 0);
     note(a, released);
 }
 
+static inline void act_trim(actor *a, world *w) { trim(a, w, (size_t)below(a, 200) * MIB); }
+
+/* No graphs, no work: then all that is free is known to be. */
+static inline void act_rest(actor *a, world *w) {
+    if (!soak_alone || soak_world[w == soak_world].taken) return;
+    release_graphs(a, w);
+    be_on(a, w->device);
+    MUST(cudaDeviceSynchronize());
+    trim(a, w, 0);
+}
+
 static inline void act_ask(actor *a, world *w) {
-    gpupool_verdict why;
     gpupool_stats s;
     CALL(a, 0, gpupool_get_stats(w->arena, &s));
     CHECK(s.requested.now <= s.granted.now && s.granted.now <= s.reserved.now);
@@ -187,11 +117,54 @@ static inline void act_ask(actor *a, world *w) {
     soak_before(a);
     gpupool_available(w->arena);
     soak_after(a, gpupool_last_result(), 0, "gpupool_available");
+    if (below(a, 8) == 0) CALL(a, 0, gpupool_reset_peaks(w->arena));
+}
+
+/* What would fit is had, by any stream, if nothing comes in between. */
+static inline void act_fit(actor *a, world *w) {
+    unsigned to = some_place(a, w);
+    cudaStream_t stream = enter(a, w, to);
+    size_t bytes = (size_t)1 << below(a, 30);
+    gpupool_verdict why;
     soak_before(a);
-    int fits = gpupool_would_fit(w->arena, (size_t)1 << below(a, 30), &why);
+    int fits = gpupool_would_fit(w->arena, bytes, &why);
     soak_after(a, fits ? GPUPOOL_OK : gpupool_last_result(), 1, "gpupool_would_fit");
     note(a, (uint64_t)fits);
-    if (below(a, 8) == 0) CALL(a, 0, gpupool_reset_peaks(w->arena));
+    if (fits && soak_alone && below(a, 2)) {
+        soak_before(a);
+        void *at = gpupool_alloc(w->arena, bytes, stream);
+        if (soak_after(a, kit_why(at), 0, "what would fit"))
+            while (!CALL(a, 0, gpupool_free(w->arena, at, stream)) && !atomic_load(&check_bad)) {}
+    }
+    leave(w, to);
+}
+
+/* What a counter says of a phase is what the arena's own has gained meanwhile. */
+static inline void check_counter(gpupool_counter phase, gpupool_counter then, gpupool_counter now) {
+    CHECK_EQ(phase.now, now.now - then.now);
+    CHECK_EQ(phase.total, now.total - then.total);
+    CHECK((int64_t)phase.peak >= (int64_t)phase.now && (int64_t)phase.peak >= 0);
+}
+
+static inline void act_phase(actor *a, world *w) {
+    gpupool_stats s, now, *then;
+    if (!soak_alone) return;
+    if (w->phases == 0 || (w->phases < PHASES && below(a, 2))) {
+        if (!CALL(a, 0, gpupool_scope_push(w->arena))) return;
+        w->pushed[w->phases++] = kit_stats(w->arena);
+        return;
+    }
+    if (!CALL(a, 0, gpupool_scope_pop(w->arena, &s))) return;
+    then = &w->pushed[--w->phases];
+    now = kit_stats(w->arena);
+    check_counter(s.requested, then->requested, now.requested);
+    check_counter(s.granted, then->granted, now.granted);
+    check_counter(s.reserved, then->reserved, now.reserved);
+    check_counter(s.blocks, then->blocks, now.blocks);
+    CHECK_EQ(s.allocs, now.allocs - then->allocs);
+    CHECK_EQ(s.frees, now.frees - then->frees);
+    CHECK_EQ(s.failures, now.failures - then->failures);
+    CHECK_EQ(s.lane_hits, now.lane_hits - then->lane_hits);
 }
 
 static inline void act_report(actor *a, world *w) {
@@ -199,6 +172,8 @@ static inline void act_report(actor *a, world *w) {
     if (!CHECK(nowhere != NULL)) return;
     CALL(a, 0, gpupool_report(w->arena, nowhere));
     CALL(a, 0, gpupool_write_svg(w->arena, nowhere));
+    CALL(a, 0, gpupool_write_json(w->arena, nowhere));
+    CALL(a, 0, gpupool_write_snapshot(w->arena, nowhere));
     fclose(nowhere);
 }
 
@@ -208,7 +183,7 @@ static inline void act_check(actor *a, world *w) { CALL(a, 0, gpupool_check(w->a
 static inline void act_brief_arena(actor *a, world *w) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
     gpupool_arena *arena = NULL;
-    unsigned at = some_place(a);
+    unsigned at = some_place(a, w);
     cudaStream_t stream = enter(a, w, at);
     config.device = w->device;
     if (CALL(a, 1, gpupool_arena_create(&arena, &config))) {
@@ -223,29 +198,43 @@ static inline void act_brief_arena(actor *a, world *w) {
 
 /* ---- the machine ---- */
 
+static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cudaMalloc"};
+
+static inline void calm(void) {
+    for (size_t i = 0; i < KIT_COUNT(lasting); i++) fake_fail_call(lasting[i], 0, 0, 0);
+    fail_malloc_nth(0, 0);
+}
+
 /* Some call of CUDA will fail, once: of any kind, or of one. Those that only get memory may fail
    for longer, which nobody but an arena can notice. */
 static inline void act_fault(actor *a, world *w) {
-    static const char *const once[] = {"cudaEventRecord", "cudaStreamWaitEvent", "cuEventRecord",
-                                       "cuStreamWaitEvent", "cuStreamIsCapturing",
-                                       "cuCtxRecordEvent",
+    static const char *const once[] = {"cudaEventRecord", "cudaStreamWaitEvent", "cuCtxRecordEvent",
+                                       "cudaDeviceSynchronize", "cudaStreamGetDevice",
                                        "cudaEventCreateWithFlags", "cuMemUnmap", "cuMemRelease",
                                        "cudaFree", "cudaEventQuery", "cudaMemsetAsync"};
-    static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess",
-                                          "cudaMalloc"};
     long n = 1 + (long)below(a, 20);
     (void)w;
-    switch (below(a, 4)) {
+    switch (below(a, 6)) {
     case 0: fake_fail_nth(n, 0); break;
     case 1: fake_fail_call(once[below(a, KIT_COUNT(once))], n, 0, 0); break;
     case 2: fake_fail_call(lasting[below(a, KIT_COUNT(lasting))], n, 1, 0); break;
-    default:
-        for (size_t i = 0; i < KIT_COUNT(lasting); i++) fake_fail_call(lasting[i], 0, 0, 0);
+    case 3: fake_fail_call("cudaMemsetAsync", 1, 0, cudaErrorMemoryAllocation); break;
+    case 4:
+        if (soak_alone) fail_malloc_nth(1 + (long)below(a, 4), (int)below(a, 2));
+        break;
+    default: calm();
     }
 }
 
+/* In what is next: rare calls would hardly ever meet with one. */
+static inline void fault_at_once(actor *a) {
+    if (below(a, 2)) fake_fail_nth(1 + (long)below(a, 6), 0);
+    else fail_malloc_nth(1 + (long)below(a, 3), (int)below(a, 2));
+}
+
 static inline void act_others(actor *a, world *w) {
-    fake_other_process(w->device, (size_t)below(a, 2) * (size_t)below(a, 300) * MIB);
+    size_t bytes = (size_t)below(a, 50) * MIB << below(a, 4);
+    fake_other_process(w->device, below(a, 2) ? bytes : 0);
 }
 
 /* ---- the table ---- */
@@ -259,12 +248,16 @@ typedef struct action {
 static const action actions[] = {
     {"get or put", act_get_or_put, 520}, {"write", act_write, 120},
     {"lend", act_lend, 80},              {"misuse", act_misuse, 10},
-    {"wait", act_wait, 20},              {"hold", act_hold, 20},
-    {"renew", act_renew, 10},            {"step", act_step, 150},
-    {"limit", act_limit, 8},             {"trim", act_trim, 10},
-    {"ask", act_ask, 10},                {"report", act_report, 1},
-    {"check", act_check, 3},             {"brief arena", act_brief_arena, 2},
-    {"fault", act_fault, 30},            {"others", act_others, 6},
+    {"capture", act_capture, 20},        {"inside", act_inside, 60},
+    {"finish", act_finish, 20},          {"launch", act_launch, 40},
+    {"release", act_release, 10},        {"wait", act_wait, 20},
+    {"hold", act_hold, 20},              {"renew", act_renew, 10},
+    {"step", act_step, 150},             {"limit", act_limit, 8},
+    {"trim", act_trim, 10},              {"ask", act_ask, 10},
+    {"fit", act_fit, 5},                 {"phase", act_phase, 5},
+    {"report", act_report, 1},           {"check", act_check, 3},
+    {"brief arena", act_brief_arena, 2}, {"fault", act_fault, 40},
+    {"others", act_others, 6},           {"rest", act_rest, 2},
 };
 
 #endif

@@ -5,6 +5,9 @@
    that were there before. A block knows the place and the age of the stream whose work had it last:
    who wants it on another stream orders that stream after this one, as a program must.
 
+   A graph has its places to itself until it and its scopes are whole. Blocks that are handed out
+   inside are the graph's: each launch writes the same there. Only a thread alone captures.
+
    Locks, in this order: a block's, then places' by number, for reading. A stream is replaced under
    its place's lock for writing, with no other lock held. */
 #ifndef SOAK_WORLD_H
@@ -18,12 +21,30 @@
 #define PLACES 5
 #define BLOCKS 192
 #define TOMBS 16 /* streams of a place that are remembered after they are gone */
+#define GRAPHS 3
+#define PHASES 8 /* statistics scopes, one in the other */
 #define DEVICE_BYTES (512 * MIB)
+#define LEAST_BYTES (64 * MIB)
+
+typedef enum stage { NO_GRAPH, CAPTURING, CAPTURED /* in its scopes yet */, WHOLE } stage;
+
+typedef struct graph {
+    stage stage;
+    unsigned place, branch, age;  /* the same place twice: one branch. Age: of the stream */
+    gpupool_capture *scope[2];    /* a branch may have none */
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int launches;
+    unsigned after;  /* places whose work the next launch comes after, one bit each */
+    unsigned shares; /* graphs whose blocks it has freed: they are released later */
+} graph;
 
 typedef struct place {
     pthread_rwlock_t lock;
     cudaStream_t stream;
+    int blocking;
     unsigned age;
+    graph *graph; /* captures here, or has a scope */
     cudaEvent_t tomb[TOMBS]; /* by age: the end of a stream's work */
 } place;
 
@@ -33,14 +54,22 @@ typedef struct block {
     size_t bytes;
     int byte;       /* its stamp */
     int lent;       /* 1: other streams read it, so that nobody may write */
+    int anyones;    /* 1: from gpupool_cudaMalloc, which takes it back */
     unsigned place, age;
+    graph *graph;   /* that it was handed out in */
+    graph *kept;    /* a graph that has it in its work: nobody else's before the release */
 } block;
 
 typedef struct world {
     gpupool_arena *arena;
+    gpupool_source source;
     int device;
     place place[PLACES]; /* place 0 of world 0 is the legacy stream, for ever */
+    unsigned taken;      /* places that graphs have */
     block block[BLOCKS];
+    graph graph[GRAPHS];
+    gpupool_stats pushed[PHASES];
+    int phases;
 } world;
 
 typedef struct actor { /* a thread */
@@ -49,6 +78,7 @@ typedef struct actor { /* a thread */
     long n;         /* actions so far */
     uint64_t trail; /* of all that it did and saw: equal runs have equal trails */
     long fired;     /* faults, before the call that is looked at */
+    long starved;   /* and requests for host memory that failed */
     int device;     /* the current one */
     const char *last; /* call of gpupool */
 } actor;
@@ -87,11 +117,21 @@ static inline void check_current(const actor *a, const char *when) {
                    when, a->last);
 }
 
+/* A call that would lose captures of others, but for this word. */
+#define MUST_APART(call) \
+    do { \
+        enum cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed; \
+        MUST(cudaThreadExchangeStreamCaptureMode(&mode_)); \
+        MUST(call); \
+        MUST(cudaThreadExchangeStreamCaptureMode(&mode_)); \
+    } while (0)
+
 /* Around every call of gpupool that may make one of CUDA. Returns the faults meanwhile; without
    any, the call has left the current device as it was. */
 static inline void soak_before(actor *a) {
     check_current(a, "before a call, since the last one:");
     a->fired = fake_fail_fired();
+    a->starved = fail_malloc_fired;
 }
 
 static inline long soak_seen(actor *a, gpupool_result got, const char *call) {
@@ -111,6 +151,7 @@ static inline int soak_after(actor *a, gpupool_result got, int memory_may_lack, 
     long fired = soak_seen(a, got, call);
     if (got == GPUPOOL_OK) return 1;
     if (got == GPUPOOL_E_CUDA && fired) return 0;
+    if (got == GPUPOOL_E_HOST_MEMORY && fail_malloc_fired > a->starved) return 0;
     if (got == GPUPOOL_E_OUT_OF_MEMORY && (memory_may_lack || fired)) return 0;
     return check_fail(__FILE__, __LINE__, "%s: %s, after %ld faults: %s", call,
                       gpupool_result_name(got), fired, gpupool_last_error());
@@ -122,6 +163,7 @@ static inline int soak_after(actor *a, gpupool_result got, int memory_may_lack, 
 static inline void soak_refused(actor *a, gpupool_result got, gpupool_result why,
                                 const char *call) {
     long fired = soak_seen(a, got, call);
+    if (got == GPUPOOL_E_HOST_MEMORY && fail_malloc_fired > a->starved) return;
     if (got != why && !(got == GPUPOOL_E_CUDA && fired))
         check_fail(__FILE__, __LINE__, "%s: %s, not %s", call, gpupool_result_name(got),
                    gpupool_result_name(why));
@@ -129,6 +171,19 @@ static inline void soak_refused(actor *a, gpupool_result got, gpupool_result why
 #define REFUSED(a, why, call) (soak_before(a), soak_refused((a), (call), (why), #call))
 
 /* ---- streams ---- */
+
+static inline unsigned some_place(actor *a, const world *w) {
+    unsigned at;
+    do at = (unsigned)below(a, PLACES);
+    while (w->place[at].graph);
+    return at;
+}
+
+static inline void new_stream(place *p, int blocking) {
+    p->blocking = blocking;
+    MUST(cudaStreamCreateWithFlags(&p->stream,
+                                   blocking ? cudaStreamDefault : cudaStreamNonBlocking));
+}
 
 static inline cudaStream_t enter(actor *a, world *w, unsigned at) {
     pthread_rwlock_rdlock(&w->place[at].lock);
@@ -170,10 +225,15 @@ static inline void belongs(const world *w, block *b, unsigned to) {
 
 /* ---- blocks ---- */
 
-/* NULL when another thread has it. The caller leaves it with put_down. */
+/* NULL when another thread has it, or a graph. The caller leaves it with put_down. */
 static inline block *pick_up(actor *a, world *w) {
     block *b = &w->block[below(a, BLOCKS)];
-    return pthread_mutex_trylock(&b->lock) == 0 ? b : NULL;
+    if (pthread_mutex_trylock(&b->lock) != 0) return NULL;
+    if (!b->at || (!b->kept && !w->place[b->place].graph &&
+                   (!b->graph || b->graph->stage == WHOLE)))
+        return b;
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
 }
 
 static inline void put_down(block *b) { pthread_mutex_unlock(&b->lock); }
@@ -189,19 +249,38 @@ static inline void verify(const block *b, cudaStream_t stream, int byte) {
     else kit_expect_mark(stream, b->at, b->bytes, byte);
 }
 
-/* On the stream at `to`, which the caller has entered after the block. */
-static inline void give_back(actor *a, world *w, block *b, unsigned to) {
+/* Whether its bytes are there, for work queued now: a graph's are once it is launched. */
+static inline int is_written(const block *b) {
+    return !b->graph || b->graph->launches || b->graph->stage == CAPTURING;
+}
+
+/* On the stream at `to`, which the caller has entered after the block. Returns whether it is free;
+   if not, it is there. */
+static inline int give_back(actor *a, world *w, block *b, unsigned to) {
     cudaStream_t stream = w->place[to].stream;
-    verify(b, stream, b->byte);
+    /* cudaFree, which knows of no stream, and so of no scope that would keep the block */
+    int whole = b->anyones || (w->device == 0 && soak_alone && below(a, 4) == 0 &&
+                               b->graph == w->place[to].graph);
+    gpupool_result got;
+    if (is_written(b) && !b->kept) verify(b, stream, b->byte);
     CHECK_EQ(gpupool_size(w->arena, b->at), b->bytes);
-    if (CALL(a, 0, gpupool_free(w->arena, b->at, stream))) {
+    if (b->graph) b->graph->after |= 1u << to;
+    soak_before(a);
+    if (!whole) got = gpupool_free(w->arena, b->at, stream);
+    else if (gpupool_cudaFree(b->at) == cudaSuccess) got = GPUPOOL_OK;
+    else got = gpupool_last_result();
+    if (soak_after(a, got, 0, "freeing")) {
         b->at = NULL;
-        b->lent = 0;
-    } else {
-        CHECK(b->lent); /* then it needs an event; any other free must succeed */
-        CHECK_EQ(gpupool_size(w->arena, b->at), b->bytes);
-        MUST(cudaStreamSynchronize(stream));
+        b->graph = NULL;
+        b->lent = b->anyones = 0;
+        return 1;
     }
+    /* what only its stream has used needs nothing that can fail */
+    CHECK(got == GPUPOOL_E_HOST_MEMORY || whole || b->lent || b->graph ||
+          w->source == GPUPOOL_SOURCE_BYPASS);
+    CHECK_EQ(gpupool_size(w->arena, b->at), b->bytes);
+    belongs(w, b, to);
+    return 0;
 }
 
 /* ---- from first to last ---- */
@@ -209,18 +288,37 @@ static inline void give_back(actor *a, world *w, block *b, unsigned to) {
 static inline void soak_open_world(actor *a, world *w, int device, gpupool_source source) {
     gpupool_arena_config config = kit_config(source);
     config.device = device;
+    config.chunk_bytes = below(a, 3) ? 0 : (size_t)(1 + below(a, 8)) * MIB;
+    config.reserve_bytes = below(a, 4) ? 0 : (size_t)below(a, 5) * MIB;
     memset(w, 0, sizeof *w);
     w->device = device;
-    fake_device_memory(device, DEVICE_BYTES);
+    w->source = source;
+    fake_device_memory(device, soak_alone ? LEAST_BYTES << below(a, 4) : DEVICE_BYTES);
     be_on(a, device);
-    w->arena = kit_create(&config);
+    w->arena = device ? kit_create(&config) : gpupool_default_arena(device);
+    CHECK(w->arena != NULL);
     for (unsigned i = 0; i < BLOCKS; i++) pthread_mutex_init(&w->block[i].lock, NULL);
     for (unsigned i = 0; i < PLACES; i++) {
         pthread_rwlock_init(&w->place[i].lock, NULL);
-        if (i || device)
-            MUST(cudaStreamCreateWithFlags(&w->place[i].stream,
-                                           i & 1 ? cudaStreamNonBlocking : cudaStreamDefault));
+        if (i || device) new_stream(&w->place[i], !(i & 1));
     }
+}
+
+/* Alone: the arena's account is that of the blocks there are. */
+static inline void check_account(world *w) {
+    long starve = fail_malloc_next;
+    uint64_t blocks = 0, bytes = 0;
+    fail_malloc_next = 0;
+    for (const block *b = w->block; b < w->block + BLOCKS; b++) {
+        if (!b->at) continue;
+        blocks++;
+        bytes += b->bytes;
+    }
+    gpupool_stats s = kit_stats(w->arena);
+    CHECK_EQ(s.blocks.now, blocks);
+    CHECK_EQ(s.requested.now, bytes);
+    CHECK_EQ(s.allocs - s.frees, blocks);
+    fail_malloc_next = starve;
 }
 
 /* Everything is put back, and nothing may be left. */

@@ -34,6 +34,19 @@ static void many_bare_runs(void) {
     kit_close(arena);
 }
 
+/* What follows a chunk may be the program's own. */
+static void a_chunk_ends_where_it_ends(void) {
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    put(get(MIB, 0), 0);
+    const gpi_piece *chunk = arena->backing.placed;
+    for (int past = -1; past < 2; past++) {
+        CHECK_EQ(gpi_backing_owns(&arena->backing, chunk->unit + (uint64_t)past), past >= 0);
+        CHECK_EQ(gpi_backing_owns(&arena->backing, chunk->unit + chunk->units + (uint64_t)past),
+                 past < 0);
+    }
+    kit_close(arena);
+}
+
 /* More than all addresses, beside free memory whose end is less than that. */
 static void larger_than_the_address_space(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
@@ -113,6 +126,21 @@ static void a_stashed_piece_too_large_to_trim(void) {
     kit_close(arena);
 }
 
+static void what_is_not_taken_back_stays_where_it_is(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    put(get(64 * MIB, 0), 0);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* it is quiet */
+    fake_fail_call("cuMemUnmap", 1, 1, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_stats(arena).largest_free_bytes, 64 * MIB);
+    fake_reset_counters();
+    put(get(64 * MIB, 1), 1);
+    CHECK_EQ(fake_calls("cuMemMap") + fake_calls("cuMemCreate"), 0);
+    kit_close(arena);
+}
+
 /* ---- what does not hold for a moment ---- */
 
 static int checks;
@@ -186,11 +214,13 @@ static void pieces_that_do_not_fit_the_rest(void) {
 
 int main(void) {
     FAKE_TEST(many_bare_runs);
+    FAKE_TEST(a_chunk_ends_where_it_ends);
     FAKE_TEST(larger_than_the_address_space);
     FAKE_TEST(the_end_of_the_address_space);
     FAKE_TEST(sealed_memory_stays_out_of_a_graph);
     FAKE_TEST(a_stashed_piece_too_large_to_trim);
     FAKE_TEST(pieces_that_do_not_fit_the_rest);
+    FAKE_TEST(what_is_not_taken_back_stays_where_it_is);
     FAKE_TEST(the_check_during_growth);
     FAKE_TEST(the_check_during_a_wait);
     return check_finish();

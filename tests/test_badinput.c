@@ -56,6 +56,7 @@ static void sizes_from(gpupool_source source) {
     for (size_t i = 0; i < KIT_COUNT(beyond); i++) {
         check_case("source %d, %zu bytes", (int)source, beyond[i]);
         refuse_size(beyond[i], GPUPOOL_E_ARGUMENT);
+        CHECK_EQ(kit_stats(arena).failures, 3 * (i + 1));
     }
     /* these two may promise more than there is */
     int lax = source == GPUPOOL_SOURCE_MANAGED || source == GPUPOOL_SOURCE_PINNED;
@@ -80,6 +81,7 @@ static void alignments_that_cannot_be(void) {
         check_case("alignment %zu", odd[i]);
         REFUSED_NULL(gpupool_alloc_aligned(arena, 1000, odd[i], kit_stream[0]),
                      GPUPOOL_E_ARGUMENT);
+        CHECK_EQ(kit_stats(arena).failures, i + 1);
     }
     void *block = gpupool_alloc_aligned(arena, 1000, 1024 * GIB, kit_stream[0]); /* can, just */
     CHECK(kit_why(block) != GPUPOOL_E_ARGUMENT);

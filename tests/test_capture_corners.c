@@ -44,6 +44,22 @@ static void set_aside_and_back(void) {
     kit_close(arena);
 }
 
+/* Its struct would be another stream's when the scope ends; afterwards it may be. */
+static void not_forgotten_while_set_aside(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    put(get(4096, 0), 0);
+    gpi_stream *own = known_as(0);
+    begin(0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK(own->handle == gpi_fence_key(kit_stream[0]));
+    CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);
+    release(0);
+    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(own->handle, 0);
+    kit_close(arena);
+}
+
 /* ---- host memory ---- */
 
 /* Of a stream that the arena knows, and of one that it does not; each record in turn is refused. */
@@ -154,6 +170,35 @@ static void no_wait_at_the_release(void) {
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 0);
     kit_close(arena);
+}
+
+/* Without a pool, where no rung waits for lanes, a request that lacks this memory does: also behind
+   the fence of a trim that has not passed. */
+static void no_wait_at_the_release_without_a_pool(void) {
+    cudaGraph_t graph;
+    for (int fenced = 0; fenced < 2; fenced++) {
+        arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 8 * MIB);
+        void *busy = get(MIB, 2);
+        begin(0);
+        put(get(6 * MIB, 0), 0);
+        release_without_the_wait();
+        CHECK_EQ(kit_stats(arena).pending.now, 6 * MIB);
+        fake_hold(kit_stream[2], 1);
+        kit_fill(kit_stream[2], busy, MIB, 1);
+        if (fenced) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(kit_reserved(arena), 7 * MIB);
+        fake_fail_call("cudaFree", 1, 0, 0);
+        CHECK(gpupool_alloc(arena, 4 * MIB, kit_stream[1]) == NULL);
+        fake_fail_clear();
+        CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
+        CHECK(gpupool_alloc(arena, 4 * MIB, kit_stream[1]) == NULL); /* for it must not wait */
+        CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
+        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        put(get(4 * MIB, 1), 1);
+        CHECK_EQ(kit_reserved(arena), MIB);
+        put(busy, 2);
+        kit_close(arena);
+    }
 }
 
 /* The same of streams that go on freeing while the host waits: in a lane before a later fence's, in
@@ -336,11 +381,13 @@ static void reset_under_scopes(void) {
 
 int main(void) {
     FAKE_TEST(set_aside_and_back);
+    FAKE_TEST(not_forgotten_while_set_aside);
     FAKE_TEST(no_memory_for_a_scope);
     FAKE_TEST(no_memory_to_keep_a_block);
     FAKE_TEST(no_memory_to_keep_an_older_chunk);
     FAKE_TEST(no_memory_to_wait_without_a_pool);
     FAKE_TEST(no_wait_at_the_release);
+    FAKE_TEST(no_wait_at_the_release_without_a_pool);
     FAKE_TEST(frees_during_a_wait_that_fails);
     FAKE_TEST(parked_blocks_of_two_graphs);
     FAKE_TEST(parked_out_of_order_for_a_graph);

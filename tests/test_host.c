@@ -1,16 +1,19 @@
 /* What the system answers now and then: no pages, no number of processors, a gate that has turned
-   before the wait for it. */
+   before the wait for it, another time of day. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 static long processors = 1;
 static int pages_left = 1000;
+#define gettimeofday(now, zone) (gettimeofday(now, zone), (now)->tv_sec += 3600)
 #define sysconf(what) processors
 #define mmap(at, bytes, protection, flags, file, offset) \
     (pages_left-- > 0 ? mmap(at, bytes, protection, flags, file, offset) : MAP_FAILED)
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
+#undef gettimeofday
 #undef mmap
 #undef sysconf
 #include "ring_kit.h"
@@ -53,6 +56,21 @@ static void no_pages(void) {
     kit_ring_close(ring);
 }
 
+/* Somebody has set the clock, and a wait lasts as long as ever: not until the hour has come again,
+   nor no time at all. */
+static void the_clock_was_set(void) {
+    gpi_gate gate;
+    uint64_t start = gpi_host_now_ns();
+    gpi_host_gate_open(&gate);
+    alarm(30);
+    for (int i = 0; i < 10; i++) /* now and then one is short without a reason */
+        gpi_host_gate_wait(&gate, gpi_host_gate_seen(&gate), 5);
+    alarm(0);
+    CHECK(gpi_host_now_ns() - start > 20000000);
+    CHECK_EQ(gate.sleepers, 0);
+    gpi_host_gate_close(&gate);
+}
+
 /* Would wait for ever, had it not turned. */
 static void the_gate_has_turned(void) {
     gpi_gate gate;
@@ -69,5 +87,6 @@ int main(void) {
     ARENA_TEST(a_worker_for_each_processor_but_one);
     ARENA_TEST(no_pages);
     ARENA_TEST(the_gate_has_turned);
+    ARENA_TEST(the_clock_was_set);
     return check_finish();
 }

@@ -339,6 +339,27 @@ static void lowering_the_limit_trims_idle_memory(void) {
     }
 }
 
+/* What is idle above a lowered limit is given back when a request needs idle memory to move. */
+static void above_a_lowered_limit_idle_memory_moves(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    config.chunk_bytes = 2 * MIB;
+    gpupool_arena *arena = kit_create(&config);
+    void *block[5];
+    for (int i = 0; i < 5; i++) block[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_set_limit(arena, 8 * MIB), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 10 * MIB); /* all live */
+    for (int i = 0; i < 5; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    kit_finish(arena);
+    CHECK(gpupool_would_fit(arena, 4 * MIB, NULL));
+    void *larger = kit_alloc(arena, 4 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_reserved(arena), 8 * MIB);
+    CHECK_RESULT(gpupool_free(arena, larger, kit_stream[0]), GPUPOOL_OK);
+    for (int i = 1; i < 5; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 int main(void) {
     /* what the machine's owner has set must not decide what is tested */
     unsetenv("GPUPOOL_LIMIT");
@@ -357,5 +378,6 @@ int main(void) {
     ARENA_TEST(the_least_limit_for_a_block);
     ARENA_TEST(the_last_of_a_limit_is_one_chunk);
     ARENA_TEST(lowering_the_limit_trims_idle_memory);
+    ARENA_TEST(above_a_lowered_limit_idle_memory_moves);
     return check_finish();
 }

@@ -222,6 +222,68 @@ static void idle_chunks_go_where_all_of_them_do(void) {
     kit_close(arena);
 }
 
+/* The limit has room for a part, and the device for nothing more. */
+static void idle_chunks_go_where_limit_and_device_are_met(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    void *idle[16];
+    config.chunk_bytes = 2 * MIB;
+    config.limit_bytes = 34 * MIB;
+    fake_device_memory(0, 64 * MIB);
+    gpupool_arena *arena = kit_create(&config);
+    for (int i = 0; i < 16; i++) idle[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    for (int i = 0; i < 16; i++)
+        CHECK_RESULT(gpupool_free(arena, idle[i], kit_stream[0]), GPUPOOL_OK);
+    fake_other_process(0, 32 * MIB);
+    CHECK_EQ(gpupool_would_fit(arena, 8 * MIB, NULL), 1);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    CHECK(gpupool_alloc(arena, 8 * MIB, kit_stream[0]) == NULL);
+    void *block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* What is idle is in pieces larger than the gap that is to be filled, and the device has no more:
+   they make room for one that fits. */
+static void large_pieces_make_room_on_a_full_device(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    void *block[8];
+    config.chunk_bytes = 8 * MIB;
+    fake_device_memory(0, 64 * MIB);
+    gpupool_arena *arena = kit_create(&config);
+    for (int i = 0; i < 8; i++) block[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    for (int i = 2; i < 8; i += 5) /* a hole, and the last, which bare addresses follow */
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(gpupool_would_fit(arena, 10 * MIB, NULL), 1);
+    fake_fail_call("cuMemRelease", 1, 0, 0);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 10 * MIB, kit_stream[0])), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    block[2] = kit_alloc(arena, 10 * MIB, kit_stream[0]);
+    for (int i = 0; i < 7; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* The same of pieces that this stream is still at work on: they move with it, or are waited for. */
+static void own_pieces_make_room_once_they_are_idle(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    void *block[8];
+    config.chunk_bytes = 8 * MIB;
+    fake_device_memory(0, 64 * MIB);
+    gpupool_arena *arena = kit_create(&config);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 8; i++) block[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    for (int i = 2; i < 8; i += 5) {
+        kit_fill(kit_stream[0], block[i], 8 * MIB, i);
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    }
+    block[2] = kit_alloc(arena, 10 * MIB, kit_stream[0]);
+    kit_fill(kit_stream[0], block[2], 10 * MIB, 9);
+    fake_run_all();
+    for (int i = 0; i < 7; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* Pinned memory is the host's: what the device has free does not bound it. */
 static void available_of_pinned_memory(void) {
     fake_device_memory(0, 1000 * MIB);
@@ -399,6 +461,33 @@ static void the_callback_frees_and_the_call_succeeds(void) {
     }
 }
 
+static int free_and_leave(const gpupool_verdict *verdict, void *user) {
+    int freed = free_a_spare(verdict, user);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    return freed;
+}
+
+/* Stream 0 is another one where the callback has left for another device. */
+static void zeros_come_on_the_arenas_device(void) {
+    rescue r;
+    int current = -1;
+    memset(&r, 0, sizeof r);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    config.limit_bytes = 32 * MIB;
+    config.on_out_of_memory = free_and_leave;
+    config.user = &r;
+    r.arena = kit_create(&config);
+    r.spare[0] = kit_alloc(r.arena, 20 * MIB, kit_stream[0]);
+    void *block = gpupool_zalloc(r.arena, 20 * MIB, cudaStreamLegacy);
+    CHECK_EQ(r.calls, 1);
+    CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
+    CHECK_EQ(current, 0);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    kit_expect(cudaStreamLegacy, block, 20 * MIB, 0); /* the oracle watches */
+    CHECK_RESULT(gpupool_free(r.arena, block, cudaStreamLegacy), GPUPOOL_OK);
+    kit_close(r.arena);
+}
+
 int main(void) {
     ARENA_TEST(the_limit_is_the_cause);
     ARENA_TEST(raising_the_limit_by_what_is_missing_helps);
@@ -413,9 +502,14 @@ int main(void) {
     ARENA_TEST(idle_chunks_stay_where_they_would_not_do);
     ARENA_TEST(idle_chunks_stay_where_the_device_is_too_small);
     FAKE_TEST(idle_chunks_go_where_all_of_them_do);
+    FAKE_TEST(idle_chunks_go_where_limit_and_device_are_met);
+    FAKE_TEST(large_pieces_make_room_on_a_full_device);
+    FAKE_TEST(own_pieces_make_room_once_they_are_idle);
     FAKE_TEST(available_of_pinned_memory);
     ARENA_TEST(would_fit_of_no_size);
     FAKE_TEST(would_fit_of_pinned_memory_in_use);
     ARENA_TEST(the_callback_frees_and_the_call_succeeds);
+    if (kit_devices() > 1) ARENA_TEST(zeros_come_on_the_arenas_device);
+    else check_skip("zeros_come_on_the_arenas_device", "needs two devices");
     return check_finish();
 }

@@ -87,6 +87,25 @@ static void uses_do_not_pile_up(void) {
     close_arena();
 }
 
+/* CUDA numbers its streams from 1 on; the default ones, which have no number, are none of them. */
+static void each_stream_has_a_use_of_its_own(void) {
+    cudaStream_t streams[16];
+    open_for(GPUPOOL_SOURCE_MAPPED, SIZE);
+    void *block = get(SIZE, 0, 1);
+    for (int i = 0; i < 16; i++)
+        CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
+    CHECK_RESULT(gpupool_record_use(arena, block, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_use(arena, block, cudaStreamPerThread), GPUPOOL_OK);
+    for (int i = 0; i < KIT_STREAMS; i++)
+        CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[i]), GPUPOOL_OK);
+    for (int i = 0; i < 16; i++)
+        CHECK_RESULT(gpupool_record_use(arena, block, streams[i]), GPUPOOL_OK);
+    CHECK_EQ(arena->uses, 2 + KIT_STREAMS + 16);
+    put(block, 0);
+    for (int i = 0; i < 16; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
+    close_arena();
+}
+
 /* The recorded use follows the memory through a split and into other hands. */
 static void recorded_split(gpupool_source source) {
     open_for(source, SIZE);
@@ -149,6 +168,21 @@ static void recorded_then_joined(gpupool_source source) {
 }
 static void what_is_done_is_moved_whoever_is_not(void) { for_each_source(recorded_then_joined); }
 
+static void recorded_then_wanted(gpupool_source source) {
+    open_for(source, 8 * SIZE);
+    void *block = get(SIZE, 0, 1);
+    size_t held = kit_reserved(arena);
+    kit_order(kit_stream[0], kit_stream[1]);
+    kit_expect(kit_stream[1], block, SIZE, -1);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    put(block, 0);
+    fake_run_all();
+    put(get(SIZE, 2, 2), 2);
+    CHECK_EQ(kit_reserved(arena), held);
+    close_arena();
+}
+static void what_is_done_comes_before_growth(void) { for_each_source(recorded_then_wanted); }
+
 /* A request that has to wait for them one after the other asks after each a few times, not after
    all of them each time. */
 static void many_are_not_all_asked_each_time(void) {
@@ -171,6 +205,7 @@ static void many_are_not_all_asked_each_time(void) {
 #endif
 
 int main(void) {
+    FAKE_TEST(each_stream_has_a_use_of_its_own); /* first, while the numbers are small */
     FAKE_TEST(a_recorded_use_holds_back_the_stream_itself);
     FAKE_TEST(a_recorded_use_holds_back_the_reader);
     FAKE_TEST(a_recorded_use_holds_back_a_third_stream);
@@ -178,6 +213,7 @@ int main(void) {
     FAKE_TEST(many_recorded_uses_are_all_kept);
     FAKE_TEST(uses_do_not_pile_up);
     FAKE_TEST(a_recorded_use_survives_a_split);
+    FAKE_TEST(what_is_done_comes_before_growth);
     FAKE_TEST(what_is_done_is_trimmed_whoever_is_not);
     FAKE_TEST(what_is_done_is_moved_whoever_is_not);
     FAKE_TEST(many_are_not_all_asked_each_time);

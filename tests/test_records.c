@@ -225,6 +225,8 @@ static void nothing_changed(int at_all, gpupool_stats before) {
     CHECK_EQ(after.limit_bytes, before.limit_bytes);
 }
 
+static uint64_t held_after; /* a call that had all that it needs */
+
 /* With `left` structs. Returns whether that was enough. */
 static int played_with(const act *a, uint64_t left) {
     scene_open(a);
@@ -239,14 +241,16 @@ static int played_with(const act *a, uint64_t left) {
     }
     put_back();
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    if (!enough) CHECK_RESULT(a->play(), GPUPOOL_OK);
+    if (left == UINT64_MAX) held_after = kit_reserved(arena);
+    if (enough) CHECK_EQ(kit_reserved(arena), held_after);
+    else CHECK_RESULT(a->play(), GPUPOOL_OK);
     scene_close();
     return enough;
 }
 
 static void with_few_structs(void) {
     for (const act *a = acts; a < acts + KIT_COUNT(acts); a++) {
-        int enough = 0;
+        int enough = played_with(a, UINT64_MAX);
         for (uint64_t left = 0; left < 40; left++) {
             check_case("%s, %d structs left", a->name, (int)left);
             enough = played_with(a, left);
@@ -300,7 +304,7 @@ static void used_up_meanwhile(void) {
 /* The driver has no memory, and then there are no structs to look for it elsewhere with. */
 static void refuse_and_use_up(void *unused) {
     (void)unused;
-    fake_fail_call("cuMemCreate", 1, 0, 0);
+    fake_fail_call("cuMemCreate", 1, 1, 0);
     put_aside_all_but(0);
 }
 

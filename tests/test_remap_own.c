@@ -91,6 +91,28 @@ static void would_fit_sees_the_addresses_again(void) {
     finish(large, 0);
 }
 
+/* Which opens the lock: what another thread frees into its cache meanwhile is nobody's block. */
+static void to_and_fro(void *nothing) {
+    (void)nothing;
+    void *block = kit_alloc(arena, 64 * KIB, kit_stream[1]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+}
+
+static void would_fit_knows_no_blocks_of_caches(void) {
+    gpupool_verdict v;
+    lay_stripes(0, 0);
+    void *large = use(gpupool_alloc(arena, LARGE, kit_stream[0]), LARGE, 0);
+    fake_run_all();
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    arena->hurried = 0; /* so many frees ago; caches are in use again */
+    fake_before_call("cuMemUnmap", 1, to_and_fro, NULL);
+    CHECK_EQ(gpupool_would_fit(arena, LIMIT, &v), 0);
+    CHECK_EQ(v.holders[0].block_bytes, SIZE);
+    CHECK_EQ(v.holders[1].block_bytes, LARGE);
+    CHECK_EQ(v.holders[2].blocks, 0);
+    finish(large, 0);
+}
+
 /* Where its work is done, just what it takes is taken off its addresses. */
 static void no_more_moves_than_it_takes(void) {
     lay_stripes(0, 0);
@@ -400,6 +422,7 @@ static void driver_calls_fail(void) {
 int main(void) {
     FAKE_TEST(its_stream_has_it_at_once);
     FAKE_TEST(would_fit_sees_the_addresses_again);
+    FAKE_TEST(would_fit_knows_no_blocks_of_caches);
     FAKE_TEST(no_more_moves_than_it_takes);
     FAKE_TEST(what_is_left_is_its_streams);
     FAKE_TEST(another_stream_waits_for_it);

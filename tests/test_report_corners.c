@@ -51,6 +51,28 @@ static void open_named(const char *name, gpupool_source source) {
     arena = kit_create(&config);
 }
 
+/* ---- room ---- */
+
+/* The parts of what is looked at lie one behind the other, in as much room as was asked for. */
+static void a_view_lies_in_its_room(void) {
+    gpi_view view;
+    memset(&view, 0, sizeof view);
+    open_named("room", GPUPOOL_SOURCE_AUTO);
+    for (int i = 0; i < KIT_STREAMS; i++)
+        CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4096, kit_stream[i]), kit_stream[i]),
+                     GPUPOOL_OK);
+    CHECK_EQ(gpi_view_lay_out(&view, arena), 0);
+    view.room = malloc(view.need_bytes);
+    view.room_bytes = view.need_bytes - 1;
+    CHECK_EQ(gpi_view_lay_out(&view, arena), 0);
+    view.room_bytes = view.need_bytes;
+    CHECK_EQ(gpi_view_lay_out(&view, arena), 1);
+    CHECK(view.stretches == view.room);
+    CHECK((char *)(view.lanes + arena->tree.lane_count) == (char *)view.room + view.need_bytes);
+    free(view.room);
+    kit_close(arena);
+}
+
 /* ---- text ---- */
 
 static void names_that_need_quoting(void) {
@@ -60,8 +82,11 @@ static void names_that_need_quoting(void) {
     CHECK(strstr(written(gpupool_write_svg), "&lt;&amp;&gt;") != NULL);
     CHECK(strchr(text, 1) == NULL); /* no control character is allowed in XML */
     kit_close(arena);
-    open_named("\xef\xbf\xbd \xef\xbf\xbe \xef\xbf\xbf", GPUPOOL_SOURCE_AUTO); /* nor these */
-    CHECK(strstr(written(gpupool_write_svg), "\"\xef\xbf\xbd ??? ???\"") != NULL);
+    open_named("\xef\xac\xbe \xef\xbf\xbe \xef\xbf\xbf", GPUPOOL_SOURCE_AUTO); /* two are none */
+    CHECK(strstr(written(gpupool_write_svg), "\"\xef\xac\xbe ??? ???\"") != NULL);
+    kit_close(arena);
+    open_named("\xef\xbf\xbd", GPUPOOL_SOURCE_AUTO);
+    CHECK(strstr(written(gpupool_write_svg), "\"\xef\xbf\xbd\"") != NULL);
     kit_close(arena);
 }
 
@@ -73,7 +98,10 @@ static void names_in_other_encodings(void) {
          "caf? A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
         {"\x80\xc1\xbf\xe0\x9f\xbf\xed\xa0\x80\xf0\x8f\xbf\xbf\xf4\x90\x80\x80\xf5\xe2\x82",
          "????????????????????"},
+        {"\xf5\x80\x80\x80", "????"},
+        {"no end \xc3(", "no end ?("},
         {"0123456789abcdef0123456789abcd\xc3\xa9", "0123456789abcdef0123456789abcd?"},
+        {"\xc2\x80\xdf\xbf", "\xc2\x80\xdf\xbf"},
         {"\xe0\xa0\x80\xed\x9f\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbd",
          "\xe0\xa0\x80\xed\x9f\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbd"}};
     for (size_t i = 0; i < KIT_COUNT(names); i++) {
@@ -323,6 +351,7 @@ static void grown_while_looked_at(void) {
 }
 
 int main(void) {
+    ARENA_TEST(a_view_lies_in_its_room);
     ARENA_TEST(names_that_need_quoting);
     ARENA_TEST(names_in_other_encodings);
     ARENA_TEST(numbers_in_another_locale);

@@ -36,6 +36,40 @@ static void results_of_shortage(void) {
     CHECK_EQ(fail_malloc_live, 0);
 }
 
+#if CHECK_FAKE
+/* What CUDA does not take back is lost, but nothing of the host's is; and why it failed is told. */
+static void a_creation_that_cannot_be_undone(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    gpupool_arena *none = NULL;
+    config.reserve_bytes = 256 * MIB;
+    fake_device_memory(0, 64 * MIB);
+    fake_fail_call("cuMemAddressFree", 1, 1, 0);
+    CHECK_RESULT(gpupool_arena_create(&none, &config), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_EQ(fake_fail_fired() > 0, 1);
+    CHECK(none == NULL && strstr(gpupool_last_error(), "cuMemAddressFree") == NULL);
+    CHECK_EQ(fail_malloc_live, 0);
+    fake_fail_clear();
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+}
+
+/* Memory that was taken off its addresses, and which CUDA did not take back before it was reset. */
+static void a_reset_beside_memory_without_addresses(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, kit_stream[0]), kit_stream[0]),
+                 GPUPOOL_OK);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    fake_fail_call("cuMemRelease", 1, 1, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK(arena->backing.stash != NULL);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(fail_malloc_live, 0);
+}
+#endif
+
 /* An event recorded in a capture stands for a moment of the graph, and not of this stream. */
 static void results_of_capture(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -137,6 +171,8 @@ static void every_result_was_produced(void) {
 int main(void) {
     ARENA_TEST(results_of_pointers);
     ARENA_TEST(results_of_shortage);
+    FAKE_TEST(a_creation_that_cannot_be_undone);
+    FAKE_TEST(a_reset_beside_memory_without_addresses);
     ARENA_TEST(results_of_capture);
     ARENA_TEST(results_in_a_child);
     ARENA_TEST(results_of_a_ring);

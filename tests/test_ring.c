@@ -126,6 +126,7 @@ static void known_memory_goes_directly(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(bytes), *other = kit_device(bytes), *pinned, *managed;
     unsigned char *own = (unsigned char *)aligned_alloc(4096, 303104);
+    uint64_t spare = 0;
     CHECK_EQ(cudaHostAlloc((void **)&pinned, bytes, cudaHostAllocDefault), cudaSuccess);
     CHECK_EQ(cudaMallocManaged((void **)&managed, bytes, cudaMemAttachGlobal), cudaSuccess);
     CHECK_EQ(cudaHostRegister(own, 303104, cudaHostRegisterDefault), cudaSuccess);
@@ -137,6 +138,8 @@ static void known_memory_goes_directly(void) {
         CHECK_RESULT(gpupool_download(ring, hosts[i], device, bytes, kit_stream[0]), GPUPOOL_OK);
         kit_is_pattern(hosts[i], bytes, i, 0);
         kit_expect_device(device, bytes, i);
+        if (i == 0) spare = ring->spare_count;
+        CHECK_EQ(ring->spare_count, spare); /* what marks such a copy's end is used again */
     }
     CHECK_RESULT(gpupool_upload(ring, other, device, bytes, kit_stream[0]), GPUPOOL_OK);
     kit_expect_device(other, bytes, 2);
@@ -153,7 +156,7 @@ static void known_memory_goes_directly(void) {
 
 /* CUDA refuses a copy that leaves its registration; the ring takes it. */
 static void memory_registered_in_part_is_staged(void) {
-    size_t page = 65536, bytes = 3 * page;
+    size_t page = 65536, bytes = 3 * page, staged;
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *own = (unsigned char *)aligned_alloc(page, bytes), *device = kit_device(bytes);
     for (int parts = 1; parts <= 7; parts++) {
@@ -162,7 +165,9 @@ static void memory_registered_in_part_is_staged(void) {
             if (parts >> i & 1)
                 CHECK_EQ(cudaHostRegister(own + (size_t)i * page, page, 0), cudaSuccess);
         kit_pattern(own, bytes, (uint64_t)parts);
+        staged = kit_ring_stats(ring).staged_bytes[GPUPOOL_UP];
         CHECK_RESULT(gpupool_upload(ring, device, own, bytes, kit_stream[0]), GPUPOOL_OK);
+        if (parts == 5) CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], staged + bytes);
         kit_expect_device(device, bytes, (uint64_t)parts);
         memset(own, 0, bytes);
         CHECK_RESULT(gpupool_download(ring, own, device, bytes, kit_stream[0]), GPUPOOL_OK);

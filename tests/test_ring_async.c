@@ -120,6 +120,23 @@ static void tickets_count_when_they_are_done(void) {
 }
 #endif
 
+/* Without workers, to ask is to work: who only ever asks gets on, and is told at once. */
+static void asking_is_work(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    parcel p = parcel_open(3 * MIB, 7);
+    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
+                 GPUPOOL_OK);
+    for (int i = 0; i < 100; i++) {
+        CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        if (gpupool_ticket_wait(ring, p.ticket, 0) == GPUPOOL_OK) break;
+        CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 0);
+    }
+    CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 1);
+    kit_expect_device(p.device, p.bytes, 7);
+    parcel_close(&p);
+    kit_ring_close(ring);
+}
+
 #if CHECK_FAKE && !GPUPOOL_SINGLE_THREAD
 typedef struct waiter { gpupool_ring *ring; gpupool_ticket ticket; gpupool_result result; } waiter;
 
@@ -469,6 +486,7 @@ int main(void) {
     ARENA_TEST(tickets_in_any_order);
     ARENA_TEST(tickets_of_pinned_memory);
     FAKE_TEST(tickets_count_when_they_are_done);
+    ARENA_TEST(asking_is_work);
     ARENA_TEST(destroy_finishes_what_is_left);
     FAKE_TEST(still_streams_hold_nothing);
 #if !GPUPOOL_SINGLE_THREAD

@@ -192,6 +192,8 @@ static void span_over_two_pieces_fails(void) {
         fake_fail_call("cudaMemcpyAsync", n, 0, 0);
         CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_CUDA);
         fake_fail_clear();
+        span.bytes = bytes + 1; /* no more than before, though */
+        CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_ARGUMENT);
     }
     CHECK_EQ(fake_calls("cudaMemcpyAsync"), 3); /* none after the first that fails */
     span.bytes = bytes;

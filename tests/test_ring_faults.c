@@ -42,6 +42,11 @@ static int take_away(const void *from, size_t bytes, uint64_t offset, void *user
     return 0;
 }
 
+static void clear_up(void) {
+    fake_fail_clear();
+    kit_capture_globally();
+}
+
 static gpupool_result up(scene *s) {
     return gpupool_upload(s->ring, s->device, s->host, BYTES, kit_stream[0]);
 }
@@ -70,7 +75,7 @@ static gpupool_result wait_out(scene *s, gpupool_result posted, gpupool_ticket t
     result = gpupool_ticket_wait(s->ring, ticket, -1);
     if (result == GPUPOOL_OK) return result;
     fired_before += fake_fail_fired();
-    fake_fail_clear();
+    clear_up();
     gpupool_ticket_wait(s->ring, ticket, -1);
     return result;
 }
@@ -90,7 +95,7 @@ static gpupool_result up_span(scene *s) {
     result = gpupool_span_upload(s->ring, &span, s->device, kit_stream[0]);
     if (result == GPUPOOL_OK) return result;
     fired_before += fake_fail_fired();
-    fake_fail_clear(); /* the span is still held, and can be sent now */
+    clear_up(); /* the span is still held, and can be sent now */
     CHECK_RESULT(gpupool_span_upload(s->ring, &span, s->device, kit_stream[0]), GPUPOOL_OK);
     return result;
 }
@@ -154,7 +159,7 @@ static int play(scene *s, const act *a, long n, int persist) {
     fake_fail_nth(n, persist);
     gpupool_result result = a->play(s);
     long fired = fired_before + fake_fail_fired();
-    fake_fail_clear();
+    clear_up();
     if (result == GPUPOOL_OK) {
         scene_expect(s, a);
     } else {
@@ -219,6 +224,24 @@ static void done_with_pinned_memory_when_a_ticket_fails(void) {
     kit_ring_close(ring);
 }
 
+/* Nobody stands by a chunk of an upload with a ticket: who waits for the ticket asks after it. */
+static void a_flight_that_fails_is_its_tickets_failure(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(300 * KIB), *device = kit_device(300 * KIB);
+    gpupool_ticket ticket = 0;
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, 300 * KIB, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    CHECK_EQ(ring->flights[GPUPOOL_UP] > 0, 1);
+    fake_fail_call("cudaEventQuery", 1, 1, 0);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 5 * KIT_SECOND), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    memset(host, 0xee, 300 * KIB);
+    kit_host_free(host, 300 * KIB);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    kit_device_free(device, 300 * KIB);
+    kit_ring_close(ring);
+}
+
 /* ---- the ring itself ---- */
 
 static void create_fails_and_leaves_nothing(void) {
@@ -230,7 +253,7 @@ static void create_fails_and_leaves_nothing(void) {
             fake_fail_nth(n, persist);
             gpupool_result result = gpupool_ring_create(&ring, NULL);
             long fired = fake_fail_fired();
-            fake_fail_clear();
+            clear_up();
             CHECK_EQ(cudaGetLastError(), cudaSuccess);
             CHECK_EQ(result == GPUPOOL_OK, ring != NULL);
             if (ring) CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
@@ -253,7 +276,7 @@ static void destroy_and_trim_can_be_tried_again(void) {
             gpupool_result result =
                 trim ? gpupool_ring_trim(ring, 0, NULL) : gpupool_ring_destroy(ring);
             long fired = fake_fail_fired();
-            fake_fail_clear();
+            clear_up();
             CHECK_EQ(cudaGetLastError(), cudaSuccess);
             if (trim || result != GPUPOOL_OK) {
                 CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
@@ -295,7 +318,10 @@ static void unpinnable_memory_is_no_failure(void) {
 static void failures_are_forgotten_in_the_end(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     scene s = {ring, kit_host(BYTES), kit_device(BYTES), 0};
-    gpupool_ticket tickets[70];
+    gpupool_ticket fine, tickets[70];
+    CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0], &fine),
+                 GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ticket_wait(ring, fine, -1), GPUPOOL_OK);
     for (int i = 0; i < 70; i++) {
         CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0],
                                           &tickets[i]), GPUPOOL_OK);
@@ -304,6 +330,7 @@ static void failures_are_forgotten_in_the_end(void) {
         CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], 0), GPUPOOL_E_CUDA);
         CHECK(strstr(gpupool_last_error(), "cudaMemcpyAsync") != NULL);
         fake_fail_clear();
+        if (i < 64) CHECK_RESULT(gpupool_ticket_wait(ring, fine, 0), GPUPOOL_OK);
     }
     CHECK_RESULT(gpupool_ticket_wait(ring, tickets[69], 0), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_ticket_wait(ring, tickets[6], 0), GPUPOOL_E_CUDA);
@@ -374,6 +401,7 @@ int main(void) {
     FAKE_TEST(each_call_fails_beside_workers);
     FAKE_TEST(each_call_fails_for_good_beside_workers);
     FAKE_TEST(done_with_pinned_memory_when_a_ticket_fails);
+    FAKE_TEST(a_flight_that_fails_is_its_tickets_failure);
     FAKE_TEST(create_fails_and_leaves_nothing);
     FAKE_TEST(destroy_and_trim_can_be_tried_again);
     FAKE_TEST(unpinnable_memory_is_no_failure);

@@ -6,9 +6,16 @@
 // left at exit: what children use that end in the middle
 */
 #define _GNU_SOURCE
+#include <sched.h>
+
+static int give_way(void);
+#define sched_yield give_way
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
+#undef sched_yield
 #include "ring_kit.h"
+
+#include <pthread.h>
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,10 +41,56 @@ static int leave_it_all(void) {
     exit(0);
 }
 
+/* One that ends while another thread destroys the ring, whose workers the end waits for. */
+static gpupool_ring *ending;
+static pthread_t caller, destroyer;
+static atomic_int answer = -1; /* what destroy has said */
+
+static void *destroy(void *unused) {
+    atomic_store(&answer, (int)gpupool_ring_destroy(ending));
+    return unused;
+}
+
+static int give_way(void) {
+    if (!pthread_equal(pthread_self(), caller) || !ending || destroyer) return sched_yield();
+    if (pthread_create(&destroyer, NULL, destroy, NULL)) _exit(6);
+    for (int i = 0; i < 200 && atomic_load(&answer) < 0; i++) usleep(1000);
+    return 0;
+}
+
+/* CUDA itself may have come to its end before, and says so. */
+static void expect_answer(void) {
+    int last = CHECK_FAKE ? (int)GPUPOOL_OK : (int)GPUPOOL_E_CUDA;
+    if (!destroyer || pthread_join(destroyer, NULL)) _exit(7);
+    if (atomic_load(&answer) != (int)GPUPOOL_OK && atomic_load(&answer) != last) _exit(8);
+}
+
+static int destroy_at_exit(void) {
+    unsigned char *host = (unsigned char *)calloc(1, BYTES), *device;
+    gpupool_ring *ring;
+    caller = pthread_self();
+    alarm(20);
+    atexit(expect_answer); /* after the ring's own part */
+    if (cudaMalloc((void **)&device, BYTES) != cudaSuccess) return 2;
+    ring = kit_ring(MIB, 0, 3);
+    if (gpupool_upload(ring, device, host, BYTES, 0) != GPUPOOL_OK) return 4;
+    ending = ring;
+    exit(0);
+}
+
 static int status_of(pid_t child) {
     int status = -1;
     if (waitpid(child, &status, 0) != child) return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static void run_as(const char *what) {
+    pid_t child = fork();
+    if (child == 0) {
+        execl(own_name, own_name, what, (char *)NULL);
+        _exit(99);
+    }
+    CHECK_EQ(status_of(child), 0);
 }
 
 /* Nor does the end wait longer for the workers than they take. */
@@ -45,17 +98,14 @@ static void ending_in_the_middle_is_no_crash(void) {
     uint64_t quickest = UINT64_MAX;
     for (int i = 0; i < 10; i++) {
         uint64_t start = gpi_host_now_ns(), took;
-        pid_t child = fork();
-        if (child == 0) {
-            execl(own_name, own_name, "leave", (char *)NULL);
-            _exit(99);
-        }
-        CHECK_EQ(status_of(child), 0);
+        run_as("leave");
         took = gpi_host_now_ns() - start;
         if (took < quickest) quickest = took;
     }
     CHECK(quickest < (uint64_t)KIT_SECOND);
 }
+
+static void the_end_and_destroy_meet(void) { run_as("destroy"); }
 
 static void a_child_is_told(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 2);
@@ -123,8 +173,9 @@ static void a_reset_takes_it_all(void) {
 
 int main(int argc, char **argv) {
     own_name = argv[0];
-    if (argc > 1) return leave_it_all();
+    if (argc > 1) return strcmp(argv[1], "leave") ? destroy_at_exit() : leave_it_all();
     TEST(ending_in_the_middle_is_no_crash);
+    TEST(the_end_and_destroy_meet);
     ARENA_TEST(a_child_is_told);
     FAKE_TEST(a_reset_takes_it_all);
     return check_finish();

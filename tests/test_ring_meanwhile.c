@@ -50,6 +50,27 @@ static void a_function_may_ask_after_the_ring(void) {
     scene_close();
 }
 
+/* Which would be where the ring makes its next event, and where the caller finds himself. */
+static int leave_for_another_device(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)offset, (void)unused;
+    memset(to, 1, bytes);
+    CHECK_EQ(cudaSetDevice(kit_devices() - 1), cudaSuccess);
+    return 0;
+}
+
+static void a_function_may_change_the_device(void) {
+    int current = -1;
+    scene_open(MIB);
+    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, leave_for_another_device, NULL,
+                                     kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
+    CHECK_EQ(current, 0);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    CHECK_RESULT(gpupool_upload(ring, device, host, BYTES, kit_stream[0]), GPUPOOL_OK);
+    kit_expect_device(device, BYTES, 1);
+    scene_close();
+}
+
 /* Without workers a function has one call at a time, whatever others wait for meanwhile. */
 static int bring_alone(void *to, size_t bytes, uint64_t offset, void *elsewhere) {
     static int inside;
@@ -410,6 +431,7 @@ static void another_may_not_pin(void) {
 
 int main(void) {
     ARENA_TEST(a_function_may_ask_after_the_ring);
+    ARENA_TEST(a_function_may_change_the_device);
     ARENA_TEST(a_function_is_its_callers_alone);
     FAKE_TEST(a_function_is_no_waiters);
     FAKE_TEST(a_slow_function_holds_up_nobody);

@@ -203,6 +203,35 @@ static void an_arena_leaves_the_current_device_alone(void) {
     }
 }
 
+/* Nor do its functions, where they leave for another one. */
+static void *chunk_alloc_elsewhere(size_t bytes, int device, void *user) {
+    void *at = kit_chunk_alloc(bytes, device, user);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    return at;
+}
+
+static void chunk_free_elsewhere(void *at, size_t bytes, int device, void *user) {
+    kit_chunk_free(at, bytes, device, user);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+}
+
+static void custom_functions_may_change_the_device(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
+    int current = -1;
+    config.chunk_alloc = chunk_alloc_elsewhere;
+    config.chunk_free = chunk_free_elsewhere;
+    gpupool_arena *arena = kit_create(&config);
+    void *block = kit_alloc(arena, 3 * MIB, kit_stream[0]);
+    CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
+    CHECK_EQ(current, 0);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
+    CHECK_EQ(current, 0);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    kit_close(arena);
+}
+
 /* An error that the caller has yet to ask for is not lost, and none of the arena's joins it. */
 static void an_arena_leaves_the_callers_error_alone(void) {
     for (size_t i = 0; i < KIT_SOURCES; i++) {
@@ -285,8 +314,12 @@ int main(void) {
     ARENA_TEST(host_memory_sources_are_host_writable);
     ARENA_TEST(custom_uses_its_two_functions);
     ARENA_TEST(destroy_refuses_while_blocks_are_out);
-    if (kit_devices() > 1) ARENA_TEST(an_arena_leaves_the_current_device_alone);
-    else check_skip("an_arena_leaves_the_current_device_alone", "needs two devices");
+    if (kit_devices() > 1) {
+        ARENA_TEST(an_arena_leaves_the_current_device_alone);
+        ARENA_TEST(custom_functions_may_change_the_device);
+    } else {
+        check_skip("an_arena_leaves_the_current_device_alone", "needs two devices");
+    }
     ARENA_TEST(an_arena_leaves_the_capture_mode_alone);
     ARENA_TEST(device_current_means_the_current_one);
     check_run("default_arenas", default_arenas, kit_prepare, NULL);

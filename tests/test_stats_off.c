@@ -51,6 +51,27 @@ static void what_is_needed_is_counted(void) {
     kit_close(arena);
 }
 
+/* What was asked for is not known; what is granted is. */
+static void reports_say_what_is_known(void) {
+    static char map[MIB], table[MIB];
+    FILE *file = tmpfile();
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, 3000, kit_stream[0]);
+    CHECK_RESULT(gpupool_write_svg(arena, file), GPUPOOL_OK);
+    rewind(file);
+    CHECK(fread(map, 1, sizeof map - 1, file) > 0);
+    CHECK(strstr(map, "\"arena\": 3.00 KiB live in 1 block, ") != NULL);
+    fclose(file);
+    file = tmpfile();
+    CHECK_RESULT(gpupool_report(arena, file), GPUPOOL_OK);
+    rewind(file);
+    CHECK(fread(table, 1, sizeof table - 1, file) > 0);
+    CHECK(strstr(table, "  calls        not counted") != NULL);
+    fclose(file);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void verdicts_are_as_good(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 64 * MIB);
     void *block = kit_alloc(arena, 30 * MIB, kit_stream[0]);
@@ -91,6 +112,7 @@ static void scopes_are_left_out(void) {
 int main(void) {
     ARENA_TEST(the_limit_holds);
     ARENA_TEST(what_is_needed_is_counted);
+    ARENA_TEST(reports_say_what_is_known);
     ARENA_TEST(verdicts_are_as_good);
     ARENA_TEST(a_cache_that_is_used_stays_open);
     ARENA_TEST(scopes_are_left_out);

@@ -121,6 +121,7 @@ static void a_fault_does_not_keep_the_handle(void) {
         CHECK_EQ(cudaStreamDestroy(brief), cudaSuccess);
         fired = fake_fail_fired();
         fake_fail_clear();
+        kit_capture_globally();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
         cudaStream_t next = new_stream();
         CHECK(next == brief);

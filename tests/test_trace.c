@@ -165,6 +165,28 @@ static void what_it_says(void) {
     kit_close(arena);
 }
 
+/* One that was refused has put memory in order, as a look at the block does, and no more. */
+static void a_use_that_is_refused_is_a_look(void) {
+    char said[1024] = "";
+    FILE *file = scratch();
+    cudaGraph_t graph;
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    void *block = kit_alloc(arena, 1000, 0);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[0]), GPUPOOL_E_CAPTURING);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    rewind(file);
+    said[fread(said, 1, sizeof said - 1, file)] = 0;
+    const char *rest = strchr(said, '\n');
+    if (!CHECK(rest && strcmp(rest, "\na 0 1000 0\nq 0\nf 0 0\n") == 0)) printf("%s", said);
+    fclose(file);
+    kit_close(arena);
+}
+
 /* A record begun late begins with the blocks that are live, of whatever size. */
 static void a_late_record_lists_what_is_live(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -271,7 +293,7 @@ static void a_full_disk_is_told(void) {
     CHECK_RESULT(gpupool_trace_to(arena, full), GPUPOOL_OK);
     void *block = kit_alloc(arena, 1000, 0);
     CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_E_ARGUMENT); /* but goes on, elsewhere */
-    CHECK(strstr(gpupool_last_error(), "cannot be written") != NULL);
+    CHECK(strstr(gpupool_last_error(), "cannot be written: something before") != NULL);
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
     CHECK(ftell(file) > 0);
@@ -330,6 +352,7 @@ static void threads_take_turns(void) {
 int main(void) {
     FAKE_TEST(replaying_gives_the_same_addresses);
     ARENA_TEST(what_it_says);
+    ARENA_TEST(a_use_that_is_refused_is_a_look);
     ARENA_TEST(a_late_record_lists_what_is_live);
     ARENA_TEST(calls_that_are_refused_are_recorded);
     FAKE_TEST(a_limit_that_fails_is_taken_back);

@@ -198,6 +198,41 @@ static void the_device_full_of_others(void) {
     }
 }
 
+/* The device gives whole granules for a block that is counted as less. */
+static void others_give_back_whole_granules(void) {
+    size_t free_bytes, total_bytes;
+    fake_device_memory(0, GIB);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    void *other = kit_alloc(arena, 300 * KIB, kit_stream[0]);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - 9 * MIB / 2);
+    gpupool_verdict v = refuses(arena, 17 * MIB / 4, GPUPOOL_CAUSE_OTHERS);
+    CHECK_EQ(v.holders[0].enough, 0); /* which would make 4.79 MiB, and 6 are wanted */
+    fake_other_process(0, free_bytes - 9 * MIB / 2 - advised_bytes(&v, "let others give back"));
+    fits(arena, 17 * MIB / 4);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* So it does for a small block whose alignment takes more. */
+static void others_give_back_what_alignment_takes(void) {
+    size_t free_bytes, total_bytes;
+    gpupool_verdict v;
+    fake_device_memory(0, GIB);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    fake_other_process(0, free_bytes - 5 * MIB / 2);
+    CHECK(gpupool_alloc_aligned(arena, 300 * KIB, 2 * MIB, kit_stream[0]) == NULL);
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    CHECK(strstr(v.sentence, "driver refuses") == NULL); /* for 2.29 MiB of 2.50, but it has 2 */
+    CHECK_EQ(v.missing_bytes, 2 * MIB);
+    fake_other_process(0, free_bytes - 5 * MIB / 2 - advised_bytes(&v, "let others give back"));
+    void *small = gpupool_alloc_aligned(arena, 300 * KIB, 2 * MIB, kit_stream[0]);
+    CHECK_RESULT(kit_why(small), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, small, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void the_driver_refuses_for_no_visible_reason(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     fake_fail_call("cuMemCreate", 1, 1, 0);
@@ -332,6 +367,57 @@ static void memory_that_a_graph_keeps(void) {
     CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
     kit_close(arena);
 }
+
+/* Nor is it advised to free what a graph has: that comes back with the release only. */
+static void blocks_that_a_graph_has(void) {
+    gpupool_capture *scope;
+    for (int i = 0; i < 2; i++) {
+        gpupool_source source = i ? GPUPOOL_SOURCE_DEVICE : GPUPOOL_SOURCE_MAPPED;
+        gpupool_arena *arena = kit_open_limited(source, 32 * MIB);
+        CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+        for (int k = 0; k < 10; k++) kit_alloc(arena, 2 * MIB, kit_stream[1]);
+        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        void *own = gpupool_alloc(arena, 6 * MIB, kit_stream[0]);
+        gpupool_verdict v = refuses(arena, 16 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK(strstr(v.sentence, "free") == NULL);
+        v = refuses(arena, 10 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(v.holders[0].blocks, 10);
+        CHECK_EQ(v.holders[0].enough, 0);
+        CHECK_EQ(v.holders[1].enough, 1);
+        CHECK(strstr(v.sentence, ", or free the block of ") != NULL);
+        CHECK_RESULT(gpupool_free(arena, own, kit_stream[0]), GPUPOOL_OK);
+        fits(arena, 10 * MIB);
+        if (source == GPUPOOL_SOURCE_MAPPED) {
+            void *one = gpupool_alloc(arena, 6 * MIB, kit_stream[0]);
+            void *other = gpupool_alloc(arena, 5 * MIB, kit_stream[0]);
+            v = refuses(arena, 10 * MIB, GPUPOOL_CAUSE_LIMIT); /* neither alone would do */
+            CHECK(strstr(v.sentence, " of what blocks outside of graphs hold") != NULL);
+            CHECK_RESULT(gpupool_free(arena, one, kit_stream[0]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+            fits(arena, 10 * MIB);
+        }
+        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
+/* Of many blocks it may be the graph's that are freed, which would win nothing. */
+static void many_blocks_of_which_a_graph_has_one(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    gpupool_capture *scope;
+    void *own[11];
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    kit_alloc(arena, 2 * MIB, kit_stream[1]);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    for (int i = 0; i < 11; i++) own[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    gpupool_verdict v = refuses(arena, 44 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.holders[0].blocks, 12);
+    CHECK_EQ(v.holders[0].enough, 12);
+    for (int i = 0; i < 11; i++)
+        CHECK_RESULT(gpupool_free(arena, own[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -343,11 +429,15 @@ int main(void) {
     FAKE_TEST(more_than_the_device_has);
     FAKE_TEST(the_device_full_of_our_blocks);
     FAKE_TEST(the_device_full_of_others);
+    FAKE_TEST(others_give_back_whole_granules);
+    FAKE_TEST(others_give_back_what_alignment_takes);
     FAKE_TEST(the_driver_refuses_for_no_visible_reason);
     FAKE_TEST(the_stream_of_freed_blocks_waited_for);
     FAKE_TEST(the_stream_of_a_recorded_use_waited_for);
     FAKE_TEST(several_streams_waited_for);
     FAKE_TEST(a_capture_in_the_way);
     FAKE_TEST(memory_that_a_graph_keeps);
+    FAKE_TEST(blocks_that_a_graph_has);
+    FAKE_TEST(many_blocks_of_which_a_graph_has_one);
     return check_finish();
 }

@@ -326,9 +326,11 @@ static void both_are_in_the_way(void) {
     v = would_not_fit(arena, 32 * MIB, GPUPOOL_CAUSE_OTHERS);
     CHECK_EQ(v.raise_bytes, 0);
     CHECK_EQ(v.missing_bytes, 32 * MIB);
-    fake_other_process(0, 0);
-    CHECK_RESULT(gpupool_set_limit(arena, 96 * MIB), GPUPOOL_OK);
+    CHECK(strstr(v.sentence, "give back 32.00 MiB and raise the limit by as much") != NULL);
+    fake_other_process(0, free_bytes - 32 * MIB);
+    CHECK_RESULT(gpupool_set_limit(arena, 80 * MIB + 32 * MIB), GPUPOOL_OK);
     fits(arena, 32 * MIB);
+    fake_other_process(0, 0);
     put(block, kit_stream[0]);
     kit_close(arena);
 }
@@ -366,13 +368,14 @@ static void alignments_beyond_the_addresses(void) {
     kit_close(arena);
 }
 
-/* The driver gives whole granules, of which the device has 4 MiB here: the limit alone would not
-   help. */
+/* The driver gives whole granules, of which the device has 4 MiB here, and 6 are wanted: the limit
+   alone would not help, and lacks less. */
 static void less_than_a_granule_is_none(void) {
     fake_device_memory(0, 5 * MIB);
     arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 4 * MIB);
-    gpupool_verdict v = would_not_fit(arena, 9 * MIB / 2, GPUPOOL_CAUSE_LIMIT);
+    gpupool_verdict v = would_not_fit(arena, 9 * MIB / 2, GPUPOOL_CAUSE_DEVICE_FULL);
     CHECK_EQ(v.device_free_bytes, 5 * MIB);
+    CHECK_EQ(v.missing_bytes, 2 * MIB);
     CHECK_EQ(v.raise_bytes, 0);
     CHECK_RESULT(gpupool_set_limit(arena, 5 * MIB), GPUPOOL_OK);
     would_not_fit(arena, 9 * MIB / 2, GPUPOOL_CAUSE_DEVICE_FULL);

@@ -35,6 +35,12 @@ refuses_unit() { # BYTES
     grep "GPUPOOL_UNIT_BYTES must be" "$out/refused"
 }
 
+refuses_stream_check() {
+    $CC $(flags_for c99) $fake -DFAKECUDA_CUDART_VERSION=11080 -DGPUPOOL_STREAM_CHECK=1 \
+        -fsyntax-only $implementation > "$out/refused" 2>&1 && return 1
+    grep "GPUPOOL_STREAM_CHECK needs CUDA 12" "$out/refused"
+}
+
 two_units() { # PROGRAM COMPILER FLAGS: of the sources in $units
     local objects=()
     for source in $units; do

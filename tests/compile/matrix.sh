@@ -50,6 +50,9 @@ for unit in 128 768 4194304 "1<<12" "2*256"; do
 done
 check "CUDA 12 shapes" $CC $(flags_for c11) $fake -DFAKECUDA_CUDART_VERSION=12080 -fsyntax-only \
     $implementation
+check "a unit that is an unsigned long" $CC $(flags_for c11) $fake -DGPUPOOL_UNIT_BYTES=1024ul \
+    -fsyntax-only $implementation
+check "no ids of streams before CUDA 12" refuses_stream_check
 if [[ $TOOLKIT ]]; then
     for pair in "$CC:c99" "$CXX:c++20" "clang:c11" "clang++:c++17"; do
         compiler=${pair%%:*}
@@ -89,6 +92,8 @@ if works "$CXX"; then
     units=$header_only program static_cxx "$CXX" c++17 $static
     check "C calls C++" mixed "$CXX" c++17 "$CC" c11
     check "C++ calls C" mixed "$CC" c11 "$CXX" c++17
+    fake="$fake -fvisibility=hidden -DGPUPOOL_API=__attribute__((visibility(\"default\")))" \
+        check "C++ calls C, with a GPUPOOL_API" mixed "$CC" c11 "$CXX" c++11
 fi
 
 echo "$passed passed, $failed failed"

@@ -58,6 +58,7 @@ static inline gpupool_result fuzz_fault_disarm(gpupool_result result) {
     if (fuzz_fault.due.verb == 0) return result;
     fuzz_fault.due.verb = 0;
     fake_fail_clear();
+    kit_capture_globally();
     fail_malloc_nth(0, 0);
     CHECK_EQ(cudaSetDevice(0), cudaSuccess); /* putting it back may be what failed */
     cudaGetLastError();

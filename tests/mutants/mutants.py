@@ -26,7 +26,7 @@ SURVIVORS = HERE / "survivors.txt"
 COMPILER = shutil.which("clang") or "gcc"  # clang takes half as long
 # Left out: those that repeat others at length, or need a build of their own. Made small: those that
 # take whatever time they get.
-LEFT_OUT = ("test_soak", "test_churn", "test_tree_long", "test_fuzz", "test_schedules", "test_host")
+LEFT_OUT = ("test_soak", "test_churn", "test_tree_long", "test_fuzz", "test_schedules")
 SMALL = {"test_tree": ["-DFEW_UNITS=5"], "test_model": ["-DMODEL_CALLS=100000"],
          "test_remap_faults": ["-DAFTER=6"]}
 BESIDE = ("single", "asked", "replaced")  # builds that are run beside the first of their source
@@ -90,7 +90,7 @@ def variants():
         text = source.read_text()
         builds = re.findall(r"^// build: (\S+) *(.*)$", text, re.M) or [("plain", "")]
         alone = ["-DGPUPOOL_SINGLE_THREAD=1"] * (
-            not re.search("pthread|sched_yield|^test_ring", source.stem + text))
+            not re.search("pthread|sched_yield|^test_(ring|host)", source.stem + text))
         for i, (name, flags) in enumerate(builds):
             macros = [f for f in flags.split() if f.startswith("-D")]
             macros += SMALL.get(source.stem, []) + alone
