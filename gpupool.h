@@ -4472,7 +4472,8 @@ typedef struct gpi_stream {
     uint64_t identity;        /* CUDA's id; 0: not asked for. See GPI_PUBLISH, as to capture */
     struct gpupool_capture *capture; /* what it holds is a graph's: never fenced */
     struct gpi_stream *early; /* a capture's: what was freed in it and is older than the scope */
-    int set_aside;            /* a capture's stream has the key meanwhile */
+    int set_aside;            /* stays, though empty: a capture's stream has the key meanwhile, or
+                                 parked blocks are still to come */
     gpi_cache cache;
     uint32_t young;
     int seals;
@@ -7196,15 +7197,19 @@ static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run, cudaStrea
 #endif
 }
 
-/* BYPASS: a block is free, but its chunk stays: a graph keeps it, or CUDA does not take it back. */
+/* A block is free, but others may still be at it, a graph keeps it, or (BYPASS) CUDA does not take
+   its chunk back. */
 static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    gpi_stream *keeper = gpi_arena_keeper(run);
-    uint32_t lane = keeper ? keeper->young : GPI_LANE_QUIET;
+    const gpi_stream *keeper = gpi_arena_keeper(run);
     gpi_arena_count_free(arena, run, stream);
     gpi_tree_lay_down(&arena->tree, run);
+    if (gpi_arena_has_fence(run)) {
+        gpi_arena_park(arena, run);
+        return;
+    }
     gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
     run->uses = NULL;
-    gpi_tree_put(&arena->tree, run, lane, 0);
+    gpi_tree_put(&arena->tree, run, keeper ? keeper->young : GPI_LANE_QUIET, 0);
 }
 
 /* Freed in a scope but older than it: kept, since the graph may use it; not for use inside, since a
@@ -7300,16 +7305,7 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     /* a capturing stream has no fence, but what a graph keeps nobody gets before the release */
     if (keeper && result == GPUPOOL_E_CAPTURING) keeper = gpi_arena_keep_out(run);
     else if (result != GPUPOOL_OK) return result;
-    gpi_arena_count_free(arena, run, stream);
-    gpi_tree_lay_down(&arena->tree, run);
-    if (gpi_arena_has_fence(run)) {
-        gpi_arena_park(arena, run);
-    } else {
-        GPI_ASSERT(keeper != NULL); /* or add_use has made a fence */
-        gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
-        run->uses = NULL;
-        gpi_tree_put(&arena->tree, run, keeper->young, 0);
-    }
+    gpi_arena_free_kept(arena, run, stream);
     return GPUPOOL_OK;
 }
 
@@ -8045,9 +8041,9 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 
 /* Lanes and parked blocks whose work is done turn quiet, whichever stream they belong to. */
 static void gpi_arena_settle(gpupool_arena *arena) {
+    gpi_arena_ask_parked(arena); /* first: some come into lanes that lack a fence */
     gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
-    gpi_arena_ask_parked(arena);
     gpi_host_unlock(&arena->lock);
     gpi_arena_lock(arena, 1);
 }
@@ -8238,25 +8234,38 @@ static void gpi_arena_unkeep(gpupool_arena *arena, gpi_run *run) {
     }
 }
 
-/* All that the graph keeps: live blocks are freed into its lane, parked ones will be anyone's. */
+/* The graph's live blocks are freed; they stay the graph's. */
 static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *capture) {
     uint64_t at = 0;
     gpi_run *run;
     const gpi_stream *keeper;
-    for (run = arena->parked; run; run = run->list_next) {
-        keeper = gpi_arena_keeper(run);
-        if (keeper && keeper->capture == capture) gpi_arena_unkeep(arena, run);
-    }
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
         if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
         keeper = gpi_arena_keeper(run);
-        if (!keeper || keeper->capture != capture) continue;
-        gpi_arena_count_free(arena, run, 0);
-        gpi_tree_lay_down(&arena->tree, run);
-        gpi_arena_unkeep(arena, run);
-        if (run->uses) gpi_arena_park(arena, run);
-        else gpi_tree_put(&arena->tree, run, keeper->young, 0);
+        if (keeper && keeper->capture == capture) gpi_arena_free_kept(arena, run, 0);
     }
+}
+
+/* The graph keeps nothing any more. `done`: the device was waited for, and its memory is quiet, but
+   parked blocks have fences of their own. If not, its lanes wait for a fence like any others, and
+   stay for the parked ones that are yet to come into them. */
+static void gpi_arena_let_go(gpupool_arena *arena, const gpupool_capture *capture, int done) {
+    gpi_stream *lanes[2], *keeper;
+    gpi_run *run;
+    int i;
+    lanes[0] = capture->stream;
+    lanes[1] = capture->stream->early;
+    for (run = arena->parked; run; run = run->list_next) {
+        keeper = gpi_arena_keeper(run);
+        if (!keeper || keeper->capture != capture) continue;
+        if (done) gpi_arena_unkeep(arena, run);
+        else keeper->set_aside = 1;
+    }
+    for (i = 0; i < 2; i++) {
+        if (done) gpi_tree_pour(&arena->tree, lanes[i]->young, GPI_LANE_QUIET);
+        GPI_PUBLISH(&lanes[i]->capture, NULL);
+    }
+    capture->stream->early = NULL;
 }
 
 gpupool_result gpupool_capture_release(gpupool_capture *capture) {
@@ -8270,10 +8279,7 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     if (result != GPUPOOL_OK) return result;
     gpi_arena_end_capture(arena, capture);
     gpi_arena_take_back(arena, capture);
-    GPI_PUBLISH(&capture->stream->early->capture, NULL);
-    GPI_PUBLISH(&capture->stream->capture, NULL);
-    capture->stream->early = NULL;
-    gpi_arena_quiesce(arena); /* if it fails, what came back waits for a fence like any other */
+    gpi_arena_let_go(arena, capture, gpi_arena_quiesce(arena) == GPUPOOL_OK);
     gpi_arena_poll(arena);
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
         gpi_backing_trim(&arena->backing, &arena->tree, 0, 0);

@@ -70,8 +70,10 @@ static inline void drop_graph(actor *a, world *w, graph *g) {
     for (block *b = w->block; b < w->block + BLOCKS; b++) {
         if (b->kept == g) {
             b->kept = NULL;
-            b->place = g->place;
-            b->age = g->age;
+            if (!b->graph || b->graph->stage == WHOLE) { /* or it is not launched, nor was this */
+                b->place = g->place;
+                b->age = g->age;
+            }
         }
         if (b->graph != g) continue;
         b->at = NULL;

@@ -186,6 +186,41 @@ static void a_release_waits_for_replays(void) {
     }
 }
 
+/* The release cannot wait: blocks of the graph that only another stream's work stood in front of,
+   which is done, are for nobody before its replays are. */
+static void a_release_that_fails_to_wait_for_replays(void) {
+    for (int is_freed = 0; is_freed < 2; is_freed++) {
+        check_case("freed on another stream %d", is_freed);
+        arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
+        fake_mode(FAKE_STEPPED);
+        begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+        gpupool_capture *scope = scope_on(kit_stream[0]);
+        void *block = get(4 * MIB, kit_stream[0]);
+        fill(kit_stream[0], block, 4 * MIB, 1);
+        cudaGraphExec_t exec = end(kit_stream[0]);
+        CHECK_EQ(cudaGraphLaunch(exec, kit_stream[1]), cudaSuccess);
+        if (is_freed) put(block, kit_stream[2]);
+        else CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+        CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+        fake_fail_call("cudaFree", 1, 1, 0);
+        release(scope, NULL);
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        CHECK_EQ(cudaGetLastError(), cudaSuccess);
+        while (fake_step(kit_stream[2])) continue;
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* looks at fences */
+        CHECK_EQ(kit_stats(arena).pending.now, 4 * MIB);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        void *again = get(4 * MIB, kit_stream[3]);
+        fill(kit_stream[3], again, 4 * MIB, 5);
+        while (fake_step(kit_stream[3])) continue;
+        CHECK_EQ(fake_failures(), 0);
+        put(again, kit_stream[3]);
+        fake_run_all();
+        kit_close(arena);
+    }
+}
+
 /* ---- a stream that ends inside its scope, and another under its handle ---- */
 
 static void a_stream_ends_inside_its_scope(void) {
@@ -237,6 +272,7 @@ int main(void) {
     FAKE_TEST(a_branch_takes_none_of_another);
     FAKE_TEST(running_out_loses_no_capture);
     FAKE_TEST(a_release_waits_for_replays);
+    FAKE_TEST(a_release_that_fails_to_wait_for_replays);
     FAKE_TEST(a_stream_ends_inside_its_scope);
     return check_finish();
 }
