@@ -3,7 +3,7 @@
 Do this:
     #define GPUPOOL_IMPLEMENTATION
 before you include this file in *one* C, C++ or .cu file; include it plainly everywhere else.
-Only the CUDA runtime is linked (-lcudart; nvcc does that by itself).
+The CUDA runtime is linked (-lcudart; nvcc does that by itself), and before glibc 2.34 -lpthread.
 
 A complete program:
 
@@ -5541,46 +5541,6 @@ static void gpi_limit_advise(gpupool_verdict *verdict, int *pieces, const char *
     gpi_limit_fill_in(verdict, form);
 }
 
-/* refused: by the driver, for no reason that can be seen. empty: without any block it would fit.
-   both: the limit is in the way, and the device too. own_bytes: of blocks that no graph keeps. */
-static void gpi_limit_explain(gpupool_verdict *verdict, int refused, int empty, int both,
-                              uint64_t own_bytes) {
-    static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
-        {"%a fit", "", 1}, /* in the order of the enum */
-        {"%a do not fit under the limit of %l, of which blocks hold %h", "", 1},
-        {"%a are more than the whole device has, which is %d", "ask for less", 0},
-        {"%a do not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
-        {"%a do not fit on the device: %m are missing, and others (processes, libraries, CUDA "
-         "itself) hold %o of its %d", "let others give back %m", 1},
-        {"%a do not fit in one piece: %f are free in all, but the longest run is %r", "", 1},
-        {"%a would fit if work in flight had finished", "wait for %w", 0},
-        {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
-         "before the capture begins, allocate it, or wait for %w", 0}};
-    const gpupool_holder *best = gpi_limit_best(verdict);
-    const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
-    int pieces = 0;
-    if (refused &&
-        (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
-        why = "the driver refuses memory for %a, although as much seems free";
-    gpi_limit_fill_in(verdict, why);
-    if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
-        gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
-    if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
-        advice = "let others give back %m and raise the limit by as much";
-    if (*advice) gpi_limit_advise(verdict, &pieces, advice);
-    if (verdict->raise_bytes)
-        gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
-    advice = !causes[verdict->cause].freeing_helps || !verdict->granted_bytes ? NULL
-             : best->enough ? (best->enough < best->blocks ? "free %n of %b" : "free %b")
-             : verdict->missing_bytes <= own_bytes
-                 ? (own_bytes < verdict->granted_bytes
-                        ? "free %m of what blocks outside of graphs hold"
-                        : "free %m of what blocks hold, most of it in %b")
-             : empty ? "free all blocks, which hold %h" : NULL;
-    if (!advice && !pieces) advice = "ask for less";
-    if (advice) gpi_limit_advise(verdict, &pieces, advice);
-}
-
 /* Of live blocks that no graph keeps. */
 static uint64_t gpi_limit_own_bytes(const gpi_scene *scene) {
     uint64_t units = 0, at = 0;
@@ -5596,6 +5556,50 @@ static int gpi_limit_fits_alone(const gpi_scene *scene) {
     uint64_t reserved = scene->ledger->reserved.now / GPUPOOL_UNIT_BYTES;
     return !scene->captures && need <= scene->ledger->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
+}
+
+/* refused: by the driver, for no reason that can be seen. both: the limit is in the way, and the
+   device too. */
+static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, int refused,
+                              int both) {
+    static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
+        {"%a fit", "", 1}, /* in the order of the enum */
+        {"%a do not fit under the limit of %l, of which blocks hold %h", "", 1},
+        {"%a are more than the whole device has, which is %d", "ask for less", 0},
+        {"%a do not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
+        {"%a do not fit on the device: %m are missing, and others (processes, libraries, CUDA "
+         "itself) hold %o of its %d", "let others give back %m", 1},
+        {"%a do not fit in one piece: %f are free in all, but the longest run is %r", "", 1},
+        {"%a would fit if work in flight had finished", "wait for %w", 0},
+        {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
+         "before the capture begins, allocate it, or wait for %w", 0}};
+    const gpupool_holder *best = gpi_limit_best(verdict);
+    const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
+    uint64_t own_bytes = gpi_limit_own_bytes(scene);
+    int pieces = 0;
+    if (refused &&
+        (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
+        why = "the driver refuses memory for %a, although as much seems free";
+    gpi_limit_fill_in(verdict, why);
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && scene->align_units > 1 &&
+        verdict->largest_free_bytes >= scene->units * GPUPOOL_UNIT_BYTES)
+        gpi_limit_fill_in(verdict, ", and none that would do is aligned as asked");
+    if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
+        gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
+    if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
+        advice = "let others give back %m and raise the limit by as much";
+    if (*advice) gpi_limit_advise(verdict, &pieces, advice);
+    if (verdict->raise_bytes)
+        gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
+    advice = !causes[verdict->cause].freeing_helps || !verdict->granted_bytes ? NULL
+             : best->enough ? (best->enough < best->blocks ? "free %n of %b" : "free %b")
+             : verdict->missing_bytes <= own_bytes
+                 ? (own_bytes < verdict->granted_bytes
+                        ? "free %m of what blocks outside of graphs hold"
+                        : "free %m of what blocks hold, most of it in %b")
+             : gpi_limit_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
+    if (!advice && !pieces) advice = "ask for less";
+    if (advice) gpi_limit_advise(verdict, &pieces, advice);
 }
 
 /* From the figures and the scene to the cause, the advice and the sentence. */
@@ -5636,8 +5640,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
     gpi_limit_name_holders(verdict, scene);
-    gpi_limit_explain(verdict, refused, gpi_limit_fits_alone(scene), both,
-                      gpi_limit_own_bytes(scene));
+    gpi_limit_explain(verdict, scene, refused, both);
 }
 
 /* == ARENA ====================================================================================

@@ -60,7 +60,7 @@ static void multiply(const job &j, const double *a, const double *b, double *c, 
 /* The widest panel p such that p rows of A, p columns of B and p x p of C fit. */
 static size_t panel_width(const job &j) {
     size_t available = gpupool_available(j.arena), p = 0, least = 3 * 512;
-    if (available == 0) die("gpupool_available", gpupool_last_error());
+    if (gpupool_last_result() != GPUPOOL_OK) die("gpupool_available", gpupool_last_error());
     while (p < j.n && (p + 1) * (2 * j.n + p + 1) * sizeof(double) + least <= available) p++;
     if (p == 0) die("limit", "too small for one row and one column");
     return p;

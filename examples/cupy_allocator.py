@@ -64,8 +64,8 @@ class Pool:
         arena, stream = self.arena(device), cupy.cuda.get_current_stream()
         address = self.alloc(arena, size, stream.ptr)
         if address is None:
+            why = MemoryError(self.last_error().decode())  # before another call
             requested = self.counters(device)["requested"]
-            why = MemoryError(self.last_error().decode())
             raise cupy.cuda.memory.OutOfMemoryError(
                 size, requested, self.get_limit(arena)) from why
         self.live[address] = stream

@@ -18,8 +18,9 @@ static void die(const char *what, const char *why) {
     exit(EXIT_FAILURE);
 }
 
-/* A training step: input, activations and their gradients are alive together. 0: out of memory. */
-static int step(gpupool_arena *arena, size_t batch, cudaStream_t stream) {
+/* A training step: input, activations and their gradients are alive together. 0: out of memory, and
+   the verdict says why. */
+static int step(gpupool_arena *arena, size_t batch, cudaStream_t stream, gpupool_verdict *why) {
     const size_t bytes[PARTS] = {batch * INPUT_BYTES, batch * ACTIVATION_BYTES,
                                  batch * ACTIVATION_BYTES};
     void *block[PARTS] = {NULL};
@@ -32,6 +33,8 @@ static int step(gpupool_arena *arena, size_t batch, cudaStream_t stream) {
     }
     if (done < PARTS && gpupool_last_result() != GPUPOOL_E_OUT_OF_MEMORY)
         die("alloc", gpupool_last_error());
+    if (done < PARTS && gpupool_last_verdict(why) != GPUPOOL_OK)
+        die("verdict", gpupool_last_error());
     for (int i = 0; i < done; i++)
         if (gpupool_free(arena, block[i], stream) != GPUPOOL_OK) die("free", gpupool_last_error());
     return done == PARTS;
@@ -51,9 +54,10 @@ static uint64_t failures(gpupool_arena *arena) {
 
 static void by_crashing(gpupool_arena *arena, cudaStream_t stream) {
     size_t batch = 1;
+    gpupool_verdict why;
     printf("before: doubling until it breaks\n");
-    for (; step(arena, batch, stream); batch *= 2) printf("  batch %4zu  fine\n", batch);
-    printf("  batch %4zu  lost half way: %s\n\n", batch, gpupool_last_error());
+    for (; step(arena, batch, stream, &why); batch *= 2) printf("  batch %4zu  fine\n", batch);
+    printf("  batch %4zu  lost half way: %s\n\n", batch, why.sentence);
 }
 
 /* The largest batch that fits: `fits` does, `fails` does not. */
@@ -80,6 +84,7 @@ static size_t by_asking(gpupool_arena *arena, cudaStream_t stream) {
 int main(void) {
     gpupool_arena *arena;
     gpupool_arena_config config = {0};
+    gpupool_verdict why;
     cudaStream_t stream;
     config.limit_text = LIMIT;
     config.name = "training";
@@ -92,7 +97,7 @@ int main(void) {
     size_t batch = by_asking(arena, stream);
     if (batch == 0) die("would_fit", "not even one sample fits");
     for (int i = 0; i < 10; i++)
-        if (!step(arena, batch, stream)) die("a step of the batch found", gpupool_last_error());
+        if (!step(arena, batch, stream, &why)) die("a step of the batch found", why.sentence);
     printf("  10 steps of it ran; allocations that failed: %d\n", (int)(failures(arena) - failed));
 
     error = cudaStreamDestroy(stream);

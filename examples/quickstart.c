@@ -1,6 +1,7 @@
 /* Device memory from an arena: allocate on a stream, use it there, give it back, see the account.
    Build: nvcc -I.. quickstart.c
-   or: gcc -I.. -I$CUDA_HOME/include quickstart.c -L$CUDA_HOME/lib64 -lcudart */
+   or: gcc -I.. -I$CUDA_HOME/include quickstart.c -L$CUDA_HOME/lib64 -lcudart
+   (and -lpthread before glibc 2.34) */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
 

@@ -130,7 +130,8 @@ static inline void act_fit(actor *a, world *w) {
     int fits = gpupool_would_fit(w->arena, bytes, &why);
     soak_after(a, fits ? GPUPOOL_OK : gpupool_last_result(), 1, "gpupool_would_fit");
     note(a, (uint64_t)fits);
-    if (fits && soak_alone && below(a, 2)) {
+    int knows = fake_fail_fired() == a->fired; /* also what is free on the device */
+    if (fits && knows && soak_alone && below(a, 2)) {
         soak_before(a);
         void *at = gpupool_alloc(w->arena, bytes, stream);
         if (soak_after(a, kit_why(at), 0, "what would fit"))

@@ -68,13 +68,7 @@ static inline void drop_graph(actor *a, world *w, graph *g) {
     if (g->exec) MUST(cudaGraphExecDestroy(g->exec));
     if (g->graph) MUST(cudaGraphDestroy(g->graph));
     for (block *b = w->block; b < w->block + BLOCKS; b++) {
-        if (b->kept == g) {
-            b->kept = NULL;
-            if (!b->graph || b->graph->stage == WHOLE) { /* or it is not launched, nor was this */
-                b->place = g->place;
-                b->age = g->age;
-            }
-        }
+        if (b->kept == g) b->kept = NULL;
         if (b->graph != g) continue;
         b->at = NULL;
         b->graph = NULL;
@@ -192,9 +186,9 @@ static inline void launch(actor *a, world *w, graph *g) {
     g->launches++;
     g->after = 0;
     for (block *b = w->block; b < w->block + BLOCKS; b++) {
-        if (!b->at || b->graph != g) continue;
+        if (!b->at || (b->graph != g && b->kept != g)) continue;
         belongs(w, b, g->place);
-        verify(b, stream, b->byte);
+        if (b->graph == g) verify(b, stream, b->byte);
     }
     for (graph *o = w->graph; o < w->graph + GRAPHS; o++)
         if ((o->shares & graph_bit(w, g)) || (g->shares & graph_bit(w, o)))

@@ -159,6 +159,8 @@ static void what_is_available_can_be_had(void) {
     kit_finish(arena);
     CHECK_EQ(gpupool_would_fit(arena, 8 * MIB, NULL), 0);
     CHECK_EQ(gpupool_would_fit(arena, 8 * MIB - GPUPOOL_UNIT_BYTES, NULL), 1);
+    CHECK(!gpupool_alloc_aligned(arena, 8 * MIB, 1024, kit_stream[0]));
+    CHECK(strstr(gpupool_last_error(), "aligned") == NULL); /* it is the guard that lacks room */
     kit_close(arena);
 }
 

@@ -356,6 +356,25 @@ static void more_than_all_blocks_hold(void) {
     kit_close(arena);
 }
 
+/* The longest run has room for it, but nowhere at such an address. */
+static void room_that_is_not_aligned(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
+    void *before = get(512, kit_stream[0]), *block = get(MIB, kit_stream[0]);
+    void *rest = get(3 * MIB - 512, kit_stream[0]);
+    put(block, kit_stream[0]);
+    CHECK(!gpupool_alloc_aligned(arena, 4096, MIB, kit_stream[0]));
+    gpupool_verdict v;
+    CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
+    CHECK_EQ(v.cause, GPUPOOL_CAUSE_FRAGMENTED);
+    CHECK(strstr(v.sentence, "is 1.00 MiB, and none that would do is aligned as asked: ") != NULL);
+    CHECK(!gpupool_alloc_aligned(arena, 4 * MIB, MIB, kit_stream[0])); /* too large for any */
+    CHECK(strstr(gpupool_last_error(), "aligned") == NULL);
+    put(before, kit_stream[0]);
+    put(rest, kit_stream[0]);
+    put(kit_alloc(arena, 4096, kit_stream[0]), kit_stream[0]);
+    kit_close(arena);
+}
+
 /* No address of those that the driver gave will do: no limit is in the way where there is none. */
 static void alignments_beyond_the_addresses(void) {
     fake_fail_call("cuMemAddressReserve", 1, 0, 0); /* half as many are asked for then */
@@ -544,6 +563,7 @@ int main(void) {
     FAKE_TEST(sizes_are_spelled);
     FAKE_TEST(both_are_in_the_way);
     FAKE_TEST(more_than_all_blocks_hold);
+    FAKE_TEST(room_that_is_not_aligned);
     FAKE_TEST(alignments_beyond_the_addresses);
     FAKE_TEST(less_than_a_granule_is_none);
     FAKE_TEST(a_chunk_that_was_not_taken_back);
