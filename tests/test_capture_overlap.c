@@ -14,6 +14,15 @@ static void launch_at_once(cudaGraphExec_t exec, int stream) {
     CHECK_EQ(fake_failures(), 0);
 }
 
+/* The scope's graph, at once and to its end. */
+static void replay(gpupool_capture *scope, int stream) {
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    cudaGraphExec_t exec = end(kit_stream[0]);
+    launch_at_once(exec, stream);
+    fake_run_all();
+    release(scope, exec);
+}
+
 /* The stream's eager work on memory that it freed is not done when the graph runs elsewhere. */
 static void the_graph_takes_none_of_the_streams_own(void) {
     for (int scope_first = 0; scope_first < 2; scope_first++) {
@@ -29,11 +38,7 @@ static void the_graph_takes_none_of_the_streams_own(void) {
         if (!scope_first) scope = scope_on(kit_stream[0]);
         void *inside = get(BYTES, kit_stream[0]);
         fill(kit_stream[0], inside, BYTES, 2);
-        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
-        cudaGraphExec_t exec = end(kit_stream[0]);
-        launch_at_once(exec, 1);
-        fake_run_all();
-        release(scope, exec);
+        replay(scope, 1);
         kit_close(arena);
     }
 }
@@ -56,11 +61,7 @@ static void the_graph_takes_none_behind_a_wait(void) {
         void *inside = gpupool_alloc(arena, 3 * MIB, kit_stream[0]);
         if (scope_first) begin(kit_stream[0], cudaStreamCaptureModeGlobal);
         if (inside) fill(kit_stream[0], inside, 3 * MIB, 2);
-        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
-        cudaGraphExec_t exec = end(kit_stream[0]);
-        launch_at_once(exec, 3);
-        fake_run_all();
-        release(scope, exec);
+        replay(scope, 3);
         kit_close(arena);
     }
 }
@@ -76,11 +77,7 @@ static void a_block_from_before_is_not_reused_early(void) {
     put(block, kit_stream[0]);
     void *inside = get(BYTES, kit_stream[0]);
     fill(kit_stream[0], inside, BYTES, 2);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
-    cudaGraphExec_t exec = end(kit_stream[0]);
-    launch_at_once(exec, 1);
-    fake_run_all();
-    release(scope, exec);
+    replay(scope, 1);
     all_is_back();
     kit_close(arena);
 }

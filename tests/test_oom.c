@@ -242,15 +242,20 @@ static void idle_chunks_go_where_limit_and_device_are_met(void) {
     kit_close(arena);
 }
 
-/* What is idle is in pieces larger than the gap that is to be filled, and the device has no more:
-   they make room for one that fits. */
-static void large_pieces_make_room_on_a_full_device(void) {
+static gpupool_arena *full_of_large_pieces(void *block[8]) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
-    void *block[8];
     config.chunk_bytes = 8 * MIB;
     fake_device_memory(0, 64 * MIB);
     gpupool_arena *arena = kit_create(&config);
     for (int i = 0; i < 8; i++) block[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    return arena;
+}
+
+/* What is idle is in pieces larger than the gap that is to be filled, and the device has no more:
+   they make room for one that fits. */
+static void large_pieces_make_room_on_a_full_device(void) {
+    void *block[8];
+    gpupool_arena *arena = full_of_large_pieces(block);
     for (int i = 2; i < 8; i += 5) /* a hole, and the last, which bare addresses follow */
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(gpupool_would_fit(arena, 10 * MIB, NULL), 1);
@@ -265,13 +270,9 @@ static void large_pieces_make_room_on_a_full_device(void) {
 
 /* The same of pieces that this stream is still at work on: they move with it, or are waited for. */
 static void own_pieces_make_room_once_they_are_idle(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     void *block[8];
-    config.chunk_bytes = 8 * MIB;
-    fake_device_memory(0, 64 * MIB);
-    gpupool_arena *arena = kit_create(&config);
+    gpupool_arena *arena = full_of_large_pieces(block);
     fake_mode(FAKE_STEPPED);
-    for (int i = 0; i < 8; i++) block[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
     for (int i = 2; i < 8; i += 5) {
         kit_fill(kit_stream[0], block[i], 8 * MIB, i);
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
