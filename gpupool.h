@@ -5581,7 +5581,7 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
         (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_limit_fill_in(verdict, why);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && scene->align_units > 1 &&
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED &&
         verdict->largest_free_bytes >= scene->units * GPUPOOL_UNIT_BYTES)
         gpi_limit_fill_in(verdict, ", and none that would do is aligned as asked");
     if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
@@ -6064,13 +6064,14 @@ static void gpi_arena_free_use(gpupool_arena *arena, gpi_use *use) {
     GPUPOOL_FREE(use);
 }
 
-static void gpi_arena_drop_uses(gpupool_arena *arena, gpi_use *use) {
-    gpi_use *next;
+static void gpi_arena_drop_uses(gpupool_arena *arena, gpi_run *run) {
+    gpi_use *use = (gpi_use *)run->uses, *next;
     for (; use; use = next) {
         next = use->next;
         if (use->fence) gpi_fence_drop(&arena->fences, use->fence);
         gpi_arena_free_use(arena, use);
     }
+    run->uses = NULL;
 }
 
 static int gpi_arena_has_fence(const gpi_run *run) {
@@ -6101,8 +6102,7 @@ static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run
     else arena->parked = run->list_next;
     if (arena->parked_last == run) arena->parked_last = before;
     arena->parked_units -= run->units;
-    gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
-    run->uses = NULL;
+    gpi_arena_drop_uses(arena, run);
     gpi_tree_put(&arena->tree, run, lane, 0);
 }
 
@@ -7210,8 +7210,7 @@ static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run, cudaStream_t
         gpi_arena_park(arena, run);
         return;
     }
-    gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
-    run->uses = NULL;
+    gpi_arena_drop_uses(arena, run);
     gpi_tree_put(&arena->tree, run, keeper ? keeper->young : GPI_LANE_QUIET, 0);
 }
 
@@ -7320,10 +7319,8 @@ GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_
     GPI_ASSERT(run != NULL);
     /* first, or peaks would be reckoned from what is left after this free */
     if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
-    if (known->handle == GPI_KEY_ANY && !gpi_arena_keeper(run)) {
-        gpi_arena_drop_uses(arena, (gpi_use *)run->uses); /* fences over all streams cover them */
-        run->uses = NULL;
-    }
+    if (known->handle == GPI_KEY_ANY && !gpi_arena_keeper(run))
+        gpi_arena_drop_uses(arena, run); /* fences over all streams cover them */
     if (run->uses || known->capture) {
         gpupool_result result = gpi_arena_free_used(arena, run, known, stream);
         if (result != GPUPOOL_OK) return result;
@@ -7865,10 +7862,10 @@ static void gpi_arena_abandon(gpupool_arena *arena) {
     const gpi_echo *echo = arena->backing.echoes;
     gpi_run *run = arena->parked;
     uint64_t at = 0;
-    for (; run; run = run->list_next) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+    for (; run; run = run->list_next) gpi_arena_drop_uses(arena, run);
     for (; echo; echo = echo->next) gpi_fence_drop(&arena->fences, (gpi_fence *)echo->until);
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, (gpi_use *)run->uses);
+        if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, run);
     for (; stream; stream = stream->next) {
         while (stream->seals) gpi_fence_drop(&arena->fences, stream->fences[--stream->seals]);
         if (stream->early && stream->key) gpi_host_count_scope(-1);
@@ -8268,7 +8265,6 @@ static void gpi_arena_let_go(gpupool_arena *arena, const gpupool_capture *captur
         if (done) gpi_tree_pour(&arena->tree, lanes[i]->young, GPI_LANE_QUIET);
         GPI_PUBLISH(&lanes[i]->capture, NULL);
     }
-    capture->stream->early = NULL;
 }
 
 gpupool_result gpupool_capture_release(gpupool_capture *capture) {

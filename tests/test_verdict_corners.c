@@ -361,17 +361,41 @@ static void room_that_is_not_aligned(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
     void *before = get(512, kit_stream[0]), *block = get(MIB, kit_stream[0]);
     void *rest = get(3 * MIB - 512, kit_stream[0]);
+    cudaGraph_t graph;
     put(block, kit_stream[0]);
     CHECK(!gpupool_alloc_aligned(arena, 4096, MIB, kit_stream[0]));
     gpupool_verdict v;
     CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
     CHECK_EQ(v.cause, GPUPOOL_CAUSE_FRAGMENTED);
     CHECK(strstr(v.sentence, "is 1.00 MiB, and none that would do is aligned as asked: ") != NULL);
+    CHECK(!gpupool_alloc_aligned(arena, MIB, MIB, kit_stream[0]));
+    CHECK(strstr(gpupool_last_error(), " is aligned as asked") != NULL);
     CHECK(!gpupool_alloc_aligned(arena, 4 * MIB, MIB, kit_stream[0])); /* too large for any */
     CHECK(strstr(gpupool_last_error(), "aligned") == NULL);
-    put(before, kit_stream[0]);
+    fake_hold(kit_stream[1], 1); /* a place that will do, but cannot be waited for */
+    kit_fill(kit_stream[1], before, 512, 1);
+    put(before, kit_stream[1]);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    CHECK(!gpupool_alloc_aligned(arena, 4096, MIB, kit_stream[0]));
+    CHECK(strstr(gpupool_last_error(), "a capturing stream cannot wait") != NULL);
+    CHECK(strstr(gpupool_last_error(), "aligned") == NULL);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    fake_hold(kit_stream[1], 0);
     put(rest, kit_stream[0]);
     put(kit_alloc(arena, 4096, kit_stream[0]), kit_stream[0]);
+    kit_close(arena);
+}
+
+/* Each block alone is too little, and both are just enough. */
+static void two_blocks_are_what_is_missing(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 4 * MIB);
+    void *large = get(3 * 512 * KIB, kit_stream[0]), *small = get(512 * KIB, kit_stream[0]);
+    gpupool_verdict v = refuses(arena, 4 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK(strstr(v.sentence, "free 2.00 MiB of what blocks hold, most of it in the block of 1.50"));
+    put(large, kit_stream[0]);
+    put(small, kit_stream[0]);
+    fits(arena, 4 * MIB);
     kit_close(arena);
 }
 
@@ -564,6 +588,7 @@ int main(void) {
     FAKE_TEST(both_are_in_the_way);
     FAKE_TEST(more_than_all_blocks_hold);
     FAKE_TEST(room_that_is_not_aligned);
+    FAKE_TEST(two_blocks_are_what_is_missing);
     FAKE_TEST(alignments_beyond_the_addresses);
     FAKE_TEST(less_than_a_granule_is_none);
     FAKE_TEST(a_chunk_that_was_not_taken_back);
