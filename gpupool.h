@@ -5605,6 +5605,7 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
 /* From the figures and the scene to the cause, the advice and the sentence. */
 static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
     uint64_t free_bytes = gpi_limit_free_bytes(verdict), by_limit, by_device;
+    int pooled = scene->backing->source != GPUPOOL_SOURCE_BYPASS;
     int waiting_would_do, refused, both;
     gpi_outlook now, later;
     gpi_wish wish = {0, 0, NULL, 0};
@@ -5624,7 +5625,7 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
         verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
     else if (waiting_would_do)
         verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
-    else if (!refused && free_bytes >= verdict->asked_bytes)
+    else if (pooled && !refused && free_bytes >= verdict->asked_bytes)
         verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
     else if (verdict->limit_bytes && by_limit && by_limit >= by_device)
         verdict->cause = GPUPOOL_CAUSE_LIMIT;

@@ -387,6 +387,19 @@ static void room_that_is_not_aligned(void) {
     kit_close(arena);
 }
 
+/* Without a pool, what alignment left over of another block's memory is no room. */
+static void left_over_without_a_pool(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 4 * MIB);
+    void *block = gpupool_alloc_aligned(arena, MIB, MIB, kit_stream[0]);
+    void *rest = get(2 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_reserved(arena), 4 * MIB - 512);
+    gpupool_verdict v = would_not_fit(arena, KIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK(strstr(v.sentence, ": raise the limit by 512 B, or free ") != NULL);
+    put(block, kit_stream[0]);
+    put(rest, kit_stream[0]);
+    kit_close(arena);
+}
+
 /* Each block alone is too little, and both are just enough. */
 static void two_blocks_are_what_is_missing(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 4 * MIB);
@@ -588,6 +601,7 @@ int main(void) {
     FAKE_TEST(both_are_in_the_way);
     FAKE_TEST(more_than_all_blocks_hold);
     FAKE_TEST(room_that_is_not_aligned);
+    FAKE_TEST(left_over_without_a_pool);
     FAKE_TEST(two_blocks_are_what_is_missing);
     FAKE_TEST(alignments_beyond_the_addresses);
     FAKE_TEST(less_than_a_granule_is_none);
