@@ -153,6 +153,22 @@ static void running_out_loses_no_capture(void) {
     }
 }
 
+/* Nor a capture that begins after the scope, and asks for nothing. */
+static void running_out_after_a_scope_loses_no_capture(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 4 * MIB);
+    void *rest = get(7 * 512 * KIB, kit_stream[1]), *small = get(512 * KIB, kit_stream[1]);
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    begin(kit_stream[0], cudaStreamCaptureModeGlobal);
+    put(small, kit_stream[1]); /* too little for a fence of its own */
+    small = get(512 * KIB, kit_stream[2]);
+    fill(kit_stream[0], rest, 256 * KIB, 1);
+    release(scope, end(kit_stream[0]));
+    put(small, kit_stream[2]);
+    put(rest, kit_stream[1]);
+    kit_close(arena);
+}
+
 /* Released while its last replay still runs, and eager work on blocks freed elsewhere as well. */
 static void a_release_waits_for_replays(void) {
     for (int way = 0; way < 4; way++) {
@@ -268,6 +284,7 @@ int main(void) {
     FAKE_TEST(a_block_from_before_is_kept_till_the_release);
     FAKE_TEST(a_branch_takes_none_of_another);
     FAKE_TEST(running_out_loses_no_capture);
+    FAKE_TEST(running_out_after_a_scope_loses_no_capture);
     FAKE_TEST(a_release_waits_for_replays);
     FAKE_TEST(a_release_that_fails_to_wait_for_replays);
     FAKE_TEST(a_stream_ends_inside_its_scope);

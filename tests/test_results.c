@@ -23,6 +23,18 @@ static void results_of_pointers(void) {
     kit_close(arena);
 }
 
+/* What only asks is a latest call, too, and has not failed. */
+static void results_of_questions(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 0, kit_stream[0])), GPUPOOL_E_ARGUMENT);
+    CHECK_EQ(gpupool_get_limit(arena), 0);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 0, kit_stream[0])), GPUPOOL_E_ARGUMENT);
+    CHECK(gpupool_available(arena) > 0);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void results_of_shortage(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 4 * MIB);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 5 * MIB, kit_stream[0])),
@@ -170,6 +182,7 @@ static void every_result_was_produced(void) {
 
 int main(void) {
     ARENA_TEST(results_of_pointers);
+    ARENA_TEST(results_of_questions);
     ARENA_TEST(results_of_shortage);
     FAKE_TEST(a_creation_that_cannot_be_undone);
     FAKE_TEST(a_reset_beside_memory_without_addresses);
