@@ -5077,11 +5077,14 @@ static int gpi_limit_waits_for_lane(const gpi_scene *scene, uint32_t lane, uint6
     return 0;
 }
 
-/* A parked run: freed, but used by other streams' work. */
+/* A parked run: freed, but used by other streams' work. One that a released graph still keeps was
+   not waited for there: that takes a wait for all streams. */
 static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
     const gpi_use *use = (const gpi_use *)run->uses;
-    for (; use; use = use->next)
-        if (use->keeper || (key && !use->fence->passed && use->key != key)) return 0;
+    for (; use; use = use->next) {
+        if (use->keeper && (key || use->keeper->capture)) return 0;
+        if (use->fence && key && !use->fence->passed && use->key != key) return 0;
+    }
     return 1;
 }
 
@@ -5437,7 +5440,8 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     for (; run && !key; run = run->list_next) {
         if (!gpi_limit_waits_only_for(run, 0)) continue;
         for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
-            if (use->fence->passed) continue;
+            any_whole |= use->keeper != NULL;
+            if (!use->fence || use->fence->passed) continue;
             gpi_limit_meet(keys, &streams, use->key);
             if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
         }
