@@ -6100,12 +6100,21 @@ static gpi_stream *gpi_arena_keeper(const gpi_run *run) {
     return use ? use->keeper : NULL;
 }
 
+/* Whether parked blocks are yet to come into these lanes. */
+static int gpi_arena_expects(const gpupool_arena *arena, const gpi_stream *keeper) {
+    const gpi_run *run = arena->parked;
+    while (run && gpi_arena_keeper(run) != keeper) run = run->list_next;
+    return run != NULL;
+}
+
 /* Takes a run off the parked list; before: the one in front of it. */
 static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run, uint32_t lane) {
+    gpi_stream *keeper = gpi_arena_keeper(run);
     if (before) before->list_next = run->list_next;
     else arena->parked = run->list_next;
     if (arena->parked_last == run) arena->parked_last = before;
     arena->parked_units -= run->units;
+    if (keeper && !keeper->capture) keeper->set_aside = gpi_arena_expects(arena, keeper);
     gpi_arena_drop_uses(arena, run);
     gpi_tree_put(&arena->tree, run, lane, 0);
 }

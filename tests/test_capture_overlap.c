@@ -218,6 +218,8 @@ static void a_release_that_fails_to_wait_for_replays(void) {
         CHECK_EQ(fake_failures(), 0);
         put(again, kit_stream[3]);
         fake_run_all();
+        for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(arena->fences.stream_count, 0); /* nor is anything left of the graph's lanes */
         kit_close(arena);
     }
 }
