@@ -8509,10 +8509,11 @@ size_t gpupool_available(gpupool_arena *arena) {
     most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
     lost = gpi_backing_need(&arena->backing, 1, 1) - GPUPOOL_UNIT_BYTES; /* of a new chunk */
     if (!gpi_backing_is_mapped(&arena->backing)) most -= gpi_ground_min(most, lost);
-    /* BYPASS: chunks that CUDA has once not taken back. What alignment left over of one that a
-       block is in, or a graph keeps, goes to nobody. */
+    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
+       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
-        most += gpi_backing_idle_bytes(&arena->backing);
+        most += gpi_backing_idle_bytes(&arena->backing) + arena->ledger.pending.now -
+                gpi_arena_kept_bytes(arena, 1);
     else
         most += arena->ledger.reserved.now - arena->ledger.granted.now -
                 gpi_arena_kept_bytes(arena, 0) - gpi_backing_lost_bytes(&arena->backing);
