@@ -5077,11 +5077,14 @@ static int gpi_limit_waits_for_lane(const gpi_scene *scene, uint32_t lane, uint6
     return 0;
 }
 
-/* A parked run: freed, but used by other streams' work. */
+/* A parked run: freed, but used by other streams' work. One that a released graph still keeps was
+   not waited for there: that takes a wait for all streams. */
 static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
     const gpi_use *use = (const gpi_use *)run->uses;
-    for (; use; use = use->next)
-        if (use->keeper || (key && !use->fence->passed && use->key != key)) return 0;
+    for (; use; use = use->next) {
+        if (use->keeper && (key || use->keeper->capture)) return 0;
+        if (use->fence && key && !use->fence->passed && use->key != key) return 0;
+    }
     return 1;
 }
 
@@ -5437,7 +5440,8 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
     for (; run && !key; run = run->list_next) {
         if (!gpi_limit_waits_only_for(run, 0)) continue;
         for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
-            if (use->fence->passed) continue;
+            any_whole |= use->keeper != NULL;
+            if (!use->fence || use->fence->passed) continue;
             gpi_limit_meet(keys, &streams, use->key);
             if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
         }
@@ -6097,12 +6101,21 @@ static gpi_stream *gpi_arena_keeper(const gpi_run *run) {
     return use ? use->keeper : NULL;
 }
 
+/* Whether parked blocks are yet to come into these lanes. */
+static int gpi_arena_expects(const gpupool_arena *arena, const gpi_stream *keeper) {
+    const gpi_run *run = arena->parked;
+    while (run && gpi_arena_keeper(run) != keeper) run = run->list_next;
+    return run != NULL;
+}
+
 /* Takes a run off the parked list; before: the one in front of it. */
 static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run, uint32_t lane) {
+    gpi_stream *keeper = gpi_arena_keeper(run);
     if (before) before->list_next = run->list_next;
     else arena->parked = run->list_next;
     if (arena->parked_last == run) arena->parked_last = before;
     arena->parked_units -= run->units;
+    if (keeper && !keeper->capture) keeper->set_aside = gpi_arena_expects(arena, keeper);
     gpi_arena_drop_uses(arena, run);
     gpi_tree_put(&arena->tree, run, lane, 0);
 }
@@ -8497,10 +8510,11 @@ size_t gpupool_available(gpupool_arena *arena) {
     most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
     lost = gpi_backing_need(&arena->backing, 1, 1) - GPUPOOL_UNIT_BYTES; /* of a new chunk */
     if (!gpi_backing_is_mapped(&arena->backing)) most -= gpi_ground_min(most, lost);
-    /* BYPASS: chunks that CUDA has once not taken back. What alignment left over of one that a
-       block is in, or a graph keeps, goes to nobody. */
+    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
+       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
-        most += gpi_backing_idle_bytes(&arena->backing);
+        most += gpi_backing_idle_bytes(&arena->backing) + arena->ledger.pending.now -
+                gpi_arena_kept_bytes(arena, 1);
     else
         most += arena->ledger.reserved.now - arena->ledger.granted.now -
                 gpi_arena_kept_bytes(arena, 0) - gpi_backing_lost_bytes(&arena->backing);

@@ -181,8 +181,10 @@ static void no_wait_at_the_release_without_a_pool(void) {
         void *busy = get(MIB, 2);
         begin(0);
         put(get(6 * MIB, 0), 0);
+        CHECK_EQ(gpupool_available(arena), MIB); /* and the graph's for nobody */
         release_without_the_wait();
         CHECK_EQ(kit_stats(arena).pending.now, 6 * MIB);
+        CHECK_EQ(gpupool_available(arena), 7 * MIB);
         fake_hold(kit_stream[2], 1);
         kit_fill(kit_stream[2], busy, MIB, 1);
         if (fenced) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);

@@ -220,6 +220,10 @@ static void a_release_that_fails_to_wait_for_replays(void) {
         CHECK_EQ(fake_fail_fired(), 1);
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
+        gpupool_verdict verdict;
+        CHECK(!gpupool_would_fit(arena, 4 * MIB, &verdict)); /* but to wait would do */
+        CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_PENDING);
+        CHECK_EQ(verdict.pending_streams, 0); /* for one stream's work alone it would not */
         while (fake_step(kit_stream[2])) continue;
         CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* looks at fences */
         CHECK_EQ(kit_stats(arena).pending.now, 4 * MIB);
@@ -230,6 +234,8 @@ static void a_release_that_fails_to_wait_for_replays(void) {
         CHECK_EQ(fake_failures(), 0);
         put(again, kit_stream[3]);
         fake_run_all();
+        for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(arena->fences.stream_count, 0); /* nor is anything left of the graph's lanes */
         kit_close(arena);
     }
 }
