@@ -79,11 +79,18 @@ static void *destroy_a_stream(void *stream) {
     return NULL;
 }
 
+static int visitors_of(gpupool_arena *arena) {
+    gpi_host_lock(&gpi_process.lock);
+    int visitors = arena->visitors;
+    gpi_host_unlock(&gpi_process.lock);
+    return visitors;
+}
+
 static void *of_the_default(size_t bytes, int device, void *user) {
     void *chunk = NULL;
     (void)device;
     CHECK_EQ(pthread_create(&destroyer, NULL, destroy_a_stream, user), 0);
-    while (!__atomic_load_n(&waited_for->visitors, __ATOMIC_ACQUIRE)) sched_yield();
+    while (!visitors_of(waited_for)) sched_yield();
     kit_close(ended);
     CHECK_EQ(cudaStreamDestroy(kit_stream[2]), cudaSuccess);
     kit_stream[2] = NULL;
@@ -129,7 +136,7 @@ static void ended_while_a_stream_is(void) {
                  GPUPOOL_OK);
     gpi_host_lock(&arena->growing);
     CHECK_EQ(pthread_create(&destroyer, NULL, destroy_a_stream, kit_stream[0]), 0);
-    while (!__atomic_load_n(&arena->visitors, __ATOMIC_ACQUIRE)) sched_yield();
+    while (!visitors_of(arena)) sched_yield();
     CHECK_EQ(pthread_create(&closer, NULL, close_it, arena), 0);
     for (int i = 0; i < 300; i++) gpi_host_idle(4096); /* 30 ms for the closer to come so far */
     CHECK(gpi_process.arenas == arena);

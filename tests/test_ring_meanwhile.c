@@ -105,7 +105,7 @@ static gpupool_result upload(void) {
 /* With workers it is theirs and its caller's: who waits for a ticket, for which nothing can be done
    now, may hold what the function needs. */
 static pthread_t waiter;
-static volatile int wait_is_over;
+static atomic_int wait_is_over;
 
 static int bring_for_others(void *to, size_t bytes, uint64_t offset, void *unused) {
     (void)offset, (void)unused;
