@@ -7293,14 +7293,14 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, c
 
 /* A graph's block that another stream may still be at, or another branch of the graph, or another
    graph: not for use inside any more, and the release waits for all of them. */
-static gpi_stream *gpi_arena_keep_out(gpi_run *run) {
+static void gpi_arena_keep_out(gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
     GPI_ASSERT(use != NULL);
     while (!use->keeper) {
         use = use->next;
         GPI_ASSERT(use != NULL);
     }
-    return use->keeper = use->keeper->early;
+    use->keeper = use->keeper->early;
 }
 
 /* A block that others may still be at work on, this stream too, until its fence has passed; or one
@@ -7315,11 +7315,11 @@ static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gp
     }
     if (keeper && (known->handle == GPI_KEY_ANY ||
                    (known->capture && known->capture != keeper->capture)))
-        keeper = gpi_arena_keep_out(run);
+        gpi_arena_keep_out(run);
     else if (!known->capture)
         result = gpi_arena_add_use(arena, run, stream);
     /* a capturing stream has no fence, but what a graph keeps nobody gets before the release */
-    if (keeper && result == GPUPOOL_E_CAPTURING) keeper = gpi_arena_keep_out(run);
+    if (keeper && result == GPUPOOL_E_CAPTURING) gpi_arena_keep_out(run);
     else if (result != GPUPOOL_OK) return result;
     gpi_arena_free_kept(arena, run, stream);
     return GPUPOOL_OK;
