@@ -240,6 +240,36 @@ static void a_release_that_fails_to_wait_for_replays(void) {
     }
 }
 
+/* The graph's lanes stay for as long as any of its blocks is yet to come into them. */
+static void lanes_stay_for_the_last_parked_block(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    fake_mode(FAKE_STEPPED);
+    void *eager = get(MIB, kit_stream[3]), *block[2];
+    gpupool_capture *scope = scope_on(kit_stream[0]);
+    for (int i = 0; i < 2; i++) block[i] = get(MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) {
+        fill(kit_stream[1 + i], block[i], MIB, i);
+        put(block[i], kit_stream[1 + i]);
+    }
+    fill(kit_stream[2], eager, MIB, 2); /* a parked one that is nobody's, between or behind them */
+    CHECK_RESULT(gpupool_record_use(arena, eager, kit_stream[2]), GPUPOOL_OK);
+    put(eager, kit_stream[3]);
+    fake_fail_call("cudaFree", 1, 1, 0);
+    release(scope, NULL);
+    fake_fail_clear();
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    while (fake_step(kit_stream[3])) continue;
+    for (int i = 0; i < 2; i++) {
+        while (fake_step(kit_stream[1 + i])) continue;
+        for (int k = 0; k < 3; k++) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK_EQ(arena->fences.stream_count > 0, i == 0);
+    }
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 /* ---- a stream that ends inside its scope, and another under its handle ---- */
 
 static void a_stream_ends_inside_its_scope(void) {
@@ -293,6 +323,7 @@ int main(void) {
     FAKE_TEST(running_out_after_a_scope_loses_no_capture);
     FAKE_TEST(a_release_waits_for_replays);
     FAKE_TEST(a_release_that_fails_to_wait_for_replays);
+    FAKE_TEST(lanes_stay_for_the_last_parked_block);
     FAKE_TEST(a_stream_ends_inside_its_scope);
     return check_finish();
 }
