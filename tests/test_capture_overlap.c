@@ -169,6 +169,16 @@ static void running_out_after_a_scope_loses_no_capture(void) {
     kit_close(arena);
 }
 
+/* On a stream of its own, at once: all 4 MiB are to be had, and nobody is at them. */
+static void overwrite_all(void) {
+    void *all = get(4 * MIB, kit_stream[3]);
+    fill(kit_stream[3], all, 4 * MIB, 5);
+    while (fake_step(kit_stream[3])) continue;
+    CHECK_EQ(fake_failures(), 0);
+    put(all, kit_stream[3]);
+    fake_run_all();
+}
+
 /* Released while its last replay still runs, and eager work on blocks freed elsewhere as well. */
 static void a_release_waits_for_replays(void) {
     for (int way = 0; way < 4; way++) {
@@ -189,12 +199,7 @@ static void a_release_waits_for_replays(void) {
             put(block[1], kit_stream[2]);
         }
         release(scope, exec);
-        void *all = get(4 * MIB, kit_stream[3]);
-        fill(kit_stream[3], all, 4 * MIB, 5);
-        while (fake_step(kit_stream[3])) continue;
-        CHECK_EQ(fake_failures(), 0);
-        put(all, kit_stream[3]);
-        fake_run_all();
+        overwrite_all();
         kit_close(arena);
     }
 }
@@ -228,12 +233,7 @@ static void a_release_that_fails_to_wait_for_replays(void) {
         CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* looks at fences */
         CHECK_EQ(kit_stats(arena).pending.now, 4 * MIB);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-        void *again = get(4 * MIB, kit_stream[3]);
-        fill(kit_stream[3], again, 4 * MIB, 5);
-        while (fake_step(kit_stream[3])) continue;
-        CHECK_EQ(fake_failures(), 0);
-        put(again, kit_stream[3]);
-        fake_run_all();
+        overwrite_all();
         for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         CHECK_EQ(arena->fences.stream_count, 0); /* nor is anything left of the graph's lanes */
         kit_close(arena);
