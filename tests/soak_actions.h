@@ -203,7 +203,7 @@ static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess
 
 static inline void calm(void) {
     for (size_t i = 0; i < KIT_COUNT(lasting); i++) fake_fail_call(lasting[i], 0, 0, 0);
-    fail_malloc_nth(0, 0);
+    if (soak_alone) fail_malloc_nth(0, 0);
 }
 
 /* Some call of CUDA will fail, once: of any kind, or of one. Those that only get memory may fail

@@ -35,8 +35,10 @@ static inline void act_capture(actor *a, world *w) {
                                                        cudaStreamCaptureModeRelaxed};
     graph *g = &w->graph[below(a, GRAPHS)];
     unsigned at = some_place(a, w), branch = some_place(a, w);
-    cudaStream_t stream = w->place[at].stream, other = w->place[branch].stream;
+    cudaStream_t stream, other;
     if (!soak_alone || g->stage != NO_GRAPH || w->taken > 2 || !may_capture(w, at)) return;
+    stream = w->place[at].stream;
+    other = w->place[branch].stream;
     memset(g, 0, sizeof *g);
     be_on(a, w->device);
     if (!CALL(a, 0, gpupool_capture_begin(w->arena, stream, &g->scope[0]))) return;
