@@ -104,7 +104,8 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
     GPUPOOL_SINGLE_THREAD   0        1: no locks, and no ring has workers
     GPUPOOL_STREAM_HOOK *   1        0: cudaStreamDestroy is left alone; see rule 5
     GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) which stream it has been
-                                     given; rule 5
+                                     given, if it does not capture; E_CUDA if CUDA fails to tell;
+                                     rule 5
     GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: calls of cudaMalloc, cudaFree and their Async forms are
                                      gpupool's; pointers to these functions are still CUDA's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
@@ -1616,20 +1617,22 @@ static int gpi_driver_passed_lightly(const gpi_driver *driver, cudaEvent_t event
     return passed;
 }
 
-/* 0: not known, or the stream captures: for its id CUDA would end the capture. */
-static unsigned long long gpi_driver_stream_id(cudaStream_t stream) {
-    unsigned long long id = 0;
+/* *id is 0 where the stream captures, for CUDA would end the capture, and before CUDA 12. */
+static cudaError_t gpi_driver_stream_id(cudaStream_t stream, uint64_t *id) {
+    cudaError_t error = cudaSuccess;
 #if CUDART_VERSION >= 12000
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
-        (status == cudaStreamCaptureStatusNone && cudaStreamGetId(stream, &id) != cudaSuccess)) {
-        cudaGetLastError(); /* the arena asks outside enter and leave too */
-        return 0;
-    }
+    unsigned long long number = 0;
+    error = cudaStreamIsCapturing(stream, &status);
+    if (error == cudaSuccess && status == cudaStreamCaptureStatusNone)
+        error = cudaStreamGetId(stream, &number);
+    if (error != cudaSuccess) cudaGetLastError(); /* the arena asks outside enter and leave too */
+    *id = error == cudaSuccess ? number : 0;
 #else
     (void)stream;
+    *id = 0;
 #endif
-    return id;
+    return error;
 }
 
 /* The stream's context where it is not the device's own: a stream of another device, say. Asking
@@ -4562,11 +4565,12 @@ static uintptr_t gpi_fence_key(cudaStream_t stream) {
     return (uintptr_t)stream;
 }
 
-/* What tells a stream from any other, ever; 0 where CUDA cannot say, and of a capturing stream,
-   which would lose its capture. */
-static uint64_t gpi_fence_identity(cudaStream_t stream) {
-    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0; /* NULL: see ARENA */
-    return gpi_driver_stream_id(stream);
+/* What tells a stream from any other, ever; 0 of a default stream, and where there is none. */
+static cudaError_t gpi_fence_identity(cudaStream_t stream, uint64_t *identity) {
+    *identity = 0;
+    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* NULL: see ARENA */
+        return cudaSuccess;
+    return gpi_driver_stream_id(stream, identity);
 }
 
 /* An event that is not in use; NULL: there is none of this context. */
@@ -4707,12 +4711,13 @@ static gpi_stream *gpi_fence_enter(gpi_fences *fences, uintptr_t key) {
     return NULL;
 }
 
-/* Whether the handle in this call is the stream's that has its key, and not one made since. Without
-   a lock the struct may be another's by now: the caller looks at its key again. */
+/* Whether the handle in this call is the stream's that has its key, and not one made since, as far
+   as CUDA can tell: where it fails to, this is not known to be the same. Without a lock the struct
+   may be another's by now: the caller looks at its key again. */
 static int gpi_fence_is_same(const gpi_stream *known, cudaStream_t stream) {
     uint64_t identity;
     if (!GPUPOOL_STREAM_CHECK || GPI_READ(&known->capture)) return 1;
-    identity = gpi_fence_identity(stream);
+    if (gpi_fence_identity(stream, &identity) != cudaSuccess) return 0;
     return identity == 0 || identity == GPI_READ(&known->identity);
 }
 
@@ -5819,8 +5824,9 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
 }
 
 /* What a stream is known by, where it is asked for: see gpi_fence_is_same. */
-static uint64_t gpi_arena_identity(cudaStream_t stream) {
-    return GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream) : 0;
+static cudaError_t gpi_arena_identity(cudaStream_t stream, uint64_t *identity) {
+    *identity = 0;
+    return GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream, identity) : cudaSuccess;
 }
 
 /* The stream that calls with this key go to; it may have been forgotten, or never been known. The
@@ -5838,7 +5844,10 @@ static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t
 static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, uintptr_t key,
                                          cudaStream_t stream) {
     gpi_stream *known = gpi_fence_find(&arena->fences, key);
-    return known ? known : gpi_arena_known(arena, key, gpi_arena_identity(stream));
+    uint64_t identity;
+    if (known) return known;
+    gpi_arena_identity(stream, &identity); /* 0 is no stream's: the next call makes it known anew */
+    return gpi_arena_known(arena, key, identity);
 }
 
 /* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
@@ -6867,8 +6876,12 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
 /* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
    anew. No lock is held. */
 static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
-    uint64_t identity = gpi_arena_identity(stream);
-    gpi_stream *known = gpi_fence_enter(&arena->fences, key), *now;
+    gpi_stream *known, *now;
+    uint64_t identity;
+    gpupool_result result = gpi_driver_told("cudaStreamGetId",
+                                            gpi_arena_identity(stream, &identity));
+    if (result != GPUPOOL_OK) return result;
+    known = gpi_fence_enter(&arena->fences, key);
     gpi_host_lock(&arena->lock);
     if (known && !known->capture && identity && known->identity != identity) {
         gpi_arena_drain(arena, known);
@@ -7131,7 +7144,8 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
     result = gpi_fence_record(&arena->fences, stream, &fence);
     if (result != GPUPOOL_OK) return result;
     /* a default stream has no id, but a key that is never another's, and odd */
-    identity = key & 1 ? key | (uint64_t)1 << 63 : gpi_fence_identity(stream);
+    identity = key | (uint64_t)1 << 63;
+    if ((key & 1) == 0) gpi_fence_identity(stream, &identity);
     while (use && (identity == 0 || use->identity != identity)) use = use->next;
     if (use) {
         gpi_fence_drop(&arena->fences, use->fence);
@@ -7448,14 +7462,17 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     return run ? result : gpi_arena_free_slow(arena, block, stream, key);
 }
 
-/* A block that could not be filled, and that nobody was given. BYPASS: if cudaFree refuses it, it
-   is the arena's. */
+/* A block that could not be filled, and that nobody was given. If it cannot be given back as others
+   are, it is the arena's: BYPASS, where cudaFree has refused it; or CUDA has not told once more
+   which stream this is, and need not. */
 static void gpi_arena_unhand(gpupool_arena *arena, void *block, cudaStream_t stream,
                              uintptr_t key) {
     struct gpi_thread why = gpi_thread;
     gpi_run *run;
-    if (gpi_arena_give(arena, block, stream, key) != GPUPOOL_OK &&
-        arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
+    int given = gpi_arena_give(arena, block, stream, key) == GPUPOOL_OK;
+    if (!given && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
+        gpi_arena_free_slow(arena, block, stream, key);
+    } else if (!given) {
         gpi_host_lock(&arena->lock);
         run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
         if (run) gpi_arena_free_kept(arena, run, stream);

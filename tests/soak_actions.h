@@ -212,7 +212,8 @@ static inline void act_fault(actor *a, world *w) {
     static const char *const once[] = {"cudaEventRecord", "cudaStreamWaitEvent", "cuCtxRecordEvent",
                                        "cudaDeviceSynchronize", "cudaStreamGetDevice",
                                        "cudaEventCreateWithFlags", "cuMemUnmap", "cuMemRelease",
-                                       "cudaFree", "cudaEventQuery", "cudaMemsetAsync"};
+                                       "cudaFree", "cudaEventQuery", "cudaMemsetAsync",
+                                       "cudaStreamGetId"};
     long n = 1 + (long)below(a, 20);
     (void)w;
     switch (below(a, 6)) {

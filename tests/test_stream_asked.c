@@ -54,9 +54,10 @@ static void scopes_are_not_asked(void) {
     kit_close(arena);
 }
 
-/* A question that fails is no failure of the call, and leaves no error. */
+static const char *const questions[] = {"cudaStreamIsCapturing", "cudaStreamGetId"};
+
+/* A question that fails once is asked again, and leaves no error. */
 static void questions_that_fail(void) {
-    static const char *const questions[] = {"cudaStreamIsCapturing", "cudaStreamGetId"};
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
     for (size_t i = 0; i < KIT_COUNT(questions); i++) {
@@ -66,6 +67,43 @@ static void questions_that_fail(void) {
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
     }
+    CHECK_EQ(arena->fences.stream_count, 1);
+    kit_close(arena);
+}
+
+/* Without an answer a call fails, and changes nothing. */
+static void questions_that_go_on_failing(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, BYTES, kit_stream[0]);
+    for (size_t i = 0; i < KIT_COUNT(questions); i++) {
+        fake_fail_call(questions[i], 1, 1, 0);
+        CHECK(gpupool_alloc(arena, BYTES, kit_stream[0]) == NULL);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cudaStreamGetId") != NULL);
+        fake_fail_clear();
+        CHECK_EQ(cudaGetLastError(), cudaSuccess);
+        CHECK_EQ(kit_stats(arena).blocks.now, 1);
+    }
+    put(block, kit_stream[0]);
+    kit_close(arena);
+}
+
+static void ask_in_vain(void *unused) {
+    (void)unused;
+    fake_fail_call("cudaStreamGetId", 1, 1, 0);
+}
+
+/* A block that could not be zeroed goes back all the same. */
+static void no_answer_after_a_failure(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+    fake_before_call("cudaMemsetAsync", 1, ask_in_vain, NULL);
+    CHECK(gpupool_zalloc(arena, BYTES, kit_stream[0]) == NULL);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+    fake_fail_clear();
+    CHECK_EQ(kit_stats(arena).blocks.now, 0);
     kit_close(arena);
 }
 
@@ -135,14 +173,35 @@ static void made_known_once(void) {
     CHECK_EQ(arena->fences.stream_count, 2); /* what the old one freed, and the new one */
     put(block, again);
     put(spare, again);
-    renew();
-    fake_fail_call("cudaStreamGetId", 2, 0, 0); /* nothing is known of it: it is asked once more */
-    put(kit_alloc(arena, BYTES, again), again);
-    CHECK_EQ(fake_fail_fired(), 1);
-    fake_fail_clear();
-    CHECK_EQ(cudaGetLastError(), cudaSuccess);
     CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
     kit_close(arena);
+}
+
+/* What a destroyed stream's work may still be at is not the new one's with its handle, also where
+   CUDA fails to tell that it is a new one; whether it lies in the cache or in a lane. */
+static void not_known_to_be_the_same(void) {
+    for (int cached = 0; cached < 2; cached++) {
+        check_case("cached %d", cached);
+        arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
+        gpi_stream *known;
+        void *old = kit_alloc(arena, BYTES, again), *block;
+        known = gpi_fence_find(&arena->fences, gpi_fence_key(again));
+        if (!cached) known->cache.rest = 9;
+        kit_mark(again, old, BYTES, 1);
+        put(old, again);
+        CHECK_EQ(known->cache.used, (unsigned)cached);
+        renew();
+        fake_fail_call("cudaStreamGetId", 1, 0, 0);
+        block = kit_alloc(arena, BYTES, again);
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        CHECK(block != old);
+        kit_mark(again, block, BYTES, 2);
+        put(block, again);
+        CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
+        kit_close(arena);
+    }
 }
 
 static gpupool_capture *scope;
@@ -262,11 +321,14 @@ int main(void) {
     FAKE_TEST(default_streams_are_not_asked);
     FAKE_TEST(scopes_are_not_asked);
     FAKE_TEST(questions_that_fail);
+    FAKE_TEST(questions_that_go_on_failing);
+    FAKE_TEST(no_answer_after_a_failure);
     FAKE_TEST(retired_during_a_free);
     FAKE_TEST(retired_during_an_alloc);
     FAKE_TEST(filled_during_a_free);
     FAKE_TEST(filled_during_an_alloc);
     FAKE_TEST(made_known_once);
+    FAKE_TEST(not_known_to_be_the_same);
     FAKE_TEST(a_scope_opened_meanwhile);
     FAKE_TEST(known_anew_under_a_scope);
     FAKE_TEST(known_anew_on_the_way);
