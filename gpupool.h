@@ -457,7 +457,8 @@ GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for
 
 /* Lets kernels of another device use the arena's memory, that which comes later too. E_UNSUPPORTED
    where the hardware cannot. Streams of the other device may then be given to all calls, but for
-   its default streams, which have no handle that tells them from the arena's device's. */
+   its default streams, which have no handle that tells them from the arena's device's. When the
+   other device is reset, its work is over, as far as CUDA can tell (12 or later). */
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
 /* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
@@ -1389,11 +1390,15 @@ static void gpi_driver_leave(const gpi_visit *visit) {
     if (!visit->had_error) cudaGetLastError();
 }
 
-/* Of the context: 0 where it is not to be had, since the device was reset, or CUDA is too old. */
-static unsigned long long gpi_driver_id(const gpi_driver *driver) {
+/* Of a context: 0 where it is not to be had, since the device was reset, or CUDA is too old. */
+static unsigned long long gpi_driver_id_of(const gpi_driver *driver, CUcontext context) {
     unsigned long long id = 0;
-    if (!driver->id || driver->context_id(driver->context, &id) != CUDA_SUCCESS) return 0;
+    if (!driver->context_id || driver->context_id(context, &id) != CUDA_SUCCESS) return 0;
     return id;
+}
+
+static unsigned long long gpi_driver_id(const gpi_driver *driver) { /* of the arena's context */
+    return driver->id ? gpi_driver_id_of(driver, driver->context) : 0;
 }
 
 /* cudaSetDevice makes a context on a device that has none, and does so on its way back too: half a
@@ -1515,8 +1520,7 @@ static void gpi_driver_know_context(gpi_driver *driver) {
     GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
     if (!driver->current_context || driver->current_context(&driver->context) != CUDA_SUCCESS)
         driver->context = NULL;
-    if (!driver->context_id || driver->context_id(driver->context, &driver->id) != CUDA_SUCCESS)
-        driver->id = 0;
+    driver->id = gpi_driver_id_of(driver, driver->context);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
@@ -1785,6 +1789,16 @@ static void gpi_driver_tell_block_gone(const void *block) {
 static int gpi_driver_was_reset(const gpi_driver *driver) {
     unsigned long long id = gpi_driver_id(driver);
     return id && id != driver->id;
+}
+
+/* Whether the context that had this id is gone, of another device or of the program's own making:
+   its streams and events went with it. 0 for the id: it is not known. */
+static int gpi_driver_has_ended(const gpi_driver *driver, CUcontext context,
+                                unsigned long long id) {
+    unsigned long long now = 0;
+    CUresult error = id ? driver->context_id(context, &now) : CUDA_SUCCESS;
+    if (error == CUDA_ERROR_CONTEXT_IS_DESTROYED) return 1;
+    return error == CUDA_SUCCESS && now != id;
 }
 
 /* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
@@ -4451,6 +4465,7 @@ typedef struct gpi_fence {
     cudaEvent_t event;
     struct gpi_fence *next; /* in the idle list */
     CUcontext context;      /* of its event, where it is not the arena's */
+    unsigned long long context_id; /* a later one may be at the same address */
     uint64_t number;        /* later fences have higher ones */
     int users, passed;
     int unrecorded;         /* stands for a wait for the device, not for its event; while it lasts,
@@ -4574,9 +4589,10 @@ static cudaError_t gpi_fence_identity(cudaStream_t stream, uint64_t *identity) {
 }
 
 /* An event that is not in use; NULL: there is none of this context. */
-static gpi_fence *gpi_fence_reuse(gpi_fences *fences, CUcontext context) {
+static gpi_fence *gpi_fence_reuse(gpi_fences *fences, CUcontext context, unsigned long long id) {
     gpi_fence **link = &fences->idle, *fence;
-    while (*link && (*link)->context != context) link = &(*link)->next;
+    while (*link && ((*link)->context != context || (*link)->context_id != id))
+        link = &(*link)->next;
     fence = *link;
     if (!fence) return NULL;
     *link = fence->next;
@@ -4588,7 +4604,8 @@ static gpi_fence *gpi_fence_reuse(gpi_fences *fences, CUcontext context) {
 
 static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_fence **out) {
     gpupool_result result;
-    gpi_fence *fence = gpi_fence_reuse(fences, context);
+    unsigned long long id = context ? gpi_driver_id_of(fences->driver, context) : 0;
+    gpi_fence *fence = gpi_fence_reuse(fences, context, id);
     *out = fence;
     if (fence) return GPUPOOL_OK;
     fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
@@ -4600,6 +4617,7 @@ static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_f
         return result;
     }
     fence->context = context;
+    fence->context_id = id;
     fence->users = 1;
     fence->number = ++fences->recorded;
     fences->fence_count++;
@@ -4636,7 +4654,7 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
 
 /* The same by the light calls, with an event that is there. NULL: not done. */
 static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
-    gpi_fence *fence = gpi_fence_reuse(fences, NULL);
+    gpi_fence *fence = gpi_fence_reuse(fences, NULL, 0);
     if (!fence || gpi_driver_record_lightly(fences->driver, fence->event, stream)) return fence;
     gpi_fence_drop(fences, fence);
     return NULL;
@@ -4671,21 +4689,35 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     return result;
 }
 
+/* Its context is gone, with all the work and the event, which must not be touched any more. */
+static int gpi_fence_has_ended(const gpi_fences *fences, const gpi_fence *fence) {
+    return gpi_driver_has_ended(fences->driver, fence->context, fence->context_id);
+}
+
 /* Who asks keeps others from waiting for the device, or an unrecorded one would seem done. */
-static int gpi_fence_passed(gpi_fence *fence) {
-    if (!fence->passed) fence->passed = cudaEventQuery(fence->event) == cudaSuccess;
+static int gpi_fence_passed(const gpi_fences *fences, gpi_fence *fence) {
+    if (!fence->passed)
+        fence->passed = gpi_fence_has_ended(fences, fence) ||
+                        cudaEventQuery(fence->event) == cudaSuccess;
+    return fence->passed;
+}
+
+static int gpi_fence_passed_lightly(const gpi_fences *fences, gpi_fence *fence) {
+    if (!fence->passed && !fence->unrecorded && !gpi_fence_has_ended(fences, fence))
+        fence->passed = gpi_driver_passed_lightly(fences->driver, fence->event);
     return fence->passed;
 }
 
 static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cudaStream_t stream) {
-    if (fence->passed) return GPUPOOL_OK;
+    if (fence->passed || gpi_fence_has_ended(fences, fence)) return GPUPOOL_OK;
     fences->device_waits++;
     return gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
 }
 
 static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
                                     cudaStream_t stream) {
-    if (fence->unrecorded || !gpi_driver_follow_lightly(fences->driver, fence->event, stream))
+    if (fence->unrecorded || gpi_fence_has_ended(fences, fence) ||
+        !gpi_driver_follow_lightly(fences->driver, fence->event, stream))
         return 0;
     fences->device_waits++;
     return 1;
@@ -4813,7 +4845,7 @@ static void gpi_fence_quieten(gpi_fences *fences, gpi_tree *tree, gpi_stream *st
 /* Each fence is asked, though a later one has passed: it may be other streams' too. */
 static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
     int passed = 0;
-    while (passed < stream->seals && gpi_fence_passed(stream->fences[passed])) passed++;
+    while (passed < stream->seals && gpi_fence_passed(fences, stream->fences[passed])) passed++;
     gpi_fence_quieten(fences, tree, stream, passed);
     return passed > 0;
 }
@@ -4899,7 +4931,9 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
 static gpupool_result gpi_fence_trim(gpi_fences *fences) {
     while (fences->idle) {
         gpi_fence *fence = fences->idle;
-        gpupool_result result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(fence->event));
+        gpupool_result result = GPUPOOL_OK;
+        if (!gpi_fence_has_ended(fences, fence))
+            result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(fence->event));
         if (result != GPUPOOL_OK) return result;
         fences->idle = fence->next;
         fences->fence_count--;
@@ -6095,11 +6129,11 @@ static int gpi_arena_has_fence(const gpi_run *run) {
 }
 
 /* Asks after each of them: a verdict tells who is left. */
-static int gpi_arena_uses_passed(const gpi_run *run) {
+static int gpi_arena_uses_passed(const gpupool_arena *arena, const gpi_run *run) {
     gpi_use *use = (gpi_use *)run->uses;
     int passed = 1;
     for (; use; use = use->next)
-        if (use->fence && !gpi_fence_passed(use->fence)) passed = 0;
+        if (use->fence && !gpi_fence_passed(&arena->fences, use->fence)) passed = 0;
     return passed;
 }
 
@@ -6132,7 +6166,7 @@ static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run
 /* Whatever has finished turns quiet. Returns whether anything did. */
 static int gpi_arena_poll(gpupool_arena *arena) {
     int any = gpi_fence_poll(&arena->fences, &arena->tree);
-    while (arena->parked && gpi_arena_uses_passed(arena->parked)) {
+    while (arena->parked && gpi_arena_uses_passed(arena, arena->parked)) {
         const gpi_stream *keeper = gpi_arena_keeper(arena->parked);
         gpi_arena_unpark(arena, NULL, arena->parked, keeper ? keeper->young : GPI_LANE_QUIET);
         any = 1;
@@ -6147,7 +6181,7 @@ static int gpi_arena_ask_parked(gpupool_arena *arena) {
     int any = 0;
     for (; run; run = next) {
         next = run->list_next;
-        if (gpi_arena_uses_passed(run)) {
+        if (gpi_arena_uses_passed(arena, run)) {
             const gpi_stream *keeper = gpi_arena_keeper(run);
             gpi_arena_unpark(arena, before, run, keeper ? keeper->young : GPI_LANE_QUIET);
             any = 1;
@@ -6281,7 +6315,7 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
 static void gpi_arena_sweep(gpupool_arena *arena) {
     gpi_echo **link = &arena->backing.echoes, *echo;
     while ((echo = *link) != NULL) {
-        if (gpi_fence_passed((gpi_fence *)echo->until))
+        if (gpi_fence_passed(&arena->fences, (gpi_fence *)echo->until))
             gpi_backing_hush(&arena->backing, &arena->tree, echo);
         if (echo->held) {
             link = &echo->next;
@@ -6407,9 +6441,8 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
         if (!gpi_fence_follow_lightly(&arena->fences, fence, request->stream)) return NULL;
         return gpi_arena_take(arena, run, request);
     }
-    if (!fence->passed && !fence->unrecorded)
-        fence->passed = gpi_driver_passed_lightly(arena->fences.driver, fence->event);
-    return fence->passed ? gpi_arena_take(arena, run, request) : NULL;
+    if (!gpi_fence_passed_lightly(&arena->fences, fence)) return NULL;
+    return gpi_arena_take(arena, run, request);
 }
 
 /* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
@@ -6496,7 +6529,7 @@ static gpupool_result gpi_arena_rung_ask(gpupool_arena *arena, gpi_request *requ
 /* Waits on the host until a fence has passed, with the arena open to other threads meanwhile. */
 static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     gpupool_result result;
-    if (gpi_fence_passed(fence)) return 1;
+    if (gpi_fence_passed(&arena->fences, fence)) return 1;
     fence->users++;
     arena->fences.awaited = fence;
     arena->fences.host_waits++;

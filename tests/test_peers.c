@@ -312,6 +312,81 @@ static void nothing_waits_for_the_wrong_device(void) {
     }
 }
 
+/* ---- a peer that is reset: its work, streams and events are gone ---- */
+
+/* used: by the program, before the arena's next call; it has another context then. */
+static void reset_the_peer(int used) {
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    if (used) far[0] = stream_of(1);
+}
+
+static void use_the_peer(void) {
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_record_use(arena, block, far[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+}
+
+static void open_for_the_peer(size_t bytes) {
+    race_open(GPUPOOL_SOURCE_MAPPED, bytes);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    far[0] = stream_of(1);
+}
+
+static void events_of_a_reset_peer(void) {
+    for (int way = 0; way < 6; way++) {
+        check_case("way %d", way);
+        open_for_the_peer(64 * MIB);
+        void *block = kit_alloc(arena, MIB, kit_stream[0]);
+        CHECK_RESULT(gpupool_record_use(arena, block, far[0]), GPUPOOL_OK);
+        if (way >= 2) CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        if (way >= 4) { /* idle */
+            CHECK_EQ(cudaStreamSynchronize(far[0]), cudaSuccess);
+            CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        }
+        reset_the_peer(way & 1);
+        if (way < 2) CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        fake_run_all();
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(kit_stats(arena).pending.now, 0);
+        if (way & 1) use_the_peer();
+        kit_close(arena);
+    }
+}
+
+/* Another stream wants what a stream of the peer has freed behind an event: at once, at the limit,
+   or past a parked block whose work is not done. */
+static void memory_of_a_reset_peer(void) {
+    for (int way = 0; way < 3; way++) {
+        check_case("way %d", way);
+        open_for_the_peer(8 * MIB);
+        void *parked = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+        void *block = kit_alloc(arena, 6 * MIB, way < 2 ? far[0] : kit_stream[0]);
+        if (way == 2) {
+            kit_fill(kit_stream[1], parked, 512, 1);
+            CHECK_RESULT(gpupool_record_use(arena, parked, kit_stream[1]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_free(arena, parked, kit_stream[0]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_use(arena, block, far[0]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        } else {
+            if (way == 1) arena->hurried = 1024;
+            CHECK_RESULT(gpupool_free(arena, block, far[0]), GPUPOOL_OK);
+            CHECK_EQ(arena->fences.fence_count, 1);
+        }
+        reset_the_peer(0);
+        block = kit_alloc(arena, 6 * MIB, kit_stream[0]);
+        CHECK_EQ(kit_stats(arena).host_syncs, 0);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        if (way < 2) CHECK_RESULT(gpupool_free(arena, parked, kit_stream[0]), GPUPOOL_OK);
+        kit_close(arena);
+        fake_run_all();
+        CHECK_EQ(fake_failures(), 0);
+    }
+}
+
 #endif
 
 int main(void) {
@@ -330,5 +405,7 @@ int main(void) {
     FAKE_TEST(two_devices_on_device);
     FAKE_TEST(two_devices_with_room);
     FAKE_TEST(nothing_waits_for_the_wrong_device);
+    FAKE_TEST(events_of_a_reset_peer);
+    FAKE_TEST(memory_of_a_reset_peer);
     return check_finish();
 }

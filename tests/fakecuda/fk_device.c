@@ -1,8 +1,8 @@
 /* Devices, error names, versions, driver entry points.
  *
  * Seen on an H200 (CUDA 13.0): after cudaDeviceReset the primary context is at the same address and
- * has another id; until the device is used again cuCtxGetId answers CONTEXT_IS_DESTROYED, which is
- * not simulated. Asking a capturing stream for its context (cuStreamGetCtx) is harmless.
+ * has another id; until the device is used again cuCtxGetId answers CONTEXT_IS_DESTROYED. Asking a
+ * capturing stream for its context (cuStreamGetCtx) is harmless.
  *
  * Assumed, to be confirmed on a GPU: a program that has not called cudaSetDevice gets device 0's
  * context from every call; cudaDeviceReset frees the current device's streams, events and device
@@ -303,6 +303,8 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
     int error = fk_begin(FK_cuCtxGetId);
     int device = context ? fk_device_of(context) : fk_me()->device;
     if (!error && (device < 0 || !id)) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error && fk.resets[device] && !fk.has_context[device])
+        error = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!error) *id = fk.resets[device] * FK_DEVICES + (unsigned)device + 1u;
     return fk_end_driver(error);
 }
