@@ -458,7 +458,8 @@ GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for
 /* Lets kernels of another device use the arena's memory, that which comes later too. E_UNSUPPORTED
    where the hardware cannot. Streams of the other device may then be given to all calls, but for
    its default streams, which have no handle that tells them from the arena's device's. When the
-   other device is reset, its work is over, as far as CUDA can tell (12 or later). */
+   other device is reset, its work is over, as far as CUDA can tell (12 or later), and it is to be
+   allowed again. */
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
 /* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
@@ -1344,6 +1345,8 @@ typedef struct gpi_driver {
     CUresult(CUDAAPI *exchange)(CUstreamCaptureMode *);
     void *crumb;             /* memory whose freeing is the wait for the device */
     int crumb_of_host;
+    CUcontext crumb_context; /* it may be a peer's */
+    unsigned long long crumb_id;
     int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
     CUcontext context;       /* the device's primary one */
     unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
@@ -1390,15 +1393,11 @@ static void gpi_driver_leave(const gpi_visit *visit) {
     if (!visit->had_error) cudaGetLastError();
 }
 
-/* Of a context: 0 where it is not to be had, since the device was reset, or CUDA is too old. */
-static unsigned long long gpi_driver_id_of(const gpi_driver *driver, CUcontext context) {
+/* Of the context: 0 where it is not to be had, since the device was reset, or CUDA is too old. */
+static unsigned long long gpi_driver_id(const gpi_driver *driver) {
     unsigned long long id = 0;
-    if (!driver->context_id || driver->context_id(context, &id) != CUDA_SUCCESS) return 0;
+    if (!driver->id || driver->context_id(driver->context, &id) != CUDA_SUCCESS) return 0;
     return id;
-}
-
-static unsigned long long gpi_driver_id(const gpi_driver *driver) { /* of the arena's context */
-    return driver->id ? gpi_driver_id_of(driver, driver->context) : 0;
 }
 
 /* cudaSetDevice makes a context on a device that has none, and does so on its way back too: half a
@@ -1512,15 +1511,36 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     driver->mapped = 1;
 }
 
+/* *id is 0 before CUDA 12. */
+static gpupool_result gpi_driver_ask_id(const gpi_driver *driver, CUcontext context,
+                                        unsigned long long *id) {
+    gpupool_result result = GPUPOOL_OK;
+    *id = 0;
+    if (driver->context_id)
+        result = gpi_driver_told_cu(driver, "cuCtxGetId", driver->context_id(context, id));
+    if (result != GPUPOOL_OK) *id = 0;
+    return result;
+}
+
+/* The current context and its id; NULL and 0 where CUDA does not tell. */
+static gpupool_result gpi_driver_name_context(const gpi_driver *driver, CUcontext *context,
+                                              unsigned long long *id) {
+    gpupool_result result = GPUPOOL_OK;
+    *context = NULL;
+    *id = 0;
+    if (driver->current_context)
+        result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(context));
+    if (result == GPUPOOL_OK && *context) result = gpi_driver_ask_id(driver, *context, id);
+    return result;
+}
+
 /* Which context is the device's own, so that gpi_driver_was_reset can tell. It is current. */
 static void gpi_driver_know_context(gpi_driver *driver) {
     GPI_SYMBOL(current_context, "cuCtxGetCurrent", 10020);
     GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
     GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
     GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
-    if (!driver->current_context || driver->current_context(&driver->context) != CUDA_SUCCESS)
-        driver->context = NULL;
-    driver->id = gpi_driver_id_of(driver, driver->context);
+    gpi_driver_name_context(driver, &driver->context, &driver->id);
 }
 
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
@@ -1793,29 +1813,35 @@ static int gpi_driver_was_reset(const gpi_driver *driver) {
 
 /* Whether the context that had this id is gone, of another device or of the program's own making:
    its streams and events went with it. 0 for the id: it is not known. */
-static int gpi_driver_has_ended(const gpi_driver *driver, CUcontext context,
-                                unsigned long long id) {
+static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext context,
+                                           unsigned long long id, int *ended) {
     unsigned long long now = 0;
     CUresult error = id ? driver->context_id(context, &now) : CUDA_SUCCESS;
-    if (error == CUDA_ERROR_CONTEXT_IS_DESTROYED) return 1;
-    return error == CUDA_SUCCESS && now != id;
+    *ended = error == CUDA_ERROR_CONTEXT_IS_DESTROYED || (error == CUDA_SUCCESS && now != id);
+    return *ended ? GPUPOOL_OK : gpi_driver_told_cu(driver, "cuCtxGetId", error);
 }
 
 /* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
    not even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of
    whatever memory, and so does cudaFreeHost (seen on CUDA 13.0). */
 static gpupool_result gpi_driver_free_crumb(gpi_driver *driver) {
-    gpupool_result result;
+    gpupool_result result = GPUPOOL_OK;
+    int ended = 0;
     if (!driver->crumb) return GPUPOOL_OK;
+    if (!driver->crumb_of_host)
+        result = gpi_driver_has_ended(driver, driver->crumb_context, driver->crumb_id, &ended);
+    if (result != GPUPOOL_OK) return result;
     if (driver->crumb_of_host)
         result = gpi_driver_told("cudaFreeHost", cudaFreeHost(driver->crumb));
-    else result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
+    else if (!ended) result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
     if (result == GPUPOOL_OK) driver->crumb = NULL;
     return result;
 }
 
 static gpupool_result gpi_driver_wait_here(gpi_driver *driver) {
     gpupool_result result = gpi_driver_free_crumb(driver); /* of a wait that failed */
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_name_context(driver, &driver->crumb_context, &driver->crumb_id);
     if (result != GPUPOOL_OK) return result;
     driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
     if (driver->crumb_of_host)
@@ -4414,13 +4440,13 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
 
 /* Peers may use what is held, and what will be: MAPPED memory piece by piece, all else by whole
    devices. */
+/* Also of one that is a peer already: it may have lost its leave in a reset. */
 static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
     gpi_driver *driver = &backing->driver;
     gpupool_result result = GPUPOOL_OK;
     gpi_piece *piece = backing->placed;
-    int i;
-    for (i = 0; i < driver->peer_count; i++)
-        if (driver->peers[i] == device) return GPUPOOL_OK;
+    int i, known = 0;
+    for (i = 0; i < driver->peer_count; i++) known |= driver->peers[i] == device;
     if (!gpi_backing_is_mapped(backing)) {
         if (backing->source != GPUPOOL_SOURCE_PINNED)
             result = gpi_driver_enable_peer(driver, device);
@@ -4429,7 +4455,7 @@ static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
     for (; piece && result == GPUPOOL_OK; piece = piece->next)
         result = gpi_driver_access_for(driver, piece->unit * GPUPOOL_UNIT_BYTES, piece->bytes,
                                        device);
-    if (result == GPUPOOL_OK) driver->peers[driver->peer_count++] = device;
+    if (result == GPUPOOL_OK && !known) driver->peers[driver->peer_count++] = device;
     return result;
 }
 
@@ -4603,9 +4629,12 @@ static gpi_fence *gpi_fence_reuse(gpi_fences *fences, CUcontext context, unsigne
 }
 
 static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_fence **out) {
-    gpupool_result result;
-    unsigned long long id = context ? gpi_driver_id_of(fences->driver, context) : 0;
-    gpi_fence *fence = gpi_fence_reuse(fences, context, id);
+    gpupool_result result = GPUPOOL_OK;
+    unsigned long long id = 0;
+    gpi_fence *fence;
+    if (context) result = gpi_driver_ask_id(fences->driver, context, &id);
+    if (result != GPUPOOL_OK) return result;
+    fence = gpi_fence_reuse(fences, context, id);
     *out = fence;
     if (fence) return GPUPOOL_OK;
     fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
@@ -4689,34 +4718,44 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     return result;
 }
 
-/* Its context is gone, with all the work and the event, which must not be touched any more. */
-static int gpi_fence_has_ended(const gpi_fences *fences, const gpi_fence *fence) {
-    return gpi_driver_has_ended(fences->driver, fence->context, fence->context_id);
+/* Whether its context is gone, with all the work, and the event, which must not be touched. */
+static gpupool_result gpi_fence_has_ended(const gpi_fences *fences, const gpi_fence *fence,
+                                          int *ended) {
+    return gpi_driver_has_ended(fences->driver, fence->context, fence->context_id, ended);
+}
+
+static int gpi_fence_is_there(const gpi_fences *fences, const gpi_fence *fence) {
+    int ended;
+    return gpi_fence_has_ended(fences, fence, &ended) == GPUPOOL_OK && !ended;
 }
 
 /* Who asks keeps others from waiting for the device, or an unrecorded one would seem done. */
 static int gpi_fence_passed(const gpi_fences *fences, gpi_fence *fence) {
-    if (!fence->passed)
-        fence->passed = gpi_fence_has_ended(fences, fence) ||
-                        cudaEventQuery(fence->event) == cudaSuccess;
+    int ended;
+    if (!fence->passed && gpi_fence_has_ended(fences, fence, &ended) == GPUPOOL_OK)
+        fence->passed = ended || cudaEventQuery(fence->event) == cudaSuccess;
     return fence->passed;
 }
 
 static int gpi_fence_passed_lightly(const gpi_fences *fences, gpi_fence *fence) {
-    if (!fence->passed && !fence->unrecorded && !gpi_fence_has_ended(fences, fence))
+    if (!fence->passed && !fence->unrecorded && gpi_fence_is_there(fences, fence))
         fence->passed = gpi_driver_passed_lightly(fences->driver, fence->event);
     return fence->passed;
 }
 
 static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cudaStream_t stream) {
-    if (fence->passed || gpi_fence_has_ended(fences, fence)) return GPUPOOL_OK;
+    gpupool_result result;
+    int ended;
+    if (fence->passed) return GPUPOOL_OK;
+    result = gpi_fence_has_ended(fences, fence, &ended);
+    if (result != GPUPOOL_OK || ended) return result;
     fences->device_waits++;
     return gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
 }
 
 static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
                                     cudaStream_t stream) {
-    if (fence->unrecorded || gpi_fence_has_ended(fences, fence) ||
+    if (fence->unrecorded || !gpi_fence_is_there(fences, fence) ||
         !gpi_driver_follow_lightly(fences->driver, fence->event, stream))
         return 0;
     fences->device_waits++;
@@ -4931,8 +4970,9 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
 static gpupool_result gpi_fence_trim(gpi_fences *fences) {
     while (fences->idle) {
         gpi_fence *fence = fences->idle;
-        gpupool_result result = GPUPOOL_OK;
-        if (!gpi_fence_has_ended(fences, fence))
+        int ended;
+        gpupool_result result = gpi_fence_has_ended(fences, fence, &ended);
+        if (result == GPUPOOL_OK && !ended)
             result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(fence->event));
         if (result != GPUPOOL_OK) return result;
         fences->idle = fence->next;
@@ -6530,6 +6570,7 @@ static gpupool_result gpi_arena_rung_ask(gpupool_arena *arena, gpi_request *requ
 static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     gpupool_result result;
     if (gpi_fence_passed(&arena->fences, fence)) return 1;
+    if (!gpi_fence_is_there(&arena->fences, fence)) return 0; /* or CUDA does not tell */
     fence->users++;
     arena->fences.awaited = fence;
     arena->fences.host_waits++;

@@ -5,12 +5,21 @@
 
 #include "soak_graphs.h"
 
+/* Calls that may fail for longer. */
+static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cudaMalloc"};
+
+static inline void calm(void) {
+    for (size_t i = 0; i < KIT_COUNT(lasting); i++) fake_fail_call(lasting[i], 0, 0, 0);
+    if (soak_alone) fail_malloc_nth(0, 0);
+}
+
 /* ---- streams ---- */
 
 static inline void act_wait(actor *a, world *w) {
     unsigned at = some_place(a, w);
     cudaStream_t stream = enter(a, w, at);
-    if (below(a, 20) || w->taken) MUST_APART(cudaStreamSynchronize(stream));
+    if (below(a, 20) || soak_world[0].taken || soak_world[1].taken)
+        MUST_APART(cudaStreamSynchronize(stream));
     else MUST(cudaDeviceSynchronize());
     leave(w, at);
 }
@@ -30,21 +39,46 @@ static inline void act_renew(actor *a, world *w) {
     if (p->graph) return;
     pthread_rwlock_wrlock(&p->lock);
     tomb = &p->tomb[p->age % TOMBS];
-    be_on(a, w->device);
+    be_on(a, p->device);
     if (quiet) MUST_APART(cudaStreamSynchronize(p->stream));
     if (*tomb) {
         MUST(cudaEventSynchronize(*tomb));
         MUST(cudaEventDestroy(*tomb));
     }
-    *tomb = mark(p->stream);
+    *tomb = mark(a, p);
     if (below(a, 2)) CALL(a, 0, gpupool_stream_retired(w->arena, p->stream));
     fake_hold(p->stream, 0);
     soak_before(a);
     MUST(cudaStreamDestroy(p->stream)); /* gpupool's, which asks every arena */
     soak_seen(a, GPUPOOL_OK, "cudaStreamDestroy");
-    new_stream(p, (int)below(a, 2));
+    new_stream(a, p, (int)below(a, 2));
     p->age++;
     pthread_rwlock_unlock(&p->lock);
+}
+
+/* Whether a graph would go with the peer. */
+static inline int is_captured(const world *w) {
+    int captured = w->taken != 0;
+    for (const graph *g = w->graph; g < w->graph + GRAPHS; g++)
+        captured |= g->stage != NO_GRAPH && (g->place == PLACES - 1 || g->branch == PLACES - 1);
+    return captured;
+}
+
+/* The peer's work is over; its streams and events are gone, and others come. */
+static inline void act_reset(actor *a, world *w) {
+    if (!soak_alone || w->place[PLACES - 1].device != PEER || is_captured(&soak_world[0]) ||
+        is_captured(&soak_world[1]))
+        return;
+    be_on(a, PEER);
+    MUST(cudaDeviceReset());
+    calm();
+    for (w = soak_world; w < soak_world + WORLDS; w++) {
+        place *p = &w->place[PLACES - 1];
+        memset(p->tomb, 0, sizeof p->tomb);
+        new_stream(a, p, (int)below(a, 2));
+        p->age += TOMBS + 1; /* nobody waits for those that were there */
+        let_the_peer(a, w);
+    }
 }
 
 /* Alone, nobody else runs the device. */
@@ -185,6 +219,7 @@ static inline void act_brief_arena(actor *a, world *w) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
     gpupool_arena *arena = NULL;
     unsigned at = some_place(a, w);
+    if (w->place[at].device != w->device) return;
     cudaStream_t stream = enter(a, w, at);
     config.device = w->device;
     if (CALL(a, 1, gpupool_arena_create(&arena, &config))) {
@@ -198,13 +233,6 @@ static inline void act_brief_arena(actor *a, world *w) {
 }
 
 /* ---- the machine ---- */
-
-static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cudaMalloc"};
-
-static inline void calm(void) {
-    for (size_t i = 0; i < KIT_COUNT(lasting); i++) fake_fail_call(lasting[i], 0, 0, 0);
-    if (soak_alone) fail_malloc_nth(0, 0);
-}
 
 /* Some call of CUDA will fail, once: of any kind, or of one. Those that only get memory may fail
    for longer, which nobody but an arena can notice. */
@@ -260,6 +288,7 @@ static const action actions[] = {
     {"report", act_report, 1},           {"check", act_check, 3},
     {"brief arena", act_brief_arena, 2}, {"fault", act_fault, 40},
     {"others", act_others, 6},           {"rest", act_rest, 2},
+    {"reset", act_reset, 10},
 };
 
 #endif

@@ -47,7 +47,7 @@ static inline void *get_as_cuda(actor *a, world *w, block *b, cudaStream_t strea
 static inline void *get_in_a_way(actor *a, world *w, block *b, unsigned kind, cudaStream_t stream) {
     size_t alignment = (size_t)1 << below(a, 22);
     void *at;
-    if (kind == 2 && w->device == 0 && !b->graph) return get_as_cuda(a, w, b, stream);
+    if (kind == 2 && a->device == 0 && !b->graph) return get_as_cuda(a, w, b, stream);
     if (kind == 2 && stream) be_on(a, (int)below(a, WORLDS));
     soak_before(a);
     if (kind == 0) return gpupool_zalloc(w->arena, b->bytes, stream);
@@ -68,7 +68,7 @@ static inline void get_block(actor *a, world *w, block *b, unsigned to) {
     at = get_in_a_way(a, w, b, kind, stream);
     if (!at) check_refusal(b->bytes);
     if (soak_after(a, kit_why(at), 1, "an allocation")) {
-        be_on(a, w->device);
+        be_on(a, w->place[to].device);
         b->at = (char *)at;
         belongs(w, b, to);
         check_device(w, at);

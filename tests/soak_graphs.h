@@ -13,11 +13,11 @@ static inline unsigned graph_bit(const world *w, const graph *g) {
 /* The legacy stream would lose a capture on a stream that it waits for. */
 static inline int may_capture(const world *w, unsigned at) {
     const place *p = &w->place[at];
-    return p->stream && !p->graph && !(p->blocking && w->device == 0);
+    return p->stream && !p->graph && !(p->blocking && p->device == 0);
 }
 
-static inline void join_streams(cudaStream_t from, cudaStream_t to) {
-    cudaEvent_t event = mark(from);
+static inline void join_streams(actor *a, const place *from, cudaStream_t to) {
+    cudaEvent_t event = mark(a, from);
     MUST(cudaStreamWaitEvent(to, event, 0));
     MUST(cudaEventDestroy(event));
 }
@@ -40,7 +40,7 @@ static inline void act_capture(actor *a, world *w) {
     stream = w->place[at].stream;
     other = w->place[branch].stream;
     memset(g, 0, sizeof *g);
-    be_on(a, w->device);
+    be_on(a, w->place[at].device);
     if (!CALL(a, 0, gpupool_capture_begin(w->arena, stream, &g->scope[0]))) return;
     MUST(cudaStreamBeginCapture(stream, modes[below(a, KIT_COUNT(modes))]));
     g->stage = CAPTURING;
@@ -49,7 +49,7 @@ static inline void act_capture(actor *a, world *w) {
     take_place(w, g, at);
     if (!may_capture(w, branch)) return;
     if (below(a, 4)) CALL(a, 0, gpupool_capture_begin(w->arena, other, &g->scope[1]));
-    join_streams(stream, other);
+    join_streams(a, &w->place[at], other);
     g->branch = branch;
     take_place(w, g, branch);
 }
@@ -105,7 +105,7 @@ static inline void finish(actor *a, world *w, graph *g) {
     if (g->stage != CAPTURING) return;
     if (scopes_first) end_scopes(a, w, g);
     if (g->branch != g->place)
-        join_streams(w->place[g->branch].stream, w->place[g->place].stream);
+        join_streams(a, &w->place[g->branch], w->place[g->place].stream);
     end_capture(w, g, lose);
     if (!scopes_first) g->stage = CAPTURED;
 }
@@ -173,8 +173,8 @@ static inline void act_inside(actor *a, world *w) {
 
 /* ---- replays ---- */
 
-static inline void follow_place(world *w, unsigned at, cudaStream_t stream) {
-    if (w->place[at].stream != stream) join_streams(w->place[at].stream, stream);
+static inline void follow_place(actor *a, world *w, unsigned at, cudaStream_t stream) {
+    if (w->place[at].stream != stream) join_streams(a, &w->place[at], stream);
     for (unsigned i = 0; i < TOMBS; i++)
         if (w->place[at].tomb[i]) MUST(cudaStreamWaitEvent(stream, w->place[at].tomb[i], 0));
 }
@@ -183,7 +183,7 @@ static inline void launch(actor *a, world *w, graph *g) {
     cudaStream_t stream = enter(a, w, g->place);
     if (!g->exec) MUST_APART(cudaGraphInstantiate(&g->exec, g->graph, 0));
     for (unsigned i = 0; i < PLACES; i++)
-        if (g->after >> i & 1) follow_place(w, i, stream);
+        if (g->after >> i & 1) follow_place(a, w, i, stream);
     MUST(cudaGraphLaunch(g->exec, stream));
     g->launches++;
     g->after = 0;

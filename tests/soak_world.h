@@ -2,8 +2,9 @@
    and then. What the actions of test_soak.c are made of; include it after gpupool.h.
 
    A world is an arena on a device of its own. A place holds a stream; its age counts the streams
-   that were there before. A block knows the place and the age of the stream whose work had it last:
-   who wants it on another stream orders that stream after this one, as a program must.
+   that were there before. The last place may be on a third device, a peer of both. A block knows
+   the place and the age of the stream whose work had it last: who wants it on another stream orders
+   that stream after this one, as a program must.
 
    A graph has its places to itself until it and its scopes are whole. Blocks that are handed out
    inside are the graph's: each launch writes the same there. Only a thread alone captures.
@@ -18,6 +19,7 @@
 #include <pthread.h>
 
 #define WORLDS 2
+#define PEER WORLDS /* a device */
 #define PLACES 5
 #define BLOCKS 192
 #define TOMBS 16 /* streams of a place that are remembered after they are gone */
@@ -42,6 +44,7 @@ typedef struct graph {
 typedef struct place {
     pthread_rwlock_t lock;
     cudaStream_t stream;
+    int device;
     int blocking;
     unsigned age;
     graph *graph; /* captures here, or has a scope */
@@ -181,7 +184,8 @@ static inline unsigned some_place(actor *a, const world *w) {
     return at;
 }
 
-static inline void new_stream(place *p, int blocking) {
+static inline void new_stream(actor *a, place *p, int blocking) {
+    be_on(a, p->device);
     p->blocking = blocking;
     MUST(cudaStreamCreateWithFlags(&p->stream,
                                    blocking ? cudaStreamDefault : cudaStreamNonBlocking));
@@ -189,16 +193,19 @@ static inline void new_stream(place *p, int blocking) {
 
 static inline cudaStream_t enter(actor *a, world *w, unsigned at) {
     pthread_rwlock_rdlock(&w->place[at].lock);
-    be_on(a, w->device); /* the legacy stream is the current device's */
+    be_on(a, w->place[at].device); /* the legacy stream is the current device's */
     return w->place[at].stream;
 }
 
 static inline void leave(world *w, unsigned at) { pthread_rwlock_unlock(&w->place[at].lock); }
 
-static inline cudaEvent_t mark(cudaStream_t stream) { /* the work queued so far */
+static inline cudaEvent_t mark(actor *a, const place *p) { /* the work queued so far */
     cudaEvent_t event = NULL;
+    int device = a->device;
+    be_on(a, p->device);
     MUST(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    MUST(cudaEventRecord(event, stream));
+    MUST(cudaEventRecord(event, p->stream));
+    be_on(a, device);
     return event;
 }
 
@@ -208,11 +215,12 @@ static inline cudaStream_t enter_after(actor *a, world *w, const block *b, unsig
     if (b->place < to) enter(a, w, b->place);
     cudaStream_t stream = enter(a, w, to);
     if (b->place > to) enter(a, w, b->place);
+    be_on(a, w->place[to].device);
     if (b->age != from->age) { /* one that is gone; if too long ago, its work was waited for */
         if (from->age - b->age <= TOMBS)
             MUST(cudaStreamWaitEvent(stream, from->tomb[b->age % TOMBS], 0));
     } else if (b->place != to) {
-        cudaEvent_t event = mark(from->stream);
+        cudaEvent_t event = mark(a, from);
         MUST(cudaStreamWaitEvent(stream, event, 0));
         MUST(cudaEventDestroy(event));
     }
@@ -287,7 +295,12 @@ static inline int give_back(actor *a, world *w, block *b, unsigned to) {
 
 /* ---- from first to last ---- */
 
-static inline void soak_open_world(actor *a, world *w, int device, gpupool_source source) {
+static inline void let_the_peer(actor *a, world *w) {
+    while (!CALL(a, 0, gpupool_allow_peer(w->arena, PEER)) && !atomic_load(&check_bad)) {}
+}
+
+static inline void soak_open_world(actor *a, world *w, int device, gpupool_source source,
+                                   int with_peer) {
     gpupool_arena_config config = kit_config(source);
     config.device = device;
     config.chunk_bytes = below(a, 3) ? 0 : (size_t)(1 + below(a, 8)) * MIB;
@@ -302,8 +315,10 @@ static inline void soak_open_world(actor *a, world *w, int device, gpupool_sourc
     for (unsigned i = 0; i < BLOCKS; i++) pthread_mutex_init(&w->block[i].lock, NULL);
     for (unsigned i = 0; i < PLACES; i++) {
         pthread_rwlock_init(&w->place[i].lock, NULL);
-        if (i || device) new_stream(&w->place[i], !(i & 1));
+        w->place[i].device = i + 1 == PLACES && with_peer ? PEER : device;
+        if (i || device) new_stream(a, &w->place[i], !(i & 1));
     }
+    if (with_peer) let_the_peer(a, w);
 }
 
 /* Alone: the arena's account is that of the blocks there are. */
@@ -340,6 +355,7 @@ static inline void soak_close_world(actor *a, world *w) {
     CHECK_EQ(kit_stats(w->arena).blocks.now, 0);
     kit_close(w->arena);
     for (unsigned i = 0; i < PLACES; i++) {
+        be_on(a, w->place[i].device);
         for (unsigned k = 0; k < TOMBS; k++)
             if (w->place[i].tomb[k]) CHECK_EQ(cudaEventDestroy(w->place[i].tomb[k]), cudaSuccess);
         if (w->place[i].stream) CHECK_EQ(cudaStreamDestroy(w->place[i].stream), cudaSuccess);

@@ -357,6 +357,39 @@ static void events_of_a_reset_peer(void) {
     }
 }
 
+/* A wait for both devices frees something of each; CUDA has not taken the peer's back. */
+static void what_a_wait_left_there(void) {
+    open_for_the_peer(64 * MIB);
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, far[0]), far[0]), GPUPOOL_OK);
+    fake_fail_call("cudaFree", 2, 0, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK(kit_stats(arena).pending.now > 0);
+    CHECK(arena->backing.driver.crumb != NULL);
+    reset_the_peer(1);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    use_the_peer();
+    kit_close(arena);
+}
+
+static void allowed_again_after_a_reset(void) {
+    for (size_t i = 0; i < 2; i++) {
+        check_case("source %d", (int)i);
+        arena = kit_open(i ? GPUPOOL_SOURCE_DEVICE : GPUPOOL_SOURCE_MAPPED);
+        CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+        void *block = kit_alloc(arena, MIB, kit_stream[0]);
+        reset_the_peer(1);
+        CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+        CHECK_EQ(arena->backing.driver.peer_count, 1);
+        kit_fill(far[0], block, MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block, far[0]), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+        kit_close(arena);
+    }
+}
+
 /* Another stream wants what a stream of the peer has freed behind an event: at once, at the limit,
    or past a parked block whose work is not done. */
 static void memory_of_a_reset_peer(void) {
@@ -406,6 +439,8 @@ int main(void) {
     FAKE_TEST(two_devices_with_room);
     FAKE_TEST(nothing_waits_for_the_wrong_device);
     FAKE_TEST(events_of_a_reset_peer);
+    FAKE_TEST(what_a_wait_left_there);
+    FAKE_TEST(allowed_again_after_a_reset);
     FAKE_TEST(memory_of_a_reset_peer);
     return check_finish();
 }

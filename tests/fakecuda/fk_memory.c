@@ -316,6 +316,7 @@ void fk_memory_drop_device(int device) {
         fk_drop_range(range);
     }
     fk_handles_drop_device(device);
+    if (device >= 0) fk.peers[device] = 0;
     if (fk.n == 0) {
         free(fk.ranges);
         fk.ranges = NULL;
