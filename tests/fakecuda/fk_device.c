@@ -7,8 +7,8 @@
  * Assumed, to be confirmed on a GPU: a program that has not called cudaSetDevice gets device 0's
  * context from every call; cudaDeviceReset frees the current device's streams, events and device
  * memory, and takes from it the access to peers' memory that cudaDeviceEnablePeerAccess gave (not
- * that of cuMemSetAccess), but leaves host memory pinned; cuDeviceGetAttribute answers INVALID_VALUE
- * for an attribute that it does not know, where fakecuda knows only a few. */
+ * that of cuMemSetAccess), but leaves host memory pinned; cuDeviceGetAttribute answers
+ * INVALID_VALUE for an attribute that it does not know, where fakecuda knows only a few. */
 #include "fk.h"
 
 #include <string.h>
