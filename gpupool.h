@@ -1511,26 +1511,20 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     driver->mapped = 1;
 }
 
-/* *id is 0 before CUDA 12. */
+/* Contexts have no ids before CUDA 12: *id stays. */
 static gpupool_result gpi_driver_ask_id(const gpi_driver *driver, CUcontext context,
                                         unsigned long long *id) {
-    gpupool_result result = GPUPOOL_OK;
-    *id = 0;
-    if (driver->context_id)
-        result = gpi_driver_told_cu(driver, "cuCtxGetId", driver->context_id(context, id));
-    if (result != GPUPOOL_OK) *id = 0;
-    return result;
+    if (!driver->context_id) return GPUPOOL_OK;
+    return gpi_driver_told_cu(driver, "cuCtxGetId", driver->context_id(context, id));
 }
 
-/* The current context and its id; NULL and 0 where CUDA does not tell. */
+/* The current context and its id, as far as CUDA tells. */
 static gpupool_result gpi_driver_name_context(const gpi_driver *driver, CUcontext *context,
                                               unsigned long long *id) {
     gpupool_result result = GPUPOOL_OK;
-    *context = NULL;
-    *id = 0;
     if (driver->current_context)
         result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(context));
-    if (result == GPUPOOL_OK && *context) result = gpi_driver_ask_id(driver, *context, id);
+    if (result == GPUPOOL_OK) result = gpi_driver_ask_id(driver, *context, id);
     return result;
 }
 
@@ -1641,20 +1635,19 @@ static int gpi_driver_passed_lightly(const gpi_driver *driver, cudaEvent_t event
     return passed;
 }
 
-/* *id is 0 where the stream captures, for CUDA would end the capture, and before CUDA 12. */
+/* *id stays where the stream captures, for CUDA would end the capture, and before CUDA 12. */
 static cudaError_t gpi_driver_stream_id(cudaStream_t stream, uint64_t *id) {
     cudaError_t error = cudaSuccess;
 #if CUDART_VERSION >= 12000
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    unsigned long long number = 0;
+    unsigned long long number = *id;
     error = cudaStreamIsCapturing(stream, &status);
     if (error == cudaSuccess && status == cudaStreamCaptureStatusNone)
         error = cudaStreamGetId(stream, &number);
     if (error != cudaSuccess) cudaGetLastError(); /* the arena asks outside enter and leave too */
-    *id = error == cudaSuccess ? number : 0;
+    *id = number;
 #else
-    (void)stream;
-    *id = 0;
+    (void)stream, (void)id;
 #endif
     return error;
 }
@@ -1817,7 +1810,8 @@ static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext c
                                            unsigned long long id, int *ended) {
     unsigned long long now = 0;
     CUresult error = id ? driver->context_id(context, &now) : CUDA_SUCCESS;
-    *ended = error == CUDA_ERROR_CONTEXT_IS_DESTROYED || (error == CUDA_SUCCESS && now != id);
+    *ended = error == CUDA_ERROR_CONTEXT_IS_DESTROYED || error == CUDA_ERROR_INVALID_CONTEXT ||
+             (error == CUDA_SUCCESS && now != id);
     return *ended ? GPUPOOL_OK : gpi_driver_told_cu(driver, "cuCtxGetId", error);
 }
 
@@ -1826,14 +1820,15 @@ static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext c
    whatever memory, and so does cudaFreeHost (seen on CUDA 13.0). */
 static gpupool_result gpi_driver_free_crumb(gpi_driver *driver) {
     gpupool_result result = GPUPOOL_OK;
-    int ended = 0;
+    int ended;
     if (!driver->crumb) return GPUPOOL_OK;
-    if (!driver->crumb_of_host)
-        result = gpi_driver_has_ended(driver, driver->crumb_context, driver->crumb_id, &ended);
-    if (result != GPUPOOL_OK) return result;
-    if (driver->crumb_of_host)
+    if (driver->crumb_of_host) {
         result = gpi_driver_told("cudaFreeHost", cudaFreeHost(driver->crumb));
-    else if (!ended) result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
+    } else {
+        result = gpi_driver_has_ended(driver, driver->crumb_context, driver->crumb_id, &ended);
+        if (result == GPUPOOL_OK && !ended)
+            result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
+    }
     if (result == GPUPOOL_OK) driver->crumb = NULL;
     return result;
 }

@@ -312,6 +312,47 @@ static void nothing_waits_for_the_wrong_device(void) {
     }
 }
 
+/* ---- while a thread waits for both devices: what it waits for is not for others yet, though the
+   event that stands for the wait is one of before, whose work is done ---- */
+
+static int asked_for;
+
+static void ask_for_it(void *unused) {
+    gpi_request request = {.units = 2048, .align_units = 1, .stream = kit_stream[0]};
+    (void)unused;
+    gpi_host_lock(&arena->lock);
+    request.known = gpi_arena_known(arena, gpi_fence_key(kit_stream[0]), 0);
+    for (unsigned hurried = 0; hurried < 2; hurried++) {
+        gpi_stream *other = NULL;
+        int at = -1;
+        arena->hurried = hurried;
+        CHECK(gpi_arena_of_others(arena, &request, &other, &at) != NULL);
+        CHECK(gpi_arena_short_cut(arena, &request) == NULL);
+        asked_for++;
+    }
+    arena->hurried = 0;
+    gpi_host_unlock(&arena->lock);
+}
+
+static void not_before_the_wait_is_over(void) {
+    race_open(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    void *block = kit_alloc(arena, MIB, kit_stream[1]);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    fake_run_all();
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    block = kit_alloc(arena, MIB, kit_stream[1]);
+    kit_fill(kit_stream[1], block, 512, 1);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    asked_for = 0;
+    fake_before_call("cudaFree", 1, ask_for_it, NULL);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(asked_for, 2);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    kit_close(arena);
+}
+
 /* ---- a peer that is reset: its work, streams and events are gone ---- */
 
 /* used: by the program, before the arena's next call; it has another context then. */
@@ -336,7 +377,7 @@ static void open_for_the_peer(size_t bytes) {
 }
 
 static void events_of_a_reset_peer(void) {
-    for (int way = 0; way < 6; way++) {
+    for (int way = 0; way < 7; way++) {
         check_case("way %d", way);
         open_for_the_peer(64 * MIB);
         void *block = kit_alloc(arena, MIB, kit_stream[0]);
@@ -347,6 +388,7 @@ static void events_of_a_reset_peer(void) {
             CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         }
         reset_the_peer(way & 1);
+        if (way == 6) fake_fail_call("cuCtxGetId", 1, 1, CUDA_ERROR_INVALID_CONTEXT);
         if (way < 2) CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
         fake_run_all();
@@ -354,6 +396,7 @@ static void events_of_a_reset_peer(void) {
         CHECK_EQ(kit_stats(arena).pending.now, 0);
         if (way & 1) use_the_peer();
         kit_close(arena);
+        fake_fail_clear();
     }
 }
 
@@ -374,6 +417,47 @@ static void what_a_wait_left_there(void) {
     kit_close(arena);
 }
 
+/* What may be gone, as CUDA does not tell, is left alone. */
+static void contexts_that_are_not_told(void) {
+    gpi_fence *fence = NULL;
+    open_for_the_peer(64 * MIB);
+    gpi_driver *driver = &arena->backing.driver;
+    gpi_fences *fences = &arena->fences;
+    /* of a wait */
+    fake_fail_call("cuCtxGetCurrent", 1, 0, 0);
+    CHECK_RESULT(gpi_driver_wait_here(driver), GPUPOOL_E_CUDA);
+    CHECK(driver->crumb == NULL);
+    fake_fail_call("cuCtxGetId", 1, 0, 0);
+    CHECK_RESULT(gpi_driver_wait_here(driver), GPUPOOL_E_CUDA);
+    CHECK(driver->crumb == NULL);
+    fake_fail_call("cuCtxGetId", 2, 0, 0);
+    CHECK_RESULT(gpi_driver_wait_here(driver), GPUPOOL_E_CUDA);
+    CHECK(driver->crumb != NULL);
+    CHECK_RESULT(gpi_driver_wait_here(driver), GPUPOOL_OK);
+    CHECK(driver->crumb == NULL);
+    /* of a fence */
+    fake_fail_call("cuCtxGetId", 1, 0, 0);
+    CHECK_RESULT(gpi_fence_record(fences, far[0], &fence), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpi_fence_record(fences, far[0], &fence), GPUPOOL_OK);
+    fake_run_all();
+    fake_fail_call("cuCtxGetId", 1, 1, 0);
+    CHECK(!gpi_fence_passed(fences, fence));
+    CHECK(!gpi_fence_passed_lightly(fences, fence));
+    CHECK(!gpi_fence_follow_lightly(fences, fence, kit_stream[0]));
+    CHECK_RESULT(gpi_fence_follow(fences, fence, kit_stream[0]), GPUPOOL_E_CUDA);
+    fake_reset_counters();
+    CHECK(!gpi_arena_wait(arena, fence));
+    CHECK_EQ(fake_calls("cudaEventSynchronize"), 0);
+    gpi_fence_drop(fences, fence);
+    CHECK_RESULT(gpi_fence_trim(fences), GPUPOOL_E_CUDA);
+    CHECK_EQ(fences->fence_count, 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpi_fence_trim(fences), GPUPOOL_OK);
+    CHECK_EQ(fences->fence_count, 0);
+    CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+    kit_close(arena);
+}
+
 static void allowed_again_after_a_reset(void) {
     for (size_t i = 0; i < 2; i++) {
         check_case("source %d", (int)i);
@@ -388,6 +472,12 @@ static void allowed_again_after_a_reset(void) {
         CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
         kit_close(arena);
     }
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.device = 1;
+    arena = kit_create(&config);
+    CHECK_RESULT(gpupool_allow_peer(arena, 0), GPUPOOL_OK);
+    CHECK_EQ(arena->backing.driver.peer_count, 1);
+    kit_close(arena);
 }
 
 /* Another stream wants what a stream of the peer has freed behind an event: at once, at the limit,
@@ -438,8 +528,10 @@ int main(void) {
     FAKE_TEST(two_devices_on_device);
     FAKE_TEST(two_devices_with_room);
     FAKE_TEST(nothing_waits_for_the_wrong_device);
+    FAKE_TEST(not_before_the_wait_is_over);
     FAKE_TEST(events_of_a_reset_peer);
     FAKE_TEST(what_a_wait_left_there);
+    FAKE_TEST(contexts_that_are_not_told);
     FAKE_TEST(allowed_again_after_a_reset);
     FAKE_TEST(memory_of_a_reset_peer);
     return check_finish();

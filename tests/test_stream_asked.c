@@ -3,11 +3,12 @@
 #include <stdlib.h>
 
 static void (*meanwhile)(void); /* before the arena has host memory: another thread's turn */
+static int no_memory;
 static inline void *memory_after(size_t bytes) {
     void (*run)(void) = meanwhile;
     meanwhile = NULL;
     if (run) run();
-    return malloc(bytes);
+    return no_memory ? NULL : malloc(bytes);
 }
 
 #define GPUPOOL_MALLOC(bytes) memory_after(bytes)
@@ -39,6 +40,21 @@ static void default_streams_are_not_asked(void) {
     CHECK_EQ(fake_calls("cudaStreamGetId"), 0);
     put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
     CHECK(fake_calls("cudaStreamGetId") > 0);
+    kit_close(arena);
+}
+
+/* Nor does a stream lose its capture for its id: it is taken for the one that was known. */
+static void captures_are_not_asked(void) {
+    cudaGraph_t graph = NULL;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
+    fake_reset_counters();
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
+    put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(fake_calls("cudaStreamGetId"), 0);
+    CHECK_EQ(arena->fences.stream_count, 1);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     kit_close(arena);
 }
 
@@ -196,12 +212,29 @@ static void not_known_to_be_the_same(void) {
         block = kit_alloc(arena, BYTES, again);
         CHECK_EQ(fake_fail_fired(), 1);
         fake_fail_clear();
+        CHECK_EQ(known->cache.used, 0); /* what it holds may come to others, by a fence */
+        CHECK_EQ(arena->ledger.pending.now, 2 * MIB); /* all of the chunk */
         CHECK(block != old);
         kit_mark(again, block, BYTES, 2);
         put(block, again);
         CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
         kit_close(arena);
     }
+}
+
+static void no_memory_for_a_new_stream(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
+    put(kit_alloc(arena, BYTES, again), again);
+    renew();
+    no_memory = 1;
+    CHECK(gpupool_alloc(arena, BYTES, again) == NULL);
+    no_memory = 0;
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_HOST_MEMORY);
+    CHECK_EQ(arena->ledger.pending.now, 2 * MIB); /* what the old one had cached, too */
+    put(kit_alloc(arena, BYTES, again), again);
+    CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
+    kit_close(arena);
 }
 
 static gpupool_capture *scope;
@@ -319,6 +352,7 @@ static void no_fence_from_another_stream(void) {
 
 int main(void) {
     FAKE_TEST(default_streams_are_not_asked);
+    FAKE_TEST(captures_are_not_asked);
     FAKE_TEST(scopes_are_not_asked);
     FAKE_TEST(questions_that_fail);
     FAKE_TEST(questions_that_go_on_failing);
@@ -329,6 +363,7 @@ int main(void) {
     FAKE_TEST(filled_during_an_alloc);
     FAKE_TEST(made_known_once);
     FAKE_TEST(not_known_to_be_the_same);
+    FAKE_TEST(no_memory_for_a_new_stream);
     FAKE_TEST(a_scope_opened_meanwhile);
     FAKE_TEST(known_anew_under_a_scope);
     FAKE_TEST(known_anew_on_the_way);
