@@ -104,8 +104,8 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
     GPUPOOL_SINGLE_THREAD   0        1: no locks, and no ring has workers
     GPUPOOL_STREAM_HOOK *   1        0: cudaStreamDestroy is left alone; see rule 5
     GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) which stream it has been
-                                     given, if it does not capture; E_CUDA if CUDA fails to tell;
-                                     rule 5
+                                     given, unless that captures, and fails with E_CUDA where CUDA
+                                     does not tell; rule 5
     GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: calls of cudaMalloc, cudaFree and their Async forms are
                                      gpupool's; pointers to these functions are still CUDA's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
@@ -458,8 +458,8 @@ GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for
 /* Lets kernels of another device use the arena's memory, that which comes later too. E_UNSUPPORTED
    where the hardware cannot. Streams of the other device may then be given to all calls, but for
    its default streams, which have no handle that tells them from the arena's device's. When the
-   other device is reset, its work is over, as far as CUDA can tell (12 or later), and it is to be
-   allowed again. */
+   other device is reset, its work counts as done; allow it again. Before CUDA 12 this cannot be
+   seen: then reset no peer while the arena lives. */
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
 /* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
@@ -1804,8 +1804,8 @@ static int gpi_driver_was_reset(const gpi_driver *driver) {
     return id && id != driver->id;
 }
 
-/* Whether the context that had this id is gone, of another device or of the program's own making:
-   its streams and events went with it. 0 for the id: it is not known. */
+/* Whether the context that had this id is gone: its streams and events went with it. 0 for the id:
+   it is not known. */
 static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext context,
                                            unsigned long long id, int *ended) {
     unsigned long long now = 0;
@@ -4434,8 +4434,7 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
 }
 
 /* Peers may use what is held, and what will be: MAPPED memory piece by piece, all else by whole
-   devices. */
-/* Also of one that is a peer already: it may have lost its leave in a reset. */
+   devices. For one that is a peer already all is done again: a reset may have undone it. */
 static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
     gpi_driver *driver = &backing->driver;
     gpupool_result result = GPUPOOL_OK;
@@ -4486,7 +4485,7 @@ typedef struct gpi_fence {
     cudaEvent_t event;
     struct gpi_fence *next; /* in the idle list */
     CUcontext context;      /* of its event, where it is not the arena's */
-    unsigned long long context_id; /* a later one may be at the same address */
+    unsigned long long context_id; /* for a later context may be at the same address */
     uint64_t number;        /* later fences have higher ones */
     int users, passed;
     int unrecorded;         /* stands for a wait for the device, not for its event; while it lasts,
@@ -4538,7 +4537,7 @@ static gpi_stream **gpi_fence_bucket(gpi_fences *fences, uintptr_t key) {
 
 static int gpi_fence_owns(const gpi_stream *stream, uint32_t lane) {
     int i, owns = stream->young == lane;
-    for (i = 0; i < stream->seals; i++) owns += stream->sealed[i] == lane;
+    for (i = 0; i < stream->seals; i++) owns |= stream->sealed[i] == lane;
     return owns;
 }
 
@@ -4663,14 +4662,10 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     result = gpi_fence_new(fences, context, out);
     if (result == GPUPOOL_OK) {
         result = gpi_driver_told("cudaEventRecord", cudaEventRecord((*out)->event, stream));
-        if (result != GPUPOOL_OK) {
-            gpi_fence_drop(fences, *out);
-            *out = NULL;
-        }
+        if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
     }
     if (gpi_driver_pop(fences->driver, context) != GPUPOOL_OK && result == GPUPOOL_OK) {
         gpi_fence_drop(fences, *out);
-        *out = NULL;
         return GPUPOOL_E_CUDA;
     }
     return result;
@@ -4706,10 +4701,7 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
         result = gpi_driver_told_cu(driver, "cuCtxRecordEvent",
                                     driver->record_all(driver->context, (CUevent)(*out)->event));
     gpi_host_unlock(&gpi_process.lock);
-    if (result != GPUPOOL_OK) {
-        gpi_fence_drop(fences, *out);
-        *out = NULL;
-    }
+    if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
     return result;
 }
 
@@ -4955,8 +4947,6 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
         if (stream->handle == 0) continue;
         for (i = 0; i < stream->seals; i++) stream->fences[i]->passed = 1;
         gpi_tree_pour(tree, stream->young, GPI_LANE_QUIET);
-        stream->frees = 0;
-        stream->freed_units = 0;
     }
     gpi_fence_poll(fences, tree);
 }
@@ -4997,7 +4987,6 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
         after = fence->next;
         GPUPOOL_FREE(fence);
     }
-    memset(fences, 0, sizeof *fences);
 }
 
 /* == LIMIT ====================================================================================
@@ -5915,7 +5904,7 @@ static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, uintptr_t key,
     gpi_stream *known = gpi_fence_find(&arena->fences, key);
     uint64_t identity;
     if (known) return known;
-    gpi_arena_identity(stream, &identity); /* 0 is no stream's: the next call makes it known anew */
+    gpi_arena_identity(stream, &identity); /* not told: 0, and the next call makes it known anew */
     return gpi_arena_known(arena, key, identity);
 }
 
@@ -6942,14 +6931,25 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
     return NULL;
 }
 
+/* GPUPOOL_STREAM_CHECK: without an answer memory might be handed out whose work is not done. */
+static gpupool_result gpi_arena_not_told(gpupool_arena *arena, cudaError_t error) {
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(&arena->backing.driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
+    gpi_driver_leave(&visit);
+    if (result != GPUPOOL_OK) return result;
+    return gpi_host_fail(GPUPOOL_E_CUDA, "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream "
+                         "this is: %s", cudaGetErrorName(error));
+}
+
 /* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
    anew. No lock is held. */
 static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
     gpi_stream *known, *now;
     uint64_t identity;
-    gpupool_result result = gpi_driver_told("cudaStreamGetId",
-                                            gpi_arena_identity(stream, &identity));
-    if (result != GPUPOOL_OK) return result;
+    cudaError_t error = gpi_arena_identity(stream, &identity);
+    if (error != cudaSuccess) return gpi_arena_not_told(arena, error);
     known = gpi_fence_enter(&arena->fences, key);
     gpi_host_lock(&arena->lock);
     if (known && !known->capture && identity && known->identity != identity) {
@@ -6967,10 +6967,12 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
    result. */
 GPI_HOT gpi_stream *gpi_arena_visit(gpupool_arena *arena, gpi_stream *known,
                                           cudaStream_t stream, uintptr_t key) {
-    for (;;) {
+    int asked = 0; /* who has the key since is this stream: it cannot go during the call */
+    for (;; asked = 1) {
         if (known) {
             gpi_host_lock(&known->cache.lock);
-            if (GPI_READ(&known->key) == key && gpi_fence_is_same(known, stream)) return known;
+            if (GPI_READ(&known->key) == key && (asked || gpi_fence_is_same(known, stream)))
+                return known;
             gpi_host_unlock(&known->cache.lock);
         }
         if (gpi_arena_rename(arena, stream, key) != GPUPOOL_OK) return NULL;

@@ -64,6 +64,8 @@ static inline int is_captured(const world *w) {
     return captured;
 }
 
+static long soak_resets;
+
 /* The peer's work is over; its streams and events are gone, and others come. */
 static inline void act_reset(actor *a, world *w) {
     if (!soak_alone || w->place[PLACES - 1].device != PEER || is_captured(&soak_world[0]) ||
@@ -71,6 +73,7 @@ static inline void act_reset(actor *a, world *w) {
         return;
     be_on(a, PEER);
     MUST(cudaDeviceReset());
+    soak_resets++;
     calm();
     for (w = soak_world; w < soak_world + WORLDS; w++) {
         place *p = &w->place[PLACES - 1];
@@ -168,7 +171,8 @@ static inline void act_fit(actor *a, world *w) {
     if (fits && knows && soak_alone && below(a, 2)) {
         soak_before(a);
         void *at = gpupool_alloc(w->arena, bytes, stream);
-        if (soak_after(a, kit_why(at), 0, "what would fit"))
+        int starved = fail_malloc_fired > a->starved; /* a lane without records has no fence */
+        if (soak_after(a, kit_why(at), starved, "what would fit"))
             while (!CALL(a, 0, gpupool_free(w->arena, at, stream)) && !atomic_load(&check_bad)) {}
     }
     leave(w, to);
@@ -288,7 +292,7 @@ static const action actions[] = {
     {"report", act_report, 1},           {"check", act_check, 3},
     {"brief arena", act_brief_arena, 2}, {"fault", act_fault, 40},
     {"others", act_others, 6},           {"rest", act_rest, 2},
-    {"reset", act_reset, 10},
+    {"reset", act_reset, 30},
 };
 
 #endif

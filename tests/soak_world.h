@@ -285,9 +285,10 @@ static inline int give_back(actor *a, world *w, block *b, unsigned to) {
         b->lent = b->anyones = 0;
         return 1;
     }
-    /* what only its stream has used needs nothing that can fail, but that it is this stream */
+    /* what only its stream has used needs nothing that can fail, except which stream this is */
     CHECK(got == GPUPOOL_E_HOST_MEMORY || whole || b->lent || b->graph ||
-          w->source == GPUPOOL_SOURCE_BYPASS || GPUPOOL_STREAM_CHECK);
+          w->source == GPUPOOL_SOURCE_BYPASS ||
+          (GPUPOOL_STREAM_CHECK && got == GPUPOOL_E_CUDA));
     CHECK_EQ(gpupool_size(w->arena, b->at), b->bytes);
     belongs(w, b, to);
     return 0;

@@ -8,7 +8,7 @@
 #if CHECK_FAKE
 
 static gpupool_arena *arena;
-static gpupool_capture *scope[2];
+static gpupool_capture *scope[3];
 
 static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }
 static void put(void *block, int stream) {
@@ -365,9 +365,13 @@ static void freed_in_another_scope(void) {
 
 /* ---- the end ---- */
 
-/* A scope that has ended, and one that has not, when the device is reset. */
+/* A scope that has ended, one that has not, and one that was, when the device is reset. */
 static void reset_under_scopes(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    begin(2);
+    release(2);
+    kit_stats(arena); /* forgets it */
+    get(MIB, 2);
     begin(0);
     get(MIB, 0);
     CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);

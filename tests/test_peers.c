@@ -346,11 +346,19 @@ static void not_before_the_wait_is_over(void) {
     kit_fill(kit_stream[1], block, 512, 1);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
     asked_for = 0;
+    fake_reset_counters();
     fake_before_call("cudaFree", 1, ask_for_it, NULL);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(asked_for, 2);
+    CHECK_EQ(fake_calls("cudaEventQuery") + fake_calls("cuEventQuery"), 0); /* then it is known */
     CHECK_EQ(kit_stats(arena).pending.now, 0);
+    void *live = kit_alloc(arena, MIB, kit_stream[0]); /* one of two streams, so with an event */
+    block = kit_alloc(arena, 2 * MIB, kit_stream[1]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, live, kit_stream[0]), GPUPOOL_OK);
+    fake_reset_counters();
     kit_close(arena);
+    CHECK_EQ(fake_calls("cudaEventQuery"), 0);
 }
 
 /* ---- a peer that is reset: its work, streams and events are gone ---- */
@@ -465,7 +473,9 @@ static void allowed_again_after_a_reset(void) {
         CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
         void *block = kit_alloc(arena, MIB, kit_stream[0]);
         reset_the_peer(1);
+        fake_reset_counters();
         CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+        CHECK_EQ(fake_calls(i ? "cudaDeviceEnablePeerAccess" : "cuMemSetAccess"), 1);
         CHECK_EQ(arena->backing.driver.peer_count, 1);
         kit_fill(far[0], block, MIB, 1);
         CHECK_RESULT(gpupool_free(arena, block, far[0]), GPUPOOL_OK);

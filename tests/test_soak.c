@@ -8,6 +8,7 @@
    test_soak [SECONDS [SEED [THREADS [ACTIONS]]]]: 0 threads leaves the second part out, and with
    ACTIONS the first is this seed alone, for so many, whatever the time. */
 // build: plain -O1
+// build: asked -O1 -DSOAK_SECONDS=4 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
 // build: tsan -fsanitize=thread -DSOAK_SECONDS=6 -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
 #define _DEFAULT_SOURCE
 #define GPUPOOL_IMPLEMENTATION
@@ -151,6 +152,7 @@ static void must_have_happened(void) {
     CHECK(failures > 0);
     CHECK(fence_waits > 0);
     CHECK(remaps > 0);
+    CHECK(soak_resets > 0);
     CHECK(atomic_load(&soak_results[GPUPOOL_E_CUDA]) > 0);
     CHECK(atomic_load(&soak_results[GPUPOOL_E_HOST_MEMORY]) > 0);
 }

@@ -96,13 +96,33 @@ static void questions_that_go_on_failing(void) {
         CHECK(gpupool_alloc(arena, BYTES, kit_stream[0]) == NULL);
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
-        CHECK(strstr(gpupool_last_error(), "cudaStreamGetId") != NULL);
+        CHECK(strstr(gpupool_last_error(), "cudaErrorUnknown") != NULL);
+        fake_fail_call(questions[i], 1, 1, cudaErrorMemoryAllocation); /* this is not the device's */
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
         CHECK_EQ(kit_stats(arena).blocks.now, 1);
     }
     put(block, kit_stream[0]);
     kit_close(arena);
+}
+
+/* Nor is there one once the device was reset: which is what the call tells. */
+static void no_answer_after_a_reset(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, BYTES, kit_stream[0]);
+    fake_quiet(1);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < 2; i++) {
+        if (i == 0) CHECK(gpupool_alloc(arena, BYTES, kit_stream[0]) == NULL);
+        else CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
+    }
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    fake_clear_failures();
+    fake_quiet(0);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
 }
 
 static void ask_in_vain(void *unused) {
@@ -357,6 +377,7 @@ int main(void) {
     FAKE_TEST(questions_that_fail);
     FAKE_TEST(questions_that_go_on_failing);
     FAKE_TEST(no_answer_after_a_failure);
+    FAKE_TEST(no_answer_after_a_reset);
     FAKE_TEST(retired_during_a_free);
     FAKE_TEST(retired_during_an_alloc);
     FAKE_TEST(filled_during_a_free);
