@@ -4034,10 +4034,12 @@ static gpi_piece *gpi_backing_choose(gpi_backing *backing, gpi_tree *tree, uint6
         uint64_t freed = piece->units;
         next = piece->next;
         if (!gpi_backing_is_spare(piece)) continue;
-        if (gpi_backing_release(backing, tree, piece) == GPUPOOL_OK) given += freed;
+        if (gpi_backing_release(backing, tree, piece) != GPUPOOL_OK) continue;
+        given += freed;
+        best = NULL; /* it may be the one that is gone */
     }
     if (given) *units = gpi_ground_min(given, aim);
-    return given ? NULL : best;
+    return best;
 }
 
 /* Maps pieces one after the other under the spot's bare granules, stashed ones first. */

@@ -345,11 +345,13 @@ static void not_before_the_wait_is_over(void) {
     block = kit_alloc(arena, MIB, kit_stream[1]);
     kit_fill(kit_stream[1], block, 512, 1);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
+    uint64_t waits = kit_stats(arena).host_syncs;
     asked_for = 0;
     fake_reset_counters();
     fake_before_call("cudaFree", 1, ask_for_it, NULL);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(asked_for, 2);
+    CHECK_EQ(kit_stats(arena).host_syncs, waits + 1);
     CHECK_EQ(fake_calls("cudaEventQuery") + fake_calls("cuEventQuery"), 0); /* then it is known */
     CHECK_EQ(kit_stats(arena).pending.now, 0);
     void *live = kit_alloc(arena, MIB, kit_stream[0]); /* one of two streams, so with an event */

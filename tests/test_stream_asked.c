@@ -97,8 +97,11 @@ static void questions_that_go_on_failing(void) {
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
         CHECK(strstr(gpupool_last_error(), "cudaErrorUnknown") != NULL);
-        fake_fail_call(questions[i], 1, 1, cudaErrorMemoryAllocation); /* this is not the device's */
+        fake_fail_call(questions[i], 1, 1, cudaErrorMemoryAllocation); /* not the device's */
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
+        fake_fail_call("cudaGetDevice", 1, 0, 0); /* nor is it known whether the device was reset */
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cudaGetDevice") != NULL);
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
         CHECK_EQ(kit_stats(arena).blocks.now, 1);
