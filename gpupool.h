@@ -6954,7 +6954,7 @@ static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream
     if (error != cudaSuccess) return gpi_arena_not_told(arena, error);
     known = gpi_fence_enter(&arena->fences, key);
     gpi_host_lock(&arena->lock);
-    if (known && !known->capture && identity && known->identity != identity) {
+    if (known && !known->capture && known->identity != identity) {
         gpi_arena_drain(arena, known);
         gpi_arena_count_pending(arena);
         gpi_fence_unname(known);
