@@ -322,7 +322,7 @@ static void ask_for_it(void *unused) {
     (void)unused;
     gpi_host_lock(&arena->lock);
     request.known = gpi_arena_known(arena, gpi_fence_key(kit_stream[0]), 0);
-    for (unsigned hurried = 0; hurried < 2; hurried++) {
+    for (int hurried = 0; hurried < 2; hurried++) {
         gpi_stream *other = NULL;
         int at = -1;
         arena->hurried = hurried;
