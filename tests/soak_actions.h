@@ -171,8 +171,7 @@ static inline void act_fit(actor *a, world *w) {
     if (fits && knows && soak_alone && below(a, 2)) {
         soak_before(a);
         void *at = gpupool_alloc(w->arena, bytes, stream);
-        int starved = fail_malloc_fired > a->starved; /* a lane without records has no fence */
-        if (soak_after(a, kit_why(at), starved, "what would fit"))
+        if (soak_after(a, kit_why(at), 0, "what would fit"))
             while (!CALL(a, 0, gpupool_free(w->arena, at, stream)) && !atomic_load(&check_bad)) {}
     }
     leave(w, to);
