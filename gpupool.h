@@ -6302,14 +6302,16 @@ static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t
 }
 
 /* Waits on the host until all that was freed so far is done, with the arena open to other threads
-   meanwhile. */
+   meanwhile. E_HOST_MEMORY: there was none to keep apart what the wait covers, or not for all. */
 static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     gpi_fence *fence;
     gpupool_result result = gpi_fence_new(&arena->fences, NULL, &fence);
+    int starved;
     if (result != GPUPOOL_OK) return result;
     fence->unrecorded = fence->whole = 1;
     /* before the wait: what is freed during it is not covered */
     gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
+    starved = gpi_fence_lacks(&arena->fences, &arena->tree);
     arena->fences.host_waits++;
     arena->fences.awaited = fence;
     gpi_host_unlock(&arena->lock);
@@ -6319,7 +6321,7 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     else gpi_fence_unseal(&arena->fences, &arena->tree, fence);
     arena->fences.awaited = NULL;
     gpi_fence_drop(&arena->fences, fence);
-    return result;
+    return result == GPUPOOL_OK && starved ? gpi_host_no_memory() : result;
 }
 
 /* All streams' lanes get a fence: over the whole context, or, where the driver has none (before
@@ -6582,9 +6584,16 @@ static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *requ
     return use->fence;
 }
 
+/* After a wait for all: where host memory was short, this may be why memory still is. */
+static gpupool_result gpi_arena_blame(gpupool_result waited, gpupool_result result) {
+    if (result != GPUPOOL_E_OUT_OF_MEMORY || waited != GPUPOOL_E_HOST_MEMORY) return result;
+    return gpi_host_no_memory();
+}
+
 /* Rung: wait on the host, for one fence after the other, until the request can be met. */
 static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *request,
                                           gpupool_result result, gpi_run **run) {
+    gpupool_result waited;
     uint64_t round = 0;
     if (request->capturing) return result;
     gpi_arena_seal(arena, request->known, request->stream);
@@ -6602,9 +6611,9 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     /* what other streams, or destroyed ones, freed without a fence: the whole device */
     if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return result;
-    if (gpi_arena_quiesce(arena) != GPUPOOL_OK) return result;
+    waited = gpi_arena_quiesce(arena);
     gpi_arena_poll(arena);
-    return gpi_arena_rung_move(arena, request, run);
+    return gpi_arena_blame(waited, gpi_arena_rung_move(arena, request, run));
 }
 
 /* Larger than all that may ever be held: nobody's work is worth a wait for it. */
@@ -6618,7 +6627,7 @@ static int gpi_arena_is_in_vain(const gpupool_arena *arena, const gpi_request *r
 
 /* The ladder from its third rung; `growing` and `lock` are held. */
 static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
-    gpupool_result result;
+    gpupool_result result, waited = GPUPOOL_OK;
     if (!gpi_tree_prepare(&arena->tree, 3)) return gpi_host_no_memory();
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
         request->limited = gpi_arena_is_limited(arena, request);
@@ -6626,11 +6635,13 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
         /* chunks that CUDA has once not taken back, or not waited for at a graph's release */
         if (!request->capturing && (gpi_fence_lacks(&arena->fences, &arena->tree) ||
-                                    gpi_arena_oldest(arena, request)) &&
-            gpi_arena_quiesce(arena) == GPUPOOL_OK)
+                                    gpi_arena_oldest(arena, request))) {
+            waited = gpi_arena_quiesce(arena);
             gpi_arena_poll(arena);
+        }
         gpi_backing_trim(&arena->backing, &arena->tree, 0, 1);
-        return gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
+        result = gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
+        return gpi_arena_blame(waited, result);
     }
     /* another thread may have made room since */
     *run = gpi_arena_again(arena, request);

@@ -152,6 +152,39 @@ static void no_memory_to_wait_without_a_pool(void) {
     kit_close(arena);
 }
 
+/* After a capture the host waits for what others freed, and has to keep it apart meanwhile: it would
+   fit, so that without host memory this is the reason told. Each record in turn is refused. */
+static void no_memory_to_wait_for_others(void) {
+    size_t bytes = 768 << 10; /* what one free may leave without a fence */
+    for (int persist = 0; persist < 2; persist++) {
+        long fired = 1, refused = 0;
+        for (long n = 1; fired; n++) {
+            check_case("request %ld%s", n, persist ? " and all after it" : "");
+            arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 2 * MIB);
+            void *live = get(MIB, 1), *block = get(bytes, 0);
+            put(block, 0);
+            begin(2); /* which takes the spare lane */
+            CHECK_RESULT(gpi_fence_trim(&arena->fences), GPUPOOL_OK); /* and none is idle */
+            gpupool_stats before = kit_stats(arena);
+            fail_malloc_nth(n, persist);
+            block = gpupool_alloc(arena, bytes, kit_stream[1]);
+            fired = fail_malloc_fired;
+            fail_malloc_nth(0, 0);
+            CHECK_RESULT(kit_why(block), block ? GPUPOOL_OK : GPUPOOL_E_HOST_MEMORY);
+            if (!block) {
+                refused++;
+                CHECK_EQ(kit_stats(arena).pending.now, before.pending.now);
+                block = get(bytes, 1);
+            }
+            put(block, 1);
+            put(live, 1);
+            release(2);
+            kit_close(arena);
+        }
+        CHECK(refused > 1);
+    }
+}
+
 static void release_without_the_wait(void) {
     fake_fail_call("cudaFree", 1, 0, 0);
     release(0);
@@ -190,8 +223,14 @@ static void no_wait_at_the_release_without_a_pool(void) {
         if (fenced) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         CHECK_EQ(kit_reserved(arena), 7 * MIB);
         fake_fail_call("cudaFree", 1, 0, 0);
-        CHECK(gpupool_alloc(arena, 4 * MIB, kit_stream[1]) == NULL);
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[1])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
         fake_fail_clear();
+        CHECK_RESULT(gpi_fence_trim(&arena->fences), GPUPOOL_OK);
+        fail_malloc_nth(1, 1);
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[1])),
+                     GPUPOOL_E_HOST_MEMORY);
+        fail_malloc_nth(0, 0);
         CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
         CHECK(gpupool_alloc(arena, 4 * MIB, kit_stream[1]) == NULL); /* for it must not wait */
         CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
@@ -392,6 +431,7 @@ int main(void) {
     FAKE_TEST(no_memory_to_keep_a_block);
     FAKE_TEST(no_memory_to_keep_an_older_chunk);
     FAKE_TEST(no_memory_to_wait_without_a_pool);
+    FAKE_TEST(no_memory_to_wait_for_others);
     FAKE_TEST(no_wait_at_the_release);
     FAKE_TEST(no_wait_at_the_release_without_a_pool);
     FAKE_TEST(frees_during_a_wait_that_fails);
