@@ -60,8 +60,9 @@ The rules:
      use the block too, order their work before the free (cudaStreamWaitEvent), or say
      gpupool_record_use on each of them before freeing. The stream that a block was allocated on
      counts as one that used it: its earlier work may still be at the memory.
-  2. Destroy an arena when no block of it is live. After cudaDeviceReset its memory is gone, and so
-     are a ring's streams: destroying is then all that is left.
+  2. Destroy an arena when no block of it is live. After cudaDeviceReset what used its memory is
+     gone, and so are a ring's streams: destroying is then all that is left. It is needed: memory
+     of the default source outlives a reset.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
      destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
      after all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit): a
@@ -397,9 +398,10 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
 /* E_IN_USE while blocks are live, or captures not released. Waits for the device, since what was
-   freed may still be in use. After cudaDeviceReset it drops all there was, blocks and captures too.
-   If a CUDA call fails the arena is still there, with less reserved perhaps, and this can be tried
-   again. No other thread may use the arena any more. */
+   freed may still be in use. After cudaDeviceReset it drops all there was, blocks and captures too,
+   and gives back mapped memory, which outlives a reset (seen on an H100); chunk_free is not called
+   then, as chunks went with the reset. If a CUDA call fails the arena is still there, with less
+   reserved perhaps, and this can be tried again. No other thread may use the arena any more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* Made at first use, the same for all callers; NULL with a result when it cannot be made. */
@@ -1817,18 +1819,17 @@ static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext c
 
 /* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
    not even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of
-   whatever memory, and so does cudaFreeHost (seen on CUDA 13.0). */
+   whatever memory, and so does cudaFreeHost (seen on CUDA 13.0). After a reset the crumb is gone,
+   and its address may be the program's. */
 static gpupool_result gpi_driver_free_crumb(gpi_driver *driver) {
-    gpupool_result result = GPUPOOL_OK;
+    gpupool_result result;
     int ended;
     if (!driver->crumb) return GPUPOOL_OK;
-    if (driver->crumb_of_host) {
+    result = gpi_driver_has_ended(driver, driver->crumb_context, driver->crumb_id, &ended);
+    if (result == GPUPOOL_OK && !ended && driver->crumb_of_host)
         result = gpi_driver_told("cudaFreeHost", cudaFreeHost(driver->crumb));
-    } else {
-        result = gpi_driver_has_ended(driver, driver->crumb_context, driver->crumb_id, &ended);
-        if (result == GPUPOOL_OK && !ended)
-            result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
-    }
+    else if (result == GPUPOOL_OK && !ended)
+        result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
     if (result == GPUPOOL_OK) driver->crumb = NULL;
     return result;
 }
@@ -4426,13 +4427,32 @@ static void gpi_backing_forget(gpi_backing *backing) {
 static gpupool_result gpi_backing_close(gpi_backing *backing) {
     gpi_driver *driver = &backing->driver;
     gpupool_result freed = gpi_driver_free_crumb(driver);
-    if (freed != GPUPOOL_OK) return freed;
-    GPI_ASSERT(backing->pieces == 0);
-    if (backing->reservation) {
+    GPI_ASSERT(backing->pieces == 0 || !backing->reservation);
+    if (freed == GPUPOOL_OK && backing->reservation) {
         CUresult error = driver->unreserve(backing->reservation, backing->reservation_bytes);
         freed = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
+        if (freed == GPUPOOL_OK) backing->reservation = 0;
     }
     return freed;
+}
+
+/* The same after a reset, which takes chunks with it, but no mapped memory: all of it goes back,
+   with the blocks in it. What CUDA refuses is there for the next try. */
+static gpupool_result gpi_backing_salvage(gpi_backing *backing, gpi_tree *tree) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_piece *piece;
+    while (gpi_backing_is_mapped(backing) && (backing->stash || backing->placed)) {
+        piece = backing->stash ? backing->stash : backing->placed;
+        if (piece == backing->placed) {
+            result = gpi_driver_unmap(&backing->driver, piece->unit * GPUPOOL_UNIT_BYTES,
+                                      piece->bytes);
+            if (result == GPUPOOL_OK) gpi_backing_stash_piece(backing, piece);
+        } else {
+            result = gpi_backing_release(backing, tree, piece);
+        }
+        if (result != GPUPOOL_OK) return result;
+    }
+    return gpi_backing_close(backing);
 }
 
 /* Peers may use what is held, and what will be: MAPPED memory piece by piece, all else by whole
@@ -4953,13 +4973,14 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
     gpi_fence_poll(fences, tree);
 }
 
-/* Gives the idle events back; those that the driver refuses stay. */
-static gpupool_result gpi_fence_trim(gpi_fences *fences) {
+/* Gives the idle events back; those that the driver refuses stay. `reset`: those of the arena's own
+   device are gone. */
+static gpupool_result gpi_fence_trim(gpi_fences *fences, int reset) {
     while (fences->idle) {
         gpi_fence *fence = fences->idle;
         int ended;
         gpupool_result result = gpi_fence_has_ended(fences, fence, &ended);
-        if (result == GPUPOOL_OK && !ended)
+        if (result == GPUPOOL_OK && !ended && (fence->context || !reset))
             result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(fence->event));
         if (result != GPUPOOL_OK) return result;
         fences->idle = fence->next;
@@ -6064,11 +6085,11 @@ static void gpi_arena_exit(gpupool_arena *arena) {
 #endif
 }
 
-/* cudaDeviceReset takes the memory, the streams and the events with it. */
+/* cudaDeviceReset takes the streams and the events with it, and all memory but what is mapped. */
 static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char *call) {
     if (!gpi_driver_was_reset(&arena->backing.driver)) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
-                         "memory is gone, only gpupool_arena_destroy is left", call,
+                         "blocks are gone, only gpupool_arena_destroy is left", call,
                          arena->backing.driver.device, arena->name);
 }
 
@@ -7864,7 +7885,7 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     }
     result = gpi_backing_trim(&arena->backing, &arena->tree, 0, 1);
     gpi_arena_sweep(arena);
-    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences);
+    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences, 0);
     if (result == GPUPOOL_OK) result = gpi_backing_close(&arena->backing);
     if (result == GPUPOOL_OK) gpi_arena_forget(arena);
     return result;
@@ -7971,21 +7992,42 @@ static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* All that the host has for fences and captures still in use. */
-static void gpi_arena_abandon(gpupool_arena *arena) {
+/* Nothing waits for a fence any more; once more does no harm. */
+static void gpi_arena_drop_fences(gpupool_arena *arena) {
     gpi_stream *stream = arena->fences.streams;
-    const gpi_echo *echo = arena->backing.echoes;
+    gpi_echo *echo = arena->backing.echoes;
     gpi_run *run = arena->parked;
     uint64_t at = 0;
     for (; run; run = run->list_next) gpi_arena_drop_uses(arena, run);
-    for (; echo; echo = echo->next) gpi_fence_drop(&arena->fences, (gpi_fence *)echo->until);
+    for (; echo; echo = echo->next) {
+        if (echo->until) gpi_fence_drop(&arena->fences, (gpi_fence *)echo->until);
+        echo->until = NULL;
+    }
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
         if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, run);
-    for (; stream; stream = stream->next) {
+    for (; stream; stream = stream->next)
         while (stream->seals) gpi_fence_drop(&arena->fences, stream->fences[--stream->seals]);
+}
+
+/* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
+   has, with blocks and captures. If CUDA refuses some of it the arena stays, to be tried again. */
+static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
+    gpupool_result result;
+    gpi_stream *stream;
+    gpi_host_lock(&arena->lock);
+    result = gpi_backing_salvage(&arena->backing, &arena->tree);
+    if (result == GPUPOOL_OK) {
+        gpi_arena_drop_fences(arena);
+        result = gpi_fence_trim(&arena->fences, 1);
+    }
+    gpi_host_unlock(&arena->lock);
+    if (result != GPUPOOL_OK) return result;
+    for (stream = arena->fences.streams; stream; stream = stream->next) {
         if (stream->early && stream->key) gpi_host_count_scope(-1);
         if (stream->early) GPUPOOL_FREE(stream->capture);
     }
+    gpi_arena_forget(arena);
+    return GPUPOOL_OK;
 }
 
 /* All is given back and the arena is no more, or it is as before. */
@@ -7993,11 +8035,10 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(&arena->backing.driver, &visit);
     if (result != GPUPOOL_OK) return result;
-    if (gpi_driver_was_reset(&arena->backing.driver)) { /* all is gone already */
-        gpi_arena_abandon(arena);
-        gpi_arena_forget(arena);
+    if (gpi_driver_was_reset(&arena->backing.driver)) {
+        result = gpi_arena_salvage(arena);
         gpi_driver_leave(&visit);
-        return GPUPOOL_OK;
+        return result;
     }
     gpi_host_lock(&arena->growing);
     gpi_arena_lock(arena, 0);
@@ -10238,7 +10279,6 @@ static gpupool_result gpi_ring_close(gpupool_ring *ring) {
 /* Of a device that was reset: all is gone but the host's side. */
 static void gpi_ring_abandon(gpupool_ring *ring) {
     gpi_transfer *transfer, *next;
-    uint64_t at = 0;
     gpi_ring_lock(ring);
     gpi_ring_dismiss(ring);
     for (transfer = ring->transfers; transfer; transfer = next) { /* with tickets, all of them */
@@ -10247,8 +10287,6 @@ static void gpi_ring_abandon(gpupool_ring *ring) {
     }
     ring->transfers = NULL;
     ring->slots = NULL;
-    for (; at < ring->pinned.now; at += ring->piece_bytes) /* what may have stayed pinned */
-        gpi_driver_unpin(ring->pages.memory + at);
     gpi_ring_unlock(ring);
     gpi_ring_forget(ring);
 }

@@ -66,8 +66,6 @@ static void asking_calls(const void *block, gpupool_capture *scope, gpupool_resu
 
 /* ---- cudaDeviceReset ---- */
 
-#if CHECK_FAKE
-
 /* Live blocks, cached ones, parked ones, fences in use and idle ones, an open scope. */
 static void leave_traces(void **live, size_t count, gpupool_capture **scope) {
     void *block[70];
@@ -83,13 +81,19 @@ static void leave_traces(void **live, size_t count, gpupool_capture **scope) {
     CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[3], scope), GPUPOOL_OK);
 }
 
+static void reset_the_device(void) {
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+}
+
+/* Mapped memory outlives the reset, but not the arena. */
 static void reset_under(gpupool_source source) {
     void *live[8];
     gpupool_capture *scope = NULL;
+    struct cudaPointerAttributes place;
     arena = kit_open(source);
     leave_traces(live, KIT_COUNT(live), &scope);
-    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
-    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    reset_the_device();
     CHECK_EQ((cudaFree)(NULL), cudaSuccess); /* a new context */
     asking_calls(live[1], scope, GPUPOOL_E_CUDA);
     CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
@@ -99,8 +103,12 @@ static void reset_under(gpupool_source source) {
         CHECK(result == GPUPOOL_OK || result == GPUPOOL_E_CUDA);
     }
     gpupool_alloc(arena, 5000, 0);
-    CHECK_EQ(fake_misuses(), 0);
+    CHECK_EQ(cudaPointerGetAttributes(&place, live[0]), cudaSuccess);
+    CHECK_EQ(place.type, source == GPUPOOL_SOURCE_MAPPED ? cudaMemoryTypeDevice
+                                                         : cudaMemoryTypeUnregistered);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(cudaPointerGetAttributes(&place, live[0]), cudaSuccess);
+    CHECK_EQ(place.type, cudaMemoryTypeUnregistered);
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal; /* as a thread begins */
     CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
     CHECK_EQ(mode, cudaStreamCaptureModeGlobal);
@@ -112,19 +120,44 @@ static void reset_under(gpupool_source source) {
 }
 static void reset_under_mapped(void) { reset_under(GPUPOOL_SOURCE_MAPPED); }
 static void reset_under_device(void) { reset_under(GPUPOOL_SOURCE_DEVICE); }
+static void reset_under_managed(void) { reset_under(GPUPOOL_SOURCE_MANAGED); }
+static void reset_under_pinned(void) { reset_under(GPUPOOL_SOURCE_PINNED); }
 
 /* The default arena's place is free again once it is destroyed. */
 static void reset_under_the_default_arena(void) {
     void *block = NULL;
     CHECK_EQ(gpupool_cudaMalloc(&block, MIB), cudaSuccess);
-    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
-    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    reset_the_device();
     CHECK(gpupool_cudaMalloc(&block, 64 * MIB) != cudaSuccess);
     CHECK_RESULT(gpupool_arena_destroy(gpupool_default_arena(0)), GPUPOOL_OK);
     CHECK_EQ(gpupool_cudaMalloc(&block, MIB), cudaSuccess);
     kit_mark(0, block, MIB, 3);
     CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
     kit_close(gpupool_default_arena(0));
+}
+
+#if CHECK_FAKE
+
+/* Where CUDA does not take its memory back, the arena is there for the next try, and no more is
+   done than what is left. */
+static void reset_and_refused(void) {
+    const char *calls[] = {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree"};
+    for (size_t i = 0; i < KIT_COUNT(calls); i++)
+        for (int n = 1; n <= (i == 2 ? 1 : 3); n++) {
+            check_case("%s, number %d", calls[i], n);
+            arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+            void *live[3];
+            for (int k = 0; k < 3; k++) live[k] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+            CHECK_RESULT(gpupool_free(arena, live[1], kit_stream[0]), GPUPOOL_OK);
+            reset_the_device();
+            fake_fail_call(calls[i], n, 0, 0);
+            CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+            CHECK(strstr(gpupool_last_error(), calls[i]) != NULL);
+            CHECK_EQ(fake_fail_fired(), 1);
+            fake_fail_clear();
+            CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+            CHECK_EQ(fake_live_objects(), 0);
+        }
 }
 
 /* ---- CUDA unloads: every call of it fails from some moment on ---- */
@@ -287,9 +320,12 @@ __attribute__((destructor)) static void last_of_all(void) {
 
 int main(void) {
     atexit(use_leaked_arena);
-    FAKE_TEST(reset_under_mapped);
-    FAKE_TEST(reset_under_device);
-    FAKE_TEST(reset_under_the_default_arena);
+    ARENA_TEST(reset_under_mapped);
+    ARENA_TEST(reset_under_device);
+    ARENA_TEST(reset_under_managed);
+    ARENA_TEST(reset_under_pinned);
+    ARENA_TEST(reset_under_the_default_arena);
+    FAKE_TEST(reset_and_refused);
     FAKE_TEST(while_cuda_unloads);
     ARENA_TEST(a_child_gets_a_named_result);
     ARENA_TEST(a_child_does_not_wait_for_locks);

@@ -410,21 +410,59 @@ static void events_of_a_reset_peer(void) {
     }
 }
 
-/* A wait for both devices frees something of each; CUDA has not taken the peer's back. */
-static void what_a_wait_left_there(void) {
+/* A wait for both devices frees something of each, of the host where the device has nothing left;
+   CUDA has not taken the peer's back. */
+static void leave_a_crumb(int of_host) {
     open_for_the_peer(64 * MIB);
     CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, far[0]), far[0]), GPUPOOL_OK);
-    fake_fail_call("cudaFree", 2, 0, 0);
+    if (of_host) fake_fail_call("cudaMalloc", 1, 1, 0);
+    fake_fail_call(of_host ? "cudaFreeHost" : "cudaFree", 2, 0, 0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(fake_fail_fired(), 1);
+    CHECK(fake_fail_fired() > 0);
     fake_fail_clear();
     CHECK(kit_stats(arena).pending.now > 0);
     CHECK(arena->backing.driver.crumb != NULL);
-    reset_the_peer(1);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(kit_stats(arena).pending.now, 0);
-    use_the_peer();
-    kit_close(arena);
+    CHECK_EQ(arena->backing.driver.crumb_of_host, of_host);
+}
+
+static void what_a_wait_left_there(void) {
+    for (int of_host = 0; of_host < 2; of_host++) {
+        leave_a_crumb(of_host);
+        reset_the_peer(1);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(kit_stats(arena).pending.now, 0);
+        use_the_peer();
+        kit_close(arena);
+        /* a reset of the arena's own device does not take it */
+        leave_a_crumb(of_host);
+        CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+        for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+        CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+    }
+}
+
+/* Nor does it take the peer's events: one in use, one that nothing waits for any more. */
+static void what_the_peer_has_of_a_reset_arena(void) {
+    for (int refused = 0; refused < 2; refused++) {
+        open_for_the_peer(64 * MIB);
+        void *live = kit_alloc(arena, MIB, kit_stream[0]);
+        use_the_peer();
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        far[0] = stream_of(1);
+        CHECK_RESULT(gpupool_record_use(arena, live, far[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_use(arena, live, kit_stream[1]), GPUPOOL_OK);
+        CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+        for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+        if (refused) {
+            fake_fail_call("cudaEventDestroy", 1, 0, 0);
+            CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+            CHECK_EQ(fake_fail_fired(), 1);
+            fake_fail_clear();
+        }
+        CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+    }
 }
 
 /* What may be gone, as CUDA does not tell, is left alone. */
@@ -459,10 +497,10 @@ static void contexts_that_are_not_told(void) {
     CHECK(!gpi_arena_wait(arena, fence));
     CHECK_EQ(fake_calls("cudaEventSynchronize"), 0);
     gpi_fence_drop(fences, fence);
-    CHECK_RESULT(gpi_fence_trim(fences), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpi_fence_trim(fences, 0), GPUPOOL_E_CUDA);
     CHECK_EQ(fences->fence_count, 1);
     fake_fail_clear();
-    CHECK_RESULT(gpi_fence_trim(fences), GPUPOOL_OK);
+    CHECK_RESULT(gpi_fence_trim(fences, 0), GPUPOOL_OK);
     CHECK_EQ(fences->fence_count, 0);
     CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
     kit_close(arena);
@@ -543,6 +581,7 @@ int main(void) {
     FAKE_TEST(not_before_the_wait_is_over);
     FAKE_TEST(events_of_a_reset_peer);
     FAKE_TEST(what_a_wait_left_there);
+    FAKE_TEST(what_the_peer_has_of_a_reset_arena);
     FAKE_TEST(contexts_that_are_not_told);
     FAKE_TEST(allowed_again_after_a_reset);
     FAKE_TEST(memory_of_a_reset_peer);

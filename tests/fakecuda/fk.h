@@ -130,11 +130,11 @@ void       fk_allow_peer(int device, int peer);
 int        fk_peer_allowed(int device, int peer);
 size_t     fk_device_free_bytes(int device);
 size_t     fk_device_total(int device);
-void       fk_memory_drop_device(int device);    /* -1: all of them, and host memory */
+void       fk_memory_drop_device(int device);    /* but not what is mapped; -1: all there is */
 long       fk_memory_objects(void);
 void       fk_memory_defaults(void);
 long       fk_handle_objects(void);              /* fk_vmm.c */
-void       fk_handles_drop_device(int device);
+void       fk_handles_drop(void);
 
 /* ---- fk_oracle.c ---- */
 

@@ -2,13 +2,15 @@
  *
  * Seen on an H200 (CUDA 13.0): after cudaDeviceReset the primary context is at the same address and
  * has another id; until the device is used again cuCtxGetId answers CONTEXT_IS_DESTROYED. Asking a
- * capturing stream for its context (cuStreamGetCtx) is harmless.
+ * capturing stream for its context (cuStreamGetCtx) is harmless. On an H100: with a reset of its
+ * device memory of cudaHostAlloc and cudaMallocManaged is gone too, and the next call may get its
+ * address; what cudaHostRegister has pinned stays, no longer pinned; memory of cuMemCreate stays
+ * as it is, held, mapped, and the next context can use it.
  *
  * Assumed, to be confirmed on a GPU: a program that has not called cudaSetDevice gets device 0's
- * context from every call; cudaDeviceReset frees the current device's streams, events and device
- * memory, and takes from it the access to peers' memory that cudaDeviceEnablePeerAccess gave (not
- * that of cuMemSetAccess), but leaves host memory pinned; cuDeviceGetAttribute answers
- * INVALID_VALUE for an attribute that it does not know, where fakecuda knows only a few. */
+ * context from every call; cudaDeviceReset takes from the current device the access to peers'
+ * memory that cudaDeviceEnablePeerAccess gave (not that of cuMemSetAccess); cuDeviceGetAttribute
+ * answers INVALID_VALUE for an attribute that it does not know, where fakecuda knows only a few. */
 #include "fk.h"
 
 #include <string.h>

@@ -310,13 +310,13 @@ void fk_memory_drop_device(int device) {
     size_t i = fk.n;
     while (i-- > 0) {
         fk_range *range = fk.ranges[i];
-        if (device >= 0 && (range->device != device || range->kind >= FK_HOST)) continue;
+        if (device >= 0 && (range->device != device || range->kind == FK_RESERVED)) continue;
         if (range->kind == FK_RESERVED) fk_unmap_all(range);
         else fk_unref_piece(range->piece);
         fk_drop_range(range);
     }
-    fk_handles_drop_device(device);
     if (device >= 0) fk.peers[device] = 0;
+    else fk_handles_drop();
     if (fk.n == 0) {
         free(fk.ranges);
         fk.ranges = NULL;

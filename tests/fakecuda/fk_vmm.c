@@ -120,15 +120,15 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 long fk_handle_objects(void) { return (long)fk_handles.live; }
 
-void fk_handles_drop_device(int device) {
+void fk_handles_drop(void) {
     size_t i;
     for (i = 0; i < fk_handles.n; i++) {
         fk_piece *piece = fk_handles.items[i];
-        if (!piece || (device >= 0 && piece->device != device)) continue;
+        if (!piece) continue;
         fk_pool_remove(&fk_handles, fk_handles.base + i * FK_HANDLE_STEP);
         fk_unref_piece(piece);
     }
-    if (device < 0) fk_pool_reset(&fk_handles);
+    fk_pool_reset(&fk_handles);
 }
 
 /* ---- mapping ---- */

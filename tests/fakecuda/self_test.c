@@ -571,6 +571,40 @@ static void test_reset_of_one_device(void) {
     CHECK(fake_live_objects() == 0);
 }
 
+/* Mapped memory outlives it, with what is in it; no other memory does. */
+static void test_memory_after_a_reset(void) {
+    CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle a = 0;
+    CUdeviceptr base = 0;
+    void *device = NULL, *host = NULL, *managed = NULL, *own = aligned_alloc(4096, 4096);
+    unsigned char byte = 0;
+    OK(cuMemAddressReserve(&base, 2 * MIB, 0, 0, 0));
+    OK(cuMemCreate(&a, 2 * MIB, &prop, 0));
+    OK(cuMemMap(base, 2 * MIB, 0, a, 0));
+    OK(open_access(base, 2 * MIB, 0));
+    OK(cudaMemset((void *)(uintptr_t)base, 7, 64));
+    OK(cudaMalloc(&device, 64));
+    OK(cudaHostAlloc(&host, 64, cudaHostAllocPortable));
+    OK(cudaMallocManaged(&managed, 64, cudaMemAttachGlobal));
+    OK(cudaHostRegister(own, 4096, cudaHostRegisterPortable));
+    OK(cudaDeviceReset());
+    OK(cudaMemcpy(&byte, (void *)(uintptr_t)base, 1, cudaMemcpyDeviceToHost));
+    CHECK(byte == 7 && fake_used_bytes(0) == 2 * MIB);
+    fake_quiet(1);
+    IS(cudaFree(device), cudaErrorInvalidValue);
+    IS(cudaFree(managed), cudaErrorInvalidValue);
+    IS(cudaFreeHost(host), cudaErrorInvalidValue);
+    IS(cudaHostUnregister(own), cudaErrorHostMemoryNotRegistered);
+    CHECK(fake_misuses() == 4);
+    fake_clear_failures();
+    fake_quiet(0);
+    free(own);
+    OK(cuMemUnmap(base, 2 * MIB));
+    OK(cuMemRelease(a));
+    OK(cuMemAddressFree(base, 2 * MIB));
+    CHECK(fake_live_objects() == 0);
+}
+
 static void test_prices(void) {
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle a = 0;
@@ -653,7 +687,8 @@ int main(void) {
         test_graph, test_context_event, test_context_of_another_device,
         test_context_forgets_nothing, test_context_host_function, test_context_captures,
         test_context_calls, test_context_threads, test_peers, test_per_thread_stream,
-        test_host_threads, test_reset_of_one_device, test_prices, test_faults, test_ends};
+        test_host_threads, test_reset_of_one_device, test_memory_after_a_reset, test_prices,
+        test_faults, test_ends};
     size_t i;
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         tests[i]();
