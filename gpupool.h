@@ -6651,7 +6651,6 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     gpupool_result result, waited = GPUPOOL_OK;
     if (!gpi_tree_prepare(&arena->tree, 3)) return gpi_host_no_memory();
     if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
-        request->limited = gpi_arena_is_limited(arena, request);
         result = gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
         /* chunks that CUDA has once not taken back, or not waited for at a graph's release */
@@ -7992,16 +7991,17 @@ static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Nothing waits for a fence any more; once more does no harm. */
+/* Nothing waits for a fence any more, and no echo is mapped; once more does no harm. */
 static void gpi_arena_drop_fences(gpupool_arena *arena) {
     gpi_stream *stream = arena->fences.streams;
-    gpi_echo *echo = arena->backing.echoes;
+    gpi_echo *echo;
     gpi_run *run = arena->parked;
     uint64_t at = 0;
     for (; run; run = run->list_next) gpi_arena_drop_uses(arena, run);
-    for (; echo; echo = echo->next) {
-        if (echo->until) gpi_fence_drop(&arena->fences, (gpi_fence *)echo->until);
-        echo->until = NULL;
+    while ((echo = arena->backing.echoes) != NULL) {
+        arena->backing.echoes = echo->next;
+        gpi_fence_drop(&arena->fences, (gpi_fence *)echo->until);
+        gpi_backing_drop_echo(&arena->backing, echo);
     }
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
         if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, run);

@@ -412,6 +412,7 @@ static void reset_under_scopes(void) {
     release(2);
     kit_stats(arena); /* forgets it */
     get(MIB, 2);
+    get(MIB, 3);
     begin(0);
     get(MIB, 0);
     CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);

@@ -104,6 +104,29 @@ static void no_memory_for_a_ring(void) {
     fail_malloc_nth(0, 0);
 }
 
+/* With workers, a ticket and a copy in flight. */
+static void nothing_stays_after_a_reset(void) {
+    gpupool_ticket ticket = 0;
+    void *buffer = NULL;
+    for (int workers = -1; workers < 2; workers += 2) {
+        ring = kit_ring(MIB, 0, workers);
+        host = kit_host(BYTES);
+        CHECK_EQ(cudaMalloc(&buffer, BYTES), cudaSuccess);
+        CHECK_RESULT(gpupool_upload_async(ring, buffer, host, BYTES, kit_stream[0], &ticket),
+                     GPUPOOL_OK);
+        fake_hold(kit_stream[0], 1);
+        CHECK_RESULT(gpupool_upload_async(ring, buffer, host, BYTES, kit_stream[0], &ticket),
+                     GPUPOOL_OK);
+        CHECK_EQ(gpi_process.staffed != NULL, workers > 0);
+        CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+        for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+        CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
+        CHECK(gpi_process.staffed == NULL);
+        CHECK_EQ(fail_malloc_live, 0);
+        kit_host_free(host, BYTES);
+    }
+}
+
 /* However many tickets there were. */
 static void records_are_used_again(void) {
     scene_open();
@@ -166,6 +189,7 @@ static void no_memory_after_pinning(void) {
 int main(void) {
     FAKE_TEST(no_memory_for_the_nth_record);
     FAKE_TEST(no_memory_for_a_ring);
+    FAKE_TEST(nothing_stays_after_a_reset);
     FAKE_TEST(records_are_used_again);
     FAKE_TEST(no_memory_for_a_ticket_of_pinned_memory);
     FAKE_TEST(no_memory_to_creep_with);

@@ -240,7 +240,7 @@ cudaError_t fk_capture_add(fk_stream *stream, fk_work *work);
 cudaError_t fk_capture_fork(fk_stream *stream, uint64_t capture, const int *nodes, int n);
 uint64_t    fk_capture_id(const fk_stream *stream);        /* 0: not capturing */
 int         fk_capture_lost(const fk_stream *stream);
-void        fk_capture_lose(uint64_t capture);   /* by id; no matter if it has ended */
+int         fk_capture_lose(uint64_t capture);   /* by id; 0: it has ended */
 void        fk_capture_forget(fk_stream *stream);          /* the stream is being destroyed */
 long        fk_capture_objects(void);
 void        fk_captures_drop(void);

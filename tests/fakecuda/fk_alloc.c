@@ -1,9 +1,11 @@
 /* The runtime's allocation calls.
  *
- * Assumed, to be confirmed on a GPU: cudaFree, cudaFreeHost and cudaHostUnregister wait for all
- * work of the device (for host memory: of every device) before they let go; zero bytes from
- * cudaMalloc is success with NULL; cudaMallocManaged of zero bytes is cudaErrorInvalidValue; host
- * memory that cannot be pinned is cudaErrorMemoryAllocation. */
+ * Seen on an H100 (CUDA 13.0): cudaFree, cudaFreeHost and cudaHostUnregister wait for all work of
+ * the device before they let go, while pinning waits for none; zero bytes of whatever memory are
+ * success with NULL; cudaHostRegister of what the program cannot write is cudaErrorInvalidValue.
+ *
+ * Assumed: for host memory they wait for every device; what there is too little host memory for is
+ * cudaErrorMemoryAllocation. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -125,7 +127,7 @@ static int fk_host_memory(void **out, size_t bytes, fk_kind kind) {
     void *p;
     if (!out) return cudaErrorInvalidValue;
     *out = NULL;
-    if (!bytes) return kind == FK_MANAGED ? cudaErrorInvalidValue : 0;
+    if (!bytes) return 0;
     if (bytes > SIZE_MAX / 2) return cudaErrorMemoryAllocation;
     if (kind == FK_MANAGED) fk_price_by_size(fk_device_price, FK_COUNT(fk_device_price), bytes);
     else fk_price_by_size(fk_pin_price, FK_COUNT(fk_pin_price), bytes);

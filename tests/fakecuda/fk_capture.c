@@ -7,13 +7,16 @@
  * and then cudaEventRecord on the legacy stream lose that capture, and the record answers
  * cudaErrorStreamCaptureImplicit.
  *
- * Assumed, to be confirmed on a GPU: of those two calls it is the record that loses the capture, as
- * all work on the legacy stream would, in every mode, and asking costs none; a call that a capture
- * forbids ends every capture that forbids it; waiting on an event of a capture that has ended is
- * cudaErrorCapturedEvent; starting a capture twice and ending one that is not there are
- * cudaErrorIllegalState; destroying a stream that takes part in a capture loses the capture;
- * cudaFree, cudaFreeHost and pinning are as forbidden as cudaMalloc; cudaDeviceSynchronize is
- * forbidden in every mode. */
+ * Seen on an H100 (CUDA 13.0): of those two calls it is the record that loses the capture, in every
+ * mode; asking is refused and costs none. A call that a capture forbids ends every capture that
+ * forbids it. Waiting on an event of a capture that has ended, and asking it, are
+ * cudaErrorInvalidValue. Starting a capture twice and ending one that is not there are
+ * cudaErrorIllegalState. A stream that takes part in a capture may be destroyed: what it had must
+ * be joined all the same; where the capture began on it nothing is left to end. cudaFree,
+ * cudaFreeHost and pinning are as forbidden as cudaMalloc; cudaDeviceSynchronize is forbidden in
+ * every mode.
+ *
+ * Assumed: a capture is lost with the stream that it began on, where others take part. */
 #include "fk.h"
 
 #include <stdlib.h>
@@ -57,10 +60,11 @@ uint64_t fk_capture_id(const fk_stream *stream) {
 
 int fk_capture_lost(const fk_stream *stream) { return stream->capture && stream->capture->lost; }
 
-void fk_capture_lose(uint64_t id) {
-    fk_capture *capture;
-    for (capture = fk_captures; capture; capture = capture->next)
-        if (capture->id == id) capture->lost = 1;
+int fk_capture_lose(uint64_t id) {
+    fk_capture *capture = fk_captures;
+    while (capture && capture->id != id) capture = capture->next;
+    if (capture) capture->lost = 1;
+    return capture != NULL;
 }
 
 cudaError_t fk_forbidden(void) {
@@ -136,7 +140,7 @@ cudaError_t fk_capture_fork(fk_stream *stream, uint64_t id, const int *nodes, in
     if (stream->capture && stream->capture->lost) return cudaErrorStreamCaptureInvalidated;
     if (!capture) {
         if (stream->capture) stream->capture->lost = 1;
-        return cudaErrorCapturedEvent;
+        return cudaErrorInvalidValue;
     }
     if (capture->lost) return cudaErrorStreamCaptureInvalidated;
     if (stream->capture && stream->capture != capture) {
@@ -172,11 +176,13 @@ void fk_capture_forget(fk_stream *stream) {
     fk_capture *capture = stream->capture;
     int i, k = 0;
     if (!capture) return;
-    capture->lost = 1;
     for (i = 0; i < capture->n_streams; i++)
         if (capture->streams[i] != stream) capture->streams[k++] = capture->streams[i];
     capture->n_streams = k;
-    if (capture->origin == stream) capture->origin = NULL;
+    if (capture->origin == stream) {
+        capture->origin = NULL;
+        capture->lost = 1;
+    }
     stream->capture = NULL;
     if (!k) fk_end_capture(capture);
 }

@@ -5,12 +5,12 @@
  * capturing stream for its context (cuStreamGetCtx) is harmless. On an H100: with a reset of its
  * device memory of cudaHostAlloc and cudaMallocManaged is gone too, and the next call may get its
  * address; what cudaHostRegister has pinned stays, no longer pinned; memory of cuMemCreate stays
- * as it is, held, mapped, and the next context can use it.
+ * as it is, held, mapped, and the next context can use it; cuDeviceGetAttribute answers
+ * INVALID_VALUE for an attribute that it does not know, where fakecuda knows only a few.
  *
  * Assumed, to be confirmed on a GPU: a program that has not called cudaSetDevice gets device 0's
  * context from every call; cudaDeviceReset takes from the current device the access to peers'
- * memory that cudaDeviceEnablePeerAccess gave (not that of cuMemSetAccess); cuDeviceGetAttribute
- * answers INVALID_VALUE for an attribute that it does not know, where fakecuda knows only a few. */
+ * memory that cudaDeviceEnablePeerAccess gave (not that of cuMemSetAccess). */
 #include "fk.h"
 
 #include <string.h>

@@ -10,9 +10,9 @@
  * with STREAM_CAPTURE_UNSUPPORTED and the capture is lost, in every mode of capture and on
  * non-blocking streams too.
  *
- * Assumed, to be confirmed on a GPU: a null context is INVALID_CONTEXT; an event that was last
- * recorded in a capture answers cudaErrorCapturedEvent to cudaEventQuery and cudaEventSynchronize
- * even after the capture has ended, until it is recorded again. */
+ * Seen on an H100 (CUDA 13.0): a null context is INVALID_CONTEXT; asking an event that was last
+ * recorded in a capture, or waiting for it on the host, is cudaErrorCapturedEvent and loses the
+ * capture; after its end it is cudaErrorInvalidValue, until the event is recorded again. */
 #include "fk.h"
 
 #include <stdlib.h>
@@ -170,8 +170,7 @@ static int fk_wait(fk_call call, cudaStream_t on, cudaEvent_t handle, unsigned f
 
 static int fk_refuse(const fk_event *event) {
     if (!event->capture) return (int)fk_forbidden();
-    fk_capture_lose(event->capture);
-    return cudaErrorCapturedEvent;
+    return fk_capture_lose(event->capture) ? cudaErrorCapturedEvent : cudaErrorInvalidValue;
 }
 
 static int fk_query(fk_call call, cudaEvent_t handle) {

@@ -2,11 +2,10 @@
  * branches which nothing joins race here as on a device.
  *
  * Seen on an H200 (CUDA 13.0): of two captures open in one thread in thread-local mode, neither
- * graph could be launched where the first was instantiated before the second had ended; taken here
- * to mean that cudaGraphInstantiate is forbidden, and loses the capture, as cudaMalloc is.
- *
- * Assumed, to be confirmed on a GPU: a graph launched into a capture becomes a chain of its nodes;
- * two launches of one executable graph come one after the other, whatever their streams. */
+ * graph could be launched where the first was instantiated before the second had ended: as an H100
+ * showed, cudaGraphInstantiate is as forbidden as cudaMalloc. Seen there too: a graph is not
+ * launched into a capture, of whatever mode, which is lost; two launches of one executable graph
+ * come one after the other, whatever their streams. */
 #include "fk.h"
 
 #include <stdlib.h>
@@ -76,13 +75,6 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t handle,
     return fk_end((cudaError_t)error);
 }
 
-static int fk_launch_captured(const fk_exec *exec, fk_stream *stream) {
-    int i, error = 0;
-    for (i = 0; !error && i < exec->graph->n; i++)
-        error = (int)fk_capture_add(stream, exec->graph->nodes[i].work);
-    return error;
-}
-
 static void fk_issue_node(fk_exec *exec, int i, fk_stream *stream, const fk_clock *start,
                           fk_clock *clocks) {
     const fk_node *node = &exec->graph->nodes[i];
@@ -127,10 +119,8 @@ static cudaError_t fk_launch_call(cudaGraphExec_t handle, cudaStream_t on, int o
         if (!exec) {
             fk_misuse("cudaGraphLaunch of %p, which is no live graph", (void *)handle);
             error = cudaErrorInvalidValue;
-        } else if (stream && stream->capture) {
-            error = fk_launch_captured(exec, stream);
         } else if (stream) {
-            error = (int)fk_implicit(stream);
+            error = (int)fk_capturing_refuses(stream);
             if (!error) fk_launch(exec, stream);
         }
     }

@@ -5,8 +5,10 @@
  * inaccessible mapping, so a host that follows one faults; the bytes are reached through a second
  * mapping of the piece, made when they are first touched.
  *
- * Assumed, to be confirmed on a GPU: cudaMalloc takes device memory in 2 MiB steps above 1 MiB and
- * in 512-byte steps below; managed memory counts as device memory but never runs out of it. */
+ * Seen on an H100 (CUDA 13.0): cudaMalloc takes device memory in 2 MiB steps above 1 MiB; smaller
+ * blocks share such a step, where here they take steps of 512 bytes.
+ *
+ * Assumed: managed memory counts as device memory but never runs out of it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

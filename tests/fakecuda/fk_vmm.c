@@ -4,11 +4,14 @@
  * both may be used; cuMemSetAccess may be given a range of which part is accessible already;
  * cuMemUnmap takes several whole mappings that lie side by side in one call.
  *
- * Assumed, to be confirmed on a GPU: an address of such a handle may be unmapped while work uses
- * the other; what overlaps a mapping is refused with INVALID_VALUE, as is unmapping or giving
- * access to a range that holds a hole; cuMemAddressFree needs the exact range and INVALID_VALUE is
- * its answer while anything is mapped in it; releasing a handle twice is INVALID_VALUE; all of
- * these calls are allowed during every kind of capture. */
+ * Seen on an H100 (CUDA 13.0): an address of such a handle may be unmapped while work uses the
+ * other; what overlaps a mapping is refused with INVALID_VALUE, as is unmapping a part of one;
+ * cuMemAddressFree needs the exact range and INVALID_VALUE is its answer while anything is mapped
+ * in it; releasing a handle twice is INVALID_VALUE; all of these calls are allowed during every
+ * kind of capture.
+ *
+ * Stricter than that driver: unmapping, or giving access to, a range that holds a hole is refused
+ * here, as CUDA's manual has it. */
 #include "fk.h"
 
 #include <stdlib.h>

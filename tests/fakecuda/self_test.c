@@ -67,6 +67,8 @@ static void test_host_memory(void) {
     OK(cudaHostUnregister(own));
     fake_quiet(1);
     IS(cudaHostUnregister(own), cudaErrorHostMemoryNotRegistered);
+    OK(cudaMallocManaged(&m, 0, cudaMemAttachGlobal));
+    CHECK(m == NULL);
     OK(cudaMallocManaged(&m, 100, cudaMemAttachGlobal));
     OK(fake_write(NULL, "managed", m, 100, 5));
     OK(cudaDeviceSynchronize());
@@ -683,7 +685,8 @@ int main(void) {
         test_vmm_rules, test_vmm_limits, test_remap_keeps_the_past, test_two_addresses,
         test_oracle, test_stepped, test_hold, test_legacy_stream, test_handles, test_copies,
         test_registrations_end_copies, test_large_ordinary_copies_wait,
-        test_threaded, test_capture_table, test_capture_threads, test_capture_beside_legacy,
+        test_threaded, test_capture_table, test_capture_threads,
+        test_capture_of_a_destroyed_stream, test_capture_beside_legacy,
         test_graph, test_context_event, test_context_of_another_device,
         test_context_forgets_nothing, test_context_host_function, test_context_captures,
         test_context_calls, test_context_threads, test_peers, test_per_thread_stream,

@@ -35,7 +35,9 @@ static void test_capture_table(void) {
         CAPTURED(modes[i], cudaStreamWaitEvent(s, e, 0), cudaErrorStreamCaptureIsolation, 1);
         CAPTURED(modes[i], (cudaEventRecord(inside, s), cudaEventQuery(inside)),
                  cudaErrorCapturedEvent, 1);
-        IS(cudaEventQuery(inside), cudaErrorCapturedEvent);
+        IS(cudaEventQuery(inside), cudaErrorInvalidValue); /* the capture has ended */
+        IS(cudaEventSynchronize(inside), cudaErrorInvalidValue);
+        IS(cudaStreamWaitEvent(other, inside, 0), cudaErrorInvalidValue);
     }
     OK(cudaEventDestroy(e));
     OK(cudaEventDestroy(inside));
@@ -118,6 +120,8 @@ static void test_graph(void) {
     OK(end(s, &graph));
     CHECK(fake_peek(p)[0] == 0);
     OK(cudaGraphInstantiate(&exec, graph, 0));
+    CAPTURED(cudaStreamCaptureModeRelaxed, cudaGraphLaunch(exec, s),
+             cudaErrorStreamCaptureUnsupported, 1);
     OK(cudaGraphLaunch(exec, s));
     OK(cudaGraphLaunch(exec, s));
     OK(fake_read(s, "after the graph", p, 512, 2));
@@ -133,6 +137,33 @@ static void test_graph(void) {
     OK(cudaEventDestroy(join));
     OK(cudaFree(p));
     cudaGetLastError();
+}
+
+/* A stream that goes while it takes part: its work, and whether the capture began on it, matter. */
+static void test_capture_of_a_destroyed_stream(void) {
+    for (int way = 0; way < 3; way++) { /* no work; work that is not joined; that is */
+        cudaStream_t s = new_stream(), t = new_stream();
+        cudaEvent_t e = new_event();
+        cudaGraph_t graph = NULL;
+        void *p = NULL;
+        OK(cudaMalloc(&p, 512));
+        OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+        OK(cudaMemsetAsync(p, 1, 512, s));
+        OK(cudaEventRecord(e, s));
+        OK(cudaStreamWaitEvent(t, e, 0));
+        if (way) OK(cudaMemsetAsync(p, 1, 512, t));
+        OK(cudaEventRecord(e, t));
+        if (way == 2) OK(cudaStreamWaitEvent(s, e, 0));
+        OK(cudaStreamDestroy(t));
+        IS(end(s, &graph), way == 1 ? cudaErrorStreamCaptureUnjoined : cudaSuccess);
+        if (graph) OK(cudaGraphDestroy(graph));
+        OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+        OK(cudaStreamDestroy(s));
+        OK(cudaEventDestroy(e));
+        OK(cudaFree(p));
+    }
+    cudaGetLastError();
+    CHECK(fake_live_objects() == 0);
 }
 
 /* An event on the legacy stream loses the capture of a blocking stream. */
