@@ -5,8 +5,9 @@
  * capturing stream for its context (cuStreamGetCtx) is harmless. On an H100: with a reset of its
  * device memory of cudaHostAlloc and cudaMallocManaged is gone too, and the next call may get its
  * address; what cudaHostRegister has pinned stays, no longer pinned; memory of cuMemCreate stays
- * as it is, held, mapped, and the next context can use it; cuDeviceGetAttribute answers
- * INVALID_VALUE for an attribute that it does not know, where fakecuda knows only a few.
+ * as it is, held, mapped, and the next context can use it. No capture keeps a device from being
+ * reset. cuDeviceGetAttribute answers INVALID_VALUE for an attribute that it does not know, where
+ * fakecuda knows only a few.
  *
  * Assumed, to be confirmed on a GPU: a program that has not called cudaSetDevice gets device 0's
  * context from every call; cudaDeviceReset takes from the current device the access to peers'
@@ -341,7 +342,6 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
 
 cudaError_t cudaDeviceReset(void) {
     int error = fk_begin(FK_cudaDeviceReset), device = fk_me()->device;
-    if (!error) error = (int)fk_device_capturing_refuses(device);
     if (!error) {
         fk_drive_device(device);
         fk_graphs_drop_device(device);

@@ -565,6 +565,7 @@ static void test_reset_of_one_device(void) {
     OK(end(s, &graph));
     OK(cudaGraphInstantiate(&exec, graph, 0));
     OK(cudaGraphLaunch(exec, s));
+    OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     OK(cudaDeviceReset());
     OK(cudaStreamQuery(elsewhere));
     OK(cudaStreamDestroy(elsewhere));
