@@ -83,6 +83,13 @@ static void test_capture_threads(void) {
     OK(cudaFree(p));
 }
 
+/* t takes part in the capture of s from now on, after work of s. */
+static void fork_to(cudaStream_t t, cudaStream_t s, cudaEvent_t e, void *p) {
+    OK(cudaMemsetAsync(p, 1, 512, s));
+    OK(cudaEventRecord(e, s));
+    OK(cudaStreamWaitEvent(t, e, 0));
+}
+
 static void test_graph(void) {
     cudaStream_t s = new_stream(), t = new_stream();
     cudaEvent_t fork_event = new_event(), join = new_event();
@@ -93,26 +100,20 @@ static void test_graph(void) {
     void *p = NULL;
     OK(cudaMalloc(&p, 4096));
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    OK(cudaMemsetAsync(p, 1, 512, s));
-    OK(cudaEventRecord(fork_event, s));
-    OK(cudaStreamWaitEvent(t, fork_event, 0));
+    fork_to(t, s, fork_event, p);
     OK(cudaStreamIsCapturing(t, &status));
     CHECK(status == cudaStreamCaptureStatusActive);
     OK(fake_read(t, "branch", p, 512, 1));
     IS(end(t, &graph), cudaErrorStreamCaptureUnmatched);
     IS(end(s, &graph), cudaErrorStreamCaptureInvalidated);
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    OK(cudaMemsetAsync(p, 1, 512, s));
-    OK(cudaEventRecord(fork_event, s));
-    OK(cudaStreamWaitEvent(t, fork_event, 0));
+    fork_to(t, s, fork_event, p);
     OK(fake_read(t, "branch", p, 512, 1));
     IS(end(s, &graph), cudaErrorStreamCaptureUnjoined);
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
     OK(cudaStreamGetCaptureInfo(s, &status, &id, NULL, NULL, NULL, NULL));
     CHECK(status == cudaStreamCaptureStatusActive && id != 0);
-    OK(cudaMemsetAsync(p, 1, 512, s));
-    OK(cudaEventRecord(fork_event, s));
-    OK(cudaStreamWaitEvent(t, fork_event, 0));
+    fork_to(t, s, fork_event, p);
     OK(fake_read(t, "branch", p, 512, 1));
     OK(cudaEventRecord(join, t));
     OK(cudaStreamWaitEvent(s, join, 0));
@@ -148,9 +149,7 @@ static void test_capture_of_a_destroyed_stream(void) {
         void *p = NULL;
         OK(cudaMalloc(&p, 512));
         OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
-        OK(cudaMemsetAsync(p, 1, 512, s));
-        OK(cudaEventRecord(e, s));
-        OK(cudaStreamWaitEvent(t, e, 0));
+        fork_to(t, s, e, p);
         if (way) OK(cudaMemsetAsync(p, 1, 512, t));
         OK(cudaEventRecord(e, t));
         if (way == 2) OK(cudaStreamWaitEvent(s, e, 0));
