@@ -8012,10 +8012,12 @@ static void gpi_arena_drop_fences(gpupool_arena *arena) {
 /* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
    has, with blocks and captures. If CUDA refuses some of it the arena stays, to be tried again. */
 static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
-    gpupool_result result;
+    gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
+    /* peers' work goes on, and may be at mapped memory */
+    if (arena->backing.driver.peer_count) result = gpi_driver_wait(&arena->backing.driver);
     gpi_host_lock(&arena->lock);
-    result = gpi_backing_salvage(&arena->backing, &arena->tree);
+    if (result == GPUPOOL_OK) result = gpi_backing_salvage(&arena->backing, &arena->tree);
     if (result == GPUPOOL_OK) {
         gpi_arena_drop_fences(arena);
         result = gpi_fence_trim(&arena->fences, 1);

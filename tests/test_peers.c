@@ -442,6 +442,30 @@ static void what_a_wait_left_there(void) {
     }
 }
 
+/* Nor does it end the peer's work, which is waited for. */
+static void work_of_the_peer_after_a_reset(void) {
+    for (int refused = 0; refused < 2; refused++) {
+        open_for_the_peer(64 * MIB);
+        void *block = kit_alloc(arena, MIB, far[0]);
+        fake_mode(FAKE_STEPPED);
+        kit_mark(far[0], block, MIB, 1);
+        CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+        for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+        CHECK(fake_pending(far[0]) > 0);
+        if (refused) {
+            fake_fail_call("cudaMalloc", 1, 1, 0);
+            fake_fail_call("cudaHostAlloc", 1, 1, 0); /* nothing to wait with */
+            CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_OUT_OF_MEMORY);
+            CHECK(fake_pending(far[0]) > 0);
+            fake_fail_clear();
+        }
+        CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+        CHECK_EQ(fake_pending(far[0]), 0);
+        fake_mode(FAKE_EAGER);
+        CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
+    }
+}
+
 /* Nor does it take the peer's events: one in use, one that nothing waits for any more. */
 static void what_the_peer_has_of_a_reset_arena(void) {
     for (int refused = 0; refused < 2; refused++) {
@@ -581,6 +605,7 @@ int main(void) {
     FAKE_TEST(not_before_the_wait_is_over);
     FAKE_TEST(events_of_a_reset_peer);
     FAKE_TEST(what_a_wait_left_there);
+    FAKE_TEST(work_of_the_peer_after_a_reset);
     FAKE_TEST(what_the_peer_has_of_a_reset_arena);
     FAKE_TEST(contexts_that_are_not_told);
     FAKE_TEST(allowed_again_after_a_reset);
