@@ -4439,16 +4439,16 @@ static gpupool_result gpi_backing_close(gpi_backing *backing) {
 /* The same after a reset, which takes chunks with it, but no mapped memory: all of it goes back,
    with the blocks in it. What CUDA refuses is there for the next try. */
 static gpupool_result gpi_backing_salvage(gpi_backing *backing, gpi_tree *tree) {
-    gpupool_result result = GPUPOOL_OK;
-    gpi_piece *piece;
-    while (gpi_backing_is_mapped(backing) && (backing->stash || backing->placed)) {
-        piece = backing->stash ? backing->stash : backing->placed;
-        if (piece == backing->placed) {
+    while (gpi_backing_is_mapped(backing) && backing->pieces) {
+        gpi_piece *piece = backing->stash;
+        gpupool_result result;
+        if (piece) {
+            result = gpi_backing_release(backing, tree, piece);
+        } else {
+            piece = backing->placed;
             result = gpi_driver_unmap(&backing->driver, piece->unit * GPUPOOL_UNIT_BYTES,
                                       piece->bytes);
             if (result == GPUPOOL_OK) gpi_backing_stash_piece(backing, piece);
-        } else {
-            result = gpi_backing_release(backing, tree, piece);
         }
         if (result != GPUPOOL_OK) return result;
     }
