@@ -1406,8 +1406,7 @@ static unsigned long long gpi_driver_id(const gpi_driver *driver) {
    gigabyte there. So the arena's context is pushed, but before it is known. */
 static gpupool_result gpi_driver_switch(const gpi_driver *driver, gpi_visit *visit) {
     gpupool_result result;
-    if (gpi_driver_id(driver) && driver->push && driver->pop &&
-        driver->push(driver->context) == CUDA_SUCCESS) {
+    if (gpi_driver_id(driver) && driver->push(driver->context) == CUDA_SUCCESS) {
         visit->pop = driver->pop;
         return GPUPOOL_OK;
     }
@@ -1530,19 +1529,21 @@ static gpupool_result gpi_driver_name_context(const gpi_driver *driver, CUcontex
     return result;
 }
 
-/* Which context is the device's own, so that gpi_driver_was_reset can tell. It is current. */
+/* Which context is the device's own, so that gpi_driver_was_reset can tell. It is current. Where it
+   is known it can be pushed. */
 static void gpi_driver_know_context(gpi_driver *driver) {
     GPI_SYMBOL(current_context, "cuCtxGetCurrent", 10020);
     GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
     GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
     GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
-    gpi_driver_name_context(driver, &driver->context, &driver->id);
+    if (driver->push && driver->pop)
+        gpi_driver_name_context(driver, &driver->context, &driver->id);
 }
 
-static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
+/* Its device is named. */
+static gpupool_result gpi_driver_open(gpi_driver *driver) {
     size_t free_bytes = 0, total_bytes = 0;
     gpupool_result result;
-    driver->device = device;
     driver->granule_bytes = 2u << 20;
     result = gpi_driver_told("cudaFree", cudaFree(NULL)); /* makes the primary context */
     if (result == GPUPOOL_OK)
@@ -1570,7 +1571,6 @@ static gpupool_result gpi_driver_map(const gpi_driver *driver, uint64_t address,
 static gpupool_result gpi_driver_access_for(const gpi_driver *driver, uint64_t address,
                                             uint64_t bytes, int device) {
     CUmemAccessDesc access;
-    memset(&access, 0, sizeof access);
     access.location = gpi_driver_kind(driver).location;
     access.location.id = device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -1659,7 +1659,7 @@ static cudaError_t gpi_driver_stream_id(cudaStream_t stream, uint64_t *id) {
 static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t stream) {
     CUcontext context = NULL;
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL; /* never 0 here */
-    if (!driver->stream_context || !driver->context || !driver->push || !driver->pop) return NULL;
+    if (!driver->stream_context || !driver->context) return NULL;
     if (driver->stream_context((CUstream)stream, &context) != CUDA_SUCCESS) return NULL;
     return context == driver->context ? NULL : context;
 }
@@ -1680,7 +1680,7 @@ static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
     GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
     GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
     if (!had_error) cudaGetLastError();
-    driver->context = (CUcontext)driver; /* no stream's */
+    driver->context = driver->push && driver->pop ? (CUcontext)driver : NULL; /* no stream's */
     return driver;
 }
 
@@ -1935,11 +1935,7 @@ static gpupool_result gpi_driver_record(cudaEvent_t *event, cudaStream_t stream)
 static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
     cudaError_t error = cudaEventQuery(event);
     *passed = error == cudaSuccess;
-    if (error == cudaErrorNotReady) {
-        cudaGetLastError(); /* an answer, not an error to be left behind */
-        return GPUPOOL_OK;
-    }
-    return gpi_driver_told("cudaEventQuery", error);
+    return error == cudaErrorNotReady ? GPUPOOL_OK : gpi_driver_told("cudaEventQuery", error);
 }
 
 /* How many devices an arena, or a peer, may be one of. */
@@ -2425,9 +2421,7 @@ static int gpi_tree_is_met(const gpi_run *run) {
 static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
     if (run->lane != number || run->by.list_prev != before) return 2;
     if (!gpi_tree_is_met(run)) return 1;
-    if (run->prev && run->prev->lane == number) return 3;
-    if (run->next && run->next->lane == number) return 3;
-    return 0;
+    return run->next && run->next->lane == number ? 3 : 0; /* of two, the first tells */
 }
 
 /* One list of a lane; what it holds is added to units and counts. */
@@ -2882,8 +2876,7 @@ static void gpi_tree_split_bucket(gpi_tree *tree) {
     gpi_run *all = *gpi_tree_head(tree, old), *rest, **head;
     tree->bucket_count++;
     if (tree->bucket_count > tree->bucket_mask) tree->bucket_mask = tree->bucket_mask * 2 + 1;
-    *gpi_tree_head(tree, old) = NULL;
-    *gpi_tree_head(tree, fresh) = NULL;
+    *gpi_tree_head(tree, old) = NULL; /* the fresh one's is NULL from the start */
     for (; all; all = rest) {
         rest = all->list_next;
         head = gpi_tree_head(tree, gpi_tree_bucket(tree, all->unit));
@@ -7832,7 +7825,7 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
 
 static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_backing *backing = &arena->backing;
-    gpupool_result result = gpi_driver_open(&backing->driver, backing->driver.device);
+    gpupool_result result = gpi_driver_open(&backing->driver);
     if (result != GPUPOOL_OK) return result;
     backing->granule_units = backing->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
     backing->source = config->source;

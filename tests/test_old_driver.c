@@ -125,6 +125,28 @@ static void odd_pages(void) {
     }
 }
 
+/* What is got and mapped is whole pages. */
+static void large_pages(void) {
+    fake_granularity(8 * MIB);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    CHECK_EQ(kit_reserved(arena) % (8 * MIB), 0);
+    CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+static void a_device_that_does_not_answer(void) {
+    static const char *const fails[] = {"cudaFree", "cudaMemGetInfo"};
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    gpupool_arena *arena = NULL;
+    for (size_t i = 0; i < KIT_COUNT(fails); i++) {
+        fake_fail_call(fails[i], 1, 0, 0);
+        CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_CUDA);
+        CHECK(arena == NULL);
+    }
+}
+
 static void any_entry_point_may_be_missing(void) {
     kit_close(kit_open(GPUPOOL_SOURCE_AUTO));
     long looked_up = fake_calls(LOOK_UP);
@@ -139,5 +161,7 @@ int main(void) {
     FAKE_TEST(a_wait_that_fails);
     FAKE_TEST(errors_without_a_name);
     FAKE_TEST(odd_pages);
+    FAKE_TEST(large_pages);
+    FAKE_TEST(a_device_that_does_not_answer);
     return check_finish();
 }

@@ -44,16 +44,21 @@ static void pinned_memory_for_a_peer(void) { touched_from_device_1(GPUPOOL_SOURC
 /* What makes the tests above worth something. */
 static void without_leave_a_peer_is_refused(void) {
     fake_quiet(1);
-    for (size_t i = 0; i < 2; i++) {
-        arena = kit_open(i ? GPUPOOL_SOURCE_DEVICE : GPUPOOL_SOURCE_MAPPED);
-        cudaStream_t far = stream_of(1);
-        void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    for (int i = 0; i < 4; i++) {
+        gpupool_arena_config config = kit_config(i < 2 ? GPUPOOL_SOURCE_DEVICE
+                                                       : GPUPOOL_SOURCE_MAPPED);
+        config.device = i & 1;
+        arena = kit_create(&config);
+        cudaStream_t near = stream_of(config.device), far = stream_of(!config.device);
+        void *block = kit_alloc(arena, MIB, near);
         fake_write(far, "stray", block, MIB, 1);
         CHECK(fake_failures() > 0);
+        CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
         fake_clear_failures();
         cudaGetLastError();
-        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, block, near), GPUPOOL_OK);
         CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+        CHECK_EQ(cudaStreamDestroy(near), cudaSuccess);
         kit_close(arena);
     }
     fake_quiet(0);
@@ -167,9 +172,11 @@ static void several_peers(void) {
     CHECK_EQ(kit_reserved(arena), 0);
     kit_close(arena);
     arena = kit_open(GPUPOOL_SOURCE_DEVICE);
-    fake_fail_call("cudaSetDevice", 1, 0, 0);
-    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_CUDA);
-    fake_fail_clear();
+    for (int i = 0; i < 2; i++) {
+        fake_fail_call(i ? "cudaDeviceEnablePeerAccess" : "cudaSetDevice", 1, 0, 0);
+        CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_CUDA);
+        fake_fail_clear();
+    }
     kit_close(arena);
 }
 
@@ -361,6 +368,26 @@ static void not_before_the_wait_is_over(void) {
     fake_reset_counters();
     kit_close(arena);
     CHECK_EQ(fake_calls("cudaEventQuery"), 0);
+}
+
+/* Stream 0 is that of the arena's device, whichever device is current. */
+static void the_default_stream_is_the_arenas(void) {
+    race_open(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
+    kit_order(kit_stream[1], 0); /* it is there */
+    for (int round = 0; round < 2; round++) {
+        void *block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+        kit_fill(kit_stream[0], block, 8 * MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+        block = kit_alloc(arena, 8 * MIB, 0);
+        CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+        kit_fill(0, block, 8 * MIB, 2);
+        while (fake_step(0)) continue;
+        CHECK_EQ(fake_failures(), 0);
+        CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+        fake_run_all();
+    }
+    kit_close(arena);
 }
 
 /* ---- a peer that is reset: its work, streams and events are gone ---- */
@@ -603,6 +630,7 @@ int main(void) {
     FAKE_TEST(two_devices_with_room);
     FAKE_TEST(nothing_waits_for_the_wrong_device);
     FAKE_TEST(not_before_the_wait_is_over);
+    FAKE_TEST(the_default_stream_is_the_arenas);
     FAKE_TEST(events_of_a_reset_peer);
     FAKE_TEST(what_a_wait_left_there);
     FAKE_TEST(work_of_the_peer_after_a_reset);

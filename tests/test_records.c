@@ -482,6 +482,11 @@ static void all_are_counted(void) {
     CHECK_EQ(stats.host_bytes, counted_bytes - before);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
+    static void *many[17 * 1024]; /* more structs than the first list of their pages has room for */
+    for (size_t i = 0; i < KIT_COUNT(many); i++) many[i] = kit_alloc(arena, 512, kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
+    for (size_t i = 0; i < KIT_COUNT(many); i++)
+        CHECK_RESULT(gpupool_free(arena, many[i], kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
     CHECK_EQ(counted_bytes, before);
 }

@@ -137,6 +137,25 @@ static void asking_is_work(void) {
     kit_ring_close(ring);
 }
 
+/* That a copy is under way is an answer: an error of the caller's stays CUDA's last. */
+#if CHECK_FAKE
+static void under_way_is_no_error(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    parcel p = parcel_open(MIB, 8);
+    fake_mode(FAKE_STEPPED);
+    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
+                 GPUPOOL_OK);
+    CHECK(cudaSetDevice(99) != cudaSuccess);
+    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, 0), GPUPOOL_E_TIMEOUT);
+    CHECK_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+    fake_mode(FAKE_EAGER);
+    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_OK);
+    kit_expect_device(p.device, p.bytes, 8);
+    parcel_close(&p);
+    kit_ring_close(ring);
+}
+#endif
+
 #if CHECK_FAKE && !GPUPOOL_SINGLE_THREAD
 typedef struct waiter { gpupool_ring *ring; gpupool_ticket ticket; gpupool_result result; } waiter;
 
@@ -487,6 +506,7 @@ int main(void) {
     ARENA_TEST(tickets_of_pinned_memory);
     FAKE_TEST(tickets_count_when_they_are_done);
     ARENA_TEST(asking_is_work);
+    FAKE_TEST(under_way_is_no_error);
     ARENA_TEST(destroy_finishes_what_is_left);
     FAKE_TEST(still_streams_hold_nothing);
 #if !GPUPOOL_SINGLE_THREAD
