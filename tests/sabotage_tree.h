@@ -175,6 +175,17 @@ static inline int wrong_step_bit(size_t at) {
     return steps != NULL;
 }
 
+/* An empty list, and all bits say that it is not. */
+static inline int bits_of_no_run(size_t at) {
+    gpi_lane *lane = at / 2 < arena->tree.lane_count ? arena->tree.lanes[at / 2] : NULL;
+    uint32_t row = 0;
+    if (!lane) return 0;
+    while (lane->steps[row]) row++;
+    break_u8(&lane->steps[row], (uint8_t)(at % 2 ? 1u << (STEPS - 1) : 1u));
+    break_u64(&lane->orders[row / 64], lane->orders[row / 64] | 1ull << row % 64);
+    return 1;
+}
+
 static inline int wrong_order_bit(size_t at) {
     gpi_lane *lane = at / 16 < arena->tree.lane_count ? arena->tree.lanes[at / 16] : NULL;
     uint64_t *orders = lane ? &lane->orders[at / 8 % 2] : NULL;

@@ -99,6 +99,7 @@ static void names_in_other_encodings(void) {
         {"\x80\xc1\xbf\xe0\x9f\xbf\xed\xa0\x80\xf0\x8f\xbf\xbf\xf4\x90\x80\x80\xf5\xe2\x82",
          "????????????????????"},
         {"\xf5\x80\x80\x80", "????"},
+        {"\x7f", "\x7f"},
         {"no end \xc3(", "no end ?("},
         {"0123456789abcdef0123456789abcd\xc3\xa9", "0123456789abcdef0123456789abcd?"},
         {"\xc2\x80\xdf\xbf", "\xc2\x80\xdf\xbf"},

@@ -83,6 +83,27 @@ static void no_wait_at_a_seam(void) {
 
 /* ---- trim ---- */
 
+/* What is told to be left is what a span can have: half, where a seam is in the middle. */
+static void left_on_both_sides_of_a_seam(void) {
+    gpupool_ring *ring = kit_ring(64 * MIB, 0, 0);
+    size_t half = (size_t)ring->piece_bytes / 2;
+    gpupool_span span[32], more;
+    char said[64];
+    size_t count = 64 * MIB / half;
+    if (!CHECK(count <= KIT_COUNT(span))) return;
+    for (size_t i = 0; i < count; i++)
+        CHECK_RESULT(gpupool_span_acquire(ring, half, 0, &span[i]), GPUPOOL_OK);
+    for (size_t i = 1; i <= 2; i++)
+        CHECK_RESULT(gpupool_span_cancel(ring, &span[i]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, 2 * half, -1, &more), GPUPOOL_E_TIMEOUT);
+    snprintf(said, sizeof said, "beside them is %zu bytes", half);
+    CHECK(strstr(gpupool_last_error(), said) != NULL);
+    CHECK_RESULT(gpupool_span_acquire(ring, half, -1, &span[1]), GPUPOOL_OK);
+    for (size_t i = 0; i < count; i++)
+        if (i != 2) CHECK_RESULT(gpupool_span_cancel(ring, &span[i]), GPUPOOL_OK);
+    kit_ring_close(ring);
+}
+
 static void trim_stops_at_what_is_in_use(void) {
     gpupool_ring *ring = kit_ring(12 * MIB, 0, 0);
     gpupool_span low, high;
@@ -380,7 +401,29 @@ static void of_another_device(void) {
     kit_host_free(host, 1000);
 }
 
+static void *name_own_stream(void *key) {
+    gpi_transfer plan;
+    memset(&plan, 0, sizeof plan);
+    plan.stream = cudaStreamPerThread;
+    gpi_ring_name_stream(&plan);
+    *(uint64_t *)key = plan.key;
+    return NULL;
+}
+
+/* No two threads have the same, and none a stream's, which would be even. */
+static void each_thread_has_its_own_stream(void) {
+    uint64_t key[8];
+    for (size_t i = 0; i < KIT_COUNT(key); i++) {
+        pthread_t thread;
+        CHECK_EQ(pthread_create(&thread, NULL, name_own_stream, &key[i]), 0);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        CHECK_EQ(key[i] & 1, 1);
+        for (size_t k = 0; k < i; k++) CHECK(key[i] != key[k]);
+    }
+}
+
 typedef struct holder { gpupool_ring *ring; gpupool_span span; } holder;
+
 static void *hold_some(void *argument) {
     holder *h = (holder *)argument;
     CHECK_RESULT(gpupool_span_acquire(h->ring, 300 * KIB, -1, &h->span), GPUPOOL_OK);
@@ -552,6 +595,7 @@ int main(void) {
     ARENA_TEST(chunks_by_ring_and_workers);
     ARENA_TEST(no_piece_is_crossed_without_need);
     ARENA_TEST(no_wait_at_a_seam);
+    ARENA_TEST(left_on_both_sides_of_a_seam);
     ARENA_TEST(trim_stops_at_what_is_in_use);
     FAKE_TEST(many_still_streams);
     FAKE_TEST(no_further_ahead_than_the_link_needs);
@@ -565,6 +609,7 @@ int main(void) {
     FAKE_TEST(no_more_events);
     FAKE_TEST(the_second_question_fails);
     FAKE_TEST(of_another_device);
+    FAKE_TEST(each_thread_has_its_own_stream);
     FAKE_TEST(spans_of_another_thread);
     FAKE_TEST(the_callers_error_stays);
     FAKE_TEST(no_span_without_pinned_memory);

@@ -58,6 +58,7 @@ static const saboteur saboteurs[] = {
     PLAIN("T2 T3", wrong_lane_number, BOTH), /* a neighbour may be in that lane */
     PLAIN("T2", live_run_in_a_list, BOTH),
     PLAIN("T2", wrong_step_bit, BOTH),
+    PLAIN("T2", bits_of_no_run, BOTH),
     PLAIN("T2", wrong_order_bit, BOTH),
     PLAIN("T2", wrong_lane_sum, BOTH),
     PLAIN("T2", wrong_pending_sum, BOTH),

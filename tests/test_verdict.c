@@ -214,6 +214,23 @@ static void others_give_back_whole_granules(void) {
     kit_close(arena);
 }
 
+/* What is less than a granule is there for blocks up to 1 MiB, and for no larger one. */
+static void less_than_a_granule_is_left(void) {
+    static const struct { size_t left, fits, not; } cases[] = {
+        {768 * KIB, 600 * KIB, 800 * KIB}, {7 * MIB / 4, MIB, 3 * MIB / 2}};
+    size_t free_bytes, total_bytes;
+    fake_device_memory(0, GIB);
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    CHECK_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    for (size_t i = 0; i < KIT_COUNT(cases); i++) {
+        fake_other_process(0, free_bytes - cases[i].left);
+        fits(arena, cases[i].fits);
+        refuses(arena, cases[i].not, GPUPOOL_CAUSE_OTHERS);
+    }
+    fake_other_process(0, 0);
+    kit_close(arena);
+}
+
 /* So it does for a small block whose alignment takes more. */
 static void others_give_back_what_alignment_takes(void) {
     size_t free_bytes, total_bytes;
@@ -430,6 +447,7 @@ int main(void) {
     FAKE_TEST(the_device_full_of_our_blocks);
     FAKE_TEST(the_device_full_of_others);
     FAKE_TEST(others_give_back_whole_granules);
+    FAKE_TEST(less_than_a_granule_is_left);
     FAKE_TEST(others_give_back_what_alignment_takes);
     FAKE_TEST(the_driver_refuses_for_no_visible_reason);
     FAKE_TEST(the_stream_of_freed_blocks_waited_for);

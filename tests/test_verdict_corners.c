@@ -583,6 +583,22 @@ static void choices_among_too_much_memory(void) {
 }
 #endif
 
+#if CHECK_FAKE
+/* A size stays with a slot while more bytes spoke for it than against it. */
+static void a_slot_goes_to_the_size_with_most_bytes(void) {
+    static const struct { uint64_t bytes, size, votes; } said[] = {
+        {10, 10, 10}, {10, 10, 20}, {14, 10, 6}, {9, 9, 3}, {3, 9, 0}, {4, 4, 4}, {4, 4, 8}};
+    gpi_ballot ballot;
+    memset(&ballot, 0, sizeof ballot);
+    for (size_t i = 0; i < KIT_COUNT(said); i++) {
+        check_case("vote %zu", i);
+        gpi_limit_vote_in(&ballot, 1, said[i].bytes, 0);
+        CHECK_EQ(ballot.sizes[1], said[i].size);
+        CHECK_EQ(ballot.votes[1], said[i].votes);
+    }
+}
+#endif
+
 int main(void) {
     FAKE_TEST(default_streams_are_named);
     FAKE_TEST(two_streams_at_one_block);
@@ -612,5 +628,6 @@ int main(void) {
     FAKE_TEST(waiting_in_place_of_the_driver);
     FAKE_TEST(memory_that_could_not_be_unmapped);
     FAKE_TEST(choices_among_too_much_memory);
+    FAKE_TEST(a_slot_goes_to_the_size_with_most_bytes);
     return check_finish();
 }

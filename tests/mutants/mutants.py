@@ -1,9 +1,9 @@
 """Do the tests notice a header with one small mistake in it?  mutants.py [--whole] [--help]
 
 cut.py cuts thousands of mutants into one copy of gpupool.h, all asleep; each test program is built
-once with it, and MUTANT=number wakes one. A mutant is run by the tests that come to it, the quick
-ones first, until one of them fails, crashes or takes far too long: it is killed. One that survives
-them all stands in survivors.txt, with the reason, or this gate fails."""
+once with it, and MUTANT=number wakes one. A mutant is run by the tests that come to it, the likely
+and quick ones first, until one of them fails, crashes or takes far too long: it is killed. One that
+survives them all stands in survivors.txt, with the reason, or this gate fails."""
 import argparse
 import collections
 import concurrent.futures
@@ -153,7 +153,7 @@ def run(test, environment, cpu_s, wall_s, log=subprocess.DEVNULL):
 class Runner:
     def __init__(self, options, out, tests):
         self.options, self.out, self.tests = options, out, tests
-        self.kills = collections.Counter()  # by function and test: what works there comes first
+        self.runs, self.kills = collections.Counter(), collections.Counter()  # by function, test
         self.reached, self.seconds = {}, {}
 
     def rehearse(self, test):
@@ -167,11 +167,17 @@ class Runner:
             sys.exit(f"{test.name} fails without any mutant:\n{log.read_text()[-2000:]}")
         self.reached[test], self.seconds[test] = path.read_bytes(), seconds
 
+    def kills_a_second(self, mutant, test):
+        """What to hope for, by what this test did to others of the function."""
+        at = mutant.function, test.name
+        return (self.kills[at] + 0.5) / (self.runs[at] + 2) / self.seconds[test]
+
     def killer(self, mutant):
         """The test that kills it; None if all let it live, "" if none comes to it."""
         tests = [t for t in self.tests if self.reached[t][mutant.number]]
-        tests.sort(key=lambda t: (-self.kills[mutant.function, t.name], self.seconds[t]))
+        tests.sort(key=lambda t: -self.kills_a_second(mutant, t))
         for test in tests:
+            self.runs[mutant.function, test.name] += 1
             seconds = self.seconds[test]
             passed, _ = run(test, {"MUTANT": str(mutant.number)}, int(4 * seconds) + 2,
                             5 * seconds + 5)
