@@ -154,7 +154,7 @@ static void evict(void) {
     run = gpi_cache_evict(&cache);
     if (run) {
         size_t i = (size_t)(run - runs);
-        CHECK(model[i].where == FREE && run->lane == LANE_LIVE);
+        CHECK(model[i].where == FREE && run->lane == LANE_LIVE && run->as.slack_bytes == 0);
         forget(i);
     } else { /* one that was out is plain now: whose run leads here no more */
         for (size_t i = 0; i < BLOCKS; i++)
@@ -254,7 +254,9 @@ static void random_calls_agree_with_the_model(void) {
         folded();
         CHECK_EQ(cache.room, cache.crowded ? 4 * SLOTS : SLOTS);
         while (cache.used) evict();
+        cache.waits = 1;
         gpi_cache_narrow(&cache);
+        CHECK_EQ(cache.waits, 0);
         agree();
         gpi_cache_close(&cache);
     }
@@ -276,20 +278,62 @@ static void a_full_cache_is_emptied(void) {
     folded();
 }
 
+/* Blocks that are out, where they have more than a quarter of the slots. */
+static void whose_turn_it_is(void) {
+    start(7);
+    for (size_t i = 0; i < BLOCKS; i++) make_plain(i);
+    for (size_t i = 0; cache.empty != NO_SLOT; i++) admit(i);
+    for (size_t i = 0; count(OUT) < SLOTS / 4; i++) {
+        take();
+        for (size_t k = 0; k < 2; k++) give((size_t)(cache.slots[k].run - runs), 0);
+    }
+    for (size_t k = 0; k < 2; k++) {
+        const gpi_run *next = cache.slots[k].run;
+        CHECK(gpi_cache_evict(&cache) == next);
+        forget((size_t)(next - runs));
+    }
+    while (count(OUT) <= SLOTS / 4) take();
+    CHECK(gpi_cache_evict(&cache) == NULL);
+    gpi_cache_close(&cache);
+}
+
 /* What must make room for memory is of the sizes of which there is most. */
 static void of_sizes_of_which_there_is_most(void) {
-    start(7);
-    for (size_t i = 0; i < 2 * SIZES; i++) {
-        if (i >= SIZES && runs[i].units != 3) continue;
-        make_plain(i);
-        admit(i);
+    for (uint64_t most = 2; most < 13; most++) {
+        check_case("of %d units", (int)most);
+        start(7);
+        for (size_t i = 0; i < 2 * SIZES; i++) {
+            if (i >= SIZES && runs[i].units != most) continue;
+            make_plain(i);
+            admit(i);
+        }
+        uint64_t units = gpi_cache_evict_free(&cache)->units;
+        CHECK(units == most || units > 15); /* 16 and 17 units have a bin in common, and so on */
+        gpi_cache_close(&cache);
     }
-    gpi_run *run = gpi_cache_evict_free(&cache);
-    CHECK(run->units == 3 || run->units > 15); /* 16 and 17 units have a bin in common, and so on */
+}
+
+/* Where fewer than half of 64 blocks were found again, the next 1024 stay out. */
+static void rests_where_little_is_found(void) {
+    static const struct { unsigned found, rest; } cases[] = {
+        {31, 1024}, {32, 0}, {0, 1024}, {64, 0}, {31, 1024}};
+    start(7);
+    cache.crowded = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        unsigned rest = 0;
+        check_case("case %zu", i);
+        cache.found += cases[i].found;
+        for (int block = i > 0; block < 64; block++) CHECK_EQ(gpi_cache_is_open(&cache), 1);
+        while (rest < 5000 && !gpi_cache_is_open(&cache)) rest++; /* the first of the next 64 */
+        CHECK_EQ(rest, cases[i].rest);
+    }
+    gpi_cache_close(&cache);
 }
 
 int main(void) {
+    TEST(whose_turn_it_is);
     TEST(of_sizes_of_which_there_is_most);
+    TEST(rests_where_little_is_found);
     TEST(random_calls_agree_with_the_model);
     TEST(a_full_cache_is_emptied);
     return check_finish();
