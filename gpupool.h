@@ -2073,7 +2073,6 @@ static void gpi_ledger_note(gpi_change *change, uint64_t amount) {
 
 static void gpi_ledger_fold(gpupool_counter *counter, gpi_change *change) {
     uint64_t most = counter->now + (uint64_t)change->most;
-    if (change->now == 0 && change->most == 0 && change->total == 0) return;
     counter->now += (uint64_t)change->now;
     counter->total += change->total;
     if (most > counter->peak) counter->peak = most;
@@ -7773,7 +7772,7 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
     const char *where = "config.limit_text", *text = config->limit_text;
     size_t free_bytes, total_bytes;
     gpupool_result result;
-    arena->ledger.limit_bytes = config->limit_bytes ? config->limit_bytes : UINT64_MAX;
+    if (config->limit_bytes) arena->ledger.limit_bytes = config->limit_bytes;
     if (!text && config->limit_bytes) return GPUPOOL_OK;
     if (!text) {
         snprintf(variable, sizeof variable, "environment variable GPUPOOL_LIMIT_%d",

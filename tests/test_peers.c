@@ -190,9 +190,11 @@ static void without_a_pool_peers_are_waited_for(void) {
         void *block = kit_alloc(arena, MIB, other);
         kit_fill(other, block, MIB, 7);
         if (recorded) CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_OK);
+        gpupool_stats before = kit_stats(arena);
         fake_fail_call("cudaSetDevice", 1, 0, 0);
         CHECK_RESULT(gpupool_free(arena, block, recorded ? kit_stream[0] : other),
                      GPUPOOL_E_CUDA);
+        CHECK(kit_same_stats(before, kit_stats(arena)));
         CHECK_RESULT(gpupool_free(arena, block, recorded ? kit_stream[0] : other), GPUPOOL_OK);
         CHECK_EQ(cudaStreamSynchronize(other), cudaSuccess);
     }

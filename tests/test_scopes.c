@@ -12,7 +12,7 @@
 static int64_t below_zero(uint64_t now) { return (int64_t)now; }
 
 static void a_phase_counts_from_zero(void) {
-    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 64 * MIB);
     gpupool_stats s;
     void *before = kit_alloc(arena, 3 * MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK);
@@ -27,6 +27,7 @@ static void a_phase_counts_from_zero(void) {
     CHECK_EQ(s.blocks.peak, 2);
     CHECK_EQ(s.allocs, 2);
     CHECK_EQ(s.frees, 1);
+    CHECK_EQ(s.limit_bytes, 64 * MIB); /* of the moment */
     s = kit_stats(arena);
     CHECK_EQ(s.requested.now, 4 * MIB);
     CHECK_EQ(s.requested.peak, 6 * MIB);
