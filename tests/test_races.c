@@ -41,7 +41,9 @@ static CUresult CUDAAPI before_light_record(CUevent event, CUstream stream) {
     return (CUresult)cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream);
 }
 
+#ifndef SCHEDULES
 #define SCHEDULES 2000
+#endif
 
 /* Three different streams in random order. */
 static void pick_three(cudaStream_t out[3]) {
@@ -208,7 +210,9 @@ static void events_are_recorded_before_they_are_relied_on(void) {
 
 /* The same seen from outside, where it takes two threads to tell. */
 
+#ifndef TURNS
 #define TURNS 1500
+#endif
 
 static void *take_turns(void *number) {
     int me = *(int *)number;
