@@ -1068,7 +1068,6 @@ static void gpi_host_idle(unsigned round) {
 /* Reserved addresses of ordinary memory, which costs nothing until it is touched. */
 typedef struct gpi_pages {
     unsigned char *memory;
-    uint64_t bytes;
     void *whole;               /* what the system gave, and how much */
     uint64_t whole_bytes;
 } gpi_pages;
@@ -1079,7 +1078,6 @@ typedef struct gpi_pages {
    these pages: the device must go on with the parent's, whichever of the two writes first. */
 static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes) {
     uint64_t align = (uint64_t)2 << 20;
-    pages->bytes = bytes;
     pages->whole_bytes = bytes + align;
 #if defined(_WIN32)
     pages->whole = VirtualAlloc(NULL, (size_t)pages->whole_bytes, MEM_RESERVE | MEM_COMMIT,
