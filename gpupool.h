@@ -5246,6 +5246,26 @@ static void gpi_limit_consider_both(const gpi_scene *scene, gpi_run *left, gpi_r
     gpi_limit_consider(scene, spot, outlook);
 }
 
+/* The place that growth would take now: where nothing is pending it is the same on every stream. */
+static void gpi_limit_consider_now(const gpi_scene *scene, gpi_outlook *outlook) {
+    const gpi_backing *backing = scene->backing;
+    gpi_lanes quiet;
+    gpi_spot spot;
+    quiet.count = 1;
+    quiet.number[0] = GPI_LANE_QUIET;
+    if (!gpi_backing_find_spot(backing, scene->tree, scene->units, scene->align_units, &quiet,
+                               &spot))
+        return;
+    outlook->need_units = spot.bare_units;
+    outlook->blocked_units = 0;
+    if (spot.left)
+        outlook->blocked_units += gpi_limit_idle_in(backing, spot.left, spot.unit,
+                                                    spot.unit + spot.units);
+    if (spot.right)
+        outlook->blocked_units += gpi_limit_idle_in(backing, spot.right, spot.unit,
+                                                    spot.unit + spot.units);
+}
+
 static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish) {
     const gpi_run *run = scene->backing->first;
     gpi_run left, bare, stretch;
@@ -5268,6 +5288,8 @@ static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish)
         if (run->lane == GPI_LANE_BARE) bare = *run;
         run = run->next;
     }
+    if (!wish->pending && !wish->holding && scene->tree->pending_units == 0)
+        gpi_limit_consider_now(scene, &outlook);
     return outlook;
 }
 

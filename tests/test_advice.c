@@ -1,4 +1,5 @@
-/* Advice in arenas of every kind, after random work: whatever a verdict says would do, does. */
+/* Advice in arenas of every kind, after random work: whatever a verdict says would do, does. And
+   gpupool_would_fit knows which requests need none. */
 // build: sizes
 // build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1
 #define GPUPOOL_IMPLEMENTATION
@@ -72,20 +73,27 @@ static void follow(size_t bytes, uint64_t *random) {
     followed_free += !raise;
 }
 
-static void run(gpupool_source source, uint64_t seed) {
+/* chunk_bytes: of each piece, or 0. */
+static void run(gpupool_source source, size_t chunk_bytes, uint64_t seed) {
     uint64_t random = seed;
     const size_t sizes[] = {700 * KIB, 2 * MIB, 3 * MIB, 5 * MIB + 100, 11 * MIB};
-    arena = kit_open_limited(source, LIMIT);
+    gpupool_arena_config config = kit_config(source);
+    config.limit_bytes = LIMIT;
+    config.chunk_bytes = chunk_bytes;
+    arena = kit_create(&config);
     followed_raise = followed_free = 0;
     for (int step = 0; step < 1200; step++) {
-        check_case("source %d, seed %llu, step %d", (int)source, (unsigned long long)seed, step);
+        check_case("source %d, chunks %zu, seed %llu, step %d", (int)source, chunk_bytes,
+                   (unsigned long long)seed, step);
         slot *s = &slots[check_below(&random, SLOTS)];
         size_t bytes = sizes[check_below(&random, KIT_COUNT(sizes))];
         if (s->block) {
             put(s);
             continue;
         }
+        int fits = gpupool_would_fit(arena, bytes, NULL);
         get(s, bytes, (int)check_below(&random, 2));
+        if (CHECK_FAKE) CHECK_EQ(s->block != NULL, fits); /* a GPU may not be done meanwhile */
         if (!s->block) follow(bytes, &random);
     }
     CHECK(followed_raise > 20);
@@ -96,7 +104,9 @@ static void run(gpupool_source source, uint64_t seed) {
 
 static void advice_helps(void) {
     for (size_t i = 0; i < KIT_SOURCES; i++)
-        for (uint64_t seed = 1; seed <= 3; seed++) run(kit_sources[i].source, seed);
+        for (uint64_t seed = 1; seed <= 3; seed++) run(kit_sources[i].source, 0, seed);
+    for (uint64_t seed = 1; seed <= 6; seed++)
+        run(GPUPOOL_SOURCE_MAPPED, seed % 2 ? 8 * MIB : 14 * MIB, seed);
 }
 
 int main(void) {

@@ -65,6 +65,7 @@ static const struct { const char *text; double bytes; } exact_texts[] = {
     {"64KiB", 65536.0},
     {"64K", 65536.0},
     {"100M", 104857600.0},
+    {"19M", 19922944.0},
     {"1T", 1099511627776.0},
     {"1TiB", 1099511627776.0},
     {"12GB", 12e9},
