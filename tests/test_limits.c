@@ -164,6 +164,8 @@ static void wrong_text_changes_nothing(void) {
         CHECK(strstr(gpupool_last_error(), text) != NULL);
     }
     CHECK_RESULT(gpupool_set_limit_text(arena, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_set_limit_text(arena, "12GiBs"), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "no unit") != NULL);
     kit_close(arena);
 }
 

@@ -584,6 +584,29 @@ static void choices_among_too_much_memory(void) {
 #endif
 
 #if CHECK_FAKE
+/* Of more blocks than every choice is tried of, so many are enough wherever they lie. */
+static void many_blocks_of_one_size(void) {
+    void *blocks[12], *others[2];
+    arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 25 * MIB);
+    others[0] = get(MIB / 2, kit_stream[0]);
+    for (size_t i = 0; i < 12; i++) blocks[i] = get(2 * MIB, kit_stream[0]);
+    others[1] = get(MIB / 2, kit_stream[0]);
+    gpupool_verdict v = would_not_fit(arena, 6 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.holders[0].blocks, 12);
+    CHECK_EQ(v.holders[0].enough, 4); /* three, and one more to be sure */
+    v = would_not_fit(arena, 5 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.holders[0].enough, 4);
+    for (size_t i = 0; i < 2; i++) put(others[i], kit_stream[0]);
+    for (size_t i = 0; i < 12; i++) put(blocks[i], kit_stream[0]);
+    kit_close(arena);
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 24 * MIB);
+    for (size_t i = 0; i < 12; i++) blocks[i] = get(2 * MIB, kit_stream[0]);
+    v = would_not_fit(arena, 2 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.holders[0].enough, 1); /* as large as what is asked for */
+    for (size_t i = 0; i < 12; i++) put(blocks[i], kit_stream[0]);
+    kit_close(arena);
+}
+
 /* A size stays with a slot while more bytes spoke for it than against it. */
 static void a_slot_goes_to_the_size_with_most_bytes(void) {
     static const struct { uint64_t bytes, size, votes; } said[] = {
@@ -628,6 +651,7 @@ int main(void) {
     FAKE_TEST(waiting_in_place_of_the_driver);
     FAKE_TEST(memory_that_could_not_be_unmapped);
     FAKE_TEST(choices_among_too_much_memory);
+    FAKE_TEST(many_blocks_of_one_size);
     FAKE_TEST(a_slot_goes_to_the_size_with_most_bytes);
     return check_finish();
 }
