@@ -159,6 +159,7 @@ static void more_than_the_device_has(void) {
         gpupool_verdict v = refuses(arena, 3 * GIB, GPUPOOL_CAUSE_TOO_LARGE);
         CHECK_EQ(strcmp(strrchr(v.sentence, ':'), ": ask for less"), 0);
         CHECK(advised_bytes(&v, "which is") <= GIB);
+        would_not_fit(arena, (size_t)v.device_total_bytes, GPUPOOL_CAUSE_DEVICE_FULL);
         fits(arena, (size_t)v.device_free_bytes / (2 * MIB) * (2 * MIB));
         kit_close(arena);
     }
@@ -225,7 +226,8 @@ static void less_than_a_granule_is_left(void) {
     for (size_t i = 0; i < KIT_COUNT(cases); i++) {
         fake_other_process(0, free_bytes - cases[i].left);
         fits(arena, cases[i].fits);
-        refuses(arena, cases[i].not, GPUPOOL_CAUSE_OTHERS);
+        gpupool_verdict v = refuses(arena, cases[i].not, GPUPOOL_CAUSE_OTHERS);
+        CHECK(strstr(v.sentence, "raise the limit") == NULL); /* there is none */
     }
     fake_other_process(0, 0);
     kit_close(arena);

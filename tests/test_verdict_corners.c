@@ -335,6 +335,26 @@ static void both_are_in_the_way(void) {
     kit_close(arena);
 }
 
+/* What would be free after a wait is not missing: the limit has to be raised by the rest. */
+static void what_is_pending_is_not_missing(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
+    void *blocks[3];
+    for (int i = 0; i < 3; i++) blocks[i] = get((i ? 8 : 16) * MIB, kit_stream[i % 2]);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[1], blocks[1], 8 * MIB, 1);
+    put(blocks[1], kit_stream[1]);
+    gpupool_verdict v = would_not_fit(arena, 16 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.raise_bytes, 8 * MIB);
+    CHECK_EQ(v.missing_bytes, 8 * MIB);
+    raise_as_advised(arena, &v);
+    void *block = get(16 * MIB, kit_stream[0]);
+    fake_mode(FAKE_EAGER);
+    put(block, kit_stream[0]);
+    put(blocks[0], kit_stream[0]);
+    put(blocks[2], kit_stream[0]);
+    kit_close(arena);
+}
+
 /* No more is to be freed than there is. */
 static void more_than_all_blocks_hold(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 16 * MIB);
@@ -638,6 +658,7 @@ int main(void) {
     FAKE_TEST(raised_by_as_much_as_is_missing);
     FAKE_TEST(sizes_are_spelled);
     FAKE_TEST(both_are_in_the_way);
+    FAKE_TEST(what_is_pending_is_not_missing);
     FAKE_TEST(more_than_all_blocks_hold);
     FAKE_TEST(room_that_is_not_aligned);
     FAKE_TEST(left_over_without_a_pool);
