@@ -159,7 +159,9 @@ static void more_than_the_device_has(void) {
         gpupool_verdict v = refuses(arena, 3 * GIB, GPUPOOL_CAUSE_TOO_LARGE);
         CHECK_EQ(strcmp(strrchr(v.sentence, ':'), ": ask for less"), 0);
         CHECK(advised_bytes(&v, "which is") <= GIB);
-        would_not_fit(arena, (size_t)v.device_total_bytes, GPUPOOL_CAUSE_DEVICE_FULL);
+        fake_other_process(0, 2 * MIB);
+        would_not_fit(arena, (size_t)v.device_total_bytes, GPUPOOL_CAUSE_OTHERS); /* not more */
+        fake_other_process(0, 0);
         fits(arena, (size_t)v.device_free_bytes / (2 * MIB) * (2 * MIB));
         kit_close(arena);
     }
