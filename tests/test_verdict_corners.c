@@ -251,6 +251,26 @@ static void a_graphs_block_beside_one_to_wait_for(void) {
     kit_close(arena);
 }
 
+/* The work of both is to be waited for, but not the graph. */
+static void two_streams_beside_a_graph(void) {
+    gpupool_capture *scope = NULL;
+    void *blocks[3];
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    for (int i = 0; i < 3; i++) blocks[i] = get((i ? 20 : 16) * MIB, kit_stream[i + 1]);
+    fake_mode(FAKE_STEPPED);
+    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    for (int i = 0; i < 3; i++) {
+        kit_mark(kit_stream[i + 1], blocks[i], 16 * MIB, 1);
+        put(blocks[i], kit_stream[i + 1]);
+    }
+    gpupool_verdict v = would_not_fit(arena, 36 * MIB, GPUPOOL_CAUSE_PENDING);
+    CHECK_EQ(v.pending_streams, 2);
+    fake_mode(FAKE_EAGER);
+    fits(arena, 36 * MIB);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* ---- the limit and the device ---- */
 
 /* Without a device's word, and for more than there is. */
@@ -654,6 +674,7 @@ int main(void) {
     FAKE_TEST(lanes_that_a_stream_had_before);
     FAKE_TEST(what_was_freed_for_all_waits_for_the_device);
     FAKE_TEST(a_graphs_block_beside_one_to_wait_for);
+    FAKE_TEST(two_streams_beside_a_graph);
     FAKE_TEST(where_the_device_does_not_say);
     FAKE_TEST(raised_by_as_much_as_is_missing);
     FAKE_TEST(sizes_are_spelled);
