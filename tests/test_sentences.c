@@ -1,5 +1,5 @@
-/* What a verdict says, from figures that are made up: each letter of a form, whose blocks are named,
-   and a sentence that is too long. */
+/* What a verdict says, from figures that are made up: each letter of a form, whose blocks are
+   named, and a sentence that is too long. */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
