@@ -634,14 +634,14 @@ static void many_blocks_of_one_size(void) {
     gpupool_verdict v = would_not_fit(arena, 6 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.holders[0].blocks, 12);
     CHECK_EQ(v.holders[0].enough, 4); /* three, and one more to be sure */
-    v = would_not_fit(arena, 5 * MIB, GPUPOOL_CAUSE_LIMIT);
+    v = would_not_fit(arena, 4 * MIB + 1, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.holders[0].enough, 4);
     for (size_t i = 0; i < 2; i++) put(others[i], kit_stream[0]);
     for (size_t i = 0; i < 12; i++) put(blocks[i], kit_stream[0]);
     kit_close(arena);
-    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 24 * MIB);
-    for (size_t i = 0; i < 12; i++) blocks[i] = get(2 * MIB, kit_stream[0]);
-    v = would_not_fit(arena, 2 * MIB, GPUPOOL_CAUSE_LIMIT);
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 36 * MIB);
+    for (size_t i = 0; i < 12; i++) blocks[i] = get(3 * MIB, kit_stream[0]);
+    v = would_not_fit(arena, 3 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.holders[0].enough, 1); /* as large as what is asked for */
     for (size_t i = 0; i < 12; i++) put(blocks[i], kit_stream[0]);
     kit_close(arena);
