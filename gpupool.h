@@ -4396,18 +4396,14 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
 /* The host's side only. */
 static void gpi_backing_forget(gpi_backing *backing) {
     gpi_piece *piece, *next;
-    gpi_echo *echo;
     uint64_t page;
     int i;
+    GPI_ASSERT(!backing->echoes);
     for (i = 0; i < 2; i++)
         for (piece = i ? backing->stash : backing->placed; piece; piece = next) {
             next = piece->next;
             GPUPOOL_FREE(piece);
         }
-    for (; backing->echoes; backing->echoes = echo) {
-        echo = backing->echoes->next;
-        GPUPOOL_FREE(backing->echoes);
-    }
     for (page = 0; page < backing->table_pages && backing->table; page++)
         GPUPOOL_FREE(backing->table[page]);
     GPUPOOL_FREE(backing->table);
@@ -4990,15 +4986,11 @@ static uint64_t gpi_fence_host_bytes(const gpi_fences *fences) { /* the arena's 
 
 static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
     gpi_stream *stream, *next;
-    gpi_fence *fence, *after;
+    GPI_ASSERT(!fences->idle);
     for (stream = fences->streams; stream; stream = next) {
         next = stream->next;
         gpi_cache_close(&stream->cache);
         GPUPOOL_FREE(stream);
-    }
-    for (fence = fences->idle; fence; fence = after) {
-        after = fence->next;
-        GPUPOOL_FREE(fence);
     }
 }
 
@@ -5288,7 +5280,7 @@ static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish)
         if (run->lane == GPI_LANE_BARE) bare = *run;
         run = run->next;
     }
-    if (!wish->pending && !wish->holding && scene->tree->pending_units == 0)
+    if (!wish->pending && scene->tree->pending_units == 0)
         gpi_limit_consider_now(scene, &outlook);
     return outlook;
 }

@@ -119,13 +119,15 @@ static void a_device_that_is_not_told(void) {
         CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
         kit_close(gpupool_default_arena(0));
     }
-    fake_fail_call("cudaGetDriverEntryPointByVersion", 1, 0, 0); /* and leaves none */
-    CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, kit_stream[0]), cudaSuccess);
-    CHECK_EQ(fake_fail_fired(), 1);
-    CHECK_EQ(cudaGetLastError(), cudaSuccess);
-    fake_fail_clear();
-    CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
-    kit_close(gpupool_default_arena(0));
+    for (long nth = 1; nth <= 3; nth++) { /* of the calls by which it is told */
+        fake_fail_call("cudaGetDriverEntryPointByVersion", nth, 0, 0); /* and leaves none */
+        CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, kit_stream[0]), cudaSuccess);
+        CHECK_EQ(fake_fail_fired(), 1);
+        CHECK_EQ(cudaGetLastError(), cudaSuccess);
+        fake_fail_clear();
+        CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
+        kit_close(gpupool_default_arena(0));
+    }
 }
 
 static void the_default_arena_is_the_streams(void) {
