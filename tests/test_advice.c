@@ -1,5 +1,5 @@
-/* Advice in arenas of every kind, after random work: whatever a verdict says would do, does. And
-   gpupool_would_fit knows which requests need none. */
+/* Advice in arenas of every kind, after random work on three streams: whatever a verdict says would
+   do, does. And gpupool_would_fit knows which requests need none. */
 // build: sizes
 // build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1
 #define GPUPOOL_IMPLEMENTATION
@@ -16,22 +16,25 @@ typedef struct slot {
 } slot;
 
 static slot slots[SLOTS];
+static uint64_t streams; /* of the random choice among them */
 static gpupool_arena *arena;
 static long followed_raise, followed_free;
+
+static cudaStream_t any_stream(void) { return kit_stream[check_below(&streams, 3)]; }
 
 static void get(slot *s, size_t bytes, int which) {
     s->bytes = bytes;
     if (which == 0) {
         s->line = __LINE__ + 1;
-        s->block = gpupool_alloc(arena, bytes, kit_stream[0]);
+        s->block = gpupool_alloc(arena, bytes, any_stream());
     } else {
         s->line = __LINE__ + 1;
-        s->block = gpupool_alloc(arena, bytes, kit_stream[0]);
+        s->block = gpupool_alloc(arena, bytes, any_stream());
     }
 }
 
 static void put(slot *s) {
-    CHECK_RESULT(gpupool_free(arena, s->block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, s->block, any_stream()), GPUPOOL_OK);
     s->block = NULL;
 }
 
@@ -63,11 +66,11 @@ static void follow(size_t bytes, uint64_t *random) {
     }
     if (raise) raise_as_advised(arena, &v);
     else free_as_advised(holder, random);
-    void *block = gpupool_alloc(arena, bytes, kit_stream[0]);
+    void *block = gpupool_alloc(arena, bytes, any_stream());
     if (!block)
         check_fail(__FILE__, __LINE__, "\"%s\": %s did not help: %s", v.sentence,
                    raise ? "raising" : "freeing", gpupool_last_error());
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, any_stream()), GPUPOOL_OK);
     CHECK_RESULT(gpupool_set_limit(arena, LIMIT), GPUPOOL_OK);
     followed_raise += raise;
     followed_free += !raise;
@@ -81,6 +84,7 @@ static void run(gpupool_source source, size_t chunk_bytes, uint64_t seed) {
     config.limit_bytes = LIMIT;
     config.chunk_bytes = chunk_bytes;
     arena = kit_create(&config);
+    streams = seed;
     followed_raise = followed_free = 0;
     for (int step = 0; step < 1200; step++) {
         check_case("source %d, chunks %zu, seed %llu, step %d", (int)source, chunk_bytes,
