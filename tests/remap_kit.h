@@ -112,6 +112,8 @@ static inline gpupool_stats remap_close(remap_work *w) {
     while (w->count) remap_free(w, w->count - 1);
     fake_run_all();
     CHECK_EQ(fake_failures(), 0);
+    CHECK_RESULT(gpupool_trim(w->arena, 0, NULL), GPUPOOL_OK);
+    CHECK(w->arena->backing.first->next == NULL); /* no address is lost */
     kit_close(w->arena);
     CHECK_EQ(fake_used_bytes(0), 0);
     return last;

@@ -11,6 +11,7 @@
 #if CHECK_FAKE
 
 #define BLOCKS 16
+#define TABLE 512 /* pieces that a page of the arena's table has */
 #define SIZE (4 * MIB)
 #define LIMIT (BLOCKS * SIZE)
 #define LARGE (6 * SIZE) /* of eight stripes that are free */
@@ -56,10 +57,23 @@ static void *use(void *block, size_t bytes, int stream) {
     return block;
 }
 
+/* No address is lost, nor any of the host's bytes but for the table. */
+static void nothing_is_left(void) {
+    const gpi_backing *backing = &arena->backing;
+    uint64_t bytes = backing->table_pages * sizeof *backing->table;
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(gpupool_would_fit(arena, 512, NULL), 1); /* looks for what is done */
+    CHECK(backing->first->next == NULL);
+    for (uint64_t page = 0; page < backing->table_pages; page++)
+        if (backing->table[page]) bytes += TABLE * sizeof **backing->table;
+    CHECK_EQ(backing->host_bytes, bytes);
+}
+
 static void finish(void *block, int stream) {
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
     keep_stripes(stream);
     fake_run_all();
+    nothing_is_left();
     kit_close(arena);
     CHECK_EQ(fake_used_bytes(0), 0);
     CHECK_EQ(fail_malloc_live, 0);
