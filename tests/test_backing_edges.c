@@ -34,6 +34,32 @@ static void many_bare_runs(void) {
     kit_close(arena);
 }
 
+/* A bare granule between halves that are free: a request takes the granule and one of them, where
+   the limit allows no more than the granule. */
+static void free_memory_beside_a_bare_run(void) {
+    for (int side = 0; side < 2; side++) {
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        char *left[2], *hole, *right[2];
+        check_case("side %d", side);
+        for (int i = 0; i < 2; i++) left[i] = (char *)get(MIB, 0);
+        hole = (char *)get(2 * MIB, 0);
+        for (int i = 0; i < 2; i++) right[i] = (char *)get(MIB, 0);
+        put(hole, 0);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+        CHECK_EQ(kit_reserved(arena), 4 * MIB);
+        CHECK_RESULT(gpupool_set_limit(arena, 6 * MIB), GPUPOOL_OK);
+        put(side ? right[0] : left[1], 0);
+        char *block = (char *)get(3 * MIB, 0);
+        CHECK(block == (side ? hole : left[1]));
+        CHECK_EQ(kit_reserved(arena), 6 * MIB);
+        put(block, 0);
+        put(left[0], 0);
+        put(right[1], 0);
+        put(side ? left[1] : right[0], 0);
+        kit_close(arena);
+    }
+}
+
 /* What follows a chunk may be the program's own. */
 static void a_chunk_ends_where_it_ends(void) {
     arena = kit_open(GPUPOOL_SOURCE_DEVICE);
@@ -214,6 +240,7 @@ static void pieces_that_do_not_fit_the_rest(void) {
 
 int main(void) {
     FAKE_TEST(many_bare_runs);
+    FAKE_TEST(free_memory_beside_a_bare_run);
     FAKE_TEST(a_chunk_ends_where_it_ends);
     FAKE_TEST(larger_than_the_address_space);
     FAKE_TEST(the_end_of_the_address_space);
