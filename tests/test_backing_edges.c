@@ -49,6 +49,14 @@ static void free_memory_beside_a_bare_run(void) {
         CHECK_EQ(kit_reserved(arena), 4 * MIB);
         CHECK_RESULT(gpupool_set_limit(arena, 6 * MIB), GPUPOOL_OK);
         put(side ? right[0] : left[1], 0);
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* quiet, if it was not */
+        gpupool_stats before = kit_stats(arena);
+        fake_fail_call("cuMemCreate", 1, 1, 0);
+        CHECK_RESULT(kit_why(gpupool_alloc(arena, 3 * MIB, kit_stream[0])),
+                     GPUPOOL_E_OUT_OF_MEMORY);
+        fake_fail_clear();
+        CHECK(kit_same_stats(before, kit_stats(arena)));
+        CHECK_EQ(arena->tree.lanes[0]->units, MIB / GPUPOOL_UNIT_BYTES); /* as quiet as before */
         char *block = (char *)get(3 * MIB, 0);
         CHECK(block == (side ? hole : left[1]));
         CHECK_EQ(kit_reserved(arena), 6 * MIB);
