@@ -68,6 +68,17 @@ static void free_memory_beside_a_bare_run(void) {
     }
 }
 
+/* The table of granules has a page for each GiB: one block is in four of them. */
+static void a_block_over_several_tables(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *below = get(GIB / 2, 0), *block = get(3 * GIB, 0);
+    kit_mark(kit_stream[0], block, 3 * GIB, 1);
+    kit_expect_mark(kit_stream[0], block, 3 * GIB, 1);
+    put(below, 0);
+    put(block, 0);
+    kit_close(arena);
+}
+
 /* What follows a chunk may be the program's own. */
 static void a_chunk_ends_where_it_ends(void) {
     arena = kit_open(GPUPOOL_SOURCE_DEVICE);
@@ -249,6 +260,7 @@ static void pieces_that_do_not_fit_the_rest(void) {
 int main(void) {
     FAKE_TEST(many_bare_runs);
     FAKE_TEST(free_memory_beside_a_bare_run);
+    FAKE_TEST(a_block_over_several_tables);
     FAKE_TEST(a_chunk_ends_where_it_ends);
     FAKE_TEST(larger_than_the_address_space);
     FAKE_TEST(the_end_of_the_address_space);
