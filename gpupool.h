@@ -5207,16 +5207,23 @@ static uint64_t gpi_limit_idle_in(const gpi_backing *backing, const gpi_run *str
     return units;
 }
 
+/* Idle pieces that a request at this place will lie on. */
+static uint64_t gpi_limit_blocked(const gpi_backing *backing, const gpi_spot *spot) {
+    uint64_t end = spot->unit + spot->units, units = 0;
+    if (spot->left) units = gpi_limit_idle_in(backing, spot->left, spot->unit, end);
+    if (spot->right) units += gpi_limit_idle_in(backing, spot->right, spot->unit, end);
+    return units;
+}
+
 /* One place for the request. Growth takes the place with the least to map; of several such, this
    keeps the one that leaves the fewest idle pieces, since it may be any. */
 static void gpi_limit_consider(const gpi_scene *scene, gpi_spot spot, gpi_outlook *outlook) {
-    uint64_t end = spot.unit + spot.units, blocked = 0;
+    uint64_t blocked;
     gpi_spot best;
     memset(&best, 0, sizeof best);
     gpi_backing_consider(&best, spot, scene->backing->granule_units);
     if (!best.bare || best.bare_units > outlook->need_units) return;
-    if (best.left) blocked = gpi_limit_idle_in(scene->backing, best.left, spot.unit, end);
-    if (best.right) blocked += gpi_limit_idle_in(scene->backing, best.right, spot.unit, end);
+    blocked = gpi_limit_blocked(scene->backing, &best);
     if (best.bare_units == outlook->need_units && blocked <= outlook->blocked_units) return;
     outlook->need_units = best.bare_units;
     outlook->blocked_units = blocked;
@@ -5240,22 +5247,15 @@ static void gpi_limit_consider_both(const gpi_scene *scene, gpi_run *left, gpi_r
 
 /* The place that growth would take now: where nothing is pending it is the same on every stream. */
 static void gpi_limit_consider_now(const gpi_scene *scene, gpi_outlook *outlook) {
-    const gpi_backing *backing = scene->backing;
     gpi_lanes quiet;
     gpi_spot spot;
     quiet.count = 1;
     quiet.number[0] = GPI_LANE_QUIET;
-    if (!gpi_backing_find_spot(backing, scene->tree, scene->units, scene->align_units, &quiet,
-                               &spot))
+    if (!gpi_backing_find_spot(scene->backing, scene->tree, scene->units, scene->align_units,
+                               &quiet, &spot))
         return;
     outlook->need_units = spot.bare_units;
-    outlook->blocked_units = 0;
-    if (spot.left)
-        outlook->blocked_units += gpi_limit_idle_in(backing, spot.left, spot.unit,
-                                                    spot.unit + spot.units);
-    if (spot.right)
-        outlook->blocked_units += gpi_limit_idle_in(backing, spot.right, spot.unit,
-                                                    spot.unit + spot.units);
+    outlook->blocked_units = gpi_limit_blocked(scene->backing, &spot);
 }
 
 static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish) {

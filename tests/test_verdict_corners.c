@@ -230,6 +230,16 @@ static void what_was_freed_for_all_waits_for_the_device(void) {
     kit_close(arena);
 }
 
+/* The work of two streams is to be waited for, but not the graph. */
+static void two_are_waited_for(size_t bytes, gpupool_capture *scope) {
+    gpupool_verdict v = would_not_fit(arena, bytes, GPUPOOL_CAUSE_PENDING);
+    CHECK_EQ(v.pending_streams, 2);
+    fake_mode(FAKE_EAGER);
+    fits(arena, bytes);
+    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* Two blocks that the same stream is at, one of them a graph's: only the other is waited for. */
 static void a_graphs_block_beside_one_to_wait_for(void) {
     gpupool_capture *scope = NULL;
@@ -243,15 +253,9 @@ static void a_graphs_block_beside_one_to_wait_for(void) {
     put(kept, kit_stream[1]);
     put(block, kit_stream[0]);
     fake_run(kit_stream[0]);
-    gpupool_verdict v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_PENDING);
-    CHECK_EQ(v.pending_streams, 2);
-    fake_mode(FAKE_EAGER);
-    fits(arena, 40 * MIB);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
-    kit_close(arena);
+    two_are_waited_for(40 * MIB, scope);
 }
 
-/* The work of both is to be waited for, but not the graph. */
 static void two_streams_beside_a_graph(void) {
     gpupool_capture *scope = NULL;
     void *blocks[3];
@@ -263,12 +267,7 @@ static void two_streams_beside_a_graph(void) {
         kit_mark(kit_stream[i + 1], blocks[i], 16 * MIB, 1);
         put(blocks[i], kit_stream[i + 1]);
     }
-    gpupool_verdict v = would_not_fit(arena, 36 * MIB, GPUPOOL_CAUSE_PENDING);
-    CHECK_EQ(v.pending_streams, 2);
-    fake_mode(FAKE_EAGER);
-    fits(arena, 36 * MIB);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
-    kit_close(arena);
+    two_are_waited_for(36 * MIB, scope);
 }
 
 /* ---- the limit and the device ---- */
