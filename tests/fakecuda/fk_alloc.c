@@ -3,8 +3,10 @@
  * Seen on an H100 (CUDA 13.0): cudaFree, cudaFreeHost and cudaHostUnregister wait for all work of
  * the device before they let go, while pinning waits for none; zero bytes of whatever memory are
  * success with NULL; cudaHostRegister of what the program cannot write is cudaErrorInvalidValue.
+ * The device is the one that was current when the memory was had, of host memory too, portable or
+ * not, and whichever is current now: work of the other device goes on (seen on two H100).
  *
- * Assumed: for host memory they wait for every device; what there is too little host memory for is
+ * Assumed: managed memory's cudaFree is no exception; what there is too little host memory for is
  * cudaErrorMemoryAllocation. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -68,8 +70,8 @@ static void fk_let_go(fk_range *range) {
 static int fk_free(void *p, fk_kind one, fk_kind other, int error, const char *call) {
     fk_range *range = fk_range_at(p, one, other);
     if (range) {
-        fk_drive_device(one == FK_MALLOC && range->kind == FK_MALLOC ? range->device : -1);
-        range = fk_range_at(p, one, other);      /* the lock may have been dropped */
+        fk_drive_device(range->device);
+        range = fk_range_at(p, one, other); /* the lock may have been dropped */
     }
     if (!range) {
         fk_misuse("%s of %p, which it did not hand out", call, p);

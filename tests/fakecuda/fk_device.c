@@ -7,11 +7,9 @@
  * address; what cudaHostRegister has pinned stays, no longer pinned; memory of cuMemCreate stays
  * as it is, held, mapped, and the next context can use it. No capture keeps a device from being
  * reset. cuDeviceGetAttribute answers INVALID_VALUE for an attribute that it does not know, where
- * fakecuda knows only a few.
- *
- * Assumed, to be confirmed on a GPU: a program that has not called cudaSetDevice gets device 0's
- * context from every call; cudaDeviceReset takes from the current device the access to peers'
- * memory that cudaDeviceEnablePeerAccess gave (not that of cuMemSetAccess). */
+ * fakecuda knows only a few. A program that has not called cudaSetDevice gets device 0's context.
+ * Seen on two H100: cudaDeviceReset ends what cudaDeviceEnablePeerAccess gave, to this device and
+ * to others of this device's memory, but not what cuMemSetAccess gave. */
 #include "fk.h"
 
 #include <string.h>

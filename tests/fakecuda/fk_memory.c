@@ -251,6 +251,12 @@ int fk_peer_allowed(int device, int peer) {
 
 void fk_allow_peer(int device, int peer) { fk.peers[device] |= 1u << peer; }
 
+static void fk_forbid_peers(int device) {
+    int i;
+    for (i = 0; i < FK_DEVICES; i++) fk.peers[i] &= ~(1u << device);
+    fk.peers[device] = 0;
+}
+
 static void fk_extent_reserved(const fk_range *range, uint64_t offset, int device, fk_extent *out) {
     const fk_entry *entry = &range->entries[offset / FK_GRANULE];
     if (!entry->piece) return;
@@ -317,7 +323,7 @@ void fk_memory_drop_device(int device) {
         else fk_unref_piece(range->piece);
         fk_drop_range(range);
     }
-    if (device >= 0) fk.peers[device] = 0;
+    if (device >= 0) fk_forbid_peers(device);
     else fk_handles_drop();
     if (fk.n == 0) {
         free(fk.ranges);

@@ -482,6 +482,34 @@ static void test_peers(void) {
     EXPECT(0, "");
     OK(cudaFree(p));
     CHECK(fake_used_bytes(0) == 0);
+    OK(cudaSetDevice(0));
+    OK(cudaDeviceReset());
+    OK(cudaSetDevice(1));
+    OK(cudaDeviceEnablePeerAccess(0, 0));
+    OK(cudaDeviceReset());
+    OK(cudaDeviceEnablePeerAccess(0, 0));
+}
+
+/* Whose work a call waits for: the device's that was current when the memory was had. */
+static void test_waits_of_one_device(void) {
+    void *p = NULL, *there = NULL;
+    cudaStream_t s = NULL;
+    int way;
+    fake_mode(FAKE_STEPPED);
+    for (way = 0; way < 4; way++) {
+        OK(cudaSetDevice(way / 2));
+        OK(cudaHostAlloc(&p, 4096, way & 1 ? cudaHostAllocPortable : 0));
+        OK(cudaSetDevice(1));
+        OK(cudaMalloc(&there, 4096));
+        OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+        OK(fake_write(s, "of device 1", there, 8, 1));
+        OK(cudaSetDevice(0));
+        OK(cudaFreeHost(p));
+        CHECK(fake_pending_all() == (way / 2 ? 0 : 1));
+        OK(cudaFree(there));
+        CHECK(fake_pending_all() == 0);
+        OK(cudaStreamDestroy(s));
+    }
 }
 
 cudaError_t cudaMemsetAsync_ptsz(void *p, int value, size_t n, cudaStream_t s);
@@ -690,9 +718,9 @@ int main(void) {
         test_capture_of_a_destroyed_stream, test_capture_beside_legacy,
         test_graph, test_context_event, test_context_of_another_device,
         test_context_forgets_nothing, test_context_host_function, test_context_captures,
-        test_context_calls, test_context_threads, test_peers, test_per_thread_stream,
-        test_host_threads, test_reset_of_one_device, test_memory_after_a_reset, test_prices,
-        test_faults, test_ends};
+        test_context_calls, test_context_threads, test_peers, test_waits_of_one_device,
+        test_per_thread_stream, test_host_threads, test_reset_of_one_device,
+        test_memory_after_a_reset, test_prices, test_faults, test_ends};
     size_t i;
     for (i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         tests[i]();
