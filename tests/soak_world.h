@@ -339,6 +339,38 @@ static inline void check_account(world *w) {
     fail_malloc_next = starve;
 }
 
+/* What a world leaves besides its arena; `lost`: its device took the streams and events there. */
+static inline void close_places(actor *a, world *w, int lost) {
+    for (unsigned i = 0; i < BLOCKS; i++) pthread_mutex_destroy(&w->block[i].lock);
+    for (unsigned i = 0; i < PLACES; i++) {
+        place *p = &w->place[i];
+        pthread_rwlock_destroy(&p->lock);
+        if (lost && p->device == w->device) continue;
+        be_on(a, p->device);
+        for (unsigned k = 0; k < TOMBS; k++)
+            if (p->tomb[k]) CHECK_EQ(cudaEventDestroy(p->tomb[k]), cudaSuccess);
+        if (p->stream) CHECK_EQ(cudaStreamDestroy(p->stream), cudaSuccess);
+    }
+}
+
+/* The device is reset, with blocks live and work in flight: all of its memory goes back, but chunks
+   of the program's own, which went with the reset. */
+static inline void soak_lose_world(actor *a, world *w) {
+    be_on(a, w->place[PLACES - 1].device); /* a peer's work would go on at what is gone */
+    MUST(cudaDeviceSynchronize());
+    be_on(a, w->device);
+    MUST(cudaDeviceReset());
+    CHECK_EQ(kit_custom.wrong, 0);
+    memset(&kit_custom, 0, sizeof kit_custom);
+    REFUSED(a, GPUPOOL_E_CUDA, gpupool_trim(w->arena, 0, NULL));
+    fake_fail_nth(1 + (long)below(a, 6), 0);
+    while (!CALL(a, 0, gpupool_arena_destroy(w->arena)) && !atomic_load(&check_bad)) {}
+    fake_fail_clear();
+    be_on(a, w->device);
+    CHECK_EQ(fake_used_bytes(w->device), 0);
+    close_places(a, w, 1);
+}
+
 /* Everything is put back, and nothing may be left. */
 static inline void soak_close_world(actor *a, world *w) {
     be_on(a, w->device);
@@ -349,19 +381,12 @@ static inline void soak_close_world(actor *a, world *w) {
             give_back(a, w, b, 1);
             leave(w, 1);
         }
-        pthread_mutex_destroy(&b->lock);
     }
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     CHECK_EQ(kit_stats(w->arena).requested.now, 0);
     CHECK_EQ(kit_stats(w->arena).blocks.now, 0);
     kit_close(w->arena);
-    for (unsigned i = 0; i < PLACES; i++) {
-        be_on(a, w->place[i].device);
-        for (unsigned k = 0; k < TOMBS; k++)
-            if (w->place[i].tomb[k]) CHECK_EQ(cudaEventDestroy(w->place[i].tomb[k]), cudaSuccess);
-        if (w->place[i].stream) CHECK_EQ(cudaStreamDestroy(w->place[i].stream), cudaSuccess);
-        pthread_rwlock_destroy(&w->place[i].lock);
-    }
+    close_places(a, w, 0);
 }
 
 #endif

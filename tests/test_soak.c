@@ -109,10 +109,10 @@ static void close_worlds(actor *a) {
             if (soak_world[i].place[k].stream) fake_hold(soak_world[i].place[k].stream, 0);
     }
     a->device = -1; /* set it again, whatever it is */
-    for (int i = 0; i < WORLDS; i++) {
-        release_graphs(a, &soak_world[i]);
-        soak_close_world(a, &soak_world[i]);
-    }
+    for (int i = 0; i < WORLDS; i++) release_graphs(a, &soak_world[i]);
+    if (soak_alone && seed % 4 == 1) soak_lose_world(a, &soak_world[1]);
+    else soak_close_world(a, &soak_world[1]);
+    soak_close_world(a, &soak_world[0]);
     kit_free_stuck(&kit_custom);
     /* of a stream whose device CUDA has not told */
     if (gpi_process.default_arenas[1]) kit_close(gpi_process.default_arenas[1]);
