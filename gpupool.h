@@ -1797,13 +1797,6 @@ static void gpi_driver_tell_block_gone(const void *block) {
 }
 #endif
 
-/* After a reset the device's own context is at the same address, and has another id. The current
-   context may be one that the caller has made. */
-static int gpi_driver_was_reset(const gpi_driver *driver) {
-    unsigned long long id = gpi_driver_id(driver);
-    return id && id != driver->id;
-}
-
 /* Whether the context that had this id is gone: its streams and events went with it. 0 for the id:
    it is not known. */
 static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext context,
@@ -1813,6 +1806,12 @@ static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext c
     *ended = error == CUDA_ERROR_CONTEXT_IS_DESTROYED || error == CUDA_ERROR_INVALID_CONTEXT ||
              (error == CUDA_SUCCESS && now != id);
     return *ended ? GPUPOOL_OK : gpi_driver_told_cu(driver, "cuCtxGetId", error);
+}
+
+/* After a reset the device's own context is at the same address, and has another id. The current
+   context may be one that the caller has made. */
+static gpupool_result gpi_driver_was_reset(const gpi_driver *driver, int *reset) {
+    return gpi_driver_has_ended(driver, driver->context, driver->id, reset);
 }
 
 /* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
@@ -6091,7 +6090,9 @@ static void gpi_arena_exit(gpupool_arena *arena) {
 
 /* cudaDeviceReset takes the streams and the events with it, and all memory but what is mapped. */
 static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char *call) {
-    if (!gpi_driver_was_reset(&arena->backing.driver)) return GPUPOOL_OK;
+    int reset;
+    gpupool_result result = gpi_driver_was_reset(&arena->backing.driver, &reset);
+    if (result != GPUPOOL_OK || !reset) return result;
     return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
                          "blocks are gone, only gpupool_arena_destroy is left", call,
                          arena->backing.driver.device, arena->name);
@@ -8039,10 +8040,12 @@ static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
 /* All is given back and the arena is no more, or it is as before. */
 static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpi_visit visit;
+    int reset;
     gpupool_result result = gpi_driver_enter(&arena->backing.driver, &visit);
     if (result != GPUPOOL_OK) return result;
-    if (gpi_driver_was_reset(&arena->backing.driver)) {
-        result = gpi_arena_salvage(arena);
+    result = gpi_driver_was_reset(&arena->backing.driver, &reset);
+    if (result != GPUPOOL_OK || reset) {
+        if (result == GPUPOOL_OK) result = gpi_arena_salvage(arena);
         gpi_driver_leave(&visit);
         return result;
     }
@@ -8246,6 +8249,7 @@ static void gpi_arena_retire(gpupool_arena *arena, cudaStream_t stream, int ente
 gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
     const char *call = "gpupool_stream_retired";
     gpi_visit visit;
+    int reset;
     gpupool_result result = gpi_arena_enter_growing(arena, call, &visit);
     if (result == GPUPOOL_OK) {
         gpi_arena_retire(arena, stream, 1);
@@ -8253,7 +8257,7 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
         return gpi_host_ok();
     }
     if (gpi_arena_exists(arena, call) != GPUPOOL_OK ||
-        gpi_driver_was_reset(&arena->backing.driver))
+        (gpi_driver_was_reset(&arena->backing.driver, &reset) == GPUPOOL_OK && reset))
         return result;
     gpi_host_lock(&arena->growing);
     gpi_arena_enter(arena, call);
@@ -9031,13 +9035,17 @@ static gpupool_result gpi_ring_approach(const gpupool_ring *ring, const char *ca
 
 /* Public calls that come near the driver begin here, with the lock, and end with leave. */
 static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
+    int reset;
     gpupool_result result = gpi_ring_approach(ring, call, visit);
     if (result != GPUPOOL_OK) return result;
-    if (gpi_driver_was_reset(&ring->driver)) {
+    result = gpi_driver_was_reset(&ring->driver, &reset);
+    if (result == GPUPOOL_OK && reset)
+        result = gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since the ring was made: "
+                               "its streams and events are gone, only gpupool_ring_destroy is left",
+                               call, ring->driver.device);
+    if (result != GPUPOOL_OK) {
         gpi_driver_leave(visit);
-        return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since the ring was made: its "
-                             "streams and events are gone, only gpupool_ring_destroy is left",
-                             call, ring->driver.device);
+        return result;
     }
     gpi_ring_lock(ring);
     return gpi_host_ok();
@@ -9995,12 +10003,13 @@ static gpupool_result gpi_ring_stage(gpupool_ring *ring, gpi_transfer *plan,
 /* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
    back; whatever is not as usual is left to the long way. 0: so it is. */
 static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
-    int had_error = cudaPeekAtLastError() != cudaSuccess, current = -1, did = 0;
+    int had_error = cudaPeekAtLastError() != cudaSuccess, current = -1, did = 0, reset;
     size_t bytes = (size_t)plan->bytes;
     gpi_place_kind place = GPI_PLACE_PINNED;
     if (bytes > (plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP)) return 0;
     if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
-        current == ring->driver.device && !gpi_driver_was_reset(&ring->driver) &&
+        current == ring->driver.device &&
+        gpi_driver_was_reset(&ring->driver, &reset) == GPUPOOL_OK && !reset &&
         !gpi_driver_is_capturing(plan->stream) &&
         gpi_driver_place(plan->host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
         did = (plan->down ? cudaMemcpyAsync(plan->host, plan->device, bytes,
@@ -10300,12 +10309,14 @@ static void gpi_ring_abandon(gpupool_ring *ring) {
 gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     gpi_visit visit;
     unsigned round = 0;
+    int reset;
     gpupool_result result = gpi_ring_approach(ring, "gpupool_ring_destroy", &visit);
     if (result != GPUPOOL_OK) return result;
-    if (gpi_driver_was_reset(&ring->driver)) {
-        gpi_ring_abandon(ring);
+    result = gpi_driver_was_reset(&ring->driver, &reset);
+    if (result != GPUPOOL_OK || reset) {
+        if (result == GPUPOOL_OK) gpi_ring_abandon(ring);
         gpi_driver_leave(&visit);
-        return gpi_host_ok();
+        return result == GPUPOOL_OK ? gpi_host_ok() : result;
     }
     gpi_ring_lock(ring);
     if (ring->held) {

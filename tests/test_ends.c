@@ -160,6 +160,27 @@ static void reset_and_refused(void) {
         }
 }
 
+/* Where CUDA does not tell, nothing is touched: a chunk's address may be the program's by now. */
+static void reset_and_not_told(void) {
+    for (int mapped = 0; mapped < 2; mapped++) {
+        check_case("mapped %d", mapped);
+        arena = kit_open(mapped ? GPUPOOL_SOURCE_MAPPED : GPUPOOL_SOURCE_DEVICE);
+        void *block = kit_alloc(arena, 8 * MIB, kit_stream[0]), *own = NULL;
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+        reset_the_device();
+        CHECK_EQ(cudaMalloc(&own, 8 * MIB), cudaSuccess);
+        fake_fail_call("cuCtxGetId", 1, 1, 0);
+        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cuCtxGetId") != NULL);
+        fake_fail_clear();
+        CHECK_EQ(cudaMemset(own, 1, 8 * MIB), cudaSuccess);
+        CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+        CHECK_EQ(cudaFree(own), cudaSuccess);
+        CHECK_EQ(fake_live_objects(), 0);
+    }
+}
+
 /* ---- CUDA unloads: every call of it fails from some moment on ---- */
 
 static void while_cuda_unloads(void) {
@@ -326,6 +347,7 @@ int main(void) {
     ARENA_TEST(reset_under_pinned);
     ARENA_TEST(reset_under_the_default_arena);
     FAKE_TEST(reset_and_refused);
+    FAKE_TEST(reset_and_not_told);
     FAKE_TEST(while_cuda_unloads);
     ARENA_TEST(a_child_gets_a_named_result);
     ARENA_TEST(a_child_does_not_wait_for_locks);

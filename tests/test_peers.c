@@ -427,7 +427,8 @@ static void events_of_a_reset_peer(void) {
             CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         }
         reset_the_peer(way & 1);
-        if (way == 6) fake_fail_call("cuCtxGetId", 1, 1, CUDA_ERROR_INVALID_CONTEXT);
+        /* after two questions for the arena's own device: of the peer */
+        if (way == 6) fake_fail_call("cuCtxGetId", 3, 0, CUDA_ERROR_INVALID_CONTEXT);
         if (way < 2) CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
         fake_run_all();

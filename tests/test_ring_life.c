@@ -169,6 +169,27 @@ static void a_child_is_told(void) {
     kit_ring_close(ring);
 }
 
+#if CHECK_FAKE
+/* Where CUDA does not tell whether the device was reset, the ring is there for the next try. */
+static void a_reset_that_is_not_told(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(3 * MIB), *device = kit_device(3 * MIB);
+    for (int reset = 0; reset < 2; reset++) {
+        if (reset) CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+        fake_fail_call("cuCtxGetId", 1, 1, 0);
+        CHECK_RESULT(gpupool_upload(ring, device, host, 100, 0), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_CUDA);
+        CHECK(strstr(gpupool_last_error(), "cuCtxGetId") != NULL);
+        fake_fail_clear();
+        CHECK_RESULT(gpupool_upload(ring, device, host, 100, 0),
+                     reset ? GPUPOOL_E_CUDA : GPUPOOL_OK);
+    }
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    kit_ring_close(ring);
+    kit_host_free(host, 3 * MIB);
+}
+#endif
+
 /* Of a ring with workers that sleep, and of one that had work: a held span, a ticket, chunks that
    nobody has asked after. */
 static void a_reset_takes_it_all(void) {
@@ -211,6 +232,7 @@ int main(int argc, char **argv) {
     TEST(ending_in_the_middle_is_no_crash);
     TEST(the_end_and_destroy_meet);
     ARENA_TEST(a_child_is_told);
+    FAKE_TEST(a_reset_that_is_not_told);
     ARENA_TEST(a_reset_takes_it_all);
     return check_finish();
 }
