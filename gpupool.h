@@ -6259,7 +6259,6 @@ typedef struct gpi_request {
     gpi_origin origin;
     gpi_stream *known;
     int capturing;
-    int limited;   /* the limit refused, not the driver */
 } gpi_request;
 
 /* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
@@ -6526,11 +6525,11 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
 }
 
 /* What a chunk may have once all idle ones are given back. Where it is too little they stay. */
-static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, const gpi_request *request) {
+static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, int limited) {
     uint64_t idle = gpi_backing_idle_bytes(&arena->backing);
     uint64_t held = arena->ledger.reserved.now - idle, limit = arena->ledger.limit_bytes;
     size_t free_bytes = 0, total_bytes = 0;
-    if (request->limited) return limit - gpi_ground_min(limit, held);
+    if (limited) return limit - gpi_ground_min(limit, held);
     if (arena->backing.source != GPUPOOL_SOURCE_DEVICE ||
         cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
         return UINT64_MAX;
@@ -6548,23 +6547,20 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
                                           gpi_run **run) {
     uint64_t need = gpi_backing_need(&arena->backing, request->units, request->align_units);
     uint64_t limit = arena->ledger.limit_bytes, held = arena->ledger.reserved.now;
+    int limited = gpi_arena_is_limited(arena, request);
     gpupool_result result;
     *run = gpi_arena_again(arena, request);
     if (*run) return GPUPOOL_OK;
-    if (gpi_backing_is_mapped(&arena->backing)) {
-        result = gpi_arena_grow(arena, request, gpi_ground_min(limit, held), limit, run);
-        request->limited = held < limit ? request->limited : 1;
-        return result;
-    }
+    if (gpi_backing_is_mapped(&arena->backing))
+        return gpi_arena_grow(arena, request, gpi_ground_min(limit, held), limit, run);
     /* chunks: give back what is idle until the driver has one large enough */
-    if (need > gpi_arena_room_at_most(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (need > gpi_arena_room_at_most(arena, limited)) return GPUPOOL_E_OUT_OF_MEMORY;
     gpi_backing_trim(&arena->backing, &arena->tree,
-                     request->limited ? limit - gpi_ground_min(limit, need) : 0, 1);
+                     limited ? limit - gpi_ground_min(limit, need) : 0, 1);
     result = gpi_arena_grow(arena, request, 0, limit, run);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY || !request->limited) return result;
+    if (result != GPUPOOL_E_OUT_OF_MEMORY || !limited) return result;
     /* the limit has room now, but not the device: it may with the rest of what is idle */
-    request->limited = gpi_arena_is_limited(arena, request);
-    return request->limited ? result : gpi_arena_rung_move(arena, request, run);
+    return gpi_arena_is_limited(arena, request) ? result : gpi_arena_rung_move(arena, request, run);
 }
 
 /* Rung: what other streams freed without a fence yet. A fence over all streams would lose a
@@ -6683,7 +6679,6 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     /* more memory from the driver */
     result = gpi_arena_rung_grow(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY || gpi_arena_is_in_vain(arena, request)) return result;
-    request->limited = gpi_arena_is_limited(arena, request);
     arena->hurried = 1024;
     /* another stream's memory, behind a wait on the device */
     *run = gpi_arena_rung_follow(arena, request);
@@ -6951,7 +6946,6 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         if (result != GPUPOOL_OK) break;
         request->capturing = gpi_driver_is_capturing(request->stream);
         arena->captures_seen |= request->capturing;
-        request->limited = 0;
         request->known = gpi_arena_known_again(arena, key, request->stream);
         result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
         GPI_PUBLISH(&arena->climbing, 0);
@@ -7018,14 +7012,15 @@ GPI_HOT gpi_stream *gpi_arena_visit(gpupool_arena *arena, gpi_stream *known,
     }
 }
 
-static gpupool_result gpi_arena_refuse(gpupool_arena *arena, const gpi_request *request,
-                                       const char *call, uint64_t alignment) {
+static void gpi_arena_refuse(gpupool_arena *arena, const gpi_request *request, const char *call,
+                             uint64_t alignment) {
     gpi_arena_count_failure(arena);
     if (request->units == 0)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to "
-                             "2^48", call, request->bytes);
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: alignment is %" PRIu64 ", and must be a power of "
-                         "two of at most 2^40", call, alignment);
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to 2^48",
+                      call, request->bytes);
+    else
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: alignment is %" PRIu64 ", and must be a power of "
+                      "two of at most 2^40", call, alignment);
 }
 
 #if GPUPOOL_SITES
@@ -7141,7 +7136,6 @@ static void *gpi_arena_get(gpupool_arena *arena, const char *call, uint64_t byte
     request.align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
     request.stream = stream;
     request.origin = origin;
-    request.capturing = request.limited = 0;
     if (request.units == 0 || !gpi_ground_is_power(alignment) || alignment > (uint64_t)1 << 40) {
         gpi_arena_refuse(arena, &request, call, alignment);
         return NULL;
@@ -8507,15 +8501,15 @@ static gpupool_arena *gpi_arena_owner(const void *block) {
     return owner;
 }
 
-/* A live block of an arena that is no default one. At a chunk's start CUDA would take its address
-   for the chunk, and free that. */
+/* Of an arena that is no default one: at a chunk's start CUDA would take the address for the chunk,
+   and free that. A chunk_free may free its chunk, in which no block is live then. */
 static int gpi_arena_is_elsewhere(const void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpupool_arena *arena;
     int found = 0;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && !found; arena = arena->next)
-        found = gpi_arena_visit_for(arena, unit, 1);
+        found = gpi_arena_visit_for(arena, unit, arena->backing.source == GPUPOOL_SOURCE_CUSTOM);
     gpi_host_unlock(&gpi_process.lock);
     if (found)
         gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "

@@ -323,6 +323,30 @@ static void config_sizes_that_cannot_be(void) {
         CHECK(arena == NULL);
     }
 }
+
+/* 2^48 is one that can be; it is only more than there is. */
+static void config_sizes_that_are_large(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = (size_t)1 << 48;
+    arena = kit_create(&config);
+    kit_close(arena);
+    config.reserve_bytes = (size_t)1 << 48;
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK(strstr(gpupool_last_error(), "config.reserve_bytes: ") == gpupool_last_error());
+}
+
+/* Reserved is all that was asked for, if not in whole units. */
+static void a_reserve_of_odd_bytes(void) {
+    static const gpupool_source sources[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
+                                             GPUPOOL_SOURCE_PINNED};
+    for (size_t i = 0; i < 3; i++) {
+        gpupool_arena_config config = kit_config(sources[i]);
+        config.reserve_bytes = 2 * MIB + 100;
+        arena = kit_create(&config);
+        CHECK(kit_stats(arena).reserved.now >= 2 * MIB + 100);
+        kit_close(arena);
+    }
+}
 #endif
 
 int main(void) {
@@ -342,5 +366,7 @@ int main(void) {
     FAKE_TEST(what_a_wait_left);
     FAKE_TEST(many_frees_after_a_reset);
     FAKE_TEST(config_sizes_that_cannot_be);
+    FAKE_TEST(config_sizes_that_are_large);
+    FAKE_TEST(a_reserve_of_odd_bytes);
     return check_finish();
 }

@@ -133,10 +133,48 @@ static void blocks_of_other_arenas_are_refused(void) {
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_NOT_OURS);
         CHECK_EQ(kit_stats(mine).blocks.now, 1);
         CHECK_RESULT(gpupool_free(mine, block, kit_stream[0]), GPUPOOL_OK);
+        if (sources[i] != GPUPOOL_SOURCE_BYPASS) { /* nor is what such a block has left behind */
+            CHECK_EQ(pool_free(block), cudaErrorInvalidValue);
+            CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_NOT_OURS);
+        }
         kit_close(newer);
         kit_close(mine);
         kit_close(older);
     }
+}
+
+static void *chunk_from_cuda(size_t bytes, int device, void *user) {
+    (void)device, (void)user;
+    return cuda_block(bytes);
+}
+static void chunk_goes_to_cuda(void *at, size_t bytes, int device, void *user) {
+    (void)bytes, (void)device, (void)user;
+    CHECK_EQ(pool_free(at), cudaSuccess);
+}
+
+/* A chunk_free may be of a program in which cudaFree is gpupool's. */
+static void a_chunk_is_cudas(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
+    config.chunk_alloc = chunk_from_cuda;
+    config.chunk_free = chunk_goes_to_cuda;
+    gpupool_arena *arena = kit_create(&config);
+    void *block = kit_alloc(arena, 1000, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
+/* The result of a call before is no matter to one that succeeds. */
+static void an_error_before_is_over(void) {
+    void *block = NULL;
+    CHECK_EQ(pool_malloc(&block, 1000), cudaSuccess);
+    CHECK_EQ(pool_free(block), cudaSuccess);
+    CHECK_RESULT(gpupool_check(NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_EQ(pool_malloc_async(&block, 1000, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaSuccess);
+    CHECK_RESULT(gpupool_check(NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_EQ(pool_malloc_async(&block, 1000, kit_stream[0]), cudaSuccess);
+    CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaSuccess);
+    close_default(0);
 }
 
 static void errors_are_cudas(void) {
@@ -158,6 +196,17 @@ static void errors_are_cudas(void) {
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
     close_default(0);
 }
+
+#if CHECK_FAKE
+static void an_error_of_the_driver(void) {
+    void *block = NULL;
+    fake_fail_call("cuMemCreate", 1, 0, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorUnknown);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    close_default(0);
+}
+#endif
 
 static void each_device_has_its_own(void) {
     void *block[2] = {NULL, NULL};
@@ -386,7 +435,10 @@ int main(void) {
     ARENA_TEST(nothing_is_nothing);
     ARENA_TEST(foreign_pointers_go_to_cuda);
     ARENA_TEST(blocks_of_other_arenas_are_refused);
+    ARENA_TEST(a_chunk_is_cudas);
+    ARENA_TEST(an_error_before_is_over);
     ARENA_TEST(errors_are_cudas);
+    FAKE_TEST(an_error_of_the_driver);
     if (kit_devices() > 1) {
         ARENA_TEST(each_device_has_its_own);
         ARENA_TEST(a_stream_has_its_device);

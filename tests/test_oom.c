@@ -242,6 +242,24 @@ static void idle_chunks_go_where_limit_and_device_are_met(void) {
     kit_close(arena);
 }
 
+/* What the limit asks back leaves the device too full, and the rest of what is idle does not. */
+static void idle_chunks_go_where_the_limit_is_met_first(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    void *idle[4];
+    config.chunk_bytes = 8 * MIB;
+    config.limit_bytes = 48 * MIB;
+    fake_device_memory(0, 64 * MIB);
+    gpupool_arena *arena = kit_create(&config);
+    for (int i = 0; i < 4; i++) idle[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
+    for (int i = 0; i < 4; i++)
+        CHECK_RESULT(gpupool_free(arena, idle[i], kit_stream[0]), GPUPOOL_OK);
+    fake_other_process(0, 24 * MIB);
+    void *block = kit_alloc(arena, 36 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_reserved(arena), 36 * MIB);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static gpupool_arena *full_of_large_pieces(void *block[8]) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     config.chunk_bytes = 8 * MIB;
@@ -504,6 +522,7 @@ int main(void) {
     ARENA_TEST(idle_chunks_stay_where_the_device_is_too_small);
     FAKE_TEST(idle_chunks_go_where_all_of_them_do);
     FAKE_TEST(idle_chunks_go_where_limit_and_device_are_met);
+    FAKE_TEST(idle_chunks_go_where_the_limit_is_met_first);
     FAKE_TEST(large_pieces_make_room_on_a_full_device);
     FAKE_TEST(own_pieces_make_room_once_they_are_idle);
     FAKE_TEST(available_of_pinned_memory);

@@ -263,12 +263,10 @@ static void an_arena_leaves_the_capture_mode_alone(void) {
     CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
 }
 
-static void device_current_means_the_current_one(void) {
+static void on_the_current_device(const gpupool_arena_config *config) {
     int count = kit_devices();
     CHECK_EQ(cudaSetDevice(count - 1), cudaSuccess);
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
-    config.device = GPUPOOL_DEVICE_CURRENT;
-    gpupool_arena *arena = kit_create(&config);
+    gpupool_arena *arena = kit_create(config);
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
     void *block = kit_alloc(arena, MIB, 0);
     struct cudaPointerAttributes about;
@@ -276,6 +274,13 @@ static void device_current_means_the_current_one(void) {
     CHECK_EQ(about.device, count - 1);
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
     kit_close(arena);
+}
+
+static void device_current_means_the_current_one(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.device = GPUPOOL_DEVICE_CURRENT;
+    on_the_current_device(&config);
+    on_the_current_device(NULL);
 }
 
 /* Default arenas live as long as the process, so this one runs last, without the leak check. */
@@ -296,6 +301,7 @@ static void default_arenas(void) {
     CHECK_RESULT(kit_why(gpupool_default_arena(-7)), GPUPOOL_E_ARGUMENT);
     void *block = kit_alloc(zero, 1000, 0);
     CHECK_RESULT(gpupool_arena_destroy(zero), GPUPOOL_E_IN_USE);
+    CHECK(strstr(gpupool_last_error(), "\"default\"") != NULL);
     CHECK(gpupool_default_arena(0) == zero);
     CHECK_RESULT(gpupool_free(zero, block, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_check(zero), GPUPOOL_OK);
