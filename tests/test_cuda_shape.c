@@ -157,7 +157,7 @@ static void a_chunk_is_cudas(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
     config.chunk_alloc = chunk_from_cuda;
     config.chunk_free = chunk_goes_to_cuda;
-    gpupool_arena *arena = kit_create(&config);
+    arena = kit_create(&config);
     void *block = kit_alloc(arena, 1000, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
