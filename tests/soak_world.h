@@ -366,6 +366,8 @@ static inline void soak_lose_world(actor *a, world *w) {
     fake_fail_nth(1 + (long)below(a, 6), 0);
     while (!CALL(a, 0, gpupool_arena_destroy(w->arena)) && !atomic_load(&check_bad)) {}
     fake_fail_clear();
+    if (gpi_process.default_arenas[w->device]) /* see close_worlds */
+        CHECK_RESULT(gpupool_arena_destroy(gpi_process.default_arenas[w->device]), GPUPOOL_OK);
     be_on(a, w->device);
     CHECK_EQ(fake_used_bytes(w->device), 0);
     close_places(a, w, 1);
