@@ -157,10 +157,10 @@ static void a_chunk_is_cudas(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_CUSTOM);
     config.chunk_alloc = chunk_from_cuda;
     config.chunk_free = chunk_goes_to_cuda;
-    arena = kit_create(&config);
-    void *block = kit_alloc(arena, 1000, kit_stream[0]);
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-    kit_close(arena);
+    gpupool_arena *mine = kit_create(&config);
+    void *block = kit_alloc(mine, 1000, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(mine, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(mine);
 }
 
 /* The result of a call before is no matter to one that succeeds. */
