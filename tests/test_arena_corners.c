@@ -97,6 +97,28 @@ static void no_memory_for_a_reserve(void) {
     kit_close(arena);
 }
 
+/* Not even after a reset, which has taken the chunks. */
+static void no_host_memory_is_lost(void) {
+    long before = fail_malloc_live;
+    arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    put(get(MIB, 0), 0);
+    put(get(64 * MIB, 0), 0);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_EQ(fail_malloc_live, before);
+}
+
+/* Without addresses there is no arena. */
+static void no_addresses(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    fake_fail_call("cuMemAddressReserve", 1, 1, 0);
+    CHECK(gpupool_arena_create(&arena, &config) != GPUPOOL_OK);
+    CHECK(arena == NULL);
+    CHECK(strstr(gpupool_last_error(), "cuMemAddressReserve") != NULL);
+    fake_fail_clear();
+}
+
 /* ---- figures ---- */
 
 static void a_free_run_of_one_unit(void) {
@@ -215,6 +237,8 @@ int main(void) {
     FAKE_TEST(no_memory_for_a_stream);
     FAKE_TEST(no_memory_for_a_use);
     FAKE_TEST(no_memory_for_a_reserve);
+    FAKE_TEST(no_host_memory_is_lost);
+    FAKE_TEST(no_addresses);
     FAKE_TEST(a_free_run_of_one_unit);
     FAKE_TEST(others_beside_an_arena);
     FAKE_TEST(cached_blocks_come_before_growth);

@@ -134,6 +134,7 @@ static void blocks_of_other_arenas_are_refused(void) {
         CHECK_EQ(kit_stats(mine).blocks.now, 1);
         CHECK_RESULT(gpupool_free(mine, block, kit_stream[0]), GPUPOOL_OK);
         if (sources[i] != GPUPOOL_SOURCE_BYPASS) { /* nor is what such a block has left behind */
+            CHECK_RESULT(gpupool_check(mine), GPUPOOL_OK);
             CHECK_EQ(pool_free(block), cudaErrorInvalidValue);
             CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_NOT_OURS);
         }
@@ -160,6 +161,8 @@ static void a_chunk_is_cudas(void) {
     gpupool_arena *mine = kit_create(&config);
     void *block = kit_alloc(mine, 1000, kit_stream[0]);
     CHECK_RESULT(gpupool_free(mine, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(mine, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(mine), 0);
     kit_close(mine);
 }
 
