@@ -4,6 +4,7 @@
 // build: sizes -fsanitize=address,undefined
 // build: sites -fsanitize=address,undefined -DGPUPOOL_SITES=1
 #include <locale.h>
+#include <stdarg.h>
 #include <stdlib.h>
 
 static void *hook_malloc(size_t bytes);
@@ -351,6 +352,84 @@ static void grown_while_looked_at(void) {
     }
 }
 
+/* ---- a small arena, word by word ---- */
+
+#if CHECK_FAKE
+/* The text is in what was written, with numbers in their places. */
+static void says(const char *format, ...) {
+    char line[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    if (!strstr(text, line)) check_fail(__FILE__, __LINE__, "is not said: %s", line);
+}
+
+/* Two chunks: a KiB freed, a MiB live and a rest, and 3 MiB live with a rest, of two streams. */
+static void a_small_arena(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    unsigned long long at[3], stream[2];
+    char *block[3];
+    config.name = "small";
+    config.limit_bytes = 64 * MIB;
+    arena = kit_create(&config);
+    block[0] = (char *)kit_alloc(arena, 700, kit_stream[0]);
+    block[1] = (char *)kit_alloc(arena, MIB, kit_stream[1]);
+    block[2] = (char *)kit_alloc(arena, 3 * MIB - 100, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
+    for (int i = 0; i < 3; i++) at[i] = (unsigned long long)(uintptr_t)block[i];
+    for (int i = 0; i < 2; i++) stream[i] = (unsigned long long)(uintptr_t)kit_stream[i];
+
+    written(gpupool_report);
+    says("gpupool arena \"small\": device 0, source device\n  [####..        ");
+    says("  ] 6.00 MiB of a limit of 64.00 MiB\n");
+    says("                          now           peak          total\n"
+         "  requested          4.00 MiB       4.00 MiB       4.00 MiB\n");
+    says("  blocks                    2              3              3\n");
+    if (!GPUPOOL_SITES) /* else by their lines */
+        says("  3.00 MiB                                  1     3.00 MiB\n"
+             "  1.00 MiB                                  1     1.00 MiB\n");
+    says("  +#########################################+.....................\n"
+         "  .....................+##########################################\n"
+         "  ################################################################\n"
+         "  #####################-..........................................\n");
+
+    written(gpupool_write_json);
+    says("{\"gpupool\":1,\"name\":\"small\",\"device\":0,\"source\":\"device\",");
+    says("\"free_bytes\":2097152,\"largest_free_bytes\":1048576,");
+    says("\"fragmentation\":0.500000,\n");
+    says("\"streams\":[%llu,%llu],\n", stream[1], stream[0]);
+    says("\"state\":\"pending\",\"stream\":1,\"site\":null},\n"
+         "{\"address\":%llu,\"bytes\":1048576,\"state\":\"live\",\"requested_bytes\":1048576,"
+         "\"stream\":0,", at[1]);
+    says("\"bytes\":1047552,\"state\":\"free\",\"stream\":null,\"site\":null}]},\n"
+         "{\"address\":%llu,\"bytes\":4194304,\"blocks\":[", at[2]);
+    says("{\"address\":%llu,\"bytes\":3145728,\"state\":\"live\","
+         "\"requested_bytes\":3145628,", at[2]);
+    CHECK(strcmp(text + strlen(text) - 6, "}]}]}\n") == 0);
+
+    written(gpupool_write_svg);
+    says("4.00 MiB live in 2 blocks, 6.00 MiB reserved, limit 64.00 MiB</text>");
+    says("a row is 2.00 MiB; point at a block for its size");
+    says("stream 0x%llx</text>", stream[0]);
+    says(">chunk 1</text>\n<rect x=\"128.00\" y=\"144\" width=\"0.50\"");
+    says("freed, perhaps still in use: 1.00 KiB (1,024 bytes) at 0x%llx, stream 0x%llx</title>",
+         at[0], stream[0]);
+    says("<rect x=\"128.50\" y=\"144\" width=\"511.40\" height=\"13\" fill=\"#0072b2\"><title>"
+         "live: 1.00 MiB (1,048,576 bytes) at 0x%llx, ", at[1]);
+    says("<text x=\"120\" y=\"186\" text-anchor=\"end\">+ 2.00 MiB</text>\n"
+         "<rect x=\"128.00\" y=\"176\" width=\"511.40\"");
+    says("live: 3.00 MiB (3,145,628 bytes) at 0x%llx, ", at[2]);
+
+    written(gpupool_write_snapshot);
+    CHECK_EQ((unsigned char)text[0], 0x80); /* how a pickle of protocol 2 begins */
+    CHECK_EQ(text[1], 2);
+    for (int i = 1; i < 3; i++)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[2 - i]), GPUPOOL_OK);
+    kit_close(arena);
+}
+#endif
+
 int main(void) {
     ARENA_TEST(a_view_lies_in_its_room);
     ARENA_TEST(names_that_need_quoting);
@@ -368,5 +447,6 @@ int main(void) {
     ARENA_TEST(a_holder_has_its_own_blocks);
     ARENA_TEST(no_memory_for_a_report);
     ARENA_TEST(grown_while_looked_at);
+    FAKE_TEST(a_small_arena);
     return check_finish();
 }
