@@ -485,8 +485,8 @@ GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
 /* ---- cudaMalloc's own shape, on the default arena of the current device; cudaMallocAsync's, on
    that of the stream's device. What cudaMalloc promises holds: any stream may use the block at
    once, and what is queued when it is freed is done before others get it, whatever stream it is on.
-   Pointers that no default arena knows go to CUDA, but for live blocks of other arenas:
-   cudaErrorInvalidValue. What GPUPOOL_GUARD finds is cudaErrorIllegalAddress here. ---- */
+   Pointers that no default arena knows go to CUDA, but for memory of other arenas (live blocks, of
+   a custom one): cudaErrorInvalidValue. GPUPOOL_GUARD's finds are cudaErrorIllegalAddress. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
