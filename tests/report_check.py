@@ -108,10 +108,16 @@ def check_snapshot(path, arena):
     snapshot = pickle.loads(data)
     assert {"segments", "device_traces", "allocator_settings"} <= set(snapshot)
     assert len(snapshot["device_traces"]) == arena["device"] + 1
+    settings = snapshot["allocator_settings"]
+    assert settings["expandable_segments"] == (arena["source"] == "mapped")
+    assert settings["limit_bytes"] == (arena["limit_bytes"] or 0)
+    assert set(settings) == {"PYTORCH_CUDA_ALLOC_CONF", "allocator", "limit_bytes",
+                             "expandable_segments"}
     assert len(snapshot["segments"]) == len(arena["chunks"])
     for segment, chunk in zip(snapshot["segments"], arena["chunks"]):
         has(SEGMENT, segment)
-        assert segment["segment_pool_id"] == (0, 0)
+        assert (segment["segment_pool_id"], segment["device"]) == ((0, 0), arena["device"])
+        assert segment["stream"] == 0
         assert segment["is_expandable"] == (arena["source"] == "mapped")
         assert segment["segment_type"] in ("small", "large")
         assert (segment["address"], segment["total_size"]) == (chunk["address"], chunk["bytes"])
@@ -128,6 +134,8 @@ def check_snapshot(path, arena):
                 site = arena["sites"][block["site"]]
                 assert (frame["filename"], frame["line"]) == (site["file"], site["line"])
         assert segment["allocated_size"] == sizes["active_allocated"]
+        assert segment["requested_size"] == sum(b.get("requested_bytes", 0)
+                                                for b in chunk["blocks"])
         assert segment["active_size"] == segment["total_size"] - sizes["inactive"]
 
 

@@ -377,6 +377,7 @@ static void a_small_arena(void) {
     block[1] = (char *)kit_alloc(arena, MIB, kit_stream[1]);
     block[2] = (char *)kit_alloc(arena, 3 * MIB - 100, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
+    CHECK(gpupool_alloc(arena, GIB, kit_stream[0]) == NULL);
     for (int i = 0; i < 3; i++) at[i] = (unsigned long long)(uintptr_t)block[i];
     for (int i = 0; i < 2; i++) stream[i] = (unsigned long long)(uintptr_t)kit_stream[i];
 
@@ -396,7 +397,9 @@ static void a_small_arena(void) {
 
     written(gpupool_write_json);
     says("{\"gpupool\":1,\"name\":\"small\",\"device\":0,\"source\":\"device\",");
+    says(",\"others_bytes\":0,\n");
     says("\"free_bytes\":2097152,\"largest_free_bytes\":1048576,");
+    says("\"allocs\":3,\"frees\":1,\"failures\":1,\"lane_hits\":0,");
     says("\"fragmentation\":0.500000,\n");
     says("\"streams\":[%llu,%llu],\n", stream[1], stream[0]);
     says("\"state\":\"pending\",\"stream\":1,\"site\":null},\n"
@@ -428,6 +431,19 @@ static void a_small_arena(void) {
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[2 - i]), GPUPOOL_OK);
     kit_close(arena);
 }
+
+/* The device is the arena's, not the one that is current. */
+static void an_arena_elsewhere(void) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    config.device = 1;
+    arena = kit_create(&config);
+    written(gpupool_report);
+    says(": device 1, source ");
+    written(gpupool_write_json);
+    says("\"device\":1,");
+    says("\"streams\":[],\n"); /* and more follows */
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -448,5 +464,6 @@ int main(void) {
     ARENA_TEST(no_memory_for_a_report);
     ARENA_TEST(grown_while_looked_at);
     FAKE_TEST(a_small_arena);
+    FAKE_TEST(an_arena_elsewhere);
     return check_finish();
 }

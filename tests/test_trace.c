@@ -181,6 +181,7 @@ static void a_use_that_is_refused_is_a_look(void) {
     CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
     rewind(file);
     said[fread(said, 1, sizeof said - 1, file)] = 0;
+    CHECK(strstr(said, ", limit 0, ") != NULL); /* there is none */
     const char *rest = strchr(said, '\n');
     if (!CHECK(rest && strcmp(rest, "\na 0 1000 0\nq 0\nf 0 0\n") == 0)) printf("%s", said);
     fclose(file);
