@@ -1,5 +1,5 @@
-/* How growth chooses: which idle pieces go, how large chunks are, and that a limit which is just met
-   is met. The figures are worked out here, from the rules in the comments of BACKING. */
+/* How growth chooses: which idle pieces go, how large chunks are, and that a limit which is just
+   met is met. The figures are worked out here, from the rules in the comments of BACKING. */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
