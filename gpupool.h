@@ -4018,7 +4018,7 @@ static gpi_piece *gpi_backing_choose(gpi_backing *backing, gpi_tree *tree, uint6
     uint64_t held = gpi_backing_units(backing), given = 0;
     uint64_t aim = gpi_ground_min(gpi_ground_down(held / 512, backing->granule_units), room_units);
     gpi_piece *best = gpi_backing_stashed(backing, room_units), *piece = backing->stash, *next;
-    if (!best || best->units >= held / 1024 || best->units * 2 > aim) return best;
+    if (!best || best->units * 2 >= aim) return best;
     if (backing->chunk_bytes || backing->ledger->limit_bytes != UINT64_MAX) return best;
     for (; piece && given < aim; piece = next) {
         uint64_t freed = piece->units;
@@ -4375,17 +4375,12 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
     if (result != GPUPOOL_OK) return result;
     backing->reservation = address;
     backing->reservation_bytes = bytes;
-    backing->granule_units = driver->granule_bytes / GPUPOOL_UNIT_BYTES;
     backing->base_unit = address / GPUPOOL_UNIT_BYTES;
     backing->space_units = bytes / GPUPOOL_UNIT_BYTES;
     granules = backing->space_units / backing->granule_units;
     backing->table_pages = (granules + GPI_TABLE - 1) / GPI_TABLE;
     backing->table = (gpi_piece ***)gpi_host_zeroed(backing->table_pages * sizeof(gpi_piece **));
-    if (!backing->table) {
-        driver->unreserve(address, bytes);
-        backing->reservation = 0;
-        return gpi_host_no_memory();
-    }
+    if (!backing->table) return gpi_host_no_memory();
     backing->host_bytes += backing->table_pages * sizeof(gpi_piece **);
     backing->first = gpi_tree_add_chunk(tree, backing->base_unit, backing->space_units);
     gpi_tree_put(tree, backing->first, GPI_LANE_BARE, 0);
@@ -9343,12 +9338,11 @@ static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char
     return gpi_driver_copy(&copy, transfer->stream, NULL);
 }
 
-/* The same for a slot, with the event behind it. *queued: something was. */
+/* The same for a slot, with the event behind it. *queued is set once something was. */
 static gpupool_result gpi_ring_send(gpupool_ring *ring, gpi_ring_slot *slot,
                                     const gpi_transfer *transfer, int *queued) {
     uint64_t done = 0;
     gpupool_result result = GPUPOOL_OK;
-    *queued = 0;
     while (done < slot->length && result == GPUPOOL_OK) {
         uint64_t at = slot->at + done, part = slot->length - done; /* spans may cross pieces */
         part = gpi_ground_min(part, ring->piece_bytes - at % ring->piece_bytes);

@@ -216,8 +216,9 @@ static void calls_that_only_look_are_recorded(void) {
     CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
     for (int i = 0; i < 2; i++) block[i] = kit_alloc(arena, 4096, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 9; i++) {
         char line[LINE] = "";
+        FILE *paper = scratch();
         check_case("call %d", i);
         fseek(file, 0, SEEK_END);
         long at = ftell(file);
@@ -226,8 +227,13 @@ static void calls_that_only_look_are_recorded(void) {
         if (i == 2) CHECK_RESULT(gpupool_set_limit_text(arena, "much"), GPUPOOL_E_ARGUMENT);
         if (i == 3) CHECK_RESULT(gpupool_allow_peer(arena, 0), GPUPOOL_E_ARGUMENT);
         if (i == 4) CHECK(gpupool_available(arena) > 0);
+        if (i == 5) CHECK_EQ(gpupool_get_limit(arena), 0);
+        if (i == 6) CHECK_EQ(gpupool_size(arena, &block), 0);
+        if (i == 7) CHECK_RESULT(gpupool_report(arena, paper), GPUPOOL_OK);
+        if (i == 8) CHECK_EQ(gpupool_size(arena, block[1]), 4096);
+        fclose(paper);
         fseek(file, at, SEEK_SET);
-        CHECK(fgets(line, sizeof line, file) && strcmp(line, "s\n") == 0);
+        CHECK(fgets(line, sizeof line, file) && strcmp(line, i == 8 ? "q 8\n" : "s\n") == 0);
     }
     fseek(file, 0, SEEK_END);
     CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
@@ -238,21 +244,25 @@ static void calls_that_only_look_are_recorded(void) {
 
 #if CHECK_FAKE
 static void a_limit_that_fails_is_taken_back(void) {
-    char line[LINE], last[LINE] = "";
-    FILE *file = scratch();
-    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
-    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4 * MIB, 0), 0), GPUPOOL_OK);
-    fake_fail_call("cudaFree", 1, 0, 0);
-    CHECK_RESULT(gpupool_set_limit(arena, MIB), GPUPOOL_E_CUDA);
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
-    CHECK_EQ(gpupool_get_limit(arena), 64 * MIB);
-    rewind(file);
-    while (fgets(line, sizeof line, file))
-        if (line[0] == 'l') memcpy(last, line, sizeof last);
-    CHECK(strcmp(last, "l 67108864\n") == 0);
-    kit_close(arena);
-    fclose(file);
+    static const size_t limits[] = {64 * MIB, 0};
+    for (size_t i = 0; i < KIT_COUNT(limits); i++) {
+        char line[LINE], last[LINE] = "", expected[LINE];
+        FILE *file = scratch();
+        gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, limits[i]);
+        snprintf(expected, sizeof expected, "l %zu\n", limits[i]);
+        CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4 * MIB, 0), 0), GPUPOOL_OK);
+        fake_fail_call("cudaFree", 1, 0, 0);
+        CHECK_RESULT(gpupool_set_limit(arena, MIB), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+        CHECK_EQ(gpupool_get_limit(arena), limits[i]);
+        rewind(file);
+        while (fgets(line, sizeof line, file))
+            if (line[0] == 'l') memcpy(last, line, sizeof last);
+        CHECK(strcmp(last, expected) == 0);
+        kit_close(arena);
+        fclose(file);
+    }
 }
 #endif
 
