@@ -4018,7 +4018,7 @@ static gpi_piece *gpi_backing_choose(gpi_backing *backing, gpi_tree *tree, uint6
     uint64_t held = gpi_backing_units(backing), given = 0;
     uint64_t aim = gpi_ground_min(gpi_ground_down(held / 512, backing->granule_units), room_units);
     gpi_piece *best = gpi_backing_stashed(backing, room_units), *piece = backing->stash, *next;
-    if (!best || best->units * 2 >= aim) return best;
+    if (!best || best->units * 2 > aim) return best;
     if (backing->chunk_bytes || backing->ledger->limit_bytes != UINT64_MAX) return best;
     for (; piece && given < aim; piece = next) {
         uint64_t freed = piece->units;

@@ -253,6 +253,7 @@ static inline void *kit_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t s
     if (!block)
         check_fail(__FILE__, __LINE__, "gpupool_alloc of %zu bytes: %s", bytes,
                    gpupool_last_error());
+    else CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK); /* of the latest call, whatever failed */
     return block;
 }
 

@@ -173,6 +173,26 @@ static void freed_while_a_verdict_is_made(void) {
     close_all(&large, 1, 1);
 }
 
+/* A fence for what has to leave cannot be recorded: the frees have freed, and do not fail. */
+static void no_fence_for_what_leaves(void) {
+    void *block[MANY];
+    int current = -1;
+    open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
+    for (size_t i = 0; i < MANY; i++) block[i] = get(32 * KIB, 0);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    fake_fail_nth(1, 1);
+    for (size_t i = 0; i < MANY; i++) {
+        put(block[i], 0);
+        CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
+    }
+    CHECK(fake_fail_fired() > 0);
+    fake_fail_clear();
+    cudaGetLastError();
+    CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
+    CHECK_EQ(current, 1);
+    close_all(NULL, 0, 0);
+}
+
 #endif
 
 /* The sentence names the holder of all blocks, those that caches keep track of among them. */
@@ -182,11 +202,13 @@ static void the_verdict_knows_what_is_out(void) {
     open_crowded(GPUPOOL_SOURCE_DEVICE, 32 * MIB);
     for (size_t i = 0; i < 20; i++) block[i] = get(64 * KIB - 5, 0);
     CHECK(cache_of(0)->used > 10); /* but for those that the arena had to grow for */
-    CHECK(gpupool_alloc(arena, 31 * MIB, kit_stream[1]) == NULL);
-    CHECK_RESULT(gpupool_last_verdict(&why), GPUPOOL_OK);
-    CHECK_EQ(why.cause, GPUPOOL_CAUSE_LIMIT);
-    CHECK_EQ(why.holders[0].blocks, 20);
-    CHECK_EQ(why.holders[0].bytes, 20 * (64 * KIB - 5));
+    for (int stream = 0; stream < 2; stream++) { /* the only one, and another */
+        CHECK(gpupool_alloc(arena, 31 * MIB, kit_stream[stream]) == NULL);
+        CHECK_RESULT(gpupool_last_verdict(&why), GPUPOOL_OK);
+        CHECK_EQ(why.cause, GPUPOOL_CAUSE_LIMIT);
+        CHECK_EQ(why.holders[0].blocks, 20);
+        CHECK_EQ(why.holders[0].bytes, 20 * (64 * KIB - 5));
+    }
     close_all(block, 20, 0);
 }
 
@@ -282,6 +304,7 @@ int main(void) {
     ARENA_TEST(who_waits_long_is_crowded);
     ARENA_TEST(an_eighth_more_will_do);
     ARENA_TEST(who_looks_for_memory_finds_it);
+    FAKE_TEST(no_fence_for_what_leaves);
     ARENA_TEST(the_verdict_knows_what_is_out);
     ARENA_TEST(no_more_than_a_share_is_kept);
     ARENA_TEST(large_ones_get_no_more);

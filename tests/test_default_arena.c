@@ -257,6 +257,25 @@ static void the_current_device_is_not_known(void) {
     kit_close(gpupool_default_arena(0));
 }
 
+/* A fence for what is freed is of the arena's device, or there is none. */
+static void freed_where_the_current_device_is_not_known(void) {
+    void *block[2];
+    CHECK_EQ(gpupool_cudaMalloc(&block[0], 2 * MIB), cudaSuccess);
+    fake_hold(kit_stream[0], 1);
+    kit_fill(kit_stream[0], block[0], 512, 1);
+    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+    fake_fail_call("cudaGetDevice", 1, 1, 0);
+    CHECK_EQ(gpupool_cudaFree(block[0]), cudaSuccess);
+    CHECK(fake_fail_fired() > 0);
+    fake_fail_clear();
+    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+    CHECK_EQ(gpupool_cudaMalloc(&block[1], 2 * MIB), cudaSuccess);
+    kit_fill(kit_stream[1], block[1], 512, 2);
+    fake_hold(kit_stream[0], 0);
+    CHECK_EQ(gpupool_cudaFree(block[1]), cudaSuccess);
+    kit_close(gpupool_default_arena(0));
+}
+
 /* What the driver does not take back when a creation fails is the driver's; the host's part is
    freed, and the first failure is told. */
 static void neither_made_nor_undone(void) {
@@ -286,6 +305,7 @@ int main(void) {
     FAKE_TEST(free_in_a_capture);
     FAKE_TEST(in_a_child);
     FAKE_TEST(the_current_device_is_not_known);
+    FAKE_TEST(freed_where_the_current_device_is_not_known);
     FAKE_TEST(neither_made_nor_undone);
     return check_finish();
 }

@@ -47,18 +47,21 @@ static int left_of(size_t held, size_t pieces, size_t granules, uint64_t *units)
     return left;
 }
 
-/* A piece as large as a 512th of what is held takes the place of small ones, if it is more than
-   twice as large. */
+/* A piece as large as a 512th of what is held takes the place of small ones, if it is twice as
+   large at least. */
 static void small_pieces_make_room_for_a_large_one(void) {
     uint64_t units;
     /* 8 GiB: a 512th is 8 granules */
     CHECK_EQ(left_of(8 * GIB, 10, 1, &units), 2);
     CHECK_EQ(units, 8 * GRANULE);
-    CHECK_EQ(left_of(8 * GIB, 10, 4, &units), 10); /* just twice */
+    CHECK_EQ(left_of(8 * GIB, 10, 5, &units), 10);
+    CHECK_EQ(units, 7);
+    CHECK_EQ(left_of(8 * GIB, 10, 4, &units), 8);
+    CHECK_EQ(units, 8 * GRANULE);
     CHECK_EQ(left_of(8 * GIB, 10, 3, &units), 7);
     CHECK_EQ(units, 8 * GRANULE);
-    /* 2 GiB: a 512th is 2 granules, just twice the one that there is */
-    CHECK_EQ(left_of(2 * GIB, 10, 1, &units), 10);
+    /* half a GiB: a 512th is less than a granule */
+    CHECK_EQ(left_of(GIB / 2, 10, 1, &units), 10);
     CHECK_EQ(units, 7);
     /* a granule less than 4 GiB: 3 granules, and not 4 */
     CHECK_EQ(left_of(4 * GIB - 2 * MIB, 10, 1, &units), 7);

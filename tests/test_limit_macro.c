@@ -2,8 +2,16 @@
    the ring's chunk. */
 // build: numbers
 // build: expression -DEXPRESSION=1
+// build: digit -DDIGIT=1
+// build: wrong -DWRONG=1
 #define _DEFAULT_SOURCE /* setenv */
+#if defined(DIGIT)
+#define GPUPOOL_LIMIT "9"
+#elif defined(WRONG)
+#define GPUPOOL_LIMIT "much"
+#else
 #define GPUPOOL_LIMIT "24MiB"
+#endif
 #if defined(EXPRESSION)
 #define GPUPOOL_RING_CHUNK_BYTES 1 << 17
 #else
@@ -13,6 +21,19 @@
 #include "../gpupool.h"
 #include "arena_kit.h"
 
+#if defined(DIGIT)
+static void the_shortest_that_there_is(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_EQ(gpupool_get_limit(arena), 9);
+    kit_close(arena);
+}
+#elif defined(WRONG)
+static void what_is_wrong_is_named(void) {
+    gpupool_arena *arena = NULL;
+    CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "macro GPUPOOL_LIMIT") != NULL);
+}
+#else
 static void expect_limit(size_t config_bytes, size_t expected) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, config_bytes);
     CHECK_EQ(gpupool_get_limit(arena), expected);
@@ -41,6 +62,8 @@ static void the_macro_holds_until_it_is_lifted(void) {
     kit_close(arena);
 }
 
+#endif
+
 /* Chunks of no bytes would never bring a transfer to its end. */
 static void the_ring_has_chunks_of_64_kib_at_least(void) {
     gpupool_ring *ring = NULL;
@@ -54,8 +77,14 @@ static void the_ring_has_chunks_of_64_kib_at_least(void) {
 }
 
 int main(void) {
+#if defined(DIGIT)
+    ARENA_TEST(the_shortest_that_there_is);
+#elif defined(WRONG)
+    ARENA_TEST(what_is_wrong_is_named);
+#else
     ARENA_TEST(the_macro_is_the_default);
     ARENA_TEST(the_macro_holds_until_it_is_lifted);
+#endif
     ARENA_TEST(the_ring_has_chunks_of_64_kib_at_least);
     return check_finish();
 }

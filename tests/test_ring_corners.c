@@ -121,6 +121,12 @@ static void what_is_wrong_with_a_span(void) {
     CHECK(strstr(gpupool_last_error(), "span.bytes was set to 0 or raised") != NULL);
     span.bytes = 1000;
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+
+    gpupool_span all, more;
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &all), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_upload(ring, &all, NULL, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_span_acquire(ring, 1000, -1, &more), GPUPOOL_E_TIMEOUT); /* of its own */
+    CHECK_RESULT(gpupool_span_cancel(ring, &all), GPUPOOL_OK);
     kit_device_free(device, 1000);
     kit_ring_close(ring);
 }

@@ -265,6 +265,56 @@ static void create_fails_and_leaves_nothing(void) {
     fake_reset();
 }
 
+/* Each question that a call asks before it does anything. */
+static void questions_that_fail(void) {
+    gpupool_ring *ring = NULL;
+    unsigned char *pinned, *device = kit_device(MIB);
+    fake_fail_call("cudaGetDeviceCount", 1, 0, 0);
+    CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_E_CUDA);
+    ring = kit_ring(MIB, 0, 0);
+    CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
+    for (long n = 1; n <= 2; n++) { /* where the memory begins, and where it ends */
+        fake_fail_call("cudaPointerGetAttributes", n, 0, 0);
+        CHECK_RESULT(gpupool_upload(ring, device, pinned, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
+    }
+    uint64_t spare = ring->spare_count;
+    fake_fail_call("cudaEventRecord", 1, 0, 0);
+    CHECK_RESULT(gpupool_download(ring, pinned, device, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
+    CHECK_EQ(ring->spare_count, spare);
+    clear_up();
+    cudaGetLastError();
+    kit_device_free(device, MIB);
+    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    kit_ring_close(ring);
+}
+
+/* Where the wait for what flies fails, nothing has landed. */
+static void a_wait_that_fails(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(300 * KIB), *device = kit_device(300 * KIB);
+    fake_hold(kit_stream[0], 1);
+    fake_fail_call("cudaEventSynchronize", 1, 0, 0);
+    CHECK_RESULT(gpupool_download(ring, host, device, 300 * KIB, kit_stream[0]), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    clear_up();
+    fake_hold(kit_stream[0], 0);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    memset(host, 0xee, 300 * KIB);
+    kit_host_free(host, 300 * KIB);
+    kit_device_free(device, 300 * KIB);
+    kit_ring_close(ring);
+}
+
+/* What failed first is what is told. */
+static void a_transfer_fails_in_two_ways(void) {
+    gpi_transfer transfer;
+    memset(&transfer, 0, sizeof transfer);
+    gpi_ring_fail(&transfer, gpi_host_fail(GPUPOOL_E_CUDA, "the first"));
+    gpi_ring_fail(&transfer, gpi_host_fail(GPUPOOL_E_ARGUMENT, "the second"));
+    CHECK_RESULT(transfer.result, GPUPOOL_E_CUDA);
+    CHECK(strcmp(transfer.text, "the first") == 0);
+}
+
 static void destroy_and_trim_can_be_tried_again(void) {
     unsigned char *host = kit_host(BYTES), *device = kit_device(BYTES);
     for (int trim = 0; trim < 2; trim++)
@@ -403,6 +453,9 @@ int main(void) {
     FAKE_TEST(done_with_pinned_memory_when_a_ticket_fails);
     FAKE_TEST(a_flight_that_fails_is_its_tickets_failure);
     FAKE_TEST(create_fails_and_leaves_nothing);
+    FAKE_TEST(questions_that_fail);
+    FAKE_TEST(a_wait_that_fails);
+    FAKE_TEST(a_transfer_fails_in_two_ways);
     FAKE_TEST(destroy_and_trim_can_be_tried_again);
     FAKE_TEST(unpinnable_memory_is_no_failure);
     FAKE_TEST(failures_are_forgotten_in_the_end);

@@ -144,6 +144,37 @@ static void a_function_is_no_waiters(void) {
     kit_ring_close(ring);
 }
 
+/* Nor are who waits for a span: without workers it is its caller's alone. */
+static int bring_slowly(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)offset, (void)unused;
+    CHECK(!pthread_equal(pthread_self(), waiter));
+    gpi_host_idle(1000);
+    memset(to, 1, bytes);
+    return 0;
+}
+
+static void *upload_slowly(void *unused) {
+    (void)unused;
+    CHECK_RESULT(gpupool_upload_from(ring, device, 4 * MIB, bring_slowly, NULL, kit_stream[0]),
+                 GPUPOOL_OK);
+    return NULL;
+}
+
+static void a_function_is_not_for_who_waits_for_a_span(void) {
+    gpupool_span span;
+    pthread_t thread;
+    ring = kit_ring(256 * KIB, 0, 0);
+    device = kit_device(4 * MIB);
+    waiter = pthread_self();
+    CHECK_EQ(pthread_create(&thread, NULL, upload_slowly, NULL), 0);
+    while (kit_ring_stats(ring).used.now == 0) sched_yield();
+    CHECK_RESULT(gpupool_span_acquire(ring, 256 * KIB, 10 * KIT_SECOND, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    pthread_join(thread, NULL);
+    kit_device_free(device, 4 * MIB);
+    kit_ring_close(ring);
+}
+
 /* Chunks that have landed for a function that takes its time fill the ring: others on the same
    stream go on without. */
 static int full, done_beside;
@@ -434,6 +465,7 @@ int main(void) {
     ARENA_TEST(a_function_may_change_the_device);
     ARENA_TEST(a_function_is_its_callers_alone);
     FAKE_TEST(a_function_is_no_waiters);
+    FAKE_TEST(a_function_is_not_for_who_waits_for_a_span);
     FAKE_TEST(a_slow_function_holds_up_nobody);
     FAKE_TEST(one_pins_at_a_time);
     FAKE_TEST(nobody_pins_what_is_being_unpinned);

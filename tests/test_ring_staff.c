@@ -221,6 +221,48 @@ static void filled_chunks_are_not_forgotten(void) {
     scene_close();
 }
 
+/* What a worker has read is sent by the caller, and not read again. */
+static atomic_size_t read_bytes;
+
+static int bring_once(void *to, size_t bytes, uint64_t offset, void *unused) {
+    if (pthread_equal(pthread_self(), caller)) wait_for_a_filled_chunk(unused);
+    kit_pattern_at((unsigned char *)to, bytes, 1, (size_t)offset);
+    atomic_fetch_add(&read_bytes, bytes);
+    return 0;
+}
+
+static void filled_chunks_are_read_once(void) {
+    scene_open(1);
+    caller = pthread_self();
+    CHECK_RESULT(gpupool_upload_from(ring, device, 2 * MIB, bring_once, NULL, cudaStreamPerThread),
+                 GPUPOOL_OK);
+    CHECK_EQ(atomic_load(&read_bytes), 2 * MIB);
+    CHECK_EQ(cudaStreamSynchronize(cudaStreamPerThread), cudaSuccess);
+    upload();
+    scene_close();
+}
+
+/* To a worker the handle of the caller's own stream means another one: it queues no chunk there,
+   however late the caller comes. */
+static void let_workers_come(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 20; i++) gpi_host_idle(10000);
+    fake_hold(cudaStreamPerThread, 0);
+}
+
+static void downloads_of_the_callers_own_stream(void) {
+    scene_open(2);
+    fake_hold(cudaStreamPerThread, 1);
+    CHECK_EQ(cudaMemcpyAsync(device, host, BYTES, cudaMemcpyHostToDevice, cudaStreamPerThread),
+             cudaSuccess);
+    unsigned char *back = kit_host(BYTES);
+    fake_before_call("cudaMemcpyAsync", 1, let_workers_come, NULL);
+    CHECK_RESULT(gpupool_download(ring, back, device, BYTES, cudaStreamPerThread), GPUPOOL_OK);
+    kit_is_pattern(back, BYTES, 1, 0);
+    kit_host_free(back, BYTES);
+    scene_close();
+}
+
 /* ---- the end of the process ---- */
 
 static int exit_from_a_worker(void *to, size_t bytes, uint64_t offset, void *unused) {
@@ -279,6 +321,8 @@ int main(int argc, char **argv) {
     FAKE_TEST(workers_come_back);
     FAKE_TEST(the_caller_waits_for_those_at_work);
     FAKE_TEST(filled_chunks_are_not_forgotten);
+    FAKE_TEST(filled_chunks_are_read_once);
+    FAKE_TEST(downloads_of_the_callers_own_stream);
     FAKE_TEST(exit_from_a_workers_callback);
     FAKE_TEST(transfers_at_exit_need_no_workers);
     (void)argc, (void)argv;

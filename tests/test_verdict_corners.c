@@ -208,6 +208,23 @@ static void lanes_that_a_stream_had_before(void) {
     CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 64), 0);
 }
 
+/* All that is reserved, given back, and what the device has free, to the unit. */
+static void alone_on_a_full_device(void) {
+    gpi_backing backing = {.source = GPUPOOL_SOURCE_BYPASS};
+    gpi_ledger ledger = {.limit_bytes = UINT64_MAX, .reserved = {.now = 10 * 512}};
+    gpi_scene scene = {.backing = &backing, .ledger = &ledger, .align_units = 1,
+                       .rest_units = 3, .device_units = 20};
+    scene.units = 27;
+    CHECK_EQ(gpi_limit_fits_alone(&scene), 1);
+    scene.units = 28;
+    CHECK_EQ(gpi_limit_fits_alone(&scene), 0);
+    scene.units = 27;
+    ledger.limit_bytes = 27 * 512;
+    CHECK_EQ(gpi_limit_fits_alone(&scene), 1);
+    ledger.limit_bytes--;
+    CHECK_EQ(gpi_limit_fits_alone(&scene), 0);
+}
+
 /* Freed for all streams, as by cudaFree, beside what one stream has freed: for a block of both, it
    is the device that has to be waited for. */
 static void what_was_freed_for_all_waits_for_the_device(void) {
@@ -671,6 +688,7 @@ int main(void) {
     FAKE_TEST(the_first_of_many_blocks_is_of_no_help);
     FAKE_TEST(a_holder_of_any_size);
     FAKE_TEST(lanes_that_a_stream_had_before);
+    FAKE_TEST(alone_on_a_full_device);
     FAKE_TEST(what_was_freed_for_all_waits_for_the_device);
     FAKE_TEST(a_graphs_block_beside_one_to_wait_for);
     FAKE_TEST(two_streams_beside_a_graph);

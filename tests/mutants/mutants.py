@@ -30,7 +30,7 @@ LEFT_OUT = ("test_soak", "test_churn", "test_tree_long", "test_fuzz", "test_sche
 SMALL = {"test_tree": ["-DFEW_UNITS=5"], "test_model": ["-DMODEL_CALLS=100000"],
          "test_remap_faults": ["-DAFTER=6"], "test_tree_misuse": ["-DMISUSE_UNITS=6"],
          "test_races": ["-DSCHEDULES=400", "-DTURNS=400"]}
-BESIDE = ("single", "asked", "replaced")  # builds that are run beside the first of their source
+BESIDE = ("single", "asked", "replaced", "digit", "wrong")  # builds run beside the first of theirs
 Test = collections.namedtuple("Test", "name program")
 
 
