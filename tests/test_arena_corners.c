@@ -53,6 +53,31 @@ static void sizes_that_are_refused(void) {
     kit_close(arena);
 }
 
+/* Pieces are to move once a wait has freed them, and CUDA fails to. */
+static void fail_to_map(void *unused) {
+    (void)unused;
+    fake_fail_call("cuMemMap", 1, 0, 0);
+}
+
+static void a_move_that_fails_after_a_wait(void) {
+    void *block[3];
+    fake_mode(FAKE_STEPPED);
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 6 * MIB);
+    for (int i = 0; i < 3; i++) block[i] = get(2 * MIB, i);
+    for (int i = 0; i < 3; i += 2) {
+        kit_fill(kit_stream[i], block[i], 512, 1);
+        put(block[i], i);
+    }
+    fake_before_call("cudaEventSynchronize", 1, fail_to_map, NULL);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[3])), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    put(get(4 * MIB, 3), 3);
+    put(block[1], 1);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* ---- without host memory ---- */
 
 /* A request on a stream that there is no memory to know fails as one. */
@@ -234,6 +259,7 @@ int main(void) {
     FAKE_TEST(a_trim_that_fails_has_released_nothing);
     FAKE_TEST(pinned_memory_is_within_reach);
     FAKE_TEST(sizes_that_are_refused);
+    FAKE_TEST(a_move_that_fails_after_a_wait);
     FAKE_TEST(no_memory_for_a_stream);
     FAKE_TEST(no_memory_for_a_use);
     FAKE_TEST(no_memory_for_a_reserve);

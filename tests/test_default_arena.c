@@ -235,6 +235,25 @@ static void in_a_child(void) {
     kit_close(arena);
 }
 
+/* There no arena has memory that could be freed, and a lock may be held by a thread that the child
+   does not have. */
+static void in_a_child_of_another_arena(void) {
+    int status = -1;
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    void *block = kit_alloc(arena, 1000, 0);
+    gpi_host_lock(&arena->lock);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        _exit(gpupool_cudaFree(block) != cudaErrorInitializationError);
+    }
+    gpi_host_unlock(&arena->lock);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+    CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 /* ---- arenas that cannot be made ---- */
 
 static void the_current_device_is_not_known(void) {
@@ -304,6 +323,7 @@ int main(void) {
     FAKE_TEST(ended_while_a_device_is_asked_for);
     FAKE_TEST(free_in_a_capture);
     FAKE_TEST(in_a_child);
+    FAKE_TEST(in_a_child_of_another_arena);
     FAKE_TEST(the_current_device_is_not_known);
     FAKE_TEST(freed_where_the_current_device_is_not_known);
     FAKE_TEST(neither_made_nor_undone);
