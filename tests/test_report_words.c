@@ -274,8 +274,7 @@ static void lanes_that_were_of_others(void) {
             CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[k]), GPUPOOL_OK);
             CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* it is forgotten */
         }
-        written(gpupool_write_json);
-        says("\"streams\":[],");
+        CHECK_EQ(arena->fences.stream_count, 0);
         fake_mode(FAKE_STEPPED);
         void *blocks[] = {kit_alloc(arena, MIB, kit_stream[i]), kit_alloc(arena, 1, kit_stream[i])};
         CHECK_EQ(fake_write(kit_stream[i], "work", blocks[0], 512, 1), cudaSuccess);
@@ -283,7 +282,8 @@ static void lanes_that_were_of_others(void) {
         CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* puts a fence behind it */
         CHECK_RESULT(gpupool_free(arena, blocks[1], kit_stream[i]), GPUPOOL_OK);
         written(gpupool_write_json);
-        CHECK_EQ(times("\"state\":\"pending\",\"stream\":0,"), 2);
+        CHECK_EQ(times("\"state\":\"pending\""), 2);
+        CHECK_EQ(times("\"state\":\"pending\",\"stream\":null"), 0);
         kit_close(arena);
     }
     fake_mode(FAKE_EAGER);

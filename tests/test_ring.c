@@ -169,6 +169,12 @@ static void memory_registered_in_part_is_staged(void) {
         CHECK_RESULT(gpupool_upload(ring, device, own, bytes, kit_stream[0]), GPUPOOL_OK);
         if (parts == 5) CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], staged + bytes);
         kit_expect_device(device, bytes, (uint64_t)parts);
+        CHECK_RESULT(gpupool_upload_2d(ring, device, page / 4, own, page / 2, page / 4, 6,
+                                       kit_stream[0]), GPUPOOL_OK); /* no row is in two parts */
+        CHECK_RESULT(gpupool_download_2d(ring, own, page / 2, device, page / 4, page / 4, 6,
+                                         kit_stream[0]), GPUPOOL_OK);
+        kit_is_pattern(own, bytes, (uint64_t)parts, 0);
+        CHECK_RESULT(gpupool_upload(ring, device, own, bytes, kit_stream[0]), GPUPOOL_OK);
         memset(own, 0, bytes);
         CHECK_RESULT(gpupool_download(ring, own, device, bytes, kit_stream[0]), GPUPOOL_OK);
         kit_is_pattern(own, bytes, (uint64_t)parts, 0);

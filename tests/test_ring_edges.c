@@ -81,6 +81,21 @@ static void no_wait_at_a_seam(void) {
     kit_ring_close(ring);
 }
 
+/* CUDA copies out of one registration at a time, wherever in it a span begins. */
+static void a_span_over_a_seam(void) {
+    gpupool_ring *ring = kit_ring(12 * MIB, 0, 0);
+    unsigned char *device = kit_device(9 * MIB);
+    gpupool_span first, over;
+    CHECK_RESULT(gpupool_span_acquire(ring, 3 * MIB, 0, &first), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, 9 * MIB, 0, &over), GPUPOOL_OK); /* 1, 4, 4 MiB */
+    kit_pattern((unsigned char *)over.memory, 9 * MIB, 1);
+    CHECK_RESULT(gpupool_span_upload(ring, &over, device, kit_stream[0]), GPUPOOL_OK);
+    kit_expect_device(device, 9 * MIB, 1);
+    CHECK_RESULT(gpupool_span_cancel(ring, &first), GPUPOOL_OK);
+    kit_device_free(device, 9 * MIB);
+    kit_ring_close(ring);
+}
+
 /* ---- trim ---- */
 
 /* What is told to be left is what a span can have: half, where a seam is in the middle. */
@@ -595,6 +610,7 @@ int main(void) {
     ARENA_TEST(chunks_by_ring_and_workers);
     ARENA_TEST(no_piece_is_crossed_without_need);
     ARENA_TEST(no_wait_at_a_seam);
+    ARENA_TEST(a_span_over_a_seam);
     ARENA_TEST(left_on_both_sides_of_a_seam);
     ARENA_TEST(trim_stops_at_what_is_in_use);
     FAKE_TEST(many_still_streams);

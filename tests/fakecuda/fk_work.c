@@ -206,17 +206,14 @@ static void fk_stage(fk_work *work) {
         memcpy(work->staged + row * work->width, work->from + row * work->from_pitch, work->width);
 }
 
-/* Pinned memory is copied out of one registration at a time. Seen on an H200 (CUDA 13.0): a copy
-   that begins in pinned memory and runs on into ordinary memory, or into memory registered by
-   another call, gets cudaErrorInvalidValue; one that begins in ordinary memory is done. */
+/* Pinned memory is copied out of one registration at a time. Seen on an H200 and an H100 (CUDA
+   13.0): a copy that begins in pinned memory and runs on into ordinary memory, or into memory
+   registered by another call, gets cudaErrorInvalidValue, whatever its rows; one that begins in
+   ordinary memory is done. */
 static int fk_leaves_pinned(const unsigned char *first, size_t pitch, size_t width, size_t height) {
-    size_t row;
-    for (row = 0; row < height; row++) {
-        fk_extent extent = fk_extent_at(fk_number(first + row * pitch), width, 0);
-        if ((extent.kind == FK_HOST || extent.kind == FK_REGISTERED) && extent.bytes < width)
-            return 1;
-    }
-    return 0;
+    size_t bytes = pitch * (height - 1) + width;
+    fk_extent extent = fk_extent_at(fk_number(first), bytes, 0);
+    return (extent.kind == FK_HOST || extent.kind == FK_REGISTERED) && extent.bytes < bytes;
 }
 
 /* What the driver can stage of ordinary memory before it has to wait for the stream. Seen on an

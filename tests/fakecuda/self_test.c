@@ -405,6 +405,8 @@ static void test_registrations_end_copies(void) {
     IS(cudaMemcpyAsync(p, host + 4097, 4096, cudaMemcpyDefault, s), cudaErrorInvalidValue);
     IS(cudaMemcpyAsync(host + 4097, p, 4096, cudaMemcpyDefault, s), cudaErrorInvalidValue);
     IS(cudaMemcpyAsync(p, host + 8193, 4096, cudaMemcpyDefault, s), cudaErrorInvalidValue);
+    IS(cudaMemcpy2DAsync(p, 8, host + 8192 - 4096, 4096, 8, 2, cudaMemcpyDefault, s),
+       cudaErrorInvalidValue); /* though no row is in both */
     IS(cudaMemcpy2DAsync(p, 8, host + 8192 - 4, 4096, 8, 2, cudaMemcpyDefault, s),
        cudaErrorInvalidValue);
     OK(cudaMemcpyAsync(p, host, 8192, cudaMemcpyDefault, s)); /* ordinary where it begins */
