@@ -222,17 +222,21 @@ static void idle_chunks_go_where_all_of_them_do(void) {
     kit_close(arena);
 }
 
+static void have_idle(gpupool_arena *arena, int chunks, size_t bytes) {
+    void *idle[16];
+    for (int i = 0; i < chunks; i++) idle[i] = kit_alloc(arena, bytes, kit_stream[0]);
+    for (int i = 0; i < chunks; i++)
+        CHECK_RESULT(gpupool_free(arena, idle[i], kit_stream[0]), GPUPOOL_OK);
+}
+
 /* The limit has room for a part, and the device for nothing more. */
 static void idle_chunks_go_where_limit_and_device_are_met(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
-    void *idle[16];
     config.chunk_bytes = 2 * MIB;
     config.limit_bytes = 34 * MIB;
     fake_device_memory(0, 64 * MIB);
     gpupool_arena *arena = kit_create(&config);
-    for (int i = 0; i < 16; i++) idle[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
-    for (int i = 0; i < 16; i++)
-        CHECK_RESULT(gpupool_free(arena, idle[i], kit_stream[0]), GPUPOOL_OK);
+    have_idle(arena, 16, 2 * MIB);
     fake_other_process(0, 32 * MIB);
     CHECK_EQ(gpupool_would_fit(arena, 8 * MIB, NULL), 1);
     fake_fail_call("cudaFree", 1, 0, 0);
@@ -245,14 +249,11 @@ static void idle_chunks_go_where_limit_and_device_are_met(void) {
 /* What the limit asks back leaves the device too full, and the rest of what is idle does not. */
 static void idle_chunks_go_where_the_limit_is_met_first(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
-    void *idle[4];
     config.chunk_bytes = 8 * MIB;
     config.limit_bytes = 48 * MIB;
     fake_device_memory(0, 64 * MIB);
     gpupool_arena *arena = kit_create(&config);
-    for (int i = 0; i < 4; i++) idle[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
-    for (int i = 0; i < 4; i++)
-        CHECK_RESULT(gpupool_free(arena, idle[i], kit_stream[0]), GPUPOOL_OK);
+    have_idle(arena, 4, 8 * MIB);
     fake_other_process(0, 24 * MIB);
     void *block = kit_alloc(arena, 36 * MIB, kit_stream[0]);
     CHECK_EQ(kit_reserved(arena), 36 * MIB);
