@@ -9721,11 +9721,18 @@ static int gpi_ring_is_wanted(const gpupool_ring *ring, int worker) {
     return worker < hands;
 }
 
+/* A reset has taken the ring's streams and events with it: CUDA may crash where it is asked after
+   their handles, as nobody but a worker would. */
+static int gpi_ring_has_outlived(const gpupool_ring *ring) {
+    int reset;
+    return gpi_driver_was_reset(&ring->driver, &reset) == GPUPOOL_OK && reset;
+}
+
 static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
     gpi_ring_turn turn;
     memset(&turn, 0, sizeof turn);
     while (!ring->stopping) {
-        int wanted = gpi_ring_is_wanted(ring, worker);
+        int wanted = gpi_ring_is_wanted(ring, worker) && !gpi_ring_has_outlived(ring);
         if (wanted && gpi_ring_work(ring, 1)) {
             gpi_ring_turn_end(ring, &turn);
         } else if (turn.watching && !wanted) {
