@@ -616,8 +616,9 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
                                                const gpupool_ring_config *config);
 
 /* Waits for all that is in flight. E_IN_USE while spans are held. After cudaDeviceReset, when other
-   calls are E_CUDA, it drops all there was, spans and tickets too. If a CUDA call fails the ring is
-   still there, and this can be tried again. No other thread may use the ring any more. */
+   calls are E_CUDA, it drops all there was, spans and tickets too; but let tickets be done before a
+   reset, since a worker may be at CUDA for them. If a CUDA call fails the ring is still there, and
+   this can be tried again. No other thread may use the ring any more. */
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
 
 /* In stream order: after what the stream was given before, before what it is given later. Upload
