@@ -165,6 +165,26 @@ static void workers_come_back(void) {
     scene_close();
 }
 
+/* Where CUDA does not tell whether there was a reset, a worker goes on as if there was none. */
+static void a_worker_that_is_not_told(void) {
+    gpupool_ticket ticket = 0;
+    scene_open(1);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_fail_call("cuCtxGetId", 1, 1, 0);
+    fake_hold(kit_stream[0], 0);
+    for (int i = 0, pending = 1; i < 5000 && pending; i++) {
+        gpi_host_idle(1000);
+        gpi_host_lock(&ring->lock);
+        pending = ring->transfers != NULL;
+        gpi_host_unlock(&ring->lock);
+    }
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_OK);
+    scene_close();
+}
+
 /* ---- one fails while another is at work ---- */
 
 static pthread_t caller;
@@ -319,6 +339,7 @@ int main(int argc, char **argv) {
     FAKE_TEST(a_worker_that_cannot_work);
     FAKE_TEST(rings_come_and_go);
     FAKE_TEST(workers_come_back);
+    FAKE_TEST(a_worker_that_is_not_told);
     FAKE_TEST(the_caller_waits_for_those_at_work);
     FAKE_TEST(filled_chunks_are_not_forgotten);
     FAKE_TEST(filled_chunks_are_read_once);
