@@ -244,18 +244,22 @@ static void filled_chunks_are_not_forgotten(void) {
 /* What a worker has read is sent by the caller, and not read again. */
 static atomic_size_t read_bytes;
 
-static int bring_once(void *to, size_t bytes, uint64_t offset, void *unused) {
-    if (pthread_equal(pthread_self(), caller)) wait_for_a_filled_chunk(unused);
+static int bring_once(void *to, size_t bytes, uint64_t offset, void *waited) {
+    if (pthread_equal(pthread_self(), caller) && !*(int *)waited) {
+        *(int *)waited = 1; /* once: later there may be no chunk left for the worker */
+        wait_for_a_filled_chunk(NULL);
+    }
     kit_pattern_at((unsigned char *)to, bytes, 1, (size_t)offset);
     atomic_fetch_add(&read_bytes, bytes);
     return 0;
 }
 
 static void filled_chunks_are_read_once(void) {
+    int waited = 0;
     scene_open(1);
     caller = pthread_self();
-    CHECK_RESULT(gpupool_upload_from(ring, device, 2 * MIB, bring_once, NULL, cudaStreamPerThread),
-                 GPUPOOL_OK);
+    CHECK_RESULT(gpupool_upload_from(ring, device, 2 * MIB, bring_once, &waited,
+                                     cudaStreamPerThread), GPUPOOL_OK);
     CHECK_EQ(atomic_load(&read_bytes), 2 * MIB);
     CHECK_EQ(cudaStreamSynchronize(cudaStreamPerThread), cudaSuccess);
     upload();
