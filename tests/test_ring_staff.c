@@ -174,8 +174,8 @@ static void a_worker_that_is_not_told(void) {
                  GPUPOOL_OK);
     fake_fail_call("cuCtxGetId", 1, 1, 0);
     fake_hold(kit_stream[0], 0);
-    for (int i = 0, pending = 1; i < 5000 && pending; i++) {
-        gpi_host_idle(1000);
+    for (int i = 0, pending = 1; i < 100000 && pending; i++) { /* naps: 10 s and more */
+        gpi_host_idle(10000);
         gpi_host_lock(&ring->lock);
         pending = ring->transfers != NULL;
         gpi_host_unlock(&ring->lock);
