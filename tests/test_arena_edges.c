@@ -161,6 +161,26 @@ static void a_failed_free_is_recorded_as_one_undone(void) {
     kit_close(arena);
 }
 
+/* ---- each block by itself ---- */
+
+/* Each is found again beside the one had last, which lies just below it. */
+static void blocks_side_by_side(void) {
+    void *block[3], *below;
+    fake_packed(1);
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    for (int i = 0; i < 3; i++) block[i] = get(4096, 0);
+    CHECK_EQ((char *)block[2] - (char *)block[1], 4096);
+    put(block[0], 0);
+    below = get(4096, 0);
+    CHECK(below == block[0]);
+    put(block[1], 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    CHECK_EQ(gpupool_size(arena, below), 4096);
+    put(block[2], 0);
+    put(below, 0);
+    kit_close(arena);
+}
+
 /* ---- captures that the legacy stream tells of ---- */
 
 static void beside_a_capture_on_a_blocking_stream(void) {
@@ -358,6 +378,7 @@ int main(void) {
     FAKE_TEST(no_fence_in_a_capture);
     FAKE_TEST(freed_where_the_cache_rests);
     FAKE_TEST(a_failed_free_is_recorded_as_one_undone);
+    FAKE_TEST(blocks_side_by_side);
     FAKE_TEST(beside_a_capture_on_a_blocking_stream);
     FAKE_TEST(parked_out_of_order);
     FAKE_TEST(parked_behind_the_second_fence);

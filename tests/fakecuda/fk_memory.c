@@ -31,6 +31,7 @@ static struct {
     int        file;
     uint64_t   file_end;
     uint64_t   cursor;         /* where the search for a free address begins */
+    int        packed;         /* or at the lowest, without gaps */
     fk_range **ranges;         /* by address */
     size_t     n, room;
     long       pieces;
@@ -82,6 +83,7 @@ void fk_memory_defaults(void) {
         fk.peers[i] = 0;
     }
     fk.pinned_limit = 0;
+    fk.packed = 0;
     fk.pinned_peak = fk.pinned;
     fk.cursor = fk_device_base + FK_HANDLE_ROOM;
 }
@@ -160,10 +162,10 @@ static uint64_t fk_pick_from(uint64_t at, uint64_t end, uint64_t bytes, uint64_t
 
 /* Leaves a gap behind each range, so that running off its end touches nothing that is mapped. */
 uint64_t fk_pick_address(size_t bytes, size_t alignment) {
-    uint64_t gap = alignment, at;
+    uint64_t gap = fk.packed ? 0 : alignment, at = 0;
     uint64_t first = fk_device_base + FK_HANDLE_ROOM;
     if (bytes > fk_device_end - first - gap) return 0;
-    at = fk_pick_from(fk.cursor, fk_device_end, bytes + gap, alignment);
+    if (!fk.packed) at = fk_pick_from(fk.cursor, fk_device_end, bytes + gap, alignment);
     if (!at) at = fk_pick_from(first, fk_device_end, bytes + gap, alignment);
     if (at) fk.cursor = at + bytes + gap;
     return at;
@@ -360,6 +362,12 @@ size_t fake_used_bytes(int device) {
 
 size_t fake_pinned_bytes(void) { return fk_get_size(&fk.pinned); }
 size_t fake_pinned_peak(void) { return fk_get_size(&fk.pinned_peak); }
+
+void fake_packed(int on) {
+    fk_lock();
+    fk.packed = on;
+    fk_unlock();
+}
 
 void fake_pinned_limit(size_t bytes) {
     fk_lock();

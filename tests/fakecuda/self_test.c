@@ -50,6 +50,21 @@ static void test_big_device_is_free(void) {
     CHECK(fake_used_bytes(0) == 0);
 }
 
+static void test_packed(void) {
+    void *p[3], *again = NULL;
+    fake_packed(1);
+    for (int i = 0; i < 3; i++) OK(cudaMalloc(&p[i], 512));
+    CHECK(p[1] == at(p[0], 512) && p[2] == at(p[1], 512));
+    OK(cudaFree(p[1]));
+    OK(cudaMalloc(&again, 100));
+    CHECK(again == p[1]);
+    fake_packed(0);
+    OK(cudaFree(again));
+    OK(cudaMalloc(&p[1], 512));
+    CHECK((char *)p[1] > (char *)p[2]);
+    for (int i = 0; i < 3; i++) OK(cudaFree(p[i]));
+}
+
 static void test_host_memory(void) {
     void *p = NULL, *q = NULL, *m = NULL;
     char own[64];
@@ -712,7 +727,8 @@ static void test_ends(void) {
 
 int main(void) {
     static void (*const tests[])(void) = {
-        test_malloc, test_big_device_is_free, test_host_memory, test_device_address_faults,
+        test_malloc, test_big_device_is_free, test_packed, test_host_memory,
+        test_device_address_faults,
         test_vmm_rules, test_vmm_limits, test_remap_keeps_the_past, test_two_addresses,
         test_oracle, test_stepped, test_hold, test_legacy_stream, test_handles, test_copies,
         test_registrations_end_copies, test_large_ordinary_copies_wait,
