@@ -122,7 +122,8 @@ static inline void scene_open(gpupool_source source) {
     scene_park(12);
     scene_park(15);
     scene_park(18);
-    CHECK_RESULT(gpupool_record_use(arena, scene_block[14].at, kit_stream[3]), GPUPOOL_OK);
+    /* the very first run, which no check may pass over */
+    CHECK_RESULT(gpupool_record_use(arena, scene_block[0].at, kit_stream[3]), GPUPOOL_OK);
     scene_free_each(42, 48, 1); /* small: into the caches, */
     kit_reserved(arena);        /* and from there into the young lanes */
     scene_free_each(48, 54, 1);

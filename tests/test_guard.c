@@ -243,6 +243,24 @@ static void calls_that_fail(void) {
     kit_close(arena);
 }
 
+/* A thread that frees too late, by a stale pointer, may hit the next block there before that is
+   anybody's: nothing is filled then. */
+static void free_stale(void *block) { CHECK_RESULT(put(block, 1), GPUPOOL_OK); }
+
+static void freed_before_it_is_handed_out(void) {
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    char *block = get(4 * MIB, 0); /* too large for a cache */
+    CHECK_RESULT(put(block, 0), GPUPOOL_OK);
+    long fills = fake_calls("cudaMemsetAsync");
+    fake_before_call("cudaStreamIsCapturing", 1, free_stale, block);
+    CHECK(gpupool_alloc(arena, 4 * MIB, kit_stream[0]) == block);
+    CHECK_EQ(fake_calls("cudaMemsetAsync"), fills);
+    CHECK_RESULT(put(block, 0), GPUPOOL_E_DOUBLE_FREE);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    kit_finish(arena);
+    kit_close(arena);
+}
+
 /* The block is still the caller's, with its bytes and its guard. */
 static void a_free_that_fails(void) {
     for (int i = 0; i < 3; i++) {
@@ -306,6 +324,7 @@ int main(void) {
     FAKE_TEST(a_stream_of_another_device);
     FAKE_TEST(memory_that_a_reset_took);
     FAKE_TEST(calls_that_fail);
+    FAKE_TEST(freed_before_it_is_handed_out);
     FAKE_TEST(a_free_that_fails);
     FAKE_TEST(nothing_is_given_back);
     return check_finish();

@@ -327,18 +327,19 @@ static void no_memory_on_the_host(void) {
 }
 
 /* Moved memory reaches just beyond the first GiB, of which the host has a table already. */
-static void no_memory_for_a_table(void) {
+static void no_memory_for_a_table_from(int persist) {
     size_t bytes = 21 * MIB, under = GIB - LIMIT - 22 * MIB;
     int refused = 0;
     for (long n = 1, fired = 1; fired && CHECK(n < 40); n++) {
-        check_case("request %ld", n);
+        check_case("request %ld%s", n, persist ? " and all after it" : "");
         lay_stripes_above(under, SIZE, 0);
         gpupool_stats before = kit_stats(arena);
-        fail_malloc_nth(n, 1);
+        fail_malloc_nth(n, persist);
         void *large = gpupool_alloc(arena, bytes, kit_stream[0]);
         fired = fail_malloc_fired;
         fail_malloc_nth(0, 0);
         refused += large == NULL;
+        if (!large) CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_HOST_MEMORY);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
         if (!large) CHECK_EQ(kit_stats(arena).granted.now, before.granted.now);
         if (!large) large = kit_alloc(arena, bytes, kit_stream[0]);
@@ -347,6 +348,10 @@ static void no_memory_for_a_table(void) {
         finish(large, 0);
     }
     CHECK(refused > 1);
+}
+static void no_memory_for_a_table(void) {
+    no_memory_for_a_table_from(1);
+    no_memory_for_a_table_from(0);
 }
 
 /* Run structs come a page at a time: they may end between two pieces that move, which takes up to

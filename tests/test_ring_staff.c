@@ -296,22 +296,59 @@ static int exit_from_a_worker(void *to, size_t bytes, uint64_t offset, void *unu
     while (1) gpi_host_idle(64);
 }
 
+static void wait_for_sleepers(unsigned count) {
+    for (unsigned asleep = 0; asleep < count;) {
+        gpi_host_idle(64);
+        gpi_host_gate_lock(&ring->work);
+        asleep = ring->work.sleepers;
+        gpi_host_gate_unlock(&ring->work);
+    }
+}
+
 static void upload_at_exit(void) {
-    if (gpupool_upload(ring, device, host, BYTES, kit_stream[0]) != GPUPOOL_OK ||
-        ring->workers_running != 0)
+    if (ring->workers_running != 0 ||
+        gpupool_upload(ring, device, host, BYTES, kit_stream[0]) != GPUPOOL_OK)
         _exit(5);
+}
+
+/* A worker that never comes back from its function; the process ends all the same. */
+static atomic_int stuck, finished;
+
+static int never_come_back(void *to, size_t bytes, uint64_t offset, void *unused) {
+    (void)to, (void)bytes, (void)offset, (void)unused;
+    if (!pthread_equal(pthread_self(), caller)) stuck = 1;
+    do gpi_host_idle(64);
+    while (!finished);
+    return 0;
+}
+
+static void *upload_for_ever(void *unused) {
+    caller = pthread_self();
+    gpupool_upload_from(ring, device, BYTES, never_come_back, NULL, kit_stream[0]);
+    return unused;
+}
+
+static int die_with_a_stuck_worker(void) {
+    pthread_t uploader;
+    alarm(20);
+    scene_open(1);
+    if (pthread_create(&uploader, NULL, upload_for_ever, NULL)) _exit(5);
+    while (!stuck) gpi_host_idle(64);
+    exit(6);
 }
 
 /* Processes of their own. */
 static int die(const char *how) {
     int from_worker = how[0] == 'w';
     kit_prepare();
+    if (how[0] == 's') return die_with_a_stuck_worker();
     if (!from_worker) atexit(upload_at_exit); /* runs after the ring's own */
     scene_open(from_worker ? 1 : 2); /* two threads at once may not exit */
     upload();
     caller = pthread_self();
     if (from_worker)
         gpupool_upload_from(ring, device, BYTES, exit_from_a_worker, NULL, kit_stream[0]);
+    wait_for_sleepers(2);
     exit(4);
 }
 
@@ -328,6 +365,7 @@ static int status_of(const char *how) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
+static void exit_beside_a_stuck_worker(void) { CHECK_EQ(status_of("stuck"), 6); }
 static void exit_from_a_workers_callback(void) { CHECK_EQ(status_of("worker"), 3); }
 static void transfers_at_exit_need_no_workers(void) { CHECK_EQ(status_of("late"), 4); }
 #endif
@@ -348,6 +386,7 @@ int main(int argc, char **argv) {
     FAKE_TEST(filled_chunks_are_not_forgotten);
     FAKE_TEST(filled_chunks_are_read_once);
     FAKE_TEST(downloads_of_the_callers_own_stream);
+    FAKE_TEST(exit_beside_a_stuck_worker);
     FAKE_TEST(exit_from_a_workers_callback);
     FAKE_TEST(transfers_at_exit_need_no_workers);
     (void)argc, (void)argv;
