@@ -6576,7 +6576,8 @@ static gpupool_result gpi_arena_rung_ask(gpupool_arena *arena, gpi_request *requ
 static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     gpupool_result result;
     if (gpi_fence_passed(&arena->fences, fence)) return 1;
-    if (!gpi_fence_is_there(&arena->fences, fence)) return 0; /* or CUDA does not tell */
+    if (!gpi_fence_is_there(&arena->fences, fence)) /* ended just now; or CUDA does not tell */
+        return gpi_fence_passed(&arena->fences, fence);
     fence->users++;
     arena->fences.awaited = fence;
     arena->fences.host_waits++;

@@ -560,6 +560,19 @@ static void contexts_that_are_not_told(void) {
     kit_close(arena);
 }
 
+/* Where CUDA tells only when it is asked again, the wait is over all the same. */
+static void an_end_that_is_told_late(void) {
+    gpi_fence *fence = NULL;
+    open_for_the_peer(64 * MIB);
+    CHECK_RESULT(gpi_fence_record(&arena->fences, far[0], &fence), GPUPOOL_OK);
+    reset_the_peer(0);
+    fake_fail_call("cuCtxGetId", 1, 0, 0);
+    CHECK(gpi_arena_wait(arena, fence));
+    CHECK_EQ(fake_calls("cudaEventSynchronize"), 0);
+    gpi_fence_drop(&arena->fences, fence);
+    kit_close(arena);
+}
+
 static void allowed_again_after_a_reset(void) {
     for (size_t i = 0; i < 2; i++) {
         check_case("source %d", (int)i);
@@ -639,6 +652,7 @@ int main(void) {
     FAKE_TEST(work_of_the_peer_after_a_reset);
     FAKE_TEST(what_the_peer_has_of_a_reset_arena);
     FAKE_TEST(contexts_that_are_not_told);
+    FAKE_TEST(an_end_that_is_told_late);
     FAKE_TEST(allowed_again_after_a_reset);
     FAKE_TEST(memory_of_a_reset_peer);
     return check_finish();
