@@ -167,11 +167,11 @@ clean: ## removes build/
 
 OBJECTS := $(BUILD)/$(ON)
 REPLAY := trace trace_build lines idmap machine library replay_plan replay_pass replay_run \
-          replay_limit replay_timeline
+          replay_limit replay_timeline replay_print
 REPLAY_OBJECTS := $(REPLAY:%=$(OBJECTS)/%.o)
 UNIT_OBJECTS := $(foreach unit,256 512 2048 8192,$(OBJECTS)/replay_unit_$(unit).o)
 
-$(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_print.o $(OBJECTS)/replay_units.o \
+$(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_units.o \
                    $(UNIT_OBJECTS) $(REPLAY_OBJECTS)
 $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o

@@ -37,11 +37,13 @@ The picture:
     RING                    chunks of pinned memory, filled and emptied by several threads
 
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
-freed earlier can be had; keeps reserved memory within a few per cent of what is live, by moving
-physical memory behind unused addresses; holds limits; says why memory ran out and what would help.
-A ring takes ordinary host memory to the device and back at nine tenths of pinned memory's speed.
+freed earlier can be had; keeps peak reserved memory within a few per cent of peak live memory, by
+moving physical memory away from unused addresses; enforces limits; says why memory ran out and
+what would help. A ring copies ordinary host memory to the device and back at nearly nine tenths of
+pinned memory's speed.
 What it does not do: it has no thread of its own but a ring's workers, moves no block that you hold,
-keeps nothing in device memory, prints nothing unless asked, and never aborts.
+keeps no bookkeeping in device memory, prints nothing unless asked, and never aborts over a mistake
+of yours.
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
@@ -78,9 +80,9 @@ The rules:
 Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes this one at all
 (those marked * in every file). Booleans are 0 or 1. gpupool_build() returns what is in force.
 
-    GPUPOOL_STATIC *        0        1: everything static, so several files can have their own; one
-                                     file's calls, those of rule 5 and of REPLACE_CUDA_MALLOC too,
-                                     know nothing of another's arenas
+    GPUPOOL_STATIC *        0        1: everything static, so several files can have their own, each
+                                     with GPUPOOL_IMPLEMENTATION; one file's calls, those of rule 5
+                                     and REPLACE_CUDA_MALLOC too, know nothing of another's arenas
     GPUPOOL_API *           extern   what stands before each declaration, for a DLL say; in C++ they
                                      are extern "C" anyway
     GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two, from 256 to 2 MiB
@@ -209,13 +211,13 @@ typedef enum gpupool_result {
     GPUPOOL_E_NOT_OURS,      /* the pointer is in no chunk of this arena */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the block there is already free */
-    GPUPOOL_E_OVERRUN,       /* something has written behind the block; see GPUPOOL_GUARD */
+    GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block; see GPUPOOL_GUARD */
     GPUPOOL_E_IN_USE,        /* destroy refused: blocks are still out */
     GPUPOOL_E_CAPTURING,     /* would need a call that a capturing stream forbids */
     GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
     GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
-    GPUPOOL_E_CALLBACK,      /* your read or write function said no */
+    GPUPOOL_E_CALLBACK,      /* your read or write function returned nonzero */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
 } gpupool_result;
@@ -388,7 +390,7 @@ extern "C" { /* whatever GPUPOOL_API is */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's latest call */
-GPUPOOL_API const char *gpupool_last_error(void);      /* one sentence on it, if it has failed */
+GPUPOOL_API const char *gpupool_last_error(void);      /* a sentence on this thread's last failure */
 GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
 
 /* ---- arena: the memory of one device ---- */
@@ -486,7 +488,8 @@ GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
    that of the stream's device. What cudaMalloc promises holds: any stream may use the block at
    once, and what is queued when it is freed is done before others get it, whatever stream it is on.
    Pointers that no default arena knows go to CUDA, but for memory of other arenas (live blocks, of
-   a custom one): cudaErrorInvalidValue. GPUPOOL_GUARD's finds are cudaErrorIllegalAddress. ---- */
+   a custom one): cudaErrorInvalidValue. GPUPOOL_GUARD's finds are cudaErrorIllegalAddress. A CUDA
+   call that fails inside is told as the error that it gave. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
@@ -518,7 +521,7 @@ GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
                                   gpupool_verdict *why /* or NULL */);
 
-/* Of this thread's latest request for memory that ended in E_OUT_OF_MEMORY. */
+/* The verdict on this thread's latest request that ended in E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
 /* ---- statistics: with GPUPOOL_STATS 0, only now of granted, reserved, pending and blocks, and
@@ -531,10 +534,10 @@ GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *); /* peak := now,
 /* What did this phase use? Between push and pop all is counted from zero; pop tells what was
    counted, and adds it to the scope around: there peak becomes the larger of peak and now + the
    inner peak, now and total grow by the inner ones. Scopes nest, belong to the arena, and count all
-   of its threads. A phase that frees blocks of before may end below zero: read now as int64_t. The
-   counts are the phase's too; the limit, the orders, the largest free run and host bytes are those
-   of the moment. gpupool_get_stats always tells of the arena's whole life. E_ARGUMENT when there is
-   no scope to pop; E_UNSUPPORTED with GPUPOOL_STATS 0. */
+   of its threads. A phase that frees blocks from before it may end below zero: read now as int64_t.
+   The counts are the phase's too; the limit, the orders, the largest free run and host bytes are
+   those of the moment. gpupool_get_stats always tells of the arena's whole life. E_ARGUMENT when
+   there is no scope to pop; E_UNSUPPORTED with GPUPOOL_STATS 0. */
 GPUPOOL_API gpupool_result gpupool_scope_push(gpupool_arena *);
 GPUPOOL_API gpupool_result gpupool_scope_pop(gpupool_arena *, gpupool_stats * /* or NULL */);
 
@@ -881,6 +884,7 @@ static struct gpi_process { /* the only state that is not an arena's */
 static GPI_THREAD_LOCAL struct gpi_thread {
     uint64_t number;        /* 0: none yet; never used twice, unlike the system's thread ids */
     gpupool_result result;
+    int cuda_error;         /* that made it E_CUDA; 0: gpupool found it by itself */
     gpupool_verdict verdict;
     char text[600];
 } gpi_thread;
@@ -1015,6 +1019,7 @@ static gpupool_result gpi_host_fail(gpupool_result result, const char *format, .
     va_start(rest, format);
     vsnprintf(gpi_thread.text, sizeof gpi_thread.text, format, rest);
     va_end(rest);
+    gpi_thread.cuda_error = 0;
     return gpi_thread.result = result;
 }
 
@@ -1367,8 +1372,10 @@ static gpupool_result gpi_driver_told(const char *call, cudaError_t error) {
     if (error == cudaSuccess) return GPUPOOL_OK;
     if (error == cudaErrorMemoryAllocation)
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s: the device has no memory left", call);
-    return gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s (%s)", call, cudaGetErrorName(error),
-                         cudaGetErrorString(error));
+    gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s (%s)", call, cudaGetErrorName(error),
+                  cudaGetErrorString(error));
+    gpi_thread.cuda_error = (int)error;
+    return GPUPOOL_E_CUDA;
 }
 
 static gpupool_result gpi_driver_told_cu(const gpi_driver *driver, const char *call,
@@ -1378,7 +1385,9 @@ static gpupool_result gpi_driver_told_cu(const gpi_driver *driver, const char *c
     if (error == CUDA_ERROR_OUT_OF_MEMORY)
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s: the device has no memory left", call);
     if (driver->error_name) driver->error_name(error, &name);
-    return gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s", call, name ? name : "unknown error");
+    gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s", call, name ? name : "unknown error");
+    gpi_thread.cuda_error = (int)error; /* the runtime's errors have the driver's numbers */
+    return GPUPOOL_E_CUDA;
 }
 
 static void gpi_driver_leave(const gpi_visit *visit) {
@@ -5448,7 +5457,7 @@ static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
     return piece->bytes / GPUPOOL_UNIT_BYTES;
 }
 
-/* For many blocks: by what each of them wins at least, and a piece that may be in the way. */
+/* For many blocks: by what each of them wins at least, and a mapped piece in the way. */
 static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
                                         uint64_t lacks) {
     uint64_t least = UINT64_MAX, at = 0, blocks = holding->shown.blocks;
@@ -5458,7 +5467,8 @@ static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holdin
             least = gpi_ground_min(least, gpi_limit_gain(scene, run));
     if (least == 0) return blocks;
     if (least >= scene->units) return 1;
-    return gpi_ground_min(blocks, (lacks + least - 1) / least + 1);
+    return gpi_ground_min(blocks, (lacks + least - 1) / least +
+                                      (uint64_t)gpi_backing_is_mapped(scene->backing));
 }
 
 /* How many of a holder's blocks would have to go, whichever they are; 0: all of them would not do.
@@ -5652,13 +5662,13 @@ static int gpi_limit_fits_alone(const gpi_scene *scene) {
 static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, int refused,
                               int both) {
     static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
-        {"%a fit", "", 1}, /* in the order of the enum */
-        {"%a do not fit under the limit of %l, of which blocks hold %h", "", 1},
-        {"%a are more than the whole device has, which is %d", "ask for less", 0},
-        {"%a do not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
-        {"%a do not fit on the device: %m are missing, and others (processes, libraries, CUDA "
-         "itself) hold %o of its %d", "let others give back %m", 1},
-        {"%a do not fit in one piece: %f are free in all, but the longest run is %r", "", 1},
+        {"%a fits", "", 1}, /* in the order of the enum */
+        {"%a does not fit under the limit of %l, of which blocks hold %h", "", 1},
+        {"%a is more than the whole device has, which is %d", "ask for less", 0},
+        {"%a does not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
+        {"%a does not fit on the device: %m is missing, and others (processes, libraries, CUDA "
+         "itself) hold %o of its %d", "have others free %m", 1},
+        {"%a does not fit in one piece: %f is free in all, but the longest run is %r", "", 1},
         {"%a would fit if work in flight had finished", "wait for %w", 0},
         {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
          "before the capture begins, allocate it, or wait for %w", 0}};
@@ -5676,7 +5686,7 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
     if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
         gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
     if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
-        advice = "let others give back %m and raise the limit by as much";
+        advice = "have others free %m and raise the limit by as much";
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes)
         gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
@@ -7180,9 +7190,9 @@ static void gpi_arena_mistake(const gpupool_arena *arena, const char *call, cons
         gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call, block,
                       arena->name);
     else if (run->lane == GPI_LANE_LIVE)
-        gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is %" PRIu64 " bytes inside the live block at %p",
-                      call, block, (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES,
-                      (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
+        gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is inside the live block at %p, at offset "
+                      "%" PRIu64, call, block, (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
+                      (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES);
     else
         gpi_host_fail(GPUPOOL_E_DOUBLE_FREE, "%s: %p is in free memory: freed before, or never "
                       "handed out", call, block);
@@ -7640,8 +7650,8 @@ static gpupool_result gpi_arena_look_behind(char *block, uint64_t bytes, cudaStr
         return GPUPOOL_OK;
     while (i < GPI_GUARD_BYTES && behind[i] == GPI_GUARD_FILL) i++;
     if (i == GPI_GUARD_BYTES) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_OVERRUN, "gpupool_free: something has written behind the block "
-                         "of %" PRIu64 " bytes at %p: byte %" PRIu64 " of it has changed", bytes,
+    return gpi_host_fail(GPUPOOL_E_OVERRUN, "gpupool_free: something wrote past the end of the "
+                         "block of %" PRIu64 " bytes at %p: byte %" PRIu64 " has changed", bytes,
                          (void *)block, bytes + (uint64_t)i);
 }
 
@@ -7762,8 +7772,8 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
         return result;
     }
     if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d, and "
-                             "there are %d devices", config->device, count);
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d; it "
+                             "must be from -1 (the current one) to %d", config->device, count - 1);
     return GPUPOOL_OK;
 }
 
@@ -7972,8 +7982,8 @@ static gpupool_result gpi_arena_tell_leaks(gpupool_arena *arena) {
                                    i ? ", " : "", top[i].shown.blocks,
                                    gpi_limit_holder(name, &top[i].shown),
                                    gpi_limit_human(size, top[i].shown.bytes));
-    return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has %" PRIu64
-                         " live blocks, which hold %s; the biggest: %s", arena->name,
+    return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: live blocks of arena \"%s\": "
+                         "%" PRIu64 ", holding %s; the biggest: %s", arena->name,
                          arena->tree.live_runs, gpi_limit_human(size, arena->ledger.granted.now),
                          list);
 }
@@ -7981,9 +7991,8 @@ static gpupool_result gpi_arena_tell_leaks(gpupool_arena *arena) {
 static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
     if (arena->tree.live_runs) return gpi_arena_tell_leaks(arena);
     if (arena->captures)
-        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: arena \"%s\" still has "
-                             "%" PRIu64 " captures that are not released", arena->name,
-                             arena->captures);
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: captures of arena \"%s\" "
+                             "that are not released: %" PRIu64, arena->name, arena->captures);
     return GPUPOOL_OK;
 }
 
@@ -8086,7 +8095,8 @@ gpupool_arena *gpupool_default_arena(int device) {
         return arena;
     }
     if (device < 0 || device >= GPI_DEVICES_MAX) {
-        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d", device);
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d; it must be "
+                      "from -1 (the current one) to %d", device, GPI_DEVICES_MAX - 1);
         return NULL;
     }
     config.device = device;
@@ -8455,7 +8465,8 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_CAPTURING: return cudaErrorStreamCaptureUnsupported;
     case GPUPOOL_E_FORKED: return cudaErrorInitializationError;
     case GPUPOOL_E_OVERRUN: return cudaErrorIllegalAddress;
-    case GPUPOOL_E_CUDA: return cudaErrorUnknown;
+    case GPUPOOL_E_CUDA:
+        return gpi_thread.cuda_error ? (cudaError_t)gpi_thread.cuda_error : cudaErrorUnknown;
     case GPUPOOL_E_ARGUMENT:
     case GPUPOOL_E_NOT_OURS:
     case GPUPOOL_E_INSIDE:
@@ -10081,7 +10092,8 @@ static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gp
     gpi_visit visit;
     if (any && (plan->device_pitch < plan->width || plan->host_pitch < plan->width))
         wrong = "a pitch is less than the width";
-    else if (any && pitch > (uint64_t)PTRDIFF_MAX / rows) wrong = "more than any memory has";
+    else if (any && pitch > (uint64_t)PTRDIFF_MAX / rows)
+        wrong = "bytes, or pitch by rows, is more than any memory has";
     else if (any && !plan->device) wrong = "the device pointer is NULL";
     else if (any && !plan->host && !by_function) wrong = "the host pointer is NULL";
     if (ring && wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call, wrong);
@@ -10126,12 +10138,12 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
         return gpi_ring_wrong("device", config->device, "a device's ordinal, or -1");
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
-        return gpi_ring_wrong("bytes", (double)config->bytes, "256 KiB to 16 TiB");
+        return gpi_ring_wrong("bytes", (double)config->bytes, "from 256 KiB to 16 TiB");
     config->bytes = (size_t)gpi_ground_down(config->bytes, GPI_PAGE_BYTES);
     if (chunk && (chunk < (size_t)1 << 16 || chunk > config->bytes / 4))
-        return gpi_ring_wrong("chunk_bytes", (double)chunk, "64 KiB to a quarter of the ring");
+        return gpi_ring_wrong("chunk_bytes", (double)chunk, "from 64 KiB to a quarter of the ring");
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
-        return gpi_ring_wrong("workers", config->workers, "-1 to 64");
+        return gpi_ring_wrong("workers", config->workers, "from -1 to 64");
     if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     if (!chunk) chunk = (GPUPOOL_RING_CHUNK_BYTES) * (config->workers < GPI_RING_FEW ? 2u : 1u);
     chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
@@ -10317,8 +10329,8 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     }
     gpi_ring_lock(ring);
     if (ring->held) {
-        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: %" PRIu64 " spans are "
-                               "still held", ring->held);
+        result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still held: "
+                               "%" PRIu64, ring->held);
         return gpi_ring_leave(ring, &visit, result);
     }
     while (ring->transfers) {
@@ -10523,10 +10535,9 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
     if (result != GPUPOOL_OK) return result;
     if (!span || bytes == 0 || bytes > ring->bytes) {
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_acquire: %s; the largest span "
-                               "possible is the whole ring, %" PRIu64 " bytes",
-                               span ? "bytes is 0, or more than that" : "span is NULL",
-                               ring->bytes);
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_acquire: %s from 1 to %" PRIu64
+                               ", the whole ring", span ? "bytes must be" :
+                               "span is NULL; bytes may be", ring->bytes);
         return gpi_ring_leave(ring, &visit, result);
     }
     for (;;) {
@@ -11037,7 +11048,7 @@ static void gpi_report_bar(FILE *file, const gpi_view *view) {
         fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, held),
                 gpi_limit_human(b, limit));
     else if (view->known)
-        fprintf(file, "] %s, no limit; the device has %s more\n", gpi_limit_human(a, held),
+        fprintf(file, "] %s, no limit; the device has %s more free\n", gpi_limit_human(a, held),
                 gpi_limit_human(b, view->device_free_bytes));
     else
         fprintf(file, "] %s, no limit\n", gpi_limit_human(a, held));
@@ -11080,12 +11091,12 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
     char a[32], b[32], c[32], d[32];
     fprintf(file, "\n  %-12s ", "calls");
     if (GPUPOOL_STATS)
-        fprintf(file, "%s allocs, %s of them from the same stream; %s frees; %s failures\n",
+        fprintf(file, "allocs %s (%s from the same stream), frees %s, failures %s\n",
                 gpi_report_number(a, stats->allocs), gpi_report_number(b, stats->lane_hits),
                 gpi_report_number(c, stats->frees), gpi_report_number(d, stats->failures));
     else
         fputs("not counted, nor are requested and total: GPUPOOL_STATS is 0\n", file);
-    fprintf(file, "  %-12s %s pieces gained, %s given back, %s moved\n", "driver",
+    fprintf(file, "  %-12s pieces: %s gained, %s given back, %s moved\n", "driver",
             gpi_report_number(a, stats->chunks_gained), gpi_report_number(b, stats->chunks_lost),
             gpi_report_number(c, stats->remaps));
     fprintf(file, "  %-12s %s on the device, %s on the host\n", "waits",
@@ -11504,7 +11515,8 @@ static void gpi_svg_flush(gpi_map *map) {
     if (map->sums[GPI_SHADE_FREE] > map->sums[most]) most = GPI_SHADE_FREE;
     gpi_svg_rect(map->file, GPI_MAP_X + map->from, gpi_svg_row(map->row), map->to - map->from,
                  GPI_MAP_ROW - 3, most, GPI_NOBODY);
-    fprintf(map->file, "><title>%" PRIu64 " stretches: %s live, %s freed, %s free</title></rect>\n",
+    fprintf(map->file,
+            "><title>stretches: %" PRIu64 "; %s live, %s freed, %s free</title></rect>\n",
             map->narrow, gpi_limit_human(live, map->sums[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES),
             gpi_limit_human(freed, map->sums[GPI_SHADE_PENDING] * GPUPOOL_UNIT_BYTES),
             gpi_limit_human(rest, map->sums[GPI_SHADE_FREE] * GPUPOOL_UNIT_BYTES));
@@ -11512,14 +11524,14 @@ static void gpi_svg_flush(gpi_map *map) {
     memset(map->sums, 0, sizeof map->sums);
 }
 
-static void gpi_svg_title(const gpi_map *map, const gpi_stretch *stretch) {
+static void gpi_svg_title(const gpi_map *map, const gpi_chunk *chunk, const gpi_stretch *stretch) {
     static const char words[3][32] = {"live", "free", "freed, perhaps still in use"};
     const gpi_site *site = gpi_view_site(map->view, stretch);
     char size[32], exact[32], stream[64];
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
-    fprintf(map->file, "><title>%s: %s (%s bytes) at %#" PRIx64, words[stretch->shade],
-            gpi_limit_human(size, bytes), gpi_report_number(exact, bytes),
-            stretch->unit * GPUPOOL_UNIT_BYTES);
+    fprintf(map->file, "><title>%s: %s (%s bytes) at %#" PRIx64 ", chunk %" PRIu64,
+            words[stretch->shade], gpi_limit_human(size, bytes), gpi_report_number(exact, bytes),
+            stretch->unit * GPUPOOL_UNIT_BYTES, chunk->number);
     if (site) {
         fputs(", ", map->file);
         gpi_svg_text(map->file, gpi_limit_base(site->file));
@@ -11565,7 +11577,7 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_chunk *chunk, const gpi_stre
         /* a hair's breadth between blocks that are wide enough to spare it */
         gpi_svg_rect(map->file, GPI_MAP_X + x, gpi_svg_row(row), width > 3 ? width - 0.6 : width,
                      GPI_MAP_ROW - 3, stretch->shade, stretch->stream);
-        gpi_svg_title(map, stretch);
+        gpi_svg_title(map, chunk, stretch);
     }
 }
 
@@ -11614,12 +11626,13 @@ static void gpi_svg_legend(const gpi_map *map) {
     char words[64], size[32];
     double x = 16, y = 70;
     unsigned i;
-    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY, "live (of several streams)");
+    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY, "live (any stream)");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
     gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
                        "freed, perhaps still in use");
-    fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">a row is %s; point at a block for "
-            "its size</text>\n", x, gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES));
+    gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES);
+    fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">a row is %s; short chunks share "
+            "one; point at a block for its size</text>\n", x, size);
     for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
         gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, i,
                            gpi_svg_stream(words, view->keys[i]));

@@ -77,5 +77,5 @@ int main(void) {
            t.events);
     int status = run(&t);
     trace_free(&t);
-    return status;
+    return machine_close() != 0 ? EXIT_FAILURE : status;
 }

@@ -22,6 +22,12 @@ runs() { # FILE.c
         -pthread && "${1%.c}"
 }
 for program in "$out"/*.c; do check "a program runs: $program" runs "$program"; done
+says_so() { # README.md's text: how the first program's report begins
+    awk '/^```text$/ { on = 1; next } on && /^```$/ { exit } on' README.md > "$out/said_to_print"
+    [[ -s $out/said_to_print ]] && "$out/readme1" |
+        head -n "$(wc -l < "$out/said_to_print")" | diff "$out/said_to_print" -
+}
+check "what README.md's first program prints" says_so
 
 # ---- lists that must be the same, and not empty ----
 same() { # COMMAND COMMAND: print the same lines

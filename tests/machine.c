@@ -11,6 +11,13 @@ uint64_t machine_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+int machine_close(void) {
+    int bad = ferror(stdout);
+    if (fflush(stdout) == 0 && !bad) return 0;
+    perror("standard output");
+    return -1;
+}
+
 #if GPUPOOL_TEST_GPU
 
 static struct cudaDeviceProp gpu;

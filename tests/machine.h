@@ -15,6 +15,7 @@ typedef struct machine_meter { /* readings since some past moment: only differen
 } machine_meter;
 
 int machine_open(void); /* call it first; 0, or -1 after a message on stderr */
+int machine_close(void); /* last; -1 after a message: not all that was printed has arrived */
 const char *machine_name(void);
 int machine_is_simulated(void);
 machine_meter machine_read(void);

@@ -22,7 +22,8 @@ static const char usage[] =
     "  --svg FILE     draw the arena at its fullest moment\n"
     "  --timeline FILE  draw live and reserved memory, and the limit, over the events\n"
     "  --plan         instead of a replay: what each source and size of units would reserve,\n"
-    "                 and the smallest limit that will do\n";
+    "                 and the smallest limit that will do, for one pass over its blocks\n"
+    "A trace is replayed three times over: reserved is the most that was held meanwhile.\n";
 
 static const struct {
     const char *name;
@@ -79,6 +80,9 @@ static int take_option(command *c, const char *option, const char *value) {
 static int check_command(const command *c) {
     const replay_options *o = &c->options;
     if (c->traces == 0) return refuse("names no trace", "");
+    if (c->plan && (c->json || o->min_limit || o->svg || o->timeline || o->streams ||
+                    o->threads > 1 || o->config.limit_text || strcmp(c->source, "auto") != 0))
+        return refuse("--plan takes no other option", "");
     if (o->svg && c->traces > 1) return refuse("--svg draws one trace, not several", "");
     if (o->timeline && c->traces > 1)
         return refuse("--timeline draws one trace, not several", "");
@@ -99,7 +103,7 @@ static int read_command(command *c, int argc, char **argv) {
         if (strcmp(argv[i], "--json") == 0) c->json = 1;
         else if (strcmp(argv[i], "--min-limit") == 0) c->options.min_limit = 1;
         else if (strcmp(argv[i], "--plan") == 0) c->plan = 1;
-        else if (strncmp(argv[i], "--", 2) != 0) c->trace[c->traces++] = argv[i];
+        else if (argv[i][0] != '-') c->trace[c->traces++] = argv[i];
         else if (i + 1 == argc) return refuse("unknown option, or its value is missing: ", argv[i]);
         else if (take_option(c, argv[i], argv[i + 1]) != 0) return -1;
         else i++;
@@ -124,8 +128,8 @@ static int replay_one(const command *c, const char *path) {
         status = why == GPUPOOL_E_ARGUMENT ? BAD_INPUT : FAILURES;
     else if (c->json) replay_print_json(stdout, path, c->source, &c->options, &r);
     else replay_print_row(stdout, path, &c->options, &r);
-    fflush(stdout);
     if (status == FINE && r.failures) {
+        fflush(stdout); /* the figures come first */
         fprintf(stderr, "%s: %s\n", path, r.first_sentence);
         status = FAILURES;
     }
@@ -136,6 +140,10 @@ static int replay_one(const command *c, const char *path) {
 int main(int argc, char **argv) {
     command c;
     int status = FINE;
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        fputs(usage, stdout);
+        return FINE;
+    }
     if (read_command(&c, argc, argv) != 0) {
         fputs(usage, stderr);
         return BAD_INPUT;
@@ -146,5 +154,5 @@ int main(int argc, char **argv) {
         int one = replay_one(&c, c.trace[i]);
         if (one > status) status = one;
     }
-    return status;
+    return machine_close() != 0 ? FAILURES : status;
 }

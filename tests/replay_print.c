@@ -4,15 +4,29 @@
 
 #include <string.h>
 
-static void json_text(FILE *out, const char *text) {
-    fputc('"', out);
-    for (; *text; text++) {
+/* Bytes of the letter there, in UTF-8; 0: that is none. */
+static int letter_bytes(const char *text) {
+    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
+    unsigned char c = (unsigned char)*text;
+    int bytes = c < 0x80 ? 1 : c < 0xc0 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf8 ? 4 : 0;
+    unsigned code = bytes > 1 ? c & (0x7fu >> bytes) : c;
+    for (int i = 1; i < bytes; i++) {
+        if ((text[i] & 0xc0) != 0x80) return 0;
+        code = code << 6 | ((unsigned char)text[i] & 0x3fu);
+    }
+    return code < least[bytes] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : bytes;
+}
+
+void replay_print_text(FILE *out, const char *text, int xml) {
+    for (int bytes; *text; text += bytes ? bytes : 1) {
         unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') fprintf(out, "\\%c", c);
-        else if (c < ' ') fprintf(out, "\\u%04x", c);
+        bytes = letter_bytes(text);
+        if (bytes != 1) fwrite(bytes ? text : "?", 1, bytes ? (size_t)bytes : 1, out);
+        else if (xml && (c == '<' || c == '&')) fputs(c == '<' ? "&lt;" : "&amp;", out);
+        else if (c < ' ') fprintf(out, xml ? "?" : "\\u%04x", c);
+        else if (!xml && (c == '"' || c == '\\')) fprintf(out, "\\%c", c);
         else fputc(c, out);
     }
-    fputc('"', out);
 }
 
 /* A number only the simulation knows: null on a GPU. */
@@ -27,9 +41,9 @@ static double over_live(const replay_result *r, uint64_t bytes) {
 
 void replay_print_json(FILE *out, const char *path, const char *source, const replay_options *o,
                        const replay_result *r) {
-    fputs("{\"trace\":", out);
-    json_text(out, path);
-    fprintf(out, ",\"source\":\"%s\",\"streams\":%u,\"threads\":%u,\"events\":%zu", source,
+    fputs("{\"trace\":\"", out);
+    replay_print_text(out, path, 0);
+    fprintf(out, "\",\"source\":\"%s\",\"streams\":%u,\"threads\":%u,\"events\":%zu", source,
             o->streams, o->threads, r->from->events);
     fprintf(out, ",\"peak_live_bytes\":%llu,\"peak_reserved_bytes\":%llu",
             (unsigned long long)r->peak_live_bytes, (unsigned long long)r->peak_reserved_bytes);

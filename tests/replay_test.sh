@@ -136,6 +136,26 @@ says 2 "timeline draws one trace" --timeline "$dir/x.svg" "$dir/good" "$dir/good
 says 2 "timeline needs a fixed order" --timeline "$dir/x.svg" --threads 2 "$dir/good"
 says 0 '^  mapped +512 +0.008 +1.0000 +0.008 +1.0000 +[1-9]' --plan "$dir/one"
 says 0 '^  device +512 +0.008 +1.0000 ' --plan "$dir/one"
+for other in --json --min-limit "--source mapped" "--streams 1" "--threads 2" "--limit 1GiB" \
+    "--svg $dir/x.svg" "--timeline $dir/x.svg"; do
+    says 2 "plan takes no other option" --plan $other "$dir/one"
+done
+says 0 "^usage: replay" --help
+says 0 "^usage: replay" -h
+cp "$dir/good" "$dir/"$'\xff<\xed\xa0\x80\xe2\x82\xac.trace'
+says 0 '/\?<\?\?\?€.trace",' --json "$dir/"*.trace
+says 0 '"failures":0' --json --timeline "$dir/name.svg" "$dir/"*.trace
+if grep -q '>?&lt;???€.trace: at most' "$dir/name.svg"; then passed=$((passed + 1)); else
+    failed=$((failed + 1))
+    echo "FAILED: the timeline's name is not as it should be"
+fi
+for options in "" --json --plan; do
+    if "$replay" $options "$dir/one" 2> "$dir/told" > /dev/full ||
+        ! grep -q 'No space left' "$dir/told"; then
+        failed=$((failed + 1))
+        echo "FAILED: a full disk is not told of by replay $options"
+    else passed=$((passed + 1)); fi
+done
 text log $rmm "1,10:00:00.000001,allocate,0x7f0010,4096,0x0" "1,t,free,0x7f0010,4096,0x0" \
     "1,t,allocate failure,(nil),99999999,0x1" "1,t,allocate,0x7f0010,8192,0xab" \
     "1,t,allocate,0x7f8000,0,0" "1,t,free,0x7f8000,0,0"

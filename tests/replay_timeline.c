@@ -1,6 +1,7 @@
 #include "replay_timeline.h"
 
 #include "replay_pass.h"
+#include "replay_print.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -73,7 +74,8 @@ static uint64_t line_step(uint64_t top) {
 }
 
 static void print_size(FILE *f, uint64_t bytes) {
-    if (bytes >= (uint64_t)1 << 30) fprintf(f, "%.4g GiB", (double)bytes / (1 << 30));
+    if (bytes >= (uint64_t)1 << 40) fprintf(f, "%.4g TiB", (double)bytes / 1024 / (1 << 30));
+    else if (bytes >= (uint64_t)1 << 30) fprintf(f, "%.4g GiB", (double)bytes / (1 << 30));
     else if (bytes >= 1 << 20) fprintf(f, "%.4g MiB", (double)bytes / (1 << 20));
     else fprintf(f, "%.4g KiB", (double)bytes / 1024);
 }
@@ -87,9 +89,10 @@ static void print_axes(FILE *f, const timeline *t) {
         print_size(f, at);
         fputs("</text>\n", f);
     }
-    for (int i = 0; i <= 4; i++)
-        fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%zu</text>\n",
-                LEFT + POINTS * i / 4, TOP + HEIGHT + 18, t->plan->ops * (size_t)i / 4);
+    for (size_t i = 0, parts = t->plan->ops < 4 ? t->plan->ops : 4; i <= parts; i++)
+        fprintf(f, "<text x=\"%zu\" y=\"%d\" text-anchor=\"%s\">%zu</text>\n",
+                LEFT + POINTS * i / parts, TOP + HEIGHT + 18, i == parts ? "end" : "middle",
+                t->plan->ops * i / parts);
     fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">allocations and frees</text>\n",
             LEFT + POINTS / 2, TOP + HEIGHT + 36);
 }
@@ -114,21 +117,14 @@ static void print_line(FILE *f, const timeline *t, size_t offset, const char *st
     fprintf(f, "\"><title>%s</title></path>\n", title);
 }
 
-static void print_text(FILE *f, const char *text) {
-    for (; *text; text++) {
-        if (*text == '<') fputs("&lt;", f);
-        else if (*text == '&') fputs("&amp;", f);
-        else if ((unsigned char)*text >= ' ') fputc(*text, f);
-    }
-}
-
 static void print_head(FILE *f, const timeline *t) {
     const char *slash = strrchr(t->name, '/');
+    int width = LEFT + POINTS + RIGHT, height = TOP + HEIGHT + 52;
     fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-            "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "
+            "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "
             "fill=\"white\"/>\n<text x=\"%d\" y=\"22\" font-size=\"15\">",
-            LEFT + POINTS + RIGHT, TOP + HEIGHT + 52, LEFT);
-    print_text(f, slash ? slash + 1 : t->name);
+            width, height, width, height, LEFT);
+    replay_print_text(f, slash ? slash + 1 : t->name, 1);
     fprintf(f, ": at most ");
     print_size(f, t->plan->from->peak_live_bytes);
     fprintf(f, " live, at event %zu</text>\n", t->plan->from->peak_event + 1);

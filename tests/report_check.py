@@ -169,7 +169,7 @@ def check_rows(root, space, chunks):
     assert labels[min(rows)] == "chunk 1"
     assert all(words.startswith(("chunk ", "+ ")) for words in labels.values())
     said = {t.text for t in root.iter(space + "text")}
-    assert said >= {"live (of several streams)", "free", "freed, perhaps still in use"}
+    assert said >= {"live (any stream)", "free", "freed, perhaps still in use"}
     legend = [float(r.get("y")) for r in rects if r.get("width") == "14.00" and r.get("stroke")]
     assert len(legend) > 3 and min(legend) > 60 and max(legend) + 12 < min(rows)
 

@@ -201,12 +201,21 @@ static void errors_are_cudas(void) {
 }
 
 #if CHECK_FAKE
-static void an_error_of_the_driver(void) {
+/* What CUDA said is what the caller is told, of the runtime's calls and of the driver's. */
+static void an_error_of_cudas(void) {
     void *block = NULL;
-    fake_fail_call("cuMemCreate", 1, 0, CUDA_ERROR_UNKNOWN);
-    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorUnknown);
+    fake_fail_call("cudaGetDevice", 1, 1, cudaErrorInsufficientDriver);
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorInsufficientDriver);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
     fake_fail_clear();
+    fake_fail_call("cuMemCreate", 1, 0, CUDA_ERROR_ECC_UNCORRECTABLE);
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorECCUncorrectable);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess); /* which no call has failed for */
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorUnknown);
+    CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
     close_default(0);
 }
 #endif
@@ -441,7 +450,7 @@ int main(void) {
     ARENA_TEST(a_chunk_is_cudas);
     ARENA_TEST(an_error_before_is_over);
     ARENA_TEST(errors_are_cudas);
-    FAKE_TEST(an_error_of_the_driver);
+    FAKE_TEST(an_error_of_cudas);
     if (kit_devices() > 1) {
         ARENA_TEST(each_device_has_its_own);
         ARENA_TEST(a_stream_has_its_device);

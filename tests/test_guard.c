@@ -52,7 +52,7 @@ static void one_byte_behind(void) {
             char *block = get(sizes[i], 0), words[64];
             kit_fill(kit_stream[0], block + sizes[i] + at, 1, 7);
             CHECK_RESULT(put(block, 0), GPUPOOL_E_OVERRUN);
-            snprintf(words, sizeof words, "byte %zu of it has changed", sizes[i] + at);
+            snprintf(words, sizeof words, "byte %zu has changed", sizes[i] + at);
             CHECK(strstr(gpupool_last_error(), words) != NULL);
             CHECK(put(block, 0) != GPUPOOL_OK); /* it is free */
             CHECK_EQ(kit_stats(arena).blocks.now, 0);

@@ -58,10 +58,11 @@ static void a_small_arena(void) {
 
     written(gpupool_write_svg);
     says("4.00 MiB live in 2 blocks, 6.00 MiB reserved, limit 64.00 MiB</text>");
-    says("a row is 2.00 MiB; point at a block for its size");
+    says("a row is 2.00 MiB; short chunks share one; point at a block for its size");
     says("stream 0x%llx</text>", stream[0]);
     says(">chunk 1</text>\n<rect x=\"128.00\" y=\"144\" width=\"0.50\"");
-    says("freed, perhaps still in use: 1.00 KiB (1,024 bytes) at 0x%llx, stream 0x%llx</title>",
+    says("freed, perhaps still in use: 1.00 KiB (1,024 bytes) at 0x%llx, chunk 1, "
+         "stream 0x%llx</title>",
          at[0], stream[0]);
     says("<rect x=\"128.50\" y=\"144\" width=\"511.40\" height=\"13\" fill=\"#0072b2\"><title>"
          "live: 1.00 MiB (1,048,576 bytes) at 0x%llx, ", at[1]);
@@ -137,12 +138,12 @@ static void stripes_of_narrow_blocks(void) {
     open_named("narrow", GPUPOOL_SOURCE_DEVICE);
     for (int i = 0; i < 12; i++) blocks[i] = (char *)kit_alloc(arena, 512, kit_stream[0]);
     written(gpupool_write_svg);
-    CHECK_EQ(times("><title>4 stretches: 2.00 KiB live, 0 B freed, 0 B free</title>"), 3);
+    CHECK_EQ(times("><title>stretches: 4; 2.00 KiB live, 0 B freed, 0 B free</title>"), 3);
     fake_mode(FAKE_STEPPED);
     for (int i = 1; i < 12; i += 4)
         CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[0]), GPUPOOL_OK);
     written(gpupool_write_svg);
-    CHECK_EQ(times("><title>4 stretches: 1.50 KiB live, 512 B freed, 0 B free</title>"), 3);
+    CHECK_EQ(times("><title>stretches: 4; 1.50 KiB live, 512 B freed, 0 B free</title>"), 3);
     fake_mode(FAKE_EAGER);
     for (int i = 0; i < 12; i++)
         if (i % 4 != 1)

@@ -114,7 +114,7 @@ static void text_counts_not_its_address(void) {
     expect_line(arena, "src/model.c", 7, (figures){3, 3, 600, 600});
     expect_line(arena, "", 0, (figures){1, 1, 400, 400});
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
-    CHECK(strstr(gpupool_last_error(), "4 live blocks, which hold 2.00 KiB; the biggest: "
+    CHECK(strstr(gpupool_last_error(), ": 4, holding 2.00 KiB; the biggest: "
                  "3 of model.c:7 (600 B), 1 of unknown origin (400 B)") != NULL);
     put(arena, a, kit_stream[0]);
     put(arena, b, kit_stream[0]);

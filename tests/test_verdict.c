@@ -136,7 +136,7 @@ static void fragments_joined(void) {
             fill_arena(arena, BLOCKS, 10 * MIB);
             for (size_t k = 0; k < BLOCKS; k += 2) put(arena, &block[k]);
             gpupool_verdict v = refuses(arena, 15 * MIB, GPUPOOL_CAUSE_FRAGMENTED);
-            CHECK(strstr(v.sentence, "30.00 MiB are free in all, but the longest run is 10.00"));
+            CHECK(strstr(v.sentence, "30.00 MiB is free in all, but the longest run is 10.00"));
             CHECK_EQ(v.holders[0].enough, 1);
             if (way == 0) raise_as_advised(arena, &v);
             else put(arena, &block[3]);
@@ -192,7 +192,7 @@ static void the_device_full_of_others(void) {
         gpupool_verdict v = refuses(arena, 300 * MIB, GPUPOOL_CAUSE_OTHERS);
         size_t held = advised_bytes(&v, "others (processes, libraries, CUDA itself) hold");
         CHECK(held + MIB > v.others_bytes && v.others_bytes >= 700 * MIB);
-        size_t back = advised_bytes(&v, "let others give back");
+        size_t back = advised_bytes(&v, "have others free");
         CHECK(back >= v.missing_bytes && back > 0);
         fake_other_process(0, 700 * MIB - back);
         fits(arena, 300 * MIB);
@@ -211,7 +211,7 @@ static void others_give_back_whole_granules(void) {
     fake_other_process(0, free_bytes - 9 * MIB / 2);
     gpupool_verdict v = refuses(arena, 17 * MIB / 4, GPUPOOL_CAUSE_OTHERS);
     CHECK_EQ(v.holders[0].enough, 0); /* which would make 4.79 MiB, and 6 are wanted */
-    fake_other_process(0, free_bytes - 9 * MIB / 2 - advised_bytes(&v, "let others give back"));
+    fake_other_process(0, free_bytes - 9 * MIB / 2 - advised_bytes(&v, "have others free"));
     fits(arena, 17 * MIB / 4);
     CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
@@ -247,7 +247,7 @@ static void others_give_back_what_alignment_takes(void) {
     CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
     CHECK(strstr(v.sentence, "driver refuses") == NULL); /* for 2.29 MiB of 2.50, but it has 2 */
     CHECK_EQ(v.missing_bytes, 2 * MIB);
-    fake_other_process(0, free_bytes - 5 * MIB / 2 - advised_bytes(&v, "let others give back"));
+    fake_other_process(0, free_bytes - 5 * MIB / 2 - advised_bytes(&v, "have others free"));
     void *small = gpupool_alloc_aligned(arena, 300 * KIB, 2 * MIB, kit_stream[0]);
     CHECK_RESULT(kit_why(small), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, small, kit_stream[0]), GPUPOOL_OK);

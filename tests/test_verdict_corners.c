@@ -392,7 +392,7 @@ static void both_are_in_the_way(void) {
     v = would_not_fit(arena, 32 * MIB, GPUPOOL_CAUSE_OTHERS);
     CHECK_EQ(v.raise_bytes, 0);
     CHECK_EQ(v.missing_bytes, 32 * MIB);
-    CHECK(strstr(v.sentence, "give back 32.00 MiB and raise the limit by as much") != NULL);
+    CHECK(strstr(v.sentence, "have others free 32.00 MiB and raise the limit by as much") != NULL);
     fake_other_process(0, free_bytes - 32 * MIB);
     CHECK_RESULT(gpupool_set_limit(arena, 80 * MIB + 32 * MIB), GPUPOOL_OK);
     fits(arena, 32 * MIB);
@@ -547,7 +547,7 @@ static void managed_memory_beyond_the_device(void) {
     fake_fail_call("cudaMallocManaged", 1, 1, 0);
     v = refused(300 * MIB, kit_stream[0], GPUPOOL_CAUSE_TOO_LARGE);
     fake_fail_clear();
-    CHECK(strstr(v.sentence, "300 MiB are more than the whole device has") != NULL);
+    CHECK(strstr(v.sentence, "300 MiB is more than the whole device has") != NULL);
     CHECK(strstr(v.sentence, "raise the limit") == NULL);
     fits(arena, 300 * MIB);
     kit_close(arena);
@@ -679,9 +679,9 @@ static void many_blocks_of_one_size(void) {
     others[1] = get(MIB / 2, kit_stream[0]);
     gpupool_verdict v = would_not_fit(arena, 6 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.holders[0].blocks, 12);
-    CHECK_EQ(v.holders[0].enough, 4); /* three, and one more to be sure */
+    CHECK_EQ(v.holders[0].enough, 3);
     v = would_not_fit(arena, 4 * MIB + 1, GPUPOOL_CAUSE_LIMIT);
-    CHECK_EQ(v.holders[0].enough, 4);
+    CHECK_EQ(v.holders[0].enough, 3);
     for (size_t i = 0; i < 2; i++) put(others[i], kit_stream[0]);
     for (size_t i = 0; i < 12; i++) put(blocks[i], kit_stream[0]);
     kit_close(arena);
@@ -689,7 +689,22 @@ static void many_blocks_of_one_size(void) {
     for (size_t i = 0; i < 12; i++) blocks[i] = get(3 * MIB, kit_stream[0]);
     v = would_not_fit(arena, 3 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.holders[0].enough, 1); /* as large as what is asked for */
+    v = would_not_fit(arena, 4 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.holders[0].enough, 3); /* each has a piece of its own; one more may be in the way */
     for (size_t i = 0; i < 12; i++) put(blocks[i], kit_stream[0]);
+    kit_close(arena);
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.chunk_bytes = 64 * MIB; /* a chunk each */
+    config.limit_bytes = 12 * 64 * MIB;
+    arena = kit_create(&config);
+    for (size_t i = 0; i < 12; i++) blocks[i] = get(64 * MIB, kit_stream[0]);
+    v = would_not_fit(arena, 128 * MIB, GPUPOOL_CAUSE_LIMIT);
+    CHECK_EQ(v.holders[0].enough, 2);
+    for (size_t i = 3; i < 12; i += 5) put(blocks[i], kit_stream[0]);
+    void *large = get(128 * MIB, kit_stream[0]);
+    put(large, kit_stream[0]);
+    for (size_t i = 0; i < 12; i++)
+        if (i % 5 != 3) put(blocks[i], kit_stream[0]);
     kit_close(arena);
 }
 
