@@ -390,7 +390,7 @@ extern "C" { /* whatever GPUPOOL_API is */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's latest call */
-GPUPOOL_API const char *gpupool_last_error(void);      /* a sentence on this thread's last failure */
+GPUPOOL_API const char *gpupool_last_error(void);      /* of this thread's last failure */
 GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
 
 /* ---- arena: the memory of one device ---- */
@@ -2109,12 +2109,17 @@ GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t 
     gpi_ledger_sub(&ledger->granted, granted);
 }
 
-/* Undoes a refund: what is live again was never gone, so peaks and totals stay. */
+/* Undoes a refund: what is live again was never gone, so totals stay, and peaks, but for those that
+   were reset meanwhile. */
 static void gpi_ledger_take_back(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
+    gpupool_counter *counters = &ledger->requested;
+    int i;
     ledger->requested.now += requested * GPUPOOL_STATS;
     ledger->blocks.now += GPUPOOL_STATS;
     ledger->frees -= GPUPOOL_STATS;
     ledger->granted.now += granted;
+    for (i = 0; i < GPI_COUNTERS; i++)
+        counters[i].peak = gpi_ground_max(counters[i].peak, counters[i].now);
 }
 
 static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
@@ -2325,7 +2330,8 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 #define GPI_NO_PLACE (2 * GPI_SHELF)
 #define GPI_PAGE 1024                  /* runs, or buckets, got from the host at a time */
 #define GPI_LINE 64                    /* bytes that the processor reads at a time */
-#define GPI_TRIES 4                    /* runs looked at in a step where not every run fits */
+#define GPI_TRIES 4                    /* runs looked at in a step where not every run fits, */
+#define GPI_TRIES_SLOW 256             /* and before more memory is got */
 #define GPI_LANE_QUIET 0u
 #define GPI_LANE_BARE 1u
 #define GPI_LANE_STREAMS 2u            /* the first lane of a stream */
@@ -3171,10 +3177,13 @@ GPI_HOT uint16_t *gpi_cache_fit(gpi_cache *cache, unsigned bin, uint64_t units, 
 /* A free block of just this size, or nearly so, is handed out. NULL: there is none. */
 GPI_HOT gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
     uint64_t most = cache->crowded ? units + units / 8 : units;
-    uint16_t *link = gpi_cache_fit(cache, gpi_cache_bin(units), units, most);
+    unsigned bin = gpi_cache_bin(units);
+    uint16_t *link = gpi_cache_fit(cache, bin, units, most);
     gpi_slot *slot;
-    if (*link == GPI_NO_SLOT && most > units)
-        link = gpi_cache_fit(cache, gpi_cache_bin(most), units, most);
+    while (*link == GPI_NO_SLOT && bin != gpi_cache_bin(most)) {
+        bin = (bin + 1) % GPI_BINS;
+        link = gpi_cache_fit(cache, bin, units, most);
+    }
     if (*link == GPI_NO_SLOT) return NULL;
     slot = &cache->slots[*link];
     *link = slot->next;
@@ -3848,18 +3857,19 @@ static void gpi_backing_consider(gpi_spot *best, gpi_spot spot, uint64_t granule
     if (!best->bare || spot.bare_units < best->bare_units) *best = spot;
 }
 
-/* The spot that needs the fewest granules, among bare runs and the free memory on their sides. */
+/* The spot that needs the fewest granules, among bare runs and the free memory on their sides: of
+   so many runs, or of more until there is one. */
 static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tree, uint64_t units,
-                                 uint64_t align_units, const gpi_lanes *lanes,
+                                 uint64_t align_units, const gpi_lanes *lanes, uint64_t tries,
                                  gpi_spot *best) {
     const gpi_lane *lane = tree->lanes[GPI_LANE_BARE]; /* all inner: bare beside bare is one */
+    uint64_t looked = 0;
     uint32_t place;
-    int tries = 64;
     memset(best, 0, sizeof *best);
     for (place = gpi_tree_next(lane, 0); place != GPI_NO_PLACE;
          place = gpi_tree_next(lane, place + 1)) {
         gpi_run *run = lane->lists[place];
-        for (; run && (tries-- > 0 || !best->bare); run = run->list_next) {
+        for (; run && (looked++ < tries || !best->bare); run = run->list_next) {
             gpi_spot spot;
             spot.units = units;
             spot.bare = run;
@@ -3966,22 +3976,23 @@ static gpupool_result gpi_backing_borrow(gpi_backing *backing, gpi_tree *tree,
 /* How large a new piece may be. Measured on recorded training and inference runs, with the driver's
    price per handle: a 64th of what is held, while memory grows freely, is cheap and strands little;
    where a limit will be met, a 512th, and less the nearer it is, saves one per cent of memory. A
-   request takes no more than about 24 pieces. Pieces that take the place of idle ones are those
-   that move, so they are the smallest. */
+   request takes no more than about 24 pieces, unless these would be so large that they are hardly
+   ever idle as a whole. Pieces that take the place of idle ones are those that move, so they are
+   the smallest. */
 static uint64_t gpi_backing_piece_units(const gpi_backing *backing,
                                         const gpi_spot *spot, uint64_t most_units, int moving) {
     uint64_t held = gpi_backing_units(backing);
     uint64_t room = most_units - gpi_ground_min(most_units, backing->placed_units);
-    uint64_t least = backing->granule_units, units = held / 64;
+    uint64_t granule = backing->granule_units, units = held / 64;
+    int limited = backing->ledger->limit_bytes != UINT64_MAX;
     if (backing->chunk_bytes)
         return gpi_ground_up(backing->chunk_bytes, backing->driver.granule_bytes) /
                GPUPOOL_UNIT_BYTES;
+    if (limited) units = gpi_ground_min(held / 512, room / 128);
     if (moving) units = held / 1024;
-    else least = gpi_ground_max(least, gpi_ground_up(spot->bare_units / 24, least));
-    if (!moving && backing->ledger->limit_bytes != UINT64_MAX)
-        units = gpi_ground_min(held / 512, room / 128);
-    units = gpi_ground_min(units, (128u << 20) / GPUPOOL_UNIT_BYTES);
-    return gpi_ground_max(gpi_ground_down(units, backing->granule_units), least);
+    else units = gpi_ground_max(units, gpi_ground_up(spot->bare_units / 24, granule));
+    units = gpi_ground_min(units, ((limited ? 32u : 128u) << 20) / GPUPOOL_UNIT_BYTES);
+    return gpi_ground_max(gpi_ground_down(units, granule), granule);
 }
 
 static gpi_piece *gpi_backing_stashed(const gpi_backing *backing, uint64_t units_most) {
@@ -4116,8 +4127,10 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     gpi_run *first;
     gpi_spot spot;
     if (!gpi_tree_prepare(tree, 8)) return gpi_host_no_memory();
-    if (!gpi_backing_find_spot(backing, tree, units, align_units, lanes, &spot))
+    if (!gpi_backing_find_spot(backing, tree, units, align_units, lanes, 64, &spot))
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the address space has no run that long");
+    if (gpi_backing_units(backing) + spot.bare_units > aim) /* each granule fewer need not move */
+        gpi_backing_find_spot(backing, tree, units, align_units, lanes, UINT64_MAX, &spot);
     if (!gpi_backing_make_table(backing, spot.bare_unit, spot.bare_units))
         return gpi_host_no_memory();
     gpi_backing_hold_spot(tree, &spot);
@@ -4214,20 +4227,22 @@ static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need
     return gpi_ground_max(need, size);
 }
 
+/* The driver holds whole granules for a chunk of more than 1 MiB, so that is what is asked for and
+   counted, except of host memory and the caller's own, and where each block is a chunk. */
+static uint64_t gpi_backing_whole(const gpi_backing *backing, uint64_t bytes) {
+    int fine = backing->source == GPUPOOL_SOURCE_PINNED || bytes <= 1u << 20 ||
+               backing->source == GPUPOOL_SOURCE_CUSTOM || backing->source == GPUPOOL_SOURCE_BYPASS;
+    return gpi_ground_up(bytes, fine ? GPUPOOL_UNIT_BYTES : backing->driver.granule_bytes);
+}
+
 /* The least growth that surely holds a request. A source of the caller's may align to less than a
-   unit; all others align to 512 at least. The driver holds whole granules for a chunk of more than
-   1 MiB, so that is what is asked for and counted, except where each block is a chunk. */
+   unit; all others align to 512 at least. */
 static uint64_t gpi_backing_need(const gpi_backing *backing, uint64_t units, uint64_t align_units) {
-    uint64_t bytes = (units + align_units - 1) * GPUPOOL_UNIT_BYTES;
-    uint64_t granule = backing->driver.granule_bytes;
-    if (!gpi_backing_is_mapped(backing) &&
-        (backing->source == GPUPOOL_SOURCE_CUSTOM || GPUPOOL_UNIT_BYTES > 512))
-        return bytes + GPUPOOL_UNIT_BYTES;
-    if (backing->source == GPUPOOL_SOURCE_PINNED || backing->source == GPUPOOL_SOURCE_BYPASS ||
-        bytes <= 1u << 20)
-        granule = GPUPOOL_UNIT_BYTES;
-    if (!gpi_backing_is_mapped(backing)) return gpi_ground_up(bytes, granule);
-    return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, backing->driver.granule_bytes);
+    if (gpi_backing_is_mapped(backing))
+        return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, backing->driver.granule_bytes);
+    units += align_units - 1;
+    if (backing->source == GPUPOOL_SOURCE_CUSTOM || GPUPOOL_UNIT_BYTES > 512) units++;
+    return gpi_backing_whole(backing, units * GPUPOOL_UNIT_BYTES);
 }
 
 static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tree, uint64_t units,
@@ -4246,7 +4261,7 @@ static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tre
         return gpi_host_no_memory();
     }
     gpi_host_unlock(backing->lock);
-    for (;; size = gpi_ground_max(need, gpi_ground_up(size / 2, GPUPOOL_UNIT_BYTES))) {
+    for (;; size = gpi_ground_max(need, gpi_backing_whole(backing, size / 2))) {
         result = gpi_backing_chunk_get(backing, size, &piece->memory);
         if (result != GPUPOOL_E_OUT_OF_MEMORY || size == need) break;
     }
@@ -5111,7 +5126,7 @@ typedef struct gpi_scene { /* a request, and all that decides whether it can be 
     const gpi_run *parked;
     uint64_t captures;                  /* graphs that keep memory */
     uint64_t units, align_units;
-    uint64_t rest_units;                /* BYPASS: of the last granule, which the device gives
+    uint64_t rest_units;                /* chunks: of the last granule, which the device gives
                                            whole */
     uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with
                                            the rest */
@@ -5256,7 +5271,7 @@ static void gpi_limit_consider_now(const gpi_scene *scene, gpi_outlook *outlook)
     quiet.count = 1;
     quiet.number[0] = GPI_LANE_QUIET;
     if (!gpi_backing_find_spot(scene->backing, scene->tree, scene->units, scene->align_units,
-                               &quiet, &spot))
+                               &quiet, UINT64_MAX, &spot))
         return;
     outlook->need_units = spot.bare_units;
     outlook->blocked_units = gpi_limit_blocked(scene->backing, &spot);
@@ -5442,19 +5457,16 @@ static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *hol
     return gpi_limit_lacks(scene, &wish);
 }
 
-/* What freeing a block wins for sure, wherever it lies: the pieces that are wholly its own. All
-   that is asked for, where it is as large as that itself. */
+/* What freeing a block wins for sure, wherever it lies: the pieces that are wholly its own.
+   UINT64_MAX where the request itself fits there. */
 static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
-    const gpi_piece *piece = scene->backing->placed;
     if (gpi_limit_is_kept(run)) return 0;
     if (scene->backing->source != GPUPOOL_SOURCE_BYPASS &&
         gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX)
-        return scene->units;
+        return UINT64_MAX;
     if (gpi_backing_is_mapped(scene->backing))
         return gpi_limit_idle_in(scene->backing, run, 0, UINT64_MAX);
-    if (run->prev || run->next) return 0;
-    while (piece->unit != run->unit) piece = piece->next;
-    return piece->bytes / GPUPOOL_UNIT_BYTES;
+    return run->prev || run->next ? 0 : run->units;
 }
 
 /* For many blocks: by what each of them wins at least, and a mapped piece in the way. */
@@ -5466,7 +5478,7 @@ static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holdin
         if (gpi_limit_holds(holding, run))
             least = gpi_ground_min(least, gpi_limit_gain(scene, run));
     if (least == 0) return blocks;
-    if (least >= scene->units) return 1;
+    if (least == UINT64_MAX) return 1;
     return gpi_ground_min(blocks, (lacks + least - 1) / least +
                                       (uint64_t)gpi_backing_is_mapped(scene->backing));
 }
@@ -5733,6 +5745,11 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              ? GPUPOOL_CAUSE_OTHERS
                              : GPUPOOL_CAUSE_DEVICE_FULL;
     if (by_device == 0) verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
+    if (verdict->raise_bytes) /* so far that nothing is trimmed: the request may need it */
+        verdict->raise_bytes =
+            gpi_ground_max(verdict->raise_bytes,
+                           verdict->reserved_bytes - gpi_ground_min(verdict->reserved_bytes,
+                                                                    verdict->limit_bytes));
     both = by_limit && by_device;
     by_limit = gpi_ground_max(by_limit, by_device);
     if (by_limit == 0) by_limit = scene->units; /* as if all of it were missing */
@@ -6308,11 +6325,10 @@ GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *reques
     return gpi_arena_take(arena, run, request);
 }
 
-/* The same, looking at every run, and first seeing to the spare structs that other threads may have
-   used up meanwhile. */
-static gpi_run *gpi_arena_again(gpupool_arena *arena, const gpi_request *request) {
+/* The same, first seeing to the spare structs that other threads may have used up meanwhile. */
+static gpi_run *gpi_arena_again(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    return gpi_arena_quick(arena, request, UINT64_MAX);
+    return gpi_arena_quick(arena, request, tries);
 }
 
 /* The stream's own lane gets a fence: only then can it become known that its work is done. */
@@ -6457,7 +6473,7 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
         gpi_arena_seal(arena, request->known, request->stream);
         gpi_arena_poll(arena);
         gpi_arena_sweep(arena);
-        *run = gpi_arena_again(arena, request);
+        *run = gpi_arena_again(arena, request, GPI_TRIES_SLOW);
         if (*run) return GPUPOOL_OK;
     }
     return gpi_arena_grow(arena, request, aim, arena->ledger.limit_bytes, run);
@@ -6465,7 +6481,7 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
 
 /* Where another stream's memory would do, behind its fence `at`. */
 static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_request *request,
-                                    gpi_stream **other, int *at) {
+                                    uint64_t tries, gpi_stream **other, int *at) {
     gpi_stream *stream = arena->fences.streams;
     gpi_lanes lane;
     int i;
@@ -6474,8 +6490,7 @@ static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_reques
         for (i = 0; stream != request->known && i < stream->seals; i++) {
             gpi_run *run;
             lane.number[0] = stream->sealed[i];
-            run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units,
-                                UINT64_MAX);
+            run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units, tries);
             *other = stream;
             *at = i;
             if (run) return run;
@@ -6493,7 +6508,7 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
     gpi_run *run;
     int at;
     if (!gpi_arena_may_follow(arena, request)) return NULL;
-    run = gpi_arena_of_others(arena, request, &other, &at);
+    run = gpi_arena_of_others(arena, request, GPI_TRIES, &other, &at);
     if (!run) return NULL;
     fence = other->fences[at];
     if (arena->hurried) {
@@ -6511,7 +6526,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     int at;
     if (request->capturing || !gpi_arena_may_follow(arena, request)) return NULL;
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    run = gpi_arena_of_others(arena, request, &other, &at);
+    run = gpi_arena_of_others(arena, request, UINT64_MAX, &other, &at);
     if (run) {
         if (gpi_fence_follow(&arena->fences, other->fences[at], request->stream) != GPUPOOL_OK)
             return NULL;
@@ -6525,7 +6540,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
             if (gpi_fence_follow(&arena->fences, use->fence, request->stream) != GPUPOOL_OK)
                 return NULL;
         gpi_arena_unpark(arena, before, run, request->known->young);
-        return gpi_arena_again(arena, request);
+        return gpi_arena_again(arena, request, UINT64_MAX);
     }
     return NULL;
 }
@@ -6555,7 +6570,7 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
     uint64_t limit = arena->ledger.limit_bytes, held = arena->ledger.reserved.now;
     int limited = gpi_arena_is_limited(arena, request);
     gpupool_result result;
-    *run = gpi_arena_again(arena, request);
+    *run = gpi_arena_again(arena, request, UINT64_MAX);
     if (*run) return GPUPOOL_OK;
     if (gpi_backing_is_mapped(&arena->backing))
         return gpi_arena_grow(arena, request, gpi_ground_min(limit, held), limit, run);
@@ -6672,16 +6687,16 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
         return gpi_arena_blame(waited, result);
     }
     /* another thread may have made room since */
-    *run = gpi_arena_again(arena, request);
+    *run = gpi_arena_again(arena, request, GPI_TRIES_SLOW);
     if (*run) return GPUPOOL_OK;
     /* lanes whose fence has passed */
-    if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request)) != NULL)
+    if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request, GPI_TRIES_SLOW)) != NULL)
         return GPUPOOL_OK;
     /* what gpupool_cudaFree freed and no fence covers: it waits as cudaFree would */
     if (request->known->handle == GPI_KEY_ANY && arena->tree.lanes[request->known->young]->units &&
         gpi_arena_quiesce(arena) == GPUPOOL_OK) {
         gpi_arena_poll(arena);
-        if ((*run = gpi_arena_again(arena, request)) != NULL) return GPUPOOL_OK;
+        if ((*run = gpi_arena_again(arena, request, GPI_TRIES_SLOW)) != NULL) return GPUPOOL_OK;
     }
     /* more memory from the driver */
     result = gpi_arena_rung_grow(arena, request, run);
@@ -6786,7 +6801,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
         uint64_t need = gpi_backing_need(&arena->backing, scene->units, align_units);
         if (need > 1u << 20) { /* it gives whole granules only */
             free_bytes = (size_t)gpi_ground_down(free_bytes, granule);
-            if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
+            if (!gpi_backing_is_mapped(&arena->backing))
                 scene->rest_units = (gpi_ground_up(need, granule) - need) / GPUPOOL_UNIT_BYTES;
             scene->limit_units += scene->rest_units;
         }
@@ -11756,6 +11771,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_LINE
 #undef GPI_DIGIT
 #undef GPI_TRIES
+#undef GPI_TRIES_SLOW
 #undef GPI_LANE_QUIET
 #undef GPI_LANE_BARE
 #undef GPI_LANE_STREAMS
