@@ -9,7 +9,7 @@
 #define BLOCKS 160 /* more than a cache has slots, unless it is crowded */
 #define SLOTS 64 /* gpupool.h takes its private macros back */
 #define NO_SLOT 0xffff
-#define SIZES 24 /* units; an eighth is no unit, one or two */
+#define SIZES 40 /* units; an eighth is up to five, in up to three bins */
 #define LANE_LIVE 0xffffffffu
 #define CACHED 0xffffffffu
 #define UNIT ((uint64_t)GPUPOOL_UNIT_BYTES)

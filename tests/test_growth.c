@@ -346,6 +346,39 @@ static void pieces_that_nobody_takes_back(void) {
     CHECK(fake_reset() > 0);
     streams_are_gone();
 }
+/* ---- how long a fit is looked for before more memory is got ---- */
+
+/* Holes that are a little too small, in front of the one that fits. */
+static void behind(int misfits, int limited) {
+    const size_t small = 5 * MIB / 2, fits = small + 200 * KIB; /* listed together */
+    void *hole[257], *wall[258], *filler, *target, *block;
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    check_case("%d misfits%s", misfits, limited ? ", at the limit" : "");
+    config.chunk_bytes = 1024 * MIB;
+    arena = kit_create(&config);
+    target = get(fits);
+    for (int i = 0; i < misfits; i++) {
+        wall[i] = get(512);
+        hole[i] = get(small);
+    }
+    wall[misfits] = get(512);
+    filler = get((size_t)kit_stats(arena).largest_free_bytes);
+    put(target);
+    for (int i = 0; i < misfits; i++) put(hole[i]);
+    if (limited) CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    block = get(fits);
+    CHECK_EQ(block == target, misfits <= 256 || limited);
+    CHECK_EQ(kit_stats(arena).chunks_gained, block == target ? 1 : 2);
+    put(block);
+    put(filler);
+    for (int i = 0; i <= misfits; i++) put(wall[i]);
+    kit_close(arena);
+}
+static void a_fit_behind_many_misfits(void) {
+    behind(256, 0);
+    behind(257, 0);
+    behind(257, 1); /* before it gives up it looks at all */
+}
 #endif
 
 int main(void) {
@@ -364,5 +397,6 @@ int main(void) {
     FAKE_TEST(no_host_memory_for_an_arena);
     FAKE_TEST(chunks_that_a_reset_took);
     FAKE_TEST(pieces_that_nobody_takes_back);
+    FAKE_TEST(a_fit_behind_many_misfits);
     return check_finish();
 }
