@@ -3887,6 +3887,16 @@ static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tre
     return best->bare != NULL;
 }
 
+/* The same, looked for longer where memory is to move: each granule fewer is one that need not. */
+static int gpi_backing_choose_spot(const gpi_backing *backing, const gpi_tree *tree, uint64_t units,
+                                   uint64_t align_units, const gpi_lanes *lanes,
+                                   uint64_t aim_units, gpi_spot *best) {
+    int found = gpi_backing_find_spot(backing, tree, units, align_units, lanes, 64, best);
+    if (found && gpi_backing_units(backing) + best->bare_units > aim_units)
+        gpi_backing_find_spot(backing, tree, units, align_units, lanes, UINT64_MAX, best);
+    return found;
+}
+
 /* Holds the spot's runs, so that other threads leave them alone. Needs six spare structs. */
 static void gpi_backing_hold_spot(gpi_tree *tree, gpi_spot *spot) {
     uint64_t end = spot->unit + spot->units;
@@ -4127,10 +4137,8 @@ static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tr
     gpi_run *first;
     gpi_spot spot;
     if (!gpi_tree_prepare(tree, 8)) return gpi_host_no_memory();
-    if (!gpi_backing_find_spot(backing, tree, units, align_units, lanes, 64, &spot))
+    if (!gpi_backing_choose_spot(backing, tree, units, align_units, lanes, aim, &spot))
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the address space has no run that long");
-    if (gpi_backing_units(backing) + spot.bare_units > aim) /* each granule fewer need not move */
-        gpi_backing_find_spot(backing, tree, units, align_units, lanes, UINT64_MAX, &spot);
     if (!gpi_backing_make_table(backing, spot.bare_unit, spot.bare_units))
         return gpi_host_no_memory();
     gpi_backing_hold_spot(tree, &spot);

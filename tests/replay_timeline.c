@@ -121,8 +121,9 @@ static void print_head(FILE *f, const timeline *t) {
     const char *slash = strrchr(t->name, '/');
     int width = LEFT + POINTS + RIGHT, height = TOP + HEIGHT + 52;
     fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-            "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "
-            "fill=\"white\"/>\n<text x=\"%d\" y=\"22\" font-size=\"15\">",
+            "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
+            "<text x=\"%d\" y=\"22\" font-size=\"15\">",
             width, height, width, height, LEFT);
     replay_print_text(f, slash ? slash + 1 : t->name, 1);
     fprintf(f, ": at most ");

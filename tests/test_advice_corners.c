@@ -100,7 +100,7 @@ static void a_chunk_is_counted_as_the_driver_does(void) {
 
 /* ---- advice ---- */
 
-/* With more held than is allowed, what one block frees is not had: it goes below the limit first. */
+/* With more held than is allowed, what one block frees is not had: the limit comes first. */
 static void below_the_limit_first(void) {
     open_with(GPUPOOL_SOURCE_BYPASS, 0, 0);
     for (int i = 0; i < 10; i++) get(4 * MIB);

@@ -335,7 +335,7 @@ static void ask_for_it(void *unused) {
         gpi_stream *other = NULL;
         int at = -1;
         arena->hurried = hurried;
-        CHECK(gpi_arena_of_others(arena, &request, &other, &at) != NULL);
+        CHECK(gpi_arena_of_others(arena, &request, UINT64_MAX, &other, &at) != NULL);
         CHECK(gpi_arena_short_cut(arena, &request) == NULL);
         asked_for++;
     }
