@@ -39,23 +39,53 @@ static void close_all(void) {
 
 /* ---- places ---- */
 
-/* Bare addresses of a granule each, between blocks, and last a gap of two beside which a block ends
-   amid a granule: there alone the request needs no more than one granule. */
-static void a_place_behind_many_worse_ones(void) {
+/* Bare addresses between blocks: of a granule each, too few for the request; of two; and behind a
+   block that ends amid a granule, where one granule will do. */
+static void lay_gaps(size_t gaps) {
     size_t gap[100];
     open_with(GPUPOOL_SOURCE_MAPPED, 1024 * MIB, 0);
-    for (size_t i = 0; i < KIT_COUNT(gap); i++) {
+    for (size_t i = 0; i < gaps; i++) {
         get(2 * MIB);
         gap[i] = get(2 * MIB);
     }
     get(2 * MIB);
     size_t wide = get(4 * MIB);
     get(3 * MIB);
-    for (size_t i = 0; i < KIT_COUNT(gap); i++) put(gap[i]);
+    for (size_t i = 0; i < gaps; i++) put(gap[i]);
     put(wide);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+}
+
+static void a_place_behind_many_worse_ones(void) {
+    lay_gaps(100);
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena) + 2 * MIB), GPUPOOL_OK);
     fits(arena, 3 * MIB);
+    close_all();
+}
+
+/* The granules of the place chosen, where so many more may be held before memory is to move. */
+static uint64_t chosen(uint64_t spare_granules) {
+    const gpi_backing *backing = &arena->backing;
+    uint64_t aim = UINT64_MAX, found;
+    gpi_lanes lanes = {.count = 1, .number = {0}};
+    gpi_spot spot;
+    gpi_host_lock(&arena->lock);
+    if (spare_granules < 99)
+        aim = gpi_backing_units(backing) + spare_granules * backing->granule_units;
+    found = (uint64_t)gpi_backing_choose_spot(backing, &arena->tree, 3 * MIB / GPUPOOL_UNIT_BYTES,
+                                              1, &lanes, aim, &spot);
+    gpi_host_unlock(&arena->lock);
+    return CHECK(found) ? spot.bare_units / backing->granule_units : 0;
+}
+
+static void it_is_looked_for_longer_before_memory_moves(void) {
+    lay_gaps(62); /* the one that is best is the 64th */
+    CHECK_EQ(chosen(99), 1);
+    close_all();
+    lay_gaps(63);
+    CHECK_EQ(chosen(99), 2);
+    CHECK_EQ(chosen(2), 2);
+    CHECK_EQ(chosen(1), 1);
     close_all();
 }
 
@@ -179,6 +209,7 @@ static void others_hold_whole_granules(void) {
 
 int main(void) {
     FAKE_TEST(a_place_behind_many_worse_ones);
+    FAKE_TEST(it_is_looked_for_longer_before_memory_moves);
     FAKE_TEST(a_reserve_that_moves);
     FAKE_TEST(halves_are_whole_granules);
     FAKE_TEST(a_chunk_is_counted_as_the_driver_does);

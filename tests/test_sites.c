@@ -123,11 +123,20 @@ static void text_counts_not_its_address(void) {
     kit_close(arena);
 }
 
-/* People are told the last part of a path, of either kind. */
+/* People are told the last part of a path, of either kind; in the map too. */
 static void paths_are_shortened(void) {
+    static char map[1 << 16];
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     void *a = gpupool_alloc_at(arena, 600, kit_stream[0], "C:\\net\\layers\\norm.c", 3);
     void *b = gpupool_alloc_at(arena, 500, kit_stream[0], "net/layers/mask.c", 4);
+    void *wide = gpupool_alloc_at(arena, MIB, kit_stream[0], "net/fill.c", 5);
+    FILE *file = tmpfile();
+    CHECK_RESULT(gpupool_write_svg(arena, file), GPUPOOL_OK);
+    rewind(file);
+    CHECK(fread(map, 1, sizeof map - 1, file) > 0);
+    fclose(file);
+    CHECK(strstr(map, ", chunk 1, fill.c:5, stream ") != NULL);
+    put(arena, wide, kit_stream[0]);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     CHECK(strstr(gpupool_last_error(), "1 of norm.c:3 (600 B), 1 of mask.c:4 (500 B)") != NULL);
     put(arena, a, kit_stream[0]);
