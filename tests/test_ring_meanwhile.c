@@ -225,7 +225,7 @@ static void a_function_is_not_for_who_waits_for_a_span(void) {
     waiter = pthread_self();
     CHECK_EQ(pthread_create(&thread, NULL, upload_slowly, NULL), 0);
     while (!begun) sched_yield();
-    CHECK_RESULT(gpupool_span_acquire(ring, 256 * KIB, 10 * KIT_SECOND, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, 256 * KIB, -1, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
     pthread_join(thread, NULL);
     kit_device_free(device, 4 * MIB);
@@ -241,7 +241,7 @@ static int take_until_another_is_done(const void *from, size_t bytes, uint64_t a
     (void)from, (void)bytes, (void)at, (void)unused;
     __atomic_store_n(&full, 1, __ATOMIC_RELEASE);
     while (!__atomic_load_n(&done_beside, __ATOMIC_ACQUIRE))
-        if (gpi_host_now_ns() - start > 5 * (uint64_t)KIT_SECOND) return 5;
+        if (gpi_host_now_ns() - start > 60 * (uint64_t)KIT_SECOND) return 5;
     return 0;
 }
 
@@ -426,7 +426,7 @@ static void failed_beside_another_chunk(void) {
    free once, and the ticket is told. */
 static void fail_and_wait(void *ticket) {
     fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, *(gpupool_ticket *)ticket, KIT_SECOND), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ticket_wait(ring, *(gpupool_ticket *)ticket, -1), GPUPOOL_E_CUDA);
 }
 
 static void failed_while_asked_after(void) {
@@ -511,10 +511,9 @@ static void a_span_waited_for_without_end(void) {
 
 /* Another thread may not pin; this one waits for what flies, which is in its way. */
 static void let_another_fail_to_pin(void *other) {
-    fake_fail_call("cudaHostRegister", 1, 0, 0);
+    fake_fail_call("cudaHostRegister", 1, 1, 0);
     CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
-    CHECK_EQ(kit_ring_stats(ring).pin_failures, 1);
-    fake_fail_clear();
+    CHECK(kit_ring_stats(ring).pin_failures >= 1); /* more, where 100 ms have passed */
 }
 
 static void another_may_not_pin(void) {
@@ -529,7 +528,8 @@ static void another_may_not_pin(void) {
     CHECK_RESULT(gpupool_span_upload(ring, &first, device, kit_stream[0]), GPUPOOL_OK);
     fake_before_call("cudaEventQuery", 1, let_another_fail_to_pin, other);
     CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, KIT_SECOND / 50, &span), GPUPOOL_E_TIMEOUT);
-    CHECK_EQ(kit_ring_stats(ring).pin_failures, 1);
+    CHECK(kit_ring_stats(ring).pin_failures >= 1);
+    fake_fail_clear();
     fake_hold(kit_stream[0], 0);
     CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, -1, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
