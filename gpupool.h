@@ -113,7 +113,8 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
                                      gpupool's; pointers to these functions are still CUDA's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
     GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p), where p may
-                                     be NULL
+                                     be NULL. Pageable, not pinned: a transfer that gets no room in
+                                     the ring relies on CUDA's staging of it
 */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
@@ -635,8 +636,8 @@ GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, cons
 
 /* Return at once, whatever the stream waits for. The transfer comes after what the stream was given
    before; it is done when the ticket says so: what needs it, on any stream, is to be queued after
-   that. Until then both memories belong to the transfer. Without workers it gets on only while
-   gpupool_ticket_wait, or another call, works for it. */
+   that. Until then both memories belong to the transfer. Without workers, or while your functions
+   hold all of them up, it gets on only while gpupool_ticket_wait, or another call, works for it. */
 GPUPOOL_API gpupool_result gpupool_upload_async(gpupool_ring *, void *device_dst,
                                                 const void *host_src, size_t bytes, cudaStream_t,
                                                 gpupool_ticket *ticket);
@@ -8932,6 +8933,7 @@ typedef struct gpi_transfer {
     uint64_t started;                  /* bytes of the chunks that were begun */
     int working, filled, flying;       /* threads at it; slots */
     gpupool_ticket ticket;             /* 0: the caller waits, and owns the struct */
+    unsigned asks;                     /* of those who wait for the ticket, in vain */
     uint64_t stalled_ns;               /* since when there was no slot for it; 0: there was */
     gpupool_result result;
     char text[200];
@@ -8964,11 +8966,12 @@ struct gpupool_ring {
     int pinning, polling;              /* one thread is at it */
     uint64_t refused_ns;               /* when pinning last failed */
     uint64_t numbers, polls, spans, held, span_bytes;
+    unsigned span_asks;                /* in vain, since a span was had */
     gpi_transfer *transfers;           /* in order of arrival */
     gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
     uint64_t failure_count;
-    cudaStream_t lanes[2];             /* the ring's own streams, up and down */
+    cudaStream_t lanes[2];             /* the ring's own streams, up and down; or one for both */
     gpi_gate work, done;
     gpi_worker workers[GPI_RING_WORKERS_MOST];
     int workers_wanted, workers_started, workers_running, workers_named;
@@ -9106,12 +9109,14 @@ static gpi_ring_slot *gpi_ring_oldest(const gpupool_ring *ring, const gpi_transf
     return oldest;
 }
 
-/* Bytes in flight on a stream, one way. */
+/* Bytes in flight on a stream, one way. Those that a failed download has left there are nobody's,
+   and make room as soon as some is looked for. */
 static uint64_t gpi_ring_flown(const gpupool_ring *ring, uint64_t key, int down) {
     const gpi_ring_slot *slot = ring->slots;
     uint64_t bytes = 0;
     for (; slot; slot = slot->next)
-        if (slot->state == GPI_RING_FLYING && slot->key == key && slot->down == down)
+        if (slot->state == GPI_RING_FLYING && slot->key == key && slot->down == down &&
+            (!down || slot->transfer))
             bytes += slot->bytes;
     return bytes;
 }
@@ -9123,8 +9128,9 @@ static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *trans
            gpi_ground_max(GPI_RING_AHEAD, 4 * ring->chunk_bytes);
 }
 
+/* Of one whose gate has passed. */
 static int gpi_ring_is_done(const gpi_transfer *transfer) {
-    return !transfer->gate && !transfer->working && !transfer->filled && !transfer->flying &&
+    return !transfer->working && !transfer->filled && !transfer->flying &&
            (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK);
 }
 
@@ -9250,8 +9256,8 @@ static gpupool_result gpi_ring_ask(gpupool_ring *ring, gpi_ring_slot *slot, int 
     gpupool_result result;
     slot->state = GPI_RING_BUSY;
     gpi_ring_unlock(ring);
-    if (wait) result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(slot->event));
-    else result = gpi_driver_passed(slot->event, landed);
+    result = wait ? gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(slot->event))
+                  : gpi_driver_passed(slot->event, landed);
     if (wait) *landed = result == GPUPOOL_OK;
     gpi_ring_lock(ring);
     if (*landed) gpi_ring_landed(ring, slot->down);
@@ -9432,12 +9438,11 @@ static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer)
     if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
     if (!slot) return NULL;
     /* the lock was open: others may have begun what was ours */
-    if (transfer->started != before && transfer->started < transfer->bytes)
-        bytes = gpi_ring_chunk(ring, transfer, slot->bytes);
     if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK) {
         gpi_ring_drop(ring, slot);
         return NULL;
     }
+    if (transfer->started != before) bytes = gpi_ring_chunk(ring, transfer, slot->bytes);
     slot->offset = transfer->started;
     slot->length = bytes;
     slot->transfer = transfer;
@@ -9506,7 +9511,8 @@ static int gpi_ring_step_down(gpupool_ring *ring, gpi_transfer *transfer) {
     return 1;
 }
 
-/* A small step without the ring: through memory that the driver stages itself. */
+/* A small step without the ring: through pageable memory, which CUDA has done with, or filled, once
+   it has taken the copy. */
 static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t bytes = gpi_ring_chunk(ring, transfer, GPI_RING_CREEP), offset = transfer->started;
     gpupool_result result = GPUPOOL_OK;
@@ -9658,7 +9664,7 @@ static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
    1: nothing more to do for now; *did says whether something was done. */
 static int gpi_ring_step_ticket(gpupool_ring *ring, gpi_transfer *transfer, int *did) {
     *did = 0;
-    if (transfer->asking) return 1;
+    if (transfer->asking || !gpi_ring_gate_passed(ring, transfer)) return 1;
     if (transfer->result != GPUPOOL_OK && !transfer->working) {
         transfer->asking = 1; /* no other thread comes here */
         gpi_ring_disown(ring, transfer);
@@ -9668,7 +9674,7 @@ static int gpi_ring_step_ticket(gpupool_ring *ring, gpi_transfer *transfer, int 
         gpi_ring_finish(ring, transfer);
         return *did = 1;
     }
-    return !gpi_ring_gate_passed(ring, transfer);
+    return 0;
 }
 
 /* Does one thing for a transfer; one with a ticket may be gone after a 1. 0: there is nothing that
@@ -10306,21 +10312,19 @@ static gpupool_result gpi_ring_close(gpupool_ring *ring) {
             gpi_ring_drop(ring, slot);
             slot = ring->slots;
         }
-    while (result == GPUPOOL_OK && ring->pinned.now) {
-        if (!gpi_ring_unpin(ring, &result)) break;
-    }
+    while (result == GPUPOOL_OK && ring->pinned.now && gpi_ring_unpin(ring, &result)) {}
     for (stock = ring->stock; stock && result == GPUPOOL_OK; stock = stock->next)
         for (i = 0; i < GPI_RING_STOCK && result == GPUPOOL_OK; i++) {
             cudaEvent_t event = stock->slots[i].event;
             if (event) result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(event));
             if (result == GPUPOOL_OK) stock->slots[i].event = NULL;
         }
-    for (i = 0; i < 2 && result == GPUPOOL_OK; i++) {
-        if (ring->lanes[i])
-            result = gpi_driver_told("cudaStreamDestroy", cudaStreamDestroy(ring->lanes[i]));
-        if (result == GPUPOOL_OK) ring->lanes[i] = NULL;
+    if (result == GPUPOOL_OK && ring->lanes[0] != ring->lanes[1]) {
+        result = gpi_driver_told("cudaStreamDestroy", cudaStreamDestroy(ring->lanes[0]));
+        if (result == GPUPOOL_OK) ring->lanes[0] = ring->lanes[1]; /* one does, if it has to stay */
     }
-    return result;
+    if (result != GPUPOOL_OK) return result;
+    return gpi_driver_told("cudaStreamDestroy", cudaStreamDestroy(ring->lanes[1]));
 }
 
 /* Of a device that was reset: all is gone but the host's side. */
@@ -10459,37 +10463,43 @@ static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket tic
     return GPUPOOL_OK;
 }
 
-static int gpi_ring_is_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
-    const gpi_transfer *transfer = ring->transfers;
+/* The transfer of a ticket; NULL: it is in the list no more, or never was. */
+static gpi_transfer *gpi_ring_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
+    gpi_transfer *transfer = ticket ? ring->transfers : NULL; /* 0: those without a ticket */
     while (transfer && transfer->ticket != ticket) transfer = transfer->next;
-    return transfer && ticket != 0;
+    return transfer;
 }
 
-/* Sleeps until a transfer is done. The lock was held since the one waited for was not: its end
-   turns the gate after this has looked at it. */
-static void gpi_ring_await(gpupool_ring *ring) {
+/* Sleeps until a transfer is done, or some time, at most as long as this. The lock was held since
+   the one waited for was not done: its end turns the gate after this has looked at it. */
+static void gpi_ring_await(gpupool_ring *ring, uint64_t most_ns) {
+    uint64_t ms = gpi_ground_min(most_ns / 1000000 + 1, GPI_RING_LOOK_MS);
     unsigned seen = gpi_host_gate_seen(&ring->done);
     gpi_ring_unlock(ring);
-    gpi_host_gate_wait(&ring->done, seen, GPI_RING_LOOK_MS);
+    gpi_host_gate_wait(&ring->done, seen, (unsigned)ms);
     gpi_ring_lock(ring);
 }
 
 gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
     gpi_visit visit;
+    gpi_transfer *transfer;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
-    uint64_t start = gpi_host_now_ns();
+    uint64_t start = gpi_host_now_ns(), waited;
+    uint64_t most = timeout_ns < 0 ? UINT64_MAX : (uint64_t)timeout_ns;
     unsigned round = 0;
     if (result != GPUPOOL_OK) return result;
-    while (result == GPUPOOL_OK && gpi_ring_is_pending(ring, ticket)) {
-        int helps = !ring->workers_running || round > GPI_RING_SPIN; /* they are taking long */
+    while (result == GPUPOOL_OK && (transfer = gpi_ring_pending(ring, ticket)) != NULL) {
+        /* the workers are taking long: all of them may be in functions that wait for this thread */
+        int helps = !ring->workers_running || ++transfer->asks > GPI_RING_SPIN;
         int did = helps && gpi_ring_work(ring, 0);
-        if (!gpi_ring_is_pending(ring, ticket)) break;
-        if (timeout_ns >= 0 && gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
+        if (!gpi_ring_pending(ring, ticket)) break;
+        waited = gpi_host_now_ns() - start;
+        if (waited >= most)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
                                    " is not done yet", ticket);
         else if (did) continue;
         else if (round++ < GPI_RING_SPIN || !ring->workers_running) gpi_ring_nap(ring, round);
-        else gpi_ring_await(ring);
+        else gpi_ring_await(ring, most - waited);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
     return gpi_ring_leave(ring, &visit, result);
@@ -10569,8 +10579,10 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         if (slot) break;
         if (result == GPUPOOL_OK)
             result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
-        /* what a ticket's download holds comes free when somebody works for it */
-        did = result == GPUPOOL_OK && !ring->workers_running && gpi_ring_work(ring, 0);
+        /* what a ticket's download holds comes free when somebody works for it: see ticket_wait */
+        did = result == GPUPOOL_OK &&
+              (!ring->workers_running || ++ring->span_asks > GPI_RING_SPIN) &&
+              gpi_ring_work(ring, 0);
         if (result == GPUPOOL_OK && timeout_ns >= 0 &&
             gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
@@ -10578,6 +10590,7 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
         if (!did) gpi_ring_nap(ring, round++);
     }
     if (slot) {
+        ring->span_asks = 0;
         slot->state = GPI_RING_HELD;
         slot->span = span->number = ++ring->spans;
         slot->holder = gpi_host_thread_number();

@@ -88,6 +88,24 @@ static void tickets_of_pinned_memory(void) {
 }
 
 #if CHECK_FAKE
+/* Its copy is done: who asks is told so at once. */
+static void asked_once_of_pinned_memory(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *pinned, *device = kit_device(MIB);
+    gpupool_ticket ticket = 0;
+    CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
+    kit_pattern(pinned, MIB, 5);
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_upload_async(ring, device, pinned, MIB, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_hold(kit_stream[0], 0);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_OK);
+    kit_expect_device(device, MIB, 5);
+    CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
+    kit_device_free(device, MIB);
+    kit_ring_close(ring);
+}
+
 /* What is done counts, not what a ticket was given for; and what CUDA copies by itself takes no
    time of the ring's. */
 static void tickets_count_when_they_are_done(void) {
@@ -301,15 +319,20 @@ static void span_fill(gpupool_span *span, uint64_t seed) {
 }
 
 /* What a ticket's download holds comes free as its bytes go to the caller's memory: without workers
-   the thread that waits for a span sees to that. */
+   the thread that asks for a span sees to that, a step each time. */
 static void span_beside_a_ticket(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     parcel p = parcel_open(MIB, 4);
     gpupool_span span;
+    uint64_t begun;
     CHECK_RESULT(gpupool_upload(ring, p.device, p.host, p.bytes, kit_stream[0]), GPUPOOL_OK);
     memset(p.host, 0, p.bytes);
     CHECK_RESULT(gpupool_download_async(ring, p.host, p.device, p.bytes, kit_stream[0], &p.ticket),
                  GPUPOOL_OK);
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    begun = kit_ring_stats(ring).chunks[GPUPOOL_DOWN];
+    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_E_TIMEOUT);
+    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_DOWN], begun + 1);
     CHECK_RESULT(gpupool_span_acquire(ring, MIB, 5 * KIT_SECOND, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_OK);
     kit_is_pattern(p.host, p.bytes, 4, 0);
@@ -504,6 +527,7 @@ static void holders_never_wait_for_each_other(void) {
 int main(void) {
     ARENA_TEST(tickets_in_any_order);
     ARENA_TEST(tickets_of_pinned_memory);
+    FAKE_TEST(asked_once_of_pinned_memory);
     FAKE_TEST(tickets_count_when_they_are_done);
     ARENA_TEST(asking_is_work);
     FAKE_TEST(under_way_is_no_error);

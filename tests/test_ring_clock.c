@@ -1,13 +1,18 @@
 /* What the ring does by the clock, which this program turns: when it asks again for what the host
-   has refused. */
+   has refused, and how long it sleeps. */
 #define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
 #include <time.h>
 
 static int read_clock(clockid_t which, struct timespec *now);
+static int sleep_until(pthread_cond_t *gate, pthread_mutex_t *mutex, const struct timespec *until);
 #define clock_gettime read_clock
+#define pthread_cond_timedwait sleep_until
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #undef clock_gettime
+#undef pthread_cond_timedwait
 #include "ring_kit.h"
 
 static long clock_ms = 1;
@@ -17,6 +22,15 @@ static int read_clock(clockid_t which, struct timespec *now) {
     now->tv_sec = clock_ms / 1000;
     now->tv_nsec = clock_ms % 1000 * 1000000;
     return 0;
+}
+
+static int sleeps;
+
+static int sleep_until(pthread_cond_t *gate, pthread_mutex_t *mutex, const struct timespec *until) {
+    (void)gate, (void)mutex;
+    clock_ms = until->tv_sec * 1000 + until->tv_nsec / 1000000;
+    sleeps++;
+    return ETIMEDOUT;
 }
 
 #if CHECK_FAKE
@@ -44,9 +58,30 @@ static void pinning_is_tried_again_after_a_while(void) {
     kit_device_free(device, bytes);
     kit_ring_close(ring);
 }
+
+/* Who waits for a ticket sleeps for 5 ms at most, and not beyond the time allowed: in whole ms. */
+static void no_sleep_beyond_the_time_allowed(void) {
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char byte = 7, *device = kit_device(1);
+    gpupool_ticket ticket = 0;
+    long start;
+    fake_hold(kit_stream[0], 1);
+    CHECK_RESULT(gpupool_upload_async(ring, device, &byte, 1, kit_stream[0], &ticket), GPUPOOL_OK);
+    ring->workers_running = 1; /* without any it would stay awake */
+    start = clock_ms;
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 7500000), GPUPOOL_E_TIMEOUT);
+    CHECK_EQ(clock_ms - start, 8);
+    CHECK_EQ(sleeps, 2);
+    ring->workers_running = 0;
+    fake_hold(kit_stream[0], 0);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+    kit_device_free(device, 1);
+    kit_ring_close(ring);
+}
 #endif
 
 int main(void) {
     FAKE_TEST(pinning_is_tried_again_after_a_while);
+    FAKE_TEST(no_sleep_beyond_the_time_allowed);
     return check_finish();
 }

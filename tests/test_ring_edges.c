@@ -538,6 +538,22 @@ static void the_end_waits_for_a_failed_download(void) {
     kit_device_free(device, bytes);
 }
 
+/* What it has left is as much as is in flight at most, and has landed: it is in nobody's way. */
+static void downloads_go_on_after_a_failed_one(void) {
+    size_t bytes = 48 * MIB;
+    gpupool_ring *ring = kit_ring(64 * MIB, 5 * MIB, 0);
+    unsigned char *host = kit_host(MIB), *device = kit_device(bytes);
+    CHECK_RESULT(gpupool_download_to(ring, device, bytes, refuse, NULL, kit_stream[0]),
+                 GPUPOOL_E_CALLBACK);
+    CHECK(kit_ring_stats(ring).used.now >= 24 * MIB);
+    CHECK_RESULT(gpupool_download(ring, host, device, MIB, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).creeps, 0);
+    kit_is_byte(host, MIB, 0xdd);
+    kit_host_free(host, MIB);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
 static void *let_go(void *stream) {
     gpi_host_idle(1000);
     for (int i = 0; i < 1000; i++) gpi_host_idle(10000); /* 20 ms at least */
@@ -631,6 +647,7 @@ int main(void) {
     FAKE_TEST(no_span_without_pinned_memory);
     FAKE_TEST(small_transfers_of_pinned_memory);
     FAKE_TEST(the_end_waits_for_a_failed_download);
+    FAKE_TEST(downloads_go_on_after_a_failed_one);
     FAKE_TEST(no_step_past_a_still_stream);
     FAKE_TEST(a_span_waits_for_what_is_pinned);
     FAKE_TEST(destroy_waits_for_a_still_stream);

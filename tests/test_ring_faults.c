@@ -340,6 +340,33 @@ static void destroy_and_trim_can_be_tried_again(void) {
     kit_device_free(device, BYTES);
 }
 
+/* The ring's streams go one after the other: the one that stays does for both ways. */
+static void tickets_where_a_stream_has_stayed(void) {
+    unsigned char *host = kit_host(BYTES), *device = kit_device(BYTES);
+    cudaStream_t blocking;
+    cudaGraph_t graph;
+    CHECK_EQ(cudaStreamCreate(&blocking), cudaSuccess);
+    for (long n = 1; n <= 2; n++) {
+        gpupool_ring *ring = kit_ring(512 * KIB, 0, 0);
+        scene s = {ring, host, device, 0};
+        fake_fail_call("cudaStreamDestroy", n, 0, 0);
+        CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_CUDA);
+        clear_up();
+        kit_pattern(host, BYTES, (uint64_t)n);
+        CHECK_EQ(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        CHECK_RESULT(up_async(&s), GPUPOOL_OK);
+        memset(host, 0, BYTES);
+        CHECK_RESULT(down_async(&s), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamEndCapture(blocking, &graph), cudaSuccess); /* no stream 0 in it */
+        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        kit_is_pattern(host, BYTES, (uint64_t)n, 0);
+        kit_ring_close(ring);
+    }
+    CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
+    kit_host_free(host, BYTES);
+    kit_device_free(device, BYTES);
+}
+
 /* ---- what the host refuses ---- */
 
 static void unpinnable_memory_is_no_failure(void) {
@@ -458,6 +485,7 @@ int main(void) {
     FAKE_TEST(a_wait_that_fails);
     FAKE_TEST(a_transfer_fails_in_two_ways);
     FAKE_TEST(destroy_and_trim_can_be_tried_again);
+    FAKE_TEST(tickets_where_a_stream_has_stayed);
     FAKE_TEST(unpinnable_memory_is_no_failure);
     FAKE_TEST(failures_are_forgotten_in_the_end);
     FAKE_TEST(failures_out_of_order_are_forgotten);

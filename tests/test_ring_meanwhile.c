@@ -105,11 +105,12 @@ static gpupool_result upload(void) {
 /* With workers it is theirs and its caller's: who waits for a ticket, for which nothing can be done
    now, may hold what the function needs. */
 static pthread_t waiter;
-static atomic_int wait_is_over;
+static atomic_int inside, wait_is_over;
 
 static int bring_for_others(void *to, size_t bytes, uint64_t offset, void *unused) {
     (void)offset, (void)unused;
     CHECK(!pthread_equal(pthread_self(), waiter));
+    inside++;
     while (!wait_is_over && !pthread_equal(pthread_self(), waiter)) sched_yield();
     memset(to, 1, bytes);
     return 0;
@@ -122,26 +123,79 @@ static void *upload_from_elsewhere(void *unused) {
     return NULL;
 }
 
-static void a_function_is_no_waiters(void) {
-    unsigned char byte = 7, *elsewhere = kit_device(1);
-    gpupool_ticket ticket = 0;
+static pthread_t hold_up_the_workers(void) {
     pthread_t thread;
     ring = kit_ring(4 * MIB, 0, 2);
     device = kit_device(4 * MIB);
     waiter = pthread_self();
-    fake_hold(kit_stream[1], 1);
+    inside = wait_is_over = 0;
     CHECK_EQ(pthread_create(&thread, NULL, upload_from_elsewhere, NULL), 0);
-    while (kit_ring_stats(ring).used.now == 0) sched_yield();
+    while (inside < 3) sched_yield(); /* the caller and both workers */
+    return thread;
+}
+
+static void let_the_workers_go(pthread_t thread) {
+    wait_is_over = 1;
+    pthread_join(thread, NULL);
+    kit_device_free(device, 4 * MIB);
+    kit_ring_close(ring);
+}
+
+static void a_function_is_no_waiters(void) {
+    unsigned char byte = 7, *elsewhere = kit_device(1);
+    gpupool_ticket ticket = 0;
+    pthread_t thread = hold_up_the_workers();
+    fake_hold(kit_stream[1], 1);
     CHECK_RESULT(gpupool_upload_async(ring, elsewhere, &byte, 1, kit_stream[1], &ticket),
                  GPUPOOL_OK);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, KIT_SECOND / 10), GPUPOOL_E_TIMEOUT);
-    wait_is_over = 1;
     fake_hold(kit_stream[1], 0);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
-    pthread_join(thread, NULL);
     kit_device_free(elsewhere, 1);
-    kit_device_free(device, 4 * MIB);
-    kit_ring_close(ring);
+    let_the_workers_go(thread);
+}
+
+/* All workers are in a function that waits for this thread: what this one waits for gets on, once
+   they have had their time, however short it looks each time. */
+static void a_ticket_beside_held_up_workers(void) {
+    unsigned char byte = 7, *elsewhere = kit_device(1);
+    gpupool_ticket ticket = 0;
+    gpupool_result result = GPUPOOL_E_TIMEOUT;
+    unsigned asked = 0;
+    pthread_t thread = hold_up_the_workers();
+    CHECK_RESULT(gpupool_upload_async(ring, elsewhere, &byte, 1, kit_stream[1], &ticket),
+                 GPUPOOL_OK);
+    for (; asked < 1000 && result == GPUPOOL_E_TIMEOUT; asked++)
+        result = gpupool_ticket_wait(ring, ticket, 0);
+    CHECK_RESULT(result, GPUPOOL_OK);
+    CHECK(asked > 100);
+    kit_device_free(elsewhere, 1);
+    let_the_workers_go(thread);
+}
+
+/* A ticket's download has landed in most of the ring, and nobody else has the time to empty it. */
+static void a_span_beside_held_up_workers(void) {
+    unsigned char *memory = kit_host(4 * MIB), *elsewhere = kit_device(4 * MIB);
+    gpupool_ticket ticket = 0;
+    gpupool_span span;
+    gpupool_result result = GPUPOOL_E_TIMEOUT;
+    unsigned asked = 0;
+    pthread_t thread = hold_up_the_workers();
+    CHECK_RESULT(gpupool_download_async(ring, memory, elsewhere, 4 * MIB, kit_stream[1], &ticket),
+                 GPUPOOL_OK);
+    gpi_ring_lock(ring);
+    while (ring->used.now < 3 * MIB) CHECK(gpi_ring_step(ring, ring->transfers->next));
+    gpi_ring_unlock(ring);
+    for (; asked < 1000 && result == GPUPOOL_E_TIMEOUT; asked++)
+        result = gpupool_span_acquire(ring, 2 * MIB, 0, &span);
+    CHECK_RESULT(result, GPUPOOL_OK);
+    CHECK(asked > 100);
+    CHECK_EQ(ring->span_asks, 0);
+    if (result == GPUPOOL_OK) CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    let_the_workers_go(thread);
+    kit_is_byte(memory, 4 * MIB, 0xdd);
+    kit_host_free(memory, 4 * MIB);
+    kit_device_free(elsewhere, 4 * MIB);
 }
 
 /* Nor is it who waits for a span's: without workers it is its caller's alone. */
@@ -171,7 +225,7 @@ static void a_function_is_not_for_who_waits_for_a_span(void) {
     waiter = pthread_self();
     CHECK_EQ(pthread_create(&thread, NULL, upload_slowly, NULL), 0);
     while (!begun) sched_yield();
-    CHECK_RESULT(gpupool_span_acquire(ring, 256 * KIB, 10 * KIT_SECOND, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_span_acquire(ring, 256 * KIB, -1, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
     pthread_join(thread, NULL);
     kit_device_free(device, 4 * MIB);
@@ -187,7 +241,7 @@ static int take_until_another_is_done(const void *from, size_t bytes, uint64_t a
     (void)from, (void)bytes, (void)at, (void)unused;
     __atomic_store_n(&full, 1, __ATOMIC_RELEASE);
     while (!__atomic_load_n(&done_beside, __ATOMIC_ACQUIRE))
-        if (gpi_host_now_ns() - start > 5 * (uint64_t)KIT_SECOND) return 5;
+        if (gpi_host_now_ns() - start > 60 * (uint64_t)KIT_SECOND) return 5;
     return 0;
 }
 
@@ -319,8 +373,8 @@ static void failed_elsewhere(void) {
     scene_close();
 }
 
-/* Another thread takes the chunk that this one was about to, or all that are left: it goes on with
-   the next, or has nothing to do. */
+/* Another thread takes the chunk that this one was about to, or all but a smaller one, or all that
+   are left: it goes on with the next, or has nothing to do. */
 static void take_chunks(void *most) {
     gpi_ring_lock(ring);
     for (int i = 0; i < *(int *)most && ring->transfers->started < BYTES; i++)
@@ -329,12 +383,13 @@ static void take_chunks(void *most) {
 }
 
 static void begun_elsewhere(void) {
-    for (int most = 1; most <= 100; most += 99) {
+    int mosts[] = {1, 2, 100};
+    for (size_t i = 0; i < KIT_COUNT(mosts); i++) {
         scene_open(4 * MIB);
         unsigned char *other = kit_device(BYTES);
         fake_hold(kit_stream[1], 1);
         CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
-        fake_before_call("cudaEventQuery", 1, take_chunks, &most); /* asks after those in flight */
+        fake_before_call("cudaEventQuery", 1, take_chunks, &mosts[i]); /* after what flies */
         CHECK_RESULT(upload(), GPUPOOL_OK);
         fake_hold(kit_stream[1], 0);
         kit_expect_device(device, BYTES, 1);
@@ -371,7 +426,7 @@ static void failed_beside_another_chunk(void) {
    free once, and the ticket is told. */
 static void fail_and_wait(void *ticket) {
     fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, *(gpupool_ticket *)ticket, KIT_SECOND), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ticket_wait(ring, *(gpupool_ticket *)ticket, -1), GPUPOOL_E_CUDA);
 }
 
 static void failed_while_asked_after(void) {
@@ -382,6 +437,26 @@ static void failed_while_asked_after(void) {
                  GPUPOOL_OK);
     fake_before_call("cudaEventQuery", 1, fail_and_wait, &ticket);
     CHECK_RESULT(gpupool_ring_trim(ring, 4 * MIB, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
+    scene_close();
+}
+
+/* A ticket has failed, and what it has in flight is waited for: another thread's question finds it
+   under way, and leaves its end to this one. */
+static void ask_at_the_end(void *ticket) {
+    CHECK_RESULT(gpupool_ticket_wait(ring, *(gpupool_ticket *)ticket, 0), GPUPOOL_E_TIMEOUT);
+}
+
+static void asked_after_at_the_end(void) {
+    gpupool_ticket ticket = 0;
+    scene_open(4 * MIB);
+    fake_hold(ring->lanes[GPUPOOL_UP], 1);
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
+    fake_before_call("cudaStreamSynchronize", 1, ask_at_the_end, &ticket);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_calls("cudaStreamSynchronize"), 1);
     CHECK_EQ(kit_ring_stats(ring).used.now, 0);
     scene_close();
 }
@@ -436,10 +511,9 @@ static void a_span_waited_for_without_end(void) {
 
 /* Another thread may not pin; this one waits for what flies, which is in its way. */
 static void let_another_fail_to_pin(void *other) {
-    fake_fail_call("cudaHostRegister", 1, 0, 0);
+    fake_fail_call("cudaHostRegister", 1, 1, 0);
     CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
-    CHECK_EQ(kit_ring_stats(ring).pin_failures, 1);
-    fake_fail_clear();
+    CHECK(kit_ring_stats(ring).pin_failures >= 1); /* more, where 100 ms have passed */
 }
 
 static void another_may_not_pin(void) {
@@ -454,7 +528,8 @@ static void another_may_not_pin(void) {
     CHECK_RESULT(gpupool_span_upload(ring, &first, device, kit_stream[0]), GPUPOOL_OK);
     fake_before_call("cudaEventQuery", 1, let_another_fail_to_pin, other);
     CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, KIT_SECOND / 50, &span), GPUPOOL_E_TIMEOUT);
-    CHECK_EQ(kit_ring_stats(ring).pin_failures, 1);
+    CHECK(kit_ring_stats(ring).pin_failures >= 1);
+    fake_fail_clear();
     fake_hold(kit_stream[0], 0);
     CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, -1, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
@@ -468,6 +543,8 @@ int main(void) {
     ARENA_TEST(a_function_may_change_the_device);
     ARENA_TEST(a_function_is_its_callers_alone);
     FAKE_TEST(a_function_is_no_waiters);
+    FAKE_TEST(a_ticket_beside_held_up_workers);
+    FAKE_TEST(a_span_beside_held_up_workers);
     FAKE_TEST(a_function_is_not_for_who_waits_for_a_span);
     FAKE_TEST(a_slow_function_holds_up_nobody);
     FAKE_TEST(one_pins_at_a_time);
@@ -479,6 +556,7 @@ int main(void) {
     FAKE_TEST(begun_elsewhere);
     FAKE_TEST(failed_beside_another_chunk);
     FAKE_TEST(failed_while_asked_after);
+    FAKE_TEST(asked_after_at_the_end);
     FAKE_TEST(structs_run_out);
     FAKE_TEST(another_may_not_pin);
     return check_finish();

@@ -222,10 +222,21 @@ static void the_caller_waits_for_those_at_work(void) {
     scene_close();
 }
 
-/* Chunks that only the caller can send are filled when a copy of his fails: they are sent. */
+/* Chunks that only the caller can send are filled when a copy of his fails: they are sent. Where he
+   is at the last chunk, and alone, none is filled any more. */
+static int may_still_be_filled(void) {
+    const gpi_transfer *transfer;
+    int may;
+    gpi_host_lock(&ring->lock);
+    transfer = ring->transfers;
+    may = !transfer->filled && (transfer->working > 1 || transfer->started < transfer->bytes);
+    gpi_host_unlock(&ring->lock);
+    return may;
+}
+
 static void wait_for_a_filled_chunk(void *unused) {
     (void)unused;
-    while (!under_lock(&ring->transfers->filled)) gpi_host_idle(64);
+    while (may_still_be_filled()) gpi_host_idle(64);
 }
 
 static void filled_chunks_are_not_forgotten(void) {
@@ -305,10 +316,12 @@ static void wait_for_sleepers(unsigned count) {
     }
 }
 
+/* The ring gives its workers a second to end, which may be too little on a slow machine; who sleeps
+   and is not woken never ends. */
 static void upload_at_exit(void) {
-    if (ring->workers_running != 0 ||
-        gpupool_upload(ring, device, host, BYTES, kit_stream[0]) != GPUPOOL_OK)
-        _exit(5);
+    alarm(20);
+    while (under_lock(&ring->workers_running)) gpi_host_idle(64);
+    if (gpupool_upload(ring, device, host, BYTES, kit_stream[0]) != GPUPOOL_OK) _exit(5);
 }
 
 /* A worker that never comes back from its function; the process ends all the same. */
