@@ -4566,6 +4566,13 @@ typedef struct gpi_fences {
     gpi_fence *awaited;       /* has a user more: the thread that waits for it */
 } gpi_fences;
 
+/* The use by which a graph keeps a block until its release, freed or not; NULL: none does. */
+static gpi_use *gpi_fence_keeping(const gpi_run *run) {
+    gpi_use *use = (gpi_use *)run->uses;
+    while (use && !use->keeper) use = use->next;
+    return use;
+}
+
 static gpi_stream **gpi_fence_bucket(gpi_fences *fences, uintptr_t key) {
     return &fences->buckets[((uint64_t)key * 0x9e3779b97f4a7c15ull) >> 56];
 }
@@ -5183,13 +5190,6 @@ static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
     return 1;
 }
 
-/* A live block that a graph keeps until its release, freed or not. */
-static int gpi_limit_is_kept(const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->uses;
-    while (use && !use->keeper) use = use->next;
-    return use != NULL;
-}
-
 /* nth counts the holder's blocks as they are met. */
 static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const gpi_run *run,
                             uint64_t *nth) {
@@ -5203,7 +5203,7 @@ static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const 
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
     n = (*nth)++;
     GPI_ASSERT(wish->mask == GPI_ALL || n < 64); /* choices are of few blocks */
-    if (gpi_limit_is_kept(run)) return 0;
+    if (gpi_fence_keeping(run)) return 0;
     return wish->mask == GPI_ALL || (wish->mask >> n & 1);
 }
 
@@ -5468,7 +5468,7 @@ static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *hol
 /* What freeing a block wins for sure, wherever it lies: the pieces that are wholly its own.
    UINT64_MAX where the request itself fits there. */
 static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
-    if (gpi_limit_is_kept(run)) return 0;
+    if (gpi_fence_keeping(run)) return 0;
     if (scene->backing->source != GPUPOOL_SOURCE_BYPASS &&
         gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX)
         return UINT64_MAX;
@@ -5665,7 +5665,7 @@ static uint64_t gpi_limit_own_bytes(const gpi_scene *scene) {
     uint64_t units = 0, at = 0;
     const gpi_run *run;
     while ((run = gpi_tree_next_live(scene->tree, &at)) != NULL)
-        if (!gpi_limit_is_kept(run)) units += run->units;
+        if (!gpi_fence_keeping(run)) units += run->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -6222,8 +6222,7 @@ static int gpi_arena_uses_passed(const gpupool_arena *arena, const gpi_run *run)
 
 /* The lanes that a graph keeps, if the block was handed out to it. */
 static gpi_stream *gpi_arena_keeper(const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->uses;
-    while (use && !use->keeper) use = use->next;
+    const gpi_use *use = gpi_fence_keeping(run);
     return use ? use->keeper : NULL;
 }
 
@@ -6246,23 +6245,12 @@ static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run
     gpi_tree_put(&arena->tree, run, lane, 0);
 }
 
-/* Whatever has finished turns quiet. Returns whether anything did. */
-static int gpi_arena_poll(gpupool_arena *arena) {
-    int any = gpi_fence_poll(&arena->fences, &arena->tree);
-    while (arena->parked && gpi_arena_uses_passed(arena, arena->parked)) {
-        const gpi_stream *keeper = gpi_arena_keeper(arena->parked);
-        gpi_arena_unpark(arena, NULL, arena->parked, keeper ? keeper->young : GPI_LANE_QUIET);
-        any = 1;
-    }
-    return any;
-}
-
-/* Polling ends at the first parked block that others may still use; this asks after all of them.
-   Returns whether any became free. */
-static int gpi_arena_ask_parked(gpupool_arena *arena) {
+/* Parked blocks that nobody is at any more become free: those before the first that somebody may be
+   at, or with `all` each of them. Returns whether any did. */
+static int gpi_arena_ask_parked(gpupool_arena *arena, int all) {
     gpi_run *run = arena->parked, *before = NULL, *next;
     int any = 0;
-    for (; run; run = next) {
+    for (; run && (all || !before); run = next) {
         next = run->list_next;
         if (gpi_arena_uses_passed(arena, run)) {
             const gpi_stream *keeper = gpi_arena_keeper(run);
@@ -6273,6 +6261,12 @@ static int gpi_arena_ask_parked(gpupool_arena *arena) {
         }
     }
     return any;
+}
+
+/* Whatever has finished turns quiet. Returns whether anything did. */
+static int gpi_arena_poll(gpupool_arena *arena) {
+    int any = gpi_fence_poll(&arena->fences, &arena->tree);
+    return gpi_arena_ask_parked(arena, 0) || any;
 }
 
 /* -- a request on its way up the ladder -- */
@@ -6487,10 +6481,10 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
     return gpi_arena_grow(arena, request, aim, arena->ledger.limit_bytes, run);
 }
 
-/* Where another stream's memory would do, behind its fence `at`. */
+/* Where another stream's memory would do, and the fence that it is behind. */
 static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_request *request,
-                                    uint64_t tries, gpi_stream **other, int *at) {
-    gpi_stream *stream = arena->fences.streams;
+                                    uint64_t tries, gpi_fence **fence) {
+    const gpi_stream *stream = arena->fences.streams;
     gpi_lanes lane;
     int i;
     lane.count = 1;
@@ -6499,8 +6493,7 @@ static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_reques
             gpi_run *run;
             lane.number[0] = stream->sealed[i];
             run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units, tries);
-            *other = stream;
-            *at = i;
+            *fence = stream->fences[i];
             if (run) return run;
         }
     }
@@ -6511,14 +6504,11 @@ static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_reques
    stream: if its fence has passed; or behind a wait on the device, where the arena has been at its
    limit of late, for to wait while it may grow would hold the stream up for nothing. */
 static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *request) {
-    gpi_stream *other;
     gpi_fence *fence;
     gpi_run *run;
-    int at;
     if (!gpi_arena_may_follow(arena, request)) return NULL;
-    run = gpi_arena_of_others(arena, request, GPI_TRIES, &other, &at);
+    run = gpi_arena_of_others(arena, request, GPI_TRIES, &fence);
     if (!run) return NULL;
-    fence = other->fences[at];
     if (arena->hurried) {
         if (!gpi_fence_follow_lightly(&arena->fences, fence, request->stream)) return NULL;
         return gpi_arena_take(arena, run, request);
@@ -6530,14 +6520,12 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
 /* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
 static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
     gpi_run *run, *before = NULL;
-    gpi_stream *other;
-    int at;
+    gpi_fence *fence;
     if (request->capturing || !gpi_arena_may_follow(arena, request)) return NULL;
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    run = gpi_arena_of_others(arena, request, UINT64_MAX, &other, &at);
+    run = gpi_arena_of_others(arena, request, UINT64_MAX, &fence);
     if (run) {
-        if (gpi_fence_follow(&arena->fences, other->fences[at], request->stream) != GPUPOOL_OK)
-            return NULL;
+        if (gpi_fence_follow(&arena->fences, fence, request->stream) != GPUPOOL_OK) return NULL;
         return gpi_arena_take(arena, run, request);
     }
     for (run = arena->parked; run; before = run, run = run->list_next) {
@@ -6653,7 +6641,7 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
         /* what stands behind others needs no wait for them; asked after ever more seldom, or many
            blocks would cost as many questions each */
         int asks = ++round <= 16 || gpi_ground_is_power(round);
-        if (!asks || !gpi_arena_ask_parked(arena)) {
+        if (!asks || !gpi_arena_ask_parked(arena, 1)) {
             gpi_fence *fence = gpi_arena_oldest(arena, request);
             if (!fence || !gpi_arena_wait(arena, fence)) break;
             gpi_arena_poll(arena);
@@ -6945,7 +6933,7 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
         gpi_host_unlock(&arena->lock);
         gpi_arena_lock(arena, 0);
     }
-    if (arena->tree.live_units < live_units || gpi_arena_ask_parked(arena)) {
+    if (arena->tree.live_units < live_units || gpi_arena_ask_parked(arena, 1)) {
         gpi_arena_exit_growing(arena, visit);
         return 1;
     }
@@ -7441,12 +7429,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, c
 /* A graph's block that another stream may still be at, or another branch of the graph, or another
    graph: not for use inside any more, and the release waits for all of them. */
 static void gpi_arena_keep_out(gpi_run *run) {
-    gpi_use *use = (gpi_use *)run->uses;
+    gpi_use *use = gpi_fence_keeping(run);
     GPI_ASSERT(use != NULL);
-    while (!use->keeper) {
-        use = use->next;
-        GPI_ASSERT(use != NULL);
-    }
     use->keeper = use->keeper->early;
 }
 
@@ -8230,7 +8214,7 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 
 /* Lanes and parked blocks whose work is done turn quiet, whichever stream they belong to. */
 static void gpi_arena_settle(gpupool_arena *arena) {
-    gpi_arena_ask_parked(arena); /* first: some come into lanes that lack a fence */
+    gpi_arena_ask_parked(arena, 1); /* first: some come into lanes that lack a fence */
     gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
     gpi_host_unlock(&arena->lock);
