@@ -6611,17 +6611,23 @@ static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     return result == GPUPOOL_OK;
 }
 
-/* The fence that has stood longest on this stream, on another, or on a parked block. */
-static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *request) {
-    gpi_stream *stream = arena->fences.streams;
+/* Of fences up to this number the one that has stood longest: on this stream, or else on any, or
+   else on the first parked block. */
+static gpi_fence *gpi_arena_oldest(const gpupool_arena *arena, const gpi_request *request,
+                                   uint64_t last) {
+    const gpi_stream *stream = arena->fences.streams, *known = request->known;
     const gpi_use *use;
-    if (request->known->seals) return request->known->fences[0];
-    for (; stream; stream = stream->next)
-        if (stream->seals) return stream->fences[0];
-    if (!arena->parked) return NULL;
+    gpi_fence *oldest = NULL;
+    if (known->seals && known->fences[0]->number <= last) return known->fences[0];
+    for (; stream; stream = stream->next) {
+        if (!stream->seals || stream->fences[0]->number > last) continue;
+        oldest = stream->fences[0];
+        last = oldest->number;
+    }
+    if (oldest || !arena->parked) return oldest;
     use = (const gpi_use *)arena->parked->uses;
     while (!use->fence || use->fence->passed) use = use->next; /* A3 */
-    return use->fence;
+    return use->fence->number <= last ? use->fence : NULL;
 }
 
 /* After a wait for all: where host memory was short, this may be why memory still is. */
@@ -6630,27 +6636,32 @@ static gpupool_result gpi_arena_blame(gpupool_result waited, gpupool_result resu
     return gpi_host_no_memory();
 }
 
-/* Rung: wait on the host, for one fence after the other, until the request can be met. */
+/* Rung: wait on the host, for one fence after the other, until the request can be met. Not for what
+   others free meanwhile, or a thread that goes on freeing would be waited for without end. */
 static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *request,
                                           gpupool_result result, gpi_run **run) {
     gpupool_result waited;
-    uint64_t round = 0;
+    uint64_t round = 0, last;
     if (request->capturing) return result;
     gpi_arena_seal(arena, request->known, request->stream);
+    last = arena->fences.recorded;
     while (result == GPUPOOL_E_OUT_OF_MEMORY) {
         /* what stands behind others needs no wait for them; asked after ever more seldom, or many
            blocks would cost as many questions each */
         int asks = ++round <= 16 || gpi_ground_is_power(round);
         if (!asks || !gpi_arena_ask_parked(arena, 1)) {
-            gpi_fence *fence = gpi_arena_oldest(arena, request);
+            gpi_fence *fence = gpi_arena_oldest(arena, request, last);
             if (!fence || !gpi_arena_wait(arena, fence)) break;
             gpi_arena_poll(arena);
         }
         result = gpi_arena_rung_move(arena, request, run);
     }
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    /* what other streams, or destroyed ones, freed without a fence: the whole device */
-    if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return result;
+    /* what other streams, or destroyed ones, freed without a fence, or what has got a later fence,
+       with what was freed meanwhile: the whole device */
+    if (!gpi_fence_lacks(&arena->fences, &arena->tree) &&
+        !gpi_arena_oldest(arena, request, UINT64_MAX))
+        return result;
     waited = gpi_arena_quiesce(arena);
     gpi_arena_poll(arena);
     return gpi_arena_blame(waited, gpi_arena_rung_move(arena, request, run));
@@ -6674,7 +6685,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
         /* chunks that CUDA has once not taken back, or not waited for at a graph's release */
         if (!request->capturing && (gpi_fence_lacks(&arena->fences, &arena->tree) ||
-                                    gpi_arena_oldest(arena, request))) {
+                                    gpi_arena_oldest(arena, request, UINT64_MAX))) {
             waited = gpi_arena_quiesce(arena);
             gpi_arena_poll(arena);
         }
