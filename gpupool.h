@@ -4778,8 +4778,9 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
     if (fence->passed) return GPUPOOL_OK;
     result = gpi_fence_has_ended(fences, fence, &ended);
     if (result != GPUPOOL_OK || ended) return result;
-    fences->device_waits++;
-    return gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
+    result = gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
+    fences->device_waits += result == GPUPOOL_OK;
+    return result;
 }
 
 static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
@@ -6361,11 +6362,11 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     /* before the wait: what is freed during it is not covered */
     gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
     starved = gpi_fence_lacks(&arena->fences, &arena->tree);
-    arena->fences.host_waits++;
     arena->fences.awaited = fence;
     gpi_host_unlock(&arena->lock);
     result = gpi_driver_wait(&arena->backing.driver);
     gpi_host_lock(&arena->lock);
+    arena->fences.host_waits += result == GPUPOOL_OK;
     if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
     else gpi_fence_unseal(&arena->fences, &arena->tree, fence);
     arena->fences.awaited = NULL;
@@ -6601,11 +6602,11 @@ static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
         return gpi_fence_passed(&arena->fences, fence);
     fence->users++;
     arena->fences.awaited = fence;
-    arena->fences.host_waits++;
     gpi_host_unlock(&arena->lock);
     result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(fence->event));
     gpi_host_lock(&arena->lock);
     fence->passed = result == GPUPOOL_OK;
+    arena->fences.host_waits += result == GPUPOOL_OK;
     arena->fences.awaited = NULL;
     gpi_fence_drop(&arena->fences, fence);
     return result == GPUPOOL_OK;

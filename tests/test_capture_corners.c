@@ -200,6 +200,7 @@ static void no_wait_at_the_release(void) {
     begin(0);
     put(get(4 * MIB, 0), 0);
     release_without_the_wait();
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
     CHECK_EQ(kit_stats(arena).pending.now, 4 * MIB);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 0);
