@@ -6916,20 +6916,12 @@ GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
 
-/* The same where a graph may have to keep it. NULL: the host has no memory, and the run is free
-   again. */
-static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
-    gpi_use *use = NULL;
-    if (request->known->capture) { /* the graph keeps it */
-        use = gpi_arena_new_use(arena);
-        if (use) use->keeper = request->known;
-    }
-    if (request->known->capture && !use) {
-        gpi_tree_put(&arena->tree, run, request->known->young, 0);
-        gpi_host_no_memory();
-        return NULL;
-    }
-    return gpi_arena_bring(arena, run, use, request);
+/* What a graph is to keep a block by; NULL outside of scopes. 0: the host has no memory for it.
+   Asked for before memory is taken, which would not go back as it was. */
+static int gpi_arena_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use **use) {
+    *use = known->capture ? gpi_arena_new_use(arena) : NULL;
+    if (*use) (*use)->keeper = known;
+    return *use || !known->capture;
 }
 
 /* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
@@ -6971,19 +6963,27 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
     gpi_visit visit;
     for (;;) {
         gpi_run *run = NULL;
-        void *block;
+        gpi_use *use = NULL;
+        void *block = NULL;
         result = gpi_arena_enter_climbing(arena, &visit);
         if (result != GPUPOOL_OK) break;
         request->capturing = gpi_driver_is_capturing(request->stream);
         arena->captures_seen |= request->capturing;
         request->known = gpi_arena_known_again(arena, key, request->stream);
-        result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
+        if (request->known && gpi_arena_can_keep(arena, request->known, &use)) {
+            request->known->set_aside = 1; /* it stays, even if others make it known anew */
+            result = gpi_arena_climb(arena, request, &run);
+            request->known->set_aside = 0;
+        } else {
+            result = gpi_host_no_memory();
+        }
         GPI_PUBLISH(&arena->climbing, 0);
+        if (result == GPUPOOL_OK) block = gpi_arena_bring(arena, run, use, request);
+        else if (use) gpi_arena_free_use(arena, use);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
             if (gpi_arena_give_up(arena, request, &visit)) continue;
             break;
         }
-        block = result == GPUPOOL_OK ? gpi_arena_hand_out(arena, run, request) : NULL;
         gpi_arena_exit_growing(arena, &visit);
         if (!block) break;
         gpi_host_ok();
@@ -7124,11 +7124,14 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
                                   int locked) {
     gpi_stream *known = request->known;
     gpi_run *run = NULL;
+    gpi_use *use = NULL;
     void *block = NULL;
-    int ready;
+    int ready, may_take;
     gpi_arena_lock_hot(arena, &known->cache);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
-    if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
+    if (known->capture) ready &= gpi_arena_can_keep(arena, known, &use);
+    may_take = known->key == key && ready;
+    if (may_take && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
         if (locked) gpi_cache_fold(&known->cache, &arena->ledger);
         /* what the cache keeps from merging may be just what a large request lacks: this is worth
            one per cent of memory on recorded training runs */
@@ -7140,10 +7143,10 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
     }
-    if (!run && ready && known->key == key) run = gpi_arena_short_cut(arena, request);
-    if (run && !known->capture) block = gpi_arena_bring(arena, run, NULL, request);
-    else if (run) block = gpi_arena_hand_out(arena, run, request);
-    else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
+    if (!run && may_take) run = gpi_arena_short_cut(arena, request);
+    if (run) block = gpi_arena_bring(arena, run, use, request);
+    else if (use) gpi_arena_free_use(arena, use);
+    if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     if (block && locked && known->cache.crowded && run->units <= GPI_SMALL_UNITS &&
         gpi_arena_caches(arena, known, run))
         gpi_arena_admit(arena, known, run, GPI_SLOT_OUT);
