@@ -7678,10 +7678,12 @@ static gpupool_result gpi_arena_look_behind(char *block, uint64_t bytes, cudaStr
 }
 
 /* As cudaFree does; one thread at a time. */
-static void gpi_arena_wait_for_all(gpupool_arena *arena) {
+static gpupool_result gpi_arena_wait_for_all(gpupool_arena *arena) {
+    gpupool_result result;
     gpi_host_lock(&arena->growing);
-    gpi_driver_wait(&arena->backing.driver);
+    result = gpi_driver_wait(&arena->backing.driver);
     gpi_host_unlock(&arena->growing);
+    return result;
 }
 
 /* Gives a live block another guard, and returns how much was guarded. */
@@ -7704,7 +7706,8 @@ static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block
 /* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
    unless another stream or a graph may be at it rightly, or CUDA may not take it back. */
 static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
-                                        uintptr_t key, int in_scope, uint64_t *guarded_bytes) {
+                                        uintptr_t key, int in_scope, uint64_t *guarded_bytes,
+                                        int *filled) {
     uint64_t granted_bytes = 0, bytes;
     gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
@@ -7715,11 +7718,15 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
     if (!bytes || gpi_driver_enter(&arena->backing.driver, &visit) != GPUPOOL_OK)
         return GPUPOOL_OK;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
-        gpi_arena_can_guard(arena, stream)) {
-        if (key == GPI_KEY_ANY) gpi_arena_wait_for_all(arena);
+        gpi_arena_can_guard(arena, stream) &&
+        (key != GPI_KEY_ANY || gpi_arena_wait_for_all(arena) == GPUPOOL_OK)) {
         result = gpi_arena_look_behind(block, bytes, stream);
-        /* if that fails nobody is told: what was found counts */
-        if (!stays) cudaMemsetAsync(block, GPI_OLD_FILL, (size_t)granted_bytes, stream);
+        *filled = !stays;
+        if (*filled) {
+            *guarded_bytes = 0; /* the guard is filled too */
+            /* if that fails nobody is told: what was found counts */
+            cudaMemsetAsync(block, GPI_OLD_FILL, (size_t)granted_bytes, stream);
+        }
     }
     gpi_driver_leave(&visit);
     return result;
@@ -7748,7 +7755,7 @@ static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaSt
     gpupool_result found = GPUPOOL_OK, result;
     gpi_stream *known;
     uint64_t guarded_bytes = 0, granted_bytes;
-    int is_used, in_scope;
+    int is_used, in_scope, filled = 0;
     if (block && gpi_arena_exists(arena, "gpupool_free") == GPUPOOL_OK) {
         /* first of all, so that the host has the memory for it once the block is filled */
         known = gpi_arena_visit(arena, gpi_fence_find(&arena->fences, key), stream, key);
@@ -7757,10 +7764,13 @@ static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaSt
         in_scope = known->capture != NULL;
         gpi_host_unlock(&arena->lock);
         gpi_host_unlock(&known->cache.lock);
-        found = gpi_arena_unguard(arena, (char *)block, stream, key, in_scope, &guarded_bytes);
+        found = gpi_arena_unguard(arena, (char *)block, stream, key, in_scope, &guarded_bytes,
+                                  &filled);
     }
     why = gpi_thread;
     result = gpi_arena_give(arena, block, stream, key);
+    if (filled && result == GPUPOOL_E_CUDA) /* the stream has told, and need not tell again */
+        result = gpi_arena_free_slow(arena, block, stream, key);
     if (result != GPUPOOL_OK && guarded_bytes) /* it is still the caller's */
         gpi_arena_exchange_guard(arena, block, guarded_bytes, &granted_bytes, &is_used);
     if (result != GPUPOOL_OK || found == GPUPOOL_OK) return result;
