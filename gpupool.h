@@ -7939,23 +7939,21 @@ static void gpi_arena_list(gpupool_arena *arena, int is_default) {
     gpi_host_unlock(&gpi_process.lock);
 }
 
-/* Returns whether it was its device's default. */
-static int gpi_arena_unlist(gpupool_arena *arena) {
+/* Tells whether it was its device's default. 0: not done, for a thread is on its way through the
+   arenas of the process. */
+static int gpi_arena_unlist(gpupool_arena *arena, int *is_default) {
     gpupool_arena **link = &gpi_process.arenas;
-    int device = arena->backing.driver.device, is_default;
-    unsigned round = 0;
+    int device = arena->backing.driver.device, done;
     gpi_host_lock(&gpi_process.lock);
-    while (arena->visitors) {
-        gpi_host_unlock(&gpi_process.lock);
-        gpi_host_idle(round++);
-        gpi_host_lock(&gpi_process.lock);
+    done = !arena->visitors;
+    if (done) {
+        while (*link != arena) link = &(*link)->next;
+        *link = arena->next;
+        *is_default = gpi_process.default_arenas[device] == arena;
+        if (*is_default) gpi_process.default_arenas[device] = NULL;
     }
-    while (*link != arena) link = &(*link)->next;
-    *link = arena->next;
-    is_default = gpi_process.default_arenas[device] == arena;
-    if (is_default) gpi_process.default_arenas[device] = NULL;
     gpi_host_unlock(&gpi_process.lock);
-    return is_default;
+    return done;
 }
 
 gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
@@ -8051,6 +8049,9 @@ static void gpi_arena_drop_fences(gpupool_arena *arena) {
 static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
+    int is_default = 0;
+    unsigned round = 0;
+    while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
     /* peers' work goes on, and may be at mapped memory */
     if (arena->backing.driver.peer_count) result = gpi_driver_wait(&arena->backing.driver);
     gpi_host_lock(&arena->lock);
@@ -8060,7 +8061,10 @@ static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
         result = gpi_fence_trim(&arena->fences, 1);
     }
     gpi_host_unlock(&arena->lock);
-    if (result != GPUPOOL_OK) return result;
+    if (result != GPUPOOL_OK) {
+        gpi_arena_list(arena, is_default);
+        return result;
+    }
     for (stream = arena->fences.streams; stream; stream = stream->next) {
         if (stream->early && stream->key) gpi_host_count_scope(-1);
         if (stream->early) GPUPOOL_FREE(stream->capture);
@@ -8069,40 +8073,52 @@ static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* All is given back and the arena is no more, or it is as before. */
+/* Takes an arena of which nothing is in use off those of the process, with its locks held; if it
+   fails none is. A thread that is on its way through the arenas may wait for these locks. */
+static gpupool_result gpi_arena_start_ending(gpupool_arena *arena, int *is_default) {
+    gpupool_result result;
+    unsigned round = 0;
+    for (;; gpi_host_idle(round++)) {
+        gpi_host_lock(&arena->growing);
+        gpi_arena_lock(arena, 0);
+        result = gpi_arena_unused(arena);
+        if (result == GPUPOOL_OK && gpi_arena_unlist(arena, is_default)) return GPUPOOL_OK;
+        gpi_arena_trace_look(arena);
+        gpi_arena_exit(arena);
+        gpi_host_unlock(&arena->growing);
+        if (result != GPUPOOL_OK) return result;
+    }
+}
+
+/* All is given back and the arena is no more, or it is as before, but that it knows no stream: one
+   may have been destroyed while the arena was not listed, and its handle be another's. */
 static gpupool_result gpi_arena_end(gpupool_arena *arena) {
-    gpi_visit visit;
-    int reset;
-    gpupool_result result = gpi_driver_enter(&arena->backing.driver, &visit);
+    int is_default = 0;
+    gpi_stream *stream;
+    gpupool_result result = gpi_arena_start_ending(arena, &is_default);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_was_reset(&arena->backing.driver, &reset);
-    if (result != GPUPOOL_OK || reset) {
-        if (result == GPUPOOL_OK) result = gpi_arena_salvage(arena);
-        gpi_driver_leave(&visit);
-        return result;
-    }
-    gpi_host_lock(&arena->growing);
-    gpi_arena_lock(arena, 0);
-    result = gpi_arena_unused(arena);
-    if (result == GPUPOOL_OK) result = gpi_arena_close(arena);
-    if (result == GPUPOOL_OK) {
-        gpi_driver_leave(&visit);
-        return GPUPOOL_OK;
-    }
+    result = gpi_arena_close(arena);
+    if (result == GPUPOOL_OK) return GPUPOOL_OK;
+    gpi_arena_list(arena, is_default);
+    for (stream = arena->fences.streams; stream; stream = stream->next)
+        gpi_arena_unname(arena, stream);
     gpi_arena_trace_look(arena);
-    gpi_arena_exit_growing(arena, &visit);
+    gpi_arena_exit(arena);
+    gpi_host_unlock(&arena->growing);
     return result;
 }
 
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
-    int is_default;
+    gpi_visit visit;
+    int reset;
     gpupool_result result = gpi_arena_exists(arena, "gpupool_arena_destroy");
     if (result != GPUPOOL_OK) return result;
-    is_default = gpi_arena_unlist(arena);
-    result = gpi_arena_end(arena);
-    if (result == GPUPOOL_OK) return gpi_host_ok();
-    gpi_arena_list(arena, is_default);
-    return result;
+    result = gpi_driver_enter(&arena->backing.driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_was_reset(&arena->backing.driver, &reset);
+    if (result == GPUPOOL_OK) result = reset ? gpi_arena_salvage(arena) : gpi_arena_end(arena);
+    gpi_driver_leave(&visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* With so many visitors more. NULL: none was made yet. */
