@@ -66,10 +66,13 @@ The rules:
      gone, and so are a ring's streams: destroying is then all that is left. It is needed: memory
      of the default source outlives a reset.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
-     destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
-     after all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit): a
-     capture on a non-blocking stream and not in a scope, of whatever arena, cannot be seen, and
-     would be lost. gpupool_alloc does not ask so once it has seen a capture in the arena.
+     destroyed, or be allocated in a scope (gpupool_capture_begin). Launch a graph that was captured
+     without one only after what the streams captured had queued before, which may still be at its
+     memory: a wait inside a capture orders nothing outside. And leave alone what asks CUDA after
+     all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit, and
+     gpupool_alloc where neither limit nor device leaves room and the arena has seen no capture
+     yet): a capture on a non-blocking stream and not in a scope, of whatever arena, cannot be seen,
+     and would be lost.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena, nor
      destroy a stream that it has seen; on_out_of_memory may.
   5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
