@@ -66,10 +66,13 @@ The rules:
      gone, and so are a ring's streams: destroying is then all that is left. It is needed: memory
      of the default source outlives a reset.
   3. While a stream captures a graph, what the graph uses must stay live until the graph is
-     destroyed, or be allocated in a scope (gpupool_capture_begin). And leave alone what asks CUDA
-     after all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit): a
-     capture on a non-blocking stream and not in a scope, of whatever arena, cannot be seen, and
-     would be lost. gpupool_alloc does not ask so once it has seen a capture in the arena.
+     destroyed, or be allocated in a scope (gpupool_capture_begin). Launch a graph that was captured
+     without one only after what the streams captured had queued before, which may still be at its
+     memory: a wait inside a capture orders nothing outside. And leave alone what asks CUDA after
+     all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit, and
+     gpupool_alloc where neither limit nor device leaves room and the arena has seen no capture
+     yet): a capture on a non-blocking stream and not in a scope, of whatever arena, cannot be seen,
+     and would be lost.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena, nor
      destroy a stream that it has seen; on_out_of_memory may.
   5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
@@ -4567,6 +4570,13 @@ typedef struct gpi_fences {
     gpi_fence *awaited;       /* has a user more: the thread that waits for it */
 } gpi_fences;
 
+/* The use by which a graph keeps a block until its release, freed or not; NULL: none does. */
+static gpi_use *gpi_fence_keeping(const gpi_run *run) {
+    gpi_use *use = (gpi_use *)run->uses;
+    while (use && !use->keeper) use = use->next;
+    return use;
+}
+
 static gpi_stream **gpi_fence_bucket(gpi_fences *fences, uintptr_t key) {
     return &fences->buckets[((uint64_t)key * 0x9e3779b97f4a7c15ull) >> 56];
 }
@@ -4772,8 +4782,9 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
     if (fence->passed) return GPUPOOL_OK;
     result = gpi_fence_has_ended(fences, fence, &ended);
     if (result != GPUPOOL_OK || ended) return result;
-    fences->device_waits++;
-    return gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
+    result = gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
+    fences->device_waits += result == GPUPOOL_OK;
+    return result;
 }
 
 static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
@@ -5184,13 +5195,6 @@ static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
     return 1;
 }
 
-/* A live block that a graph keeps until its release, freed or not. */
-static int gpi_limit_is_kept(const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->uses;
-    while (use && !use->keeper) use = use->next;
-    return use != NULL;
-}
-
 /* nth counts the holder's blocks as they are met. */
 static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const gpi_run *run,
                             uint64_t *nth) {
@@ -5204,7 +5208,7 @@ static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const 
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
     n = (*nth)++;
     GPI_ASSERT(wish->mask == GPI_ALL || n < 64); /* choices are of few blocks */
-    if (gpi_limit_is_kept(run)) return 0;
+    if (gpi_fence_keeping(run)) return 0;
     return wish->mask == GPI_ALL || (wish->mask >> n & 1);
 }
 
@@ -5469,7 +5473,7 @@ static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *hol
 /* What freeing a block wins for sure, wherever it lies: the pieces that are wholly its own.
    UINT64_MAX where the request itself fits there. */
 static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
-    if (gpi_limit_is_kept(run)) return 0;
+    if (gpi_fence_keeping(run)) return 0;
     if (scene->backing->source != GPUPOOL_SOURCE_BYPASS &&
         gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX)
         return UINT64_MAX;
@@ -5666,7 +5670,7 @@ static uint64_t gpi_limit_own_bytes(const gpi_scene *scene) {
     uint64_t units = 0, at = 0;
     const gpi_run *run;
     while ((run = gpi_tree_next_live(scene->tree, &at)) != NULL)
-        if (!gpi_limit_is_kept(run)) units += run->units;
+        if (!gpi_fence_keeping(run)) units += run->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
@@ -6223,8 +6227,7 @@ static int gpi_arena_uses_passed(const gpupool_arena *arena, const gpi_run *run)
 
 /* The lanes that a graph keeps, if the block was handed out to it. */
 static gpi_stream *gpi_arena_keeper(const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->uses;
-    while (use && !use->keeper) use = use->next;
+    const gpi_use *use = gpi_fence_keeping(run);
     return use ? use->keeper : NULL;
 }
 
@@ -6247,23 +6250,12 @@ static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run
     gpi_tree_put(&arena->tree, run, lane, 0);
 }
 
-/* Whatever has finished turns quiet. Returns whether anything did. */
-static int gpi_arena_poll(gpupool_arena *arena) {
-    int any = gpi_fence_poll(&arena->fences, &arena->tree);
-    while (arena->parked && gpi_arena_uses_passed(arena, arena->parked)) {
-        const gpi_stream *keeper = gpi_arena_keeper(arena->parked);
-        gpi_arena_unpark(arena, NULL, arena->parked, keeper ? keeper->young : GPI_LANE_QUIET);
-        any = 1;
-    }
-    return any;
-}
-
-/* Polling ends at the first parked block that others may still use; this asks after all of them.
-   Returns whether any became free. */
-static int gpi_arena_ask_parked(gpupool_arena *arena) {
+/* Parked blocks that nobody is at any more become free: those before the first that somebody may be
+   at, or with `all` each of them. Returns whether any did. */
+static int gpi_arena_ask_parked(gpupool_arena *arena, int all) {
     gpi_run *run = arena->parked, *before = NULL, *next;
     int any = 0;
-    for (; run; run = next) {
+    for (; run && (all || !before); run = next) {
         next = run->list_next;
         if (gpi_arena_uses_passed(arena, run)) {
             const gpi_stream *keeper = gpi_arena_keeper(run);
@@ -6274,6 +6266,12 @@ static int gpi_arena_ask_parked(gpupool_arena *arena) {
         }
     }
     return any;
+}
+
+/* Whatever has finished turns quiet. Returns whether anything did. */
+static int gpi_arena_poll(gpupool_arena *arena) {
+    int any = gpi_fence_poll(&arena->fences, &arena->tree);
+    return gpi_arena_ask_parked(arena, 0) || any;
 }
 
 /* -- a request on its way up the ladder -- */
@@ -6368,11 +6366,11 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     /* before the wait: what is freed during it is not covered */
     gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
     starved = gpi_fence_lacks(&arena->fences, &arena->tree);
-    arena->fences.host_waits++;
     arena->fences.awaited = fence;
     gpi_host_unlock(&arena->lock);
     result = gpi_driver_wait(&arena->backing.driver);
     gpi_host_lock(&arena->lock);
+    arena->fences.host_waits += result == GPUPOOL_OK;
     if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
     else gpi_fence_unseal(&arena->fences, &arena->tree, fence);
     arena->fences.awaited = NULL;
@@ -6488,10 +6486,10 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
     return gpi_arena_grow(arena, request, aim, arena->ledger.limit_bytes, run);
 }
 
-/* Where another stream's memory would do, behind its fence `at`. */
+/* Where another stream's memory would do, and the fence that it is behind. */
 static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_request *request,
-                                    uint64_t tries, gpi_stream **other, int *at) {
-    gpi_stream *stream = arena->fences.streams;
+                                    uint64_t tries, gpi_fence **fence) {
+    const gpi_stream *stream = arena->fences.streams;
     gpi_lanes lane;
     int i;
     lane.count = 1;
@@ -6500,8 +6498,7 @@ static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_reques
             gpi_run *run;
             lane.number[0] = stream->sealed[i];
             run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units, tries);
-            *other = stream;
-            *at = i;
+            *fence = stream->fences[i];
             if (run) return run;
         }
     }
@@ -6512,14 +6509,11 @@ static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_reques
    stream: if its fence has passed; or behind a wait on the device, where the arena has been at its
    limit of late, for to wait while it may grow would hold the stream up for nothing. */
 static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *request) {
-    gpi_stream *other;
     gpi_fence *fence;
     gpi_run *run;
-    int at;
     if (!gpi_arena_may_follow(arena, request)) return NULL;
-    run = gpi_arena_of_others(arena, request, GPI_TRIES, &other, &at);
+    run = gpi_arena_of_others(arena, request, GPI_TRIES, &fence);
     if (!run) return NULL;
-    fence = other->fences[at];
     if (arena->hurried) {
         if (!gpi_fence_follow_lightly(&arena->fences, fence, request->stream)) return NULL;
         return gpi_arena_take(arena, run, request);
@@ -6531,14 +6525,12 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
 /* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
 static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
     gpi_run *run, *before = NULL;
-    gpi_stream *other;
-    int at;
+    gpi_fence *fence;
     if (request->capturing || !gpi_arena_may_follow(arena, request)) return NULL;
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    run = gpi_arena_of_others(arena, request, UINT64_MAX, &other, &at);
+    run = gpi_arena_of_others(arena, request, UINT64_MAX, &fence);
     if (run) {
-        if (gpi_fence_follow(&arena->fences, other->fences[at], request->stream) != GPUPOOL_OK)
-            return NULL;
+        if (gpi_fence_follow(&arena->fences, fence, request->stream) != GPUPOOL_OK) return NULL;
         return gpi_arena_take(arena, run, request);
     }
     for (run = arena->parked; run; before = run, run = run->list_next) {
@@ -6614,27 +6606,33 @@ static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
         return gpi_fence_passed(&arena->fences, fence);
     fence->users++;
     arena->fences.awaited = fence;
-    arena->fences.host_waits++;
     gpi_host_unlock(&arena->lock);
     result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(fence->event));
     gpi_host_lock(&arena->lock);
     fence->passed = result == GPUPOOL_OK;
+    arena->fences.host_waits += result == GPUPOOL_OK;
     arena->fences.awaited = NULL;
     gpi_fence_drop(&arena->fences, fence);
     return result == GPUPOOL_OK;
 }
 
-/* The fence that has stood longest on this stream, on another, or on a parked block. */
-static gpi_fence *gpi_arena_oldest(gpupool_arena *arena, const gpi_request *request) {
-    gpi_stream *stream = arena->fences.streams;
+/* Of fences up to this number the one that has stood longest: on this stream, or else on any, or
+   else on the first parked block. */
+static gpi_fence *gpi_arena_oldest(const gpupool_arena *arena, const gpi_request *request,
+                                   uint64_t last) {
+    const gpi_stream *stream = arena->fences.streams, *known = request->known;
     const gpi_use *use;
-    if (request->known->seals) return request->known->fences[0];
-    for (; stream; stream = stream->next)
-        if (stream->seals) return stream->fences[0];
-    if (!arena->parked) return NULL;
+    gpi_fence *oldest = NULL;
+    if (known->seals && known->fences[0]->number <= last) return known->fences[0];
+    for (; stream; stream = stream->next) {
+        if (!stream->seals || stream->fences[0]->number > last) continue;
+        oldest = stream->fences[0];
+        last = oldest->number;
+    }
+    if (oldest || !arena->parked) return oldest;
     use = (const gpi_use *)arena->parked->uses;
     while (!use->fence || use->fence->passed) use = use->next; /* A3 */
-    return use->fence;
+    return use->fence->number <= last ? use->fence : NULL;
 }
 
 /* After a wait for all: where host memory was short, this may be why memory still is. */
@@ -6643,27 +6641,32 @@ static gpupool_result gpi_arena_blame(gpupool_result waited, gpupool_result resu
     return gpi_host_no_memory();
 }
 
-/* Rung: wait on the host, for one fence after the other, until the request can be met. */
+/* Rung: wait on the host, for one fence after the other, until the request can be met. Not for what
+   others free meanwhile, or a thread that goes on freeing would be waited for without end. */
 static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *request,
                                           gpupool_result result, gpi_run **run) {
     gpupool_result waited;
-    uint64_t round = 0;
+    uint64_t round = 0, last;
     if (request->capturing) return result;
     gpi_arena_seal(arena, request->known, request->stream);
+    last = arena->fences.recorded;
     while (result == GPUPOOL_E_OUT_OF_MEMORY) {
         /* what stands behind others needs no wait for them; asked after ever more seldom, or many
            blocks would cost as many questions each */
         int asks = ++round <= 16 || gpi_ground_is_power(round);
-        if (!asks || !gpi_arena_ask_parked(arena)) {
-            gpi_fence *fence = gpi_arena_oldest(arena, request);
+        if (!asks || !gpi_arena_ask_parked(arena, 1)) {
+            gpi_fence *fence = gpi_arena_oldest(arena, request, last);
             if (!fence || !gpi_arena_wait(arena, fence)) break;
             gpi_arena_poll(arena);
         }
         result = gpi_arena_rung_move(arena, request, run);
     }
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    /* what other streams, or destroyed ones, freed without a fence: the whole device */
-    if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return result;
+    /* what other streams, or destroyed ones, freed without a fence, or what has got a later fence,
+       with what was freed meanwhile: the whole device */
+    if (!gpi_fence_lacks(&arena->fences, &arena->tree) &&
+        !gpi_arena_oldest(arena, request, UINT64_MAX))
+        return result;
     waited = gpi_arena_quiesce(arena);
     gpi_arena_poll(arena);
     return gpi_arena_blame(waited, gpi_arena_rung_move(arena, request, run));
@@ -6687,7 +6690,7 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
         /* chunks that CUDA has once not taken back, or not waited for at a graph's release */
         if (!request->capturing && (gpi_fence_lacks(&arena->fences, &arena->tree) ||
-                                    gpi_arena_oldest(arena, request))) {
+                                    gpi_arena_oldest(arena, request, UINT64_MAX))) {
             waited = gpi_arena_quiesce(arena);
             gpi_arena_poll(arena);
         }
@@ -6917,20 +6920,12 @@ GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
 
-/* The same where a graph may have to keep it. NULL: the host has no memory, and the run is free
-   again. */
-static void *gpi_arena_hand_out(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
-    gpi_use *use = NULL;
-    if (request->known->capture) { /* the graph keeps it */
-        use = gpi_arena_new_use(arena);
-        if (use) use->keeper = request->known;
-    }
-    if (request->known->capture && !use) {
-        gpi_tree_put(&arena->tree, run, request->known->young, 0);
-        gpi_host_no_memory();
-        return NULL;
-    }
-    return gpi_arena_bring(arena, run, use, request);
+/* What a graph is to keep a block by; NULL outside of scopes. 0: the host has no memory for it.
+   Asked for before memory is taken, which would not go back as it was. */
+static int gpi_arena_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use **use) {
+    *use = known->capture ? gpi_arena_new_use(arena) : NULL;
+    if (*use) (*use)->keeper = known;
+    return *use || !known->capture;
 }
 
 /* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
@@ -6946,7 +6941,7 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
         gpi_host_unlock(&arena->lock);
         gpi_arena_lock(arena, 0);
     }
-    if (arena->tree.live_units < live_units || gpi_arena_ask_parked(arena)) {
+    if (arena->tree.live_units < live_units || gpi_arena_ask_parked(arena, 1)) {
         gpi_arena_exit_growing(arena, visit);
         return 1;
     }
@@ -6972,19 +6967,27 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
     gpi_visit visit;
     for (;;) {
         gpi_run *run = NULL;
-        void *block;
+        gpi_use *use = NULL;
+        void *block = NULL;
         result = gpi_arena_enter_climbing(arena, &visit);
         if (result != GPUPOOL_OK) break;
         request->capturing = gpi_driver_is_capturing(request->stream);
         arena->captures_seen |= request->capturing;
         request->known = gpi_arena_known_again(arena, key, request->stream);
-        result = request->known ? gpi_arena_climb(arena, request, &run) : gpi_host_no_memory();
+        if (request->known && gpi_arena_can_keep(arena, request->known, &use)) {
+            request->known->set_aside = 1; /* it stays, even if others make it known anew */
+            result = gpi_arena_climb(arena, request, &run);
+            request->known->set_aside = 0;
+        } else {
+            result = gpi_host_no_memory();
+        }
         GPI_PUBLISH(&arena->climbing, 0);
+        if (result == GPUPOOL_OK) block = gpi_arena_bring(arena, run, use, request);
+        else if (use) gpi_arena_free_use(arena, use);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
             if (gpi_arena_give_up(arena, request, &visit)) continue;
             break;
         }
-        block = result == GPUPOOL_OK ? gpi_arena_hand_out(arena, run, request) : NULL;
         gpi_arena_exit_growing(arena, &visit);
         if (!block) break;
         gpi_host_ok();
@@ -7125,11 +7128,14 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
                                   int locked) {
     gpi_stream *known = request->known;
     gpi_run *run = NULL;
+    gpi_use *use = NULL;
     void *block = NULL;
-    int ready;
+    int ready, may_take;
     gpi_arena_lock_hot(arena, &known->cache);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
-    if (ready && known->key == key && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
+    if (known->capture) ready &= gpi_arena_can_keep(arena, known, &use);
+    may_take = known->key == key && ready;
+    if (may_take && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
         if (locked) gpi_cache_fold(&known->cache, &arena->ledger);
         /* what the cache keeps from merging may be just what a large request lacks: this is worth
            one per cent of memory on recorded training runs */
@@ -7141,10 +7147,10 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
     }
-    if (!run && ready && known->key == key) run = gpi_arena_short_cut(arena, request);
-    if (run && !known->capture) block = gpi_arena_bring(arena, run, NULL, request);
-    else if (run) block = gpi_arena_hand_out(arena, run, request);
-    else if (!ready) arena->ledger.failures += GPUPOOL_STATS;
+    if (!run && may_take) run = gpi_arena_short_cut(arena, request);
+    if (run) block = gpi_arena_bring(arena, run, use, request);
+    else if (use) gpi_arena_free_use(arena, use);
+    if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     if (block && locked && known->cache.crowded && run->units <= GPI_SMALL_UNITS &&
         gpi_arena_caches(arena, known, run))
         gpi_arena_admit(arena, known, run, GPI_SLOT_OUT);
@@ -7442,12 +7448,8 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, c
 /* A graph's block that another stream may still be at, or another branch of the graph, or another
    graph: not for use inside any more, and the release waits for all of them. */
 static void gpi_arena_keep_out(gpi_run *run) {
-    gpi_use *use = (gpi_use *)run->uses;
+    gpi_use *use = gpi_fence_keeping(run);
     GPI_ASSERT(use != NULL);
-    while (!use->keeper) {
-        use = use->next;
-        GPI_ASSERT(use != NULL);
-    }
     use->keeper = use->keeper->early;
 }
 
@@ -7680,10 +7682,12 @@ static gpupool_result gpi_arena_look_behind(char *block, uint64_t bytes, cudaStr
 }
 
 /* As cudaFree does; one thread at a time. */
-static void gpi_arena_wait_for_all(gpupool_arena *arena) {
+static gpupool_result gpi_arena_wait_for_all(gpupool_arena *arena) {
+    gpupool_result result;
     gpi_host_lock(&arena->growing);
-    gpi_driver_wait(&arena->backing.driver);
+    result = gpi_driver_wait(&arena->backing.driver);
     gpi_host_unlock(&arena->growing);
+    return result;
 }
 
 /* Gives a live block another guard, and returns how much was guarded. */
@@ -7706,7 +7710,8 @@ static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block
 /* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
    unless another stream or a graph may be at it rightly, or CUDA may not take it back. */
 static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
-                                        uintptr_t key, int in_scope, uint64_t *guarded_bytes) {
+                                        uintptr_t key, int in_scope, uint64_t *guarded_bytes,
+                                        int *filled) {
     uint64_t granted_bytes = 0, bytes;
     gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
@@ -7717,11 +7722,15 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
     if (!bytes || gpi_driver_enter(&arena->backing.driver, &visit) != GPUPOOL_OK)
         return GPUPOOL_OK;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
-        gpi_arena_can_guard(arena, stream)) {
-        if (key == GPI_KEY_ANY) gpi_arena_wait_for_all(arena);
+        gpi_arena_can_guard(arena, stream) &&
+        (key != GPI_KEY_ANY || gpi_arena_wait_for_all(arena) == GPUPOOL_OK)) {
         result = gpi_arena_look_behind(block, bytes, stream);
-        /* if that fails nobody is told: what was found counts */
-        if (!stays) cudaMemsetAsync(block, GPI_OLD_FILL, (size_t)granted_bytes, stream);
+        *filled = !stays;
+        if (*filled) {
+            *guarded_bytes = 0; /* the guard is filled too */
+            /* if that fails nobody is told: what was found counts */
+            cudaMemsetAsync(block, GPI_OLD_FILL, (size_t)granted_bytes, stream);
+        }
     }
     gpi_driver_leave(&visit);
     return result;
@@ -7750,7 +7759,7 @@ static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaSt
     gpupool_result found = GPUPOOL_OK, result;
     gpi_stream *known;
     uint64_t guarded_bytes = 0, granted_bytes;
-    int is_used, in_scope;
+    int is_used, in_scope, filled = 0;
     if (block && gpi_arena_exists(arena, "gpupool_free") == GPUPOOL_OK) {
         /* first of all, so that the host has the memory for it once the block is filled */
         known = gpi_arena_visit(arena, gpi_fence_find(&arena->fences, key), stream, key);
@@ -7759,10 +7768,13 @@ static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaSt
         in_scope = known->capture != NULL;
         gpi_host_unlock(&arena->lock);
         gpi_host_unlock(&known->cache.lock);
-        found = gpi_arena_unguard(arena, (char *)block, stream, key, in_scope, &guarded_bytes);
+        found = gpi_arena_unguard(arena, (char *)block, stream, key, in_scope, &guarded_bytes,
+                                  &filled);
     }
     why = gpi_thread;
     result = gpi_arena_give(arena, block, stream, key);
+    if (filled && result == GPUPOOL_E_CUDA) /* the stream has told, and need not tell again */
+        result = gpi_arena_free_slow(arena, block, stream, key);
     if (result != GPUPOOL_OK && guarded_bytes) /* it is still the caller's */
         gpi_arena_exchange_guard(arena, block, guarded_bytes, &granted_bytes, &is_used);
     if (result != GPUPOOL_OK || found == GPUPOOL_OK) return result;
@@ -7931,23 +7943,21 @@ static void gpi_arena_list(gpupool_arena *arena, int is_default) {
     gpi_host_unlock(&gpi_process.lock);
 }
 
-/* Returns whether it was its device's default. */
-static int gpi_arena_unlist(gpupool_arena *arena) {
+/* Tells whether it was its device's default. 0: not done, for a thread is on its way through the
+   arenas of the process. */
+static int gpi_arena_unlist(gpupool_arena *arena, int *is_default) {
     gpupool_arena **link = &gpi_process.arenas;
-    int device = arena->backing.driver.device, is_default;
-    unsigned round = 0;
+    int device = arena->backing.driver.device, done;
     gpi_host_lock(&gpi_process.lock);
-    while (arena->visitors) {
-        gpi_host_unlock(&gpi_process.lock);
-        gpi_host_idle(round++);
-        gpi_host_lock(&gpi_process.lock);
+    done = !arena->visitors;
+    if (done) {
+        while (*link != arena) link = &(*link)->next;
+        *link = arena->next;
+        *is_default = gpi_process.default_arenas[device] == arena;
+        if (*is_default) gpi_process.default_arenas[device] = NULL;
     }
-    while (*link != arena) link = &(*link)->next;
-    *link = arena->next;
-    is_default = gpi_process.default_arenas[device] == arena;
-    if (is_default) gpi_process.default_arenas[device] = NULL;
     gpi_host_unlock(&gpi_process.lock);
-    return is_default;
+    return done;
 }
 
 gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_config *given) {
@@ -8043,6 +8053,9 @@ static void gpi_arena_drop_fences(gpupool_arena *arena) {
 static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
+    int is_default = 0;
+    unsigned round = 0;
+    while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
     /* peers' work goes on, and may be at mapped memory */
     if (arena->backing.driver.peer_count) result = gpi_driver_wait(&arena->backing.driver);
     gpi_host_lock(&arena->lock);
@@ -8052,7 +8065,10 @@ static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
         result = gpi_fence_trim(&arena->fences, 1);
     }
     gpi_host_unlock(&arena->lock);
-    if (result != GPUPOOL_OK) return result;
+    if (result != GPUPOOL_OK) {
+        gpi_arena_list(arena, is_default);
+        return result;
+    }
     for (stream = arena->fences.streams; stream; stream = stream->next) {
         if (stream->early && stream->key) gpi_host_count_scope(-1);
         if (stream->early) GPUPOOL_FREE(stream->capture);
@@ -8061,40 +8077,52 @@ static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* All is given back and the arena is no more, or it is as before. */
+/* Takes an arena of which nothing is in use off those of the process, with its locks held; if it
+   fails none is. A thread that is on its way through the arenas may wait for these locks. */
+static gpupool_result gpi_arena_start_ending(gpupool_arena *arena, int *is_default) {
+    gpupool_result result;
+    unsigned round = 0;
+    for (;; gpi_host_idle(round++)) {
+        gpi_host_lock(&arena->growing);
+        gpi_arena_lock(arena, 0);
+        result = gpi_arena_unused(arena);
+        if (result == GPUPOOL_OK && gpi_arena_unlist(arena, is_default)) return GPUPOOL_OK;
+        gpi_arena_trace_look(arena);
+        gpi_arena_exit(arena);
+        gpi_host_unlock(&arena->growing);
+        if (result != GPUPOOL_OK) return result;
+    }
+}
+
+/* All is given back and the arena is no more, or it is as before, but that it knows no stream: one
+   may have been destroyed while the arena was not listed, and its handle be another's. */
 static gpupool_result gpi_arena_end(gpupool_arena *arena) {
-    gpi_visit visit;
-    int reset;
-    gpupool_result result = gpi_driver_enter(&arena->backing.driver, &visit);
+    int is_default = 0;
+    gpi_stream *stream;
+    gpupool_result result = gpi_arena_start_ending(arena, &is_default);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_was_reset(&arena->backing.driver, &reset);
-    if (result != GPUPOOL_OK || reset) {
-        if (result == GPUPOOL_OK) result = gpi_arena_salvage(arena);
-        gpi_driver_leave(&visit);
-        return result;
-    }
-    gpi_host_lock(&arena->growing);
-    gpi_arena_lock(arena, 0);
-    result = gpi_arena_unused(arena);
-    if (result == GPUPOOL_OK) result = gpi_arena_close(arena);
-    if (result == GPUPOOL_OK) {
-        gpi_driver_leave(&visit);
-        return GPUPOOL_OK;
-    }
+    result = gpi_arena_close(arena);
+    if (result == GPUPOOL_OK) return GPUPOOL_OK;
+    gpi_arena_list(arena, is_default);
+    for (stream = arena->fences.streams; stream; stream = stream->next)
+        gpi_arena_unname(arena, stream);
     gpi_arena_trace_look(arena);
-    gpi_arena_exit_growing(arena, &visit);
+    gpi_arena_exit(arena);
+    gpi_host_unlock(&arena->growing);
     return result;
 }
 
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
-    int is_default;
+    gpi_visit visit;
+    int reset;
     gpupool_result result = gpi_arena_exists(arena, "gpupool_arena_destroy");
     if (result != GPUPOOL_OK) return result;
-    is_default = gpi_arena_unlist(arena);
-    result = gpi_arena_end(arena);
-    if (result == GPUPOOL_OK) return gpi_host_ok();
-    gpi_arena_list(arena, is_default);
-    return result;
+    result = gpi_driver_enter(&arena->backing.driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_was_reset(&arena->backing.driver, &reset);
+    if (result == GPUPOOL_OK) result = reset ? gpi_arena_salvage(arena) : gpi_arena_end(arena);
+    gpi_driver_leave(&visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* With so many visitors more. NULL: none was made yet. */
@@ -8231,7 +8259,7 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 
 /* Lanes and parked blocks whose work is done turn quiet, whichever stream they belong to. */
 static void gpi_arena_settle(gpupool_arena *arena) {
-    gpi_arena_ask_parked(arena); /* first: some come into lanes that lack a fence */
+    gpi_arena_ask_parked(arena, 1); /* first: some come into lanes that lack a fence */
     gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
     gpi_host_unlock(&arena->lock);

@@ -78,6 +78,56 @@ static void a_move_that_fails_after_a_wait(void) {
     kit_close(arena);
 }
 
+/* What a stream has freed is waited for before what others have, and not at all once its work is
+   done: the chunk, which goes back for a larger one, has a fence only then. */
+static void own_work_is_waited_for_first(void) {
+    for (int done = 0; done < 2; done++) {
+        check_case("done %d", done);
+        gpupool_capture *scope = NULL;
+        arena = kit_open_limited(GPUPOOL_SOURCE_CUSTOM, 3 * MIB + 512 * KIB);
+        CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[2], &scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK); /* nobody asks after all */
+        void *other = get(1200 * KIB, 1), *rest = get(848 * KIB, 1), *block = get(MIB - 512, 0);
+        uint64_t waits = kit_stats(arena).host_syncs;
+        fake_mode(done ? FAKE_EAGER : FAKE_STEPPED);
+        kit_fill(kit_stream[1], other, 512, 1);
+        kit_fill(kit_stream[0], block, 512, 1);
+        if (!done) put(other, 1);
+        put(block, 0);
+        block = get(1300 * KIB, 0);
+        CHECK_EQ(kit_stats(arena).host_syncs, waits + !done);
+        put(block, 0);
+        if (done) put(other, 1);
+        put(rest, 1);
+        fake_mode(FAKE_EAGER);
+        kit_close(arena);
+    }
+}
+
+/* Only waits that are made count; where one fails there is another way. */
+static void waits_that_fail(void) {
+    static const char *const waits[] = {"cudaStreamWaitEvent", "cudaEventSynchronize"};
+    fake_mode(FAKE_STEPPED);
+    for (size_t i = 0; i < 2; i++) {
+        check_case("%s", waits[i]);
+        void *block[2];
+        arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 4 * MIB);
+        for (int k = 0; k < 2; k++) block[k] = get(2 * MIB, k);
+        for (int k = 0; k < 2; k++) {
+            kit_fill(kit_stream[k], block[k], 512, 1);
+            put(block[k], k);
+        }
+        fake_fail_call(waits[i], 1, 1, 0);
+        put(get(i == 0 ? 2 * MIB : 4 * MIB, 2), 2); /* of one stream's, and of both */
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        CHECK_EQ(kit_stats(arena).fence_waits, 0);
+        CHECK_EQ(kit_stats(arena).host_syncs, 1);
+        kit_close(arena);
+    }
+    fake_mode(FAKE_EAGER);
+}
+
 /* ---- without host memory ---- */
 
 /* A request on a stream that there is no memory to know fails as one. */
@@ -260,6 +310,8 @@ int main(void) {
     FAKE_TEST(pinned_memory_is_within_reach);
     FAKE_TEST(sizes_that_are_refused);
     FAKE_TEST(a_move_that_fails_after_a_wait);
+    FAKE_TEST(own_work_is_waited_for_first);
+    FAKE_TEST(waits_that_fail);
     FAKE_TEST(no_memory_for_a_stream);
     FAKE_TEST(no_memory_for_a_use);
     FAKE_TEST(no_memory_for_a_reserve);

@@ -30,12 +30,16 @@ static void on_a_device_without_mapping(void) {
     kit_close(arena);
 }
 
-static void a_refused_end_leaves_it_the_default(void) {
+static void an_end_in_vain_leaves_it_the_default(void) {
     gpupool_arena *arena = gpupool_default_arena(0);
     void *block = kit_alloc(arena, 1000, kit_stream[0]);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     CHECK(gpupool_default_arena(0) == arena);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    fake_fail_call("cuMemUnmap", 1, 0, 0);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK(gpupool_default_arena(0) == arena);
     kit_close(arena);
 }
 
@@ -47,14 +51,17 @@ static void make_the_default(void *unused) {
     elsewhere = gpupool_default_arena(0);
 }
 
+/* And the end fails. */
 static void ended_while_another_is_made(void) {
     gpupool_arena *arena = gpupool_default_arena(0);
     void *block = kit_alloc(arena, 1000, kit_stream[0]);
-    fake_before_call("cudaThreadExchangeStreamCaptureMode", 1, make_the_default, NULL);
-    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    fake_before_call("cuMemUnmap", 1, make_the_default, NULL);
+    fake_fail_call("cuMemAddressFree", 1, 0, 0);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    fake_fail_clear();
     CHECK(elsewhere != NULL && elsewhere != arena);
     CHECK(gpupool_default_arena(0) == elsewhere);
-    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena); /* an arena like any other now */
     CHECK(gpupool_default_arena(0) == elsewhere);
     kit_close(elsewhere);
@@ -178,21 +185,30 @@ static void close_beside(void *arena) {
     CHECK(gpi_process.default_arenas[0] == arena);
 }
 
-/* So does who asks by the current device's arena which device a stream is of. */
+static void reset_and_close_beside(void *arena) {
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    close_beside(arena);
+}
+
+/* So does who asks by the current device's arena which device a stream is of; after a reset too. */
 static void ended_while_a_device_is_asked_for(void) {
-    gpupool_arena *arena = gpupool_default_arena(0);
-    cudaStream_t peer;
-    void *block = NULL;
-    CHECK_EQ(cudaSetDevice(1), cudaSuccess);
-    CHECK_EQ(cudaStreamCreateWithFlags(&peer, cudaStreamNonBlocking), cudaSuccess);
-    CHECK_EQ(cudaSetDevice(0), cudaSuccess);
-    fake_before_call("cuStreamGetCtx", 1, close_beside, arena);
-    CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, peer), cudaSuccess);
-    CHECK_EQ(pthread_join(destroyer, NULL), 0);
-    CHECK(gpi_process.default_arenas[0] == NULL);
-    CHECK_EQ(gpupool_cudaFreeAsync(block, peer), cudaSuccess);
-    CHECK_EQ(cudaStreamDestroy(peer), cudaSuccess);
-    kit_close(gpupool_default_arena(1));
+    for (int reset = 0; reset < 2; reset++) {
+        check_case("reset %d", reset);
+        gpupool_arena *arena = gpupool_default_arena(0);
+        cudaStream_t peer;
+        void *block = NULL;
+        CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+        CHECK_EQ(cudaStreamCreateWithFlags(&peer, cudaStreamNonBlocking), cudaSuccess);
+        CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+        fake_before_call("cuStreamGetCtx", 1, reset ? reset_and_close_beside : close_beside, arena);
+        CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, peer), cudaSuccess);
+        CHECK_EQ(pthread_join(destroyer, NULL), 0);
+        CHECK(gpi_process.default_arenas[0] == NULL);
+        CHECK_EQ(gpupool_cudaFreeAsync(block, peer), cudaSuccess);
+        CHECK_EQ(cudaStreamDestroy(peer), cudaSuccess);
+        kit_close(gpupool_default_arena(1));
+    }
 }
 
 /* ---- errors in CUDA's words ---- */
@@ -314,7 +330,7 @@ static void neither_made_nor_undone(void) {
 
 int main(void) {
     FAKE_TEST(on_a_device_without_mapping);
-    FAKE_TEST(a_refused_end_leaves_it_the_default);
+    FAKE_TEST(an_end_in_vain_leaves_it_the_default);
     FAKE_TEST(ended_while_another_is_made);
     FAKE_TEST(made_by_two);
     FAKE_TEST(made_by_a_chunk_alloc);

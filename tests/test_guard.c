@@ -3,6 +3,7 @@
 // build: check3 -DGPUPOOL_CHECK=3
 // build: unit256 -DGPUPOOL_UNIT_BYTES=256
 // build: sites -DGPUPOOL_SITES=1
+// build: asked -DGPUPOOL_STREAM_CHECK=1
 #if GPUPOOL_CHECK < 3 /* which has it by itself */
 #define GPUPOOL_GUARD 1
 #endif
@@ -252,7 +253,7 @@ static void freed_before_it_is_handed_out(void) {
     char *block = get(4 * MIB, 0); /* too large for a cache */
     CHECK_RESULT(put(block, 0), GPUPOOL_OK);
     long fills = fake_calls("cudaMemsetAsync");
-    fake_before_call("cudaStreamIsCapturing", 1, free_stale, block);
+    fake_before_call("cudaGetDevice", 1, free_stale, block);
     CHECK(gpupool_alloc(arena, 4 * MIB, kit_stream[0]) == block);
     CHECK_EQ(fake_calls("cudaMemsetAsync"), fills);
     CHECK_RESULT(put(block, 0), GPUPOOL_E_DOUBLE_FREE);
@@ -282,6 +283,43 @@ static void a_free_that_fails(void) {
         kit_close(arena);
     }
 }
+
+/* What cudaFree would have waited for is still in use: it is neither looked at nor filled. */
+static void nothing_is_filled_without_the_wait(void) {
+    void *block = NULL;
+    CHECK_EQ(gpupool_cudaMalloc(&block, 5000), cudaSuccess);
+    fake_hold(kit_stream[1], 1);
+    kit_fill(kit_stream[1], block, 5000, 3);
+    kit_expect(kit_stream[1], block, 5000, 3);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    fake_hold(kit_stream[1], 0);
+    CHECK_RESULT(gpupool_arena_destroy(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT)), GPUPOOL_OK);
+}
+
+#if GPUPOOL_STREAM_CHECK
+static void ask_in_vain(void *unused) {
+    (void)unused;
+    fake_fail_call("cudaStreamGetId", 1, 1, 0);
+}
+
+/* A block that is filled is freed, though CUDA does not tell once more which stream this is. */
+static void what_is_filled_is_freed(void) {
+    for (size_t behind = 0; behind < 2; behind++) {
+        arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        char *block = get(4096, 0);
+        kit_fill(kit_stream[0], block, 4096 + behind, 7);
+        fake_before_call("cudaMemcpyAsync", 1, ask_in_vain, NULL);
+        CHECK_RESULT(put(block, 0), behind ? GPUPOOL_E_OVERRUN : GPUPOOL_OK);
+        CHECK(fake_fail_fired() > 0);
+        fake_fail_clear();
+        CHECK_EQ(kit_stats(arena).blocks.now, 0);
+        kit_close(arena);
+    }
+}
+#endif
 
 /* BYPASS: what could not be filled, nor given back, is the arena's, to be given back when more is
    needed; what alignment leaves over is nobody's. */
@@ -326,6 +364,10 @@ int main(void) {
     FAKE_TEST(calls_that_fail);
     FAKE_TEST(freed_before_it_is_handed_out);
     FAKE_TEST(a_free_that_fails);
+    FAKE_TEST(nothing_is_filled_without_the_wait);
+#if GPUPOOL_STREAM_CHECK
+    FAKE_TEST(what_is_filled_is_freed);
+#endif
     FAKE_TEST(nothing_is_given_back);
     return check_finish();
 }

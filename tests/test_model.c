@@ -220,7 +220,7 @@ static void run(gpupool_source source, fake_run_mode mode, long calls, uint64_t 
 
 static void mapped_stepped(void) { run(GPUPOOL_SOURCE_MAPPED, FAKE_STEPPED, MODEL_CALLS, 1); }
 static void mapped_eager(void) { run(GPUPOOL_SOURCE_MAPPED, FAKE_EAGER, MODEL_CALLS, 2); }
-static void device_stepped(void) { run(GPUPOOL_SOURCE_DEVICE, FAKE_STEPPED, MODEL_CALLS / 10, 3); }
+static void device_stepped(void) { run(GPUPOOL_SOURCE_DEVICE, FAKE_STEPPED, MODEL_CALLS / 10, 12); }
 static void custom_eager(void) { run(GPUPOOL_SOURCE_CUSTOM, FAKE_EAGER, MODEL_CALLS / 10, 4); }
 static void pinned_stepped(void) { run(GPUPOOL_SOURCE_PINNED, FAKE_STEPPED, MODEL_CALLS / 20, 7); }
 static void bypass_stepped(void) { run(GPUPOOL_SOURCE_BYPASS, FAKE_STEPPED, MODEL_CALLS / 20, 6); }

@@ -362,6 +362,74 @@ static void no_wait_for_what_can_never_be(void) {
         kit_close(arena);
     }
 }
+
+/* A thread that goes on with its work all the while, on the stream of the request or on another:
+   each round it frees a block that this stream is still at, or one more. */
+static gpupool_arena *shared;
+static int rounds, worker, parks;
+
+static void go_on(void *unused) {
+    cudaStream_t stream = kit_stream[worker];
+    (void)unused;
+    if (++rounds == 20) return; /* or it would not end where it is waited for */
+    void *block = kit_alloc(shared, MIB, stream);
+    kit_fill(stream, block, KIB, rounds);
+    if (parks) CHECK_RESULT(gpupool_record_use(shared, block, kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(shared, block, stream), GPUPOOL_OK);
+    fake_before_call("cudaEventSynchronize", 1, go_on, NULL);
+}
+
+static void no_wait_for_what_others_free_meanwhile(void) {
+    for (int way = 0; way < 4; way++) {
+        worker = way & 1;
+        parks = way >> 1;
+        check_case("worker %d, parks %d", worker, parks);
+        shared = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
+        void *block = kit_alloc(shared, 40 * MIB, kit_stream[0]);
+        CHECK_RESULT(gpupool_free(shared, kit_alloc(shared, 20 * MIB, kit_stream[0]),
+                                  kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_trim(shared, SIZE_MAX, NULL), GPUPOOL_OK);
+        void *beside = kit_alloc(shared, KIB, kit_stream[3]); /* so that all frees have a fence */
+        fake_mode(FAKE_STEPPED);
+        rounds = 0;
+        go_on(NULL);
+        refused(shared, 50 * MIB, GPUPOOL_CAUSE_LIMIT);
+        CHECK(rounds > 1 && rounds < 5);
+        fake_before_call("cudaEventSynchronize", 0, NULL, NULL);
+        fake_mode(FAKE_EAGER);
+        CHECK_RESULT(gpupool_free(shared, block, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(shared, beside, kit_stream[3]), GPUPOOL_OK);
+        kit_close(shared);
+    }
+}
+
+/* What was freed before and has since got a later fence, with what was freed meanwhile, is waited
+   for all the same. */
+static void free_once_more(void *unused) {
+    (void)unused;
+    void *block = kit_alloc(shared, MIB, kit_stream[1]);
+    kit_fill(kit_stream[1], block, KIB, 1);
+    CHECK_RESULT(gpupool_free(shared, block, kit_stream[1]), GPUPOOL_OK);
+}
+
+static void all_that_was_free_before_is_waited_for(void) {
+    enum { SEALS = KIT_COUNT(((gpi_stream *)0)->sealed) };
+    void *block[SEALS], *other;
+    shared = kit_open_limited(GPUPOOL_SOURCE_MAPPED, (SEALS + 1) * 2 * MIB);
+    other = kit_alloc(shared, 2 * MIB, kit_stream[2]);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < SEALS; i++) block[i] = kit_alloc(shared, 2 * MIB, kit_stream[1]);
+    for (int i = 0; i < SEALS; i++) {
+        kit_fill(kit_stream[1], block[i], KIB, i);
+        CHECK_RESULT(gpupool_free(shared, block[i], kit_stream[1]), GPUPOOL_OK);
+    }
+    fake_before_call("cudaEventSynchronize", 1, free_once_more, NULL);
+    block[0] = kit_alloc(shared, SEALS * 2 * MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_free(shared, block[0], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(shared, other, kit_stream[2]), GPUPOOL_OK);
+    fake_mode(FAKE_EAGER);
+    kit_close(shared);
+}
 #endif
 
 /* A limit may end inside a unit, or a piece of mapped memory: what that leaves is nobody's. */
@@ -519,6 +587,8 @@ int main(void) {
     ARENA_TEST(available_under_odd_limits);
     ARENA_TEST(available_of_awkward_chunks);
     FAKE_TEST(no_wait_for_what_can_never_be);
+    FAKE_TEST(no_wait_for_what_others_free_meanwhile);
+    FAKE_TEST(all_that_was_free_before_is_waited_for);
     ARENA_TEST(idle_chunks_stay_where_they_would_not_do);
     ARENA_TEST(idle_chunks_stay_where_the_device_is_too_small);
     FAKE_TEST(idle_chunks_go_where_all_of_them_do);

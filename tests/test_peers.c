@@ -332,10 +332,9 @@ static void ask_for_it(void *unused) {
     gpi_host_lock(&arena->lock);
     request.known = gpi_arena_known(arena, gpi_fence_key(kit_stream[0]), 0);
     for (int hurried = 0; hurried < 2; hurried++) {
-        gpi_stream *other = NULL;
-        int at = -1;
+        gpi_fence *fence = NULL;
         arena->hurried = hurried;
-        CHECK(gpi_arena_of_others(arena, &request, UINT64_MAX, &other, &at) != NULL);
+        CHECK(gpi_arena_of_others(arena, &request, UINT64_MAX, &fence) != NULL);
         CHECK(gpi_arena_short_cut(arena, &request) == NULL);
         asked_for++;
     }

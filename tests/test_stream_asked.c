@@ -358,6 +358,35 @@ static void known_anew_on_the_way(void) {
     kit_close(scoped);
 }
 
+/* A stream that was known while it captured, and so without an id, is made known anew by its next
+   call, and what it was known as is forgotten: but not while a thread looks for memory for it. */
+static void use_it_after_its_capture(void *unused) {
+    cudaGraph_t graph = NULL;
+    (void)unused;
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
+    kit_stats(arena);
+}
+
+static void known_anew_without_its_capture(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *hole = kit_alloc(arena, MIB, kit_stream[1]);
+    void *rest = kit_alloc(arena, BYTES, kit_stream[1]);
+    put(hole, kit_stream[1]);
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    fake_before_call("cuMemCreate", 1, use_it_after_its_capture, NULL);
+    fake_fail_call("cuMemCreate", 1, 1, 0);
+    CHECK(gpupool_alloc(arena, 64 * MIB, kit_stream[0]) == NULL);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+    kit_stats(arena);
+    CHECK_EQ(arena->fences.stream_count, 1); /* what it was known as is forgotten now */
+    put(rest, kit_stream[1]);
+    kit_close(arena);
+}
+
 /* What the old stream freed gets no fence from the new one, which has its handle. */
 static void no_fence_from_another_stream(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -391,6 +420,7 @@ int main(void) {
     FAKE_TEST(a_scope_opened_meanwhile);
     FAKE_TEST(known_anew_under_a_scope);
     FAKE_TEST(known_anew_on_the_way);
+    FAKE_TEST(known_anew_without_its_capture);
     FAKE_TEST(no_fence_from_another_stream);
     return check_finish();
 }

@@ -136,6 +136,40 @@ static void a_fault_does_not_keep_the_handle(void) {
     }
 }
 
+/* Nor does an arena whose end is refused, or fails, while another thread destroys a stream. */
+static cudaStream_t ended;
+
+static void end_a_stream(void *unused) {
+    (void)unused;
+    CHECK_EQ(cudaStreamDestroy(ended), cudaSuccess);
+}
+
+static void an_end_in_vain_does_not_keep_the_handle(void) {
+    for (int in_use = 0; in_use < 2; in_use++) {
+        check_case("in use %d", in_use);
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        fake_mode(FAKE_STEPPED);
+        ended = new_stream();
+        void *other = in_use ? kit_alloc(arena, MIB, kit_stream[0]) : NULL;
+        void *block = kit_alloc(arena, MIB, ended);
+        kit_fill(ended, block, MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block, ended), GPUPOOL_OK);
+        fake_before_call(in_use ? "cudaGetDevice" : "cudaFree", 1, end_a_stream, NULL);
+        fake_fail_call("cudaFree", 1, 0, 0);
+        CHECK_RESULT(gpupool_arena_destroy(arena), in_use ? GPUPOOL_E_IN_USE : GPUPOOL_E_CUDA);
+        fake_fail_clear();
+        cudaStream_t next = new_stream();
+        CHECK(next == ended);
+        block = kit_alloc(arena, MIB, next);
+        kit_fill(next, block, MIB, 2);
+        CHECK_RESULT(gpupool_free(arena, block, next), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(next), cudaSuccess);
+        fake_run_all();
+        kit_close(arena);
+    }
+}
+
 /* What is no stream is CUDA's to refuse, and the arenas are none the worse. */
 static void the_macro_answers_as_cuda_does(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
@@ -209,6 +243,7 @@ int main(void) {
     FAKE_TEST(stream_retired_tells_the_arena);
     FAKE_TEST(every_arena_is_told);
     FAKE_TEST(a_fault_does_not_keep_the_handle);
+    FAKE_TEST(an_end_in_vain_does_not_keep_the_handle);
     FAKE_TEST(the_macro_answers_as_cuda_does);
 #else
     FAKE_TEST(the_stream_itself_is_asked);

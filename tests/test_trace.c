@@ -243,6 +243,22 @@ static void calls_that_only_look_are_recorded(void) {
 }
 
 #if CHECK_FAKE
+static void an_end_that_fails_is_a_look(void) {
+    char line[LINE], last[LINE] = "";
+    FILE *file = scratch();
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4096, 0), 0), GPUPOOL_OK);
+    fake_fail_call("cudaFree", 1, 0, 0);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    rewind(file);
+    while (fgets(line, sizeof line, file)) memcpy(last, line, sizeof last);
+    CHECK(strcmp(last, "s\n") == 0);
+    kit_close(arena);
+    fclose(file);
+}
+
 static void a_limit_that_fails_is_taken_back(void) {
     static const size_t limits[] = {64 * MIB, 0};
     for (size_t i = 0; i < KIT_COUNT(limits); i++) {
@@ -367,6 +383,7 @@ int main(void) {
     ARENA_TEST(a_use_that_is_refused_is_a_look);
     ARENA_TEST(a_late_record_lists_what_is_live);
     ARENA_TEST(calls_that_only_look_are_recorded);
+    FAKE_TEST(an_end_that_fails_is_a_look);
     FAKE_TEST(a_limit_that_fails_is_taken_back);
     ARENA_TEST(a_bypass_records_streams);
     ARENA_TEST(a_full_disk_is_told);
