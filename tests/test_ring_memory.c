@@ -104,8 +104,10 @@ static void no_memory_for_a_ring(void) {
     fail_malloc_nth(0, 0);
 }
 
-/* Between two looks of the workers, since nobody else may be at a device that is reset. */
-static void reset_unseen(void) {
+/* Between two looks of the workers, since nobody else may be at a device that is reset. Returns
+   how often it had been asked by then whether there was a reset. */
+static long reset_unseen(void) {
+    long looks = 0;
     for (int at_work = 1; at_work;) {
         at_work = 0;
         gpi_ring_lock(ring);
@@ -114,8 +116,10 @@ static void reset_unseen(void) {
         for (const gpi_ring_slot *slot = ring->slots; slot; slot = slot->next)
             at_work += slot->state == GPI_RING_BUSY;
         if (!at_work) CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+        looks = fake_calls("cuCtxGetId");
         gpi_ring_unlock(ring);
     }
+    return looks;
 }
 
 /* With workers, a ticket and a copy in flight: these are asked after no more. */
@@ -132,9 +136,10 @@ static void nothing_stays_after_a_reset(void) {
         CHECK_RESULT(gpupool_upload_async(ring, buffer, host, BYTES, kit_stream[0], &ticket),
                      GPUPOOL_OK);
         CHECK_EQ(gpi_process.staffed != NULL, workers > 0);
-        reset_unseen();
+        long looks = reset_unseen();
         for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
-        for (int i = 0; i < 20; i++) gpi_host_idle(10000); /* long enough for many looks */
+        while (workers > 0 && fake_calls("cuCtxGetId") == looks) gpi_host_idle(10000);
+        for (int i = 0; i < 20; i++) gpi_host_idle(10000); /* for more looks, if there are any */
         CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
         CHECK(gpi_process.staffed == NULL);
         CHECK_EQ(fail_malloc_live, 0);
