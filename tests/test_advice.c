@@ -96,7 +96,9 @@ static void run(gpupool_source source, size_t chunk_bytes, int rough, uint64_t s
             limit = LIMIT / 4 + (size_t)check_below(&random, LIMIT);
             CHECK_RESULT(gpupool_set_limit(arena, limit), GPUPOOL_OK);
         }
-        alignment = rough && step % 4 == 0 ? GPUPOOL_UNIT_BYTES << check_below(&random, 10) : 1;
+        alignment = 1;
+        if (rough && step % 4 == 0)
+            alignment = (size_t)GPUPOOL_UNIT_BYTES << check_below(&random, 10);
         slot *s = &slots[check_below(&random, SLOTS)];
         size_t bytes = sizes[check_below(&random, KIT_COUNT(sizes))];
         if (s->block) {
