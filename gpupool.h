@@ -131,7 +131,7 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
 #endif
 
 /* CUDA's own, which may be a macro there: what it stands for is lost once it is one here. */
-static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t stream) {
+static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t stream) {
     return cudaFreeAsync(pointer, stream);
 }
 
@@ -696,20 +696,42 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 } /* extern "C" */
 #endif
 
-#if defined(__cplusplus) && GPUPOOL_REPLACE_CUDA_MALLOC
+/* ---- what the macros of NAMES, at this file's end, stand for ---- */
+
+static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+    if (!stream) return cudaStreamPerThread;
+#endif
+    return stream;
+}
+
+#if GPUPOOL_REPLACE_CUDA_MALLOC
+static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(pointer, gpi_names_stream(stream));
+}
 static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes,
                                                  cudaStream_t stream) {
-#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-    if (!stream) stream = cudaStreamPerThread;
-#endif
-    return gpupool_cudaMallocAsync(pointer, bytes, stream);
+    return gpupool_cudaMallocAsync(pointer, bytes, gpi_names_stream(stream));
 }
-/* C++ has another one, with a pool of the caller's, which is left to CUDA. */
-template <class Pool>
-static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes, Pool pool,
+#if defined(__cplusplus)
+template <class T>
+static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, cudaStream_t stream) {
+    return gpi_names_malloc_async((void **)(void *)pointer, bytes, stream);
+}
+/* With a pool of the caller's: it is left to CUDA. */
+template <class T, class Pool>
+static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, Pool pool,
                                                  cudaStream_t stream) {
-    return cudaMallocFromPoolAsync(pointer, bytes, pool, stream);
+    return cudaMallocFromPoolAsync((void **)(void *)pointer, bytes, pool, stream);
 }
+static inline cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+    return gpupool_cudaMalloc(pointer, bytes);
+}
+template <class T>
+static inline cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return gpupool_cudaMalloc((void **)(void *)pointer, bytes);
+}
+#endif
 #endif
 
 #endif /* GPUPOOL_H */
@@ -8633,7 +8655,7 @@ cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
     if (!block) return cudaSuccess;
     if (!arena && gpi_arena_is_elsewhere(block)) return cudaErrorInvalidValue;
-    if (!arena) return gpi_names_free_async(block, gpi_arena_stream(stream));
+    if (!arena) return gpi_names_cuda_free_async(block, gpi_arena_stream(stream));
     return gpi_arena_as_cuda(gpupool_free(arena, block, stream));
 }
 
@@ -11880,51 +11902,48 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
    Macros over CUDA's names and gpupool's own, last, so that they are not in force above. */
 
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-#ifndef GPI_STREAM
-#define GPI_STREAM(stream) gpi_names_stream(stream)
-static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
-    return stream ? stream : cudaStreamPerThread;
-}
-#endif
 #if !GPUPOOL_SITES
-#define gpupool_alloc(arena, bytes, stream) gpupool_alloc(arena, bytes, GPI_STREAM(stream))
+#define gpupool_alloc(arena, bytes, stream) gpupool_alloc(arena, bytes, gpi_names_stream(stream))
 #define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
-    gpupool_alloc_aligned(arena, bytes, alignment, GPI_STREAM(stream))
-#define gpupool_zalloc(arena, bytes, stream) gpupool_zalloc(arena, bytes, GPI_STREAM(stream))
+    gpupool_alloc_aligned(arena, bytes, alignment, gpi_names_stream(stream))
+#define gpupool_zalloc(arena, bytes, stream) gpupool_zalloc(arena, bytes, gpi_names_stream(stream))
 #endif
 #define gpupool_alloc_at(arena, bytes, stream, file, line) \
-    gpupool_alloc_at(arena, bytes, GPI_STREAM(stream), file, line)
+    gpupool_alloc_at(arena, bytes, gpi_names_stream(stream), file, line)
 #define gpupool_alloc_aligned_at(arena, bytes, alignment, stream, file, line) \
-    gpupool_alloc_aligned_at(arena, bytes, alignment, GPI_STREAM(stream), file, line)
+    gpupool_alloc_aligned_at(arena, bytes, alignment, gpi_names_stream(stream), file, line)
 #define gpupool_zalloc_at(arena, bytes, stream, file, line) \
-    gpupool_zalloc_at(arena, bytes, GPI_STREAM(stream), file, line)
-#define gpupool_free(arena, block, stream) gpupool_free(arena, block, GPI_STREAM(stream))
+    gpupool_zalloc_at(arena, bytes, gpi_names_stream(stream), file, line)
+#define gpupool_free(arena, block, stream) gpupool_free(arena, block, gpi_names_stream(stream))
 #define gpupool_record_use(arena, block, stream) \
-    gpupool_record_use(arena, block, GPI_STREAM(stream))
-#define gpupool_stream_retired(arena, stream) gpupool_stream_retired(arena, GPI_STREAM(stream))
+    gpupool_record_use(arena, block, gpi_names_stream(stream))
+#define gpupool_stream_retired(arena, stream) \
+    gpupool_stream_retired(arena, gpi_names_stream(stream))
 #define gpupool_capture_begin(arena, stream, capture) \
-    gpupool_capture_begin(arena, GPI_STREAM(stream), capture)
+    gpupool_capture_begin(arena, gpi_names_stream(stream), capture)
 #define gpupool_cudaMallocAsync(pointer, bytes, stream) \
-    gpupool_cudaMallocAsync(pointer, bytes, GPI_STREAM(stream))
-#define gpupool_cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync(pointer, GPI_STREAM(stream))
+    gpupool_cudaMallocAsync(pointer, bytes, gpi_names_stream(stream))
+#define gpupool_cudaFreeAsync(pointer, stream) \
+    gpupool_cudaFreeAsync(pointer, gpi_names_stream(stream))
 #define gpupool_upload(ring, to, from, bytes, stream) \
-    gpupool_upload(ring, to, from, bytes, GPI_STREAM(stream))
+    gpupool_upload(ring, to, from, bytes, gpi_names_stream(stream))
 #define gpupool_download(ring, to, from, bytes, stream) \
-    gpupool_download(ring, to, from, bytes, GPI_STREAM(stream))
+    gpupool_download(ring, to, from, bytes, gpi_names_stream(stream))
 #define gpupool_upload_async(ring, to, from, bytes, stream, ticket) \
-    gpupool_upload_async(ring, to, from, bytes, GPI_STREAM(stream), ticket)
+    gpupool_upload_async(ring, to, from, bytes, gpi_names_stream(stream), ticket)
 #define gpupool_download_async(ring, to, from, bytes, stream, ticket) \
-    gpupool_download_async(ring, to, from, bytes, GPI_STREAM(stream), ticket)
+    gpupool_download_async(ring, to, from, bytes, gpi_names_stream(stream), ticket)
 #define gpupool_upload_2d(ring, to, to_pitch, from, from_pitch, width, height, stream) \
-    gpupool_upload_2d(ring, to, to_pitch, from, from_pitch, width, height, GPI_STREAM(stream))
+    gpupool_upload_2d(ring, to, to_pitch, from, from_pitch, width, height, gpi_names_stream(stream))
 #define gpupool_download_2d(ring, to, to_pitch, from, from_pitch, width, height, stream) \
-    gpupool_download_2d(ring, to, to_pitch, from, from_pitch, width, height, GPI_STREAM(stream))
+    gpupool_download_2d(ring, to, to_pitch, from, from_pitch, width, height, \
+                        gpi_names_stream(stream))
 #define gpupool_upload_from(ring, to, bytes, reader, user, stream) \
-    gpupool_upload_from(ring, to, bytes, reader, user, GPI_STREAM(stream))
+    gpupool_upload_from(ring, to, bytes, reader, user, gpi_names_stream(stream))
 #define gpupool_download_to(ring, from, bytes, writer, user, stream) \
-    gpupool_download_to(ring, from, bytes, writer, user, GPI_STREAM(stream))
+    gpupool_download_to(ring, from, bytes, writer, user, gpi_names_stream(stream))
 #define gpupool_span_upload(ring, span, to, stream) \
-    gpupool_span_upload(ring, span, to, GPI_STREAM(stream))
+    gpupool_span_upload(ring, span, to, gpi_names_stream(stream))
 #endif
 
 #if GPUPOOL_SITES
@@ -11936,19 +11955,22 @@ static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
     gpupool_zalloc_at(arena, bytes, stream, __FILE__, __LINE__)
 #endif
 
+/* Names alone, not calls, so that pointers and deleters get the same functions. Device code has
+   CUDA's own. */
+#if !defined(__CUDA_ARCH__)
 #if GPUPOOL_STREAM_HOOK
-#define cudaStreamDestroy(stream) gpupool_cudaStreamDestroy(stream)
+#define cudaStreamDestroy gpupool_cudaStreamDestroy
 #endif
 #if GPUPOOL_REPLACE_CUDA_MALLOC
-#define cudaMalloc(pointer, bytes) gpupool_cudaMalloc((void **)(pointer), bytes)
-#define cudaFree(pointer) gpupool_cudaFree((void *)(pointer))
-#undef cudaMallocAsync
 #if defined(__cplusplus)
-#define cudaMallocAsync(pointer, ...) gpi_names_malloc_async((void **)(pointer), __VA_ARGS__)
+#define cudaMalloc gpi_names_malloc
 #else
-#define cudaMallocAsync(pointer, bytes, stream) \
-    gpupool_cudaMallocAsync((void **)(pointer), bytes, stream)
+#define cudaMalloc gpupool_cudaMalloc
 #endif
+#define cudaFree gpupool_cudaFree
+#undef cudaMallocAsync
+#define cudaMallocAsync gpi_names_malloc_async
 #undef cudaFreeAsync
-#define cudaFreeAsync(pointer, stream) gpupool_cudaFreeAsync((void *)(pointer), stream)
+#define cudaFreeAsync gpi_names_free_async
+#endif
 #endif

@@ -108,7 +108,7 @@ left_behind() { # COMPILER FLAGS
             "$2 -DGPUPOOL_STREAM_HOOK=0" $source gpupool_none
         check "$1: macros of $source, streams per thread, sites" no_other_macros "$1" \
             "$2 -DCUDA_API_PER_THREAD_DEFAULT_STREAM -DGPUPOOL_SITES=1" $source \
-            'cudaStreamDestroy|CUDA_API_PER_THREAD_DEFAULT_STREAM|GPI_STREAM|gpupool_[A-Za-z0-9_]*'
+            'cudaStreamDestroy|CUDA_API_PER_THREAD_DEFAULT_STREAM|gpupool_[A-Za-z0-9_]*'
         check "$1: macros of $source, cudaMalloc replaced" no_other_macros "$1" \
             "$2 -DGPUPOOL_REPLACE_CUDA_MALLOC=1" $source 'cuda(StreamDestroy|(Malloc|Free)(Async)?)'
     done

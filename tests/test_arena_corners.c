@@ -1,5 +1,7 @@
 /* What few programs ever ask of an arena, and each may: results, figures and order of things that
    nothing else depends on. */
+#include "cudas_own.h"
+
 #define GPUPOOL_IMPLEMENTATION
 #include "fail_malloc.h"
 #include "../gpupool.h"
@@ -288,7 +290,7 @@ static void a_use_by_each_stream_of_a_handle(void) {
     kit_mark(stream, block, 2 * MIB, 1);
     CHECK_RESULT(gpupool_record_use(arena, block, stream), GPUPOOL_OK);
     first = stream;
-    CHECK_EQ((cudaStreamDestroy)(stream), cudaSuccess);
+    CHECK_EQ(own_stream_destroy(stream), cudaSuccess);
     CHECK_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     CHECK(stream == first);
     CHECK_RESULT(gpupool_record_use(arena, block, stream), GPUPOOL_OK);
@@ -298,7 +300,7 @@ static void a_use_by_each_stream_of_a_handle(void) {
     fake_run_all();
     CHECK_EQ(fake_failures(), 0);
     put(again, 0);
-    CHECK_EQ((cudaStreamDestroy)(stream), cudaSuccess);
+    CHECK_EQ(own_stream_destroy(stream), cudaSuccess);
     fake_mode(FAKE_EAGER);
     kit_close(arena);
 }

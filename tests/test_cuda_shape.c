@@ -2,14 +2,16 @@
 // build: plain
 // build: replaced -O2 -DGPUPOOL_REPLACE_CUDA_MALLOC=1
 // build: asan -fsanitize=address,undefined
+#include "cudas_own.h"
+
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "race_kit.h"
 
 #if GPUPOOL_REPLACE_CUDA_MALLOC /* the names as a program would use them */
-#define pool_malloc cudaMalloc
+#define pool_malloc(at, bytes) cudaMalloc((void **)(at), bytes)
 #define pool_free cudaFree
-#define pool_malloc_async cudaMallocAsync
+#define pool_malloc_async(at, bytes, stream) cudaMallocAsync((void **)(at), bytes, stream)
 #define pool_free_async cudaFreeAsync
 #else
 #define pool_malloc(at, bytes) gpupool_cudaMalloc((void **)(at), bytes)
@@ -18,10 +20,9 @@
 #define pool_free_async gpupool_cudaFreeAsync
 #endif
 
-/* CUDA's own: in brackets no macro takes the name. */
 static void *cuda_block(size_t bytes) {
     void *block = NULL;
-    CHECK_EQ((cudaMalloc)(&block, bytes), cudaSuccess);
+    CHECK_EQ(own_malloc(&block, bytes), cudaSuccess);
     return block;
 }
 
@@ -192,7 +193,7 @@ static void errors_are_cudas(void) {
     CHECK_EQ(pool_malloc(&none, 8 * MIB), cudaErrorMemoryAllocation);
     CHECK(none == NULL);
     CHECK_EQ(pool_malloc_async(&none, 8 * MIB, kit_stream[0]), cudaErrorMemoryAllocation);
-    CHECK_EQ((cudaMalloc)((void **)&none, SIZE_MAX), cudaErrorMemoryAllocation);
+    CHECK_EQ(own_malloc((void **)&none, SIZE_MAX), cudaErrorMemoryAllocation);
     CHECK_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
     CHECK_EQ(pool_malloc(&none, SIZE_MAX), cudaErrorMemoryAllocation);
     CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);

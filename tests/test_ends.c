@@ -94,7 +94,7 @@ static void reset_under(gpupool_source source) {
     arena = kit_open(source);
     leave_traces(live, KIT_COUNT(live), &scope);
     reset_the_device();
-    CHECK_EQ((cudaFree)(NULL), cudaSuccess); /* a new context */
+    CHECK_EQ(cudaFree(NULL), cudaSuccess); /* a new context */
     asking_calls(live[1], scope, GPUPOOL_E_CUDA);
     CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
     CHECK_RESULT(gpupool_stream_retired(arena, 0), GPUPOOL_E_CUDA);

@@ -202,7 +202,7 @@ static void memory_that_a_reset_took(void) {
     CHECK_RESULT(gpupool_free(arena, free, 0), GPUPOOL_OK);
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
-    CHECK_EQ((cudaFree)(NULL), cudaSuccess); /* a new context */
+    CHECK_EQ(cudaFree(NULL), cudaSuccess); /* a new context */
     CHECK(gpupool_alloc(arena, 4096, 0) == NULL);
     CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
     CHECK_RESULT(gpupool_free(arena, live, 0), GPUPOOL_OK);

@@ -250,7 +250,7 @@ static void reset_while_they_are_mapped(void) {
     fake_run_all();
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
-    CHECK_EQ((cudaFree)(NULL), cudaSuccess); /* a new context */
+    CHECK_EQ(cudaFree(NULL), cudaSuccess); /* a new context */
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
     CHECK_EQ(fail_malloc_live, 0);
 }

@@ -5,6 +5,8 @@
 #if !defined(GPUPOOL_TEST_GPU)
 #include "schedule_kit.h"
 #endif
+#include "cudas_own.h"
+
 #define GPUPOOL_IMPLEMENTATION
 #ifndef GPUPOOL_HEADER
 #define GPUPOOL_HEADER "../gpupool.h"
@@ -187,7 +189,7 @@ static void open_renewed(void) {
     CHECK_EQ(cudaStreamCreateWithFlags(&twin, cudaStreamNonBlocking), cudaSuccess);
     old = twin;
     CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 512, twin), twin), GPUPOOL_OK);
-    CHECK_EQ((cudaStreamDestroy)(twin), cudaSuccess); /* unsaid */
+    CHECK_EQ(own_stream_destroy(twin), cudaSuccess); /* unsaid */
     CHECK_EQ(cudaStreamCreateWithFlags(&twin, cudaStreamNonBlocking), cudaSuccess);
     CHECK(twin == old);
 }

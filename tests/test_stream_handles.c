@@ -3,6 +3,8 @@
    learn of it, random schedules under the oracle. */
 // build: plain
 // build: asked -DGPUPOOL_STREAM_HOOK=0 -DGPUPOOL_STREAM_CHECK=1
+#include "cudas_own.h"
+
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "race_kit.h"
@@ -71,7 +73,7 @@ static void the_macro_tells_the_arena(void) {
 
 static void by_word(cudaStream_t stream) {
     CHECK_RESULT(gpupool_stream_retired(arena, stream), GPUPOOL_OK);
-    CHECK_EQ((cudaStreamDestroy)(stream), cudaSuccess); /* in brackets it is CUDA's own */
+    CHECK_EQ(own_stream_destroy(stream), cudaSuccess);
 }
 static void stream_retired_tells_the_arena(void) {
     destroy = by_word;

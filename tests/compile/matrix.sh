@@ -68,6 +68,8 @@ if [[ $NVCC ]]; then
         -Xcompiler -Wall,-Wextra,-Werror $implementation
     check "nvcc, cudaMalloc replaced, streams per thread" "$NVCC" -x cu -c -o "$out/cu.o" \
         -Werror all-warnings --default-stream per-thread tests/compile/replace.c
+    check "nvcc, kernels that call CUDA's names" "$NVCC" -rdc=true -c -o "$out/cu.o" \
+        -Werror all-warnings tests/compile/device_side.cu
 else
     left_out nvcc
 fi
@@ -84,8 +86,12 @@ program unmapped "$CC" c11 -DGPUPOOL_MAPPED=0
 for level in 0 1 2; do program "check_$level" "$CC" c11 -DGPUPOOL_CHECK=$level; done
 units=tests/compile/replace.c program replace "$CC" c99
 units=tests/compile/per_thread.c program per_thread "$CC" c99 -DCUDA_API_PER_THREAD_DEFAULT_STREAM
+units=tests/compile/replace.c program replace_per_thread "$CC" c11 \
+    -DCUDA_API_PER_THREAD_DEFAULT_STREAM
 if works "$CXX"; then
     units=tests/compile/replace.c program replace_cxx "$CXX" c++11
+    units=tests/compile/replace.c program replace_per_thread_cxx "$CXX" c++20 \
+        -DCUDA_API_PER_THREAD_DEFAULT_STREAM
     units=tests/compile/per_thread.c program per_thread_cxx "$CXX" c++17 \
         -DCUDA_API_PER_THREAD_DEFAULT_STREAM
     program plain_cxx "$CXX" c++11

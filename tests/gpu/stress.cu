@@ -249,7 +249,7 @@ int main(int count, char **words) {
     config.limit_bytes = (size_t)threads * 96 << 20; /* short at times */
     config.name = "stress";
     POOL(gpupool_arena_create(&arena, &config));
-    CUDA((cudaMalloc)((void **)&wrong, sizeof *wrong));
+    CUDA(cudaMalloc((void **)&wrong, sizeof *wrong));
     CUDA(cudaMemset(wrong, 0, sizeof *wrong));
     if (failed) return 1;
     for (int i = 0; i < threads; i++) running.emplace_back(work, i);
@@ -262,7 +262,7 @@ int main(int count, char **words) {
     for (std::thread &thread : running) thread.join();
     CUDA(cudaDeviceSynchronize());
     CUDA(cudaMemcpy(&found, wrong, sizeof found, cudaMemcpyDeviceToHost));
-    CUDA((cudaFree)(wrong));
+    CUDA(cudaFree(wrong));
     POOL(gpupool_get_stats(arena, &stats));
     if (stats.blocks.now) fail("blocks left", "some were lost");
     POOL(gpupool_report(arena, stdout));

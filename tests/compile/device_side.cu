@@ -1,0 +1,21 @@
+/* Kernels that call CUDA's names themselves, as -rdc=true allows, beside hosts that call gpupool's:
+   compiled alone, since the simulation has no kernels. */
+#define GPUPOOL_REPLACE_CUDA_MALLOC 1
+#define GPUPOOL_IMPLEMENTATION
+#include "../../gpupool.h"
+
+__global__ void parent() {
+    cudaStream_t stream;
+    void *block;
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess)
+        cudaStreamDestroy(stream);
+    if (cudaMalloc(&block, 100) == cudaSuccess) cudaFree(block);
+}
+
+int main() {
+    cudaStream_t stream;
+    float *block;
+    if (cudaMalloc(&block, 100) != cudaSuccess || cudaStreamCreate(&stream) != cudaSuccess) return 1;
+    parent<<<1, 1, 0, stream>>>();
+    return cudaStreamDestroy(stream) != cudaSuccess || cudaFree(block) != cudaSuccess;
+}
