@@ -112,8 +112,8 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
     GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) which stream it has been
                                      given, unless that captures, and fails with E_CUDA where CUDA
                                      does not tell; rule 5
-    GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: calls of cudaMalloc, cudaFree and their Async forms are
-                                     gpupool's; pointers to these functions are still CUDA's
+    GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: cudaMalloc, cudaFree and their Async forms are gpupool's
+                                     functions, called or as pointers, but in device code
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
     GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p), where p may
                                      be NULL. Pageable, not pinned: a transfer that gets no room in
@@ -216,7 +216,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the block there is already free */
     GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block; see GPUPOOL_GUARD */
-    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are still out */
+    GPUPOOL_E_IN_USE,        /* destroy refused: blocks, captures or spans are still out */
     GPUPOOL_E_CAPTURING,     /* would need a call that a capturing stream forbids */
     GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
@@ -285,7 +285,8 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
 } gpupool_verdict;
 
 typedef struct gpupool_arena_config { /* all zero is valid: each zero means the default */
-    int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
+    int device;                      /* CUDA device ordinal: 0 is the first; or
+                                        GPUPOOL_DEVICE_CURRENT */
     gpupool_source source;
     size_t limit_bytes;              /* hard limit on reserved bytes; 0: GPUPOOL_LIMIT decides */
     const char *limit_text;          /* "12GiB", "80%", "-2GiB"; wins over limit_bytes */
@@ -335,7 +336,8 @@ typedef struct gpupool_ring gpupool_ring;
 typedef uint64_t gpupool_ticket;     /* of one transfer: never 0, never used twice by a ring */
 
 typedef struct gpupool_ring_config { /* all zero is valid: each zero means the default */
-    int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
+    int device;                      /* CUDA device ordinal: 0 is the first; or
+                                        GPUPOOL_DEVICE_CURRENT */
     size_t bytes;                    /* the most pinned memory the ring ever holds: its limit; from
                                         256 KiB to 16 TiB */
     size_t chunk_bytes;              /* copied and sent at a time, at most; from 64 KiB to a quarter
@@ -393,7 +395,9 @@ extern "C" { /* whatever GPUPOOL_API is */
    each thread; of the arena's device, also where another one is current. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
-GPUPOOL_API gpupool_result gpupool_last_result(void);  /* of this thread's latest call */
+/* Of this thread's latest call; gpupool_last_verdict, and calls in CUDA's shape that come to no
+   arena, leave it as it is. */
+GPUPOOL_API gpupool_result gpupool_last_result(void);
 GPUPOOL_API const char *gpupool_last_error(void);      /* of this thread's last failure */
 GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
 
@@ -520,8 +524,9 @@ GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
 /* Whether one block of so many bytes could be had now, without waiting on the host (but as CUDA
-   does: see gpupool_trim); if not, why not. PENDING: gpupool_alloc, which waits, would succeed.
-   E_ARGUMENT for 0 bytes. */
+   does: see gpupool_trim); if not, why not. PENDING: gpupool_alloc, which waits, would succeed. 0
+   too where the call itself fails, of 0 bytes say: the verdict is all zero then, and
+   gpupool_last_result() is not GPUPOOL_OK. */
 GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
                                   gpupool_verdict *why /* or NULL */);
 
@@ -8757,6 +8762,7 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     gpi_visit visit;
     gpi_wish wish = {0, 0, NULL, 0};
     int fits = 0;
+    if (why) memset(why, 0, sizeof *why);
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     gpi_arena_sweep(arena); /* before the caches are emptied: it opens the lock */
@@ -8767,9 +8773,9 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
                gpi_limit_lacks(&scene, &wish) == 0;
     if (!fits && bytes) gpi_limit_judge(&verdict, &scene, 0);
     gpi_arena_exit_growing(arena, &visit);
-    if (why) *why = verdict;
-    if (bytes) gpi_host_ok();
-    else gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
+    if (!bytes) gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
+    else gpi_host_ok();
+    if (why && bytes) *why = verdict;
     return fits;
 }
 

@@ -60,6 +60,12 @@ static void by_crashing(gpupool_arena *arena, cudaStream_t stream) {
     printf("  batch %4zu  lost half way: %s\n\n", batch, why.sentence);
 }
 
+static int would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
+    int fits = gpupool_would_fit(arena, bytes, why);
+    if (gpupool_last_result() != GPUPOOL_OK) die("would_fit", gpupool_last_error());
+    return fits;
+}
+
 /* The largest batch that fits: `fits` does, `fails` does not. */
 static size_t by_asking(gpupool_arena *arena, cudaStream_t stream) {
     size_t fits = 0, fails = 1;
@@ -68,15 +74,15 @@ static size_t by_asking(gpupool_arena *arena, cudaStream_t stream) {
     cudaError_t error = cudaStreamSynchronize(stream); /* work in flight could blur the answer */
     if (error != cudaSuccess) die("synchronize", cudaGetErrorString(error));
     printf("after: asking\n");
-    for (; gpupool_would_fit(arena, step_bytes(fails), NULL); fails *= 2, questions++) fits = fails;
+    for (; would_fit(arena, step_bytes(fails), NULL); fails *= 2, questions++) fits = fails;
     while (fails - fits > 1) {
         size_t middle = fits + (fails - fits) / 2;
         questions++;
-        if (gpupool_would_fit(arena, step_bytes(middle), NULL)) fits = middle;
+        if (would_fit(arena, step_bytes(middle), NULL)) fits = middle;
         else fails = middle;
     }
     printf("  batch %4zu  is the largest, after %d questions\n", fits, questions);
-    if (gpupool_would_fit(arena, step_bytes(fails), &why)) die("would_fit", "changed its mind");
+    if (would_fit(arena, step_bytes(fails), &why)) die("would_fit", "changed its mind");
     printf("  batch %4zu  would not: %s\n", fails, why.sentence);
     return fits;
 }

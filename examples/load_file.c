@@ -42,6 +42,7 @@ static int read_part(void *to, size_t bytes, uint64_t offset, void *user) {
     while (done < bytes) {
         ssize_t got = pread(from->file, (char *)to + done, bytes - done, (off_t)(offset + done));
         if (got == 0) return -1; /* the file has become shorter */
+        if (got < 0 && errno == EINTR) continue;
         if (got < 0) return errno;
         done += (size_t)got;
     }

@@ -48,7 +48,8 @@ processes() { # PROGRAM: one for each GPU, as mpirun and torchrun start them
     local count rank started=() status=0
     count=$(gpus)
     for ((rank = 0; rank < count; rank++)); do
-        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$count NCCL_COMM_ID=127.0.0.1:31337 "$1" &
+        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$count NCCL_COMM_ID=127.0.0.1:31337 \
+            timeout 120 "$1" &
         started+=($!)
     done
     for rank in "${started[@]}"; do wait "$rank" || status=$?; done

@@ -3,7 +3,7 @@
 # with mistakes that others have made, or that its locks invite, one after the other, each of which
 # a test must see: broken.sh FOLDER COMPILE... LIBRARY. An edit is for sed, on one function.
 set -u
-folder=$1
+folder=$(realpath -m "$1")
 shift
 cuts=${CUTS:-2}
 passed=0 failed=0
@@ -17,7 +17,7 @@ run() { # NAME TEST HEADER CUTS CPU_SECONDS SECONDS: its status
 broken() { # NAME TEST FUNCTION EDIT
     sed "/^[A-Za-z].*\<$3(/,/^}/{$4}" gpupool.h > "$folder/$1.h"
     if cmp -s gpupool.h "$folder/$1.h"; then verdict="THE EDIT FITS NO LINE"
-    elif run "$1" "$2" "$PWD/$folder/$1.h" 2 60 300; then verdict="IS NOT SEEN"
+    elif run "$1" "$2" "$folder/$1.h" 2 60 300; then verdict="IS NOT SEEN"
     elif (($? == 124 || $? == 152 || $? == 137)); then verdict="is seen: it hangs"
     else
         verdict=$(grep -m 1 'GOES WRONG\|goes on\|^FAILED' "$folder/$1.out")

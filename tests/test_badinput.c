@@ -157,7 +157,9 @@ static void pointers_that_are_free_already(void) {
 
 static void null_instead_of_an_arena(void) {
     gpupool_stats stats;
+    gpupool_verdict why;
     size_t released;
+    memset(&why, 0xff, sizeof why);
     open_arena(GPUPOOL_SOURCE_AUTO);
     void *block = kit_alloc(arena, 100, kit_stream[0]);
     before = kit_stats(arena);
@@ -181,6 +183,8 @@ static void null_instead_of_an_arena(void) {
     REFUSED(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
     CHECK_EQ(gpupool_would_fit(NULL, 1, NULL), 0);
     REFUSED(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+    CHECK_EQ(gpupool_would_fit(NULL, 1, &why), 0);
+    CHECK(why.cause == GPUPOOL_CAUSE_NONE && why.limit_bytes == 0 && why.sentence[0] == 0);
     REFUSED(gpupool_get_stats(NULL, &stats), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_reset_peaks(NULL), GPUPOOL_E_ARGUMENT);
     REFUSED(gpupool_check(NULL), GPUPOOL_E_ARGUMENT);
