@@ -15,7 +15,8 @@ __global__ void parent() {
 int main() {
     cudaStream_t stream;
     float *block;
-    if (cudaMalloc(&block, 100) != cudaSuccess || cudaStreamCreate(&stream) != cudaSuccess) return 1;
+    if (cudaStreamCreate(&stream) != cudaSuccess) return 1;
+    if (cudaMalloc(&block, 100) != cudaSuccess) return 1;
     parent<<<1, 1, 0, stream>>>();
     return cudaStreamDestroy(stream) != cudaSuccess || cudaFree(block) != cudaSuccess;
 }
