@@ -8771,7 +8771,7 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
         fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
                gpi_limit_lacks(&scene, &wish) == 0;
-    if (!fits && bytes) gpi_limit_judge(&verdict, &scene, 0);
+    if (!fits) gpi_limit_judge(&verdict, &scene, 0);
     gpi_arena_exit_growing(arena, &visit);
     if (!bytes) gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
     else gpi_host_ok();
