@@ -297,7 +297,8 @@ typedef struct gpupool_arena_config { /* all zero is valid: each zero means the 
                                         reserved memory stays nearer to what is live */
     void *(*chunk_alloc)(size_t bytes, int device, void *user);  /* SOURCE_CUSTOM: both */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
-    int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try again */
+    int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try again. Free
+                                        missing_bytes first: a try in vain looks at every block */
     void *user;
     const char *name;                /* appears in reports and pictures; 31 bytes are copied */
 } gpupool_arena_config;
@@ -463,7 +464,7 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
    of cudaStreamPerThread before it ends: what it freed last, up to 1 MiB, is its alone otherwise,
-   until memory is short. */
+   until memory is short, and 11 KiB of records stay for it. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
@@ -3724,13 +3725,16 @@ static int gpi_backing_is_free(const gpi_run *run, const gpi_piece *piece, const
     return 1;
 }
 
+#define GPI_LOOKS 1024 /* pieces looked at once one of at most the aim is known */
+
 /* The best free piece that reaches into this run, or the one known already. */
 static gpi_piece *gpi_backing_free_in(const gpi_backing *backing, const gpi_run *run,
                                       const gpi_lanes *lanes, gpi_piece *best, uint64_t units_aim,
-                                      uint64_t units_most) {
+                                      uint64_t units_most, int *looks) {
     uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
     while (unit + backing->granule_units <= run->unit + run->units) {
         gpi_piece *piece = gpi_backing_at(backing, unit);
+        if (best && best->units <= units_aim && ++*looks > GPI_LOOKS) break;
         unit = piece->unit + piece->units;
         if (gpi_backing_is_better(piece, best, units_aim, units_most) &&
             gpi_backing_is_free(run, piece, lanes))
@@ -3744,6 +3748,7 @@ static gpi_piece *gpi_backing_free(const gpi_backing *backing, const gpi_tree *t
                                    const gpi_lanes *lanes, uint64_t units_aim, uint64_t units_most,
                                    gpi_run **where) {
     gpi_piece *best = NULL, *better;
+    int looks = 0;
     uint32_t first = gpi_tree_place(backing->granule_units), place, shelf;
     int i;
     for (i = 0; i < lanes->count; i++) {
@@ -3753,10 +3758,11 @@ static gpi_piece *gpi_backing_free(const gpi_backing *backing, const gpi_tree *t
                  place = gpi_tree_next(lane, place + 1)) {
                 gpi_run *run = lane->lists[place];
                 for (; run; run = run->list_next) {
-                    better = gpi_backing_free_in(backing, run, lanes, best, units_aim, units_most);
+                    better = gpi_backing_free_in(backing, run, lanes, best, units_aim, units_most,
+                                                 &looks);
                     if (better != best) *where = run;
                     best = better;
-                    if (best && best->units == units_aim) return best;
+                    if (best && (best->units == units_aim || looks > GPI_LOOKS)) return best;
                 }
             }
         }
@@ -4436,6 +4442,9 @@ static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tre
         result = gpi_driver_told_cu(driver, "cuMemAddressReserve", error);
         if (result == GPUPOOL_OK || bytes / 2 < driver->total_bytes * 2) break;
     }
+    if (result == GPUPOOL_E_OUT_OF_MEMORY)
+        return gpi_host_fail(result, "cuMemAddressReserve: the process has no addresses left for "
+                             "another arena, which takes twice what the device has at least");
     if (result != GPUPOOL_OK) return result;
     backing->reservation = address;
     backing->reservation_bytes = bytes;
@@ -4828,7 +4837,7 @@ static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
 /* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
 GPI_HOT gpi_stream *gpi_fence_find(gpi_fences *fences, uintptr_t key) {
     gpi_stream *stream = GPI_READ(gpi_fence_bucket(fences, key));
-    while (stream && GPI_READ(&stream->key) != key) stream = stream->chain;
+    while (stream && GPI_READ(&stream->key) != key) stream = GPI_READ(&stream->chain);
     return stream;
 }
 
@@ -4887,7 +4896,15 @@ static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t 
 }
 
 /* Calls with its handle come here from now on, or again. */
-static void gpi_fence_name(gpi_stream *stream) {
+static void gpi_fence_name(gpi_fences *fences, gpi_stream *stream) {
+    gpi_stream **bucket = gpi_fence_bucket(fences, stream->handle), **link = bucket;
+    while (*link != stream) link = &(*link)->chain;
+    if (link != bucket) { /* to the front: a stream has as many structs as graphs. Who looks for it
+                             just now without the lock looks twice, or in vain: then with it */
+        GPI_PUBLISH(link, stream->chain);
+        GPI_PUBLISH(&stream->chain, *bucket);
+        GPI_PUBLISH(bucket, stream);
+    }
     stream->set_aside = 0;
     GPI_PUBLISH(&stream->key, stream->handle);
 }
@@ -5200,11 +5217,12 @@ static int gpi_limit_holds(const gpi_holding *holding, const gpi_run *run) {
 /* Whether waiting makes a stream's lane free: for this stream alone, or (0) for all. What a graph
    keeps comes free with the graph only; a fence may be over all streams, or will be as the next one
    that can still be had. */
-static int gpi_limit_waits_for_lane(const gpi_scene *scene, uint32_t lane, uint64_t key) {
+static int gpi_limit_waits_for_lane(gpi_scene *scene, uint32_t lane, uint64_t key) {
     const gpi_stream *stream = scene->fences->streams;
     int i;
     if (!scene->captures && !key) return 1;
-    while (!stream->handle || !gpi_fence_owns(stream, lane)) stream = stream->next;
+    for (; !stream->handle || !gpi_fence_owns(stream, lane); stream = stream->next)
+        scene->visits++;
     if (stream->capture || !key) return !stream->capture;
     for (i = 0; i < stream->seals; i++)
         if (stream->sealed[i] == lane) return !stream->fences[i]->whole && stream->handle == key;
@@ -5223,7 +5241,7 @@ static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
 }
 
 /* nth counts the holder's blocks as they are met. */
-static int gpi_limit_counts(const gpi_scene *scene, const gpi_wish *wish, const gpi_run *run,
+static int gpi_limit_counts(gpi_scene *scene, const gpi_wish *wish, const gpi_run *run,
                             uint64_t *nth) {
     uint64_t n;
     if (run->lane == GPI_LANE_QUIET) return 1;
@@ -5554,15 +5572,18 @@ static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
 
 static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
     gpi_wish wish = {1, key, NULL, 0};
-    return gpi_limit_lacks(scene, &wish) == 0;
+    return scene->visits <= GPI_VISITS && gpi_limit_lacks(scene, &wish) == 0;
 }
 
 #define GPI_CROWD 16 /* streams that a verdict counts; so many are as good as all */
 
-static void gpi_limit_meet(uint64_t *keys, int *count, uint64_t key) {
+/* Whether it is met for the first time, as far as there is room to know. */
+static int gpi_limit_meet(uint64_t *keys, int *count, uint64_t key) {
     int i = 0;
     while (i < *count && keys[i] != key) i++;
-    if (i == *count && i < GPI_CROWD) keys[(*count)++] = key;
+    if (i < *count) return 0;
+    if (i < GPI_CROWD) keys[(*count)++] = key;
+    return 1;
 }
 
 /* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
@@ -5589,8 +5610,9 @@ static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
         for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
             any_whole |= use->keeper != NULL;
             if (!use->fence || use->fence->passed) continue;
-            gpi_limit_meet(keys, &streams, use->key);
-            if (gpi_limit_wait_would_do(scene, use->key)) key = use->key;
+            if (gpi_limit_meet(keys, &streams, use->key) &&
+                gpi_limit_wait_would_do(scene, use->key))
+                key = use->key;
         }
     }
     if (any_whole || streams == GPI_CROWD) streams = 0;
@@ -5673,6 +5695,7 @@ static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
         case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
         case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
         case 'o': gpi_limit_human(room, verdict->others_bytes); break;
+        case 'p': gpi_limit_human(room, verdict->pending_bytes - verdict->kept_bytes); break;
         case 'r': gpi_limit_human(room, verdict->largest_free_bytes); break;
         case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
         case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
@@ -5735,6 +5758,8 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
     if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED &&
         verdict->largest_free_bytes >= scene->units * GPUPOOL_UNIT_BYTES)
         gpi_limit_fill_in(verdict, ", and none that would do is aligned as asked");
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && verdict->pending_bytes > verdict->kept_bytes)
+        gpi_limit_fill_in(verdict, ", with %p pending");
     if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
         gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
     if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
@@ -5809,7 +5834,8 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
    A3  a parked run is held, and has a fence that had not passed when last looked at
    Locks: `growing` is held, for as long as the driver takes, by the one thread that gets or gives
    memory; a stream's lock by whoever uses its cache; `lock` for tens of nanoseconds by whoever
-   changes the tree. They are taken in this order. */
+   changes the tree, and for longer by what goes through all of it: a verdict, a check, a report
+   (some 50 ns a block). They are taken in this order. */
 
 struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
@@ -5982,7 +6008,7 @@ static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t
     gpi_stream *known = gpi_fence_find(&arena->fences, key);
     if (known) return known;
     known = gpi_fence_know(&arena->fences, &arena->tree, key, identity);
-    if (known) gpi_fence_name(known);
+    if (known) gpi_fence_name(&arena->fences, known);
     return known;
 }
 
@@ -6243,13 +6269,13 @@ static int gpi_arena_has_fence(const gpi_run *run) {
     return use != NULL;
 }
 
-/* Asks after each of them: a verdict tells who is left. */
-static int gpi_arena_uses_passed(const gpupool_arena *arena, const gpi_run *run) {
-    gpi_use *use = (gpi_use *)run->uses;
-    int passed = 1;
+/* The first use that has not passed, or NULL. Asks after each of them: a verdict tells who is
+   left. */
+static const gpi_use *gpi_arena_use_left(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->uses, *left = NULL;
     for (; use; use = use->next)
-        if (use->fence && !gpi_fence_passed(&arena->fences, use->fence)) passed = 0;
-    return passed;
+        if (use->fence && !gpi_fence_passed(&arena->fences, use->fence) && !left) left = use;
+    return left;
 }
 
 /* The lanes that a graph keeps, if the block was handed out to it. */
@@ -6277,19 +6303,37 @@ static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run
     gpi_tree_put(&arena->tree, run, lane, 0);
 }
 
-/* Parked blocks that nobody is at any more become free: those before the first that somebody may be
-   at, or with `all` each of them. Returns whether any did. */
-static int gpi_arena_ask_parked(gpupool_arena *arena, int all) {
+#define GPI_BUSY 8 /* parked blocks found in use before growth gives the others up */
+
+/* Whether the block waits for a stream that, as another block has told, is at earlier work still.
+   With an old stream's handle it may not: so this is no answer where memory is short. */
+static int gpi_arena_is_behind(const gpi_run *run, const gpi_use *const *busy, int count) {
+    const gpi_use *use = (const gpi_use *)run->uses;
+    int i;
+    for (; use; use = use->next)
+        for (i = 0; use->fence && i < count; i++)
+            if (busy[i]->key == use->key && busy[i]->fence->number <= use->fence->number) return 1;
+    return 0;
+}
+
+/* Parked blocks that nobody is at any more become free. `most`: ends once so many have been asked
+   after in vain, and asks after none that is behind one of these; 0: asks after each. Returns
+   whether any became free. */
+static int gpi_arena_ask_parked(gpupool_arena *arena, int most) {
     gpi_run *run = arena->parked, *before = NULL, *next;
-    int any = 0;
-    for (; run && (all || !before); run = next) {
+    const gpi_use *busy[GPI_BUSY], *left;
+    int any = 0, count = 0;
+    for (; run && (most == 0 || count < most); run = next) {
         next = run->list_next;
-        if (gpi_arena_uses_passed(arena, run)) {
+        if (gpi_arena_is_behind(run, busy, count)) {
+            before = run;
+        } else if ((left = gpi_arena_use_left(arena, run)) != NULL) {
+            if (most) busy[count++] = left;
+            before = run;
+        } else {
             const gpi_stream *keeper = gpi_arena_keeper(run);
             gpi_arena_unpark(arena, before, run, keeper ? keeper->young : GPI_LANE_QUIET);
             any = 1;
-        } else {
-            before = run;
         }
     }
     return any;
@@ -6298,7 +6342,7 @@ static int gpi_arena_ask_parked(gpupool_arena *arena, int all) {
 /* Whatever has finished turns quiet. Returns whether anything did. */
 static int gpi_arena_poll(gpupool_arena *arena) {
     int any = gpi_fence_poll(&arena->fences, &arena->tree);
-    return gpi_arena_ask_parked(arena, 0) || any;
+    return gpi_arena_ask_parked(arena, 1) || any;
 }
 
 /* -- a request on its way up the ladder -- */
@@ -6503,9 +6547,10 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
                                           gpi_run **run) {
     uint64_t aim = gpi_arena_aim(arena, request);
     uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
-    if (gpi_backing_is_mapped(&arena->backing) && arena->ledger.reserved.now + need > aim) {
+    if (arena->ledger.reserved.now + need > aim) {
         gpi_arena_seal(arena, request->known, request->stream);
         gpi_arena_poll(arena);
+        gpi_arena_ask_parked(arena, GPI_BUSY);
         gpi_arena_sweep(arena);
         *run = gpi_arena_again(arena, request, GPI_TRIES_SLOW);
         if (*run) return GPUPOOL_OK;
@@ -6513,24 +6558,32 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
     return gpi_arena_grow(arena, request, aim, arena->ledger.limit_bytes, run);
 }
 
-/* Where another stream's memory would do, and the fence that it is behind. */
+/* Where another stream's memory would do, and the fence that it is behind: the first that fits, or
+   one whose fence has passed, as far as asking after so many streams tells. */
 static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_request *request,
-                                    uint64_t tries, gpi_fence **fence) {
+                                    uint64_t tries, int asks, gpi_fence **fence) {
     const gpi_stream *stream = arena->fences.streams;
+    gpi_run *first = NULL, *run;
     gpi_lanes lane;
     int i;
     lane.count = 1;
     for (; stream; stream = stream->next) {
-        for (i = 0; stream != request->known && i < stream->seals; i++) {
-            gpi_run *run;
+        for (run = NULL, i = 0; !run && stream != request->known && i < stream->seals; i++) {
             lane.number[0] = stream->sealed[i];
             run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units, tries);
+            if (!run) continue;
+            if (!first) *fence = stream->fences[i];
+            if (!first) first = run;
+            if (asks-- == 0) return first;
+            if (!gpi_fence_passed_lightly(&arena->fences, stream->fences[i])) continue;
             *fence = stream->fences[i];
-            if (run) return run;
+            return run;
         }
     }
-    return NULL;
+    return first;
 }
+
+#define GPI_ASKS 4
 
 /* The same at once, and not by the long way up the ladder, for memory that goes from stream to
    stream: if its fence has passed; or behind a wait on the device, where the arena has been at its
@@ -6539,13 +6592,11 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
     gpi_fence *fence;
     gpi_run *run;
     if (!gpi_arena_may_follow(arena, request)) return NULL;
-    run = gpi_arena_of_others(arena, request, GPI_TRIES, &fence);
+    run = gpi_arena_of_others(arena, request, GPI_TRIES, GPI_ASKS, &fence);
     if (!run) return NULL;
-    if (arena->hurried) {
-        if (!gpi_fence_follow_lightly(&arena->fences, fence, request->stream)) return NULL;
-        return gpi_arena_take(arena, run, request);
-    }
-    if (!gpi_fence_passed_lightly(&arena->fences, fence)) return NULL;
+    if (!fence->passed &&
+        !(arena->hurried && gpi_fence_follow_lightly(&arena->fences, fence, request->stream)))
+        return NULL;
     return gpi_arena_take(arena, run, request);
 }
 
@@ -6555,7 +6606,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     gpi_fence *fence;
     if (request->capturing || !gpi_arena_may_follow(arena, request)) return NULL;
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    run = gpi_arena_of_others(arena, request, UINT64_MAX, &fence);
+    run = gpi_arena_of_others(arena, request, UINT64_MAX, 0, &fence);
     if (run) {
         if (gpi_fence_follow(&arena->fences, fence, request->stream) != GPUPOOL_OK) return NULL;
         return gpi_arena_take(arena, run, request);
@@ -6681,7 +6732,7 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
         /* what stands behind others needs no wait for them; asked after ever more seldom, or many
            blocks would cost as many questions each */
         int asks = ++round <= 16 || gpi_ground_is_power(round);
-        if (!asks || !gpi_arena_ask_parked(arena, 1)) {
+        if (!asks || !gpi_arena_ask_parked(arena, 0)) {
             gpi_fence *fence = gpi_arena_oldest(arena, request, last);
             if (!fence || !gpi_arena_wait(arena, fence)) break;
             gpi_arena_poll(arena);
@@ -6968,7 +7019,7 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
         gpi_host_unlock(&arena->lock);
         gpi_arena_lock(arena, 0);
     }
-    if (arena->tree.live_units < live_units || gpi_arena_ask_parked(arena, 1)) {
+    if (arena->tree.live_units < live_units || gpi_arena_ask_parked(arena, 0)) {
         gpi_arena_exit_growing(arena, visit);
         return 1;
     }
@@ -8286,7 +8337,7 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 
 /* Lanes and parked blocks whose work is done turn quiet, whichever stream they belong to. */
 static void gpi_arena_settle(gpupool_arena *arena) {
-    gpi_arena_ask_parked(arena, 1); /* first: some come into lanes that lack a fence */
+    gpi_arena_ask_parked(arena, 0); /* first: some come into lanes that lack a fence */
     gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
     gpi_host_unlock(&arena->lock);
@@ -8408,13 +8459,13 @@ static gpupool_result gpi_arena_open_scope(gpupool_arena *arena, gpupool_capture
     }
     if (!capture->stream) {
         if (early) GPI_PUBLISH(&early->capture, NULL);
-        if (outer) gpi_fence_name(outer);
+        if (outer) gpi_fence_name(&arena->fences, outer);
         return gpi_host_no_memory();
     }
     capture->outer = outer;
     GPI_PUBLISH(&capture->stream->capture, capture);
     capture->stream->early = early;
-    gpi_fence_name(capture->stream);
+    gpi_fence_name(&arena->fences, capture->stream);
     return GPUPOOL_OK;
 }
 
@@ -8452,7 +8503,7 @@ static void gpi_arena_end_capture(gpupool_arena *arena, gpupool_capture *capture
     if (capture->stream->key == 0) return;
     gpi_host_count_scope(-1);
     gpi_arena_unname(arena, capture->stream);
-    if (capture->outer) gpi_fence_name(capture->outer);
+    if (capture->outer) gpi_fence_name(&arena->fences, capture->outer);
 }
 
 gpupool_result gpupool_capture_end(gpupool_capture *capture) {
@@ -11840,6 +11891,9 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_ALL
 #undef GPI_SUBSETS
 #undef GPI_CROWD
+#undef GPI_LOOKS
+#undef GPI_BUSY
+#undef GPI_ASKS
 #undef GPI_BALLOTS
 #undef GPI_STEPS
 #undef GPI_SHELF

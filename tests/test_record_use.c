@@ -183,6 +183,33 @@ static void recorded_then_wanted(gpupool_source source) {
 }
 static void what_is_done_comes_before_growth(void) { for_each_source(recorded_then_wanted); }
 
+/* A stream at a long kernel holds up what it uses: be it a few blocks or many, what others have
+   finished with is had again before the arena grows. */
+static void used_by(int reader, size_t bytes) {
+    void *block = get(bytes, 0, 1);
+    kit_order(kit_stream[0], kit_stream[reader]);
+    kit_expect(kit_stream[reader], block, bytes, -1);
+    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[reader]), GPUPOOL_OK);
+    put(block, 0);
+    fake_run(kit_stream[0]);
+}
+
+static void at_a_long_kernel(gpupool_source source) {
+    for (int blocks = 1; blocks <= 30; blocks += 29) {
+        open_for(source, 1000 * SIZE);
+        fake_hold(kit_stream[1], 1);
+        for (int i = 0; i < blocks; i++) used_by(1, 4 * KIB);
+        for (int i = 0; i < 100; i++) {
+            used_by(2, SIZE);
+            fake_run(kit_stream[2]);
+        }
+        CHECK(kit_reserved(arena) <= 4 * SIZE);
+        fake_hold(kit_stream[1], 0);
+        close_arena();
+    }
+}
+static void one_long_kernel_lets_nothing_grow(void) { for_each_source(at_a_long_kernel); }
+
 /* A request that has to wait for them one after the other asks after each a few times, not after
    all of them each time. */
 static void many_are_not_all_asked_each_time(void) {
@@ -216,6 +243,7 @@ int main(void) {
     FAKE_TEST(what_is_done_comes_before_growth);
     FAKE_TEST(what_is_done_is_trimmed_whoever_is_not);
     FAKE_TEST(what_is_done_is_moved_whoever_is_not);
+    FAKE_TEST(one_long_kernel_lets_nothing_grow);
     FAKE_TEST(many_are_not_all_asked_each_time);
     return check_finish();
 }

@@ -45,12 +45,32 @@ static void run(fake_run_mode mode) {
     if (mode == FAKE_STEPPED) CHECK(waited > 0);
 }
 
+/* More idle pieces than are looked at in turn, each of them smaller than what is wanted: as many
+   move as are needed. */
+static void many_small_pieces(void) {
+    enum { PIECES = 1200, WANTED = 600 };
+    void *block[2 * PIECES];
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 2 * PIECES * 2 * MIB);
+    for (int i = 0; i < 2 * PIECES; i++) block[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
+    for (int i = 0; i < 2 * PIECES; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    void *wide = kit_alloc(arena, WANTED * 2 * MIB, kit_stream[0]);
+    CHECK(kit_stats(arena).remaps >= WANTED / 2);
+    CHECK_RESULT(gpupool_free(arena, wide, kit_stream[0]), GPUPOOL_OK);
+    for (int i = 1; i < 2 * PIECES; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    kit_close(arena);
+}
+
 static void stepped(void) { run(FAKE_STEPPED); }
 static void eager(void) { run(FAKE_EAGER); }
 
 #endif
 
 int main(void) {
+    FAKE_TEST(many_small_pieces);
     FAKE_TEST(stepped);
     FAKE_TEST(eager);
     return check_finish();

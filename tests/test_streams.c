@@ -83,6 +83,30 @@ static void many_frees(gpupool_source source) {
 }
 static void the_last_of_many_frees(void) { for_each_source(many_frees); }
 
+/* Memory was short of late: a wait on the device is taken, but for no memory that another stream
+   has finished with is at hand. The stream that stands still is the first or the last known. */
+static void short_of_late(gpupool_source source) {
+    for (int stuck = 1; stuck < 3; stuck++) {
+        open_for(source, 8 * SIZE);
+        int done = 3 - stuck;
+        for (int i = 0; i < 3; i++) put(get(4096, i, i), i);
+        void *theirs = get(SIZE, stuck, 1), *finished = get(SIZE, done, 2);
+        CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+        put(theirs, stuck);
+        put(finished, done);
+        fake_run(kit_stream[done]);
+        arena->hurried = 1024;
+        void *block = get(SIZE, 0, 3);
+        CHECK(block == finished);
+        CHECK_EQ(kit_stats(arena).fence_waits, 0);
+        put(get(SIZE, 3, 4), 3); /* the other one: behind a wait */
+        CHECK_EQ(kit_stats(arena).fence_waits, 1);
+        put(block, 0);
+        close_arena();
+    }
+}
+static void no_wait_where_finished_memory_would_do(void) { for_each_source(short_of_late); }
+
 static void after_the_work(gpupool_source source) {
     open_for(source, SIZE);
     void *first = get(SIZE, 0, 1);
@@ -207,6 +231,7 @@ int main(void) {
     FAKE_TEST(unfinished_memory_is_not_taken_unfenced);
     FAKE_TEST(under_a_limit_the_device_waits);
     FAKE_TEST(the_last_of_many_frees);
+    FAKE_TEST(no_wait_where_finished_memory_would_do);
     FAKE_TEST(finished_memory_is_for_everyone);
     FAKE_TEST(three_streams_one_memory);
     FAKE_TEST(an_unused_block_passes_its_fence_on);

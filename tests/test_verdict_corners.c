@@ -721,6 +721,51 @@ static void a_slot_goes_to_the_size_with_most_bytes(void) {
         CHECK_EQ(ballot.votes[1], said[i].votes);
     }
 }
+
+/* Free in all, but in no run, and some of it not even free yet. */
+static void fragments_not_yet_free(void) {
+    void *block[6];
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
+    config.limit_bytes = config.chunk_bytes = 60 * MIB;
+    arena = kit_create(&config);
+    for (int i = 0; i < 6; i++) block[i] = get(10 * MIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    put(block[0], kit_stream[0]);
+    kit_mark(kit_stream[0], block[2], 64, 1);
+    put(block[2], kit_stream[0]);
+    gpupool_verdict v = would_not_fit(arena, 15 * MIB, GPUPOOL_CAUSE_FRAGMENTED);
+    CHECK(strstr(v.sentence, "20.00 MiB is free in all, but the longest run is 10.00 MiB, with "
+                             "20.00 MiB pending: ") != NULL);
+    fake_mode(FAKE_EAGER);
+    for (int i = 1; i < 6; i++)
+        if (i != 2) put(block[i], kit_stream[0]);
+    kit_close(arena);
+}
+
+/* However many blocks a stream is at, whether to wait for it is found out once. */
+static void a_stream_is_tried_once(void) {
+    enum { BLOCKS = 300 };
+    void *block[BLOCKS];
+    gpupool_verdict verdict;
+    gpi_scene scene;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    for (int i = 0; i < BLOCKS; i++) block[i] = get(64 * KIB, kit_stream[0]);
+    void *rest = get(64 * MIB - BLOCKS * 64 * KIB, kit_stream[0]);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < BLOCKS; i++) {
+        use_on(block[i], kit_stream[1 + i % 2]);
+        put(block[i], kit_stream[0]);
+    }
+    CHECK_EQ(would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_PENDING).pending_streams, 3);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_figures(arena, 8 * MIB, 1, &verdict, &scene);
+    gpi_limit_judge(&verdict, &scene, 0);
+    gpi_host_unlock(&arena->lock);
+    CHECK(scene.visits < 20 * BLOCKS);
+    fake_mode(FAKE_EAGER);
+    put(rest, kit_stream[0]);
+    kit_close(arena);
+}
 #endif
 
 int main(void) {
@@ -742,6 +787,8 @@ int main(void) {
     FAKE_TEST(where_the_device_does_not_say);
     FAKE_TEST(raised_by_as_much_as_is_missing);
     FAKE_TEST(sizes_are_spelled);
+    FAKE_TEST(fragments_not_yet_free);
+    FAKE_TEST(a_stream_is_tried_once);
     FAKE_TEST(both_are_in_the_way);
     FAKE_TEST(what_is_pending_is_not_missing);
     FAKE_TEST(more_than_all_blocks_hold);
