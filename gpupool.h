@@ -6559,31 +6559,31 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
 }
 
 /* Where another stream's memory would do, and the fence that it is behind: the first that fits, or
-   one whose fence has passed, as far as asking after so many streams tells. */
+   where so many streams' do, of these one whose fence has passed. No question is spent where there
+   is no choice. */
 static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_request *request,
-                                    uint64_t tries, int asks, gpi_fence **fence) {
+                                    uint64_t tries, int choices, gpi_fence **fence) {
     const gpi_stream *stream = arena->fences.streams;
     gpi_run *first = NULL, *run;
     gpi_lanes lane;
-    int i;
+    int i, met = 0;
     lane.count = 1;
-    for (; stream; stream = stream->next) {
+    for (; stream && met < choices; stream = stream->next) {
         for (run = NULL, i = 0; !run && stream != request->known && i < stream->seals; i++) {
             lane.number[0] = stream->sealed[i];
             run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units, tries);
-            if (!run) continue;
-            if (!first) *fence = stream->fences[i];
-            if (!first) first = run;
-            if (asks-- == 0) return first;
-            if (!gpi_fence_passed_lightly(&arena->fences, stream->fences[i])) continue;
-            *fence = stream->fences[i];
-            return run;
         }
+        if (!run) continue;
+        if (met == 1 && gpi_fence_passed_lightly(&arena->fences, *fence)) return first;
+        if (met++ == 0) first = run;
+        else if (!gpi_fence_passed_lightly(&arena->fences, stream->fences[i - 1])) continue;
+        *fence = stream->fences[i - 1];
+        if (met > 1) return run;
     }
     return first;
 }
 
-#define GPI_ASKS 4
+#define GPI_CHOICES 4 /* streams' memory to choose from */
 
 /* The same at once, and not by the long way up the ladder, for memory that goes from stream to
    stream: if its fence has passed; or behind a wait on the device, where the arena has been at its
@@ -6592,10 +6592,11 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
     gpi_fence *fence;
     gpi_run *run;
     if (!gpi_arena_may_follow(arena, request)) return NULL;
-    run = gpi_arena_of_others(arena, request, GPI_TRIES, GPI_ASKS, &fence);
+    run = gpi_arena_of_others(arena, request, GPI_TRIES, GPI_CHOICES, &fence);
     if (!run) return NULL;
-    if (!fence->passed &&
-        !(arena->hurried && gpi_fence_follow_lightly(&arena->fences, fence, request->stream)))
+    if (!fence->passed && !(arena->hurried ? gpi_fence_follow_lightly(&arena->fences, fence,
+                                                                      request->stream)
+                                           : gpi_fence_passed_lightly(&arena->fences, fence)))
         return NULL;
     return gpi_arena_take(arena, run, request);
 }
@@ -6606,7 +6607,7 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
     gpi_fence *fence;
     if (request->capturing || !gpi_arena_may_follow(arena, request)) return NULL;
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    run = gpi_arena_of_others(arena, request, UINT64_MAX, 0, &fence);
+    run = gpi_arena_of_others(arena, request, UINT64_MAX, 1, &fence);
     if (run) {
         if (gpi_fence_follow(&arena->fences, fence, request->stream) != GPUPOOL_OK) return NULL;
         return gpi_arena_take(arena, run, request);
@@ -11893,7 +11894,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_CROWD
 #undef GPI_LOOKS
 #undef GPI_BUSY
-#undef GPI_ASKS
+#undef GPI_CHOICES
 #undef GPI_BALLOTS
 #undef GPI_STEPS
 #undef GPI_SHELF

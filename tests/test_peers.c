@@ -334,7 +334,7 @@ static void ask_for_it(void *unused) {
     for (int hurried = 0; hurried < 2; hurried++) {
         gpi_fence *fence = NULL;
         arena->hurried = hurried;
-        CHECK(gpi_arena_of_others(arena, &request, UINT64_MAX, 0, &fence) != NULL);
+        CHECK(gpi_arena_of_others(arena, &request, UINT64_MAX, 1, &fence) != NULL);
         CHECK(gpi_arena_short_cut(arena, &request) == NULL);
         asked_for++;
     }
