@@ -45,7 +45,7 @@ broken bare_is_not_asked_again_at_free test_schedules gpi_arena_give_bare \
     's/known->key == key && //'
 broken key_is_not_asked_again_at_alloc test_schedules gpi_arena_take_block 's/known->key == key && //'
 broken stream_made_without_looking_again test_schedules gpi_arena_rename \
-    's/now = gpi_arena_known(arena, key, identity);/now = gpi_fence_know(\&arena->fences, \&arena->tree, key, identity); gpi_fence_name(now);/'
+    's/now = gpi_arena_known(arena, key, identity);/now = gpi_fence_know(\&arena->fences, \&arena->tree, key, identity); gpi_fence_name(\&arena->fences, now);/'
 broken ticket_has_two_at_its_end test_schedules gpi_ring_step_ticket \
     's/transfer->asking || //; s/!transfer->working/1/'
 

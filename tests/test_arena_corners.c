@@ -194,6 +194,9 @@ static void no_addresses(void) {
     CHECK(arena == NULL);
     CHECK(strstr(gpupool_last_error(), "cuMemAddressReserve: the process has no") != NULL);
     fake_fail_clear();
+    fake_fail_call("cuMemAddressReserve", 1, 1, CUDA_ERROR_INVALID_DEVICE);
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_CUDA);
+    fake_fail_clear();
 }
 
 /* ---- figures ---- */

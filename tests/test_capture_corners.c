@@ -411,6 +411,35 @@ static void freed_in_another_scope(void) {
 /* ---- the end ---- */
 
 /* A scope that has ended, one that has not, and one that was, when the device is reset. */
+/* A capturing stream cannot wait; but what others have finished with is found at last, though a
+   stream that stands still was the first to use something. */
+static void finished_behind_a_stuck_stream(void) {
+    cudaGraph_t graph;
+    void *block[2];
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 128 * MIB);
+    put(get(60 * MIB, 0), 0); /* so far it may grow at once */
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) block[i] = get(10 * MIB, 0);
+    CHECK_RESULT(gpupool_set_limit(arena, 20 * MIB), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 2; i++) {
+        kit_mark(kit_stream[1 + i], block[i], 64, 1);
+        CHECK_RESULT(gpupool_record_use(arena, block[i], kit_stream[1 + i]), GPUPOOL_OK);
+        put(block[i], 0);
+    }
+    fake_run(kit_stream[0]);
+    fake_run(kit_stream[2]);
+    CHECK_EQ(cudaStreamBeginCapture(kit_stream[3], cudaStreamCaptureModeRelaxed), cudaSuccess);
+    void *again = get(10 * MIB, 3);
+    CHECK(again == block[1]);
+    CHECK(fake_pending(kit_stream[1]) > 0);
+    put(again, 3);
+    CHECK_EQ(cudaStreamEndCapture(kit_stream[3], &graph), cudaSuccess);
+    CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 static void reset_under_scopes(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     begin(2);
@@ -448,6 +477,7 @@ int main(void) {
     FAKE_TEST(caches_at_the_release);
     FAKE_TEST(freed_on_another_capturing_stream);
     FAKE_TEST(freed_in_another_scope);
+    FAKE_TEST(finished_behind_a_stuck_stream);
     FAKE_TEST(reset_under_scopes);
     return check_finish();
 }

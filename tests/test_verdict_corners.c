@@ -760,8 +760,12 @@ static void a_stream_is_tried_once(void) {
     gpi_host_lock(&arena->lock);
     gpi_arena_figures(arena, 8 * MIB, 1, &verdict, &scene);
     gpi_limit_judge(&verdict, &scene, 0);
-    gpi_host_unlock(&arena->lock);
     CHECK(scene.visits < 20 * BLOCKS);
+    gpi_arena_figures(arena, 8 * MIB, 1, &verdict, &scene);
+    scene.visits = (uint64_t)1 << 40; /* it has taken long enough: none is tried */
+    gpi_limit_judge(&verdict, &scene, 0);
+    gpi_host_unlock(&arena->lock);
+    CHECK_EQ(verdict.pending_streams, 3);
     fake_mode(FAKE_EAGER);
     put(rest, kit_stream[0]);
     kit_close(arena);
