@@ -1,4 +1,6 @@
 /* record_use: work queued on other streams holds the memory back too. One step at a time. */
+// build: plain
+// build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "stream_kit.h"
@@ -210,6 +212,28 @@ static void at_a_long_kernel(gpupool_source source) {
 }
 static void one_long_kernel_lets_nothing_grow(void) { for_each_source(at_a_long_kernel); }
 
+/* More streams stand still than are asked after before growth. */
+static void many_long_kernels(void) {
+    enum { STREAMS = 12 };
+    cudaStream_t stream[STREAMS];
+    open_for(GPUPOOL_SOURCE_MAPPED, 1000 * SIZE);
+    for (int i = 0; i < STREAMS; i++) {
+        CHECK_EQ(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking), cudaSuccess);
+        void *block = get(SIZE, 0, i);
+        kit_order(kit_stream[0], stream[i]);
+        kit_expect(stream[i], block, SIZE, -1);
+        CHECK_RESULT(gpupool_record_use(arena, block, stream[i]), GPUPOOL_OK);
+        put(block, 0);
+        fake_run(kit_stream[0]);
+    }
+    CHECK_EQ(kit_stats(arena).pending.now, STREAMS * SIZE);
+    fake_run_all();
+    put(get(STREAMS * SIZE, 0, 1), 0);
+    CHECK(kit_reserved(arena) <= (STREAMS + 2) * SIZE);
+    for (int i = 0; i < STREAMS; i++) CHECK_EQ(cudaStreamDestroy(stream[i]), cudaSuccess);
+    close_arena();
+}
+
 /* A request that has to wait for them one after the other asks after each a few times, not after
    all of them each time. */
 static void many_are_not_all_asked_each_time(void) {
@@ -244,6 +268,7 @@ int main(void) {
     FAKE_TEST(what_is_done_is_trimmed_whoever_is_not);
     FAKE_TEST(what_is_done_is_moved_whoever_is_not);
     FAKE_TEST(one_long_kernel_lets_nothing_grow);
+    FAKE_TEST(many_long_kernels);
     FAKE_TEST(many_are_not_all_asked_each_time);
     return check_finish();
 }

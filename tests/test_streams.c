@@ -83,25 +83,25 @@ static void many_frees(gpupool_source source) {
 }
 static void the_last_of_many_frees(void) { for_each_source(many_frees); }
 
-/* Memory was short of late: a wait on the device is taken, but for no memory that another stream
-   has finished with is at hand. The stream that stands still is the first or the last known. */
+/* Memory was short of late: a wait on the device is taken, but for no memory where another stream
+   has finished with some, whichever of three it is. */
 static void short_of_late(gpupool_source source) {
-    for (int stuck = 1; stuck < 3; stuck++) {
-        open_for(source, 8 * SIZE);
-        int done = 3 - stuck;
-        for (int i = 0; i < 3; i++) put(get(4096, i, i), i);
-        void *theirs = get(SIZE, stuck, 1), *finished = get(SIZE, done, 2);
+    for (int done = 1; done < 4; done++) {
+        void *block[4];
+        open_for(source, 16 * SIZE);
+        for (int i = 0; i < 4; i++) put(get(4096, i, i), i);
+        for (int i = 1; i < 4; i++) block[i] = get(SIZE, i, i);
         CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
-        put(theirs, stuck);
-        put(finished, done);
+        for (int i = 1; i < 4; i++) put(block[i], i);
         fake_run(kit_stream[done]);
         arena->hurried = 1024;
-        void *block = get(SIZE, 0, 3);
-        CHECK(block == finished);
+        block[0] = get(SIZE, 0, 3);
+        CHECK(block[0] == block[done]);
         CHECK_EQ(kit_stats(arena).fence_waits, 0);
-        put(get(SIZE, 3, 4), 3); /* the other one: behind a wait */
+        void *other = get(SIZE, 0, 4); /* behind a wait */
         CHECK_EQ(kit_stats(arena).fence_waits, 1);
-        put(block, 0);
+        put(other, 0);
+        put(block[0], 0);
         close_arena();
     }
 }
