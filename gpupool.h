@@ -6328,6 +6328,7 @@ static int gpi_arena_ask_parked(gpupool_arena *arena, int most) {
         if (gpi_arena_is_behind(run, busy, count)) {
             before = run;
         } else if ((left = gpi_arena_use_left(arena, run)) != NULL) {
+            GPI_ASSERT(count < GPI_BUSY);
             if (most) busy[count++] = left;
             before = run;
         } else {
