@@ -6549,8 +6549,9 @@ static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *req
     uint64_t aim = gpi_arena_aim(arena, request);
     uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
     if (arena->ledger.reserved.now + need > aim) {
-        gpi_arena_seal(arena, request->known, request->stream);
-        gpi_arena_poll(arena);
+        if (gpi_backing_is_mapped(&arena->backing)) /* what this stream has freed may move, too */
+            gpi_arena_seal(arena, request->known, request->stream);
+        gpi_fence_poll(&arena->fences, &arena->tree);
         gpi_arena_ask_parked(arena, GPI_BUSY);
         gpi_arena_sweep(arena);
         *run = gpi_arena_again(arena, request, GPI_TRIES_SLOW);

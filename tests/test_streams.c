@@ -107,6 +107,33 @@ static void short_of_late(gpupool_source source) {
 }
 static void no_wait_where_finished_memory_would_do(void) { for_each_source(short_of_late); }
 
+/* Where memory cannot move, growth parts what the stream has freed by no fence: it joins what is
+   freed next. */
+static void growth_of_chunks_records_nothing(void) {
+    open_for(GPUPOOL_SOURCE_DEVICE, 64 * SIZE);
+    put(get(4096, 1, 1), 1); /* with one stream alone, nothing has a fence */
+    put(get(8 * SIZE, 0, 1), 0);
+    put(get(300 * KIB, 0, 1), 0);
+    long events = fake_calls("cudaEventRecord") + fake_calls("cuEventRecord");
+    uint64_t gained = kit_stats(arena).chunks_gained;
+    void *larger = get(9 * SIZE, 0, 2);
+    CHECK(kit_stats(arena).chunks_gained > gained);
+    CHECK_EQ(fake_calls("cudaEventRecord") + fake_calls("cuEventRecord"), events);
+    put(larger, 0);
+    close_arena();
+}
+
+/* What the door says of a thread's default stream that is not retired. */
+static void records_of_a_stream(void) {
+    open_for(GPUPOOL_SOURCE_MAPPED, 16 * SIZE);
+    put(get(4096, 0, 0), 0);
+    uint64_t before = kit_stats(arena).host_bytes;
+    put(get(4096, 1, 1), 1);
+    CHECK(kit_stats(arena).host_bytes <= before + 11 * 1024 + 512);
+    CHECK(kit_stats(arena).host_bytes > before + 8 * 1024);
+    close_arena();
+}
+
 static void after_the_work(gpupool_source source) {
     open_for(source, SIZE);
     void *first = get(SIZE, 0, 1);
@@ -231,6 +258,8 @@ int main(void) {
     FAKE_TEST(unfinished_memory_is_not_taken_unfenced);
     FAKE_TEST(under_a_limit_the_device_waits);
     FAKE_TEST(the_last_of_many_frees);
+    FAKE_TEST(growth_of_chunks_records_nothing);
+    FAKE_TEST(records_of_a_stream);
     FAKE_TEST(no_wait_where_finished_memory_would_do);
     FAKE_TEST(finished_memory_is_for_everyone);
     FAKE_TEST(three_streams_one_memory);
