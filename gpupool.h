@@ -267,8 +267,8 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t limit_bytes;            /* 0: none */
     uint64_t granted_bytes;          /* held by live blocks */
     uint64_t reserved_bytes;         /* held by the arena from the driver */
-    uint64_t largest_free_bytes;     /* longest free run, whichever stream may have it; not in a
-                                        graph's memory. BYPASS: 0 */
+    uint64_t largest_free_bytes;     /* the largest block that free memory makes, whichever stream
+                                        may have it; not a graph's memory. BYPASS: 0 */
     uint64_t pending_bytes;          /* freed on some stream, not known to be finished there */
     uint64_t kept_bytes;             /* of these, a graph's until its release */
     uint64_t device_free_bytes;      /* what the driver says is free on the device */
@@ -292,9 +292,9 @@ typedef struct gpupool_arena_config { /* all zero is valid: each zero means the 
     const char *limit_text;          /* "12GiB", "80%", "-2GiB"; wins over limit_bytes */
     size_t reserve_bytes;            /* reserve this much now, in whole granules, and keep it when
                                         trimming; BYPASS: nothing */
-    size_t chunk_bytes;              /* least growth step of the chunked sources; MAPPED: how much
-                                        is mapped, and moves, at a time, for about 50 us: with 4 MiB
-                                        reserved memory stays nearer to what is live */
+    size_t chunk_bytes;              /* what is got from the driver at a time, at least; 0: a share
+                                        of what is reserved */
+    int no_stitch;                   /* 1: no block has a second address; see rule 6 */
     void *(*chunk_alloc)(size_t bytes, int device, void *user);  /* SOURCE_CUSTOM: both */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try again. Free
@@ -321,12 +321,15 @@ typedef struct gpupool_stats {
     uint64_t allocs, frees, failures;
     uint64_t lane_hits;              /* served from memory freed on the same stream */
     uint64_t splits, merges;
-    uint64_t chunks_gained, chunks_lost; /* pieces got from and given back to the driver */
-    uint64_t remaps;                 /* pieces moved to other addresses instead of growing */
+    uint64_t chunks_gained, chunks_lost; /* got from and given back to the driver */
+    uint64_t stitches;               /* blocks put together from free memory in several places */
+    uint64_t stitches_reused;        /* of the size of an earlier one, without a CUDA call */
     uint64_t fence_waits;            /* streams made to wait for another, on the device */
     uint64_t host_syncs;             /* times the host had to wait */
     uint64_t limit_bytes;            /* 0: none */
     uint64_t largest_free_bytes;     /* longest run of free reserved memory */
+    uint64_t largest_block_bytes;    /* the largest block that it makes, stitched if need be */
+    uint64_t stitched_bytes;         /* of granted: in stitched blocks */
     uint64_t host_bytes;             /* host memory used for the arena's own records */
     uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
 } gpupool_stats;
@@ -2342,9 +2345,13 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
        lane -> order 12 (4096..8191 units) -> step 3 (5632..6143) -> run <-> run <-> run
 
    A lane has two such trees: the free memory that certain users may take. Lane QUIET is memory
-   whose earlier work is known to be done; lane BARE has addresses without memory behind them; the
-   other lanes belong to streams. A live run is in no lane but in the index, which finds it by its
-   unit.
+   whose earlier work is known to be done; lane BARE has home addresses without memory behind them;
+   lane SPACE has addresses for stitches; the other lanes belong to streams. A live run is in no lane
+   but in the index, which finds it by its unit. A run of a stitched block is in neither: PART.
+
+   A MAPPED arena's tree also has a table of its addresses, one cell for each granule. A cell tells
+   the leftmost run that starts in the granule, so the run that contains an address is found in a
+   few steps, whatever its size; and the owner, which is for the sections below.
 
    The second tree of a lane is its edge: runs beside bare addresses. They are taken last. Memory is
    added where it makes the most of an edge, so what is left alone there keeps large requests
@@ -2355,7 +2362,8 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
        neighbour is bare; bits say which lists hold runs; counts and sums are those of the lists
    T3  no run stands next to a run of the same lane (they would be one)
    T4  the index holds exactly the live runs, each in the bucket of its unit
-   T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it) */
+   T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it)
+   T6  a cell has the leftmost run that starts in its granule, or NULL; its bit says which */
 
 #define GPI_STEPS 8
 #define GPI_SHELF (64 * GPI_STEPS)     /* places in one tree of a lane */
@@ -2366,7 +2374,10 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 #define GPI_TRIES_SLOW 256             /* and before more memory is got */
 #define GPI_LANE_QUIET 0u
 #define GPI_LANE_BARE 1u
-#define GPI_LANE_STREAMS 2u            /* the first lane of a stream */
+#define GPI_LANE_SPACE 2u
+#define GPI_LANE_STREAMS 3u            /* the first lane of a stream */
+#define GPI_LANE_PART 0xfffffffdu      /* in a stitched block, which `uses` leads to; from here on
+                                          lanes are not free */
 #define GPI_LANE_HELD 0xfffffffeu      /* not free, not live: being worked on by one thread */
 #define GPI_LANE_LIVE 0xffffffffu
 
@@ -2399,6 +2410,8 @@ typedef struct gpi_run {
 /* A list's place is one number: tree * GPI_SHELF + order * GPI_STEPS + step. */
 typedef struct gpi_lane {
     struct gpi_lane *spare;            /* of a lane not in use, and so empty: the next one */
+    void *usable;                      /* by the request that memory is looked for just now: the
+                                          stream that the lane is of, or the tree; NULL: it is not */
     uint64_t units;                    /* free in this lane */
     uint64_t orders[2];                /* of the inner runs, of the edge; bit k: order k has runs */
     uint8_t steps[2 * 64];             /* bit s: that step of the order has runs */
@@ -2413,6 +2426,11 @@ typedef struct gpi_lanes {             /* where a stream may take without waitin
     int count;
 } gpi_lanes;
 
+typedef struct gpi_cell {              /* of a granule of addresses */
+    gpi_run *first;                    /* the leftmost run that starts here, or NULL */
+    void *owner;                       /* the chunk, or the stitch, whose addresses these are */
+} gpi_cell;
+
 typedef struct gpi_tree {
     gpi_lane **lanes;                  /* NULL: number not in use */
     uint32_t lane_count, lane_room;
@@ -2422,6 +2440,11 @@ typedef struct gpi_tree {
     gpi_run ***buckets;                /* pages of heads of the index's lists */
     uint64_t bucket_page_count, bucket_page_room;
     uint64_t host_bytes;
+    gpi_cell **cells;                  /* pages of the table; NULL: no address there is in use */
+    uint64_t *starts;                  /* bit g: a run starts in granule g */
+    uint64_t base_unit, granules;      /* of home addresses, in which runs are found; 0: no table */
+    uint64_t cell_pages;
+    unsigned granule_shift;            /* units in a granule, as a power of two */
     uint64_t bucket_count;             /* from here on what changes from call to call */
     uint64_t bucket_mask;              /* the power of two above the count, less one */
     gpi_run *spare;                    /* run structs not in use, linked by list_next */
@@ -2515,10 +2538,25 @@ static int gpi_tree_check_chunk(const gpi_run *run, uint64_t unit, uint64_t unit
     for (; run; run = run->next) {
         if (run->unit != unit || (run->next && run->next->prev != run)) return 1;
         if (run->lane == GPI_LANE_LIVE) tally->live_runs++;
-        else if (run->lane != GPI_LANE_HELD) tally->free_runs++;
+        else if (run->lane < GPI_LANE_PART) tally->free_runs++;
         unit += run->units;
     }
     return unit == end ? 0 : 1;
+}
+
+/* The table against the runs of its addresses, of which this is the first. */
+static int gpi_tree_check_table(const gpi_tree *tree, const gpi_run *run) {
+    uint64_t granule, words = tree->granules / 64 + 1, bits = 0, word;
+    for (; run; run = run->next) {
+        int is_first = !run->prev || (run->prev->unit - tree->base_unit) >> tree->granule_shift !=
+                                         (run->unit - tree->base_unit) >> tree->granule_shift;
+        granule = (run->unit - tree->base_unit) >> tree->granule_shift;
+        if (!(tree->starts[granule / 64] >> granule % 64 & 1)) return 6;
+        if ((tree->cells[granule / GPI_PAGE][granule % GPI_PAGE].first == run) != is_first) return 6;
+        bits += (uint64_t)is_first;
+    }
+    for (word = 0; word < words; word++) bits -= gpi_ground_bits(tree->starts[word]);
+    return bits ? 6 : 0;
 }
 
 static int gpi_tree_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
@@ -2567,6 +2605,39 @@ GPI_HOT gpi_run **gpi_tree_link(const gpi_tree *tree, uint64_t unit) {
 
 static gpi_run *gpi_tree_live(const gpi_tree *tree, uint64_t unit) {
     return *gpi_tree_link(tree, unit);
+}
+
+/* The cell of an address that the table has a page for. */
+GPI_HOT gpi_cell *gpi_tree_cell(const gpi_tree *tree, uint64_t unit) {
+    uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
+    return &tree->cells[granule / GPI_PAGE][granule % GPI_PAGE];
+}
+
+/* Whose address it is; NULL: nobody's. */
+static void *gpi_tree_owner(const gpi_tree *tree, uint64_t unit) {
+    uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
+    const gpi_cell *page = granule / GPI_PAGE < tree->cell_pages ? tree->cells[granule / GPI_PAGE]
+                                                                 : NULL;
+    return page ? page[granule % GPI_PAGE].owner : NULL;
+}
+
+/* The leftmost run that starts at or after a granule's first unit. There is one: addresses that are
+   never used end the range. */
+static gpi_run *gpi_tree_from(const gpi_tree *tree, uint64_t unit) {
+    uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift, word = granule / 64;
+    uint64_t bits = tree->starts[word] & ~(uint64_t)0 << granule % 64;
+    while (!bits) bits = tree->starts[++word];
+    granule = word * 64 + gpi_ground_low_bit(bits);
+    return tree->cells[granule / GPI_PAGE][granule % GPI_PAGE].first;
+}
+
+/* The run that contains this address, which is in the table and in use. Looked for from the right,
+   where a free run that is worth looking for has no others between it and the granule's end. */
+static gpi_run *gpi_tree_at(const gpi_tree *tree, uint64_t unit) {
+    uint64_t granule = (uint64_t)1 << tree->granule_shift;
+    gpi_run *run = gpi_tree_from(tree, gpi_ground_down(unit, granule) + granule)->prev;
+    while (run->unit > unit) run = run->prev;
+    return run;
 }
 
 /* Where a request of so many units would start in this run; UINT64_MAX if it does not fit. */
@@ -2719,6 +2790,75 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
     return 1;
 }
 
+/* A table for addresses from base_unit on, all of them nobody's: so many granules, of which the
+   first home_granules have runs that are found by address. 0: the host has no memory. */
+static int gpi_tree_open_table(gpi_tree *tree, uint64_t base_unit, uint64_t home_granules,
+                               uint64_t granules, uint64_t granule_units) {
+    uint64_t pages = granules / GPI_PAGE + 1, words = home_granules / 64 + 1;
+    tree->cells = (gpi_cell **)gpi_host_zeroed(pages * sizeof *tree->cells);
+    tree->starts = (uint64_t *)gpi_host_zeroed(words * sizeof *tree->starts);
+    if (!tree->cells || !tree->starts) return 0; /* close frees what there is */
+    tree->cell_pages = pages;
+    tree->granule_shift = gpi_ground_high_bit(granule_units);
+    tree->base_unit = base_unit;
+    tree->granules = home_granules;
+    tree->host_bytes += pages * sizeof *tree->cells + words * sizeof *tree->starts;
+    return 1;
+}
+
+/* Makes sure of the cells for [unit, unit + units], the end included: a run starts there when the
+   memory before it is cut off. 0: the host has no memory. */
+static int gpi_tree_prepare_cells(gpi_tree *tree, uint64_t unit, uint64_t units) {
+    uint64_t page = ((unit - tree->base_unit) >> tree->granule_shift) / GPI_PAGE;
+    uint64_t last = ((unit + units - tree->base_unit) >> tree->granule_shift) / GPI_PAGE;
+    for (; page <= last; page++) {
+        if (tree->cells[page]) continue;
+        tree->cells[page] = (gpi_cell *)gpi_host_zeroed(GPI_PAGE * sizeof **tree->cells);
+        if (!tree->cells[page]) return 0;
+        tree->host_bytes += GPI_PAGE * sizeof **tree->cells;
+    }
+    return 1;
+}
+
+/* The addresses [unit, unit + units), whole granules with cells, are this owner's from now on. */
+static void gpi_tree_own(gpi_tree *tree, uint64_t unit, uint64_t units, void *owner) {
+    uint64_t end = unit + units;
+    for (; unit < end; unit += (uint64_t)1 << tree->granule_shift)
+        gpi_tree_cell(tree, unit)->owner = owner;
+}
+
+static uint64_t *gpi_tree_word(const gpi_tree *tree, uint64_t unit, uint64_t *bit) {
+    uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
+    *bit = (uint64_t)1 << granule % 64;
+    return &tree->starts[granule / 64];
+}
+
+/* A run starts here from now on. */
+GPI_HOT void gpi_tree_enter(gpi_tree *tree, gpi_run *run) {
+    gpi_cell *cell;
+    uint64_t *word, bit;
+    if (run->unit - tree->base_unit >= tree->granules << tree->granule_shift) return;
+    cell = gpi_tree_cell(tree, run->unit);
+    if (cell->first && cell->first->unit < run->unit) return;
+    cell->first = run;
+    word = gpi_tree_word(tree, run->unit, &bit);
+    *word |= bit;
+}
+
+/* A run starts here no longer; its neighbour on the right still knows what is beside it. */
+GPI_HOT void gpi_tree_leave(gpi_tree *tree, const gpi_run *run) {
+    const uint64_t in_granule = ((uint64_t)1 << tree->granule_shift) - 1;
+    gpi_cell *cell;
+    uint64_t *word, bit;
+    if (run->unit - tree->base_unit >= tree->granules << tree->granule_shift) return;
+    cell = gpi_tree_cell(tree, run->unit);
+    if (cell->first != run) return;
+    cell->first = run->next && run->next->unit <= (run->unit | in_granule) ? run->next : NULL;
+    if (cell->first) return;
+    word = gpi_tree_word(tree, run->unit, &bit);
+    *word &= ~bit;
+}
+
 /* A new empty lane's number, or GPI_LANE_LIVE when the host has no memory. */
 static uint32_t gpi_tree_lane_add(gpi_tree *tree) {
     uint32_t number = 0;
@@ -2759,16 +2899,19 @@ static void gpi_tree_close(gpi_tree *tree) {
     }
     for (i = 0; i < tree->page_count; i++) GPUPOOL_FREE(tree->pages[i]);
     for (i = 0; i < tree->bucket_page_count; i++) GPUPOOL_FREE(tree->buckets[i]);
+    for (i = 0; i < tree->cell_pages; i++) GPUPOOL_FREE(tree->cells[i]);
+    GPUPOOL_FREE(tree->cells);
+    GPUPOOL_FREE(tree->starts);
     GPUPOOL_FREE(tree->lanes);
     GPUPOOL_FREE(tree->pages);
     GPUPOOL_FREE(tree->buckets);
     memset(tree, 0, sizeof *tree);
 }
 
-/* Lanes QUIET and BARE. 0: the host has no memory. */
+/* Lanes QUIET, BARE and SPACE. 0: the host has no memory. */
 static int gpi_tree_open(gpi_tree *tree) {
     if (gpi_tree_lane_add(tree) == GPI_LANE_QUIET && gpi_tree_lane_add(tree) == GPI_LANE_BARE &&
-        gpi_tree_prepare(tree, 1))
+        gpi_tree_lane_add(tree) == GPI_LANE_SPACE && gpi_tree_prepare(tree, 1))
         return 1;
     gpi_tree_close(tree);
     return 0;
@@ -2821,7 +2964,7 @@ static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
     sides[1] = run->next;
     for (i = 0; i < 2; i++) {
         uint32_t lane = sides[i] ? sides[i]->lane : GPI_LANE_HELD;
-        if (lane >= GPI_LANE_HELD || lane == GPI_LANE_BARE) continue;
+        if (lane >= GPI_LANE_PART || lane == GPI_LANE_BARE) continue;
         gpi_tree_unfile(tree, sides[i]);
         gpi_tree_file(tree, sides[i], lane);
     }
@@ -2856,6 +2999,7 @@ GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     run->next = right;
     right->lane = GPI_LANE_HELD;
     right->uses = NULL;
+    gpi_tree_enter(tree, right);
     tree->splits += GPUPOOL_STATS;
     return right;
 }
@@ -2863,6 +3007,7 @@ GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
 /* Makes two held neighbours one. The left struct stays (T5). */
 GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     GPI_ASSERT(left->lane == GPI_LANE_HELD && right->lane == GPI_LANE_HELD && left->next == right);
+    gpi_tree_leave(tree, right);
     left->units += right->units;
     left->next = right->next;
     if (right->next) right->next->prev = left;
@@ -2900,7 +3045,7 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64
 GPI_HOT gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
     uint32_t lane = run->lane;
     gpi_run *head = NULL;
-    GPI_ASSERT(lane < GPI_LANE_HELD && unit >= run->unit);
+    GPI_ASSERT(lane < GPI_LANE_PART && unit >= run->unit);
     GPI_ASSERT(units > 0 && units <= run->units && unit - run->unit <= run->units - units);
     gpi_tree_unfile(tree, run);
     if (unit > run->unit) {
@@ -2972,6 +3117,7 @@ static gpi_run *gpi_tree_add_chunk(gpi_tree *tree, uint64_t unit, uint64_t units
     run->unit = unit;
     run->units = units;
     run->lane = GPI_LANE_HELD;
+    gpi_tree_enter(tree, run);
     return run;
 }
 
@@ -3369,1165 +3515,6 @@ static uint64_t gpi_cache_requested(gpi_cache *cache, const gpi_run *run) {
     return run->units * GPUPOOL_UNIT_BYTES - cache->slots[at].slack_bytes;
 }
 
-/* == BACKING ==================================================================================
-   Physical memory: which of the tree's units stand for memory that the arena holds, and how more
-   is got, moved and given back. uses: DRIVER, LEDGER, TREE
-
-   MAPPED: one reservation of addresses, far larger than the device. A piece is one handle of the
-   driver, a whole number of granules, mapped at one place or at none (then it is in the stash).
-   The driver's price is per handle, not per byte (about 40 us up, 30 us down), and a handle moves
-   whole or not at all. So a piece is as large as the request that asks for it, up to a share of
-   what is held already: few pieces in a large arena, yet none so large that one live block in it
-   strands much. Memory is moved by taking pieces that are wholly inside quiet free runs off their
-   addresses into the stash, and mapping the stash where it is needed; what does not fit there is
-   given back and got anew in the size that does.
-
-   Free memory that its own stream may still be at work on moves too, to a request of that stream:
-   its later work comes after anyway. Such a piece is mapped at a second place at once, and the
-   first becomes an echo: addresses that stay mapped until the stream is known to be done with them,
-   or the piece is quiet. So a program that runs ahead of its device need not be waited for.
-
-   The other sources: a piece is a chunk, wholly mapped from the day it is got, and given back when
-   it is one free run.
-
-   B1  pieces do not overlap; in a MAPPED arena each granule of a placed piece leads to it
-   B2  a unit is in lane BARE exactly if no piece is placed under it, and no echo
-   B3  reserved is the sum of the pieces, placed and stashed
-   B4  an echo is a held run without a piece, as long as what is mapped there still */
-
-#define GPI_TABLE 512 /* granules in a page of the table */
-
-typedef struct gpi_piece {
-    struct gpi_piece *prev, *next; /* of all placed pieces, or of the stash */
-    gpi_handle handle;             /* MAPPED */
-    void *memory;                  /* chunked sources: what the source gave */
-    uint64_t bytes;                /* and how much of it */
-    uint64_t unit, units;          /* the part that blocks are cut from */
-    gpi_run *first;                /* chunked sources: the leftmost run */
-    gpi_run *held;                 /* stash: still mapped under this held run; NULL: nowhere */
-    struct gpi_echo *lent;         /* stash: where it is at home until it has moved; NULL: it is
-                                      quiet, and anyone's */
-    int accessible;                /* stash: what is mapped there may be used */
-    int fresh;                     /* got by the growth under way */
-#if GPUPOOL_NVTX
-    void *heap;                    /* what a tool calls it; NULL: it is not told */
-#endif
-} gpi_piece;
-
-typedef struct gpi_echo {
-    struct gpi_echo *next;
-    const gpi_piece *piece;        /* what is mapped there */
-    gpi_run *held;                 /* NULL: it is no longer */
-    void *until;                   /* ARENA's, a fence: when it has passed, nothing uses these
-                                      addresses. Its growth gives it one before the lock is open
-                                      again: what was borrowed all fits, and leaves no stash */
-} gpi_echo;
-
-typedef struct gpi_backing {
-    gpi_driver driver;
-    gpi_lock *lock;                /* the arena's: held on entry, opened around driver calls */
-    gpi_ledger *ledger;            /* the arena's */
-    gpupool_source source;         /* never AUTO */
-    uint64_t granule_units;
-    uint64_t chunk_bytes;          /* 0: by the size of what is held already */
-    void *(*chunk_alloc)(size_t, int, void *);
-    void (*chunk_free)(void *, size_t, int, void *);
-    void *user;
-    uint64_t base_unit, space_units; /* MAPPED: the reservation */
-    uint64_t reservation, reservation_bytes;
-    gpi_run *first;                /* MAPPED: leftmost run of the reservation */
-    gpi_piece ***table;            /* MAPPED: granule -> piece, in pages made when needed */
-    uint64_t table_pages;
-    gpi_piece *placed, *stash;
-    gpi_echo *echoes;
-    uint64_t placed_units, stash_units, pieces;
-    uint64_t gained, lost, moved;  /* pieces */
-    uint64_t host_bytes;
-} gpi_backing;
-
-static int gpi_backing_is_mapped(const gpi_backing *backing) {
-    return backing->source == GPUPOOL_SOURCE_MAPPED;
-}
-
-static gpi_piece **gpi_backing_slot(const gpi_backing *backing, uint64_t unit) {
-    uint64_t granule = (unit - backing->base_unit) / backing->granule_units;
-    gpi_piece **page = backing->table[granule / GPI_TABLE];
-    return page ? &page[granule % GPI_TABLE] : NULL;
-}
-
-/* The table's entries for a piece's granules. */
-static void gpi_backing_enter(gpi_backing *backing, const gpi_piece *piece, gpi_piece *entry) {
-    uint64_t unit = piece->unit;
-    for (; unit < piece->unit + piece->units; unit += backing->granule_units)
-        *gpi_backing_slot(backing, unit) = entry;
-}
-
-static gpi_piece *gpi_backing_at(const gpi_backing *backing, uint64_t unit) {
-    gpi_piece **slot = gpi_backing_slot(backing, unit);
-    return slot ? *slot : NULL;
-}
-
-/* All runs of all chunks, for TREE's own check. */
-static int gpi_backing_check_runs(const gpi_backing *backing, gpi_tally *tally) {
-    const gpi_piece *piece;
-    int broken = 0;
-    memset(tally, 0, sizeof *tally);
-    if (gpi_backing_is_mapped(backing))
-        return gpi_tree_check_chunk(backing->first, backing->base_unit, backing->space_units,
-                                    tally);
-    for (piece = backing->placed; piece && !broken; piece = piece->next)
-        broken = gpi_tree_check_chunk(piece->first, piece->unit, piece->units, tally);
-    return broken;
-}
-
-/* Whether a unit is of this backing's memory or addresses. */
-static int gpi_backing_owns(const gpi_backing *backing, uint64_t unit) {
-    const gpi_piece *piece = backing->placed;
-    if (gpi_backing_is_mapped(backing)) return unit - backing->base_unit < backing->space_units;
-    while (piece && unit - piece->unit >= piece->units) piece = piece->next;
-    return piece != NULL;
-}
-
-/* Whether the table has other entries than the granules of pieces at some address. */
-static int gpi_backing_check_table(const gpi_backing *backing, uint64_t attached_units) {
-    uint64_t page, entries = 0;
-    int i;
-    for (page = 0; page < backing->table_pages; page++)
-        for (i = 0; backing->table[page] && i < GPI_TABLE; i++)
-            entries += backing->table[page][i] != NULL;
-    return entries * backing->granule_units != backing->placed_units + attached_units;
-}
-
-static int gpi_backing_check_echoes(const gpi_backing *backing) {
-    const gpi_echo *echo = backing->echoes;
-    for (; echo; echo = echo->next) {
-        const gpi_run *held = echo->held;
-        if (!held) continue;
-        if (held->lane != GPI_LANE_HELD || held->units != echo->piece->units) return 1;
-    }
-    return 0;
-}
-
-/* Every granule under a run that is not bare has a piece; then no bare one has, if the sums agree.
-   A held run may be bare: an echo, or addresses that another thread is about to map. */
-static int gpi_backing_check_space(const gpi_backing *backing, uint64_t attached_units) {
-    const gpi_run *run;
-    uint64_t unit, bare = 0;
-    for (run = backing->first; run; run = run->next) {
-        if (run->lane == GPI_LANE_BARE) bare += run->units;
-        unit = gpi_ground_down(run->unit, backing->granule_units);
-        for (; run->lane != GPI_LANE_BARE && unit < run->unit + run->units;
-             unit += backing->granule_units) {
-            const gpi_piece *piece = gpi_backing_at(backing, unit);
-            if (piece && unit - piece->unit < piece->units) continue;
-            if (piece || run->lane != GPI_LANE_HELD) return 2;
-            bare += backing->granule_units;
-        }
-    }
-    return bare + backing->placed_units + attached_units == backing->space_units ? 0 : 2;
-}
-
-static int gpi_backing_check(const gpi_backing *backing, uint64_t reserved_bytes) {
-    const gpi_piece *piece;
-    const gpi_run *run;
-    uint64_t units = 0, stash = 0, attached = 0, count = 0, unit;
-    for (piece = backing->placed; piece; piece = piece->next, count++) {
-        units += piece->bytes / GPUPOOL_UNIT_BYTES;
-        if (piece->next && piece->next->prev != piece) return 1;
-        for (run = piece->first; run; run = run->next) /* a chunk's: memory is behind all */
-            if (run->lane == GPI_LANE_BARE) return 2;
-        if (!gpi_backing_is_mapped(backing)) continue;
-        for (unit = piece->unit; unit < piece->unit + piece->units; unit += backing->granule_units)
-            if (gpi_backing_at(backing, unit) != piece) return 1;
-    }
-    for (piece = backing->stash; piece; piece = piece->next, count++) {
-        stash += piece->units;
-        if (piece->held) attached += piece->units;
-    }
-    if (units != backing->placed_units || stash != backing->stash_units) return 3;
-    if (count != backing->pieces || (units + stash) * GPUPOOL_UNIT_BYTES != reserved_bytes)
-        return 3;
-    if (!gpi_backing_is_mapped(backing)) return 0;
-    if (gpi_backing_check_table(backing, attached)) return 2;
-    if (gpi_backing_check_echoes(backing)) return 4;
-    return gpi_backing_check_space(backing, attached);
-}
-
-/* -- lists of pieces -- */
-
-static void gpi_backing_link(gpi_piece **list, gpi_piece *piece) {
-    piece->prev = NULL;
-    piece->next = *list;
-    if (*list) (*list)->prev = piece;
-    *list = piece;
-}
-
-static void gpi_backing_unlink(gpi_piece **list, gpi_piece *piece) {
-    GPI_ASSERT((*list == piece) == !piece->prev);
-    if (piece->prev) piece->prev->next = piece->next;
-    else *list = piece->next;
-    if (piece->next) piece->next->prev = piece->prev;
-}
-
-static uint64_t gpi_backing_units(const gpi_backing *backing) { /* held from the driver */
-    return backing->placed_units + backing->stash_units;
-}
-
-static void gpi_backing_account(const gpi_backing *backing) {
-    gpi_ledger_set(&backing->ledger->reserved, gpi_backing_units(backing) * GPUPOOL_UNIT_BYTES);
-}
-
-static void gpi_backing_gained(gpi_backing *backing) {
-    backing->pieces++;
-    backing->gained++;
-    backing->host_bytes += sizeof(gpi_piece);
-    gpi_backing_account(backing);
-}
-
-static void gpi_backing_lost(gpi_backing *backing, gpi_piece *piece) {
-    backing->pieces--;
-    backing->lost++;
-    backing->host_bytes -= sizeof *piece;
-    gpi_backing_account(backing);
-    GPUPOOL_FREE(piece);
-}
-
-/* -- pieces of a MAPPED arena -- */
-
-static void gpi_backing_place_piece(gpi_backing *backing, gpi_piece *piece) {
-    gpi_backing_link(&backing->placed, piece);
-    backing->placed_units += piece->units;
-    gpi_backing_enter(backing, piece, piece);
-}
-
-static void gpi_backing_unstash_piece(gpi_backing *backing, gpi_piece *piece) {
-    gpi_backing_unlink(&backing->stash, piece);
-    backing->stash_units -= piece->units;
-    piece->held = NULL;
-}
-
-/* Unmaps what is under a held run, whose addresses become bare. */
-static gpupool_result gpi_backing_strip(gpi_backing *backing, gpi_tree *tree, gpi_run *held) {
-    gpupool_result result;
-    gpi_host_unlock(backing->lock);
-    result = gpi_driver_unmap(&backing->driver, held->unit * GPUPOOL_UNIT_BYTES,
-                              held->units * GPUPOOL_UNIT_BYTES);
-    gpi_host_lock(backing->lock);
-    if (result == GPUPOOL_OK) gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
-    return result;
-}
-
-/* Takes a stashed piece off its addresses. */
-static gpupool_result gpi_backing_detach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
-    gpupool_result result = piece->held ? gpi_backing_strip(backing, tree, piece->held)
-                                        : GPUPOOL_OK;
-    if (result != GPUPOOL_OK) return result;
-    if (piece->held) gpi_backing_enter(backing, piece, NULL);
-    piece->held = NULL;
-    return GPUPOOL_OK;
-}
-
-/* Nothing uses an echo any more. */
-static gpupool_result gpi_backing_hush(gpi_backing *backing, gpi_tree *tree, gpi_echo *echo) {
-    gpupool_result result = echo->held ? gpi_backing_strip(backing, tree, echo->held)
-                                       : GPUPOOL_OK;
-    if (result == GPUPOOL_OK) echo->held = NULL;
-    return result;
-}
-
-/* Gives a stashed piece back to the driver. It was quiet, so nothing uses its echoes either; while
-   one is mapped, the driver would keep the memory. */
-static gpupool_result gpi_backing_release(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece) {
-    gpupool_result result = gpi_backing_detach(backing, tree, piece);
-    gpi_echo *echo = backing->echoes;
-    for (; echo && result == GPUPOOL_OK; echo = echo->next)
-        if (echo->piece == piece) result = gpi_backing_hush(backing, tree, echo);
-    if (result != GPUPOOL_OK) return result;
-    gpi_host_unlock(backing->lock);
-    result = gpi_driver_release(&backing->driver, piece->handle);
-    gpi_host_lock(backing->lock);
-    if (result != GPUPOOL_OK) return result;
-    gpi_backing_unstash_piece(backing, piece);
-    gpi_backing_lost(backing, piece);
-    return GPUPOOL_OK;
-}
-
-/* A new piece, in the stash. */
-static gpupool_result gpi_backing_create(gpi_backing *backing, uint64_t units, gpi_piece **out) {
-    gpupool_result result;
-    gpi_piece *piece = (gpi_piece *)gpi_host_zeroed(sizeof *piece);
-    if (!piece) return gpi_host_no_memory();
-    piece->units = units;
-    piece->bytes = units * GPUPOOL_UNIT_BYTES;
-    gpi_host_unlock(backing->lock);
-    result = gpi_driver_create(&backing->driver, piece->bytes, &piece->handle);
-    gpi_host_lock(backing->lock);
-    if (result != GPUPOOL_OK) {
-        GPUPOOL_FREE(piece);
-        return result;
-    }
-    gpi_backing_link(&backing->stash, piece);
-    backing->stash_units += units;
-    gpi_backing_gained(backing);
-    *out = piece;
-    return GPUPOOL_OK;
-}
-
-/* Maps a detached piece under the low end of a held bare run, without access yet. What is left of
-   the run is returned through `rest`; NULL when nothing is. Needs one spare struct. */
-static gpupool_result gpi_backing_attach(gpi_backing *backing, gpi_tree *tree, gpi_piece *piece,
-                                         gpi_run **rest) {
-    gpupool_result result;
-    gpi_run *held = *rest;
-    uint64_t unit = held->unit;
-    if (!gpi_tree_prepare(tree, 1)) return gpi_host_no_memory();
-    *rest = held->units > piece->units ? gpi_tree_split(tree, held, unit + piece->units) : NULL;
-    gpi_host_unlock(backing->lock);
-    result = gpi_driver_map(&backing->driver, unit * GPUPOOL_UNIT_BYTES, piece->bytes,
-                            piece->handle);
-    gpi_host_lock(backing->lock);
-    if (result != GPUPOOL_OK) {
-        if (*rest) gpi_tree_weld(tree, held, *rest);
-        *rest = held;
-        return result;
-    }
-    piece->unit = unit;
-    piece->held = held;
-    piece->accessible = 0;
-    gpi_backing_enter(backing, piece, piece);
-    return GPUPOOL_OK;
-}
-
-/* Which idle piece to move or give back: the largest of at most units_aim, else the smallest of at
-   most units_most. */
-static int gpi_backing_is_better(const gpi_piece *piece, const gpi_piece *best, uint64_t units_aim,
-                                 uint64_t units_most) {
-    if (piece->units > units_most) return 0;
-    if (!best) return 1;
-    if (piece->units <= units_aim) return best->units > units_aim || piece->units > best->units;
-    return piece->units < best->units;
-}
-
-static int gpi_backing_has_lane(const gpi_lanes *lanes, const gpi_run *run) {
-    int i;
-    for (i = 0; i < lanes->count; i++)
-        if (run->lane == lanes->number[i]) return 1;
-    return 0;
-}
-
-/* Whether a piece that reaches into this free run lies wholly in free runs of these lanes. */
-static int gpi_backing_is_free(const gpi_run *run, const gpi_piece *piece, const gpi_lanes *lanes) {
-    const gpi_run *left = run;
-    while (left->unit > piece->unit)
-        if (!gpi_backing_has_lane(lanes, left = left->prev)) return 0;
-    while (run->unit + run->units < piece->unit + piece->units)
-        if (!gpi_backing_has_lane(lanes, run = run->next)) return 0;
-    return 1;
-}
-
-#define GPI_LOOKS 1024 /* pieces looked at once one of at most the aim is known */
-
-/* The best free piece that reaches into this run, or the one known already. */
-static gpi_piece *gpi_backing_free_in(const gpi_backing *backing, const gpi_run *run,
-                                      const gpi_lanes *lanes, gpi_piece *best, uint64_t units_aim,
-                                      uint64_t units_most, int *looks) {
-    uint64_t unit = gpi_ground_up(run->unit, backing->granule_units);
-    while (unit + backing->granule_units <= run->unit + run->units) {
-        gpi_piece *piece = gpi_backing_at(backing, unit);
-        if (best && best->units <= units_aim && ++*looks > GPI_LOOKS) break;
-        unit = piece->unit + piece->units;
-        if (gpi_backing_is_better(piece, best, units_aim, units_most) &&
-            gpi_backing_is_free(run, piece, lanes))
-            best = piece;
-    }
-    return best;
-}
-
-/* The best of the free pieces that lie wholly in these lanes, with a whole granule of one run. */
-static gpi_piece *gpi_backing_free(const gpi_backing *backing, const gpi_tree *tree,
-                                   const gpi_lanes *lanes, uint64_t units_aim, uint64_t units_most,
-                                   gpi_run **where) {
-    gpi_piece *best = NULL, *better;
-    int looks = 0;
-    uint32_t first = gpi_tree_place(backing->granule_units), place, shelf;
-    int i;
-    for (i = 0; i < lanes->count; i++) {
-        const gpi_lane *lane = tree->lanes[lanes->number[i]];
-        for (shelf = 0; shelf < 2; shelf++) {
-            for (place = gpi_tree_next(lane, first + shelf * GPI_SHELF); place != GPI_NO_PLACE;
-                 place = gpi_tree_next(lane, place + 1)) {
-                gpi_run *run = lane->lists[place];
-                for (; run; run = run->list_next) {
-                    better = gpi_backing_free_in(backing, run, lanes, best, units_aim, units_most,
-                                                 &looks);
-                    if (better != best) *where = run;
-                    best = better;
-                    if (best && (best->units == units_aim || looks > GPI_LOOKS)) return best;
-                }
-            }
-        }
-    }
-    return best;
-}
-
-/* Takes a piece's units out of the free runs that they are in, one of which is known; they become
-   one held run. Needs two spare structs. */
-static gpi_run *gpi_backing_take_out(gpi_tree *tree, gpi_run *run, const gpi_piece *piece) {
-    uint64_t end = piece->unit + piece->units;
-    gpi_run *held, *next;
-    while (run->unit > piece->unit) run = run->prev;
-    next = run->next;
-    held = gpi_tree_take(tree, run, piece->unit,
-                         gpi_ground_min(run->unit + run->units, end) - piece->unit);
-    while (held->unit + held->units < end) {
-        run = next;
-        next = run->next;
-        run = gpi_tree_take(tree, run, run->unit, gpi_ground_min(run->units, end - run->unit));
-        gpi_tree_weld(tree, held, run);
-    }
-    return held;
-}
-
-static void gpi_backing_stash_piece(gpi_backing *backing, gpi_piece *piece) {
-    gpi_backing_unlink(&backing->placed, piece);
-    gpi_backing_link(&backing->stash, piece);
-    backing->placed_units -= piece->units;
-    backing->stash_units += piece->units;
-}
-
-/* Moves the best idle piece, which is one in quiet memory, still mapped, to the stash; the tree is
-   prepared for two runs. NULL: there is none. */
-static gpi_piece *gpi_backing_stash_idle(gpi_backing *backing, gpi_tree *tree, uint64_t units_aim,
-                                         uint64_t units_most) {
-    gpi_lanes quiet;
-    gpi_run *run = NULL;
-    gpi_piece *piece;
-    quiet.number[0] = GPI_LANE_QUIET;
-    quiet.count = 1;
-    piece = gpi_backing_free(backing, tree, &quiet, units_aim, units_most, &run);
-    if (!piece) return NULL;
-    gpi_backing_stash_piece(backing, piece);
-    piece->held = gpi_backing_take_out(tree, run, piece);
-    piece->accessible = 1;
-    return piece;
-}
-
-/* Fills the stash with idle pieces until it holds so many units, or none is left. */
-static gpupool_result gpi_backing_collect(gpi_backing *backing, gpi_tree *tree,
-                                          uint64_t stash_units) {
-    while (backing->stash_units < stash_units) {
-        if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-        if (!gpi_backing_stash_idle(backing, tree, stash_units - backing->stash_units, UINT64_MAX))
-            break;
-    }
-    return GPUPOOL_OK;
-}
-
-static void gpi_backing_drop_echo(gpi_backing *backing, gpi_echo *echo) {
-    backing->host_bytes -= sizeof *echo;
-    GPUPOOL_FREE(echo);
-}
-
-static void gpi_backing_keep_echo(gpi_backing *backing, gpi_echo *echo) {
-    echo->next = backing->echoes;
-    backing->echoes = echo;
-}
-
-/* Undoes borrow: the pieces are placed where they were, for their stream. One that the driver has
-   not taken off its new place leaves an echo there. */
-static void gpi_backing_return(gpi_backing *backing, gpi_tree *tree, uint32_t lane) {
-    gpi_piece *piece = backing->stash, *next;
-    for (; piece; piece = next) {
-        gpi_echo *echo = piece->lent;
-        gpi_run *away = piece->held;
-        next = piece->next;
-        if (!echo) continue;
-        if (away) gpi_backing_enter(backing, piece, NULL);
-        piece->lent = NULL;
-        piece->unit = echo->held->unit;
-        gpi_backing_unstash_piece(backing, piece);
-        gpi_backing_place_piece(backing, piece);
-        gpi_tree_put(tree, echo->held, lane, 0);
-        echo->held = away;
-        if (away) gpi_backing_keep_echo(backing, echo);
-        else gpi_backing_drop_echo(backing, echo);
-    }
-}
-
-/* Undoes collect for the pieces that were not taken off their addresses. */
-static void gpi_backing_uncollect(gpi_backing *backing, gpi_tree *tree) {
-    gpi_piece *piece = backing->stash, *next;
-    for (; piece; piece = next) {
-        gpi_run *held = piece->held;
-        next = piece->next;
-        if (!held || !piece->accessible) continue;
-        gpi_backing_unstash_piece(backing, piece);
-        gpi_backing_place_piece(backing, piece);
-        gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
-    }
-}
-
-/* -- where a request goes when bare granules get memory -- */
-
-typedef struct gpi_spot {
-    uint64_t unit, units;           /* the block */
-    uint64_t bare_unit, bare_units; /* the granules to be mapped for it */
-    gpi_run *left, *bare, *right;   /* left and right: free neighbours that it runs on into */
-    int left_is_quiet, right_is_quiet; /* before they were held */
-} gpi_spot;
-
-static gpi_run *gpi_backing_usable(gpi_run *run, const gpi_lanes *lanes) {
-    return run && gpi_backing_has_lane(lanes, run) ? run : NULL;
-}
-
-static void gpi_backing_consider(gpi_spot *best, gpi_spot spot, uint64_t granule_units) {
-    uint64_t end = spot.unit + spot.units, bare_end = spot.bare->unit + spot.bare->units;
-    uint64_t from = gpi_ground_max(gpi_ground_down(spot.unit, granule_units), spot.bare->unit);
-    uint64_t to = gpi_ground_min(gpi_ground_up(end, granule_units), bare_end);
-    if (end <= spot.bare->unit || spot.unit >= bare_end) return;
-    if (spot.unit >= spot.bare->unit) spot.left = NULL;
-    if (end <= bare_end) spot.right = NULL;
-    if (spot.unit < spot.bare->unit && (!spot.left || spot.unit < spot.left->unit)) return;
-    if (end > bare_end && (!spot.right || end > spot.right->unit + spot.right->units)) return;
-    spot.bare_unit = from;
-    spot.bare_units = to - from;
-    if (!best->bare || spot.bare_units < best->bare_units) *best = spot;
-}
-
-/* The spot that needs the fewest granules, among bare runs and the free memory on their sides: of
-   so many runs, or of more until there is one. */
-static int gpi_backing_find_spot(const gpi_backing *backing, const gpi_tree *tree, uint64_t units,
-                                 uint64_t align_units, const gpi_lanes *lanes, uint64_t tries,
-                                 gpi_spot *best) {
-    const gpi_lane *lane = tree->lanes[GPI_LANE_BARE]; /* all inner: bare beside bare is one */
-    uint64_t looked = 0;
-    uint32_t place;
-    memset(best, 0, sizeof *best);
-    for (place = gpi_tree_next(lane, 0); place != GPI_NO_PLACE;
-         place = gpi_tree_next(lane, place + 1)) {
-        gpi_run *run = lane->lists[place];
-        for (; run && (looked++ < tries || !best->bare); run = run->list_next) {
-            gpi_spot spot;
-            spot.units = units;
-            spot.bare = run;
-            spot.left = gpi_backing_usable(run->prev, lanes);
-            spot.right = gpi_backing_usable(run->next, lanes);
-            spot.bare_unit = spot.bare_units = 0;
-            spot.left_is_quiet = spot.right_is_quiet = 0;
-            spot.unit = gpi_ground_up(spot.left ? spot.left->unit : run->unit, align_units);
-            gpi_backing_consider(best, spot, backing->granule_units);
-            if (!spot.right || spot.right->unit + spot.right->units < units) continue;
-            spot.unit = gpi_ground_down(spot.right->unit + spot.right->units - units, align_units);
-            gpi_backing_consider(best, spot, backing->granule_units);
-        }
-    }
-    return best->bare != NULL;
-}
-
-/* The same, looked for longer where memory is to move: each granule fewer is one that need not. */
-static int gpi_backing_choose_spot(const gpi_backing *backing, const gpi_tree *tree, uint64_t units,
-                                   uint64_t align_units, const gpi_lanes *lanes,
-                                   uint64_t aim_units, gpi_spot *best) {
-    int found = gpi_backing_find_spot(backing, tree, units, align_units, lanes, 64, best);
-    if (found && gpi_backing_units(backing) + best->bare_units > aim_units)
-        gpi_backing_find_spot(backing, tree, units, align_units, lanes, UINT64_MAX, best);
-    return found;
-}
-
-/* Holds the spot's runs, so that other threads leave them alone. Needs six spare structs. */
-static void gpi_backing_hold_spot(gpi_tree *tree, gpi_spot *spot) {
-    uint64_t end = spot->unit + spot->units;
-    spot->left_is_quiet = spot->left && spot->left->lane == GPI_LANE_QUIET;
-    spot->right_is_quiet = spot->right && spot->right->lane == GPI_LANE_QUIET;
-    if (spot->left)
-        spot->left = gpi_tree_take(tree, spot->left, spot->unit, spot->bare->unit - spot->unit);
-    if (spot->right)
-        spot->right = gpi_tree_take(tree, spot->right, spot->right->unit, end - spot->right->unit);
-    spot->bare = gpi_tree_take(tree, spot->bare, spot->bare_unit, spot->bare_units);
-}
-
-/* Cuts [unit, unit + units) out of a held run; the rest goes to a lane. Needs two spare structs. */
-static gpi_run *gpi_backing_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units,
-                                  uint32_t lane) {
-    if (run->units > unit - run->unit + units)
-        gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), lane, 0);
-    if (unit > run->unit) {
-        gpi_run *head = run;
-        run = gpi_tree_split(tree, run, unit);
-        gpi_tree_put(tree, head, lane, 0);
-    }
-    return run;
-}
-
-/* -- growth of a MAPPED arena -- */
-
-static int gpi_backing_make_table(gpi_backing *backing, uint64_t unit, uint64_t units) {
-    uint64_t granule = (unit - backing->base_unit) / backing->granule_units;
-    uint64_t last = (unit + units - 1 - backing->base_unit) / backing->granule_units;
-    for (granule /= GPI_TABLE; granule <= last / GPI_TABLE; granule++) {
-        if (backing->table[granule]) continue;
-        backing->table[granule] = (gpi_piece **)gpi_host_zeroed(GPI_TABLE * sizeof(gpi_piece *));
-        if (!backing->table[granule]) return 0;
-        backing->host_bytes += GPI_TABLE * sizeof(gpi_piece *);
-    }
-    return 1;
-}
-
-/* The spot ends in bare addresses, and more of them follow: so many can be mapped with it. */
-static uint64_t gpi_backing_spot_room(const gpi_spot *spot) {
-    const gpi_run *next = spot->bare->next;
-    return spot->right || !next || next->lane != GPI_LANE_BARE ? 0 : next->units;
-}
-
-/* Needs a spare struct. */
-static int gpi_backing_extend_spot(gpi_backing *backing, gpi_tree *tree, gpi_spot *spot,
-                                   uint64_t units) {
-    gpi_run *next = spot->bare->next;
-    if (!gpi_backing_make_table(backing, next->unit, units)) return 0;
-    gpi_tree_weld(tree, spot->bare, gpi_tree_take(tree, next, next->unit, units));
-    spot->bare_units += units;
-    return 1;
-}
-
-/* Fills the stash further, with pieces that lie in these lanes of the request's own stream; they
-   stay mapped where they are. What is too large for the spot cannot be got anew in another size, as
-   long as it is in use, so the spot is made larger for it. */
-static gpupool_result gpi_backing_borrow(gpi_backing *backing, gpi_tree *tree,
-                                         const gpi_lanes *lanes, gpi_spot *spot,
-                                         uint64_t stash_units) {
-    while (backing->stash_units < stash_units) {
-        uint64_t aim = stash_units - backing->stash_units;
-        gpi_run *run = NULL;
-        gpi_echo *echo;
-        gpi_piece *piece;
-        if (!gpi_tree_prepare(tree, 3)) return gpi_host_no_memory();
-        piece = gpi_backing_free(backing, tree, lanes, aim, aim + gpi_backing_spot_room(spot),
-                                 &run);
-        if (!piece) break;
-        echo = (gpi_echo *)gpi_host_zeroed(sizeof *echo);
-        if (!echo || (piece->units > aim &&
-                      !gpi_backing_extend_spot(backing, tree, spot, piece->units - aim))) {
-            GPUPOOL_FREE(echo);
-            return gpi_host_no_memory();
-        }
-        backing->host_bytes += sizeof *echo;
-        gpi_backing_stash_piece(backing, piece);
-        gpi_backing_enter(backing, piece, NULL);
-        echo->piece = piece;
-        echo->held = gpi_backing_take_out(tree, run, piece);
-        piece->lent = echo;
-    }
-    return GPUPOOL_OK;
-}
-
-/* How large a new piece may be. Measured on recorded training and inference runs, with the driver's
-   price per handle: a 64th of what is held, while memory grows freely, is cheap and strands little;
-   where a limit will be met, a 512th, and less the nearer it is, saves one per cent of memory. A
-   request takes no more than about 24 pieces, unless these would be so large that they are hardly
-   ever idle as a whole. Pieces that take the place of idle ones are those that move, so they are
-   the smallest. */
-static uint64_t gpi_backing_piece_units(const gpi_backing *backing,
-                                        const gpi_spot *spot, uint64_t most_units, int moving) {
-    uint64_t held = gpi_backing_units(backing);
-    uint64_t room = most_units - gpi_ground_min(most_units, backing->placed_units);
-    uint64_t granule = backing->granule_units, units = held / 64;
-    int limited = backing->ledger->limit_bytes != UINT64_MAX;
-    if (backing->chunk_bytes)
-        return gpi_ground_up(backing->chunk_bytes, backing->driver.granule_bytes) /
-               GPUPOOL_UNIT_BYTES;
-    if (limited) units = gpi_ground_min(held / 512, room / 128);
-    if (moving) units = held / 1024;
-    else units = gpi_ground_max(units, gpi_ground_up(spot->bare_units / 24, granule));
-    units = gpi_ground_min(units, ((limited ? 32u : 128u) << 20) / GPUPOOL_UNIT_BYTES);
-    return gpi_ground_max(gpi_ground_down(units, granule), granule);
-}
-
-static gpi_piece *gpi_backing_stashed(const gpi_backing *backing, uint64_t units_most) {
-    gpi_piece *piece = backing->stash, *best = NULL;
-    for (; piece; piece = piece->next)
-        if (!piece->held && piece->units <= units_most && (!best || piece->units > best->units))
-            best = piece;
-    return best;
-}
-
-/* A stashed piece without addresses that moves nowhere. */
-static int gpi_backing_is_spare(const gpi_piece *piece) { return !piece->held && !piece->lent; }
-
-/* Gives stashed pieces back until so many units may be got without passing most_units: what is
-   placed leaves room for them. */
-static gpupool_result gpi_backing_make_room(gpi_backing *backing, gpi_tree *tree, uint64_t units,
-                                            uint64_t most_units) {
-    gpi_piece *piece = backing->stash, *next;
-    gpupool_result result;
-    for (; piece && gpi_backing_units(backing) + units > most_units; piece = next) {
-        next = piece->next;
-        if (!gpi_backing_is_spare(piece)) continue;
-        result = gpi_backing_release(backing, tree, piece);
-        if (result != GPUPOOL_OK) return result;
-    }
-    return GPUPOOL_OK;
-}
-
-/* A new piece, in the stash. Of a full device, stashed pieces make room for it. */
-static gpupool_result gpi_backing_get(gpi_backing *backing, gpi_tree *tree, uint64_t units,
-                                      uint64_t most_units, gpi_piece **out) {
-    gpupool_result result = gpi_backing_make_room(backing, tree, units, most_units);
-    if (result == GPUPOOL_OK) result = gpi_backing_create(backing, units, out);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    result = gpi_backing_make_room(backing, tree, units, gpi_backing_units(backing));
-    return result == GPUPOOL_OK ? gpi_backing_create(backing, units, out) : result;
-}
-
-/* The largest stashed piece for a spot of so many units, or NULL: then one of *units is to be got.
-   What moves once will move again, at the driver's price per handle: so small pieces are given back
-   and one as large as several of them is got instead, unless a limit asks for small ones. */
-static gpi_piece *gpi_backing_choose(gpi_backing *backing, gpi_tree *tree, uint64_t room_units,
-                                     uint64_t *units) {
-    uint64_t held = gpi_backing_units(backing), given = 0;
-    uint64_t aim = gpi_ground_min(gpi_ground_down(held / 512, backing->granule_units), room_units);
-    gpi_piece *best = gpi_backing_stashed(backing, room_units), *piece = backing->stash, *next;
-    if (!best || best->units * 2 > aim) return best;
-    if (backing->chunk_bytes || backing->ledger->limit_bytes != UINT64_MAX) return best;
-    for (; piece && given < aim; piece = next) {
-        uint64_t freed = piece->units;
-        next = piece->next;
-        if (!gpi_backing_is_spare(piece)) continue;
-        if (gpi_backing_release(backing, tree, piece) != GPUPOOL_OK) continue;
-        given += freed;
-        best = NULL; /* it may be the one that is gone */
-    }
-    if (given) *units = gpi_ground_min(given, aim);
-    return best;
-}
-
-/* Maps pieces one after the other under the spot's bare granules, stashed ones first. */
-static gpupool_result gpi_backing_fill(gpi_backing *backing, gpi_tree *tree,
-                                       gpi_spot *spot, uint64_t most_units, int moving) {
-    gpupool_result result = GPUPOOL_OK;
-    while (spot->bare && result == GPUPOOL_OK) {
-        uint64_t units = gpi_backing_piece_units(backing, spot, most_units, moving);
-        gpi_piece *piece = gpi_backing_choose(backing, tree, spot->bare->units, &units);
-        if (!piece) {
-            units = gpi_ground_min(units, spot->bare->units);
-            result = gpi_backing_get(backing, tree, units, most_units, &piece);
-            if (result == GPUPOOL_OK) piece->fresh = 1;
-        }
-        if (result == GPUPOOL_OK) result = gpi_backing_attach(backing, tree, piece, &spot->bare);
-        if (result == GPUPOOL_OK && !piece->fresh) backing->moved++;
-    }
-    if (result != GPUPOOL_OK) return result;
-    gpi_host_unlock(backing->lock);
-    result = gpi_driver_access(&backing->driver, spot->bare_unit * GPUPOOL_UNIT_BYTES,
-                               spot->bare_units * GPUPOOL_UNIT_BYTES);
-    gpi_host_lock(backing->lock);
-    return result;
-}
-
-/* Undoes fill: what it mapped becomes bare again, what it got is given back. What the driver will
-   not take back stays in the stash, counted, and is tried again with the next growth. */
-static void gpi_backing_unfill(gpi_backing *backing, gpi_tree *tree) {
-    gpi_piece *piece = backing->stash, *next;
-    for (; piece; piece = next) {
-        next = piece->next;
-        if (piece->held && !piece->accessible) gpi_backing_detach(backing, tree, piece);
-        if (!piece->held && piece->fresh) gpi_backing_release(backing, tree, piece);
-    }
-}
-
-/* All is mapped: the pieces are placed, and the spot's runs become one. What is left of them is for
-   the same stream only, if a piece came from there. */
-static gpi_run *gpi_backing_settle(gpi_backing *backing, gpi_tree *tree, const gpi_spot *spot,
-                                   gpi_run *run, uint32_t young) {
-    gpi_piece *piece = backing->stash, *next;
-    uint32_t lane = GPI_LANE_QUIET;
-    uint64_t end = spot->right ? spot->right->unit + spot->right->units
-                               : spot->bare_unit + spot->bare_units;
-    for (; piece; piece = next) {
-        next = piece->next;
-        piece->fresh = 0;
-        GPI_ASSERT(piece->held || !piece->lent); /* no more was borrowed than there is room for */
-        if (!piece->held) continue;
-        gpi_backing_unstash_piece(backing, piece);
-        gpi_backing_place_piece(backing, piece);
-        if (!piece->lent) continue;
-        gpi_backing_keep_echo(backing, piece->lent);
-        piece->lent = NULL;
-        lane = young;
-    }
-    if (spot->left) run = spot->left;
-    while (run->unit + run->units < end) gpi_tree_weld(tree, run, run->next);
-    return gpi_backing_carve(tree, run, spot->unit, spot->units, lane);
-}
-
-/* Gets memory for a request under at most most_bytes of reserved memory, moving idle memory rather
-   than passing aim_bytes. The run returned is held, exactly the request. lanes: that the request
-   may lie on in part; own: those whose memory it may have at other addresses, or NULL; young: where
-   what is not needed after all goes. Its number may change while the lock is open. */
-static gpupool_result gpi_backing_grow_mapped(gpi_backing *backing, gpi_tree *tree, uint64_t units,
-                                              uint64_t align_units, const gpi_lanes *lanes,
-                                              const gpi_lanes *own, const uint32_t *young,
-                                              uint64_t aim_bytes, uint64_t most_bytes,
-                                              gpi_run **out) {
-    uint64_t most = most_bytes / GPUPOOL_UNIT_BYTES, aim = aim_bytes / GPUPOOL_UNIT_BYTES, after;
-    gpupool_result result = GPUPOOL_OK;
-    gpi_piece *piece, *next;
-    gpi_run *first;
-    gpi_spot spot;
-    if (!gpi_tree_prepare(tree, 8)) return gpi_host_no_memory();
-    if (!gpi_backing_choose_spot(backing, tree, units, align_units, lanes, aim, &spot))
-        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the address space has no run that long");
-    if (!gpi_backing_make_table(backing, spot.bare_unit, spot.bare_units))
-        return gpi_host_no_memory();
-    gpi_backing_hold_spot(tree, &spot);
-    first = spot.bare;
-    after = gpi_backing_units(backing) + spot.bare_units;
-    if (after > aim) {
-        uint64_t wanted = gpi_ground_min(after - aim, spot.bare_units);
-        uint64_t held = after - spot.bare_units; /* above a lowered limit, that goes as well */
-        result = gpi_backing_collect(backing, tree, wanted + held - gpi_ground_min(held, most));
-        wanted = gpi_ground_up(wanted, backing->granule_units);
-        if (result == GPUPOOL_OK && own)
-            result = gpi_backing_borrow(backing, tree, own, &spot, wanted);
-        after = gpi_backing_units(backing) + spot.bare_units;
-    }
-    if (result == GPUPOOL_OK && after > most && backing->stash_units < after - most) {
-        /* to where it was, behind its fence: the lock has not been opened yet */
-        if (own) gpi_backing_return(backing, tree, own->number[0]);
-        result = gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
-    }
-    for (piece = backing->stash; piece && result == GPUPOOL_OK; piece = next) {
-        next = piece->next;
-        result = gpi_backing_detach(backing, tree, piece);
-    }
-    if (result == GPUPOOL_OK)
-        result = gpi_backing_fill(backing, tree, &spot, most, after > aim);
-    /* what has no place in the spot; from then on the lock stays shut, so that what is prepared is
-       still there when the run comes alive */
-    if (result == GPUPOOL_OK)
-        gpi_backing_make_room(backing, tree, 0,
-                              gpi_ground_max(aim, backing->placed_units + spot.bare_units));
-    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) result = gpi_host_no_memory();
-    if (result != GPUPOOL_OK) {
-        struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
-        if (spot.bare) gpi_tree_put(tree, spot.bare, GPI_LANE_BARE, 0);
-        if (spot.left)
-            gpi_tree_put(tree, spot.left, spot.left_is_quiet ? GPI_LANE_QUIET : *young, 0);
-        if (spot.right)
-            gpi_tree_put(tree, spot.right, spot.right_is_quiet ? GPI_LANE_QUIET : *young, 0);
-        gpi_backing_unfill(backing, tree);
-        gpi_backing_return(backing, tree, *young);
-        gpi_backing_uncollect(backing, tree);
-        gpi_thread = why;
-        return result;
-    }
-    *out = gpi_backing_settle(backing, tree, &spot, first, *young);
-    return GPUPOOL_OK;
-}
-
-/* -- growth of the chunked sources -- */
-
-static gpupool_result gpi_backing_chunk_get(const gpi_backing *backing, uint64_t bytes,
-                                            void **memory) {
-    switch ((int)backing->source) {
-    case GPUPOOL_SOURCE_MANAGED:
-        return gpi_driver_told("cudaMallocManaged",
-                               cudaMallocManaged(memory, bytes, cudaMemAttachGlobal));
-    case GPUPOOL_SOURCE_PINNED:
-        return gpi_driver_told("cudaHostAlloc",
-                               cudaHostAlloc(memory, bytes, cudaHostAllocPortable));
-    case GPUPOOL_SOURCE_CUSTOM:
-        *memory = backing->chunk_alloc(bytes, backing->driver.device, backing->user);
-        gpi_driver_come_back(&backing->driver);
-        if (*memory) return GPUPOOL_OK;
-        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
-    default: return gpi_driver_told("cudaMalloc", cudaMalloc(memory, bytes));
-    }
-}
-
-static gpupool_result gpi_backing_chunk_give(const gpi_backing *backing, void *memory,
-                                             uint64_t bytes) {
-    if (backing->source == GPUPOOL_SOURCE_PINNED)
-        return gpi_driver_told("cudaFreeHost", cudaFreeHost(memory));
-    if (backing->source != GPUPOOL_SOURCE_CUSTOM)
-        return gpi_driver_told("cudaFree", cudaFree(memory));
-    backing->chunk_free(memory, bytes, backing->driver.device, backing->user);
-    gpi_driver_come_back(&backing->driver);
-    return GPUPOOL_OK;
-}
-
-/* A chunk for a request of so many bytes: an eighth of what is held, so that their number grows
-   with the logarithm of the memory; a request larger than that gets a chunk of its own. */
-static uint64_t gpi_backing_chunk_size(const gpi_backing *backing, uint64_t need, uint64_t most) {
-    uint64_t held = gpi_backing_units(backing) * GPUPOOL_UNIT_BYTES;
-    uint64_t granule = backing->driver.granule_bytes, size;
-    uint64_t room = most - gpi_ground_min(most, held);
-    if (backing->source == GPUPOOL_SOURCE_BYPASS) return need;
-    size = backing->chunk_bytes ? backing->chunk_bytes
-                                : gpi_ground_min(held / 8, (uint64_t)1 << 30);
-    size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
-    if (room < granule) /* the last of the limit, in one or two: not a chunk for each block */
-        size = gpi_ground_min(gpi_ground_down(room, GPUPOOL_UNIT_BYTES), 1u << 20);
-    else
-        size = gpi_ground_min(size, gpi_ground_down(room, granule));
-    return gpi_ground_max(need, size);
-}
-
-/* The driver holds whole granules for a chunk of more than 1 MiB, so that is what is asked for and
-   counted, except of host memory and the caller's own, and where each block is a chunk. */
-static uint64_t gpi_backing_whole(const gpi_backing *backing, uint64_t bytes) {
-    int fine = backing->source == GPUPOOL_SOURCE_PINNED || bytes <= 1u << 20 ||
-               backing->source == GPUPOOL_SOURCE_CUSTOM || backing->source == GPUPOOL_SOURCE_BYPASS;
-    return gpi_ground_up(bytes, fine ? GPUPOOL_UNIT_BYTES : backing->driver.granule_bytes);
-}
-
-/* The least growth that surely holds a request. A source of the caller's may align to less than a
-   unit; all others align to 512 at least. */
-static uint64_t gpi_backing_need(const gpi_backing *backing, uint64_t units, uint64_t align_units) {
-    if (gpi_backing_is_mapped(backing))
-        return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, backing->driver.granule_bytes);
-    units += align_units - 1;
-    if (backing->source == GPUPOOL_SOURCE_CUSTOM || GPUPOOL_UNIT_BYTES > 512) units++;
-    return gpi_backing_whole(backing, units * GPUPOOL_UNIT_BYTES);
-}
-
-static gpupool_result gpi_backing_grow_chunk(gpi_backing *backing, gpi_tree *tree, uint64_t units,
-                                             uint64_t align_units, uint64_t most_bytes,
-                                             gpi_run **out) {
-    uint64_t need = gpi_backing_need(backing, units, align_units), size, address;
-    gpupool_result result = GPUPOOL_OK;
-    gpi_piece *piece;
-    gpi_run *run;
-    if (need > most_bytes || backing->ledger->reserved.now > most_bytes - need)
-        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "the limit leaves no room");
-    size = gpi_backing_chunk_size(backing, need, most_bytes);
-    piece = (gpi_piece *)gpi_host_zeroed(sizeof *piece);
-    if (!piece || !gpi_tree_prepare(tree, 4)) {
-        GPUPOOL_FREE(piece);
-        return gpi_host_no_memory();
-    }
-    gpi_host_unlock(backing->lock);
-    for (;; size = gpi_ground_max(need, gpi_backing_whole(backing, size / 2))) {
-        result = gpi_backing_chunk_get(backing, size, &piece->memory);
-        if (result != GPUPOOL_E_OUT_OF_MEMORY || size == need) break;
-    }
-    gpi_host_lock(backing->lock);
-    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
-        gpi_host_unlock(backing->lock);
-        gpi_backing_chunk_give(backing, piece->memory, size);
-        gpi_host_lock(backing->lock);
-        result = gpi_host_no_memory();
-    }
-    if (result != GPUPOOL_OK) {
-        GPUPOOL_FREE(piece);
-        return result;
-    }
-    address = (uint64_t)(uintptr_t)piece->memory;
-    piece->bytes = size;
-    piece->unit = gpi_ground_up(address, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
-    piece->units = (address + size) / GPUPOOL_UNIT_BYTES - piece->unit;
-    run = piece->first = gpi_tree_add_chunk(tree, piece->unit, piece->units);
-    gpi_backing_link(&backing->placed, piece);
-    backing->placed_units += size / GPUPOOL_UNIT_BYTES;
-    gpi_backing_gained(backing);
-#if GPUPOOL_NVTX
-    if (backing->source == GPUPOOL_SOURCE_DEVICE || backing->source == GPUPOOL_SOURCE_BYPASS)
-        piece->heap = gpi_driver_tell_chunk(piece->memory, size);
-#endif
-    *out = gpi_backing_carve(tree, run, gpi_ground_up(run->unit, align_units), units,
-                             GPI_LANE_QUIET);
-    return GPUPOOL_OK;
-}
-
-/* A chunk that is one held run goes back to its source. On failure it stays, quiet. */
-static gpupool_result gpi_backing_drop_chunk(gpi_backing *backing, gpi_tree *tree,
-                                             gpi_piece *piece) {
-    int is_bypass = backing->source == GPUPOOL_SOURCE_BYPASS;
-    gpupool_result result = GPUPOOL_OK;
-#if GPUPOOL_NVTX
-    /* before: with its memory, the tool forgets the heap by itself */
-    if (piece->heap) gpi_driver_tell_chunk_gone(piece->heap);
-#endif
-    gpi_host_unlock(backing->lock);
-    /* what nobody has waited for: cudaFree does, but for its own device only */
-    if (is_bypass && backing->driver.peer_count) result = gpi_driver_wait(&backing->driver);
-    if (result == GPUPOOL_OK)
-        result = gpi_backing_chunk_give(backing, piece->memory, piece->bytes);
-    gpi_host_lock(backing->lock);
-    if (result != GPUPOOL_OK) {
-#if GPUPOOL_NVTX
-        if (piece->heap) piece->heap = gpi_driver_tell_chunk(piece->memory, piece->bytes);
-#endif
-        gpi_tree_put(tree, piece->first, GPI_LANE_QUIET, 0);
-        return result;
-    }
-    gpi_tree_remove_chunk(tree, piece->first);
-    gpi_backing_unlink(&backing->placed, piece);
-    backing->placed_units -= piece->bytes / GPUPOOL_UNIT_BYTES;
-    gpi_backing_lost(backing, piece);
-    return GPUPOOL_OK;
-}
-
-/* Of a chunk: no part of it is in use or pending. */
-static int gpi_backing_is_idle(const gpi_piece *piece) {
-    return piece->first->lane == GPI_LANE_QUIET && piece->first->units == piece->units;
-}
-
-static gpi_piece *gpi_backing_idle_chunk(const gpi_backing *backing, uint64_t units_aim,
-                                         uint64_t units_most) {
-    gpi_piece *piece = backing->placed, *best = NULL;
-    for (; piece; piece = piece->next)
-        if (gpi_backing_is_idle(piece) &&
-            gpi_backing_is_better(piece, best, units_aim, units_most))
-            best = piece;
-    return best;
-}
-
-/* What the ends of chunks that do not begin at a unit leave over. */
-static uint64_t gpi_backing_lost_bytes(const gpi_backing *backing) {
-    const gpi_piece *piece = gpi_backing_is_mapped(backing) ? NULL : backing->placed;
-    uint64_t bytes = 0;
-    for (; piece; piece = piece->next) bytes += piece->bytes - piece->units * GPUPOOL_UNIT_BYTES;
-    return bytes;
-}
-
-static uint64_t gpi_backing_idle_bytes(const gpi_backing *backing) { /* in chunks */
-    const gpi_piece *piece = backing->placed;
-    uint64_t bytes = 0;
-    for (; piece; piece = piece->next)
-        if (gpi_backing_is_idle(piece)) bytes += piece->bytes;
-    return bytes;
-}
-
-/* -- shrinking, opening and closing -- */
-
-/* Gives idle memory back while more than keep_bytes is held. The last piece may be larger than what
-   is left to give: `below` says whether it goes too, or stays. */
-static gpupool_result gpi_backing_trim(gpi_backing *backing, gpi_tree *tree,
-                                       uint64_t keep_bytes, int below) {
-    gpupool_result result = GPUPOOL_OK;
-    while (result == GPUPOOL_OK && backing->ledger->reserved.now > keep_bytes) {
-        uint64_t bytes = backing->ledger->reserved.now - keep_bytes;
-        uint64_t aim = (bytes + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
-        uint64_t most = below ? UINT64_MAX : bytes / GPUPOOL_UNIT_BYTES;
-        gpi_piece *piece;
-        if (!gpi_backing_is_mapped(backing)) {
-            piece = gpi_backing_idle_chunk(backing, aim, most);
-            if (!piece) break;
-            gpi_tree_unfile(tree, piece->first);
-            result = gpi_backing_drop_chunk(backing, tree, piece);
-            continue;
-        }
-        /* the stash first, with what a failed growth could not take off its addresses */
-        piece = backing->stash;
-        while (piece && piece->units > most) piece = piece->next;
-        if (!piece && !gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-        if (!piece) piece = gpi_backing_stash_idle(backing, tree, aim, most);
-        if (!piece) break;
-        result = gpi_backing_release(backing, tree, piece);
-        if (result != GPUPOOL_OK) gpi_backing_uncollect(backing, tree);
-    }
-    return result;
-}
-
-/* Addresses for everything the device could hold many times over, since bare runs cost nothing and
-   wide spaces rarely run out of long ones; less where the system grants less. The tree was just
-   opened, and has a struct for them. */
-static gpupool_result gpi_backing_open_space(gpi_backing *backing, gpi_tree *tree) {
-    gpi_driver *driver = &backing->driver;
-    uint64_t bytes = (uint64_t)1 << 40, granules;
-    CUdeviceptr address = 0;
-    gpupool_result result;
-    for (;; bytes /= 2) {
-        CUresult error = driver->reserve(&address, bytes, driver->granule_bytes, 0, 0);
-        result = gpi_driver_told_cu(driver, "cuMemAddressReserve", error);
-        if (result == GPUPOOL_OK || bytes / 2 < driver->total_bytes * 2) break;
-    }
-    if (result == GPUPOOL_E_OUT_OF_MEMORY)
-        return gpi_host_fail(result, "cuMemAddressReserve: the process has no addresses left for "
-                             "another arena, which takes twice what the device has at least");
-    if (result != GPUPOOL_OK) return result;
-    backing->reservation = address;
-    backing->reservation_bytes = bytes;
-    backing->base_unit = address / GPUPOOL_UNIT_BYTES;
-    backing->space_units = bytes / GPUPOOL_UNIT_BYTES;
-    granules = backing->space_units / backing->granule_units;
-    backing->table_pages = (granules + GPI_TABLE - 1) / GPI_TABLE;
-    backing->table = (gpi_piece ***)gpi_host_zeroed(backing->table_pages * sizeof(gpi_piece **));
-    if (!backing->table) return gpi_host_no_memory();
-    backing->host_bytes += backing->table_pages * sizeof(gpi_piece **);
-    backing->first = gpi_tree_add_chunk(tree, backing->base_unit, backing->space_units);
-    gpi_tree_put(tree, backing->first, GPI_LANE_BARE, 0);
-    return GPUPOOL_OK;
-}
-
-/* The host's side only. */
-static void gpi_backing_forget(gpi_backing *backing) {
-    gpi_piece *piece, *next;
-    uint64_t page;
-    int i;
-    GPI_ASSERT(!backing->echoes);
-    for (i = 0; i < 2; i++)
-        for (piece = i ? backing->stash : backing->placed; piece; piece = next) {
-            next = piece->next;
-            GPUPOOL_FREE(piece);
-        }
-    for (page = 0; page < backing->table_pages && backing->table; page++)
-        GPUPOOL_FREE(backing->table[page]);
-    GPUPOOL_FREE(backing->table);
-}
-
-/* Once nothing is held any more. On failure all is as it was. */
-static gpupool_result gpi_backing_close(gpi_backing *backing) {
-    gpi_driver *driver = &backing->driver;
-    gpupool_result freed = gpi_driver_free_crumb(driver);
-    GPI_ASSERT(backing->pieces == 0 || !backing->reservation);
-    if (freed == GPUPOOL_OK && backing->reservation) {
-        CUresult error = driver->unreserve(backing->reservation, backing->reservation_bytes);
-        freed = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
-        if (freed == GPUPOOL_OK) backing->reservation = 0;
-    }
-    return freed;
-}
-
-/* The same after a reset, which takes chunks with it, but no mapped memory: all of it goes back,
-   with the blocks in it. What CUDA refuses is there for the next try. */
-static gpupool_result gpi_backing_salvage(gpi_backing *backing, gpi_tree *tree) {
-    while (gpi_backing_is_mapped(backing) && backing->pieces) {
-        gpi_piece *piece = backing->stash;
-        gpupool_result result;
-        if (piece) {
-            result = gpi_backing_release(backing, tree, piece);
-        } else {
-            piece = backing->placed;
-            result = gpi_driver_unmap(&backing->driver, piece->unit * GPUPOOL_UNIT_BYTES,
-                                      piece->bytes);
-            if (result == GPUPOOL_OK) gpi_backing_stash_piece(backing, piece);
-        }
-        if (result != GPUPOOL_OK) return result;
-    }
-    return gpi_backing_close(backing);
-}
-
-/* Peers may use what is held, and what will be: MAPPED memory piece by piece, all else by whole
-   devices. For one that is a peer already all is done again: a reset may have undone it. */
-static gpupool_result gpi_backing_allow_peer(gpi_backing *backing, int device) {
-    gpi_driver *driver = &backing->driver;
-    gpupool_result result = GPUPOOL_OK;
-    gpi_piece *piece = backing->placed;
-    int i, known = 0;
-    for (i = 0; i < driver->peer_count; i++) known |= driver->peers[i] == device;
-    if (!gpi_backing_is_mapped(backing)) {
-        if (backing->source != GPUPOOL_SOURCE_PINNED)
-            result = gpi_driver_enable_peer(driver, device);
-        piece = NULL;
-    }
-    for (; piece && result == GPUPOOL_OK; piece = piece->next)
-        result = gpi_driver_access_for(driver, piece->unit * GPUPOOL_UNIT_BYTES, piece->bytes,
-                                       device);
-    if (result == GPUPOOL_OK && !known) driver->peers[driver->peer_count++] = device;
-    return result;
-}
-
 /* == FENCE ====================================================================================
    Who must wait for whom. uses: DRIVER, TREE
 
@@ -4594,6 +3581,9 @@ typedef struct gpi_stream {
     gpi_fence *fences[GPI_SEALS];
     uint32_t frees;           /* into the young lane since it was last sealed */
     uint64_t freed_units;
+    uint64_t done;            /* the latest of its fences that is known to have passed, by number */
+    uint64_t stitches;        /* idle ones that it was the last to use */
+    uint64_t borrowed;        /* runs that may come back to it: see gpi_chunk_borrow */
 } gpi_stream;
 
 typedef struct gpi_fences {
@@ -4603,6 +3593,7 @@ typedef struct gpi_fences {
     gpi_stream *buckets[GPI_BUCKETS];
     uint64_t stream_count, fence_count; /* streams: those that are not empty */
     uint64_t device_waits, host_waits, recorded;
+    uint64_t done;            /* number of the latest fence before which all streams are done */
     gpi_fence *awaited;       /* has a user more: the thread that waits for it */
 } gpi_fences;
 
@@ -4950,6 +3941,7 @@ static void gpi_fence_quieten(gpi_fences *fences, gpi_tree *tree, gpi_stream *st
     for (i = 0; i < passed; i++) {
         gpi_tree_pour(tree, stream->sealed[i], GPI_LANE_QUIET);
         gpi_tree_lane_drop(tree, stream->sealed[i]);
+        stream->done = stream->fences[i]->number;
         gpi_fence_drop(fences, stream->fences[i]);
     }
     stream->seals -= passed;
@@ -4981,7 +3973,9 @@ static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
 static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int named) {
     if (stream->handle == 0 || (stream->key && !named)) return;
     GPI_ASSERT(stream->cache.used == 0);
-    if (stream->capture || stream->set_aside || stream->seals) return;
+    if (stream->capture || stream->set_aside || stream->seals || stream->stitches ||
+        stream->borrowed)
+        return;
     if (tree->lanes[stream->young]->units) return;
     gpi_fence_unname(stream);
     gpi_tree_lane_drop(tree, stream->young);
@@ -5001,6 +3995,7 @@ static int gpi_fence_lacks(const gpi_fences *fences, const gpi_tree *tree) {
 static void gpi_fence_device_idle(gpi_fences *fences, uint64_t number) {
     gpi_stream *stream = fences->streams;
     int i;
+    fences->done = gpi_ground_max(fences->done, number);
     for (; stream; stream = stream->next)
         for (i = 0; i < stream->seals; i++)
             if (stream->fences[i]->number <= number) stream->fences[i]->passed = 1;
@@ -5024,6 +4019,13 @@ static void gpi_fence_unseal(gpi_fences *fences, gpi_tree *tree, const gpi_fence
     }
 }
 
+/* Whether what a stream had queued before its frees up to this fence number is done. What a graph
+   uses is never done before its release. */
+static int gpi_fence_is_done(const gpi_fences *fences, const gpi_stream *stream, uint64_t number) {
+    if (stream->capture) return 0;
+    return stream->done > number || fences->done > number;
+}
+
 /* Seals every young lane with one fence. */
 static void gpi_fence_seal_all(gpi_fences *fences, gpi_tree *tree, gpi_fence *fence) {
     gpi_stream *stream = fences->streams;
@@ -5034,6 +4036,7 @@ static void gpi_fence_seal_all(gpi_fences *fences, gpi_tree *tree, gpi_fence *fe
 static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
     gpi_stream *stream;
     int i;
+    fences->done = ++fences->recorded;
     for (stream = fences->streams; stream; stream = stream->next) {
         if (stream->handle == 0) continue;
         for (i = 0; i < stream->seals; i++) stream->fences[i]->passed = 1;
@@ -5077,10 +4080,1767 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
     }
 }
 
+/* == CHUNK ====================================================================================
+   Memory from the driver: how it is got, where it lies, how it is given back. uses: DRIVER, LEDGER,
+   TREE, FENCE
+
+   A chunk is what one call of the driver gave: a cuMemCreate handle, a cudaMalloc, ... A MAPPED
+   chunk is mapped once, at its home, and stays there until it is given back to the driver. Homes lie
+   side by side, so a block may span several chunks; bare addresses are where chunks can still go.
+
+       home addresses    | chunk | chunk |   chunk   | bare  | chunk | bare ...
+
+   The driver's price for mapped memory is per handle, not per byte: about 40 us up, 30 us down. So
+   a chunk is a share of all that is reserved: few chunks in a large arena, yet none so large that
+   one live block in it keeps much from being stitched (see STITCH).
+
+   H1  chunks do not overlap; the cells of a MAPPED chunk's granules, and no others, tell it as owner
+   H2  a home unit is in lane BARE exactly if no chunk is there
+   H3  reserved is the sum of the chunks, with those that the driver has not taken back */
+
+typedef struct gpi_chunk {
+    struct gpi_chunk *prev, *next; /* by address in a MAPPED arena */
+    gpi_handle handle;             /* MAPPED */
+    void *memory;                  /* other sources: what the source gave */
+    uint64_t bytes;                /* and how much of it */
+    uint64_t unit, units;          /* the part that blocks are cut from */
+    gpi_run *first;                /* other sources: the leftmost run */
+    gpi_run *stuck;                /* addresses that the driver has not unmapped, held: from their
+                                      start so many units */
+    uint64_t stuck_units;
+    struct gpi_seam *seams;        /* MAPPED: the stitches over it */
+#if GPUPOOL_NVTX
+    void *heap;                    /* what a tool calls it; NULL: it is not told */
+#endif
+} gpi_chunk;
+
+typedef struct gpi_chunks {
+    gpi_driver driver;
+    gpi_lock *lock;                /* the arena's: held on entry, opened around driver calls */
+    gpi_ledger *ledger;            /* the arena's */
+    gpupool_source source;         /* never AUTO */
+    const struct gpi_source *from; /* its row of the table */
+    uint64_t granule_units;
+    uint64_t chunk_bytes;          /* 0: by what is reserved already */
+    void *(*chunk_alloc)(size_t, int, void *);
+    void (*chunk_free)(void *, size_t, int, void *);
+    void *user;
+    uint64_t reservation, reservation_bytes; /* MAPPED: addresses for homes and stitches */
+    uint64_t base_unit, space_units;         /* the same in units */
+    uint64_t stitch_unit;          /* homes are below, stitches above; UINT64_MAX: no stitches */
+    gpi_run *home, *space;         /* MAPPED: the leftmost runs of both */
+    gpi_chunk *first, *last;
+    gpi_chunk *stuck;              /* which the driver has not taken back */
+    uint64_t units, count;         /* of all, stuck ones too */
+    uint64_t gained, lost;
+    uint64_t host_bytes;
+} gpi_chunks;
+
+/* -- sources: functions and flags; the functions of MAPPED are the driver's own, below -- */
+
+enum {
+    GPI_FROM_DEVICE = 1,  /* the device's free memory bounds growth */
+    GPI_FROM_HERE = 2,    /* it is all the memory that there can be */
+    GPI_FROM_GRANULES = 4,/* the driver gives whole granules */
+    GPI_FROM_HOST = 8,    /* the host may use a block at once, so it takes finished memory only */
+    GPI_FROM_POOL = 16,   /* blocks share chunks */
+    GPI_FROM_STITCHES = 32,
+    GPI_FROM_UNALIGNED = 64, /* memory may begin anywhere */
+    GPI_FROM_TOLD = 128   /* a tool that watches accesses is told of its chunks */
+};
+
+typedef struct gpi_source {
+    gpupool_result (*get)(const gpi_chunks *chunks, uint64_t bytes, void **memory);
+    gpupool_result (*give)(const gpi_chunks *chunks, void *memory, uint64_t bytes);
+    unsigned flags;
+} gpi_source;
+
+static gpupool_result gpi_chunk_get_device(const gpi_chunks *chunks, uint64_t bytes,
+                                           void **memory) {
+    (void)chunks;
+    return gpi_driver_told("cudaMalloc", cudaMalloc(memory, (size_t)bytes));
+}
+
+static gpupool_result gpi_chunk_get_managed(const gpi_chunks *chunks, uint64_t bytes,
+                                            void **memory) {
+    (void)chunks;
+    return gpi_driver_told("cudaMallocManaged",
+                           cudaMallocManaged(memory, (size_t)bytes, cudaMemAttachGlobal));
+}
+
+static gpupool_result gpi_chunk_give_device(const gpi_chunks *chunks, void *memory,
+                                            uint64_t bytes) {
+    (void)chunks, (void)bytes;
+    return gpi_driver_told("cudaFree", cudaFree(memory));
+}
+
+static gpupool_result gpi_chunk_get_pinned(const gpi_chunks *chunks, uint64_t bytes,
+                                           void **memory) {
+    (void)chunks;
+    return gpi_driver_told("cudaHostAlloc",
+                           cudaHostAlloc(memory, (size_t)bytes, cudaHostAllocPortable));
+}
+
+static gpupool_result gpi_chunk_give_pinned(const gpi_chunks *chunks, void *memory,
+                                            uint64_t bytes) {
+    (void)chunks, (void)bytes;
+    return gpi_driver_told("cudaFreeHost", cudaFreeHost(memory));
+}
+
+static gpupool_result gpi_chunk_get_custom(const gpi_chunks *chunks, uint64_t bytes,
+                                           void **memory) {
+    *memory = chunks->chunk_alloc((size_t)bytes, chunks->driver.device, chunks->user);
+    gpi_driver_come_back(&chunks->driver);
+    if (*memory) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "chunk_alloc gave no memory");
+}
+
+static gpupool_result gpi_chunk_give_custom(const gpi_chunks *chunks, void *memory,
+                                            uint64_t bytes) {
+    chunks->chunk_free(memory, (size_t)bytes, chunks->driver.device, chunks->user);
+    gpi_driver_come_back(&chunks->driver);
+    return GPUPOOL_OK;
+}
+
+static const gpi_source gpi_sources[] = { /* in the order of the enum */
+    {NULL, NULL, 0},
+    {NULL, NULL, GPI_FROM_DEVICE | GPI_FROM_HERE | GPI_FROM_POOL | GPI_FROM_STITCHES},
+    {gpi_chunk_get_device, gpi_chunk_give_device,
+     GPI_FROM_DEVICE | GPI_FROM_HERE | GPI_FROM_GRANULES | GPI_FROM_POOL | GPI_FROM_TOLD},
+    {gpi_chunk_get_managed, gpi_chunk_give_device, GPI_FROM_GRANULES | GPI_FROM_POOL},
+    {gpi_chunk_get_pinned, gpi_chunk_give_pinned, GPI_FROM_HOST | GPI_FROM_POOL},
+    {gpi_chunk_get_custom, gpi_chunk_give_custom,
+     GPI_FROM_DEVICE | GPI_FROM_POOL | GPI_FROM_UNALIGNED},
+    {gpi_chunk_get_device, gpi_chunk_give_device, GPI_FROM_DEVICE | GPI_FROM_TOLD}};
+
+static int gpi_chunk_is(const gpi_chunks *chunks, unsigned flag) {
+    return (chunks->from->flags & flag) != 0;
+}
+
+static int gpi_chunk_is_mapped(const gpi_chunks *chunks) {
+    return chunks->source == GPUPOOL_SOURCE_MAPPED;
+}
+
+/* -- the check -- */
+
+/* All runs of all chunks, and of the addresses for stitches, for TREE's own check. */
+static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, gpi_tally *tally) {
+    const gpi_chunk *chunk;
+    int broken = 0;
+    memset(tally, 0, sizeof *tally);
+    for (chunk = chunks->first; !gpi_chunk_is_mapped(chunks) && chunk && !broken;
+         chunk = chunk->next)
+        broken = gpi_tree_check_chunk(chunk->first, chunk->unit, chunk->units, tally);
+    if (!gpi_chunk_is_mapped(chunks)) return broken;
+    broken = gpi_tree_check_chunk(chunks->home, chunks->base_unit,
+                                  chunks->stitch_unit - chunks->base_unit, tally);
+    if (!broken) broken = gpi_tree_check_table(tree, chunks->home);
+    if (broken) return broken;
+    return gpi_tree_check_chunk(chunks->space, chunks->stitch_unit,
+                                chunks->base_unit + chunks->space_units - chunks->stitch_unit,
+                                tally);
+}
+
+/* Every granule under a run that is not bare has a chunk; then no bare one has, if the sums agree.
+   A held run may be bare: stuck, or addresses that another thread is about to map. */
+static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, uint64_t units) {
+    uint64_t bare = 0, unit, entries = 0, page;
+    const gpi_run *run;
+    int i;
+    for (run = chunks->home; run; run = run->next) {
+        if (run->lane == GPI_LANE_BARE) bare += run->units;
+        unit = gpi_ground_down(run->unit, chunks->granule_units);
+        for (; run->lane != GPI_LANE_BARE && unit < run->unit + run->units;
+             unit += chunks->granule_units) {
+            const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
+            if (chunk && unit - chunk->unit < chunk->units) continue;
+            if (chunk || run->lane != GPI_LANE_HELD) return 2;
+            bare += chunks->granule_units;
+        }
+    }
+    if (bare + units != chunks->stitch_unit - chunks->base_unit) return 2;
+    for (page = 0; page < tree->cell_pages; page++)
+        for (i = 0; tree->cells[page] && i < GPI_PAGE; i++)
+            entries += page * GPI_PAGE + (uint64_t)i < tree->granules &&
+                       tree->cells[page][i].owner != NULL;
+    return entries * chunks->granule_units == units ? 0 : 1;
+}
+
+static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
+                           uint64_t reserved_bytes) {
+    uint64_t bytes = 0, units = 0, count = 0, unit;
+    const gpi_chunk *chunk, *before = NULL;
+    for (chunk = chunks->first; chunk; before = chunk, chunk = chunk->next, count++) {
+        bytes += chunk->bytes;
+        units += chunk->units;
+        if (chunk->prev != before) return 1;
+        if (!gpi_chunk_is_mapped(chunks)) continue;
+        if (before && chunk->unit < before->unit + before->units) return 1;
+        for (unit = chunk->unit; unit < chunk->unit + chunk->units; unit += chunks->granule_units)
+            if (gpi_tree_owner(tree, unit) != chunk) return 1;
+    }
+    if (before != chunks->last) return 1;
+    for (chunk = chunks->stuck; chunk; chunk = chunk->next, count++) bytes += chunk->bytes;
+    if (count != chunks->count || bytes != chunks->units * GPUPOOL_UNIT_BYTES) return 3;
+    if (bytes != reserved_bytes) return 3;
+    return gpi_chunk_is_mapped(chunks) ? gpi_chunk_check_home(chunks, tree, units) : 0;
+}
+
+/* -- the list -- */
+
+/* Whether a unit is of this arena's memory or addresses. */
+static int gpi_chunk_owns(const gpi_chunks *chunks, uint64_t unit) {
+    const gpi_chunk *chunk = chunks->first;
+    if (gpi_chunk_is_mapped(chunks)) return unit - chunks->base_unit < chunks->space_units;
+    while (chunk && unit - chunk->unit >= chunk->units) chunk = chunk->next;
+    return chunk != NULL;
+}
+
+static void gpi_chunk_link(gpi_chunks *chunks, gpi_chunk *before, gpi_chunk *chunk) {
+    chunk->prev = before;
+    chunk->next = before ? before->next : chunks->first;
+    if (chunk->next) chunk->next->prev = chunk;
+    else chunks->last = chunk;
+    if (before) before->next = chunk;
+    else chunks->first = chunk;
+}
+
+static void gpi_chunk_unlink(gpi_chunks *chunks, gpi_chunk *chunk) {
+    if (chunk->next) chunk->next->prev = chunk->prev;
+    else chunks->last = chunk->prev;
+    if (chunk->prev) chunk->prev->next = chunk->next;
+    else chunks->first = chunk->next;
+}
+
+static void gpi_chunk_account(const gpi_chunks *chunks) {
+    gpi_ledger_set(&chunks->ledger->reserved, chunks->units * GPUPOOL_UNIT_BYTES);
+}
+
+static void gpi_chunk_gained(gpi_chunks *chunks, const gpi_chunk *chunk) {
+    chunks->count++;
+    chunks->gained++;
+    chunks->units += chunk->bytes / GPUPOOL_UNIT_BYTES;
+    chunks->host_bytes += sizeof *chunk;
+    gpi_chunk_account(chunks);
+}
+
+static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
+    chunks->count--;
+    chunks->lost++;
+    chunks->units -= chunk->bytes / GPUPOOL_UNIT_BYTES;
+    chunks->host_bytes -= sizeof *chunk;
+    gpi_chunk_account(chunks);
+    GPUPOOL_FREE(chunk);
+}
+
+/* -- MAPPED chunks come and go -- */
+
+/* What the driver has not taken back is tried again, in the order in which it got stuck the other
+   way round: addresses are unmapped before the handles behind them are released. */
+static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_chunk *chunk;
+    while (result == GPUPOOL_OK && (chunk = chunks->stuck) != NULL) {
+        gpi_run *run = chunk->stuck;
+        gpi_host_unlock(chunks->lock);
+        if (run)
+            result = gpi_driver_unmap(&chunks->driver, run->unit * GPUPOOL_UNIT_BYTES,
+                                      chunk->stuck_units * GPUPOOL_UNIT_BYTES);
+        gpi_host_lock(chunks->lock);
+        if (result != GPUPOOL_OK) break;
+        if (run) gpi_tree_put(tree, run, GPI_LANE_BARE, 0);
+        chunk->stuck = NULL;
+        gpi_host_unlock(chunks->lock);
+        result = gpi_driver_release(&chunks->driver, chunk->handle);
+        gpi_host_lock(chunks->lock);
+        if (result != GPUPOOL_OK) break;
+        chunks->stuck = chunk->next;
+        gpi_chunk_lost(chunks, chunk);
+    }
+    return result;
+}
+
+static void gpi_chunk_stick(gpi_chunks *chunks, gpi_chunk *chunk) {
+    chunk->next = chunks->stuck;
+    chunks->stuck = chunk;
+}
+
+/* Takes back what a growth has made so far, newest first: mapped_units from the held run's start on
+   are mapped. What the driver refuses is stuck, and counted. The lock is open. */
+static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
+                             uint64_t mapped_units, gpi_chunk *made) {
+    struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
+    gpi_chunk *next, *stuck = NULL;
+    int mapped = mapped_units &&
+                 gpi_driver_unmap(&chunks->driver, held->unit * GPUPOOL_UNIT_BYTES,
+                                  mapped_units * GPUPOOL_UNIT_BYTES) != GPUPOOL_OK;
+    for (; made; made = next) {
+        next = made->next;
+        if (!mapped && gpi_driver_release(&chunks->driver, made->handle) == GPUPOOL_OK) {
+            GPUPOOL_FREE(made);
+            continue;
+        }
+        made->next = stuck;
+        stuck = made;
+    }
+    gpi_host_lock(chunks->lock);
+    for (; stuck; stuck = next) {
+        next = stuck->next;
+        gpi_chunk_stick(chunks, stuck);
+        gpi_chunk_gained(chunks, stuck);
+    }
+    if (mapped) {
+        chunks->stuck->stuck = held;
+        chunks->stuck->stuck_units = mapped_units;
+    } else {
+        gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+    }
+    gpi_thread = why;
+}
+
+/* One more chunk for the addresses from `unit` on; it is the first of the list now. The lock is
+   open. `mapped_units` grows by what is mapped. */
+static gpupool_result gpi_chunk_make(const gpi_chunks *chunks, uint64_t unit, uint64_t units,
+                                     gpi_chunk **list, uint64_t *mapped_units) {
+    gpi_chunk *chunk = (gpi_chunk *)gpi_host_zeroed(sizeof *chunk);
+    gpupool_result result;
+    if (!chunk) return gpi_host_no_memory();
+    chunk->unit = unit;
+    chunk->units = units;
+    chunk->bytes = units * GPUPOOL_UNIT_BYTES;
+    result = gpi_driver_create(&chunks->driver, chunk->bytes, &chunk->handle);
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(chunk);
+        return result;
+    }
+    chunk->next = *list;
+    *list = chunk;
+    result = gpi_driver_map(&chunks->driver, unit * GPUPOOL_UNIT_BYTES, chunk->bytes,
+                            chunk->handle);
+    if (result == GPUPOOL_OK) *mapped_units += units;
+    return result;
+}
+
+/* The chunk whose home ends nearest before a run. */
+static gpi_chunk *gpi_chunk_before(const gpi_tree *tree, const gpi_run *run) {
+    void *owner = NULL;
+    for (run = run->prev; run && !owner; run = run->prev)
+        owner = gpi_tree_owner(tree, run->unit + run->units - 1);
+    return (gpi_chunk *)owner;
+}
+
+/* New chunks of about so many units under a held bare run, which has cells: under all of it, or if
+   that fails, none, and the run is bare again. */
+static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
+                                     uint64_t chunk_units) {
+    uint64_t done = 0, mapped = 0, most = held->units;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_chunk *made = NULL, *before, *next;
+    gpi_host_unlock(chunks->lock);
+    while (done < most && result == GPUPOOL_OK) {
+        uint64_t units = gpi_ground_min(chunk_units, most - done);
+        if (most - done - units < chunk_units / 4) units = most - done; /* no crumbs */
+        result = gpi_chunk_make(chunks, held->unit + done, units, &made, &mapped);
+        done += units;
+    }
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_access(&chunks->driver, held->unit * GPUPOOL_UNIT_BYTES,
+                                   most * GPUPOOL_UNIT_BYTES);
+    if (result != GPUPOOL_OK) {
+        gpi_chunk_unmake(chunks, tree, held, mapped, made);
+        return result;
+    }
+    gpi_host_lock(chunks->lock);
+    before = gpi_chunk_before(tree, held);
+    for (; made; made = next) { /* the last of them first */
+        next = made->next;
+        gpi_chunk_link(chunks, before, made);
+        gpi_tree_own(tree, made->unit, made->units, made);
+        gpi_chunk_gained(chunks, made);
+    }
+    return GPUPOOL_OK;
+}
+
+/* A chunk that is one held run, and that no stitch is over, goes back to the driver. If it cannot be
+   unmapped it stays, quiet. */
+static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk,
+                                          gpi_run *held) {
+    gpupool_result result;
+    GPI_ASSERT(!chunk->seams && held->unit == chunk->unit && held->units == chunk->units);
+    gpi_host_unlock(chunks->lock);
+    result = gpi_driver_unmap(&chunks->driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
+    gpi_host_lock(chunks->lock);
+    if (result != GPUPOOL_OK) {
+        gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
+        return result;
+    }
+    gpi_chunk_unlink(chunks, chunk);
+    gpi_tree_own(tree, chunk->unit, chunk->units, NULL);
+    gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+    gpi_host_unlock(chunks->lock);
+    result = gpi_driver_release(&chunks->driver, chunk->handle);
+    gpi_host_lock(chunks->lock);
+    if (result == GPUPOOL_OK) gpi_chunk_lost(chunks, chunk);
+    else gpi_chunk_stick(chunks, chunk);
+    return result;
+}
+
+/* -- growth of a MAPPED arena at home -- */
+
+typedef struct gpi_growth { /* a block that gets new memory, and where */
+    uint64_t unit, units;           /* the block */
+    int is_alone;                   /* it does not begin in free memory */
+    int is_exact;                   /* no chunk may be larger than is needed */
+    uint64_t new_unit, new_units;   /* bare granules that become memory for it */
+    gpi_run *left;                  /* free memory before these, which the block begins in; or NULL */
+    gpi_run *bare;                  /* the run that they are in; NULL: there is no place */
+} gpi_growth;
+
+static int gpi_chunk_is_usable(const gpi_tree *tree, const gpi_run *run) {
+    return run->lane < GPI_LANE_PART && tree->lanes[run->lane]->usable;
+}
+
+/* The stream of a usable run's lane, which stays known until the run comes back; NULL: it is quiet. */
+static gpi_stream *gpi_chunk_borrow(const gpi_tree *tree, const gpi_run *run) {
+    gpi_stream *owner = NULL;
+    if (run->lane != GPI_LANE_QUIET) owner = (gpi_stream *)tree->lanes[run->lane]->usable;
+    if (owner) owner->borrowed++;
+    return owner;
+}
+
+/* A held run is its owner's again; behind all that the stream has freed since, which is later than
+   it was. */
+static void gpi_chunk_return(gpi_tree *tree, gpi_run *run, gpi_stream *owner) {
+    if (owner) owner->borrowed--;
+    gpi_tree_put(tree, run, owner ? owner->young : GPI_LANE_QUIET, 0);
+}
+
+static void gpi_chunk_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *bare,
+                               gpi_run *left, uint64_t align_units) {
+    uint64_t granule = chunks->granule_units, end = bare->unit + bare->units;
+    uint64_t start = gpi_ground_up(left ? left->unit : bare->unit, align_units), from, to;
+    if (left && start >= bare->unit) left = NULL; /* then the block begins in bare addresses */
+    from = gpi_ground_max(gpi_ground_down(start, granule), bare->unit);
+    to = gpi_ground_up(start + best->units, granule);
+    if (end == chunks->stitch_unit) end -= granule; /* never used: see gpi_tree_from */
+    if (to > end || to <= from) return;
+    if (best->bare && to - from >= best->new_units) return;
+    best->unit = start;
+    best->new_unit = from;
+    best->new_units = to - from;
+    best->left = left;
+    best->bare = bare;
+}
+
+/* The place that needs the least new memory, of so many bare runs or of more until there is one:
+   beside free memory that is marked as usable. */
+static void gpi_chunk_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
+                                 uint64_t align_units, gpi_growth *best) {
+    const gpi_lane *lane = tree->lanes[GPI_LANE_BARE];
+    uint32_t place = gpi_tree_next(lane, 0);
+    int looked = 0;
+    best->bare = NULL;
+    for (; place != GPI_NO_PLACE; place = gpi_tree_next(lane, place + 1)) {
+        gpi_run *run = lane->lists[place];
+        for (; run && (looked++ < 64 || !best->bare); run = run->list_next) {
+            gpi_run *left = best->is_alone ? NULL : run->prev;
+            if (left && !gpi_chunk_is_usable(tree, left)) left = NULL;
+            gpi_chunk_consider(chunks, best, run, left, align_units);
+        }
+    }
+}
+
+/* How large a new chunk is: a share of what is reserved. The driver's price is per handle, so few
+   large chunks are cheap; but a chunk with one live block in it cannot be stitched whole. */
+static uint64_t gpi_chunk_units(const gpi_chunks *chunks, uint64_t new_units) {
+    uint64_t granule = chunks->granule_units, units = (chunks->units + new_units) / 128;
+    if (chunks->chunk_bytes)
+        return gpi_ground_up(chunks->chunk_bytes, chunks->driver.granule_bytes) /
+               GPUPOOL_UNIT_BYTES;
+    units = gpi_ground_min(units, (32u << 20) / GPUPOOL_UNIT_BYTES);
+    return gpi_ground_max(gpi_ground_down(units, granule), granule);
+}
+
+/* Cuts [unit, unit + units) out of a held run; the rest goes to a lane. Needs two spare structs. */
+static gpi_run *gpi_chunk_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units,
+                                uint32_t lane) {
+    if (run->units > unit - run->unit + units)
+        gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), lane, 0);
+    if (unit > run->unit) {
+        gpi_run *head = run;
+        run = gpi_tree_split(tree, run, unit);
+        gpi_tree_put(tree, head, lane, 0);
+    }
+    return run;
+}
+
+/* Where a chunk of the usual size is larger than the growth needs: as much of it as there is room
+   for. */
+static void gpi_chunk_round_up(const gpi_chunks *chunks, gpi_growth *growth, uint64_t size,
+                               uint64_t room) {
+    uint64_t bare = growth->bare->unit + growth->bare->units - growth->new_unit;
+    uint64_t granule = chunks->granule_units;
+    if (growth->bare->unit + growth->bare->units == chunks->stitch_unit) bare -= granule;
+    size = gpi_ground_min(gpi_ground_min(size, gpi_ground_down(room, granule)), bare);
+    growth->new_units = gpi_ground_max(growth->new_units, size);
+}
+
+/* Gets memory for a block at home, so that at most most_units are reserved. The run is held, exactly
+   the block. Lanes that it may begin in are marked as usable. */
+static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
+                                     uint64_t most_units, gpi_run **out) {
+    uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
+    uint64_t size = gpi_chunk_units(chunks, growth->new_units);
+    gpi_run *held, *left = growth->left;
+    gpi_stream *owner = NULL;
+    gpupool_result result;
+    if (!growth->bare || growth->new_units > room) return GPUPOOL_E_OUT_OF_MEMORY;
+    if (!growth->is_exact) gpi_chunk_round_up(chunks, growth, size, room);
+    if (!gpi_tree_prepare(tree, 6) ||
+        !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units))
+        return gpi_host_no_memory();
+    if (left) {
+        owner = gpi_chunk_borrow(tree, left);
+        left = gpi_tree_take(tree, left, growth->unit, growth->bare->unit - growth->unit);
+    }
+    held = gpi_tree_take(tree, growth->bare, growth->new_unit, growth->new_units);
+    result = gpi_chunk_fill(chunks, tree, held, size);
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
+        gpi_tree_put(tree, held, GPI_LANE_QUIET, 0); /* it is there now, and stays */
+        result = gpi_host_no_memory();
+    }
+    if (result != GPUPOOL_OK) {
+        if (left) gpi_chunk_return(tree, left, owner);
+        return result;
+    }
+    if (owner) owner->borrowed--;
+    if (left) gpi_tree_weld(tree, left, held);
+    *out = gpi_chunk_carve(tree, left ? left : held, growth->unit, growth->units, GPI_LANE_QUIET);
+    return GPUPOOL_OK;
+}
+
+/* -- growth of the other sources -- */
+
+/* A chunk for a request of so many bytes: an eighth of what is reserved, so that their number grows
+   with the logarithm of the memory; a request larger than that gets a chunk of its own. */
+static uint64_t gpi_chunk_size(const gpi_chunks *chunks, uint64_t need, uint64_t most) {
+    uint64_t reserved = chunks->units * GPUPOOL_UNIT_BYTES;
+    uint64_t granule = chunks->driver.granule_bytes, size;
+    uint64_t room = most - gpi_ground_min(most, reserved);
+    if (!gpi_chunk_is(chunks, GPI_FROM_POOL)) return need;
+    size = chunks->chunk_bytes ? chunks->chunk_bytes
+                               : gpi_ground_min(reserved / 8, (uint64_t)1 << 30);
+    size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
+    if (room < granule) /* the last of the limit, in one or two: not a chunk for each block */
+        size = gpi_ground_min(gpi_ground_down(room, GPUPOOL_UNIT_BYTES), 1u << 20);
+    else
+        size = gpi_ground_min(size, gpi_ground_down(room, granule));
+    return gpi_ground_max(need, size);
+}
+
+/* The driver holds whole granules for a chunk of more than 1 MiB, so that is what is asked for and
+   counted. */
+static uint64_t gpi_chunk_whole(const gpi_chunks *chunks, uint64_t bytes) {
+    int fine = bytes <= 1u << 20 || !gpi_chunk_is(chunks, GPI_FROM_GRANULES);
+    return gpi_ground_up(bytes, fine ? GPUPOOL_UNIT_BYTES : chunks->driver.granule_bytes);
+}
+
+/* The least growth that surely holds a request. CUDA aligns to 512 bytes at least. */
+static uint64_t gpi_chunk_need(const gpi_chunks *chunks, uint64_t units, uint64_t align_units) {
+    if (gpi_chunk_is_mapped(chunks))
+        return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, chunks->driver.granule_bytes);
+    units += align_units - 1;
+    if (gpi_chunk_is(chunks, GPI_FROM_UNALIGNED) || GPUPOOL_UNIT_BYTES > 512) units++;
+    return gpi_chunk_whole(chunks, units * GPUPOOL_UNIT_BYTES);
+}
+
+/* What the source gives for a request, at least `need`: smaller ones are asked for when it refuses.
+   The lock is open. */
+static gpupool_result gpi_chunk_ask(const gpi_chunks *chunks, uint64_t need, gpi_chunk *chunk) {
+    gpupool_result result;
+    for (;; chunk->bytes = gpi_ground_max(need, gpi_chunk_whole(chunks, chunk->bytes / 2))) {
+        result = chunks->from->get(chunks, chunk->bytes, &chunk->memory);
+        if (result != GPUPOOL_E_OUT_OF_MEMORY || chunk->bytes == need) return result;
+    }
+}
+
+/* A chunk for a request under at most most_bytes of reserved memory. The run is held, exactly the
+   request. */
+static gpupool_result gpi_chunk_add(gpi_chunks *chunks, gpi_tree *tree, const gpi_growth *growth,
+                                    uint64_t align_units, uint64_t most_bytes, gpi_run **out) {
+    uint64_t need = gpi_chunk_need(chunks, growth->units, align_units), address;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_chunk *chunk;
+    if (need > most_bytes || chunks->ledger->reserved.now > most_bytes - need)
+        return GPUPOOL_E_OUT_OF_MEMORY;
+    chunk = (gpi_chunk *)gpi_host_zeroed(sizeof *chunk);
+    if (!chunk || !gpi_tree_prepare(tree, 4)) {
+        GPUPOOL_FREE(chunk);
+        return gpi_host_no_memory();
+    }
+    chunk->bytes = gpi_chunk_size(chunks, need, most_bytes);
+    gpi_host_unlock(chunks->lock);
+    result = gpi_chunk_ask(chunks, need, chunk);
+    gpi_host_lock(chunks->lock);
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
+        gpi_host_unlock(chunks->lock);
+        chunks->from->give(chunks, chunk->memory, chunk->bytes);
+        gpi_host_lock(chunks->lock);
+        result = gpi_host_no_memory();
+    }
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(chunk);
+        return result;
+    }
+    address = (uint64_t)(uintptr_t)chunk->memory;
+    chunk->unit = gpi_ground_up(address, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
+    chunk->units = (address + chunk->bytes) / GPUPOOL_UNIT_BYTES - chunk->unit;
+    chunk->first = gpi_tree_add_chunk(tree, chunk->unit, chunk->units);
+    gpi_chunk_link(chunks, NULL, chunk);
+    gpi_chunk_gained(chunks, chunk);
+#if GPUPOOL_NVTX
+    if (gpi_chunk_is(chunks, GPI_FROM_TOLD))
+        chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
+#endif
+    *out = gpi_chunk_carve(tree, chunk->first, gpi_ground_up(chunk->unit, align_units),
+                           growth->units, GPI_LANE_QUIET);
+    return GPUPOOL_OK;
+}
+
+/* A chunk that is one held run goes back to its source. On failure it stays, quiet. */
+static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
+    gpupool_result result = GPUPOOL_OK;
+#if GPUPOOL_NVTX
+    /* before: with its memory, the tool forgets the heap by itself */
+    if (chunk->heap) gpi_driver_tell_chunk_gone(chunk->heap);
+#endif
+    gpi_host_unlock(chunks->lock);
+    /* what nobody has waited for: cudaFree does, but for its own device only */
+    if (!gpi_chunk_is(chunks, GPI_FROM_POOL) && chunks->driver.peer_count)
+        result = gpi_driver_wait(&chunks->driver);
+    if (result == GPUPOOL_OK) result = chunks->from->give(chunks, chunk->memory, chunk->bytes);
+    gpi_host_lock(chunks->lock);
+    if (result != GPUPOOL_OK) {
+#if GPUPOOL_NVTX
+        if (chunk->heap) chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
+#endif
+        gpi_tree_put(tree, chunk->first, GPI_LANE_QUIET, 0);
+        return result;
+    }
+    gpi_tree_remove_chunk(tree, chunk->first);
+    gpi_chunk_unlink(chunks, chunk);
+    gpi_chunk_lost(chunks, chunk);
+    return GPUPOOL_OK;
+}
+
+/* -- idle chunks: no part of them is in use or pending -- */
+
+static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
+                             const gpi_chunk *chunk) {
+    const gpi_run *run = chunk->first;
+    if (gpi_chunk_is_mapped(chunks)) {
+        run = gpi_tree_from(tree, chunk->unit);
+        if (run->unit > chunk->unit) run = run->prev;
+    }
+    return run->lane == GPI_LANE_QUIET && run->unit + run->units >= chunk->unit + chunk->units;
+}
+
+static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
+    const gpi_chunk *chunk = chunks->first;
+    uint64_t bytes = 0;
+    for (; chunk; chunk = chunk->next)
+        if (gpi_chunk_is_idle(chunks, tree, chunk)) bytes += chunk->bytes;
+    return bytes;
+}
+
+/* What the ends of chunks that do not begin at a unit leave over. */
+static uint64_t gpi_chunk_lost_bytes(const gpi_chunks *chunks) {
+    const gpi_chunk *chunk = chunks->first;
+    uint64_t bytes = 0;
+    for (; chunk; chunk = chunk->next) bytes += chunk->bytes - chunk->units * GPUPOOL_UNIT_BYTES;
+    return bytes;
+}
+
+/* -- opening and closing -- */
+
+/* Addresses for homes, twice what the device has, and for stitches, all the rest: wide spaces cost
+   nothing, and rarely run out of long runs. Less where the system grants less. The tree was just
+   opened. */
+static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
+    gpi_driver *driver = &chunks->driver;
+    uint64_t bytes = (uint64_t)1 << 40, home, granule = chunks->granule_units;
+    CUdeviceptr address = 0;
+    gpupool_result result;
+    for (;; bytes /= 2) {
+        CUresult error = driver->reserve(&address, (size_t)bytes, (size_t)driver->granule_bytes, 0,
+                                         0);
+        result = gpi_driver_told_cu(driver, "cuMemAddressReserve", error);
+        if (result == GPUPOOL_OK || bytes / 2 < driver->total_bytes * 4) break;
+    }
+    if (result == GPUPOOL_E_OUT_OF_MEMORY)
+        return gpi_host_fail(result, "cuMemAddressReserve: the process has no addresses left for "
+                             "another arena, which takes four times what the device has at least");
+    if (result != GPUPOOL_OK) return result;
+    chunks->reservation = address;
+    chunks->reservation_bytes = bytes;
+    chunks->base_unit = address / GPUPOOL_UNIT_BYTES;
+    chunks->space_units = bytes / GPUPOOL_UNIT_BYTES;
+    home = gpi_ground_up(driver->total_bytes * 2 / GPUPOOL_UNIT_BYTES, granule) + granule;
+    home = gpi_ground_min(home, chunks->space_units / 2);
+    if (!gpi_tree_prepare(tree, 2) ||
+        !gpi_tree_open_table(tree, chunks->base_unit, home / granule, chunks->space_units / granule,
+                             granule) ||
+        !gpi_tree_prepare_cells(tree, chunks->base_unit, 0))
+        return gpi_host_no_memory();
+    chunks->stitch_unit = chunks->base_unit + home;
+    chunks->home = gpi_tree_add_chunk(tree, chunks->base_unit, home);
+    gpi_tree_put(tree, chunks->home, GPI_LANE_BARE, 0);
+    chunks->space = gpi_tree_add_chunk(tree, chunks->stitch_unit, chunks->space_units - home);
+    gpi_tree_put(tree, chunks->space, GPI_LANE_SPACE, 0);
+    return GPUPOOL_OK;
+}
+
+static void gpi_chunk_forget(gpi_chunks *chunks) { /* the host's side only */
+    gpi_chunk *chunk, *next;
+    int i;
+    for (i = 0; i < 2; i++)
+        for (chunk = i ? chunks->stuck : chunks->first; chunk; chunk = next) {
+            next = chunk->next;
+            GPUPOOL_FREE(chunk);
+        }
+}
+
+/* Once nothing is reserved any more. On failure all is as it was. */
+static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
+    gpi_driver *driver = &chunks->driver;
+    gpupool_result freed = gpi_driver_free_crumb(driver);
+    GPI_ASSERT(chunks->count == 0 || !chunks->reservation);
+    if (freed == GPUPOOL_OK && chunks->reservation) {
+        CUresult error = driver->unreserve(chunks->reservation, (size_t)chunks->reservation_bytes);
+        freed = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
+        if (freed == GPUPOOL_OK) chunks->reservation = 0;
+    }
+    return freed;
+}
+
+/* Peers may use what is there: MAPPED memory chunk by chunk, all else by whole devices. For one that
+   is a peer already all is done again: a reset may have undone it. */
+static gpupool_result gpi_chunk_allow_peer(gpi_chunks *chunks, int device) {
+    gpi_driver *driver = &chunks->driver;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_chunk *chunk = chunks->first;
+    if (!gpi_chunk_is_mapped(chunks) && !gpi_chunk_is(chunks, GPI_FROM_HOST))
+        return gpi_driver_enable_peer(driver, device);
+    for (; gpi_chunk_is_mapped(chunks) && chunk && result == GPUPOOL_OK; chunk = chunk->next)
+        result = gpi_driver_access_for(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes,
+                                       device);
+    return result;
+}
+
+/* == STITCH ===================================================================================
+   A large block from free memory that lies in several places: a second range of addresses over it.
+   uses: DRIVER, TREE, FENCE, CHUNK
+
+   The chunks stay mapped at home. A stitch maps their handles once more, side by side: free memory
+   at the end of one chunk, wholly free chunks, free memory at the start of one more. Handles map
+   whole, so the range covers whole chunks, and the block its part of the first and of the last.
+
+       home      |..####|  |######|     |######|  |###...|      #: the block's units
+                     \________\____        |         |
+       stitch             |..####|######|######|###...|
+                          ^ pad  ^ body, the block  ^ pad
+
+   Nothing is taken away before something new is there: a stitch that fails half-way is unmapped, and
+   nothing else happened. Memory that a stream has freed may be stitched for it at once, whatever
+   still runs there, since mapping adds an address and removes none.
+
+   When the block is freed its units go back to the lanes as home runs, and the stitch stays mapped,
+   idle. The same size asked for again, with the same units free, takes it back without a call of
+   the driver: programs repeat themselves. Idle stitches are bounded by their handles, and the one
+   unused for longest goes first, once the work of its last user is done.
+
+   S1  a unit is free or in one block, known by its home address: a run in lane PART leads to the
+       stitch of a block that is not free, and is one of its parts; the parts are all of the block,
+       each at the offset at which the stitch maps its chunk
+   S2  an idle stitch owns no units. It remembers its last user, and is unmapped only when that has
+       passed, or when one of its chunks is idle, so that all users of the chunk have
+   S3  what was last used in a capture scope stays mapped until the scope's release
+   S4  a stitch is of chunks of its own arena, and a chunk lists the stitches over it
+   S5  the index has live blocks alone: home addresses of a stitched block, and idle stitches, are
+       free memory to whoever frees them
+   S6  the addresses of stitches are used once; idle stitches hold at most GPI_IDLE_SEAMS handles, or
+       four for each chunk, but for those whose user has not passed
+   S7  an alignment counts from the block's first byte
+   S8  to take or to free a stitched block costs a step for each home run of it
+   S9  units are taken under the lock before the first driver call, and go back if it fails */
+
+enum {
+    GPI_IDLE_SEAMS = 8192,   /* handles that idle stitches may hold, whatever the arena's size */
+    GPI_REUSE_TRIES = 32     /* idle stitches of the size that are asked whether their units are free */
+};
+
+typedef struct gpi_seam { /* one chunk of one stitch */
+    gpi_chunk *chunk;
+    struct gpi_stitch *stitch;
+    struct gpi_seam *prev, *next; /* of the same chunk */
+} gpi_seam;
+
+typedef struct gpi_part { /* home units of a block, side by side */
+    uint64_t unit, units;
+    gpi_run *run;            /* NULL while the stitch is idle */
+    gpi_stream *owner;       /* while it is made: where it goes back to; NULL: it was quiet */
+} gpi_part;
+
+typedef enum gpi_stitch_state {
+    GPI_STITCH_USED,         /* its block is live, or not free yet */
+    GPI_STITCH_IDLE,
+    GPI_STITCH_SPOILT        /* the driver has mapped a part of it only, and not unmapped that */
+} gpi_stitch_state;
+
+typedef struct gpi_stitch {
+    struct gpi_stitch *older, *newer;      /* of all, by the latest free */
+    struct gpi_stitch *same_prev, *same_next; /* idle: of about this size, the latest first */
+    gpi_stitch_state state;
+    gpi_run *body;           /* the block: held while the stitch is idle; pads are beside it */
+    uint64_t unit, units;    /* all that is mapped */
+    gpi_stream *user;        /* idle: the last; NULL: it has passed */
+    uint64_t user_at;        /* number of the latest fence when it freed the block */
+    uint64_t look;           /* the latest look of a verdict, and its number in that */
+    uint64_t nth;
+    uint32_t seam_count, part_count;
+    gpi_seam *seams;         /* by address, behind this struct */
+    gpi_part *parts;         /* by offset, behind the seams */
+} gpi_stitch;
+
+typedef struct gpi_free_chunk { /* a chunk, and how much of it is free for the request */
+    gpi_chunk *chunk;
+    uint64_t units;
+} gpi_free_chunk;
+
+typedef struct gpi_stitches {
+    gpi_chunks *chunks;
+    gpi_tree *tree;
+    gpi_fences *fences;
+    int off;                 /* config.no_stitch */
+    gpi_stitch *oldest, *newest;
+    gpi_stitch *idle[GPI_SHELF]; /* by size: gpi_tree_place */
+    uint64_t count, seams, idle_seams; /* seams: of all; idle_seams: of those that are not used */
+    uint64_t used_units;     /* in stitched blocks */
+    uint64_t made, reused, unmapped;
+    gpi_free_chunk *room;    /* for a plan: one for each chunk, twice */
+    uint64_t room_chunks;
+    gpi_part *taken;         /* for a plan's parts */
+    uint64_t taken_count, taken_room;
+    uint64_t tail_at;        /* the first of them that is of the plan's tail */
+    uint64_t looks;          /* of verdicts at stitched blocks: see gpi_limit_counts */
+    uint64_t host_bytes;
+} gpi_stitches;
+
+static uint64_t gpi_stitch_bytes(const gpi_stitch *stitch) { /* of host memory */
+    return sizeof *stitch + stitch->seam_count * sizeof(gpi_seam) +
+           stitch->part_count * sizeof(gpi_part);
+}
+
+/* The stitch of a run among the addresses for stitches: of a block that is not free, or idle. */
+static gpi_stitch *gpi_stitch_of(const gpi_stitches *stitches, const gpi_run *run) {
+    return (gpi_stitch *)gpi_tree_owner(stitches->tree, run->unit);
+}
+
+GPI_HOT int gpi_stitch_is(const gpi_stitches *stitches, const gpi_run *run) {
+    return run->unit >= stitches->chunks->stitch_unit;
+}
+
+/* -- the check -- */
+
+/* The parts are the block, each where the seams put it. */
+static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
+    uint64_t at = stitch->body->unit - stitch->unit, offset = 0, units;
+    uint32_t seam = 0, i;
+    for (i = 0; i < stitch->part_count; i++) {
+        const gpi_part *part = &stitch->parts[i];
+        uint64_t done = 0;
+        for (; done < part->units; done += units, at += units) {
+            const gpi_chunk *chunk;
+            while (seam < stitch->seam_count && at >= offset + stitch->seams[seam].chunk->units)
+                offset += stitch->seams[seam++].chunk->units;
+            if (seam == stitch->seam_count) return 1;
+            chunk = stitch->seams[seam].chunk;
+            if (part->unit + done != chunk->unit + (at - offset)) return 1;
+            units = gpi_ground_min(part->units - done, offset + chunk->units - at);
+        }
+        if ((part->run != NULL) != (stitch->state == GPI_STITCH_USED)) return 2;
+        if (!part->run) continue;
+        if (part->run->lane != GPI_LANE_PART || part->run->uses != stitch) return 1;
+        if (part->run->unit != part->unit || part->run->units != part->units) return 1;
+    }
+    return at == stitch->body->unit - stitch->unit + stitch->body->units ? 0 : 1;
+}
+
+static int gpi_stitch_check_one(const gpi_stitches *stitches, const gpi_stitch *stitch) {
+    uint64_t units = 0;
+    uint32_t i;
+    for (i = 0; i < stitch->seam_count; i++) {
+        const gpi_seam *seam = &stitch->seams[i], *other = seam->chunk->seams;
+        while (other && other != seam) other = other->next;
+        if (!other || seam->stitch != stitch) return 4;
+        units += seam->chunk->units;
+    }
+    if (units != stitch->units || gpi_stitch_of(stitches, stitch->body) != stitch) return 6;
+    if (stitch->state != GPI_STITCH_USED && stitch->body->lane != GPI_LANE_HELD) return 5;
+    if (stitch->state == GPI_STITCH_SPOILT) return 0;
+    return gpi_stitch_check_parts(stitch);
+}
+
+/* Adds up what the stitches have, and compares with what the chunks and the tree say. */
+static int gpi_stitch_check(const gpi_stitches *stitches) {
+    const gpi_stitch *stitch = stitches->oldest, *before = NULL;
+    uint64_t seams = 0, idle_seams = 0, count = 0, used = 0, space = 0, parts = 0, users = 0, i;
+    const gpi_run *run;
+    const gpi_stream *stream;
+    if (!gpi_chunk_is_mapped(stitches->chunks)) return 0;
+    for (; stitch; before = stitch, stitch = stitch->newer, count++) {
+        int broken = gpi_stitch_check_one(stitches, stitch);
+        if (broken) return broken;
+        if (stitch->older != before) return 6;
+        seams += stitch->seam_count;
+        space += stitch->state == GPI_STITCH_SPOILT ? stitch->body->units : stitch->units;
+        if (stitch->state != GPI_STITCH_USED) {
+            idle_seams += stitch->seam_count;
+            users += stitch->user != NULL;
+            continue;
+        }
+        parts += stitch->part_count;
+        used += stitch->body->units;
+    }
+    if (before != stitches->newest || count != stitches->count || seams != stitches->seams ||
+        idle_seams != stitches->idle_seams || used != stitches->used_units)
+        return 6;
+    for (run = stitches->chunks->home; run; run = run->next) parts -= run->lane == GPI_LANE_PART;
+    if (parts) return 1; /* each is one of its stitch's, so none is left */
+    for (run = stitches->chunks->space; run; run = run->next)
+        if (run->lane == GPI_LANE_SPACE) space += run->units;
+    for (stream = stitches->fences->streams; stream; stream = stream->next)
+        users -= stream->stitches;
+    if (users) return 2;
+    for (i = 0; i < GPI_SHELF; i++)
+        for (stitch = stitches->idle[i]; stitch; stitch = stitch->same_next)
+            count -= stitch->state == GPI_STITCH_IDLE && gpi_tree_place(stitch->body->units) == i;
+    for (stitch = stitches->oldest; stitch; stitch = stitch->newer)
+        count -= stitch->state != GPI_STITCH_IDLE;
+    return count == 0 && space == stitches->chunks->base_unit + stitches->chunks->space_units -
+                                      stitches->chunks->stitch_unit ? 0 : 6;
+}
+
+/* -- lists -- */
+
+static void gpi_stitch_link(gpi_stitches *stitches, gpi_stitch *stitch) { /* as the newest */
+    stitch->newer = NULL;
+    stitch->older = stitches->newest;
+    if (stitches->newest) stitches->newest->newer = stitch;
+    else stitches->oldest = stitch;
+    stitches->newest = stitch;
+}
+
+static void gpi_stitch_unlink(gpi_stitches *stitches, gpi_stitch *stitch) {
+    if (stitch->newer) stitch->newer->older = stitch->older;
+    else stitches->newest = stitch->older;
+    if (stitch->older) stitch->older->newer = stitch->newer;
+    else stitches->oldest = stitch->newer;
+}
+
+/* It is idle from now on: user is the stream behind whose frees it is, NULL: all work is done. */
+static void gpi_stitch_set_idle(gpi_stitches *stitches, gpi_stitch *stitch, gpi_stream *user) {
+    gpi_stitch **list = &stitches->idle[gpi_tree_place(stitch->body->units)];
+    stitch->state = GPI_STITCH_IDLE;
+    stitch->user = user;
+    stitch->user_at = stitches->fences->recorded;
+    if (user) user->stitches++;
+    stitches->idle_seams += stitch->seam_count;
+    stitch->same_prev = NULL;
+    stitch->same_next = *list;
+    if (*list) (*list)->same_prev = stitch;
+    *list = stitch;
+}
+
+static void gpi_stitch_forget_user(gpi_stitch *stitch) {
+    if (stitch->user) stitch->user->stitches--;
+    stitch->user = NULL;
+}
+
+static void gpi_stitch_unset_idle(gpi_stitches *stitches, gpi_stitch *stitch) {
+    gpi_stitch_forget_user(stitch);
+    stitches->idle_seams -= stitch->seam_count;
+    if (stitch->same_next) stitch->same_next->same_prev = stitch->same_prev;
+    if (stitch->same_prev) stitch->same_prev->same_next = stitch->same_next;
+    else stitches->idle[gpi_tree_place(stitch->body->units)] = stitch->same_next;
+    stitch->state = GPI_STITCH_USED;
+}
+
+/* All work of this stream that used stitches is done. */
+static void gpi_stitch_forget_stream(gpi_stitches *stitches, const gpi_stream *stream) {
+    gpi_stitch *stitch = stitches->newest;
+    for (; stitch && stream->stitches; stitch = stitch->older)
+        if (stitch->user == stream) gpi_stitch_forget_user(stitch);
+}
+
+static void gpi_stitch_add_seam(gpi_seam *seam, gpi_stitch *stitch, gpi_chunk *chunk) {
+    seam->chunk = chunk;
+    seam->stitch = stitch;
+    seam->prev = NULL;
+    seam->next = chunk->seams;
+    if (chunk->seams) chunk->seams->prev = seam;
+    chunk->seams = seam;
+}
+
+static void gpi_stitch_remove_seam(gpi_seam *seam) {
+    if (seam->next) seam->next->prev = seam->prev;
+    if (seam->prev) seam->prev->next = seam->next;
+    else seam->chunk->seams = seam->next;
+}
+
+/* -- a block is freed, or taken again -- */
+
+/* A held block becomes free in a lane: one that is stitched as its parts, and its stitch is idle.
+   user: the stream that the lane is of, NULL: all work that used the block is done. */
+static void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *user, uint32_t lane,
+                           uint64_t absorb_units) {
+    gpi_stitch *stitch;
+    uint32_t i;
+    if (!gpi_stitch_is(stitches, run)) {
+        gpi_tree_put(stitches->tree, run, lane, absorb_units);
+        return;
+    }
+    stitch = gpi_stitch_of(stitches, run);
+    GPI_ASSERT(run->lane == GPI_LANE_HELD && stitch->state == GPI_STITCH_USED);
+    for (i = 0; i < stitch->part_count; i++) {
+        gpi_run *part = stitch->parts[i].run;
+        part->lane = GPI_LANE_HELD;
+        part->uses = NULL;
+        gpi_tree_put(stitches->tree, part, lane, absorb_units);
+        stitch->parts[i].run = NULL;
+    }
+    stitches->used_units -= run->units;
+    gpi_stitch_set_idle(stitches, stitch, user);
+    gpi_stitch_unlink(stitches, stitch);
+    gpi_stitch_link(stitches, stitch);
+}
+
+/* Whether all these home units are free, in lanes that are usable; counts the runs that they are
+   in. */
+static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t units, uint64_t *runs) {
+    const gpi_run *run = gpi_tree_at(tree, unit);
+    for (; gpi_chunk_is_usable(tree, run); run = run->next) {
+        ++*runs;
+        if (run->unit + run->units >= unit + units) return 1;
+    }
+    return 0;
+}
+
+/* Home units that are free become one held run. Needs two spare structs for each run they are in. */
+static gpi_run *gpi_stitch_take(gpi_tree *tree, uint64_t unit, uint64_t units) {
+    gpi_run *run = gpi_tree_at(tree, unit), *next, *piece, *held = NULL;
+    uint64_t end = unit + units, piece_units;
+    for (; unit < end; unit += piece_units, run = next) {
+        next = run->next;
+        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
+        piece = gpi_tree_take(tree, run, unit, piece_units);
+        if (held) gpi_tree_weld(tree, held, piece);
+        else held = piece;
+    }
+    return held;
+}
+
+static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *held) {
+    held->lane = GPI_LANE_PART;
+    held->uses = stitch;
+    part->run = held;
+}
+
+/* An idle stitch of just this size whose units are free in usable lanes: its block, held. Makes no
+   call of the driver. NULL: there is none. */
+static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_t align_units) {
+    gpi_stitch *stitch = stitches->idle[gpi_tree_place(units)];
+    int tries = GPI_REUSE_TRIES;
+    uint64_t runs = 0;
+    uint32_t i = 0;
+    for (; stitch && tries; stitch = stitch->same_next) {
+        if (stitch->body->units != units || stitch->body->unit % align_units) continue;
+        for (i = 0, runs = 0; i < stitch->part_count; i++)
+            if (!gpi_stitch_is_free(stitches->tree, stitch->parts[i].unit, stitch->parts[i].units,
+                                    &runs))
+                break;
+        if (i == stitch->part_count) break;
+        tries--;
+    }
+    if (!stitch || !tries || !gpi_tree_prepare(stitches->tree, 2 * runs + 1)) return NULL;
+    gpi_stitch_unset_idle(stitches, stitch);
+    for (i = 0; i < stitch->part_count; i++)
+        gpi_stitch_use_part(stitch, &stitch->parts[i],
+                            gpi_stitch_take(stitches->tree, stitch->parts[i].unit,
+                                            stitch->parts[i].units));
+    stitches->used_units += units;
+    stitches->reused++;
+    return stitch->body;
+}
+
+/* -- a stitch is unmapped -- */
+
+/* The addresses of a stitch, all held, are for others again. */
+static void gpi_stitch_give_space(gpi_stitches *stitches, gpi_stitch *stitch) {
+    gpi_run *run = stitch->body;
+    gpi_tree_own(stitches->tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
+                 stitches->chunks->granule_units, NULL);
+    while (run->unit > stitch->unit) {
+        run = run->prev;
+        gpi_tree_weld(stitches->tree, run, run->next);
+    }
+    while (run->unit + run->units < stitch->unit + stitch->units)
+        gpi_tree_weld(stitches->tree, run, run->next);
+    gpi_tree_put(stitches->tree, run, GPI_LANE_SPACE, 0);
+}
+
+/* Unmaps a stitch that is not in use, and that nothing uses any more. On failure it stays. */
+static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitch) {
+    gpupool_result result;
+    int was_idle = stitch->state == GPI_STITCH_IDLE;
+    if (was_idle) gpi_stitch_unset_idle(stitches, stitch); /* so that nobody takes it meanwhile */
+    gpi_host_unlock(stitches->chunks->lock);
+    result = gpi_driver_unmap(&stitches->chunks->driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                              stitch->units * GPUPOOL_UNIT_BYTES);
+    gpi_host_lock(stitches->chunks->lock);
+    if (result != GPUPOOL_OK) {
+        if (was_idle) gpi_stitch_set_idle(stitches, stitch, NULL);
+        return result;
+    }
+    if (!was_idle) stitches->idle_seams -= stitch->seam_count;
+    gpi_stitch_unlink(stitches, stitch);
+    while (stitch->seam_count) {
+        gpi_stitch_remove_seam(&stitch->seams[--stitch->seam_count]);
+        stitches->seams--;
+        stitches->host_bytes -= sizeof(gpi_seam);
+    }
+    stitches->host_bytes -= gpi_stitch_bytes(stitch);
+    gpi_stitch_give_space(stitches, stitch);
+    stitches->count--;
+    stitches->unmapped++;
+    GPUPOOL_FREE(stitch);
+    return GPUPOOL_OK;
+}
+
+static int gpi_stitch_has_passed(const gpi_stitches *stitches, const gpi_stitch *stitch) {
+    if (stitch->state == GPI_STITCH_USED) return 0;
+    return !stitch->user ||
+           gpi_fence_is_done(stitches->fences, stitch->user, stitch->user_at);
+}
+
+/* Unmaps idle stitches, the one unused for longest first, until they hold at most so many handles;
+   those whose user has not passed stay. */
+static void gpi_stitch_bound(gpi_stitches *stitches, uint64_t most_seams) {
+    gpi_stitch *stitch = stitches->oldest, *newer;
+    for (; stitch && stitches->idle_seams > most_seams; stitch = newer) {
+        newer = stitch->newer; /* which stays: whoever unmaps one holds `growing` */
+        if (!gpi_stitch_has_passed(stitches, stitch)) continue;
+        if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return;
+    }
+}
+
+static uint64_t gpi_stitch_most_seams(const gpi_stitches *stitches) {
+    return gpi_ground_max(GPI_IDLE_SEAMS, 4 * stitches->chunks->count);
+}
+
+/* Unmaps the stitches over a chunk that is held, and was idle. */
+static gpupool_result gpi_stitch_clear(gpi_stitches *stitches, gpi_chunk *chunk) {
+    gpupool_result result = GPUPOOL_OK;
+    while (chunk->seams && result == GPUPOOL_OK)
+        result = gpi_stitch_unmap(stitches, chunk->seams->stitch);
+    return result;
+}
+
+/* -- a stitch is planned: from figures alone -- */
+
+typedef struct gpi_plan {
+    uint64_t units, align_units;  /* the block, */
+    const gpi_stream *known;      /* the stream that it is for, */
+    cudaStream_t stream;          /* and its handle */
+    uint64_t most_units;          /* that may be reserved afterwards */
+    uint64_t most_seams;          /* that are worth their price */
+    gpi_free_chunk head, tail;    /* free units at the end of one chunk, at the start of another */
+    gpi_free_chunk *whole;        /* chunks between them, by address */
+    uint64_t whole_count;
+    uint64_t new_units;           /* to be grown for it, before the tail */
+    uint64_t seam_count;
+} gpi_plan;
+
+/* What is free in usable lanes, of one arena at one time. */
+typedef struct gpi_measure {
+    gpi_free_chunk heads[2], tails[2]; /* the longest, from two chunks each */
+    uint64_t whole_units, whole_count;
+} gpi_measure;
+
+static void gpi_stitch_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t units) {
+    if (units > two[0].units) {
+        two[1] = two[0];
+        two[0].chunk = chunk;
+        two[0].units = units;
+    } else if (units > two[1].units) {
+        two[1].chunk = chunk;
+        two[1].units = units;
+    }
+}
+
+/* How much of a chunk is free from its start on, and up to its end. */
+static uint64_t gpi_stitch_free_at_start(const gpi_tree *tree, const gpi_chunk *chunk) {
+    const gpi_run *run = gpi_tree_from(tree, chunk->unit);
+    uint64_t end = chunk->unit + chunk->units;
+    if (run->unit > chunk->unit) run = run->prev;
+    while (run->unit < end && gpi_chunk_is_usable(tree, run)) run = run->next;
+    return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
+}
+
+static uint64_t gpi_stitch_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
+    uint64_t end = chunk->unit + chunk->units, from = end;
+    const gpi_run *run = gpi_tree_from(tree, end)->prev;
+    for (; run && from > chunk->unit && gpi_chunk_is_usable(tree, run); run = run->prev)
+        from = run->unit;
+    return end - gpi_ground_max(from, chunk->unit);
+}
+
+/* Looks at every chunk; `whole` gets those that are wholly free, unless it is NULL. */
+static void gpi_stitch_look(const gpi_stitches *stitches, gpi_free_chunk *whole,
+                            gpi_measure *measure) {
+    gpi_chunk *chunk = stitches->chunks->first;
+    memset(measure, 0, sizeof *measure);
+    for (; chunk; chunk = chunk->next) {
+        uint64_t units = gpi_stitch_free_at_start(stitches->tree, chunk);
+        if (units == chunk->units) {
+            if (whole) whole[measure->whole_count].chunk = chunk;
+            if (whole) whole[measure->whole_count].units = units;
+            measure->whole_count++;
+            measure->whole_units += units;
+            continue;
+        }
+        gpi_stitch_rank(measure->tails, chunk, units);
+        gpi_stitch_rank(measure->heads, chunk, gpi_stitch_free_at_end(stitches->tree, chunk));
+    }
+}
+
+/* The longest free memory at the end of one chunk and at the start of another, together. */
+static void gpi_stitch_ends(const gpi_measure *measure, gpi_free_chunk *head,
+                            gpi_free_chunk *tail) {
+    *head = measure->heads[0];
+    *tail = measure->tails[0];
+    if (!head->units || !tail->units || head->chunk != tail->chunk) return;
+    if (measure->heads[0].units + measure->tails[1].units >=
+        measure->heads[1].units + measure->tails[0].units)
+        *tail = measure->tails[1];
+    else
+        *head = measure->heads[1];
+}
+
+static int gpi_stitch_by_size(const void *a, const void *b) { /* the largest first */
+    const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
+    if (x->units != y->units) return x->units < y->units ? 1 : -1;
+    return x->chunk->unit < y->chunk->unit ? -1 : 1;
+}
+
+static int gpi_stitch_by_address(const void *a, const void *b) {
+    const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
+    return x->chunk->unit < y->chunk->unit ? -1 : 1;
+}
+
+/* Wholly free chunks for up to so many units, the largest first; returns how many units are left
+   over, which is less than any chunk that was not chosen. `spare`: the smallest of these. */
+static uint64_t gpi_stitch_choose(gpi_plan *plan, uint64_t count, uint64_t units,
+                                  gpi_free_chunk *spare) {
+    uint64_t i;
+    spare->chunk = NULL;
+    qsort(plan->whole, (size_t)count, sizeof *plan->whole, gpi_stitch_by_size);
+    plan->whole_count = 0;
+    for (i = 0; i < count; i++) {
+        gpi_free_chunk chunk = plan->whole[i];
+        if (chunk.units <= units) {
+            units -= chunk.units;
+            plan->whole[plan->whole_count++] = chunk;
+        } else {
+            *spare = chunk;
+        }
+    }
+    qsort(plan->whole, (size_t)plan->whole_count, sizeof *plan->whole, gpi_stitch_by_address);
+    return units;
+}
+
+/* The rest of the block: from the ends that are free, if they suffice; else a chunk is cut; else
+   memory is grown, behind which of the tail only what is still missing is used. */
+static void gpi_stitch_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
+                                 const gpi_free_chunk *spare) {
+    gpi_free_chunk head = plan->head, tail = plan->tail;
+    uint64_t granule = stitches->chunks->granule_units;
+    plan->head.units = plan->tail.units = 0;
+    if (rest && head.units >= rest) {
+        plan->head = head;
+        plan->head.units = rest;
+    } else if (rest && tail.units >= rest) {
+        plan->tail = tail;
+        plan->tail.units = rest;
+    } else if (rest && spare->chunk && head.units + tail.units < rest) {
+        plan->tail = *spare;
+        plan->tail.units = rest;
+    } else if (rest) {
+        plan->head = head;
+        rest -= head.units;
+        if (rest > tail.units) plan->new_units = gpi_ground_up(rest - tail.units, granule);
+        rest -= gpi_ground_min(rest, plan->new_units);
+        plan->tail = tail;
+        plan->tail.units = rest;
+    }
+}
+
+/* 0: the host has no memory for the plan, or the memory is not there, or not worth its price. The
+   lanes that may be used are marked. */
+static int gpi_stitch_plan(gpi_stitches *stitches, gpi_plan *plan) {
+    const gpi_chunks *chunks = stitches->chunks;
+    gpi_free_chunk spare;
+    gpi_measure measure;
+    uint64_t rest;
+    if (stitches->room_chunks < chunks->count) {
+        uint64_t count = chunks->count + chunks->count / 2 + 16;
+        void *room = GPUPOOL_MALLOC((size_t)(count * sizeof *stitches->room));
+        if (!room) return 0;
+        GPUPOOL_FREE(stitches->room);
+        stitches->host_bytes += (count - stitches->room_chunks) * sizeof *stitches->room;
+        stitches->room = (gpi_free_chunk *)room;
+        stitches->room_chunks = count;
+    }
+    plan->whole = stitches->room;
+    plan->new_units = 0;
+    gpi_stitch_look(stitches, plan->whole, &measure);
+    gpi_stitch_ends(&measure, &plan->head, &plan->tail);
+    if (plan->align_units > 1) plan->head.units = 0; /* the block begins where a chunk does */
+    rest = gpi_stitch_choose(plan, measure.whole_count, plan->units, &spare);
+    gpi_stitch_plan_rest(stitches, plan, rest, &spare);
+    if (plan->new_units && chunks->units + plan->new_units > plan->most_units) return 0;
+    plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
+                       plan->new_units / gpi_chunk_units(chunks, plan->new_units);
+    return plan->seam_count <= plan->most_seams;
+}
+
+/* The largest block that usable memory makes without growth. */
+static uint64_t gpi_stitch_largest(const gpi_stitches *stitches) {
+    gpi_free_chunk head, tail;
+    gpi_measure measure;
+    gpi_stitch_look(stitches, NULL, &measure);
+    gpi_stitch_ends(&measure, &head, &tail);
+    return measure.whole_units + head.units + tail.units;
+}
+
+/* -- a stitch is made -- */
+
+/* Room for one more part among those taken. 0: the host has no memory. */
+static int gpi_stitch_has_room(gpi_stitches *stitches) {
+    uint64_t more = stitches->taken_room ? stitches->taken_room * 2 : 64;
+    gpi_part *list;
+    if (stitches->taken_count < stitches->taken_room) return 1;
+    list = (gpi_part *)gpi_host_zeroed((size_t)(more * sizeof *list));
+    if (!list) return 0;
+    if (stitches->taken) memcpy(list, stitches->taken, stitches->taken_count * sizeof *list);
+    GPUPOOL_FREE(stitches->taken);
+    stitches->host_bytes += (more - stitches->taken_room) * sizeof *list;
+    stitches->taken = list;
+    stitches->taken_room = more;
+    return 1;
+}
+
+/* Takes home units of the plan, as one part for each stretch of equal lane. 0: the host has no
+   memory; what was taken so far is in stitches->taken. */
+static int gpi_stitch_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
+    gpi_tree *tree = stitches->tree;
+    gpi_run *run = gpi_tree_at(tree, unit), *next;
+    uint64_t end = unit + units, piece_units;
+    for (; unit < end; unit += piece_units, run = next) {
+        gpi_part *part;
+        if (!gpi_stitch_has_room(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
+        next = run->next;
+        part = &stitches->taken[stitches->taken_count++];
+        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
+        part->unit = unit;
+        part->units = piece_units;
+        part->owner = gpi_chunk_borrow(tree, run);
+        part->run = gpi_tree_take(tree, run, unit, piece_units);
+    }
+    return 1;
+}
+
+/* All free units of the plan. What was taken goes back if the host has no memory for it. */
+static int gpi_stitch_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
+    const gpi_chunk *head = plan->head.chunk, *tail = plan->tail.chunk;
+    uint64_t i;
+    int taken = 1;
+    stitches->taken_count = 0;
+    if (plan->head.units)
+        taken = gpi_stitch_take_units(stitches, head->unit + head->units - plan->head.units,
+                                      plan->head.units);
+    for (i = 0; i < plan->whole_count && taken; i++)
+        taken = gpi_stitch_take_units(stitches, plan->whole[i].chunk->unit, plan->whole[i].units);
+    stitches->tail_at = stitches->taken_count;
+    if (plan->tail.units && taken)
+        taken = gpi_stitch_take_units(stitches, tail->unit, plan->tail.units);
+    return taken;
+}
+
+static void gpi_stitch_give_units(gpi_stitches *stitches) {
+    while (stitches->taken_count) {
+        const gpi_part *part = &stitches->taken[--stitches->taken_count];
+        gpi_chunk_return(stitches->tree, part->run, part->owner);
+    }
+}
+
+/* The request's stream waits, on the device, for other streams whose memory was taken: for the
+   newest fence of each, behind which all that is sealed lies. */
+static gpupool_result gpi_stitch_follow(gpi_stitches *stitches, const gpi_plan *plan) {
+    gpupool_result result = GPUPOOL_OK;
+    const gpi_stream *last = plan->known;
+    uint64_t i;
+    for (i = 0; i < stitches->taken_count && result == GPUPOOL_OK; i++) {
+        const gpi_stream *owner = stitches->taken[i].owner;
+        if (!owner || owner == plan->known || owner == last) continue;
+        result = gpi_fence_follow(stitches->fences, owner->fences[owner->seals - 1], plan->stream);
+        last = owner;
+    }
+    return result;
+}
+
+/* What was grown for a stitch that is not made goes back to the driver, but for what others have
+   taken of its chunks since. */
+static void gpi_stitch_give_grown(gpi_stitches *stitches, gpi_run *grown) {
+    struct gpi_thread why = gpi_thread;
+    uint64_t unit = grown->unit, end = unit + grown->units;
+    gpi_tree_put(stitches->tree, grown, GPI_LANE_QUIET, 0);
+    while (unit < end) {
+        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
+        unit = chunk->unit + chunk->units;
+        if (!gpi_tree_prepare(stitches->tree, 2)) break;
+        if (gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk))
+            gpi_chunk_give_back(stitches->chunks, stitches->tree, chunk,
+                                gpi_stitch_take(stitches->tree, chunk->unit, chunk->units));
+    }
+    gpi_thread = why;
+}
+
+/* The struct of a stitch as planned, with all its seams and parts, none of them linked yet. NULL:
+   the host has no memory. */
+static gpi_stitch *gpi_stitch_new(const gpi_stitches *stitches, const gpi_plan *plan,
+                                  gpi_run *grown) {
+    uint64_t seams = plan->whole_count + 2 + (grown ? grown->units : 0) /
+                                                 stitches->chunks->granule_units + 1;
+    uint64_t parts = stitches->taken_count + 1, i, unit = grown ? grown->unit : 0;
+    gpi_stitch *stitch = (gpi_stitch *)gpi_host_zeroed(
+        (size_t)(sizeof *stitch + seams * sizeof(gpi_seam) + parts * sizeof(gpi_part)));
+    gpi_seam *seam;
+    if (!stitch) return NULL;
+    seam = stitch->seams = (gpi_seam *)(void *)(stitch + 1);
+    stitch->parts = (gpi_part *)(void *)(stitch->seams + seams);
+    if (plan->head.units) seam++->chunk = plan->head.chunk;
+    for (i = 0; i < plan->whole_count; i++) seam++->chunk = plan->whole[i].chunk;
+    for (; grown && unit < grown->unit + grown->units; seam++) {
+        seam->chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
+        unit = seam->chunk->unit + seam->chunk->units;
+    }
+    if (plan->tail.units) seam++->chunk = plan->tail.chunk;
+    stitch->seam_count = (uint32_t)(seam - stitch->seams);
+    for (seam = stitch->seams; seam < stitch->seams + stitch->seam_count; seam++)
+        stitch->units += seam->chunk->units;
+    for (i = 0; i <= stitches->taken_count; i++) {
+        if (grown && i == stitches->tail_at) stitch->parts[stitch->part_count++].run = grown;
+        if (i < stitches->taken_count) stitch->parts[stitch->part_count++] = stitches->taken[i];
+    }
+    for (i = 0; i < stitch->part_count; i++) {
+        stitch->parts[i].unit = stitch->parts[i].run->unit;
+        stitch->parts[i].units = stitch->parts[i].run->units;
+    }
+    return stitch;
+}
+
+/* Addresses for the stitch: its body and the pads beside it, held. 0: there are none. */
+static int gpi_stitch_take_space(gpi_stitches *stitches, const gpi_plan *plan,
+                                 gpi_stitch *stitch) {
+    gpi_tree *tree = stitches->tree;
+    uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
+    gpi_lanes space;
+    gpi_run *run;
+    space.number[0] = GPI_LANE_SPACE;
+    space.count = 1;
+    run = gpi_tree_find(tree, &space, stitch->units, plan->align_units, UINT64_MAX);
+    if (!run || !gpi_tree_prepare(tree, 4)) return 0;
+    start = gpi_ground_up(run->unit, plan->align_units);
+    if (!gpi_tree_prepare_cells(tree, start + skip, 0)) return 0;
+    run = gpi_tree_take(tree, run, start, stitch->units);
+    stitch->unit = start;
+    if (skip) run = gpi_tree_split(tree, run, start + skip);
+    if (run->units > plan->units) gpi_tree_split(tree, run, run->unit + plan->units);
+    stitch->body = run;
+    gpi_tree_own(tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
+                 stitches->chunks->granule_units, stitch);
+    return 1;
+}
+
+/* Maps the chunks side by side. On failure mapped is how many of them still are. The lock is open. */
+static gpupool_result gpi_stitch_map(const gpi_stitches *stitches, const gpi_stitch *stitch,
+                                     uint32_t *mapped) {
+    const gpi_driver *driver = &stitches->chunks->driver;
+    uint64_t unit = stitch->unit;
+    gpupool_result result = GPUPOOL_OK;
+    struct gpi_thread why;
+    *mapped = 0;
+    while (*mapped < stitch->seam_count && result == GPUPOOL_OK) {
+        const gpi_chunk *chunk = stitch->seams[*mapped].chunk;
+        result = gpi_driver_map(driver, unit * GPUPOOL_UNIT_BYTES, chunk->bytes, chunk->handle);
+        if (result != GPUPOOL_OK) break;
+        unit += chunk->units;
+        ++*mapped;
+    }
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_access(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                                   stitch->units * GPUPOOL_UNIT_BYTES);
+    if (result == GPUPOOL_OK || !*mapped) return result;
+    why = gpi_thread; /* of the failure, not of the undoing */
+    if (gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                         (unit - stitch->unit) * GPUPOOL_UNIT_BYTES) == GPUPOOL_OK)
+        *mapped = 0;
+    gpi_thread = why;
+    return result;
+}
+
+/* From now on the stitch is one of the arena's, with so many of its seams mapped. */
+static void gpi_stitch_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
+    uint32_t i;
+    stitch->seam_count = mapped;
+    stitch->units = 0;
+    for (i = 0; i < mapped; i++) {
+        gpi_stitch_add_seam(&stitch->seams[i], stitch, stitch->seams[i].chunk);
+        stitch->units += stitch->seams[i].chunk->units;
+    }
+    stitches->count++;
+    stitches->seams += mapped;
+    stitches->host_bytes += gpi_stitch_bytes(stitch);
+    gpi_stitch_link(stitches, stitch);
+}
+
+/* What could not be unmapped after a failure: it stays, counted, and is tried again when idle
+   stitches are unmapped. Its addresses are one run. */
+static void gpi_stitch_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
+    gpi_tree *tree = stitches->tree;
+    uint64_t units = stitch->units;
+    gpi_tree_own(tree, gpi_ground_down(stitch->body->unit, stitches->chunks->granule_units),
+                 stitches->chunks->granule_units, NULL);
+    while (stitch->body->unit > stitch->unit) {
+        stitch->body = stitch->body->prev;
+        gpi_tree_weld(tree, stitch->body, stitch->body->next);
+    }
+    while (stitch->body->units < units) gpi_tree_weld(tree, stitch->body, stitch->body->next);
+    stitch->part_count = 0;
+    stitch->state = GPI_STITCH_SPOILT;
+    gpi_stitch_commit(stitches, stitch, mapped);
+    stitches->idle_seams += mapped;
+    gpi_tree_own(tree, stitch->unit, stitches->chunks->granule_units, stitch);
+}
+
+/* The parts become the block's; those that are side by side at home, one. */
+static void gpi_stitch_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
+    uint32_t i, count = 0;
+    for (i = 0; i < stitch->part_count; i++) {
+        gpi_part *part = &stitch->parts[i], *last = &stitch->parts[count - 1];
+        if (count && last->run->next == part->run) {
+            gpi_tree_weld(stitches->tree, last->run, part->run);
+            last->units += part->units;
+        } else {
+            stitch->parts[count++] = *part;
+        }
+    }
+    for (i = 0; i < count; i++)
+        gpi_stitch_use_part(stitch, &stitch->parts[i], stitch->parts[i].run);
+    stitch->part_count = count;
+}
+
+/* New chunks for a stitch, all of which it uses where a tail follows. */
+static gpupool_result gpi_stitch_grow(gpi_stitches *stitches, const gpi_plan *plan,
+                                      gpi_run **grown) {
+    gpi_growth growth;
+    memset(&growth, 0, sizeof growth);
+    growth.units = plan->new_units;
+    growth.is_alone = 1;
+    growth.is_exact = plan->tail.units != 0;
+    gpi_chunk_find_place(stitches->chunks, stitches->tree, 1, &growth);
+    return gpi_chunk_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
+}
+
+/* Maps a stitch that has its addresses. If that fails they are free again, or the stitch is spoilt;
+   in any case it is no longer the caller's. */
+static gpupool_result gpi_stitch_bring(gpi_stitches *stitches, gpi_stitch *stitch) {
+    gpupool_result result;
+    uint32_t mapped;
+    gpi_host_unlock(stitches->chunks->lock);
+    result = gpi_stitch_map(stitches, stitch, &mapped);
+    gpi_host_lock(stitches->chunks->lock);
+    /* from then on the lock stays shut, so that this is still there when the block comes alive */
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(stitches->tree, 2)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK) {
+        gpi_stitch_use_parts(stitches, stitch);
+        gpi_stitch_commit(stitches, stitch, mapped);
+    } else if (mapped) {
+        gpi_stitch_spoil(stitches, stitch, mapped);
+    } else {
+        gpi_stitch_give_space(stitches, stitch);
+        GPUPOOL_FREE(stitch);
+    }
+    return result;
+}
+
+/* Makes what was planned. The block is held; on failure all is as it was. */
+static gpupool_result gpi_stitch_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_stitch *stitch = NULL;
+    gpi_run *grown = NULL;
+    uint64_t i;
+    if (!gpi_stitch_take_all(stitches, plan)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK) result = gpi_stitch_follow(stitches, plan);
+    if (result == GPUPOOL_OK && plan->new_units) result = gpi_stitch_grow(stitches, plan, &grown);
+    if (result == GPUPOOL_OK) {
+        stitch = gpi_stitch_new(stitches, plan, grown);
+        if (!stitch) result = gpi_host_no_memory();
+    }
+    if (result == GPUPOOL_OK && !gpi_stitch_take_space(stitches, plan, stitch)) {
+        GPUPOOL_FREE(stitch);
+        result = GPUPOOL_E_OUT_OF_MEMORY; /* no addresses; or the host has no memory, which others
+                                             will tell */
+    }
+    if (result == GPUPOOL_OK) result = gpi_stitch_bring(stitches, stitch);
+    if (result != GPUPOOL_OK) {
+        if (grown) gpi_stitch_give_grown(stitches, grown);
+        gpi_stitch_give_units(stitches);
+        return result;
+    }
+    for (i = 0; i < stitches->taken_count; i++)
+        if (stitches->taken[i].owner) stitches->taken[i].owner->borrowed--;
+    stitches->used_units += plan->units;
+    stitches->made++;
+    *out = stitch->body;
+    return GPUPOOL_OK;
+}
+
+/* -- idle chunks go back to the driver -- */
+
+/* A chunk that is idle, whatever the source. On failure it stays. */
+static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *chunk) {
+    gpi_chunks *chunks = stitches->chunks;
+    gpi_tree *tree = stitches->tree;
+    gpupool_result result;
+    gpi_run *held;
+    if (!gpi_chunk_is_mapped(chunks)) {
+        gpi_tree_unfile(tree, chunk->first);
+        return gpi_chunk_drop(chunks, tree, chunk);
+    }
+    if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+    held = gpi_stitch_take(tree, chunk->unit, chunk->units);
+    result = gpi_stitch_clear(stitches, chunk);
+    if (result == GPUPOOL_OK) return gpi_chunk_give_back(chunks, tree, chunk, held);
+    gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
+    return result;
+}
+
+/* The smallest idle chunk. */
+static gpi_chunk *gpi_stitch_least_idle(const gpi_stitches *stitches) {
+    gpi_chunk *chunk = stitches->chunks->first, *best = NULL;
+    for (; chunk; chunk = chunk->next)
+        if ((!best || chunk->bytes < best->bytes) &&
+            gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk))
+            best = chunk;
+    return best;
+}
+
+/* Gives idle chunks back, the last by address first, while more than keep_bytes stays reserved, and
+   none that would leave less. */
+static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_bytes) {
+    gpi_chunks *chunks = stitches->chunks;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_chunk *chunk, *prev;
+    if (chunks->stuck && chunks->ledger->reserved.now > keep_bytes)
+        result = gpi_chunk_retry(chunks, stitches->tree);
+    for (chunk = chunks->last; chunk && result == GPUPOOL_OK; chunk = prev) {
+        prev = chunk->prev;
+        if (chunks->ledger->reserved.now < keep_bytes + chunk->bytes) continue;
+        if (gpi_chunk_is_idle(chunks, stitches->tree, chunk))
+            result = gpi_stitch_drop_chunk(stitches, chunk);
+    }
+    return result;
+}
+
+/* The same until at most so many bytes are reserved, if there is as much idle: the last chunk may be
+   larger than what is left to give. */
+static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t bytes) {
+    gpupool_result result = gpi_stitch_trim(stitches, bytes);
+    gpi_chunk *chunk = NULL;
+    if (result == GPUPOOL_OK && stitches->chunks->ledger->reserved.now > bytes)
+        chunk = gpi_stitch_least_idle(stitches);
+    return chunk ? gpi_stitch_drop_chunk(stitches, chunk) : result;
+}
+
+/* After a reset, which takes chunks with it, but no mapped memory: all of it goes back, with the
+   blocks in it. What CUDA refuses is there for the next try. The lock is held. */
+static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
+    gpi_chunks *chunks = stitches->chunks;
+    gpi_driver *driver = &chunks->driver;
+    gpupool_result result = GPUPOOL_OK;
+    while (stitches->oldest && result == GPUPOOL_OK) {
+        gpi_stitch *stitch = stitches->oldest;
+        result = gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                                  stitch->units * GPUPOOL_UNIT_BYTES);
+        if (result != GPUPOOL_OK) break;
+        gpi_stitch_forget_user(stitch);
+        gpi_stitch_unlink(stitches, stitch);
+        GPUPOOL_FREE(stitch);
+    }
+    while (gpi_chunk_is_mapped(chunks) && chunks->first && result == GPUPOOL_OK) {
+        gpi_chunk *chunk = chunks->first;
+        result = gpi_driver_unmap(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
+        if (result != GPUPOOL_OK) break;
+        gpi_chunk_unlink(chunks, chunk);
+        gpi_chunk_stick(chunks, chunk);
+    }
+    if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
+        result = gpi_chunk_retry(chunks, stitches->tree);
+    return result == GPUPOOL_OK ? gpi_chunk_close(chunks) : result;
+}
+
+/* The peer reaches what is mapped, stitches too; and what will be, once it is in the driver's
+   list. */
+static gpupool_result gpi_stitch_allow_peer(gpi_stitches *stitches, int device) {
+    gpi_driver *driver = &stitches->chunks->driver;
+    gpupool_result result = gpi_chunk_allow_peer(stitches->chunks, device);
+    gpi_stitch *stitch = stitches->oldest;
+    int i, known = 0;
+    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
+        if (stitch->state != GPI_STITCH_SPOILT)
+            result = gpi_driver_access_for(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                                           stitch->units * GPUPOOL_UNIT_BYTES, device);
+    for (i = 0; i < driver->peer_count; i++) known |= driver->peers[i] == device;
+    if (result == GPUPOOL_OK && !known) driver->peers[driver->peer_count++] = device;
+    return result;
+}
+
+static void gpi_stitch_forget(gpi_stitches *stitches) { /* the host's side only */
+    gpi_stitch *stitch, *newer;
+    for (stitch = stitches->oldest; stitch; stitch = newer) {
+        newer = stitch->newer;
+        GPUPOOL_FREE(stitch);
+    }
+    GPUPOOL_FREE(stitches->room);
+    GPUPOOL_FREE(stitches->taken);
+}
+
 /* == LIMIT ====================================================================================
    Limits as text; and why a request was not met, with what would help, as a sentence. Nothing is
    advised on figures alone: the request is tried on memory as it would be then. uses: HOST, LEDGER,
-   TREE, BACKING, FENCE
+   TREE, FENCE, CHUNK, STITCH
 
        limit  = [ "-" ] number [ " " ] [ unit ]          "-": all of the device but this
        unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000) */
@@ -5183,7 +5943,8 @@ typedef struct gpi_wish { /* what counts as free, beside quiet memory */
 #define GPI_ALL UINT64_MAX
 
 typedef struct gpi_scene { /* a request, and all that decides whether it can be met */
-    const gpi_backing *backing;
+    gpi_stitches *stitches;
+    const gpi_chunks *chunks;
     const gpi_tree *tree;
     const gpi_fences *fences;
     gpi_ledger *ledger;
@@ -5200,8 +5961,7 @@ typedef struct gpi_scene { /* a request, and all that decides whether it can be 
 typedef struct gpi_outlook { /* of the request under a wish */
     int fits;                   /* in a free run, without growth */
     uint64_t need_units;        /* else growth takes so many; UINT64_MAX: there is no place */
-    uint64_t idle_units;        /* so many could be moved or given back for it, */
-    uint64_t blocked_units;     /* but for these, which the request itself will lie on */
+    uint64_t idle_units;        /* so many could be given back for it */
 } gpi_outlook;
 
 #define GPI_VISITS (1u << 22) /* runs that a verdict looks at before it stops counting blocks */
@@ -5240,10 +6000,21 @@ static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
     return 1;
 }
 
-/* nth counts the holder's blocks as they are met. */
+/* Which of the holder's blocks this is, as they are met; a stitched one is met at each of its
+   parts. */
+static uint64_t gpi_limit_number(const gpi_scene *scene, gpi_stitch *stitch, uint64_t *nth) {
+    if (!stitch) return (*nth)++;
+    if (stitch->look != scene->stitches->looks) stitch->nth = (*nth)++;
+    stitch->look = scene->stitches->looks;
+    return stitch->nth;
+}
+
+/* nth counts the holder's blocks. */
 static int gpi_limit_counts(gpi_scene *scene, const gpi_wish *wish, const gpi_run *run,
                             uint64_t *nth) {
+    gpi_stitch *stitch = run->lane == GPI_LANE_PART ? (gpi_stitch *)run->uses : NULL;
     uint64_t n;
+    if (stitch) run = stitch->body;
     if (run->lane == GPI_LANE_QUIET) return 1;
     if (run->lane == GPI_LANE_BARE) return 0;
     if (run->lane == GPI_LANE_HELD)
@@ -5251,7 +6022,7 @@ static int gpi_limit_counts(gpi_scene *scene, const gpi_wish *wish, const gpi_ru
     if (run->lane != GPI_LANE_LIVE)
         return wish->pending && gpi_limit_waits_for_lane(scene, run->lane, wish->key);
     if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
-    n = (*nth)++;
+    n = gpi_limit_number(scene, stitch, nth);
     GPI_ASSERT(wish->mask == GPI_ALL || n < 64); /* choices are of few blocks */
     if (gpi_fence_keeping(run)) return 0;
     return wish->mask == GPI_ALL || (wish->mask >> n & 1);
@@ -5270,116 +6041,75 @@ static const gpi_run *gpi_limit_stretch(gpi_scene *scene, const gpi_wish *wish,
     return run;
 }
 
-/* Units of pieces that are wholly inside a free stretch, and reach into [unit, end). */
-static uint64_t gpi_limit_idle_in(const gpi_backing *backing, const gpi_run *stretch,
-                                  uint64_t unit, uint64_t end) {
-    uint64_t units = 0, stop = stretch->unit + stretch->units;
-    uint64_t at = gpi_ground_up(stretch->unit, backing->granule_units);
-    while (stretch->units && at + backing->granule_units <= stop) {
-        const gpi_piece *piece = gpi_backing_at(backing, at);
-        at = piece->unit + piece->units;
-        if (piece->unit >= stretch->unit && at <= stop && at > unit && piece->unit < end)
-            units += piece->units;
+/* What a free stretch has of chunks: whole ones, the end of one, the start of another. */
+static void gpi_limit_measure(const gpi_scene *scene, const gpi_run *stretch,
+                              gpi_measure *measure) {
+    uint64_t end = stretch->unit + stretch->units, from = stretch->unit, to;
+    for (; from < end; from = to) {
+        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(scene->tree, from);
+        uint64_t chunk_end = chunk->unit + chunk->units;
+        to = gpi_ground_min(end, chunk_end);
+        if (from == chunk->unit && to == chunk_end) measure->whole_units += chunk->units;
+        else if (to == chunk_end) gpi_stitch_rank(measure->heads, chunk, to - from);
+        else if (from == chunk->unit) gpi_stitch_rank(measure->tails, chunk, to - from);
     }
-    return units;
 }
 
-/* Idle pieces that a request at this place will lie on. */
-static uint64_t gpi_limit_blocked(const gpi_backing *backing, const gpi_spot *spot) {
-    uint64_t end = spot->unit + spot->units, units = 0;
-    if (spot->left) units = gpi_limit_idle_in(backing, spot->left, spot->unit, end);
-    if (spot->right) units += gpi_limit_idle_in(backing, spot->right, spot->unit, end);
-    return units;
-}
-
-/* One place for the request. Growth takes the place with the least to map; of several such, this
-   keeps the one that leaves the fewest idle pieces, since it may be any. */
-static void gpi_limit_consider(const gpi_scene *scene, gpi_spot spot, gpi_outlook *outlook) {
-    uint64_t blocked;
-    gpi_spot best;
-    memset(&best, 0, sizeof best);
-    gpi_backing_consider(&best, spot, scene->backing->granule_units);
-    if (!best.bare || best.bare_units > outlook->need_units) return;
-    blocked = gpi_limit_blocked(scene->backing, &best);
-    if (best.bare_units == outlook->need_units && blocked <= outlook->blocked_units) return;
-    outlook->need_units = best.bare_units;
-    outlook->blocked_units = blocked;
-}
-
-/* A bare run between two free stretches: the request may begin in the one or end in the other. */
-static void gpi_limit_consider_both(const gpi_scene *scene, gpi_run *left, gpi_run *bare,
-                                    gpi_run *right, gpi_outlook *outlook) {
-    gpi_spot spot;
-    memset(&spot, 0, sizeof spot);
-    spot.units = scene->units;
-    spot.bare = bare;
-    spot.left = left->units ? left : NULL;
-    spot.right = right->units ? right : NULL;
-    spot.unit = gpi_ground_up(spot.left ? left->unit : bare->unit, scene->align_units);
-    gpi_limit_consider(scene, spot, outlook);
-    if (!spot.right || right->unit + right->units < scene->units) return;
-    spot.unit = gpi_ground_down(right->unit + right->units - scene->units, scene->align_units);
-    gpi_limit_consider(scene, spot, outlook);
-}
-
-/* The place that growth would take now: where nothing is pending it is the same on every stream. */
-static void gpi_limit_consider_now(const gpi_scene *scene, gpi_outlook *outlook) {
-    gpi_lanes quiet;
-    gpi_spot spot;
-    quiet.count = 1;
-    quiet.number[0] = GPI_LANE_QUIET;
-    if (!gpi_backing_find_spot(scene->backing, scene->tree, scene->units, scene->align_units,
-                               &quiet, UINT64_MAX, &spot))
+/* What is measured makes a block by a stitch, with growth if need be; or without stitches makes room
+   for growth. */
+static void gpi_limit_weigh(const gpi_scene *scene, const gpi_measure *measure,
+                            gpi_outlook *outlook) {
+    uint64_t granule = scene->chunks->granule_units, units = measure->whole_units;
+    gpi_free_chunk head, tail;
+    gpi_stitch_ends(measure, &head, &tail);
+    if (scene->stitches->off) {
+        outlook->need_units = gpi_ground_up(scene->units, granule);
+        outlook->idle_units = units;
         return;
-    outlook->need_units = spot.bare_units;
-    outlook->blocked_units = gpi_limit_blocked(scene->backing, &spot);
+    }
+    units += tail.units + (scene->align_units == 1 ? head.units : 0);
+    outlook->fits |= units >= scene->units;
+    outlook->need_units = gpi_ground_up(scene->units - gpi_ground_min(units, scene->units), granule);
 }
 
 static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish) {
-    const gpi_run *run = scene->backing->first;
-    gpi_run left, bare, stretch;
-    gpi_outlook outlook;
-    uint64_t nth = 0;
-    memset(&outlook, 0, sizeof outlook);
-    memset(&left, 0, sizeof left);
-    memset(&bare, 0, sizeof bare);
-    outlook.need_units = UINT64_MAX;
-    outlook.idle_units = scene->backing->stash_units;
-    for (;;) {
-        run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
-        if (gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
-            outlook.fits = 1;
-        outlook.idle_units += gpi_limit_idle_in(scene->backing, &stretch, 0, UINT64_MAX);
-        if (bare.units) gpi_limit_consider_both(scene, &left, &bare, &stretch, &outlook);
-        bare.units = 0;
-        if (!run) break;
-        left = stretch;
-        if (run->lane == GPI_LANE_BARE) bare = *run;
-        run = run->next;
-    }
-    if (!wish->pending && scene->tree->pending_units == 0)
-        gpi_limit_consider_now(scene, &outlook);
-    return outlook;
-}
-
-static gpi_outlook gpi_limit_look_chunks(gpi_scene *scene, const gpi_wish *wish) {
-    const gpi_piece *piece = scene->backing->placed;
-    int pooled = scene->backing->source != GPUPOOL_SOURCE_BYPASS;
+    const gpi_run *run = scene->chunks->home;
+    gpi_measure measure;
     gpi_outlook outlook;
     gpi_run stretch;
     uint64_t nth = 0;
     memset(&outlook, 0, sizeof outlook);
-    outlook.need_units = gpi_backing_need(scene->backing, scene->units, scene->align_units) /
+    memset(&measure, 0, sizeof measure);
+    scene->stitches->looks++;
+    while (run) {
+        run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
+        if (gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
+            outlook.fits = 1;
+        gpi_limit_measure(scene, &stretch, &measure);
+        if (run) run = run->next;
+    }
+    gpi_limit_weigh(scene, &measure, &outlook);
+    return outlook;
+}
+
+static gpi_outlook gpi_limit_look_chunks(gpi_scene *scene, const gpi_wish *wish) {
+    const gpi_chunk *chunk = scene->chunks->first;
+    int pooled = gpi_chunk_is(scene->chunks, GPI_FROM_POOL);
+    gpi_outlook outlook;
+    gpi_run stretch;
+    uint64_t nth = 0;
+    memset(&outlook, 0, sizeof outlook);
+    outlook.need_units = gpi_chunk_need(scene->chunks, scene->units, scene->align_units) /
                          GPUPOOL_UNIT_BYTES + scene->rest_units;
-    for (; piece; piece = piece->next) {
-        const gpi_run *run = piece->first;
+    for (; chunk; chunk = chunk->next) {
+        const gpi_run *run = chunk->first;
         while (run) {
             run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
             if (stretch.units && pooled &&
                 gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
                 outlook.fits = 1;
-            if (stretch.units == piece->units)
-                outlook.idle_units += piece->bytes / GPUPOOL_UNIT_BYTES;
+            if (stretch.units == chunk->units)
+                outlook.idle_units += chunk->bytes / GPUPOOL_UNIT_BYTES;
             if (run) run = run->next;
         }
     }
@@ -5387,8 +6117,8 @@ static gpi_outlook gpi_limit_look_chunks(gpi_scene *scene, const gpi_wish *wish)
 }
 
 static gpi_outlook gpi_limit_look(gpi_scene *scene, const gpi_wish *wish) {
-    return gpi_backing_is_mapped(scene->backing) ? gpi_limit_look_mapped(scene, wish)
-                                                 : gpi_limit_look_chunks(scene, wish);
+    return gpi_chunk_is_mapped(scene->chunks) ? gpi_limit_look_mapped(scene, wish)
+                                              : gpi_limit_look_chunks(scene, wish);
 }
 
 /* Units missing with so many left for growth; what is above a lowered limit comes first. */
@@ -5401,7 +6131,7 @@ static uint64_t gpi_limit_missing(const gpi_scene *scene, const gpi_outlook *out
     if (reserved > limit)
         need += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
     need -= gpi_ground_min(need, room_units);
-    return need - gpi_ground_min(need, outlook->idle_units - outlook->blocked_units);
+    return need - gpi_ground_min(need, outlook->idle_units);
 }
 
 static uint64_t gpi_limit_lacks(gpi_scene *scene, const gpi_wish *wish) {
@@ -5515,16 +6245,26 @@ static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *hol
     return gpi_limit_lacks(scene, &wish);
 }
 
-/* What freeing a block wins for sure, wherever it lies: the pieces that are wholly its own.
+/* What freeing a block wins for sure, wherever it lies: the chunks that are wholly its own.
    UINT64_MAX where the request itself fits there. */
 static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
+    const gpi_stitch *stitch;
+    gpi_measure measure;
+    uint32_t i;
     if (gpi_fence_keeping(run)) return 0;
-    if (scene->backing->source != GPUPOOL_SOURCE_BYPASS &&
+    if (gpi_chunk_is(scene->chunks, GPI_FROM_POOL) &&
         gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX)
         return UINT64_MAX;
-    if (gpi_backing_is_mapped(scene->backing))
-        return gpi_limit_idle_in(scene->backing, run, 0, UINT64_MAX);
-    return run->prev || run->next ? 0 : run->units;
+    if (!gpi_chunk_is_mapped(scene->chunks)) return run->prev || run->next ? 0 : run->units;
+    memset(&measure, 0, sizeof measure);
+    if (!gpi_stitch_is(scene->stitches, run)) {
+        gpi_limit_measure(scene, run, &measure);
+    } else {
+        stitch = gpi_stitch_of(scene->stitches, run);
+        for (i = 0; i < stitch->part_count; i++)
+            gpi_limit_measure(scene, stitch->parts[i].run, &measure);
+    }
+    return measure.whole_units;
 }
 
 /* For many blocks: by what each of them wins at least, and a mapped piece in the way. */
@@ -5538,7 +6278,7 @@ static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holdin
     if (least == 0) return blocks;
     if (least == UINT64_MAX) return 1;
     return gpi_ground_min(blocks, (lacks + least - 1) / least +
-                                      (uint64_t)gpi_backing_is_mapped(scene->backing));
+                                      (uint64_t)gpi_chunk_is_mapped(scene->chunks));
 }
 
 /* How many of a holder's blocks would have to go, whichever they are; 0: all of them would not do.
@@ -5726,7 +6466,7 @@ static uint64_t gpi_limit_own_bytes(const gpi_scene *scene) {
 
 /* Whether the request would fit if no block were live and nothing else were reserved. */
 static int gpi_limit_fits_alone(const gpi_scene *scene) {
-    uint64_t need = gpi_backing_need(scene->backing, scene->units, scene->align_units);
+    uint64_t need = gpi_chunk_need(scene->chunks, scene->units, scene->align_units);
     uint64_t reserved = scene->ledger->reserved.now / GPUPOOL_UNIT_BYTES;
     return !scene->captures && need <= scene->ledger->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
@@ -5743,7 +6483,7 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
         {"%a does not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
         {"%a does not fit on the device: %m is missing, and others (processes, libraries, CUDA "
          "itself) hold %o of its %d", "have others free %m", 1},
-        {"%a does not fit in one piece: %f is free in all, but the longest run is %r", "", 1},
+        {"%a does not fit in one piece: %f is free in all, but no more than %r in one piece", "", 1},
         {"%a would fit if work in flight had finished", "wait for %w", 0},
         {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
          "before the capture begins, allocate it, or wait for %w", 0}};
@@ -5781,7 +6521,7 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
 /* From the figures and the scene to the cause, the advice and the sentence. */
 static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
     uint64_t free_bytes = gpi_limit_free_bytes(verdict), by_limit, by_device;
-    int pooled = scene->backing->source != GPUPOOL_SOURCE_BYPASS;
+    int pooled = gpi_chunk_is(scene->chunks, GPI_FROM_POOL);
     int waiting_would_do, refused, both;
     gpi_outlook now, later;
     gpi_wish wish = {0, 0, NULL, 0};
@@ -5844,7 +6584,8 @@ struct gpupool_arena {
     int climbing;                 /* a thread looks for memory: none goes into caches */
     FILE *trace;                  /* where calls are recorded, or NULL */
     gpi_fences fences;
-    gpi_backing backing;
+    gpi_chunks chunks;
+    gpi_stitches stitches;
     gpi_lock growing;
     gpi_run *parked, *parked_last; /* freed while other streams used them; linked by list_next */
     uint64_t parked_units;
@@ -5875,10 +6616,9 @@ GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
                        (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
 }
 
-/* The users of fences are lanes, echoes, and the uses of blocks that live or are parked. */
+/* The users of fences are lanes, and the uses of blocks that live or are parked. */
 static int gpi_arena_check_users(const gpupool_arena *arena) {
     const gpi_stream *stream;
-    const gpi_echo *echo;
     const gpi_run *run;
     uint64_t at;
     int round, i, broken = 0;
@@ -5886,8 +6626,6 @@ static int gpi_arena_check_users(const gpupool_arena *arena) {
         for (stream = arena->fences.streams; stream; stream = stream->next)
             for (i = 0; i < stream->seals; i++)
                 broken |= gpi_fence_check_user(&arena->fences, stream->fences[i], round);
-        for (echo = arena->backing.echoes; echo; echo = echo->next)
-            broken |= gpi_fence_check_user(&arena->fences, (gpi_fence *)echo->until, round);
         for (run = arena->parked; run; run = run->list_next)
             broken |= gpi_fence_check_uses(&arena->fences, run, round);
         for (at = 0; (run = gpi_tree_next_live(&arena->tree, &at)) != NULL;)
@@ -5966,11 +6704,14 @@ static int gpi_arena_check(gpupool_arena *arena, char *room) {
         free_blocks += stream->cache.free_blocks;
     }
     *room = 'T';
-    if ((broken = gpi_backing_check_runs(&arena->backing, &tally)) != 0) return broken;
+    if ((broken = gpi_chunk_check_runs(&arena->chunks, &arena->tree, &tally)) != 0) return broken;
     if ((broken = gpi_tree_check(&arena->tree)) != 0) return broken;
     if ((broken = gpi_tree_check_tally(&arena->tree, &tally)) != 0) return broken;
-    *room = 'B';
-    if ((broken = gpi_backing_check(&arena->backing, ledger->reserved.now)) != 0) return broken;
+    *room = 'H';
+    if ((broken = gpi_chunk_check(&arena->chunks, &arena->tree, ledger->reserved.now)) != 0)
+        return broken;
+    *room = 'S';
+    if ((broken = gpi_stitch_check(&arena->stitches)) != 0) return broken;
     *room = 'F';
     if ((broken = gpi_fence_check(&arena->fences, &arena->tree)) != 0) return broken;
     *room = 'A';
@@ -6033,7 +6774,7 @@ GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run **l
     absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
     GPI_ASSERT(!stream->capture); /* what a graph keeps is never cached */
     gpi_tree_lay_down_at(&arena->tree, link);
-    gpi_tree_put(&arena->tree, run, stream->young, absorb);
+    gpi_stitch_put(&arena->stitches, run, stream, stream->young, absorb);
     stream->frees++;
     stream->freed_units += units;
 }
@@ -6180,11 +6921,11 @@ static void gpi_arena_exit(gpupool_arena *arena) {
 /* cudaDeviceReset takes the streams and the events with it, and all memory but what is mapped. */
 static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char *call) {
     int reset;
-    gpupool_result result = gpi_driver_was_reset(&arena->backing.driver, &reset);
+    gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
     if (result != GPUPOOL_OK || !reset) return result;
     return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
                          "blocks are gone, only gpupool_arena_destroy is left", call,
-                         arena->backing.driver.device, arena->name);
+                         arena->chunks.driver.device, arena->name);
 }
 
 /* The right to change what the arena holds, and the driver ready for it. */
@@ -6192,7 +6933,7 @@ static gpupool_result gpi_arena_start_growing(gpupool_arena *arena, const char *
                                               gpi_visit *visit) {
     gpupool_result result = gpi_arena_exists(arena, call);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_enter(&arena->backing.driver, visit);
+    result = gpi_driver_enter(&arena->chunks.driver, visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, call);
     if (result == GPUPOOL_OK) gpi_host_lock(&arena->growing);
@@ -6291,8 +7032,15 @@ static int gpi_arena_expects(const gpupool_arena *arena, const gpi_stream *keepe
     return run != NULL;
 }
 
-/* Takes a run off the parked list; before: the one in front of it. */
-static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run, uint32_t lane) {
+/* A held block becomes free for a stream; NULL: for all. */
+static void gpi_arena_give_to(gpupool_arena *arena, gpi_run *run, gpi_stream *stream) {
+    gpi_stitch_put(&arena->stitches, run, stream, stream ? stream->young : GPI_LANE_QUIET, 0);
+}
+
+/* Takes a run off the parked list; before: the one in front of it. It becomes free for a stream;
+   NULL: for all. */
+static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run,
+                             gpi_stream *stream) {
     gpi_stream *keeper = gpi_arena_keeper(run);
     if (before) before->list_next = run->list_next;
     else arena->parked = run->list_next;
@@ -6300,7 +7048,7 @@ static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run
     arena->parked_units -= run->units;
     if (keeper && !keeper->capture) keeper->set_aside = gpi_arena_expects(arena, keeper);
     gpi_arena_drop_uses(arena, run);
-    gpi_tree_put(&arena->tree, run, lane, 0);
+    gpi_arena_give_to(arena, run, stream);
 }
 
 #define GPI_BUSY 8 /* parked blocks found in use before growth gives the others up */
@@ -6332,8 +7080,7 @@ static int gpi_arena_ask_parked(gpupool_arena *arena, int most) {
             if (most) busy[count++] = left;
             before = run;
         } else {
-            const gpi_stream *keeper = gpi_arena_keeper(run);
-            gpi_arena_unpark(arena, before, run, keeper ? keeper->young : GPI_LANE_QUIET);
+            gpi_arena_unpark(arena, before, run, gpi_arena_keeper(run));
             any = 1;
         }
     }
@@ -6366,7 +7113,7 @@ typedef struct gpi_request {
 /* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
    quiet memory only, for work that was queued before is not known to come first. */
 static int gpi_arena_takes_quiet(const gpupool_arena *arena, const gpi_stream *known) {
-    return known->handle == GPI_KEY_ANY || arena->backing.source == GPUPOOL_SOURCE_PINNED;
+    return known->handle == GPI_KEY_ANY || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
 }
 
 /* The lanes that the request's stream may take without waiting: its own, and quiet memory; of them
@@ -6404,10 +7151,40 @@ GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *reques
     return gpi_arena_take(arena, run, request);
 }
 
-/* The same, first seeing to the spare structs that other threads may have used up meanwhile. */
+/* Marks lanes as usable by a request that is looked for in them; all marks are taken away before the
+   lock is opened. */
+static void gpi_arena_mark(gpupool_arena *arena, const gpi_lanes *lanes, gpi_stream *stream) {
+    int i;
+    for (i = 0; i < lanes->count; i++)
+        arena->tree.lanes[lanes->number[i]]->usable =
+            lanes->number[i] == GPI_LANE_QUIET ? (void *)&arena->tree : (void *)stream;
+}
+
+static void gpi_arena_unmark(gpupool_arena *arena) {
+    uint32_t i;
+    for (i = 0; i < arena->tree.lane_count; i++)
+        if (arena->tree.lanes[i]) arena->tree.lanes[i]->usable = NULL;
+}
+
+/* An idle stitch of the request's size, whose units this stream may take without waiting. */
+static gpi_run *gpi_arena_restitch(gpupool_arena *arena, const gpi_request *request) {
+    gpi_lanes lanes;
+    gpi_run *run;
+    int i;
+    if (!arena->stitches.idle[gpi_tree_place(request->units)]) return NULL;
+    gpi_arena_lanes(arena, request, 1, &lanes);
+    gpi_arena_mark(arena, &lanes, request->known);
+    run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
+    for (i = 0; i < lanes.count; i++) arena->tree.lanes[lanes.number[i]]->usable = NULL;
+    return run;
+}
+
+/* Both, first seeing to the spare structs that other threads may have used up meanwhile. */
 static gpi_run *gpi_arena_again(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
+    gpi_run *run;
     if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    return gpi_arena_quick(arena, request, tries);
+    run = gpi_arena_quick(arena, request, tries);
+    return run ? run : gpi_arena_restitch(arena, request);
 }
 
 /* The stream's own lane gets a fence: only then can it become known that its work is done. */
@@ -6440,7 +7217,7 @@ static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
     starved = gpi_fence_lacks(&arena->fences, &arena->tree);
     arena->fences.awaited = fence;
     gpi_host_unlock(&arena->lock);
-    result = gpi_driver_wait(&arena->backing.driver);
+    result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_lock(&arena->lock);
     arena->fences.host_waits += result == GPUPOOL_OK;
     if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
@@ -6464,100 +7241,90 @@ static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Echoes that nothing uses any more are unmapped and forgotten; `growing` is held. One that the
-   driver does not unmap stays for the next time. */
-static void gpi_arena_sweep(gpupool_arena *arena) {
-    gpi_echo **link = &arena->backing.echoes, *echo;
-    while ((echo = *link) != NULL) {
-        if (gpi_fence_passed(&arena->fences, (gpi_fence *)echo->until))
-            gpi_backing_hush(&arena->backing, &arena->tree, echo);
-        if (echo->held) {
-            link = &echo->next;
-            continue;
-        }
-        *link = echo->next;
-        gpi_fence_drop(&arena->fences, (gpi_fence *)echo->until);
-        gpi_backing_drop_echo(&arena->backing, echo);
-    }
-}
-
 static int gpi_arena_may_follow(const gpupool_arena *arena, const gpi_request *request) {
     /* not in a capture: a replay is no later work of the stream. BYPASS: what a release could not
        wait for is a chunk's all the same */
     return !request->known->capture && !gpi_arena_takes_quiet(arena, request->known) &&
-           arena->backing.source != GPUPOOL_SOURCE_BYPASS;
+           gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
 }
 
-/* Growth that may also move memory which the request's stream has freed: all of it stands behind
-   the newest fence, and so do the echoes that are left of it. */
-static gpupool_result gpi_arena_grow_mapped(gpupool_arena *arena, gpi_request *request,
-                                            const gpi_lanes *lanes, uint64_t aim_bytes,
-                                            uint64_t most_bytes, gpi_run **run) {
-    const gpi_stream *known = request->known;
-    const uint32_t quiet = GPI_LANE_QUIET;
-    const uint32_t *young = gpi_arena_takes_quiet(arena, known) ? &quiet : &known->young;
-    gpi_echo *before = arena->backing.echoes, *echo;
-    gpi_fence *fence = NULL;
-    gpupool_result result;
-    gpi_lanes own = *lanes;
-    if (known->seals && !request->capturing && gpi_arena_may_follow(arena, request)) {
-        fence = known->fences[known->seals - 1];
-        own.count--; /* but the young lane, the first */
-        memmove(own.number, own.number + 1, (size_t)own.count * sizeof *own.number);
-        fence->users++;
-        arena->fences.awaited = fence;
-    }
-    result = gpi_backing_grow_mapped(&arena->backing, &arena->tree, request->units,
-                                     request->align_units, lanes, fence ? &own : NULL, young,
-                                     aim_bytes, most_bytes, run);
-    if (!fence) return result;
-    for (echo = arena->backing.echoes; echo != before; echo = echo->next) {
-        echo->until = fence;
-        fence->users++;
-    }
-    arena->fences.awaited = NULL;
-    gpi_fence_drop(&arena->fences, fence);
-    return result;
+/* A stitch for the request of memory that is marked as usable, with growth up to most_bytes; the
+   marks are taken away. E_OUT_OF_MEMORY: the memory is not there. */
+static gpupool_result gpi_arena_stitch_marked(gpupool_arena *arena, const gpi_request *request,
+                                              uint64_t most_bytes, uint64_t most_seams,
+                                              gpi_run **run) {
+    gpi_plan plan;
+    int planned;
+    memset(&plan, 0, sizeof plan);
+    plan.units = request->units;
+    plan.align_units = request->align_units;
+    plan.known = request->known;
+    plan.stream = request->stream;
+    plan.most_units = most_bytes / GPUPOOL_UNIT_BYTES;
+    plan.most_seams = most_seams;
+    planned = gpi_stitch_plan(&arena->stitches, &plan);
+    gpi_arena_unmark(arena);
+    return planned ? gpi_stitch_make(&arena->stitches, &plan, run) : GPUPOOL_E_OUT_OF_MEMORY;
 }
 
-/* How far reserved memory may run ahead of what was ever live at once before idle memory is moved
-   instead: 1/48, and a little for arenas of a few pieces. */
+/* The same of what the stream may take without waiting. */
+static gpupool_result gpi_arena_stitch(gpupool_arena *arena, const gpi_request *request,
+                                       uint64_t most_bytes, uint64_t most_seams, gpi_run **run) {
+    gpi_lanes lanes;
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_STITCHES) || arena->stitches.off)
+        return GPUPOOL_E_OUT_OF_MEMORY;
+    gpi_stitch_bound(&arena->stitches, gpi_stitch_most_seams(&arena->stitches));
+    gpi_arena_lanes(arena, request, 1, &lanes);
+    gpi_arena_mark(arena, &lanes, request->known);
+    return gpi_arena_stitch_marked(arena, request, most_bytes, most_seams, run);
+}
+
+/* How far reserved memory may run ahead of what was ever live at once before free memory is
+   stitched instead: 1/48, and a little for arenas of a few chunks. */
 static uint64_t gpi_arena_aim(const gpupool_arena *arena, const gpi_request *request) {
     uint64_t live = gpi_ground_max(gpi_ground_max(arena->ledger.granted.peak, arena->granted_most),
                                    arena->ledger.granted.now + request->units * GPUPOOL_UNIT_BYTES);
-    live += live / 48 + 2 * arena->backing.driver.granule_bytes;
+    live += live / 48 + 2 * arena->chunks.driver.granule_bytes;
     return gpi_ground_max(live, arena->keep_bytes);
 }
 
-static gpupool_result gpi_arena_grow(gpupool_arena *arena, gpi_request *request, uint64_t aim_bytes,
+static gpupool_result gpi_arena_grow(gpupool_arena *arena, const gpi_request *request,
                                      uint64_t most_bytes, gpi_run **run) {
+    gpi_growth growth;
     gpi_lanes lanes;
-    gpupool_result result;
-    gpi_arena_lanes(arena, request, 0, &lanes);
-    if (!gpi_backing_is_mapped(&arena->backing)) {
-        result = gpi_backing_grow_chunk(&arena->backing, &arena->tree,
-                                        request->units, request->align_units, most_bytes, run);
-    } else {
-        result = gpi_arena_grow_mapped(arena, request, &lanes, aim_bytes, most_bytes, run);
-    }
-    return result;
+    memset(&growth, 0, sizeof growth);
+    growth.units = request->units;
+    if (!gpi_chunk_is_mapped(&arena->chunks))
+        return gpi_chunk_add(&arena->chunks, &arena->tree, &growth, request->align_units, most_bytes,
+                             run);
+    if (arena->chunks.stuck) gpi_chunk_retry(&arena->chunks, &arena->tree);
+    gpi_arena_lanes(arena, request, 1, &lanes);
+    gpi_arena_mark(arena, &lanes, request->known);
+    gpi_chunk_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
+    gpi_arena_unmark(arena);
+    return gpi_chunk_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
+                          run);
 }
 
-/* Rung: grow within the limit, but move idle memory rather than run far ahead of what is live. */
+#define GPI_SEAMS_WORTH 256 /* handles mapped again rather than running ahead of what is live */
+
+/* Rung: grow within the limit, but stitch free memory rather than run far ahead of what is live. */
 static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *request,
                                           gpi_run **run) {
-    uint64_t aim = gpi_arena_aim(arena, request);
+    uint64_t aim = gpi_ground_min(gpi_arena_aim(arena, request), arena->ledger.limit_bytes);
     uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
+    gpupool_result result;
     if (arena->ledger.reserved.now + need > aim) {
-        if (gpi_backing_is_mapped(&arena->backing)) /* what this stream has freed may move, too */
+        if (gpi_chunk_is_mapped(&arena->chunks)) /* so that it is known when stitches have passed */
             gpi_arena_seal(arena, request->known, request->stream);
         gpi_fence_poll(&arena->fences, &arena->tree);
         gpi_arena_ask_parked(arena, GPI_BUSY);
-        gpi_arena_sweep(arena);
         *run = gpi_arena_again(arena, request, GPI_TRIES_SLOW);
         if (*run) return GPUPOOL_OK;
+        result = gpi_arena_stitch(arena, request, aim, GPI_SEAMS_WORTH, run);
+        if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     }
-    return gpi_arena_grow(arena, request, aim, arena->ledger.limit_bytes, run);
+    return gpi_arena_grow(arena, request, arena->ledger.limit_bytes, run);
 }
 
 /* Where another stream's memory would do, and the fence that it is behind: the first that fits, or
@@ -6603,6 +7370,22 @@ static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *req
     return gpi_arena_take(arena, run, request);
 }
 
+/* Of the memory of several streams, behind a wait on the device for each. */
+static gpi_run *gpi_arena_stitch_others(gpupool_arena *arena, const gpi_request *request) {
+    gpi_stream *stream = arena->fences.streams;
+    gpi_run *run = NULL;
+    gpi_lanes lanes;
+    int i;
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_STITCHES) || arena->stitches.off) return NULL;
+    for (; stream; stream = stream->next)
+        for (i = 0; i < stream->seals; i++)
+            arena->tree.lanes[stream->sealed[i]]->usable = stream;
+    gpi_arena_lanes(arena, request, 1, &lanes);
+    gpi_arena_mark(arena, &lanes, request->known);
+    return gpi_arena_stitch_marked(arena, request, arena->ledger.limit_bytes, UINT64_MAX, &run) ==
+                   GPUPOOL_OK ? run : NULL;
+}
+
 /* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
 static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
     gpi_run *run, *before = NULL;
@@ -6621,19 +7404,19 @@ static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request
         for (; use; use = use->next)
             if (gpi_fence_follow(&arena->fences, use->fence, request->stream) != GPUPOOL_OK)
                 return NULL;
-        gpi_arena_unpark(arena, before, run, request->known->young);
+        gpi_arena_unpark(arena, before, run, request->known);
         return gpi_arena_again(arena, request, UINT64_MAX);
     }
-    return NULL;
+    return gpi_arena_stitch_others(arena, request);
 }
 
 /* What a chunk may have once all idle ones are given back. Where it is too little they stay. */
 static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, int limited) {
-    uint64_t idle = gpi_backing_idle_bytes(&arena->backing);
+    uint64_t idle = gpi_chunk_idle_bytes(&arena->chunks, &arena->tree);
     uint64_t held = arena->ledger.reserved.now - idle, limit = arena->ledger.limit_bytes;
     size_t free_bytes = 0, total_bytes = 0;
     if (limited) return limit - gpi_ground_min(limit, held);
-    if (arena->backing.source != GPUPOOL_SOURCE_DEVICE ||
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_HERE) ||
         cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
         return UINT64_MAX;
     return free_bytes + idle;
@@ -6641,26 +7424,25 @@ static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, int limited) 
 
 /* Whether the limit alone stands in the way of growth. */
 static int gpi_arena_is_limited(const gpupool_arena *arena, const gpi_request *request) {
-    return gpi_backing_need(&arena->backing, request->units, request->align_units) >
+    return gpi_chunk_need(&arena->chunks, request->units, request->align_units) >
            gpi_ledger_room(&arena->ledger);
 }
 
-/* Rung: all other attempts at the limit of what may be held: idle chunks go, idle granules move. */
+/* Rung: all other attempts at the limit of what may be reserved: free memory is stitched, or idle
+   chunks go until there is room for growth. */
 static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *request,
                                           gpi_run **run) {
-    uint64_t need = gpi_backing_need(&arena->backing, request->units, request->align_units);
-    uint64_t limit = arena->ledger.limit_bytes, held = arena->ledger.reserved.now;
+    uint64_t need = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
+    uint64_t limit = arena->ledger.limit_bytes;
     int limited = gpi_arena_is_limited(arena, request);
     gpupool_result result;
     *run = gpi_arena_again(arena, request, UINT64_MAX);
     if (*run) return GPUPOOL_OK;
-    if (gpi_backing_is_mapped(&arena->backing))
-        return gpi_arena_grow(arena, request, gpi_ground_min(limit, held), limit, run);
-    /* chunks: give back what is idle until the driver has one large enough */
+    result = gpi_arena_stitch(arena, request, limit, UINT64_MAX, run);
+    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     if (need > gpi_arena_room_at_most(arena, limited)) return GPUPOOL_E_OUT_OF_MEMORY;
-    gpi_backing_trim(&arena->backing, &arena->tree,
-                     limited ? limit - gpi_ground_min(limit, need) : 0, 1);
-    result = gpi_arena_grow(arena, request, 0, limit, run);
+    gpi_stitch_trim_below(&arena->stitches, limited ? limit - gpi_ground_min(limit, need) : 0);
+    result = gpi_arena_grow(arena, request, limit, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY || !limited) return result;
     /* the limit has room now, but not the device: it may with the rest of what is idle */
     return gpi_arena_is_limited(arena, request) ? result : gpi_arena_rung_move(arena, request, run);
@@ -6755,10 +7537,9 @@ static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *req
 
 /* Larger than all that may ever be held: nobody's work is worth a wait for it. */
 static int gpi_arena_is_in_vain(const gpupool_arena *arena, const gpi_request *request) {
-    gpupool_source source = arena->backing.source;
     uint64_t bytes = request->units * GPUPOOL_UNIT_BYTES, most = arena->ledger.limit_bytes;
-    if (source == GPUPOOL_SOURCE_MAPPED || source == GPUPOOL_SOURCE_DEVICE)
-        most = gpi_ground_min(most, arena->backing.driver.total_bytes);
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HERE))
+        most = gpi_ground_min(most, arena->chunks.driver.total_bytes);
     return bytes > gpi_ground_max(most, arena->ledger.reserved.now);
 }
 
@@ -6766,8 +7547,8 @@ static int gpi_arena_is_in_vain(const gpupool_arena *arena, const gpi_request *r
 static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
     gpupool_result result, waited = GPUPOOL_OK;
     if (!gpi_tree_prepare(&arena->tree, 3)) return gpi_host_no_memory();
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) {
-        result = gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) {
+        result = gpi_arena_grow(arena, request, arena->ledger.limit_bytes, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
         /* chunks that CUDA has once not taken back, or not waited for at a graph's release */
         if (!request->capturing && (gpi_fence_lacks(&arena->fences, &arena->tree) ||
@@ -6775,8 +7556,8 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
             waited = gpi_arena_quiesce(arena);
             gpi_arena_poll(arena);
         }
-        gpi_backing_trim(&arena->backing, &arena->tree, 0, 1);
-        result = gpi_arena_grow(arena, request, 0, arena->ledger.limit_bytes, run);
+        gpi_stitch_trim(&arena->stitches, 0);
+        result = gpi_arena_grow(arena, request, arena->ledger.limit_bytes, run);
         return gpi_arena_blame(waited, result);
     }
     /* another thread may have made room since */
@@ -6798,9 +7579,8 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
     /* another stream's memory, behind a wait on the device */
     *run = gpi_arena_rung_follow(arena, request);
     if (*run) return GPUPOOL_OK;
-    /* what is idle moves, or makes room; so does what this stream has freed, behind a fence. Once,
-       since what growth gives back when it fails is without one again */
-    if (gpi_backing_is_mapped(&arena->backing))
+    /* what is free is stitched, or makes room */
+    if (gpi_chunk_is_mapped(&arena->chunks))
         gpi_arena_seal(arena, request->known, request->stream);
     result = gpi_arena_rung_move(arena, request, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
@@ -6813,8 +7593,8 @@ static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request
 
 /* -- the verdict -- */
 
-/* Of memory that some stream may have; what a graph keeps is for its replays. */
-static uint64_t gpi_arena_largest(const gpupool_arena *arena) {
+/* The longest run of memory that some stream may have; what a graph keeps is for its replays. */
+static uint64_t gpi_arena_longest_run(const gpupool_arena *arena) {
     gpi_lane *const *lanes = arena->tree.lanes;
     const gpi_stream *stream = arena->fences.streams;
     uint64_t largest = gpi_tree_largest(lanes[GPI_LANE_QUIET]);
@@ -6826,6 +7606,24 @@ static uint64_t gpi_arena_largest(const gpupool_arena *arena) {
             largest = gpi_ground_max(largest, gpi_tree_largest(lanes[stream->sealed[i]]));
     }
     return largest * GPUPOOL_UNIT_BYTES;
+}
+
+/* The largest block that such memory makes without growth, stitched if need be. */
+static uint64_t gpi_arena_largest(gpupool_arena *arena) {
+    gpi_stream *stream = arena->fences.streams;
+    uint64_t largest = gpi_arena_longest_run(arena);
+    int i;
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_STITCHES) || arena->stitches.off) return largest;
+    arena->tree.lanes[GPI_LANE_QUIET]->usable = &arena->tree;
+    for (; stream; stream = stream->next) {
+        if (!stream->handle || stream->capture) continue;
+        arena->tree.lanes[stream->young]->usable = stream;
+        for (i = 0; i < stream->seals; i++)
+            arena->tree.lanes[stream->sealed[i]]->usable = stream;
+    }
+    largest = gpi_ground_max(largest, gpi_stitch_largest(&arena->stitches) * GPUPOOL_UNIT_BYTES);
+    gpi_arena_unmark(arena);
+    return largest;
 }
 
 static int gpi_arena_counts_kept(const gpupool_arena *arena, const gpi_stream *keeper, int all) {
@@ -6869,12 +7667,13 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     verdict->reserved_bytes = arena->ledger.reserved.now;
     verdict->pending_bytes = arena->ledger.pending.now;
     verdict->kept_bytes = gpi_arena_kept_bytes(arena, 1);
-    if (arena->backing.source == GPUPOOL_SOURCE_PINNED)
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST))
         verdict->largest_free_bytes =
             gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]) * GPUPOOL_UNIT_BYTES;
-    else if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+    else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         verdict->largest_free_bytes = gpi_arena_largest(arena);
-    scene->backing = &arena->backing;
+    scene->stitches = &arena->stitches;
+    scene->chunks = &arena->chunks;
     scene->tree = &arena->tree;
     scene->fences = &arena->fences;
     scene->ledger = &arena->ledger;
@@ -6884,17 +7683,17 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->align_units = align_units;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
-    if (arena->backing.source == GPUPOOL_SOURCE_PINNED ||
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) ||
         cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
         return;
     verdict->device_free_bytes = free_bytes;
     verdict->device_total_bytes = total_bytes;
-    if (arena->backing.source != GPUPOOL_SOURCE_MANAGED) {
-        uint64_t granule = arena->backing.driver.granule_bytes;
-        uint64_t need = gpi_backing_need(&arena->backing, scene->units, align_units);
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE)) {
+        uint64_t granule = arena->chunks.driver.granule_bytes;
+        uint64_t need = gpi_chunk_need(&arena->chunks, scene->units, align_units);
         if (need > 1u << 20) { /* it gives whole granules only */
             free_bytes = (size_t)gpi_ground_down(free_bytes, granule);
-            if (!gpi_backing_is_mapped(&arena->backing))
+            if (!gpi_chunk_is_mapped(&arena->chunks))
                 scene->rest_units = (gpi_ground_up(need, granule) - need) / GPUPOOL_UNIT_BYTES;
             scene->limit_units += scene->rest_units;
         }
@@ -6913,7 +7712,7 @@ static uint64_t gpi_arena_trace_stream(cudaStream_t stream) {
 }
 
 static uint64_t gpi_arena_trace_id(const gpupool_arena *arena, const gpi_run *run) {
-    return run->unit - arena->backing.base_unit; /* 0 where chunks have their own addresses */
+    return run->unit - arena->chunks.base_unit; /* 0 where chunks have their own addresses */
 }
 
 /* run: NULL when nothing was found for the request. */
@@ -6972,10 +7771,10 @@ static void gpi_arena_tell_gone(const gpi_run *run) {
 }
 
 static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_piece *piece = arena->backing.placed;
-    if (gpi_backing_is_mapped(&arena->backing)) return NULL;
-    while (run->unit - piece->unit >= piece->units) piece = piece->next;
-    return piece->heap;
+    const gpi_chunk *chunk = arena->chunks.first;
+    if (gpi_chunk_is_mapped(&arena->chunks)) return NULL;
+    while (run->unit - chunk->unit >= chunk->units) chunk = chunk->next;
+    return chunk->heap;
 }
 #endif
 
@@ -7081,7 +7880,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
 /* GPUPOOL_STREAM_CHECK: without an answer memory might be handed out whose work is not done. */
 static gpupool_result gpi_arena_not_told(gpupool_arena *arena, cudaError_t error) {
     gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(&arena->backing.driver, &visit);
+    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
     gpi_driver_leave(&visit);
@@ -7184,6 +7983,7 @@ static int gpi_arena_caches(const gpupool_arena *arena, const gpi_stream *known,
                             const gpi_run *run) {
     uint64_t most = gpi_arena_cache_units(arena, 0);
     if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS)) return 0;
+    if (gpi_stitch_is(&arena->stitches, run)) return 0;
     if (known->cache.crowded && run->units > GPI_SMALL_UNITS &&
         known->cache.free_units + run->units > most)
         return 0;
@@ -7216,7 +8016,7 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
     if (known->capture) ready &= gpi_arena_can_keep(arena, known, &use);
     may_take = known->key == key && ready;
-    if (may_take && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
+    if (may_take && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) {
         if (locked) gpi_cache_fold(&known->cache, &arena->ledger);
         /* what the cache keeps from merging may be just what a large request lacks: this is worth
            one per cent of memory on recorded training runs */
@@ -7228,6 +8028,7 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
     }
+    if (!run && may_take) run = gpi_arena_restitch(arena, request);
     if (!run && may_take) run = gpi_arena_short_cut(arena, request);
     if (run) block = gpi_arena_bring(arena, run, use, request);
     else if (use) gpi_arena_free_use(arena, use);
@@ -7284,23 +8085,33 @@ static void *gpi_arena_get(gpupool_arena *arena, const char *call, uint64_t byte
     return gpi_arena_take_block(arena, &request, key, 1);
 }
 
-/* What a pointer that starts no live block is. Walks a chunk's runs: only mistakes pay for it. */
+/* The run of a MAPPED arena that an address is in; NULL where nothing is mapped. */
+static const gpi_run *gpi_arena_run_at(const gpupool_arena *arena, uint64_t unit) {
+    const gpi_stitch *stitch = arena->stitches.oldest;
+    if (unit < arena->chunks.stitch_unit)
+        return gpi_tree_owner(&arena->tree, unit) ? gpi_tree_at(&arena->tree, unit) : NULL;
+    while (stitch && unit - stitch->body->unit >= stitch->body->units) stitch = stitch->newer;
+    return stitch ? stitch->body : NULL;
+}
+
+/* What a pointer that starts no live block is. Only mistakes pay for it. */
 static void gpi_arena_mistake(const gpupool_arena *arena, const char *call, const void *block) {
-    const gpi_backing *backing = &arena->backing;
+    const gpi_chunks *chunks = &arena->chunks;
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    const gpi_chunk *chunk = chunks->first;
     const gpi_run *run = NULL;
-    const gpi_piece *piece;
-    if (gpi_backing_is_mapped(backing)) {
-        if (unit - backing->base_unit < backing->space_units) run = backing->first;
-    } else {
-        for (piece = backing->placed; piece && !run; piece = piece->next)
-            if (unit - piece->unit < piece->units) run = piece->first;
-    }
-    while (run && unit - run->unit >= run->units) run = run->next;
-    if (!run)
+    if (!gpi_chunk_owns(chunks, unit)) {
         gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call, block,
                       arena->name);
-    else if (run->lane == GPI_LANE_LIVE)
+        return;
+    }
+    if (gpi_chunk_is_mapped(chunks)) {
+        run = gpi_arena_run_at(arena, unit);
+    } else {
+        while (unit - chunk->unit >= chunk->units) chunk = chunk->next;
+        for (run = chunk->first; unit - run->unit >= run->units;) run = run->next;
+    }
+    if (run && run->lane == GPI_LANE_LIVE)
         gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is inside the live block at %p, at offset "
                       "%" PRIu64, call, block, (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
                       (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES);
@@ -7361,7 +8172,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
     if (gpi_driver_is_capturing(stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream has no fence outside its "
                              "graph: keep the block until the graph is destroyed");
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK; /* cudaFree waits */
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK; /* cudaFree waits */
     result = gpi_fence_record(&arena->fences, stream, &fence);
     if (result != GPUPOOL_OK) return result;
     /* a default stream has no id, but a key that is never another's, and odd */
@@ -7387,7 +8198,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
 
 static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
     gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(&arena->backing.driver, &visit);
+    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, "a use of a block"); /* and so have its events */
     if (result == GPUPOOL_OK) result = gpi_arena_fence_use(arena, run, stream);
@@ -7413,7 +8224,7 @@ static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cuda
         gpi_fence_drop(&arena->fences, fence);
         return;
     }
-    if (gpi_driver_enter(&arena->backing.driver, &visit) != GPUPOOL_OK) return;
+    if (gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK) return;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK)
         gpi_arena_seal(arena, known, stream);
     gpi_driver_leave(&visit);
@@ -7452,7 +8263,7 @@ static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run, cudaStrea
 /* A block is free, but others may still be at it, a graph keeps it, or (BYPASS) CUDA does not take
    its chunk back. */
 static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    const gpi_stream *keeper = gpi_arena_keeper(run);
+    gpi_stream *keeper = gpi_arena_keeper(run);
     gpi_arena_count_free(arena, run, stream);
     gpi_tree_lay_down(&arena->tree, run);
     if (gpi_arena_has_fence(run)) {
@@ -7460,7 +8271,7 @@ static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run, cudaStream_t
         return;
     }
     gpi_arena_drop_uses(arena, run);
-    gpi_tree_put(&arena->tree, run, keeper ? keeper->young : GPI_LANE_QUIET, 0);
+    gpi_arena_give_to(arena, run, keeper);
 }
 
 /* Freed in a scope but older than it: kept, since the graph may use it; not for use inside, since a
@@ -7479,7 +8290,7 @@ static gpi_stream *gpi_arena_keep_older(gpupool_arena *arena, gpi_run *run,
 static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, cudaStream_t stream,
                                             uintptr_t key) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
-    gpi_piece *piece;
+    gpi_chunk *chunk;
     gpupool_result result;
     gpi_visit visit;
     gpi_stream *known;
@@ -7503,17 +8314,16 @@ static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, c
 #if GPUPOOL_SITES
         gpi_site *site = run->site;
 #endif
-        for (piece = arena->backing.placed; unit - piece->unit >= piece->units;)
-            piece = piece->next;
+        for (chunk = arena->chunks.first; unit - chunk->unit >= chunk->units;)
+            chunk = chunk->next;
         gpi_arena_count_free(arena, run, stream);
         gpi_tree_lay_down(&arena->tree, run);
         gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
-        gpi_tree_unfile(&arena->tree, piece->first);
-        result = gpi_backing_drop_chunk(&arena->backing, &arena->tree, piece);
+        result = gpi_stitch_drop_chunk(&arena->stitches, chunk);
         /* still the caller's, and not counted as had again; the arena's, quiet, where the host has
            no memory for the records */
         if (result != GPUPOOL_OK && gpi_tree_prepare(&arena->tree, 3)) {
-            run = gpi_tree_take(&arena->tree, piece->first, unit, units);
+            run = gpi_tree_take(&arena->tree, chunk->first, unit, units);
             gpi_tree_bring_alive(&arena->tree, run, slack_bytes);
             run->by.stream = owner;
 #if GPUPOOL_SITES
@@ -7645,7 +8455,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     gpi_stream *known;
     gpi_run *run = NULL;
     if (result != GPUPOOL_OK || !block) return result;
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         return gpi_arena_free_bypass(arena, block, stream, key);
     known = gpi_fence_find(&arena->fences, key);
     if (gpi_arena_is_bare(known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
@@ -7687,7 +8497,7 @@ static void gpi_arena_unhand(gpupool_arena *arena, void *block, cudaStream_t str
     struct gpi_thread why = gpi_thread;
     gpi_run *run;
     int given = gpi_arena_give(arena, block, stream, key) == GPUPOOL_OK;
-    if (!given && arena->backing.source != GPUPOOL_SOURCE_BYPASS) {
+    if (!given && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) {
         gpi_arena_free_slow(arena, block, stream, key);
     } else if (!given) {
         gpi_host_lock(&arena->lock);
@@ -7711,20 +8521,20 @@ static void gpi_arena_unhand(gpupool_arena *arena, void *block, cudaStream_t str
    to this memory. Between enter and leave. */
 static int gpi_arena_can_guard(const gpupool_arena *arena, cudaStream_t stream) {
     return !gpi_driver_is_capturing(stream) &&
-           !gpi_driver_foreign(&arena->backing.driver, stream);
+           !gpi_driver_foreign(&arena->chunks.driver, stream);
 }
 
 /* Fills a new block and the end of its last units. Waits for that where others than this stream's
    work may use the block at once. */
 static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_t bytes,
                                       cudaStream_t stream, uintptr_t key) {
-    gpupool_source source = arena->backing.source;
+    gpupool_source source = arena->chunks.source;
     gpupool_result result = GPUPOOL_OK;
     uint64_t granted_bytes = 0;
     gpi_visit visit;
     gpi_run *run;
     int guards = 0;
-    if (gpi_driver_enter(&arena->backing.driver, &visit) != GPUPOOL_OK)
+    if (gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK)
         return gpi_thread.result;
     result = gpi_arena_outlived(arena, "gpupool_alloc");
     if (result == GPUPOOL_OK) guards = gpi_arena_can_guard(arena, stream);
@@ -7766,7 +8576,7 @@ static gpupool_result gpi_arena_look_behind(char *block, uint64_t bytes, cudaStr
 static gpupool_result gpi_arena_wait_for_all(gpupool_arena *arena) {
     gpupool_result result;
     gpi_host_lock(&arena->growing);
-    result = gpi_driver_wait(&arena->backing.driver);
+    result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_unlock(&arena->growing);
     return result;
 }
@@ -7799,8 +8609,8 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
     int stays = 0;
     bytes = gpi_arena_exchange_guard(arena, block, 0, &granted_bytes, &stays);
     *guarded_bytes = bytes;
-    stays |= in_scope | (arena->backing.source == GPUPOOL_SOURCE_BYPASS);
-    if (!bytes || gpi_driver_enter(&arena->backing.driver, &visit) != GPUPOOL_OK)
+    stays |= in_scope | (arena->chunks.source == GPUPOOL_SOURCE_BYPASS);
+    if (!bytes || gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK)
         return GPUPOOL_OK;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
         gpi_arena_can_guard(arena, stream) &&
@@ -7907,7 +8717,7 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
     if (!text && config->limit_bytes) return GPUPOOL_OK;
     if (!text) {
         snprintf(variable, sizeof variable, "environment variable GPUPOOL_LIMIT_%d",
-                 arena->backing.driver.device);
+                 arena->chunks.driver.device);
         where = variable;
         text = getenv(strrchr(variable, ' ') + 1);
         if (!text || !*text) {
@@ -7932,15 +8742,15 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpi_stream *known;
     gpi_run *run;
     gpupool_result result;
-    if (bytes == 0 || arena->backing.source == GPUPOOL_SOURCE_BYPASS) return GPUPOOL_OK;
-    bytes = gpi_ground_up(bytes, arena->backing.driver.granule_bytes);
+    if (bytes == 0 || !gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK;
+    bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
     known = gpi_arena_known(arena, GPI_KEY_LEGACY, 0);
     if (!known) return gpi_host_no_memory();
     memset(&request, 0, sizeof request);
     request.units = bytes / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
     request.known = known;
-    result = gpi_arena_grow(arena, &request, UINT64_MAX, arena->ledger.limit_bytes, &run);
+    result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
     if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
     gpi_fence_forget(&arena->fences, &arena->tree, known, 1);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
@@ -7954,31 +8764,34 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
 }
 
 static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_config *config) {
-    gpi_backing *backing = &arena->backing;
-    gpupool_result result = gpi_driver_open(&backing->driver);
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result = gpi_driver_open(&chunks->driver);
     if (result != GPUPOOL_OK) return result;
-    backing->granule_units = backing->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
-    backing->source = config->source;
-    if (backing->source == GPUPOOL_SOURCE_AUTO)
-        backing->source = backing->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
-                                                                  : GPUPOOL_SOURCE_DEVICE;
-    if (gpi_backing_is_mapped(backing) && !backing->driver.mapped)
+    chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
+    chunks->source = config->source;
+    if (chunks->source == GPUPOOL_SOURCE_AUTO)
+        chunks->source = chunks->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
+                                                                : GPUPOOL_SOURCE_DEVICE;
+    if (gpi_chunk_is_mapped(chunks) && !chunks->driver.mapped)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
                              "GPUPOOL_SOURCE_MAPPED: device %d or this build "
                              "has no virtual memory management",
-                             backing->driver.device);
-    backing->chunk_alloc = config->chunk_alloc;
-    backing->chunk_free = config->chunk_free;
-    backing->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : GPUPOOL_CHUNK_BYTES;
-    backing->user = arena->user = config->user;
+                             chunks->driver.device);
+    chunks->from = &gpi_sources[chunks->source];
+    chunks->stitch_unit = UINT64_MAX;
+    chunks->chunk_alloc = config->chunk_alloc;
+    chunks->chunk_free = config->chunk_free;
+    chunks->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : GPUPOOL_CHUNK_BYTES;
+    chunks->user = arena->user = config->user;
+    arena->stitches.off = config->no_stitch;
     arena->on_out_of_memory = config->on_out_of_memory;
-    arena->fences.driver = &backing->driver;
+    arena->fences.driver = &chunks->driver;
     arena->keep_bytes = config->reserve_bytes;
     snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
     result = gpi_arena_first_limit(arena, config);
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
-    if (result == GPUPOOL_OK && gpi_backing_is_mapped(backing))
-        result = gpi_backing_open_space(backing, &arena->tree);
+    if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
+        result = gpi_chunk_open_space(chunks, &arena->tree);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_arena_reserve(arena, config->reserve_bytes);
     gpi_host_unlock(&arena->lock);
@@ -7987,8 +8800,9 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
 
 static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
     gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
+    gpi_stitch_forget(&arena->stitches);
+    gpi_chunk_forget(&arena->chunks);
     gpi_fence_close(&arena->fences);
-    gpi_backing_forget(&arena->backing);
     gpi_tree_close(&arena->tree);
     GPUPOOL_FREE(arena);
 }
@@ -7999,23 +8813,22 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     if (arena->tree.pending_units || arena->parked) {
         gpi_host_unlock(&arena->lock);
-        result = gpi_driver_wait(&arena->backing.driver);
+        result = gpi_driver_wait(&arena->chunks.driver);
         gpi_host_lock(&arena->lock);
         if (result != GPUPOOL_OK) return result;
-        while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, GPI_LANE_QUIET);
+        while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, NULL);
         gpi_fence_all_passed(&arena->fences, &arena->tree);
     }
-    result = gpi_backing_trim(&arena->backing, &arena->tree, 0, 1);
-    gpi_arena_sweep(arena);
+    result = gpi_stitch_trim(&arena->stitches, 0);
     if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences, 0);
-    if (result == GPUPOOL_OK) result = gpi_backing_close(&arena->backing);
+    if (result == GPUPOOL_OK) result = gpi_chunk_close(&arena->chunks);
     if (result == GPUPOOL_OK) gpi_arena_forget(arena);
     return result;
 }
 
 /* Adds the arena to those of the process, as its device's default if `is_default`. */
 static void gpi_arena_list(gpupool_arena *arena, int is_default) {
-    int device = arena->backing.driver.device;
+    int device = arena->chunks.driver.device;
     gpi_host_lock(&gpi_process.lock);
     arena->next = gpi_process.arenas;
     gpi_process.arenas = arena;
@@ -8028,7 +8841,7 @@ static void gpi_arena_list(gpupool_arena *arena, int is_default) {
    arenas of the process. */
 static int gpi_arena_unlist(gpupool_arena *arena, int *is_default) {
     gpupool_arena **link = &gpi_process.arenas;
-    int device = arena->backing.driver.device, done;
+    int device = arena->chunks.driver.device, done;
     gpi_host_lock(&gpi_process.lock);
     done = !arena->visitors;
     if (done) {
@@ -8061,11 +8874,14 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     arena = (gpupool_arena *)gpi_host_zeroed(sizeof *arena);
     if (!arena) return gpi_host_no_memory();
     arena->forks = gpi_process.forks;
-    arena->backing.driver.device = config.device;
-    arena->backing.lock = &arena->lock;
-    arena->backing.ledger = &arena->ledger;
+    arena->chunks.driver.device = config.device;
+    arena->chunks.lock = &arena->lock;
+    arena->chunks.ledger = &arena->ledger;
+    arena->stitches.chunks = &arena->chunks;
+    arena->stitches.tree = &arena->tree;
+    arena->stitches.fences = &arena->fences;
     gpi_ledger_open(&arena->ledger);
-    result = gpi_driver_enter(&arena->backing.driver, &visit);
+    result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(arena);
         return result;
@@ -8111,18 +8927,12 @@ static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Nothing waits for a fence any more, and no echo is mapped; once more does no harm. */
+/* Nothing waits for a fence any more; once more does no harm. */
 static void gpi_arena_drop_fences(gpupool_arena *arena) {
     gpi_stream *stream = arena->fences.streams;
-    gpi_echo *echo;
     gpi_run *run = arena->parked;
     uint64_t at = 0;
     for (; run; run = run->list_next) gpi_arena_drop_uses(arena, run);
-    while ((echo = arena->backing.echoes) != NULL) {
-        arena->backing.echoes = echo->next;
-        gpi_fence_drop(&arena->fences, (gpi_fence *)echo->until);
-        gpi_backing_drop_echo(&arena->backing, echo);
-    }
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
         if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, run);
     for (; stream; stream = stream->next)
@@ -8138,9 +8948,9 @@ static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
     unsigned round = 0;
     while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
     /* peers' work goes on, and may be at mapped memory */
-    if (arena->backing.driver.peer_count) result = gpi_driver_wait(&arena->backing.driver);
+    if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_lock(&arena->lock);
-    if (result == GPUPOOL_OK) result = gpi_backing_salvage(&arena->backing, &arena->tree);
+    if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
     if (result == GPUPOOL_OK) {
         gpi_arena_drop_fences(arena);
         result = gpi_fence_trim(&arena->fences, 1);
@@ -8198,9 +9008,9 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     int reset;
     gpupool_result result = gpi_arena_exists(arena, "gpupool_arena_destroy");
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_enter(&arena->backing.driver, &visit);
+    result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_was_reset(&arena->backing.driver, &reset);
+    result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
     if (result == GPUPOOL_OK) result = reset ? gpi_arena_salvage(arena) : gpi_arena_end(arena);
     gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
@@ -8274,7 +9084,7 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     void *block;
     int is_host;
     if (result != GPUPOOL_OK) return NULL;
-    result = gpi_driver_enter(&arena->backing.driver, &visit);
+    result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result == GPUPOOL_OK) {
         result = gpi_arena_outlived(arena, "gpupool_zalloc");
         if (result != GPUPOOL_OK) gpi_driver_leave(&visit);
@@ -8286,8 +9096,8 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
     stream = gpi_arena_stream(stream);
     block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                             gpi_fence_key(stream), gpi_arena_origin(file, line));
-    if (arena->on_out_of_memory) gpi_driver_come_back(&arena->backing.driver);
-    is_host = arena->backing.source == GPUPOOL_SOURCE_PINNED;
+    if (arena->on_out_of_memory) gpi_driver_come_back(&arena->chunks.driver);
+    is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
     if (block && is_host) memset(block, 0, bytes);
     if (block && (!is_host || gpi_driver_is_capturing(stream))) { /* for each replay */
         result = gpi_driver_fill(block, 0, bytes, stream);
@@ -8355,8 +9165,7 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     if (result != GPUPOOL_OK) return result;
     gpi_arena_settle(arena);
     before = arena->ledger.reserved.now;
-    result = gpi_backing_trim(&arena->backing, &arena->tree,
-                              gpi_ground_max(keep_bytes, arena->keep_bytes), 0);
+    result = gpi_stitch_trim(&arena->stitches, gpi_ground_max(keep_bytes, arena->keep_bytes));
     if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
     gpi_arena_trace_number(arena, 't', keep_bytes);
     gpi_arena_exit_growing(arena, &visit);
@@ -8391,7 +9200,7 @@ gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream)
         return gpi_host_ok();
     }
     if (gpi_arena_exists(arena, call) != GPUPOOL_OK ||
-        (gpi_driver_was_reset(&arena->backing.driver, &reset) == GPUPOOL_OK && reset))
+        (gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK && reset))
         return result;
     gpi_host_lock(&arena->growing);
     gpi_arena_enter(arena, call);
@@ -8427,15 +9236,15 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_allow_peer", &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_trace_look(arena);
-    driver = &arena->backing.driver;
-    source = arena->backing.source;
+    driver = &arena->chunks.driver;
+    source = arena->chunks.source;
     result = gpi_driver_devices(&count);
     if (result == GPUPOOL_OK && (device < 0 || device >= count || device == driver->device))
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_allow_peer: device is %d, and must be "
                                "another one than the arena's, of %d devices", device, count);
     if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
         result = gpi_driver_can_peer(driver, device);
-    if (result == GPUPOOL_OK) result = gpi_backing_allow_peer(&arena->backing, device);
+    if (result == GPUPOOL_OK) result = gpi_stitch_allow_peer(&arena->stitches, device);
     gpi_arena_exit_growing(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -8563,6 +9372,7 @@ static void gpi_arena_let_go(gpupool_arena *arena, const gpupool_capture *captur
     }
     for (i = 0; i < 2; i++) {
         if (done) gpi_tree_pour(&arena->tree, lanes[i]->young, GPI_LANE_QUIET);
+        if (done) gpi_stitch_forget_stream(&arena->stitches, lanes[i]);
         GPI_PUBLISH(&lanes[i]->capture, NULL);
     }
 }
@@ -8580,8 +9390,7 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     gpi_arena_take_back(arena, capture);
     gpi_arena_let_go(arena, capture, gpi_arena_quiesce(arena) == GPUPOOL_OK);
     gpi_arena_poll(arena);
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
-        gpi_backing_trim(&arena->backing, &arena->tree, 0, 0);
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_stitch_trim(&arena->stitches, 0);
     arena->captures--;
     gpi_arena_exit_growing(arena, &visit);
     GPUPOOL_FREE(capture);
@@ -8621,7 +9430,7 @@ static int gpi_arena_visit_for(gpupool_arena *arena, uint64_t unit, int live) {
     gpi_host_unlock(&gpi_process.lock);
     gpi_host_lock(&arena->lock);
     found = live ? gpi_tree_live(&arena->tree, unit) != NULL
-                 : gpi_backing_owns(&arena->backing, unit);
+                 : gpi_chunk_owns(&arena->chunks, unit);
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
@@ -8650,7 +9459,7 @@ static int gpi_arena_is_elsewhere(const void *block) {
     int found = 0;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && !found; arena = arena->next)
-        found = gpi_arena_visit_for(arena, unit, arena->backing.source == GPUPOOL_SOURCE_CUSTOM);
+        found = gpi_arena_visit_for(arena, unit, arena->chunks.source == GPUPOOL_SOURCE_CUSTOM);
     gpi_host_unlock(&gpi_process.lock);
     if (found)
         gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
@@ -8670,7 +9479,7 @@ static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
         return gpupool_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device, 1);
-    driver = arena ? &arena->backing.driver : gpi_driver_ask(&own);
+    driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
     if (!arena) return gpupool_default_arena(device);
@@ -8728,7 +9537,7 @@ static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) 
     arena->ledger.over_bytes = arena->ledger.reserved.now;
     if (arena->ledger.reserved.now > bytes) {
         gpi_arena_settle(arena);
-        result = gpi_backing_trim(&arena->backing, &arena->tree, bytes, 1);
+        result = gpi_stitch_trim_below(&arena->stitches, bytes);
     }
     if (result != GPUPOOL_OK) {
         gpi_arena_trace_number(arena, 'l', before == UINT64_MAX ? 0 : before);
@@ -8753,7 +9562,7 @@ gpupool_result gpupool_set_limit_fraction(gpupool_arena *arena, double fraction)
     if (!(fraction > 0 && fraction <= 1))
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_fraction: fraction is %g, and "
                              "must be above 0 and at most 1", fraction);
-    total = (double)arena->backing.driver.total_bytes;
+    total = (double)arena->chunks.driver.total_bytes;
     return gpupool_set_limit(arena, (size_t)gpi_ground_max((uint64_t)(total * fraction), 1));
 }
 
@@ -8791,20 +9600,20 @@ size_t gpupool_available(gpupool_arena *arena) {
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
     gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)); /* or 0 */
-    if (arena->backing.source == GPUPOOL_SOURCE_PINNED) free_bytes = SIZE_MAX / 2;
-    step = gpi_backing_is_mapped(&arena->backing) ? arena->backing.driver.granule_bytes
-                                                  : GPUPOOL_UNIT_BYTES;
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) free_bytes = SIZE_MAX / 2;
+    step = gpi_chunk_is_mapped(&arena->chunks) ? arena->chunks.driver.granule_bytes
+                                               : GPUPOOL_UNIT_BYTES;
     most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
-    lost = gpi_backing_need(&arena->backing, 1, 1) - GPUPOOL_UNIT_BYTES; /* of a new chunk */
-    if (!gpi_backing_is_mapped(&arena->backing)) most -= gpi_ground_min(most, lost);
+    lost = gpi_chunk_need(&arena->chunks, 1, 1) - GPUPOOL_UNIT_BYTES; /* of a new chunk */
+    if (!gpi_chunk_is_mapped(&arena->chunks)) most -= gpi_ground_min(most, lost);
     /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
        What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
-    if (arena->backing.source == GPUPOOL_SOURCE_BYPASS)
-        most += gpi_backing_idle_bytes(&arena->backing) + arena->ledger.pending.now -
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
+        most += gpi_chunk_idle_bytes(&arena->chunks, &arena->tree) + arena->ledger.pending.now -
                 gpi_arena_kept_bytes(arena, 1);
     else
         most += arena->ledger.reserved.now - arena->ledger.granted.now -
-                gpi_arena_kept_bytes(arena, 0) - gpi_backing_lost_bytes(&arena->backing);
+                gpi_arena_kept_bytes(arena, 0) - gpi_chunk_lost_bytes(&arena->chunks);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
     return (size_t)most;
@@ -8819,8 +9628,7 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     if (why) memset(why, 0, sizeof *why);
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
-    gpi_arena_sweep(arena); /* before the caches are emptied: it opens the lock */
-    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS) gpi_arena_settle(arena);
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_arena_settle(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
     if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
         fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
@@ -8857,14 +9665,18 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->lane_hits = arena->ledger.lane_hits;
     stats->splits = arena->tree.splits;
     stats->merges = arena->tree.merges;
-    stats->chunks_gained = arena->backing.gained;
-    stats->chunks_lost = arena->backing.lost;
-    stats->remaps = arena->backing.moved;
+    stats->chunks_gained = arena->chunks.gained;
+    stats->chunks_lost = arena->chunks.lost;
+    stats->stitches = arena->stitches.made;
+    stats->stitches_reused = arena->stitches.reused;
     stats->fence_waits = arena->fences.device_waits;
     stats->host_syncs = arena->fences.host_waits;
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
-    stats->largest_free_bytes = gpi_arena_largest(arena);
-    stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->backing.host_bytes +
+    stats->largest_free_bytes = gpi_arena_longest_run(arena);
+    stats->largest_block_bytes = gpi_arena_largest(arena);
+    stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
+    stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->chunks.host_bytes +
+                        arena->stitches.host_bytes +
                         gpi_fence_host_bytes(&arena->fences) + arena->uses * sizeof(gpi_use) +
                         arena->captures * sizeof(gpupool_capture);
     for (scope = ledger->scopes; scope; scope = scope->outer) stats->host_bytes += sizeof *scope;
@@ -8873,7 +9685,8 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
 #endif
     memcpy(stats->live_by_order, arena->tree.live_by_order, sizeof stats->live_by_order);
     for (lane = 0; lane < arena->tree.lane_count; lane++)
-        for (order = 0; arena->tree.lanes[lane] && lane != GPI_LANE_BARE && order < GPUPOOL_ORDERS;
+        for (order = 0; arena->tree.lanes[lane] && lane != GPI_LANE_BARE &&
+                        lane != GPI_LANE_SPACE && order < GPUPOOL_ORDERS;
              order++)
             stats->free_by_order[order] += arena->tree.lanes[lane]->runs_by_order[order];
 }
@@ -10895,6 +11708,8 @@ typedef enum gpi_shade { GPI_SHADE_LIVE, GPI_SHADE_FREE, GPI_SHADE_PENDING } gpi
 
 typedef struct gpi_stretch { /* of memory: a block, or what is free */
     uint64_t unit, units;
+    uint64_t block_unit;   /* live: where the block begins; elsewhere if it is stitched */
+    uint64_t block_bytes;  /* live: what was asked for with it; 0: told with another part of it */
     uint32_t slack_bytes;  /* live: granted minus requested */
     uint32_t site;         /* live: index into the view's sites */
     uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
@@ -10979,31 +11794,53 @@ static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
 }
 #endif
 
-/* All runs but the bare ones and echoes, which are no memory; page by page, since their lists lead
-   all over the host's memory. By address they are put later, without the lock. */
-static void gpi_view_copy_runs(gpi_view *view, const gpi_run *run, const gpi_run *end) {
+/* What a live block's home run is shown as: a stitched block has several, of which the last has its
+   slack, and the first tells what was asked for. */
+static void gpi_view_copy_live(gpi_view *view, const gpi_run *block, const gpi_stitch *stitch,
+                               gpi_stretch *stretch) {
+    stretch->shade = GPI_SHADE_LIVE;
+    stretch->block_unit = block->unit;
+    stretch->stream = gpi_view_stream(view, block->by.stream);
+    if (!stitch || stretch->unit == stitch->parts[0].unit)
+        stretch->block_bytes = block->units * GPUPOOL_UNIT_BYTES - block->as.slack_bytes;
+    if (!stitch || stretch->unit == stitch->parts[stitch->part_count - 1].unit)
+        stretch->slack_bytes = (uint32_t)gpi_ground_min(block->as.slack_bytes,
+                                                        stretch->units * GPUPOOL_UNIT_BYTES - 1);
+#if GPUPOOL_SITES
+    stretch->site = block->site->number;
+#endif
+}
+
+/* Whether a run is no memory, or nobody's yet: addresses without any, and those of stitches, whose
+   blocks are shown at home. */
+static int gpi_view_skips(const gpupool_arena *arena, const gpi_run *run) {
+    if (run->units == 0 || run->lane == GPI_LANE_BARE) return 1;
+    if (gpi_stitch_is(&arena->stitches, run)) return 1;
+    return run->lane == GPI_LANE_HELD && !run->uses;
+}
+
+/* All runs that are memory; page by page, since their lists lead all over the host's memory. By
+   address they are put later, without the lock. */
+static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const gpi_run *run,
+                               const gpi_run *end) {
     for (; run < end; run++) {
         gpi_stretch *stretch = &view->stretches[view->count];
-        if (run->units == 0 || run->lane == GPI_LANE_BARE) continue;
-        if (run->lane == GPI_LANE_HELD && !run->uses) continue;
+        const gpi_stitch *stitch = NULL;
+        const gpi_run *block = run;
+        if (gpi_view_skips(arena, run)) continue;
+        if (run->lane == GPI_LANE_PART) {
+            stitch = (const gpi_stitch *)run->uses;
+            block = stitch->body;
+        }
         memset(stretch, 0, sizeof *stretch);
         stretch->unit = run->unit;
         stretch->units = run->units;
         stretch->stream = GPI_NOBODY;
         stretch->shade = GPI_SHADE_PENDING;
         stretch->first = run->prev == NULL;
-        if (run->lane == GPI_LANE_LIVE) {
-            stretch->shade = GPI_SHADE_LIVE;
-            stretch->slack_bytes = run->as.slack_bytes;
-            stretch->stream = gpi_view_stream(view, run->by.stream);
-#if GPUPOOL_SITES
-            stretch->site = run->site->number;
-#endif
-        } else if (run->lane == GPI_LANE_QUIET) {
-            stretch->shade = GPI_SHADE_FREE;
-        } else if (run->lane != GPI_LANE_HELD) {
-            stretch->stream = view->lanes[run->lane];
-        }
+        if (block->lane == GPI_LANE_LIVE) gpi_view_copy_live(view, block, stitch, stretch);
+        else if (run->lane == GPI_LANE_QUIET) stretch->shade = GPI_SHADE_FREE;
+        else if (run->lane < GPI_LANE_PART) stretch->stream = view->lanes[run->lane];
         view->units[stretch->shade] += run->units;
         view->count++;
     }
@@ -11015,15 +11852,15 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     gpi_arena_trace_look(arena);
     gpi_arena_read_stats(arena, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
-    view->device = arena->backing.driver.device;
-    view->source = arena->backing.source;
+    view->device = arena->chunks.driver.device;
+    view->source = arena->chunks.source;
     gpi_view_copy_streams(view, arena);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
     gpi_limit_holders(&arena->ledger, &arena->tree, view->holders, GPI_SHOWN);
 #endif
     for (page = 0; page < arena->tree.page_count; page++)
-        gpi_view_copy_runs(view, gpi_tree_page(&arena->tree, page),
+        gpi_view_copy_runs(view, arena, gpi_tree_page(&arena->tree, page),
                            gpi_tree_page(&arena->tree, page) + GPI_PAGE);
 }
 
@@ -11062,9 +11899,7 @@ static void gpi_view_find_holders(gpi_view *view) { /* of the copy: that needs n
     memset(&ballot, 0, sizeof ballot);
     for (round = 0; round < 2; round++)
         for (stretch = view->stretches; stretch < end; stretch++)
-            if (stretch->shade == GPI_SHADE_LIVE)
-                gpi_limit_vote(&ballot, stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes,
-                               round);
+            if (stretch->block_bytes) gpi_limit_vote(&ballot, stretch->block_bytes, round);
     gpi_limit_elect(&ballot, view->holders, GPI_SHOWN);
 }
 #endif
@@ -11106,7 +11941,7 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
 #if !GPUPOOL_SITES
     gpi_view_find_holders(view);
 #endif
-    gpi_view_ask_device(view, &arena->backing.driver);
+    gpi_view_ask_device(view, &arena->chunks.driver);
     return gpi_host_ok();
 }
 
@@ -11115,15 +11950,15 @@ static gpupool_result gpi_view_close(gpi_view *view, const char *call, FILE *fil
     return gpi_report_done(call, file);
 }
 
-typedef struct gpi_chunk { /* of memory without a gap */
+typedef struct gpi_extent { /* of memory without a gap */
     const gpi_stretch *from, *end; /* its stretches */
     uint64_t number;               /* from 1 */
     uint64_t unit, all_units, units[3], requested_bytes; /* units: by shade */
-} gpi_chunk;
+} gpi_extent;
 
 /* The chunk after this one; the first, where its number is 0. 0: there is none. One begins
    where the arena's does, and where there is a gap before it. */
-static int gpi_view_next_chunk(const gpi_view *view, gpi_chunk *chunk) {
+static int gpi_view_next_chunk(const gpi_view *view, gpi_extent *chunk) {
     const gpi_stretch *at = chunk->number ? chunk->end : view->stretches;
     uint64_t number = chunk->number + 1;
     if (at == view->stretches + view->count) return 0;
@@ -11168,7 +12003,7 @@ static uint64_t gpi_view_others(const gpi_view *view) {
 static double gpi_view_fragmentation(const gpi_view *view) {
     uint64_t free_bytes = gpi_view_free_bytes(view);
     if (free_bytes == 0) return 0;
-    return 1 - (double)view->stats.largest_free_bytes / (double)free_bytes;
+    return 1 - (double)view->stats.largest_block_bytes / (double)free_bytes;
 }
 
 /* -- the report for people -- */
@@ -11242,13 +12077,18 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
                 gpi_report_number(c, stats->frees), gpi_report_number(d, stats->failures));
     else
         fputs("not counted, nor are requested and total: GPUPOOL_STATS is 0\n", file);
-    fprintf(file, "  %-12s pieces: %s gained, %s given back, %s moved\n", "driver",
-            gpi_report_number(a, stats->chunks_gained), gpi_report_number(b, stats->chunks_lost),
-            gpi_report_number(c, stats->remaps));
+    fprintf(file, "  %-12s chunks: %s gained, %s given back; stitches: %s made, %s reused\n",
+            "driver", gpi_report_number(a, stats->chunks_gained),
+            gpi_report_number(b, stats->chunks_lost), gpi_report_number(c, stats->stitches),
+            gpi_report_number(d, stats->stitches_reused));
+    if (stats->stitched_bytes)
+        fprintf(file, "  %-12s %s of live memory\n", "stitched",
+                gpi_limit_human(a, stats->stitched_bytes));
     fprintf(file, "  %-12s %s on the device, %s on the host\n", "waits",
             gpi_report_number(a, stats->fence_waits), gpi_report_number(b, stats->host_syncs));
-    fprintf(file, "  %-12s longest run %s; fragmentation %.0f%%\n", "free memory",
-            gpi_limit_human(a, stats->largest_free_bytes), gpi_view_fragmentation(view) * 100);
+    fprintf(file, "  %-12s longest run %s, largest block %s; fragmentation %.0f%%\n", "free memory",
+            gpi_limit_human(a, stats->largest_free_bytes),
+            gpi_limit_human(b, stats->largest_block_bytes), gpi_view_fragmentation(view) * 100);
     if (view->known)
         fprintf(file, "  %-12s %s of the device's %s: CUDA's context, libraries, other processes\n",
                 "not counted", gpi_limit_human(a, gpi_view_others(view)),
@@ -11465,10 +12305,13 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     }
     gpi_write(out, "}\n counts{allocs# frees# failures# lane_hits# splits# merges#", count[0],
               count[1], count[2], count[3], count[4], count[5]);
-    gpi_write(out, "chunks_gained# chunks_lost# remaps# fence_waits# host_syncs#}", count[6],
-              count[7], count[8], count[9], count[10]);
-    gpi_write(out, "\n free_bytes# largest_free_bytes# host_bytes# fragmentation",
-              gpi_view_free_bytes(view), stats->largest_free_bytes, stats->host_bytes);
+    gpi_write(out, "chunks_gained# chunks_lost# stitches# stitches_reused#", count[6], count[7],
+              count[8], count[9]);
+    gpi_write(out, "fence_waits# host_syncs#}", count[10], count[11]);
+    gpi_write(out, "\n free_bytes# largest_free_bytes# largest_block_bytes# stitched_bytes#",
+              gpi_view_free_bytes(view), stats->largest_free_bytes, stats->largest_block_bytes,
+              stats->stitched_bytes);
+    gpi_write(out, "host_bytes# fragmentation", stats->host_bytes);
     gpi_write_word(out, gpi_report_decimal(fragmentation, gpi_view_fragmentation(view), 6));
     out->comma = ",\n";
     gpi_write(out, "live_by_order[");
@@ -11502,6 +12345,8 @@ static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     gpi_write(out, "{address# bytes# state$", stretch->unit * GPUPOOL_UNIT_BYTES, bytes,
               states[stretch->shade]);
     if (live) gpi_write(out, "requested_bytes#", bytes - stretch->slack_bytes);
+    if (live && stretch->block_unit != stretch->unit)
+        gpi_write(out, "stitched_at#", stretch->block_unit * GPUPOOL_UNIT_BYTES);
     gpi_write(out, "stream# site#}\n", gpi_json_index(stretch->stream),
               GPUPOOL_SITES && live ? (uint64_t)stretch->site : UINT64_MAX);
 }
@@ -11509,7 +12354,7 @@ static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
 gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
     gpi_writer out = {file, 0, "", 0, ""};
     const gpi_stretch *stretch;
-    gpi_chunk chunk;
+    gpi_extent chunk;
     gpi_view view;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_json", file);
     if (result != GPUPOOL_OK) return result;
@@ -11551,7 +12396,7 @@ static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_st
     gpi_write(out, "]}");
 }
 
-static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_chunk *chunk) {
+static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_extent *chunk) {
     const gpi_stretch *stretch = chunk->from;
     uint64_t live = chunk->units[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES;
     uint64_t pending = chunk->units[GPI_SHADE_PENDING] * GPUPOOL_UNIT_BYTES;
@@ -11572,7 +12417,7 @@ static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_
 
 gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     gpi_writer out = {file, 1, "", 0, ""};
-    gpi_chunk chunk;
+    gpi_extent chunk;
     gpi_view view;
     int device;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_snapshot", file);
@@ -11670,7 +12515,7 @@ static void gpi_svg_flush(gpi_map *map) {
     memset(map->sums, 0, sizeof map->sums);
 }
 
-static void gpi_svg_title(const gpi_map *map, const gpi_chunk *chunk, const gpi_stretch *stretch) {
+static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi_stretch *stretch) {
     static const char words[3][32] = {"live", "free", "freed, perhaps still in use"};
     const gpi_site *site = gpi_view_site(map->view, stretch);
     char size[32], exact[32], stream[64];
@@ -11683,6 +12528,9 @@ static void gpi_svg_title(const gpi_map *map, const gpi_chunk *chunk, const gpi_
         gpi_svg_text(map->file, gpi_limit_base(site->file));
         fprintf(map->file, ":%d", site->line);
     }
+    if (stretch->block_unit && stretch->block_unit != stretch->unit)
+        fprintf(map->file, ", part of the block at %#" PRIx64,
+                stretch->block_unit * GPUPOOL_UNIT_BYTES);
     if (stretch->stream != GPI_NOBODY)
         fprintf(map->file, ", %s", gpi_svg_stream(stream, map->view->keys[stretch->stream]));
     fputs("</title></rect>\n", map->file);
@@ -11698,7 +12546,7 @@ static void gpi_svg_label(const gpi_map *map, uint64_t row, uint64_t number, uin
 }
 
 /* One stretch that begins `at` units into the picture, cut where rows end. */
-static void gpi_svg_stretch(gpi_map *map, const gpi_chunk *chunk, const gpi_stretch *stretch,
+static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_stretch *stretch,
                             uint64_t at) {
     double scale = GPI_MAP_WIDTH / (double)map->row_units;
     uint64_t done = 0, units;
@@ -11729,7 +12577,7 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_chunk *chunk, const gpi_stre
 
 /* Where in the picture a chunk begins: on a row of its own, unless it fits behind the one before,
    which ends `at` units into the picture. */
-static uint64_t gpi_svg_place(const gpi_map *map, const gpi_chunk *chunk, uint64_t at) {
+static uint64_t gpi_svg_place(const gpi_map *map, const gpi_extent *chunk, uint64_t at) {
     uint64_t column = at % map->row_units, gap = map->crowded ? 0 : map->row_units / 128;
     if (column == 0) return at;
     return column + gap + chunk->all_units <= map->row_units ? at + gap
@@ -11739,7 +12587,7 @@ static uint64_t gpi_svg_place(const gpi_map *map, const gpi_chunk *chunk, uint64
 /* How many rows the chunks take; draws them too, if so wanted. */
 static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
     const gpi_stretch *stretch;
-    gpi_chunk chunk;
+    gpi_extent chunk;
     uint64_t at = 0;
     memset(&chunk, 0, sizeof chunk);
     while (gpi_view_next_chunk(map->view, &chunk)) {
@@ -11831,7 +12679,7 @@ static void gpi_svg_head(const gpi_map *map, double height) {
 gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpi_map map;
-    gpi_chunk chunk;
+    gpi_extent chunk;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_svg", file);
     if (result != GPUPOOL_OK) return result;
     memset(&map, 0, sizeof map);
@@ -11855,9 +12703,9 @@ static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
     uint64_t limit = arena->ledger.limit_bytes, at = 0;
     const gpi_run *run;
     fprintf(file, "# gpupool trace 1: source %s, unit %d, limit %" PRIu64 ", reserve %" PRIu64
-            ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->backing.source),
+            ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->chunks.source),
             (int)GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
-            arena->backing.chunk_bytes, arena->backing.driver.device, gpupool_build());
+            arena->chunks.chunk_bytes, arena->chunks.driver.device, gpupool_build());
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
         fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
                 gpi_arena_requested(run));
@@ -11894,7 +12742,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_ALL
 #undef GPI_SUBSETS
 #undef GPI_CROWD
-#undef GPI_LOOKS
+#undef GPI_SEAMS_WORTH
 #undef GPI_BUSY
 #undef GPI_CHOICES
 #undef GPI_BALLOTS
@@ -11908,11 +12756,12 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_TRIES_SLOW
 #undef GPI_LANE_QUIET
 #undef GPI_LANE_BARE
+#undef GPI_LANE_SPACE
 #undef GPI_LANE_STREAMS
+#undef GPI_LANE_PART
 #undef GPI_LANE_HELD
 #undef GPI_LANE_LIVE
 #undef GPI_LANES_MOST
-#undef GPI_TABLE
 #undef GPI_READ
 #undef GPI_PUBLISH
 #undef GPI_SLOTS
