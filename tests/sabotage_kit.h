@@ -98,7 +98,7 @@ static inline void scene_calm(void) {
     scene_free_each(25, 32, 2);
     fake_run_all();
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
-    if (arena->backing.source != GPUPOOL_SOURCE_MAPPED) return;
+    if (arena->chunks.source != GPUPOOL_SOURCE_MAPPED) return;
     fake_fail_call("cuMemRelease", 2, 1, 0);
     CHECK_RESULT(gpupool_trim(arena, kit_reserved(arena) - 4 * MIB, NULL), GPUPOOL_E_CUDA);
     fake_fail_clear();
@@ -141,7 +141,7 @@ static inline void scene_close(void) {
 
 /* ---- places in it, counted from 0; NULL beyond the last ---- */
 
-static inline int is_mapped(void) { return arena->backing.source == GPUPOOL_SOURCE_MAPPED; }
+static inline int is_mapped(void) { return arena->chunks.source == GPUPOOL_SOURCE_MAPPED; }
 
 /* The leftmost run of the at-th chunk; a MAPPED arena has one. */
 static inline gpi_run *chunk_at(size_t at) {

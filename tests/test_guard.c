@@ -65,7 +65,7 @@ static void freed_is_filled(void) {
     char *block = get(3000, 0);
     kit_fill(kit_stream[0], block, 3000, 1);
     CHECK_RESULT(put(block, 0), GPUPOOL_OK);
-    if (arena->backing.source != GPUPOOL_SOURCE_BYPASS)
+    if (arena->chunks.source != GPUPOOL_SOURCE_BYPASS)
         kit_expect(kit_stream[0], block, 3000, 0xdd);
 }
 static void a_stale_pointer_reads_a_pattern(void) { for_each_source(freed_is_filled); }

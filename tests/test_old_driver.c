@@ -57,7 +57,7 @@ static void live_without(long nth) {
 static void a_wait_that_fails(void) {
     gpupool_verdict v;
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, MIB);
-    arena->backing.driver.record_all = NULL;
+    arena->chunks.driver.record_all = NULL;
     void *first = kit_alloc(arena, MIB / 2, kit_stream[0]);
     void *second = kit_alloc(arena, MIB / 2, kit_stream[1]);
     fake_mode(FAKE_STEPPED);
@@ -116,7 +116,7 @@ static void odd_pages(void) {
         fake_granularity(odd[i]);
         CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_UNSUPPORTED);
         arena = kit_open(GPUPOOL_SOURCE_AUTO);
-        CHECK_EQ(arena->backing.source, GPUPOOL_SOURCE_DEVICE);
+        CHECK_EQ(arena->chunks.source, GPUPOOL_SOURCE_DEVICE);
         fake_granularity(0);
         void *block = kit_alloc(arena, 2 * MIB + 1, kit_stream[0]);
         CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));

@@ -74,7 +74,7 @@ static void moved_memory_for_a_peer(void) {
     for (int i = 0; i < 16; i += 2)
         CHECK_RESULT(gpupool_free(arena, small[i], kit_stream[0]), GPUPOOL_OK);
     large = kit_alloc(arena, 30 * MIB, kit_stream[0]);
-    CHECK(kit_stats(arena).remaps > 0);
+    CHECK(kit_stats(arena).stitches > 0);
     if (large) kit_fill(far, large, 30 * MIB, 7);
     CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
     CHECK_EQ(fake_failures(), 0);
@@ -147,7 +147,7 @@ static void several_peers(void) {
     CHECK_RESULT(gpupool_allow_peer(arena, 2), GPUPOOL_OK);
     CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
     CHECK_RESULT(gpupool_allow_peer(arena, 2), GPUPOOL_OK);
-    CHECK_EQ(arena->backing.driver.peer_count, 2);
+    CHECK_EQ(arena->chunks.driver.peer_count, 2);
     for (long n = 1; n <= 3; n++) { /* the arena's own device, and each peer */
         fake_fail_call(fails[0], n, 0, 0);
         CHECK_RESULT(kit_why(gpupool_alloc(arena, MIB, kit_stream[0])), GPUPOOL_E_CUDA);
@@ -450,8 +450,8 @@ static void leave_a_crumb(int of_host) {
     CHECK(fake_fail_fired() > 0);
     fake_fail_clear();
     CHECK(kit_stats(arena).pending.now > 0);
-    CHECK(arena->backing.driver.crumb != NULL);
-    CHECK_EQ(arena->backing.driver.crumb_of_host, of_host);
+    CHECK(arena->chunks.driver.crumb != NULL);
+    CHECK_EQ(arena->chunks.driver.crumb_of_host, of_host);
 }
 
 static void what_a_wait_left_there(void) {
@@ -522,7 +522,7 @@ static void what_the_peer_has_of_a_reset_arena(void) {
 static void contexts_that_are_not_told(void) {
     gpi_fence *fence = NULL;
     open_for_the_peer(64 * MIB);
-    gpi_driver *driver = &arena->backing.driver;
+    gpi_driver *driver = &arena->chunks.driver;
     gpi_fences *fences = &arena->fences;
     /* of a wait */
     fake_fail_call("cuCtxGetCurrent", 1, 0, 0);
@@ -582,7 +582,7 @@ static void allowed_again_after_a_reset(void) {
         fake_reset_counters();
         CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
         CHECK_EQ(fake_calls(i ? "cudaDeviceEnablePeerAccess" : "cuMemSetAccess"), 1);
-        CHECK_EQ(arena->backing.driver.peer_count, 1);
+        CHECK_EQ(arena->chunks.driver.peer_count, 1);
         kit_fill(far[0], block, MIB, 1);
         CHECK_RESULT(gpupool_free(arena, block, far[0]), GPUPOOL_OK);
         CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
@@ -592,7 +592,7 @@ static void allowed_again_after_a_reset(void) {
     config.device = 1;
     arena = kit_create(&config);
     CHECK_RESULT(gpupool_allow_peer(arena, 0), GPUPOOL_OK);
-    CHECK_EQ(arena->backing.driver.peer_count, 1);
+    CHECK_EQ(arena->chunks.driver.peer_count, 1);
     kit_close(arena);
 }
 

@@ -195,7 +195,7 @@ static void a_finished_hand_over_costs_one_question(void) {
 
 static void watch(void) {
     watched = arena;
-    arena->backing.driver.record = before_light_record;
+    arena->chunks.driver.record = before_light_record;
     three_streams();
     hand_over();
     watched = NULL;

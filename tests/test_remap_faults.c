@@ -143,7 +143,7 @@ static int one_life(fake_run_mode mode, uint64_t seed, size_t fault, long n, int
     }
     call(&l, raise_limit);
     fake_fail_clear();
-    moved += remap_close(&l.work).remaps;
+    moved += remap_close(&l.work).stitches;
     return l.failed >= n;
 }
 

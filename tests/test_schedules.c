@@ -25,7 +25,7 @@ static void *kept[4]; /* blocks of a thread that outlive it */
 static void open_with(size_t limit) {
     memset(kept, 0, sizeof kept);
     arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, limit);
-    schedule_driver(&arena->backing.driver);
+    schedule_driver(&arena->chunks.driver);
     fake_mode(FAKE_STEPPED);
 }
 

@@ -128,7 +128,7 @@ static void tell(const char *words) {
            (unsigned long long)(s[0].failures + s[1].failures),
            (unsigned long long)(s[0].fence_waits + s[1].fence_waits),
            (unsigned long long)(s[0].host_syncs + s[1].host_syncs),
-           (unsigned long long)(s[0].remaps + s[1].remaps), fake_fail_fired());
+           (unsigned long long)(s[0].stitches + s[1].stitches), fake_fail_fired());
     fflush(stdout);
 }
 
@@ -141,7 +141,7 @@ static void add_up(void) {
         allocs += s.allocs;
         failures += s.failures;
         fence_waits += s.fence_waits;
-        remaps += s.remaps;
+        remaps += s.stitches;
     }
 }
 

@@ -75,7 +75,7 @@ static slot *slot_of(uint64_t id) {
 }
 
 static void replay_block(gpupool_arena *arena, uint64_t id, void *block) {
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES - arena->backing.base_unit;
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES - arena->chunks.base_unit;
     size_t i = 0;
     CHECK_EQ(unit, id);
     while (i < SLOTS && slots[i].block) i++;

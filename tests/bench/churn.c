@@ -21,7 +21,7 @@ static void show(churn *c, uint64_t start_ns) {
     printf("%11llu ops %7.1f s %9.0f ops/s  reserved %6.2f  granted %6.2f  limit %6.2f GiB"
            "  %6zu blocks  %8llu remaps  %8llu failures\n",
            (unsigned long long)c->ops, seconds, (double)c->ops / seconds, gib(s.reserved.now),
-           gib(s.granted.now), gib(c->limit), c->count, (unsigned long long)s.remaps,
+           gib(s.granted.now), gib(c->limit), c->count, (unsigned long long)s.stitches,
            (unsigned long long)s.failures);
     fflush(stdout);
 }

@@ -44,7 +44,7 @@ static void close_arena(void *arena) {
 static uint64_t growths(void *arena) {
     gpupool_stats stats;
     if (gpupool_get_stats(arena, &stats) != GPUPOOL_OK) return 0;
-    return stats.chunks_gained + stats.chunks_lost + stats.remaps;
+    return stats.chunks_gained + stats.chunks_lost + stats.stitches;
 }
 #endif
 
