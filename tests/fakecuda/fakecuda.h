@@ -102,7 +102,9 @@ void   fake_device_vmm(int device, int supported);     /* default 1 */
 void   fake_granularity(size_t bytes);   /* what the driver says its page is; 0 (default): 2 MiB */
 void   fake_device_peers(int device, int reachable);   /* by other devices; default 1 */
 int    fake_has_context(int device);     /* 0: no call has needed one there */
-size_t fake_used_bytes(int device);      /* device memory held by this process */
+size_t fake_used_bytes(int device);      /* device memory held by this process, whatever number of
+                                            addresses it is mapped at */
+long   fake_mappings(void);              /* of handles: one mapped at two addresses counts twice */
 /* 1: each block at the lowest address that is free, side by side, as the driver lays small ones;
    0 (default): always further up, with a gap behind each. */
 void   fake_packed(int on);
