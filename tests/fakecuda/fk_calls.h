@@ -8,9 +8,9 @@
  * FK_UNSAFE forbidden while a capture that is not relaxed is under way (asking about an event is
  * too, but an event of the capture itself gets another answer, so fk_event.c sees to it).
  *
- * Prices were measured on an H200 (CUDA 13.0), those of cuMem* on an H100; what a call costs by size
- * or by handle is added where it is implemented. What was not measured has the price of the nearest
- * call that was. */
+ * Prices were measured on an H200, those of cuMem* on an H100 (CUDA 13.0); what a call costs by
+ * size or by handle is added where it is implemented. What was not measured has the price of the
+ * nearest call that was. */
 FK_CALL(cudaGetLastError, FK_EXEMPT, 10)
 FK_CALL(cudaPeekAtLastError, FK_EXEMPT, 10)
 FK_CALL(cudaGetErrorName, FK_EXEMPT, 10)
