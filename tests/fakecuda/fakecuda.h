@@ -86,6 +86,8 @@ void fake_before_call(const char *name, long n, void (*run)(void *), void *user)
 /* ---- counters ---- */
 
 long     fake_calls(const char *name);   /* calls of that name, failed ones too; NULL: all */
+/* Shows the count of each of CUDA's calls. see makes no call of CUDA or fakecuda. */
+void     fake_each_call(void (*see)(void *user, const char *name, long calls), void *user);
 uint64_t fake_driver_ns(void);           /* what the calls would have cost, by the price list */
 uint64_t fake_inside_ns(void);           /* real time spent inside fake calls, all threads */
 void     fake_reset_counters(void);
