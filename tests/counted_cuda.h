@@ -1,5 +1,5 @@
-/* counted_cuda.h: counts the CUDA calls that gpupool.h makes, on a real GPU too, where fakecuda does
-   not count. Include it before the implementation, in the same source, and link machine.c.
+/* counted_cuda.h: counts the CUDA calls that gpupool.h makes, also where fakecuda is not there to
+   count. Include it before the implementation, in the same source, and link machine.c.
 
    Calls of the runtime go through macros of their own names, calls of the driver through functions
    that stand for the entry points it was asked for. A call of the runtime that is not listed here

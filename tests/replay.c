@@ -27,8 +27,8 @@ static const char usage[] =
     "  --timeline FILE  draw live and reserved memory, and the limit, over the events\n"
     "  --plan         instead of a replay: what each source and size of units would reserve,\n"
     "                 and the smallest limit that will do, for one pass over its blocks\n"
-    "A trace is replayed three times over: reserved is the most that was held meanwhile. The first\n"
-    "pass is called cold, the last warm.\n";
+    "A trace is replayed three times over: reserved is the most that was held meanwhile.\n"
+    "The first pass is called cold, the last warm.\n";
 
 static const struct {
     const char *name;
