@@ -29,7 +29,7 @@ void machine_add_call(machine_kind kind) {
 }
 
 machine_calls machine_added_calls(void) {
-    machine_calls calls;
+    machine_calls calls = {{0}};
     for (int i = 0; i < MACHINE_KINDS; i++) calls.of[i] = atomic_load(&added[i]);
     return calls;
 }
