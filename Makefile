@@ -52,7 +52,7 @@ C_FLAGS := -std=c11 $(WARNINGS) -pthread -MMD -MP
 COMPILE := $(CC) $(C_FLAGS)
 TEST_COMPILE := $(COMPILE) -O1 -g1
 comma := ,
-TOOLS := replay demo fixed_range bench-run churn ring
+TOOLS := replay demo fixed_range crowd bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ windows: ## the header as mingw-w64 compiles it, its integer rooms under wine
 bench: $(BUILD)/bench-run ## nanoseconds an operation costs on the host, here and with others
 	@NVCC='$(if $(filter gpu,$(ON)),$(NVCC))' CXX='$(CXX)' tests/bench/bench.sh $(BUILD) $(ON)
 
-bench-memory: $(BUILD)/replay $(BUILD)/fixed_range ## reserved memory and speed on real traces
+bench-memory: $(BUILD)/replay $(BUILD)/fixed_range $(BUILD)/crowd ## reserved memory and speed on real traces
 	@tests/bench/memory.sh $(BUILD) $(ON)
 
 soak: $(BUILD)/test/test_soak-plain ## everything at once for ten minutes; SECONDS= SEED= THREADS=
@@ -170,18 +170,19 @@ clean: ## removes build/
 # ---- the demo and the measuring tools ------------------------------------------------------------
 
 OBJECTS := $(BUILD)/$(ON)
-REPLAY := trace trace_build lines idmap machine library replay_plan replay_pass replay_run \
-          replay_limit replay_timeline replay_print
+REPLAY := trace trace_build lines idmap machine replay_plan replay_pass replay_run replay_limit \
+          replay_timeline replay_print
 REPLAY_OBJECTS := $(REPLAY:%=$(OBJECTS)/%.o)
 UNIT_OBJECTS := $(foreach unit,256 512 2048 8192,$(OBJECTS)/replay_unit_$(unit).o)
 
-$(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_units.o \
+$(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_units.o $(OBJECTS)/library_counted.o \
                    $(UNIT_OBJECTS) $(REPLAY_OBJECTS)
-$(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(REPLAY_OBJECTS)
+$(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(OBJECTS)/library.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+$(OBJECTS)/crowd: $(OBJECTS)/bench/crowd.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 BENCH := bench run lane works peers peer_gpupool peer_gpupool_unlocked bars print svg
-$(OBJECTS)/bench-run: $(BENCH:%=$(OBJECTS)/bench/%.o) $(REPLAY_OBJECTS)
+$(OBJECTS)/bench-run: $(BENCH:%=$(OBJECTS)/bench/%.o) $(OBJECTS)/library.o $(REPLAY_OBJECTS)
 $(OBJECTS)/ring: $(OBJECTS)/bench/ring.o
 $(TOOLS:%=$(OBJECTS)/%): $(filter %.a,$(LIBS))
 	$(Q)$(LINK) -o $@ $(filter %.o,$^) $(LIBS)

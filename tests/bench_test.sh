@@ -57,5 +57,18 @@ echo 'CuPy pair' > "$dir/lines"
 "$run" --hurry --work pair --lines "$dir/lines" > /dev/null 2>&1
 holds "a line that makes no sense is refused" test $? = 2
 
+# ---- the table of make bench-memory ----
+printf '%s\n' "x live 2e9" "x reserved 1.02" "x calls-3 7" "y live 1e9" "y reserved 1.08" \
+    > "$dir/mapped"
+printf '%s\n' "x reserved 2" "y reserved 8" > "$dir/device"
+printf '%s\n' "# made up" "x reserved 1.5 - 3" "y reserved 1.5 1.4 -" > "$dir/peers"
+awk -f tests/bench/table.awk -v traces="x y" "$dir/mapped" "$dir/device" "$dir/peers" > "$dir/table"
+has() { holds "the table has: $1" grep -Fqx -- "$1" "$dir/table"; }
+has "| x (2.00 GB live): reserved / live | 1.020 | 2.000 | 1.500 | – | 3.000 |"
+has "| in the third | 7 | – | – | – | – |"
+has "| mean: reserved / live | 1.050 | 5.000 | 1.500 | – | – |"
+has "| geometric mean: reserved / live | 1.050 | 4.000 | 1.500 | – | – |"
+has "| mean: least budget / live | – | – | – | – | – |"
+
 echo "$passed passed, $failed failed"
 ((failed == 0))

@@ -11,19 +11,24 @@
 enum { FINE = 0, FAILURES = 1, BAD_INPUT = 2 };
 
 static const char usage[] =
-    "usage: replay [--json] [--limit TEXT] [--min-limit] [--source NAME] [--streams N]\n"
-    "              [--threads N] [--svg FILE] [--timeline FILE] [--plan] TRACE[.gz]...\n"
+    "usage: replay [--json] [--passes N] [--limit TEXT] [--min-limit] [--limit-passes N]\n"
+    "              [--source NAME] [--streams N] [--threads N] [--behind] [--svg FILE]\n"
+    "              [--timeline FILE] [--plan] TRACE[.gz]...\n"
     "  --json         one object a trace, one a line\n"
+    "  --passes N     replay N times over, not three; show what single passes took\n"
     "  --limit TEXT   the arena's limit: 12GiB, 80%, -2GiB\n"
-    "  --min-limit    also find the smallest limit that will do\n"
+    "  --min-limit    also find the smallest limit that will do for one pass\n"
+    "  --limit-passes N  for N passes\n"
     "  --source NAME  auto (default), mapped, device, managed, pinned or bypass\n"
     "  --streams N    block ID on stream ID mod N, not on the trace's own stream\n"
     "  --threads N    N threads, each the whole trace on a stream of its own\n"
+    "  --behind       no work is finished before a call waits for it (simulated GPU only)\n"
     "  --svg FILE     draw the arena at its fullest moment\n"
     "  --timeline FILE  draw live and reserved memory, and the limit, over the events\n"
     "  --plan         instead of a replay: what each source and size of units would reserve,\n"
     "                 and the smallest limit that will do, for one pass over its blocks\n"
-    "A trace is replayed three times over: reserved is the most that was held meanwhile.\n";
+    "A trace is replayed three times over: reserved is the most that was held meanwhile.\n"
+    "The first pass is called cold, the last warm.\n";
 
 static const struct {
     const char *name;
@@ -58,11 +63,14 @@ static int take_source(command *c, const char *name) {
 }
 
 static int take_count(unsigned *count, const char *option, const char *text) {
+    int passes = strstr(option, "passes") != NULL;
+    long n, most = passes ? REPLAY_MOST_PASSES : MAX_MANY;
     char *end;
-    long n = strtol(text, &end, 10);
+    n = strtol(text, &end, 10);
     *count = (unsigned)n;
-    if (end != text && !*end && n >= 1 && n <= MAX_MANY) return 0;
-    return refuse(option, " takes a number from 1 to 1024");
+    if (end != text && !*end && n >= 1 && n <= most) return 0;
+    return refuse(option, passes ? " takes a number from 1 to 100"
+                                 : " takes a number from 1 to 1024");
 }
 
 static int take_option(command *c, const char *option, const char *value) {
@@ -70,6 +78,8 @@ static int take_option(command *c, const char *option, const char *value) {
     if (strcmp(option, "--source") == 0) return take_source(c, value);
     if (strcmp(option, "--streams") == 0) return take_count(&o->streams, option, value);
     if (strcmp(option, "--threads") == 0) return take_count(&o->threads, option, value);
+    if (strcmp(option, "--passes") == 0) return take_count(&o->passes, option, value);
+    if (strcmp(option, "--limit-passes") == 0) return take_count(&o->limit_passes, option, value);
     if (strcmp(option, "--limit") == 0) o->config.limit_text = value;
     else if (strcmp(option, "--svg") == 0) o->svg = value;
     else if (strcmp(option, "--timeline") == 0) o->timeline = value;
@@ -80,9 +90,12 @@ static int take_option(command *c, const char *option, const char *value) {
 static int check_command(const command *c) {
     const replay_options *o = &c->options;
     if (c->traces == 0) return refuse("names no trace", "");
-    if (c->plan && (c->json || o->min_limit || o->svg || o->timeline || o->streams ||
-                    o->threads > 1 || o->config.limit_text || strcmp(c->source, "auto") != 0))
+    if (c->plan && (c->json || o->min_limit || o->svg || o->timeline || o->streams || o->passes ||
+                    o->behind || o->threads > 1 || o->config.limit_text ||
+                    strcmp(c->source, "auto") != 0))
         return refuse("--plan takes no other option", "");
+    if (o->limit_passes && !o->min_limit)
+        return refuse("--limit-passes needs --min-limit", "");
     if (o->svg && c->traces > 1) return refuse("--svg draws one trace, not several", "");
     if (o->timeline && c->traces > 1)
         return refuse("--timeline draws one trace, not several", "");
@@ -102,6 +115,7 @@ static int read_command(command *c, int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0) c->json = 1;
         else if (strcmp(argv[i], "--min-limit") == 0) c->options.min_limit = 1;
+        else if (strcmp(argv[i], "--behind") == 0) c->options.behind = 1;
         else if (strcmp(argv[i], "--plan") == 0) c->plan = 1;
         else if (argv[i][0] != '-') c->trace[c->traces++] = argv[i];
         else if (i + 1 == argc) return refuse("unknown option, or its value is missing: ", argv[i]);

@@ -1,4 +1,4 @@
-/* replay_limit.h: the smallest limit under which one cold pass of a trace completes. */
+/* replay_limit.h: the smallest limit under which a trace completes in a fresh arena. */
 #ifndef REPLAY_LIMIT_H
 #define REPLAY_LIMIT_H
 
@@ -6,8 +6,10 @@
 
 #define REPLAY_LIMIT_STEP ((uint64_t)2 << 20)
 
-/* To 2 MiB; 0 bytes when not even eight times what is live is enough. 0, or -1 on failure, after a
-   message on stderr. The config's own limit does not count. */
-int replay_min_limit(const replay_plan *, const gpupool_arena_config *, uint64_t *bytes);
+/* Of so many passes, the first of them cold. To 2 MiB; 0 bytes when not even eight times what is
+   live is enough. 0, or -1 on failure, after a message on stderr. The config's own limit does not
+   count. */
+int replay_min_limit(const replay_plan *, const gpupool_arena_config *, unsigned passes,
+                     uint64_t *bytes);
 
 #endif

@@ -145,12 +145,15 @@ int replay_pass_run(replay_pass *pass) {
                         .stream = plan->stream + i,
                         .first = i == 0,
                         .block = block + i * plan->from->slots};
+    machine_calls calls_before = machine_count_calls();
     machine_meter before = machine_read();
     if (result == 0 && threads > 1) result = start_threads(r, threads);
     else if (result == 0) run(r);
     machine_meter after = machine_read();
     pass->spent = (machine_meter){after.inside_ns - before.inside_ns,
                                   after.driver_ns - before.driver_ns, after.calls - before.calls};
+    pass->calls = machine_count_calls();
+    for (int i = 0; i < MACHINE_KINDS; i++) pass->calls.of[i] -= calls_before.of[i];
     uint64_t slowest = 0;
     for (unsigned i = 0; i < threads && result == 0; i++) {
         if (r[i].ns > slowest) slowest = r[i].ns;

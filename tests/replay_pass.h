@@ -19,6 +19,7 @@ typedef struct replay_pass {
     /* what came out */
     uint64_t ns; /* of one thread's operations, with what the driver would cost */
     machine_meter spent;
+    machine_calls calls;
     size_t failures;
     gpupool_result first_result;
     char first_sentence[512]; /* of the first failure */

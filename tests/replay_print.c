@@ -29,10 +29,30 @@ void replay_print_text(FILE *out, const char *text, int xml) {
     }
 }
 
+static double figure_ns(const replay_figure *f) { return f->ns; }
+static double figure_calls(const replay_figure *f) { return (double)machine_all_calls(&f->calls); }
+static double figure_memory(const replay_figure *f) { return (double)f->calls.of[MACHINE_MEMORY]; }
+static double figure_events(const replay_figure *f) { return (double)f->calls.of[MACHINE_EVENT]; }
+
 /* A number only the simulation knows: null on a GPU. */
 static void json_simulated(FILE *out, const char *name, double value, int decimals) {
     if (machine_is_simulated()) fprintf(out, ",\"%s\":%.*f", name, decimals, value);
     else fprintf(out, ",\"%s\":null", name);
+}
+
+static void json_list(FILE *out, const char *name, const replay_result *r,
+                      double (*value)(const replay_figure *)) {
+    fprintf(out, ",\"%s\":[", name);
+    for (unsigned i = 0; i < r->passes; i++)
+        fprintf(out, "%s%.*f", i ? "," : "", value == figure_ns ? 1 : 0, value(&r->pass[i]));
+    fputc(']', out);
+}
+
+static void json_passes(FILE *out, const replay_result *r) {
+    json_list(out, "ns_per_op_by_pass", r, figure_ns);
+    json_list(out, "cuda_calls_by_pass", r, figure_calls);
+    json_list(out, "memory_calls_by_pass", r, figure_memory);
+    json_list(out, "event_calls_by_pass", r, figure_events);
 }
 
 static double over_live(const replay_result *r, uint64_t bytes) {
@@ -53,10 +73,11 @@ void replay_print_json(FILE *out, const char *path, const char *source, const re
                 over_live(r, r->min_limit_bytes), (unsigned long long)r->min_limit_bytes);
     else if (o->min_limit) fputs(",\"min_limit_over_live\":null,\"min_limit_bytes\":null", out);
     fprintf(out, ",\"ns_per_op_cold\":%.1f,\"ns_per_op_warm\":%.1f", r->ns_cold, r->ns_warm);
-    json_simulated(out, "cuda_calls", (double)r->calls, 0);
+    fprintf(out, ",\"cuda_calls\":%ld", r->calls);
     json_simulated(out, "driver_us", r->driver_us, 1);
-    json_simulated(out, "cuda_calls_warm", (double)r->calls_warm, 0);
+    fprintf(out, ",\"cuda_calls_warm\":%ld", r->calls_warm);
     json_simulated(out, "driver_us_warm", r->driver_us_warm, 1);
+    json_passes(out, r);
     fprintf(out, ",\"failures\":%zu}\n", r->failures);
 }
 
@@ -66,6 +87,18 @@ void replay_print_head(FILE *out, const replay_options *o) {
     fprintf(out, "%-22s %9s %9s %9s %9s ", "trace", "events", "live GB", "reserved", "/ live");
     if (o->min_limit) fprintf(out, "%9s ", "least");
     fprintf(out, "%8s %8s %8s %9s %8s\n", "ns cold", "ns warm", "calls", "driver ms", "failures");
+}
+
+/* The first, third, fifth and last. */
+static void print_passes(FILE *out, const replay_result *r) {
+    for (unsigned i = 0; i < r->passes; i++) {
+        const replay_figure *f = &r->pass[i];
+        if (i != 0 && i != 2 && i != 4 && i + 1 != r->passes) continue;
+        fprintf(out, "  pass %-3u %10.1f ns  %7ld CUDA calls: ", i + 1, f->ns,
+                machine_all_calls(&f->calls));
+        fprintf(out, "%7ld memory, %7ld events, %7ld other\n", f->calls.of[MACHINE_MEMORY],
+                f->calls.of[MACHINE_EVENT], f->calls.of[MACHINE_OTHER]);
+    }
 }
 
 void replay_print_row(FILE *out, const char *path, const replay_options *o,
@@ -78,7 +111,9 @@ void replay_print_row(FILE *out, const char *path, const replay_options *o,
         fprintf(out, "%9.4f ", over_live(r, r->min_limit_bytes));
     else if (o->min_limit) fprintf(out, "%9s ", "none");
     fprintf(out, "%8.1f %8.1f ", r->ns_cold, r->ns_warm);
-    if (machine_is_simulated()) fprintf(out, "%8ld %9.2f ", r->calls, r->driver_us / 1e3);
-    else fprintf(out, "%8s %9s ", "-", "-");
+    fprintf(out, "%8ld ", r->calls);
+    if (machine_is_simulated()) fprintf(out, "%9.2f ", r->driver_us / 1e3);
+    else fprintf(out, "%9s ", "-");
     fprintf(out, "%8zu\n", r->failures);
+    if (o->passes) print_passes(out, r);
 }

@@ -9,12 +9,12 @@
 
 typedef struct run { /* what the stops of a pass need to know */
     const replay_options *options;
-    int pass;
+    int pass, passes;
     int failed;
 } run;
 
 static int is_fullest(const run *r, const replay_pass *pass, size_t event) {
-    return r->options->svg && r->pass == REPLAY_PASSES && event == pass->plan->from->peak_event;
+    return r->options->svg && r->pass == r->passes && event == pass->plan->from->peak_event;
 }
 
 static size_t part_end(size_t part, size_t events) {
@@ -65,14 +65,15 @@ static void set_stops(const run *r, replay_pass *pass) {
     pass->on_stop = on_stop;
 }
 
+/* Of the passes so far, the newest is the warm one. */
 static void add_up(replay_result *out, const replay_pass *pass, int number) {
-    double ns = (double)pass->ns / (double)pass->plan->ops;
-    if (number == 1) out->ns_cold = ns;
-    if (number == REPLAY_PASSES) {
-        out->ns_warm = ns;
-        out->calls_warm = pass->spent.calls;
-        out->driver_us_warm = (double)pass->spent.driver_ns / 1e3;
-    }
+    replay_figure *figure = &out->pass[number - 1];
+    figure->ns = (double)pass->ns / (double)pass->plan->ops;
+    figure->calls = pass->calls;
+    if (number == 1) out->ns_cold = figure->ns;
+    out->ns_warm = figure->ns;
+    out->calls_warm = machine_all_calls(&pass->calls);
+    out->driver_us_warm = (double)pass->spent.driver_ns / 1e3;
     if (!out->failures && pass->failures) {
         out->first_result = pass->first_result;
         memcpy(out->first_sentence, pass->first_sentence, sizeof out->first_sentence);
@@ -82,8 +83,8 @@ static void add_up(replay_result *out, const replay_pass *pass, int number) {
 
 static int run_passes(const replay_options *o, const replay_plan *plan, gpupool_arena *arena,
                       replay_result *out) {
-    run r = {.options = o};
-    for (r.pass = 1; r.pass <= REPLAY_PASSES; r.pass++) {
+    run r = {.options = o, .passes = (int)out->passes};
+    for (r.pass = 1; r.pass <= r.passes; r.pass++) {
         replay_pass pass = {.plan = plan, .arena = arena, .user = &r};
         set_stops(&r, &pass);
         if (replay_pass_run(&pass) != 0) r.failed = 1;
@@ -121,15 +122,34 @@ static int run_plan(const replay_options *o, const replay_plan *plan, replay_res
     *why = complain(gpupool_arena_destroy(arena));
     if (result != 0 || *why != GPUPOOL_OK) return -1;
     if (o->timeline && replay_timeline(plan, &o->config, o->name, o->timeline) != 0) return -1;
-    return o->min_limit ? replay_min_limit(plan, &o->config, &out->min_limit_bytes) : 0;
+    return o->min_limit ? replay_min_limit(plan, &o->config, o->limit_passes ? o->limit_passes : 1,
+                                           &out->min_limit_bytes)
+                        : 0;
+}
+
+static int hold(const replay_plan *plan, int on) {
+    for (size_t i = 0; i < plan->streams; i++)
+        if (machine_hold((void *)plan->stream[i], on) != 0) return -1;
+    return 0;
+}
+
+static int run_behind(const replay_options *o, const replay_plan *plan, replay_result *out,
+                      gpupool_result *why) {
+    if (hold(plan, 1) != 0) {
+        fprintf(stderr, "--behind needs a simulated GPU\n");
+        return -1;
+    }
+    int result = run_plan(o, plan, out, why);
+    hold(plan, 0);
+    return result;
 }
 
 int replay_run(const replay_options *o, const trace *t, replay_result *out, gpupool_result *why) {
     replay_plan plan;
-    *out = (replay_result){.from = t};
+    *out = (replay_result){.from = t, .passes = o->passes ? o->passes : REPLAY_PASSES};
     *why = GPUPOOL_OK;
     if (replay_plan_make(&plan, t, o->streams, o->threads) != 0) return -1;
-    int result = run_plan(o, &plan, out, why);
+    int result = (o->behind ? run_behind : run_plan)(o, &plan, out, why);
     replay_plan_free(&plan);
     return result;
 }

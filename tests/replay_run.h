@@ -1,10 +1,12 @@
-/* replay_run.h: a trace through a fresh arena, three times over, and what it took. */
+/* replay_run.h: a trace through a fresh arena, several times over, and what it took. */
 #ifndef REPLAY_RUN_H
 #define REPLAY_RUN_H
 
+#include "machine.h"
 #include "replay_plan.h"
 
-#define REPLAY_PASSES 3 /* the first is called cold, the last warm */
+#define REPLAY_PASSES 3 /* where nothing else is asked; the first is called cold, the last warm */
+#define REPLAY_MOST_PASSES 100
 #define REPLAY_PARTS 8  /* a pass shows its progress after each of these */
 
 typedef struct replay_progress {
@@ -16,7 +18,10 @@ typedef struct replay_progress {
 typedef struct replay_options {
     gpupool_arena_config config;
     unsigned streams, threads; /* as in replay_plan_make */
+    unsigned passes;           /* 0: REPLAY_PASSES */
+    int behind;                /* 1: no stream's work is finished before a call waits for it */
     int min_limit;             /* 1: also look for the smallest limit that will do */
+    unsigned limit_passes;     /* passes that must complete under it; 0: one */
     const char *svg;           /* a picture of the last pass at its fullest, or NULL */
     const char *timeline;      /* a picture of a pass over its events, or NULL, */
     const char *name;          /* and the trace's name on it */
@@ -24,12 +29,19 @@ typedef struct replay_options {
     void *user;
 } replay_options;
 
+typedef struct replay_figure { /* of one pass */
+    double ns;                 /* per operation, driver time included */
+    machine_calls calls;       /* of CUDA */
+} replay_figure;
+
 typedef struct replay_result {
     const trace *from;
     uint64_t peak_live_bytes, peak_reserved_bytes;
     uint64_t min_limit_bytes; /* 0: not asked for, or none was enough */
     double ns_cold, ns_warm;  /* per operation, driver time included */
     long calls, calls_warm;   /* of CUDA: in all, the arena's making included; in the last pass */
+    unsigned passes;
+    replay_figure pass[REPLAY_MOST_PASSES];
     double driver_us, driver_us_warm;
     size_t failures;
     gpupool_result first_result;

@@ -136,10 +136,32 @@ says 2 "timeline draws one trace" --timeline "$dir/x.svg" "$dir/good" "$dir/good
 says 2 "timeline needs a fixed order" --timeline "$dir/x.svg" --threads 2 "$dir/good"
 says 0 '^  mapped +512 +0.008 +1.0000 +0.008 +1.0000 +[1-9]' --plan "$dir/one"
 says 0 '^  device +512 +0.008 +1.0000 ' --plan "$dir/one"
-for other in --json --min-limit "--source mapped" "--streams 1" "--threads 2" "--limit 1GiB" \
+for other in --json --min-limit --behind "--passes 3" "--source mapped" "--streams 1" \
+    "--threads 2" "--limit 1GiB" \
     "--svg $dir/x.svg" "--timeline $dir/x.svg"; do
     says 2 "plan takes no other option" --plan $other "$dir/one"
 done
+says 2 "takes a number from 1 to 100" --passes 101 "$dir/good"
+says 2 "takes a number from 1 to 100" --min-limit --limit-passes 0 "$dir/good"
+says 2 "limit-passes needs --min-limit" --limit-passes 2 "$dir/good"
+says 0 '"cuda_calls_by_pass":\[[1-9][0-9]*\],' --json --passes 1 "$dir/good"
+says 0 '"memory_calls_by_pass":\[[1-9][0-9]*,0,0,0,0\],' --json --passes 5 "$dir/good"
+says 0 '^  pass 3 +[0-9.]+ ns +0 CUDA calls: +0 memory, +0 events, +0 other' --passes 3 "$dir/one"
+says 0 '^  pass 1 +[0-9.]+ ns +[1-9][0-9]* CUDA calls: +[1-9][0-9]* memory' --passes 3 "$dir/one"
+lines=$("$replay" --passes 7 "$dir/one" | grep -o '^  pass [0-9]*' | tr -d '\n')
+if [[ $lines == "  pass 1  pass 3  pass 5  pass 7" ]]; then passed=$((passed + 1)); else
+    failed=$((failed + 1))
+    echo "FAILED: the passes shown are '$lines'"
+fi
+for i in {1..64}; do printf 'a %d 8388608 %d\nf %d %d\n' $i $((i % 8 + 1)) $i $((i % 8 + 1)); done \
+    > "$dir/hand"
+says 0 '"min_limit_bytes":8388608,.*"failures":0}$' --json --behind --min-limit \
+    --limit-passes 4 "$dir/hand"
+events() { "$replay" --json "$@" "$dir/hand" | grep -o '"event_calls_by_pass":[^]]*'; }
+if [[ $(events) != "$(events --behind)" ]]; then passed=$((passed + 1)); else
+    failed=$((failed + 1))
+    echo "FAILED: --behind changes nothing: $(events)"
+fi
 says 0 "^usage: replay" --help
 says 0 "^usage: replay" -h
 cp "$dir/good" "$dir/"$'\xff<\xed\xa0\x80\xe2\x82\xac.trace'

@@ -4,11 +4,12 @@
 #
 # Times are this machine's, with CUDA's share from the price list where it is simulated. The others
 # are measured in the same run where there are a GPU and PyTorch; else their figures come from
-# tests/bench/peers.txt, measured once on an NVIDIA H200 with PyTorch 2.11.
+# tests/bench/peers.txt, which says where they were measured.
 set -euo pipefail
 build=$1 on=$2 here=$(dirname "$0")
-traces="gpt2var frcnn resnet50 llamagen"
+traces="gpt2var frcnn resnet50 llamagen gnn convnext"
 least=${QUICK:+no}
+many=20 # passes, where three are not enough to see what memory comes to
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
@@ -18,22 +19,47 @@ field() { # JSON NAME: - where it is null or missing
     echo "${value:--}"
 }
 
+nth() { # JSON NAME N: of a list
+    local value
+    value=$(sed -n "s/.*\"$2\":\[\([0-9.,]*\)\].*/\1/p" <<< "$1" | cut -d , -f "$3")
+    echo "${value:--}"
+}
+
+replay() { # SOURCE TRACE OPTION...: its figures as JSON
+    "$build/replay" --json --source "$1" "${@:3}" "tests/traces/$2.trace.gz"
+}
+
 squeeze() { # SOURCE TRACE LIMIT: at 1.02 times the least budget
     local json failures limit
     limit=$(awk -v b="$3" 'BEGIN { printf "%.0f", b * 1.02 }')
-    json=$("$build/replay" --json --limit "$limit" --source "$1" "tests/traces/$2.trace.gz" || true)
+    json=$(replay "$1" "$2" --limit "$limit" || true)
     failures=$(field "$json" failures)
     [[ $failures == 0 ]] || echo "$2, source $1, $limit bytes: $failures failures" >&2
     echo "$2 squeezed-cold $(field "$json" ns_per_op_cold)"
     echo "$2 squeezed-warm $(field "$json" ns_per_op_warm)"
 }
 
+repeat() { # SOURCE TRACE: twenty times over
+    local json pass
+    json=$(replay "$1" "$2" --passes $many)
+    echo "$2 reserved-$many $(field "$json" reserved_over_live)"
+    for pass in 1 3 5; do echo "$2 calls-$pass $(nth "$json" cuda_calls_by_pass $pass)"; done
+    [[ $least ]] || json=$(replay "$1" "$2" --passes 1 --min-limit --limit-passes $many)
+    echo "$2 least-$many $(field "$json" min_limit_over_live)"
+}
+
+spread() { # SOURCE TRACE: over four streams; the simulated device stays behind the host
+    local json
+    json=$(replay "$1" "$2" --streams 4 $([[ $on == gpu ]] || echo --behind))
+    echo "$2 streams-reserved $(field "$json" reserved_over_live)"
+    echo "$2 streams-warm $(field "$json" ns_per_op_warm)"
+}
+
 measure() { # SOURCE: lines of TRACE FIGURE VALUE
     local trace json limit
     for trace in $traces; do
         echo "$trace, source $1" >&2
-        json=$("$build/replay" --json $([[ $least ]] || echo --min-limit) --source "$1" \
-            "tests/traces/$trace.trace.gz")
+        json=$(replay "$1" "$trace" $([[ $least ]] || echo --min-limit))
         echo "$trace live $(field "$json" peak_live_bytes)"
         echo "$trace reserved $(field "$json" reserved_over_live)"
         echo "$trace least $(field "$json" min_limit_over_live)"
@@ -41,6 +67,8 @@ measure() { # SOURCE: lines of TRACE FIGURE VALUE
         echo "$trace warm $(field "$json" ns_per_op_warm)"
         limit=$(field "$json" min_limit_bytes)
         [[ $limit == - ]] || squeeze "$1" "$trace" "$limit"
+        repeat "$1" "$trace"
+        spread "$1" "$trace"
     done
 }
 
@@ -61,6 +89,9 @@ measure device > "$dir/device"
 peers
 echo
 awk -f "$here/table.awk" -v traces="$traces" "$dir/mapped" "$dir/device" "$dir/peers"
+echo
+[[ $on == gpu ]] || echo "With four streams the simulated device always stays behind the host."
+"$build/crowd"
 echo
 echo "Share of a fixed 64 GiB range in use at the first failure (VMA 0.98, OffsetAllocator 0.97,"
 echo "a power-of-two buddy 0.72):"

@@ -22,8 +22,9 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEP = 2 << 20  # of the bisection, in bytes
-PASSES = 3
-FIGURES = ["reserved", "least", "cold", "warm", "squeezed-cold", "squeezed-warm"]
+PASSES, MANY = 3, 20
+FIGURES = ["reserved", "reserved-20", "least", "cold", "warm", "squeezed-cold", "squeezed-warm"]
+RATIOS = ["reserved", "reserved-20", "least"]
 
 # name, cudaMallocAsync, what PyTorch is told; each in a process of its own, since PyTorch reads its
 # environment once
@@ -177,6 +178,9 @@ class Replay:
         if not figures:
             raise RuntimeError("out of memory without a limit")
         out = {"reserved": figures.reserved / self.live, "cold": figures.cold, "warm": figures.warm}
+        many = self.run(0, MANY)
+        if many:
+            out["reserved-20"] = many.reserved / self.live
         least = self.least() if with_least else 0
         if least:
             out["least"] = least / self.live
@@ -231,7 +235,7 @@ def print_peers(traces, by_mode):
         for figure in FIGURES:
             values = [by_mode[name].get(trace, {}).get(figure) for name, _, _ in MODES]
             if any(v is not None for v in values):
-                digits = 3 if figure in ("reserved", "least") else 0
+                digits = 3 if figure in RATIOS else 0
                 words = ["-" if v is None else f"{v:.{digits}f}" for v in values]
                 print(trace, figure, *words)
 

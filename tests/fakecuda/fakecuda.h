@@ -86,6 +86,8 @@ void fake_before_call(const char *name, long n, void (*run)(void *), void *user)
 /* ---- counters ---- */
 
 long     fake_calls(const char *name);   /* calls of that name, failed ones too; NULL: all */
+/* Shows the count of each of CUDA's calls. see makes no call of CUDA or fakecuda. */
+void     fake_each_call(void (*see)(void *user, const char *name, long calls), void *user);
 uint64_t fake_driver_ns(void);           /* what the calls would have cost, by the price list */
 uint64_t fake_inside_ns(void);           /* real time spent inside fake calls, all threads */
 void     fake_reset_counters(void);
@@ -102,7 +104,9 @@ void   fake_device_vmm(int device, int supported);     /* default 1 */
 void   fake_granularity(size_t bytes);   /* what the driver says its page is; 0 (default): 2 MiB */
 void   fake_device_peers(int device, int reachable);   /* by other devices; default 1 */
 int    fake_has_context(int device);     /* 0: no call has needed one there */
-size_t fake_used_bytes(int device);      /* device memory held by this process */
+size_t fake_used_bytes(int device);      /* device memory held by this process, whatever number of
+                                            addresses it is mapped at */
+long   fake_mappings(void);              /* of handles: one mapped at two addresses counts twice */
 /* 1: each block at the lowest address that is free, side by side, as the driver lays small ones;
    0 (default): always further up, with a gap behind each. */
 void   fake_packed(int on);

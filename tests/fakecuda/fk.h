@@ -88,6 +88,8 @@ typedef struct fk_piece {
     int             device;
     int             refs;      /* one for the handle, one for each mapping */
     fk_kind         kind;      /* FK_RESERVED: made by cuMemCreate */
+    uint64_t        handle;    /* while it is held */
+    int             holds;     /* releases that the handle still takes */
 } fk_piece;
 
 typedef struct fk_entry {      /* one granule of a reservation */
@@ -130,6 +132,7 @@ void       fk_allow_peer(int device, int peer);
 int        fk_peer_allowed(int device, int peer);
 size_t     fk_device_free_bytes(int device);
 size_t     fk_device_total(int device);
+void       fk_count_mapping(int by);             /* 1: one more handle's mapping, -1: one less */
 void       fk_memory_drop_device(int device);    /* but not what is mapped; -1: all there is */
 long       fk_memory_objects(void);
 void       fk_memory_defaults(void);

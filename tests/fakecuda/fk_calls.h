@@ -8,8 +8,9 @@
  * FK_UNSAFE forbidden while a capture that is not relaxed is under way (asking about an event is
  * too, but an event of the capture itself gets another answer, so fk_event.c sees to it).
  *
- * Prices were measured on an H200 (CUDA 13.0); what a call costs by size or by handle is added
- * where it is implemented. What was not measured has the price of the nearest call that was. */
+ * Prices were measured on an H200, those of cuMem* on an H100 (CUDA 13.0); what a call costs by
+ * size or by handle is added where it is implemented. What was not measured has the price of the
+ * nearest call that was. */
 FK_CALL(cudaGetLastError, FK_EXEMPT, 10)
 FK_CALL(cudaPeekAtLastError, FK_EXEMPT, 10)
 FK_CALL(cudaGetErrorName, FK_EXEMPT, 10)
@@ -89,6 +90,9 @@ FK_CALL(cuMemAddressReserve, FK_DRIVER | FK_ALLOC, 42000)
 FK_CALL(cuMemAddressFree, FK_DRIVER, 42000)
 FK_CALL(cuMemCreate, FK_DRIVER | FK_ALLOC, 0)
 FK_CALL(cuMemRelease, FK_DRIVER, 0)
-FK_CALL(cuMemMap, FK_DRIVER, 850)
-FK_CALL(cuMemUnmap, FK_DRIVER, 7000)
-FK_CALL(cuMemSetAccess, FK_DRIVER, 10000)
+FK_CALL(cuMemRetainAllocationHandle, FK_DRIVER, 1000)
+FK_CALL(cuMemMap, FK_DRIVER, 1000)
+FK_CALL(cuMemUnmap, FK_DRIVER, 3000)
+FK_CALL(cuMemSetAccess, FK_DRIVER, 8000)
+FK_CALL(cuMemGetAddressRange, FK_DRIVER, 100)
+FK_CALL(cuPointerGetAttribute, FK_DRIVER, 100)

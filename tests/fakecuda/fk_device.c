@@ -381,9 +381,12 @@ static const struct {
     {"cuMemAddressFree", (fk_function)cuMemAddressFree, 0},
     {"cuMemCreate", (fk_function)cuMemCreate, 0},
     {"cuMemRelease", (fk_function)cuMemRelease, 0},
+    {"cuMemRetainAllocationHandle", (fk_function)cuMemRetainAllocationHandle, 11000},
     {"cuMemMap", (fk_function)cuMemMap, 0},
     {"cuMemUnmap", (fk_function)cuMemUnmap, 0},
-    {"cuMemSetAccess", (fk_function)cuMemSetAccess, 0}};
+    {"cuMemSetAccess", (fk_function)cuMemSetAccess, 0},
+    {"cuMemGetAddressRange", (fk_function)cuMemGetAddressRange, 0},
+    {"cuPointerGetAttribute", (fk_function)cuPointerGetAttribute, 0}};
 
 /* A symbol that is not there is an answer, not an error of the call. */
 static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, unsigned version,

@@ -34,7 +34,7 @@ static struct {
     int        packed;         /* or at the lowest, without gaps */
     fk_range **ranges;         /* by address */
     size_t     n, room;
-    long       pieces;
+    long       pieces, mappings;
     size_t     used[FK_DEVICES], total[FK_DEVICES], other[FK_DEVICES];
     unsigned   peers[FK_DEVICES];
     size_t     pinned, pinned_peak, pinned_limit;
@@ -306,13 +306,17 @@ unsigned char *fake_peek(const void *device_address) {
 
 /* ---- dropping ---- */
 
+void fk_count_mapping(int by) { fk.mappings += by; }
+
 static void fk_unmap_all(fk_range *range) {
     size_t i;
     for (i = 0; range->mapped > 0 && i < range->bytes / FK_GRANULE; i++) {
         fk_piece *piece = range->entries[i].piece;
         if (!piece) continue;
         range->mapped--;
-        if (range->entries[i].index == 0) fk_unref_piece(piece);
+        if (range->entries[i].index != 0) continue;
+        fk_count_mapping(-1);
+        fk_unref_piece(piece);
     }
 }
 
@@ -358,6 +362,14 @@ static size_t fk_get_size(const size_t *size) {
 
 size_t fake_used_bytes(int device) {
     return device >= 0 && device < FK_DEVICES ? fk_get_size(&fk.used[device]) : 0;
+}
+
+long fake_mappings(void) {
+    long copy;
+    fk_lock();
+    copy = fk.mappings;
+    fk_unlock();
+    return copy;
 }
 
 size_t fake_pinned_bytes(void) { return fk_get_size(&fk.pinned); }

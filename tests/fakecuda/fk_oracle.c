@@ -5,6 +5,10 @@
  * of calls alone, never from how work ran, so a race is found in every mode, in every run. Each
  * granule keeps its bytes as stretches with the same past: the last write, and the reads since.
  *
+ * CUDA's rule for virtual aliases: what is written through one address is seen through another once
+ * the device operation that wrote it has ended. So one operation that writes bytes and touches them
+ * through a second address as well is a race with itself.
+ *
  * Host threads share one clock: what one of them knows to be done, all know. So an order that two
  * host threads failed to make between themselves is not found here; the thread sanitizer's task. */
 #include "fk.h"
@@ -16,6 +20,7 @@ typedef struct fk_past {
     uint64_t    tick;      /* 0: nobody */
     uint64_t    stream_id;
     const char *name;
+    uint64_t    mapping;   /* where the piece begins at the address that was used */
     uint32_t    slot;
     int         write;
 } fk_past;
@@ -24,20 +29,22 @@ typedef struct fk_stretch {
     uint32_t from, to;     /* within the granule */
     uint32_t n, room;
     fk_past  write;
-    fk_past *reads;        /* since the write, at most one a slot */
+    fk_past *reads;        /* since the write, at most one operation of each slot */
 } fk_stretch;
-
-typedef struct fk_newest {
-    uint64_t mapping;      /* where the piece begins at the address that was used */
-    fk_past  past;
-} fk_newest;
 
 typedef struct fk_page {
     fk_stretch *stretches; /* in order; together they cover what was ever touched */
     size_t      n, room;
-    fk_newest  *newest;    /* the last of each slot to touch the granule, by mapping */
+    fk_past    *newest;    /* the last of each slot to touch the granule, by mapping */
     size_t      n_newest;
 } fk_page;
+
+typedef struct fk_touch {  /* one access, while it is judged */
+    const fk_actor *actor;
+    uint64_t        mapping;
+    int             write, must_be_written;
+    int             told;  /* one report a touch is enough */
+} fk_touch;
 
 static int fk_off;
 
@@ -129,47 +136,67 @@ static int fk_before(const fk_past *past, const fk_clock *clock) {
     return past->tick == 0 || fk_clock_get(clock, past->slot) >= past->tick;
 }
 
-static void fk_race(const fk_past *past, const fk_actor *actor, int write, uint64_t address) {
-    fk_fail("race at %#llx: %s (stream %llu, operation %llu) %s what %s (stream %llu, operation "
-            "%llu) %s, and nothing orders them",
-            (unsigned long long)address, actor->name, (unsigned long long)actor->stream_id,
-            (unsigned long long)actor->tick, write ? "writes" : "reads", past->name,
-            (unsigned long long)past->stream_id, (unsigned long long)past->tick,
-            past->write ? "wrote" : "read");
+static int fk_same_operation(const fk_past *past, const fk_actor *actor) {
+    return past->tick && past->tick == actor->tick && past->slot == actor->slot;
 }
 
-static int fk_judge(const fk_stretch *stretch, int write, const fk_actor *actor,
-                    uint64_t address) {
+/* offset: of the byte in its piece. */
+static void fk_race(const fk_past *past, const fk_touch *touch, uint64_t offset) {
+    const fk_actor *actor = touch->actor;
+    char through[48] = "";
+    if (past->mapping != touch->mapping)
+        snprintf(through, sizeof through, " through %#llx",
+                 (unsigned long long)(past->mapping + offset));
+    fk_fail("race at %#llx: %s (stream %llu, operation %llu) %s what %s (stream %llu, operation "
+            "%llu) %s%s, and nothing orders them",
+            (unsigned long long)(touch->mapping + offset), actor->name,
+            (unsigned long long)actor->stream_id, (unsigned long long)actor->tick,
+            touch->write ? "writes" : "reads", past->name, (unsigned long long)past->stream_id,
+            (unsigned long long)past->tick, past->write ? "wrote" : "read", through);
+}
+
+static int fk_clash(const fk_past *past, const fk_touch *touch) {
+    if (fk_same_operation(past, touch->actor)) return past->mapping != touch->mapping;
+    return !fk_before(past, touch->actor->clock);
+}
+
+/* 1: a race, which was told. page_at: where the page begins in its piece. */
+static int fk_judge(const fk_stretch *stretch, const fk_touch *touch, uint64_t page_at) {
+    uint64_t offset = page_at + stretch->from;
     uint32_t i;
-    if (!fk_before(&stretch->write, actor->clock)) {
-        fk_race(&stretch->write, actor, write, address);
+    if (fk_clash(&stretch->write, touch)) {
+        fk_race(&stretch->write, touch, offset);
         return 1;
     }
-    for (i = 0; write && i < stretch->n; i++)
-        if (!fk_before(&stretch->reads[i], actor->clock)) {
-            fk_race(&stretch->reads[i], actor, write, address);
+    for (i = 0; touch->write && i < stretch->n; i++)
+        if (fk_clash(&stretch->reads[i], touch)) {
+            fk_race(&stretch->reads[i], touch, offset);
             return 1;
         }
     return 0;
 }
 
-static fk_past fk_past_of(const fk_actor *actor, int write) {
+static fk_past fk_past_of(const fk_touch *touch) {
     fk_past past;
-    past.tick = actor->tick;
-    past.stream_id = actor->stream_id;
-    past.name = actor->name;
-    past.slot = actor->slot;
-    past.write = write;
+    past.tick = touch->actor->tick;
+    past.stream_id = touch->actor->stream_id;
+    past.name = touch->actor->name;
+    past.mapping = touch->mapping;
+    past.slot = touch->actor->slot;
+    past.write = touch->write;
     return past;
 }
 
+/* Takes the place of an older operation of its slot, and not of its own at another address. */
 static void fk_add_read(fk_stretch *stretch, const fk_past *past) {
     uint32_t i;
-    for (i = 0; i < stretch->n; i++)
-        if (stretch->reads[i].slot == past->slot) {
-            stretch->reads[i] = *past;
-            return;
-        }
+    for (i = 0; i < stretch->n; i++) {
+        const fk_past *old = &stretch->reads[i];
+        if (old->slot != past->slot) continue;
+        if (old->tick == past->tick && old->mapping != past->mapping) continue;
+        stretch->reads[i] = *past;
+        return;
+    }
     if (stretch->n == stretch->room) {
         stretch->room = stretch->room ? 2 * stretch->room : 2;
         stretch->reads = fk_grow(stretch->reads, stretch->room, sizeof *stretch->reads);
@@ -177,16 +204,15 @@ static void fk_add_read(fk_stretch *stretch, const fk_past *past) {
     stretch->reads[stretch->n++] = *past;
 }
 
-static void fk_note_newest(fk_page *page, const fk_past *past, uint64_t mapping) {
+static void fk_note_newest(fk_page *page, const fk_past *past) {
     size_t i = 0;
-    while (i < page->n_newest && (page->newest[i].past.slot != past->slot ||
-                                  page->newest[i].mapping != mapping)) i++;
+    while (i < page->n_newest && (page->newest[i].slot != past->slot ||
+                                  page->newest[i].mapping != past->mapping)) i++;
     if (i == page->n_newest) {
         page->newest = fk_grow(page->newest, i + 1, sizeof *page->newest);
-        page->newest[i].mapping = mapping;
         page->n_newest++;
     }
-    page->newest[i].past = *past;
+    page->newest[i] = *past;
 }
 
 /* After a write the stretches have one past in common: the first stands for all. */
@@ -201,44 +227,36 @@ static void fk_write_over(fk_page *page, size_t first, size_t count, const fk_pa
     page->n -= count - 1;
 }
 
-/* One report a touch is enough: silent says that there was one. */
-static int fk_touch_page(fk_page *page, uint32_t from, uint32_t to, int write, int must,
-                         const fk_actor *actor, uint64_t address, int silent) {
-    fk_past past = fk_past_of(actor, write);
+static void fk_touch_page(fk_page *page, uint32_t from, uint32_t to, fk_touch *touch,
+                          uint64_t page_at) {
+    fk_past past = fk_past_of(touch);
     size_t first = fk_isolate(page, from, to), i;
     for (i = first; i < page->n && page->stretches[i].from < to; i++) {
         fk_stretch *stretch = &page->stretches[i];
-        uint64_t here = address + (stretch->from - from);
-        if (!silent) silent = fk_judge(stretch, write, actor, here);
-        if (!silent && must && stretch->write.tick == 0) {
-            fk_fail("%s reads bytes at %#llx that nothing has written", actor->name,
-                    (unsigned long long)here);
-            silent = 1;
+        if (!touch->told) touch->told = fk_judge(stretch, touch, page_at);
+        if (!touch->told && touch->must_be_written && stretch->write.tick == 0) {
+            fk_fail("%s reads bytes at %#llx that nothing has written", touch->actor->name,
+                    (unsigned long long)(touch->mapping + page_at + stretch->from));
+            touch->told = 1;
         }
-        if (!write) fk_add_read(stretch, &past);
+        if (!touch->write) fk_add_read(stretch, &past);
     }
-    if (write && i > first) fk_write_over(page, first, i - first, &past);
-    return silent;
+    if (touch->write && i > first) fk_write_over(page, first, i - first, &past);
+    fk_note_newest(page, &past);
 }
 
 void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int must_be_written,
                      const fk_actor *actor, uint64_t address) {
-    uint64_t mapping = address - at;
-    fk_past past;
-    int silent = 0;
+    fk_touch touch = {actor, address - at, write, must_be_written, 0};
     if (fk_off) return;
-    if (piece->kind >= FK_MANAGED) must_be_written = 0;   /* the host may have written it */
+    if (piece->kind >= FK_MANAGED) touch.must_be_written = 0;   /* the host may have written it */
     while (bytes > 0) {
         size_t granule = at / FK_GRANULE, from = at % FK_GRANULE;
         size_t part = FK_GRANULE - from < bytes ? FK_GRANULE - from : bytes;
-        silent = fk_touch_page(fk_page_of(piece, granule), (uint32_t)from,
-                               (uint32_t)(from + part), write, must_be_written, actor, address,
-                               silent);
-        past = fk_past_of(actor, write);
-        fk_note_newest(piece->pages[granule], &past, mapping);
+        fk_touch_page(fk_page_of(piece, granule), (uint32_t)from, (uint32_t)(from + part), &touch,
+                      granule * FK_GRANULE);
         at += part;
         bytes -= part;
-        address += part;
     }
 }
 
@@ -251,8 +269,8 @@ void fk_oracle_release(fk_piece *piece, const fk_clock *known, const char *how, 
     for (i = 0; i < n; i++) {
         const fk_page *page = piece->pages[i];
         for (k = 0; page && k < page->n_newest; k++) {
-            const fk_past *past = &page->newest[k].past;
-            if (mapping && page->newest[k].mapping != mapping) continue;
+            const fk_past *past = &page->newest[k];
+            if (mapping && past->mapping != mapping) continue;
             if (fk_before(past, known)) continue;
             fk_fail("%s: released while work in flight: %s (stream %llu, operation %llu) %s it, "
                     "and the host does not know it to be done", how, past->name,
@@ -270,23 +288,24 @@ void fk_oracle_unmapped(fk_piece *piece, const fk_clock *known, uint64_t mapping
         fk_page *page = piece->pages[i];
         if (!page) continue;
         for (k = kept = 0; k < page->n_newest; k++)
-            if (page->newest[k].mapping != mapping || !fk_before(&page->newest[k].past, known))
+            if (page->newest[k].mapping != mapping || !fk_before(&page->newest[k], known))
                 page->newest[kept++] = page->newest[k];
         page->n_newest = kept;
     }
 }
 
-static int fk_host_page(const fk_page *page, uint32_t from, uint32_t to, int write,
-                        const fk_actor *host, uint64_t address) {
+static int fk_host_page(const fk_page *page, uint32_t from, uint32_t to, const fk_touch *touch,
+                        uint64_t page_at) {
     size_t i = fk_first_ending_after(page, from);
     for (; i < page->n && page->stretches[i].from < to; i++)
-        if (fk_judge(&page->stretches[i], write, host, address)) return 1;
+        if (fk_judge(&page->stretches[i], touch, page_at)) return 1;
     return 0;
 }
 
 void fk_oracle_host(fk_piece *piece, size_t at, size_t bytes, int write, const fk_clock *known,
                     const char *name, uint64_t address) {
     fk_actor host = {0, 0, 0, NULL, NULL};
+    fk_touch touch = {&host, address - at, write, 0, 0};
     host.clock = known;
     host.name = name;
     if (fk_off || !piece->pages) return;
@@ -294,10 +313,9 @@ void fk_oracle_host(fk_piece *piece, size_t at, size_t bytes, int write, const f
         size_t granule = at / FK_GRANULE, from = at % FK_GRANULE;
         size_t part = FK_GRANULE - from < bytes ? FK_GRANULE - from : bytes;
         if (piece->pages[granule] &&
-            fk_host_page(piece->pages[granule], (uint32_t)from, (uint32_t)(from + part), write,
-                         &host, address)) return;
+            fk_host_page(piece->pages[granule], (uint32_t)from, (uint32_t)(from + part), &touch,
+                         granule * FK_GRANULE)) return;
         at += part;
         bytes -= part;
-        address += part;
     }
 }

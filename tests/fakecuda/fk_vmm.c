@@ -1,5 +1,9 @@
 /* The cuMem* calls. A handle maps whole or not at all; the price is per handle, not per byte.
  *
+ * A handle may have any number of mappings. Each has its own access, and goes by itself; all of
+ * them are the same bytes, counted once, which stay until the handle and the last mapping are gone.
+ * What an operation does through one address is checked against what others do through another.
+ *
  * Confirmed on an H200 (CUDA 13.0): one handle may be mapped at two addresses at the same time and
  * both may be used; cuMemSetAccess may be given a range of which part is accessible already;
  * cuMemUnmap takes several whole mappings that lie side by side in one call.
@@ -8,7 +12,9 @@
  * other; what overlaps a mapping is refused with INVALID_VALUE, as is unmapping a part of one;
  * cuMemAddressFree needs the exact range and INVALID_VALUE is its answer while anything is mapped
  * in it; releasing a handle twice is INVALID_VALUE; all of these calls are allowed during every
- * kind of capture.
+ * kind of capture. Of an address where a handle is mapped once more, cuMemRetainAllocationHandle
+ * gives that same handle, and cuMemGetAddressRange the range of that one mapping. Access for a
+ * second device costs some 37 us a handle more.
  *
  * Stricter than that driver: unmapping, or giving access to, a range that holds a hole is refused
  * here, as CUDA's manual has it. */
@@ -72,26 +78,26 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
 
 /* ---- handles ---- */
 
-static void fk_price_handle(const double ns[4], size_t bytes) {
-    fk_point points[4] = {{2097152, 0}, {16777216, 0}, {67108864, 0}, {1073741824, 0}};
-    int i;
-    for (i = 0; i < 4; i++) points[i].ns = ns[i];
-    fk_price_by_size(points, 4, bytes);
-}
+#define FK_COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+/* Of 1 GiB, seen on an H200. */
+static const fk_point fk_create_price[] = {{67108864, 14000}, {1073741824, 25000}};
+static const fk_point fk_release_price[] = {
+    {2097152, 16000}, {67108864, 49000}, {268435456, 204000}, {1073741824, 220000}};
 
 static int fk_create(CUmemGenericAllocationHandle *handle, size_t size,
                      const CUmemAllocationProp *prop) {
-    static const double prices[4] = {8000, 8000, 8000, 25000};
     fk_piece *piece;
     if (!handle || !prop || !size || fk_off_granule(size) ||
         prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->win32HandleMetaData)
         return CUDA_ERROR_INVALID_VALUE;
     if (fk_bad_location(&prop->location)) return CUDA_ERROR_INVALID_DEVICE;
     if (!fk_has_vmm(prop->location.id)) return CUDA_ERROR_NOT_SUPPORTED;
-    fk_price_handle(prices, size);
+    fk_price_by_size(fk_create_price, FK_COUNT(fk_create_price), size);
     piece = fk_new_piece(size, prop->location.id, FK_RESERVED);
     if (!piece) return CUDA_ERROR_OUT_OF_MEMORY;
-    *handle = fk_pool_add(&fk_handles, piece);
+    piece->holds = 1;
+    *handle = piece->handle = fk_pool_add(&fk_handles, piece);
     return 0;
 }
 
@@ -103,20 +109,41 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     return fk_end_driver(error);
 }
 
+static void fk_let_handle_go(fk_piece *piece) {
+    fk_price_by_size(fk_release_price, FK_COUNT(fk_release_price), piece->bytes);
+    if (--piece->holds > 0) return;
+    if (piece->refs == 1) fk_oracle_release(piece, fk_known(), "cuMemRelease", 0);
+    fk_pool_remove(&fk_handles, piece->handle);
+    fk_unref_piece(piece);
+}
+
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-    static const double prices[4] = {8000, 12000, 24000, 220000};
     int error = fk_begin(FK_cuMemRelease);
     if (!error) {
         fk_piece *piece = fk_pool_get(&fk_handles, handle);
-        if (piece) {
-            fk_price_handle(prices, piece->bytes);
-            if (piece->refs == 1) fk_oracle_release(piece, fk_known(), "cuMemRelease", 0);
-            fk_pool_remove(&fk_handles, handle);
-            fk_unref_piece(piece);
-        } else {
+        if (piece) fk_let_handle_go(piece);
+        else {
             fk_misuse("cuMemRelease of %#llx, which is no live handle", handle);
             error = CUDA_ERROR_INVALID_VALUE;
         }
+    }
+    return fk_end_driver(error);
+}
+
+/* Asked for by an address, a handle that was released lives again. */
+static CUmemGenericAllocationHandle fk_hold_handle(fk_piece *piece) {
+    if (piece->holds++ > 0) return piece->handle;
+    piece->refs++;
+    return piece->handle = fk_pool_add(&fk_handles, piece);
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
+    int error = fk_begin(FK_cuMemRetainAllocationHandle);
+    if (!error) {
+        fk_extent extent = fk_extent_at((uint64_t)(uintptr_t)addr, 1, 0);
+        if (!handle || !extent.piece || extent.piece->kind != FK_RESERVED)
+            error = CUDA_ERROR_INVALID_VALUE;
+        else *handle = fk_hold_handle(extent.piece);
     }
     return fk_end_driver(error);
 }
@@ -166,6 +193,7 @@ static int fk_map(uint64_t ptr, size_t size, size_t offset, uint64_t handle) {
     }
     range->mapped += n;
     piece->refs++;
+    fk_count_mapping(1);
     return 0;
 }
 
@@ -198,7 +226,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
         fk_entry *entry = range ? range->entries + (ptr - range->base) / FK_GRANULE : NULL;
         size_t i, n = size / FK_GRANULE, handles = range ? fk_whole_handles(entry, n) : 0;
         if (!handles) error = CUDA_ERROR_INVALID_VALUE;
-        fk_price(12500u * (uint64_t)handles);
+        fk_price(19200u * (uint64_t)handles);
         for (i = 0; !error && i < n; i++) {
             fk_piece *piece = entry[i].piece;
             uint64_t mapping = ptr + i * FK_GRANULE;
@@ -208,6 +236,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
             if (!first) continue;
             fk_oracle_release(piece, fk_known(), "cuMemUnmap", piece->refs > 1 ? mapping : 0);
             fk_oracle_unmapped(piece, fk_known(), mapping);
+            fk_count_mapping(-1);
             fk_unref_piece(piece);
         }
     }
@@ -236,9 +265,57 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
         fk_entry *entry = range ? range->entries + (ptr - range->base) / FK_GRANULE : NULL;
         size_t i, handles = range ? fk_whole_handles(entry, size / FK_GRANULE) : 0;
         if (!handles || !desc || !count) error = CUDA_ERROR_INVALID_VALUE;
-        fk_price(20700u * (uint64_t)handles);
+        fk_price((28000u + (count > 1 ? 37000u * (uint64_t)(count - 1) : 0)) * (uint64_t)handles);
         for (i = 0; !error && i < count; i++)
             error = fk_set_access(entry, size / FK_GRANULE, &desc[i]);
     }
+    return fk_end_driver(error);
+}
+
+/* ---- asking ---- */
+
+static int fk_address_range(CUdeviceptr *base, size_t *size, uint64_t ptr) {
+    fk_range *range = fk_find_range(ptr);
+    uint64_t first = range ? range->base : 0;
+    size_t bytes = range ? range->bytes : 0;
+    if (!range) return CUDA_ERROR_NOT_FOUND;
+    if (range->kind == FK_RESERVED) {
+        size_t granule = (size_t)(ptr - range->base) / FK_GRANULE;
+        const fk_entry *entry = &range->entries[granule];
+        if (!entry->piece) return CUDA_ERROR_NOT_FOUND;
+        first += (granule - entry->index) * FK_GRANULE;
+        bytes = entry->piece->bytes;
+    }
+    if (base) *base = first;
+    if (size) *size = bytes;
+    return 0;
+}
+
+CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr ptr) {
+    int error = fk_begin(FK_cuMemGetAddressRange);
+    if (!error) error = fk_address_range(base, size, ptr);
+    return fk_end_driver(error);
+}
+
+static int fk_pointer_attribute(void *data, int attribute, uint64_t ptr) {
+    fk_extent extent = fk_extent_at(ptr, 1, 0);
+    int host = extent.kind == (int)FK_HOST || extent.kind == (int)FK_REGISTERED;
+    CUmemorytype type = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    CUdeviceptr same = ptr;
+    if (!data || !extent.piece) return CUDA_ERROR_INVALID_VALUE;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: memcpy(data, &type, sizeof type); return 0;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: memcpy(data, &same, sizeof same); return 0;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        memcpy(data, &extent.piece->device, sizeof extent.piece->device);
+        return 0;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+/* The attributes that are the same of a second address as of the first. */
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+    int error = fk_begin(FK_cuPointerGetAttribute);
+    if (!error) error = fk_pointer_attribute(data, (int)attribute, ptr);
     return fk_end_driver(error);
 }

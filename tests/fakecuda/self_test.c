@@ -3,6 +3,7 @@
 
 #include "self_test_capture.h"
 #include "self_test_context.h"
+#include "self_test_stitch.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -657,15 +658,26 @@ static void test_prices(void) {
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle a = 0;
     CUdeviceptr base = 0;
+    unsigned i;
     OK(cuMemAddressReserve(&base, GIB, 0, 0, 0));
     fake_reset_counters();
     OK(cuMemCreate(&a, GIB, &prop, 0));
     OK(cuMemMap(base, GIB, 0, a, 0));
     OK(open_access(base, GIB, 0));
-    CHECK(fake_driver_ns() == 25000 + 850 + 30700);
+    CHECK(fake_driver_ns() == 25000 + 1000 + 36000);
     OK(cuMemUnmap(base, GIB));
     OK(cuMemRelease(a));
-    CHECK(fake_driver_ns() == 25000 + 850 + 30700 + 19500 + 220000);
+    CHECK(fake_driver_ns() == 25000 + 1000 + 36000 + 22200 + 220000);
+    OK(cuMemCreate(&a, 2 * MIB, &prop, 0)); /* measured: 4 mappings of 2 MiB, 4 + 120 + 80 us */
+    fake_reset_counters();
+    for (i = 0; i < 4; i++) OK(cuMemMap(base + i * 2 * MIB, 2 * MIB, 0, a, 0));
+    OK(open_access(base, 8 * MIB, 0));
+    CHECK(fake_driver_ns() == 4000 + 120000);
+    OK(cuMemUnmap(base, 8 * MIB));
+    CHECK(fake_driver_ns() == 4000 + 120000 + 79800);
+    fake_reset_counters();
+    OK(cuMemRelease(a));
+    CHECK(fake_driver_ns() == 16000);
     OK(cuMemAddressFree(base, GIB));
 }
 
@@ -730,6 +742,10 @@ int main(void) {
         test_malloc, test_big_device_is_free, test_packed, test_host_memory,
         test_device_address_faults,
         test_vmm_rules, test_vmm_limits, test_remap_keeps_the_past, test_two_addresses,
+        test_stitch_bytes, test_stitch_races, test_stitch_in_one_operation,
+        test_stitch_goes_by_itself, test_stitch_outlives_handle_and_home, test_stitch_asked,
+        test_stitch_in_a_graph, test_stitch_in_a_capture, test_stitch_left_behind,
+        test_stitch_by_chance,
         test_oracle, test_stepped, test_hold, test_legacy_stream, test_handles, test_copies,
         test_registrations_end_copies, test_large_ordinary_copies_wait,
         test_threaded, test_capture_table, test_capture_threads,
