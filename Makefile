@@ -74,7 +74,7 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	@$(MAKE) --no-print-directory ON=sim \
 	  $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) test-programs
 	@ON=sim CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
-	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
+	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh tests/compile/names.sh $(TESTS) \
 	  tests/hygiene_test.sh tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh \
 	  tests/windows_test.sh tests/pytorch_test.sh examples/run_examples.sh
 

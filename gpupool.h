@@ -113,7 +113,8 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
                                      given, unless that captures, and fails with E_CUDA where CUDA
                                      does not tell; rule 5
     GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: cudaMalloc, cudaFree and their Async forms are gpupool's
-                                     functions, called or as pointers, but in device code
+                                     functions, called, as pointers or as a template's arguments;
+                                     in device code they call CUDA's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
     GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p), where p may
                                      be NULL. Pageable, not pinned: a transfer that gets no room in
@@ -126,7 +127,7 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
 #include <stdint.h>
 #include <stdio.h>
 #include <cuda_runtime_api.h>
-#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC)
+#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
 #include <cuda_runtime.h> /* its overloads, before the names are macros */
 #endif
 
@@ -702,43 +703,89 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 } /* extern "C" */
 #endif
 
-/* ---- what the macros of NAMES, at this file's end, stand for ---- */
+/* ---- what the macros of NAMES, at this file's end, stand for. In C++ each is one function of the
+   program, the same in every file and in both of nvcc's passes: a template that takes cudaFree as
+   an argument is one type. With GPUPOOL_STATIC each file has its own. ---- */
 
-static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
-#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+#if defined(__cplusplus) && !GPUPOOL_STATIC
+#define GPI_NAME inline
+#else
+#define GPI_NAME static inline
+#endif
+
+#if defined(__cplusplus) && (GPUPOOL_STREAM_HOOK || GPUPOOL_REPLACE_CUDA_MALLOC)
+#if defined(__CUDACC__)
+#define GPI_NAME_BOTH GPI_NAME __host__ __device__
+#else
+#define GPI_NAME_BOTH GPI_NAME
+#endif
+#if defined(__CUDA_ARCH__)
+#define GPI_NAMED(name) name /* device code has CUDA's own */
+#else
+#define GPI_NAMED(name) gpupool_##name
+#endif
+#if GPUPOOL_STREAM_HOOK
+GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+    return GPI_NAMED(cudaStreamDestroy)(stream);
+}
+#endif
+#if GPUPOOL_REPLACE_CUDA_MALLOC
+GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) { return GPI_NAMED(cudaFree)(block); }
+GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+    return GPI_NAMED(cudaMalloc)(pointer, bytes);
+}
+template <class T>
+GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return GPI_NAMED(cudaMalloc)(static_cast<void **>(static_cast<void *>(pointer)), bytes);
+}
+#endif
+#undef GPI_NAMED
+#undef GPI_NAME_BOTH
+#endif
+
+/* A file where a stream of 0 is the thread's own has functions of other names in C++, since others
+   of the program have the legacy stream. */
+#if defined(__cplusplus) && defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+inline namespace gpi_per_thread {
+#endif
+
+GPI_NAME cudaStream_t gpi_names_stream(cudaStream_t stream) {
+#if defined(__cplusplus) && defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+    const uintptr_t per_thread = 2; /* cudaStreamPerThread, which has a C cast */
+    if (!stream) return reinterpret_cast<cudaStream_t>(per_thread);
+#elif defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
     if (!stream) return cudaStreamPerThread;
 #endif
     return stream;
 }
 
 #if GPUPOOL_REPLACE_CUDA_MALLOC
-static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t stream) {
+GPI_NAME cudaError_t gpi_names_free_async(void *pointer, cudaStream_t stream) {
     return gpupool_cudaFreeAsync(pointer, gpi_names_stream(stream));
 }
-static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes,
-                                                 cudaStream_t stream) {
+GPI_NAME cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes, cudaStream_t stream) {
     return gpupool_cudaMallocAsync(pointer, bytes, gpi_names_stream(stream));
 }
 #if defined(__cplusplus)
 template <class T>
-static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, cudaStream_t stream) {
-    return gpi_names_malloc_async((void **)(void *)pointer, bytes, stream);
+GPI_NAME cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, cudaStream_t stream) {
+    return gpi_names_malloc_async(static_cast<void **>(static_cast<void *>(pointer)), bytes,
+                                  stream);
 }
 /* With a pool of the caller's: it is left to CUDA. */
 template <class T, class Pool>
-static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, Pool pool,
-                                                 cudaStream_t stream) {
-    return cudaMallocFromPoolAsync((void **)(void *)pointer, bytes, pool, stream);
-}
-static inline cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
-    return gpupool_cudaMalloc(pointer, bytes);
-}
-template <class T>
-static inline cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
-    return gpupool_cudaMalloc((void **)(void *)pointer, bytes);
+GPI_NAME cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, Pool pool,
+                                            cudaStream_t stream) {
+    return cudaMallocFromPoolAsync(static_cast<void **>(static_cast<void *>(pointer)), bytes, pool,
+                                   stream);
 }
 #endif
 #endif
+
+#if defined(__cplusplus) && defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+} /* gpi_per_thread */
+#endif
+#undef GPI_NAME
 
 #endif /* GPUPOOL_H */
 
@@ -12018,22 +12065,24 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     gpupool_zalloc_at(arena, bytes, stream, __FILE__, __LINE__)
 #endif
 
-/* Names alone, not calls, so that pointers and deleters get the same functions. Device code has
-   CUDA's own. */
-#if !defined(__CUDA_ARCH__)
+/* Names alone, not calls, so that pointers and deleters get the same functions. */
 #if GPUPOOL_STREAM_HOOK
+#if defined(__cplusplus)
+#define cudaStreamDestroy gpi_names_stream_destroy
+#else
 #define cudaStreamDestroy gpupool_cudaStreamDestroy
+#endif
 #endif
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #if defined(__cplusplus)
 #define cudaMalloc gpi_names_malloc
+#define cudaFree gpi_names_free
 #else
 #define cudaMalloc gpupool_cudaMalloc
-#endif
 #define cudaFree gpupool_cudaFree
+#endif
 #undef cudaMallocAsync
 #define cudaMallocAsync gpi_names_malloc_async
 #undef cudaFreeAsync
 #define cudaFreeAsync gpi_names_free_async
-#endif
 #endif
