@@ -8659,6 +8659,24 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     }
 }
 
+/* Programs ask for CUDA's last error after a call of this shape, too, and only a call of the runtime
+   that fails can set it. This one is meant to: on the arena's device, or the current one if there
+   is no arena, and in the capture mode in which it ends no capture. */
+static cudaError_t gpi_arena_fails_as_cuda(gpupool_arena *arena, cudaError_t error) {
+    gpi_driver current;
+    gpi_visit visit;
+    void *none = NULL;
+    if (error != cudaErrorMemoryAllocation && error != cudaErrorInvalidValue) return error;
+    memset(&current, 0, sizeof current);
+    if (!arena && cudaGetDevice(&current.device) != cudaSuccess) return error;
+    if (gpi_driver_enter(arena ? &arena->backing.driver : &current, &visit) != GPUPOOL_OK)
+        return error;
+    cudaMalloc(error == cudaErrorMemoryAllocation ? &none : NULL, SIZE_MAX);
+    visit.had_error = 1; /* so it stays */
+    gpi_driver_leave(&visit);
+    return error;
+}
+
 /* Whether the unit is of this arena's memory; `live`: whether a live block begins there. The
    process's lock is held, and open meanwhile: the arena stays, whoever ends it. */
 static int gpi_arena_visit_for(gpupool_arena *arena, uint64_t unit, int live) {
@@ -8730,16 +8748,19 @@ static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
 static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream_t stream,
                                         uintptr_t key) {
     gpupool_arena *arena;
-    if (!pointer) return cudaErrorInvalidValue;
+    cudaError_t error;
+    if (!pointer) return gpi_arena_fails_as_cuda(NULL, cudaErrorInvalidValue);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
     arena = gpi_arena_of_stream(stream);
     if (arena)
         *pointer = gpi_arena_alloc(arena, "gpupool_cudaMalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                                    key, gpi_arena_origin(NULL, 0));
-    if (!*pointer && arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
-        return cudaErrorMemoryAllocation; /* more than any device has: for CUDA no mistake */
-    return *pointer ? cudaSuccess : gpi_arena_as_cuda(gpi_thread.result);
+    if (*pointer) return cudaSuccess;
+    error = gpi_arena_as_cuda(gpi_thread.result);
+    if (arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
+        error = cudaErrorMemoryAllocation; /* more than any device has: for CUDA no mistake */
+    return gpi_arena_fails_as_cuda(arena, error);
 }
 
 cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
@@ -8752,17 +8773,21 @@ cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t s
 
 cudaError_t gpupool_cudaFree(void *block) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
-    if (!arena && block && gpi_arena_is_elsewhere(block)) return cudaErrorInvalidValue;
+    gpupool_result result;
+    if (!arena && block && gpi_arena_is_elsewhere(block))
+        return gpi_arena_fails_as_cuda(NULL, cudaErrorInvalidValue);
     if (!arena) return cudaFree(block);
-    return gpi_arena_as_cuda(gpi_arena_return(arena, block, cudaStreamLegacy, GPI_KEY_ANY));
+    result = gpi_arena_return(arena, block, cudaStreamLegacy, GPI_KEY_ANY);
+    return gpi_arena_fails_as_cuda(arena, gpi_arena_as_cuda(result));
 }
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
     if (!block) return cudaSuccess;
-    if (!arena && gpi_arena_is_elsewhere(block)) return cudaErrorInvalidValue;
+    if (!arena && gpi_arena_is_elsewhere(block))
+        return gpi_arena_fails_as_cuda(NULL, cudaErrorInvalidValue);
     if (!arena) return gpi_names_cuda_free_async(block, gpi_arena_stream(stream));
-    return gpi_arena_as_cuda(gpupool_free(arena, block, stream));
+    return gpi_arena_fails_as_cuda(arena, gpi_arena_as_cuda(gpupool_free(arena, block, stream)));
 }
 
 /* -- limits -- */
