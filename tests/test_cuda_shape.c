@@ -227,12 +227,12 @@ static void a_failure_ends_no_capture(void) {
 /* What CUDA said is what the caller is told, of the runtime's calls and of the driver's. */
 static void an_error_of_cudas(void) {
     void *block = NULL;
-    fake_fail_call("cudaGetDevice", 1, 1, cudaErrorInsufficientDriver);
-    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorInsufficientDriver);
+    fake_fail_call("cudaGetDevice", 1, 1, cudaErrorNoDevice);
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorNoDevice);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
     fake_fail_clear();
-    fake_fail_call("cuMemCreate", 1, 0, CUDA_ERROR_ECC_UNCORRECTABLE);
-    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorECCUncorrectable);
+    fake_fail_call("cuMemCreate", 1, 0, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorLaunchFailure);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(cudaDeviceReset(), cudaSuccess); /* which no call has failed for */
@@ -240,6 +240,18 @@ static void an_error_of_cudas(void) {
     CHECK_EQ(pool_malloc(&block, MIB), cudaErrorUnknown);
     CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
     close_default(0);
+}
+
+/* Where CUDA has no way to make the error its last one, the call tells it all the same. */
+static void an_error_that_cuda_cannot_keep(void) {
+    static const char *const needed[] = {"cudaGetDevice", "cudaThreadExchangeStreamCaptureMode"};
+    for (int i = 0; i < 2; i++) {
+        fake_fail_call(needed[i], 1, 1, cudaErrorNoDevice);
+        CHECK_EQ(gpupool_cudaMalloc(NULL, 1000), cudaErrorInvalidValue);
+        CHECK(fake_fail_fired() > 0);
+        fake_fail_clear();
+        CHECK(cudaGetLastError() != cudaErrorInvalidValue);
+    }
 }
 #endif
 
@@ -475,6 +487,7 @@ int main(void) {
     ARENA_TEST(errors_are_cudas);
     ARENA_TEST(a_failure_ends_no_capture);
     FAKE_TEST(an_error_of_cudas);
+    FAKE_TEST(an_error_that_cuda_cannot_keep);
     if (kit_devices() > 1) {
         ARENA_TEST(each_device_has_its_own);
         ARENA_TEST(a_stream_has_its_device);
