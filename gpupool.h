@@ -705,7 +705,8 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 
 /* ---- what the macros of NAMES, at this file's end, stand for. In C++ each is one function of the
    program, the same in every file and in both of nvcc's passes: a template that takes cudaFree as
-   an argument is one type. With GPUPOOL_STATIC each file has its own. ---- */
+   an argument is one type. They are extern "C", as CUDA's are: nvcc takes no other host function as
+   an argument of a kernel. With GPUPOOL_STATIC each file has its own. ---- */
 
 #if defined(__cplusplus) && !GPUPOOL_STATIC
 #define GPI_NAME inline
@@ -713,7 +714,18 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #define GPI_NAME static inline
 #endif
 
-#if defined(__cplusplus) && (GPUPOOL_STREAM_HOOK || GPUPOOL_REPLACE_CUDA_MALLOC)
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+GPI_NAME cudaStream_t gpi_names_stream(cudaStream_t stream) {
+#if defined(__cplusplus)
+    const uintptr_t per_thread = 2; /* cudaStreamPerThread, which has a C cast */
+    return stream ? stream : reinterpret_cast<cudaStream_t>(per_thread);
+#else
+    return stream ? stream : cudaStreamPerThread;
+#endif
+}
+#endif
+
+#if defined(__cplusplus)
 #if defined(__CUDACC__)
 #define GPI_NAME_BOTH GPI_NAME __host__ __device__
 #else
@@ -724,6 +736,9 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #else
 #define GPI_NAMED(name) gpupool_##name
 #endif
+#define GPI_UNTYPED(pointer) static_cast<void **>(static_cast<void *>(pointer))
+
+extern "C" {
 #if GPUPOOL_STREAM_HOOK
 GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
     return GPI_NAMED(cudaStreamDestroy)(stream);
@@ -734,57 +749,54 @@ GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) { return GPI_NAMED(cudaFre
 GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
     return GPI_NAMED(cudaMalloc)(pointer, bytes);
 }
+#endif
+} /* extern "C" */
+#if GPUPOOL_REPLACE_CUDA_MALLOC
 template <class T>
 GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
-    return GPI_NAMED(cudaMalloc)(static_cast<void **>(static_cast<void *>(pointer)), bytes);
+    return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
 }
 #endif
-#undef GPI_NAMED
 #undef GPI_NAME_BOTH
+#undef GPI_NAMED
 #endif
-
-/* A file where a stream of 0 is the thread's own has functions of other names in C++, since others
-   of the program have the legacy stream. */
-#if defined(__cplusplus) && defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-inline namespace gpi_per_thread {
-#endif
-
-GPI_NAME cudaStream_t gpi_names_stream(cudaStream_t stream) {
-#if defined(__cplusplus) && defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-    const uintptr_t per_thread = 2; /* cudaStreamPerThread, which has a C cast */
-    if (!stream) return reinterpret_cast<cudaStream_t>(per_thread);
-#elif defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-    if (!stream) return cudaStreamPerThread;
-#endif
-    return stream;
-}
 
 #if GPUPOOL_REPLACE_CUDA_MALLOC
-GPI_NAME cudaError_t gpi_names_free_async(void *pointer, cudaStream_t stream) {
-    return gpupool_cudaFreeAsync(pointer, gpi_names_stream(stream));
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+/* Other functions, as CUDA's are: a stream of 0 is the legacy one in other files of the program. */
+#define GPI_ASYNC(name) gpi_names_##name##_async_ptsz
+#define GPI_STREAM(stream) gpi_names_stream(stream)
+#else
+#define GPI_ASYNC(name) gpi_names_##name##_async
+#define GPI_STREAM(stream) (stream)
+#endif
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+GPI_NAME cudaError_t GPI_ASYNC(free)(void *pointer, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(pointer, GPI_STREAM(stream));
 }
-GPI_NAME cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes, cudaStream_t stream) {
-    return gpupool_cudaMallocAsync(pointer, bytes, gpi_names_stream(stream));
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
+    return gpupool_cudaMallocAsync(pointer, bytes, GPI_STREAM(stream));
 }
 #if defined(__cplusplus)
+} /* extern "C" */
 template <class T>
-GPI_NAME cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, cudaStream_t stream) {
-    return gpi_names_malloc_async(static_cast<void **>(static_cast<void *>(pointer)), bytes,
-                                  stream);
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
+    return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
 }
 /* With a pool of the caller's: it is left to CUDA. */
 template <class T, class Pool>
-GPI_NAME cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, Pool pool,
-                                            cudaStream_t stream) {
-    return cudaMallocFromPoolAsync(static_cast<void **>(static_cast<void *>(pointer)), bytes, pool,
-                                   stream);
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
+    return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
 }
 #endif
+#undef GPI_ASYNC
+#undef GPI_STREAM
 #endif
 
-#if defined(__cplusplus) && defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-} /* gpi_per_thread */
-#endif
+#undef GPI_UNTYPED
 #undef GPI_NAME
 
 #endif /* GPUPOOL_H */
@@ -8659,7 +8671,7 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     }
 }
 
-/* Programs ask for CUDA's last error after a call of this shape, too, and only a call of the runtime
+/* Programs ask for CUDA's last error after a call of this shape, too. Only a call of the runtime
    that fails can set it. This one is meant to: on the arena's device, or the current one if there
    is no arena, and in the capture mode in which it ends no capture. */
 static cudaError_t gpi_arena_fails_as_cuda(gpupool_arena *arena, cudaError_t error) {
@@ -12107,7 +12119,12 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #define cudaFree gpupool_cudaFree
 #endif
 #undef cudaMallocAsync
-#define cudaMallocAsync gpi_names_malloc_async
 #undef cudaFreeAsync
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+#define cudaMallocAsync gpi_names_malloc_async_ptsz
+#define cudaFreeAsync gpi_names_free_async_ptsz
+#else
+#define cudaMallocAsync gpi_names_malloc_async
 #define cudaFreeAsync gpi_names_free_async
+#endif
 #endif
