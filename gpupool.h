@@ -229,7 +229,10 @@ typedef enum gpupool_result {
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, else DEVICE */
-    GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand */
+    GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand. CUDA
+                                    cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue) nor
+                                    register it for RDMA. cuMemGetAddressRange returns the piece that
+                                    an address lies in: a block may span several */
     GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
     GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned memory, for the host at once */
@@ -420,8 +423,11 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
 
 /* A block of so many bytes, aligned to a unit (512 bytes) at least, for work queued on this stream
-   from now on. NULL with a result in gpupool_last_result(): E_ARGUMENT for 0 bytes or more than
-   2^48. Makes no CUDA call when it finds memory freed earlier at once; otherwise gets more from the
+   from now on. NULL with a result in gpupool_last_result(). 0 bytes, and more than 2^48, are
+   E_ARGUMENT: such a size is the caller's mistake. An adaptor to a framework decides before the
+   call what the framework expects (gpupool_cudaMalloc answers as cudaMalloc does: NULL and
+   cudaSuccess, cudaErrorMemoryAllocation). A thread that has not called the CUDA runtime may have
+   no current context afterwards. Makes no CUDA call when it finds memory freed earlier at once; otherwise gets more from the
    driver (or moves what is idle, rather than run far ahead of what is live), lets this stream wait
    for others, moves all that is idle or gives it back, and at last waits on the host, in this
    order. */
@@ -499,7 +505,9 @@ GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
    once, and what is queued when it is freed is done before others get it, whatever stream it is on.
    Pointers that no default arena knows go to CUDA, but for memory of other arenas (live blocks, of
    a custom one): cudaErrorInvalidValue. GPUPOOL_GUARD's finds are cudaErrorIllegalAddress. A CUDA
-   call that fails inside is told as the error that it gave. ---- */
+   call that fails inside is told as the error that it gave. cudaErrorMemoryAllocation and
+   cudaErrorInvalidValue are CUDA's last error, too, as after its own calls. cudaMallocPitch,
+   cudaMalloc3D, cudaMallocManaged and the like stay CUDA's. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);

@@ -6,8 +6,9 @@ set -u
 cd "$(dirname "$0")/../.."
 CC=${CC:-gcc} CXX=${CXX:-g++} BUILD=${BUILD:-build} TOOLKIT=${TOOLKIT:-} NVCC=${NVCC:-}
 here=$PWD
-out=$here/$BUILD/names
-[[ $BUILD != /* ]] || out=$BUILD/names
+mkdir -p "$BUILD"
+BUILD=$(realpath "$BUILD")
+out=$BUILD/names
 rm -rf "$out"
 mkdir -p "$out"
 fake="-isystem tests/fakecuda/include -I."
@@ -92,6 +93,39 @@ for compiler in "${compilers[@]}"; do
     check "$compiler: a module, streams per thread" module "$compiler" $per_thread
 done
 
+# ---- README.md's recipe: its commands as they stand, on a program that knows nothing of it ----
+recipe() { # NVCC: a command or a function
+    local steps
+    steps=$(awk '/^## Beneath / { on = 1 } on && /^```$/ { exit } on && lines
+                 on && /^```sh$/ { lines = 1 }' README.md)
+    (($(wc -l <<< "$steps") == 3)) || { echo "no recipe of three commands"; return 1; }
+    rm -rf "$out/beneath" && mkdir "$out/beneath" &&
+        cp gpupool.h "$out/beneath" && cp tests/compile/beneath.c "$out/beneath/program.cu" &&
+        cd "$out/beneath" && eval "set -e; nvcc() { $1 \"\$@\"; }; $steps"
+}
+simulated_nvcc() { # as nvcc compiles and links, but C++ on the simulated GPU
+    case " $* " in
+    *' -c '*) "$CXX" -x c++ -isystem "$CUDA_HOME/include" -Wall -Wextra -Werror "$@" ;;
+    *) "$CXX" -pthread "$@" "$BUILD/fakecuda/none.a" ;;
+    esac
+}
+runs_beneath() { # only gpupool heeds the limit
+    (CUDA_HOME=$here/tests/fakecuda recipe simulated_nvcc) && "$out/beneath/program" || return 1
+    GPUPOOL_LIMIT=8MiB "$out/beneath/program"
+    (($? == 2))
+}
+as_c() {
+    $CC -isystem tests/fakecuda/include -I. -include gpupool.h -DGPUPOOL_REPLACE_CUDA_MALLOC=1 \
+        -Wall -Wextra -Werror -c -o "$out/beneath.o" tests/compile/beneath.c &&
+        $CC $fake -c -o "$out/library.o" tests/library.c &&
+        link_and_run "$out/beneath_c" "$CC" "$out"/{beneath,library}.o || return 1
+    GPUPOOL_LIMIT=8MiB "$out/beneath_c"
+    (($? == 2))
+}
+compiles_beneath() { (CUDA_HOME=$TOOLKIT recipe "$NVCC"); }
+! works "$CXX" || check "the recipe beneath a program" runs_beneath
+check "the same in C" as_c
+
 # ---- nvcc: two passes ----
 cu_files() { # FLAGS
     $NVCC $1 -I. -x cu -c -o "$out/cu_main.o" $main &&
@@ -134,6 +168,7 @@ if [[ $NVCC ]]; then
     done
     check "nvcc: the same kernels of Thrust's" same_kernels -std=c++17 20 tests/gpu/names_other.cu
     check "nvcc beside $CXX" cu_beside_cxx
+    check "nvcc: the recipe beneath a program" compiles_beneath
     check "nvcc, kernels that call CUDA's names" "$NVCC" -rdc=true -o "$out/cu" \
         -Werror all-warnings tests/compile/device_side.cu
 else
