@@ -231,8 +231,8 @@ typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, else DEVICE */
     GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand. CUDA
                                     cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue) nor
-                                    register it for RDMA. cuMemGetAddressRange returns the piece that
-                                    an address lies in: a block may span several */
+                                    register it for RDMA. cuMemGetAddressRange returns the piece
+                                    that an address lies in: a block may span several */
     GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
     GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned memory, for the host at once */
@@ -427,10 +427,10 @@ GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
    E_ARGUMENT: such a size is the caller's mistake. An adaptor to a framework decides before the
    call what the framework expects (gpupool_cudaMalloc answers as cudaMalloc does: NULL and
    cudaSuccess, cudaErrorMemoryAllocation). A thread that has not called the CUDA runtime may have
-   no current context afterwards. Makes no CUDA call when it finds memory freed earlier at once; otherwise gets more from the
-   driver (or moves what is idle, rather than run far ahead of what is live), lets this stream wait
-   for others, moves all that is idle or gives it back, and at last waits on the host, in this
-   order. */
+   no current context afterwards. Makes no CUDA call when it finds memory freed earlier at once;
+   otherwise gets more from the driver (or moves what is idle, rather than run far ahead of what is
+   live), lets this stream wait for others, moves all that is idle or gives it back, and at last
+   waits on the host, in this order. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* alignment: a power of two of at most 2^40 bytes */
