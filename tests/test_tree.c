@@ -18,12 +18,12 @@ static struct {
     uint64_t count, room;
 } queue;
 
-/* Three bits a unit will do for a state, where no run of a lane meets another of the same. */
+/* Three bits a unit do for a state, where no run of a lane meets another of the same. */
 static void enqueue(const model *m) {
     size_t bit = 0;
     for (int unit = 0; unit < m->units; unit++) {
         size_t kind = m->owner[unit];
-        if (kind >= BLOCK) kind = kind == (size_t)(BLOCK + unit) ? 4 : 5;
+        if (kind >= BLOCK) kind = kind == (size_t)(BLOCK + unit) ? 6 : 7;
         bit = bit << 3 | kind;
     }
     if (queue.seen[bit / 8] >> (bit % 8) & 1) return;

@@ -118,9 +118,41 @@ static inline void ask_live(const model *m) {
     CHECK(!gpi_tree_live(&tree, 0) && !gpi_tree_live(&tree, UINT64_MAX));
 }
 
+/* The unit in which the leftmost run of a granule begins; -1: none begins in it. */
+static inline int naive_first(const model *m, int granule) {
+    for (int unit = 0; unit < m->units; unit = model_end(m, unit))
+        if ((unit + (int)(TREE_BASE - TREE_TABLE)) / TREE_GRANULE == granule) return unit;
+    return -1;
+}
+
+static inline int naive_around(const model *m, int unit) {
+    int first = 0;
+    while (model_end(m, first) <= unit) first = model_end(m, first);
+    return first;
+}
+
+/* Of each granule the first run, and the first from there on; of each unit that a run begins behind
+   in a later granule, the run around it. */
+static inline void ask_table(const model *m) {
+    int next = -1;
+    for (int granule = TREE_CELLS - 1; granule >= 0; granule--) {
+        uint64_t begin = TREE_TABLE + (uint64_t)granule * TREE_GRANULE;
+        int first = naive_first(m, granule);
+        for (int i = 0; i < TREE_GRANULE && next >= 0; i++) {
+            int unit = (int)(begin - TREE_BASE) + i;
+            if (unit >= 0)
+                CHECK(gpi_tree_at(&tree, begin + (uint64_t)i) == tree_run(naive_around(m, unit)));
+        }
+        CHECK(gpi_tree_cell(&tree, begin)->first == (first < 0 ? NULL : tree_run(first)));
+        if (first >= 0) next = first;
+        if (next >= 0) CHECK(gpi_tree_from(&tree, begin) == tree_run(next));
+    }
+}
+
 static inline void ask_everything(const model *m) {
     ask_prepare(m);
     ask_live(m);
+    ask_table(m);
     for (int i = 0; i < m->lane_count; i++) ask_largest(m->lane[i]);
     for (int units = 1; units <= m->units + 1; units++)
         for (int align = 1; align <= m->units; align *= 2) {
