@@ -2739,6 +2739,13 @@ static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
     return (gpi_run *)(uintptr_t)first;
 }
 
+/* No lane is usable any more: marks do not outlast the lock under which they were made. */
+static void gpi_tree_unmark(gpi_tree *tree) {
+    uint32_t i;
+    for (i = 0; i < tree->lane_count; i++)
+        if (tree->lanes[i]) tree->lanes[i]->usable = NULL;
+}
+
 /* For walks over all live runs, from *at = 0; NULL at the end. In the order of their structs in the
    host's memory: the index's lists would lead all over it. */
 static gpi_run *gpi_tree_next_live(const gpi_tree *tree, uint64_t *at) {
@@ -4586,7 +4593,7 @@ static void gpi_chunk_round_up(const gpi_chunks *chunks, gpi_growth *growth, uin
 }
 
 /* Gets memory for a block at home, so that at most most_units are reserved. The run is held, exactly
-   the block. Lanes that it may begin in are marked as usable. */
+   the block. Lanes that it may begin in are marked as usable, and no longer on return. */
 static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
                                      uint64_t most_units, gpi_run **out) {
     uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
@@ -4594,18 +4601,21 @@ static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gro
     gpi_run *held, *left = growth->left;
     gpi_stream *owner = NULL;
     gpupool_result result;
-    if (!growth->bare || growth->new_units > room) return GPUPOOL_E_OUT_OF_MEMORY;
-    if (!growth->is_exact) gpi_chunk_round_up(chunks, growth, size, room);
-    if (!gpi_tree_prepare(tree, 6) ||
-        !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units))
-        return gpi_host_no_memory();
-    if (left) {
+    result = !growth->bare || growth->new_units > room ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
+    if (result == GPUPOOL_OK && !growth->is_exact) gpi_chunk_round_up(chunks, growth, size, room);
+    if (result == GPUPOOL_OK &&
+        (!gpi_tree_prepare(tree, 8) ||
+         !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units)))
+        result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK && left) {
         owner = gpi_chunk_borrow(tree, left);
         left = gpi_tree_take(tree, left, growth->unit, growth->bare->unit - growth->unit);
     }
+    gpi_tree_unmark(tree);
+    if (result != GPUPOOL_OK) return result;
     held = gpi_tree_take(tree, growth->bare, growth->new_unit, growth->new_units);
     result = gpi_chunk_fill(chunks, tree, held, size);
-    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) {
         gpi_tree_put(tree, held, GPI_LANE_QUIET, 0); /* it is there now, and stays */
         result = gpi_host_no_memory();
     }
@@ -4894,7 +4904,8 @@ typedef struct gpi_part { /* home units of a block, side by side */
 typedef enum gpi_stitch_state {
     GPI_STITCH_USED,         /* its block is live, or not free yet */
     GPI_STITCH_IDLE,
-    GPI_STITCH_SPOILT        /* the driver has mapped a part of it only, and not unmapped that */
+    GPI_STITCH_SPOILT        /* of no use: the driver has not unmapped it, after it failed to map all
+                                of it, or is about to */
 } gpi_stitch_state;
 
 typedef struct gpi_stitch {
@@ -4926,8 +4937,9 @@ typedef struct gpi_stitches {
     gpi_stitch *idle[GPI_SHELF]; /* by size: gpi_tree_place */
     uint64_t count, seams, idle_seams; /* seams: of all; idle_seams: of those that are not used */
     uint64_t used_units;     /* in stitched blocks */
+    uint64_t making_units;   /* addresses of the stitch that is being made */
     uint64_t made, reused, unmapped;
-    gpi_free_chunk *room;    /* for a plan: one for each chunk, twice */
+    gpi_free_chunk *room;    /* one for each chunk: for a plan, or the idle ones */
     uint64_t room_chunks;
     gpi_part *taken;         /* for a plan's parts */
     uint64_t taken_count, taken_room;
@@ -4994,7 +5006,8 @@ static int gpi_stitch_check_one(const gpi_stitches *stitches, const gpi_stitch *
 /* Adds up what the stitches have, and compares with what the chunks and the tree say. */
 static int gpi_stitch_check(const gpi_stitches *stitches) {
     const gpi_stitch *stitch = stitches->oldest, *before = NULL;
-    uint64_t seams = 0, idle_seams = 0, count = 0, used = 0, space = 0, parts = 0, users = 0, i;
+    uint64_t seams = 0, idle_seams = 0, count = 0, used = 0, parts = 0, users = 0, i;
+    uint64_t space = stitches->making_units;
     const gpi_run *run;
     const gpi_stream *stream;
     if (!gpi_chunk_is_mapped(stitches->chunks)) return 0;
@@ -5003,7 +5016,7 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
         if (broken) return broken;
         if (stitch->older != before) return 6;
         seams += stitch->seam_count;
-        space += stitch->state == GPI_STITCH_SPOILT ? stitch->body->units : stitch->units;
+        space += gpi_ground_max(stitch->units, stitch->body->units); /* of a spoilt one all */
         if (stitch->state != GPI_STITCH_USED) {
             idle_seams += stitch->seam_count;
             users += stitch->user != NULL;
@@ -5081,6 +5094,11 @@ static void gpi_stitch_forget_stream(gpi_stitches *stitches, const gpi_stream *s
     gpi_stitch *stitch = stitches->newest;
     for (; stitch && stream->stitches; stitch = stitch->older)
         if (stitch->user == stream) gpi_stitch_forget_user(stitch);
+}
+
+static void gpi_stitch_set_spoilt(gpi_stitches *stitches, gpi_stitch *stitch) {
+    stitch->state = GPI_STITCH_SPOILT;
+    stitches->idle_seams += stitch->seam_count;
 }
 
 static void gpi_stitch_add_seam(gpi_seam *seam, gpi_stitch *stitch, gpi_chunk *chunk) {
@@ -5203,16 +5221,20 @@ static void gpi_stitch_give_space(gpi_stitches *stitches, gpi_stitch *stitch) {
 static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpupool_result result;
     int was_idle = stitch->state == GPI_STITCH_IDLE;
-    if (was_idle) gpi_stitch_unset_idle(stitches, stitch); /* so that nobody takes it meanwhile */
+    if (was_idle) { /* so that nobody takes it meanwhile */
+        gpi_stitch_unset_idle(stitches, stitch);
+        gpi_stitch_set_spoilt(stitches, stitch);
+    }
     gpi_host_unlock(stitches->chunks->lock);
     result = gpi_driver_unmap(&stitches->chunks->driver, stitch->unit * GPUPOOL_UNIT_BYTES,
                               stitch->units * GPUPOOL_UNIT_BYTES);
     gpi_host_lock(stitches->chunks->lock);
+    if (result != GPUPOOL_OK && !was_idle) return result;
+    stitches->idle_seams -= stitch->seam_count;
     if (result != GPUPOOL_OK) {
-        if (was_idle) gpi_stitch_set_idle(stitches, stitch, NULL);
+        gpi_stitch_set_idle(stitches, stitch, NULL);
         return result;
     }
-    if (!was_idle) stitches->idle_seams -= stitch->seam_count;
     gpi_stitch_unlink(stitches, stitch);
     while (stitch->seam_count) {
         gpi_stitch_remove_seam(&stitch->seams[--stitch->seam_count]);
@@ -5267,7 +5289,7 @@ typedef struct gpi_plan {
     gpi_free_chunk head, tail;    /* free units at the end of one chunk, at the start of another */
     gpi_free_chunk *whole;        /* chunks between them, by address */
     uint64_t whole_count;
-    uint64_t new_units;           /* to be grown for it, before the tail */
+    uint64_t new_units;           /* to be grown for it, before the tail: granules if one follows */
     uint64_t seam_count;
 } gpi_plan;
 
@@ -5354,8 +5376,9 @@ static uint64_t gpi_stitch_choose(gpi_plan *plan, uint64_t count, uint64_t units
                                   gpi_free_chunk *spare) {
     uint64_t i;
     spare->chunk = NULL;
-    qsort(plan->whole, (size_t)count, sizeof *plan->whole, gpi_stitch_by_size);
     plan->whole_count = 0;
+    if (count == 0) return units;
+    qsort(plan->whole, (size_t)count, sizeof *plan->whole, gpi_stitch_by_size);
     for (i = 0; i < count; i++) {
         gpi_free_chunk chunk = plan->whole[i];
         if (chunk.units <= units) {
@@ -5388,11 +5411,26 @@ static void gpi_stitch_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, u
     } else if (rest) {
         plan->head = head;
         rest -= head.units;
-        if (rest > tail.units) plan->new_units = gpi_ground_up(rest - tail.units, granule);
-        rest -= gpi_ground_min(rest, plan->new_units);
+        if (rest > tail.units)
+            plan->new_units = gpi_ground_min(rest, gpi_ground_up(rest - tail.units, granule));
+        rest -= plan->new_units;
         plan->tail = tail;
         plan->tail.units = rest;
     }
+}
+
+/* Room for as many chunks as there are. 0: the host has no memory. */
+static int gpi_stitch_prepare(gpi_stitches *stitches) {
+    uint64_t count = stitches->chunks->count + stitches->chunks->count / 2 + 16;
+    void *room;
+    if (stitches->room_chunks >= stitches->chunks->count) return 1;
+    room = GPUPOOL_MALLOC((size_t)(count * sizeof *stitches->room));
+    if (!room) return 0;
+    GPUPOOL_FREE(stitches->room);
+    stitches->host_bytes += (count - stitches->room_chunks) * sizeof *stitches->room;
+    stitches->room = (gpi_free_chunk *)room;
+    stitches->room_chunks = count;
+    return 1;
 }
 
 /* 0: the host has no memory for the plan, or the memory is not there, or not worth its price. The
@@ -5402,15 +5440,7 @@ static int gpi_stitch_plan(gpi_stitches *stitches, gpi_plan *plan) {
     gpi_free_chunk spare;
     gpi_measure measure;
     uint64_t rest;
-    if (stitches->room_chunks < chunks->count) {
-        uint64_t count = chunks->count + chunks->count / 2 + 16;
-        void *room = GPUPOOL_MALLOC((size_t)(count * sizeof *stitches->room));
-        if (!room) return 0;
-        GPUPOOL_FREE(stitches->room);
-        stitches->host_bytes += (count - stitches->room_chunks) * sizeof *stitches->room;
-        stitches->room = (gpi_free_chunk *)room;
-        stitches->room_chunks = count;
-    }
+    if (!gpi_stitch_prepare(stitches)) return 0;
     plan->whole = stitches->room;
     plan->new_units = 0;
     gpi_stitch_look(stitches, plan->whole, &measure);
@@ -5418,7 +5448,9 @@ static int gpi_stitch_plan(gpi_stitches *stitches, gpi_plan *plan) {
     if (plan->align_units > 1) plan->head.units = 0; /* the block begins where a chunk does */
     rest = gpi_stitch_choose(plan, measure.whole_count, plan->units, &spare);
     gpi_stitch_plan_rest(stitches, plan, rest, &spare);
-    if (plan->new_units && chunks->units + plan->new_units > plan->most_units) return 0;
+    if (plan->new_units && chunks->units + gpi_ground_up(plan->new_units, chunks->granule_units) >
+                               plan->most_units)
+        return 0;
     plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
                        plan->new_units / gpi_chunk_units(chunks, plan->new_units);
     return plan->seam_count <= plan->most_seams;
@@ -5574,6 +5606,7 @@ static int gpi_stitch_take_space(gpi_stitches *stitches, const gpi_plan *plan,
     start = gpi_ground_up(run->unit, plan->align_units);
     if (!gpi_tree_prepare_cells(tree, start + skip, 0)) return 0;
     run = gpi_tree_take(tree, run, start, stitch->units);
+    stitches->making_units = stitch->units;
     stitch->unit = start;
     if (skip) run = gpi_tree_split(tree, run, start + skip);
     if (run->units > plan->units) gpi_tree_split(tree, run, run->unit + plan->units);
@@ -5613,6 +5646,7 @@ static gpupool_result gpi_stitch_map(const gpi_stitches *stitches, const gpi_sti
 /* From now on the stitch is one of the arena's, with so many of its seams mapped. */
 static void gpi_stitch_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
     uint32_t i;
+    stitches->making_units = 0;
     stitch->seam_count = mapped;
     stitch->units = 0;
     for (i = 0; i < mapped; i++) {
@@ -5638,9 +5672,8 @@ static void gpi_stitch_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_
     }
     while (stitch->body->units < units) gpi_tree_weld(tree, stitch->body, stitch->body->next);
     stitch->part_count = 0;
-    stitch->state = GPI_STITCH_SPOILT;
     gpi_stitch_commit(stitches, stitch, mapped);
-    stitches->idle_seams += mapped;
+    gpi_stitch_set_spoilt(stitches, stitch);
     gpi_tree_own(tree, stitch->unit, stitches->chunks->granule_units, stitch);
 }
 
@@ -5648,7 +5681,7 @@ static void gpi_stitch_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_
 static void gpi_stitch_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
     uint32_t i, count = 0;
     for (i = 0; i < stitch->part_count; i++) {
-        gpi_part *part = &stitch->parts[i], *last = &stitch->parts[count - 1];
+        gpi_part *part = &stitch->parts[i], *last = &stitch->parts[count ? count - 1 : 0];
         if (count && last->run->next == part->run) {
             gpi_tree_weld(stitches->tree, last->run, part->run);
             last->units += part->units;
@@ -5689,19 +5722,24 @@ static gpupool_result gpi_stitch_bring(gpi_stitches *stitches, gpi_stitch *stitc
     } else if (mapped) {
         gpi_stitch_spoil(stitches, stitch, mapped);
     } else {
+        stitches->making_units = 0;
         gpi_stitch_give_space(stitches, stitch);
         GPUPOOL_FREE(stitch);
     }
     return result;
 }
 
-/* Makes what was planned. The block is held; on failure all is as it was. */
+/* Makes what was planned. The block is held; on failure all is as it was. No lane is marked on
+   return. */
 static gpupool_result gpi_stitch_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch = NULL;
     gpi_run *grown = NULL;
     uint64_t i;
-    if (!gpi_stitch_take_all(stitches, plan)) result = gpi_host_no_memory();
+    if (!gpi_tree_prepare(stitches->tree, 2 * plan->seam_count + 16) ||
+        !gpi_stitch_take_all(stitches, plan))
+        result = gpi_host_no_memory();
+    gpi_tree_unmark(stitches->tree);
     if (result == GPUPOOL_OK) result = gpi_stitch_follow(stitches, plan);
     if (result == GPUPOOL_OK && plan->new_units) result = gpi_stitch_grow(stitches, plan, &grown);
     if (result == GPUPOOL_OK) {
@@ -5747,41 +5785,47 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
     return result;
 }
 
-/* The smallest idle chunk. */
-static gpi_chunk *gpi_stitch_least_idle(const gpi_stitches *stitches) {
-    gpi_chunk *chunk = stitches->chunks->first, *best = NULL;
-    for (; chunk; chunk = chunk->next)
-        if ((!best || chunk->bytes < best->bytes) &&
-            gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk))
-            best = chunk;
-    return best;
+/* The idle chunks, the largest first, in stitches->room. E_HOST_MEMORY: there is none for them. */
+static gpupool_result gpi_stitch_list_idle(gpi_stitches *stitches, uint64_t *count) {
+    gpi_chunk *chunk = stitches->chunks->first;
+    *count = 0;
+    if (!gpi_stitch_prepare(stitches)) return gpi_host_no_memory();
+    for (; chunk; chunk = chunk->next) {
+        if (!gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk)) continue;
+        stitches->room[*count].chunk = chunk;
+        stitches->room[(*count)++].units = chunk->bytes;
+    }
+    if (*count) qsort(stitches->room, (size_t)*count, sizeof *stitches->room, gpi_stitch_by_size);
+    return GPUPOOL_OK;
 }
 
-/* Gives idle chunks back, the last by address first, while more than keep_bytes stays reserved, and
-   none that would leave less. */
+/* Gives idle chunks back, the largest first, while more than keep_bytes stays reserved, and none
+   that would leave less. */
 static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_bytes) {
     gpi_chunks *chunks = stitches->chunks;
+    const uint64_t *reserved = &chunks->ledger->reserved.now;
     gpupool_result result = GPUPOOL_OK;
-    gpi_chunk *chunk, *prev;
-    if (chunks->stuck && chunks->ledger->reserved.now > keep_bytes)
-        result = gpi_chunk_retry(chunks, stitches->tree);
-    for (chunk = chunks->last; chunk && result == GPUPOOL_OK; chunk = prev) {
-        prev = chunk->prev;
-        if (chunks->ledger->reserved.now < keep_bytes + chunk->bytes) continue;
-        if (gpi_chunk_is_idle(chunks, stitches->tree, chunk))
+    uint64_t count = 0, i;
+    if (*reserved <= keep_bytes) return GPUPOOL_OK;
+    if (chunks->stuck) result = gpi_chunk_retry(chunks, stitches->tree);
+    if (result == GPUPOOL_OK) result = gpi_stitch_list_idle(stitches, &count);
+    for (i = 0; i < count && result == GPUPOOL_OK && *reserved > keep_bytes; i++) {
+        gpi_chunk *chunk = stitches->room[i].chunk;
+        if (chunk->bytes > *reserved - keep_bytes) continue;
+        if (gpi_chunk_is_idle(chunks, stitches->tree, chunk)) /* still: the lock was open */
             result = gpi_stitch_drop_chunk(stitches, chunk);
     }
     return result;
 }
 
 /* The same until at most so many bytes are reserved, if there is as much idle: the last chunk may be
-   larger than what is left to give. */
+   larger than what is left to give, and is the smallest such. */
 static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t bytes) {
     gpupool_result result = gpi_stitch_trim(stitches, bytes);
-    gpi_chunk *chunk = NULL;
-    if (result == GPUPOOL_OK && stitches->chunks->ledger->reserved.now > bytes)
-        chunk = gpi_stitch_least_idle(stitches);
-    return chunk ? gpi_stitch_drop_chunk(stitches, chunk) : result;
+    uint64_t count = 0;
+    if (result != GPUPOOL_OK || stitches->chunks->ledger->reserved.now <= bytes) return result;
+    result = gpi_stitch_list_idle(stitches, &count);
+    return count ? gpi_stitch_drop_chunk(stitches, stitches->room[count - 1].chunk) : result;
 }
 
 /* After a reset, which takes chunks with it, but no mapped memory: all of it goes back, with the
@@ -7160,12 +7204,6 @@ static void gpi_arena_mark(gpupool_arena *arena, const gpi_lanes *lanes, gpi_str
             lanes->number[i] == GPI_LANE_QUIET ? (void *)&arena->tree : (void *)stream;
 }
 
-static void gpi_arena_unmark(gpupool_arena *arena) {
-    uint32_t i;
-    for (i = 0; i < arena->tree.lane_count; i++)
-        if (arena->tree.lanes[i]) arena->tree.lanes[i]->usable = NULL;
-}
-
 /* An idle stitch of the request's size, whose units this stream may take without waiting. */
 static gpi_run *gpi_arena_restitch(gpupool_arena *arena, const gpi_request *request) {
     gpi_lanes lanes;
@@ -7254,7 +7292,6 @@ static gpupool_result gpi_arena_stitch_marked(gpupool_arena *arena, const gpi_re
                                               uint64_t most_bytes, uint64_t most_seams,
                                               gpi_run **run) {
     gpi_plan plan;
-    int planned;
     memset(&plan, 0, sizeof plan);
     plan.units = request->units;
     plan.align_units = request->align_units;
@@ -7262,9 +7299,10 @@ static gpupool_result gpi_arena_stitch_marked(gpupool_arena *arena, const gpi_re
     plan.stream = request->stream;
     plan.most_units = most_bytes / GPUPOOL_UNIT_BYTES;
     plan.most_seams = most_seams;
-    planned = gpi_stitch_plan(&arena->stitches, &plan);
-    gpi_arena_unmark(arena);
-    return planned ? gpi_stitch_make(&arena->stitches, &plan, run) : GPUPOOL_E_OUT_OF_MEMORY;
+    if (gpi_stitch_plan(&arena->stitches, &plan))
+        return gpi_stitch_make(&arena->stitches, &plan, run);
+    gpi_tree_unmark(&arena->tree);
+    return GPUPOOL_E_OUT_OF_MEMORY;
 }
 
 /* The same of what the stream may take without waiting. */
@@ -7301,7 +7339,6 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, const gpi_request *re
     gpi_arena_lanes(arena, request, 1, &lanes);
     gpi_arena_mark(arena, &lanes, request->known);
     gpi_chunk_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
-    gpi_arena_unmark(arena);
     return gpi_chunk_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
                           run);
 }
@@ -7622,7 +7659,7 @@ static uint64_t gpi_arena_largest(gpupool_arena *arena) {
             arena->tree.lanes[stream->sealed[i]]->usable = stream;
     }
     largest = gpi_ground_max(largest, gpi_stitch_largest(&arena->stitches) * GPUPOOL_UNIT_BYTES);
-    gpi_arena_unmark(arena);
+    gpi_tree_unmark(&arena->tree);
     return largest;
 }
 

@@ -734,7 +734,7 @@ static void fragments_not_yet_free(void) {
     kit_mark(kit_stream[0], block[2], 64, 1);
     put(block[2], kit_stream[0]);
     gpupool_verdict v = would_not_fit(arena, 15 * MIB, GPUPOOL_CAUSE_FRAGMENTED);
-    CHECK(strstr(v.sentence, "20.00 MiB is free in all, but the longest run is 10.00 MiB, with "
+    CHECK(strstr(v.sentence, "20.00 MiB is free in all, but no more than 10.00 MiB, with "
                              "20.00 MiB pending: ") != NULL);
     fake_mode(FAKE_EAGER);
     for (int i = 1; i < 6; i++)
