@@ -228,6 +228,8 @@ static inline void find_free_run(void) {
 static inline int cut_in_two(size_t at) {
     cut_run = run_at(at, is_free);
     if (!cut_run || !CHECK_EQ(gpi_tree_prepare(&arena->tree, 1), 1)) return 0;
+    if (is_mapped())
+        CHECK_EQ(gpi_tree_prepare_cells(&arena->tree, cut_run->unit + cut_run->units / 2, 0), 1);
     cut_lane = cut_run->lane;
     gpi_tree_unfile(&arena->tree, cut_run);
     cut_rest = gpi_tree_split(&arena->tree, cut_run, cut_run->unit + cut_run->units / 2);
@@ -310,12 +312,44 @@ static inline void find_live_run(void) {
 /* ---- T5: the leftmost struct ---- */
 
 static inline int owner_points_to_the_second(size_t at) {
-    gpi_piece *piece = piece_at(arena->backing.placed, at);
-    gpi_run *run = chunk_at(at);
-    if (!run || !run->next) return 0;
-    if (is_mapped()) break_run(&arena->backing.first, run->next);
-    else break_run(&piece->first, run->next);
+    gpi_run **range = range_at(at);
+    if (!range || !(*range)->next) return 0;
+    break_run(range, (*range)->next);
     return 1;
+}
+
+/* ---- T6: the table of addresses ---- */
+
+static inline int is_home(const gpi_run *run) { return run->unit < arena->chunks.stitch_unit; }
+
+/* The cell of the granule that the at-th run begins in leads to no run, or to the run after it. */
+static inline int cell_of_another_run(size_t at) {
+    gpi_run *run = is_mapped() ? run_at(at / 2, is_home) : NULL;
+    gpi_cell *cell = run ? gpi_tree_cell(&arena->tree, run->unit) : NULL;
+    if (cell) break_run(&cell->first, at % 2 ? NULL : cell->first->next);
+    return cell != NULL;
+}
+
+static inline void flip_start(uint64_t unit) {
+    uint64_t bit, *word = gpi_tree_word(&arena->tree, unit, &bit);
+    break_u64(word, *word ^ bit);
+}
+
+static inline int granule_without_its_bit(size_t at) {
+    gpi_run *run = is_mapped() ? run_at(at, is_home) : NULL;
+    if (run) flip_start(run->unit);
+    return run != NULL;
+}
+
+static inline int is_long(const gpi_run *run) {
+    return is_home(run) && run->units > 2 * arena->chunks.granule_units;
+}
+
+/* A granule in the midst of a run, in which none begins. */
+static inline int bit_of_no_run(size_t at) {
+    gpi_run *run = is_mapped() ? run_at(at, is_long) : NULL;
+    if (run) flip_start(run->unit + arena->chunks.granule_units);
+    return run != NULL;
 }
 
 #endif

@@ -4,7 +4,7 @@
 // build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
-#include "remap_kit.h"
+#include "stitch_kit.h"
 
 #if CHECK_FAKE
 
@@ -19,18 +19,18 @@ static void one_arena(fake_run_mode mode, uint64_t seed) {
     size_t limit = most + 2 * MIB + (size_t)check_below(&draw, most / 8);
     size_t chunk = (size_t)check_below(&draw, 4) * 6 * MIB;
     int streams = 1 + (int)check_below(&draw, KIT_STREAMS);
-    remap_work w;
+    stitch_work w;
     check_case("mode %d, seed %llu, %d streams, most %zu, limit %zu, chunk %zu", (int)mode,
                (unsigned long long)seed, streams, most, limit, chunk);
-    remap_open(&w, mode, streams, most, limit, chunk, seed);
+    stitch_open(&w, mode, streams, most, limit, chunk, seed);
     for (int i = 0; i < REQUESTS && !atomic_load(&check_bad); i++) {
-        if (remap_take(&w, remap_next(&w))) continue;
+        if (stitch_take(&w, stitch_next(&w))) continue;
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
         CHECK(w.count > 0);
-        if (w.count) remap_free(&w, remap_below(&w, w.count));
-        remap_agrees(&w);
+        if (w.count) stitch_free(&w, stitch_below(&w, w.count));
+        stitch_agrees(&w);
     }
-    gpupool_stats s = remap_close(&w);
+    gpupool_stats s = stitch_close(&w);
     moved += s.stitches;
     waited += s.fence_waits;
 }
