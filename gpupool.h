@@ -4342,8 +4342,8 @@ static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
 
 /* -- MAPPED chunks come and go -- */
 
-/* What the driver has not taken back is tried again, in the order in which it got stuck the other
-   way round: addresses are unmapped before the handles behind them are released. */
+/* Releases what is stuck, the latest first: addresses are unmapped before the handles behind them
+   are released. What the driver does not take back stays stuck. */
 static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *chunk;
@@ -4484,12 +4484,8 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
     gpi_chunk_unlink(chunks, chunk);
     gpi_tree_own(tree, chunk->unit, chunk->units, NULL);
     gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
-    gpi_host_unlock(chunks->lock);
-    result = gpi_driver_release(&chunks->driver, chunk->handle);
-    gpi_host_lock(chunks->lock);
-    if (result == GPUPOOL_OK) gpi_chunk_lost(chunks, chunk);
-    else gpi_chunk_stick(chunks, chunk);
-    return result;
+    gpi_chunk_stick(chunks, chunk);
+    return gpi_chunk_retry(chunks, tree);
 }
 
 /* -- growth of a MAPPED arena at home -- */
@@ -5507,7 +5503,6 @@ static int gpi_stitch_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
     const gpi_chunk *head = plan->head.chunk, *tail = plan->tail.chunk;
     uint64_t i;
     int taken = 1;
-    stitches->taken_count = 0;
     if (plan->head.units)
         taken = gpi_stitch_take_units(stitches, head->unit + head->units - plan->head.units,
                                       plan->head.units);
@@ -5541,6 +5536,24 @@ static gpupool_result gpi_stitch_follow(gpi_stitches *stitches, const gpi_plan *
     return result;
 }
 
+/* A chunk that is idle, whatever the source. On failure it stays. */
+static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *chunk) {
+    gpi_chunks *chunks = stitches->chunks;
+    gpi_tree *tree = stitches->tree;
+    gpupool_result result;
+    gpi_run *held;
+    if (!gpi_chunk_is_mapped(chunks)) {
+        gpi_tree_unfile(tree, chunk->first);
+        return gpi_chunk_drop(chunks, tree, chunk);
+    }
+    if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
+    held = gpi_stitch_take(tree, chunk->unit, chunk->units);
+    result = gpi_stitch_clear(stitches, chunk);
+    if (result == GPUPOOL_OK) return gpi_chunk_give_back(chunks, tree, chunk, held);
+    gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
+    return result;
+}
+
 /* What was grown for a stitch that is not made goes back to the driver, but for what others have
    taken of its chunks since. */
 static void gpi_stitch_give_grown(gpi_stitches *stitches, gpi_run *grown) {
@@ -5550,10 +5563,8 @@ static void gpi_stitch_give_grown(gpi_stitches *stitches, gpi_run *grown) {
     while (unit < end) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
         unit = chunk->unit + chunk->units;
-        if (!gpi_tree_prepare(stitches->tree, 2)) break;
         if (gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk))
-            gpi_chunk_give_back(stitches->chunks, stitches->tree, chunk,
-                                gpi_stitch_take(stitches->tree, chunk->unit, chunk->units));
+            gpi_stitch_drop_chunk(stitches, chunk);
     }
     gpi_thread = why;
 }
@@ -5736,7 +5747,8 @@ static gpupool_result gpi_stitch_make(gpi_stitches *stitches, const gpi_plan *pl
     gpi_stitch *stitch = NULL;
     gpi_run *grown = NULL;
     uint64_t i;
-    if (!gpi_tree_prepare(stitches->tree, 2 * plan->seam_count + 16) ||
+    stitches->taken_count = 0;
+    if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
         !gpi_stitch_take_all(stitches, plan))
         result = gpi_host_no_memory();
     gpi_tree_unmark(stitches->tree);
@@ -5766,24 +5778,6 @@ static gpupool_result gpi_stitch_make(gpi_stitches *stitches, const gpi_plan *pl
 }
 
 /* -- idle chunks go back to the driver -- */
-
-/* A chunk that is idle, whatever the source. On failure it stays. */
-static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *chunk) {
-    gpi_chunks *chunks = stitches->chunks;
-    gpi_tree *tree = stitches->tree;
-    gpupool_result result;
-    gpi_run *held;
-    if (!gpi_chunk_is_mapped(chunks)) {
-        gpi_tree_unfile(tree, chunk->first);
-        return gpi_chunk_drop(chunks, tree, chunk);
-    }
-    if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-    held = gpi_stitch_take(tree, chunk->unit, chunk->units);
-    result = gpi_stitch_clear(stitches, chunk);
-    if (result == GPUPOOL_OK) return gpi_chunk_give_back(chunks, tree, chunk, held);
-    gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
-    return result;
-}
 
 /* The idle chunks, the largest first, in stitches->room. E_HOST_MEMORY: there is none for them. */
 static gpupool_result gpi_stitch_list_idle(gpi_stitches *stitches, uint64_t *count) {

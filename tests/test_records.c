@@ -251,7 +251,7 @@ static int played_with(const act *a, uint64_t left) {
 static void with_few_structs(void) {
     for (const act *a = acts; a < acts + KIT_COUNT(acts); a++) {
         int enough = played_with(a, UINT64_MAX);
-        for (uint64_t left = 0; left < 40; left++) {
+        for (uint64_t left = 0; left < 120; left++) {
             check_case("%s, %d structs left", a->name, (int)left);
             enough = played_with(a, left);
         }
