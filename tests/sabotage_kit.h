@@ -56,7 +56,7 @@ static inline void mend(void) {
 /* ---- the scene ---- */
 
 #define SCENE_BLOCKS 96
-#define SCENE_STITCHED 72 /* number of the first stitched block */
+#define SCENE_STITCHED 80 /* number of the first stitched block */
 static gpupool_arena *arena;
 static struct { void *at; int stream; } scene_block[SCENE_BLOCKS];
 static size_t scene_count;
@@ -103,7 +103,7 @@ static inline void scene_calm(void) {
                          GPUPOOL_OK);
     scene_free_each(1, 12, 2);
     scene_free_each(25, 32, 2);
-    scene_free_each(56, 72, 2);
+    scene_free_each(56, 80, 2);
     scene_rest();
 }
 
@@ -115,11 +115,7 @@ static inline void scene_stitch(void) {
     scene_alloc(13 * MIB / 2, 0);
     scene_alloc(11 * MIB / 2, 1);
     scene_alloc(6 * MIB, 0);
-    scene_alloc(5 * MIB, 1);
-    CHECK_RESULT(gpupool_record_use(arena, scene_block[SCENE_STITCHED + 3].at, kit_stream[2]),
-                 GPUPOOL_OK);
-    scene_free(SCENE_STITCHED + 3);
-    scene_rest();
+    scene_alloc(21 * MIB / 4, 1);
     CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
 }
 
@@ -144,10 +140,14 @@ static inline void scene_open(gpupool_source source) {
     for (size_t i = 0; i < 24; i++) scene_alloc(400 + (i * i * 911) % 300000, (int)(i % 2));
     for (size_t i = 0; i < 16; i++) scene_alloc(3 * MIB + i * 70000, (int)(i % 2));
     for (size_t i = 0; i < 16; i++) scene_alloc(20000 + i * 1000, (int)(i % 2));
-    for (size_t i = 0; i < 16; i++) scene_alloc(3 * MIB + i * 90000, (int)(i % 2));
+    for (size_t i = 0; i < 24; i++) scene_alloc(4 * MIB + i * 50000, (int)(i % 2));
     scene_calm();
     scene_stitch();
     scene_trim();
+    CHECK_RESULT(gpupool_record_use(arena, scene_block[SCENE_STITCHED + 3].at, kit_stream[2]),
+                 GPUPOOL_OK);
+    scene_free(SCENE_STITCHED + 3);
+    scene_rest();
     fake_mode(FAKE_STEPPED);
     scene_free_each(34, 40, 1); /* large: with two streams about, each gets a fence at once */
     scene_park(12);
