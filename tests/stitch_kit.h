@@ -1,4 +1,4 @@
-/* stitch_kit.h: work that makes an arena move its memory about: large blocks of all sizes on four
+/* stitch_kit.h: work that makes an arena stitch blocks together: large blocks of all sizes on four
    streams, freed with work queued, under a limit a little above what is live. Include it after
    gpupool.h; it needs fakecuda's controls. */
 #ifndef STITCH_KIT_H
@@ -10,14 +10,14 @@
 
 #define STITCH_BLOCKS 512
 #define STITCH_LARGEST (40 * MIB)
-#define STITCH_STRIDE (2 * MIB) /* the driver's granule */
-#define STITCH_TOUCHES (2 + STITCH_LARGEST / STITCH_STRIDE)
-#define STITCH_TOUCH ((size_t)64)
+#define STITCH_GRANULE (2 * MIB) /* the driver's: only at its borders does one chunk end */
+#define STITCH_TOUCHES (3 + STITCH_LARGEST / STITCH_GRANULE)
+#define STITCH_TOUCH ((size_t)64) /* on both sides of each border */
 
 typedef struct stitch_block {
     char *at;
     size_t bytes;
-    int stream, byte; /* byte: what it holds wherever it was touched */
+    int stream, byte; /* byte: what it holds where it is touched first; from place to place one more */
 } stitch_block;
 
 typedef struct stitch_work {
@@ -34,15 +34,19 @@ static inline size_t stitch_below(stitch_work *w, size_t bound) {
     return (size_t)check_below(&w->random, bound);
 }
 
-/* Both ends and a place in every granule between them, so that none can be taken from under a block
-   unseen. */
+/* Both ends, and both sides of every place where chunks may meet: a kernel writes, or verifies, what
+   is there, so that no part of a block can be another's, or lie elsewhere in it, unseen. */
 static inline void stitch_touch(const stitch_block *b, int write) {
     fake_access access[STITCH_TOUCHES];
+    uintptr_t begin = (uintptr_t)b->at, end = begin + b->bytes, border = begin, from, to;
     int n = 0;
-    for (size_t at = 0; at + STITCH_TOUCH < b->bytes; at += STITCH_STRIDE)
-        access[n++] = (fake_access){b->at + at, STITCH_TOUCH, write, FAKE_BYTE(b->byte)};
-    access[n++] =
-        (fake_access){b->at + b->bytes - STITCH_TOUCH, STITCH_TOUCH, write, FAKE_BYTE(b->byte)};
+    for (; border < end + STITCH_GRANULE; border += STITCH_GRANULE, n++) {
+        if (n) border -= border % STITCH_GRANULE;
+        if (border > end) border = end;
+        from = border < begin + STITCH_TOUCH ? begin : border - STITCH_TOUCH;
+        to = border + STITCH_TOUCH > end ? end : border + STITCH_TOUCH;
+        access[n] = (fake_access){b->at + (from - begin), to - from, write, FAKE_BYTE(b->byte + n)};
+    }
     CHECK_EQ(fake_kernel(kit_stream[b->stream], write ? "write" : "read", access, n), cudaSuccess);
 }
 
@@ -82,6 +86,17 @@ static inline int stitch_take(stitch_work *w, stitch_block b) {
     return 1;
 }
 
+/* How many mappings of handles the arena knows of: one for each chunk, but those that are only not
+   released yet, and one for each chunk of each stitch. */
+static inline long stitch_mappings(const gpupool_arena *arena) {
+    const gpi_chunk *chunk = arena->chunks.stuck;
+    long count = (long)(arena->chunks.count + arena->stitches.seams);
+    for (; chunk; chunk = chunk->next) count--;
+    for (chunk = arena->chunks.stuck; chunk; chunk = chunk->next)
+        if (chunk->stuck) count += (long)(chunk->stuck_units / (chunk->bytes / GPUPOOL_UNIT_BYTES));
+    return count;
+}
+
 /* The arena's account, the test's and the device's agree, and the limit is kept. */
 static inline void stitch_agrees(stitch_work *w) {
     gpupool_stats s = kit_stats(w->arena);
@@ -89,11 +104,12 @@ static inline void stitch_agrees(stitch_work *w) {
     CHECK_EQ(s.requested.now, w->live);
     CHECK_EQ(s.blocks.now, w->count);
     CHECK_EQ(s.reserved.now, fake_used_bytes(0));
+    CHECK_EQ(fake_mappings(), stitch_mappings(w->arena));
     CHECK(s.reserved.peak <= w->limit);
     CHECK_EQ(fake_failures(), 0);
 }
 
-/* chunk: how much moves at a time; 0: as the arena likes */
+/* chunk: how large chunks are; 0: as the arena likes */
 static inline void stitch_open(stitch_work *w, fake_run_mode mode, int streams, size_t most,
                               size_t limit, size_t chunk, uint64_t seed) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
@@ -113,7 +129,8 @@ static inline gpupool_stats stitch_close(stitch_work *w) {
     fake_run_all();
     CHECK_EQ(fake_failures(), 0);
     CHECK_RESULT(gpupool_trim(w->arena, 0, NULL), GPUPOOL_OK);
-    CHECK(w->arena->backing.first->next == NULL); /* no address is lost */
+    CHECK_EQ(fake_mappings(), 0); /* the stitches went with their chunks */
+    CHECK(!w->arena->chunks.home->next && !w->arena->chunks.space->next); /* no address is lost */
     kit_close(w->arena);
     CHECK_EQ(fake_used_bytes(0), 0);
     return last;

@@ -1,5 +1,5 @@
-/* Every call that manages virtual memory is made to fail in turn, once and for good, amid work that
-   makes memory move. A request that fails because of it changes nothing, and the same request is
+/* Every call that manages virtual memory is made to fail in turn, once and for good, amid work whose
+   blocks are stitched. A request that fails because of it changes nothing, and the same request is
    met once the fault is over. */
 // build: plain -O1
 // build: asan -fsanitize=address,undefined -DAFTER=6
@@ -9,7 +9,7 @@
 
 #if CHECK_FAKE
 
-#define BEFORE 20 /* requests until memory moves */
+#define BEFORE 20 /* requests until blocks are stitched */
 #ifndef AFTER
 #define AFTER 12 /* requests of which the fault hits one or all */
 #endif
@@ -37,7 +37,7 @@ typedef struct life {
     long failed; /* which of them failed first; 0: none */
 } life;
 
-static uint64_t moved, refused, withstood, lives[FAULTS];
+static uint64_t stitched, refused, withstood, lives[FAULTS];
 
 static void arm(const life *l, long n) {
     fake_fail_call(faults[l->fault].call, n, l->for_good, 0);
@@ -83,7 +83,7 @@ static void request(life *l) {
     if (l->for_good) arm(l, 1);
 }
 
-/* The limit comes down and goes up again, and some is trimmed: that is where pieces go back. */
+/* The limit comes down and goes up again, and some is trimmed: that is where chunks go back. */
 static gpupool_result lower_limit(life *l) {
     gpupool_result result = gpupool_set_limit(l->work.arena, LOWER);
     if (result != GPUPOOL_OK) return result;
@@ -143,12 +143,12 @@ static int one_life(fake_run_mode mode, uint64_t seed, size_t fault, long n, int
     }
     call(&l, raise_limit);
     fake_fail_clear();
-    moved += stitch_close(&l.work).stitches;
+    stitched += stitch_close(&l.work).stitches;
     return l.failed >= n;
 }
 
 static void each_in_turn(fake_run_mode mode) {
-    moved = refused = withstood = 0;
+    stitched = refused = withstood = 0;
     memset(lives, 0, sizeof lives);
     for (size_t i = 0; i < FAULTS; i++) {
         for (uint64_t run = 0; run < 2 * SEEDS; run++) {
@@ -159,7 +159,7 @@ static void each_in_turn(fake_run_mode mode) {
         }
         CHECK(lives[i] > 0); /* else the work does not make this call */
     }
-    CHECK(moved > 0 && refused > 0 && withstood > 0);
+    CHECK(stitched > 0 && refused > 0 && withstood > 0);
 }
 
 static void stepped(void) { each_in_turn(FAKE_STEPPED); }
