@@ -3166,7 +3166,7 @@ static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
 #define GPI_SLOTS_MOST 4096            /* of a crowded one */
 #define GPI_NO_SLOT 0xffffu
 #define GPI_CACHED 0xffffffffu
-#define GPI_CACHE_UNITS ((1u << 20) / GPUPOOL_UNIT_BYTES) /* of the largest block */
+#define GPI_CACHE_UNITS ((1u << 16) / GPUPOOL_UNIT_BYTES) /* of the largest block */
 #define GPI_SMALL_UNITS ((1u << 16) / GPUPOOL_UNIT_BYTES) /* a crowded cache is for these */
 #define GPI_CACHE_WAITS 256            /* 64 a pause, less one for each lock that is got at once */
 
@@ -4446,7 +4446,7 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     gpi_host_unlock(chunks->lock);
     while (done < most && result == GPUPOOL_OK) {
         uint64_t units = gpi_ground_min(chunk_units, most - done);
-        if (most - done - units < chunk_units / 4) units = most - done; /* no crumbs */
+        if (most - done - units < chunk_units / 2) units = most - done; /* no crumbs */
         result = gpi_chunk_make(chunks, held->unit + done, units, &made, &mapped);
         done += units;
     }
@@ -4553,14 +4553,19 @@ static void gpi_chunk_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
     }
 }
 
-/* How large a new chunk is: a share of what is reserved. The driver's price is per handle, so few
-   large chunks are cheap; but a chunk with one live block in it cannot be stitched whole. */
+/* How large a new chunk is: a share of what is reserved, or of the request. The driver's price is per
+   handle, so few large chunks are cheap; but a chunk with one live block in it cannot be stitched
+   whole, which costs memory, above all where a limit has to be met. Measured on recorded runs. */
 static uint64_t gpi_chunk_units(const gpi_chunks *chunks, uint64_t new_units) {
-    uint64_t granule = chunks->granule_units, units = (chunks->units + new_units) / 128;
+    const uint64_t mib = (1u << 20) / GPUPOOL_UNIT_BYTES, granule = chunks->granule_units;
+    int limited = chunks->ledger->limit_bytes != UINT64_MAX;
+    uint64_t units = chunks->units / (limited ? 512 : 128);
+    uint64_t least = limited ? 0 : gpi_ground_min(chunks->units / 4, 8 * mib);
     if (chunks->chunk_bytes)
         return gpi_ground_up(chunks->chunk_bytes, chunks->driver.granule_bytes) /
                GPUPOOL_UNIT_BYTES;
-    units = gpi_ground_min(units, (32u << 20) / GPUPOOL_UNIT_BYTES);
+    units = gpi_ground_max(units, new_units / (limited ? 64 : 16));
+    units = gpi_ground_min(gpi_ground_max(units, least), 32 * mib);
     return gpi_ground_max(gpi_ground_down(units, granule), granule);
 }
 
@@ -4906,7 +4911,7 @@ typedef enum gpi_stitch_state {
 
 typedef struct gpi_stitch {
     struct gpi_stitch *older, *newer;      /* of all, by the latest free */
-    struct gpi_stitch *same_prev, *same_next; /* idle: of about this size, the latest first */
+    struct gpi_stitch *same_prev, *same_next; /* of about this size, the first that was made first */
     gpi_stitch_state state;
     gpi_run *body;           /* the block: held while the stitch is idle; pads are beside it */
     uint64_t unit, units;    /* all that is mapped */
@@ -4930,7 +4935,7 @@ typedef struct gpi_stitches {
     gpi_fences *fences;
     int off;                 /* config.no_stitch */
     gpi_stitch *oldest, *newest;
-    gpi_stitch *idle[GPI_SHELF]; /* by size: gpi_tree_place */
+    gpi_stitch *first_of[GPI_SHELF], *last_of[GPI_SHELF]; /* by size: gpi_tree_place */
     uint64_t count, seams, idle_seams; /* seams: of all; idle_seams: of those that are not used */
     uint64_t used_units;     /* in stitched blocks */
     uint64_t making_units;   /* addresses of the stitch that is being made */
@@ -5032,10 +5037,8 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
         users -= stream->stitches;
     if (users) return 2;
     for (i = 0; i < GPI_SHELF; i++)
-        for (stitch = stitches->idle[i]; stitch; stitch = stitch->same_next)
-            count -= stitch->state == GPI_STITCH_IDLE && gpi_tree_place(stitch->body->units) == i;
-    for (stitch = stitches->oldest; stitch; stitch = stitch->newer)
-        count -= stitch->state != GPI_STITCH_IDLE;
+        for (stitch = stitches->first_of[i]; stitch; stitch = stitch->same_next)
+            count -= gpi_tree_place(stitch->body->units) == i;
     return count == 0 && space == stitches->chunks->base_unit + stitches->chunks->space_units -
                                       stitches->chunks->stitch_unit ? 0 : 6;
 }
@@ -5057,18 +5060,30 @@ static void gpi_stitch_unlink(gpi_stitches *stitches, gpi_stitch *stitch) {
     else stitches->oldest = stitch->newer;
 }
 
+static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) { /* as the latest */
+    uint32_t size = gpi_tree_place(stitch->body->units);
+    stitch->same_next = NULL;
+    stitch->same_prev = stitches->last_of[size];
+    if (stitch->same_prev) stitch->same_prev->same_next = stitch;
+    else stitches->first_of[size] = stitch;
+    stitches->last_of[size] = stitch;
+}
+
+static void gpi_stitch_unlink_size(gpi_stitches *stitches, gpi_stitch *stitch) {
+    uint32_t size = gpi_tree_place(stitch->body->units);
+    if (stitch->same_next) stitch->same_next->same_prev = stitch->same_prev;
+    else stitches->last_of[size] = stitch->same_prev;
+    if (stitch->same_prev) stitch->same_prev->same_next = stitch->same_next;
+    else stitches->first_of[size] = stitch->same_next;
+}
+
 /* It is idle from now on: user is the stream behind whose frees it is, NULL: all work is done. */
 static void gpi_stitch_set_idle(gpi_stitches *stitches, gpi_stitch *stitch, gpi_stream *user) {
-    gpi_stitch **list = &stitches->idle[gpi_tree_place(stitch->body->units)];
     stitch->state = GPI_STITCH_IDLE;
     stitch->user = user;
     stitch->user_at = stitches->fences->recorded;
     if (user) user->stitches++;
     stitches->idle_seams += stitch->seam_count;
-    stitch->same_prev = NULL;
-    stitch->same_next = *list;
-    if (*list) (*list)->same_prev = stitch;
-    *list = stitch;
 }
 
 static void gpi_stitch_forget_user(gpi_stitch *stitch) {
@@ -5079,9 +5094,6 @@ static void gpi_stitch_forget_user(gpi_stitch *stitch) {
 static void gpi_stitch_unset_idle(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_stitch_forget_user(stitch);
     stitches->idle_seams -= stitch->seam_count;
-    if (stitch->same_next) stitch->same_next->same_prev = stitch->same_prev;
-    if (stitch->same_prev) stitch->same_prev->same_next = stitch->same_next;
-    else stitches->idle[gpi_tree_place(stitch->body->units)] = stitch->same_next;
     stitch->state = GPI_STITCH_USED;
 }
 
@@ -5171,14 +5183,17 @@ static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *hel
 }
 
 /* An idle stitch of just this size whose units are free in usable lanes: its block, held. Makes no
-   call of the driver. NULL: there is none. */
+   call of the driver. The first that was made comes first, so that a program that repeats itself
+   meets the same choices again. NULL: there is none. */
 static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_t align_units) {
-    gpi_stitch *stitch = stitches->idle[gpi_tree_place(units)];
+    gpi_stitch *stitch = stitches->first_of[gpi_tree_place(units)];
     int tries = GPI_REUSE_TRIES;
     uint64_t runs = 0;
     uint32_t i = 0;
     for (; stitch && tries; stitch = stitch->same_next) {
-        if (stitch->body->units != units || stitch->body->unit % align_units) continue;
+        if (stitch->state != GPI_STITCH_IDLE || stitch->body->units != units ||
+            stitch->body->unit % align_units)
+            continue;
         for (i = 0, runs = 0; i < stitch->part_count; i++)
             if (!gpi_stitch_is_free(stitches->tree, stitch->parts[i].unit, stitch->parts[i].units,
                                     &runs))
@@ -5232,6 +5247,7 @@ static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitc
         return result;
     }
     gpi_stitch_unlink(stitches, stitch);
+    gpi_stitch_unlink_size(stitches, stitch);
     while (stitch->seam_count) {
         gpi_stitch_remove_seam(&stitch->seams[--stitch->seam_count]);
         stitches->seams--;
@@ -5444,6 +5460,7 @@ static int gpi_stitch_plan(gpi_stitches *stitches, gpi_plan *plan) {
     if (plan->align_units > 1) plan->head.units = 0; /* the block begins where a chunk does */
     rest = gpi_stitch_choose(plan, measure.whole_count, plan->units, &spare);
     gpi_stitch_plan_rest(stitches, plan, rest, &spare);
+    if (plan->new_units == plan->units) return 0; /* growth at home does as well */
     if (plan->new_units && chunks->units + gpi_ground_up(plan->new_units, chunks->granule_units) >
                                plan->most_units)
         return 0;
@@ -5668,6 +5685,7 @@ static void gpi_stitch_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32
     stitches->seams += mapped;
     stitches->host_bytes += gpi_stitch_bytes(stitch);
     gpi_stitch_link(stitches, stitch);
+    gpi_stitch_link_size(stitches, stitch);
 }
 
 /* What could not be unmapped after a failure: it stays, counted, and is tried again when idle
@@ -7203,7 +7221,7 @@ static gpi_run *gpi_arena_restitch(gpupool_arena *arena, const gpi_request *requ
     gpi_lanes lanes;
     gpi_run *run;
     int i;
-    if (!arena->stitches.idle[gpi_tree_place(request->units)]) return NULL;
+    if (!arena->stitches.first_of[gpi_tree_place(request->units)]) return NULL;
     gpi_arena_lanes(arena, request, 1, &lanes);
     gpi_arena_mark(arena, &lanes, request->known);
     run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
@@ -7299,25 +7317,40 @@ static gpupool_result gpi_arena_stitch_marked(gpupool_arena *arena, const gpi_re
     return GPUPOOL_E_OUT_OF_MEMORY;
 }
 
+/* Unmaps idle stitches where there are too many. What this stream used is known to be done only by
+   a fence, and for the next request. */
+static void gpi_arena_bound_stitches(gpupool_arena *arena, const gpi_request *request) {
+    uint64_t most = gpi_stitch_most_seams(&arena->stitches);
+    if (arena->stitches.idle_seams <= most) return;
+    gpi_arena_seal(arena, request->known, request->stream);
+    gpi_fence_poll(&arena->fences, &arena->tree);
+    gpi_stitch_bound(&arena->stitches, most);
+}
+
 /* The same of what the stream may take without waiting. */
 static gpupool_result gpi_arena_stitch(gpupool_arena *arena, const gpi_request *request,
                                        uint64_t most_bytes, uint64_t most_seams, gpi_run **run) {
     gpi_lanes lanes;
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_STITCHES) || arena->stitches.off)
         return GPUPOOL_E_OUT_OF_MEMORY;
-    gpi_stitch_bound(&arena->stitches, gpi_stitch_most_seams(&arena->stitches));
+    gpi_arena_bound_stitches(arena, request);
     gpi_arena_lanes(arena, request, 1, &lanes);
     gpi_arena_mark(arena, &lanes, request->known);
     return gpi_arena_stitch_marked(arena, request, most_bytes, most_seams, run);
 }
 
-/* How far reserved memory may run ahead of what was ever live at once before free memory is
-   stitched instead: 1/48, and a little for arenas of a few chunks. */
+/* The most that was ever live at once, with the request. */
+static uint64_t gpi_arena_peak(const gpupool_arena *arena, const gpi_request *request) {
+    return gpi_ground_max(gpi_ground_max(arena->ledger.granted.peak, arena->granted_most),
+                          arena->ledger.granted.now + request->units * GPUPOOL_UNIT_BYTES);
+}
+
+/* How far reserved memory may run ahead of that before free memory is stitched instead: 1%, and a
+   little for arenas of a few chunks. */
 static uint64_t gpi_arena_aim(const gpupool_arena *arena, const gpi_request *request) {
-    uint64_t live = gpi_ground_max(gpi_ground_max(arena->ledger.granted.peak, arena->granted_most),
-                                   arena->ledger.granted.now + request->units * GPUPOOL_UNIT_BYTES);
-    live += live / 48 + 2 * arena->chunks.driver.granule_bytes;
-    return gpi_ground_max(live, arena->keep_bytes);
+    uint64_t live = gpi_arena_peak(arena, request);
+    live += live / 100 + ((uint64_t)16 << 20);
+    return gpi_ground_min(gpi_ground_max(live, arena->keep_bytes), arena->ledger.limit_bytes);
 }
 
 static gpupool_result gpi_arena_grow(gpupool_arena *arena, const gpi_request *request,
@@ -7337,22 +7370,29 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, const gpi_request *re
                           run);
 }
 
-#define GPI_SEAMS_WORTH 256 /* handles mapped again rather than running ahead of what is live */
+#define GPI_SEAMS_WORTH 100000 /* handles mapped again rather than running ahead of what is live */
+
+/* Whether free memory is to be stitched rather than more be got from the driver: where that would
+   run ahead of what is live, or where as much was live before. So a program that repeats itself gets
+   no more memory for its second round, and meets what it did there again in its third. */
+static int gpi_arena_prefers_stitch(const gpupool_arena *arena, const gpi_request *request) {
+    uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
+    return arena->ledger.reserved.now + need > gpi_arena_aim(arena, request) ||
+           arena->ledger.granted.now + need < gpi_arena_peak(arena, request);
+}
 
 /* Rung: grow within the limit, but stitch free memory rather than run far ahead of what is live. */
 static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *request,
                                           gpi_run **run) {
-    uint64_t aim = gpi_ground_min(gpi_arena_aim(arena, request), arena->ledger.limit_bytes);
-    uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
     gpupool_result result;
-    if (arena->ledger.reserved.now + need > aim) {
-        if (gpi_chunk_is_mapped(&arena->chunks)) /* so that it is known when stitches have passed */
-            gpi_arena_seal(arena, request->known, request->stream);
+    if (gpi_arena_prefers_stitch(arena, request)) {
+        if (gpi_chunk_is_mapped(&arena->chunks) && arena->fences.stream_count > 1)
+            gpi_arena_seal(arena, request->known, request->stream); /* for the others */
         gpi_fence_poll(&arena->fences, &arena->tree);
         gpi_arena_ask_parked(arena, GPI_BUSY);
         *run = gpi_arena_again(arena, request, GPI_TRIES_SLOW);
         if (*run) return GPUPOOL_OK;
-        result = gpi_arena_stitch(arena, request, aim, GPI_SEAMS_WORTH, run);
+        result = gpi_arena_stitch(arena, request, arena->ledger.limit_bytes, GPI_SEAMS_WORTH, run);
         if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     }
     return gpi_arena_grow(arena, request, arena->ledger.limit_bytes, run);
@@ -8059,7 +8099,10 @@ GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, u
             run = gpi_arena_quick(arena, request, GPI_TRIES);
         }
     }
-    if (!run && may_take) run = gpi_arena_restitch(arena, request);
+    if (!run && may_take && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) {
+        run = gpi_arena_restitch(arena, request);
+        if (!run) run = gpi_arena_quick(arena, request, GPI_TRIES_SLOW);
+    }
     if (!run && may_take) run = gpi_arena_short_cut(arena, request);
     if (run) block = gpi_arena_bring(arena, run, use, request);
     else if (use) gpi_arena_free_use(arena, use);
@@ -8453,7 +8496,7 @@ static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
     gpi_arena_bound_cache(arena, known, 0);
     gpi_cache_fold(&known->cache, &arena->ledger);
     gpi_arena_count_pending(arena);
-    gpi_arena_seal_at_free(arena, known, stream);
+    if (arena->fences.stream_count > 1) gpi_arena_seal_at_free(arena, known, stream);
     gpi_host_unlock(&arena->lock);
     gpi_host_ok();
 }
