@@ -38,14 +38,19 @@ static inline size_t stitch_below(stitch_work *w, size_t bound) {
    is there, so that no part of a block can be another's, or lie elsewhere in it, unseen. */
 static inline void stitch_touch(const stitch_block *b, int write) {
     fake_access access[STITCH_TOUCHES];
-    uintptr_t begin = (uintptr_t)b->at, end = begin + b->bytes, border = begin, from, to;
+    uintptr_t begin = (uintptr_t)b->at, end = begin + b->bytes, border = begin, done = begin;
     int n = 0;
-    for (; border < end + STITCH_GRANULE; border += STITCH_GRANULE, n++) {
-        if (n) border -= border % STITCH_GRANULE;
+    while (done < end) {
+        uintptr_t from = border > begin + STITCH_TOUCH ? border - STITCH_TOUCH : begin;
+        uintptr_t to = border + STITCH_TOUCH < end ? border + STITCH_TOUCH : end;
+        if (from < done) from = done;
+        if (from < to)
+            access[n] = (fake_access){b->at + (from - begin), to - from, write,
+                                      FAKE_BYTE(b->byte + n)};
+        n += from < to;
+        done = to;
+        border += STITCH_GRANULE - border % STITCH_GRANULE;
         if (border > end) border = end;
-        from = border < begin + STITCH_TOUCH ? begin : border - STITCH_TOUCH;
-        to = border + STITCH_TOUCH > end ? end : border + STITCH_TOUCH;
-        access[n] = (fake_access){b->at + (from - begin), to - from, write, FAKE_BYTE(b->byte + n)};
     }
     CHECK_EQ(fake_kernel(kit_stream[b->stream], write ? "write" : "read", access, n), cudaSuccess);
 }

@@ -307,7 +307,7 @@ static void calls_are_counted(void) {
     says("\n  calls        allocs 3 (1 from the same stream), frees 3, failures 1\n");
     says("\n  driver       chunks: 2 gained, 2 given back; stitches: 0 made, 0 reused\n");
     says("\n  waits        0 on the device, ");
-    says("\n  free memory  longest run 0 B; fragmentation 0%\n");
+    says("\n  free memory  longest run 0 B, largest block 0 B; fragmentation 0%\n");
     says("\n  records      ");
     kit_close(arena);
 }
