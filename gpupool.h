@@ -2357,17 +2357,25 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
    added where it makes the most of an edge, so what is left alone there keeps large requests
    together; filled with small ones, it would cost a recorded training run 0.8% more memory.
 
+   The third tree of a lane is for blocks below 64 KiB. They share slabs, granules that are marked as
+   such, so that they lie close together and leave whole chunks free. Where memory is short, slabs
+   are no more: the marks are taken away, and their free runs join their neighbours.
+
    T1  neighbours meet: run.next.unit == run.unit + run.units, and run.next.prev == run
-   T2  a free run is in its lane's list of its own order and step, in the edge exactly if a
-       neighbour is bare; bits say which lists hold runs; counts and sums are those of the lists
-   T3  no run stands next to a run of the same lane (they would be one)
+   T2  a free run is in its lane's list of its own order and step, in the tree that it belongs to: in
+       the edge if a neighbour is bare, and it is in no slab; bits say which lists hold runs; counts and sums are those of the lists
+   T3  no run stands next to a run of the same lane, but at the border of a slab
    T4  the index holds exactly the live runs, each in the bucket of its unit
    T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it)
-   T6  a cell has the leftmost run that starts in its granule, or NULL; its bit says which */
+   T6  a cell has the leftmost run that starts in its granule, or NULL; its bit says which
+   T7  a free run lies in slabs wholly, and is in the third tree, or in none */
 
 #define GPI_STEPS 8
 #define GPI_SHELF (64 * GPI_STEPS)     /* places in one tree of a lane */
-#define GPI_NO_PLACE (2 * GPI_SHELF)
+#define GPI_SHELVES 3                  /* inner runs, the edge, slabs */
+#define GPI_SLABS 2                    /* the last of them */
+#define GPI_NO_PLACE (GPI_SHELVES * GPI_SHELF)
+#define GPI_SLAB_UNITS (65536 / GPUPOOL_UNIT_BYTES) /* blocks below this live in slabs */
 #define GPI_PAGE 1024                  /* runs, or buckets, got from the host at a time */
 #define GPI_LINE 64                    /* bytes that the processor reads at a time */
 #define GPI_TRIES 4                    /* runs looked at in a step where not every run fits, */
@@ -2413,9 +2421,9 @@ typedef struct gpi_lane {
     void *usable;                      /* by the request that memory is looked for just now: the
                                           stream that the lane is of, or the tree; NULL: it is not */
     uint64_t units;                    /* free in this lane */
-    uint64_t orders[2];                /* of the inner runs, of the edge; bit k: order k has runs */
-    uint8_t steps[2 * 64];             /* bit s: that step of the order has runs */
-    gpi_run *lists[2 * GPI_SHELF];
+    uint64_t orders[GPI_SHELVES];      /* bit k: order k has runs */
+    uint8_t steps[GPI_SHELVES * 64];   /* bit s: that step of the order has runs */
+    gpi_run *lists[GPI_SHELVES * GPI_SHELF];
     uint64_t runs_by_order[GPUPOOL_ORDERS];
 } gpi_lane;
 
@@ -2442,6 +2450,8 @@ typedef struct gpi_tree {
     uint64_t host_bytes;
     gpi_cell **cells;                  /* pages of the table; NULL: no address there is in use */
     uint64_t *starts;                  /* bit g: a run starts in granule g */
+    uint64_t *slabs;                   /* bit g: granule g is a slab */
+    uint64_t slab_count;
     uint64_t base_unit, granules;      /* of home addresses, in which runs are found; 0: no table */
     uint64_t cell_pages;
     unsigned granule_shift;            /* units in a granule, as a power of two */
@@ -2480,26 +2490,45 @@ static int gpi_tree_is_edge(const gpi_run *run) {
            (run->next && run->next->lane == GPI_LANE_BARE);
 }
 
+GPI_HOT int gpi_tree_is_slab(const gpi_tree *tree, uint64_t unit) {
+    uint64_t granule;
+    if (tree->slab_count == 0) return 0;
+    granule = (unit - tree->base_unit) >> tree->granule_shift;
+    return granule < tree->granules && (tree->slabs[granule / 64] >> granule % 64 & 1);
+}
+
+/* Which tree of its lane a free run belongs to. */
+GPI_HOT uint32_t gpi_tree_shelf(const gpi_tree *tree, const gpi_run *run) {
+    if (gpi_tree_is_slab(tree, run->unit)) return GPI_SLABS;
+    return gpi_tree_is_edge(run) ? 1 : 0;
+}
+
 /* Its neighbours know it: a run that a list has is one of a chunk's. */
 static int gpi_tree_is_met(const gpi_run *run) {
     return (!run->prev || run->prev->next == run) && (!run->next || run->next->prev == run);
 }
 
-static int gpi_tree_check_run(const gpi_run *run, const gpi_run *before, uint32_t number) {
+static int gpi_tree_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run *before,
+                              uint32_t number) {
+    int is_slab = gpi_tree_is_slab(tree, run->unit);
     if (run->lane != number || run->by.list_prev != before) return 2;
     if (!gpi_tree_is_met(run)) return 1;
-    return run->next && run->next->lane == number ? 3 : 0; /* of two, the first tells */
+    if (gpi_tree_is_slab(tree, run->unit + run->units - 1) != is_slab) return 7;
+    if (run->next && run->next->lane == number && /* of two, the first tells */
+        gpi_tree_is_slab(tree, run->next->unit) == is_slab)
+        return 3;
+    return 0;
 }
 
 /* One list of a lane; what it holds is added to units and counts. */
-static int gpi_tree_check_list(const gpi_lane *lane, uint32_t number, uint32_t place,
+static int gpi_tree_check_list(const gpi_tree *tree, uint32_t number, uint32_t place,
                                uint64_t *units, uint64_t *counts) {
-    const gpi_run *run = lane->lists[place], *before = NULL;
+    const gpi_run *run = tree->lanes[number]->lists[place], *before = NULL;
     for (; run; before = run, run = run->list_next) {
-        int broken = gpi_tree_check_run(run, before, number);
+        int broken = gpi_tree_check_run(tree, run, before, number);
         if (broken) return broken;
         if (run->as.place != place || gpi_tree_place(run->units) != place % GPI_SHELF) return 2;
-        if (gpi_tree_is_edge(run) != (int)(place / GPI_SHELF)) return 2;
+        if (gpi_tree_shelf(tree, run) != place / GPI_SHELF) return 2;
         *units += run->units;
         counts[gpi_tree_order(place)]++;
     }
@@ -2512,14 +2541,14 @@ static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number) {
     uint64_t units = 0, counts[64];
     uint32_t row, step;
     memset(counts, 0, sizeof counts);
-    for (row = 0; row < 2 * 64; row++) {
+    for (row = 0; row < GPI_SHELVES * 64; row++) {
         gpi_run *const *lists = &lane->lists[row * GPI_STEPS];
         if ((lane->steps[row] != 0) != (int)(lane->orders[row / 64] >> row % 64 & 1)) return 2;
         if (!lane->steps[row] && !memcmp(lists, none, sizeof none)) continue; /* most are empty */
         for (step = 0; step < GPI_STEPS; step++) {
             int broken;
             if ((lists[step] != NULL) != (lane->steps[row] >> step & 1)) return 2;
-            broken = gpi_tree_check_list(lane, number, row * GPI_STEPS + step, &units, counts);
+            broken = gpi_tree_check_list(tree, number, row * GPI_STEPS + step, &units, counts);
             if (broken) return broken;
         }
     }
@@ -2671,8 +2700,8 @@ GPI_HOT gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units
     return NULL;
 }
 
-/* A free run that the request fits in, in one of the two trees of the lanes: list by list from the
-   request's own step upward, the lanes in turn. In that step a run may be too short, and in any
+/* A free run that the request fits in, in one tree of the lanes: list by list from the request's own
+   step upward, the lanes in turn. In that step a run may be too short, and in any
    when aligned; `tries` bounds the misfits looked at in a list. */
 GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes,
                                         uint32_t place, uint64_t units, uint64_t align_units,
@@ -2694,6 +2723,7 @@ GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes,
     }
 }
 
+/* In no slab. */
 GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, uint64_t units,
                               uint64_t align_units, uint64_t tries) {
     uint32_t first = gpi_tree_place(units);
@@ -2705,7 +2735,7 @@ GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, uin
 static uint64_t gpi_tree_largest(const gpi_lane *lane) {
     uint64_t largest = 0;
     uint32_t shelf;
-    for (shelf = 0; shelf < 2; shelf++) {
+    for (shelf = 0; shelf < GPI_SHELVES; shelf++) {
         const gpi_run *run;
         uint32_t row;
         if (lane->orders[shelf] == 0) continue;
@@ -2804,12 +2834,13 @@ static int gpi_tree_open_table(gpi_tree *tree, uint64_t base_unit, uint64_t home
     uint64_t pages = granules / GPI_PAGE + 1, words = home_granules / 64 + 1;
     tree->cells = (gpi_cell **)gpi_host_zeroed(pages * sizeof *tree->cells);
     tree->starts = (uint64_t *)gpi_host_zeroed(words * sizeof *tree->starts);
-    if (!tree->cells || !tree->starts) return 0; /* close frees what there is */
+    tree->slabs = (uint64_t *)gpi_host_zeroed(words * sizeof *tree->slabs);
+    if (!tree->cells || !tree->starts || !tree->slabs) return 0; /* close frees what there is */
     tree->cell_pages = pages;
     tree->granule_shift = gpi_ground_high_bit(granule_units);
     tree->base_unit = base_unit;
     tree->granules = home_granules;
-    tree->host_bytes += pages * sizeof *tree->cells + words * sizeof *tree->starts;
+    tree->host_bytes += pages * sizeof *tree->cells + 2 * words * sizeof *tree->starts;
     return 1;
 }
 
@@ -2909,6 +2940,7 @@ static void gpi_tree_close(gpi_tree *tree) {
     for (i = 0; i < tree->cell_pages; i++) GPUPOOL_FREE(tree->cells[i]);
     GPUPOOL_FREE(tree->cells);
     GPUPOOL_FREE(tree->starts);
+    GPUPOOL_FREE(tree->slabs);
     GPUPOOL_FREE(tree->lanes);
     GPUPOOL_FREE(tree->pages);
     GPUPOOL_FREE(tree->buckets);
@@ -2927,7 +2959,7 @@ static int gpi_tree_open(gpi_tree *tree) {
 GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     gpi_lane *lane = tree->lanes[number];
     uint64_t units = run->units;
-    uint32_t shelf = gpi_tree_is_edge(run) ? 1 : 0, inner = gpi_tree_place(units);
+    uint32_t shelf = gpi_tree_shelf(tree, run), inner = gpi_tree_place(units);
     uint32_t order = inner / GPI_STEPS, place = inner + shelf * GPI_SHELF;
     gpi_run *next = lane->lists[place];
     run->lane = number;
@@ -3022,8 +3054,10 @@ GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     tree->merges += GPUPOOL_STATS;
 }
 
-GPI_HOT int gpi_tree_joins(const gpi_run *side, uint32_t lane, uint64_t absorb_units) {
-    return side->lane == lane || (side->lane == GPI_LANE_QUIET && side->units <= absorb_units);
+GPI_HOT int gpi_tree_joins(const gpi_tree *tree, const gpi_run *side, const gpi_run *run,
+                           uint32_t lane, uint64_t absorb_units) {
+    if (side->lane != lane && (side->lane != GPI_LANE_QUIET || side->units > absorb_units)) return 0;
+    return gpi_tree_is_slab(tree, side->unit) == gpi_tree_is_slab(tree, run->unit);
 }
 
 /* A held run becomes free in a lane, and one with every neighbour that is free for the same users.
@@ -3033,12 +3067,12 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64
     gpi_run *side;
     GPI_ASSERT(run->lane == GPI_LANE_HELD);
     if (lane < GPI_LANE_STREAMS) absorb_units = 0;
-    while ((side = run->prev) != NULL && gpi_tree_joins(side, lane, absorb_units)) {
+    while ((side = run->prev) != NULL && gpi_tree_joins(tree, side, run, lane, absorb_units)) {
         gpi_tree_unfile(tree, side);
         gpi_tree_weld(tree, side, run);
         run = side;
     }
-    while ((side = run->next) != NULL && gpi_tree_joins(side, lane, absorb_units)) {
+    while ((side = run->next) != NULL && gpi_tree_joins(tree, side, run, lane, absorb_units)) {
         gpi_tree_unfile(tree, side);
         gpi_tree_weld(tree, run, side);
     }
@@ -3138,10 +3172,61 @@ static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
     gpi_lane *lane = tree->lanes[from];
     GPI_ASSERT(from != to);
     while (lane->units) {
-        uint32_t inner = gpi_tree_next(lane, 0);
-        gpi_run *run = lane->lists[inner == GPI_NO_PLACE ? gpi_tree_next(lane, GPI_SHELF) : inner];
+        uint32_t shelf = 0;
+        gpi_run *run;
+        while (!lane->orders[shelf]) shelf++;
+        run = lane->lists[gpi_tree_next(lane, shelf * GPI_SHELF)];
         gpi_tree_unfile(tree, run);
         gpi_tree_put(tree, run, to, 0);
+    }
+}
+
+/* -- slabs -- */
+
+/* Where a small block would go among the slabs. */
+GPI_HOT gpi_run *gpi_tree_find_in_slabs(const gpi_tree *tree, const gpi_lanes *lanes,
+                                        uint64_t units, uint64_t align_units, uint64_t tries) {
+    return gpi_tree_find_on(tree, lanes, gpi_tree_place(units) + GPI_SLABS * GPI_SHELF, units,
+                            align_units, tries);
+}
+
+/* One more slab, of free memory of these lanes. NULL: there is no whole granule. Needs two spare
+   structs. */
+static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lanes *lanes, uint64_t tries) {
+    uint64_t granule_units = (uint64_t)1 << tree->granule_shift, granule, start;
+    gpi_run *run = gpi_tree_find(tree, lanes, granule_units, granule_units, tries);
+    uint32_t lane;
+    if (!run) return NULL;
+    lane = run->lane;
+    start = gpi_ground_up(run->unit, granule_units);
+    run = gpi_tree_take(tree, run, start, granule_units);
+    granule = (start - tree->base_unit) >> tree->granule_shift;
+    tree->slabs[granule / 64] |= (uint64_t)1 << granule % 64;
+    tree->slab_count++;
+    return gpi_tree_put(tree, run, lane, 0);
+}
+
+/* There are no slabs any more: what is free in them joins what is beside it. */
+static void gpi_tree_drop_slabs(gpi_tree *tree) {
+    uint32_t number, place;
+    gpi_run *runs = NULL, *run;
+    if (tree->slab_count == 0) return;
+    for (number = 0; number < tree->lane_count; number++) {
+        gpi_lane *lane = tree->lanes[number];
+        while (lane && lane->orders[GPI_SLABS]) {
+            place = gpi_tree_next(lane, GPI_SLABS * GPI_SHELF);
+            run = lane->lists[place];
+            gpi_tree_unfile(tree, run);
+            run->by.stream = number; /* where it goes back to */
+            run->list_next = runs;
+            runs = run;
+        }
+    }
+    memset(tree->slabs, 0, (tree->granules / 64 + 1) * sizeof *tree->slabs);
+    tree->slab_count = 0;
+    while ((run = runs) != NULL) {
+        runs = run->list_next;
+        gpi_tree_put(tree, run, (uint32_t)run->by.stream, 0);
     }
 }
 
@@ -4500,7 +4585,8 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
 } gpi_growth;
 
 static int gpi_chunk_is_usable(const gpi_tree *tree, const gpi_run *run) {
-    return run->lane < GPI_LANE_PART && tree->lanes[run->lane]->usable;
+    return run->lane < GPI_LANE_PART && tree->lanes[run->lane]->usable &&
+           run->as.place < GPI_SLABS * GPI_SHELF;
 }
 
 /* The stream of a usable run's lane, which stays known until the run comes back; NULL: it is quiet. */
@@ -5404,6 +5490,31 @@ static uint64_t gpi_stitch_choose(gpi_plan *plan, uint64_t count, uint64_t units
     return units;
 }
 
+/* The shortest free end or start of a chunk that has so many units, as the plan's head or tail; what
+   is left over of it is of no use to stitches. 0: there is none. */
+static int gpi_stitch_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
+    gpi_chunk *chunk = stitches->chunks->first;
+    uint64_t least = UINT64_MAX;
+    for (; chunk; chunk = chunk->next) {
+        uint64_t tail = gpi_stitch_free_at_start(stitches->tree, chunk), head = 0;
+        if (tail == chunk->units) continue;
+        if (plan->align_units == 1) head = gpi_stitch_free_at_end(stitches->tree, chunk);
+        if (tail >= units && tail < least) {
+            least = tail;
+            plan->tail.chunk = chunk;
+            plan->tail.units = units;
+            plan->head.units = 0;
+        }
+        if (head >= units && head < least) {
+            least = head;
+            plan->head.chunk = chunk;
+            plan->head.units = units;
+            plan->tail.units = 0;
+        }
+    }
+    return least != UINT64_MAX;
+}
+
 /* The rest of the block: from the ends that are free, if they suffice; else a chunk is cut; else
    memory is grown, behind which of the tail only what is still missing is used. */
 static void gpi_stitch_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
@@ -5411,16 +5522,11 @@ static void gpi_stitch_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, u
     gpi_free_chunk head = plan->head, tail = plan->tail;
     uint64_t granule = stitches->chunks->granule_units;
     plan->head.units = plan->tail.units = 0;
-    if (rest && head.units >= rest) {
-        plan->head = head;
-        plan->head.units = rest;
-    } else if (rest && tail.units >= rest) {
-        plan->tail = tail;
-        plan->tail.units = rest;
-    } else if (rest && spare->chunk && head.units + tail.units < rest) {
+    if (!rest || gpi_stitch_plan_closest(stitches, plan, rest)) return;
+    if (spare->chunk && head.units + tail.units < rest) {
         plan->tail = *spare;
         plan->tail.units = rest;
-    } else if (rest) {
+    } else {
         plan->head = head;
         rest -= head.units;
         if (rest > tail.units)
@@ -7194,6 +7300,20 @@ GPI_HOT gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_re
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
+/* A small block: in a slab, in a new one, or where there is no room for a slab. */
+static gpi_run *gpi_arena_quick_small(gpupool_arena *arena, const gpi_request *request,
+                                      uint64_t tries, const gpi_lanes *lanes) {
+    gpi_tree *tree = &arena->tree;
+    uint64_t units = request->units, align_units = request->align_units;
+    gpi_run *run = gpi_tree_find_in_slabs(tree, lanes, units, align_units, tries);
+    if (!run && gpi_tree_is_ready(tree, 5) && gpi_tree_add_slab(tree, lanes, tries))
+        run = gpi_tree_find_in_slabs(tree, lanes, units, align_units, tries);
+    if (!run) run = gpi_tree_find(tree, lanes, units, align_units, tries);
+    if (!run) return NULL;
+    if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
+    return gpi_arena_take(arena, run, request);
+}
+
 /* Rungs one and two: the stream's own lanes and quiet memory, whichever fits more closely. Needs
    three spare structs. */
 GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
@@ -7201,6 +7321,8 @@ GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *reques
     gpi_run *run;
     gpi_arena_lanes(arena, request, request->units, &lanes);
     if (lanes.count == 0) return NULL;
+    if (request->units < GPI_SLAB_UNITS && arena->tree.granules)
+        return gpi_arena_quick_small(arena, request, tries, &lanes);
     run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
     if (!run) return NULL;
     if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
@@ -7412,6 +7534,9 @@ static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_reques
         for (run = NULL, i = 0; !run && stream != request->known && i < stream->seals; i++) {
             lane.number[0] = stream->sealed[i];
             run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units, tries);
+            if (!run && request->units < GPI_SLAB_UNITS)
+                run = gpi_tree_find_in_slabs(&arena->tree, &lane, request->units,
+                                             request->align_units, tries);
         }
         if (!run) continue;
         if (met == 1 && gpi_fence_passed_lightly(&arena->fences, *fence)) return first;
@@ -7507,6 +7632,7 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
     uint64_t limit = arena->ledger.limit_bytes;
     int limited = gpi_arena_is_limited(arena, request);
     gpupool_result result;
+    gpi_tree_drop_slabs(&arena->tree);
     *run = gpi_arena_again(arena, request, UINT64_MAX);
     if (*run) return GPUPOOL_OK;
     result = gpi_arena_stitch(arena, request, limit, UINT64_MAX, run);
@@ -8893,6 +9019,7 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
         while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, NULL);
         gpi_fence_all_passed(&arena->fences, &arena->tree);
     }
+    gpi_tree_drop_slabs(&arena->tree);
     result = gpi_stitch_trim(&arena->stitches, 0);
     if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences, 0);
     if (result == GPUPOOL_OK) result = gpi_chunk_close(&arena->chunks);
@@ -9224,6 +9351,7 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 
 /* Lanes and parked blocks whose work is done turn quiet, whichever stream they belong to. */
 static void gpi_arena_settle(gpupool_arena *arena) {
+    gpi_tree_drop_slabs(&arena->tree);
     gpi_arena_ask_parked(arena, 0); /* first: some come into lanes that lack a fence */
     gpi_arena_seal_all(arena);
     gpi_arena_poll(arena);
@@ -12823,6 +12951,9 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_STEPS
 #undef GPI_SHELF
 #undef GPI_NO_PLACE
+#undef GPI_SHELVES
+#undef GPI_SLABS
+#undef GPI_SLAB_UNITS
 #undef GPI_PAGE
 #undef GPI_LINE
 #undef GPI_DIGIT
