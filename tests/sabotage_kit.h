@@ -16,6 +16,7 @@
 #define LANE_LIVE 0xffffffffu
 #define STEPS 8u
 #define SHELF (64 * STEPS)
+#define SHELVES 3
 
 /* ---- the log ---- */
 
@@ -133,7 +134,7 @@ static inline void scene_trim(void) {
    work is queued yet. */
 static inline void scene_open(gpupool_source source) {
     gpupool_arena_config config = kit_config(source);
-    config.chunk_bytes = source == GPUPOOL_SOURCE_MAPPED ? 0 : 8 * MIB; /* chunks as they come */
+    config.chunk_bytes = source == GPUPOOL_SOURCE_MAPPED ? 2 * MIB : 8 * MIB;
     config.name = "scene";
     arena = kit_create(&config);
     scene_count = 0;
@@ -162,6 +163,7 @@ static inline void scene_open(gpupool_source source) {
     scene_free_each(48, 54, 1);
     scene_alloc(28000, 0); /* what 48 and 49 had */
     scene_alloc(29000, 1);
+    scene_alloc(3000, 0); /* in a slab, or what a new one leaves free */
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK); /* now the ledger knows of it too */
 }
 

@@ -216,26 +216,24 @@ static inline int newest_is_not_the_newest(size_t at) {
     return at == 0;
 }
 
-static inline int idle_in_no_list(size_t at) {
-    gpi_stitch *stitch = stitch_at(at, is_idle);
-    gpi_stitch **list = stitch ? &arena->stitches.idle[gpi_tree_place(stitch->body->units)] : NULL;
-    if (list) break_stitch(stitch->same_prev ? &stitch->same_prev->same_next : list,
-                           stitch->same_next);
+static inline gpi_stitch **list_of_size(const gpi_stitch *stitch) {
+    return &arena->stitches.first_of[gpi_tree_place(stitch->body->units)];
+}
+
+static inline int in_no_list_of_its_size(size_t at) {
+    gpi_stitch *stitch = stitch_at(at, is_any);
+    if (stitch)
+        break_stitch(stitch->same_prev ? &stitch->same_prev->same_next : list_of_size(stitch),
+                     stitch->same_next);
     return stitch != NULL;
 }
 
-static inline int idle_in_another_list(size_t at) {
-    gpi_stitch *stitch = stitch_at(at, is_idle);
-    if (!idle_in_no_list(at)) return 0;
+static inline int in_the_list_of_another_size(size_t at) {
+    gpi_stitch *stitch = stitch_at(at, is_any);
+    if (!in_no_list_of_its_size(at)) return 0;
     break_stitch(&stitch->same_next, NULL);
-    break_stitch(&arena->stitches.idle[0], stitch);
+    break_stitch(&arena->stitches.first_of[0], stitch);
     return 1;
-}
-
-static inline int used_in_a_list(size_t at) {
-    gpi_stitch *stitch = stitch_at(at, is_used);
-    if (stitch) break_stitch(&arena->stitches.idle[gpi_tree_place(stitch->body->units)], stitch);
-    return stitch != NULL;
 }
 
 /* Addresses that no stitch has, and that are not free either. */

@@ -138,9 +138,9 @@ static inline int in_another_list(size_t at) {
     return move_to_list(run, run ? run->as.place ^ (at % 2 ? 1 : STEPS) : 0);
 }
 
-static inline int on_the_other_shelf(size_t at) {
+static inline int on_another_shelf(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    return move_to_list(run, run ? run->as.place ^ SHELF : 0);
+    return move_to_list(run, run ? (run->as.place + SHELF) % (SHELVES * SHELF) : 0);
 }
 
 static inline int wrong_place(size_t at) {
@@ -169,8 +169,8 @@ static inline int live_run_in_a_list(size_t at) {
 }
 
 static inline int wrong_step_bit(size_t at) {
-    gpi_lane *lane = at / 16 < arena->tree.lane_count ? arena->tree.lanes[at / 16] : NULL;
-    uint8_t *steps = lane ? &lane->steps[at / 8 % 2 * 64 + at % 8 * 4] : NULL;
+    gpi_lane *lane = at / 24 < arena->tree.lane_count ? arena->tree.lanes[at / 24] : NULL;
+    uint8_t *steps = lane ? &lane->steps[at / 8 % 3 * 64 + at % 8 * 4] : NULL;
     if (steps) break_u8(steps, *steps ^ 1u << at % 8);
     return steps != NULL;
 }
@@ -187,8 +187,8 @@ static inline int bits_of_no_run(size_t at) {
 }
 
 static inline int wrong_order_bit(size_t at) {
-    gpi_lane *lane = at / 16 < arena->tree.lane_count ? arena->tree.lanes[at / 16] : NULL;
-    uint64_t *orders = lane ? &lane->orders[at / 8 % 2] : NULL;
+    gpi_lane *lane = at / 24 < arena->tree.lane_count ? arena->tree.lanes[at / 24] : NULL;
+    uint64_t *orders = lane ? &lane->orders[at / 8 % 3] : NULL;
     if (orders) break_u64(orders, *orders ^ 1ull << (at % 8 * 4));
     return orders != NULL;
 }
@@ -351,5 +351,24 @@ static inline int bit_of_no_run(size_t at) {
     if (run) flip_start(run->unit + arena->chunks.granule_units);
     return run != NULL;
 }
+
+/* ---- T7: slabs ---- */
+
+/* The granule that the at-th free run begins in becomes a slab, or is one no more. */
+static inline int flip_slab(size_t at, int is_slab) {
+    gpi_tree *tree = &arena->tree;
+    gpi_run *run;
+    uint64_t granule;
+    if (!is_mapped()) return 0;
+    do run = run_at(at++, is_free);
+    while (run && (!is_home(run) || gpi_tree_is_slab(tree, run->unit) != is_slab));
+    if (!run) return 0;
+    granule = (run->unit - tree->base_unit) >> tree->granule_shift;
+    break_u64(&tree->slabs[granule / 64], tree->slabs[granule / 64] ^ 1ull << granule % 64);
+    return 1;
+}
+
+static inline int slab_that_is_none(size_t at) { return flip_slab(at, 0); }
+static inline int slab_no_more(size_t at) { return flip_slab(at, 1); }
 
 #endif
