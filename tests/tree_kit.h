@@ -31,14 +31,20 @@ typedef struct model {
     int lane_count;
     unsigned char lane[4];             /* those that memory may be free in */
     unsigned char owner[TREE_MOST];
+    unsigned char slab[TREE_MOST];     /* 1: of a granule that is a slab */
 } model;
+
+/* Nothing that is one run has a slab's border in it. */
+static inline int model_border(const model *m, int unit) {
+    return unit > 0 && m->slab[unit] != m->slab[unit - 1];
+}
 
 static inline int model_is_free(const model *m, int unit) { return m->owner[unit] < BLOCK; }
 
 /* The end of the run that begins at this unit. */
 static inline int model_end(const model *m, int unit) {
     int end = unit + 1;
-    while (end < m->units && m->owner[end] == m->owner[unit]) end++;
+    while (end < m->units && m->owner[end] == m->owner[unit] && !model_border(m, end)) end++;
     return end;
 }
 
@@ -55,7 +61,7 @@ static inline void model_take(model *m, int unit, int units) {
 /* The run around `unit` joins the lane if it is quiet memory of at most so many units. */
 static inline int model_absorb(model *m, int unit, unsigned lane, uint64_t absorb_units) {
     int first = unit, end;
-    while (first > 0 && m->owner[first - 1] == m->owner[unit]) first--;
+    while (first > 0 && m->owner[first - 1] == m->owner[unit] && !model_border(m, first)) first--;
     end = model_end(m, first);
     if (m->owner[unit] != LANE_QUIET || (uint64_t)(end - first) > absorb_units) return 0;
     memset(&m->owner[first], (int)lane, (size_t)(end - first));
@@ -67,10 +73,12 @@ static inline void model_put(model *m, int unit, unsigned lane, uint64_t absorb_
     int first = unit, end = model_end(m, unit), again = lane >= LANE_STREAMS;
     memset(&m->owner[unit], (int)lane, (size_t)(end - unit));
     while (again) {
-        while (first > 0 && m->owner[first - 1] == lane) first--;
-        while (end < m->units && m->owner[end] == lane) end++;
-        again = first > 0 && model_absorb(m, first - 1, lane, absorb_units);
-        again |= end < m->units && model_absorb(m, end, lane, absorb_units);
+        while (first > 0 && m->owner[first - 1] == lane && !model_border(m, first)) first--;
+        while (end < m->units && m->owner[end] == lane && !model_border(m, end)) end++;
+        again = first > 0 && !model_border(m, first) &&
+                model_absorb(m, first - 1, lane, absorb_units);
+        again |= end < m->units && !model_border(m, end) &&
+                 model_absorb(m, end, lane, absorb_units);
     }
 }
 
@@ -105,26 +113,29 @@ static inline void model_decode(model *m, tree_code code) {
     }
 }
 
-/* For a failure: a letter a unit, '.' in quiet memory, '_' in bare, A and B in lanes of streams,
+/* For a failure: a letter a unit, with bars at the borders of slabs, '.' in quiet memory, '_' in bare, A and B in lanes of streams,
    1 2 3 in blocks. */
 static inline const char *model_text(const model *m) {
-    static char text[TREE_MOST + 1];
-    int block = 0;
+    static char text[2 * TREE_MOST + 1];
+    int block = 0, at = 0;
     memset(text, 0, sizeof text);
     for (int unit = 0, end; unit < m->units; unit = end) {
         end = model_end(m, unit);
+        if (model_border(m, unit)) text[at++] = '|';
         int letter = model_is_free(m, unit) ? "._sAB"[m->owner[unit]] : '1' + block++ % 9;
-        memset(&text[unit], letter, (size_t)(end - unit));
+        memset(&text[at], letter, (size_t)(end - unit));
+        at += end - unit;
     }
     return text;
 }
 
 /* How many states there are: runs of one lane never meet, blocks may. One more unit lengthens the
-   last run, or begins a block, or begins a run of another lane than the last one's. */
-static inline uint64_t model_states(int units, int lane_count) {
-    uint64_t lanes = (uint64_t)lane_count, in_block = 1, in_lane = lanes, block;
-    for (int unit = 1; unit < units; unit++) {
-        block = in_block * 2 + in_lane;
+   last run, or begins a block, or begins a run of another lane than the last one's; at the border of
+   a slab it begins a block or a run of any lane. */
+static inline uint64_t model_states(const model *m) {
+    uint64_t lanes = (uint64_t)m->lane_count, in_block = 1, in_lane = lanes, block;
+    for (int unit = 1; unit < m->units; unit++) {
+        block = in_block * (model_border(m, unit) ? 1 : 2) + in_lane;
         in_lane = in_lane * lanes + in_block * lanes;
         in_block = block;
     }
@@ -135,8 +146,10 @@ static inline uint64_t model_states(int units, int lane_count) {
 static inline void model_each(model *m, int unit, int runs, void (*visit)(const model *)) {
     for (int kind = 0; kind <= m->lane_count; kind++) {
         int owner = kind < m->lane_count ? m->lane[kind] : BLOCK + unit;
-        if (unit > 0 && m->owner[unit - 1] == owner) continue; /* would be one run */
+        if (unit > 0 && m->owner[unit - 1] == owner && !model_border(m, unit))
+            continue; /* would be one run */
         for (int units = 1; unit + units <= m->units; units++) {
+            if (units > 1 && model_border(m, unit + units - 1)) break;
             memset(&m->owner[unit], owner, (size_t)units);
             if (unit + units == m->units) visit(m);
             else if (runs > 1) model_each(m, unit + units, runs - 1, visit);
@@ -175,6 +188,21 @@ static inline void tree_open_chunk(uint64_t units, uint32_t lane) {
     gpi_tree_put(&tree, tree_first, lane, 0);
 }
 
+static inline uint64_t tree_granule(int unit) {
+    return (TREE_BASE - TREE_TABLE + (uint64_t)unit) / TREE_GRANULE;
+}
+
+/* The model's slabs; all runs are held when they change. */
+static inline void tree_mark_slabs(const model *m) {
+    tree.slab_count = 0;
+    tree.slabs[0] = 0;
+    for (int unit = 0; unit < m->units; unit++) {
+        uint64_t bit = m->slab[unit] ? (uint64_t)1 << tree_granule(unit) : 0;
+        tree.slab_count += bit && !(tree.slabs[0] & bit);
+        tree.slabs[0] |= bit;
+    }
+}
+
 static inline void tree_open(const model *m) {
     tree_open_lanes(m);
     tree_open_table(TREE_MOST, TREE_GRANULE);
@@ -207,6 +235,7 @@ static inline void tree_close(void) {
 /* From whatever the chunk's runs were to the model's. */
 static inline void tree_build(const model *m) {
     gpi_run *run = tree_hold_all();
+    tree_mark_slabs(m);
     for (int unit = 0, end; unit < m->units; unit = end) {
         gpi_run *rest = NULL;
         end = model_end(m, unit);
@@ -224,14 +253,25 @@ static inline gpi_run *tree_run(int unit) {
     return run;
 }
 
-/* In the lanes of this mask. */
-static inline gpi_run *tree_find(unsigned lane_mask, uint64_t units, uint64_t align,
-                                 uint64_t tries) {
+static inline gpi_lanes tree_lanes(unsigned lane_mask) {
     gpi_lanes lanes;
     lanes.count = 0;
     for (uint32_t lane = LANE_LAST + 1; lane-- > 0;) /* quiet memory last, as the arena has it */
         if (lane_mask >> lane & 1) lanes.number[lanes.count++] = lane;
+    return lanes;
+}
+
+/* In the lanes of this mask; in no slab. */
+static inline gpi_run *tree_find(unsigned lane_mask, uint64_t units, uint64_t align,
+                                 uint64_t tries) {
+    gpi_lanes lanes = tree_lanes(lane_mask);
     return gpi_tree_find(&tree, &lanes, units, align, tries);
+}
+
+static inline gpi_run *tree_find_in_slabs(unsigned lane_mask, uint64_t units, uint64_t align,
+                                          uint64_t tries) {
+    gpi_lanes lanes = tree_lanes(lane_mask);
+    return gpi_tree_find_in_slabs(&tree, &lanes, units, align, tries);
 }
 
 /* The chunk's runs from left to right as a code; 0, which no state has, if they do not tile it. */
