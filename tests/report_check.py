@@ -69,8 +69,10 @@ def check_stats(path, arena):
              for which in ("now", "peak", "total")]
     shown += [arena["counts"][name] for name in
               ("allocs", "frees", "failures", "lane_hits", "splits", "merges", "chunks_gained",
-               "chunks_lost", "remaps", "fence_waits", "host_syncs")]
-    shown += [arena["limit_bytes"] or 0, arena["largest_free_bytes"], arena["host_bytes"]]
+               "chunks_lost", "stitches", "stitches_reused", "fence_waits", "host_syncs")]
+    shown += [arena["limit_bytes"] or 0]
+    shown += [arena[name] for name in ("largest_free_bytes", "largest_block_bytes",
+                                       "stitched_bytes", "host_bytes")]
     assert shown + arena["live_by_order"] + arena["free_by_order"] == figures
     free, total, others = (arena[name] for name in
                            ("device_free_bytes", "device_total_bytes", "others_bytes"))

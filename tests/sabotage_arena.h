@@ -27,6 +27,7 @@ static inline int more_granted_than_reserved(size_t at) {
 
 static inline int more_reserved_than_allowed(size_t at) {
     if (at == 0) break_u64(&arena->ledger.limit_bytes, arena->ledger.reserved.now - 1);
+    if (at == 0) break_u64(&arena->ledger.over_bytes, 0);
     return at == 0;
 }
 

@@ -8,12 +8,15 @@
 /* gpupool.h takes its private macros back. */
 #define LANE_QUIET 0u
 #define LANE_BARE 1u
-#define LANE_STREAMS 2u
+#define LANE_SPACE 2u
+#define LANE_STREAMS 3u
+#define LANE_PART 0xfffffffdu
 #define LANE_HELD 0xfffffffeu
 #define CACHED 0xffffffffu
 #define LANE_LIVE 0xffffffffu
 #define STEPS 8u
 #define SHELF (64 * STEPS)
+#define SHELVES 3
 
 /* ---- the log ---- */
 
@@ -40,7 +43,7 @@ static inline void break_u16(uint16_t *at, unsigned now) {
 }
 static inline void break_int(int *at, int now) { break_bytes(at, &now, sizeof now); }
 static inline void break_run(gpi_run **at, gpi_run *now) { break_bytes(at, &now, sizeof now); }
-static inline void break_piece(gpi_piece **at, gpi_piece *now) {
+static inline void break_chunk(gpi_chunk **at, gpi_chunk *now) {
     break_bytes(at, &now, sizeof now);
 }
 
@@ -53,7 +56,8 @@ static inline void mend(void) {
 
 /* ---- the scene ---- */
 
-#define SCENE_BLOCKS 64
+#define SCENE_BLOCKS 96
+#define SCENE_STITCHED 80 /* number of the first stitched block */
 static gpupool_arena *arena;
 static struct { void *at; int stream; } scene_block[SCENE_BLOCKS];
 static size_t scene_count;
@@ -87,8 +91,12 @@ static inline void scene_park(size_t i) {
     scene_free(i);
 }
 
-/* What was freed so far is quiet: no work is in flight, and every fence is idle. What the driver
-   does not take back when it is trimmed stays in the stash, and leaves bare addresses. */
+/* What was freed so far becomes quiet: no work is in flight, and every fence is idle. */
+static inline void scene_rest(void) {
+    fake_run_all();
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+}
+
 static inline void scene_calm(void) {
     for (size_t i = 25; i < 32; i += 2)
         for (int stream = 0; stream < 4; stream++)
@@ -96,8 +104,24 @@ static inline void scene_calm(void) {
                          GPUPOOL_OK);
     scene_free_each(1, 12, 2);
     scene_free_each(25, 32, 2);
-    fake_run_all();
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+    scene_free_each(56, 80, 2);
+    scene_rest();
+}
+
+/* Where memory can be stitched, it is: the arena may not grow. Of four such blocks one stays live, one will
+   be parked, one is freed by its stream, and one when all its users are done. */
+static inline void scene_stitch(void) {
+    if (arena->chunks.source == GPUPOOL_SOURCE_MAPPED)
+        CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+    scene_alloc(13 * MIB / 2, 0);
+    scene_alloc(11 * MIB / 2, 1);
+    scene_alloc(6 * MIB, 0);
+    scene_alloc(21 * MIB / 4, 1);
+    CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
+}
+
+/* What the driver does not take back when it is trimmed is stuck, and leaves bare addresses. */
+static inline void scene_trim(void) {
     if (arena->chunks.source != GPUPOOL_SOURCE_MAPPED) return;
     fake_fail_call("cuMemRelease", 2, 1, 0);
     CHECK_RESULT(gpupool_trim(arena, kit_reserved(arena) - 4 * MIB, NULL), GPUPOOL_E_CUDA);
@@ -105,23 +129,33 @@ static inline void scene_calm(void) {
 }
 
 /* Blocks live on two streams, one of them in use on another; memory free in lanes of all kinds, in
-   several runs each; two fences on each stream, and idle ones; parked blocks; blocks that caches
-   have, free and handed out again. Of all that was freed since the calm the work is queued yet. */
+   several runs each; two fences on each stream, and idle ones; parked blocks; stitches in use and
+   idle; blocks that caches have, free and handed out again. Of all that was freed since the calm the
+   work is queued yet. */
 static inline void scene_open(gpupool_source source) {
     gpupool_arena_config config = kit_config(source);
-    config.chunk_bytes = source == GPUPOOL_SOURCE_MAPPED ? 0 : 8 * MIB; /* pieces as they come */
+    config.chunk_bytes = source == GPUPOOL_SOURCE_MAPPED ? 2 * MIB : 8 * MIB;
     config.name = "scene";
     arena = kit_create(&config);
     scene_count = 0;
     for (size_t i = 0; i < 24; i++) scene_alloc(400 + (i * i * 911) % 300000, (int)(i % 2));
     for (size_t i = 0; i < 16; i++) scene_alloc(3 * MIB + i * 70000, (int)(i % 2));
     for (size_t i = 0; i < 16; i++) scene_alloc(20000 + i * 1000, (int)(i % 2));
+    for (size_t i = 0; i < 24; i++) scene_alloc(4 * MIB + i * 50000, (int)(i % 2));
     scene_calm();
+    scene_stitch();
+    scene_trim();
+    CHECK_RESULT(gpupool_record_use(arena, scene_block[SCENE_STITCHED + 3].at, kit_stream[2]),
+                 GPUPOOL_OK);
+    scene_free(SCENE_STITCHED + 3);
+    scene_rest();
     fake_mode(FAKE_STEPPED);
     scene_free_each(34, 40, 1); /* large: with two streams about, each gets a fence at once */
     scene_park(12);
     scene_park(15);
     scene_park(18);
+    scene_park(SCENE_STITCHED + 1);
+    scene_free(SCENE_STITCHED + 2);
     /* the very first run, which no check may pass over */
     CHECK_RESULT(gpupool_record_use(arena, scene_block[0].at, kit_stream[3]), GPUPOOL_OK);
     scene_free_each(42, 48, 1); /* small: into the caches, */
@@ -129,6 +163,7 @@ static inline void scene_open(gpupool_source source) {
     scene_free_each(48, 54, 1);
     scene_alloc(28000, 0); /* what 48 and 49 had */
     scene_alloc(29000, 1);
+    scene_alloc(3000, 0); /* in a slab, or what a new one leaves free */
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK); /* now the ledger knows of it too */
 }
 
@@ -143,16 +178,20 @@ static inline void scene_close(void) {
 
 static inline int is_mapped(void) { return arena->chunks.source == GPUPOOL_SOURCE_MAPPED; }
 
-/* The leftmost run of the at-th chunk; a MAPPED arena has one. */
-static inline gpi_run *chunk_at(size_t at) {
-    gpi_piece *piece = arena->backing.placed;
-    if (is_mapped()) return at == 0 ? arena->backing.first : NULL;
-    while (piece && at--) piece = piece->next;
-    return piece ? piece->first : NULL;
+static inline gpi_chunk *chunk_at(gpi_chunk *list, size_t at) {
+    while (list && at--) list = list->next;
+    return list;
+}
+
+/* What leads to the leftmost run of the at-th range: a chunk, or where chunks, or stitches, are. */
+static inline gpi_run **range_at(size_t at) {
+    gpi_chunk *chunk = is_mapped() ? NULL : chunk_at(arena->chunks.first, at);
+    if (is_mapped() && at < 2) return at ? &arena->chunks.space : &arena->chunks.home;
+    return chunk ? &chunk->first : NULL;
 }
 
 typedef int (*run_test)(const gpi_run *run);
-static inline int is_free(const gpi_run *run) { return run->lane < LANE_HELD; }
+static inline int is_free(const gpi_run *run) { return run->lane < LANE_PART; }
 static inline int is_live(const gpi_run *run) { return run->lane == LANE_LIVE; }
 static inline int is_cached(const gpi_run *run) {
     return is_live(run) && run->as.slack_bytes == CACHED;
@@ -165,9 +204,9 @@ static inline int is_quiet(const gpi_run *run) { return run->lane == LANE_QUIET;
 static inline int is_bare(const gpi_run *run) { return run->lane == LANE_BARE; }
 
 static inline gpi_run *run_at(size_t at, run_test test) {
-    gpi_run *run;
-    for (size_t chunk = 0; (run = chunk_at(chunk)) != NULL; chunk++)
-        for (; run; run = run->next)
+    gpi_run **range;
+    for (size_t i = 0; (range = range_at(i)) != NULL; i++)
+        for (gpi_run *run = *range; run; run = run->next)
             if (test(run) && at-- == 0) return run;
     return NULL;
 }
@@ -184,11 +223,6 @@ static inline size_t count_runs(run_test test) {
     size_t count = 0;
     while (run_at(count, test)) count++;
     return count;
-}
-
-static inline gpi_piece *piece_at(gpi_piece *list, size_t at) {
-    while (list && at--) list = list->next;
-    return list;
 }
 
 static inline gpi_stream *sealed_stream_at(size_t at) {

@@ -138,9 +138,9 @@ static inline int in_another_list(size_t at) {
     return move_to_list(run, run ? run->as.place ^ (at % 2 ? 1 : STEPS) : 0);
 }
 
-static inline int on_the_other_shelf(size_t at) {
+static inline int on_another_shelf(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    return move_to_list(run, run ? run->as.place ^ SHELF : 0);
+    return move_to_list(run, run ? (run->as.place + SHELF) % (SHELVES * SHELF) : 0);
 }
 
 static inline int wrong_place(size_t at) {
@@ -169,8 +169,8 @@ static inline int live_run_in_a_list(size_t at) {
 }
 
 static inline int wrong_step_bit(size_t at) {
-    gpi_lane *lane = at / 16 < arena->tree.lane_count ? arena->tree.lanes[at / 16] : NULL;
-    uint8_t *steps = lane ? &lane->steps[at / 8 % 2 * 64 + at % 8 * 4] : NULL;
+    gpi_lane *lane = at / 24 < arena->tree.lane_count ? arena->tree.lanes[at / 24] : NULL;
+    uint8_t *steps = lane ? &lane->steps[at / 8 % 3 * 64 + at % 8 * 4] : NULL;
     if (steps) break_u8(steps, *steps ^ 1u << at % 8);
     return steps != NULL;
 }
@@ -187,8 +187,8 @@ static inline int bits_of_no_run(size_t at) {
 }
 
 static inline int wrong_order_bit(size_t at) {
-    gpi_lane *lane = at / 16 < arena->tree.lane_count ? arena->tree.lanes[at / 16] : NULL;
-    uint64_t *orders = lane ? &lane->orders[at / 8 % 2] : NULL;
+    gpi_lane *lane = at / 24 < arena->tree.lane_count ? arena->tree.lanes[at / 24] : NULL;
+    uint64_t *orders = lane ? &lane->orders[at / 8 % 3] : NULL;
     if (orders) break_u64(orders, *orders ^ 1ull << (at % 8 * 4));
     return orders != NULL;
 }
@@ -228,6 +228,8 @@ static inline void find_free_run(void) {
 static inline int cut_in_two(size_t at) {
     cut_run = run_at(at, is_free);
     if (!cut_run || !CHECK_EQ(gpi_tree_prepare(&arena->tree, 1), 1)) return 0;
+    if (is_mapped())
+        CHECK_EQ(gpi_tree_prepare_cells(&arena->tree, cut_run->unit + cut_run->units / 2, 0), 1);
     cut_lane = cut_run->lane;
     gpi_tree_unfile(&arena->tree, cut_run);
     cut_rest = gpi_tree_split(&arena->tree, cut_run, cut_run->unit + cut_run->units / 2);
@@ -310,12 +312,63 @@ static inline void find_live_run(void) {
 /* ---- T5: the leftmost struct ---- */
 
 static inline int owner_points_to_the_second(size_t at) {
-    gpi_piece *piece = piece_at(arena->backing.placed, at);
-    gpi_run *run = chunk_at(at);
-    if (!run || !run->next) return 0;
-    if (is_mapped()) break_run(&arena->backing.first, run->next);
-    else break_run(&piece->first, run->next);
+    gpi_run **range = range_at(at);
+    if (!range || !(*range)->next) return 0;
+    break_run(range, (*range)->next);
     return 1;
 }
+
+/* ---- T6: the table of addresses ---- */
+
+static inline int is_home(const gpi_run *run) { return run->unit < arena->chunks.stitch_unit; }
+
+/* The cell of the granule that the at-th run begins in leads to no run, or to the run after it. */
+static inline int cell_of_another_run(size_t at) {
+    gpi_run *run = is_mapped() ? run_at(at / 2, is_home) : NULL;
+    gpi_cell *cell = run ? gpi_tree_cell(&arena->tree, run->unit) : NULL;
+    if (cell) break_run(&cell->first, at % 2 ? NULL : cell->first->next);
+    return cell != NULL;
+}
+
+static inline void flip_start(uint64_t unit) {
+    uint64_t bit, *word = gpi_tree_word(&arena->tree, unit, &bit);
+    break_u64(word, *word ^ bit);
+}
+
+static inline int granule_without_its_bit(size_t at) {
+    gpi_run *run = is_mapped() ? run_at(at, is_home) : NULL;
+    if (run) flip_start(run->unit);
+    return run != NULL;
+}
+
+static inline int is_long(const gpi_run *run) {
+    return is_home(run) && run->units > 2 * arena->chunks.granule_units;
+}
+
+/* A granule in the midst of a run, in which none begins. */
+static inline int bit_of_no_run(size_t at) {
+    gpi_run *run = is_mapped() ? run_at(at, is_long) : NULL;
+    if (run) flip_start(run->unit + arena->chunks.granule_units);
+    return run != NULL;
+}
+
+/* ---- T7: slabs ---- */
+
+/* The granule that the at-th free run begins in becomes a slab, or is one no more. */
+static inline int flip_slab(size_t at, int is_slab) {
+    gpi_tree *tree = &arena->tree;
+    gpi_run *run;
+    uint64_t granule;
+    if (!is_mapped()) return 0;
+    do run = run_at(at++, is_free);
+    while (run && (!is_home(run) || gpi_tree_is_slab(tree, run->unit) != is_slab));
+    if (!run) return 0;
+    granule = (run->unit - tree->base_unit) >> tree->granule_shift;
+    break_u64(&tree->slabs[granule / 64], tree->slabs[granule / 64] ^ 1ull << granule % 64);
+    return 1;
+}
+
+static inline int slab_that_is_none(size_t at) { return flip_slab(at, 0); }
+static inline int slab_no_more(size_t at) { return flip_slab(at, 1); }
 
 #endif

@@ -63,33 +63,7 @@ static void a_place_behind_many_worse_ones(void) {
     close_all();
 }
 
-/* The granules of the place chosen, where so many more may be held before memory is to move. */
-static uint64_t chosen(uint64_t spare_granules) {
-    const gpi_backing *backing = &arena->backing;
-    uint64_t aim = UINT64_MAX, found;
-    gpi_lanes lanes = {.count = 1, .number = {0}};
-    gpi_spot spot;
-    gpi_host_lock(&arena->lock);
-    if (spare_granules < 99)
-        aim = gpi_backing_units(backing) + spare_granules * backing->granule_units;
-    found = (uint64_t)gpi_backing_choose_spot(backing, &arena->tree, 3 * MIB / GPUPOOL_UNIT_BYTES,
-                                              1, &lanes, aim, &spot);
-    gpi_host_unlock(&arena->lock);
-    return CHECK(found) ? spot.bare_units / backing->granule_units : 0;
-}
-
-static void it_is_looked_for_longer_before_memory_moves(void) {
-    lay_gaps(62); /* the one that is best is the 64th */
-    CHECK_EQ(chosen(99), 1);
-    close_all();
-    lay_gaps(63);
-    CHECK_EQ(chosen(99), 2);
-    CHECK_EQ(chosen(2), 2);
-    CHECK_EQ(chosen(1), 1);
-    close_all();
-}
-
-/* ---- pieces ---- */
+/* ---- chunks ---- */
 
 /* What was got all at once can still move: pieces are small enough to be idle as a whole. */
 static void a_reserve_that_moves(void) {
@@ -209,7 +183,6 @@ static void others_hold_whole_granules(void) {
 
 int main(void) {
     FAKE_TEST(a_place_behind_many_worse_ones);
-    FAKE_TEST(it_is_looked_for_longer_before_memory_moves);
     FAKE_TEST(a_reserve_that_moves);
     FAKE_TEST(halves_are_whole_granules);
     FAKE_TEST(a_chunk_is_counted_as_the_driver_does);

@@ -65,7 +65,7 @@ static void a_creation_that_cannot_be_undone(void) {
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
 }
 
-/* Memory that was taken off its addresses, and which CUDA did not take back before it was reset. */
+/* Memory that was unmapped, and which CUDA did not take back before it was reset. */
 static void a_reset_beside_memory_without_addresses(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, kit_stream[0]), kit_stream[0]),
@@ -74,7 +74,7 @@ static void a_reset_beside_memory_without_addresses(void) {
     fake_fail_call("cuMemRelease", 1, 1, 0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
     fake_fail_clear();
-    CHECK(arena->backing.stash != NULL);
+    CHECK(arena->chunks.stuck != NULL);
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);

@@ -8,8 +8,9 @@
 
 #if CHECK_FAKE
 #include "sabotage_arena.h"
-#include "sabotage_backing.h"
 #include "sabotage_cache.h"
+#include "sabotage_chunk.h"
+#include "sabotage_stitch.h"
 #include "sabotage_tree.h"
 
 enum { MAPPED = 1, CHUNKED = 2, BOTH = 3 };
@@ -45,14 +46,14 @@ static const saboteur saboteurs[] = {
     PLAIN("T1", live_wrong_next, BOTH),
     PLAIN("T1 C1", live_gap, BOTH), /* a cached block is longer than its slot says */
     PLAIN("T1", held_wrong_prev, BOTH),
-    PLAIN("T1 B2", held_wrong_next, BOTH), /* what follows is lost to B2 as well */
+    PLAIN("T1 H2", held_wrong_next, BOTH), /* what follows is lost to H2 as well */
     PLAIN("T1 A2", held_gap, BOTH), /* and the sum of what is parked is wrong */
     PLAIN("T1 T2", twin_in_a_list, BOTH), /* a run with one neighbour less is at another edge */
     PLAIN("T1", twin_in_a_bucket, BOTH),
     PLAIN("T2", run_without_bits, BOTH),
     PLAIN("T2", in_no_list, BOTH),
     PLAIN("T2", in_another_list, BOTH),
-    PLAIN("T2", on_the_other_shelf, BOTH),
+    PLAIN("T2", on_another_shelf, BOTH),
     PLAIN("T2", wrong_place, BOTH),
     PLAIN("T2", wrong_list_prev, BOTH),
     PLAIN("T2 T3", wrong_lane_number, BOTH), /* a neighbour may be in that lane */
@@ -86,22 +87,52 @@ static const saboteur saboteurs[] = {
     PLAIN("C2", slot_in_the_other_state, BOTH),
     PLAIN("C3", wrong_cache_sum, BOTH),
     PLAIN("C4", slots_elsewhere, BOTH),
-    PLAIN("B1", empty_slot, MAPPED),
-    PLAIN("B1", slot_of_another_piece, MAPPED),
-    PLAIN("B1", mapped_overlap, MAPPED),
-    PLAIN("B1 T5", chunks_overlap, CHUNKED),
-    PLAIN("B1", piece_with_wrong_prev, BOTH),
-    UNDONE("B2", quiet_without_memory, move_back, MAPPED),
-    UNDONE("B2", young_without_memory, move_back, MAPPED),
-    UNDONE("B2", bare_with_memory, move_back, MAPPED),
-    UNDONE("B2", bare_in_a_chunk, move_back, CHUNKED),
-    PLAIN("B2", bare_in_the_table, MAPPED),
-    PLAIN("B2 T1", shorter_piece, BOTH),
-    PLAIN("B3", wrong_backing_sum, BOTH),
-    PLAIN("B3", larger_piece, BOTH),
-    PLAIN("B3", larger_stashed_piece, MAPPED),
-    PLAIN("B3 T2", lost_piece, BOTH),         /* and with a chunk all its runs */
-    PLAIN("B3", lost_stashed_piece, MAPPED),
+    PLAIN("T6", cell_of_another_run, MAPPED),
+    PLAIN("T6", granule_without_its_bit, MAPPED),
+    PLAIN("T6", bit_of_no_run, MAPPED),
+    /* all that is free in that granule is in the wrong tree, or should be one run */
+    PLAIN("T7 T2 T3", slab_that_is_none, MAPPED),
+    PLAIN("T7 T2 T3", slab_no_more, MAPPED),
+    PLAIN("H1", home_without_owner, MAPPED),
+    PLAIN("H1", home_of_another_chunk, MAPPED),
+    PLAIN("H1", bare_with_an_owner, MAPPED),
+    PLAIN("H1", mapped_overlap, MAPPED),
+    PLAIN("H1 T5", others_overlap, CHUNKED),
+    PLAIN("H1", chunk_with_wrong_prev, BOTH),
+    PLAIN("H1", last_is_not_the_last, BOTH),
+    UNDONE("H2", quiet_without_memory, move_back, MAPPED),
+    UNDONE("H2", young_without_memory, move_back, MAPPED),
+    UNDONE("H2", bare_with_memory, move_back, MAPPED),
+    PLAIN("H2", shorter_chunk, MAPPED),
+    PLAIN("H3", wrong_chunk_sum, BOTH),
+    PLAIN("H3", larger_chunk, BOTH),
+    PLAIN("H3", larger_stuck_chunk, MAPPED),
+    PLAIN("H3 T2", lost_chunk, BOTH), /* and, but in a MAPPED arena, all its runs */
+    PLAIN("H3", lost_stuck_chunk, MAPPED),
+    PLAIN("S1", part_leads_elsewhere, MAPPED),
+    PLAIN("S1", part_is_held, MAPPED),
+    PLAIN("S1", part_of_other_units, MAPPED),
+    PLAIN("S1", idle_part_of_other_units, MAPPED),
+    PLAIN("S1", one_part_less, MAPPED),
+    PLAIN("S1", part_of_no_stitch, MAPPED),
+    PLAIN("S1", parts_in_another_order, MAPPED),
+    PLAIN("S2", idle_part_with_a_run, MAPPED),
+    PLAIN("S2", used_part_without_a_run, MAPPED),
+    PLAIN("S2", forgotten_user, MAPPED),
+    PLAIN("S2", wrong_count_of_a_user, MAPPED),
+    PLAIN("S4", seam_of_another_chunk, MAPPED),
+    PLAIN("S4", seam_of_another_stitch, MAPPED),
+    PLAIN("S4", seam_that_its_chunk_forgot, MAPPED),
+    PLAIN("S5", idle_body_is_not_held, MAPPED),
+    PLAIN("S5 T4", idle_body_is_live, MAPPED), /* and is not in the index */
+    PLAIN("S6", wrong_stitch_sum, MAPPED),
+    PLAIN("S6", stitch_of_other_units, MAPPED),
+    PLAIN("S6", body_of_another_stitch, MAPPED),
+    PLAIN("S6", stitch_with_wrong_older, MAPPED),
+    PLAIN("S6", newest_is_not_the_newest, MAPPED),
+    PLAIN("S6", in_no_list_of_its_size, MAPPED),
+    PLAIN("S6", in_the_list_of_another_size, MAPPED),
+    UNDONE("S6", lost_addresses, find_addresses, MAPPED),
     MISSED("F1", event_never_recorded, drop_event, BOTH, "an event does not tell; the oracle does"),
     PLAIN("F2", young_beyond_all_lanes, BOTH),
     PLAIN("F2", young_in_a_dropped_lane, BOTH),
@@ -187,7 +218,7 @@ static void sabotage_all(void) {
 
 /* What holds during a call is no state to break; test_faults sees to it. */
 static const char *of_calls = "D1 D2 R1 R2 R3 R4 R5 R6 " /* R: test_ring_sabotage.c */
-                              "B4";                      /* test_remap_own.c */
+                              "S3 S7 S8 S9"; /* test_stitch_blocks.c, test_stitch_faults.c */
 
 /* A line of a banner begins with three spaces, a letter and a number. */
 static int banner_line(const char *line, char name[8]) {
@@ -217,7 +248,9 @@ static void the_scene_has_everything(void) {
     scene_open(GPUPOOL_SOURCE_MAPPED);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     CHECK(count_runs(is_live) > 10 && count_runs(is_quiet) > 5 && count_runs(is_bare) > 2);
-    CHECK(parked_at(2) && arena->backing.stash && arena->fences.idle);
+    CHECK(parked_at(3) && arena->chunks.stuck && arena->fences.idle);
+    CHECK(count_stitches(is_used) > 1 && count_stitches(has_user) && count_stitches(has_no_user));
+    CHECK(count_stitches(is_parked) == 1);
     CHECK(sealed_stream_at(1) && sealed_stream_at(0)->seals > 1 && sealed_stream_at(1)->seals > 1);
     for (gpi_stream *stream = arena->fences.streams; stream; stream = stream->next) {
         CHECK(arena->tree.lanes[stream->young]->units > 0);

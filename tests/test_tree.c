@@ -18,12 +18,12 @@ static struct {
     uint64_t count, room;
 } queue;
 
-/* Three bits a unit will do for a state, where no run of a lane meets another of the same. */
+/* Three bits a unit do for a state, where no run of a lane meets another of the same. */
 static void enqueue(const model *m) {
     size_t bit = 0;
     for (int unit = 0; unit < m->units; unit++) {
         size_t kind = m->owner[unit];
-        if (kind >= BLOCK) kind = kind == (size_t)(BLOCK + unit) ? 4 : 5;
+        if (kind >= BLOCK) kind = kind == (size_t)(BLOCK + unit) ? 6 : 7;
         bit = bit << 3 | kind;
     }
     if (queue.seen[bit / 8] >> (bit % 8) & 1) return;
@@ -33,7 +33,7 @@ static void enqueue(const model *m) {
 
 static void search(model *m, const char *lanes) {
     memset(&queue, 0, sizeof queue);
-    queue.room = model_states(m->units, m->lane_count);
+    queue.room = model_states(m);
     queue.states = (tree_code *)malloc(queue.room * sizeof *queue.states);
     states = calls = 0;
     arrived = enqueue;
@@ -61,8 +61,16 @@ static void every_state_with_bare_addresses(void) {
     search(&m, "quiet memory, bare addresses, one stream");
 }
 
+/* The second granule, of which the chunk has all units, is a slab. */
+static void every_state_with_a_slab(void) {
+    model m = {.units = FEW_UNITS, .lane_count = 2, .lane = {LANE_QUIET, LANE_STREAMS}};
+    for (int unit = 0; unit < m.units; unit++) m.slab[unit] = tree_granule(unit) == 1;
+    search(&m, "quiet memory, one stream, a slab");
+}
+
 int main(void) {
     TEST(every_state_with_two_streams);
     TEST(every_state_with_bare_addresses);
+    TEST(every_state_with_a_slab);
     return check_finish();
 }

@@ -5,6 +5,7 @@
 #include "tree_kit.h"
 
 #define HUGE_UNITS ((uint64_t)1 << 31) /* 2^40 bytes in units of 512 */
+#define HUGE_GRANULE 4096
 
 /* ---- order and step of a size ---- */
 
@@ -51,10 +52,9 @@ static void the_last_place(void) {
 static void open_huge(void) {
     model lanes = {.units = 1, .lane_count = 3,
                    .lane = {LANE_QUIET, LANE_STREAMS, LANE_STREAMS + 1}};
-    tree_open(&lanes);
-    gpi_tree_remove_chunk(&tree, tree_hold_all());
-    tree_first = gpi_tree_add_chunk(&tree, TREE_BASE, HUGE_UNITS);
-    gpi_tree_put(&tree, tree_first, LANE_QUIET, 0);
+    tree_open_lanes(&lanes);
+    tree_open_table(HUGE_UNITS, HUGE_GRANULE);
+    tree_open_chunk(HUGE_UNITS, LANE_QUIET);
 }
 
 /* The chunk is tiled from end to end by runs that know their neighbours. */
@@ -68,10 +68,25 @@ static void expect_tiled(void) {
     CHECK_EQ(unit, TREE_BASE + HUGE_UNITS);
 }
 
+/* Each run by the last of its units, and by one that chance picks; but for those with no run behind
+   them in a later granule. */
+static void expect_found(uint64_t *random) {
+    const gpi_run *run = tree_first;
+    CHECK_EQ(gpi_tree_check_table(&tree, run), 0);
+    for (; run; run = run->next) {
+        uint64_t last = run->unit + run->units - 1;
+        const gpi_run *next = run->next;
+        while (next && next->unit / HUGE_GRANULE <= last / HUGE_GRANULE) next = next->next;
+        if (!next) return;
+        CHECK(gpi_tree_at(&tree, last) == run);
+        CHECK(gpi_tree_at(&tree, run->unit + check_below(random, run->units)) == run);
+    }
+}
+
 static int fits_somewhere(unsigned lane_mask, uint64_t units, uint64_t align) {
     for (const gpi_run *run = tree_first; run; run = run->next) {
         uint64_t over = run->unit % align, lost = over ? align - over : 0;
-        if (run->lane > 3 || !(lane_mask >> run->lane & 1)) continue;
+        if (run->lane > LANE_LAST || !(lane_mask >> run->lane & 1)) continue;
         if (run->units >= lost && run->units - lost >= units) return 1;
     }
     return 0;
@@ -118,6 +133,7 @@ static void random_calls_of_all_orders(void) {
         if (call % 1000 == 0) gpi_tree_pour(&tree, LANE_STREAMS + 1, LANE_QUIET);
         if (call % 16 == 0) CHECK_EQ(gpi_tree_check(&tree), 0);
         if (call % 16 == 0) expect_tiled();
+        if (call % 1000 == 0) expect_found(&random);
     }
     CHECK(taken > 5000);
     CHECK_EQ(orders & 0x1fffffff, 0x1fffffff); /* a block of each order up to 2^37 bytes */

@@ -83,7 +83,7 @@ static void every_state_of_one_lane(void) {
     states = calls = 0;
     tree_open(&m);
     visit_blocks(&m, 0);
-    CHECK_EQ(states, model_states(m.units, 1));
+    CHECK_EQ(states, model_states(&m));
     expect_state(&m);
     expect_sums(&m);
     tree_close();

@@ -64,6 +64,24 @@ static int add_lanes(void) {
     return count == 40;
 }
 
+/* Addresses in three pages of cells, and so one request for each. */
+static int prepare_cells(void) {
+    return gpi_tree_prepare_cells(&tree, TREE_BASE, 2 * PAGE * TREE_GRANULE);
+}
+
+/* What was there of it by then, close frees. */
+static int open_a_table(void) {
+    gpi_tree other;
+    int done;
+    memset(&other, 0, sizeof other);
+    done = gpi_tree_open_table(&other, TREE_BASE - 1, 2 * PAGE, 3 * PAGE, TREE_GRANULE);
+    CHECK_EQ(other.host_bytes != 0, done);
+    gpi_tree_close(&other);
+    return done;
+}
+
+static void no_memory_for_cells(void) { try_until_it_succeeds(prepare_cells, 2); }
+static void no_memory_for_a_table(void) { try_until_it_succeeds(open_a_table, 2); }
 static void no_memory_for_run_structs(void) { try_until_it_succeeds(prepare_runs, 20); }
 static void no_memory_for_buckets(void) { try_until_it_succeeds(fill_and_drop_buckets, 17 + 18); }
 static void no_memory_for_lanes(void) { try_until_it_succeeds(add_lanes, 40); }
@@ -83,13 +101,15 @@ static void no_memory_to_open(void) {
         CHECK_EQ(fail_malloc_live, 0);
     }
     fail_malloc_nth(0, 0);
-    CHECK(n > 5); /* the list of lanes, two lanes, and pages of run structs and of buckets */
+    CHECK(n > 6); /* the list of lanes, three lanes, and pages of run structs and of buckets */
 }
 
 int main(void) {
     TEST(no_memory_for_run_structs);
     TEST(no_memory_for_buckets);
     TEST(no_memory_for_lanes);
+    TEST(no_memory_for_cells);
+    TEST(no_memory_for_a_table);
     TEST(no_memory_to_open);
     return check_finish();
 }

@@ -208,24 +208,6 @@ static void lanes_that_a_stream_had_before(void) {
     CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 64), 0);
 }
 
-/* A piece counts as idle in a stretch of addresses if a part of it lies there. */
-static void idle_pieces_of_a_stretch(void) {
-    void *block[2];
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    for (int i = 0; i < 2; i++) block[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
-    for (int i = 0; i < 2; i++) put(block[i], kit_stream[0]);
-    CHECK(gpupool_available(arena) > 0); /* which puts all in order */
-    uint64_t unit = (uintptr_t)block[0] / 512, piece = 2 * MIB / 512;
-    gpi_host_lock(&arena->lock);
-    gpi_run stretch = {.unit = unit, .units = 2 * piece};
-    CHECK_EQ(gpi_limit_idle_in(&arena->backing, &stretch, unit, unit + piece), piece);
-    CHECK_EQ(gpi_limit_idle_in(&arena->backing, &stretch, unit, unit + piece + 1), 2 * piece);
-    CHECK_EQ(gpi_limit_idle_in(&arena->backing, &stretch, unit + piece, unit + 2 * piece), piece);
-    CHECK_EQ(gpi_limit_idle_in(&arena->backing, &stretch, unit + piece - 1, unit + piece), piece);
-    gpi_host_unlock(&arena->lock);
-    kit_close(arena);
-}
-
 /* What an open scope has freed is kept, though the scope may have it again. */
 static void an_open_scope_keeps_what_it_freed(void) {
     gpupool_capture *scope;
@@ -240,9 +222,10 @@ static void an_open_scope_keeps_what_it_freed(void) {
 
 /* All that is reserved, given back, and what the device has free, to the unit. */
 static void alone_on_a_full_device(void) {
-    gpi_backing backing = {.source = GPUPOOL_SOURCE_BYPASS};
+    gpi_chunks chunks = {.source = GPUPOOL_SOURCE_BYPASS,
+                         .from = &gpi_sources[GPUPOOL_SOURCE_BYPASS]};
     gpi_ledger ledger = {.limit_bytes = UINT64_MAX, .reserved = {.now = 10 * 512}};
-    gpi_scene scene = {.backing = &backing, .ledger = &ledger, .align_units = 1,
+    gpi_scene scene = {.chunks = &chunks, .ledger = &ledger, .align_units = 1,
                        .rest_units = 3, .device_units = 20};
     scene.units = 27;
     CHECK_EQ(gpi_limit_fits_alone(&scene), 1);
@@ -782,7 +765,6 @@ int main(void) {
     FAKE_TEST(the_first_of_many_blocks_is_of_no_help);
     FAKE_TEST(a_holder_of_any_size);
     FAKE_TEST(lanes_that_a_stream_had_before);
-    FAKE_TEST(idle_pieces_of_a_stretch);
     FAKE_TEST(an_open_scope_keeps_what_it_freed);
     FAKE_TEST(alone_on_a_full_device);
     FAKE_TEST(what_was_freed_for_all_waits_for_the_device);

@@ -7,7 +7,7 @@
 /* The state's free runs, as find sees them. */
 typedef struct free_run {
     int unit, units;
-    unsigned lane;
+    unsigned lane, slab;
     unsigned rank; /* find prefers low ones: by step, and those beside bare addresses last */
 } free_run;
 static free_run ask_runs[TREE_MOST];
@@ -29,7 +29,9 @@ static inline void ask_prepare(const model *m) {
         ask_runs[ask_count].unit = unit;
         ask_runs[ask_count].units = end - unit;
         ask_runs[ask_count].lane = m->owner[unit];
-        ask_runs[ask_count++].rank = (edge ? 1000 : 0) + naive_step((unsigned)(end - unit));
+        ask_runs[ask_count].slab = m->slab[unit];
+        ask_runs[ask_count++].rank = (edge && !m->slab[unit] ? 1000 : 0) +
+                                     naive_step((unsigned)(end - unit));
     }
 }
 
@@ -42,10 +44,11 @@ static inline int naive_start(int unit, int run_units, int units, int align) {
 
 /* The rank of the best run that fits; UINT32_MAX if there is none. Sure: among runs of a step that
    no misfit is in, which few tries must find as well as many. */
-static inline unsigned naive_find(unsigned lane_mask, int units, int align, int sure) {
+static inline unsigned naive_find(unsigned lane_mask, unsigned slab, int units, int align,
+                                  int sure) {
     unsigned best = UINT32_MAX, sure_step = naive_step((unsigned)(units + align - 1));
     for (const free_run *run = ask_runs; run < ask_runs + ask_count; run++) {
-        if (!(lane_mask >> run->lane & 1) || run->rank >= best) continue;
+        if (!(lane_mask >> run->lane & 1) || run->rank >= best || run->slab != slab) continue;
         if (sure && run->rank % 1000 <= sure_step) continue;
         if (naive_start(run->unit, run->units, units, align) >= 0) best = run->rank;
     }
@@ -65,20 +68,27 @@ static inline uint64_t in_front(const gpi_run *run) {
     return count;
 }
 
-static inline void ask_find(unsigned lane_mask, int units, int align) {
+static inline void ask_find_among(unsigned lane_mask, unsigned slab, int units, int align) {
     static const uint64_t tries[] = {0, 1, UINT64_MAX};
-    unsigned best = naive_find(lane_mask, units, align, 0);
+    unsigned best = naive_find(lane_mask, slab, units, align, 0);
     for (int i = 0; i < 3; i++) {
         int all = tries[i] == UINT64_MAX;
-        const gpi_run *run = tree_find(lane_mask, (uint64_t)units, (uint64_t)align, tries[i]);
+        const gpi_run *run =
+            slab ? tree_find_in_slabs(lane_mask, (uint64_t)units, (uint64_t)align, tries[i])
+                 : tree_find(lane_mask, (uint64_t)units, (uint64_t)align, tries[i]);
         const free_run *found = run ? ask_run(run) : NULL;
         if (all) CHECK_EQ(found ? found->rank : UINT32_MAX, best);
-        if (!run && !all) CHECK_EQ(naive_find(lane_mask, units, align, 1), UINT32_MAX);
+        if (!run && !all) CHECK_EQ(naive_find(lane_mask, slab, units, align, 1), UINT32_MAX);
         if (!run || !CHECK(found)) continue;
-        CHECK(found->lane == run->lane && lane_mask >> found->lane & 1);
+        CHECK(found->lane == run->lane && lane_mask >> found->lane & 1 && found->slab == slab);
         CHECK(naive_start(found->unit, found->units, units, align) >= 0);
         CHECK(in_front(run) <= tries[i]);
     }
+}
+
+static inline void ask_find(unsigned lane_mask, int units, int align) {
+    ask_find_among(lane_mask, 0, units, align);
+    if (tree.slab_count) ask_find_among(lane_mask, 1, units, align);
 }
 
 /* The lanes that a request may look in: any one, or a stream's own and quiet memory. */
@@ -118,9 +128,41 @@ static inline void ask_live(const model *m) {
     CHECK(!gpi_tree_live(&tree, 0) && !gpi_tree_live(&tree, UINT64_MAX));
 }
 
+/* The unit in which the leftmost run of a granule begins; -1: none begins in it. */
+static inline int naive_first(const model *m, int granule) {
+    for (int unit = 0; unit < m->units; unit = model_end(m, unit))
+        if ((unit + (int)(TREE_BASE - TREE_TABLE)) / TREE_GRANULE == granule) return unit;
+    return -1;
+}
+
+static inline int naive_around(const model *m, int unit) {
+    int first = 0;
+    while (model_end(m, first) <= unit) first = model_end(m, first);
+    return first;
+}
+
+/* Of each granule the first run, and the first from there on; of each unit that a run begins behind
+   in a later granule, the run around it. */
+static inline void ask_table(const model *m) {
+    int next = -1;
+    for (int granule = TREE_CELLS - 1; granule >= 0; granule--) {
+        uint64_t begin = TREE_TABLE + (uint64_t)granule * TREE_GRANULE;
+        int first = naive_first(m, granule);
+        for (int i = 0; i < TREE_GRANULE && next >= 0; i++) {
+            int unit = (int)(begin - TREE_BASE) + i;
+            if (unit >= 0)
+                CHECK(gpi_tree_at(&tree, begin + (uint64_t)i) == tree_run(naive_around(m, unit)));
+        }
+        CHECK(gpi_tree_cell(&tree, begin)->first == (first < 0 ? NULL : tree_run(first)));
+        if (first >= 0) next = first;
+        if (next >= 0) CHECK(gpi_tree_from(&tree, begin) == tree_run(next));
+    }
+}
+
 static inline void ask_everything(const model *m) {
     ask_prepare(m);
     ask_live(m);
+    ask_table(m);
     for (int i = 0; i < m->lane_count; i++) ask_largest(m->lane[i]);
     for (int units = 1; units <= m->units + 1; units++)
         for (int align = 1; align <= m->units; align *= 2) {

@@ -60,6 +60,46 @@ static inline void call_pour(const model *m, unsigned from, unsigned to) {
     end(&after);
 }
 
+/* Whether the granule from `unit` on is free in one of these lanes, and no slab. */
+static inline int may_be_slab(const model *m, unsigned lane_mask, int unit) {
+    int end = unit + TREE_GRANULE;
+    if (tree_granule(unit) == tree_granule(unit - 1) || end > m->units || m->slab[unit]) return 0;
+    for (int i = unit; i < end; i++)
+        if (m->owner[i] != m->owner[unit]) return 0;
+    return model_is_free(m, unit) && lane_mask >> m->owner[unit] & 1;
+}
+
+/* A granule that was free becomes a slab, and its memory stays free for the same users. */
+static inline void call_add_slab(const model *m, unsigned lane_mask) {
+    model after = *m;
+    gpi_lanes lanes = tree_lanes(lane_mask);
+    uint64_t slabs;
+    int any = 0;
+    begin(m, "add_slab", (int)lane_mask, 0, 0);
+    slabs = tree.slabs[0];
+    gpi_run *run = gpi_tree_add_slab(&tree, &lanes, UINT64_MAX);
+    for (int unit = 1; unit < m->units; unit++) {
+        any |= may_be_slab(m, lane_mask, unit);
+        if (!run || TREE_BASE + (uint64_t)unit != run->unit) continue;
+        CHECK(may_be_slab(m, lane_mask, unit));
+        CHECK_EQ(tree.slabs[0], slabs | (uint64_t)1 << tree_granule(unit));
+        memset(&after.slab[unit], 1, TREE_GRANULE);
+    }
+    CHECK_EQ(run != NULL, any);
+    expect_state(&after);
+    expect_sums(&after);
+}
+
+/* What is free in slabs is one with what is beside them. */
+static inline void call_drop_slabs(const model *m) {
+    model after = *m;
+    begin(m, "drop_slabs", 0, 0, 0);
+    gpi_tree_drop_slabs(&tree);
+    memset(after.slab, 0, sizeof after.slab);
+    expect_state(&after);
+    expect_sums(&after);
+}
+
 static inline void take_all_parts(const model *m, int unit) {
     int run_end = model_end(m, unit);
     for (int start = unit; start < run_end; start++)
@@ -85,6 +125,9 @@ static inline void make_every_call(const model *m) {
         for (int to = 0; to < m->lane_count; to++)
             if (m->lane[from] >= LANE_STREAMS && m->lane[to] != LANE_BARE && to != from)
                 call_pour(m, m->lane[from], m->lane[to]);
+    for (int i = 0; i < m->lane_count; i++)
+        if (m->lane[i] != LANE_BARE) call_add_slab(m, 1u << m->lane[i]);
+    call_drop_slabs(m);
 }
 
 static inline void visit(const model *m) {

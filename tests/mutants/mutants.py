@@ -29,7 +29,7 @@ COMPILER = shutil.which("clang") or "gcc"  # clang takes half as long
 LEFT_OUT = ("test_soak", "test_churn", "test_counted", "test_tree_long", "test_fuzz",
             "test_schedules")
 SMALL = {"test_tree": ["-DFEW_UNITS=5"], "test_model": ["-DMODEL_CALLS=100000"],
-         "test_remap_faults": ["-DAFTER=6"], "test_tree_misuse": ["-DMISUSE_UNITS=6"],
+         "test_stitch_faults": ["-DAFTER=6"], "test_tree_misuse": ["-DMISUSE_UNITS=6"],
          "test_races": ["-DSCHEDULES=400", "-DTURNS=400"]}
 BESIDE = ("single", "asked", "replaced", "digit", "wrong")  # builds run beside the first of theirs
 Test = collections.namedtuple("Test", "name program")

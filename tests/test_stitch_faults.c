@@ -1,15 +1,15 @@
-/* Every call that manages virtual memory is made to fail in turn, once and for good, amid work that
-   makes memory move. A request that fails because of it changes nothing, and the same request is
+/* Every call that manages virtual memory is made to fail in turn, once and for good, amid work whose
+   blocks are stitched. A request that fails because of it changes nothing, and the same request is
    met once the fault is over. */
 // build: plain -O1
 // build: asan -fsanitize=address,undefined -DAFTER=6
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
-#include "remap_kit.h"
+#include "stitch_kit.h"
 
 #if CHECK_FAKE
 
-#define BEFORE 20 /* requests until memory moves */
+#define BEFORE 20 /* requests until blocks are stitched */
 #ifndef AFTER
 #define AFTER 12 /* requests of which the fault hits one or all */
 #endif
@@ -30,14 +30,14 @@ static const struct { const char *call, *always; int fresh; } faults[] = {
 #define FAULTS KIT_COUNT(faults)
 
 typedef struct life {
-    remap_work work;
+    stitch_work work;
     size_t fault;
     int for_good;
     long calls;  /* of the one that fails, before the fault */
     long failed; /* which of them failed first; 0: none */
 } life;
 
-static uint64_t moved, refused, withstood, lives[FAULTS];
+static uint64_t stitched, refused, withstood, lives[FAULTS];
 
 static void arm(const life *l, long n) {
     fake_fail_call(faults[l->fault].call, n, l->for_good, 0);
@@ -54,7 +54,7 @@ static void nothing_changed(life *l, const gpupool_stats *before) {
     CHECK_EQ(after.allocs, before->allocs);
     CHECK_EQ(after.limit_bytes, before->limit_bytes);
     CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
-    remap_agrees(&l->work);
+    stitch_agrees(&l->work);
 }
 
 static int met_a_fault(life *l) {
@@ -64,26 +64,26 @@ static int met_a_fault(life *l) {
 }
 
 static void request(life *l) {
-    remap_work *w = &l->work;
-    remap_block b = remap_next(w);
+    stitch_work *w = &l->work;
+    stitch_block b = stitch_next(w);
     gpupool_stats before = kit_stats(w->arena);
-    int taken = remap_take(w, b), hit = met_a_fault(l);
+    int taken = stitch_take(w, b), hit = met_a_fault(l);
     if (!hit) CHECK(taken);
     if (!hit) return;
     withstood += (uint64_t)taken;
     refused += (uint64_t)!taken;
     fake_fail_clear();
-    if (taken) remap_agrees(w);
+    if (taken) stitch_agrees(w);
     else {
         CHECK(gpupool_last_error()[0] != 0);
         nothing_changed(l, &before);
-        if (!CHECK(remap_take(w, b))) printf("  %s\n", gpupool_last_error());
-        remap_agrees(w);
+        if (!CHECK(stitch_take(w, b))) printf("  %s\n", gpupool_last_error());
+        stitch_agrees(w);
     }
     if (l->for_good) arm(l, 1);
 }
 
-/* The limit comes down and goes up again, and some is trimmed: that is where pieces go back. */
+/* The limit comes down and goes up again, and some is trimmed: that is where chunks go back. */
 static gpupool_result lower_limit(life *l) {
     gpupool_result result = gpupool_set_limit(l->work.arena, LOWER);
     if (result != GPUPOOL_OK) return result;
@@ -113,13 +113,13 @@ static void call(life *l, gpupool_result (*what)(life *)) {
         nothing_changed(l, &before);
         CHECK_RESULT(what(l), GPUPOOL_OK);
     }
-    remap_agrees(&l->work);
+    stitch_agrees(&l->work);
     if (l->for_good) arm(l, 1);
 }
 
 /* Half of the blocks go, and the memory under them. */
 static void lull(life *l) {
-    while (l->work.live > MOST / 2) remap_free(&l->work, remap_below(&l->work, l->work.count));
+    while (l->work.live > MOST / 2) stitch_free(&l->work, stitch_below(&l->work, l->work.count));
     fake_run_all();
     call(l, trim);
 }
@@ -131,8 +131,8 @@ static int one_life(fake_run_mode mode, uint64_t seed, size_t fault, long n, int
     check_case("mode %d, seed %llu, %s fails, number %ld%s%s%s", (int)mode,
                (unsigned long long)seed, faults[fault].call, n, for_good ? " and on" : "",
                always ? ", and each " : "", always ? always : "");
-    remap_open(&l.work, mode, KIT_STREAMS, MOST, LIMIT, 0, seed);
-    for (int i = 0; i < BEFORE; i++) CHECK(remap_take(&l.work, remap_next(&l.work)));
+    stitch_open(&l.work, mode, KIT_STREAMS, MOST, LIMIT, 0, seed);
+    for (int i = 0; i < BEFORE; i++) CHECK(stitch_take(&l.work, stitch_next(&l.work)));
     if (faults[fault].fresh) lull(&l);
     l.calls = fake_calls(faults[fault].call);
     arm(&l, n);
@@ -143,12 +143,12 @@ static int one_life(fake_run_mode mode, uint64_t seed, size_t fault, long n, int
     }
     call(&l, raise_limit);
     fake_fail_clear();
-    moved += remap_close(&l.work).stitches;
+    stitched += stitch_close(&l.work).stitches;
     return l.failed >= n;
 }
 
 static void each_in_turn(fake_run_mode mode) {
-    moved = refused = withstood = 0;
+    stitched = refused = withstood = 0;
     memset(lives, 0, sizeof lives);
     for (size_t i = 0; i < FAULTS; i++) {
         for (uint64_t run = 0; run < 2 * SEEDS; run++) {
@@ -159,7 +159,7 @@ static void each_in_turn(fake_run_mode mode) {
         }
         CHECK(lives[i] > 0); /* else the work does not make this call */
     }
-    CHECK(moved > 0 && refused > 0 && withstood > 0);
+    CHECK(stitched > 0 && refused > 0 && withstood > 0);
 }
 
 static void stepped(void) { each_in_turn(FAKE_STEPPED); }

@@ -1,0 +1,141 @@
+/* sabotage_chunk.h: what breaks CHUNK's invariants. Each breaks the at-th place that it knows;
+   0: there is none. Links and figures are mended by the log, what took calls has an undo. */
+#ifndef SABOTAGE_CHUNK_H
+#define SABOTAGE_CHUNK_H
+
+#include "sabotage_kit.h"
+
+/* ---- H1: chunks, and the owners of their addresses ---- */
+
+static inline void break_owner(gpi_cell *cell, void *owner) {
+    break_bytes(&cell->owner, &owner, sizeof owner);
+}
+
+/* The first or the last granule of a chunk leads elsewhere: at each chunk in turn. */
+static inline int wrong_owner(size_t at, gpi_chunk *instead) {
+    gpi_chunk *chunk = is_mapped() ? chunk_at(arena->chunks.first, at / 2) : NULL;
+    uint64_t unit;
+    if (!chunk) return 0;
+    unit = at % 2 ? chunk->unit + chunk->units - arena->chunks.granule_units : chunk->unit;
+    break_owner(gpi_tree_cell(&arena->tree, unit), instead);
+    return 1;
+}
+
+static inline int home_without_owner(size_t at) { return wrong_owner(at, NULL); }
+
+static inline int home_of_another_chunk(size_t at) {
+    gpi_chunk *another = arena->chunks.first;
+    return wrong_owner(at, at / 2 == 0 ? another->next : another);
+}
+
+/* Addresses that a chunk has left still lead to one. */
+static inline int bare_with_an_owner(size_t at) {
+    gpi_run *run = run_at(at, is_bare);
+    if (run) break_owner(gpi_tree_cell(&arena->tree, run->unit), arena->chunks.first);
+    return run != NULL;
+}
+
+static inline int overlap(size_t at) {
+    gpi_chunk *chunk = chunk_at(arena->chunks.first, at);
+    if (chunk && chunk->next) break_u64(&chunk->unit, chunk->next->unit);
+    return chunk && chunk->next;
+}
+
+static inline int mapped_overlap(size_t at) { return overlap(at); }
+static inline int others_overlap(size_t at) { return overlap(at); }
+
+static inline int chunk_with_wrong_prev(size_t at) {
+    gpi_chunk *chunk = chunk_at(arena->chunks.first, at);
+    if (chunk && chunk->next) break_chunk(&chunk->next->prev, chunk->next);
+    return chunk && chunk->next;
+}
+
+static inline int last_is_not_the_last(size_t at) {
+    if (at == 0) break_chunk(&arena->chunks.last, arena->chunks.first);
+    return at == 0;
+}
+
+/* ---- H2: where memory is ---- */
+
+static uint64_t moved_unit, moved_units;
+static uint32_t moved_from;
+
+/* A part of a free run joins another lane. */
+static inline void move_part(gpi_run *run, uint64_t unit, uint64_t units, uint32_t lane) {
+    CHECK_EQ(gpi_tree_prepare(&arena->tree, 2), 1);
+    CHECK_EQ(gpi_tree_prepare_cells(&arena->tree, unit, units), 1);
+    moved_unit = unit;
+    moved_units = units;
+    moved_from = run->lane;
+    gpi_tree_put(&arena->tree, gpi_tree_take(&arena->tree, run, unit, units), lane, 0);
+}
+
+static inline int holds_moved(const gpi_run *run) { return moved_unit - run->unit < run->units; }
+
+static inline void move_back(void) {
+    move_part(run_at(0, holds_moved), moved_unit, moved_units, moved_from);
+}
+
+/* A granule at either end of a bare run. */
+static inline int bare_turns_to(size_t at, uint32_t lane) {
+    gpi_run *run = run_at(at / 2, is_bare);
+    uint64_t units = arena->chunks.granule_units;
+    if (run) move_part(run, at % 2 ? run->unit + run->units - units : run->unit, units, lane);
+    return run != NULL;
+}
+
+static inline int quiet_without_memory(size_t at) { return bare_turns_to(at, LANE_QUIET); }
+static inline int young_without_memory(size_t at) {
+    return bare_turns_to(at, arena->fences.streams->young);
+}
+
+static inline int bare_with_memory(size_t at) {
+    gpi_run *run = run_at(at, is_quiet);
+    if (run) move_part(run, run->unit, run->units, LANE_BARE);
+    return run != NULL;
+}
+
+/* A chunk ends a granule before its memory does. */
+static inline int shorter_chunk(size_t at) {
+    gpi_chunk *chunk = chunk_at(arena->chunks.first, at);
+    if (chunk) break_u64(&chunk->units, chunk->units - arena->chunks.granule_units);
+    return chunk != NULL;
+}
+
+/* ---- H3: the sums ---- */
+
+static inline int wrong_chunk_sum(size_t at) {
+    gpi_chunks *chunks = &arena->chunks;
+    if (at == 0) break_u64(&chunks->units, chunks->units + 1);
+    if (at == 1) break_u64(&chunks->count, chunks->count + 1);
+    if (at == 2) break_u64(&arena->ledger.reserved.now, arena->ledger.reserved.now - 512);
+    return at < 3;
+}
+
+static inline int larger_chunk(size_t at) {
+    gpi_chunk *chunk = chunk_at(arena->chunks.first, at);
+    if (chunk) break_u64(&chunk->bytes, chunk->bytes + 512);
+    return chunk != NULL;
+}
+
+static inline int larger_stuck_chunk(size_t at) {
+    gpi_chunk *chunk = chunk_at(arena->chunks.stuck, at);
+    if (chunk) break_u64(&chunk->bytes, chunk->bytes + 512);
+    return chunk != NULL;
+}
+
+static inline int lost_chunk(size_t at) {
+    gpi_chunk *chunk = chunk_at(arena->chunks.first, at);
+    if (!chunk) return 0;
+    break_chunk(chunk->prev ? &chunk->prev->next : &arena->chunks.first, chunk->next);
+    break_chunk(chunk->next ? &chunk->next->prev : &arena->chunks.last, chunk->prev);
+    return 1;
+}
+
+static inline int lost_stuck_chunk(size_t at) {
+    gpi_chunk *chunk = at == 0 ? arena->chunks.stuck : NULL;
+    if (chunk) break_chunk(&arena->chunks.stuck, chunk->next);
+    return chunk != NULL;
+}
+
+#endif
