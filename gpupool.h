@@ -9700,7 +9700,7 @@ static cudaError_t gpi_arena_fails_as_cuda(gpupool_arena *arena, cudaError_t err
     if (error != cudaErrorMemoryAllocation && error != cudaErrorInvalidValue) return error;
     memset(&current, 0, sizeof current);
     if (!arena && cudaGetDevice(&current.device) != cudaSuccess) return error;
-    if (gpi_driver_enter(arena ? &arena->backing.driver : &current, &visit) != GPUPOOL_OK)
+    if (gpi_driver_enter(arena ? &arena->chunks.driver : &current, &visit) != GPUPOOL_OK)
         return error;
     cudaMalloc(error == cudaErrorMemoryAllocation ? &none : NULL, SIZE_MAX);
     visit.had_error = 1; /* so it stays */
