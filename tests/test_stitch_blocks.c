@@ -88,7 +88,7 @@ static void its_chunks_are_free_again(void) {
     for (int i = 0; i < STRIPES; i += 2) {
         stripe[i] = (char *)get(STRIPE_BYTES, 0);
         stripe_is_live[i] = 1;
-        kit_fill(kit_stream[0], stripe[i], STRIPE_BYTES, i);
+        kit_mark(kit_stream[0], stripe[i], STRIPE_BYTES, i);
     }
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 512, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
     stripe_close();
