@@ -56,7 +56,7 @@ TOOLS := replay demo fixed_range crowd bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-test-programs gpu-stress \
+.PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-test-programs gpu-stress gpu-names \
         examples windows bench bench-memory bench-ring soak soak-memory fuzz prove schedules \
         sanitize sanitize-run valgrind test32 tools all clean FORCE
 
@@ -74,7 +74,7 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	@$(MAKE) --no-print-directory ON=sim \
 	  $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) test-programs
 	@ON=sim CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
-	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh $(TESTS) \
+	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh tests/compile/names.sh $(TESTS) \
 	  tests/hygiene_test.sh tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh \
 	  tests/windows_test.sh tests/pytorch_test.sh examples/run_examples.sh
 
@@ -97,6 +97,16 @@ gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	@mkdir -p $(BUILD)
 	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo -o $(BUILD)/gpu-stress tests/gpu/stress.cu
 	@$(BUILD)/gpu-stress $(or $(SECONDS),60) $(or $(THREADS),8)
+
+GPU_NAMES := $(BUILD)/gpu-names/cxx17 $(BUILD)/gpu-names/cxx20
+gpu-names: $(GPU_NAMES) ## on a GPU: Thrust's vectors over cudaMalloc's replaced names, in two files
+	@tests/run.sh 1 $^
+$(GPU_NAMES): $(BUILD)/gpu-names/cxx%: $(wildcard tests/gpu/names*) gpupool.h
+	$(if $(NVCC),,$(error gpu-names needs nvcc))
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(NVCC) -std=c++$* -O2 $(if $(GPU),-arch=native) -Werror all-warnings -o $@ \
+	  tests/gpu/names_main.cu tests/gpu/names_other.cu
 
 coverage: $(FAKE) ## what no test executes of gpupool.h, line by line and branch by branch
 	@CC='$(CC)' tests/coverage.sh $(BUILD) $(JOBS) '$(SIM_CUDA)'

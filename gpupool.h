@@ -113,7 +113,8 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
                                      given, unless that captures, and fails with E_CUDA where CUDA
                                      does not tell; rule 5
     GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: cudaMalloc, cudaFree and their Async forms are gpupool's
-                                     functions, called or as pointers, but in device code
+                                     functions, called, as pointers or as a template's arguments;
+                                     in device code they call CUDA's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
     GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p), where p may
                                      be NULL. Pageable, not pinned: a transfer that gets no room in
@@ -126,7 +127,7 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
 #include <stdint.h>
 #include <stdio.h>
 #include <cuda_runtime_api.h>
-#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC)
+#if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
 #include <cuda_runtime.h> /* its overloads, before the names are macros */
 #endif
 
@@ -228,7 +229,10 @@ typedef enum gpupool_result {
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, else DEVICE */
-    GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand */
+    GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand. CUDA
+                                    cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue) nor
+                                    register it for RDMA. cuMemGetAddressRange returns the piece
+                                    that an address lies in: a block may span several */
     GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
     GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned memory, for the host at once */
@@ -422,11 +426,14 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
 
 /* A block of so many bytes, aligned to a unit (512 bytes) at least, for work queued on this stream
-   from now on. NULL with a result in gpupool_last_result(): E_ARGUMENT for 0 bytes or more than
-   2^48. Makes no CUDA call when it finds memory freed earlier at once; otherwise gets more from the
-   driver (or moves what is idle, rather than run far ahead of what is live), lets this stream wait
-   for others, moves all that is idle or gives it back, and at last waits on the host, in this
-   order. */
+   from now on. NULL with a result in gpupool_last_result(). 0 bytes, and more than 2^48, are
+   E_ARGUMENT: such a size is the caller's mistake. An adaptor to a framework decides before the
+   call what the framework expects (gpupool_cudaMalloc answers as cudaMalloc does: NULL and
+   cudaSuccess, cudaErrorMemoryAllocation). A thread that has not called the CUDA runtime may have
+   no current context afterwards. Makes no CUDA call when it finds memory freed earlier at once;
+   otherwise gets more from the driver (or moves what is idle, rather than run far ahead of what is
+   live), lets this stream wait for others, moves all that is idle or gives it back, and at last
+   waits on the host, in this order. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* alignment: a power of two of at most 2^40 bytes */
@@ -501,7 +508,9 @@ GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
    once, and what is queued when it is freed is done before others get it, whatever stream it is on.
    Pointers that no default arena knows go to CUDA, but for memory of other arenas (live blocks, of
    a custom one): cudaErrorInvalidValue. GPUPOOL_GUARD's finds are cudaErrorIllegalAddress. A CUDA
-   call that fails inside is told as the error that it gave. ---- */
+   call that fails inside is told as the error that it gave. cudaErrorMemoryAllocation and
+   cudaErrorInvalidValue are CUDA's last error, too, as after its own calls. cudaMallocPitch,
+   cudaMalloc3D, cudaMallocManaged and the like stay CUDA's. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
@@ -705,43 +714,101 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 } /* extern "C" */
 #endif
 
-/* ---- what the macros of NAMES, at this file's end, stand for ---- */
+/* ---- what the macros of NAMES, at this file's end, stand for. In C++ each is one function of the
+   program, the same in every file and in both of nvcc's passes: a template that takes cudaFree as
+   an argument is one type. They are extern "C", as CUDA's are: nvcc takes no other host function as
+   an argument of a kernel. With GPUPOOL_STATIC each file has its own. ---- */
 
-static inline cudaStream_t gpi_names_stream(cudaStream_t stream) {
-#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-    if (!stream) return cudaStreamPerThread;
+#if defined(__cplusplus) && !GPUPOOL_STATIC
+#define GPI_NAME inline
+#else
+#define GPI_NAME static inline
 #endif
-    return stream;
+
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+GPI_NAME cudaStream_t gpi_names_stream(cudaStream_t stream) {
+#if defined(__cplusplus)
+    const uintptr_t per_thread = 2; /* cudaStreamPerThread, which has a C cast */
+    return stream ? stream : reinterpret_cast<cudaStream_t>(per_thread);
+#else
+    return stream ? stream : cudaStreamPerThread;
+#endif
 }
+#endif
+
+#if defined(__cplusplus)
+#if defined(__CUDACC__)
+#define GPI_NAME_BOTH GPI_NAME __host__ __device__
+#else
+#define GPI_NAME_BOTH GPI_NAME
+#endif
+#if defined(__CUDA_ARCH__)
+#define GPI_NAMED(name) name /* device code has CUDA's own */
+#else
+#define GPI_NAMED(name) gpupool_##name
+#endif
+#define GPI_UNTYPED(pointer) static_cast<void **>(static_cast<void *>(pointer))
+
+extern "C" {
+#if GPUPOOL_STREAM_HOOK
+GPI_NAME_BOTH cudaError_t gpi_names_stream_destroy(cudaStream_t stream) {
+    return GPI_NAMED(cudaStreamDestroy)(stream);
+}
+#endif
+#if GPUPOOL_REPLACE_CUDA_MALLOC
+GPI_NAME_BOTH cudaError_t gpi_names_free(void *block) { return GPI_NAMED(cudaFree)(block); }
+GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
+    return GPI_NAMED(cudaMalloc)(pointer, bytes);
+}
+#endif
+} /* extern "C" */
+#if GPUPOOL_REPLACE_CUDA_MALLOC
+template <class T>
+GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
+    return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
+}
+#endif
+#undef GPI_NAME_BOTH
+#undef GPI_NAMED
+#endif
 
 #if GPUPOOL_REPLACE_CUDA_MALLOC
-static inline cudaError_t gpi_names_free_async(void *pointer, cudaStream_t stream) {
-    return gpupool_cudaFreeAsync(pointer, gpi_names_stream(stream));
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+/* Other functions, as CUDA's are: a stream of 0 is the legacy one in other files of the program. */
+#define GPI_ASYNC(name) gpi_names_##name##_async_ptsz
+#define GPI_STREAM(stream) gpi_names_stream(stream)
+#else
+#define GPI_ASYNC(name) gpi_names_##name##_async
+#define GPI_STREAM(stream) (stream)
+#endif
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+GPI_NAME cudaError_t GPI_ASYNC(free)(void *pointer, cudaStream_t stream) {
+    return gpupool_cudaFreeAsync(pointer, GPI_STREAM(stream));
 }
-static inline cudaError_t gpi_names_malloc_async(void **pointer, size_t bytes,
-                                                 cudaStream_t stream) {
-    return gpupool_cudaMallocAsync(pointer, bytes, gpi_names_stream(stream));
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(void **pointer, size_t bytes, cudaStream_t stream) {
+    return gpupool_cudaMallocAsync(pointer, bytes, GPI_STREAM(stream));
 }
 #if defined(__cplusplus)
+} /* extern "C" */
 template <class T>
-static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, cudaStream_t stream) {
-    return gpi_names_malloc_async((void **)(void *)pointer, bytes, stream);
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
+    return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
 }
 /* With a pool of the caller's: it is left to CUDA. */
 template <class T, class Pool>
-static inline cudaError_t gpi_names_malloc_async(T **pointer, size_t bytes, Pool pool,
-                                                 cudaStream_t stream) {
-    return cudaMallocFromPoolAsync((void **)(void *)pointer, bytes, pool, stream);
-}
-static inline cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
-    return gpupool_cudaMalloc(pointer, bytes);
-}
-template <class T>
-static inline cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
-    return gpupool_cudaMalloc((void **)(void *)pointer, bytes);
+GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
+    return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
 }
 #endif
+#undef GPI_ASYNC
+#undef GPI_STREAM
 #endif
+
+#undef GPI_UNTYPED
+#undef GPI_NAME
 
 #endif /* GPUPOOL_H */
 
@@ -9623,6 +9690,24 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     }
 }
 
+/* Programs ask for CUDA's last error after a call of this shape, too. Only a call of the runtime
+   that fails can set it. This one is meant to: on the arena's device, or the current one if there
+   is no arena, and in the capture mode in which it ends no capture. */
+static cudaError_t gpi_arena_fails_as_cuda(gpupool_arena *arena, cudaError_t error) {
+    gpi_driver current;
+    gpi_visit visit;
+    void *none = NULL;
+    if (error != cudaErrorMemoryAllocation && error != cudaErrorInvalidValue) return error;
+    memset(&current, 0, sizeof current);
+    if (!arena && cudaGetDevice(&current.device) != cudaSuccess) return error;
+    if (gpi_driver_enter(arena ? &arena->chunks.driver : &current, &visit) != GPUPOOL_OK)
+        return error;
+    cudaMalloc(error == cudaErrorMemoryAllocation ? &none : NULL, SIZE_MAX);
+    visit.had_error = 1; /* so it stays */
+    gpi_driver_leave(&visit);
+    return error;
+}
+
 /* Whether the unit is of this arena's memory; `live`: whether a live block begins there. The
    process's lock is held, and open meanwhile: the arena stays, whoever ends it. */
 static int gpi_arena_visit_for(gpupool_arena *arena, uint64_t unit, int live) {
@@ -9694,16 +9779,19 @@ static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
 static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream_t stream,
                                         uintptr_t key) {
     gpupool_arena *arena;
-    if (!pointer) return cudaErrorInvalidValue;
+    cudaError_t error;
+    if (!pointer) return gpi_arena_fails_as_cuda(NULL, cudaErrorInvalidValue);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
     arena = gpi_arena_of_stream(stream);
     if (arena)
         *pointer = gpi_arena_alloc(arena, "gpupool_cudaMalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
                                    key, gpi_arena_origin(NULL, 0));
-    if (!*pointer && arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
-        return cudaErrorMemoryAllocation; /* more than any device has: for CUDA no mistake */
-    return *pointer ? cudaSuccess : gpi_arena_as_cuda(gpi_thread.result);
+    if (*pointer) return cudaSuccess;
+    error = gpi_arena_as_cuda(gpi_thread.result);
+    if (arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
+        error = cudaErrorMemoryAllocation; /* more than any device has: for CUDA no mistake */
+    return gpi_arena_fails_as_cuda(arena, error);
 }
 
 cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
@@ -9716,17 +9804,21 @@ cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t s
 
 cudaError_t gpupool_cudaFree(void *block) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
-    if (!arena && block && gpi_arena_is_elsewhere(block)) return cudaErrorInvalidValue;
+    gpupool_result result;
+    if (!arena && block && gpi_arena_is_elsewhere(block))
+        return gpi_arena_fails_as_cuda(NULL, cudaErrorInvalidValue);
     if (!arena) return cudaFree(block);
-    return gpi_arena_as_cuda(gpi_arena_return(arena, block, cudaStreamLegacy, GPI_KEY_ANY));
+    result = gpi_arena_return(arena, block, cudaStreamLegacy, GPI_KEY_ANY);
+    return gpi_arena_fails_as_cuda(arena, gpi_arena_as_cuda(result));
 }
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
     gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
     if (!block) return cudaSuccess;
-    if (!arena && gpi_arena_is_elsewhere(block)) return cudaErrorInvalidValue;
+    if (!arena && gpi_arena_is_elsewhere(block))
+        return gpi_arena_fails_as_cuda(NULL, cudaErrorInvalidValue);
     if (!arena) return gpi_names_cuda_free_async(block, gpi_arena_stream(stream));
-    return gpi_arena_as_cuda(gpupool_free(arena, block, stream));
+    return gpi_arena_fails_as_cuda(arena, gpi_arena_as_cuda(gpupool_free(arena, block, stream)));
 }
 
 /* -- limits -- */
@@ -13072,22 +13164,29 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     gpupool_zalloc_at(arena, bytes, stream, __FILE__, __LINE__)
 #endif
 
-/* Names alone, not calls, so that pointers and deleters get the same functions. Device code has
-   CUDA's own. */
-#if !defined(__CUDA_ARCH__)
+/* Names alone, not calls, so that pointers and deleters get the same functions. */
 #if GPUPOOL_STREAM_HOOK
+#if defined(__cplusplus)
+#define cudaStreamDestroy gpi_names_stream_destroy
+#else
 #define cudaStreamDestroy gpupool_cudaStreamDestroy
+#endif
 #endif
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #if defined(__cplusplus)
 #define cudaMalloc gpi_names_malloc
+#define cudaFree gpi_names_free
 #else
 #define cudaMalloc gpupool_cudaMalloc
-#endif
 #define cudaFree gpupool_cudaFree
+#endif
 #undef cudaMallocAsync
-#define cudaMallocAsync gpi_names_malloc_async
 #undef cudaFreeAsync
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+#define cudaMallocAsync gpi_names_malloc_async_ptsz
+#define cudaFreeAsync gpi_names_free_async_ptsz
+#else
+#define cudaMallocAsync gpi_names_malloc_async
 #define cudaFreeAsync gpi_names_free_async
 #endif
 #endif

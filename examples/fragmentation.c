@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
     const char *directory = argc > 1 ? argv[1] : ".";
     double over[WAYS];
     printf("%d steps of %d layers, lengths from 64 to 1024\n\n", STEPS, LAYERS);
-    printf("                              live at most   reserved   over live   pieces moved\n");
+    printf("                              live at most   reserved   over live       stitches\n");
     for (size_t i = 0; i < WAYS; i++) {
         char svg[4096];
         size_t step = STEPS, live = 0;
@@ -124,7 +124,7 @@ int main(int argc, char **argv) {
         gpupool_stats stats = measure(&ways[i], &step, svg, &live);
         over[i] = (double)stats.reserved.peak / (double)live;
         printf("  %-26s %9.1f MB %7.1f MB %11.3f %14d\n", ways[i].name, (double)live / 1e6,
-               (double)stats.reserved.peak / 1e6, over[i], (int)stats.remaps);
+               (double)stats.reserved.peak / 1e6, over[i], (int)stats.stitches);
     }
     printf("\npictures of the fullest step: %s/fragmentation-1.svg to -4.svg\n",
            directory);

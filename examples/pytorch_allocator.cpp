@@ -8,7 +8,9 @@
 #include "gpupool.h"
 #include "pytorch_graphs.hpp"
 
+#include <cmath>
 #include <set>
+#include <string>
 
 namespace {
 
@@ -20,6 +22,24 @@ std::mutex making;
 std::mutex lent_lock;
 std::unordered_map<void *, std::set<cudaStream_t>> lent;
 std::atomic<size_t> lent_count{0};
+
+/* As PyTorch's own allocator writes a size. */
+std::string words_for(size_t bytes) {
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB"};
+    char words[40];
+    int unit = bytes <= 1024 ? 0 : bytes <= 1 << 20 ? 1 : bytes <= 1 << 30 ? 2 : 3;
+    snprintf(words, sizeof words, "%.*f %s", unit ? 2 : 0, ldexp((double)bytes, -10 * unit),
+             units[unit]);
+    return words;
+}
+
+/* For PyTorch more than any device has is out of memory, for gpupool_alloc a mistake. */
+void refuse(size_t bytes) {
+    const gpupool_result result = gpupool_last_result();
+    if (result != GPUPOOL_E_OUT_OF_MEMORY && result != GPUPOOL_E_ARGUMENT) MUST(result);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
+                     words_for(bytes), ". ", gpupool_last_error());
+}
 
 gpupool_arena *arena_of(int device) {
     TORCH_CHECK(device >= 0 && device < 64, "gpupool: no device ", device);
@@ -40,23 +60,20 @@ gpupool_arena *arena_of(int device) {
 extern "C" {
 
 void *gpupool_torch_alloc(size_t bytes, int device, cudaStream_t stream) {
-    if (bytes == 0) return nullptr;
+    if (bytes == 0) return nullptr; /* an empty tensor's; to gpupool_alloc it is a mistake */
     gpupool_arena *arena = arena_of(device);
     std::pair<int, graphs::pool_id> graph;
     bool captured = graphs::opened > 0 && graphs::enter(arena, device, stream, &graph);
     void *block = gpupool_alloc(arena, bytes, stream);
     if (block && captured) graphs::own(block, graph);
-    if (block) return block;
-    gpupool_verdict why;
-    if (gpupool_last_result() != GPUPOOL_E_OUT_OF_MEMORY) MUST(gpupool_last_result());
-    MUST(gpupool_last_verdict(&why));
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. ", why.sentence);
-    return nullptr;
+    if (!block) refuse(bytes);
+    return block;
 }
 
 /* stream is the one that the block was allocated on. Destructors call this, so there is nobody to
    throw at. In a forked child, a DataLoader's worker say, the memory is the parent's to free. */
 void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
+    if (!block) return;
     gpupool_arena *arena = arenas[device];
     gpupool_result result = GPUPOOL_OK;
     std::set<cudaStream_t> others;
@@ -80,7 +97,8 @@ void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
 
 void gpupool_torch_record_stream(void *block, cudaStream_t stream) {
     cudaPointerAttributes where = {};
-    if (block) MUST_CUDA(cudaPointerGetAttributes(&where, block));
+    if (!block) return;
+    MUST_CUDA(cudaPointerGetAttributes(&where, block));
     gpupool_arena *arena = where.device < 0 ? nullptr : arenas[where.device].load();
     if (!arena || gpupool_size(arena, block) == 0) return; /* memory from elsewhere */
     const std::lock_guard<std::mutex> hold(lent_lock);

@@ -86,11 +86,17 @@ static void nothing_is_nothing(void) {
     block = &block;
     CHECK_EQ(pool_malloc_async(&block, 0, kit_stream[0]), cudaSuccess);
     CHECK(block == NULL);
-    CHECK_EQ(gpupool_cudaMalloc(NULL, 1000), cudaErrorInvalidValue);
-    CHECK_EQ(gpupool_cudaMallocAsync(NULL, 1000, kit_stream[0]), cudaErrorInvalidValue);
     CHECK_EQ(pool_free(NULL), cudaSuccess);
     CHECK_EQ(pool_free_async(NULL, kit_stream[0]), cudaSuccess);
     CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
+/* The call fails with this error, which is CUDA's last error then, once. */
+static void fails_with(cudaError_t expected, cudaError_t error) {
+    CHECK_EQ(error, expected);
+    CHECK_EQ(cudaPeekAtLastError(), expected);
+    CHECK_EQ(cudaGetLastError(), expected);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
 }
 
 /* CUDA is given what it did not hand out, on purpose. */
@@ -129,14 +135,14 @@ static void blocks_of_other_arenas_are_refused(void) {
         gpupool_arena *older = kit_open(GPUPOOL_SOURCE_DEVICE), *mine = kit_open(sources[i]);
         gpupool_arena *newer = kit_open(GPUPOOL_SOURCE_DEVICE);
         void *block = kit_alloc(mine, 1000, kit_stream[0]);
-        CHECK_EQ(pool_free(block), cudaErrorInvalidValue);
-        CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaErrorInvalidValue);
+        fails_with(cudaErrorInvalidValue, pool_free(block));
+        fails_with(cudaErrorInvalidValue, pool_free_async(block, kit_stream[0]));
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_NOT_OURS);
         CHECK_EQ(kit_stats(mine).blocks.now, 1);
         CHECK_RESULT(gpupool_free(mine, block, kit_stream[0]), GPUPOOL_OK);
         if (sources[i] != GPUPOOL_SOURCE_BYPASS) { /* nor is what such a block has left behind */
             CHECK_RESULT(gpupool_check(mine), GPUPOOL_OK);
-            CHECK_EQ(pool_free(block), cudaErrorInvalidValue);
+            fails_with(cudaErrorInvalidValue, pool_free(block));
             CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_NOT_OURS);
         }
         kit_close(newer);
@@ -183,34 +189,50 @@ static void an_error_before_is_over(void) {
 
 static void errors_are_cudas(void) {
     char *block = NULL, *none = (char *)&block;
+    fails_with(cudaErrorInvalidValue, own_malloc(NULL, 1000));
+    fails_with(cudaErrorInvalidValue, gpupool_cudaMalloc(NULL, 1000));
+    fails_with(cudaErrorInvalidValue, gpupool_cudaMallocAsync(NULL, 1000, kit_stream[0]));
     CHECK_EQ(pool_malloc(&block, 4096), cudaSuccess);
-    CHECK_EQ(pool_free(block + 512), cudaErrorInvalidValue);
+    fails_with(cudaErrorInvalidValue, pool_free(block + 512));
     CHECK_EQ(pool_free(block), cudaSuccess);
-    CHECK_EQ(pool_free(block), cudaErrorInvalidValue);
-    CHECK_EQ(pool_free_async(block, kit_stream[0]), cudaErrorInvalidValue);
+    fails_with(cudaErrorInvalidValue, pool_free(block));
+    fails_with(cudaErrorInvalidValue, pool_free_async(block, kit_stream[0]));
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_DOUBLE_FREE);
     CHECK_RESULT(gpupool_set_limit(gpupool_default_arena(0), 4 * MIB), GPUPOOL_OK);
-    CHECK_EQ(pool_malloc(&none, 8 * MIB), cudaErrorMemoryAllocation);
+    fails_with(cudaErrorMemoryAllocation, pool_malloc(&none, 8 * MIB));
     CHECK(none == NULL);
-    CHECK_EQ(pool_malloc_async(&none, 8 * MIB, kit_stream[0]), cudaErrorMemoryAllocation);
-    CHECK_EQ(own_malloc((void **)&none, SIZE_MAX), cudaErrorMemoryAllocation);
-    CHECK_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
-    CHECK_EQ(pool_malloc(&none, SIZE_MAX), cudaErrorMemoryAllocation);
-    CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
+    CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
+    fails_with(cudaErrorMemoryAllocation, pool_malloc_async(&none, 8 * MIB, kit_stream[0]));
+    fails_with(cudaErrorMemoryAllocation, own_malloc((void **)&none, SIZE_MAX));
+    fails_with(cudaErrorMemoryAllocation, pool_malloc(&none, SIZE_MAX));
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
     close_default(0);
+}
+
+/* Nor is a capture lost by that, be it of this stream or of another one. */
+static void a_failure_ends_no_capture(void) {
+    for (int i = 0; i < 2; i++) {
+        cudaGraph_t graph = NULL;
+        void *none = NULL;
+        CHECK_RESULT(gpupool_set_limit(gpupool_default_arena(0), 4 * MIB), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamBeginCapture(kit_stream[i], cudaStreamCaptureModeGlobal), cudaSuccess);
+        fails_with(cudaErrorMemoryAllocation, pool_malloc_async(&none, 8 * MIB, kit_stream[0]));
+        CHECK_EQ(cudaStreamEndCapture(kit_stream[i], &graph), cudaSuccess);
+        CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        close_default(0);
+    }
 }
 
 #if CHECK_FAKE
 /* What CUDA said is what the caller is told, of the runtime's calls and of the driver's. */
 static void an_error_of_cudas(void) {
     void *block = NULL;
-    fake_fail_call("cudaGetDevice", 1, 1, cudaErrorInsufficientDriver);
-    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorInsufficientDriver);
+    fake_fail_call("cudaGetDevice", 1, 1, cudaErrorNoDevice);
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorNoDevice);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
     fake_fail_clear();
-    fake_fail_call("cuMemCreate", 1, 0, CUDA_ERROR_ECC_UNCORRECTABLE);
-    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorECCUncorrectable);
+    fake_fail_call("cuMemCreate", 1, 0, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_EQ(pool_malloc(&block, MIB), cudaErrorLaunchFailure);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(cudaDeviceReset(), cudaSuccess); /* which no call has failed for */
@@ -218,6 +240,18 @@ static void an_error_of_cudas(void) {
     CHECK_EQ(pool_malloc(&block, MIB), cudaErrorUnknown);
     CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
     close_default(0);
+}
+
+/* Where CUDA has no way to make the error its last one, the call tells it all the same. */
+static void an_error_that_cuda_cannot_keep(void) {
+    static const char *const needed[] = {"cudaGetDevice", "cudaThreadExchangeStreamCaptureMode"};
+    for (int i = 0; i < 2; i++) {
+        fake_fail_call(needed[i], 1, 1, cudaErrorNoDevice);
+        CHECK_EQ(gpupool_cudaMalloc(NULL, 1000), cudaErrorInvalidValue);
+        CHECK(fake_fail_fired() > 0);
+        fake_fail_clear();
+        CHECK(cudaGetLastError() != cudaErrorInvalidValue);
+    }
 }
 #endif
 
@@ -451,7 +485,9 @@ int main(void) {
     ARENA_TEST(a_chunk_is_cudas);
     ARENA_TEST(an_error_before_is_over);
     ARENA_TEST(errors_are_cudas);
+    ARENA_TEST(a_failure_ends_no_capture);
     FAKE_TEST(an_error_of_cudas);
+    FAKE_TEST(an_error_that_cuda_cannot_keep);
     if (kit_devices() > 1) {
         ARENA_TEST(each_device_has_its_own);
         ARENA_TEST(a_stream_has_its_device);

@@ -1,5 +1,5 @@
-# checks.sh: the checks of matrix.sh and hygiene_test.sh, which source it. $out, $fake and $units
-# are theirs.
+# checks.sh: the checks of matrix.sh, names.sh and hygiene_test.sh, which source it. $out, $fake and
+# $units are theirs.
 # Each check is a command; what it prints is shown when it fails.
 
 passed=0 failed=0

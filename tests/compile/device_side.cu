@@ -1,5 +1,5 @@
 /* Kernels that call CUDA's names themselves, as -rdc=true allows, beside hosts that call gpupool's:
-   compiled alone, since the simulation has no kernels. */
+   compiled and linked alone, since the simulation has no kernels. */
 #define GPUPOOL_REPLACE_CUDA_MALLOC 1
 #define GPUPOOL_IMPLEMENTATION
 #include "../../gpupool.h"
@@ -7,9 +7,11 @@
 __global__ void parent() {
     cudaStream_t stream;
     void *block;
+    float *floats;
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess)
         cudaStreamDestroy(stream);
     if (cudaMalloc(&block, 100) == cudaSuccess) cudaFree(block);
+    if (cudaMalloc(&floats, 100) == cudaSuccess) cudaFree(floats);
 }
 
 int main() {

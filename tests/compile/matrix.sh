@@ -68,8 +68,6 @@ if [[ $NVCC ]]; then
         -Xcompiler -Wall,-Wextra,-Werror $implementation
     check "nvcc, cudaMalloc replaced, streams per thread" "$NVCC" -x cu -c -o "$out/cu.o" \
         -Werror all-warnings --default-stream per-thread tests/compile/replace.c
-    check "nvcc, kernels that call CUDA's names" "$NVCC" -rdc=true -c -o "$out/cu.o" \
-        -Werror all-warnings tests/compile/device_side.cu
 else
     left_out nvcc
 fi

@@ -7,8 +7,8 @@
 int user_runs(void) {
     gpupool_arena *arena = NULL;
     gpupool_stats stats;
-    cudaError_t (*destroy)(cudaStream_t) = cudaStreamDestroy; /* a deleter knows the arenas too */
-    if (destroy != gpupool_cudaStreamDestroy) return 0;
+    destroy_fn destroy = cudaStreamDestroy; /* a deleter knows the arenas too */
+    if (destroy == cudas_destroy()) return 0;
     if (gpupool_arena_create(&arena, NULL) != GPUPOOL_OK) return 0;
     void *block = gpupool_alloc(arena, 1000, 0);
     int fine = block != NULL && gpupool_size(arena, block) == 1000;

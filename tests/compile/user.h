@@ -2,6 +2,11 @@
 #ifndef USER_H
 #define USER_H
 
+#include <cuda_runtime_api.h>
+
+typedef cudaError_t (*destroy_fn)(cudaStream_t);
+static inline destroy_fn cudas_destroy(void) { return cudaStreamDestroy; } /* before gpupool.h */
+
 #ifdef __cplusplus
 extern "C"
 #endif

@@ -160,18 +160,48 @@ static void lent_to_another_stream() {
     drop(next);
 }
 
-static void out_of_memory_is_an_exception() {
-    tensor kept = make(MIB, eager, 1);
-    gpupool_torch_fraction(0.001, 0);
+/* At some time there is PyTorch's exception, whose message begins in PyTorch's words and ends in
+   gpupool's. What was had before is the caller's. */
+static std::vector<tensor> until_too_much(size_t bytes, const char *begins, const char *says) {
+    std::vector<tensor> had;
     try {
-        gpupool_torch_alloc((size_t)100 << 30, 0, eager);
+        while (had.size() < 100000) had.push_back(make(bytes, eager, 2));
         CHECK(!"thrown");
     } catch (const c10::OutOfMemoryError &error) {
-        CHECK(strstr(error.what(), "CUDA out of memory. ") == error.what());
+        CHECK(strstr(error.what(), begins) == error.what());
+        CHECK(strstr(error.what(), says));
+    }
+    return had;
+}
+
+static void out_of_memory_is_an_exception() {
+    static const struct { size_t bytes; const char *begins, *says; } asked[] = {
+        {(size_t)100 << 30, "CUDA out of memory. Tried to allocate 100.00 GiB. ", "limit"},
+        {(size_t)1 << 50, "CUDA out of memory. Tried to allocate 1048576.00 GiB. ", "2^48"},
+        {SIZE_MAX, "CUDA out of memory. Tried to allocate 17179869184.00 GiB. ", "2^48"},
+        {3 * MIB / 2, "CUDA out of memory. Tried to allocate 1.50 MiB. ", "limit"},
+        {1536, "CUDA out of memory. Tried to allocate 1.50 KiB. ", "limit"},
+        {1000, "CUDA out of memory. Tried to allocate 1000 bytes. ", "limit"},
+    };
+    std::vector<tensor> all = {make(MIB, eager, 1)};
+    gpupool_torch_fraction(0.0001, 0);
+    for (const auto &one : asked) {
+        std::vector<tensor> more = until_too_much(one.bytes, one.begins, one.says);
+        all.insert(all.end(), more.begin(), more.end());
     }
     gpupool_torch_fraction(1.0, 0);
-    look(kept, eager);
-    drop(kept);
+    for (const tensor &t : all) look(t, eager), drop(t);
+}
+
+/* An empty tensor has no block. A device that has had none has no arena to give it back to. */
+static void nothing_is_no_block() {
+    CHECK(gpupool_torch_alloc(0, 0, eager) == nullptr);
+    drop(make(MIB, eager, 1));
+    CHECK(gpupool_last_result() == GPUPOOL_OK);
+    gpupool_torch_free(nullptr, 0, 0, eager);
+    gpupool_torch_free(nullptr, 0, 1, eager);
+    gpupool_torch_record_stream(nullptr, side);
+    CHECK(gpupool_last_result() == GPUPOOL_OK);
 }
 
 static void run(const char *name, void (*test)()) {
@@ -199,6 +229,7 @@ int main() {
     CUDA(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
     RUN(lent_to_another_stream);
     RUN(out_of_memory_is_an_exception);
+    RUN(nothing_is_no_block);
     RUN(replays_and_eager_work_have_their_own);
     RUN(graphs_share_a_pool);
     RUN(lent_inside_a_capture);
