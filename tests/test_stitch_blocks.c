@@ -208,6 +208,7 @@ static void is_not_cudas(void *pointer) {
     long calls = fake_calls("cudaFree") + fake_calls("cudaFreeAsync");
     CHECK_EQ(gpupool_cudaFree(pointer), cudaErrorInvalidValue);
     CHECK_EQ(gpupool_cudaFreeAsync(pointer, kit_stream[0]), cudaErrorInvalidValue);
+    CHECK_EQ(cudaGetLastError(), cudaErrorInvalidValue);
     CHECK_EQ(fake_calls("cudaFree") + fake_calls("cudaFreeAsync"), calls);
 }
 
