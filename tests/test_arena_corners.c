@@ -55,14 +55,6 @@ static void sizes_that_are_refused(void) {
     kit_close(arena);
 }
 
-static gpupool_arena *open_without_stitches(size_t limit) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
-    config.limit_bytes = limit;
-    config.chunk_bytes = 2 * MIB;
-    config.no_stitch = 1;
-    return kit_create(&config);
-}
-
 /* Chunks have gone once a wait has freed them, and CUDA fails to map others. */
 static void fail_to_map(void *unused) {
     (void)unused;
@@ -72,7 +64,7 @@ static void fail_to_map(void *unused) {
 static void growth_that_fails_after_a_wait(void) {
     void *block[3];
     fake_mode(FAKE_STEPPED);
-    arena = open_without_stitches(6 * MIB);
+    arena = kit_open_unstitched(6 * MIB);
     for (int i = 0; i < 3; i++) block[i] = get(2 * MIB, i);
     for (int i = 0; i < 3; i += 2) {
         kit_fill(kit_stream[i], block[i], 512, 1);
@@ -121,7 +113,7 @@ static void waits_that_fail(void) {
     for (size_t i = 0; i < 2; i++) {
         check_case("%s", waits[i]);
         void *block[2];
-        arena = open_without_stitches(4 * MIB);
+        arena = kit_open_unstitched(4 * MIB);
         for (int k = 0; k < 2; k++) block[k] = get(2 * MIB, k);
         for (int k = 0; k < 2; k++) {
             kit_fill(kit_stream[k], block[k], 512, 1);

@@ -222,10 +222,8 @@ static void split_memory_keeps_its_fence(void) { for_each_source(split); }
 /* Smaller idle chunks cannot serve a larger block but stitched, behind a wait on the device; or else
    they must be given back, and that has to wait for the work on them. */
 static void host_waits(int no_stitch) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
-    config.limit_bytes = 8 * SIZE;
-    config.no_stitch = no_stitch;
-    arena = kit_create(&config);
+    arena = no_stitch ? kit_open_unstitched(8 * SIZE)
+                      : kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * SIZE);
     fake_mode(FAKE_STEPPED);
     void *small[8];
     for (int i = 0; i < 8; i++) small[i] = get(SIZE, i % 3, i);
