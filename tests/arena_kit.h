@@ -160,6 +160,14 @@ static inline gpupool_arena *kit_open_limited(gpupool_source source, size_t limi
     return kit_create(&config);
 }
 
+/* What other streams have freed serves a larger block only once it is done: it is not stitched. */
+static inline gpupool_arena *kit_open_unstitched(size_t limit) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.limit_bytes = limit;
+    config.no_stitch = 1;
+    return kit_create(&config);
+}
+
 static inline gpupool_arena *kit_open(gpupool_source source) { return kit_open_limited(source, 0); }
 
 static inline void kit_close(gpupool_arena *arena) {

@@ -24,6 +24,11 @@ FRAME = {"filename": str, "line": int, "name": str}
 STATES = {"live": "active_allocated", "free": "inactive", "pending": "active_pending_free"}
 
 
+def count_blocks(live):
+    """A stitched block is shown at each of its home runs, with its address."""
+    return len({b.get("stitched_at", b["address"]) for b in live})
+
+
 def check_json(arena):
     """The laws, and that the parts add up to the whole."""
     counters, blocks = arena["counters"], []
@@ -43,19 +48,23 @@ def check_json(arena):
     live = [b for b in blocks if b["state"] == "live"]
     assert sum(b["requested_bytes"] for b in live) == now["requested"]
     assert sum(b["bytes"] for b in live) == now["granted"]
-    assert len(live) == now["blocks"] == sum(arena["live_by_order"])
+    assert count_blocks(live) == now["blocks"] == sum(arena["live_by_order"])
+    assert sum(b["bytes"] for b in live if "stitched_at" in b) == arena["stitched_bytes"]
+    assert not any("stitched_at" in b for b in blocks if b["state"] != "live")
     free = [b for b in blocks if b["state"] != "live"]
     assert sum(b["bytes"] for b in free) == arena["free_bytes"]
     pending = [b for b in free if b["state"] == "pending"]
     assert sum(b["bytes"] for b in pending) == now["pending"]
     assert not pending or any(b["stream"] is not None for b in pending)
     assert max(b["bytes"] for b in free) >= arena["largest_free_bytes"] > 0
+    assert arena["largest_free_bytes"] <= arena["largest_block_bytes"] <= arena["free_bytes"]
     assert arena["counts"]["allocs"] - arena["counts"]["frees"] == now["blocks"]
     assert all(b["stream"] is None or b["stream"] < len(arena["streams"]) for b in blocks)
     assert all(b["stream"] is not None for b in live)
     for index, site in enumerate(arena.get("sites", [])):
-        mine = [b["requested_bytes"] for b in live if b["site"] == index]
-        assert (site["blocks"], site["bytes"]) == (len(mine), sum(mine))
+        mine = [b for b in live if b["site"] == index]
+        assert site["blocks"] == count_blocks(mine)
+        assert site["bytes"] == sum(b["requested_bytes"] for b in mine)
         assert all(b["stream"] == site["stream"] for b in live if b["site"] == index)
         assert site["bytes"] <= site["bytes_peak"]
 

@@ -39,7 +39,7 @@ static inline void stripe_open_with(const gpupool_arena_config *config) {
     for (int i = 0; i < STRIPES; i++) {
         stripe[i] = (char *)get(STRIPE_BYTES, 0);
         stripe_is_live[i] = i % 2;
-        kit_fill(kit_stream[0], stripe[i], STRIPE_BYTES, i);
+        kit_mark(kit_stream[0], stripe[i], STRIPE_BYTES, i);
     }
     for (int i = 0; i < STRIPES; i += 2) put(stripe[i], 0);
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* what is free is anybody's */
@@ -52,10 +52,10 @@ static inline void stripe_open(void) {
     stripe_open_with(&config);
 }
 
-/* The live ones are as they were. */
+/* The live ones are as they were, where they begin and end. */
 static inline void stripe_expect_all(void) {
     for (int i = 0; i < STRIPES; i++)
-        if (stripe_is_live[i]) kit_expect(kit_stream[0], stripe[i], STRIPE_BYTES, i);
+        if (stripe_is_live[i]) kit_expect_mark(kit_stream[0], stripe[i], STRIPE_BYTES, i);
     CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
 }
 

@@ -135,29 +135,40 @@ static void aligned_where_few_blocks_are(void) {
 }
 
 /* A limit that is raised to less than what is held trims, and perhaps just what the request would
-   lie on. */
-static void raised_so_far_that_nothing_goes(void) {
+   lie on. Whatever is advised, the request fits then. */
+static int raised_for(size_t chunk, size_t wanted) {
     static const size_t sizes[] = {7, 2, 5, 5, 2, 2, 6}; /* MiB */
-    for (size_t pieces = 0; pieces <= 6; pieces += 2) {
-        check_case("pieces of %zu MiB", pieces);
-        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
-        config.chunk_bytes = pieces * MIB;
-        config.limit_bytes = 256 * MIB;
-        arena = kit_create(&config);
-        count = 0;
-        for (size_t i = 0; i < KIT_COUNT(sizes); i++) get(sizes[i] * MIB);
-        put(2);
-        put(3);
-        CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_set_limit(arena, 19 * MIB), GPUPOOL_OK);
-        put(0);
-        put(5);
-        put(4);
-        gpupool_verdict v = refuses(arena, 14 * MIB, GPUPOOL_CAUSE_FRAGMENTED);
+    gpupool_verdict v;
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.chunk_bytes = chunk;
+    config.limit_bytes = 256 * MIB;
+    check_case("%zu bytes, chunks of %zu", wanted, chunk);
+    arena = kit_create(&config);
+    count = 0;
+    for (size_t i = 0; i < KIT_COUNT(sizes); i++) get(sizes[i] * MIB);
+    put(2);
+    put(3);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(arena, 19 * MIB), GPUPOOL_OK);
+    put(0);
+    put(5);
+    put(4);
+    int refused = !gpupool_would_fit(arena, wanted, &v);
+    if (refused) {
+        v = refuses(arena, wanted, v.cause);
         raise_as_advised(arena, &v);
-        fits(arena, 14 * MIB);
-        close_all();
     }
+    fits(arena, wanted);
+    close_all();
+    return refused;
+}
+
+static void raised_so_far_that_nothing_goes(void) {
+    int refused = 0;
+    for (size_t chunk = 0; chunk <= 6 * MIB; chunk += 2 * MIB)
+        for (size_t wanted = 8 * MIB; wanted <= 22 * MIB; wanted += MIB)
+            refused += raised_for(chunk, wanted);
+    CHECK(refused > 20);
 }
 
 /* The device has whole granules only, also where the chunks are the caller's own. */

@@ -51,7 +51,7 @@ static void a_cache_full_of_blocks_that_are_out(void) {
     gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
     CHECK_EQ(known->cache.used, SLOTS);
     CHECK_EQ(known->cache.free_blocks, 0);
-    one = get(100000, 0);
+    one = get(60000, 0);
     put(one, 0);
     CHECK(known->cache.used <= SLOTS && known->cache.free_blocks == 1);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);

@@ -1,5 +1,5 @@
-/* What growth takes, moves and leaves, to the piece: and what is left where it fails, at either end
-   of an arena's life too. */
+/* What growth gets, and where it lies; that memory stays where it is; and what is left where growth
+   fails, at either end of an arena's life too. */
 // build: plain
 // build: asan -fsanitize=address,undefined
 #include "fail_malloc.h"
@@ -11,8 +11,6 @@
 #if CHECK_FAKE
 
 #define GRANULE (2 * MIB) /* the driver's */
-#define GRANULE_UNITS (GRANULE / GPUPOOL_UNIT_BYTES)
-#define QUIET 0u /* the lane of what anyone may take */
 
 static gpupool_arena *arena;
 
@@ -21,7 +19,6 @@ static void put(void *block) {
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
 }
 
-/* A mapped arena whose memory moves by the granule. */
 static void open_by_granules(size_t limit) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     config.limit_bytes = limit;
@@ -29,197 +26,123 @@ static void open_by_granules(size_t limit) {
     arena = kit_create(&config);
 }
 
-/* As a call into the arena has it, for the functions that growth is made of. */
-static gpi_backing *enter(void) {
-    gpi_host_lock(&arena->lock);
-    return &arena->backing;
-}
-static void leave(void) {
-    gpi_host_unlock(&arena->lock);
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-}
+/* ---- homes ---- */
 
-/* A piece without addresses, as growth leaves it where the driver did not take it back. */
-static gpi_piece *stash(size_t bytes) {
-    gpi_piece *piece = NULL;
-    CHECK_RESULT(gpi_backing_create(enter(), bytes / GPUPOOL_UNIT_BYTES, &piece), GPUPOOL_OK);
-    leave();
-    return piece;
-}
-
-/* Every other of so many granules is free, and quiet. */
-static void lay_stripes(void **block, int count) {
-    for (int i = 0; i < count; i++) block[i] = get(GRANULE);
-    for (int i = 0; i < count; i += 2) put(block[i]);
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
-}
-static void lift_stripes(void **block, int count) {
-    for (int i = 1; i < count; i += 2) put(block[i]);
-    kit_close(arena);
-}
-
-/* ---- the stash ---- */
-
-/* Pieces are given back where the next one does not fit beside them, and no more of them than it
-   takes. */
-static void room_for_one_piece(void) {
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    for (int i = 0; i < 3; i++) stash(GRANULE);
-    for (uint64_t most = 4; most > 1; most--) {
-        gpi_backing *backing = enter();
-        CHECK_RESULT(gpi_backing_make_room(backing, &arena->tree, GRANULE_UNITS,
-                                           most * GRANULE_UNITS),
-                     GPUPOOL_OK);
-        leave();
-        CHECK_EQ(kit_reserved(arena), (most - 1) * GRANULE);
-    }
-    kit_close(arena);
-}
-
-/* However much is held, one that fills its spot is taken as it is, not got anew. */
-static void a_piece_that_fills_its_spot(void) {
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    void *large = get(4 * GIB);
-    gpi_piece *piece = stash(GRANULE);
-    uint64_t units = GRANULE_UNITS;
-    CHECK(gpi_backing_choose(enter(), &arena->tree, GRANULE_UNITS, &units) == piece);
-    leave();
-    put(large);
-    kit_close(arena);
-}
-
-/* The first growth of an arena that has but a stashed piece, too large for the spot: the piece
-   stays as long as the aim leaves room for it, and goes where it does not. */
-static void what_has_no_place_in_the_spot(void) {
-    const uint32_t young = QUIET;
-    for (size_t aim = 1; aim < 4; aim += 2) {
-        gpi_lanes none;
-        gpi_run *run = NULL;
-        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-        stash(2 * GRANULE);
-        none.count = 0;
-        CHECK_RESULT(gpi_backing_grow_mapped(enter(), &arena->tree, GRANULE_UNITS, 1, &none, NULL,
-                                             &young, aim * GRANULE, SIZE_MAX, &run),
-                     GPUPOOL_OK);
-        if (run) gpi_tree_put(&arena->tree, run, QUIET, 0);
-        leave();
-        CHECK_EQ(kit_reserved(arena), aim * GRANULE);
-        kit_close(arena);
-    }
-}
-
-/* One that is as large as what is to go does go. */
-static void a_stashed_piece_to_trim(void) {
-    size_t released = 0;
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    void *block = get(GRANULE);
-    stash(GRANULE);
-    CHECK_RESULT(gpupool_trim(arena, GRANULE, &released), GPUPOOL_OK);
-    CHECK_EQ(released, GRANULE);
-    put(block);
-    kit_close(arena);
-}
-
-/* ---- what moves ---- */
-
-/* Moving has its price, so that only what may not be got moves. */
-static void what_may_be_got_does_not_move(void) {
-    void *block[32];
+/* Chunks lie side by side, so that a block may lie over several; and one that begins in free memory
+   at the end takes as much less of new memory. */
+static void homes_lie_side_by_side(void) {
     open_by_granules(0);
-    lay_stripes(block, 32);
-    gpupool_stats before = kit_stats(arena);
-    void *large = get(12 * GRANULE);
-    gpupool_stats after = kit_stats(arena);
-    CHECK(after.reserved.now > before.reserved.now);
-    CHECK(after.stitches > before.stitches);
-    CHECK_EQ((after.stitches - before.stitches) * GRANULE + after.reserved.now - before.reserved.now,
-             12 * GRANULE);
-    put(large);
-    lift_stripes(block, 32);
-}
-
-/* A piece that the driver leaves where it is: those behind it were not asked for, and stay there
-   too. */
-static void no_more_moves_after_a_failure(void) {
-    void *block[16];
-    open_by_granules(16 * GRANULE);
-    lay_stripes(block, 16);
-    fake_reset_counters();
-    fake_fail_call("cuMemUnmap", 2, 0, 0);
-    CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * GRANULE, kit_stream[0])), GPUPOOL_E_CUDA);
-    fake_fail_clear();
-    CHECK_EQ(fake_calls("cuMemUnmap"), 2);
-    CHECK_EQ(arena->backing.stash_units, GRANULE_UNITS);
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    lift_stripes(block, 16);
-}
-
-static const gpi_stream *fenced_stream(void) {
-    const gpi_stream *stream = arena->fences.streams;
-    while (stream && !stream->seals) stream = stream->next;
-    CHECK(stream != NULL);
-    return stream;
-}
-
-/* Memory of the request's own stream that is not enough for it stays behind the fence that it was
-   behind: with a later one, others would have it later. */
-static void what_is_not_enough_stays_behind_its_fence(void) {
-    void *block[16];
-    gpi_lanes own;
-    gpi_run *run = NULL;
-    open_by_granules(16 * GRANULE);
-    fake_mode(FAKE_STEPPED);
-    for (int i = 0; i < 16; i++) {
-        block[i] = get(GRANULE);
-        kit_mark(kit_stream[0], block[i], GRANULE, i);
-    }
-    for (int i = 0; i < 16; i += 2) put(block[i]);
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* a fence behind it */
-    const gpi_stream *stream = fenced_stream();
-    own.count = 1;
-    own.number[0] = stream->sealed[0];
-    CHECK_EQ(arena->tree.lanes[own.number[0]]->units, 8 * GRANULE_UNITS);
-    CHECK_RESULT(gpi_backing_grow_mapped(enter(), &arena->tree, 9 * GRANULE_UNITS, 1, &own, &own,
-                                         &stream->young, 0, 16 * GRANULE, &run),
-                 GPUPOOL_E_OUT_OF_MEMORY);
-    leave();
-    CHECK_EQ(arena->tree.lanes[own.number[0]]->units, 8 * GRANULE_UNITS);
-    fake_mode(FAKE_EAGER);
-    lift_stripes(block, 16);
-}
-
-/* The free piece in the middle of a free run: what is left on both sides of it are runs too, though
-   the host had a struct for just one. */
-static void a_piece_is_taken_from_the_middle(void) {
-    gpi_run *aside = NULL;
-    size_t released = 0;
-    open_by_granules(0);
-    gpi_tree *tree = &arena->tree;
-    void *first = get(MIB), *middle = get(2 * GRANULE), *last = get(MIB);
-    CHECK((char *)middle == (char *)first + MIB && (char *)last == (char *)middle + 2 * GRANULE);
-    put(middle);
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* it is quiet */
-    while (tree->spare_count > 1) {
-        gpi_run *run = tree->spare;
-        tree->spare = run->list_next;
-        run->list_next = aside;
-        aside = run;
-        tree->spare_count--;
-    }
-    CHECK_RESULT(gpupool_trim(arena, GRANULE, &released), GPUPOOL_OK);
-    CHECK_EQ(released, GRANULE);
-    while (aside) {
-        gpi_run *run = aside;
-        aside = run->list_next;
-        run->list_next = tree->spare;
-        tree->spare = run;
-        tree->spare_count++;
-    }
-    CHECK_EQ(kit_stats(arena).largest_free_bytes, MIB);
+    char *first = (char *)get(3 * MIB), *second = (char *)get(2 * MIB), *third = (char *)get(5 * MIB);
+    CHECK(second == first + 3 * MIB && third == second + 2 * MIB);
+    CHECK_EQ(kit_reserved(arena), 10 * MIB);
+    CHECK_EQ(kit_stats(arena).chunks_gained, 5);
+    CHECK_EQ(fake_mappings(), 5);
+    kit_fill(kit_stream[0], third, 5 * MIB, 1);
+    put(second);
+    put(third);
+    CHECK(get(7 * MIB) == (void *)second); /* and free memory is one run over all of them */
+    CHECK_EQ(kit_reserved(arena), 10 * MIB);
+    put(second);
     put(first);
-    put(last);
     kit_close(arena);
 }
+
+/* Between live blocks chunks go: their addresses come again for what fits there. */
+static void what_went_leaves_a_place(void) {
+    open_by_granules(0);
+    char *block[5];
+    for (int i = 0; i < 5; i++) block[i] = (char *)get(GRANULE);
+    put(block[1]);
+    put(block[2]);
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 3 * GRANULE);
+    char *wide = (char *)get(3 * GRANULE); /* too wide for it */
+    CHECK(wide == block[4] + GRANULE);
+    char *again = (char *)get(2 * GRANULE);
+    CHECK(again == block[1]);
+    CHECK_EQ(kit_reserved(arena), 8 * GRANULE);
+    put(again);
+    put(wide);
+    put(block[0]);
+    put(block[3]);
+    put(block[4]);
+    kit_close(arena);
+}
+
+/* While a chunk is held, its home address leads to the same physical memory, whatever is stitched
+   over it meanwhile, freed, or given back around it. */
+static void memory_stays_where_it_is(void) {
+    enum { CHUNKS = 40 };
+    uint64_t random = 5;
+    char *home[CHUNKS];
+    unsigned char *physical[CHUNKS];
+    open_by_granules(CHUNKS * GRANULE);
+    for (int i = 0; i < CHUNKS; i++) home[i] = (char *)get(GRANULE);
+    for (int i = 0; i < CHUNKS; i++) physical[i] = fake_peek(home[i]);
+    for (int i = 0; i < CHUNKS; i += 2) put(home[i]);
+    kit_finish(arena);
+    for (int round = 0; round < 300; round++) {
+        char *block[3];
+        for (int i = 0; i < 3; i++)
+            block[i] = (char *)get(GRANULE + (size_t)check_below(&random, 5 * GRANULE));
+        for (int i = 0; i < CHUNKS; i++) CHECK(fake_peek(home[i]) == physical[i]);
+        for (int i = 0; i < 3; i++) put(block[(round + i) % 3]);
+    }
+    CHECK(kit_stats(arena).stitches > 100);
+    CHECK_EQ(kit_stats(arena).chunks_lost, 0);
+    CHECK_RESULT(gpupool_trim(arena, (CHUNKS - 8) * GRANULE, NULL), GPUPOOL_OK);
+    long there = 0;
+    for (int i = 0; i < CHUNKS; i++) {
+        if (fake_peek(home[i])) CHECK(fake_peek(home[i]) == physical[i]);
+        there += fake_peek(home[i]) != NULL;
+    }
+    CHECK_EQ(there, CHUNKS - 8);
+    for (int i = 1; i < CHUNKS; i += 2) put(home[i]);
+    kit_close(arena);
+}
+
+/* The driver's price is one of handles: large memory is got in few, and little runs ahead. */
+static void few_chunks_for_much_memory(void) {
+    void *block[256];
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    fake_reset_counters();
+    void *large = get(4 * GIB);
+    CHECK(fake_calls("cuMemCreate") <= 128);
+    CHECK(kit_reserved(arena) <= 4 * GIB + 64 * MIB);
+    for (int i = 0; i < 256; i++) block[i] = get(5 * MIB);
+    CHECK(fake_calls("cuMemCreate") <= 128 + 160);
+    CHECK(kit_reserved(arena) <= (4 * GIB + 256 * 5 * MIB) / 100 * 102 + 32 * MIB);
+    for (int i = 0; i < 256; i++) put(block[i]);
+    put(large);
+    kit_close(arena);
+}
+
+/* ---- what the driver does not take back ---- */
+
+/* Counted until it does: at the next growth, trim, or end. */
+static void what_the_driver_keeps(const char *call) {
+    check_case("%s", call);
+    open_by_granules(0);
+    put(get(4 * GRANULE));
+    kit_finish(arena);
+    fake_fail_call(call, 1, 1, 0);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
+    fake_fail_clear();
+    CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+    CHECK(kit_reserved(arena) > 0);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    put(get(6 * GRANULE));
+    CHECK_EQ(kit_reserved(arena), fake_used_bytes(0));
+    kit_finish(arena);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK_EQ(kit_reserved(arena), 0);
+    CHECK_EQ(fake_used_bytes(0), 0);
+    CHECK_EQ(fake_mappings(), 0);
+    kit_close(arena);
+}
+static void memory_that_is_not_released(void) { what_the_driver_keeps("cuMemRelease"); }
+static void addresses_that_are_not_unmapped(void) { what_the_driver_keeps("cuMemUnmap"); }
 
 /* ---- chunks ---- */
 
@@ -269,9 +192,9 @@ static void grant(void *unused) {
     fake_fail_clear();
 }
 
-/* A TiB of addresses, or half as many each time that the system refuses, down to twice what the
+/* A TiB of addresses, or half as many each time that the system refuses, down to four times what the
    device has: with fewer there is no arena. */
-static void addresses_for_twice_the_device(void) {
+static void addresses_for_four_times_the_device(void) {
     fake_device_memory(0, 64 * GIB);
     for (int refused = 0; refused < 6; refused++) {
         gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
@@ -282,9 +205,9 @@ static void addresses_for_twice_the_device(void) {
         fake_before_call("cuMemAddressReserve", refused + 1, grant, NULL);
         gpupool_result result = gpupool_arena_create(&arena, &config);
         fake_fail_clear();
-        CHECK_RESULT(result, space >= 128 * GIB ? GPUPOOL_OK : GPUPOOL_E_OUT_OF_MEMORY);
+        CHECK_RESULT(result, space >= 256 * GIB ? GPUPOOL_OK : GPUPOOL_E_OUT_OF_MEMORY);
         if (!arena) continue;
-        CHECK_EQ(arena->backing.space_units * GPUPOOL_UNIT_BYTES, space);
+        CHECK_EQ(arena->chunks.space_units * GPUPOOL_UNIT_BYTES, space);
         put(get(3 * MIB));
         kit_close(arena);
     }
@@ -322,7 +245,7 @@ static void chunks_that_a_reset_took(void) {
     void *block[3];
     arena = kit_open(GPUPOOL_SOURCE_DEVICE);
     for (int i = 0; i < 3; i++) block[i] = get(64 * MIB);
-    CHECK_EQ(arena->backing.pieces, 3);
+    CHECK_EQ(arena->chunks.count, 3);
     put(block[1]);
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
     streams_are_gone();
@@ -330,8 +253,8 @@ static void chunks_that_a_reset_took(void) {
     CHECK_EQ(fail_malloc_live, live);
 }
 
-/* The same for the pieces of an arena that could not be made, which the driver keeps. */
-static void pieces_that_nobody_takes_back(void) {
+/* The same for the chunks of an arena that could not be made, which the driver keeps. */
+static void chunks_that_nobody_takes_back(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     long live = fail_malloc_live;
     arena = NULL;
@@ -382,21 +305,19 @@ static void a_fit_behind_many_misfits(void) {
 #endif
 
 int main(void) {
-    FAKE_TEST(room_for_one_piece);
-    FAKE_TEST(a_piece_that_fills_its_spot);
-    FAKE_TEST(what_has_no_place_in_the_spot);
-    FAKE_TEST(a_stashed_piece_to_trim);
-    FAKE_TEST(what_may_be_got_does_not_move);
-    FAKE_TEST(no_more_moves_after_a_failure);
-    FAKE_TEST(what_is_not_enough_stays_behind_its_fence);
-    FAKE_TEST(a_piece_is_taken_from_the_middle);
+    FAKE_TEST(homes_lie_side_by_side);
+    FAKE_TEST(what_went_leaves_a_place);
+    FAKE_TEST(memory_stays_where_it_is);
+    FAKE_TEST(few_chunks_for_much_memory);
+    FAKE_TEST(memory_that_is_not_released);
+    FAKE_TEST(addresses_that_are_not_unmapped);
     FAKE_TEST(chunks_grow_with_what_is_held);
     FAKE_TEST(the_limit_is_one_chunk);
     FAKE_TEST(chunks_come_and_go);
-    FAKE_TEST(addresses_for_twice_the_device);
+    FAKE_TEST(addresses_for_four_times_the_device);
     FAKE_TEST(no_host_memory_for_an_arena);
     FAKE_TEST(chunks_that_a_reset_took);
-    FAKE_TEST(pieces_that_nobody_takes_back);
+    FAKE_TEST(chunks_that_nobody_takes_back);
     FAKE_TEST(a_fit_behind_many_misfits);
     return check_finish();
 }

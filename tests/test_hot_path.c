@@ -42,7 +42,7 @@ static uint64_t cached_bytes(void) { /* as it is, without emptying anything */
 
 /* ---- what it costs ---- */
 
-static const size_t sizes[] = {1, 511, 512, 513, 4096, 5000, 100000, 262144};
+static const size_t sizes[] = {1, 511, 512, 513, 4096, 5000, 40000, 65536};
 
 static void pairs(void) {
     void *block[KIT_COUNT(sizes)], *again;
@@ -144,11 +144,11 @@ static uint64_t cache_most(void) {
 static void crowd(void) {
     static void *block[CROWD];
     uint64_t random = 5, most = 0;
-    for (size_t i = 0; i < CROWD; i++) block[i] = get(150000 + 512 * (i % 60), 0);
+    for (size_t i = 0; i < CROWD; i++) block[i] = get(33000 + 512 * (i % 60), 0);
     for (int call = 0; call < 4000; call++) {
         size_t i = (size_t)check_below(&random, CROWD);
         if (block[i]) put(block[i], 0);
-        block[i] = block[i] ? NULL : get(150000 + 512 * (i % 60), 0);
+        block[i] = block[i] ? NULL : get(33000 + 512 * (i % 60), 0);
         most = cached_bytes() > most ? cached_bytes() : most;
         CHECK(cached_bytes() <= cache_most());
     }
@@ -161,10 +161,10 @@ static void a_cache_is_bounded_in_bytes(void) { for_pools(crowd); }
 
 static void out_and_back(void) {
     static void *block[64];
-    for (size_t i = 0; i < 64; i++) block[i] = get(200000 + 512 * i, 0);
+    for (size_t i = 0; i < 64; i++) block[i] = get(33000 + 512 * i, 0);
     for (size_t i = 0; i < 64; i++) { /* each joins the cache, and goes out of it again */
         put(block[i], 0);
-        block[i] = get(200000 + 512 * i, 0);
+        block[i] = get(33000 + 512 * i, 0);
     }
     for (size_t i = 0; i < 64; i++) {
         put(block[i], 0);
@@ -183,8 +183,8 @@ static void last_bytes(int by) {
         if (!has_cache(kit_sources[i].source)) continue;
         check_case("%s, stream %d", kit_sources[i].name, by);
         arena = kit_open_limited(kit_sources[i].source, limit);
-        for (n = 0; n < 48 && (block[n] = gpupool_alloc(arena, 200 * KIB, kit_stream[0])); n++)
-            kit_mark(kit_stream[0], block[n], 200 * KIB, (int)n);
+        for (n = 0; n < 48 && (block[n] = gpupool_alloc(arena, 60 * KIB, kit_stream[0])); n++)
+            kit_mark(kit_stream[0], block[n], 60 * KIB, (int)n);
         for (size_t k = 0; k < n; k++) put(block[k], 0);
         CHECK(cached_bytes() > 0);
         void *all = gpupool_alloc(arena, limit - 2 * MIB, kit_stream[by]);

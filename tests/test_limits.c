@@ -342,8 +342,9 @@ static void lowering_the_limit_trims_idle_memory(void) {
     }
 }
 
-/* What is idle above a lowered limit is given back when a request needs idle memory to move. */
-static void above_a_lowered_limit_idle_memory_moves(void) {
+/* Above a lowered limit nothing grows, and what is free is stitched; what is idle then goes with the
+   next call that gives back. */
+static void above_a_lowered_limit_idle_memory_is_stitched(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
     config.chunk_bytes = 2 * MIB;
     gpupool_arena *arena = kit_create(&config);
@@ -356,6 +357,10 @@ static void above_a_lowered_limit_idle_memory_moves(void) {
     kit_finish(arena);
     CHECK(gpupool_would_fit(arena, 4 * MIB, NULL));
     void *larger = kit_alloc(arena, 4 * MIB, kit_stream[0]);
+    CHECK_EQ(kit_stats(arena).stitched_bytes, 4 * MIB);
+    CHECK_EQ(kit_reserved(arena), 10 * MIB);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_set_limit(arena, 8 * MIB), GPUPOOL_OK);
     CHECK_EQ(kit_reserved(arena), 8 * MIB);
     CHECK_RESULT(gpupool_free(arena, larger, kit_stream[0]), GPUPOOL_OK);
     for (int i = 1; i < 5; i += 2)
@@ -381,6 +386,6 @@ int main(void) {
     ARENA_TEST(the_least_limit_for_a_block);
     ARENA_TEST(the_last_of_a_limit_is_one_chunk);
     ARENA_TEST(lowering_the_limit_trims_idle_memory);
-    ARENA_TEST(above_a_lowered_limit_idle_memory_moves);
+    ARENA_TEST(above_a_lowered_limit_idle_memory_is_stitched);
     return check_finish();
 }

@@ -261,36 +261,38 @@ static void idle_chunks_go_where_the_limit_is_met_first(void) {
     kit_close(arena);
 }
 
-static gpupool_arena *full_of_large_pieces(void *block[8]) {
+static gpupool_arena *full_of_large_chunks(void *block[8], int no_stitch) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
     config.chunk_bytes = 8 * MIB;
+    config.no_stitch = no_stitch;
     fake_device_memory(0, 64 * MIB);
     gpupool_arena *arena = kit_create(&config);
     for (int i = 0; i < 8; i++) block[i] = kit_alloc(arena, 8 * MIB, kit_stream[0]);
     return arena;
 }
 
-/* What is idle is in pieces larger than the gap that is to be filled, and the device has no more:
-   they make room for one that fits. */
-static void large_pieces_make_room_on_a_full_device(void) {
+/* What is idle is in chunks larger than the gap that is to be filled, and the device has no more:
+   where nothing may be stitched, they make room for new ones. */
+static void large_chunks_make_room_on_a_full_device(void) {
     void *block[8];
-    gpupool_arena *arena = full_of_large_pieces(block);
+    gpupool_arena *arena = full_of_large_chunks(block, 1);
     for (int i = 2; i < 8; i += 5) /* a hole, and the last, which bare addresses follow */
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(gpupool_would_fit(arena, 10 * MIB, NULL), 1);
-    fake_fail_call("cuMemRelease", 1, 0, 0);
+    fake_fail_call("cuMemRelease", 1, 1, 0);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 10 * MIB, kit_stream[0])), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    fake_fail_clear();
     block[2] = kit_alloc(arena, 10 * MIB, kit_stream[0]);
     for (int i = 0; i < 7; i++)
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
 }
 
-/* The same of pieces that this stream is still at work on: they move with it, or are waited for. */
-static void own_pieces_make_room_once_they_are_idle(void) {
+/* Of chunks that this stream is still at work on a block is stitched, or they are waited for. */
+static void own_chunks_make_room(void) {
     void *block[8];
-    gpupool_arena *arena = full_of_large_pieces(block);
+    gpupool_arena *arena = full_of_large_chunks(block, 0);
     fake_mode(FAKE_STEPPED);
     for (int i = 2; i < 8; i += 5) {
         kit_fill(kit_stream[0], block[i], 8 * MIB, i);
@@ -594,8 +596,8 @@ int main(void) {
     FAKE_TEST(idle_chunks_go_where_all_of_them_do);
     FAKE_TEST(idle_chunks_go_where_limit_and_device_are_met);
     FAKE_TEST(idle_chunks_go_where_the_limit_is_met_first);
-    FAKE_TEST(large_pieces_make_room_on_a_full_device);
-    FAKE_TEST(own_pieces_make_room_once_they_are_idle);
+    FAKE_TEST(large_chunks_make_room_on_a_full_device);
+    FAKE_TEST(own_chunks_make_room);
     FAKE_TEST(available_of_pinned_memory);
     ARENA_TEST(would_fit_of_no_size);
     FAKE_TEST(would_fit_of_pinned_memory_in_use);

@@ -205,7 +205,7 @@ static void at_a_long_kernel(gpupool_source source) {
             used_by(2, SIZE);
             fake_run(kit_stream[2]);
         }
-        CHECK(kit_reserved(arena) <= 4 * SIZE);
+        CHECK(kit_reserved(arena) <= 6 * SIZE); /* the arena may run that far ahead */
         fake_hold(kit_stream[1], 0);
         close_arena();
     }

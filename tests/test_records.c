@@ -98,15 +98,15 @@ static void holes_beside_bare_memory(void) {
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
 }
 
-/* Under a limit: idle pieces must move, or go, for a larger request. */
-static void idle_pieces_under_a_limit(void) {
+/* Under a limit: idle chunks are stitched, or go, for a larger request. */
+static void idle_chunks_under_a_limit(void) {
     for (int i = 0; i < OUT; i++) allocate(i, 4 * MIB, 0);
     for (int i = 0; i < OUT; i += 2) release(i, 0);
     fake_run_all();
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
 }
 
-/* The same in runs of many pieces each, so that each that moves is cut off. */
+/* The same in runs of many chunks each. */
 static void long_idle_runs_under_a_limit(void) {
     for (int i = 0; i < 4; i++) allocate(i, 32 * MIB, 0);
     release(0, 0);
@@ -115,7 +115,7 @@ static void long_idle_runs_under_a_limit(void) {
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
 }
 
-/* The same while the stream that asks is still at work on them: they move to it all the same. */
+/* The same while the stream that asks is still at work on them: they are stitched all the same. */
 static void own_runs_under_a_limit(void) {
     fake_mode(FAKE_STEPPED);
     for (int i = 0; i < 4; i++) allocate(i, 32 * MIB, 0);
@@ -152,7 +152,7 @@ static gpupool_result alloc_small(void) { return allocated(MIB, 0); }
 static gpupool_result alloc_odd(void) { return allocated(2 * MIB + 700 * KIB, 0); }
 static gpupool_result alloc_large(void) { return allocated(9 * MIB, 0); }
 static gpupool_result alloc_huge(void) { return allocated(60 * MIB, 0); }
-static gpupool_result alloc_half_a_piece_less(void) { return allocated(58 * MIB, 0); }
+static gpupool_result alloc_half_a_chunk_less(void) { return allocated(58 * MIB, 0); }
 static gpupool_result alloc_elsewhere(void) { return allocated(20 * MIB, 1); }
 static gpupool_result trim_some(void) {
     return gpupool_trim(arena, kit_reserved(arena) - 4 * MIB, NULL);
@@ -168,7 +168,7 @@ typedef struct act {
     void (*prepare)(void);
     gpupool_result (*play)(void);
     const char *name;
-    int changes; /* on its way to failing it may give pieces back, or wait */
+    int changes; /* on its way to failing it may give chunks back, or wait */
 } act;
 
 #define ACT(source, prepare, play, changes) \
@@ -180,18 +180,18 @@ static const act acts[] = {
     ACT(MAPPED, hole_of_quiet_memory, trim_all, 1),
     ACT(MAPPED, holes_beside_bare_memory, alloc_large, 0),
     ACT(MAPPED, holes_beside_bare_memory, alloc_odd, 0),
-    ACT(MAPPED, idle_pieces_under_a_limit, alloc_large, 1),
+    ACT(MAPPED, idle_chunks_under_a_limit, alloc_large, 1),
     ACT(MAPPED, long_idle_runs_under_a_limit, alloc_huge, 1),
     ACT(MAPPED, own_runs_under_a_limit, alloc_huge, 1),
-    ACT(MAPPED, own_runs_under_a_limit, alloc_half_a_piece_less, 1),
-    ACT(MAPPED, idle_pieces_under_a_limit, trim_some, 1),
-    ACT(MAPPED, idle_pieces_under_a_limit, trim_all, 1),
+    ACT(MAPPED, own_runs_under_a_limit, alloc_half_a_chunk_less, 1),
+    ACT(MAPPED, idle_chunks_under_a_limit, trim_some, 1),
+    ACT(MAPPED, idle_chunks_under_a_limit, trim_all, 1),
     ACT(MAPPED, sealed_memory_of_another_stream, alloc_elsewhere, 1),
     ACT(MAPPED, parked_memory, alloc_elsewhere, 1),
     ACT(DEVICE, nothing_yet, alloc_small, 0),
     ACT(DEVICE, hole_of_quiet_memory, alloc_small, 0),
     ACT(DEVICE, hole_of_quiet_memory, alloc_large, 0),
-    ACT(DEVICE, idle_pieces_under_a_limit, alloc_large, 1),
+    ACT(DEVICE, idle_chunks_under_a_limit, alloc_large, 1),
     ACT(DEVICE, sealed_memory_of_another_stream, alloc_elsewhere, 1),
     ACT(BYPASS, nothing_yet, alloc_small, 0),
     ACT(BYPASS, one_block, free_first, 0),
@@ -321,8 +321,7 @@ static void used_up_on_the_way_up(void) {
     kit_close(arena);
 }
 
-/* A piece that is larger than its place is given back, and meanwhile another thread's block has the
-   last of the index's first page. */
+/* While memory is mapped for a block, another thread's has the last of the index's first page. */
 static void one_more(void *unused) {
     (void)unused;
     CHECK_EQ(arena->tree.live_runs, PAGE / 2 - 1);
@@ -331,30 +330,31 @@ static void one_more(void *unused) {
 }
 
 static void the_index_is_used_up_meanwhile(void) {
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
-    static void *small[PAGE / 2], *far[3];
-    int n = 0;
-    config.chunk_bytes = 8 * MIB;
-    arena = kit_create(&config);
-    for (int i = 0; i < 4; i++) allocate(i, i < 3 ? 8 * MIB : 2 * MIB, 0);
-    while (n < 400) small[n++] = kit_alloc(arena, 512, kit_stream[0]);
-    release(0, 0);
-    release(2, 0);
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
-    far[0] = gpupool_alloc_aligned(arena, 2 * MIB, GIB, kit_stream[0]);
-    far[1] = gpupool_alloc_aligned(arena, 2 * MIB, GIB, kit_stream[0]);
-    while (arena->tree.live_runs < PAGE / 2 - 1) small[n++] = kit_alloc(arena, 512, kit_stream[0]);
-    fresh = NULL;
-    fake_before_call("cuMemRelease", 1, one_more, NULL);
-    far[2] = gpupool_alloc_aligned(arena, 2 * MIB, GIB, kit_stream[0]);
-    CHECK(fresh != NULL);
-    CHECK_RESULT(gpupool_free(arena, fresh, other), GPUPOOL_OK);
-    for (int i = 0; i < 3; i++)
-        CHECK_RESULT(gpupool_free(arena, far[i], kit_stream[0]), GPUPOOL_OK);
-    while (n--) CHECK_RESULT(gpupool_free(arena, small[n], kit_stream[0]), GPUPOOL_OK);
-    release(1, 0);
-    release(3, 0);
-    kit_close(arena);
+    static void *small[PAGE / 2];
+    for (int stitched = 0; stitched < 2; stitched++) {
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+        int n = 0;
+        config.chunk_bytes = 8 * MIB;
+        arena = kit_create(&config);
+        for (int i = 0; i < 4; i++) allocate(i, 8 * MIB, 0);
+        small[n++] = kit_alloc(arena, 512, kit_stream[0]);
+        for (int i = 0; stitched && i < 4; i += 2) release(i, 0);
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+        if (stitched) CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
+        while (arena->tree.live_runs < PAGE / 2 - 1)
+            small[n++] = kit_alloc(arena, 512, kit_stream[0]);
+        fresh = NULL;
+        fake_before_call("cuMemMap", 1, one_more, NULL);
+        void *large = kit_alloc(arena, 14 * MIB, kit_stream[0]);
+        CHECK(fresh != NULL);
+        CHECK_EQ(kit_stats(arena).stitches, stitched);
+        CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, fresh, other), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_free(arena, large, kit_stream[0]), GPUPOOL_OK);
+        while (n--) CHECK_RESULT(gpupool_free(arena, small[n], kit_stream[0]), GPUPOOL_OK);
+        for (int i = stitched; i < 4; i += 1 + stitched) release(i, 0);
+        kit_close(arena);
+    }
 }
 
 /* The call's stream is forgotten meanwhile, and there is no memory to know it by. */

@@ -57,6 +57,27 @@ static void empty_and_close(gpupool_arena *arena, size_t blocks) {
     kit_close(arena);
 }
 
+/* Every other chunk is free, or a part of three stitched blocks; a fourth such has been freed. */
+#define STRIPE (2 * MIB)
+#define STRIPES 32
+static gpupool_arena *stitched_arena(const char *name) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
+    config.name = name;
+    config.chunk_bytes = STRIPE;
+    config.limit_bytes = STRIPES * STRIPE;
+    gpupool_arena *arena = kit_create(&config);
+    for (int i = 0; i < STRIPES; i++) block[i] = kit_alloc(arena, STRIPE, kit_stream[i % 3]);
+    for (int i = 0; i < STRIPES; i += 2)
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
+    kit_finish(arena);
+    for (int i = 0; i < 8; i += 2)
+        block[i] = kit_alloc(arena, 3 * STRIPE - 1000 - (size_t)i, kit_stream[i / 2]);
+    CHECK_RESULT(gpupool_free(arena, block[6], kit_stream[3]), GPUPOOL_OK);
+    for (int i = 6; i < STRIPES; i += 2) block[i] = NULL;
+    CHECK_EQ(kit_stats(arena).stitched_bytes, 3 * (3 * STRIPE - 512));
+    return arena;
+}
+
 /* ---- for programs ---- */
 
 static char folder[] = P_tmpdir "/gpupool-report-XXXXXX";
@@ -104,6 +125,9 @@ static void programs_can_read_them(void) {
         check_skip("programs_can_read_them", "needs python3");
         return;
     }
+    gpupool_arena *stitched = stitched_arena("stitched");
+    files_agree(stitched);
+    empty_and_close(stitched, STRIPES);
     for (size_t i = 0; i < KIT_SOURCES; i++) {
         check_case("%s", kit_sources[i].name);
         gpupool_arena *arena = busy_arena(kit_sources[i].source, "A <b> & \"c\\d\"", BLOCKS);
@@ -291,6 +315,34 @@ static void what_the_limit_does_not_count(void) {
 }
 #endif
 
+static int times(const char *words) { /* in what was read */
+    int count = 0;
+    for (const char *at = page; (at = strstr(at, words)) != NULL; at++) count++;
+    return count;
+}
+
+/* Three blocks, in as many places as their chunks, none of which is beside another. */
+static void stitched_blocks_are_told(void) {
+    gpupool_arena *arena = stitched_arena("stitched");
+    read_report(arena);
+    says("stitches: 4 made, 0 reused\n");
+    says("\n  stitched     18.00 MiB of live memory\n");
+    says("\n  free memory  longest run 2.00 MiB, largest block 14.00 MiB; ");
+    FILE *file = tmpfile();
+    if (!CHECK(file != NULL)) return;
+    CHECK_RESULT(gpupool_write_json(arena, file), GPUPOOL_OK);
+    rewind(file);
+    page[fread(page, 1, sizeof page - 1, file)] = 0;
+    CHECK_EQ(fclose(file), 0);
+    CHECK_EQ(times("\"stitched_at\""), 9);
+    for (int i = 0; i < 6; i += 2) {
+        char at[64];
+        snprintf(at, sizeof at, "\"stitched_at\":%llu,", (unsigned long long)(uintptr_t)block[i]);
+        CHECK_EQ(times(at), 3);
+    }
+    empty_and_close(arena, STRIPES);
+}
+
 static void calls_are_counted(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
     void *chunk[2];
@@ -391,6 +443,7 @@ int main(void) {
     ARENA_TEST(a_report_is_one_screen);
     ARENA_TEST(the_map_shows_each_unit);
     FAKE_TEST(what_the_limit_does_not_count);
+    ARENA_TEST(stitched_blocks_are_told);
     ARENA_TEST(calls_are_counted);
     TEST(numbers_are_read_by_their_groups);
     ARENA_TEST(leaks_are_listed_largest_first);

@@ -88,7 +88,7 @@ static void its_chunks_are_free_again(void) {
     for (int i = 0; i < STRIPES; i += 2) {
         stripe[i] = (char *)get(STRIPE_BYTES, 0);
         stripe_is_live[i] = 1;
-        kit_fill(kit_stream[0], stripe[i], STRIPE_BYTES, i);
+        kit_mark(kit_stream[0], stripe[i], STRIPE_BYTES, i);
     }
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 512, kit_stream[0])), GPUPOOL_E_OUT_OF_MEMORY);
     stripe_close();
@@ -208,6 +208,7 @@ static void is_not_cudas(void *pointer) {
     long calls = fake_calls("cudaFree") + fake_calls("cudaFreeAsync");
     CHECK_EQ(gpupool_cudaFree(pointer), cudaErrorInvalidValue);
     CHECK_EQ(gpupool_cudaFreeAsync(pointer, kit_stream[0]), cudaErrorInvalidValue);
+    CHECK_EQ(cudaGetLastError(), cudaErrorInvalidValue);
     CHECK_EQ(fake_calls("cudaFree") + fake_calls("cudaFreeAsync"), calls);
 }
 

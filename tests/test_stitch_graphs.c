@@ -133,6 +133,28 @@ static void many_in_one_scope(void) {
     stripe_close();
 }
 
+/* More handles than idle stitches may hold: those of a scope stay over the bound, and are within it
+   once the scope is released. */
+static void over_the_bound_in_a_scope(void) {
+    enum { SIZES = 540 }; /* of 16 handles each */
+    stripe_open();
+    gpupool_capture *scope = scope_begin(1);
+    capture_begin(1);
+    for (size_t i = 0; i < SIZES; i++) {
+        char *block = stripe_stitched(LAID * STRIPE - i * 512, 1);
+        CHECK_EQ(cudaMemsetAsync(block, 1, 512, kit_stream[1]), cudaSuccess);
+        put(block, 1);
+    }
+    cudaGraphExec_t exec = capture_end(1);
+    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_EQ(fake_mappings(), STRIPES + SIZES * LAID);
+    replay(exec, 1);
+    release(scope, exec);
+    put(stripe_stitched(LAID * STRIPE - SIZES * 512, 1), 1);
+    CHECK(fake_mappings() <= STRIPES + 8192 + 2 * LAID);
+    stripe_close();
+}
+
 /* Older than the scope that frees it: kept until the release as what it was. */
 static void older_than_the_scope(void) {
     stripe_open();
@@ -248,6 +270,7 @@ int main(void) {
     FAKE_TEST(made_in_a_capture);
     FAKE_TEST(freed_in_its_scope);
     FAKE_TEST(many_in_one_scope);
+    FAKE_TEST(over_the_bound_in_a_scope);
     FAKE_TEST(older_than_the_scope);
     FAKE_TEST(left_to_the_release);
     FAKE_TEST(parked_in_a_scope);

@@ -280,9 +280,9 @@ static void know_two_streams(gpupool_arena *arena) {
     block[3] = kit_alloc(arena, 16 * MIB, kit_stream[1]);
 }
 
-/* Pieces that a stream has freed move only once its work is done. */
+/* Chunks that a stream has freed go only once its work is done; stitched, they need not go. */
 static void the_stream_of_freed_blocks_waited_for(void) {
-    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    gpupool_arena *arena = kit_open_unstitched(64 * MIB);
     fill_arena(arena, 4, 16 * MIB);
     know_two_streams(arena);
     fake_mode(FAKE_STEPPED);
@@ -324,7 +324,7 @@ static void the_stream_of_a_recorded_use_waited_for(void) {
 }
 
 static void several_streams_waited_for(void) {
-    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 48 * MIB);
+    gpupool_arena *arena = kit_open_unstitched(48 * MIB);
     for (size_t i = 0; i < 3; i++) block[i] = kit_alloc(arena, 16 * MIB, kit_stream[i]);
     fake_mode(FAKE_STEPPED);
     for (size_t i = 0; i < 3; i++) {
@@ -337,6 +337,23 @@ static void several_streams_waited_for(void) {
     CHECK(v.pending_stream == NULL && strstr(v.sentence, "the work in flight on 3 streams"));
     fake_run_all();
     fits(arena, 40 * MIB);
+    empty_arena(arena);
+    fake_mode(FAKE_EAGER);
+}
+
+/* Where it may be stitched, the device waits for them, and nobody else need. */
+static void several_streams_that_the_device_waits_for(void) {
+    gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 48 * MIB);
+    for (size_t i = 0; i < 3; i++) block[i] = kit_alloc(arena, 16 * MIB, kit_stream[i]);
+    fake_mode(FAKE_STEPPED);
+    for (size_t i = 0; i < 3; i++) {
+        kit_mark(kit_stream[i], block[i], 16 * MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[i]), GPUPOOL_OK);
+        block[i] = NULL;
+    }
+    fits(arena, 40 * MIB);
+    CHECK_EQ(kit_stats(arena).host_syncs, 0);
+    would_not_fit(arena, 48 * MIB + 1, GPUPOOL_CAUSE_LIMIT);
     empty_arena(arena);
     fake_mode(FAKE_EAGER);
 }
@@ -457,6 +474,7 @@ int main(void) {
     FAKE_TEST(the_stream_of_freed_blocks_waited_for);
     FAKE_TEST(the_stream_of_a_recorded_use_waited_for);
     FAKE_TEST(several_streams_waited_for);
+    FAKE_TEST(several_streams_that_the_device_waits_for);
     FAKE_TEST(a_capture_in_the_way);
     FAKE_TEST(memory_that_a_graph_keeps);
     FAKE_TEST(blocks_that_a_graph_has);

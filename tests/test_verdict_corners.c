@@ -242,6 +242,7 @@ static void alone_on_a_full_device(void) {
    is the device that has to be waited for. */
 static void what_was_freed_for_all_waits_for_the_device(void) {
     void *block[2] = {NULL, NULL};
+    fake_device_vmm(0, 0); /* chunks that have to go for a larger one */
     fake_mode(FAKE_STEPPED);
     arena = gpupool_default_arena(0);
     CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB), GPUPOOL_OK);
@@ -289,7 +290,7 @@ static void a_graphs_block_beside_one_to_wait_for(void) {
 static void two_streams_beside_a_graph(void) {
     gpupool_capture *scope = NULL;
     void *blocks[3];
-    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    arena = kit_open_unstitched(64 * MIB);
     for (int i = 0; i < 3; i++) blocks[i] = get((i ? 20 : 16) * MIB, kit_stream[i + 1]);
     fake_mode(FAKE_STEPPED);
     CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
@@ -436,7 +437,8 @@ static void room_that_is_not_aligned(void) {
     gpupool_verdict v;
     CHECK_RESULT(gpupool_last_verdict(&v), GPUPOOL_OK);
     CHECK_EQ(v.cause, GPUPOOL_CAUSE_FRAGMENTED);
-    CHECK(strstr(v.sentence, "is 1.00 MiB, and none that would do is aligned as asked: ") != NULL);
+    CHECK(strstr(v.sentence, "no more than 1.00 MiB in one piece, and none that would do is "
+                             "aligned as asked: ") != NULL);
     CHECK(!gpupool_alloc_aligned(arena, MIB, MIB, kit_stream[0]));
     CHECK(strstr(gpupool_last_error(), " is aligned as asked") != NULL);
     CHECK(!gpupool_alloc_aligned(arena, 4 * MIB, MIB, kit_stream[0])); /* too large for any */
@@ -483,6 +485,7 @@ static void two_blocks_are_what_is_missing(void) {
 
 /* No address of those that the driver gave will do: no limit is in the way where there is none. */
 static void alignments_beyond_the_addresses(void) {
+    fake_device_memory(0, 100 * GIB);
     fake_fail_call("cuMemAddressReserve", 1, 0, 0); /* half as many are asked for then */
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     CHECK_EQ(fake_fail_fired(), 1);
@@ -717,8 +720,8 @@ static void fragments_not_yet_free(void) {
     kit_mark(kit_stream[0], block[2], 64, 1);
     put(block[2], kit_stream[0]);
     gpupool_verdict v = would_not_fit(arena, 15 * MIB, GPUPOOL_CAUSE_FRAGMENTED);
-    CHECK(strstr(v.sentence, "20.00 MiB is free in all, but no more than 10.00 MiB, with "
-                             "20.00 MiB pending: ") != NULL);
+    CHECK(strstr(v.sentence, "20.00 MiB is free in all, but no more than 10.00 MiB in one "
+                             "piece, with 20.00 MiB pending: ") != NULL);
     fake_mode(FAKE_EAGER);
     for (int i = 1; i < 6; i++)
         if (i != 2) put(block[i], kit_stream[0]);
