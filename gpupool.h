@@ -4718,7 +4718,7 @@ static void gpi_chunk_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
 static uint64_t gpi_chunk_units(const gpi_chunks *chunks, uint64_t new_units) {
     const uint64_t mib = (1u << 20) / GPUPOOL_UNIT_BYTES, granule = chunks->granule_units;
     int limited = chunks->ledger->limit_bytes != UINT64_MAX;
-    uint64_t units = chunks->units / (limited ? 512 : 128);
+    uint64_t units = chunks->units / (limited ? 512 : 96);
     uint64_t least = limited ? 0 : gpi_ground_min(chunks->units / 4, 8 * mib);
     if (chunks->chunk_bytes)
         return gpi_ground_up(chunks->chunk_bytes, chunks->driver.granule_bytes) /
