@@ -19,7 +19,7 @@ static void show(churn *c, uint64_t start_ns) {
     gpupool_stats s = churn_look(c);
     double seconds = (double)(machine_now_ns() - start_ns) / 1e9;
     printf("%11llu ops %7.1f s %9.0f ops/s  reserved %6.2f  granted %6.2f  limit %6.2f GiB"
-           "  %6zu blocks  %8llu remaps  %8llu failures\n",
+           "  %6zu blocks  %8llu stitches  %8llu failures\n",
            (unsigned long long)c->ops, seconds, (double)c->ops / seconds, gib(s.reserved.now),
            gib(s.granted.now), gib(c->limit), c->count, (unsigned long long)s.stitches,
            (unsigned long long)s.failures);
@@ -32,10 +32,11 @@ static void sum_up(const churn *c, const gpupool_stats *s) {
            (unsigned long long)c->trims);
     printf("peak reserved %.2f GiB, peak granted %.2f GiB: %.4f\n", gib(c->peak_reserved),
            gib(c->peak_granted), (double)c->peak_reserved / (double)c->peak_granted);
-    printf("pieces got %llu, given back %llu, moved %llu; the host waited %llu times; "
-           "records %.1f MiB\n",
+    printf("chunks got %llu, given back %llu; stitches made %llu, reused %llu; the host waited "
+           "%llu times; records %.1f MiB\n",
            (unsigned long long)s->chunks_gained, (unsigned long long)s->chunks_lost,
-           (unsigned long long)s->remaps, (unsigned long long)s->host_syncs,
+           (unsigned long long)s->stitches, (unsigned long long)s->stitches_reused,
+           (unsigned long long)s->host_syncs,
            (double)s->host_bytes / (double)MIB);
     printf("failures:");
     for (size_t i = 0; i < CHURN_CAUSES; i++)
