@@ -4949,7 +4949,7 @@ static uint64_t gpi_chunk_lost_bytes(const gpi_chunks *chunks) {
 /* -- opening and closing -- */
 
 /* Addresses for homes, twice what the device has, and for stitches, all the rest: wide spaces cost
-   nothing, and rarely run out of long runs. Less where the system grants less. The tree was just
+   nothing, and rarely run out of long runs. Where the system grants less, half for each. The tree was just
    opened. */
 static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     gpi_driver *driver = &chunks->driver;
@@ -4960,11 +4960,11 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
         CUresult error = driver->reserve(&address, (size_t)bytes, (size_t)driver->granule_bytes, 0,
                                          0);
         result = gpi_driver_told_cu(driver, "cuMemAddressReserve", error);
-        if (result == GPUPOOL_OK || bytes / 2 < driver->total_bytes * 4) break;
+        if (result == GPUPOOL_OK || bytes / 2 < driver->total_bytes * 2) break;
     }
     if (result == GPUPOOL_E_OUT_OF_MEMORY)
         return gpi_host_fail(result, "cuMemAddressReserve: the process has no addresses left for "
-                             "another arena, which takes four times what the device has at least");
+                             "another arena, which takes twice what the device has at least");
     if (result != GPUPOOL_OK) return result;
     chunks->reservation = address;
     chunks->reservation_bytes = bytes;
