@@ -46,7 +46,7 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE CACHE FENCE CHUNK STITCH LIMIT ARENA RING REPORT  how it works
+    GROUND HOST DRIVER LEDGER TREE CACHE FENCE CHUNK STITCH PLAN LIMIT ARENA RING REPORT
     BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
@@ -4949,8 +4949,8 @@ static uint64_t gpi_chunk_lost_bytes(const gpi_chunks *chunks) {
 /* -- opening and closing -- */
 
 /* Addresses for homes, twice what the device has, and for stitches, all the rest: wide spaces cost
-   nothing, and rarely run out of long runs. Where the system grants less, half for each. The tree was just
-   opened. */
+   nothing, and rarely run out of long runs. Where the system grants less, half for each. The tree
+   was just opened. */
 static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     gpi_driver *driver = &chunks->driver;
     uint64_t bytes = (uint64_t)1 << 40, home, granule = chunks->granule_units;
@@ -5464,165 +5464,12 @@ static gpupool_result gpi_stitch_clear(gpi_stitches *stitches, gpi_chunk *chunk)
     return result;
 }
 
-/* -- a stitch is planned: from figures alone -- */
-
-typedef struct gpi_plan {
-    uint64_t units, align_units;  /* the block, */
-    const gpi_stream *known;      /* the stream that it is for, */
-    cudaStream_t stream;          /* and its handle */
-    uint64_t most_units;          /* that may be reserved afterwards */
-    uint64_t most_seams;          /* that are worth their price */
-    gpi_free_chunk head, tail;    /* free units at the end of one chunk, at the start of another */
-    gpi_free_chunk *whole;        /* chunks between them, by address */
-    uint64_t whole_count;
-    uint64_t new_units;           /* to be grown for it, before the tail: granules if one follows */
-    uint64_t seam_count;
-} gpi_plan;
-
-/* What is free in usable lanes, of one arena at one time. */
-typedef struct gpi_measure {
-    gpi_free_chunk heads[2], tails[2]; /* the longest, from two chunks each */
-    uint64_t whole_units, whole_count;
-} gpi_measure;
-
-static void gpi_stitch_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t units) {
-    if (units > two[0].units) {
-        two[1] = two[0];
-        two[0].chunk = chunk;
-        two[0].units = units;
-    } else if (units > two[1].units) {
-        two[1].chunk = chunk;
-        two[1].units = units;
-    }
-}
-
-/* How much of a chunk is free from its start on, and up to its end. */
-static uint64_t gpi_stitch_free_at_start(const gpi_tree *tree, const gpi_chunk *chunk) {
-    const gpi_run *run = gpi_tree_from(tree, chunk->unit);
-    uint64_t end = chunk->unit + chunk->units;
-    if (run->unit > chunk->unit) run = run->prev;
-    while (run->unit < end && gpi_chunk_is_usable(tree, run)) run = run->next;
-    return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
-}
-
-static uint64_t gpi_stitch_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
-    uint64_t end = chunk->unit + chunk->units, from = end;
-    const gpi_run *run = gpi_tree_from(tree, end)->prev;
-    for (; run && from > chunk->unit && gpi_chunk_is_usable(tree, run); run = run->prev)
-        from = run->unit;
-    return end - gpi_ground_max(from, chunk->unit);
-}
-
-/* Looks at every chunk; `whole` gets those that are wholly free, unless it is NULL. */
-static void gpi_stitch_look(const gpi_stitches *stitches, gpi_free_chunk *whole,
-                            gpi_measure *measure) {
-    gpi_chunk *chunk = stitches->chunks->first;
-    memset(measure, 0, sizeof *measure);
-    for (; chunk; chunk = chunk->next) {
-        uint64_t units = gpi_stitch_free_at_start(stitches->tree, chunk);
-        if (units == chunk->units) {
-            if (whole) whole[measure->whole_count].chunk = chunk;
-            if (whole) whole[measure->whole_count].units = units;
-            measure->whole_count++;
-            measure->whole_units += units;
-            continue;
-        }
-        gpi_stitch_rank(measure->tails, chunk, units);
-        gpi_stitch_rank(measure->heads, chunk, gpi_stitch_free_at_end(stitches->tree, chunk));
-    }
-}
-
-/* The longest free memory at the end of one chunk and at the start of another, together. */
-static void gpi_stitch_ends(const gpi_measure *measure, gpi_free_chunk *head,
-                            gpi_free_chunk *tail) {
-    *head = measure->heads[0];
-    *tail = measure->tails[0];
-    if (!head->units || !tail->units || head->chunk != tail->chunk) return;
-    if (measure->heads[0].units + measure->tails[1].units >=
-        measure->heads[1].units + measure->tails[0].units)
-        *tail = measure->tails[1];
-    else
-        *head = measure->heads[1];
-}
+/* -- idle chunks go back to the driver -- */
 
 static int gpi_stitch_by_size(const void *a, const void *b) { /* the largest first */
     const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
     if (x->units != y->units) return x->units < y->units ? 1 : -1;
     return x->chunk->unit < y->chunk->unit ? -1 : 1;
-}
-
-static int gpi_stitch_by_address(const void *a, const void *b) {
-    const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
-    return x->chunk->unit < y->chunk->unit ? -1 : 1;
-}
-
-/* Wholly free chunks for up to so many units, the largest first; returns how many units are left
-   over, which is less than any chunk that was not chosen. `spare`: the smallest of these. */
-static uint64_t gpi_stitch_choose(gpi_plan *plan, uint64_t count, uint64_t units,
-                                  gpi_free_chunk *spare) {
-    uint64_t i;
-    spare->chunk = NULL;
-    plan->whole_count = 0;
-    if (count == 0) return units;
-    qsort(plan->whole, (size_t)count, sizeof *plan->whole, gpi_stitch_by_size);
-    for (i = 0; i < count; i++) {
-        gpi_free_chunk chunk = plan->whole[i];
-        if (chunk.units <= units) {
-            units -= chunk.units;
-            plan->whole[plan->whole_count++] = chunk;
-        } else {
-            *spare = chunk;
-        }
-    }
-    qsort(plan->whole, (size_t)plan->whole_count, sizeof *plan->whole, gpi_stitch_by_address);
-    return units;
-}
-
-/* The shortest free end or start of a chunk that has so many units, as the plan's head or tail;
-   what is left over of it is of no use to stitches. 0: there is none. */
-static int gpi_stitch_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
-    gpi_chunk *chunk = stitches->chunks->first;
-    uint64_t least = UINT64_MAX;
-    for (; chunk; chunk = chunk->next) {
-        uint64_t tail = gpi_stitch_free_at_start(stitches->tree, chunk), head = 0;
-        if (tail == chunk->units) continue;
-        if (plan->align_units == 1) head = gpi_stitch_free_at_end(stitches->tree, chunk);
-        if (tail >= units && tail < least) {
-            least = tail;
-            plan->tail.chunk = chunk;
-            plan->tail.units = units;
-            plan->head.units = 0;
-        }
-        if (head >= units && head < least) {
-            least = head;
-            plan->head.chunk = chunk;
-            plan->head.units = units;
-            plan->tail.units = 0;
-        }
-    }
-    return least != UINT64_MAX;
-}
-
-/* The rest of the block: from the ends that are free, if they suffice; else a chunk is cut; else
-   memory is grown, behind which of the tail only what is still missing is used. */
-static void gpi_stitch_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
-                                 const gpi_free_chunk *spare) {
-    gpi_free_chunk head = plan->head, tail = plan->tail;
-    uint64_t granule = stitches->chunks->granule_units;
-    plan->head.units = plan->tail.units = 0;
-    if (!rest || gpi_stitch_plan_closest(stitches, plan, rest)) return;
-    if (spare->chunk && head.units + tail.units < rest) {
-        plan->tail = *spare;
-        plan->tail.units = rest;
-    } else {
-        plan->head = head;
-        rest -= head.units;
-        if (rest > tail.units)
-            plan->new_units = gpi_ground_min(rest, gpi_ground_up(rest - tail.units, granule));
-        rest -= plan->new_units;
-        plan->tail = tail;
-        plan->tail.units = rest;
-    }
 }
 
 /* Room for as many chunks as there are. 0: the host has no memory. */
@@ -5637,114 +5484,6 @@ static int gpi_stitch_prepare(gpi_stitches *stitches) {
     stitches->room = (gpi_free_chunk *)room;
     stitches->room_chunks = count;
     return 1;
-}
-
-/* 0: the host has no memory for the plan, or the memory is not there, or not worth its price. The
-   lanes that may be used are marked. */
-static int gpi_stitch_plan(gpi_stitches *stitches, gpi_plan *plan) {
-    const gpi_chunks *chunks = stitches->chunks;
-    gpi_free_chunk spare;
-    gpi_measure measure;
-    uint64_t rest;
-    if (!gpi_stitch_prepare(stitches)) return 0;
-    plan->whole = stitches->room;
-    plan->new_units = 0;
-    gpi_stitch_look(stitches, plan->whole, &measure);
-    gpi_stitch_ends(&measure, &plan->head, &plan->tail);
-    if (plan->align_units > 1) plan->head.units = 0; /* the block begins where a chunk does */
-    rest = gpi_stitch_choose(plan, measure.whole_count, plan->units, &spare);
-    gpi_stitch_plan_rest(stitches, plan, rest, &spare);
-    if (plan->new_units == plan->units) return 0; /* growth at home does as well */
-    if (plan->new_units && chunks->units + gpi_ground_up(plan->new_units, chunks->granule_units) >
-                               plan->most_units)
-        return 0;
-    plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
-                       plan->new_units / gpi_chunk_units(chunks, plan->new_units);
-    return plan->seam_count <= plan->most_seams;
-}
-
-/* The largest block that usable memory makes without growth. */
-static uint64_t gpi_stitch_largest(const gpi_stitches *stitches) {
-    gpi_free_chunk head, tail;
-    gpi_measure measure;
-    gpi_stitch_look(stitches, NULL, &measure);
-    gpi_stitch_ends(&measure, &head, &tail);
-    return measure.whole_units + head.units + tail.units;
-}
-
-/* -- a stitch is made -- */
-
-/* Room for one more part among those taken. 0: the host has no memory. */
-static int gpi_stitch_has_room(gpi_stitches *stitches) {
-    uint64_t more = stitches->taken_room ? stitches->taken_room * 2 : 64;
-    gpi_part *list;
-    if (stitches->taken_count < stitches->taken_room) return 1;
-    list = (gpi_part *)gpi_host_zeroed((size_t)(more * sizeof *list));
-    if (!list) return 0;
-    if (stitches->taken) memcpy(list, stitches->taken, stitches->taken_count * sizeof *list);
-    GPUPOOL_FREE(stitches->taken);
-    stitches->host_bytes += (more - stitches->taken_room) * sizeof *list;
-    stitches->taken = list;
-    stitches->taken_room = more;
-    return 1;
-}
-
-/* Takes home units of the plan, as one part for each stretch of equal lane. 0: the host has no
-   memory; what was taken so far is in stitches->taken. */
-static int gpi_stitch_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
-    gpi_tree *tree = stitches->tree;
-    gpi_run *run = gpi_tree_at(tree, unit), *next;
-    uint64_t end = unit + units, piece_units;
-    for (; unit < end; unit += piece_units, run = next) {
-        gpi_part *part;
-        if (!gpi_stitch_has_room(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
-        next = run->next;
-        part = &stitches->taken[stitches->taken_count++];
-        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
-        part->unit = unit;
-        part->units = piece_units;
-        part->owner = gpi_chunk_borrow(tree, run);
-        part->run = gpi_tree_take(tree, run, unit, piece_units);
-    }
-    return 1;
-}
-
-/* All free units of the plan. What was taken goes back if the host has no memory for it. */
-static int gpi_stitch_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
-    const gpi_chunk *head = plan->head.chunk, *tail = plan->tail.chunk;
-    uint64_t i;
-    int taken = 1;
-    if (plan->head.units)
-        taken = gpi_stitch_take_units(stitches, head->unit + head->units - plan->head.units,
-                                      plan->head.units);
-    for (i = 0; i < plan->whole_count && taken; i++)
-        taken = gpi_stitch_take_units(stitches, plan->whole[i].chunk->unit, plan->whole[i].units);
-    stitches->tail_at = stitches->taken_count;
-    if (plan->tail.units && taken)
-        taken = gpi_stitch_take_units(stitches, tail->unit, plan->tail.units);
-    return taken;
-}
-
-static void gpi_stitch_give_units(gpi_stitches *stitches) {
-    while (stitches->taken_count) {
-        const gpi_part *part = &stitches->taken[--stitches->taken_count];
-        gpi_chunk_return(stitches->tree, part->run, part->owner);
-    }
-}
-
-/* The request's stream waits, on the device, for other streams whose memory was taken: for the
-   newest fence of each, behind which all that is sealed lies. */
-static gpupool_result gpi_stitch_follow(gpi_stitches *stitches, const gpi_plan *plan) {
-    gpupool_result result = GPUPOOL_OK;
-    const gpi_stream *last = plan->known;
-    uint64_t i;
-    for (i = 0; i < stitches->taken_count && result == GPUPOOL_OK; i++) {
-        const gpi_stream *owner = stitches->taken[i].owner;
-        if (!owner || owner == plan->known || owner == last) continue;
-        result = gpi_fence_follow(stitches->fences, owner->fences[owner->seals - 1], plan->stream);
-        last = owner;
-    }
-    return result;
 }
 
 /* A chunk that is idle, whatever the source. On failure it stays. */
@@ -5764,232 +5503,6 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
     gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
     return result;
 }
-
-/* What was grown for a stitch that is not made goes back to the driver, but for what others have
-   taken of its chunks since. */
-static void gpi_stitch_give_grown(gpi_stitches *stitches, gpi_run *grown) {
-    struct gpi_thread why = gpi_thread;
-    uint64_t unit = grown->unit, end = unit + grown->units;
-    gpi_tree_put(stitches->tree, grown, GPI_LANE_QUIET, 0);
-    while (unit < end) {
-        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
-        unit = chunk->unit + chunk->units;
-        if (gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk))
-            gpi_stitch_drop_chunk(stitches, chunk);
-    }
-    gpi_thread = why;
-}
-
-/* The struct of a stitch as planned, with all its seams and parts, none of them linked yet. NULL:
-   the host has no memory. */
-static gpi_stitch *gpi_stitch_new(const gpi_stitches *stitches, const gpi_plan *plan,
-                                  gpi_run *grown) {
-    uint64_t seams = plan->whole_count + 2 + (grown ? grown->units : 0) /
-                                                 stitches->chunks->granule_units + 1;
-    uint64_t parts = stitches->taken_count + 1, i, unit = grown ? grown->unit : 0;
-    gpi_stitch *stitch = (gpi_stitch *)gpi_host_zeroed(
-        (size_t)(sizeof *stitch + seams * sizeof(gpi_seam) + parts * sizeof(gpi_part)));
-    gpi_seam *seam;
-    if (!stitch) return NULL;
-    seam = stitch->seams = (gpi_seam *)(void *)(stitch + 1);
-    stitch->parts = (gpi_part *)(void *)(stitch->seams + seams);
-    if (plan->head.units) seam++->chunk = plan->head.chunk;
-    for (i = 0; i < plan->whole_count; i++) seam++->chunk = plan->whole[i].chunk;
-    for (; grown && unit < grown->unit + grown->units; seam++) {
-        seam->chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
-        unit = seam->chunk->unit + seam->chunk->units;
-    }
-    if (plan->tail.units) seam++->chunk = plan->tail.chunk;
-    stitch->seam_count = (uint32_t)(seam - stitch->seams);
-    for (seam = stitch->seams; seam < stitch->seams + stitch->seam_count; seam++)
-        stitch->units += seam->chunk->units;
-    for (i = 0; i <= stitches->taken_count; i++) {
-        if (grown && i == stitches->tail_at) stitch->parts[stitch->part_count++].run = grown;
-        if (i < stitches->taken_count) stitch->parts[stitch->part_count++] = stitches->taken[i];
-    }
-    for (i = 0; i < stitch->part_count; i++) {
-        stitch->parts[i].unit = stitch->parts[i].run->unit;
-        stitch->parts[i].units = stitch->parts[i].run->units;
-    }
-    return stitch;
-}
-
-/* Addresses for the stitch: its body and the pads beside it, held. 0: there are none. */
-static int gpi_stitch_take_space(gpi_stitches *stitches, const gpi_plan *plan,
-                                 gpi_stitch *stitch) {
-    gpi_tree *tree = stitches->tree;
-    uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
-    gpi_lanes space;
-    gpi_run *run;
-    space.number[0] = GPI_LANE_SPACE;
-    space.count = 1;
-    run = gpi_tree_find(tree, &space, stitch->units, plan->align_units, UINT64_MAX);
-    if (!run || !gpi_tree_prepare(tree, 4)) return 0;
-    start = gpi_ground_up(run->unit, plan->align_units);
-    if (!gpi_tree_prepare_cells(tree, start + skip, 0)) return 0;
-    run = gpi_tree_take(tree, run, start, stitch->units);
-    stitches->making_units = stitch->units;
-    stitch->unit = start;
-    if (skip) run = gpi_tree_split(tree, run, start + skip);
-    if (run->units > plan->units) gpi_tree_split(tree, run, run->unit + plan->units);
-    stitch->body = run;
-    gpi_tree_own(tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
-                 stitches->chunks->granule_units, stitch);
-    return 1;
-}
-
-/* Maps the chunks side by side. On failure mapped says how many still are. The lock is open. */
-static gpupool_result gpi_stitch_map(const gpi_stitches *stitches, const gpi_stitch *stitch,
-                                     uint32_t *mapped) {
-    const gpi_driver *driver = &stitches->chunks->driver;
-    uint64_t unit = stitch->unit;
-    gpupool_result result = GPUPOOL_OK;
-    struct gpi_thread why;
-    *mapped = 0;
-    while (*mapped < stitch->seam_count && result == GPUPOOL_OK) {
-        const gpi_chunk *chunk = stitch->seams[*mapped].chunk;
-        result = gpi_driver_map(driver, unit * GPUPOOL_UNIT_BYTES, chunk->bytes, chunk->handle);
-        if (result != GPUPOOL_OK) break;
-        unit += chunk->units;
-        ++*mapped;
-    }
-    if (result == GPUPOOL_OK)
-        result = gpi_driver_access(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                                   stitch->units * GPUPOOL_UNIT_BYTES);
-    if (result == GPUPOOL_OK || !*mapped) return result;
-    why = gpi_thread; /* of the failure, not of the undoing */
-    if (gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                         (unit - stitch->unit) * GPUPOOL_UNIT_BYTES) == GPUPOOL_OK)
-        *mapped = 0;
-    gpi_thread = why;
-    return result;
-}
-
-/* From now on the stitch is one of the arena's, with so many of its seams mapped. */
-static void gpi_stitch_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
-    uint32_t i;
-    stitches->making_units = 0;
-    stitch->seam_count = mapped;
-    stitch->units = 0;
-    for (i = 0; i < mapped; i++) {
-        gpi_stitch_add_seam(&stitch->seams[i], stitch, stitch->seams[i].chunk);
-        stitch->units += stitch->seams[i].chunk->units;
-    }
-    stitches->count++;
-    stitches->seams += mapped;
-    stitches->host_bytes += gpi_stitch_bytes(stitch);
-    gpi_stitch_link(stitches, stitch);
-    gpi_stitch_link_size(stitches, stitch);
-}
-
-/* What could not be unmapped after a failure: it stays, counted, and is tried again when idle
-   stitches are unmapped. Its addresses are one run. */
-static void gpi_stitch_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
-    gpi_tree *tree = stitches->tree;
-    uint64_t units = stitch->units;
-    gpi_tree_own(tree, gpi_ground_down(stitch->body->unit, stitches->chunks->granule_units),
-                 stitches->chunks->granule_units, NULL);
-    while (stitch->body->unit > stitch->unit) {
-        stitch->body = stitch->body->prev;
-        gpi_tree_weld(tree, stitch->body, stitch->body->next);
-    }
-    while (stitch->body->units < units) gpi_tree_weld(tree, stitch->body, stitch->body->next);
-    stitch->part_count = 0;
-    gpi_stitch_commit(stitches, stitch, mapped);
-    gpi_stitch_set_spoilt(stitches, stitch);
-    gpi_tree_own(tree, stitch->unit, stitches->chunks->granule_units, stitch);
-}
-
-/* The parts become the block's; those that are side by side at home, one. */
-static void gpi_stitch_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
-    uint32_t i, count = 0;
-    for (i = 0; i < stitch->part_count; i++) {
-        gpi_part *part = &stitch->parts[i], *last = &stitch->parts[count ? count - 1 : 0];
-        if (count && last->run->next == part->run) {
-            gpi_tree_weld(stitches->tree, last->run, part->run);
-            last->units += part->units;
-        } else {
-            stitch->parts[count++] = *part;
-        }
-    }
-    for (i = 0; i < count; i++)
-        gpi_stitch_use_part(stitch, &stitch->parts[i], stitch->parts[i].run);
-    stitch->part_count = count;
-}
-
-/* New chunks for a stitch, all of which it uses where a tail follows. */
-static gpupool_result gpi_stitch_grow(gpi_stitches *stitches, const gpi_plan *plan,
-                                      gpi_run **grown) {
-    gpi_growth growth;
-    memset(&growth, 0, sizeof growth);
-    growth.units = plan->new_units;
-    growth.is_alone = 1;
-    growth.is_exact = plan->tail.units != 0;
-    gpi_chunk_find_place(stitches->chunks, stitches->tree, 1, &growth);
-    return gpi_chunk_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
-}
-
-/* Maps a stitch that has its addresses. If that fails they are free again, or the stitch is spoilt;
-   in any case it is no longer the caller's. */
-static gpupool_result gpi_stitch_bring(gpi_stitches *stitches, gpi_stitch *stitch) {
-    gpupool_result result;
-    uint32_t mapped;
-    gpi_host_unlock(stitches->chunks->lock);
-    result = gpi_stitch_map(stitches, stitch, &mapped);
-    gpi_host_lock(stitches->chunks->lock);
-    /* from then on the lock stays shut, so that this is still there when the block comes alive */
-    if (result == GPUPOOL_OK && !gpi_tree_prepare(stitches->tree, 2)) result = gpi_host_no_memory();
-    if (result == GPUPOOL_OK) {
-        gpi_stitch_use_parts(stitches, stitch);
-        gpi_stitch_commit(stitches, stitch, mapped);
-    } else if (mapped) {
-        gpi_stitch_spoil(stitches, stitch, mapped);
-    } else {
-        stitches->making_units = 0;
-        gpi_stitch_give_space(stitches, stitch);
-        GPUPOOL_FREE(stitch);
-    }
-    return result;
-}
-
-/* Makes what was planned. The block is held; on failure all is as it was. No lane is marked on
-   return. */
-static gpupool_result gpi_stitch_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
-    gpupool_result result = GPUPOOL_OK;
-    gpi_stitch *stitch = NULL;
-    gpi_run *grown = NULL;
-    uint64_t i;
-    stitches->taken_count = 0;
-    if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
-        !gpi_stitch_take_all(stitches, plan))
-        result = gpi_host_no_memory();
-    gpi_tree_unmark(stitches->tree);
-    if (result == GPUPOOL_OK) result = gpi_stitch_follow(stitches, plan);
-    if (result == GPUPOOL_OK && plan->new_units) result = gpi_stitch_grow(stitches, plan, &grown);
-    if (result == GPUPOOL_OK) {
-        stitch = gpi_stitch_new(stitches, plan, grown);
-        if (!stitch) result = gpi_host_no_memory();
-    }
-    if (result == GPUPOOL_OK && !gpi_stitch_take_space(stitches, plan, stitch)) {
-        GPUPOOL_FREE(stitch);
-        result = GPUPOOL_E_OUT_OF_MEMORY; /* no addresses; or the host has no memory, which others
-                                             will tell */
-    }
-    if (result == GPUPOOL_OK) result = gpi_stitch_bring(stitches, stitch);
-    if (result != GPUPOOL_OK) {
-        if (grown) gpi_stitch_give_grown(stitches, grown);
-        gpi_stitch_give_units(stitches);
-        return result;
-    }
-    for (i = 0; i < stitches->taken_count; i++)
-        if (stitches->taken[i].owner) stitches->taken[i].owner->borrowed--;
-    stitches->used_units += plan->units;
-    stitches->made++;
-    *out = stitch->body;
-    return GPUPOOL_OK;
-}
-
-/* -- idle chunks go back to the driver -- */
 
 /* The idle chunks, the largest first, in stitches->room. E_HOST_MEMORY: there is none for them. */
 static gpupool_result gpi_stitch_list_idle(gpi_stitches *stitches, uint64_t *count) {
@@ -6085,6 +5598,505 @@ static void gpi_stitch_forget(gpi_stitches *stitches) { /* the host's side only 
     }
     GPUPOOL_FREE(stitches->room);
     GPUPOOL_FREE(stitches->taken);
+}
+
+/* == PLAN =====================================================================================
+   How a stitch comes to be: what is free, which of it is taken, and what is grown for the rest.
+   uses: DRIVER, TREE, FENCE, CHUNK, STITCH
+
+   Wholly free chunks are taken, the largest first. What is then left of the request comes from free
+   memory at the end of a chunk (the head) or at the start of another (the tail), the shortest that
+   suffices; or a whole chunk is cut; or memory is grown:
+
+       | chunk ...head | chunk | chunk | grown | tail... chunk |
+
+   P1  planning changes nothing; the lanes that it may use are marked by the caller
+   P2  making takes all units under the lock before the first call of the driver, and gives each
+       back to its owner if a call fails (S9) */
+
+typedef struct gpi_plan {
+    uint64_t units, align_units;  /* the block, */
+    const gpi_stream *known;      /* the stream that it is for, */
+    cudaStream_t stream;          /* and its handle */
+    uint64_t most_units;          /* that may be reserved afterwards */
+    uint64_t most_seams;          /* that are worth their price */
+    gpi_free_chunk head, tail;    /* free units at the end of one chunk, at the start of another */
+    gpi_free_chunk *whole;        /* chunks between them, by address */
+    uint64_t whole_count;
+    uint64_t new_units;           /* to be grown for it, before the tail: granules if one follows */
+    uint64_t seam_count;
+} gpi_plan;
+
+/* What is free in usable lanes, of one arena at one time. */
+typedef struct gpi_measure {
+    gpi_free_chunk heads[2], tails[2]; /* the longest, from two chunks each */
+    uint64_t whole_units, whole_count;
+} gpi_measure;
+
+static void gpi_plan_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t units) {
+    if (units > two[0].units) {
+        two[1] = two[0];
+        two[0].chunk = chunk;
+        two[0].units = units;
+    } else if (units > two[1].units) {
+        two[1].chunk = chunk;
+        two[1].units = units;
+    }
+}
+
+/* How much of a chunk is free from its start on, and up to its end. */
+static uint64_t gpi_plan_free_at_start(const gpi_tree *tree, const gpi_chunk *chunk) {
+    const gpi_run *run = gpi_tree_from(tree, chunk->unit);
+    uint64_t end = chunk->unit + chunk->units;
+    if (run->unit > chunk->unit) run = run->prev;
+    while (run->unit < end && gpi_chunk_is_usable(tree, run)) run = run->next;
+    return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
+}
+
+static uint64_t gpi_plan_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
+    uint64_t end = chunk->unit + chunk->units, from = end;
+    const gpi_run *run = gpi_tree_from(tree, end)->prev;
+    for (; run && from > chunk->unit && gpi_chunk_is_usable(tree, run); run = run->prev)
+        from = run->unit;
+    return end - gpi_ground_max(from, chunk->unit);
+}
+
+/* Looks at every chunk; `whole` gets those that are wholly free, unless it is NULL. */
+static void gpi_plan_look(const gpi_stitches *stitches, gpi_free_chunk *whole,
+                            gpi_measure *measure) {
+    gpi_chunk *chunk = stitches->chunks->first;
+    memset(measure, 0, sizeof *measure);
+    for (; chunk; chunk = chunk->next) {
+        uint64_t units = gpi_plan_free_at_start(stitches->tree, chunk);
+        if (units == chunk->units) {
+            if (whole) whole[measure->whole_count].chunk = chunk;
+            if (whole) whole[measure->whole_count].units = units;
+            measure->whole_count++;
+            measure->whole_units += units;
+            continue;
+        }
+        gpi_plan_rank(measure->tails, chunk, units);
+        gpi_plan_rank(measure->heads, chunk, gpi_plan_free_at_end(stitches->tree, chunk));
+    }
+}
+
+/* The longest free memory at the end of one chunk and at the start of another, together. */
+static void gpi_plan_ends(const gpi_measure *measure, gpi_free_chunk *head,
+                            gpi_free_chunk *tail) {
+    *head = measure->heads[0];
+    *tail = measure->tails[0];
+    if (!head->units || !tail->units || head->chunk != tail->chunk) return;
+    if (measure->heads[0].units + measure->tails[1].units >=
+        measure->heads[1].units + measure->tails[0].units)
+        *tail = measure->tails[1];
+    else
+        *head = measure->heads[1];
+}
+
+static int gpi_plan_by_address(const void *a, const void *b) {
+    const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
+    return x->chunk->unit < y->chunk->unit ? -1 : 1;
+}
+
+/* Wholly free chunks for up to so many units, the largest first; returns how many units are left
+   over, which is less than any chunk that was not chosen. `spare`: the smallest of these. */
+static uint64_t gpi_plan_choose(gpi_plan *plan, uint64_t count, uint64_t units,
+                                  gpi_free_chunk *spare) {
+    uint64_t i;
+    spare->chunk = NULL;
+    plan->whole_count = 0;
+    if (count == 0) return units;
+    qsort(plan->whole, (size_t)count, sizeof *plan->whole, gpi_stitch_by_size);
+    for (i = 0; i < count; i++) {
+        gpi_free_chunk chunk = plan->whole[i];
+        if (chunk.units <= units) {
+            units -= chunk.units;
+            plan->whole[plan->whole_count++] = chunk;
+        } else {
+            *spare = chunk;
+        }
+    }
+    qsort(plan->whole, (size_t)plan->whole_count, sizeof *plan->whole, gpi_plan_by_address);
+    return units;
+}
+
+/* The shortest free end or start of a chunk that has so many units, as the plan's head or tail;
+   what is left over of it is of no use to stitches. 0: there is none. */
+static int gpi_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
+    gpi_chunk *chunk = stitches->chunks->first;
+    uint64_t least = UINT64_MAX;
+    for (; chunk; chunk = chunk->next) {
+        uint64_t tail = gpi_plan_free_at_start(stitches->tree, chunk), head = 0;
+        if (tail == chunk->units) continue;
+        if (plan->align_units == 1) head = gpi_plan_free_at_end(stitches->tree, chunk);
+        if (tail >= units && tail < least) {
+            least = tail;
+            plan->tail.chunk = chunk;
+            plan->tail.units = units;
+            plan->head.units = 0;
+        }
+        if (head >= units && head < least) {
+            least = head;
+            plan->head.chunk = chunk;
+            plan->head.units = units;
+            plan->tail.units = 0;
+        }
+    }
+    return least != UINT64_MAX;
+}
+
+/* The rest of the block: from the ends that are free, if they suffice; else a chunk is cut; else
+   memory is grown, behind which of the tail only what is still missing is used. */
+static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
+                                 const gpi_free_chunk *spare) {
+    gpi_free_chunk head = plan->head, tail = plan->tail;
+    uint64_t granule = stitches->chunks->granule_units;
+    plan->head.units = plan->tail.units = 0;
+    if (!rest || gpi_plan_closest(stitches, plan, rest)) return;
+    if (spare->chunk && head.units + tail.units < rest) {
+        plan->tail = *spare;
+        plan->tail.units = rest;
+    } else {
+        plan->head = head;
+        rest -= head.units;
+        if (rest > tail.units)
+            plan->new_units = gpi_ground_min(rest, gpi_ground_up(rest - tail.units, granule));
+        rest -= plan->new_units;
+        plan->tail = tail;
+        plan->tail.units = rest;
+    }
+}
+
+/* 0: the host has no memory for the plan, or the memory is not there, or not worth its price. The
+   lanes that may be used are marked. */
+static int gpi_plan_draw(gpi_stitches *stitches, gpi_plan *plan) {
+    const gpi_chunks *chunks = stitches->chunks;
+    gpi_free_chunk spare;
+    gpi_measure measure;
+    uint64_t rest;
+    if (!gpi_stitch_prepare(stitches)) return 0;
+    plan->whole = stitches->room;
+    plan->new_units = 0;
+    gpi_plan_look(stitches, plan->whole, &measure);
+    gpi_plan_ends(&measure, &plan->head, &plan->tail);
+    if (plan->align_units > 1) plan->head.units = 0; /* the block begins where a chunk does */
+    rest = gpi_plan_choose(plan, measure.whole_count, plan->units, &spare);
+    gpi_plan_rest(stitches, plan, rest, &spare);
+    if (plan->new_units == plan->units) return 0; /* growth at home does as well */
+    if (plan->new_units && chunks->units + gpi_ground_up(plan->new_units, chunks->granule_units) >
+                               plan->most_units)
+        return 0;
+    plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
+                       plan->new_units / gpi_chunk_units(chunks, plan->new_units);
+    return plan->seam_count <= plan->most_seams;
+}
+
+/* The largest block that usable memory makes without growth. */
+static uint64_t gpi_plan_largest(const gpi_stitches *stitches) {
+    gpi_free_chunk head, tail;
+    gpi_measure measure;
+    gpi_plan_look(stitches, NULL, &measure);
+    gpi_plan_ends(&measure, &head, &tail);
+    return measure.whole_units + head.units + tail.units;
+}
+
+/* -- a stitch is made -- */
+
+/* Room for one more part among those taken. 0: the host has no memory. */
+static int gpi_plan_has_room(gpi_stitches *stitches) {
+    uint64_t more = stitches->taken_room ? stitches->taken_room * 2 : 64;
+    gpi_part *list;
+    if (stitches->taken_count < stitches->taken_room) return 1;
+    list = (gpi_part *)gpi_host_zeroed((size_t)(more * sizeof *list));
+    if (!list) return 0;
+    if (stitches->taken) memcpy(list, stitches->taken, stitches->taken_count * sizeof *list);
+    GPUPOOL_FREE(stitches->taken);
+    stitches->host_bytes += (more - stitches->taken_room) * sizeof *list;
+    stitches->taken = list;
+    stitches->taken_room = more;
+    return 1;
+}
+
+/* Takes home units of the plan, as one part for each stretch of equal lane. 0: the host has no
+   memory; what was taken so far is in stitches->taken. */
+static int gpi_plan_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
+    gpi_tree *tree = stitches->tree;
+    gpi_run *run = gpi_tree_at(tree, unit), *next;
+    uint64_t end = unit + units, piece_units;
+    for (; unit < end; unit += piece_units, run = next) {
+        gpi_part *part;
+        if (!gpi_plan_has_room(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
+        next = run->next;
+        part = &stitches->taken[stitches->taken_count++];
+        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
+        part->unit = unit;
+        part->units = piece_units;
+        part->owner = gpi_chunk_borrow(tree, run);
+        part->run = gpi_tree_take(tree, run, unit, piece_units);
+    }
+    return 1;
+}
+
+/* All free units of the plan. What was taken goes back if the host has no memory for it. */
+static int gpi_plan_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
+    const gpi_chunk *head = plan->head.chunk, *tail = plan->tail.chunk;
+    uint64_t i;
+    int taken = 1;
+    if (plan->head.units)
+        taken = gpi_plan_take_units(stitches, head->unit + head->units - plan->head.units,
+                                      plan->head.units);
+    for (i = 0; i < plan->whole_count && taken; i++)
+        taken = gpi_plan_take_units(stitches, plan->whole[i].chunk->unit, plan->whole[i].units);
+    stitches->tail_at = stitches->taken_count;
+    if (plan->tail.units && taken)
+        taken = gpi_plan_take_units(stitches, tail->unit, plan->tail.units);
+    return taken;
+}
+
+static void gpi_plan_give_units(gpi_stitches *stitches) {
+    while (stitches->taken_count) {
+        const gpi_part *part = &stitches->taken[--stitches->taken_count];
+        gpi_chunk_return(stitches->tree, part->run, part->owner);
+    }
+}
+
+/* The request's stream waits, on the device, for other streams whose memory was taken: for the
+   newest fence of each, behind which all that is sealed lies. */
+static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *plan) {
+    gpupool_result result = GPUPOOL_OK;
+    const gpi_stream *last = plan->known;
+    uint64_t i;
+    for (i = 0; i < stitches->taken_count && result == GPUPOOL_OK; i++) {
+        const gpi_stream *owner = stitches->taken[i].owner;
+        if (!owner || owner == plan->known || owner == last) continue;
+        result = gpi_fence_follow(stitches->fences, owner->fences[owner->seals - 1], plan->stream);
+        last = owner;
+    }
+    return result;
+}
+
+/* What was grown for a stitch that is not made goes back to the driver, but for what others have
+   taken of its chunks since. */
+static void gpi_plan_give_grown(gpi_stitches *stitches, gpi_run *grown) {
+    struct gpi_thread why = gpi_thread;
+    uint64_t unit = grown->unit, end = unit + grown->units;
+    gpi_tree_put(stitches->tree, grown, GPI_LANE_QUIET, 0);
+    while (unit < end) {
+        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
+        unit = chunk->unit + chunk->units;
+        if (gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk))
+            gpi_stitch_drop_chunk(stitches, chunk);
+    }
+    gpi_thread = why;
+}
+
+/* The struct of a stitch as planned, with all its seams and parts, none of them linked yet. NULL:
+   the host has no memory. */
+static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *plan,
+                                  gpi_run *grown) {
+    uint64_t seams = plan->whole_count + 2 + (grown ? grown->units : 0) /
+                                                 stitches->chunks->granule_units + 1;
+    uint64_t parts = stitches->taken_count + 1, i, unit = grown ? grown->unit : 0;
+    gpi_stitch *stitch = (gpi_stitch *)gpi_host_zeroed(
+        (size_t)(sizeof *stitch + seams * sizeof(gpi_seam) + parts * sizeof(gpi_part)));
+    gpi_seam *seam;
+    if (!stitch) return NULL;
+    seam = stitch->seams = (gpi_seam *)(void *)(stitch + 1);
+    stitch->parts = (gpi_part *)(void *)(stitch->seams + seams);
+    if (plan->head.units) seam++->chunk = plan->head.chunk;
+    for (i = 0; i < plan->whole_count; i++) seam++->chunk = plan->whole[i].chunk;
+    for (; grown && unit < grown->unit + grown->units; seam++) {
+        seam->chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
+        unit = seam->chunk->unit + seam->chunk->units;
+    }
+    if (plan->tail.units) seam++->chunk = plan->tail.chunk;
+    stitch->seam_count = (uint32_t)(seam - stitch->seams);
+    for (seam = stitch->seams; seam < stitch->seams + stitch->seam_count; seam++)
+        stitch->units += seam->chunk->units;
+    for (i = 0; i <= stitches->taken_count; i++) {
+        if (grown && i == stitches->tail_at) stitch->parts[stitch->part_count++].run = grown;
+        if (i < stitches->taken_count) stitch->parts[stitch->part_count++] = stitches->taken[i];
+    }
+    for (i = 0; i < stitch->part_count; i++) {
+        stitch->parts[i].unit = stitch->parts[i].run->unit;
+        stitch->parts[i].units = stitch->parts[i].run->units;
+    }
+    return stitch;
+}
+
+/* Addresses for the stitch: its body and the pads beside it, held. 0: there are none. */
+static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
+                                 gpi_stitch *stitch) {
+    gpi_tree *tree = stitches->tree;
+    uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
+    gpi_lanes space;
+    gpi_run *run;
+    space.number[0] = GPI_LANE_SPACE;
+    space.count = 1;
+    run = gpi_tree_find(tree, &space, stitch->units, plan->align_units, UINT64_MAX);
+    if (!run || !gpi_tree_prepare(tree, 4)) return 0;
+    start = gpi_ground_up(run->unit, plan->align_units);
+    if (!gpi_tree_prepare_cells(tree, start + skip, 0)) return 0;
+    run = gpi_tree_take(tree, run, start, stitch->units);
+    stitches->making_units = stitch->units;
+    stitch->unit = start;
+    if (skip) run = gpi_tree_split(tree, run, start + skip);
+    if (run->units > plan->units) gpi_tree_split(tree, run, run->unit + plan->units);
+    stitch->body = run;
+    gpi_tree_own(tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
+                 stitches->chunks->granule_units, stitch);
+    return 1;
+}
+
+/* Maps the chunks side by side. On failure mapped says how many still are. The lock is open. */
+static gpupool_result gpi_plan_map(const gpi_stitches *stitches, const gpi_stitch *stitch,
+                                     uint32_t *mapped) {
+    const gpi_driver *driver = &stitches->chunks->driver;
+    uint64_t unit = stitch->unit;
+    gpupool_result result = GPUPOOL_OK;
+    struct gpi_thread why;
+    *mapped = 0;
+    while (*mapped < stitch->seam_count && result == GPUPOOL_OK) {
+        const gpi_chunk *chunk = stitch->seams[*mapped].chunk;
+        result = gpi_driver_map(driver, unit * GPUPOOL_UNIT_BYTES, chunk->bytes, chunk->handle);
+        if (result != GPUPOOL_OK) break;
+        unit += chunk->units;
+        ++*mapped;
+    }
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_access(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                                   stitch->units * GPUPOOL_UNIT_BYTES);
+    if (result == GPUPOOL_OK || !*mapped) return result;
+    why = gpi_thread; /* of the failure, not of the undoing */
+    if (gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                         (unit - stitch->unit) * GPUPOOL_UNIT_BYTES) == GPUPOOL_OK)
+        *mapped = 0;
+    gpi_thread = why;
+    return result;
+}
+
+/* From now on the stitch is one of the arena's, with so many of its seams mapped. */
+static void gpi_plan_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
+    uint32_t i;
+    stitches->making_units = 0;
+    stitch->seam_count = mapped;
+    stitch->units = 0;
+    for (i = 0; i < mapped; i++) {
+        gpi_stitch_add_seam(&stitch->seams[i], stitch, stitch->seams[i].chunk);
+        stitch->units += stitch->seams[i].chunk->units;
+    }
+    stitches->count++;
+    stitches->seams += mapped;
+    stitches->host_bytes += gpi_stitch_bytes(stitch);
+    gpi_stitch_link(stitches, stitch);
+    gpi_stitch_link_size(stitches, stitch);
+}
+
+/* What could not be unmapped after a failure: it stays, counted, and is tried again when idle
+   stitches are unmapped. Its addresses are one run. */
+static void gpi_plan_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
+    gpi_tree *tree = stitches->tree;
+    uint64_t units = stitch->units;
+    gpi_tree_own(tree, gpi_ground_down(stitch->body->unit, stitches->chunks->granule_units),
+                 stitches->chunks->granule_units, NULL);
+    while (stitch->body->unit > stitch->unit) {
+        stitch->body = stitch->body->prev;
+        gpi_tree_weld(tree, stitch->body, stitch->body->next);
+    }
+    while (stitch->body->units < units) gpi_tree_weld(tree, stitch->body, stitch->body->next);
+    stitch->part_count = 0;
+    gpi_plan_commit(stitches, stitch, mapped);
+    gpi_stitch_set_spoilt(stitches, stitch);
+    gpi_tree_own(tree, stitch->unit, stitches->chunks->granule_units, stitch);
+}
+
+/* The parts become the block's; those that are side by side at home, one. */
+static void gpi_plan_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
+    uint32_t i, count = 0;
+    for (i = 0; i < stitch->part_count; i++) {
+        gpi_part *part = &stitch->parts[i], *last = &stitch->parts[count ? count - 1 : 0];
+        if (count && last->run->next == part->run) {
+            gpi_tree_weld(stitches->tree, last->run, part->run);
+            last->units += part->units;
+        } else {
+            stitch->parts[count++] = *part;
+        }
+    }
+    for (i = 0; i < count; i++)
+        gpi_stitch_use_part(stitch, &stitch->parts[i], stitch->parts[i].run);
+    stitch->part_count = count;
+}
+
+/* New chunks for a stitch, all of which it uses where a tail follows. */
+static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan,
+                                      gpi_run **grown) {
+    gpi_growth growth;
+    memset(&growth, 0, sizeof growth);
+    growth.units = plan->new_units;
+    growth.is_alone = 1;
+    growth.is_exact = plan->tail.units != 0;
+    gpi_chunk_find_place(stitches->chunks, stitches->tree, 1, &growth);
+    return gpi_chunk_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
+}
+
+/* Maps a stitch that has its addresses. If that fails they are free again, or the stitch is spoilt;
+   in any case it is no longer the caller's. */
+static gpupool_result gpi_plan_bring(gpi_stitches *stitches, gpi_stitch *stitch) {
+    gpupool_result result;
+    uint32_t mapped;
+    gpi_host_unlock(stitches->chunks->lock);
+    result = gpi_plan_map(stitches, stitch, &mapped);
+    gpi_host_lock(stitches->chunks->lock);
+    /* from then on the lock stays shut, so that this is still there when the block comes alive */
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(stitches->tree, 2)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK) {
+        gpi_plan_use_parts(stitches, stitch);
+        gpi_plan_commit(stitches, stitch, mapped);
+    } else if (mapped) {
+        gpi_plan_spoil(stitches, stitch, mapped);
+    } else {
+        stitches->making_units = 0;
+        gpi_stitch_give_space(stitches, stitch);
+        GPUPOOL_FREE(stitch);
+    }
+    return result;
+}
+
+/* Makes what was planned. The block is held; on failure all is as it was. No lane is marked on
+   return. */
+static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_stitch *stitch = NULL;
+    gpi_run *grown = NULL;
+    uint64_t i;
+    stitches->taken_count = 0;
+    if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
+        !gpi_plan_take_all(stitches, plan))
+        result = gpi_host_no_memory();
+    gpi_tree_unmark(stitches->tree);
+    if (result == GPUPOOL_OK) result = gpi_plan_follow(stitches, plan);
+    if (result == GPUPOOL_OK && plan->new_units) result = gpi_plan_grow(stitches, plan, &grown);
+    if (result == GPUPOOL_OK) {
+        stitch = gpi_plan_new(stitches, plan, grown);
+        if (!stitch) result = gpi_host_no_memory();
+    }
+    if (result == GPUPOOL_OK && !gpi_plan_take_space(stitches, plan, stitch)) {
+        GPUPOOL_FREE(stitch);
+        result = GPUPOOL_E_OUT_OF_MEMORY; /* no addresses; or the host has no memory, which others
+                                             will tell */
+    }
+    if (result == GPUPOOL_OK) result = gpi_plan_bring(stitches, stitch);
+    if (result != GPUPOOL_OK) {
+        if (grown) gpi_plan_give_grown(stitches, grown);
+        gpi_plan_give_units(stitches);
+        return result;
+    }
+    for (i = 0; i < stitches->taken_count; i++)
+        if (stitches->taken[i].owner) stitches->taken[i].owner->borrowed--;
+    stitches->used_units += plan->units;
+    stitches->made++;
+    *out = stitch->body;
+    return GPUPOOL_OK;
 }
 
 /* == LIMIT ====================================================================================
@@ -6300,8 +6312,8 @@ static void gpi_limit_measure(const gpi_scene *scene, const gpi_run *stretch,
         uint64_t chunk_end = chunk->unit + chunk->units;
         to = gpi_ground_min(end, chunk_end);
         if (from == chunk->unit && to == chunk_end) measure->whole_units += chunk->units;
-        else if (to == chunk_end) gpi_stitch_rank(measure->heads, chunk, to - from);
-        else if (from == chunk->unit) gpi_stitch_rank(measure->tails, chunk, to - from);
+        else if (to == chunk_end) gpi_plan_rank(measure->heads, chunk, to - from);
+        else if (from == chunk->unit) gpi_plan_rank(measure->tails, chunk, to - from);
     }
 }
 
@@ -6313,7 +6325,7 @@ static void gpi_limit_weigh(const gpi_scene *scene, const gpi_measure *measure,
     gpi_free_chunk head, tail;
     const gpi_chunk *stuck = scene->chunks->stuck;
     for (; stuck; stuck = stuck->next) outlook->idle_units += stuck->units; /* given back first */
-    gpi_stitch_ends(measure, &head, &tail);
+    gpi_plan_ends(measure, &head, &tail);
     if (scene->stitches->off) {
         outlook->need_units = gpi_ground_up(scene->units, granule);
         outlook->idle_units += units;
@@ -7525,8 +7537,8 @@ static gpupool_result gpi_arena_stitch_marked(gpupool_arena *arena, const gpi_re
     plan.stream = request->stream;
     plan.most_units = most_bytes / GPUPOOL_UNIT_BYTES;
     plan.most_seams = most_seams;
-    if (gpi_stitch_plan(&arena->stitches, &plan))
-        return gpi_stitch_make(&arena->stitches, &plan, run);
+    if (gpi_plan_draw(&arena->stitches, &plan))
+        return gpi_plan_make(&arena->stitches, &plan, run);
     gpi_tree_unmark(&arena->tree);
     return GPUPOOL_E_OUT_OF_MEMORY;
 }
@@ -7912,7 +7924,7 @@ static uint64_t gpi_arena_largest(gpupool_arena *arena) {
         for (i = 0; i < stream->seals; i++)
             arena->tree.lanes[stream->sealed[i]]->usable = stream;
     }
-    largest = gpi_ground_max(largest, gpi_stitch_largest(&arena->stitches) * GPUPOOL_UNIT_BYTES);
+    largest = gpi_ground_max(largest, gpi_plan_largest(&arena->stitches) * GPUPOOL_UNIT_BYTES);
     gpi_tree_unmark(&arena->tree);
     return largest;
 }
