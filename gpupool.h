@@ -422,7 +422,10 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
    reserved perhaps, and this can be tried again. No other thread may use the arena any more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
-/* Made at first use, the same for all callers; NULL with a result when it cannot be made. */
+/* Made at first use, the same for all callers; NULL with a result when it cannot be made. After
+   cudaDeviceReset this call, and an allocation in CUDA's shape, renew it at the same address: it has
+   no blocks, a limit that was set stays, a trace has ended, peers are to be allowed again. Before
+   CUDA 12 a reset cannot be seen. */
 GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
 
 /* A block of so many bytes, aligned to a unit (512 bytes) at least, for work queued on this stream
@@ -3909,14 +3912,6 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     return result;
 }
 
-/* The same by the light calls, with an event that is there. NULL: not done. */
-static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
-    gpi_fence *fence = gpi_fence_reuse(fences, NULL, 0);
-    if (!fence || gpi_driver_record_lightly(fences->driver, fence->event, stream)) return fence;
-    gpi_fence_drop(fences, fence);
-    return NULL;
-}
-
 /* A fence over all streams of the context, the destroyed ones included; there is none over several
    devices. While any of them captures, it would be refused and the capture lost. The legacy stream
    tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
@@ -3946,12 +3941,25 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
 /* Whether its context is gone, with all the work, and the event, which must not be touched. */
 static gpupool_result gpi_fence_has_ended(const gpi_fences *fences, const gpi_fence *fence,
                                           int *ended) {
+    if (!fence->context) return gpi_driver_was_reset(fences->driver, ended);
     return gpi_driver_has_ended(fences->driver, fence->context, fence->context_id, ended);
 }
 
 static int gpi_fence_is_there(const gpi_fences *fences, const gpi_fence *fence) {
     int ended;
     return gpi_fence_has_ended(fences, fence, &ended) == GPUPOOL_OK && !ended;
+}
+
+/* A fence of what the stream has queued so far, by the light calls and an idle event. NULL: not
+   done. */
+static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
+    gpi_fence *fence = gpi_fence_reuse(fences, NULL, 0);
+    if (!fence) return NULL;
+    if (gpi_fence_is_there(fences, fence) &&
+        gpi_driver_record_lightly(fences->driver, fence->event, stream))
+        return fence;
+    gpi_fence_drop(fences, fence);
+    return NULL;
 }
 
 /* Who asks keeps others from waiting for the device, or an unrecorded one would seem done. */
@@ -4210,14 +4218,13 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
     gpi_fence_poll(fences, tree);
 }
 
-/* Gives the idle events back; those that the driver refuses stay. `reset`: those of the arena's own
-   device are gone. */
-static gpupool_result gpi_fence_trim(gpi_fences *fences, int reset) {
+/* Gives the idle events back; those that the driver refuses stay. */
+static gpupool_result gpi_fence_trim(gpi_fences *fences) {
     while (fences->idle) {
         gpi_fence *fence = fences->idle;
         int ended;
         gpupool_result result = gpi_fence_has_ended(fences, fence, &ended);
-        if (result == GPUPOOL_OK && !ended && (fence->context || !reset))
+        if (result == GPUPOOL_OK && !ended)
             result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(fence->event));
         if (result != GPUPOOL_OK) return result;
         fences->idle = fence->next;
@@ -6814,10 +6821,15 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
    changes the tree, and for longer by what goes through all of it: a verdict, a check, a report
    (some 50 ns a block). They are taken in this order. */
 
+enum { /* a default arena that a reset has emptied; in place of the number of forks */
+    GPI_CLOSED = -1,
+    GPI_RENEWING = -2             /* a thread is about to open it again */
+};
+
 struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
     int visitors;                 /* threads on their way through those: it stays until they left */
-    int forks;                    /* of the process when the arena was made */
+    int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
     int climbing;                 /* a thread looks for memory: none goes into caches */
     FILE *trace;                  /* where calls are recorded, or NULL */
     gpi_fences fences;
@@ -6970,6 +6982,9 @@ static int gpi_arena_check(gpupool_arena *arena, char *room) {
 static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *call) {
     if (!arena) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the arena is NULL", call);
     if (arena->forks == gpi_process.forks) return GPUPOOL_OK;
+    if (arena->forks < 0)
+        return gpi_host_fail(GPUPOOL_E_CUDA, "%s: the device of this default arena was reset, and "
+                             "gpupool_default_arena has not renewed it yet", call);
     return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made arena "
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
@@ -7161,7 +7176,8 @@ static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char 
     gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
     if (result != GPUPOOL_OK || !reset) return result;
     return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
-                         "blocks are gone, only gpupool_arena_destroy is left", call,
+                         "blocks are gone, only gpupool_arena_destroy is left (or, of a default "
+                         "arena, gpupool_default_arena, which renews it)", call,
                          arena->chunks.driver.device, arena->name);
 }
 
@@ -9075,17 +9091,16 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     return result;
 }
 
-static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
+static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only, but the struct */
     gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
     gpi_stitch_forget(&arena->stitches);
     gpi_chunk_forget(&arena->chunks);
     gpi_fence_close(&arena->fences);
     gpi_tree_close(&arena->tree);
-    GPUPOOL_FREE(arena);
 }
 
-/* Gives everything back, and frees the arena once that has worked. What was freed may still be in
-   use by queued work, which unmapping would not wait for. The lock is held. */
+/* Gives everything back. What was freed may still be in use by queued work, which unmapping would
+   not wait for. The lock is held. */
 static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     if (arena->tree.pending_units || arena->parked) {
@@ -9098,9 +9113,28 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     }
     gpi_tree_drop_slabs(&arena->tree);
     result = gpi_stitch_trim(&arena->stitches, 0);
-    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences, 0);
-    if (result == GPUPOOL_OK) result = gpi_chunk_close(&arena->chunks);
-    if (result == GPUPOOL_OK) gpi_arena_forget(arena);
+    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences);
+    return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
+}
+
+/* Makes the arena by its config, all of it or nothing; what it consists of is zero. Between enter
+   and leave. */
+static gpupool_result gpi_arena_make(gpupool_arena *arena, const gpupool_arena_config *config) {
+    struct gpi_thread why;
+    gpupool_result result;
+    arena->chunks.lock = &arena->lock;
+    arena->chunks.ledger = &arena->ledger;
+    arena->stitches.chunks = &arena->chunks;
+    arena->stitches.tree = &arena->tree;
+    arena->stitches.fences = &arena->fences;
+    gpi_ledger_open(&arena->ledger);
+    result = gpi_arena_open(arena, config);
+    if (result == GPUPOOL_OK) return result;
+    why = gpi_thread; /* of the failure, not of the cleaning up */
+    gpi_host_lock(&arena->lock);
+    gpi_arena_close(arena);
+    gpi_arena_forget(arena);
+    gpi_thread = why;
     return result;
 }
 
@@ -9153,28 +9187,19 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     if (!arena) return gpi_host_no_memory();
     arena->forks = gpi_process.forks;
     arena->chunks.driver.device = config.device;
-    arena->chunks.lock = &arena->lock;
-    arena->chunks.ledger = &arena->ledger;
-    arena->stitches.chunks = &arena->chunks;
-    arena->stitches.tree = &arena->tree;
-    arena->stitches.fences = &arena->fences;
-    gpi_ledger_open(&arena->ledger);
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(arena);
         return result;
     }
-    result = gpi_arena_open(arena, &config);
-    if (result != GPUPOOL_OK) {
-        struct gpi_thread why = gpi_thread; /* of the failure, not of the cleaning up */
-        gpi_host_lock(&arena->lock);
-        if (gpi_arena_close(arena) != GPUPOOL_OK) gpi_arena_forget(arena);
-        gpi_thread = why;
-    } else {
+    result = gpi_arena_make(arena, &config);
+    gpi_driver_leave(&visit);
+    if (result == GPUPOOL_OK) {
         gpi_arena_list(arena, 0);
         *out = arena;
+    } else {
+        GPUPOOL_FREE(arena);
     }
-    gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -9218,32 +9243,39 @@ static void gpi_arena_drop_fences(gpupool_arena *arena) {
 }
 
 /* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
-   has, with blocks and captures. If CUDA refuses some of it the arena stays, to be tried again. */
+   has, with blocks and captures, but the struct. If CUDA refuses some of it, it can be tried again.
+   No other thread comes to the arena. */
 static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
-    int is_default = 0;
-    unsigned round = 0;
-    while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
     /* peers' work goes on, and may be at mapped memory */
     if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
     if (result == GPUPOOL_OK) {
         gpi_arena_drop_fences(arena);
-        result = gpi_fence_trim(&arena->fences, 1);
+        result = gpi_fence_trim(&arena->fences);
     }
     gpi_host_unlock(&arena->lock);
-    if (result != GPUPOOL_OK) {
-        gpi_arena_list(arena, is_default);
-        return result;
-    }
+    if (result != GPUPOOL_OK) return result;
     for (stream = arena->fences.streams; stream; stream = stream->next) {
         if (stream->early && stream->key) gpi_host_count_scope(-1);
         if (stream->early) GPUPOOL_FREE(stream->capture);
     }
     gpi_arena_forget(arena);
     return GPUPOOL_OK;
+}
+
+/* The end of an arena that was reset. */
+static gpupool_result gpi_arena_end_reset(gpupool_arena *arena) {
+    gpupool_result result;
+    int is_default = 0;
+    unsigned round = 0;
+    while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
+    result = gpi_arena_salvage(arena);
+    if (result == GPUPOOL_OK) GPUPOOL_FREE(arena);
+    else gpi_arena_list(arena, is_default);
+    return result;
 }
 
 /* Takes an arena of which nothing is in use off those of the process, with its locks held; if it
@@ -9271,7 +9303,11 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpupool_result result = gpi_arena_start_ending(arena, &is_default);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_close(arena);
-    if (result == GPUPOOL_OK) return GPUPOOL_OK;
+    if (result == GPUPOOL_OK) {
+        gpi_arena_forget(arena);
+        GPUPOOL_FREE(arena);
+        return GPUPOOL_OK;
+    }
     gpi_arena_list(arena, is_default);
     for (stream = arena->fences.streams; stream; stream = stream->next)
         gpi_arena_unname(arena, stream);
@@ -9284,44 +9320,139 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_visit visit;
     int reset;
-    gpupool_result result = gpi_arena_exists(arena, "gpupool_arena_destroy");
+    gpupool_result result;
+    if (arena && arena->forks == GPI_CLOSED) { /* nothing is in it */
+        while (!gpi_arena_unlist(arena, &reset)) gpi_host_idle(0);
+        GPUPOOL_FREE(arena);
+        return gpi_host_ok();
+    }
+    result = gpi_arena_exists(arena, "gpupool_arena_destroy");
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    if (result == GPUPOOL_OK) result = reset ? gpi_arena_salvage(arena) : gpi_arena_end(arena);
+    if (result == GPUPOOL_OK) result = reset ? gpi_arena_end_reset(arena) : gpi_arena_end(arena);
     gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* With so many visitors more. NULL: none was made yet. */
-static gpupool_arena *gpi_arena_default(int device, int visitors) {
+/* Whether its device was reset since it was made; 0 where CUDA does not tell. No lock is held. */
+static int gpi_arena_was_reset(const gpupool_arena *arena) {
+    struct gpi_thread why = gpi_thread;
+    int reset, told = gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK;
+    gpi_thread = why; /* nobody has called anything that failed */
+    return told && reset;
+}
+
+static gpupool_arena_config gpi_arena_default_config(int device) {
+    gpupool_arena_config config;
+    memset(&config, 0, sizeof config);
+    config.device = device;
+    config.name = "default";
+    return config;
+}
+
+/* With a visitor more. NULL: none was made yet, or a reset has closed it. */
+static gpupool_arena *gpi_arena_default(int device) {
     gpupool_arena *arena = NULL;
     gpi_host_lock(&gpi_process.lock);
     if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
-    if (arena) arena->visitors += visitors;
+    if (arena && arena->forks < 0) arena = NULL;
+    if (arena) arena->visitors++;
     gpi_host_unlock(&gpi_process.lock);
     return arena;
+}
+
+static void gpi_arena_leave(gpupool_arena *arena) {
+    gpi_host_lock(&gpi_process.lock);
+    arena->visitors--;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+static void gpi_arena_set_forks(gpupool_arena *arena, int forks) {
+    gpi_host_lock(&gpi_process.lock);
+    arena->forks = forks;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* The device's default arena, for the caller to renew, since the device was reset. NULL: there is
+   none or it is open; or *wait: another thread renews it, or is on its way through it. CUDA is asked
+   under the lock: another thread may have renewed it just now. */
+static gpupool_arena *gpi_arena_start_renewing(int device, int *wait) {
+    gpupool_arena *arena;
+    int closed;
+    gpi_host_lock(&gpi_process.lock);
+    arena = gpi_process.default_arenas[device];
+    closed = arena && (arena->forks < 0 || gpi_arena_was_reset(arena));
+    *wait = closed && (arena->forks == GPI_RENEWING || arena->visitors);
+    if (!closed || *wait) arena = NULL;
+    if (arena) arena->forks = GPI_RENEWING;
+    gpi_host_unlock(&gpi_process.lock);
+    return arena;
+}
+
+/* All but what the process's lock guards. */
+static void gpi_arena_clear(gpupool_arena *arena, int device) {
+    const size_t from = offsetof(gpupool_arena, climbing);
+    memset((char *)arena + from, 0, sizeof *arena - from);
+    arena->chunks.driver.device = device;
+}
+
+/* The arena is as it was when it was made, but that a limit that was set stays. If CUDA does not take
+   its memory back all is as before; if the arena cannot be made again it is closed, and empty. */
+static gpupool_result gpi_arena_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
+    uint64_t limit = arena->ledger.limit_bytes;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    if (result == GPUPOOL_OK) {
+        if (arena->chunks.from) result = gpi_arena_salvage(arena); /* else it is empty */
+        if (result == GPUPOOL_OK) {
+            gpi_arena_clear(arena, config->device);
+            result = gpi_arena_make(arena, config);
+            if (result != GPUPOOL_OK) gpi_arena_clear(arena, config->device);
+            if (limit) arena->ledger.limit_bytes = limit;
+        }
+        gpi_driver_leave(&visit);
+    }
+    gpi_arena_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
+    return result;
+}
+
+/* The open default arena of a device, renewed if need be. NULL with OK: there is none yet. */
+static gpupool_arena *gpi_arena_find_default(int device) {
+    gpupool_arena_config config;
+    gpupool_arena *arena;
+    int reset, wait;
+    unsigned round = 0;
+    for (;; gpi_host_idle(round++)) {
+        arena = gpi_arena_default(device);
+        if (arena) {
+            reset = gpi_arena_was_reset(arena);
+            gpi_arena_leave(arena);
+            if (!reset) break;
+        }
+        arena = gpi_arena_start_renewing(device, &wait);
+        if (!wait) break;
+    }
+    gpi_host_ok();
+    if (!arena || arena->forks != GPI_RENEWING) return arena;
+    config = gpi_arena_default_config(device);
+    return gpi_arena_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
 }
 
 gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
-    memset(&config, 0, sizeof config);
     if (gpi_host_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
-    arena = gpi_arena_default(device, 0);
-    if (arena) {
-        gpi_host_ok();
-        return arena;
-    }
     if (device < 0 || device >= GPI_DEVICES_MAX) {
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d; it must be "
                       "from -1 (the current one) to %d", device, GPI_DEVICES_MAX - 1);
         return NULL;
     }
-    config.device = device;
-    config.name = "default";
+    arena = gpi_arena_find_default(device);
+    if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
+    config = gpi_arena_default_config(device);
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_host_lock(&gpi_process.lock);
     other = gpi_process.default_arenas[device];
@@ -9496,7 +9627,7 @@ cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
     gpupool_arena *arena;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && stream; arena = arena->next) {
-        if (!gpi_fence_find(&arena->fences, key)) continue;
+        if (arena->forks < 0 || !gpi_fence_find(&arena->fences, key)) continue;
         arena->visitors++;
         gpi_host_unlock(&gpi_process.lock);
         gpupool_stream_retired(arena, stream);
@@ -9729,6 +9860,8 @@ static int gpi_arena_visit_for(gpupool_arena *arena, uint64_t unit, int live) {
     found = live ? gpi_tree_live(&arena->tree, unit) != NULL
                  : gpi_chunk_owns(&arena->chunks, unit);
     gpi_host_unlock(&arena->lock);
+    /* after a reset the address may be that of memory which CUDA has given somebody since */
+    if (found) found = !gpi_arena_was_reset(arena);
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     return found;
@@ -9775,14 +9908,11 @@ static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
         return gpupool_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device, 1);
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device);
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
-    if (!arena) return gpupool_default_arena(device);
-    gpi_host_lock(&gpi_process.lock);
-    arena->visitors--;
-    gpi_host_unlock(&gpi_process.lock);
+    if (arena) gpi_arena_leave(arena);
     return gpupool_default_arena(device);
 }
 
