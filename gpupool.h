@@ -228,7 +228,8 @@ typedef enum gpupool_result {
 } gpupool_result;
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
-    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, else DEVICE */
+    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, and there are addresses for it;
+                                    else DEVICE, and gpupool_report says why */
     GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand. CUDA
                                     cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue) nor
                                     register it for RDMA. cuMemGetAddressRange returns the piece
@@ -4977,6 +4978,30 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     return GPUPOOL_OK;
 }
 
+/* Gets, maps and gives back a granule, before there is any chunk: a device may say that it can, and
+   answer CUDA_ERROR_NOT_SUPPORTED. One without memory for it is no worse than any other that is
+   full. */
+static gpupool_result gpi_chunk_try_mapping(const gpi_chunks *chunks) {
+    const gpi_driver *driver = &chunks->driver;
+    uint64_t bytes = driver->granule_bytes;
+    gpupool_result result, undone;
+    gpi_handle handle;
+    result = gpi_driver_create(driver, bytes, &handle);
+    if (result != GPUPOOL_OK) return result == GPUPOOL_E_OUT_OF_MEMORY ? GPUPOOL_OK : result;
+    result = gpi_driver_map(driver, chunks->reservation, bytes, handle);
+    if (result == GPUPOOL_OK) {
+        struct gpi_thread why;
+        result = gpi_driver_access(driver, chunks->reservation, bytes);
+        why = gpi_thread;
+        undone = gpi_driver_unmap(driver, chunks->reservation, bytes);
+        if (result == GPUPOOL_OK) result = undone;
+        else gpi_thread = why;
+    }
+    if (gpi_driver_release(driver, handle) != GPUPOOL_OK && result == GPUPOOL_OK)
+        result = GPUPOOL_E_CUDA;
+    return result;
+}
+
 static void gpi_chunk_forget(gpi_chunks *chunks) { /* the host's side only */
     gpi_chunk *chunk, *next;
     int i;
@@ -6847,6 +6872,7 @@ struct gpupool_arena {
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
     void *user;
     char name[32];
+    char instead[96];             /* why AUTO has not taken MAPPED; "": it has, or was not asked */
     gpi_lock lock;                /* from here on all changes often: not near what is only read */
     gpi_tree tree;
     gpi_ledger ledger;
@@ -9056,15 +9082,52 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     return result;
 }
 
+/* Whether CUDA has just said that it cannot map on this device, or that it has no addresses. */
+static int gpi_arena_cannot_map(gpupool_result result) {
+    return result == GPUPOOL_E_OUT_OF_MEMORY ||
+           (result == GPUPOOL_E_CUDA && gpi_thread.cuda_error == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+/* Chunks of cudaMalloc in place of mapped ones, of which there is none yet. */
+static gpupool_result gpi_arena_fall_back(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result;
+    snprintf(arena->instead, sizeof arena->instead, "%s", gpi_thread.text);
+    result = gpi_chunk_close(chunks);
+    if (result != GPUPOOL_OK) return result;
+    gpi_tree_close(&arena->tree);
+    chunks->source = GPUPOOL_SOURCE_DEVICE;
+    chunks->from = &gpi_sources[chunks->source];
+    chunks->base_unit = chunks->space_units = 0;
+    chunks->stitch_unit = UINT64_MAX;
+    chunks->home = chunks->space = NULL;
+    return gpi_tree_open(&arena->tree) ? GPUPOOL_OK : gpi_host_no_memory();
+}
+
+/* The addresses of a MAPPED arena. Where MAPPED is AUTO's choice it must work, too. */
+static gpupool_result gpi_arena_open_space(gpupool_arena *arena, gpupool_source asked) {
+    struct gpi_thread before = gpi_thread;
+    gpupool_result result = gpi_chunk_open_space(&arena->chunks, &arena->tree);
+    if (asked != GPUPOOL_SOURCE_AUTO) return result;
+    if (result == GPUPOOL_OK) result = gpi_chunk_try_mapping(&arena->chunks);
+    if (!gpi_arena_cannot_map(result)) return result;
+    result = gpi_arena_fall_back(arena);
+    if (result == GPUPOOL_OK) gpi_thread = before; /* no call has failed */
+    return result;
+}
+
 static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result = gpi_driver_open(&chunks->driver);
     if (result != GPUPOOL_OK) return result;
     chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
     chunks->source = config->source;
-    if (chunks->source == GPUPOOL_SOURCE_AUTO)
+    if (chunks->source == GPUPOOL_SOURCE_AUTO) {
         chunks->source = chunks->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
                                                                 : GPUPOOL_SOURCE_DEVICE;
+        if (!chunks->driver.mapped)
+            snprintf(arena->instead, sizeof arena->instead, "no virtual memory management");
+    }
     if (gpi_chunk_is_mapped(chunks) && !chunks->driver.mapped)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
                              "GPUPOOL_SOURCE_MAPPED: device %d or this build "
@@ -9084,7 +9147,7 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     result = gpi_arena_first_limit(arena, config);
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
-        result = gpi_chunk_open_space(chunks, &arena->tree);
+        result = gpi_arena_open_space(arena, config->source);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_arena_reserve(arena, config->reserve_bytes);
     gpi_host_unlock(&arena->lock);
@@ -12152,7 +12215,7 @@ typedef struct gpi_stretch { /* of memory: a block, or what is free */
 
 typedef struct gpi_view {
     gpupool_stats stats;
-    char name[32];
+    char name[32], instead[96];
     int device, known;      /* known: what the device says of its memory */
     gpupool_source source;
     size_t device_free_bytes, device_total_bytes;
@@ -12286,6 +12349,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     gpi_arena_trace_look(arena);
     gpi_arena_read_stats(arena, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
+    memcpy(view->instead, arena->instead, sizeof view->instead);
     view->device = arena->chunks.driver.device;
     view->source = arena->chunks.source;
     gpi_view_copy_streams(view, arena);
@@ -12583,8 +12647,9 @@ gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_report", file);
     if (result != GPUPOOL_OK) return result;
-    fprintf(file, "gpupool arena \"%s\": device %d, source %s\n", view.name, view.device,
-            gpi_report_source(view.source));
+    fprintf(file, "gpupool arena \"%s\": device %d, source %s%s%s%s\n", view.name, view.device,
+            gpi_report_source(view.source), *view.instead ? " (not mapped: " : "", view.instead,
+            *view.instead ? ")" : "");
     gpi_report_bar(file, &view);
     gpi_report_counters(file, &view);
     gpi_report_counts(file, &view);
