@@ -279,6 +279,7 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t device_free_bytes;      /* what the driver says is free on the device */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
+    uint64_t siblings_bytes;         /* of these, held by this process's other arenas */
     uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
     uint64_t raise_bytes;            /* raising the limit by so much would do; 0: it would not */
     int pending_streams;             /* PENDING, CAPTURING: streams whose work to wait for; 0: all
@@ -1024,6 +1025,12 @@ static void gpi_host_relax(unsigned round) {
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
 #if GPUPOOL_SINGLE_THREAD
+GPI_HOT int gpi_host_try(gpi_lock *lock) {
+    int got = !lock->held;
+    lock->held = 1;
+    return got;
+}
+
 GPI_HOT unsigned gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
     lock->held = 1;
@@ -6209,6 +6216,13 @@ typedef struct gpi_wish { /* what counts as free, beside quiet memory */
 
 #define GPI_ALL UINT64_MAX
 
+typedef struct gpi_siblings { /* the process's other arenas of the device */
+    uint64_t reserved_bytes;    /* by all of them */
+    uint64_t idle_bytes;        /* of these, that they would give back, or have */
+    uint64_t most_bytes;        /* reserved by the one that has reserved most */
+    char name[32];              /* of that one */
+} gpi_siblings;
+
 typedef struct gpi_scene { /* a request, and all that decides whether it can be met */
     gpi_stitches *stitches;
     const gpi_chunks *chunks;
@@ -6216,6 +6230,7 @@ typedef struct gpi_scene { /* a request, and all that decides whether it can be 
     const gpi_fences *fences;
     gpi_ledger *ledger;
     const gpi_run *parked;
+    const gpi_siblings *siblings;       /* NULL: not asked after */
     uint64_t captures;                  /* graphs that keep memory */
     uint64_t units, align_units;
     uint64_t rest_units;                /* chunks: of the last granule, which the device gives
@@ -6703,9 +6718,12 @@ static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
         case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
         case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
         case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
-        case 'o': gpi_limit_human(room, verdict->others_bytes); break;
+        case 'o':
+            gpi_limit_human(room, verdict->others_bytes - verdict->siblings_bytes);
+            break;
         case 'p': gpi_limit_human(room, verdict->pending_bytes - verdict->kept_bytes); break;
         case 'r': gpi_limit_human(room, verdict->largest_free_bytes); break;
+        case 's': gpi_limit_human(room, verdict->siblings_bytes); break;
         case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
         case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
             snprintf(room, sizeof room, "the %" PRIu64 " blocks", best->blocks);
@@ -6741,6 +6759,16 @@ static int gpi_limit_fits_alone(const gpi_scene *scene) {
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
 }
 
+/* The other arenas of the process, where it is the device that has too little. */
+static void gpi_limit_say_siblings(gpupool_verdict *verdict, const gpi_siblings *siblings) {
+    char room[32];
+    gpi_limit_fill_in(verdict, "; other arenas of this process hold %s");
+    gpi_limit_say(verdict, ", and arena \"");
+    gpi_limit_say(verdict, siblings->name);
+    gpi_limit_say(verdict, "\" the most of it, ");
+    gpi_limit_say(verdict, gpi_limit_human(room, siblings->most_bytes));
+}
+
 /* refused: by the driver, for no reason that can be seen. both: the limit is in the way, and the
    device too. */
 static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, int refused,
@@ -6771,7 +6799,13 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
         gpi_limit_fill_in(verdict, ", with %p pending");
     if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
         gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
-    if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
+    if (verdict->siblings_bytes && (verdict->cause == GPUPOOL_CAUSE_OTHERS ||
+                                    verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL))
+        gpi_limit_say_siblings(verdict, scene->siblings);
+    if (verdict->cause == GPUPOOL_CAUSE_OTHERS &&
+        verdict->siblings_bytes >= verdict->missing_bytes)
+        advice = "free %m of what those hold, and gpupool_trim them";
+    else if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
         advice = "have others free %m and raise the limit by as much";
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes)
@@ -8020,6 +8054,13 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
             total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
 }
 
+/* What the other arenas of the process hold, which was looked up a moment ago, is no others'. */
+static void gpi_arena_figure_siblings(const gpi_siblings *siblings, gpupool_verdict *verdict,
+                                      gpi_scene *scene) {
+    scene->siblings = siblings;
+    verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
+}
+
 /* -- the record of calls, in the replay's format -- */
 
 static uint64_t gpi_arena_trace_stream(cudaStream_t stream) {
@@ -8065,6 +8106,153 @@ static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t num
 /* A call that only looks, but empties the caches for it. */
 static void gpi_arena_trace_look(gpupool_arena *arena) {
     if (arena->trace) fprintf(arena->trace, "s\n");
+}
+
+/* -- the other arenas of the process: what is idle there is as good as free on the device -- */
+
+typedef enum gpi_sibling_ask {
+    GPI_SIBLING_COUNT,       /* changes nothing */
+    GPI_SIBLING_GIVE,        /* gives back what is idle */
+    GPI_SIBLING_WAIT         /* waits for the device first, since what was freed may be in use */
+} gpi_sibling_ask;
+
+typedef struct gpi_lack { /* of an arena that asks its siblings */
+    const gpupool_arena *arena;
+    uint64_t bytes;          /* that it needs of the device */
+    gpi_sibling_ask ask;
+    int may_wait;            /* its stream does not capture */
+    int capturing;           /* a stream captures, or may: CUDA is not asked after all streams */
+} gpi_lack;
+
+/* Whether other arenas of the device can be what a request lacks: it is neither the limit nor the
+   device's size. */
+static int gpi_arena_needs_siblings(const gpupool_arena *arena, uint64_t need_bytes) {
+    return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
+           need_bytes <= arena->chunks.driver.total_bytes &&
+           need_bytes <= gpi_ledger_room(&arena->ledger);
+}
+
+static int gpi_arena_is_sibling(const gpupool_arena *arena, const gpupool_arena *other) {
+    return other != arena && other->forks == gpi_process.forks &&
+           other->chunks.driver.device == arena->chunks.driver.device;
+}
+
+/* What it holds and has no use for; it is open to this thread. What was freed turns quiet first. */
+static uint64_t gpi_arena_idle_of(gpupool_arena *other, const gpi_lack *lack) {
+    uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
+    gpi_arena_ask_parked(other, 0);
+    if (lack->ask == GPI_SIBLING_WAIT &&
+        (gpi_fence_lacks(&other->fences, &other->tree) || other->ledger.pending.now))
+        gpi_arena_quiesce(other);
+    else if (!lack->capturing && !other->captures_seen && other->chunks.driver.record_all &&
+             !other->chunks.driver.peer_count) /* else it waits */
+        gpi_arena_seal_all(other);
+    gpi_arena_poll(other);
+    gpi_tree_drop_slabs(&other->tree);
+    idle = gpi_chunk_idle_bytes(&other->chunks, &other->tree);
+    return gpi_ground_min(idle, reserved - gpi_ground_min(reserved, keep));
+}
+
+/* Gives back as much as is lacking, if chunks are as small; else all that is idle. */
+static uint64_t gpi_arena_give_idle(gpupool_arena *other, uint64_t lack_bytes) {
+    uint64_t before = other->ledger.reserved.now;
+    uint64_t keep = before - gpi_ground_min(before, lack_bytes);
+    gpi_stitch_trim(&other->stitches, gpi_ground_max(keep, other->keep_bytes));
+    if (other->ledger.reserved.now > gpi_ground_max(keep, other->keep_bytes))
+        gpi_stitch_trim(&other->stitches, other->keep_bytes);
+    gpi_arena_trace_number(other, 't', other->ledger.reserved.now);
+    return before - other->ledger.reserved.now;
+}
+
+/* Asks one of them; it has a visitor, and no lock is held. Who grows it may be this very thread, in
+   a chunk_alloc: then it is left out, after some milliseconds. */
+static void gpi_arena_ask_sibling(gpupool_arena *other, const gpi_lack *lack,
+                                  gpi_siblings *siblings) {
+    uint64_t idle = 0, reserved;
+    int reset = 0, pooled, got;
+    gpi_visit visit;
+    unsigned round = 0;
+    if (gpi_driver_enter(&other->chunks.driver, &visit) != GPUPOOL_OK) return;
+    reset = gpi_driver_was_reset(&other->chunks.driver, &reset) != GPUPOOL_OK || reset;
+    while (!(got = !reset && gpi_host_try(&other->growing)) && !reset && round < 256)
+        gpi_host_idle(round++);
+    pooled = got && gpi_chunk_is(&other->chunks, GPI_FROM_HERE);
+    if (!got || gpi_arena_enter(other, "a sibling's gpupool_alloc") != GPUPOOL_OK) {
+        gpi_driver_leave(&visit);
+        return;
+    }
+    if (pooled) idle = gpi_arena_idle_of(other, lack);
+    if (lack->ask == GPI_SIBLING_COUNT) gpi_arena_trace_look(other);
+    else idle = idle ? gpi_arena_give_idle(other, lack->bytes - siblings->idle_bytes) : 0;
+    reserved = gpi_chunk_is(&other->chunks, GPI_FROM_DEVICE) ? other->ledger.reserved.now : 0;
+    siblings->reserved_bytes += reserved;
+    siblings->idle_bytes += idle;
+    if (reserved > siblings->most_bytes) {
+        siblings->most_bytes = reserved;
+        memcpy(siblings->name, other->name, sizeof siblings->name);
+    }
+    gpi_arena_exit_growing(other, &visit);
+}
+
+static int gpi_arena_has_siblings(const gpupool_arena *arena) {
+    const gpupool_arena *other;
+    int found = 0;
+    gpi_host_lock(&gpi_process.lock);
+    for (other = gpi_process.arenas; other && !found; other = other->next)
+        found = gpi_arena_is_sibling(arena, other);
+    gpi_host_unlock(&gpi_process.lock);
+    return found;
+}
+
+/* Asks all of them, until what is lacking is given. Returns how many there are. No lock is held. */
+static int gpi_arena_ask_siblings(const gpi_lack *lack, gpi_siblings *siblings) {
+    struct gpi_thread before = gpi_thread; /* whatever fails there */
+    gpupool_arena *other;
+    int count = 0;
+    memset(siblings, 0, sizeof *siblings);
+    gpi_host_lock(&gpi_process.lock);
+    for (other = gpi_process.arenas; other; other = other->next) {
+        if (!gpi_arena_is_sibling(lack->arena, other)) continue;
+        count++;
+        if (lack->ask != GPI_SIBLING_COUNT && siblings->idle_bytes >= lack->bytes) continue;
+        other->visitors++;
+        gpi_host_unlock(&gpi_process.lock);
+        gpi_arena_ask_sibling(other, lack, siblings);
+        gpi_host_lock(&gpi_process.lock);
+        other->visitors--;
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_thread = before;
+    return count;
+}
+
+/* Has the others give back what they have no use for, first without a wait. Returns whether any
+   did. */
+static int gpi_arena_borrow(gpi_lack *lack, gpi_siblings *siblings) {
+    lack->ask = GPI_SIBLING_GIVE;
+    if (!gpi_arena_ask_siblings(lack, siblings)) return 0;
+    if (siblings->idle_bytes) return 1;
+    if (!lack->may_wait || !siblings->reserved_bytes) return 0;
+    lack->ask = GPI_SIBLING_WAIT;
+    gpi_arena_ask_siblings(lack, siblings);
+    return siblings->idle_bytes != 0;
+}
+
+/* What the other arenas would give back for so many bytes; nothing where that is not what lacks. */
+static void gpi_arena_count_siblings(gpupool_arena *arena, uint64_t bytes,
+                                     gpi_siblings *siblings) {
+    gpi_lack lack;
+    memset(siblings, 0, sizeof *siblings);
+    lack.arena = arena;
+    lack.bytes = bytes;
+    lack.ask = GPI_SIBLING_COUNT;
+    lack.may_wait = 0;
+    if (gpi_arena_exists(arena, "gpupool_would_fit") != GPUPOOL_OK) return;
+    gpi_host_lock(&arena->lock);
+    lack.capturing = arena->captures_seen;
+    if (!gpi_arena_needs_siblings(arena, bytes)) lack.arena = NULL;
+    gpi_host_unlock(&arena->lock);
+    if (lack.arena && gpi_arena_has_siblings(arena)) gpi_arena_ask_siblings(&lack, siblings);
 }
 
 /* -- what a tool is told of blocks -- */
@@ -8127,7 +8315,7 @@ static int gpi_arena_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use *
 /* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
    to try again. No lock is held while it runs. */
 static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
-                             const gpi_visit *visit) {
+                             const gpi_siblings *siblings, const gpi_visit *visit) {
     uint64_t live_units = arena->tree.live_units;
     const gpi_stream *stream = arena->fences.streams;
     gpupool_verdict verdict;
@@ -8143,6 +8331,7 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
     }
     if (arena->trace) gpi_arena_trace_request(arena, request, NULL);
     gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
+    gpi_arena_figure_siblings(siblings, &verdict, &scene);
     gpi_limit_judge(&verdict, &scene, request->capturing);
     gpi_arena_exit_growing(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
@@ -8157,10 +8346,26 @@ static void gpi_arena_count_failure(gpupool_arena *arena) { /* no lock is held *
     gpi_host_unlock(&arena->lock);
 }
 
+/* What a request that found no memory needs of the device. */
+static gpi_lack gpi_arena_lack(const gpupool_arena *arena, const gpi_request *request) {
+    gpi_lack lack;
+    lack.arena = arena;
+    lack.bytes = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
+    lack.ask = GPI_SIBLING_GIVE;
+    lack.may_wait = !request->capturing;
+    lack.capturing = request->capturing || arena->captures_seen;
+    return lack;
+}
+
+#define GPI_BORROWS 8 /* times that a request has other arenas give memory back */
+
 /* What rungs one and two did not find. No lock is held. */
 static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
     gpupool_result result;
+    gpi_siblings siblings;
     gpi_visit visit;
+    int borrows = 0;
+    memset(&siblings, 0, sizeof siblings);
     for (;;) {
         gpi_run *run = NULL;
         gpi_use *use = NULL;
@@ -8181,7 +8386,15 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         if (result == GPUPOOL_OK) block = gpi_arena_bring(arena, run, use, request);
         else if (use) gpi_arena_free_use(arena, use);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-            if (gpi_arena_give_up(arena, request, &visit)) continue;
+            gpi_lack lack = gpi_arena_lack(arena, request);
+            if (borrows < GPI_BORROWS && gpi_arena_has_siblings(arena) &&
+                gpi_arena_needs_siblings(arena, lack.bytes)) {
+                gpi_arena_exit_growing(arena, &visit);
+                borrows += gpi_arena_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
+                continue;
+            }
+            borrows = 0;
+            if (gpi_arena_give_up(arena, request, &siblings, &visit)) continue;
             break;
         }
         gpi_arena_exit_growing(arena, &visit);
@@ -9055,13 +9268,17 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
 
-/* reserve_bytes: got now, as quiet memory. The lock is held. */
+/* reserve_bytes: got now, as quiet memory; the verdict, if the device has none. The lock is held,
+   and opened to ask other arenas. */
 static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
+    gpi_siblings siblings;
     gpi_request request;
     gpi_stream *known;
+    gpi_lack lack;
     gpi_run *run;
     gpupool_result result;
     if (bytes == 0 || !gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK;
+    memset(&siblings, 0, sizeof siblings);
     bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
     known = gpi_arena_known(arena, GPI_KEY_LEGACY, 0);
     if (!known) return gpi_host_no_memory();
@@ -9070,12 +9287,20 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.align_units = 1;
     request.known = known;
     result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
+    lack = gpi_arena_lack(arena, &request);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_arena_needs_siblings(arena, lack.bytes)) {
+        gpi_host_unlock(&arena->lock);
+        gpi_arena_borrow(&lack, &siblings);
+        gpi_host_lock(&arena->lock);
+        result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
+    }
     if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
     gpi_fence_forget(&arena->fences, &arena->tree, known, 1);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_scene scene;
         gpi_arena_figures(arena, bytes, 1, verdict, &scene);
+        gpi_arena_figure_siblings(&siblings, verdict, &scene);
         gpi_limit_judge(verdict, &scene, 0);
         gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
     }
@@ -10093,10 +10318,13 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t most, step, lost;
+    gpi_siblings siblings;
     gpi_visit visit;
+    gpi_arena_count_siblings(arena, 1, &siblings);
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
     gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)); /* or 0 */
+    free_bytes += siblings.idle_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) free_bytes = SIZE_MAX / 2;
     step = gpi_chunk_is_mapped(&arena->chunks) ? arena->chunks.driver.granule_bytes
                                                : GPUPOOL_UNIT_BYTES;
@@ -10118,15 +10346,21 @@ size_t gpupool_available(gpupool_arena *arena) {
 
 int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
+    gpi_siblings siblings;
     gpi_scene scene;
     gpi_visit visit;
     gpi_wish wish = {0, 0, NULL, 0};
     int fits = 0;
     if (why) memset(why, 0, sizeof *why);
+    gpi_arena_count_siblings(arena, bytes, &siblings);
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_arena_settle(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
+    gpi_arena_figure_siblings(&siblings, &verdict, &scene);
+    scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES -
+                                        siblings.idle_bytes / GPUPOOL_UNIT_BYTES);
+    scene.device_units += siblings.idle_bytes / GPUPOOL_UNIT_BYTES;
     if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
         fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
                gpi_limit_lacks(&scene, &wish) == 0;
