@@ -247,7 +247,8 @@ typedef enum gpupool_cause {     /* why memory ran out */
     GPUPOOL_CAUSE_TOO_LARGE,     /* larger than the whole device */
     GPUPOOL_CAUSE_DEVICE_FULL,   /* the device is full, mostly of this arena's memory */
     GPUPOOL_CAUSE_OTHERS,        /* the device is full, and others hold what is missing */
-    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free, but in no single run */
+    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free, with what the limit and the device leave,
+                                    but they do not make one block */
     GPUPOOL_CAUSE_PENDING,       /* would fit once work in flight has finished */
     GPUPOOL_CAUSE_CAPTURING      /* would need growth that a capturing stream forbids */
 } gpupool_cause;
@@ -281,6 +282,7 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
     uint64_t siblings_bytes;         /* of these, held by this process's other arenas */
     uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
+    uint64_t fits_bytes;             /* FRAGMENTED: the largest block that could be had */
     uint64_t raise_bytes;            /* raising the limit by so much would do; 0: it would not */
     int pending_streams;             /* PENDING, CAPTURING: streams whose work to wait for; 0: all
                                         of the device */
@@ -538,7 +540,9 @@ GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double); 
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
 GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 
-/* Bytes that could still be handed out in all, by the limit and by what the device has free. */
+/* Bytes that could still be handed out in all, by the limit and by what the device has free. Where no
+   block is live gpupool_alloc gives one of so many; else free memory may be in several places, and
+   gpupool_would_fit tells of one block. At most 2^48. */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
 /* Whether one block of so many bytes could be had now, without waiting on the host (but as CUDA
@@ -4938,12 +4942,32 @@ static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *t
     return bytes;
 }
 
-/* What the ends of chunks that do not begin at a unit leave over. */
-static uint64_t gpi_chunk_lost_bytes(const gpi_chunks *chunks) {
+/* What blocks can be cut from in chunks that are not idle, whoever has it now. */
+static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
     const gpi_chunk *chunk = chunks->first;
-    uint64_t bytes = 0;
-    for (; chunk; chunk = chunk->next) bytes += chunk->bytes - chunk->units * GPUPOOL_UNIT_BYTES;
-    return bytes;
+    uint64_t units = 0;
+    for (; chunk; chunk = chunk->next)
+        if (!gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
+    return units * GPUPOOL_UNIT_BYTES;
+}
+
+/* The largest request that a new chunk holds, if the limit leaves so much for it, and the device.
+   Above 1 MiB the device gives whole granules. */
+static uint64_t gpi_chunk_room(const gpi_chunks *chunks, uint64_t limit_bytes,
+                               uint64_t device_bytes) {
+    uint64_t granule = chunks->driver.granule_bytes, bytes, lost;
+    uint64_t by_device = gpi_ground_max(gpi_ground_down(device_bytes, granule),
+                                        gpi_ground_min(device_bytes, 1u << 20));
+    bytes = gpi_ground_min(limit_bytes, gpi_chunk_is(chunks, GPI_FROM_DEVICE) ? by_device
+                                                                              : device_bytes);
+    if (gpi_chunk_is_mapped(chunks))
+        bytes = gpi_ground_down(bytes, granule);
+    else if (gpi_chunk_is(chunks, GPI_FROM_GRANULES))
+        bytes = gpi_ground_max(gpi_ground_down(bytes, granule), gpi_ground_min(bytes, 1u << 20));
+    bytes = gpi_ground_down(bytes, GPUPOOL_UNIT_BYTES);
+    if (gpi_chunk_is_mapped(chunks)) return bytes;
+    lost = gpi_chunk_need(chunks, 1, 1) - GPUPOOL_UNIT_BYTES; /* by a chunk's own alignment */
+    return bytes - gpi_ground_min(bytes, lost);
 }
 
 /* -- opening and closing -- */
@@ -6237,6 +6261,7 @@ typedef struct gpi_scene { /* a request, and all that decides whether it can be 
                                            whole */
     uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with
                                            the rest */
+    uint64_t growth_bytes;              /* FRAGMENTED: what limit and device leave, as it is told */
     uint64_t visits;                    /* runs looked at so far */
 } gpi_scene;
 
@@ -6695,6 +6720,34 @@ static void gpi_limit_say_waiting(gpupool_verdict *verdict) {
                            : stream == cudaStreamPerThread ? "a thread's default stream" : words);
 }
 
+/* The request for another size. */
+static void gpi_limit_resize(gpi_scene *scene, uint64_t units) {
+    const gpi_chunks *chunks = scene->chunks;
+    uint64_t need;
+    scene->units = units;
+    need = gpi_chunk_need(chunks, units, scene->align_units);
+    scene->limit_units -= scene->rest_units;
+    scene->rest_units = 0;
+    if (gpi_chunk_is(chunks, GPI_FROM_DEVICE) && !gpi_chunk_is_mapped(chunks) && need > 1u << 20)
+        scene->rest_units = (gpi_ground_up(need, chunks->driver.granule_bytes) - need) /
+                            GPUPOOL_UNIT_BYTES;
+    scene->limit_units += scene->rest_units;
+}
+
+/* The largest block that could be had, once work in flight has finished, where this one cannot. Of
+   very many runs one that surely could. */
+static uint64_t gpi_limit_fits(gpi_scene *scene) {
+    uint64_t most = scene->units, asked = most, least = 0;
+    gpi_wish wish = {1, 0, NULL, 0};
+    while (most - least > 1 && scene->visits <= GPI_VISITS) {
+        gpi_limit_resize(scene, least + (most - least) / 2);
+        if (gpi_limit_lacks(scene, &wish) == 0) least = scene->units;
+        else most = scene->units;
+    }
+    gpi_limit_resize(scene, asked);
+    return least - gpi_ground_min(least, GPI_GUARD);
+}
+
 /* In all, but not in a graph's memory. */
 static uint64_t gpi_limit_free_bytes(const gpupool_verdict *verdict) {
     return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
@@ -6713,6 +6766,7 @@ static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
         case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
         case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
         case 'f': gpi_limit_human(room, gpi_limit_free_bytes(verdict)); break;
+        case 'g': gpi_limit_human(room, verdict->fits_bytes); break;
         case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
         case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
         case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
@@ -6780,21 +6834,28 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
         {"%a does not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
         {"%a does not fit on the device: %m is missing, and others (processes, libraries, CUDA "
          "itself) hold %o of its %d", "have others free %m", 1},
-        {"%a does not fit in one piece: %f is free in all, but no more than %r in one piece", "", 1},
+        {"%a does not fit in one piece: ", "", 1}, /* and how much is free: see below */
         {"%a would fit if work in flight had finished", "wait for %w", 0},
         {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
          "before the capture begins, allocate it, or wait for %w", 0}};
     const gpupool_holder *best = gpi_limit_best(verdict);
     const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
     uint64_t own_bytes = gpi_limit_own_bytes(scene);
+    char room[32];
     int pieces = 0;
     if (refused &&
         (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_limit_fill_in(verdict, why);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED &&
-        verdict->largest_free_bytes >= scene->units * GPUPOOL_UNIT_BYTES)
-        gpi_limit_fill_in(verdict, ", and none that would do is aligned as asked");
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
+        gpi_limit_say(verdict, gpi_limit_human(room, gpi_limit_free_bytes(verdict) +
+                                                         scene->growth_bytes));
+        gpi_limit_fill_in(verdict,
+                          verdict->largest_free_bytes < scene->units * GPUPOOL_UNIT_BYTES
+                              ? " is free in all, but no more than %g in one piece"
+                              : " is free in all, but no more than %r in one piece, and none that "
+                                "would do is aligned as asked");
+    }
     if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && verdict->pending_bytes > verdict->kept_bytes)
         gpi_limit_fill_in(verdict, ", with %p pending");
     if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
@@ -6825,6 +6886,8 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
 static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
     uint64_t free_bytes = gpi_limit_free_bytes(verdict), by_limit, by_device;
     int pooled = gpi_chunk_is(scene->chunks, GPI_FROM_POOL);
+    uint64_t growth_units = gpi_ground_min(scene->limit_units - scene->rest_units,
+                                           scene->device_units);
     int waiting_would_do, refused, both;
     gpi_outlook now, later;
     gpi_wish wish = {0, 0, NULL, 0};
@@ -6844,7 +6907,8 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
         verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
     else if (waiting_would_do)
         verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
-    else if (pooled && !refused && free_bytes >= verdict->asked_bytes)
+    else if (pooled && !refused &&
+             free_bytes / GPUPOOL_UNIT_BYTES + growth_units >= scene->units)
         verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
     else if (verdict->limit_bytes && by_limit && by_limit >= by_device)
         verdict->cause = GPUPOOL_CAUSE_LIMIT;
@@ -6865,6 +6929,10 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
     gpi_limit_name_holders(verdict, scene);
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
+        verdict->fits_bytes = gpi_limit_fits(scene) * GPUPOOL_UNIT_BYTES;
+        scene->growth_bytes = growth_units * GPUPOOL_UNIT_BYTES;
+    }
     gpi_limit_explain(verdict, scene, refused, both);
 }
 
@@ -7996,9 +8064,11 @@ static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena, int all) {
     return units * GPUPOOL_UNIT_BYTES;
 }
 
+#define GPI_BYTES_MOST ((uint64_t)1 << 48) /* of a request */
+
 /* From bytes to units, and one for a guard; 0 when there is no such size. */
 static uint64_t gpi_arena_units(uint64_t bytes) {
-    if (bytes == 0 || bytes > (uint64_t)1 << 48) return 0;
+    if (bytes == 0 || bytes > GPI_BYTES_MOST) return 0;
     return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES + GPI_GUARD;
 }
 
@@ -8029,7 +8099,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->ledger = &arena->ledger;
     scene->parked = arena->parked;
     scene->captures = arena->captures;
-    scene->units = gpi_arena_units(gpi_ground_min(bytes, (uint64_t)1 << 48));
+    scene->units = gpi_arena_units(gpi_ground_min(bytes, GPI_BYTES_MOST));
     scene->align_units = align_units;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
@@ -8111,7 +8181,8 @@ static void gpi_arena_trace_look(gpupool_arena *arena) {
 /* -- the other arenas of the process: what is idle there is as good as free on the device -- */
 
 typedef enum gpi_sibling_ask {
-    GPI_SIBLING_COUNT,       /* changes nothing */
+    GPI_SIBLING_LOOK,        /* only at what is reserved */
+    GPI_SIBLING_COUNT,       /* what it would give back */
     GPI_SIBLING_GIVE,        /* gives back what is idle */
     GPI_SIBLING_WAIT         /* waits for the device first, since what was freed may be in use */
 } gpi_sibling_ask;
@@ -8124,9 +8195,9 @@ typedef struct gpi_lack { /* of an arena that asks its siblings */
     int capturing;           /* a stream captures, or may: CUDA is not asked after all streams */
 } gpi_lack;
 
-/* Whether other arenas of the device can be what a request lacks: it is neither the limit nor the
-   device's size. */
-static int gpi_arena_needs_siblings(const gpupool_arena *arena, uint64_t need_bytes) {
+/* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way nor
+   the device's size. */
+static int gpi_arena_can_borrow(const gpupool_arena *arena, uint64_t need_bytes) {
     return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
            need_bytes <= arena->chunks.driver.total_bytes &&
            need_bytes <= gpi_ledger_room(&arena->ledger);
@@ -8181,8 +8252,8 @@ static void gpi_arena_ask_sibling(gpupool_arena *other, const gpi_lack *lack,
         gpi_driver_leave(&visit);
         return;
     }
-    if (pooled) idle = gpi_arena_idle_of(other, lack);
-    if (lack->ask == GPI_SIBLING_COUNT) gpi_arena_trace_look(other);
+    if (pooled && lack->ask != GPI_SIBLING_LOOK) idle = gpi_arena_idle_of(other, lack);
+    if (lack->ask <= GPI_SIBLING_COUNT) gpi_arena_trace_look(other);
     else idle = idle ? gpi_arena_give_idle(other, lack->bytes - siblings->idle_bytes) : 0;
     reserved = gpi_chunk_is(&other->chunks, GPI_FROM_DEVICE) ? other->ledger.reserved.now : 0;
     siblings->reserved_bytes += reserved;
@@ -8214,7 +8285,7 @@ static int gpi_arena_ask_siblings(const gpi_lack *lack, gpi_siblings *siblings) 
     for (other = gpi_process.arenas; other; other = other->next) {
         if (!gpi_arena_is_sibling(lack->arena, other)) continue;
         count++;
-        if (lack->ask != GPI_SIBLING_COUNT && siblings->idle_bytes >= lack->bytes) continue;
+        if (lack->ask > GPI_SIBLING_COUNT && siblings->idle_bytes >= lack->bytes) continue;
         other->visitors++;
         gpi_host_unlock(&gpi_process.lock);
         gpi_arena_ask_sibling(other, lack, siblings);
@@ -8226,11 +8297,11 @@ static int gpi_arena_ask_siblings(const gpi_lack *lack, gpi_siblings *siblings) 
     return count;
 }
 
-/* Has the others give back what they have no use for, first without a wait. Returns whether any
-   did. */
+/* Has the others give back what they have no use for, first without a wait, if that can help; looks
+   at what they hold in any case. Returns whether any gave something. */
 static int gpi_arena_borrow(gpi_lack *lack, gpi_siblings *siblings) {
-    lack->ask = GPI_SIBLING_GIVE;
-    if (!gpi_arena_ask_siblings(lack, siblings)) return 0;
+    int count = gpi_arena_ask_siblings(lack, siblings);
+    if (!count || lack->ask == GPI_SIBLING_LOOK) return 0;
     if (siblings->idle_bytes) return 1;
     if (!lack->may_wait || !siblings->reserved_bytes) return 0;
     lack->ask = GPI_SIBLING_WAIT;
@@ -8238,21 +8309,21 @@ static int gpi_arena_borrow(gpi_lack *lack, gpi_siblings *siblings) {
     return siblings->idle_bytes != 0;
 }
 
-/* What the other arenas would give back for so many bytes; nothing where that is not what lacks. */
+/* What the other arenas hold, and would give back for so many bytes if that can help. */
 static void gpi_arena_count_siblings(gpupool_arena *arena, uint64_t bytes,
                                      gpi_siblings *siblings) {
     gpi_lack lack;
     memset(siblings, 0, sizeof *siblings);
     lack.arena = arena;
     lack.bytes = bytes;
-    lack.ask = GPI_SIBLING_COUNT;
     lack.may_wait = 0;
     if (gpi_arena_exists(arena, "gpupool_would_fit") != GPUPOOL_OK) return;
+    if (!gpi_arena_has_siblings(arena)) return;
     gpi_host_lock(&arena->lock);
     lack.capturing = arena->captures_seen;
-    if (!gpi_arena_needs_siblings(arena, bytes)) lack.arena = NULL;
+    lack.ask = gpi_arena_can_borrow(arena, bytes) ? GPI_SIBLING_COUNT : GPI_SIBLING_LOOK;
     gpi_host_unlock(&arena->lock);
-    if (lack.arena && gpi_arena_has_siblings(arena)) gpi_arena_ask_siblings(&lack, siblings);
+    gpi_arena_ask_siblings(&lack, siblings);
 }
 
 /* -- what a tool is told of blocks -- */
@@ -8351,7 +8422,7 @@ static gpi_lack gpi_arena_lack(const gpupool_arena *arena, const gpi_request *re
     gpi_lack lack;
     lack.arena = arena;
     lack.bytes = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
-    lack.ask = GPI_SIBLING_GIVE;
+    lack.ask = gpi_arena_can_borrow(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
     lack.may_wait = !request->capturing;
     lack.capturing = request->capturing || arena->captures_seen;
     return lack;
@@ -8387,8 +8458,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         else if (use) gpi_arena_free_use(arena, use);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
             gpi_lack lack = gpi_arena_lack(arena, request);
-            if (borrows < GPI_BORROWS && gpi_arena_has_siblings(arena) &&
-                gpi_arena_needs_siblings(arena, lack.bytes)) {
+            if (borrows < GPI_BORROWS && gpi_arena_has_siblings(arena)) {
                 gpi_arena_exit_growing(arena, &visit);
                 borrows += gpi_arena_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
                 continue;
@@ -9288,7 +9358,7 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.known = known;
     result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
     lack = gpi_arena_lack(arena, &request);
-    if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_arena_needs_siblings(arena, lack.bytes)) {
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpi_host_unlock(&arena->lock);
         gpi_arena_borrow(&lack, &siblings);
         gpi_host_lock(&arena->lock);
@@ -10315,33 +10385,38 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
 }
 
+/* The lock is held, with all that is free in the tree. */
+static uint64_t gpi_arena_available(const gpupool_arena *arena, uint64_t device_bytes) {
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t limit = arena->ledger.limit_bytes, reserved = arena->ledger.reserved.now;
+    uint64_t idle = gpi_chunk_idle_bytes(chunks, &arena->tree), most;
+    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
+       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
+    if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
+        return gpi_chunk_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
+               arena->ledger.pending.now - gpi_arena_kept_bytes(arena, 1);
+    /* an idle chunk may be given back for a larger one */
+    most = gpi_chunk_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
+                          device_bytes + idle);
+    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
+           gpi_arena_kept_bytes(arena, 0);
+}
+
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t most, step, lost;
     gpi_siblings siblings;
     gpi_visit visit;
+    uint64_t most;
     gpi_arena_count_siblings(arena, 1, &siblings);
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
     gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)); /* or 0 */
-    free_bytes += siblings.idle_bytes;
-    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) free_bytes = SIZE_MAX / 2;
-    step = gpi_chunk_is_mapped(&arena->chunks) ? arena->chunks.driver.granule_bytes
-                                               : GPUPOOL_UNIT_BYTES;
-    most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
-    lost = gpi_chunk_need(&arena->chunks, 1, 1) - GPUPOOL_UNIT_BYTES; /* of a new chunk */
-    if (!gpi_chunk_is_mapped(&arena->chunks)) most -= gpi_ground_min(most, lost);
-    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
-       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        most += gpi_chunk_idle_bytes(&arena->chunks, &arena->tree) + arena->ledger.pending.now -
-                gpi_arena_kept_bytes(arena, 1);
-    else
-        most += arena->ledger.reserved.now - arena->ledger.granted.now -
-                gpi_arena_kept_bytes(arena, 0) - gpi_chunk_lost_bytes(&arena->chunks);
+    most = free_bytes + siblings.idle_bytes;
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
+    most = gpi_arena_available(arena, most);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
-    return (size_t)most;
+    return (size_t)gpi_ground_min(most, GPI_BYTES_MOST);
 }
 
 int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
@@ -13476,6 +13551,8 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_SUBSETS
 #undef GPI_CROWD
 #undef GPI_SEAMS_WORTH
+#undef GPI_BORROWS
+#undef GPI_BYTES_MOST
 #undef GPI_BUSY
 #undef GPI_CHOICES
 #undef GPI_BALLOTS
