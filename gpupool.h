@@ -480,8 +480,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    give to the next stream at once, and becomes free for others as soon as can be; so it is where
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
-   of cudaStreamPerThread before it ends: what it freed last, up to 1 MiB, is its alone otherwise,
-   until memory is short, and 16 KiB of records stay for it. */
+   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone until
+   memory is short, and 16 KiB of records stay, until gpupool_trim (with SIZE_MAX, say) finds its
+   work done: so nothing grows for ever in a program that calls either. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
