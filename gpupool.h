@@ -9388,7 +9388,7 @@ static int gpi_arena_cannot_map(gpupool_result result) {
 static gpupool_result gpi_arena_fall_back(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result;
-    snprintf(arena->instead, sizeof arena->instead, "%s", gpi_thread.text);
+    snprintf(arena->instead, sizeof arena->instead, "%.95s", gpi_thread.text);
     result = gpi_chunk_close(chunks);
     if (result != GPUPOOL_OK) return result;
     gpi_tree_close(&arena->tree);
@@ -9845,37 +9845,31 @@ void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignm
                            gpi_arena_origin(file, line));
 }
 
+/* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
+static gpupool_result gpi_arena_zero(const gpupool_arena *arena, void *block, size_t bytes,
+                                     cudaStream_t stream) {
+    int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, "gpupool_zalloc");
+    if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
+    if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(stream)))
+        result = gpi_driver_fill(block, 0, bytes, stream);
+    gpi_driver_leave(&visit);
+    return result;
+}
+
 void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                         int line) {
-    gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
-    gpi_visit visit;
+    uintptr_t key = gpi_fence_key(stream);
     void *block;
-    int is_host;
-    if (result != GPUPOOL_OK) return NULL;
-    result = gpi_driver_enter(&arena->chunks.driver, &visit);
-    if (result == GPUPOOL_OK) {
-        result = gpi_arena_outlived(arena, "gpupool_zalloc");
-        if (result != GPUPOOL_OK) gpi_driver_leave(&visit);
-    }
-    if (result != GPUPOOL_OK) {
-        gpi_arena_count_failure(arena);
-        return NULL;
-    }
     stream = gpi_arena_stream(stream);
-    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
-                            gpi_fence_key(stream), gpi_arena_origin(file, line));
-    if (arena->on_out_of_memory) gpi_driver_come_back(&arena->chunks.driver);
-    is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
-    if (block && is_host) memset(block, 0, bytes);
-    if (block && (!is_host || gpi_driver_is_capturing(stream))) { /* for each replay */
-        result = gpi_driver_fill(block, 0, bytes, stream);
-        if (result != GPUPOOL_OK) {
-            gpi_arena_unhand(arena, block, stream, gpi_fence_key(stream));
-            block = NULL;
-        }
-    }
-    gpi_driver_leave(&visit);
-    return block;
+    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream, key,
+                            gpi_arena_origin(file, line));
+    if (!block || gpi_arena_zero(arena, block, bytes, stream) == GPUPOOL_OK) return block;
+    gpi_arena_unhand(arena, block, stream, key);
+    return NULL;
 }
 
 void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
