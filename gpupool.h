@@ -236,7 +236,8 @@ typedef enum gpupool_result {
 } gpupool_result;
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
-    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, else DEVICE */
+    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, and there are addresses for it;
+                                    else DEVICE, and gpupool_report says why */
     GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand. CUDA
                                     cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue) nor
                                     register it for RDMA. cuMemGetAddressRange returns the chunk
@@ -254,7 +255,8 @@ typedef enum gpupool_cause {     /* why memory ran out */
     GPUPOOL_CAUSE_TOO_LARGE,     /* larger than the whole device */
     GPUPOOL_CAUSE_DEVICE_FULL,   /* the device is full, mostly of this arena's memory */
     GPUPOOL_CAUSE_OTHERS,        /* the device is full, and others hold what is missing */
-    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free, but in no single run */
+    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free, with what the limit and the device leave,
+                                    but they do not make one block */
     GPUPOOL_CAUSE_PENDING,       /* would fit once work in flight has finished */
     GPUPOOL_CAUSE_CAPTURING      /* would need growth that a capturing stream forbids */
 } gpupool_cause;
@@ -286,7 +288,9 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t device_free_bytes;      /* what the driver says is free on the device */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
+    uint64_t siblings_bytes;         /* of these, held by this process's other arenas */
     uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
+    uint64_t fits_bytes;             /* FRAGMENTED: the largest block that could be had */
     uint64_t raise_bytes;            /* raising the limit by so much would do; 0: it would not */
     int pending_streams;             /* PENDING, CAPTURING: streams whose work to wait for; 0: all
                                         of the device */
@@ -430,7 +434,10 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
    reserved perhaps, and this can be tried again. No other thread may use the arena any more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
-/* Made at first use, the same for all callers; NULL with a result when it cannot be made. */
+/* Made at first use, the same for all callers; NULL with a result when it cannot be made. After
+   cudaDeviceReset this call, and an allocation in CUDA's shape, renew it at the same address: it has
+   no blocks, a limit that was set stays, a trace has ended, peers are to be allowed again. Before
+   CUDA 12 a reset cannot be seen. */
 GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
 
 /* A block of so many bytes, aligned to a unit (512 bytes) at least, for work queued on this stream
@@ -480,8 +487,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    give to the next stream at once, and becomes free for others as soon as can be; so it is where
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
-   of cudaStreamPerThread before it ends: what it freed last, up to 1 MiB, is its alone otherwise,
-   until memory is short, and 16 KiB of records stay for it. */
+   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone until
+   memory is short, and 16 KiB of records stay, until gpupool_trim (with SIZE_MAX, say) finds its
+   work done: so nothing grows for ever in a program that calls either. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
@@ -540,7 +548,9 @@ GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double); 
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
 GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 
-/* Bytes that could still be handed out in all, by the limit and by what the device has free. */
+/* Bytes that could still be handed out in all, by the limit and by what the device has free. Where no
+   block is live gpupool_alloc gives one of so many; else free memory may be in several places, and
+   gpupool_would_fit tells of one block. At most 2^48. */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
 /* Whether one block of so many bytes could be had now, without waiting on the host (but as CUDA
@@ -1030,6 +1040,12 @@ static void gpi_host_relax(unsigned round) {
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
 #if GPUPOOL_SINGLE_THREAD
+GPI_HOT int gpi_host_try(gpi_lock *lock) {
+    int got = !lock->held;
+    lock->held = 1;
+    return got;
+}
+
 GPI_HOT unsigned gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
     lock->held = 1;
@@ -3921,14 +3937,6 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     return result;
 }
 
-/* The same by the light calls, with an event that is there. NULL: not done. */
-static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
-    gpi_fence *fence = gpi_fence_reuse(fences, NULL, 0);
-    if (!fence || gpi_driver_record_lightly(fences->driver, fence->event, stream)) return fence;
-    gpi_fence_drop(fences, fence);
-    return NULL;
-}
-
 /* A fence over all streams of the context, the destroyed ones included; there is none over several
    devices. While any of them captures, it would be refused and the capture lost. The legacy stream
    tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
@@ -3958,12 +3966,25 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
 /* Whether its context is gone, with all the work, and the event, which must not be touched. */
 static gpupool_result gpi_fence_has_ended(const gpi_fences *fences, const gpi_fence *fence,
                                           int *ended) {
+    if (!fence->context) return gpi_driver_was_reset(fences->driver, ended);
     return gpi_driver_has_ended(fences->driver, fence->context, fence->context_id, ended);
 }
 
 static int gpi_fence_is_there(const gpi_fences *fences, const gpi_fence *fence) {
     int ended;
     return gpi_fence_has_ended(fences, fence, &ended) == GPUPOOL_OK && !ended;
+}
+
+/* A fence of what the stream has queued so far, by the light calls and an idle event. NULL: not
+   done. */
+static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
+    gpi_fence *fence = gpi_fence_reuse(fences, NULL, 0);
+    if (!fence) return NULL;
+    if (gpi_fence_is_there(fences, fence) &&
+        gpi_driver_record_lightly(fences->driver, fence->event, stream))
+        return fence;
+    gpi_fence_drop(fences, fence);
+    return NULL;
 }
 
 /* Who asks keeps others from waiting for the device, or an unrecorded one would seem done. */
@@ -4222,14 +4243,13 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
     gpi_fence_poll(fences, tree);
 }
 
-/* Gives the idle events back; those that the driver refuses stay. `reset`: those of the arena's own
-   device are gone. */
-static gpupool_result gpi_fence_trim(gpi_fences *fences, int reset) {
+/* Gives the idle events back; those that the driver refuses stay. */
+static gpupool_result gpi_fence_trim(gpi_fences *fences) {
     while (fences->idle) {
         gpi_fence *fence = fences->idle;
         int ended;
         gpupool_result result = gpi_fence_has_ended(fences, fence, &ended);
-        if (result == GPUPOOL_OK && !ended && (fence->context || !reset))
+        if (result == GPUPOOL_OK && !ended)
             result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(fence->event));
         if (result != GPUPOOL_OK) return result;
         fences->idle = fence->next;
@@ -4938,12 +4958,32 @@ static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *t
     return bytes;
 }
 
-/* What the ends of chunks that do not begin at a unit leave over. */
-static uint64_t gpi_chunk_lost_bytes(const gpi_chunks *chunks) {
+/* What blocks can be cut from in chunks that are not idle, whoever has it now. */
+static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
     const gpi_chunk *chunk = chunks->first;
-    uint64_t bytes = 0;
-    for (; chunk; chunk = chunk->next) bytes += chunk->bytes - chunk->units * GPUPOOL_UNIT_BYTES;
-    return bytes;
+    uint64_t units = 0;
+    for (; chunk; chunk = chunk->next)
+        if (!gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
+    return units * GPUPOOL_UNIT_BYTES;
+}
+
+/* The largest request that a new chunk holds, if the limit leaves so much for it, and the device.
+   Above 1 MiB the device gives whole granules. */
+static uint64_t gpi_chunk_room(const gpi_chunks *chunks, uint64_t limit_bytes,
+                               uint64_t device_bytes) {
+    uint64_t granule = chunks->driver.granule_bytes, bytes, lost;
+    uint64_t by_device = gpi_ground_max(gpi_ground_down(device_bytes, granule),
+                                        gpi_ground_min(device_bytes, 1u << 20));
+    bytes = gpi_ground_min(limit_bytes, gpi_chunk_is(chunks, GPI_FROM_DEVICE) ? by_device
+                                                                              : device_bytes);
+    if (gpi_chunk_is_mapped(chunks))
+        bytes = gpi_ground_down(bytes, granule);
+    else if (gpi_chunk_is(chunks, GPI_FROM_GRANULES))
+        bytes = gpi_ground_max(gpi_ground_down(bytes, granule), gpi_ground_min(bytes, 1u << 20));
+    bytes = gpi_ground_down(bytes, GPUPOOL_UNIT_BYTES);
+    if (gpi_chunk_is_mapped(chunks)) return bytes;
+    lost = gpi_chunk_need(chunks, 1, 1) - GPUPOOL_UNIT_BYTES; /* by a chunk's own alignment */
+    return bytes - gpi_ground_min(bytes, lost);
 }
 
 /* -- opening and closing -- */
@@ -4983,6 +5023,30 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     chunks->space = gpi_tree_add_chunk(tree, chunks->stitch_unit, chunks->space_units - home);
     gpi_tree_put(tree, chunks->space, GPI_LANE_SPACE, 0);
     return GPUPOOL_OK;
+}
+
+/* Gets, maps and gives back a granule, before there is any chunk: a device may say that it can, and
+   answer CUDA_ERROR_NOT_SUPPORTED. One without memory for it is no worse than any other that is
+   full. */
+static gpupool_result gpi_chunk_try_mapping(const gpi_chunks *chunks) {
+    const gpi_driver *driver = &chunks->driver;
+    uint64_t bytes = driver->granule_bytes;
+    gpupool_result result, undone;
+    gpi_handle handle;
+    result = gpi_driver_create(driver, bytes, &handle);
+    if (result != GPUPOOL_OK) return result == GPUPOOL_E_OUT_OF_MEMORY ? GPUPOOL_OK : result;
+    result = gpi_driver_map(driver, chunks->reservation, bytes, handle);
+    if (result == GPUPOOL_OK) {
+        struct gpi_thread why;
+        result = gpi_driver_access(driver, chunks->reservation, bytes);
+        why = gpi_thread;
+        undone = gpi_driver_unmap(driver, chunks->reservation, bytes);
+        if (result == GPUPOOL_OK) result = undone;
+        else gpi_thread = why;
+    }
+    if (gpi_driver_release(driver, handle) != GPUPOOL_OK && result == GPUPOOL_OK)
+        result = GPUPOOL_E_CUDA;
+    return result;
 }
 
 static void gpi_chunk_forget(gpi_chunks *chunks) { /* the host's side only */
@@ -6204,6 +6268,13 @@ typedef struct gpi_wish { /* what counts as free, beside quiet memory */
 
 #define GPI_ALL UINT64_MAX
 
+typedef struct gpi_siblings { /* the process's other arenas of the device */
+    uint64_t reserved_bytes;    /* by all of them */
+    uint64_t idle_bytes;        /* of these, that they would give back, or have */
+    uint64_t most_bytes;        /* reserved by the one that has reserved most */
+    char name[32];              /* of that one */
+} gpi_siblings;
+
 typedef struct gpi_scene { /* a request, and all that decides whether it can be met */
     gpi_stitches *stitches;
     const gpi_chunks *chunks;
@@ -6211,12 +6282,14 @@ typedef struct gpi_scene { /* a request, and all that decides whether it can be 
     const gpi_fences *fences;
     gpi_ledger *ledger;
     const gpi_run *parked;
+    const gpi_siblings *siblings;       /* NULL: not asked after */
     uint64_t captures;                  /* graphs that keep memory */
     uint64_t units, align_units;
     uint64_t rest_units;                /* chunks: of the last granule, which the device gives
                                            whole */
     uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with
                                            the rest */
+    uint64_t growth_bytes;              /* FRAGMENTED: what limit and device leave, as it is told */
     uint64_t visits;                    /* runs looked at so far */
 } gpi_scene;
 
@@ -6676,6 +6749,34 @@ static void gpi_limit_say_waiting(gpupool_verdict *verdict) {
                            : stream == cudaStreamPerThread ? "a thread's default stream" : words);
 }
 
+/* The request for another size. */
+static void gpi_limit_resize(gpi_scene *scene, uint64_t units) {
+    const gpi_chunks *chunks = scene->chunks;
+    uint64_t need;
+    scene->units = units;
+    need = gpi_chunk_need(chunks, units, scene->align_units);
+    scene->limit_units -= scene->rest_units;
+    scene->rest_units = 0;
+    if (gpi_chunk_is(chunks, GPI_FROM_DEVICE) && !gpi_chunk_is_mapped(chunks) && need > 1u << 20)
+        scene->rest_units = (gpi_ground_up(need, chunks->driver.granule_bytes) - need) /
+                            GPUPOOL_UNIT_BYTES;
+    scene->limit_units += scene->rest_units;
+}
+
+/* The largest block that could be had, once work in flight has finished, where this one cannot. Of
+   very many runs one that surely could. */
+static uint64_t gpi_limit_fits(gpi_scene *scene) {
+    uint64_t most = scene->units, asked = most, least = 0;
+    gpi_wish wish = {1, 0, NULL, 0};
+    while (most - least > 1 && scene->visits <= GPI_VISITS) {
+        gpi_limit_resize(scene, least + (most - least) / 2);
+        if (gpi_limit_lacks(scene, &wish) == 0) least = scene->units;
+        else most = scene->units;
+    }
+    gpi_limit_resize(scene, asked);
+    return least - gpi_ground_min(least, GPI_GUARD);
+}
+
 /* In all, but not in a graph's memory. */
 static uint64_t gpi_limit_free_bytes(const gpupool_verdict *verdict) {
     return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
@@ -6694,14 +6795,18 @@ static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
         case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
         case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
         case 'f': gpi_limit_human(room, gpi_limit_free_bytes(verdict)); break;
+        case 'g': gpi_limit_human(room, verdict->fits_bytes); break;
         case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
         case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
         case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
         case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
         case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
-        case 'o': gpi_limit_human(room, verdict->others_bytes); break;
+        case 'o':
+            gpi_limit_human(room, verdict->others_bytes - verdict->siblings_bytes);
+            break;
         case 'p': gpi_limit_human(room, verdict->pending_bytes - verdict->kept_bytes); break;
         case 'r': gpi_limit_human(room, verdict->largest_free_bytes); break;
+        case 's': gpi_limit_human(room, verdict->siblings_bytes); break;
         case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
         case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
             snprintf(room, sizeof room, "the %" PRIu64 " blocks", best->blocks);
@@ -6737,6 +6842,16 @@ static int gpi_limit_fits_alone(const gpi_scene *scene) {
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
 }
 
+/* The other arenas of the process, where it is the device that has too little. */
+static void gpi_limit_say_siblings(gpupool_verdict *verdict, const gpi_siblings *siblings) {
+    char room[32];
+    gpi_limit_fill_in(verdict, "; other arenas of this process hold %s");
+    gpi_limit_say(verdict, ", and arena \"");
+    gpi_limit_say(verdict, siblings->name);
+    gpi_limit_say(verdict, "\" the most of it, ");
+    gpi_limit_say(verdict, gpi_limit_human(room, siblings->most_bytes));
+}
+
 /* refused: by the driver, for no reason that can be seen. both: the limit is in the way, and the
    device too. */
 static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, int refused,
@@ -6748,27 +6863,39 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
         {"%a does not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
         {"%a does not fit on the device: %m is missing, and others (processes, libraries, CUDA "
          "itself) hold %o of its %d", "have others free %m", 1},
-        {"%a does not fit in one piece: %f is free in all, but no more than %r in one piece", "",
-         1},
+        {"%a does not fit in one piece: ", "", 1}, /* and how much is free: see below */
         {"%a would fit if work in flight had finished", "wait for %w", 0},
         {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
          "before the capture begins, allocate it, or wait for %w", 0}};
     const gpupool_holder *best = gpi_limit_best(verdict);
     const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
     uint64_t own_bytes = gpi_limit_own_bytes(scene);
+    char room[32];
     int pieces = 0;
     if (refused &&
         (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_limit_fill_in(verdict, why);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED &&
-        verdict->largest_free_bytes >= scene->units * GPUPOOL_UNIT_BYTES)
-        gpi_limit_fill_in(verdict, ", and none that would do is aligned as asked");
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
+        gpi_limit_say(verdict, gpi_limit_human(room, gpi_limit_free_bytes(verdict) +
+                                                         scene->growth_bytes));
+        gpi_limit_fill_in(verdict,
+                          verdict->largest_free_bytes < scene->units * GPUPOOL_UNIT_BYTES
+                              ? " is free in all, but no more than %g in one piece"
+                              : " is free in all, but no more than %r in one piece, and none that "
+                                "would do is aligned as asked");
+    }
     if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && verdict->pending_bytes > verdict->kept_bytes)
         gpi_limit_fill_in(verdict, ", with %p pending");
     if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
         gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
-    if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
+    if (verdict->siblings_bytes && (verdict->cause == GPUPOOL_CAUSE_OTHERS ||
+                                    verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL))
+        gpi_limit_say_siblings(verdict, scene->siblings);
+    if (verdict->cause == GPUPOOL_CAUSE_OTHERS &&
+        verdict->siblings_bytes >= verdict->missing_bytes)
+        advice = "free %m of what those hold, and gpupool_trim them";
+    else if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
         advice = "have others free %m and raise the limit by as much";
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes)
@@ -6788,6 +6915,8 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
 static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
     uint64_t free_bytes = gpi_limit_free_bytes(verdict), by_limit, by_device;
     int pooled = gpi_chunk_is(scene->chunks, GPI_FROM_POOL);
+    uint64_t growth_units = gpi_ground_min(scene->limit_units - scene->rest_units,
+                                           scene->device_units);
     int waiting_would_do, refused, both;
     gpi_outlook now, later;
     gpi_wish wish = {0, 0, NULL, 0};
@@ -6807,7 +6936,8 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
         verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
     else if (waiting_would_do)
         verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
-    else if (pooled && !refused && free_bytes >= verdict->asked_bytes)
+    else if (pooled && !refused &&
+             free_bytes / GPUPOOL_UNIT_BYTES + growth_units >= scene->units)
         verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
     else if (verdict->limit_bytes && by_limit && by_limit >= by_device)
         verdict->cause = GPUPOOL_CAUSE_LIMIT;
@@ -6828,6 +6958,10 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
     gpi_limit_name_holders(verdict, scene);
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
+        verdict->fits_bytes = gpi_limit_fits(scene) * GPUPOOL_UNIT_BYTES;
+        scene->growth_bytes = growth_units * GPUPOOL_UNIT_BYTES;
+    }
     gpi_limit_explain(verdict, scene, refused, both);
 }
 
@@ -6843,10 +6977,15 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
    changes the tree, and for longer by what goes through all of it: a verdict, a check, a report
    (some 50 ns a block). They are taken in this order. */
 
+enum { /* a default arena that a reset has emptied; in place of the number of forks */
+    GPI_CLOSED = -1,
+    GPI_RENEWING = -2             /* a thread is about to open it again */
+};
+
 struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
     int visitors;                 /* threads on their way through those: it stays until they left */
-    int forks;                    /* of the process when the arena was made */
+    int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
     int climbing;                 /* a thread looks for memory: none goes into caches */
     FILE *trace;                  /* where calls are recorded, or NULL */
     gpi_fences fences;
@@ -6864,6 +7003,7 @@ struct gpupool_arena {
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
     void *user;
     char name[32];
+    char instead[96];             /* why AUTO has not taken MAPPED; "": it has, or was not asked */
     gpi_lock lock;                /* from here on all changes often: not near what is only read */
     gpi_tree tree;
     gpi_ledger ledger;
@@ -6999,6 +7139,9 @@ static int gpi_arena_check(gpupool_arena *arena, char *room) {
 static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *call) {
     if (!arena) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the arena is NULL", call);
     if (arena->forks == gpi_process.forks) return GPUPOOL_OK;
+    if (arena->forks < 0)
+        return gpi_host_fail(GPUPOOL_E_CUDA, "%s: the device of this default arena was reset, and "
+                             "gpupool_default_arena has not renewed it yet", call);
     return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made arena "
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
@@ -7190,7 +7333,8 @@ static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char 
     gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
     if (result != GPUPOOL_OK || !reset) return result;
     return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
-                         "blocks are gone, only gpupool_arena_destroy is left", call,
+                         "blocks are gone, only gpupool_arena_destroy is left (or, of a default "
+                         "arena, gpupool_default_arena, which renews it)", call,
                          arena->chunks.driver.device, arena->name);
 }
 
@@ -7949,9 +8093,11 @@ static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena, int all) {
     return units * GPUPOOL_UNIT_BYTES;
 }
 
+#define GPI_BYTES_MOST ((uint64_t)1 << 48) /* of a request */
+
 /* From bytes to units, and one for a guard; 0 when there is no such size. */
 static uint64_t gpi_arena_units(uint64_t bytes) {
-    if (bytes == 0 || bytes > (uint64_t)1 << 48) return 0;
+    if (bytes == 0 || bytes > GPI_BYTES_MOST) return 0;
     return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES + GPI_GUARD;
 }
 
@@ -7982,7 +8128,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->ledger = &arena->ledger;
     scene->parked = arena->parked;
     scene->captures = arena->captures;
-    scene->units = gpi_arena_units(gpi_ground_min(bytes, (uint64_t)1 << 48));
+    scene->units = gpi_arena_units(gpi_ground_min(bytes, GPI_BYTES_MOST));
     scene->align_units = align_units;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
@@ -8005,6 +8151,13 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     if (total_bytes > verdict->device_free_bytes + verdict->reserved_bytes)
         verdict->others_bytes =
             total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
+}
+
+/* What the other arenas of the process hold, which was looked up a moment ago, is no others'. */
+static void gpi_arena_figure_siblings(const gpi_siblings *siblings, gpupool_verdict *verdict,
+                                      gpi_scene *scene) {
+    scene->siblings = siblings;
+    verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
 }
 
 /* -- the record of calls, in the replay's format -- */
@@ -8052,6 +8205,154 @@ static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t num
 /* A call that only looks, but empties the caches for it. */
 static void gpi_arena_trace_look(gpupool_arena *arena) {
     if (arena->trace) fprintf(arena->trace, "s\n");
+}
+
+/* -- the other arenas of the process: what is idle there is as good as free on the device -- */
+
+typedef enum gpi_sibling_ask {
+    GPI_SIBLING_LOOK,        /* only at what is reserved */
+    GPI_SIBLING_COUNT,       /* what it would give back */
+    GPI_SIBLING_GIVE,        /* gives back what is idle */
+    GPI_SIBLING_WAIT         /* waits for the device first, since what was freed may be in use */
+} gpi_sibling_ask;
+
+typedef struct gpi_lack { /* of an arena that asks its siblings */
+    const gpupool_arena *arena;
+    uint64_t bytes;          /* that it needs of the device */
+    gpi_sibling_ask ask;
+    int may_wait;            /* its stream does not capture */
+    int capturing;           /* a stream captures, or may: CUDA is not asked after all streams */
+} gpi_lack;
+
+/* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way nor
+   the device's size. */
+static int gpi_arena_can_borrow(const gpupool_arena *arena, uint64_t need_bytes) {
+    return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
+           need_bytes <= arena->chunks.driver.total_bytes &&
+           need_bytes <= gpi_ledger_room(&arena->ledger);
+}
+
+static int gpi_arena_is_sibling(const gpupool_arena *arena, const gpupool_arena *other) {
+    return other != arena && other->forks == gpi_process.forks &&
+           other->chunks.driver.device == arena->chunks.driver.device;
+}
+
+/* What it holds and has no use for; it is open to this thread. What was freed turns quiet first. */
+static uint64_t gpi_arena_idle_of(gpupool_arena *other, const gpi_lack *lack) {
+    uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
+    gpi_arena_ask_parked(other, 0);
+    if (lack->ask == GPI_SIBLING_WAIT &&
+        (gpi_fence_lacks(&other->fences, &other->tree) || other->ledger.pending.now))
+        gpi_arena_quiesce(other);
+    else if (!lack->capturing && !other->captures_seen && other->chunks.driver.record_all &&
+             !other->chunks.driver.peer_count) /* else it waits */
+        gpi_arena_seal_all(other);
+    gpi_arena_poll(other);
+    gpi_tree_drop_slabs(&other->tree);
+    idle = gpi_chunk_idle_bytes(&other->chunks, &other->tree);
+    return gpi_ground_min(idle, reserved - gpi_ground_min(reserved, keep));
+}
+
+/* Gives back as much as is lacking, if chunks are as small; else all that is idle. */
+static uint64_t gpi_arena_give_idle(gpupool_arena *other, uint64_t lack_bytes) {
+    uint64_t before = other->ledger.reserved.now;
+    uint64_t keep = before - gpi_ground_min(before, lack_bytes);
+    gpi_stitch_trim(&other->stitches, gpi_ground_max(keep, other->keep_bytes));
+    if (other->ledger.reserved.now > gpi_ground_max(keep, other->keep_bytes))
+        gpi_stitch_trim(&other->stitches, other->keep_bytes);
+    gpi_arena_trace_number(other, 't', other->ledger.reserved.now);
+    return before - other->ledger.reserved.now;
+}
+
+/* Asks one of them; it has a visitor, and no lock is held. Who grows it may be this very thread, in
+   a chunk_alloc: then it is left out, after some milliseconds. */
+static void gpi_arena_ask_sibling(gpupool_arena *other, const gpi_lack *lack,
+                                  gpi_siblings *siblings) {
+    uint64_t idle = 0, reserved;
+    int reset = 0, pooled, got;
+    gpi_visit visit;
+    unsigned round = 0;
+    if (gpi_driver_enter(&other->chunks.driver, &visit) != GPUPOOL_OK) return;
+    reset = gpi_driver_was_reset(&other->chunks.driver, &reset) != GPUPOOL_OK || reset;
+    while (!(got = !reset && gpi_host_try(&other->growing)) && !reset && round < 256)
+        gpi_host_idle(round++);
+    pooled = got && gpi_chunk_is(&other->chunks, GPI_FROM_HERE);
+    if (!got || gpi_arena_enter(other, "a sibling's gpupool_alloc") != GPUPOOL_OK) {
+        gpi_driver_leave(&visit);
+        return;
+    }
+    if (pooled && lack->ask != GPI_SIBLING_LOOK) idle = gpi_arena_idle_of(other, lack);
+    if (lack->ask <= GPI_SIBLING_COUNT) gpi_arena_trace_look(other);
+    else idle = idle ? gpi_arena_give_idle(other, lack->bytes - siblings->idle_bytes) : 0;
+    reserved = gpi_chunk_is(&other->chunks, GPI_FROM_DEVICE) ? other->ledger.reserved.now : 0;
+    siblings->reserved_bytes += reserved;
+    siblings->idle_bytes += idle;
+    if (reserved > siblings->most_bytes) {
+        siblings->most_bytes = reserved;
+        memcpy(siblings->name, other->name, sizeof siblings->name);
+    }
+    gpi_arena_exit_growing(other, &visit);
+}
+
+static int gpi_arena_has_siblings(const gpupool_arena *arena) {
+    const gpupool_arena *other;
+    int found = 0;
+    gpi_host_lock(&gpi_process.lock);
+    for (other = gpi_process.arenas; other && !found; other = other->next)
+        found = gpi_arena_is_sibling(arena, other);
+    gpi_host_unlock(&gpi_process.lock);
+    return found;
+}
+
+/* Asks all of them, until what is lacking is given. Returns how many there are. No lock is held. */
+static int gpi_arena_ask_siblings(const gpi_lack *lack, gpi_siblings *siblings) {
+    struct gpi_thread before = gpi_thread; /* whatever fails there */
+    gpupool_arena *other;
+    int count = 0;
+    memset(siblings, 0, sizeof *siblings);
+    gpi_host_lock(&gpi_process.lock);
+    for (other = gpi_process.arenas; other; other = other->next) {
+        if (!gpi_arena_is_sibling(lack->arena, other)) continue;
+        count++;
+        if (lack->ask > GPI_SIBLING_COUNT && siblings->idle_bytes >= lack->bytes) continue;
+        other->visitors++;
+        gpi_host_unlock(&gpi_process.lock);
+        gpi_arena_ask_sibling(other, lack, siblings);
+        gpi_host_lock(&gpi_process.lock);
+        other->visitors--;
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_thread = before;
+    return count;
+}
+
+/* Has the others give back what they have no use for, first without a wait, if that can help; looks
+   at what they hold in any case. Returns whether any gave something. */
+static int gpi_arena_borrow(gpi_lack *lack, gpi_siblings *siblings) {
+    int count = gpi_arena_ask_siblings(lack, siblings);
+    if (!count || lack->ask == GPI_SIBLING_LOOK) return 0;
+    if (siblings->idle_bytes) return 1;
+    if (!lack->may_wait || !siblings->reserved_bytes) return 0;
+    lack->ask = GPI_SIBLING_WAIT;
+    gpi_arena_ask_siblings(lack, siblings);
+    return siblings->idle_bytes != 0;
+}
+
+/* What the other arenas hold, and would give back for so many bytes if that can help. */
+static void gpi_arena_count_siblings(gpupool_arena *arena, uint64_t bytes,
+                                     gpi_siblings *siblings) {
+    gpi_lack lack;
+    memset(siblings, 0, sizeof *siblings);
+    lack.arena = arena;
+    lack.bytes = bytes;
+    lack.may_wait = 0;
+    if (gpi_arena_exists(arena, "gpupool_would_fit") != GPUPOOL_OK) return;
+    if (!gpi_arena_has_siblings(arena)) return;
+    gpi_host_lock(&arena->lock);
+    lack.capturing = arena->captures_seen;
+    lack.ask = gpi_arena_can_borrow(arena, bytes) ? GPI_SIBLING_COUNT : GPI_SIBLING_LOOK;
+    gpi_host_unlock(&arena->lock);
+    gpi_arena_ask_siblings(&lack, siblings);
 }
 
 /* -- what a tool is told of blocks -- */
@@ -8114,7 +8415,7 @@ static int gpi_arena_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use *
 /* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
    to try again. No lock is held while it runs. */
 static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
-                             const gpi_visit *visit) {
+                             const gpi_siblings *siblings, const gpi_visit *visit) {
     uint64_t live_units = arena->tree.live_units;
     const gpi_stream *stream = arena->fences.streams;
     gpupool_verdict verdict;
@@ -8130,6 +8431,7 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
     }
     if (arena->trace) gpi_arena_trace_request(arena, request, NULL);
     gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
+    gpi_arena_figure_siblings(siblings, &verdict, &scene);
     gpi_limit_judge(&verdict, &scene, request->capturing);
     gpi_arena_exit_growing(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
@@ -8144,10 +8446,26 @@ static void gpi_arena_count_failure(gpupool_arena *arena) { /* no lock is held *
     gpi_host_unlock(&arena->lock);
 }
 
+/* What a request that found no memory needs of the device. */
+static gpi_lack gpi_arena_lack(const gpupool_arena *arena, const gpi_request *request) {
+    gpi_lack lack;
+    lack.arena = arena;
+    lack.bytes = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
+    lack.ask = gpi_arena_can_borrow(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
+    lack.may_wait = !request->capturing;
+    lack.capturing = request->capturing || arena->captures_seen;
+    return lack;
+}
+
+#define GPI_BORROWS 8 /* times that a request has other arenas give memory back */
+
 /* What rungs one and two did not find. No lock is held. */
 static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
     gpupool_result result;
+    gpi_siblings siblings;
     gpi_visit visit;
+    int borrows = 0;
+    memset(&siblings, 0, sizeof siblings);
     for (;;) {
         gpi_run *run = NULL;
         gpi_use *use = NULL;
@@ -8168,7 +8486,14 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         if (result == GPUPOOL_OK) block = gpi_arena_bring(arena, run, use, request);
         else if (use) gpi_arena_free_use(arena, use);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-            if (gpi_arena_give_up(arena, request, &visit)) continue;
+            gpi_lack lack = gpi_arena_lack(arena, request);
+            if (borrows < GPI_BORROWS && gpi_arena_has_siblings(arena)) {
+                gpi_arena_exit_growing(arena, &visit);
+                borrows += gpi_arena_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
+                continue;
+            }
+            borrows = 0;
+            if (gpi_arena_give_up(arena, request, &siblings, &visit)) continue;
             break;
         }
         gpi_arena_exit_growing(arena, &visit);
@@ -9042,13 +9367,17 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
 
-/* reserve_bytes: got now, as quiet memory. The lock is held. */
+/* reserve_bytes: got now, as quiet memory; the verdict, if the device has none. The lock is held,
+   and opened to ask other arenas. */
 static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
+    gpi_siblings siblings;
     gpi_request request;
     gpi_stream *known;
+    gpi_lack lack;
     gpi_run *run;
     gpupool_result result;
     if (bytes == 0 || !gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK;
+    memset(&siblings, 0, sizeof siblings);
     bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
     known = gpi_arena_known(arena, GPI_KEY_LEGACY, 0);
     if (!known) return gpi_host_no_memory();
@@ -9057,15 +9386,57 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.align_units = 1;
     request.known = known;
     result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
+    lack = gpi_arena_lack(arena, &request);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        gpi_host_unlock(&arena->lock);
+        gpi_arena_borrow(&lack, &siblings);
+        gpi_host_lock(&arena->lock);
+        result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
+    }
     if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
     gpi_fence_forget(&arena->fences, &arena->tree, known, 1);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_scene scene;
         gpi_arena_figures(arena, bytes, 1, verdict, &scene);
+        gpi_arena_figure_siblings(&siblings, verdict, &scene);
         gpi_limit_judge(verdict, &scene, 0);
         gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
     }
+    return result;
+}
+
+/* Whether CUDA has just said that it cannot map on this device, or that it has no addresses. */
+static int gpi_arena_cannot_map(gpupool_result result) {
+    return result == GPUPOOL_E_OUT_OF_MEMORY ||
+           (result == GPUPOOL_E_CUDA && gpi_thread.cuda_error == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+/* Chunks of cudaMalloc in place of mapped ones, of which there is none yet. */
+static gpupool_result gpi_arena_fall_back(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result;
+    snprintf(arena->instead, sizeof arena->instead, "%.95s", gpi_thread.text);
+    result = gpi_chunk_close(chunks);
+    if (result != GPUPOOL_OK) return result;
+    gpi_tree_close(&arena->tree);
+    chunks->source = GPUPOOL_SOURCE_DEVICE;
+    chunks->from = &gpi_sources[chunks->source];
+    chunks->base_unit = chunks->space_units = 0;
+    chunks->stitch_unit = UINT64_MAX;
+    chunks->home = chunks->space = NULL;
+    return gpi_tree_open(&arena->tree) ? GPUPOOL_OK : gpi_host_no_memory();
+}
+
+/* The addresses of a MAPPED arena. Where MAPPED is AUTO's choice it must work, too. */
+static gpupool_result gpi_arena_open_space(gpupool_arena *arena, gpupool_source asked) {
+    struct gpi_thread before = gpi_thread;
+    gpupool_result result = gpi_chunk_open_space(&arena->chunks, &arena->tree);
+    if (asked != GPUPOOL_SOURCE_AUTO) return result;
+    if (result == GPUPOOL_OK) result = gpi_chunk_try_mapping(&arena->chunks);
+    if (!gpi_arena_cannot_map(result)) return result;
+    result = gpi_arena_fall_back(arena);
+    if (result == GPUPOOL_OK) gpi_thread = before; /* no call has failed */
     return result;
 }
 
@@ -9075,9 +9446,12 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     if (result != GPUPOOL_OK) return result;
     chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
     chunks->source = config->source;
-    if (chunks->source == GPUPOOL_SOURCE_AUTO)
+    if (chunks->source == GPUPOOL_SOURCE_AUTO) {
         chunks->source = chunks->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
                                                                 : GPUPOOL_SOURCE_DEVICE;
+        if (!chunks->driver.mapped)
+            snprintf(arena->instead, sizeof arena->instead, "no virtual memory management");
+    }
     if (gpi_chunk_is_mapped(chunks) && !chunks->driver.mapped)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
                              "GPUPOOL_SOURCE_MAPPED: device %d or this build "
@@ -9097,24 +9471,23 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     result = gpi_arena_first_limit(arena, config);
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
-        result = gpi_chunk_open_space(chunks, &arena->tree);
+        result = gpi_arena_open_space(arena, config->source);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_arena_reserve(arena, config->reserve_bytes);
     gpi_host_unlock(&arena->lock);
     return result;
 }
 
-static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
+static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only, but the struct */
     gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
     gpi_stitch_forget(&arena->stitches);
     gpi_chunk_forget(&arena->chunks);
     gpi_fence_close(&arena->fences);
     gpi_tree_close(&arena->tree);
-    GPUPOOL_FREE(arena);
 }
 
-/* Gives everything back, and frees the arena once that has worked. What was freed may still be in
-   use by queued work, which unmapping would not wait for. The lock is held. */
+/* Gives everything back. What was freed may still be in use by queued work, which unmapping would
+   not wait for. The lock is held. */
 static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     if (arena->tree.pending_units || arena->parked) {
@@ -9127,9 +9500,28 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     }
     gpi_tree_drop_slabs(&arena->tree);
     result = gpi_stitch_trim(&arena->stitches, 0);
-    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences, 0);
-    if (result == GPUPOOL_OK) result = gpi_chunk_close(&arena->chunks);
-    if (result == GPUPOOL_OK) gpi_arena_forget(arena);
+    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences);
+    return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
+}
+
+/* Makes the arena by its config, all of it or nothing; what it consists of is zero. Between enter
+   and leave. */
+static gpupool_result gpi_arena_make(gpupool_arena *arena, const gpupool_arena_config *config) {
+    struct gpi_thread why;
+    gpupool_result result;
+    arena->chunks.lock = &arena->lock;
+    arena->chunks.ledger = &arena->ledger;
+    arena->stitches.chunks = &arena->chunks;
+    arena->stitches.tree = &arena->tree;
+    arena->stitches.fences = &arena->fences;
+    gpi_ledger_open(&arena->ledger);
+    result = gpi_arena_open(arena, config);
+    if (result == GPUPOOL_OK) return result;
+    why = gpi_thread; /* of the failure, not of the cleaning up */
+    gpi_host_lock(&arena->lock);
+    gpi_arena_close(arena);
+    gpi_arena_forget(arena);
+    gpi_thread = why;
     return result;
 }
 
@@ -9182,28 +9574,19 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     if (!arena) return gpi_host_no_memory();
     arena->forks = gpi_process.forks;
     arena->chunks.driver.device = config.device;
-    arena->chunks.lock = &arena->lock;
-    arena->chunks.ledger = &arena->ledger;
-    arena->stitches.chunks = &arena->chunks;
-    arena->stitches.tree = &arena->tree;
-    arena->stitches.fences = &arena->fences;
-    gpi_ledger_open(&arena->ledger);
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(arena);
         return result;
     }
-    result = gpi_arena_open(arena, &config);
-    if (result != GPUPOOL_OK) {
-        struct gpi_thread why = gpi_thread; /* of the failure, not of the cleaning up */
-        gpi_host_lock(&arena->lock);
-        if (gpi_arena_close(arena) != GPUPOOL_OK) gpi_arena_forget(arena);
-        gpi_thread = why;
-    } else {
+    result = gpi_arena_make(arena, &config);
+    gpi_driver_leave(&visit);
+    if (result == GPUPOOL_OK) {
         gpi_arena_list(arena, 0);
         *out = arena;
+    } else {
+        GPUPOOL_FREE(arena);
     }
-    gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -9247,32 +9630,39 @@ static void gpi_arena_drop_fences(gpupool_arena *arena) {
 }
 
 /* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
-   has, with blocks and captures. If CUDA refuses some of it the arena stays, to be tried again. */
+   has, with blocks and captures, but the struct. If CUDA refuses some of it, it can be tried again.
+   No other thread comes to the arena. */
 static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
-    int is_default = 0;
-    unsigned round = 0;
-    while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
     /* peers' work goes on, and may be at mapped memory */
     if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
     if (result == GPUPOOL_OK) {
         gpi_arena_drop_fences(arena);
-        result = gpi_fence_trim(&arena->fences, 1);
+        result = gpi_fence_trim(&arena->fences);
     }
     gpi_host_unlock(&arena->lock);
-    if (result != GPUPOOL_OK) {
-        gpi_arena_list(arena, is_default);
-        return result;
-    }
+    if (result != GPUPOOL_OK) return result;
     for (stream = arena->fences.streams; stream; stream = stream->next) {
         if (stream->early && stream->key) gpi_host_count_scope(-1);
         if (stream->early) GPUPOOL_FREE(stream->capture);
     }
     gpi_arena_forget(arena);
     return GPUPOOL_OK;
+}
+
+/* The end of an arena that was reset. */
+static gpupool_result gpi_arena_end_reset(gpupool_arena *arena) {
+    gpupool_result result;
+    int is_default = 0;
+    unsigned round = 0;
+    while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
+    result = gpi_arena_salvage(arena);
+    if (result == GPUPOOL_OK) GPUPOOL_FREE(arena);
+    else gpi_arena_list(arena, is_default);
+    return result;
 }
 
 /* Takes an arena of which nothing is in use off those of the process, with its locks held; if it
@@ -9300,7 +9690,11 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpupool_result result = gpi_arena_start_ending(arena, &is_default);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_close(arena);
-    if (result == GPUPOOL_OK) return GPUPOOL_OK;
+    if (result == GPUPOOL_OK) {
+        gpi_arena_forget(arena);
+        GPUPOOL_FREE(arena);
+        return GPUPOOL_OK;
+    }
     gpi_arena_list(arena, is_default);
     for (stream = arena->fences.streams; stream; stream = stream->next)
         gpi_arena_unname(arena, stream);
@@ -9313,44 +9707,139 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_visit visit;
     int reset;
-    gpupool_result result = gpi_arena_exists(arena, "gpupool_arena_destroy");
+    gpupool_result result;
+    if (arena && arena->forks == GPI_CLOSED) { /* nothing is in it */
+        while (!gpi_arena_unlist(arena, &reset)) gpi_host_idle(0);
+        GPUPOOL_FREE(arena);
+        return gpi_host_ok();
+    }
+    result = gpi_arena_exists(arena, "gpupool_arena_destroy");
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    if (result == GPUPOOL_OK) result = reset ? gpi_arena_salvage(arena) : gpi_arena_end(arena);
+    if (result == GPUPOOL_OK) result = reset ? gpi_arena_end_reset(arena) : gpi_arena_end(arena);
     gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* With so many visitors more. NULL: none was made yet. */
-static gpupool_arena *gpi_arena_default(int device, int visitors) {
+/* Whether its device was reset since it was made; 0 where CUDA does not tell. No lock is held. */
+static int gpi_arena_was_reset(const gpupool_arena *arena) {
+    struct gpi_thread why = gpi_thread;
+    int reset, told = gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK;
+    gpi_thread = why; /* nobody has called anything that failed */
+    return told && reset;
+}
+
+static gpupool_arena_config gpi_arena_default_config(int device) {
+    gpupool_arena_config config;
+    memset(&config, 0, sizeof config);
+    config.device = device;
+    config.name = "default";
+    return config;
+}
+
+/* With a visitor more. NULL: none was made yet, or a reset has closed it. */
+static gpupool_arena *gpi_arena_default(int device) {
     gpupool_arena *arena = NULL;
     gpi_host_lock(&gpi_process.lock);
     if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
-    if (arena) arena->visitors += visitors;
+    if (arena && arena->forks < 0) arena = NULL;
+    if (arena) arena->visitors++;
     gpi_host_unlock(&gpi_process.lock);
     return arena;
+}
+
+static void gpi_arena_leave(gpupool_arena *arena) {
+    gpi_host_lock(&gpi_process.lock);
+    arena->visitors--;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+static void gpi_arena_set_forks(gpupool_arena *arena, int forks) {
+    gpi_host_lock(&gpi_process.lock);
+    arena->forks = forks;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* The device's default arena, for the caller to renew, since the device was reset. NULL: there is
+   none or it is open; or *wait: another thread renews it, or is on its way through it. CUDA is asked
+   under the lock: another thread may have renewed it just now. */
+static gpupool_arena *gpi_arena_start_renewing(int device, int *wait) {
+    gpupool_arena *arena;
+    int closed;
+    gpi_host_lock(&gpi_process.lock);
+    arena = gpi_process.default_arenas[device];
+    closed = arena && (arena->forks < 0 || gpi_arena_was_reset(arena));
+    *wait = closed && (arena->forks == GPI_RENEWING || arena->visitors);
+    if (!closed || *wait) arena = NULL;
+    if (arena) arena->forks = GPI_RENEWING;
+    gpi_host_unlock(&gpi_process.lock);
+    return arena;
+}
+
+/* All but what the process's lock guards. */
+static void gpi_arena_clear(gpupool_arena *arena, int device) {
+    const size_t from = offsetof(gpupool_arena, climbing);
+    memset((char *)arena + from, 0, sizeof *arena - from);
+    arena->chunks.driver.device = device;
+}
+
+/* The arena is as it was when it was made, but that a limit that was set stays. If CUDA does not take
+   its memory back all is as before; if the arena cannot be made again it is closed, and empty. */
+static gpupool_result gpi_arena_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
+    uint64_t limit = arena->ledger.limit_bytes;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    if (result == GPUPOOL_OK) {
+        if (arena->chunks.from) result = gpi_arena_salvage(arena); /* else it is empty */
+        if (result == GPUPOOL_OK) {
+            gpi_arena_clear(arena, config->device);
+            result = gpi_arena_make(arena, config);
+            if (result != GPUPOOL_OK) gpi_arena_clear(arena, config->device);
+            if (limit) arena->ledger.limit_bytes = limit;
+        }
+        gpi_driver_leave(&visit);
+    }
+    gpi_arena_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
+    return result;
+}
+
+/* The open default arena of a device, renewed if need be. NULL with OK: there is none yet. */
+static gpupool_arena *gpi_arena_find_default(int device) {
+    gpupool_arena_config config;
+    gpupool_arena *arena;
+    int reset, wait;
+    unsigned round = 0;
+    for (;; gpi_host_idle(round++)) {
+        arena = gpi_arena_default(device);
+        if (arena) {
+            reset = gpi_arena_was_reset(arena);
+            gpi_arena_leave(arena);
+            if (!reset) break;
+        }
+        arena = gpi_arena_start_renewing(device, &wait);
+        if (!wait) break;
+    }
+    gpi_host_ok();
+    if (!arena || arena->forks != GPI_RENEWING) return arena;
+    config = gpi_arena_default_config(device);
+    return gpi_arena_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
 }
 
 gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
-    memset(&config, 0, sizeof config);
     if (gpi_host_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
-    arena = gpi_arena_default(device, 0);
-    if (arena) {
-        gpi_host_ok();
-        return arena;
-    }
     if (device < 0 || device >= GPI_DEVICES_MAX) {
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d; it must be "
                       "from -1 (the current one) to %d", device, GPI_DEVICES_MAX - 1);
         return NULL;
     }
-    config.device = device;
-    config.name = "default";
+    arena = gpi_arena_find_default(device);
+    if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
+    config = gpi_arena_default_config(device);
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_host_lock(&gpi_process.lock);
     other = gpi_process.default_arenas[device];
@@ -9384,37 +9873,31 @@ void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignm
                            gpi_arena_origin(file, line));
 }
 
+/* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
+static gpupool_result gpi_arena_zero(const gpupool_arena *arena, void *block, size_t bytes,
+                                     cudaStream_t stream) {
+    int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, "gpupool_zalloc");
+    if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
+    if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(stream)))
+        result = gpi_driver_fill(block, 0, bytes, stream);
+    gpi_driver_leave(&visit);
+    return result;
+}
+
 void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                         int line) {
-    gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
-    gpi_visit visit;
+    uintptr_t key = gpi_fence_key(stream);
     void *block;
-    int is_host;
-    if (result != GPUPOOL_OK) return NULL;
-    result = gpi_driver_enter(&arena->chunks.driver, &visit);
-    if (result == GPUPOOL_OK) {
-        result = gpi_arena_outlived(arena, "gpupool_zalloc");
-        if (result != GPUPOOL_OK) gpi_driver_leave(&visit);
-    }
-    if (result != GPUPOOL_OK) {
-        gpi_arena_count_failure(arena);
-        return NULL;
-    }
     stream = gpi_arena_stream(stream);
-    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
-                            gpi_fence_key(stream), gpi_arena_origin(file, line));
-    if (arena->on_out_of_memory) gpi_driver_come_back(&arena->chunks.driver);
-    is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
-    if (block && is_host) memset(block, 0, bytes);
-    if (block && (!is_host || gpi_driver_is_capturing(stream))) { /* for each replay */
-        result = gpi_driver_fill(block, 0, bytes, stream);
-        if (result != GPUPOOL_OK) {
-            gpi_arena_unhand(arena, block, stream, gpi_fence_key(stream));
-            block = NULL;
-        }
-    }
-    gpi_driver_leave(&visit);
-    return block;
+    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream, key,
+                            gpi_arena_origin(file, line));
+    if (!block || gpi_arena_zero(arena, block, bytes, stream) == GPUPOOL_OK) return block;
+    gpi_arena_unhand(arena, block, stream, key);
+    return NULL;
 }
 
 void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
@@ -9525,7 +10008,7 @@ cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
     gpupool_arena *arena;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && stream; arena = arena->next) {
-        if (!gpi_fence_find(&arena->fences, key)) continue;
+        if (arena->forks < 0 || !gpi_fence_find(&arena->fences, key)) continue;
         arena->visitors++;
         gpi_host_unlock(&gpi_process.lock);
         gpupool_stream_retired(arena, stream);
@@ -9758,6 +10241,8 @@ static int gpi_arena_visit_for(gpupool_arena *arena, uint64_t unit, int live) {
     found = live ? gpi_tree_live(&arena->tree, unit) != NULL
                  : gpi_chunk_owns(&arena->chunks, unit);
     gpi_host_unlock(&arena->lock);
+    /* after a reset the address may be that of memory which CUDA has given somebody since */
+    if (found) found = !gpi_arena_was_reset(arena);
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     return found;
@@ -9804,14 +10289,11 @@ static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
         return gpupool_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device, 1);
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device);
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
-    if (!arena) return gpupool_default_arena(device);
-    gpi_host_lock(&gpi_process.lock);
-    arena->visitors--;
-    gpi_host_unlock(&gpi_process.lock);
+    if (arena) gpi_arena_leave(arena);
     return gpupool_default_arena(device);
 }
 
@@ -9926,43 +10408,57 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
 }
 
+/* The lock is held, with all that is free in the tree. */
+static uint64_t gpi_arena_available(const gpupool_arena *arena, uint64_t device_bytes) {
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t limit = arena->ledger.limit_bytes, reserved = arena->ledger.reserved.now;
+    uint64_t idle = gpi_chunk_idle_bytes(chunks, &arena->tree), most;
+    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
+       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
+    if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
+        return gpi_chunk_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
+               arena->ledger.pending.now - gpi_arena_kept_bytes(arena, 1);
+    /* an idle chunk may be given back for a larger one */
+    most = gpi_chunk_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
+                          device_bytes + idle);
+    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
+           gpi_arena_kept_bytes(arena, 0);
+}
+
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t most, step, lost;
+    gpi_siblings siblings;
     gpi_visit visit;
+    uint64_t most;
+    gpi_arena_count_siblings(arena, 1, &siblings);
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
     gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)); /* or 0 */
-    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) free_bytes = SIZE_MAX / 2;
-    step = gpi_chunk_is_mapped(&arena->chunks) ? arena->chunks.driver.granule_bytes
-                                               : GPUPOOL_UNIT_BYTES;
-    most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
-    lost = gpi_chunk_need(&arena->chunks, 1, 1) - GPUPOOL_UNIT_BYTES; /* of a new chunk */
-    if (!gpi_chunk_is_mapped(&arena->chunks)) most -= gpi_ground_min(most, lost);
-    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
-       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        most += gpi_chunk_idle_bytes(&arena->chunks, &arena->tree) + arena->ledger.pending.now -
-                gpi_arena_kept_bytes(arena, 1);
-    else
-        most += arena->ledger.reserved.now - arena->ledger.granted.now -
-                gpi_arena_kept_bytes(arena, 0) - gpi_chunk_lost_bytes(&arena->chunks);
+    most = free_bytes + siblings.idle_bytes;
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
+    most = gpi_arena_available(arena, most);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
-    return (size_t)most;
+    return (size_t)gpi_ground_min(most, GPI_BYTES_MOST);
 }
 
 int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
+    gpi_siblings siblings;
     gpi_scene scene;
     gpi_visit visit;
     gpi_wish wish = {0, 0, NULL, 0};
     int fits = 0;
     if (why) memset(why, 0, sizeof *why);
+    gpi_arena_count_siblings(arena, bytes, &siblings);
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_arena_settle(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
+    gpi_arena_figure_siblings(&siblings, &verdict, &scene);
+    scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES -
+                                        siblings.idle_bytes / GPUPOOL_UNIT_BYTES);
+    scene.device_units += siblings.idle_bytes / GPUPOOL_UNIT_BYTES;
     if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
         fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
                gpi_limit_lacks(&scene, &wish) == 0;
@@ -12051,7 +12547,7 @@ typedef struct gpi_stretch { /* of memory: a block, or what is free */
 
 typedef struct gpi_view {
     gpupool_stats stats;
-    char name[32];
+    char name[32], instead[96];
     int device, known;      /* known: what the device says of its memory */
     gpupool_source source;
     size_t device_free_bytes, device_total_bytes;
@@ -12185,6 +12681,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     gpi_arena_trace_look(arena);
     gpi_arena_read_stats(arena, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
+    memcpy(view->instead, arena->instead, sizeof view->instead);
     view->device = arena->chunks.driver.device;
     view->source = arena->chunks.source;
     gpi_view_copy_streams(view, arena);
@@ -12482,8 +12979,9 @@ gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_report", file);
     if (result != GPUPOOL_OK) return result;
-    fprintf(file, "gpupool arena \"%s\": device %d, source %s\n", view.name, view.device,
-            gpi_report_source(view.source));
+    fprintf(file, "gpupool arena \"%s\": device %d, source %s%s%s%s\n", view.name, view.device,
+            gpi_report_source(view.source), *view.instead ? " (not mapped: " : "", view.instead,
+            *view.instead ? ")" : "");
     gpi_report_bar(file, &view);
     gpi_report_counters(file, &view);
     gpi_report_counts(file, &view);
@@ -13076,6 +13574,8 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_SUBSETS
 #undef GPI_CROWD
 #undef GPI_SEAMS_WORTH
+#undef GPI_BORROWS
+#undef GPI_BYTES_MOST
 #undef GPI_BUSY
 #undef GPI_CHOICES
 #undef GPI_BALLOTS
