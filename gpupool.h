@@ -1392,9 +1392,17 @@ static void gpi_host_gate_open(gpi_gate *gate) {
 #endif
 }
 
+static unsigned gpi_host_gate_seen(gpi_gate *gate) {
+    unsigned turns;
+    gpi_host_gate_lock(gate);
+    turns = gate->turns;
+    gpi_host_gate_unlock(gate);
+    return turns;
+}
+
 static void gpi_host_gate_turn(gpi_gate *gate) {
     gpi_host_gate_lock(gate);
-    GPI_PUBLISH(&gate->turns, gate->turns + 1);
+    gate->turns++;
 #if defined(_WIN32)
     if (gate->sleepers) WakeAllConditionVariable(&gate->turned);
 #else
@@ -9915,11 +9923,12 @@ static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
 
 /* Sleeps so long at most. 0: nobody woke it. */
 static int gpi_ring_sleep(gpupool_ring *ring, uint64_t ns) {
-    unsigned seen = GPI_READ(&gpi_process.gate.turns);
+    gpi_gate *gate = &gpi_process.gate;
+    unsigned seen = gpi_host_gate_seen(gate);
     gpi_ring_unlock(ring);
-    gpi_host_gate_wait(&gpi_process.gate, seen, ns);
+    gpi_host_gate_wait(gate, seen, ns);
     gpi_ring_lock(ring);
-    return GPI_READ(&gpi_process.gate.turns) != seen;
+    return gpi_host_gate_seen(gate) != seen;
 }
 
 /* For a thread that found nothing to do: it looks for news without the lock, or it would be in the
