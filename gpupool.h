@@ -9546,12 +9546,13 @@ static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
 /* Between the host's memory and the ring's. */
 static void gpi_ring_move_rows(const gpupool_ring *ring, const gpi_transfer *transfer,
                                unsigned char *memory, uint64_t at, uint64_t bytes) {
+    int away = ring->away[transfer->down] && transfer->bytes >= GPI_RING_HELP;
     while (bytes > 0) {
         uint64_t column = at % transfer->width;
         uint64_t part = gpi_ground_min(bytes, transfer->width - column);
         unsigned char *host = transfer->host + at / transfer->width * transfer->host_pitch + column;
         unsigned char *to = transfer->down ? host : memory, *from = transfer->down ? memory : host;
-        if (ring->away[transfer->down]) gpi_host_copy_away(to, from, part);
+        if (away) gpi_host_copy_away(to, from, part);
         else memcpy(to, from, (size_t)part);
         memory += part;
         at += part;
@@ -10437,10 +10438,10 @@ static void *gpi_ring_readable(const void *memory) {
 }
 
 /* A transfer of one row. */
-static gpupool_result gpi_ring_row(gpupool_ring *ring, gpi_transfer plan, uint64_t bytes,
+static gpupool_result gpi_ring_row(gpupool_ring *ring, gpi_transfer *plan, uint64_t bytes,
                                    gpupool_ticket *ticket) {
-    plan.width = plan.device_pitch = plan.host_pitch = bytes;
-    return gpi_ring_transfer(ring, &plan, 1, ticket);
+    plan->width = plan->device_pitch = plan->host_pitch = bytes;
+    return gpi_ring_transfer(ring, plan, 1, ticket);
 }
 
 static gpupool_result gpi_ring_lacks(const gpi_transfer *plan, const char *what) {
@@ -10449,29 +10450,30 @@ static gpupool_result gpi_ring_lacks(const gpi_transfer *plan, const char *what)
 
 gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
                               size_t bytes, cudaStream_t stream) {
-    return gpi_ring_row(ring, gpi_ring_plan("gpupool_upload", GPUPOOL_UP, device_dst,
-                                            gpi_ring_readable(host_src), stream), bytes, NULL);
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload", GPUPOOL_UP, device_dst,
+                                      gpi_ring_readable(host_src), stream);
+    return gpi_ring_row(ring, &plan, bytes, NULL);
 }
 
 gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *device_src,
                                 size_t bytes, cudaStream_t stream) {
-    return gpi_ring_row(ring, gpi_ring_plan("gpupool_download", GPUPOOL_DOWN,
-                                            gpi_ring_readable(device_src), host_dst, stream),
-                        bytes, NULL);
+    gpi_transfer plan = gpi_ring_plan("gpupool_download", GPUPOOL_DOWN,
+                                      gpi_ring_readable(device_src), host_dst, stream);
+    return gpi_ring_row(ring, &plan, bytes, NULL);
 }
 
 gpupool_result gpupool_upload_async(gpupool_ring *ring, void *device_dst, const void *host_src,
                                     size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
     gpi_transfer plan = gpi_ring_plan("gpupool_upload_async", GPUPOOL_UP, device_dst,
                                       gpi_ring_readable(host_src), stream);
-    return ticket ? gpi_ring_row(ring, plan, bytes, ticket) : gpi_ring_lacks(&plan, "ticket");
+    return ticket ? gpi_ring_row(ring, &plan, bytes, ticket) : gpi_ring_lacks(&plan, "ticket");
 }
 
 gpupool_result gpupool_download_async(gpupool_ring *ring, void *host_dst, const void *device_src,
                                       size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
     gpi_transfer plan = gpi_ring_plan("gpupool_download_async", GPUPOOL_DOWN,
                                       gpi_ring_readable(device_src), host_dst, stream);
-    return ticket ? gpi_ring_row(ring, plan, bytes, ticket) : gpi_ring_lacks(&plan, "ticket");
+    return ticket ? gpi_ring_row(ring, &plan, bytes, ticket) : gpi_ring_lacks(&plan, "ticket");
 }
 
 gpupool_result gpupool_upload_2d(gpupool_ring *ring, void *device_dst, size_t device_pitch,
@@ -10501,7 +10503,7 @@ gpupool_result gpupool_upload_from(gpupool_ring *ring, void *device_dst, size_t 
     gpi_transfer plan = gpi_ring_plan("gpupool_upload_from", GPUPOOL_UP, device_dst, NULL, stream);
     plan.reader = reader;
     plan.user = user;
-    return ring && !reader ? gpi_ring_lacks(&plan, "read") : gpi_ring_row(ring, plan, bytes, NULL);
+    return ring && !reader ? gpi_ring_lacks(&plan, "read") : gpi_ring_row(ring, &plan, bytes, NULL);
 }
 
 gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, size_t bytes,
@@ -10511,23 +10513,23 @@ gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, s
     plan.writer = writer;
     plan.user = user;
     return ring && !writer ? gpi_ring_lacks(&plan, "write")
-                           : gpi_ring_row(ring, plan, bytes, NULL);
+                           : gpi_ring_row(ring, &plan, bytes, NULL);
 }
 
 /* A part of a file; the plan knows where it goes. */
-static gpupool_result gpi_ring_file(gpupool_ring *ring, gpi_transfer plan, int file,
+static gpupool_result gpi_ring_file(gpupool_ring *ring, gpi_transfer *plan, int file,
                                     const gpupool_file_part *part, gpupool_ticket *ticket) {
-    gpupool_result result = gpi_ring_exists(ring, plan.call);
+    gpupool_result result = gpi_ring_exists(ring, plan->call);
     if (result != GPUPOOL_OK) return result;
     if (part->offset > INT64_MAX || part->bytes > (uint64_t)INT64_MAX - part->offset)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: no file has so many bytes", plan.call);
-    result = gpi_host_file_open(&plan.file, file, part->offset, part->bytes);
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: no file has so many bytes", plan->call);
+    result = gpi_host_file_open(&plan->file, file, part->offset, part->bytes);
     if (result != GPUPOOL_OK) return result;
-    plan.is_file = 1;
-    plan.device = (unsigned char *)part->device_dst;
-    plan.place = part->offset;
+    plan->is_file = 1;
+    plan->device = (unsigned char *)part->device_dst;
+    plan->place = part->offset;
     result = gpi_ring_row(ring, plan, part->bytes, ticket);
-    if (!ticket || result != GPUPOOL_OK || !part->bytes) gpi_host_file_close(&plan.file);
+    if (!ticket || result != GPUPOOL_OK || !part->bytes) gpi_host_file_close(&plan->file);
     return result;
 }
 
@@ -10535,7 +10537,7 @@ gpupool_result gpupool_upload_file(gpupool_ring *ring, void *device_dst, int fil
                                    size_t bytes, cudaStream_t stream) {
     gpi_transfer plan = gpi_ring_plan("gpupool_upload_file", GPUPOOL_UP, NULL, NULL, stream);
     gpupool_file_part part = {device_dst, offset, bytes};
-    return gpi_ring_file(ring, plan, file, &part, NULL);
+    return gpi_ring_file(ring, &plan, file, &part, NULL);
 }
 
 gpupool_result gpupool_upload_file_async(gpupool_ring *ring, void *device_dst, int file,
@@ -10543,7 +10545,7 @@ gpupool_result gpupool_upload_file_async(gpupool_ring *ring, void *device_dst, i
                                          gpupool_ticket *ticket) {
     gpi_transfer plan = gpi_ring_plan("gpupool_upload_file_async", GPUPOOL_UP, NULL, NULL, stream);
     gpupool_file_part part = {device_dst, offset, bytes};
-    return ticket ? gpi_ring_file(ring, plan, file, &part, ticket)
+    return ticket ? gpi_ring_file(ring, &plan, file, &part, ticket)
                   : gpi_ring_lacks(&plan, "ticket");
 }
 
@@ -10560,7 +10562,7 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
     if (result == GPUPOOL_OK && count && !parts) result = gpi_ring_lacks(&plan, "parts");
     while (done < posted || (posted < count && result == GPUPOOL_OK)) {
         if (posted < count && posted - done < MOST && result == GPUPOOL_OK) {
-            result = gpi_ring_file(ring, plan, file, &parts[posted], &tickets[posted % MOST]);
+            result = gpi_ring_file(ring, &plan, file, &parts[posted], &tickets[posted % MOST]);
             if (result == GPUPOOL_OK) posted++;
             else memcpy(text, gpi_thread.text, sizeof text);
         } else {
