@@ -345,8 +345,8 @@ typedef struct gpupool_ring_config { /* all zero is valid: each zero means the d
                                         GPUPOOL_DEVICE_CURRENT */
     size_t bytes;                    /* the most pinned memory the ring ever holds: its limit; from
                                         256 KiB to 16 TiB */
-    size_t chunk_bytes;              /* copied and sent at a time, at most; from 64 KiB to a quarter
-                                        of the ring */
+    size_t chunk_bytes;              /* copied and sent at a time, at most, and the ring's are of
+                                        this size; from 64 KiB to a quarter of the ring */
     int workers;                     /* threads that help the caller, at most 64; -1: none */
 } gpupool_ring_config;
 
@@ -627,7 +627,7 @@ GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t,
 /* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
    memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
    pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
-   or more, or with a ticket. Pinned, registered and managed memory is recognised and goes directly,
+   or more, or with a ticket, and end after a second without work. Pinned, registered and managed memory is recognised and goes directly,
    device memory too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create
    and destroy may be made by any number of threads, on any streams of the ring's device. A stream
    that captures is refused with E_CAPTURING, and its capture goes on. No call pins more than
@@ -703,7 +703,7 @@ GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
                                                     const gpupool_file_part *parts, size_t count,
                                                     cudaStream_t);
 
-/* Pinned memory to fill in place. Waits up to timeout_ns (negative: for ever; 0: not at all) while
+/* Pinned memory to fill in place; it takes whole chunks of the ring. Waits up to timeout_ns (negative: for ever; 0: not at all) while
    it can help: E_TIMEOUT at once if this thread's own spans are in the way, or if it holds one and
    those of other threads are. More than the whole ring is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_span_acquire(gpupool_ring *, size_t bytes, int64_t timeout_ns,
@@ -1455,7 +1455,8 @@ static void gpi_host_prepare_workers(void (*at_exit)(void)) {
     gpi_host_lock(&gpi_process.lock);
     if (!gpi_process.watching_exit) {
         gpi_host_gate_open(&gpi_process.gate);
-        gpi_process.watching_exit = atexit(at_exit) == 0;
+        atexit(at_exit);
+        gpi_process.watching_exit = 1;
     }
     gpi_host_unlock(&gpi_process.lock);
 }
@@ -9397,8 +9398,8 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
    To the program a transfer is a ticket. A call that waits does the same without: its transfer is
    in the list, the caller works for it, and returns when it is over. It is queued on the caller's
    stream, and an upload is over once all of it is queued. A ticket's runs on a stream of the ring's
-   own, and takes no slot before the work that came before it on the caller's stream is done. So
-   what it holds always comes free. What the others hold may be stuck, behind a stream that waits for
+   own, and takes no slot before the work that came before it on the caller's stream is done: what it
+   holds always comes free. What the others hold may be stuck, behind a stream that waits for
    something that this thread has yet to do. Hence nobody waits for a slot for ever: a transfer that
    gets none for a while goes on by CUDA's own staging.
 
@@ -9453,6 +9454,12 @@ typedef struct gpi_transfer {
     char text[200];
 } gpi_transfer;
 
+typedef struct gpi_failure {
+    gpupool_ticket ticket;
+    gpupool_result result;
+    char text[200];
+} gpi_failure;
+
 typedef struct gpi_hand {            /* a worker */
     gpi_worker worker;
     gpupool_ring *ring;
@@ -9464,9 +9471,10 @@ struct gpupool_ring {
     int forks;
     gpi_transfer *transfers;         /* in order of arrival */
     gpi_transfer *spare;             /* records to use again, with their events */
-    gpi_transfer *told;              /* of failed tickets, the latest first */
-    int transfer_count, told_count;
+    int transfer_count;
     gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
+    gpi_failure failures[GPI_RING_FAILURES];
+    uint64_t failure_count;
     cudaStream_t lanes[2];           /* the ring's own streams, up and down; or one for both */
     uint64_t spans, held, span_bytes;
     unsigned span_asks;              /* in vain, since a span was had */
@@ -9842,25 +9850,16 @@ static void gpi_ring_spare(gpupool_ring *ring, gpi_transfer *record) {
 /* A ticket is over. What failed is remembered; so is a success after the failures of later tickets
    were forgotten, that would be taken for one of them. */
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_transfer **oldest = &ring->told;
+    if (transfer->result != GPUPOOL_OK || transfer->ticket <= ring->forgotten) {
+        gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
+        ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);
+        failure->ticket = transfer->ticket;
+        failure->result = transfer->result;
+        memcpy(failure->text, transfer->text, sizeof failure->text);
+    }
     gpi_ring_strike(ring, transfer);
     if (transfer->is_file) gpi_host_file_close(&transfer->file);
-    if (transfer->result == GPUPOOL_OK && transfer->ticket > ring->forgotten) {
-        gpi_ring_spare(ring, transfer);
-    } else {
-        transfer->next = ring->told;
-        ring->told = transfer;
-        ring->told_count++;
-    }
-    if (ring->told_count > GPI_RING_FAILURES) {
-        gpi_transfer *last;
-        while ((*oldest)->next) oldest = &(*oldest)->next;
-        last = *oldest;
-        *oldest = NULL;
-        ring->told_count--;
-        ring->forgotten = gpi_ground_max(ring->forgotten, last->ticket);
-        gpi_ring_spare(ring, last);
-    }
+    gpi_ring_spare(ring, transfer);
     gpi_ring_wake(ring);
 }
 
@@ -10150,8 +10149,8 @@ static gpupool_result gpi_ring_way(const gpi_transfer *plan, gpi_way *way) {
 }
 
 /* One copy, queued on the caller's stream by CUDA itself. *refused: CUDA does not take the memory
-   as a whole; what the host reaches can still be staged. */
-static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, gpi_way way,
+   as a whole. */
+static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan,
                                       gpupool_ticket *ticket, int *refused) {
     gpupool_result result;
     gpi_copy copy;
@@ -10162,19 +10161,11 @@ static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, gp
     copy.width = plan->width;
     copy.rows = plan->bytes / plan->width;
     result = gpi_driver_copy(&copy, plan->stream, refused);
-    *refused = *refused && way == GPI_WAY_PINNED;
     if (result != GPUPOOL_OK) return result;
     plan->by_cuda = 1;
     plan->cursor = plan->bytes;
-    if (ticket && (result = gpi_ring_post(ring, plan, ticket)) == GPUPOOL_OK) return result;
-    if (way == GPI_WAY_PINNED) {
-        cudaError_t error = cudaStreamSynchronize(plan->stream);
-        if (result == GPUPOOL_OK) result = gpi_driver_told("cudaStreamSynchronize", error);
-    }
-    if (result != GPUPOOL_OK) return result;
-    gpi_ring_lock(ring);
-    gpi_ring_count(ring, plan);
-    gpi_ring_unlock(ring);
+    if (ticket) result = gpi_ring_post(ring, plan, ticket);
+    if (result != GPUPOOL_OK) cudaStreamSynchronize(plan->stream); /* there is no ticket */
     return result;
 }
 
@@ -10186,20 +10177,28 @@ static void gpi_ring_name_stream(const gpupool_ring *ring, gpi_transfer *plan) {
     plan->key = own ? plan->sender << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
 }
 
-/* Without the lock: copies the plan's bytes, by CUDA itself where it reaches the host's memory. */
+/* Without the lock: copies the plan's bytes, by CUDA itself where it reaches the host's memory. What
+   it refuses can be staged where the host reaches it too. */
 static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
                                          gpupool_ticket *ticket) {
     int refused = 0;
     gpi_way way;
     gpupool_result result = gpi_ring_way(plan, &way);
     if (result != GPUPOOL_OK) return result;
-    if (way == GPI_WAY_PINNED || way == GPI_WAY_DEVICE) {
-        result = gpi_ring_direct(ring, plan, way, ticket, &refused);
-        if (!refused) return result;
-        cudaGetLastError();
+    if (way == GPI_WAY_PINNED || way == GPI_WAY_DEVICE)
+        result = gpi_ring_direct(ring, plan, ticket, &refused);
+    if (way == GPI_WAY_RING || way == GPI_WAY_CUDA || (refused && way == GPI_WAY_PINNED)) {
+        if (refused) cudaGetLastError();
+        gpi_ring_name_stream(ring, plan);
+        return ticket ? gpi_ring_post(ring, plan, ticket) : gpi_ring_run(ring, plan);
     }
-    gpi_ring_name_stream(ring, plan);
-    return ticket ? gpi_ring_post(ring, plan, ticket) : gpi_ring_run(ring, plan);
+    if (result != GPUPOOL_OK || ticket) return result;
+    if (way == GPI_WAY_PINNED)
+        result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(plan->stream));
+    gpi_ring_lock(ring);
+    if (result == GPUPOOL_OK) gpi_ring_count(ring, plan);
+    gpi_ring_unlock(ring);
+    return result;
 }
 
 /* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
@@ -10371,11 +10370,6 @@ static gpupool_result gpi_ring_close(gpupool_ring *ring) {
     while (result == GPUPOOL_OK && ring->stage.flying[0] + ring->stage.flying[1])
         if (!gpi_ring_poll(ring, &result)) gpi_ring_idle(ring, &round, UINT64_MAX);
     if (result == GPUPOOL_OK) result = gpi_stage_close(&ring->stage);
-    while ((record = ring->told) != NULL) {
-        ring->told = record->next;
-        gpi_ring_spare(ring, record);
-    }
-    ring->told_count = 0;
     for (record = ring->spare; record && result == GPUPOOL_OK; record = record->next)
         result = gpi_driver_forget(&record->before);
     if (result == GPUPOOL_OK && ring->lanes[0] != ring->lanes[1]) {
@@ -10579,13 +10573,17 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
 
 /* What is known of a ticket that is in the list no more. */
 static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
-    const gpi_transfer *told = ring->told;
-    while (told && told->ticket != ticket) told = told->next;
-    if (told && told->result != GPUPOOL_OK) return gpi_host_fail(told->result, "%s", told->text);
+    int i;
+    for (i = 0; i < GPI_RING_FAILURES && ticket; i++) {
+        const gpi_failure *told = &ring->failures[i];
+        if (told->ticket != ticket) continue;
+        return told->result == GPUPOOL_OK ? GPUPOOL_OK
+                                          : gpi_host_fail(told->result, "%s", told->text);
+    }
     if (ticket == 0 || ticket > ring->tickets)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: no ticket %" PRIu64
                              " was ever given out", ticket);
-    if (told || ticket > ring->forgotten) return GPUPOOL_OK;
+    if (ticket > ring->forgotten) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: ticket %" PRIu64 " is from "
                          "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
 }

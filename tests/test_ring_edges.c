@@ -8,7 +8,8 @@
 
 /* ---- sizes ---- */
 
-/* Slots of 2 MiB each, with few workers twice that, and at most a quarter of the ring, or what is given. */
+/* Slots of 2 MiB each, with few workers twice that, and at most a quarter of the ring, or what is
+   given. */
 static void chunks_by_ring_and_workers(void) {
     static const struct { size_t bytes, given; int workers; size_t made; } cases[] = {
         {64 * MIB, 0, 3, 2 * MIB},      {64 * MIB, 0, 2, 4 * MIB},      {64 * MIB, 0, 0, 4 * MIB},

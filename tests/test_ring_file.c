@@ -80,9 +80,14 @@ static void uncache(void) {
 }
 
 static void scene_open(int workers) {
-    reads = 0, direct_reads = 0;
-    shorten = 0, interrupt = 0, refuse = 0, direct_refused = 0;
-    refuse_from = 0, shrink_at = 0;
+    atomic_init(&reads, 0);
+    atomic_init(&direct_reads, 0);
+    atomic_init(&shorten, 0);
+    atomic_init(&interrupt, 0);
+    atomic_init(&refuse, 0);
+    atomic_init(&direct_refused, 0);
+    atomic_init(&refuse_from, 0);
+    atomic_init(&shrink_at, 0);
     ring = kit_ring(MIB, 64 * KIB, workers);
     device = kit_device(BYTES);
     file = file_of(BYTES);

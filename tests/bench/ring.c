@@ -108,7 +108,7 @@ static double both_ways(gpupool_ring *ring) {
 
 static int threads;       /* that a transfer has: the caller and its workers */
 static int past_caches;
-static size_t block;      /* copied to the same place again and again, as slots are; 0: to its own */
+static size_t block;      /* copied to one place, as a slot is; 0: each byte to its own */
 
 static void *copy_part(void *number) {
     size_t part = SIZE / (size_t)threads / 64 * 64, at = (size_t)(uintptr_t)number * part;
