@@ -10238,11 +10238,12 @@ static gpupool_result gpi_ring_transfer(gpupool_ring *ring, gpi_transfer *plan, 
         wrong = "bytes, or pitch by rows, is more than any memory has";
     else if (any && !plan->device) wrong = "the device pointer is NULL";
     else if (any && !plan->host && !by_function) wrong = "the host pointer is NULL";
-    if (ring && wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
+    if (!ring) return gpi_ring_exists(ring, plan->call);
+    if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
     plan->bytes = plan->width * rows;
     if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
         plan->width = plan->device_pitch = plan->host_pitch = plan->bytes;
-    if (ring && any && !ticket && gpi_ring_tiny(ring, plan)) return gpi_host_ok();
+    if (any && !ticket && gpi_ring_tiny(ring, plan)) return gpi_host_ok();
     result = gpi_ring_enter(ring, plan->call, &visit);
     if (result != GPUPOOL_OK) return result;
     if (!any) ring->tickets++; /* nothing to do, and nothing to wait for */
