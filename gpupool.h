@@ -659,12 +659,12 @@ GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t,
 /* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
    memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
    pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
-   or more, or with a ticket, and end after a second without work. Pinned, registered and managed memory is recognised and goes directly,
-   device memory too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create
-   and destroy may be made by any number of threads, on any streams of the ring's device. A stream
-   that captures is refused with E_CAPTURING, and its capture goes on. No call pins more than
-   config.bytes, and no transfer waits for the ring for ever: one that gets no room goes on without,
-   slowly. ---- */
+   or more, or with a ticket, and end after a second without work. Pinned, registered and managed
+   memory is recognised and goes directly, device memory too; up to 16 KiB (64 KiB down) CUDA's own
+   staging is used. All calls but create and destroy may be made by any number of threads, on any
+   streams of the ring's device. A stream that captures is refused with E_CAPTURING, and its capture
+   goes on. No call pins more than config.bytes, and no transfer waits for the ring for ever: one
+   that gets no room goes on without, slowly. ---- */
 
 /* NULL for the config: the current device, and the default of every macro. Pins nothing yet. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
@@ -735,9 +735,10 @@ GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
                                                     const gpupool_file_part *parts, size_t count,
                                                     cudaStream_t);
 
-/* Pinned memory to fill in place; it takes whole chunks of the ring. Waits up to timeout_ns (negative: for ever; 0: not at all) while
-   it can help: E_TIMEOUT at once if this thread's own spans are in the way, or if it holds one and
-   those of other threads are. More than the whole ring is E_ARGUMENT. */
+/* Pinned memory to fill in place; it takes whole chunks of the ring. Waits up to timeout_ns
+   (negative: for ever; 0: not at all) while it can help: E_TIMEOUT at once if this thread's own
+   spans are in the way, or if it holds one and those of other threads are. More than the whole ring
+   is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_span_acquire(gpupool_ring *, size_t bytes, int64_t timeout_ns,
                                                 gpupool_span *span);
 
@@ -11040,8 +11041,8 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
    To the program a transfer is a ticket. A call that waits does the same without: its transfer is
    in the list, the caller works for it, and returns when it is over. It is queued on the caller's
    stream, and an upload is over once all of it is queued. A ticket's runs on a stream of the ring's
-   own, and takes no slot before the work that came before it on the caller's stream is done: what it
-   holds always comes free. What the others hold may be stuck, behind a stream that waits for
+   own, and takes no slot before the work that came before it on the caller's stream is done: what
+   it holds always comes free. What the others hold may be stuck, behind a stream that waits for
    something that this thread has yet to do. Hence nobody waits for a slot for ever: a transfer that
    gets none for a while goes on by CUDA's own staging.
 
@@ -11819,7 +11820,7 @@ static void gpi_ring_name_stream(const gpupool_ring *ring, gpi_transfer *plan) {
     plan->key = own ? plan->sender << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
 }
 
-/* Without the lock: copies the plan's bytes, by CUDA itself where it reaches the host's memory. What
+/* Without the lock: copies the bytes, by CUDA itself where it reaches the host's memory. What
    it refuses can be staged where the host reaches it too. */
 static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
                                          gpupool_ticket *ticket) {
@@ -12218,10 +12219,10 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
 static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
     int i;
     for (i = 0; i < GPI_RING_FAILURES && ticket; i++) {
-        const gpi_failure *told = &ring->failures[i];
-        if (told->ticket != ticket) continue;
-        return told->result == GPUPOOL_OK ? GPUPOOL_OK
-                                          : gpi_host_fail(told->result, "%s", told->text);
+        const gpi_failure *failure = &ring->failures[i];
+        if (failure->ticket != ticket) continue;
+        return failure->result == GPUPOOL_OK ? GPUPOOL_OK
+                                             : gpi_host_fail(failure->result, "%s", failure->text);
     }
     if (ticket == 0 || ticket > ring->tickets)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: no ticket %" PRIu64

@@ -1,6 +1,6 @@
 /* Threads of the ring with nothing to do sleep, and look again by themselves or when they are
-   woken: who waits for a ticket, with and without workers, and a worker. What happens meanwhile is done
-   where they would sleep: nothing here hangs on time. */
+   woken: who waits for a ticket, with and without workers, and a worker. What happens meanwhile is
+   done where they would sleep: nothing here hangs on time. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
