@@ -277,7 +277,8 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
                                         may have it; not a graph's memory. BYPASS: 0 */
     uint64_t pending_bytes;          /* freed on some stream, not known to be finished there */
     uint64_t kept_bytes;             /* of these, a graph's until its release */
-    uint64_t device_free_bytes;      /* what the driver says is free on the device */
+    uint64_t device_free_bytes;      /* what the driver says is free on the device; of an integrated
+                                        one, whose memory is the host's, all but reserved_bytes */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
     uint64_t siblings_bytes;         /* of these, held by this process's other arenas */
@@ -537,7 +538,8 @@ GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double); 
 
 /* "1073741824", "12GiB" (K, M, G, T and KiB ... are powers of 1024, KB ... of 1000), "80%" of the
    device, "80%free" of what is free on it now, "-2GiB": all but that; also "1.5 gb". All else, and
-   what comes to 0, is E_ARGUMENT. */
+   what comes to 0, is E_ARGUMENT. An integrated GPU has the host's memory, of which CUDA calls free
+   what no cache of the system's uses: there all that the arena does not hold counts as free. */
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
 GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 
@@ -1444,6 +1446,7 @@ typedef struct gpi_driver {
     int mapped;              /* the cuMem* entry points below are there, and the device has them */
     uint64_t granule_bytes;  /* driver's page for mapping; what chunked sources round to */
     uint64_t total_bytes;    /* of the device */
+    int is_integrated;       /* it has no memory but the host's */
     CUresult(CUDAAPI *reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
     CUresult(CUDAAPI *unreserve)(CUdeviceptr, size_t);
     CUresult(CUDAAPI *create)(gpi_handle *, size_t, const CUmemAllocationProp *,
@@ -1624,6 +1627,10 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     GPI_SYMBOL(follow, "cuStreamWaitEvent", 10020);
     GPI_SYMBOL(query, "cuEventQuery", 10020);
     GPI_SYMBOL(exchange, "cuThreadExchangeStreamCaptureMode", 10020);
+    if (driver->attribute && driver->attribute(&driver->is_integrated,
+                                               CU_DEVICE_ATTRIBUTE_INTEGRATED,
+                                               driver->device) != CUDA_SUCCESS)
+        driver->is_integrated = 0;
     if (!GPUPOOL_MAPPED || !driver->reserve || !driver->unreserve || !driver->create ||
         !driver->release || !driver->map || !driver->unmap || !driver->access ||
         !driver->granularity || !driver->attribute)
@@ -1636,6 +1643,17 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     if (!gpi_ground_is_power(granule) || granule < GPUPOOL_UNIT_BYTES) return;
     driver->granule_bytes = granule;
     driver->mapped = 1;
+}
+
+/* What the device has free, to somebody who holds so much of it. On an integrated device CUDA's figure
+   is the host's, where memory that the system gives up when asked, its page cache, does not count as
+   free: nothing is known there but what there is. */
+static cudaError_t gpi_driver_memory(const gpi_driver *driver, uint64_t held_bytes,
+                                     size_t *free_bytes, size_t *total_bytes) {
+    cudaError_t error = cudaMemGetInfo(free_bytes, total_bytes);
+    if (error == cudaSuccess && driver->is_integrated)
+        *free_bytes = *total_bytes - (size_t)gpi_ground_min(*total_bytes, held_bytes);
+    return error;
 }
 
 /* Contexts have no ids before CUDA 12: *id stays. */
@@ -7833,7 +7851,8 @@ static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, int limited) 
     size_t free_bytes = 0, total_bytes = 0;
     if (limited) return limit - gpi_ground_min(limit, held);
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_HERE) ||
-        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+                          &total_bytes) != cudaSuccess)
         return UINT64_MAX;
     return free_bytes + idle;
 }
@@ -8105,7 +8124,8 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) ||
-        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+                          &total_bytes) != cudaSuccess)
         return;
     verdict->device_free_bytes = free_bytes;
     verdict->device_total_bytes = total_bytes;
@@ -9334,7 +9354,8 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
         text = GPUPOOL_LIMIT;
     }
     if (!text) return GPUPOOL_OK;
-    result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
+    result = gpi_driver_told("cudaMemGetInfo", gpi_driver_memory(&arena->chunks.driver, 0,
+                                                                 &free_bytes, &total_bytes));
     if (result != GPUPOOL_OK) return result;
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
@@ -10362,7 +10383,10 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     if (!text)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_text: text is NULL");
     if (result == GPUPOOL_OK)
-        result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
+        result = gpi_driver_told("cudaMemGetInfo",
+                                 gpi_driver_memory(&arena->chunks.driver,
+                                                   arena->ledger.reserved.now, &free_bytes,
+                                                   &total_bytes));
     if (result == GPUPOOL_OK)
         result = gpi_limit_parse("gpupool_set_limit_text", text, total_bytes, free_bytes, &bytes);
     if (result == GPUPOOL_OK) result = gpi_arena_new_limit(arena, bytes);
@@ -10405,7 +10429,8 @@ size_t gpupool_available(gpupool_arena *arena) {
     gpi_arena_count_siblings(arena, 1, &siblings);
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
-    gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)); /* or 0 */
+    gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+                      &total_bytes); /* or 0 */
     most = free_bytes + siblings.idle_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
     most = gpi_arena_available(arena, most);
@@ -12713,7 +12738,8 @@ static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     if (view->source != GPUPOOL_SOURCE_PINNED &&
         gpi_driver_enter(driver, &visit) == GPUPOOL_OK) {
         view->known =
-            cudaMemGetInfo(&view->device_free_bytes, &view->device_total_bytes) == cudaSuccess;
+            gpi_driver_memory(driver, view->stats.reserved.now, &view->device_free_bytes,
+                              &view->device_total_bytes) == cudaSuccess;
         gpi_driver_leave(&visit);
     }
     gpi_thread = before;
