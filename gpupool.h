@@ -8290,27 +8290,30 @@ static uint64_t gpi_arena_give_idle(gpupool_arena *other, uint64_t lack_bytes) {
     return before - other->ledger.reserved.now;
 }
 
-/* Asks one of them; it has a visitor, and no lock is held. Who grows it may be this very thread, in
-   a chunk_alloc: then it is left out, after some milliseconds. */
+/* Opens one of them to this thread, which holds no lock; it has a visitor. Who grows it may be this
+   very thread, in a chunk_alloc: then it is left out, after some milliseconds. 0: not done. */
+static int gpi_arena_enter_sibling(gpupool_arena *other, gpi_visit *visit) {
+    unsigned round = 0;
+    int got = 0;
+    if (gpi_driver_enter(&other->chunks.driver, visit) != GPUPOOL_OK) return 0;
+    if (gpi_arena_outlived(other, "a sibling's gpupool_alloc") == GPUPOOL_OK)
+        while (!(got = gpi_host_try(&other->growing)) && round < 256) gpi_host_idle(round++);
+    if (got && gpi_arena_enter(other, "a sibling's gpupool_alloc") == GPUPOOL_OK) return 1;
+    if (got) gpi_host_unlock(&other->growing);
+    gpi_driver_leave(visit);
+    return 0;
+}
+
 static void gpi_arena_ask_sibling(gpupool_arena *other, const gpi_lack *lack,
                                   gpi_siblings *siblings) {
-    uint64_t idle = 0, reserved;
-    int reset = 0, pooled, got;
+    uint64_t idle = 0, reserved = 0;
     gpi_visit visit;
-    unsigned round = 0;
-    if (gpi_driver_enter(&other->chunks.driver, &visit) != GPUPOOL_OK) return;
-    reset = gpi_driver_was_reset(&other->chunks.driver, &reset) != GPUPOOL_OK || reset;
-    while (!(got = !reset && gpi_host_try(&other->growing)) && !reset && round < 256)
-        gpi_host_idle(round++);
-    pooled = got && gpi_chunk_is(&other->chunks, GPI_FROM_HERE);
-    if (!got || gpi_arena_enter(other, "a sibling's gpupool_alloc") != GPUPOOL_OK) {
-        gpi_driver_leave(&visit);
-        return;
-    }
-    if (pooled && lack->ask != GPI_SIBLING_LOOK) idle = gpi_arena_idle_of(other, lack);
+    if (!gpi_arena_enter_sibling(other, &visit)) return;
+    if (lack->ask != GPI_SIBLING_LOOK && gpi_chunk_is(&other->chunks, GPI_FROM_HERE))
+        idle = gpi_arena_idle_of(other, lack);
     if (lack->ask <= GPI_SIBLING_COUNT) gpi_arena_trace_look(other);
-    else idle = idle ? gpi_arena_give_idle(other, lack->bytes - siblings->idle_bytes) : 0;
-    reserved = gpi_chunk_is(&other->chunks, GPI_FROM_DEVICE) ? other->ledger.reserved.now : 0;
+    else if (idle) idle = gpi_arena_give_idle(other, lack->bytes - siblings->idle_bytes);
+    if (gpi_chunk_is(&other->chunks, GPI_FROM_DEVICE)) reserved = other->ledger.reserved.now;
     siblings->reserved_bytes += reserved;
     siblings->idle_bytes += idle;
     if (reserved > siblings->most_bytes) {
