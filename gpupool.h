@@ -289,7 +289,8 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
                                         may have it; not a graph's memory. BYPASS: 0 */
     uint64_t pending_bytes;          /* freed on some stream, not known to be finished there */
     uint64_t kept_bytes;             /* of these, a graph's until its release */
-    uint64_t device_free_bytes;      /* what the driver says is free on the device */
+    uint64_t device_free_bytes;      /* what the driver says is free on the device; of an integrated
+                                        one, whose memory is the host's, all but reserved_bytes */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
     uint64_t siblings_bytes;         /* of these, held by this process's other arenas */
@@ -445,9 +446,9 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* Made at first use, the same for all callers; NULL with a result when it cannot be made. After
-   cudaDeviceReset this call, and an allocation in CUDA's shape, renew it at the same address: it has
-   no blocks, a limit that was set stays, a trace has ended, peers are to be allowed again. Before
-   CUDA 12 a reset cannot be seen. */
+   cudaDeviceReset this call, and an allocation in CUDA's shape, renew it at the same address: it
+   has no blocks, a limit that was set stays, a trace has ended, peers are to be allowed again.
+   Before CUDA 12 a reset cannot be seen. */
 GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
 
 /* A block of so many bytes, aligned to a unit (512 bytes) at least, for work queued on this stream
@@ -497,9 +498,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    give to the next stream at once, and becomes free for others as soon as can be; so it is where
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
-   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone until
-   memory is short, and 16 KiB of records stay, until gpupool_trim (with SIZE_MAX, say) finds its
-   work done: so nothing grows for ever in a program that calls either. */
+   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone
+   until memory is short, and 16 KiB of records stay, until gpupool_trim (with SIZE_MAX, say) finds
+   its work done: so nothing grows for ever in a program that calls either. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
@@ -554,13 +555,14 @@ GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double); 
 
 /* "1073741824", "12GiB" (K, M, G, T and KiB ... are powers of 1024, KB ... of 1000), "80%" of the
    device, "80%free" of what is free on it now, "-2GiB": all but that; also "1.5 gb". All else, and
-   what comes to 0, is E_ARGUMENT. */
+   what comes to 0, is E_ARGUMENT. An integrated GPU has the host's memory, of which CUDA calls free
+   what no cache of the system's uses: there all that the arena does not hold counts as free. */
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
 GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 
-/* Bytes that could still be handed out in all, by the limit and by what the device has free. Where no
-   block is live gpupool_alloc gives one of so many; else free memory may be in several places, and
-   gpupool_would_fit tells of one block. At most 2^48. */
+/* Bytes that could still be handed out in all, by the limit and by what the device has free. Where
+   no block is live gpupool_alloc gives one of so many; else free memory may be in several places,
+   and gpupool_would_fit tells of one block. At most 2^48. */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
 /* Whether one block of so many bytes could be had now, without waiting on the host (but as CUDA
@@ -1148,9 +1150,11 @@ static void gpi_host_unlock(gpi_lock *lock) {
 #elif defined(__GNUC__) || defined(__clang__)
 #define GPI_READ(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
 #define GPI_PUBLISH(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
-#else
+#elif defined(_M_X64) /* where a load is an acquire, and what follows depends on what is read */
 #define GPI_READ(place) (MemoryBarrier(), *(place))
 #define GPI_PUBLISH(place, value) (MemoryBarrier(), *(place) = (value))
+#else
+#error "gpupool knows how this processor orders loads with GCC and Clang only"
 #endif
 
 static void gpi_host_after_fork(void) {
@@ -1629,6 +1633,7 @@ typedef struct gpi_driver {
     int mapped;              /* the cuMem* entry points below are there, and the device has them */
     uint64_t granule_bytes;  /* driver's page for mapping; what chunked sources round to */
     uint64_t total_bytes;    /* of the device */
+    int is_integrated;       /* it has no memory but the host's */
     CUresult(CUDAAPI *reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
     CUresult(CUDAAPI *unreserve)(CUdeviceptr, size_t);
     CUresult(CUDAAPI *create)(gpi_handle *, size_t, const CUmemAllocationProp *,
@@ -1809,6 +1814,10 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     GPI_SYMBOL(follow, "cuStreamWaitEvent", 10020);
     GPI_SYMBOL(query, "cuEventQuery", 10020);
     GPI_SYMBOL(exchange, "cuThreadExchangeStreamCaptureMode", 10020);
+    if (driver->attribute && driver->attribute(&driver->is_integrated,
+                                               CU_DEVICE_ATTRIBUTE_INTEGRATED,
+                                               driver->device) != CUDA_SUCCESS)
+        driver->is_integrated = 0;
     if (!GPUPOOL_MAPPED || !driver->reserve || !driver->unreserve || !driver->create ||
         !driver->release || !driver->map || !driver->unmap || !driver->access ||
         !driver->granularity || !driver->attribute)
@@ -1821,6 +1830,17 @@ static void gpi_driver_find_mapping(gpi_driver *driver) {
     if (!gpi_ground_is_power(granule) || granule < GPUPOOL_UNIT_BYTES) return;
     driver->granule_bytes = granule;
     driver->mapped = 1;
+}
+
+/* What the device has free, to somebody who holds so much of it. On an integrated device CUDA's
+   figure is the host's, where memory that the system gives up when asked, its page cache, does not
+   count as free: nothing is known there but what there is. */
+static cudaError_t gpi_driver_memory(const gpi_driver *driver, uint64_t held_bytes,
+                                     size_t *free_bytes, size_t *total_bytes) {
+    cudaError_t error = cudaMemGetInfo(free_bytes, total_bytes);
+    if (error == cudaSuccess && driver->is_integrated)
+        *free_bytes = *total_bytes - (size_t)gpi_ground_min(*total_bytes, held_bytes);
+    return error;
 }
 
 /* Contexts have no ids before CUDA 12: *id stays. */
@@ -2327,22 +2347,41 @@ typedef struct gpi_ledger {
 
 #define GPI_COUNTERS 5
 
+/* The i-th counter of a ledger, and of statistics. */
+static gpupool_counter *gpi_ledger_counter(const gpi_ledger *ledger, int i) {
+    static const size_t offsets[GPI_COUNTERS] = {
+        offsetof(gpi_ledger, requested), offsetof(gpi_ledger, granted),
+        offsetof(gpi_ledger, reserved), offsetof(gpi_ledger, pending),
+        offsetof(gpi_ledger, blocks)};
+    return (gpupool_counter *)(void *)((char *)(uintptr_t)ledger + offsets[i]);
+}
+
+static gpupool_counter *gpi_ledger_counter_of(const gpupool_stats *stats, int i) {
+    static const size_t offsets[GPI_COUNTERS] = {
+        offsetof(gpupool_stats, requested), offsetof(gpupool_stats, granted),
+        offsetof(gpupool_stats, reserved), offsetof(gpupool_stats, pending),
+        offsetof(gpupool_stats, blocks)};
+    return (gpupool_counter *)(void *)((char *)(uintptr_t)stats + offsets[i]);
+}
+
 static int gpi_ledger_check(const gpi_ledger *ledger) {
-    const gpupool_counter *counters = &ledger->requested, *aside;
-    const gpi_scope *scope;
+    const gpi_scope *scope, *inner = NULL;
     int i;
     if (ledger->requested.now > ledger->granted.now) return 1;
     if (ledger->granted.now > ledger->reserved.now) return 1;
     if (ledger->reserved.now > gpi_ground_max(ledger->limit_bytes, ledger->over_bytes)) return 1;
     for (i = 0; i < GPI_COUNTERS; i++) {
-        if (counters[i].now > counters[i].peak) return 2;
-        if (GPUPOOL_STATS && counters[i].now > counters[i].total) return 2;
+        const gpupool_counter *counter = gpi_ledger_counter(ledger, i);
+        if (counter->now > counter->peak) return 2;
+        if (GPUPOOL_STATS && counter->now > counter->total) return 2;
     }
-    for (scope = ledger->scopes; scope; scope = scope->outer, counters = aside) {
-        aside = &scope->before.requested;
-        for (i = 0; i < GPI_COUNTERS; i++)
-            if (aside[i].total > counters[i].total || aside[i].now > aside[i].total) return 3;
-    }
+    for (scope = ledger->scopes; scope; inner = scope, scope = scope->outer)
+        for (i = 0; i < GPI_COUNTERS; i++) {
+            const gpupool_counter *aside = gpi_ledger_counter_of(&scope->before, i);
+            const gpupool_counter *later = inner ? gpi_ledger_counter_of(&inner->before, i)
+                                                 : gpi_ledger_counter(ledger, i);
+            if (aside->total > later->total || aside->now > aside->total) return 3;
+        }
     return 0;
 }
 
@@ -2353,14 +2392,15 @@ static uint64_t gpi_ledger_room(const gpi_ledger *ledger) {
 
 /* The counters as of the arena's whole life, whatever scopes are open. */
 static void gpi_ledger_read(const gpi_ledger *ledger, gpupool_stats *stats) {
-    const gpupool_counter *counters = &ledger->requested;
-    gpupool_counter *out = &stats->requested;
     const gpi_scope *scope = ledger->scopes;
     int i;
-    for (i = 0; i < GPI_COUNTERS; i++) out[i] = counters[i];
+    for (i = 0; i < GPI_COUNTERS; i++)
+        *gpi_ledger_counter_of(stats, i) = *gpi_ledger_counter(ledger, i);
     for (; scope; scope = scope->outer)
-        for (i = 0; i < GPI_COUNTERS; i++)
-            out[i].peak = gpi_ground_max(out[i].peak, (&scope->before.requested)[i].peak);
+        for (i = 0; i < GPI_COUNTERS; i++) {
+            gpupool_counter *out = gpi_ledger_counter_of(stats, i);
+            out->peak = gpi_ground_max(out->peak, gpi_ledger_counter_of(&scope->before, i)->peak);
+        }
 }
 
 static void gpi_ledger_add(gpupool_counter *counter, uint64_t amount) {
@@ -2423,55 +2463,64 @@ GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t 
 /* Undoes a refund: what is live again was never gone, so totals stay, and peaks, but for those that
    were reset meanwhile. */
 static void gpi_ledger_take_back(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
-    gpupool_counter *counters = &ledger->requested;
     int i;
     ledger->requested.now += requested * GPUPOOL_STATS;
     ledger->blocks.now += GPUPOOL_STATS;
     ledger->frees -= GPUPOOL_STATS;
     ledger->granted.now += granted;
-    for (i = 0; i < GPI_COUNTERS; i++)
-        counters[i].peak = gpi_ground_max(counters[i].peak, counters[i].now);
+    for (i = 0; i < GPI_COUNTERS; i++) {
+        gpupool_counter *counter = gpi_ledger_counter(ledger, i);
+        counter->peak = gpi_ground_max(counter->peak, counter->now);
+    }
 }
 
 static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
     gpi_scope *scope = ledger->scopes;
-    gpupool_counter *counters = &ledger->requested;
     int i;
-    for (i = 0; i < GPI_COUNTERS; i++) counters[i].peak = counters[i].now;
+    for (i = 0; i < GPI_COUNTERS; i++)
+        gpi_ledger_counter(ledger, i)->peak = gpi_ledger_counter(ledger, i)->now;
     for (; scope; scope = scope->outer)
-        for (i = 0; i < GPI_COUNTERS; i++) (&scope->before.requested)[i].peak = 0;
+        for (i = 0; i < GPI_COUNTERS; i++) gpi_ledger_counter_of(&scope->before, i)->peak = 0;
 }
 
 /* -- scopes -- */
 
 /* before: the statistics of this moment. */
 static void gpi_ledger_push(gpi_ledger *ledger, gpi_scope *scope, const gpupool_stats *before) {
-    gpupool_counter *counters = &ledger->requested, *aside = &scope->before.requested;
     int i;
     scope->before = *before;
     for (i = 0; i < GPI_COUNTERS; i++) {
-        aside[i] = counters[i];
-        counters[i].peak = counters[i].now;
+        gpupool_counter *counter = gpi_ledger_counter(ledger, i);
+        *gpi_ledger_counter_of(&scope->before, i) = *counter;
+        counter->peak = counter->now;
     }
     scope->outer = ledger->scopes;
     ledger->scopes = scope;
 }
 
+/* From allocs to host_syncs. */
+#define GPI_COUNTS \
+    ((int)((offsetof(gpupool_stats, limit_bytes) - offsetof(gpupool_stats, allocs)) / \
+           sizeof(uint64_t)))
+
 /* What of stats, taken at this moment, belongs to the innermost scope, which is popped. */
 static gpi_scope *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
     gpi_scope *scope = ledger->scopes;
-    const uint64_t *then = &scope->before.allocs;
-    uint64_t *count = &stats->allocs;
+    uint64_t counts[GPI_COUNTS], then[GPI_COUNTS];
     int i;
     for (i = 0; i < GPI_COUNTERS; i++) {
-        const gpupool_counter *aside = &(&scope->before.requested)[i];
-        gpupool_counter *counter = &(&ledger->requested)[i], *out = &(&stats->requested)[i];
+        const gpupool_counter *aside = gpi_ledger_counter_of(&scope->before, i);
+        gpupool_counter *counter = gpi_ledger_counter(ledger, i);
+        gpupool_counter *out = gpi_ledger_counter_of(stats, i);
         out->now = counter->now - aside->now;
         out->peak = counter->peak - gpi_ground_min(counter->peak, aside->now);
         out->total = counter->total - aside->total;
         counter->peak = gpi_ground_max(counter->peak, aside->peak);
     }
-    for (; count < &stats->limit_bytes; count++, then++) *count -= *then;
+    memcpy(counts, (const char *)stats + offsetof(gpupool_stats, allocs), sizeof counts);
+    memcpy(then, (const char *)&scope->before + offsetof(gpupool_stats, allocs), sizeof then);
+    for (i = 0; i < GPI_COUNTS; i++) counts[i] -= then[i];
+    memcpy((char *)stats + offsetof(gpupool_stats, allocs), counts, sizeof counts);
     ledger->scopes = scope->outer;
     return scope;
 }
@@ -3915,6 +3964,9 @@ static uint64_t gpi_cache_requested(gpi_cache *cache, const gpi_run *run) {
    it (and under both where the tree is concerned), all else under the arena's. */
 
 #define GPI_SEALS 4     /* sealed lanes a stream may have; then the newest takes more */
+#if GPI_LANES_MOST < GPI_SEALS + 2
+#error "GPI_LANES_MOST: a request looks into the young, the sealed and the quiet lane at once"
+#endif
 #define GPI_BUCKETS 256 /* of streams */
 #define GPI_KEY_LEGACY 1u
 #define GPI_KEY_ANY 5u  /* stands for all streams: what gpupool_cudaFree frees */
@@ -8044,7 +8096,8 @@ static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, int limited) 
     size_t free_bytes = 0, total_bytes = 0;
     if (limited) return limit - gpi_ground_min(limit, held);
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_HERE) ||
-        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+                          &total_bytes) != cudaSuccess)
         return UINT64_MAX;
     return free_bytes + idle;
 }
@@ -8316,7 +8369,8 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) ||
-        cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+                          &total_bytes) != cudaSuccess)
         return;
     verdict->device_free_bytes = free_bytes;
     verdict->device_total_bytes = total_bytes;
@@ -8407,8 +8461,8 @@ typedef struct gpi_lack { /* of an arena that asks its siblings */
     int capturing;           /* a stream captures, or may: CUDA is not asked after all streams */
 } gpi_lack;
 
-/* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way nor
-   the device's size. */
+/* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way
+   nor the device's size. */
 static int gpi_arena_can_borrow(const gpupool_arena *arena, uint64_t need_bytes) {
     return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
            need_bytes <= arena->chunks.driver.total_bytes &&
@@ -8447,27 +8501,30 @@ static uint64_t gpi_arena_give_idle(gpupool_arena *other, uint64_t lack_bytes) {
     return before - other->ledger.reserved.now;
 }
 
-/* Asks one of them; it has a visitor, and no lock is held. Who grows it may be this very thread, in
-   a chunk_alloc: then it is left out, after some milliseconds. */
+/* Opens one of them to this thread, which holds no lock; it has a visitor. Who grows it may be this
+   very thread, in a chunk_alloc: then it is left out, after some milliseconds. 0: not done. */
+static int gpi_arena_enter_sibling(gpupool_arena *other, gpi_visit *visit) {
+    unsigned round = 0;
+    int got = 0;
+    if (gpi_driver_enter(&other->chunks.driver, visit) != GPUPOOL_OK) return 0;
+    if (gpi_arena_outlived(other, "a sibling's gpupool_alloc") == GPUPOOL_OK)
+        while (!(got = gpi_host_try(&other->growing)) && round < 256) gpi_host_idle(round++);
+    if (got && gpi_arena_enter(other, "a sibling's gpupool_alloc") == GPUPOOL_OK) return 1;
+    if (got) gpi_host_unlock(&other->growing);
+    gpi_driver_leave(visit);
+    return 0;
+}
+
 static void gpi_arena_ask_sibling(gpupool_arena *other, const gpi_lack *lack,
                                   gpi_siblings *siblings) {
-    uint64_t idle = 0, reserved;
-    int reset = 0, pooled, got;
+    uint64_t idle = 0, reserved = 0;
     gpi_visit visit;
-    unsigned round = 0;
-    if (gpi_driver_enter(&other->chunks.driver, &visit) != GPUPOOL_OK) return;
-    reset = gpi_driver_was_reset(&other->chunks.driver, &reset) != GPUPOOL_OK || reset;
-    while (!(got = !reset && gpi_host_try(&other->growing)) && !reset && round < 256)
-        gpi_host_idle(round++);
-    pooled = got && gpi_chunk_is(&other->chunks, GPI_FROM_HERE);
-    if (!got || gpi_arena_enter(other, "a sibling's gpupool_alloc") != GPUPOOL_OK) {
-        gpi_driver_leave(&visit);
-        return;
-    }
-    if (pooled && lack->ask != GPI_SIBLING_LOOK) idle = gpi_arena_idle_of(other, lack);
+    if (!gpi_arena_enter_sibling(other, &visit)) return;
+    if (lack->ask != GPI_SIBLING_LOOK && gpi_chunk_is(&other->chunks, GPI_FROM_HERE))
+        idle = gpi_arena_idle_of(other, lack);
     if (lack->ask <= GPI_SIBLING_COUNT) gpi_arena_trace_look(other);
-    else idle = idle ? gpi_arena_give_idle(other, lack->bytes - siblings->idle_bytes) : 0;
-    reserved = gpi_chunk_is(&other->chunks, GPI_FROM_DEVICE) ? other->ledger.reserved.now : 0;
+    else if (idle) idle = gpi_arena_give_idle(other, lack->bytes - siblings->idle_bytes);
+    if (gpi_chunk_is(&other->chunks, GPI_FROM_DEVICE)) reserved = other->ledger.reserved.now;
     siblings->reserved_bytes += reserved;
     siblings->idle_bytes += idle;
     if (reserved > siblings->most_bytes) {
@@ -9545,7 +9602,8 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
         text = GPUPOOL_LIMIT;
     }
     if (!text) return GPUPOOL_OK;
-    result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
+    result = gpi_driver_told("cudaMemGetInfo", gpi_driver_memory(&arena->chunks.driver, 0,
+                                                                 &free_bytes, &total_bytes));
     if (result != GPUPOOL_OK) return result;
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
@@ -9946,8 +10004,8 @@ static void gpi_arena_set_forks(gpupool_arena *arena, int forks) {
 }
 
 /* The device's default arena, for the caller to renew, since the device was reset. NULL: there is
-   none or it is open; or *wait: another thread renews it, or is on its way through it. CUDA is asked
-   under the lock: another thread may have renewed it just now. */
+   none or it is open; or *wait: another thread renews it, or is on its way through it. CUDA is
+   asked under the lock: another thread may have renewed it just now. */
 static gpupool_arena *gpi_arena_start_renewing(int device, int *wait) {
     gpupool_arena *arena;
     int closed;
@@ -9968,8 +10026,9 @@ static void gpi_arena_clear(gpupool_arena *arena, int device) {
     arena->chunks.driver.device = device;
 }
 
-/* The arena is as it was when it was made, but that a limit that was set stays. If CUDA does not take
-   its memory back all is as before; if the arena cannot be made again it is closed, and empty. */
+/* The arena is as it was when it was made, but that a limit that was set stays. If CUDA does not
+   take its memory back all is as before; if the arena cannot be made again it is closed, and empty.
+   */
 static gpupool_result gpi_arena_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
     uint64_t limit = arena->ledger.limit_bytes;
     gpi_visit visit;
@@ -10574,7 +10633,10 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     if (!text)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_text: text is NULL");
     if (result == GPUPOOL_OK)
-        result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
+        result = gpi_driver_told("cudaMemGetInfo",
+                                 gpi_driver_memory(&arena->chunks.driver,
+                                                   arena->ledger.reserved.now, &free_bytes,
+                                                   &total_bytes));
     if (result == GPUPOOL_OK)
         result = gpi_limit_parse("gpupool_set_limit_text", text, total_bytes, free_bytes, &bytes);
     if (result == GPUPOOL_OK) result = gpi_arena_new_limit(arena, bytes);
@@ -10617,7 +10679,8 @@ size_t gpupool_available(gpupool_arena *arena) {
     gpi_arena_count_siblings(arena, 1, &siblings);
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
-    gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)); /* or 0 */
+    gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+                      &total_bytes); /* or 0 */
     most = free_bytes + siblings.idle_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
     most = gpi_arena_available(arena, most);
@@ -12738,7 +12801,8 @@ static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     if (view->source != GPUPOOL_SOURCE_PINNED &&
         gpi_driver_enter(driver, &visit) == GPUPOOL_OK) {
         view->known =
-            cudaMemGetInfo(&view->device_free_bytes, &view->device_total_bytes) == cudaSuccess;
+            gpi_driver_memory(driver, view->stats.reserved.now, &view->device_free_bytes,
+                              &view->device_total_bytes) == cudaSuccess;
         gpi_driver_leave(&visit);
     }
     gpi_thread = before;
@@ -12882,11 +12946,11 @@ static const char gpi_report_names[GPI_COUNTERS][12] = {"requested", "granted", 
                                                         "pending", "blocks"};
 
 static void gpi_report_counters(FILE *file, const gpi_view *view) {
-    const gpupool_counter *counter = &view->stats.requested;
     char now[32], peak[32], total[32];
     int i;
     fprintf(file, "  %-12s %14s %14s %14s\n", "", "now", "peak", "total");
-    for (i = 0; i < GPI_COUNTERS; i++, counter++) {
+    for (i = 0; i < GPI_COUNTERS; i++) {
+        const gpupool_counter *counter = gpi_ledger_counter_of(&view->stats, i);
         const char *(*words)(char *, uint64_t) =
             i < GPI_COUNTERS - 1 ? gpi_limit_human : gpi_report_number; /* blocks are no bytes */
         fprintf(file, "  %-12s %14s %14s %14s\n", gpi_report_names[i], words(now, counter->now),
@@ -13115,19 +13179,19 @@ static void gpi_write_list(gpi_writer *out, const uint64_t *numbers, uint64_t co
 
 static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
-    const void *first = (const char *)stats + offsetof(gpupool_stats, requested);
-    const void *first_count = (const char *)stats + offsetof(gpupool_stats, allocs);
-    const gpupool_counter *counter = (const gpupool_counter *)first;
-    const uint64_t *count = (const uint64_t *)first_count;
+    const gpupool_counter *counter;
+    uint64_t count[GPI_COUNTS];
     uint64_t unknown = view->known ? 0 : UINT64_MAX;
     char fragmentation[32];
     int i;
+    memcpy(count, (const char *)stats + offsetof(gpupool_stats, allocs), sizeof count);
     gpi_write(out, "\n limit_bytes# device_free_bytes# device_total_bytes# others_bytes#",
               stats->limit_bytes ? stats->limit_bytes : UINT64_MAX,
               (uint64_t)view->device_free_bytes | unknown,
               (uint64_t)view->device_total_bytes | unknown, gpi_view_others(view) | unknown);
     gpi_write(out, "\n counters{");
-    for (i = 0; i < GPI_COUNTERS; i++, counter++) {
+    for (i = 0; i < GPI_COUNTERS; i++) {
+        counter = gpi_ledger_counter_of(stats, i);
         gpi_write(out, gpi_report_names[i]);
         gpi_write(out, "{now# peak# total#}\n", counter->now, counter->peak, counter->total);
     }
@@ -13566,6 +13630,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_SYMBOL
 #undef GPI_SITES
 #undef GPI_COUNTERS
+#undef GPI_COUNTS
 #undef GPI_VISITS
 #undef GPI_ALL
 #undef GPI_SUBSETS

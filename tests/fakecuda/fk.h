@@ -272,6 +272,7 @@ void        fk_graphs_drop_device(int device);
 
 int  fk_is_device(int device);
 int  fk_has_vmm(int device);
+size_t      fk_page_cache(int device);
 size_t      fk_granularity(void);
 void fk_context_made(int device);
 int  fk_device_of(CUcontext context);  /* -1: no context of ours */

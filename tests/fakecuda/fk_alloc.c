@@ -231,7 +231,9 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     int error = fk_begin(FK_cudaMemGetInfo);
     if (!error && (!free_bytes || !total)) error = cudaErrorInvalidValue;
     if (!error) {
+        size_t cached = fk_page_cache(fk_me()->device);
         *free_bytes = fk_device_free_bytes(fk_me()->device);
+        *free_bytes = *free_bytes > cached ? *free_bytes - cached : 0;
         *total = fk_device_total(fk_me()->device);
     }
     return fk_end((cudaError_t)error);

@@ -19,7 +19,8 @@
 
 static struct {
     int count;
-    int no_vmm[FK_DEVICES], no_peers[FK_DEVICES];
+    int no_vmm[FK_DEVICES], no_peers[FK_DEVICES], integrated[FK_DEVICES];
+    size_t page_cache[FK_DEVICES];
     size_t granularity;
     unsigned long long resets[FK_DEVICES];
     int has_context[FK_DEVICES];
@@ -45,6 +46,7 @@ int fk_device_of(CUcontext context) {
     return -1;
 }
 
+size_t fk_page_cache(int device) { return fk.page_cache[device]; }
 int fk_has_vmm(int device) { return !fk.no_vmm[device]; }
 size_t fk_granularity(void) { return fk.granularity ? fk.granularity : FK_GRANULE; }
 
@@ -62,6 +64,15 @@ void fake_devices(int n) {
 void fake_device_vmm(int device, int supported) {
     fk_lock();
     if (device >= 0 && device < FK_DEVICES) fk.no_vmm[device] = !supported;
+    fk_unlock();
+}
+
+void fake_device_integrated(int device, size_t page_cache) {
+    fk_lock();
+    if (device >= 0 && device < FK_DEVICES) {
+        fk.integrated[device] = 1;
+        fk.page_cache[device] = page_cache;
+    }
     fk_unlock();
 }
 
@@ -224,7 +235,7 @@ static int fk_attribute(int *value, int attribute, int device) {
     case 10: *value = 32; break;                        /* warp */
     case 14: *value = 512; break;                       /* texture alignment */
     case 16: *value = FK_NUMBER_OF_SM; break;
-    case 18: *value = 0; break;                         /* integrated */
+    case 18: *value = fk.integrated[device]; break;
     case 19: *value = 1; break;                         /* maps host memory */
     case 35: *value = 0; break;                         /* TCC */
     case 40: *value = 3; break;                         /* copy engines */

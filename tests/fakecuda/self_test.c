@@ -153,6 +153,24 @@ static void test_vmm_rules(void) {
     EXPECT(0, "");
 }
 
+static void test_integrated(void) {
+    size_t free_bytes, total;
+    void *p = NULL;
+    int value = -1;
+    OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0));
+    CHECK(value == 0);
+    fake_device_memory(0, 16 * MIB);
+    fake_device_integrated(0, 14 * MIB);
+    OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0));
+    CHECK(value == 1);
+    OK(cudaMemGetInfo(&free_bytes, &total));
+    CHECK(free_bytes == 2 * MIB && total == 16 * MIB);
+    OK(cudaMalloc(&p, 8 * MIB));
+    OK(cudaMemGetInfo(&free_bytes, &total));
+    CHECK(free_bytes == 0 && total == 16 * MIB);
+    OK(cudaFree(p));
+}
+
 static void test_vmm_limits(void) {
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle a = 0;
@@ -741,7 +759,8 @@ int main(void) {
     static void (*const tests[])(void) = {
         test_malloc, test_big_device_is_free, test_packed, test_host_memory,
         test_device_address_faults,
-        test_vmm_rules, test_vmm_limits, test_remap_keeps_the_past, test_two_addresses,
+        test_vmm_rules, test_vmm_limits, test_integrated, test_remap_keeps_the_past,
+        test_two_addresses,
         test_stitch_bytes, test_stitch_races, test_stitch_in_one_operation,
         test_stitch_goes_by_itself, test_stitch_outlives_handle_and_home, test_stitch_asked,
         test_stitch_in_a_graph, test_stitch_in_a_capture, test_stitch_left_behind,
