@@ -4,7 +4,10 @@
 // build: plain -O1
 // build: asan -fsanitize=address,undefined -DROUNDS=1 -DSIZES=620
 #define GPUPOOL_IMPLEMENTATION
-#include "../gpupool.h"
+#ifndef GPUPOOL_HEADER /* or one that broken.sh has broken */
+#define GPUPOOL_HEADER "../gpupool.h"
+#endif
+#include GPUPOOL_HEADER
 #include "stripe_kit.h"
 
 #if CHECK_FAKE
