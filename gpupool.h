@@ -474,7 +474,7 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
    of cudaStreamPerThread before it ends: what it freed last, up to 1 MiB, is its alone otherwise,
-   until memory is short, and 11 KiB of records stay for it. */
+   until memory is short, and 16 KiB of records stay for it. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
@@ -2578,9 +2578,12 @@ static int gpi_tree_is_met(const gpi_run *run) {
 static int gpi_tree_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run *before,
                               uint32_t number) {
     int is_slab = gpi_tree_is_slab(tree, run->unit);
+    uint64_t granule = (uint64_t)1 << tree->granule_shift, unit = run->unit;
     if (run->lane != number || run->by.list_prev != before) return 2;
     if (!gpi_tree_is_met(run)) return 1;
-    if (gpi_tree_is_slab(tree, run->unit + run->units - 1) != is_slab) return 7;
+    for (; tree->slab_count && unit < run->unit + run->units;
+         unit = gpi_ground_down(unit, granule) + granule)
+        if (gpi_tree_is_slab(tree, unit) != is_slab) return 7;
     if (run->next && run->next->lane == number && /* of two, the first tells */
         gpi_tree_is_slab(tree, run->next->unit) == is_slab)
         return 3;
@@ -2642,7 +2645,7 @@ static int gpi_tree_check_chunk(const gpi_run *run, uint64_t unit, uint64_t unit
 
 /* The table against the runs of its addresses, of which this is the first. */
 static int gpi_tree_check_table(const gpi_tree *tree, const gpi_run *run) {
-    uint64_t granule, words = tree->granules / 64 + 1, bits = 0, word;
+    uint64_t granule, words = tree->granules / 64 + 1, bits = 0, word, slabs = tree->slab_count;
     for (; run; run = run->next) {
         int is_first = !run->prev || (run->prev->unit - tree->base_unit) >> tree->granule_shift !=
                                          (run->unit - tree->base_unit) >> tree->granule_shift;
@@ -2651,8 +2654,11 @@ static int gpi_tree_check_table(const gpi_tree *tree, const gpi_run *run) {
         if ((tree->cells[granule / GPI_PAGE][granule % GPI_PAGE].first == run) != is_first) return 6;
         bits += (uint64_t)is_first;
     }
-    for (word = 0; word < words; word++) bits -= gpi_ground_bits(tree->starts[word]);
-    return bits ? 6 : 0;
+    for (word = 0; word < words; word++) {
+        bits -= gpi_ground_bits(tree->starts[word]);
+        slabs -= gpi_ground_bits(tree->slabs[word]);
+    }
+    return bits ? 6 : slabs ? 7 : 0;
 }
 
 static int gpi_tree_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
@@ -4712,7 +4718,7 @@ static void gpi_chunk_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
 static uint64_t gpi_chunk_units(const gpi_chunks *chunks, uint64_t new_units) {
     const uint64_t mib = (1u << 20) / GPUPOOL_UNIT_BYTES, granule = chunks->granule_units;
     int limited = chunks->ledger->limit_bytes != UINT64_MAX;
-    uint64_t units = chunks->units / (limited ? 512 : 128);
+    uint64_t units = chunks->units / (limited ? 512 : 96);
     uint64_t least = limited ? 0 : gpi_ground_min(chunks->units / 4, 8 * mib);
     if (chunks->chunk_bytes)
         return gpi_ground_up(chunks->chunk_bytes, chunks->driver.granule_bytes) /
@@ -6290,10 +6296,12 @@ static void gpi_limit_weigh(const gpi_scene *scene, const gpi_measure *measure,
                             gpi_outlook *outlook) {
     uint64_t granule = scene->chunks->granule_units, units = measure->whole_units;
     gpi_free_chunk head, tail;
+    const gpi_chunk *stuck = scene->chunks->stuck;
+    for (; stuck; stuck = stuck->next) outlook->idle_units += stuck->units; /* given back first */
     gpi_stitch_ends(measure, &head, &tail);
     if (scene->stitches->off) {
         outlook->need_units = gpi_ground_up(scene->units, granule);
-        outlook->idle_units = units;
+        outlook->idle_units += units;
         return;
     }
     units += tail.units + (scene->align_units == 1 ? head.units : 0);
@@ -7705,7 +7713,9 @@ static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *req
     result = gpi_arena_stitch(arena, request, limit, UINT64_MAX, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
     if (need > gpi_arena_room_at_most(arena, limited)) return GPUPOOL_E_OUT_OF_MEMORY;
-    gpi_stitch_trim_below(&arena->stitches, limited ? limit - gpi_ground_min(limit, need) : 0);
+    result = gpi_stitch_trim_below(&arena->stitches,
+                                   limited ? limit - gpi_ground_min(limit, need) : 0);
+    if (result != GPUPOOL_OK) return result;
     result = gpi_arena_grow(arena, request, limit, run);
     if (result != GPUPOOL_E_OUT_OF_MEMORY || !limited) return result;
     /* the limit has room now, but not the device: it may with the rest of what is idle */
