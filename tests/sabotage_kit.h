@@ -108,8 +108,8 @@ static inline void scene_calm(void) {
     scene_rest();
 }
 
-/* Where memory can be stitched, it is: the arena may not grow. Of four such blocks one stays live, one will
-   be parked, one is freed by its stream, and one when all its users are done. */
+/* Where memory can be stitched, it is: the arena may not grow. Of four such blocks one stays live,
+   one will be parked, one is freed by its stream, and one when all its users are done. */
 static inline void scene_stitch(void) {
     if (arena->chunks.source == GPUPOOL_SOURCE_MAPPED)
         CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
@@ -130,8 +130,8 @@ static inline void scene_trim(void) {
 
 /* Blocks live on two streams, one of them in use on another; memory free in lanes of all kinds, in
    several runs each; two fences on each stream, and idle ones; parked blocks; stitches in use and
-   idle; blocks that caches have, free and handed out again. Of all that was freed since the calm the
-   work is queued yet. */
+   idle; blocks that caches have, free and handed out again. Of all that was freed since the calm
+   the work is queued yet. */
 static inline void scene_open(gpupool_source source) {
     gpupool_arena_config config = kit_config(source);
     config.chunk_bytes = source == GPUPOOL_SOURCE_MAPPED ? 2 * MIB : 8 * MIB;

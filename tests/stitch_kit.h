@@ -17,7 +17,8 @@
 typedef struct stitch_block {
     char *at;
     size_t bytes;
-    int stream, byte; /* byte: what it holds where it is touched first; from place to place one more */
+    int stream, byte; /* byte: what it holds where it is touched first; one more from place to
+                         place */
 } stitch_block;
 
 typedef struct stitch_work {
@@ -35,8 +36,8 @@ static inline size_t stitch_below(stitch_work *w, size_t bound) {
     return (size_t)check_below(&w->random, bound);
 }
 
-/* Both ends, and both sides of every place where chunks may meet: a kernel writes, or verifies, what
-   is there, so that no part of a block can be another's, or lie elsewhere in it, unseen. */
+/* Both ends, and both sides of every place where chunks may meet: a kernel writes, or verifies,
+   what is there, so that no part of a block can be another's, or lie elsewhere in it, unseen. */
 static inline void stitch_touch(const stitch_block *b, int write) {
     fake_access access[STITCH_TOUCHES];
     uintptr_t begin = (uintptr_t)b->at, end = begin + b->bytes, border = begin, done = begin;

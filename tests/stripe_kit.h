@@ -1,5 +1,5 @@
-/* stripe_kit.h: an arena in which every other chunk is free, and which may not grow: a block of more
-   than one chunk has to be stitched. Include it after gpupool.h; needs fakecuda's controls. */
+/* stripe_kit.h: an arena in which every other chunk is free, and which may not grow: a block of
+   more than one chunk has to be stitched. Include it after gpupool.h; needs fakecuda's controls. */
 #ifndef STRIPE_KIT_H
 #define STRIPE_KIT_H
 

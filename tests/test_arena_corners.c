@@ -240,8 +240,8 @@ static void cached_blocks_come_before_growth(void) {
     kit_close(arena);
 }
 
-/* Memory is got for more than was ever live at once; else free memory is stitched, whatever the peaks
-   say that were counted anew. */
+/* Memory is got for more than was ever live at once; else free memory is stitched, whatever the
+   peaks say that were counted anew. */
 static void growth_is_for_more_than_ever_was(void) {
     for (int way = 0; way < 2; way++) {
         void *block[10];

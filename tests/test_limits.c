@@ -342,8 +342,8 @@ static void lowering_the_limit_trims_idle_memory(void) {
     }
 }
 
-/* Above a lowered limit nothing grows, and what is free is stitched; what is idle then goes with the
-   next call that gives back. */
+/* Above a lowered limit nothing grows, and what is free is stitched; what is idle then goes with
+   the next call that gives back. */
 static void above_a_lowered_limit_idle_memory_is_stitched(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
     config.chunk_bytes = 2 * MIB;

@@ -1,6 +1,6 @@
-/* Blocks that are stitched while streams are at work: under limits that move, with trims, and graphs
-   that are captured in scopes and replayed; the race oracle watches, and every place where chunks may
-   meet is written, and verified before the free. */
+/* Blocks that are stitched while streams are at work: under limits that move, with trims, and
+   graphs that are captured in scopes and replayed; the race oracle watches, and every place where
+   chunks may meet is written, and verified before the free. */
 // build: plain
 // build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION

@@ -137,7 +137,7 @@ static void trim_takes_them_along(void) {
 /* Of several stitches over one chunk all go, and none that is not over it. */
 static void only_those_over_what_goes(void) {
     stripe_open();
-    for (size_t i = 0; i < 6; i++) put(stripe_stitched((i + 2) * STRIPE, 0), 0); /* the same first */
+    for (size_t i = 0; i < 6; i++) put(stripe_stitched((i + 2) * STRIPE, 0), 0);
     kit_finish(arena);
     long mapped = fake_mappings();
     CHECK_EQ(mapped, STRIPES + 2 + 3 + 4 + 5 + 6 + 7);
@@ -220,7 +220,9 @@ static void write_program(program *p, uint64_t seed, int streams) {
         int slot = (int)check_below(&seed, SLOTS);
         p->slot[i] = slot;
         p->stream[i] = slot % streams;
-        p->bytes[i] = held[slot] ? 0 : 1 + (size_t)check_below(&seed, KIB << check_below(&seed, 16));
+        p->bytes[i] = 0;
+        if (!held[slot])
+            p->bytes[i] = 1 + (size_t)check_below(&seed, KIB << check_below(&seed, 16));
         held[slot] = p->bytes[i];
     }
 }

@@ -1,6 +1,6 @@
-/* Every call that manages virtual memory is made to fail in turn, once and for good, amid work whose
-   blocks are stitched. A request that fails because of it changes nothing, and the same request is
-   met once the fault is over. */
+/* Every call that manages virtual memory is made to fail in turn, once and for good, amid work
+   whose blocks are stitched. A request that fails because of it changes nothing, and the same
+   request is met once the fault is over. */
 // build: plain -O1
 // build: asan -fsanitize=address,undefined -DAFTER=6
 #define GPUPOOL_IMPLEMENTATION

@@ -1,6 +1,6 @@
-/* One request that is stitched, or grown, or both, and of all the calls that it makes one fails: each
-   in turn, once, or with all that follow. All is as it was: no unit changed hands, nothing is mapped
-   that was not, and the next request is met, by whichever stream it comes. */
+/* One request that is stitched, or grown, or both, and of all the calls that it makes one fails:
+   each in turn, once, or with all that follow. All is as it was: no unit changed hands, nothing is
+   mapped that was not, and the next request is met, by whichever stream it comes. */
 // build: plain
 // build: asan -fsanitize=address,undefined
 #include "fail_malloc.h"

@@ -219,8 +219,8 @@ static void split_memory_keeps_its_fence(void) { for_each_source(split); }
 
 /* ---- the host waits only when nothing else helps ---- */
 
-/* Smaller idle chunks cannot serve a larger block but stitched, behind a wait on the device; or else
-   they must be given back, and that has to wait for the work on them. */
+/* Smaller idle chunks cannot serve a larger block but stitched, behind a wait on the device; or
+   else they must be given back, and that has to wait for the work on them. */
 static void host_waits(int no_stitch) {
     arena = no_stitch ? kit_open_unstitched(8 * SIZE)
                       : kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * SIZE);

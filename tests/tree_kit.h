@@ -100,7 +100,8 @@ static inline tree_code model_code(const model *m) {
     tree_code code = 0;
     for (int unit = 0, end; unit < m->units; unit = end) {
         end = model_end(m, unit);
-        code = code_add(code, unit, end - unit, model_is_free(m, unit) ? m->owner[unit] : CODE_BLOCK);
+        code = code_add(code, unit, end - unit,
+                        model_is_free(m, unit) ? m->owner[unit] : CODE_BLOCK);
     }
     return code;
 }
@@ -113,8 +114,8 @@ static inline void model_decode(model *m, tree_code code) {
     }
 }
 
-/* For a failure: a letter a unit, with bars at the borders of slabs, '.' in quiet memory, '_' in bare, A and B in lanes of streams,
-   1 2 3 in blocks. */
+/* For a failure: a letter a unit, with bars at the borders of slabs, '.' in quiet memory, '_' in
+   bare, A and B in lanes of streams, 1 2 3 in blocks. */
 static inline const char *model_text(const model *m) {
     static char text[2 * TREE_MOST + 1];
     int block = 0, at = 0;
@@ -130,8 +131,8 @@ static inline const char *model_text(const model *m) {
 }
 
 /* How many states there are: runs of one lane never meet, blocks may. One more unit lengthens the
-   last run, or begins a block, or begins a run of another lane than the last one's; at the border of
-   a slab it begins a block or a run of any lane. */
+   last run, or begins a block, or begins a run of another lane than the last one's; at the border
+   of a slab it begins a block or a run of any lane. */
 static inline uint64_t model_states(const model *m) {
     uint64_t lanes = (uint64_t)m->lane_count, in_block = 1, in_lane = lanes, block;
     for (int unit = 1; unit < m->units; unit++) {
@@ -162,8 +163,8 @@ static inline void model_each(model *m, int unit, int runs, void (*visit)(const 
 static gpi_tree tree;
 static gpi_run *tree_first; /* the chunk's leftmost, for good */
 
-/* The model's lanes, and no others: gpi_tree_check, which takes most of the time here, would look at
-   each. */
+/* The model's lanes, and no others: gpi_tree_check, which takes most of the time here, would look
+   at each. */
 static inline void tree_open_lanes(const model *m) {
     unsigned used = 0;
     CHECK_EQ(gpi_tree_open(&tree), 1);
