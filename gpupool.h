@@ -28,33 +28,34 @@ The picture:
 
     your program            gpupool_alloc(arena, bytes, stream)        gpupool_free(..., stream)
     CACHE                   blocks of just that size, freed on just that stream
-    ARENA                   own lane, quiet memory, fences, growth, moving, waiting, the verdict
-    TREE    LEDGER          which units are free for whom              how much, and how much may be
-    BACKING FENCE           pieces of physical memory, mapped          who must wait for whom
+    ARENA                   own lane, quiet memory, growth, stitching, waiting, the verdict
+    TREE   LEDGER           which units are free for whom              how much, and how much may be
+    CHUNK  STITCH  FENCE    memory from the driver; a second address   who must wait for whom
     DRIVER                  cuMemCreate, cuMemMap, cudaMalloc, cudaEventRecord, ...
 
     your program            gpupool_upload(ring, device, host, bytes, stream)  gpupool_download(...)
     RING                    chunks of pinned memory, filled and emptied by several threads
 
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
-freed earlier can be had; keeps peak reserved memory within a few per cent of peak live memory, by
-moving physical memory away from unused addresses; enforces limits; says why memory ran out and
-what would help. A ring copies ordinary host memory to the device and back at nearly nine tenths of
-pinned memory's speed.
-What it does not do: it has no thread of its own but a ring's workers, moves no block that you hold,
-keeps no bookkeeping in device memory, prints nothing unless asked, and never aborts over a mistake
-of yours.
+freed earlier can be had; keeps peak reserved memory within a few per cent of peak live memory,
+since a large block can be put together from free memory in several places; enforces limits; says
+why memory ran out and what would help. A ring copies ordinary host memory to the device and back at
+nearly nine tenths of pinned memory's speed.
+What it does not do: it has no thread of its own but a ring's workers, moves no memory, keeps no
+bookkeeping in device memory, prints nothing unless asked, and never aborts over a mistake of yours.
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE CACHE BACKING FENCE LIMIT ARENA RING REPORT   how it works
+    GROUND HOST DRIVER LEDGER TREE CACHE FENCE CHUNK STITCH LIMIT ARENA RING REPORT  how it works
     BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
 memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
-that a stream's earlier work is done. Granule: 2 MiB, the driver's page for mapping. Piece: physical
-memory got from the driver at a time. requested <= granted (rounded to units) <= reserved (held from
-the driver); pending: freed on a stream, and not known to be finished there.
+that a stream's earlier work is done. Granule: 2 MiB, the driver's page for mapping. Chunk: memory
+got from the driver in one call; home: the address where a chunk is mapped for all its life. Stitch:
+a second address range over free memory of several chunks, for one large block. requested <= granted
+(rounded to units) <= reserved (held from the driver); pending: freed on a stream, and not known to
+be finished there.
 
 The rules:
   1. Free a block on the stream that used it last: later work there may have the memory at once,
@@ -79,6 +80,13 @@ The rules:
      still runs. Destroy streams in files that include this one (its macro cudaStreamDestroy tells
      the arenas; with GPUPOOL_STATIC, those of its file), or say gpupool_stream_retired first, or
      set GPUPOOL_STREAM_CHECK.
+
+  6. A mapped chunk keeps its home: as long as it lives, its home address is the same physical
+     memory. A large block may lie at a second address, stitched from several chunks. CUDA's rule
+     for that: between uses of the same memory through different addresses lies the end of a device
+     operation. It does wherever memory changes hands by gpupool_free. Memory must not change hands
+     inside a running kernel (persistent kernels; work before griddepcontrol.wait): programs that
+     need that set config.no_stitch.
 
 Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes this one at all
 (those marked * in every file). Booleans are 0 or 1. gpupool_build() returns what is in force.
@@ -231,7 +239,7 @@ typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, else DEVICE */
     GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand. CUDA
                                     cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue) nor
-                                    register it for RDMA. cuMemGetAddressRange returns the piece
+                                    register it for RDMA. cuMemGetAddressRange returns the chunk
                                     that an address lies in: a block may span several */
     GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
@@ -431,9 +439,8 @@ GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
    call what the framework expects (gpupool_cudaMalloc answers as cudaMalloc does: NULL and
    cudaSuccess, cudaErrorMemoryAllocation). A thread that has not called the CUDA runtime may have
    no current context afterwards. Makes no CUDA call when it finds memory freed earlier at once;
-   otherwise gets more from the driver (or moves what is idle, rather than run far ahead of what is
-   live), lets this stream wait for others, moves all that is idle or gives it back, and at last
-   waits on the host, in this order. */
+   otherwise stitches free memory or gets more from the driver, lets this stream wait for others,
+   gives idle memory back to get another size, and at last waits on the host, in this order. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* alignment: a power of two of at most 2^40 bytes */
@@ -574,19 +581,22 @@ GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
    biggest holders (by line of source with GPUPOOL_SITES 1, else by size), a map in characters. */
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
 
-/* For programs: one object, all numbers exact integers but fragmentation (1 - largest / free).
+/* For programs: one object, all numbers exact integers but fragmentation (1 - the largest
+   block that free memory makes / all that is free).
      "gpupool": 1 (of this form), "name", "device", "source", "unit_bytes",
      "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (null:
      not known), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
      "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
-     "largest_free_bytes", "fragmentation", "host_bytes", "live_by_order": [], "free_by_order": [],
+     "largest_free_bytes" (in one run), "largest_block_bytes", "stitched_bytes", "fragmentation",
+     "host_bytes", "live_by_order": [], "free_by_order": [],
      "streams": [handle], "sites": [{"file", "line", "stream", "allocs", "blocks", "bytes",
      "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes", "blocks": [{"address",
-     "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stream",
-     "site"}]}]. "stream" and "site" are indices; null: not known. For a handle, 1 stands for the
+     "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stitched_at"
+     (the address of the block that this is a part of), "stream", "site"}]}]. "stream" and "site"
+     are indices; null: not known. For a handle, 1 stands for the
    default stream, 5 for all streams (gpupool_cudaFree), other odd numbers for a thread's default
-   stream. A chunk is a piece of memory without a gap; of mapped memory, several pieces of the
-   driver's may be one. */
+   stream. A chunk is memory without a gap; of mapped memory, several chunks side by side
+   are one. */
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 
 /* The map of memory as one picture: chunks in rows, colours for streams, hatching for what is freed
@@ -2413,8 +2423,8 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 
    A lane has two such trees: the free memory that certain users may take. Lane QUIET is memory
    whose earlier work is known to be done; lane BARE has home addresses without memory behind them;
-   lane SPACE has addresses for stitches; the other lanes belong to streams. A live run is in no lane
-   but in the index, which finds it by its unit. A run of a stitched block is in neither: PART.
+   lane SPACE has addresses for stitches; the other lanes belong to streams. A live run is in no
+   lane but in the index, which finds it by its unit. A run of a stitched block is in neither: PART.
 
    A MAPPED arena's tree also has a table of its addresses, one cell for each granule. A cell tells
    the leftmost run that starts in the granule, so the run that contains an address is found in a
@@ -2424,13 +2434,14 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
    added where it makes the most of an edge, so what is left alone there keeps large requests
    together; filled with small ones, it would cost a recorded training run 0.8% more memory.
 
-   The third tree of a lane is for blocks below 64 KiB. They share slabs, granules that are marked as
-   such, so that they lie close together and leave whole chunks free. Where memory is short, slabs
-   are no more: the marks are taken away, and their free runs join their neighbours.
+   The third tree of a lane is for blocks below 64 KiB. They share slabs, granules that are marked
+   as such, so that they lie close together and leave whole chunks free. Where memory is short,
+   slabs are no more: the marks are taken away, and their free runs join their neighbours.
 
    T1  neighbours meet: run.next.unit == run.unit + run.units, and run.next.prev == run
-   T2  a free run is in its lane's list of its own order and step, in the tree that it belongs to: in
-       the edge if a neighbour is bare, and it is in no slab; bits say which lists hold runs; counts and sums are those of the lists
+   T2  a free run is in its lane's list of its own order and step, in the tree that it belongs to:
+       in the edge if a neighbour is bare, and it is in no slab; bits say which lists hold runs;
+       counts and sums are those of the lists
    T3  no run stands next to a run of the same lane, but at the border of a slab
    T4  the index holds exactly the live runs, each in the bucket of its unit
    T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it)
@@ -2486,7 +2497,7 @@ typedef struct gpi_run {
 typedef struct gpi_lane {
     struct gpi_lane *spare;            /* of a lane not in use, and so empty: the next one */
     void *usable;                      /* by the request that memory is looked for just now: the
-                                          stream that the lane is of, or the tree; NULL: it is not */
+                                          stream that the lane is of, or the tree; NULL: not */
     uint64_t units;                    /* free in this lane */
     uint64_t orders[GPI_SHELVES];      /* bit k: order k has runs */
     uint8_t steps[GPI_SHELVES * 64];   /* bit s: that step of the order has runs */
@@ -2575,6 +2586,12 @@ static int gpi_tree_is_met(const gpi_run *run) {
     return (!run->prev || run->prev->next == run) && (!run->next || run->next->prev == run);
 }
 
+/* The cell of an address that the table has a page for. */
+GPI_HOT gpi_cell *gpi_tree_cell(const gpi_tree *tree, uint64_t unit) {
+    uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
+    return &tree->cells[granule / GPI_PAGE][granule % GPI_PAGE];
+}
+
 static int gpi_tree_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run *before,
                               uint32_t number) {
     int is_slab = gpi_tree_is_slab(tree, run->unit);
@@ -2651,7 +2668,7 @@ static int gpi_tree_check_table(const gpi_tree *tree, const gpi_run *run) {
                                          (run->unit - tree->base_unit) >> tree->granule_shift;
         granule = (run->unit - tree->base_unit) >> tree->granule_shift;
         if (!(tree->starts[granule / 64] >> granule % 64 & 1)) return 6;
-        if ((tree->cells[granule / GPI_PAGE][granule % GPI_PAGE].first == run) != is_first) return 6;
+        if ((gpi_tree_cell(tree, run->unit)->first == run) != is_first) return 6;
         bits += (uint64_t)is_first;
     }
     for (word = 0; word < words; word++) {
@@ -2707,12 +2724,6 @@ GPI_HOT gpi_run **gpi_tree_link(const gpi_tree *tree, uint64_t unit) {
 
 static gpi_run *gpi_tree_live(const gpi_tree *tree, uint64_t unit) {
     return *gpi_tree_link(tree, unit);
-}
-
-/* The cell of an address that the table has a page for. */
-GPI_HOT gpi_cell *gpi_tree_cell(const gpi_tree *tree, uint64_t unit) {
-    uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
-    return &tree->cells[granule / GPI_PAGE][granule % GPI_PAGE];
 }
 
 /* Whose address it is; NULL: nobody's. */
@@ -2773,9 +2784,9 @@ GPI_HOT gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units
     return NULL;
 }
 
-/* A free run that the request fits in, in one tree of the lanes: list by list from the request's own
-   step upward, the lanes in turn. In that step a run may be too short, and in any
-   when aligned; `tries` bounds the misfits looked at in a list. */
+/* A free run that the request fits in, in one tree of the lanes: list by list from the request's
+   own step upward, the lanes in turn. In that step a run may be too short, and in any when aligned;
+   `tries` bounds the misfits looked at in a list. */
 GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes,
                                         uint32_t place, uint64_t units, uint64_t align_units,
                                         uint64_t tries) {
@@ -3129,7 +3140,8 @@ GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
 
 GPI_HOT int gpi_tree_joins(const gpi_tree *tree, const gpi_run *side, const gpi_run *run,
                            uint32_t lane, uint64_t absorb_units) {
-    if (side->lane != lane && (side->lane != GPI_LANE_QUIET || side->units > absorb_units)) return 0;
+    if (side->lane != lane && (side->lane != GPI_LANE_QUIET || side->units > absorb_units))
+        return 0;
     return gpi_tree_is_slab(tree, side->unit) == gpi_tree_is_slab(tree, run->unit);
 }
 
@@ -4250,8 +4262,9 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
    TREE, FENCE
 
    A chunk is what one call of the driver gave: a cuMemCreate handle, a cudaMalloc, ... A MAPPED
-   chunk is mapped once, at its home, and stays there until it is given back to the driver. Homes lie
-   side by side, so a block may span several chunks; bare addresses are where chunks can still go.
+   chunk is mapped once, at its home, and stays there until it is given back to the driver. Homes
+   lie side by side, so a block may span several chunks; bare addresses are where chunks can still
+   go.
 
        home addresses    | chunk | chunk |   chunk   | bare  | chunk | bare ...
 
@@ -4259,7 +4272,8 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
    a chunk is a share of all that is reserved: few chunks in a large arena, yet none so large that
    one live block in it keeps much from being stitched (see STITCH).
 
-   H1  chunks do not overlap; the cells of a MAPPED chunk's granules, and no others, tell it as owner
+   H1  chunks do not overlap; the cells of a MAPPED chunk's granules, and no others, tell it as
+       owner
    H2  a home unit is in lane BARE exactly if no chunk is there
    H3  reserved is the sum of the chunks, with those that the driver has not taken back */
 
@@ -4626,8 +4640,8 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     return GPUPOOL_OK;
 }
 
-/* A chunk that is one held run, and that no stitch is over, goes back to the driver. If it cannot be
-   unmapped it stays, quiet. */
+/* A chunk that is one held run, and that no stitch is over, goes back to the driver. If it cannot
+   be unmapped it stays, quiet. */
 static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk,
                                           gpi_run *held) {
     gpupool_result result;
@@ -4653,7 +4667,7 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
     int is_alone;                   /* it does not begin in free memory */
     int is_exact;                   /* no chunk may be larger than is needed */
     uint64_t new_unit, new_units;   /* bare granules that become memory for it */
-    gpi_run *left;                  /* free memory before these, which the block begins in; or NULL */
+    gpi_run *left;                  /* free memory before these, in which the block begins */
     gpi_run *bare;                  /* the run that they are in; NULL: there is no place */
 } gpi_growth;
 
@@ -4662,7 +4676,7 @@ static int gpi_chunk_is_usable(const gpi_tree *tree, const gpi_run *run) {
            run->as.place < GPI_SLABS * GPI_SHELF;
 }
 
-/* The stream of a usable run's lane, which stays known until the run comes back; NULL: it is quiet. */
+/* The stream of a usable run's lane, which stays known until the run comes back; NULL: quiet. */
 static gpi_stream *gpi_chunk_borrow(const gpi_tree *tree, const gpi_run *run) {
     gpi_stream *owner = NULL;
     if (run->lane != GPI_LANE_QUIET) owner = (gpi_stream *)tree->lanes[run->lane]->usable;
@@ -4712,9 +4726,10 @@ static void gpi_chunk_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
     }
 }
 
-/* How large a new chunk is: a share of what is reserved, or of the request. The driver's price is per
-   handle, so few large chunks are cheap; but a chunk with one live block in it cannot be stitched
-   whole, which costs memory, above all where a limit has to be met. Measured on recorded runs. */
+/* How large a new chunk is: a share of what is reserved, or of the request. The driver's price is
+   per handle, so few large chunks are cheap; but a chunk with one live block in it cannot be
+   stitched whole, which costs memory, above all where a limit has to be met. Measured on recorded
+   runs. */
 static uint64_t gpi_chunk_units(const gpi_chunks *chunks, uint64_t new_units) {
     const uint64_t mib = (1u << 20) / GPUPOOL_UNIT_BYTES, granule = chunks->granule_units;
     int limited = chunks->ledger->limit_bytes != UINT64_MAX;
@@ -4752,8 +4767,8 @@ static void gpi_chunk_round_up(const gpi_chunks *chunks, gpi_growth *growth, uin
     growth->new_units = gpi_ground_max(growth->new_units, size);
 }
 
-/* Gets memory for a block at home, so that at most most_units are reserved. The run is held, exactly
-   the block. Lanes that it may begin in are marked as usable, and no longer on return. */
+/* Gets memory for a block at home, so that at most most_units are reserved. The run is held,
+   exactly the block. Lanes that it may begin in are marked as usable, and no longer on return. */
 static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
                                      uint64_t most_units, gpi_run **out) {
     uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
@@ -4993,8 +5008,8 @@ static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     return freed;
 }
 
-/* Peers may use what is there: MAPPED memory chunk by chunk, all else by whole devices. For one that
-   is a peer already all is done again: a reset may have undone it. */
+/* Peers may use what is there: MAPPED memory chunk by chunk, all else by whole devices. For one
+   that is a peer already all is done again: a reset may have undone it. */
 static gpupool_result gpi_chunk_allow_peer(gpi_chunks *chunks, int device) {
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
@@ -5020,9 +5035,9 @@ static gpupool_result gpi_chunk_allow_peer(gpi_chunks *chunks, int device) {
        stitch             |..####|######|######|###...|
                           ^ pad  ^ body, the block  ^ pad
 
-   Nothing is taken away before something new is there: a stitch that fails half-way is unmapped, and
-   nothing else happened. Memory that a stream has freed may be stitched for it at once, whatever
-   still runs there, since mapping adds an address and removes none.
+   Nothing is taken away before something new is there: a stitch that fails half-way is unmapped,
+   and nothing else happened. Memory that a stream has freed may be stitched for it at once,
+   whatever still runs there, since mapping adds an address and removes none.
 
    When the block is freed its units go back to the lanes as home runs, and the stitch stays mapped,
    idle. The same size asked for again, with the same units free, takes it back without a call of
@@ -5038,15 +5053,15 @@ static gpupool_result gpi_chunk_allow_peer(gpi_chunks *chunks, int device) {
    S4  a stitch is of chunks of its own arena, and a chunk lists the stitches over it
    S5  the index has live blocks alone: home addresses of a stitched block, and idle stitches, are
        free memory to whoever frees them
-   S6  the addresses of stitches are used once; idle stitches hold at most GPI_IDLE_SEAMS handles, or
-       four for each chunk, but for those whose user has not passed
+   S6  the addresses of stitches are used once; idle stitches hold at most GPI_IDLE_SEAMS handles,
+       or four for each chunk, but for those whose user has not passed
    S7  an alignment counts from the block's first byte
    S8  to take or to free a stitched block costs a step for each home run of it
    S9  units are taken under the lock before the first driver call, and go back if it fails */
 
 enum {
     GPI_IDLE_SEAMS = 8192,   /* handles that idle stitches may hold, whatever the arena's size */
-    GPI_REUSE_TRIES = 32     /* idle stitches of the size that are asked whether their units are free */
+    GPI_REUSE_TRIES = 32     /* idle stitches of a size whose units are looked at */
 };
 
 typedef struct gpi_seam { /* one chunk of one stitch */
@@ -5064,13 +5079,13 @@ typedef struct gpi_part { /* home units of a block, side by side */
 typedef enum gpi_stitch_state {
     GPI_STITCH_USED,         /* its block is live, or not free yet */
     GPI_STITCH_IDLE,
-    GPI_STITCH_SPOILT        /* of no use: the driver has not unmapped it, after it failed to map all
-                                of it, or is about to */
+    GPI_STITCH_SPOILT        /* of no use: the driver could not map all of it, nor unmap it; or it
+                                is being unmapped */
 } gpi_stitch_state;
 
 typedef struct gpi_stitch {
     struct gpi_stitch *older, *newer;      /* of all, by the latest free */
-    struct gpi_stitch *same_prev, *same_next; /* of about this size, the first that was made first */
+    struct gpi_stitch *same_prev, *same_next; /* of about this size, as they were made */
     gpi_stitch_state state;
     gpi_run *body;           /* the block: held while the stitch is idle; pads are beside it */
     uint64_t unit, units;    /* all that is mapped */
@@ -5321,7 +5336,7 @@ static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t unit
     return 0;
 }
 
-/* Home units that are free become one held run. Needs two spare structs for each run they are in. */
+/* Home units that are free become one held run. Needs two spare structs for each run. */
 static gpi_run *gpi_stitch_take(gpi_tree *tree, uint64_t unit, uint64_t units) {
     gpi_run *run = gpi_tree_at(tree, unit), *next, *piece, *held = NULL;
     uint64_t end = unit + units, piece_units;
@@ -5563,8 +5578,8 @@ static uint64_t gpi_stitch_choose(gpi_plan *plan, uint64_t count, uint64_t units
     return units;
 }
 
-/* The shortest free end or start of a chunk that has so many units, as the plan's head or tail; what
-   is left over of it is of no use to stitches. 0: there is none. */
+/* The shortest free end or start of a chunk that has so many units, as the plan's head or tail;
+   what is left over of it is of no use to stitches. 0: there is none. */
 static int gpi_stitch_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
     gpi_chunk *chunk = stitches->chunks->first;
     uint64_t least = UINT64_MAX;
@@ -5823,7 +5838,7 @@ static int gpi_stitch_take_space(gpi_stitches *stitches, const gpi_plan *plan,
     return 1;
 }
 
-/* Maps the chunks side by side. On failure mapped is how many of them still are. The lock is open. */
+/* Maps the chunks side by side. On failure mapped says how many still are. The lock is open. */
 static gpupool_result gpi_stitch_map(const gpi_stitches *stitches, const gpi_stitch *stitch,
                                      uint32_t *mapped) {
     const gpi_driver *driver = &stitches->chunks->driver;
@@ -6009,8 +6024,8 @@ static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_byte
     return result;
 }
 
-/* The same until at most so many bytes are reserved, if there is as much idle: the last chunk may be
-   larger than what is left to give, and is the smallest such. */
+/* The same until at most so many bytes are reserved, if there is as much idle: the last chunk may
+   be larger than what is left to give, and is the smallest such. */
 static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t bytes) {
     gpupool_result result = gpi_stitch_trim(stitches, bytes);
     uint64_t count = 0;
@@ -6290,8 +6305,8 @@ static void gpi_limit_measure(const gpi_scene *scene, const gpi_run *stretch,
     }
 }
 
-/* What is measured makes a block by a stitch, with growth if need be; or without stitches makes room
-   for growth. */
+/* What is measured makes a block by a stitch, with growth if need be; or without stitches makes
+   room for growth. */
 static void gpi_limit_weigh(const gpi_scene *scene, const gpi_measure *measure,
                             gpi_outlook *outlook) {
     uint64_t granule = scene->chunks->granule_units, units = measure->whole_units;
@@ -6306,7 +6321,8 @@ static void gpi_limit_weigh(const gpi_scene *scene, const gpi_measure *measure,
     }
     units += tail.units + (scene->align_units == 1 ? head.units : 0);
     outlook->fits |= units >= scene->units;
-    outlook->need_units = gpi_ground_up(scene->units - gpi_ground_min(units, scene->units), granule);
+    units = scene->units - gpi_ground_min(units, scene->units);
+    outlook->need_units = gpi_ground_up(units, granule);
 }
 
 static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish) {
@@ -6720,7 +6736,8 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
         {"%a does not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
         {"%a does not fit on the device: %m is missing, and others (processes, libraries, CUDA "
          "itself) hold %o of its %d", "have others free %m", 1},
-        {"%a does not fit in one piece: %f is free in all, but no more than %r in one piece", "", 1},
+        {"%a does not fit in one piece: %f is free in all, but no more than %r in one piece", "",
+         1},
         {"%a would fit if work in flight had finished", "wait for %w", 0},
         {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
          "before the capture begins, allocate it, or wait for %w", 0}};
@@ -7404,8 +7421,8 @@ GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *reques
     return gpi_arena_take(arena, run, request);
 }
 
-/* Marks lanes as usable by a request that is looked for in them; all marks are taken away before the
-   lock is opened. */
+/* Marks lanes as usable by a request that is looked for in them; all marks are taken away before
+   the lock is opened. */
 static void gpi_arena_mark(gpupool_arena *arena, const gpi_lanes *lanes, gpi_stream *stream) {
     int i;
     for (i = 0; i < lanes->count; i++)
@@ -7557,8 +7574,8 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, const gpi_request *re
     memset(&growth, 0, sizeof growth);
     growth.units = request->units;
     if (!gpi_chunk_is_mapped(&arena->chunks))
-        return gpi_chunk_add(&arena->chunks, &arena->tree, &growth, request->align_units, most_bytes,
-                             run);
+        return gpi_chunk_add(&arena->chunks, &arena->tree, &growth, request->align_units,
+                             most_bytes, run);
     if (arena->chunks.stuck) gpi_chunk_retry(&arena->chunks, &arena->tree);
     gpi_arena_lanes(arena, request, 1, &lanes);
     gpi_arena_mark(arena, &lanes, request->known);
@@ -7567,11 +7584,11 @@ static gpupool_result gpi_arena_grow(gpupool_arena *arena, const gpi_request *re
                           run);
 }
 
-#define GPI_SEAMS_WORTH 4096 /* handles mapped again, 0.12 s, rather than a run ahead of what is live */
+#define GPI_SEAMS_WORTH 4096 /* handles mapped again (0.12 s) before memory is grown instead */
 
 /* Whether free memory is to be stitched rather than more be got from the driver: where that would
-   run ahead of what is live, or where as much was live before. So a program that repeats itself gets
-   no more memory for its second round, and meets what it did there again in its third. */
+   run ahead of what is live, or where as much was live before. So a program that repeats itself
+   gets no more memory for its second round, and meets what it did there again in its third. */
 static int gpi_arena_prefers_stitch(const gpupool_arena *arena, const gpi_request *request) {
     uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
     return arena->ledger.reserved.now + need > gpi_arena_aim(arena, request) ||

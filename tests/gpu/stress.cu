@@ -265,12 +265,15 @@ int main(int count, char **words) {
     CUDA(cudaFree(wrong));
     POOL(gpupool_get_stats(arena, &stats));
     if (stats.blocks.now) fail("blocks left", "some were lost");
+    if (stats.stitches == 0) fail("no block was stitched", "these sizes no longer show anything");
     POOL(gpupool_report(arena, stdout));
     POOL(gpupool_arena_destroy(arena));
     POOL(gpupool_arena_destroy(gpupool_default_arena(0)));
-    printf("%ld blocks stamped and verified, %.1f GiB, %ld handed over, %ld graphs captured, %ld "
-           "replays, %ld refused for lack of memory; %llu words wrong, %ld calls failed\n",
-           blocks.load(), (double)bytes_stamped.load() / (1 << 30), handed_over.load(),
+    printf("%ld blocks stamped and verified, %llu stitched and %llu times reused, %.1f GiB, %ld handed "
+           "over, %ld graphs captured, %ld replays, %ld refused for lack of memory; %llu words wrong, "
+           "%ld calls failed\n",
+           blocks.load(), (unsigned long long)stats.stitches,
+           (unsigned long long)stats.stitches_reused, (double)bytes_stamped.load() / (1 << 30), handed_over.load(),
            captures.load(), replays.load(), refused.load(), found, failed.load());
     return found || failed ? 1 : 0;
 }
