@@ -34,7 +34,8 @@ The picture:
     DRIVER                  cuMemCreate, cuMemMap, cudaMalloc, cudaEventRecord, ...
 
     your program            gpupool_upload(ring, device, host, bytes, stream)  gpupool_download(...)
-    RING                    chunks of pinned memory, filled and emptied by several threads
+    RING                    transfers, whose chunks several threads fill and empty
+    STAGE                   pinned memory, in equal slots
 
 What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
 freed earlier can be had; keeps peak reserved memory within a few per cent of peak live memory,
@@ -46,7 +47,8 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE CACHE FENCE CHUNK STITCH LIMIT ARENA RING REPORT  how it works
+    GROUND HOST DRIVER LEDGER TREE CACHE FENCE CHUNK STITCH PLAN LIMIT ARENA     how it works
+    STAGE RING REPORT
     BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
@@ -231,12 +233,15 @@ typedef enum gpupool_result {
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
     GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
     GPUPOOL_E_CALLBACK,      /* your read or write function returned nonzero */
+    GPUPOOL_E_FILE,          /* reading the file failed, or it is too short; see
+                                gpupool_last_error() */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
 } gpupool_result;
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
-    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, else DEVICE */
+    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, and there are addresses for it;
+                                    else DEVICE, and gpupool_report says why */
     GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand. CUDA
                                     cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue) nor
                                     register it for RDMA. cuMemGetAddressRange returns the chunk
@@ -254,7 +259,8 @@ typedef enum gpupool_cause {     /* why memory ran out */
     GPUPOOL_CAUSE_TOO_LARGE,     /* larger than the whole device */
     GPUPOOL_CAUSE_DEVICE_FULL,   /* the device is full, mostly of this arena's memory */
     GPUPOOL_CAUSE_OTHERS,        /* the device is full, and others hold what is missing */
-    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free, but in no single run */
+    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free, with what the limit and the device leave,
+                                    but they do not make one block */
     GPUPOOL_CAUSE_PENDING,       /* would fit once work in flight has finished */
     GPUPOOL_CAUSE_CAPTURING      /* would need growth that a capturing stream forbids */
 } gpupool_cause;
@@ -286,7 +292,9 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t device_free_bytes;      /* what the driver says is free on the device */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
+    uint64_t siblings_bytes;         /* of these, held by this process's other arenas */
     uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
+    uint64_t fits_bytes;             /* FRAGMENTED: the largest block that could be had */
     uint64_t raise_bytes;            /* raising the limit by so much would do; 0: it would not */
     int pending_streams;             /* PENDING, CAPTURING: streams whose work to wait for; 0: all
                                         of the device */
@@ -356,10 +364,16 @@ typedef struct gpupool_ring_config { /* all zero is valid: each zero means the d
                                         GPUPOOL_DEVICE_CURRENT */
     size_t bytes;                    /* the most pinned memory the ring ever holds: its limit; from
                                         256 KiB to 16 TiB */
-    size_t chunk_bytes;              /* copied and sent at a time, at most; from 64 KiB to a quarter
-                                        of the ring */
+    size_t chunk_bytes;              /* copied and sent at a time, at most, and the ring's are of
+                                        this size; from 64 KiB to a quarter of the ring */
     int workers;                     /* threads that help the caller, at most 64; -1: none */
 } gpupool_ring_config;
+
+typedef struct gpupool_file_part {   /* of a file, and where it goes */
+    void *device_dst;
+    uint64_t offset;                 /* of its first byte in the file */
+    size_t bytes;
+} gpupool_file_part;
 
 typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill */
     void *memory;
@@ -430,7 +444,10 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
    reserved perhaps, and this can be tried again. No other thread may use the arena any more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
-/* Made at first use, the same for all callers; NULL with a result when it cannot be made. */
+/* Made at first use, the same for all callers; NULL with a result when it cannot be made. After
+   cudaDeviceReset this call, and an allocation in CUDA's shape, renew it at the same address: it has
+   no blocks, a limit that was set stays, a trace has ended, peers are to be allowed again. Before
+   CUDA 12 a reset cannot be seen. */
 GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
 
 /* A block of so many bytes, aligned to a unit (512 bytes) at least, for work queued on this stream
@@ -480,8 +497,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    give to the next stream at once, and becomes free for others as soon as can be; so it is where
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
-   of cudaStreamPerThread before it ends: what it freed last, up to 1 MiB, is its alone otherwise,
-   until memory is short, and 16 KiB of records stay for it. */
+   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone until
+   memory is short, and 16 KiB of records stay, until gpupool_trim (with SIZE_MAX, say) finds its
+   work done: so nothing grows for ever in a program that calls either. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
@@ -540,7 +558,9 @@ GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double); 
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
 GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
 
-/* Bytes that could still be handed out in all, by the limit and by what the device has free. */
+/* Bytes that could still be handed out in all, by the limit and by what the device has free. Where no
+   block is live gpupool_alloc gives one of so many; else free memory may be in several places, and
+   gpupool_would_fit tells of one block. At most 2^48. */
 GPUPOOL_API size_t gpupool_available(gpupool_arena *);
 
 /* Whether one block of so many bytes could be had now, without waiting on the host (but as CUDA
@@ -639,7 +659,7 @@ GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t,
 /* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
    memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
    pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
-   or more, or with a ticket. Pinned, registered and managed memory is recognised and goes directly,
+   or more, or with a ticket, and end after a second without work. Pinned, registered and managed memory is recognised and goes directly,
    device memory too; up to 16 KiB (64 KiB down) CUDA's own staging is used. All calls but create
    and destroy may be made by any number of threads, on any streams of the ring's device. A stream
    that captures is refused with E_CAPTURING, and its capture goes on. No call pins more than
@@ -697,7 +717,25 @@ GPUPOOL_API gpupool_result gpupool_download_to(gpupool_ring *, const void *devic
                                                size_t bytes, gpupool_write_fn, void *user,
                                                cudaStream_t);
 
-/* Pinned memory to fill in place. Waits up to timeout_ns (negative: for ever; 0: not at all) while
+/* Bytes [offset, offset + bytes) of an open file, read straight into pinned memory by several
+   threads at once: through the page cache what is there, past it (O_DIRECT) what is not, where the
+   file system allows. Stays open until the call returns, or the ticket is done. E_FILE, with what
+   errno says, where it cannot be read there (a pipe), or ends before: then no more is touched than
+   by an upload that fails. Its offset is neither used nor changed. E_UNSUPPORTED on Windows, and
+   where a strict -std=c99 hides pread. */
+GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
+                                               uint64_t offset, size_t bytes, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_upload_file_async(gpupool_ring *, void *device_dst, int file,
+                                                     uint64_t offset, size_t bytes, cudaStream_t,
+                                                     gpupool_ticket *ticket);
+
+/* Many parts of one file, each to its own place: returns when all of them are there. If one fails,
+   those after it may be missing. */
+GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
+                                                    const gpupool_file_part *parts, size_t count,
+                                                    cudaStream_t);
+
+/* Pinned memory to fill in place; it takes whole chunks of the ring. Waits up to timeout_ns (negative: for ever; 0: not at all) while
    it can help: E_TIMEOUT at once if this thread's own spans are in the way, or if it holds one and
    those of other threads are. More than the whole ring is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_span_acquire(gpupool_ring *, size_t bytes, int64_t timeout_ns,
@@ -848,6 +886,9 @@ GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cud
 #undef gpupool_download_2d
 #undef gpupool_upload_from
 #undef gpupool_download_to
+#undef gpupool_upload_file
+#undef gpupool_upload_file_async
+#undef gpupool_upload_file_list
 #undef gpupool_span_upload
 #if GPUPOOL_STREAM_HOOK
 #undef cudaStreamDestroy
@@ -967,16 +1008,34 @@ static unsigned gpi_ground_bits(uint64_t n) { /* that are set */
 #endif
 #include <windows.h>
 #else
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/select.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#endif
 #endif
 
 typedef struct gpi_lock { int held; } gpi_lock; /* zero is open */
+
+/* Turned by who has news, and waited at by who has seen the turn before it. */
+typedef struct gpi_gate {
+#if defined(_WIN32)
+    SRWLOCK mutex;
+    CONDITION_VARIABLE turned;
+#else
+    pthread_mutex_t mutex;
+    pthread_cond_t turned;
+#endif
+    unsigned turns, sleepers;
+} gpi_gate;
 
 #define GPI_DEVICES_MAX 64
 
@@ -987,9 +1046,10 @@ static struct gpi_process { /* the only state that is not an arena's */
     uint64_t threads;       /* numbers given out to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
     int scopes;             /* of captures, not yet ended, of all arenas */
-    gpupool_ring *staffed;  /* rings with workers, which are to stop when the process ends */
-    gpupool_ring *ending;   /* the one of them that the end of the process is at */
-    int watching_exit;
+    int workers;            /* threads of rings */
+    int ending;             /* they are to stop, since the process ends */
+    int watching_exit;      /* and the gate is open: where they sleep */
+    gpi_gate gate;
     gpupool_arena *arenas;
 } gpi_process;
 
@@ -1030,6 +1090,12 @@ static void gpi_host_relax(unsigned round) {
 
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
 #if GPUPOOL_SINGLE_THREAD
+GPI_HOT int gpi_host_try(gpi_lock *lock) {
+    int got = !lock->held;
+    lock->held = 1;
+    return got;
+}
+
 GPI_HOT unsigned gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
     lock->held = 1;
@@ -1089,6 +1155,7 @@ static void gpi_host_unlock(gpi_lock *lock) {
 static void gpi_host_after_fork(void) {
     gpi_process.forks++;
     gpi_process.lock.held = 0;  /* its holder, if any, does not exist in the child */
+    gpi_process.workers = 0;    /* nor do they */
 }
 
 static void gpi_host_watch_forks(void) {
@@ -1192,11 +1259,12 @@ typedef struct gpi_pages {
 
 #define GPI_PAGE_BYTES ((uint64_t)4096)
 
-/* Huge pages, where they can be had, are pinned in half the time. A child of fork() does not get
-   these pages: the device must go on with the parent's, whichever of the two writes first. */
-static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes) {
+/* So many bytes, to be pinned, and some more behind them, which are zero. Huge pages, where they
+   can be had, are pinned in half the time. A child of fork() does not get these pages: the device
+   must go on with the parent's, whichever of the two writes first. */
+static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes, uint64_t more) {
     uint64_t align = (uint64_t)2 << 20;
-    pages->whole_bytes = bytes + align;
+    pages->whole_bytes = bytes + more + align;
 #if defined(_WIN32)
     pages->whole = VirtualAlloc(NULL, (size_t)pages->whole_bytes, MEM_RESERVE | MEM_COMMIT,
                                 PAGE_READWRITE);
@@ -1209,6 +1277,9 @@ static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes) {
 #endif
     if (!pages->whole) return 0;
     pages->memory = (unsigned char *)(uintptr_t)gpi_ground_up((uintptr_t)pages->whole, align);
+#if !defined(_WIN32) && !(defined(MAP_ANONYMOUS) && defined(MAP_NORESERVE))
+    memset(pages->memory + bytes, 0, (size_t)more);
+#endif
 #if defined(MADV_HUGEPAGE) && defined(MADV_DONTFORK)
     madvise(pages->memory, (size_t)bytes, MADV_HUGEPAGE);
     madvise(pages->memory, (size_t)bytes, MADV_DONTFORK);
@@ -1236,6 +1307,122 @@ static void gpi_host_pages_give(const gpi_pages *pages) {
 #else
     GPUPOOL_FREE(pages->whole);
 #endif
+}
+
+/* -- files: for the ring -- */
+
+/* A strict -std=c99 hides pread. */
+#if !defined(_WIN32) && defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200809
+#define GPI_FILES 1
+#else
+#define GPI_FILES 0
+#endif
+#if GPI_FILES && defined(__linux__) && defined(SYS_preadv2) && defined(__O_DIRECT) && \
+    defined(_DEFAULT_SOURCE)
+#define GPI_DIRECT 1 /* a file can be read past the page cache */
+#else
+#define GPI_DIRECT 0
+#endif
+
+typedef struct gpi_file {
+    int descriptor;        /* the caller's */
+    int direct;            /* ours: the same file, read past the page cache; -1: not to be had */
+} gpi_file;
+
+#if GPI_FILES
+static gpupool_result gpi_host_file_failed(uint64_t at, const char *why) {
+    return gpi_host_fail(GPUPOOL_E_FILE, "reading the file at byte %" PRIu64 ": %s", at, why);
+}
+#endif
+
+/* Fails where the file is known to end before these bytes do. */
+static gpupool_result gpi_host_file_open(gpi_file *file, int descriptor, uint64_t at,
+                                         uint64_t bytes) {
+    file->descriptor = descriptor;
+    file->direct = -1;
+#if GPI_FILES
+    struct stat about;
+    if (fstat(descriptor, &about) != 0) return gpi_host_file_failed(at, strerror(errno));
+    if (S_ISREG(about.st_mode) && (uint64_t)about.st_size < at + bytes)
+        return gpi_host_file_failed((uint64_t)about.st_size, "it ends here, before what is asked");
+#if GPI_DIRECT
+    if (S_ISREG(about.st_mode) && bytes >= 16 * GPI_PAGE_BYTES) {
+        char name[32];
+        snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
+        file->direct = open(name, O_RDONLY | O_CLOEXEC | __O_DIRECT);
+    }
+#endif
+    return GPUPOOL_OK;
+#else
+    (void)at, (void)bytes;
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "files cannot be read by offset in this build: on "
+                         "POSIX systems define _DEFAULT_SOURCE");
+#endif
+}
+
+static void gpi_host_file_close(const gpi_file *file) {
+#if GPI_DIRECT
+    if (file->direct >= 0) close(file->direct);
+#else
+    (void)file;
+#endif
+}
+
+#if GPI_DIRECT
+/* Whether this place is in the page cache, as far as the system tells. Some file systems answer the
+   first question, others the second. */
+static int gpi_host_file_is_cached(const gpi_file *file, uint64_t at) {
+    enum { WAITS_NOT = 8 }; /* RWF_NOWAIT, which the C library may not know */
+    unsigned char byte, in = 1;
+    struct iovec part;
+    void *page;
+    long got;
+    part.iov_base = &byte;
+    part.iov_len = 1;
+    got = syscall(SYS_preadv2, file->descriptor, &part, 1L, (long)at, 0L, (long)WAITS_NOT);
+    if (got >= 0 || errno == EAGAIN) return got >= 0;
+    at = gpi_ground_down(at, GPI_PAGE_BYTES);
+    page = mmap(NULL, (size_t)GPI_PAGE_BYTES, PROT_READ, MAP_SHARED, file->descriptor, (off_t)at);
+    if (page == MAP_FAILED) return 1;
+    if (mincore(page, (size_t)GPI_PAGE_BYTES, &in) != 0) in = 1;
+    munmap(page, (size_t)GPI_PAGE_BYTES);
+    return in & 1;
+}
+
+/* Past the page cache, whole pages around what is asked for. Returns how much of that it got. */
+static uint64_t gpi_host_file_read_direct(const gpi_file *file, unsigned char *memory, uint64_t at,
+                                          uint64_t bytes) {
+    uint64_t head = at % GPI_PAGE_BYTES, most = gpi_ground_up(head + bytes, GPI_PAGE_BYTES);
+    ssize_t got = pread(file->direct, memory - head, (size_t)most, (off_t)(at - head));
+    return got > (ssize_t)head ? gpi_ground_min((uint64_t)got - head, bytes) : 0;
+}
+#endif
+
+/* Bytes of the file to memory. Where that lies in its page as the bytes do in the file's, all of
+   its pages are ours. What is not in the page cache is then read past it; which it is, is seen at
+   any place, since the question may bring that page in. What the direct way does not get, or not
+   without an error, the ordinary one does, or tells. */
+static gpupool_result gpi_host_file_read(const gpi_file *file, unsigned char *memory, uint64_t at,
+                                         uint64_t bytes) {
+#if GPI_FILES
+    uint64_t done = 0;
+#if GPI_DIRECT
+    if (file->direct >= 0 && ((uintptr_t)memory - at) % GPI_PAGE_BYTES == 0 &&
+        !gpi_host_file_is_cached(file, at + gpi_host_now_ns() / 64 % bytes))
+        done = gpi_host_file_read_direct(file, memory, at, bytes);
+#endif
+    while (done < bytes) {
+        ssize_t got = pread(file->descriptor, memory + done, (size_t)(bytes - done),
+                            (off_t)(at + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return gpi_host_file_failed(at + done, strerror(errno));
+        if (got == 0) return gpi_host_file_failed(at + done, "it ends here, before what is asked");
+        done += (uint64_t)got;
+    }
+#else
+    (void)file, (void)memory, (void)at, (void)bytes;
+#endif
+    return GPUPOOL_OK;
 }
 
 #if defined(__SSE2__) && !defined(memcpy)
@@ -1276,18 +1463,6 @@ static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uin
     memcpy(to, from, (size_t)bytes);
 }
 
-/* A gate is turned by who has news, and waited at by who has seen the turn before it. */
-typedef struct gpi_gate {
-#if defined(_WIN32)
-    SRWLOCK mutex;
-    CONDITION_VARIABLE turned;
-#else
-    pthread_mutex_t mutex;
-    pthread_cond_t turned;
-#endif
-    unsigned turns, sleepers;
-} gpi_gate;
-
 #if defined(_WIN32)
 static void gpi_host_gate_lock(gpi_gate *gate) { AcquireSRWLockExclusive(&gate->mutex); }
 static void gpi_host_gate_unlock(gpi_gate *gate) { ReleaseSRWLockExclusive(&gate->mutex); }
@@ -1299,12 +1474,10 @@ static void gpi_host_gate_unlock(gpi_gate *gate) { pthread_mutex_unlock(&gate->m
 /* Timed waits go by the clock that gpi_host_now_ns reads. */
 static void gpi_host_gate_open(gpi_gate *gate) {
 #if defined(_WIN32)
-    memset(gate, 0, sizeof *gate);
     InitializeSRWLock(&gate->mutex);
     InitializeConditionVariable(&gate->turned);
 #else
     pthread_condattr_t by_clock;
-    memset(gate, 0, sizeof *gate);
     pthread_condattr_init(&by_clock);
 #if GPI_STEADY
     pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
@@ -1312,15 +1485,6 @@ static void gpi_host_gate_open(gpi_gate *gate) {
     pthread_mutex_init(&gate->mutex, NULL);
     pthread_cond_init(&gate->turned, &by_clock);
     pthread_condattr_destroy(&by_clock);
-#endif
-}
-
-static void gpi_host_gate_close(gpi_gate *gate) {
-#if defined(_WIN32)
-    (void)gate;
-#else
-    pthread_cond_destroy(&gate->turned);
-    pthread_mutex_destroy(&gate->mutex);
 #endif
 }
 
@@ -1343,28 +1507,54 @@ static void gpi_host_gate_turn(gpi_gate *gate) {
     gpi_host_gate_unlock(gate);
 }
 
-/* Returns once the gate has turned since `seen`, or after so many milliseconds (0: never), or now
-   and then without a reason. */
-static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, unsigned ms) {
+/* Returns once the gate has turned since `seen`, or after so long, or now and then without a
+   reason. */
+static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, uint64_t ns) {
     gpi_host_gate_lock(gate);
     if (gate->turns == seen) {
-        gate->sleepers++;
 #if defined(_WIN32)
-        SleepConditionVariableSRW(&gate->turned, &gate->mutex, ms ? ms : INFINITE, 0);
+        gate->sleepers++;
+        SleepConditionVariableSRW(&gate->turned, &gate->mutex, (DWORD)(ns / 1000000 + 1), 0);
 #else
-        if (ms == 0) {
-            pthread_cond_wait(&gate->turned, &gate->mutex);
-        } else {
-            uint64_t until_ns = gpi_host_now_ns() + (uint64_t)ms * 1000000;
-            struct timespec until;
-            until.tv_sec = (time_t)(until_ns / 1000000000);
-            until.tv_nsec = (long)(until_ns % 1000000000);
-            pthread_cond_timedwait(&gate->turned, &gate->mutex, &until);
-        }
+        uint64_t until_ns = gpi_host_now_ns() + ns;
+        struct timespec until;
+        until.tv_sec = (time_t)(until_ns / 1000000000);
+        until.tv_nsec = (long)(until_ns % 1000000000);
+        gate->sleepers++;
+        pthread_cond_timedwait(&gate->turned, &gate->mutex, &until);
 #endif
         gate->sleepers--;
     }
     gpi_host_gate_unlock(gate);
+}
+
+/* The calling thread is joined by nobody. 0: it has to be. */
+static int gpi_host_thread_leave(void) {
+#if defined(_WIN32)
+    return 0;
+#else
+    return pthread_detach(pthread_self()) == 0;
+#endif
+}
+
+/* One worker more, or less; returns how many there are. */
+static int gpi_host_count_worker(int more) {
+    int workers;
+    gpi_host_lock(&gpi_process.lock);
+    workers = gpi_process.workers += more;
+    gpi_host_unlock(&gpi_process.lock);
+    return workers;
+}
+
+/* Once in a process, before there are any. */
+static void gpi_host_prepare_workers(void (*at_exit)(void)) {
+    gpi_host_lock(&gpi_process.lock);
+    if (!gpi_process.watching_exit) {
+        gpi_host_gate_open(&gpi_process.gate);
+        atexit(at_exit);
+        gpi_process.watching_exit = 1;
+    }
+    gpi_host_unlock(&gpi_process.lock);
 }
 
 static int gpi_host_cores(void) { /* -1: not known */
@@ -2048,6 +2238,14 @@ static gpupool_result gpi_driver_record(cudaEvent_t *event, cudaStream_t stream)
                                  cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     if (result == GPUPOOL_OK)
         result = gpi_driver_told("cudaEventRecord", cudaEventRecord(*event, stream));
+    return result;
+}
+
+/* Destroys the event, if there is one. */
+static gpupool_result gpi_driver_forget(cudaEvent_t *event) {
+    gpupool_result result = GPUPOOL_OK;
+    if (*event) result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(*event));
+    if (result == GPUPOOL_OK) *event = NULL;
     return result;
 }
 
@@ -3921,14 +4119,6 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     return result;
 }
 
-/* The same by the light calls, with an event that is there. NULL: not done. */
-static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
-    gpi_fence *fence = gpi_fence_reuse(fences, NULL, 0);
-    if (!fence || gpi_driver_record_lightly(fences->driver, fence->event, stream)) return fence;
-    gpi_fence_drop(fences, fence);
-    return NULL;
-}
-
 /* A fence over all streams of the context, the destroyed ones included; there is none over several
    devices. While any of them captures, it would be refused and the capture lost. The legacy stream
    tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
@@ -3958,12 +4148,25 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
 /* Whether its context is gone, with all the work, and the event, which must not be touched. */
 static gpupool_result gpi_fence_has_ended(const gpi_fences *fences, const gpi_fence *fence,
                                           int *ended) {
+    if (!fence->context) return gpi_driver_was_reset(fences->driver, ended);
     return gpi_driver_has_ended(fences->driver, fence->context, fence->context_id, ended);
 }
 
 static int gpi_fence_is_there(const gpi_fences *fences, const gpi_fence *fence) {
     int ended;
     return gpi_fence_has_ended(fences, fence, &ended) == GPUPOOL_OK && !ended;
+}
+
+/* A fence of what the stream has queued so far, by the light calls and an idle event. NULL: not
+   done. */
+static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
+    gpi_fence *fence = gpi_fence_reuse(fences, NULL, 0);
+    if (!fence) return NULL;
+    if (gpi_fence_is_there(fences, fence) &&
+        gpi_driver_record_lightly(fences->driver, fence->event, stream))
+        return fence;
+    gpi_fence_drop(fences, fence);
+    return NULL;
 }
 
 /* Who asks keeps others from waiting for the device, or an unrecorded one would seem done. */
@@ -4222,14 +4425,13 @@ static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
     gpi_fence_poll(fences, tree);
 }
 
-/* Gives the idle events back; those that the driver refuses stay. `reset`: those of the arena's own
-   device are gone. */
-static gpupool_result gpi_fence_trim(gpi_fences *fences, int reset) {
+/* Gives the idle events back; those that the driver refuses stay. */
+static gpupool_result gpi_fence_trim(gpi_fences *fences) {
     while (fences->idle) {
         gpi_fence *fence = fences->idle;
         int ended;
         gpupool_result result = gpi_fence_has_ended(fences, fence, &ended);
-        if (result == GPUPOOL_OK && !ended && (fence->context || !reset))
+        if (result == GPUPOOL_OK && !ended)
             result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(fence->event));
         if (result != GPUPOOL_OK) return result;
         fences->idle = fence->next;
@@ -4938,19 +5140,39 @@ static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *t
     return bytes;
 }
 
-/* What the ends of chunks that do not begin at a unit leave over. */
-static uint64_t gpi_chunk_lost_bytes(const gpi_chunks *chunks) {
+/* What blocks can be cut from in chunks that are not idle, whoever has it now. */
+static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
     const gpi_chunk *chunk = chunks->first;
-    uint64_t bytes = 0;
-    for (; chunk; chunk = chunk->next) bytes += chunk->bytes - chunk->units * GPUPOOL_UNIT_BYTES;
-    return bytes;
+    uint64_t units = 0;
+    for (; chunk; chunk = chunk->next)
+        if (!gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
+    return units * GPUPOOL_UNIT_BYTES;
+}
+
+/* The largest request that a new chunk holds, if the limit leaves so much for it, and the device.
+   Above 1 MiB the device gives whole granules. */
+static uint64_t gpi_chunk_room(const gpi_chunks *chunks, uint64_t limit_bytes,
+                               uint64_t device_bytes) {
+    uint64_t granule = chunks->driver.granule_bytes, bytes, lost;
+    uint64_t by_device = gpi_ground_max(gpi_ground_down(device_bytes, granule),
+                                        gpi_ground_min(device_bytes, 1u << 20));
+    bytes = gpi_ground_min(limit_bytes, gpi_chunk_is(chunks, GPI_FROM_DEVICE) ? by_device
+                                                                              : device_bytes);
+    if (gpi_chunk_is_mapped(chunks))
+        bytes = gpi_ground_down(bytes, granule);
+    else if (gpi_chunk_is(chunks, GPI_FROM_GRANULES))
+        bytes = gpi_ground_max(gpi_ground_down(bytes, granule), gpi_ground_min(bytes, 1u << 20));
+    bytes = gpi_ground_down(bytes, GPUPOOL_UNIT_BYTES);
+    if (gpi_chunk_is_mapped(chunks)) return bytes;
+    lost = gpi_chunk_need(chunks, 1, 1) - GPUPOOL_UNIT_BYTES; /* by a chunk's own alignment */
+    return bytes - gpi_ground_min(bytes, lost);
 }
 
 /* -- opening and closing -- */
 
 /* Addresses for homes, twice what the device has, and for stitches, all the rest: wide spaces cost
-   nothing, and rarely run out of long runs. Less where the system grants less. The tree was just
-   opened. */
+   nothing, and rarely run out of long runs. Where the system grants less, half for each. The tree
+   was just opened. */
 static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     gpi_driver *driver = &chunks->driver;
     uint64_t bytes = (uint64_t)1 << 40, home, granule = chunks->granule_units;
@@ -4960,11 +5182,11 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
         CUresult error = driver->reserve(&address, (size_t)bytes, (size_t)driver->granule_bytes, 0,
                                          0);
         result = gpi_driver_told_cu(driver, "cuMemAddressReserve", error);
-        if (result == GPUPOOL_OK || bytes / 2 < driver->total_bytes * 4) break;
+        if (result == GPUPOOL_OK || bytes / 2 < driver->total_bytes * 2) break;
     }
     if (result == GPUPOOL_E_OUT_OF_MEMORY)
         return gpi_host_fail(result, "cuMemAddressReserve: the process has no addresses left for "
-                             "another arena, which takes four times what the device has at least");
+                             "another arena, which takes twice what the device has at least");
     if (result != GPUPOOL_OK) return result;
     chunks->reservation = address;
     chunks->reservation_bytes = bytes;
@@ -4983,6 +5205,30 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     chunks->space = gpi_tree_add_chunk(tree, chunks->stitch_unit, chunks->space_units - home);
     gpi_tree_put(tree, chunks->space, GPI_LANE_SPACE, 0);
     return GPUPOOL_OK;
+}
+
+/* Gets, maps and gives back a granule, before there is any chunk: a device may say that it can, and
+   answer CUDA_ERROR_NOT_SUPPORTED. One without memory for it is no worse than any other that is
+   full. */
+static gpupool_result gpi_chunk_try_mapping(const gpi_chunks *chunks) {
+    const gpi_driver *driver = &chunks->driver;
+    uint64_t bytes = driver->granule_bytes;
+    gpupool_result result, undone;
+    gpi_handle handle;
+    result = gpi_driver_create(driver, bytes, &handle);
+    if (result != GPUPOOL_OK) return result == GPUPOOL_E_OUT_OF_MEMORY ? GPUPOOL_OK : result;
+    result = gpi_driver_map(driver, chunks->reservation, bytes, handle);
+    if (result == GPUPOOL_OK) {
+        struct gpi_thread why;
+        result = gpi_driver_access(driver, chunks->reservation, bytes);
+        why = gpi_thread;
+        undone = gpi_driver_unmap(driver, chunks->reservation, bytes);
+        if (result == GPUPOOL_OK) result = undone;
+        else gpi_thread = why;
+    }
+    if (gpi_driver_release(driver, handle) != GPUPOOL_OK && result == GPUPOOL_OK)
+        result = GPUPOOL_E_CUDA;
+    return result;
 }
 
 static void gpi_chunk_forget(gpi_chunks *chunks) { /* the host's side only */
@@ -5464,165 +5710,12 @@ static gpupool_result gpi_stitch_clear(gpi_stitches *stitches, gpi_chunk *chunk)
     return result;
 }
 
-/* -- a stitch is planned: from figures alone -- */
-
-typedef struct gpi_plan {
-    uint64_t units, align_units;  /* the block, */
-    const gpi_stream *known;      /* the stream that it is for, */
-    cudaStream_t stream;          /* and its handle */
-    uint64_t most_units;          /* that may be reserved afterwards */
-    uint64_t most_seams;          /* that are worth their price */
-    gpi_free_chunk head, tail;    /* free units at the end of one chunk, at the start of another */
-    gpi_free_chunk *whole;        /* chunks between them, by address */
-    uint64_t whole_count;
-    uint64_t new_units;           /* to be grown for it, before the tail: granules if one follows */
-    uint64_t seam_count;
-} gpi_plan;
-
-/* What is free in usable lanes, of one arena at one time. */
-typedef struct gpi_measure {
-    gpi_free_chunk heads[2], tails[2]; /* the longest, from two chunks each */
-    uint64_t whole_units, whole_count;
-} gpi_measure;
-
-static void gpi_stitch_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t units) {
-    if (units > two[0].units) {
-        two[1] = two[0];
-        two[0].chunk = chunk;
-        two[0].units = units;
-    } else if (units > two[1].units) {
-        two[1].chunk = chunk;
-        two[1].units = units;
-    }
-}
-
-/* How much of a chunk is free from its start on, and up to its end. */
-static uint64_t gpi_stitch_free_at_start(const gpi_tree *tree, const gpi_chunk *chunk) {
-    const gpi_run *run = gpi_tree_from(tree, chunk->unit);
-    uint64_t end = chunk->unit + chunk->units;
-    if (run->unit > chunk->unit) run = run->prev;
-    while (run->unit < end && gpi_chunk_is_usable(tree, run)) run = run->next;
-    return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
-}
-
-static uint64_t gpi_stitch_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
-    uint64_t end = chunk->unit + chunk->units, from = end;
-    const gpi_run *run = gpi_tree_from(tree, end)->prev;
-    for (; run && from > chunk->unit && gpi_chunk_is_usable(tree, run); run = run->prev)
-        from = run->unit;
-    return end - gpi_ground_max(from, chunk->unit);
-}
-
-/* Looks at every chunk; `whole` gets those that are wholly free, unless it is NULL. */
-static void gpi_stitch_look(const gpi_stitches *stitches, gpi_free_chunk *whole,
-                            gpi_measure *measure) {
-    gpi_chunk *chunk = stitches->chunks->first;
-    memset(measure, 0, sizeof *measure);
-    for (; chunk; chunk = chunk->next) {
-        uint64_t units = gpi_stitch_free_at_start(stitches->tree, chunk);
-        if (units == chunk->units) {
-            if (whole) whole[measure->whole_count].chunk = chunk;
-            if (whole) whole[measure->whole_count].units = units;
-            measure->whole_count++;
-            measure->whole_units += units;
-            continue;
-        }
-        gpi_stitch_rank(measure->tails, chunk, units);
-        gpi_stitch_rank(measure->heads, chunk, gpi_stitch_free_at_end(stitches->tree, chunk));
-    }
-}
-
-/* The longest free memory at the end of one chunk and at the start of another, together. */
-static void gpi_stitch_ends(const gpi_measure *measure, gpi_free_chunk *head,
-                            gpi_free_chunk *tail) {
-    *head = measure->heads[0];
-    *tail = measure->tails[0];
-    if (!head->units || !tail->units || head->chunk != tail->chunk) return;
-    if (measure->heads[0].units + measure->tails[1].units >=
-        measure->heads[1].units + measure->tails[0].units)
-        *tail = measure->tails[1];
-    else
-        *head = measure->heads[1];
-}
+/* -- idle chunks go back to the driver -- */
 
 static int gpi_stitch_by_size(const void *a, const void *b) { /* the largest first */
     const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
     if (x->units != y->units) return x->units < y->units ? 1 : -1;
     return x->chunk->unit < y->chunk->unit ? -1 : 1;
-}
-
-static int gpi_stitch_by_address(const void *a, const void *b) {
-    const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
-    return x->chunk->unit < y->chunk->unit ? -1 : 1;
-}
-
-/* Wholly free chunks for up to so many units, the largest first; returns how many units are left
-   over, which is less than any chunk that was not chosen. `spare`: the smallest of these. */
-static uint64_t gpi_stitch_choose(gpi_plan *plan, uint64_t count, uint64_t units,
-                                  gpi_free_chunk *spare) {
-    uint64_t i;
-    spare->chunk = NULL;
-    plan->whole_count = 0;
-    if (count == 0) return units;
-    qsort(plan->whole, (size_t)count, sizeof *plan->whole, gpi_stitch_by_size);
-    for (i = 0; i < count; i++) {
-        gpi_free_chunk chunk = plan->whole[i];
-        if (chunk.units <= units) {
-            units -= chunk.units;
-            plan->whole[plan->whole_count++] = chunk;
-        } else {
-            *spare = chunk;
-        }
-    }
-    qsort(plan->whole, (size_t)plan->whole_count, sizeof *plan->whole, gpi_stitch_by_address);
-    return units;
-}
-
-/* The shortest free end or start of a chunk that has so many units, as the plan's head or tail;
-   what is left over of it is of no use to stitches. 0: there is none. */
-static int gpi_stitch_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
-    gpi_chunk *chunk = stitches->chunks->first;
-    uint64_t least = UINT64_MAX;
-    for (; chunk; chunk = chunk->next) {
-        uint64_t tail = gpi_stitch_free_at_start(stitches->tree, chunk), head = 0;
-        if (tail == chunk->units) continue;
-        if (plan->align_units == 1) head = gpi_stitch_free_at_end(stitches->tree, chunk);
-        if (tail >= units && tail < least) {
-            least = tail;
-            plan->tail.chunk = chunk;
-            plan->tail.units = units;
-            plan->head.units = 0;
-        }
-        if (head >= units && head < least) {
-            least = head;
-            plan->head.chunk = chunk;
-            plan->head.units = units;
-            plan->tail.units = 0;
-        }
-    }
-    return least != UINT64_MAX;
-}
-
-/* The rest of the block: from the ends that are free, if they suffice; else a chunk is cut; else
-   memory is grown, behind which of the tail only what is still missing is used. */
-static void gpi_stitch_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
-                                 const gpi_free_chunk *spare) {
-    gpi_free_chunk head = plan->head, tail = plan->tail;
-    uint64_t granule = stitches->chunks->granule_units;
-    plan->head.units = plan->tail.units = 0;
-    if (!rest || gpi_stitch_plan_closest(stitches, plan, rest)) return;
-    if (spare->chunk && head.units + tail.units < rest) {
-        plan->tail = *spare;
-        plan->tail.units = rest;
-    } else {
-        plan->head = head;
-        rest -= head.units;
-        if (rest > tail.units)
-            plan->new_units = gpi_ground_min(rest, gpi_ground_up(rest - tail.units, granule));
-        rest -= plan->new_units;
-        plan->tail = tail;
-        plan->tail.units = rest;
-    }
 }
 
 /* Room for as many chunks as there are. 0: the host has no memory. */
@@ -5637,114 +5730,6 @@ static int gpi_stitch_prepare(gpi_stitches *stitches) {
     stitches->room = (gpi_free_chunk *)room;
     stitches->room_chunks = count;
     return 1;
-}
-
-/* 0: the host has no memory for the plan, or the memory is not there, or not worth its price. The
-   lanes that may be used are marked. */
-static int gpi_stitch_plan(gpi_stitches *stitches, gpi_plan *plan) {
-    const gpi_chunks *chunks = stitches->chunks;
-    gpi_free_chunk spare;
-    gpi_measure measure;
-    uint64_t rest;
-    if (!gpi_stitch_prepare(stitches)) return 0;
-    plan->whole = stitches->room;
-    plan->new_units = 0;
-    gpi_stitch_look(stitches, plan->whole, &measure);
-    gpi_stitch_ends(&measure, &plan->head, &plan->tail);
-    if (plan->align_units > 1) plan->head.units = 0; /* the block begins where a chunk does */
-    rest = gpi_stitch_choose(plan, measure.whole_count, plan->units, &spare);
-    gpi_stitch_plan_rest(stitches, plan, rest, &spare);
-    if (plan->new_units == plan->units) return 0; /* growth at home does as well */
-    if (plan->new_units && chunks->units + gpi_ground_up(plan->new_units, chunks->granule_units) >
-                               plan->most_units)
-        return 0;
-    plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
-                       plan->new_units / gpi_chunk_units(chunks, plan->new_units);
-    return plan->seam_count <= plan->most_seams;
-}
-
-/* The largest block that usable memory makes without growth. */
-static uint64_t gpi_stitch_largest(const gpi_stitches *stitches) {
-    gpi_free_chunk head, tail;
-    gpi_measure measure;
-    gpi_stitch_look(stitches, NULL, &measure);
-    gpi_stitch_ends(&measure, &head, &tail);
-    return measure.whole_units + head.units + tail.units;
-}
-
-/* -- a stitch is made -- */
-
-/* Room for one more part among those taken. 0: the host has no memory. */
-static int gpi_stitch_has_room(gpi_stitches *stitches) {
-    uint64_t more = stitches->taken_room ? stitches->taken_room * 2 : 64;
-    gpi_part *list;
-    if (stitches->taken_count < stitches->taken_room) return 1;
-    list = (gpi_part *)gpi_host_zeroed((size_t)(more * sizeof *list));
-    if (!list) return 0;
-    if (stitches->taken) memcpy(list, stitches->taken, stitches->taken_count * sizeof *list);
-    GPUPOOL_FREE(stitches->taken);
-    stitches->host_bytes += (more - stitches->taken_room) * sizeof *list;
-    stitches->taken = list;
-    stitches->taken_room = more;
-    return 1;
-}
-
-/* Takes home units of the plan, as one part for each stretch of equal lane. 0: the host has no
-   memory; what was taken so far is in stitches->taken. */
-static int gpi_stitch_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
-    gpi_tree *tree = stitches->tree;
-    gpi_run *run = gpi_tree_at(tree, unit), *next;
-    uint64_t end = unit + units, piece_units;
-    for (; unit < end; unit += piece_units, run = next) {
-        gpi_part *part;
-        if (!gpi_stitch_has_room(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
-        next = run->next;
-        part = &stitches->taken[stitches->taken_count++];
-        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
-        part->unit = unit;
-        part->units = piece_units;
-        part->owner = gpi_chunk_borrow(tree, run);
-        part->run = gpi_tree_take(tree, run, unit, piece_units);
-    }
-    return 1;
-}
-
-/* All free units of the plan. What was taken goes back if the host has no memory for it. */
-static int gpi_stitch_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
-    const gpi_chunk *head = plan->head.chunk, *tail = plan->tail.chunk;
-    uint64_t i;
-    int taken = 1;
-    if (plan->head.units)
-        taken = gpi_stitch_take_units(stitches, head->unit + head->units - plan->head.units,
-                                      plan->head.units);
-    for (i = 0; i < plan->whole_count && taken; i++)
-        taken = gpi_stitch_take_units(stitches, plan->whole[i].chunk->unit, plan->whole[i].units);
-    stitches->tail_at = stitches->taken_count;
-    if (plan->tail.units && taken)
-        taken = gpi_stitch_take_units(stitches, tail->unit, plan->tail.units);
-    return taken;
-}
-
-static void gpi_stitch_give_units(gpi_stitches *stitches) {
-    while (stitches->taken_count) {
-        const gpi_part *part = &stitches->taken[--stitches->taken_count];
-        gpi_chunk_return(stitches->tree, part->run, part->owner);
-    }
-}
-
-/* The request's stream waits, on the device, for other streams whose memory was taken: for the
-   newest fence of each, behind which all that is sealed lies. */
-static gpupool_result gpi_stitch_follow(gpi_stitches *stitches, const gpi_plan *plan) {
-    gpupool_result result = GPUPOOL_OK;
-    const gpi_stream *last = plan->known;
-    uint64_t i;
-    for (i = 0; i < stitches->taken_count && result == GPUPOOL_OK; i++) {
-        const gpi_stream *owner = stitches->taken[i].owner;
-        if (!owner || owner == plan->known || owner == last) continue;
-        result = gpi_fence_follow(stitches->fences, owner->fences[owner->seals - 1], plan->stream);
-        last = owner;
-    }
-    return result;
 }
 
 /* A chunk that is idle, whatever the source. On failure it stays. */
@@ -5764,232 +5749,6 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
     gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
     return result;
 }
-
-/* What was grown for a stitch that is not made goes back to the driver, but for what others have
-   taken of its chunks since. */
-static void gpi_stitch_give_grown(gpi_stitches *stitches, gpi_run *grown) {
-    struct gpi_thread why = gpi_thread;
-    uint64_t unit = grown->unit, end = unit + grown->units;
-    gpi_tree_put(stitches->tree, grown, GPI_LANE_QUIET, 0);
-    while (unit < end) {
-        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
-        unit = chunk->unit + chunk->units;
-        if (gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk))
-            gpi_stitch_drop_chunk(stitches, chunk);
-    }
-    gpi_thread = why;
-}
-
-/* The struct of a stitch as planned, with all its seams and parts, none of them linked yet. NULL:
-   the host has no memory. */
-static gpi_stitch *gpi_stitch_new(const gpi_stitches *stitches, const gpi_plan *plan,
-                                  gpi_run *grown) {
-    uint64_t seams = plan->whole_count + 2 + (grown ? grown->units : 0) /
-                                                 stitches->chunks->granule_units + 1;
-    uint64_t parts = stitches->taken_count + 1, i, unit = grown ? grown->unit : 0;
-    gpi_stitch *stitch = (gpi_stitch *)gpi_host_zeroed(
-        (size_t)(sizeof *stitch + seams * sizeof(gpi_seam) + parts * sizeof(gpi_part)));
-    gpi_seam *seam;
-    if (!stitch) return NULL;
-    seam = stitch->seams = (gpi_seam *)(void *)(stitch + 1);
-    stitch->parts = (gpi_part *)(void *)(stitch->seams + seams);
-    if (plan->head.units) seam++->chunk = plan->head.chunk;
-    for (i = 0; i < plan->whole_count; i++) seam++->chunk = plan->whole[i].chunk;
-    for (; grown && unit < grown->unit + grown->units; seam++) {
-        seam->chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
-        unit = seam->chunk->unit + seam->chunk->units;
-    }
-    if (plan->tail.units) seam++->chunk = plan->tail.chunk;
-    stitch->seam_count = (uint32_t)(seam - stitch->seams);
-    for (seam = stitch->seams; seam < stitch->seams + stitch->seam_count; seam++)
-        stitch->units += seam->chunk->units;
-    for (i = 0; i <= stitches->taken_count; i++) {
-        if (grown && i == stitches->tail_at) stitch->parts[stitch->part_count++].run = grown;
-        if (i < stitches->taken_count) stitch->parts[stitch->part_count++] = stitches->taken[i];
-    }
-    for (i = 0; i < stitch->part_count; i++) {
-        stitch->parts[i].unit = stitch->parts[i].run->unit;
-        stitch->parts[i].units = stitch->parts[i].run->units;
-    }
-    return stitch;
-}
-
-/* Addresses for the stitch: its body and the pads beside it, held. 0: there are none. */
-static int gpi_stitch_take_space(gpi_stitches *stitches, const gpi_plan *plan,
-                                 gpi_stitch *stitch) {
-    gpi_tree *tree = stitches->tree;
-    uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
-    gpi_lanes space;
-    gpi_run *run;
-    space.number[0] = GPI_LANE_SPACE;
-    space.count = 1;
-    run = gpi_tree_find(tree, &space, stitch->units, plan->align_units, UINT64_MAX);
-    if (!run || !gpi_tree_prepare(tree, 4)) return 0;
-    start = gpi_ground_up(run->unit, plan->align_units);
-    if (!gpi_tree_prepare_cells(tree, start + skip, 0)) return 0;
-    run = gpi_tree_take(tree, run, start, stitch->units);
-    stitches->making_units = stitch->units;
-    stitch->unit = start;
-    if (skip) run = gpi_tree_split(tree, run, start + skip);
-    if (run->units > plan->units) gpi_tree_split(tree, run, run->unit + plan->units);
-    stitch->body = run;
-    gpi_tree_own(tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
-                 stitches->chunks->granule_units, stitch);
-    return 1;
-}
-
-/* Maps the chunks side by side. On failure mapped says how many still are. The lock is open. */
-static gpupool_result gpi_stitch_map(const gpi_stitches *stitches, const gpi_stitch *stitch,
-                                     uint32_t *mapped) {
-    const gpi_driver *driver = &stitches->chunks->driver;
-    uint64_t unit = stitch->unit;
-    gpupool_result result = GPUPOOL_OK;
-    struct gpi_thread why;
-    *mapped = 0;
-    while (*mapped < stitch->seam_count && result == GPUPOOL_OK) {
-        const gpi_chunk *chunk = stitch->seams[*mapped].chunk;
-        result = gpi_driver_map(driver, unit * GPUPOOL_UNIT_BYTES, chunk->bytes, chunk->handle);
-        if (result != GPUPOOL_OK) break;
-        unit += chunk->units;
-        ++*mapped;
-    }
-    if (result == GPUPOOL_OK)
-        result = gpi_driver_access(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                                   stitch->units * GPUPOOL_UNIT_BYTES);
-    if (result == GPUPOOL_OK || !*mapped) return result;
-    why = gpi_thread; /* of the failure, not of the undoing */
-    if (gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                         (unit - stitch->unit) * GPUPOOL_UNIT_BYTES) == GPUPOOL_OK)
-        *mapped = 0;
-    gpi_thread = why;
-    return result;
-}
-
-/* From now on the stitch is one of the arena's, with so many of its seams mapped. */
-static void gpi_stitch_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
-    uint32_t i;
-    stitches->making_units = 0;
-    stitch->seam_count = mapped;
-    stitch->units = 0;
-    for (i = 0; i < mapped; i++) {
-        gpi_stitch_add_seam(&stitch->seams[i], stitch, stitch->seams[i].chunk);
-        stitch->units += stitch->seams[i].chunk->units;
-    }
-    stitches->count++;
-    stitches->seams += mapped;
-    stitches->host_bytes += gpi_stitch_bytes(stitch);
-    gpi_stitch_link(stitches, stitch);
-    gpi_stitch_link_size(stitches, stitch);
-}
-
-/* What could not be unmapped after a failure: it stays, counted, and is tried again when idle
-   stitches are unmapped. Its addresses are one run. */
-static void gpi_stitch_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
-    gpi_tree *tree = stitches->tree;
-    uint64_t units = stitch->units;
-    gpi_tree_own(tree, gpi_ground_down(stitch->body->unit, stitches->chunks->granule_units),
-                 stitches->chunks->granule_units, NULL);
-    while (stitch->body->unit > stitch->unit) {
-        stitch->body = stitch->body->prev;
-        gpi_tree_weld(tree, stitch->body, stitch->body->next);
-    }
-    while (stitch->body->units < units) gpi_tree_weld(tree, stitch->body, stitch->body->next);
-    stitch->part_count = 0;
-    gpi_stitch_commit(stitches, stitch, mapped);
-    gpi_stitch_set_spoilt(stitches, stitch);
-    gpi_tree_own(tree, stitch->unit, stitches->chunks->granule_units, stitch);
-}
-
-/* The parts become the block's; those that are side by side at home, one. */
-static void gpi_stitch_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
-    uint32_t i, count = 0;
-    for (i = 0; i < stitch->part_count; i++) {
-        gpi_part *part = &stitch->parts[i], *last = &stitch->parts[count ? count - 1 : 0];
-        if (count && last->run->next == part->run) {
-            gpi_tree_weld(stitches->tree, last->run, part->run);
-            last->units += part->units;
-        } else {
-            stitch->parts[count++] = *part;
-        }
-    }
-    for (i = 0; i < count; i++)
-        gpi_stitch_use_part(stitch, &stitch->parts[i], stitch->parts[i].run);
-    stitch->part_count = count;
-}
-
-/* New chunks for a stitch, all of which it uses where a tail follows. */
-static gpupool_result gpi_stitch_grow(gpi_stitches *stitches, const gpi_plan *plan,
-                                      gpi_run **grown) {
-    gpi_growth growth;
-    memset(&growth, 0, sizeof growth);
-    growth.units = plan->new_units;
-    growth.is_alone = 1;
-    growth.is_exact = plan->tail.units != 0;
-    gpi_chunk_find_place(stitches->chunks, stitches->tree, 1, &growth);
-    return gpi_chunk_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
-}
-
-/* Maps a stitch that has its addresses. If that fails they are free again, or the stitch is spoilt;
-   in any case it is no longer the caller's. */
-static gpupool_result gpi_stitch_bring(gpi_stitches *stitches, gpi_stitch *stitch) {
-    gpupool_result result;
-    uint32_t mapped;
-    gpi_host_unlock(stitches->chunks->lock);
-    result = gpi_stitch_map(stitches, stitch, &mapped);
-    gpi_host_lock(stitches->chunks->lock);
-    /* from then on the lock stays shut, so that this is still there when the block comes alive */
-    if (result == GPUPOOL_OK && !gpi_tree_prepare(stitches->tree, 2)) result = gpi_host_no_memory();
-    if (result == GPUPOOL_OK) {
-        gpi_stitch_use_parts(stitches, stitch);
-        gpi_stitch_commit(stitches, stitch, mapped);
-    } else if (mapped) {
-        gpi_stitch_spoil(stitches, stitch, mapped);
-    } else {
-        stitches->making_units = 0;
-        gpi_stitch_give_space(stitches, stitch);
-        GPUPOOL_FREE(stitch);
-    }
-    return result;
-}
-
-/* Makes what was planned. The block is held; on failure all is as it was. No lane is marked on
-   return. */
-static gpupool_result gpi_stitch_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
-    gpupool_result result = GPUPOOL_OK;
-    gpi_stitch *stitch = NULL;
-    gpi_run *grown = NULL;
-    uint64_t i;
-    stitches->taken_count = 0;
-    if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
-        !gpi_stitch_take_all(stitches, plan))
-        result = gpi_host_no_memory();
-    gpi_tree_unmark(stitches->tree);
-    if (result == GPUPOOL_OK) result = gpi_stitch_follow(stitches, plan);
-    if (result == GPUPOOL_OK && plan->new_units) result = gpi_stitch_grow(stitches, plan, &grown);
-    if (result == GPUPOOL_OK) {
-        stitch = gpi_stitch_new(stitches, plan, grown);
-        if (!stitch) result = gpi_host_no_memory();
-    }
-    if (result == GPUPOOL_OK && !gpi_stitch_take_space(stitches, plan, stitch)) {
-        GPUPOOL_FREE(stitch);
-        result = GPUPOOL_E_OUT_OF_MEMORY; /* no addresses; or the host has no memory, which others
-                                             will tell */
-    }
-    if (result == GPUPOOL_OK) result = gpi_stitch_bring(stitches, stitch);
-    if (result != GPUPOOL_OK) {
-        if (grown) gpi_stitch_give_grown(stitches, grown);
-        gpi_stitch_give_units(stitches);
-        return result;
-    }
-    for (i = 0; i < stitches->taken_count; i++)
-        if (stitches->taken[i].owner) stitches->taken[i].owner->borrowed--;
-    stitches->used_units += plan->units;
-    stitches->made++;
-    *out = stitch->body;
-    return GPUPOOL_OK;
-}
-
-/* -- idle chunks go back to the driver -- */
 
 /* The idle chunks, the largest first, in stitches->room. E_HOST_MEMORY: there is none for them. */
 static gpupool_result gpi_stitch_list_idle(gpi_stitches *stitches, uint64_t *count) {
@@ -6085,6 +5844,505 @@ static void gpi_stitch_forget(gpi_stitches *stitches) { /* the host's side only 
     }
     GPUPOOL_FREE(stitches->room);
     GPUPOOL_FREE(stitches->taken);
+}
+
+/* == PLAN =====================================================================================
+   How a stitch comes to be: what is free, which of it is taken, and what is grown for the rest.
+   uses: DRIVER, TREE, FENCE, CHUNK, STITCH
+
+   Wholly free chunks are taken, the largest first. What is then left of the request comes from free
+   memory at the end of a chunk (the head) or at the start of another (the tail), the shortest that
+   suffices; or a whole chunk is cut; or memory is grown:
+
+       | chunk ...head | chunk | chunk | grown | tail... chunk |
+
+   P1  planning changes nothing; the lanes that it may use are marked by the caller
+   P2  making takes all units under the lock before the first call of the driver, and gives each
+       back to its owner if a call fails (S9) */
+
+typedef struct gpi_plan {
+    uint64_t units, align_units;  /* the block, */
+    const gpi_stream *known;      /* the stream that it is for, */
+    cudaStream_t stream;          /* and its handle */
+    uint64_t most_units;          /* that may be reserved afterwards */
+    uint64_t most_seams;          /* that are worth their price */
+    gpi_free_chunk head, tail;    /* free units at the end of one chunk, at the start of another */
+    gpi_free_chunk *whole;        /* chunks between them, by address */
+    uint64_t whole_count;
+    uint64_t new_units;           /* to be grown for it, before the tail: granules if one follows */
+    uint64_t seam_count;
+} gpi_plan;
+
+/* What is free in usable lanes, of one arena at one time. */
+typedef struct gpi_measure {
+    gpi_free_chunk heads[2], tails[2]; /* the longest, from two chunks each */
+    uint64_t whole_units, whole_count;
+} gpi_measure;
+
+static void gpi_plan_rank(gpi_free_chunk two[2], gpi_chunk *chunk, uint64_t units) {
+    if (units > two[0].units) {
+        two[1] = two[0];
+        two[0].chunk = chunk;
+        two[0].units = units;
+    } else if (units > two[1].units) {
+        two[1].chunk = chunk;
+        two[1].units = units;
+    }
+}
+
+/* How much of a chunk is free from its start on, and up to its end. */
+static uint64_t gpi_plan_free_at_start(const gpi_tree *tree, const gpi_chunk *chunk) {
+    const gpi_run *run = gpi_tree_from(tree, chunk->unit);
+    uint64_t end = chunk->unit + chunk->units;
+    if (run->unit > chunk->unit) run = run->prev;
+    while (run->unit < end && gpi_chunk_is_usable(tree, run)) run = run->next;
+    return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
+}
+
+static uint64_t gpi_plan_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
+    uint64_t end = chunk->unit + chunk->units, from = end;
+    const gpi_run *run = gpi_tree_from(tree, end)->prev;
+    for (; run && from > chunk->unit && gpi_chunk_is_usable(tree, run); run = run->prev)
+        from = run->unit;
+    return end - gpi_ground_max(from, chunk->unit);
+}
+
+/* Looks at every chunk; `whole` gets those that are wholly free, unless it is NULL. */
+static void gpi_plan_look(const gpi_stitches *stitches, gpi_free_chunk *whole,
+                            gpi_measure *measure) {
+    gpi_chunk *chunk = stitches->chunks->first;
+    memset(measure, 0, sizeof *measure);
+    for (; chunk; chunk = chunk->next) {
+        uint64_t units = gpi_plan_free_at_start(stitches->tree, chunk);
+        if (units == chunk->units) {
+            if (whole) whole[measure->whole_count].chunk = chunk;
+            if (whole) whole[measure->whole_count].units = units;
+            measure->whole_count++;
+            measure->whole_units += units;
+            continue;
+        }
+        gpi_plan_rank(measure->tails, chunk, units);
+        gpi_plan_rank(measure->heads, chunk, gpi_plan_free_at_end(stitches->tree, chunk));
+    }
+}
+
+/* The longest free memory at the end of one chunk and at the start of another, together. */
+static void gpi_plan_ends(const gpi_measure *measure, gpi_free_chunk *head,
+                            gpi_free_chunk *tail) {
+    *head = measure->heads[0];
+    *tail = measure->tails[0];
+    if (!head->units || !tail->units || head->chunk != tail->chunk) return;
+    if (measure->heads[0].units + measure->tails[1].units >=
+        measure->heads[1].units + measure->tails[0].units)
+        *tail = measure->tails[1];
+    else
+        *head = measure->heads[1];
+}
+
+static int gpi_plan_by_address(const void *a, const void *b) {
+    const gpi_free_chunk *x = (const gpi_free_chunk *)a, *y = (const gpi_free_chunk *)b;
+    return x->chunk->unit < y->chunk->unit ? -1 : 1;
+}
+
+/* Wholly free chunks for up to so many units, the largest first; returns how many units are left
+   over, which is less than any chunk that was not chosen. `spare`: the smallest of these. */
+static uint64_t gpi_plan_choose(gpi_plan *plan, uint64_t count, uint64_t units,
+                                  gpi_free_chunk *spare) {
+    uint64_t i;
+    spare->chunk = NULL;
+    plan->whole_count = 0;
+    if (count == 0) return units;
+    qsort(plan->whole, (size_t)count, sizeof *plan->whole, gpi_stitch_by_size);
+    for (i = 0; i < count; i++) {
+        gpi_free_chunk chunk = plan->whole[i];
+        if (chunk.units <= units) {
+            units -= chunk.units;
+            plan->whole[plan->whole_count++] = chunk;
+        } else {
+            *spare = chunk;
+        }
+    }
+    qsort(plan->whole, (size_t)plan->whole_count, sizeof *plan->whole, gpi_plan_by_address);
+    return units;
+}
+
+/* The shortest free end or start of a chunk that has so many units, as the plan's head or tail;
+   what is left over of it is of no use to stitches. 0: there is none. */
+static int gpi_plan_closest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t units) {
+    gpi_chunk *chunk = stitches->chunks->first;
+    uint64_t least = UINT64_MAX;
+    for (; chunk; chunk = chunk->next) {
+        uint64_t tail = gpi_plan_free_at_start(stitches->tree, chunk), head = 0;
+        if (tail == chunk->units) continue;
+        if (plan->align_units == 1) head = gpi_plan_free_at_end(stitches->tree, chunk);
+        if (tail >= units && tail < least) {
+            least = tail;
+            plan->tail.chunk = chunk;
+            plan->tail.units = units;
+            plan->head.units = 0;
+        }
+        if (head >= units && head < least) {
+            least = head;
+            plan->head.chunk = chunk;
+            plan->head.units = units;
+            plan->tail.units = 0;
+        }
+    }
+    return least != UINT64_MAX;
+}
+
+/* The rest of the block: from the ends that are free, if they suffice; else a chunk is cut; else
+   memory is grown, behind which of the tail only what is still missing is used. */
+static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t rest,
+                                 const gpi_free_chunk *spare) {
+    gpi_free_chunk head = plan->head, tail = plan->tail;
+    uint64_t granule = stitches->chunks->granule_units;
+    plan->head.units = plan->tail.units = 0;
+    if (!rest || gpi_plan_closest(stitches, plan, rest)) return;
+    if (spare->chunk && head.units + tail.units < rest) {
+        plan->tail = *spare;
+        plan->tail.units = rest;
+    } else {
+        plan->head = head;
+        rest -= head.units;
+        if (rest > tail.units)
+            plan->new_units = gpi_ground_min(rest, gpi_ground_up(rest - tail.units, granule));
+        rest -= plan->new_units;
+        plan->tail = tail;
+        plan->tail.units = rest;
+    }
+}
+
+/* 0: the host has no memory for the plan, or the memory is not there, or not worth its price. The
+   lanes that may be used are marked. */
+static int gpi_plan_draw(gpi_stitches *stitches, gpi_plan *plan) {
+    const gpi_chunks *chunks = stitches->chunks;
+    gpi_free_chunk spare;
+    gpi_measure measure;
+    uint64_t rest;
+    if (!gpi_stitch_prepare(stitches)) return 0;
+    plan->whole = stitches->room;
+    plan->new_units = 0;
+    gpi_plan_look(stitches, plan->whole, &measure);
+    gpi_plan_ends(&measure, &plan->head, &plan->tail);
+    if (plan->align_units > 1) plan->head.units = 0; /* the block begins where a chunk does */
+    rest = gpi_plan_choose(plan, measure.whole_count, plan->units, &spare);
+    gpi_plan_rest(stitches, plan, rest, &spare);
+    if (plan->new_units == plan->units) return 0; /* growth at home does as well */
+    if (plan->new_units && chunks->units + gpi_ground_up(plan->new_units, chunks->granule_units) >
+                               plan->most_units)
+        return 0;
+    plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
+                       plan->new_units / gpi_chunk_units(chunks, plan->new_units);
+    return plan->seam_count <= plan->most_seams;
+}
+
+/* The largest block that usable memory makes without growth. */
+static uint64_t gpi_plan_largest(const gpi_stitches *stitches) {
+    gpi_free_chunk head, tail;
+    gpi_measure measure;
+    gpi_plan_look(stitches, NULL, &measure);
+    gpi_plan_ends(&measure, &head, &tail);
+    return measure.whole_units + head.units + tail.units;
+}
+
+/* -- a stitch is made -- */
+
+/* Room for one more part among those taken. 0: the host has no memory. */
+static int gpi_plan_has_room(gpi_stitches *stitches) {
+    uint64_t more = stitches->taken_room ? stitches->taken_room * 2 : 64;
+    gpi_part *list;
+    if (stitches->taken_count < stitches->taken_room) return 1;
+    list = (gpi_part *)gpi_host_zeroed((size_t)(more * sizeof *list));
+    if (!list) return 0;
+    if (stitches->taken) memcpy(list, stitches->taken, stitches->taken_count * sizeof *list);
+    GPUPOOL_FREE(stitches->taken);
+    stitches->host_bytes += (more - stitches->taken_room) * sizeof *list;
+    stitches->taken = list;
+    stitches->taken_room = more;
+    return 1;
+}
+
+/* Takes home units of the plan, as one part for each stretch of equal lane. 0: the host has no
+   memory; what was taken so far is in stitches->taken. */
+static int gpi_plan_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
+    gpi_tree *tree = stitches->tree;
+    gpi_run *run = gpi_tree_at(tree, unit), *next;
+    uint64_t end = unit + units, piece_units;
+    for (; unit < end; unit += piece_units, run = next) {
+        gpi_part *part;
+        if (!gpi_plan_has_room(stitches) || !gpi_tree_prepare(tree, 2)) return 0;
+        next = run->next;
+        part = &stitches->taken[stitches->taken_count++];
+        piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
+        part->unit = unit;
+        part->units = piece_units;
+        part->owner = gpi_chunk_borrow(tree, run);
+        part->run = gpi_tree_take(tree, run, unit, piece_units);
+    }
+    return 1;
+}
+
+/* All free units of the plan. What was taken goes back if the host has no memory for it. */
+static int gpi_plan_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
+    const gpi_chunk *head = plan->head.chunk, *tail = plan->tail.chunk;
+    uint64_t i;
+    int taken = 1;
+    if (plan->head.units)
+        taken = gpi_plan_take_units(stitches, head->unit + head->units - plan->head.units,
+                                      plan->head.units);
+    for (i = 0; i < plan->whole_count && taken; i++)
+        taken = gpi_plan_take_units(stitches, plan->whole[i].chunk->unit, plan->whole[i].units);
+    stitches->tail_at = stitches->taken_count;
+    if (plan->tail.units && taken)
+        taken = gpi_plan_take_units(stitches, tail->unit, plan->tail.units);
+    return taken;
+}
+
+static void gpi_plan_give_units(gpi_stitches *stitches) {
+    while (stitches->taken_count) {
+        const gpi_part *part = &stitches->taken[--stitches->taken_count];
+        gpi_chunk_return(stitches->tree, part->run, part->owner);
+    }
+}
+
+/* The request's stream waits, on the device, for other streams whose memory was taken: for the
+   newest fence of each, behind which all that is sealed lies. */
+static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *plan) {
+    gpupool_result result = GPUPOOL_OK;
+    const gpi_stream *last = plan->known;
+    uint64_t i;
+    for (i = 0; i < stitches->taken_count && result == GPUPOOL_OK; i++) {
+        const gpi_stream *owner = stitches->taken[i].owner;
+        if (!owner || owner == plan->known || owner == last) continue;
+        result = gpi_fence_follow(stitches->fences, owner->fences[owner->seals - 1], plan->stream);
+        last = owner;
+    }
+    return result;
+}
+
+/* What was grown for a stitch that is not made goes back to the driver, but for what others have
+   taken of its chunks since. */
+static void gpi_plan_give_grown(gpi_stitches *stitches, gpi_run *grown) {
+    struct gpi_thread why = gpi_thread;
+    uint64_t unit = grown->unit, end = unit + grown->units;
+    gpi_tree_put(stitches->tree, grown, GPI_LANE_QUIET, 0);
+    while (unit < end) {
+        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
+        unit = chunk->unit + chunk->units;
+        if (gpi_chunk_is_idle(stitches->chunks, stitches->tree, chunk))
+            gpi_stitch_drop_chunk(stitches, chunk);
+    }
+    gpi_thread = why;
+}
+
+/* The struct of a stitch as planned, with all its seams and parts, none of them linked yet. NULL:
+   the host has no memory. */
+static gpi_stitch *gpi_plan_new(const gpi_stitches *stitches, const gpi_plan *plan,
+                                  gpi_run *grown) {
+    uint64_t seams = plan->whole_count + 2 + (grown ? grown->units : 0) /
+                                                 stitches->chunks->granule_units + 1;
+    uint64_t parts = stitches->taken_count + 1, i, unit = grown ? grown->unit : 0;
+    gpi_stitch *stitch = (gpi_stitch *)gpi_host_zeroed(
+        (size_t)(sizeof *stitch + seams * sizeof(gpi_seam) + parts * sizeof(gpi_part)));
+    gpi_seam *seam;
+    if (!stitch) return NULL;
+    seam = stitch->seams = (gpi_seam *)(void *)(stitch + 1);
+    stitch->parts = (gpi_part *)(void *)(stitch->seams + seams);
+    if (plan->head.units) seam++->chunk = plan->head.chunk;
+    for (i = 0; i < plan->whole_count; i++) seam++->chunk = plan->whole[i].chunk;
+    for (; grown && unit < grown->unit + grown->units; seam++) {
+        seam->chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
+        unit = seam->chunk->unit + seam->chunk->units;
+    }
+    if (plan->tail.units) seam++->chunk = plan->tail.chunk;
+    stitch->seam_count = (uint32_t)(seam - stitch->seams);
+    for (seam = stitch->seams; seam < stitch->seams + stitch->seam_count; seam++)
+        stitch->units += seam->chunk->units;
+    for (i = 0; i <= stitches->taken_count; i++) {
+        if (grown && i == stitches->tail_at) stitch->parts[stitch->part_count++].run = grown;
+        if (i < stitches->taken_count) stitch->parts[stitch->part_count++] = stitches->taken[i];
+    }
+    for (i = 0; i < stitch->part_count; i++) {
+        stitch->parts[i].unit = stitch->parts[i].run->unit;
+        stitch->parts[i].units = stitch->parts[i].run->units;
+    }
+    return stitch;
+}
+
+/* Addresses for the stitch: its body and the pads beside it, held. 0: there are none. */
+static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
+                                 gpi_stitch *stitch) {
+    gpi_tree *tree = stitches->tree;
+    uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
+    gpi_lanes space;
+    gpi_run *run;
+    space.number[0] = GPI_LANE_SPACE;
+    space.count = 1;
+    run = gpi_tree_find(tree, &space, stitch->units, plan->align_units, UINT64_MAX);
+    if (!run || !gpi_tree_prepare(tree, 4)) return 0;
+    start = gpi_ground_up(run->unit, plan->align_units);
+    if (!gpi_tree_prepare_cells(tree, start + skip, 0)) return 0;
+    run = gpi_tree_take(tree, run, start, stitch->units);
+    stitches->making_units = stitch->units;
+    stitch->unit = start;
+    if (skip) run = gpi_tree_split(tree, run, start + skip);
+    if (run->units > plan->units) gpi_tree_split(tree, run, run->unit + plan->units);
+    stitch->body = run;
+    gpi_tree_own(tree, gpi_ground_down(run->unit, stitches->chunks->granule_units),
+                 stitches->chunks->granule_units, stitch);
+    return 1;
+}
+
+/* Maps the chunks side by side. On failure mapped says how many still are. The lock is open. */
+static gpupool_result gpi_plan_map(const gpi_stitches *stitches, const gpi_stitch *stitch,
+                                     uint32_t *mapped) {
+    const gpi_driver *driver = &stitches->chunks->driver;
+    uint64_t unit = stitch->unit;
+    gpupool_result result = GPUPOOL_OK;
+    struct gpi_thread why;
+    *mapped = 0;
+    while (*mapped < stitch->seam_count && result == GPUPOOL_OK) {
+        const gpi_chunk *chunk = stitch->seams[*mapped].chunk;
+        result = gpi_driver_map(driver, unit * GPUPOOL_UNIT_BYTES, chunk->bytes, chunk->handle);
+        if (result != GPUPOOL_OK) break;
+        unit += chunk->units;
+        ++*mapped;
+    }
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_access(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                                   stitch->units * GPUPOOL_UNIT_BYTES);
+    if (result == GPUPOOL_OK || !*mapped) return result;
+    why = gpi_thread; /* of the failure, not of the undoing */
+    if (gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                         (unit - stitch->unit) * GPUPOOL_UNIT_BYTES) == GPUPOOL_OK)
+        *mapped = 0;
+    gpi_thread = why;
+    return result;
+}
+
+/* From now on the stitch is one of the arena's, with so many of its seams mapped. */
+static void gpi_plan_commit(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
+    uint32_t i;
+    stitches->making_units = 0;
+    stitch->seam_count = mapped;
+    stitch->units = 0;
+    for (i = 0; i < mapped; i++) {
+        gpi_stitch_add_seam(&stitch->seams[i], stitch, stitch->seams[i].chunk);
+        stitch->units += stitch->seams[i].chunk->units;
+    }
+    stitches->count++;
+    stitches->seams += mapped;
+    stitches->host_bytes += gpi_stitch_bytes(stitch);
+    gpi_stitch_link(stitches, stitch);
+    gpi_stitch_link_size(stitches, stitch);
+}
+
+/* What could not be unmapped after a failure: it stays, counted, and is tried again when idle
+   stitches are unmapped. Its addresses are one run. */
+static void gpi_plan_spoil(gpi_stitches *stitches, gpi_stitch *stitch, uint32_t mapped) {
+    gpi_tree *tree = stitches->tree;
+    uint64_t units = stitch->units;
+    gpi_tree_own(tree, gpi_ground_down(stitch->body->unit, stitches->chunks->granule_units),
+                 stitches->chunks->granule_units, NULL);
+    while (stitch->body->unit > stitch->unit) {
+        stitch->body = stitch->body->prev;
+        gpi_tree_weld(tree, stitch->body, stitch->body->next);
+    }
+    while (stitch->body->units < units) gpi_tree_weld(tree, stitch->body, stitch->body->next);
+    stitch->part_count = 0;
+    gpi_plan_commit(stitches, stitch, mapped);
+    gpi_stitch_set_spoilt(stitches, stitch);
+    gpi_tree_own(tree, stitch->unit, stitches->chunks->granule_units, stitch);
+}
+
+/* The parts become the block's; those that are side by side at home, one. */
+static void gpi_plan_use_parts(gpi_stitches *stitches, gpi_stitch *stitch) {
+    uint32_t i, count = 0;
+    for (i = 0; i < stitch->part_count; i++) {
+        gpi_part *part = &stitch->parts[i], *last = &stitch->parts[count ? count - 1 : 0];
+        if (count && last->run->next == part->run) {
+            gpi_tree_weld(stitches->tree, last->run, part->run);
+            last->units += part->units;
+        } else {
+            stitch->parts[count++] = *part;
+        }
+    }
+    for (i = 0; i < count; i++)
+        gpi_stitch_use_part(stitch, &stitch->parts[i], stitch->parts[i].run);
+    stitch->part_count = count;
+}
+
+/* New chunks for a stitch, all of which it uses where a tail follows. */
+static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan,
+                                      gpi_run **grown) {
+    gpi_growth growth;
+    memset(&growth, 0, sizeof growth);
+    growth.units = plan->new_units;
+    growth.is_alone = 1;
+    growth.is_exact = plan->tail.units != 0;
+    gpi_chunk_find_place(stitches->chunks, stitches->tree, 1, &growth);
+    return gpi_chunk_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
+}
+
+/* Maps a stitch that has its addresses. If that fails they are free again, or the stitch is spoilt;
+   in any case it is no longer the caller's. */
+static gpupool_result gpi_plan_bring(gpi_stitches *stitches, gpi_stitch *stitch) {
+    gpupool_result result;
+    uint32_t mapped;
+    gpi_host_unlock(stitches->chunks->lock);
+    result = gpi_plan_map(stitches, stitch, &mapped);
+    gpi_host_lock(stitches->chunks->lock);
+    /* from then on the lock stays shut, so that this is still there when the block comes alive */
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(stitches->tree, 2)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK) {
+        gpi_plan_use_parts(stitches, stitch);
+        gpi_plan_commit(stitches, stitch, mapped);
+    } else if (mapped) {
+        gpi_plan_spoil(stitches, stitch, mapped);
+    } else {
+        stitches->making_units = 0;
+        gpi_stitch_give_space(stitches, stitch);
+        GPUPOOL_FREE(stitch);
+    }
+    return result;
+}
+
+/* Makes what was planned. The block is held; on failure all is as it was. No lane is marked on
+   return. */
+static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
+    gpupool_result result = GPUPOOL_OK;
+    gpi_stitch *stitch = NULL;
+    gpi_run *grown = NULL;
+    uint64_t i;
+    stitches->taken_count = 0;
+    if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
+        !gpi_plan_take_all(stitches, plan))
+        result = gpi_host_no_memory();
+    gpi_tree_unmark(stitches->tree);
+    if (result == GPUPOOL_OK) result = gpi_plan_follow(stitches, plan);
+    if (result == GPUPOOL_OK && plan->new_units) result = gpi_plan_grow(stitches, plan, &grown);
+    if (result == GPUPOOL_OK) {
+        stitch = gpi_plan_new(stitches, plan, grown);
+        if (!stitch) result = gpi_host_no_memory();
+    }
+    if (result == GPUPOOL_OK && !gpi_plan_take_space(stitches, plan, stitch)) {
+        GPUPOOL_FREE(stitch);
+        result = GPUPOOL_E_OUT_OF_MEMORY; /* no addresses; or the host has no memory, which others
+                                             will tell */
+    }
+    if (result == GPUPOOL_OK) result = gpi_plan_bring(stitches, stitch);
+    if (result != GPUPOOL_OK) {
+        if (grown) gpi_plan_give_grown(stitches, grown);
+        gpi_plan_give_units(stitches);
+        return result;
+    }
+    for (i = 0; i < stitches->taken_count; i++)
+        if (stitches->taken[i].owner) stitches->taken[i].owner->borrowed--;
+    stitches->used_units += plan->units;
+    stitches->made++;
+    *out = stitch->body;
+    return GPUPOOL_OK;
 }
 
 /* == LIMIT ====================================================================================
@@ -6192,6 +6450,13 @@ typedef struct gpi_wish { /* what counts as free, beside quiet memory */
 
 #define GPI_ALL UINT64_MAX
 
+typedef struct gpi_siblings { /* the process's other arenas of the device */
+    uint64_t reserved_bytes;    /* by all of them */
+    uint64_t idle_bytes;        /* of these, that they would give back, or have */
+    uint64_t most_bytes;        /* reserved by the one that has reserved most */
+    char name[32];              /* of that one */
+} gpi_siblings;
+
 typedef struct gpi_scene { /* a request, and all that decides whether it can be met */
     gpi_stitches *stitches;
     const gpi_chunks *chunks;
@@ -6199,12 +6464,14 @@ typedef struct gpi_scene { /* a request, and all that decides whether it can be 
     const gpi_fences *fences;
     gpi_ledger *ledger;
     const gpi_run *parked;
+    const gpi_siblings *siblings;       /* NULL: not asked after */
     uint64_t captures;                  /* graphs that keep memory */
     uint64_t units, align_units;
     uint64_t rest_units;                /* chunks: of the last granule, which the device gives
                                            whole */
     uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with
                                            the rest */
+    uint64_t growth_bytes;              /* FRAGMENTED: what limit and device leave, as it is told */
     uint64_t visits;                    /* runs looked at so far */
 } gpi_scene;
 
@@ -6300,8 +6567,8 @@ static void gpi_limit_measure(const gpi_scene *scene, const gpi_run *stretch,
         uint64_t chunk_end = chunk->unit + chunk->units;
         to = gpi_ground_min(end, chunk_end);
         if (from == chunk->unit && to == chunk_end) measure->whole_units += chunk->units;
-        else if (to == chunk_end) gpi_stitch_rank(measure->heads, chunk, to - from);
-        else if (from == chunk->unit) gpi_stitch_rank(measure->tails, chunk, to - from);
+        else if (to == chunk_end) gpi_plan_rank(measure->heads, chunk, to - from);
+        else if (from == chunk->unit) gpi_plan_rank(measure->tails, chunk, to - from);
     }
 }
 
@@ -6313,7 +6580,7 @@ static void gpi_limit_weigh(const gpi_scene *scene, const gpi_measure *measure,
     gpi_free_chunk head, tail;
     const gpi_chunk *stuck = scene->chunks->stuck;
     for (; stuck; stuck = stuck->next) outlook->idle_units += stuck->units; /* given back first */
-    gpi_stitch_ends(measure, &head, &tail);
+    gpi_plan_ends(measure, &head, &tail);
     if (scene->stitches->off) {
         outlook->need_units = gpi_ground_up(scene->units, granule);
         outlook->idle_units += units;
@@ -6664,6 +6931,34 @@ static void gpi_limit_say_waiting(gpupool_verdict *verdict) {
                            : stream == cudaStreamPerThread ? "a thread's default stream" : words);
 }
 
+/* The request for another size. */
+static void gpi_limit_resize(gpi_scene *scene, uint64_t units) {
+    const gpi_chunks *chunks = scene->chunks;
+    uint64_t need;
+    scene->units = units;
+    need = gpi_chunk_need(chunks, units, scene->align_units);
+    scene->limit_units -= scene->rest_units;
+    scene->rest_units = 0;
+    if (gpi_chunk_is(chunks, GPI_FROM_DEVICE) && !gpi_chunk_is_mapped(chunks) && need > 1u << 20)
+        scene->rest_units = (gpi_ground_up(need, chunks->driver.granule_bytes) - need) /
+                            GPUPOOL_UNIT_BYTES;
+    scene->limit_units += scene->rest_units;
+}
+
+/* The largest block that could be had, once work in flight has finished, where this one cannot. Of
+   very many runs one that surely could. */
+static uint64_t gpi_limit_fits(gpi_scene *scene) {
+    uint64_t most = scene->units, asked = most, least = 0;
+    gpi_wish wish = {1, 0, NULL, 0};
+    while (most - least > 1 && scene->visits <= GPI_VISITS) {
+        gpi_limit_resize(scene, least + (most - least) / 2);
+        if (gpi_limit_lacks(scene, &wish) == 0) least = scene->units;
+        else most = scene->units;
+    }
+    gpi_limit_resize(scene, asked);
+    return least - gpi_ground_min(least, GPI_GUARD);
+}
+
 /* In all, but not in a graph's memory. */
 static uint64_t gpi_limit_free_bytes(const gpupool_verdict *verdict) {
     return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
@@ -6682,14 +6977,18 @@ static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
         case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
         case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
         case 'f': gpi_limit_human(room, gpi_limit_free_bytes(verdict)); break;
+        case 'g': gpi_limit_human(room, verdict->fits_bytes); break;
         case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
         case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
         case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
         case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
         case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
-        case 'o': gpi_limit_human(room, verdict->others_bytes); break;
+        case 'o':
+            gpi_limit_human(room, verdict->others_bytes - verdict->siblings_bytes);
+            break;
         case 'p': gpi_limit_human(room, verdict->pending_bytes - verdict->kept_bytes); break;
         case 'r': gpi_limit_human(room, verdict->largest_free_bytes); break;
+        case 's': gpi_limit_human(room, verdict->siblings_bytes); break;
         case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
         case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
             snprintf(room, sizeof room, "the %" PRIu64 " blocks", best->blocks);
@@ -6725,6 +7024,16 @@ static int gpi_limit_fits_alone(const gpi_scene *scene) {
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
 }
 
+/* The other arenas of the process, where it is the device that has too little. */
+static void gpi_limit_say_siblings(gpupool_verdict *verdict, const gpi_siblings *siblings) {
+    char room[32];
+    gpi_limit_fill_in(verdict, "; other arenas of this process hold %s");
+    gpi_limit_say(verdict, ", and arena \"");
+    gpi_limit_say(verdict, siblings->name);
+    gpi_limit_say(verdict, "\" the most of it, ");
+    gpi_limit_say(verdict, gpi_limit_human(room, siblings->most_bytes));
+}
+
 /* refused: by the driver, for no reason that can be seen. both: the limit is in the way, and the
    device too. */
 static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, int refused,
@@ -6736,27 +7045,39 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
         {"%a does not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
         {"%a does not fit on the device: %m is missing, and others (processes, libraries, CUDA "
          "itself) hold %o of its %d", "have others free %m", 1},
-        {"%a does not fit in one piece: %f is free in all, but no more than %r in one piece", "",
-         1},
+        {"%a does not fit in one piece: ", "", 1}, /* and how much is free: see below */
         {"%a would fit if work in flight had finished", "wait for %w", 0},
         {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
          "before the capture begins, allocate it, or wait for %w", 0}};
     const gpupool_holder *best = gpi_limit_best(verdict);
     const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
     uint64_t own_bytes = gpi_limit_own_bytes(scene);
+    char room[32];
     int pieces = 0;
     if (refused &&
         (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
         why = "the driver refuses memory for %a, although as much seems free";
     gpi_limit_fill_in(verdict, why);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED &&
-        verdict->largest_free_bytes >= scene->units * GPUPOOL_UNIT_BYTES)
-        gpi_limit_fill_in(verdict, ", and none that would do is aligned as asked");
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
+        gpi_limit_say(verdict, gpi_limit_human(room, gpi_limit_free_bytes(verdict) +
+                                                         scene->growth_bytes));
+        gpi_limit_fill_in(verdict,
+                          verdict->largest_free_bytes < scene->units * GPUPOOL_UNIT_BYTES
+                              ? " is free in all, but no more than %g in one piece"
+                              : " is free in all, but no more than %r in one piece, and none that "
+                                "would do is aligned as asked");
+    }
     if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && verdict->pending_bytes > verdict->kept_bytes)
         gpi_limit_fill_in(verdict, ", with %p pending");
     if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
         gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
-    if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
+    if (verdict->siblings_bytes && (verdict->cause == GPUPOOL_CAUSE_OTHERS ||
+                                    verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL))
+        gpi_limit_say_siblings(verdict, scene->siblings);
+    if (verdict->cause == GPUPOOL_CAUSE_OTHERS &&
+        verdict->siblings_bytes >= verdict->missing_bytes)
+        advice = "free %m of what those hold, and gpupool_trim them";
+    else if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
         advice = "have others free %m and raise the limit by as much";
     if (*advice) gpi_limit_advise(verdict, &pieces, advice);
     if (verdict->raise_bytes)
@@ -6776,6 +7097,8 @@ static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, 
 static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
     uint64_t free_bytes = gpi_limit_free_bytes(verdict), by_limit, by_device;
     int pooled = gpi_chunk_is(scene->chunks, GPI_FROM_POOL);
+    uint64_t growth_units = gpi_ground_min(scene->limit_units - scene->rest_units,
+                                           scene->device_units);
     int waiting_would_do, refused, both;
     gpi_outlook now, later;
     gpi_wish wish = {0, 0, NULL, 0};
@@ -6795,7 +7118,8 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
         verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
     else if (waiting_would_do)
         verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
-    else if (pooled && !refused && free_bytes >= verdict->asked_bytes)
+    else if (pooled && !refused &&
+             free_bytes / GPUPOOL_UNIT_BYTES + growth_units >= scene->units)
         verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
     else if (verdict->limit_bytes && by_limit && by_limit >= by_device)
         verdict->cause = GPUPOOL_CAUSE_LIMIT;
@@ -6816,6 +7140,10 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
                              GPUPOOL_UNIT_BYTES;
     if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
     gpi_limit_name_holders(verdict, scene);
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
+        verdict->fits_bytes = gpi_limit_fits(scene) * GPUPOOL_UNIT_BYTES;
+        scene->growth_bytes = growth_units * GPUPOOL_UNIT_BYTES;
+    }
     gpi_limit_explain(verdict, scene, refused, both);
 }
 
@@ -6831,10 +7159,15 @@ static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capt
    changes the tree, and for longer by what goes through all of it: a verdict, a check, a report
    (some 50 ns a block). They are taken in this order. */
 
+enum { /* a default arena that a reset has emptied; in place of the number of forks */
+    GPI_CLOSED = -1,
+    GPI_RENEWING = -2             /* a thread is about to open it again */
+};
+
 struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
     int visitors;                 /* threads on their way through those: it stays until they left */
-    int forks;                    /* of the process when the arena was made */
+    int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
     int climbing;                 /* a thread looks for memory: none goes into caches */
     FILE *trace;                  /* where calls are recorded, or NULL */
     gpi_fences fences;
@@ -6852,6 +7185,7 @@ struct gpupool_arena {
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
     void *user;
     char name[32];
+    char instead[96];             /* why AUTO has not taken MAPPED; "": it has, or was not asked */
     gpi_lock lock;                /* from here on all changes often: not near what is only read */
     gpi_tree tree;
     gpi_ledger ledger;
@@ -6987,6 +7321,9 @@ static int gpi_arena_check(gpupool_arena *arena, char *room) {
 static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *call) {
     if (!arena) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the arena is NULL", call);
     if (arena->forks == gpi_process.forks) return GPUPOOL_OK;
+    if (arena->forks < 0)
+        return gpi_host_fail(GPUPOOL_E_CUDA, "%s: the device of this default arena was reset, and "
+                             "gpupool_default_arena has not renewed it yet", call);
     return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made arena "
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
@@ -7178,7 +7515,8 @@ static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char 
     gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
     if (result != GPUPOOL_OK || !reset) return result;
     return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
-                         "blocks are gone, only gpupool_arena_destroy is left", call,
+                         "blocks are gone, only gpupool_arena_destroy is left (or, of a default "
+                         "arena, gpupool_default_arena, which renews it)", call,
                          arena->chunks.driver.device, arena->name);
 }
 
@@ -7525,8 +7863,8 @@ static gpupool_result gpi_arena_stitch_marked(gpupool_arena *arena, const gpi_re
     plan.stream = request->stream;
     plan.most_units = most_bytes / GPUPOOL_UNIT_BYTES;
     plan.most_seams = most_seams;
-    if (gpi_stitch_plan(&arena->stitches, &plan))
-        return gpi_stitch_make(&arena->stitches, &plan, run);
+    if (gpi_plan_draw(&arena->stitches, &plan))
+        return gpi_plan_make(&arena->stitches, &plan, run);
     gpi_tree_unmark(&arena->tree);
     return GPUPOOL_E_OUT_OF_MEMORY;
 }
@@ -7912,7 +8250,7 @@ static uint64_t gpi_arena_largest(gpupool_arena *arena) {
         for (i = 0; i < stream->seals; i++)
             arena->tree.lanes[stream->sealed[i]]->usable = stream;
     }
-    largest = gpi_ground_max(largest, gpi_stitch_largest(&arena->stitches) * GPUPOOL_UNIT_BYTES);
+    largest = gpi_ground_max(largest, gpi_plan_largest(&arena->stitches) * GPUPOOL_UNIT_BYTES);
     gpi_tree_unmark(&arena->tree);
     return largest;
 }
@@ -7937,9 +8275,11 @@ static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena, int all) {
     return units * GPUPOOL_UNIT_BYTES;
 }
 
+#define GPI_BYTES_MOST ((uint64_t)1 << 48) /* of a request */
+
 /* From bytes to units, and one for a guard; 0 when there is no such size. */
 static uint64_t gpi_arena_units(uint64_t bytes) {
-    if (bytes == 0 || bytes > (uint64_t)1 << 48) return 0;
+    if (bytes == 0 || bytes > GPI_BYTES_MOST) return 0;
     return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES + GPI_GUARD;
 }
 
@@ -7970,7 +8310,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->ledger = &arena->ledger;
     scene->parked = arena->parked;
     scene->captures = arena->captures;
-    scene->units = gpi_arena_units(gpi_ground_min(bytes, (uint64_t)1 << 48));
+    scene->units = gpi_arena_units(gpi_ground_min(bytes, GPI_BYTES_MOST));
     scene->align_units = align_units;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
@@ -7993,6 +8333,13 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     if (total_bytes > verdict->device_free_bytes + verdict->reserved_bytes)
         verdict->others_bytes =
             total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
+}
+
+/* What the other arenas of the process hold, which was looked up a moment ago, is no others'. */
+static void gpi_arena_figure_siblings(const gpi_siblings *siblings, gpupool_verdict *verdict,
+                                      gpi_scene *scene) {
+    scene->siblings = siblings;
+    verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
 }
 
 /* -- the record of calls, in the replay's format -- */
@@ -8040,6 +8387,154 @@ static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t num
 /* A call that only looks, but empties the caches for it. */
 static void gpi_arena_trace_look(gpupool_arena *arena) {
     if (arena->trace) fprintf(arena->trace, "s\n");
+}
+
+/* -- the other arenas of the process: what is idle there is as good as free on the device -- */
+
+typedef enum gpi_sibling_ask {
+    GPI_SIBLING_LOOK,        /* only at what is reserved */
+    GPI_SIBLING_COUNT,       /* what it would give back */
+    GPI_SIBLING_GIVE,        /* gives back what is idle */
+    GPI_SIBLING_WAIT         /* waits for the device first, since what was freed may be in use */
+} gpi_sibling_ask;
+
+typedef struct gpi_lack { /* of an arena that asks its siblings */
+    const gpupool_arena *arena;
+    uint64_t bytes;          /* that it needs of the device */
+    gpi_sibling_ask ask;
+    int may_wait;            /* its stream does not capture */
+    int capturing;           /* a stream captures, or may: CUDA is not asked after all streams */
+} gpi_lack;
+
+/* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way nor
+   the device's size. */
+static int gpi_arena_can_borrow(const gpupool_arena *arena, uint64_t need_bytes) {
+    return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
+           need_bytes <= arena->chunks.driver.total_bytes &&
+           need_bytes <= gpi_ledger_room(&arena->ledger);
+}
+
+static int gpi_arena_is_sibling(const gpupool_arena *arena, const gpupool_arena *other) {
+    return other != arena && other->forks == gpi_process.forks &&
+           other->chunks.driver.device == arena->chunks.driver.device;
+}
+
+/* What it holds and has no use for; it is open to this thread. What was freed turns quiet first. */
+static uint64_t gpi_arena_idle_of(gpupool_arena *other, const gpi_lack *lack) {
+    uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
+    gpi_arena_ask_parked(other, 0);
+    if (lack->ask == GPI_SIBLING_WAIT &&
+        (gpi_fence_lacks(&other->fences, &other->tree) || other->ledger.pending.now))
+        gpi_arena_quiesce(other);
+    else if (!lack->capturing && !other->captures_seen && other->chunks.driver.record_all &&
+             !other->chunks.driver.peer_count) /* else it waits */
+        gpi_arena_seal_all(other);
+    gpi_arena_poll(other);
+    gpi_tree_drop_slabs(&other->tree);
+    idle = gpi_chunk_idle_bytes(&other->chunks, &other->tree);
+    return gpi_ground_min(idle, reserved - gpi_ground_min(reserved, keep));
+}
+
+/* Gives back as much as is lacking, if chunks are as small; else all that is idle. */
+static uint64_t gpi_arena_give_idle(gpupool_arena *other, uint64_t lack_bytes) {
+    uint64_t before = other->ledger.reserved.now;
+    uint64_t keep = before - gpi_ground_min(before, lack_bytes);
+    gpi_stitch_trim(&other->stitches, gpi_ground_max(keep, other->keep_bytes));
+    if (other->ledger.reserved.now > gpi_ground_max(keep, other->keep_bytes))
+        gpi_stitch_trim(&other->stitches, other->keep_bytes);
+    gpi_arena_trace_number(other, 't', other->ledger.reserved.now);
+    return before - other->ledger.reserved.now;
+}
+
+/* Asks one of them; it has a visitor, and no lock is held. Who grows it may be this very thread, in
+   a chunk_alloc: then it is left out, after some milliseconds. */
+static void gpi_arena_ask_sibling(gpupool_arena *other, const gpi_lack *lack,
+                                  gpi_siblings *siblings) {
+    uint64_t idle = 0, reserved;
+    int reset = 0, pooled, got;
+    gpi_visit visit;
+    unsigned round = 0;
+    if (gpi_driver_enter(&other->chunks.driver, &visit) != GPUPOOL_OK) return;
+    reset = gpi_driver_was_reset(&other->chunks.driver, &reset) != GPUPOOL_OK || reset;
+    while (!(got = !reset && gpi_host_try(&other->growing)) && !reset && round < 256)
+        gpi_host_idle(round++);
+    pooled = got && gpi_chunk_is(&other->chunks, GPI_FROM_HERE);
+    if (!got || gpi_arena_enter(other, "a sibling's gpupool_alloc") != GPUPOOL_OK) {
+        gpi_driver_leave(&visit);
+        return;
+    }
+    if (pooled && lack->ask != GPI_SIBLING_LOOK) idle = gpi_arena_idle_of(other, lack);
+    if (lack->ask <= GPI_SIBLING_COUNT) gpi_arena_trace_look(other);
+    else idle = idle ? gpi_arena_give_idle(other, lack->bytes - siblings->idle_bytes) : 0;
+    reserved = gpi_chunk_is(&other->chunks, GPI_FROM_DEVICE) ? other->ledger.reserved.now : 0;
+    siblings->reserved_bytes += reserved;
+    siblings->idle_bytes += idle;
+    if (reserved > siblings->most_bytes) {
+        siblings->most_bytes = reserved;
+        memcpy(siblings->name, other->name, sizeof siblings->name);
+    }
+    gpi_arena_exit_growing(other, &visit);
+}
+
+static int gpi_arena_has_siblings(const gpupool_arena *arena) {
+    const gpupool_arena *other;
+    int found = 0;
+    gpi_host_lock(&gpi_process.lock);
+    for (other = gpi_process.arenas; other && !found; other = other->next)
+        found = gpi_arena_is_sibling(arena, other);
+    gpi_host_unlock(&gpi_process.lock);
+    return found;
+}
+
+/* Asks all of them, until what is lacking is given. Returns how many there are. No lock is held. */
+static int gpi_arena_ask_siblings(const gpi_lack *lack, gpi_siblings *siblings) {
+    struct gpi_thread before = gpi_thread; /* whatever fails there */
+    gpupool_arena *other;
+    int count = 0;
+    memset(siblings, 0, sizeof *siblings);
+    gpi_host_lock(&gpi_process.lock);
+    for (other = gpi_process.arenas; other; other = other->next) {
+        if (!gpi_arena_is_sibling(lack->arena, other)) continue;
+        count++;
+        if (lack->ask > GPI_SIBLING_COUNT && siblings->idle_bytes >= lack->bytes) continue;
+        other->visitors++;
+        gpi_host_unlock(&gpi_process.lock);
+        gpi_arena_ask_sibling(other, lack, siblings);
+        gpi_host_lock(&gpi_process.lock);
+        other->visitors--;
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    gpi_thread = before;
+    return count;
+}
+
+/* Has the others give back what they have no use for, first without a wait, if that can help; looks
+   at what they hold in any case. Returns whether any gave something. */
+static int gpi_arena_borrow(gpi_lack *lack, gpi_siblings *siblings) {
+    int count = gpi_arena_ask_siblings(lack, siblings);
+    if (!count || lack->ask == GPI_SIBLING_LOOK) return 0;
+    if (siblings->idle_bytes) return 1;
+    if (!lack->may_wait || !siblings->reserved_bytes) return 0;
+    lack->ask = GPI_SIBLING_WAIT;
+    gpi_arena_ask_siblings(lack, siblings);
+    return siblings->idle_bytes != 0;
+}
+
+/* What the other arenas hold, and would give back for so many bytes if that can help. */
+static void gpi_arena_count_siblings(gpupool_arena *arena, uint64_t bytes,
+                                     gpi_siblings *siblings) {
+    gpi_lack lack;
+    memset(siblings, 0, sizeof *siblings);
+    lack.arena = arena;
+    lack.bytes = bytes;
+    lack.may_wait = 0;
+    if (gpi_arena_exists(arena, "gpupool_would_fit") != GPUPOOL_OK) return;
+    if (!gpi_arena_has_siblings(arena)) return;
+    gpi_host_lock(&arena->lock);
+    lack.capturing = arena->captures_seen;
+    lack.ask = gpi_arena_can_borrow(arena, bytes) ? GPI_SIBLING_COUNT : GPI_SIBLING_LOOK;
+    gpi_host_unlock(&arena->lock);
+    gpi_arena_ask_siblings(&lack, siblings);
 }
 
 /* -- what a tool is told of blocks -- */
@@ -8102,7 +8597,7 @@ static int gpi_arena_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use *
 /* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
    to try again. No lock is held while it runs. */
 static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
-                             const gpi_visit *visit) {
+                             const gpi_siblings *siblings, const gpi_visit *visit) {
     uint64_t live_units = arena->tree.live_units;
     const gpi_stream *stream = arena->fences.streams;
     gpupool_verdict verdict;
@@ -8118,6 +8613,7 @@ static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
     }
     if (arena->trace) gpi_arena_trace_request(arena, request, NULL);
     gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
+    gpi_arena_figure_siblings(siblings, &verdict, &scene);
     gpi_limit_judge(&verdict, &scene, request->capturing);
     gpi_arena_exit_growing(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
@@ -8132,10 +8628,26 @@ static void gpi_arena_count_failure(gpupool_arena *arena) { /* no lock is held *
     gpi_host_unlock(&arena->lock);
 }
 
+/* What a request that found no memory needs of the device. */
+static gpi_lack gpi_arena_lack(const gpupool_arena *arena, const gpi_request *request) {
+    gpi_lack lack;
+    lack.arena = arena;
+    lack.bytes = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
+    lack.ask = gpi_arena_can_borrow(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
+    lack.may_wait = !request->capturing;
+    lack.capturing = request->capturing || arena->captures_seen;
+    return lack;
+}
+
+#define GPI_BORROWS 8 /* times that a request has other arenas give memory back */
+
 /* What rungs one and two did not find. No lock is held. */
 static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
     gpupool_result result;
+    gpi_siblings siblings;
     gpi_visit visit;
+    int borrows = 0;
+    memset(&siblings, 0, sizeof siblings);
     for (;;) {
         gpi_run *run = NULL;
         gpi_use *use = NULL;
@@ -8156,7 +8668,14 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         if (result == GPUPOOL_OK) block = gpi_arena_bring(arena, run, use, request);
         else if (use) gpi_arena_free_use(arena, use);
         if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-            if (gpi_arena_give_up(arena, request, &visit)) continue;
+            gpi_lack lack = gpi_arena_lack(arena, request);
+            if (borrows < GPI_BORROWS && gpi_arena_has_siblings(arena)) {
+                gpi_arena_exit_growing(arena, &visit);
+                borrows += gpi_arena_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
+                continue;
+            }
+            borrows = 0;
+            if (gpi_arena_give_up(arena, request, &siblings, &visit)) continue;
             break;
         }
         gpi_arena_exit_growing(arena, &visit);
@@ -9030,13 +9549,17 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
 
-/* reserve_bytes: got now, as quiet memory. The lock is held. */
+/* reserve_bytes: got now, as quiet memory; the verdict, if the device has none. The lock is held,
+   and opened to ask other arenas. */
 static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
+    gpi_siblings siblings;
     gpi_request request;
     gpi_stream *known;
+    gpi_lack lack;
     gpi_run *run;
     gpupool_result result;
     if (bytes == 0 || !gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK;
+    memset(&siblings, 0, sizeof siblings);
     bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
     known = gpi_arena_known(arena, GPI_KEY_LEGACY, 0);
     if (!known) return gpi_host_no_memory();
@@ -9045,15 +9568,57 @@ static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.align_units = 1;
     request.known = known;
     result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
+    lack = gpi_arena_lack(arena, &request);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        gpi_host_unlock(&arena->lock);
+        gpi_arena_borrow(&lack, &siblings);
+        gpi_host_lock(&arena->lock);
+        result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
+    }
     if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
     gpi_fence_forget(&arena->fences, &arena->tree, known, 1);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_scene scene;
         gpi_arena_figures(arena, bytes, 1, verdict, &scene);
+        gpi_arena_figure_siblings(&siblings, verdict, &scene);
         gpi_limit_judge(verdict, &scene, 0);
         gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
     }
+    return result;
+}
+
+/* Whether CUDA has just said that it cannot map on this device, or that it has no addresses. */
+static int gpi_arena_cannot_map(gpupool_result result) {
+    return result == GPUPOOL_E_OUT_OF_MEMORY ||
+           (result == GPUPOOL_E_CUDA && gpi_thread.cuda_error == CUDA_ERROR_NOT_SUPPORTED);
+}
+
+/* Chunks of cudaMalloc in place of mapped ones, of which there is none yet. */
+static gpupool_result gpi_arena_fall_back(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpupool_result result;
+    snprintf(arena->instead, sizeof arena->instead, "%.95s", gpi_thread.text);
+    result = gpi_chunk_close(chunks);
+    if (result != GPUPOOL_OK) return result;
+    gpi_tree_close(&arena->tree);
+    chunks->source = GPUPOOL_SOURCE_DEVICE;
+    chunks->from = &gpi_sources[chunks->source];
+    chunks->base_unit = chunks->space_units = 0;
+    chunks->stitch_unit = UINT64_MAX;
+    chunks->home = chunks->space = NULL;
+    return gpi_tree_open(&arena->tree) ? GPUPOOL_OK : gpi_host_no_memory();
+}
+
+/* The addresses of a MAPPED arena. Where MAPPED is AUTO's choice it must work, too. */
+static gpupool_result gpi_arena_open_space(gpupool_arena *arena, gpupool_source asked) {
+    struct gpi_thread before = gpi_thread;
+    gpupool_result result = gpi_chunk_open_space(&arena->chunks, &arena->tree);
+    if (asked != GPUPOOL_SOURCE_AUTO) return result;
+    if (result == GPUPOOL_OK) result = gpi_chunk_try_mapping(&arena->chunks);
+    if (!gpi_arena_cannot_map(result)) return result;
+    result = gpi_arena_fall_back(arena);
+    if (result == GPUPOOL_OK) gpi_thread = before; /* no call has failed */
     return result;
 }
 
@@ -9063,9 +9628,12 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     if (result != GPUPOOL_OK) return result;
     chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
     chunks->source = config->source;
-    if (chunks->source == GPUPOOL_SOURCE_AUTO)
+    if (chunks->source == GPUPOOL_SOURCE_AUTO) {
         chunks->source = chunks->driver.mapped && !GPUPOOL_NVTX ? GPUPOOL_SOURCE_MAPPED
                                                                 : GPUPOOL_SOURCE_DEVICE;
+        if (!chunks->driver.mapped)
+            snprintf(arena->instead, sizeof arena->instead, "no virtual memory management");
+    }
     if (gpi_chunk_is_mapped(chunks) && !chunks->driver.mapped)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED,
                              "GPUPOOL_SOURCE_MAPPED: device %d or this build "
@@ -9085,24 +9653,23 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     result = gpi_arena_first_limit(arena, config);
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
-        result = gpi_chunk_open_space(chunks, &arena->tree);
+        result = gpi_arena_open_space(arena, config->source);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_arena_reserve(arena, config->reserve_bytes);
     gpi_host_unlock(&arena->lock);
     return result;
 }
 
-static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only */
+static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only, but the struct */
     gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
     gpi_stitch_forget(&arena->stitches);
     gpi_chunk_forget(&arena->chunks);
     gpi_fence_close(&arena->fences);
     gpi_tree_close(&arena->tree);
-    GPUPOOL_FREE(arena);
 }
 
-/* Gives everything back, and frees the arena once that has worked. What was freed may still be in
-   use by queued work, which unmapping would not wait for. The lock is held. */
+/* Gives everything back. What was freed may still be in use by queued work, which unmapping would
+   not wait for. The lock is held. */
 static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     if (arena->tree.pending_units || arena->parked) {
@@ -9115,9 +9682,28 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     }
     gpi_tree_drop_slabs(&arena->tree);
     result = gpi_stitch_trim(&arena->stitches, 0);
-    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences, 0);
-    if (result == GPUPOOL_OK) result = gpi_chunk_close(&arena->chunks);
-    if (result == GPUPOOL_OK) gpi_arena_forget(arena);
+    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences);
+    return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
+}
+
+/* Makes the arena by its config, all of it or nothing; what it consists of is zero. Between enter
+   and leave. */
+static gpupool_result gpi_arena_make(gpupool_arena *arena, const gpupool_arena_config *config) {
+    struct gpi_thread why;
+    gpupool_result result;
+    arena->chunks.lock = &arena->lock;
+    arena->chunks.ledger = &arena->ledger;
+    arena->stitches.chunks = &arena->chunks;
+    arena->stitches.tree = &arena->tree;
+    arena->stitches.fences = &arena->fences;
+    gpi_ledger_open(&arena->ledger);
+    result = gpi_arena_open(arena, config);
+    if (result == GPUPOOL_OK) return result;
+    why = gpi_thread; /* of the failure, not of the cleaning up */
+    gpi_host_lock(&arena->lock);
+    gpi_arena_close(arena);
+    gpi_arena_forget(arena);
+    gpi_thread = why;
     return result;
 }
 
@@ -9170,28 +9756,19 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     if (!arena) return gpi_host_no_memory();
     arena->forks = gpi_process.forks;
     arena->chunks.driver.device = config.device;
-    arena->chunks.lock = &arena->lock;
-    arena->chunks.ledger = &arena->ledger;
-    arena->stitches.chunks = &arena->chunks;
-    arena->stitches.tree = &arena->tree;
-    arena->stitches.fences = &arena->fences;
-    gpi_ledger_open(&arena->ledger);
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(arena);
         return result;
     }
-    result = gpi_arena_open(arena, &config);
-    if (result != GPUPOOL_OK) {
-        struct gpi_thread why = gpi_thread; /* of the failure, not of the cleaning up */
-        gpi_host_lock(&arena->lock);
-        if (gpi_arena_close(arena) != GPUPOOL_OK) gpi_arena_forget(arena);
-        gpi_thread = why;
-    } else {
+    result = gpi_arena_make(arena, &config);
+    gpi_driver_leave(&visit);
+    if (result == GPUPOOL_OK) {
         gpi_arena_list(arena, 0);
         *out = arena;
+    } else {
+        GPUPOOL_FREE(arena);
     }
-    gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -9235,32 +9812,39 @@ static void gpi_arena_drop_fences(gpupool_arena *arena) {
 }
 
 /* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
-   has, with blocks and captures. If CUDA refuses some of it the arena stays, to be tried again. */
+   has, with blocks and captures, but the struct. If CUDA refuses some of it, it can be tried again.
+   No other thread comes to the arena. */
 static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
-    int is_default = 0;
-    unsigned round = 0;
-    while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
     /* peers' work goes on, and may be at mapped memory */
     if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
     if (result == GPUPOOL_OK) {
         gpi_arena_drop_fences(arena);
-        result = gpi_fence_trim(&arena->fences, 1);
+        result = gpi_fence_trim(&arena->fences);
     }
     gpi_host_unlock(&arena->lock);
-    if (result != GPUPOOL_OK) {
-        gpi_arena_list(arena, is_default);
-        return result;
-    }
+    if (result != GPUPOOL_OK) return result;
     for (stream = arena->fences.streams; stream; stream = stream->next) {
         if (stream->early && stream->key) gpi_host_count_scope(-1);
         if (stream->early) GPUPOOL_FREE(stream->capture);
     }
     gpi_arena_forget(arena);
     return GPUPOOL_OK;
+}
+
+/* The end of an arena that was reset. */
+static gpupool_result gpi_arena_end_reset(gpupool_arena *arena) {
+    gpupool_result result;
+    int is_default = 0;
+    unsigned round = 0;
+    while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
+    result = gpi_arena_salvage(arena);
+    if (result == GPUPOOL_OK) GPUPOOL_FREE(arena);
+    else gpi_arena_list(arena, is_default);
+    return result;
 }
 
 /* Takes an arena of which nothing is in use off those of the process, with its locks held; if it
@@ -9288,7 +9872,11 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
     gpupool_result result = gpi_arena_start_ending(arena, &is_default);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_close(arena);
-    if (result == GPUPOOL_OK) return GPUPOOL_OK;
+    if (result == GPUPOOL_OK) {
+        gpi_arena_forget(arena);
+        GPUPOOL_FREE(arena);
+        return GPUPOOL_OK;
+    }
     gpi_arena_list(arena, is_default);
     for (stream = arena->fences.streams; stream; stream = stream->next)
         gpi_arena_unname(arena, stream);
@@ -9301,44 +9889,139 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_visit visit;
     int reset;
-    gpupool_result result = gpi_arena_exists(arena, "gpupool_arena_destroy");
+    gpupool_result result;
+    if (arena && arena->forks == GPI_CLOSED) { /* nothing is in it */
+        while (!gpi_arena_unlist(arena, &reset)) gpi_host_idle(0);
+        GPUPOOL_FREE(arena);
+        return gpi_host_ok();
+    }
+    result = gpi_arena_exists(arena, "gpupool_arena_destroy");
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    if (result == GPUPOOL_OK) result = reset ? gpi_arena_salvage(arena) : gpi_arena_end(arena);
+    if (result == GPUPOOL_OK) result = reset ? gpi_arena_end_reset(arena) : gpi_arena_end(arena);
     gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* With so many visitors more. NULL: none was made yet. */
-static gpupool_arena *gpi_arena_default(int device, int visitors) {
+/* Whether its device was reset since it was made; 0 where CUDA does not tell. No lock is held. */
+static int gpi_arena_was_reset(const gpupool_arena *arena) {
+    struct gpi_thread why = gpi_thread;
+    int reset, told = gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK;
+    gpi_thread = why; /* nobody has called anything that failed */
+    return told && reset;
+}
+
+static gpupool_arena_config gpi_arena_default_config(int device) {
+    gpupool_arena_config config;
+    memset(&config, 0, sizeof config);
+    config.device = device;
+    config.name = "default";
+    return config;
+}
+
+/* With a visitor more. NULL: none was made yet, or a reset has closed it. */
+static gpupool_arena *gpi_arena_default(int device) {
     gpupool_arena *arena = NULL;
     gpi_host_lock(&gpi_process.lock);
     if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
-    if (arena) arena->visitors += visitors;
+    if (arena && arena->forks < 0) arena = NULL;
+    if (arena) arena->visitors++;
     gpi_host_unlock(&gpi_process.lock);
     return arena;
+}
+
+static void gpi_arena_leave(gpupool_arena *arena) {
+    gpi_host_lock(&gpi_process.lock);
+    arena->visitors--;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+static void gpi_arena_set_forks(gpupool_arena *arena, int forks) {
+    gpi_host_lock(&gpi_process.lock);
+    arena->forks = forks;
+    gpi_host_unlock(&gpi_process.lock);
+}
+
+/* The device's default arena, for the caller to renew, since the device was reset. NULL: there is
+   none or it is open; or *wait: another thread renews it, or is on its way through it. CUDA is asked
+   under the lock: another thread may have renewed it just now. */
+static gpupool_arena *gpi_arena_start_renewing(int device, int *wait) {
+    gpupool_arena *arena;
+    int closed;
+    gpi_host_lock(&gpi_process.lock);
+    arena = gpi_process.default_arenas[device];
+    closed = arena && (arena->forks < 0 || gpi_arena_was_reset(arena));
+    *wait = closed && (arena->forks == GPI_RENEWING || arena->visitors);
+    if (!closed || *wait) arena = NULL;
+    if (arena) arena->forks = GPI_RENEWING;
+    gpi_host_unlock(&gpi_process.lock);
+    return arena;
+}
+
+/* All but what the process's lock guards. */
+static void gpi_arena_clear(gpupool_arena *arena, int device) {
+    const size_t from = offsetof(gpupool_arena, climbing);
+    memset((char *)arena + from, 0, sizeof *arena - from);
+    arena->chunks.driver.device = device;
+}
+
+/* The arena is as it was when it was made, but that a limit that was set stays. If CUDA does not take
+   its memory back all is as before; if the arena cannot be made again it is closed, and empty. */
+static gpupool_result gpi_arena_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
+    uint64_t limit = arena->ledger.limit_bytes;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    if (result == GPUPOOL_OK) {
+        if (arena->chunks.from) result = gpi_arena_salvage(arena); /* else it is empty */
+        if (result == GPUPOOL_OK) {
+            gpi_arena_clear(arena, config->device);
+            result = gpi_arena_make(arena, config);
+            if (result != GPUPOOL_OK) gpi_arena_clear(arena, config->device);
+            if (limit) arena->ledger.limit_bytes = limit;
+        }
+        gpi_driver_leave(&visit);
+    }
+    gpi_arena_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
+    return result;
+}
+
+/* The open default arena of a device, renewed if need be. NULL with OK: there is none yet. */
+static gpupool_arena *gpi_arena_find_default(int device) {
+    gpupool_arena_config config;
+    gpupool_arena *arena;
+    int reset, wait;
+    unsigned round = 0;
+    for (;; gpi_host_idle(round++)) {
+        arena = gpi_arena_default(device);
+        if (arena) {
+            reset = gpi_arena_was_reset(arena);
+            gpi_arena_leave(arena);
+            if (!reset) break;
+        }
+        arena = gpi_arena_start_renewing(device, &wait);
+        if (!wait) break;
+    }
+    gpi_host_ok();
+    if (!arena || arena->forks != GPI_RENEWING) return arena;
+    config = gpi_arena_default_config(device);
+    return gpi_arena_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
 }
 
 gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
-    memset(&config, 0, sizeof config);
     if (gpi_host_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
-    arena = gpi_arena_default(device, 0);
-    if (arena) {
-        gpi_host_ok();
-        return arena;
-    }
     if (device < 0 || device >= GPI_DEVICES_MAX) {
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d; it must be "
                       "from -1 (the current one) to %d", device, GPI_DEVICES_MAX - 1);
         return NULL;
     }
-    config.device = device;
-    config.name = "default";
+    arena = gpi_arena_find_default(device);
+    if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
+    config = gpi_arena_default_config(device);
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_host_lock(&gpi_process.lock);
     other = gpi_process.default_arenas[device];
@@ -9372,37 +10055,31 @@ void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignm
                            gpi_arena_origin(file, line));
 }
 
+/* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
+static gpupool_result gpi_arena_zero(const gpupool_arena *arena, void *block, size_t bytes,
+                                     cudaStream_t stream) {
+    int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, "gpupool_zalloc");
+    if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
+    if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(stream)))
+        result = gpi_driver_fill(block, 0, bytes, stream);
+    gpi_driver_leave(&visit);
+    return result;
+}
+
 void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                         int line) {
-    gpupool_result result = gpi_arena_exists(arena, "gpupool_zalloc");
-    gpi_visit visit;
+    uintptr_t key = gpi_fence_key(stream);
     void *block;
-    int is_host;
-    if (result != GPUPOOL_OK) return NULL;
-    result = gpi_driver_enter(&arena->chunks.driver, &visit);
-    if (result == GPUPOOL_OK) {
-        result = gpi_arena_outlived(arena, "gpupool_zalloc");
-        if (result != GPUPOOL_OK) gpi_driver_leave(&visit);
-    }
-    if (result != GPUPOOL_OK) {
-        gpi_arena_count_failure(arena);
-        return NULL;
-    }
     stream = gpi_arena_stream(stream);
-    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
-                            gpi_fence_key(stream), gpi_arena_origin(file, line));
-    if (arena->on_out_of_memory) gpi_driver_come_back(&arena->chunks.driver);
-    is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
-    if (block && is_host) memset(block, 0, bytes);
-    if (block && (!is_host || gpi_driver_is_capturing(stream))) { /* for each replay */
-        result = gpi_driver_fill(block, 0, bytes, stream);
-        if (result != GPUPOOL_OK) {
-            gpi_arena_unhand(arena, block, stream, gpi_fence_key(stream));
-            block = NULL;
-        }
-    }
-    gpi_driver_leave(&visit);
-    return block;
+    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream, key,
+                            gpi_arena_origin(file, line));
+    if (!block || gpi_arena_zero(arena, block, bytes, stream) == GPUPOOL_OK) return block;
+    gpi_arena_unhand(arena, block, stream, key);
+    return NULL;
 }
 
 void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
@@ -9513,7 +10190,7 @@ cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
     gpupool_arena *arena;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && stream; arena = arena->next) {
-        if (!gpi_fence_find(&arena->fences, key)) continue;
+        if (arena->forks < 0 || !gpi_fence_find(&arena->fences, key)) continue;
         arena->visitors++;
         gpi_host_unlock(&gpi_process.lock);
         gpupool_stream_retired(arena, stream);
@@ -9713,6 +10390,7 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
     case GPUPOOL_E_TIMEOUT:
     case GPUPOOL_E_UNSUPPORTED:
     case GPUPOOL_E_CALLBACK:
+    case GPUPOOL_E_FILE:
     default: return cudaErrorInvalidValue;
     }
 }
@@ -9746,6 +10424,8 @@ static int gpi_arena_visit_for(gpupool_arena *arena, uint64_t unit, int live) {
     found = live ? gpi_tree_live(&arena->tree, unit) != NULL
                  : gpi_chunk_owns(&arena->chunks, unit);
     gpi_host_unlock(&arena->lock);
+    /* after a reset the address may be that of memory which CUDA has given somebody since */
+    if (found) found = !gpi_arena_was_reset(arena);
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     return found;
@@ -9792,14 +10472,11 @@ static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
         return gpupool_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device, 1);
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device);
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
-    if (!arena) return gpupool_default_arena(device);
-    gpi_host_lock(&gpi_process.lock);
-    arena->visitors--;
-    gpi_host_unlock(&gpi_process.lock);
+    if (arena) gpi_arena_leave(arena);
     return gpupool_default_arena(device);
 }
 
@@ -9914,43 +10591,57 @@ size_t gpupool_get_limit(gpupool_arena *arena) {
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
 }
 
+/* The lock is held, with all that is free in the tree. */
+static uint64_t gpi_arena_available(const gpupool_arena *arena, uint64_t device_bytes) {
+    const gpi_chunks *chunks = &arena->chunks;
+    uint64_t limit = arena->ledger.limit_bytes, reserved = arena->ledger.reserved.now;
+    uint64_t idle = gpi_chunk_idle_bytes(chunks, &arena->tree), most;
+    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
+       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
+    if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
+        return gpi_chunk_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
+               arena->ledger.pending.now - gpi_arena_kept_bytes(arena, 1);
+    /* an idle chunk may be given back for a larger one */
+    most = gpi_chunk_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
+                          device_bytes + idle);
+    return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
+           gpi_arena_kept_bytes(arena, 0);
+}
+
 size_t gpupool_available(gpupool_arena *arena) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t most, step, lost;
+    gpi_siblings siblings;
     gpi_visit visit;
+    uint64_t most;
+    gpi_arena_count_siblings(arena, 1, &siblings);
     if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_look(arena);
     gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)); /* or 0 */
-    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) free_bytes = SIZE_MAX / 2;
-    step = gpi_chunk_is_mapped(&arena->chunks) ? arena->chunks.driver.granule_bytes
-                                               : GPUPOOL_UNIT_BYTES;
-    most = gpi_ground_down(gpi_ground_min(gpi_ledger_room(&arena->ledger), free_bytes), step);
-    lost = gpi_chunk_need(&arena->chunks, 1, 1) - GPUPOOL_UNIT_BYTES; /* of a new chunk */
-    if (!gpi_chunk_is_mapped(&arena->chunks)) most -= gpi_ground_min(most, lost);
-    /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
-       What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        most += gpi_chunk_idle_bytes(&arena->chunks, &arena->tree) + arena->ledger.pending.now -
-                gpi_arena_kept_bytes(arena, 1);
-    else
-        most += arena->ledger.reserved.now - arena->ledger.granted.now -
-                gpi_arena_kept_bytes(arena, 0) - gpi_chunk_lost_bytes(&arena->chunks);
+    most = free_bytes + siblings.idle_bytes;
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
+    most = gpi_arena_available(arena, most);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
     gpi_arena_exit_growing(arena, &visit);
-    return (size_t)most;
+    return (size_t)gpi_ground_min(most, GPI_BYTES_MOST);
 }
 
 int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
+    gpi_siblings siblings;
     gpi_scene scene;
     gpi_visit visit;
     gpi_wish wish = {0, 0, NULL, 0};
     int fits = 0;
     if (why) memset(why, 0, sizeof *why);
+    gpi_arena_count_siblings(arena, bytes, &siblings);
     if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
     gpi_arena_trace_number(arena, 'w', bytes);
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_arena_settle(arena);
     gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
+    gpi_arena_figure_siblings(&siblings, &verdict, &scene);
+    scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES -
+                                        siblings.idle_bytes / GPUPOOL_UNIT_BYTES);
+    scene.device_units += siblings.idle_bytes / GPUPOOL_UNIT_BYTES;
     if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
         fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
                gpi_limit_lacks(&scene, &wish) == 0;
@@ -10093,92 +10784,314 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
                          arena->name);
 }
 
+/* == STAGE ====================================================================================
+   The ring's memory: equal slots side by side, pinned from the lowest on, one at a time, when there
+   is need. uses: GROUND, HOST, DRIVER, LEDGER
+
+   FREE     nobody's
+   HELD     a span's; or of a copy that nothing but a wait for the device tells the end of
+   FILLING  one thread copies into it, or out of it
+   FLYING   the device copies out of it, or into it; the event behind the copy tells the end
+
+       up    FREE -> FILLING -> FLYING -> FREE
+       down  FREE -> FILLING -> FLYING -> FILLING -> FREE
+       span  FREE -> HELD -> FLYING -> FREE
+
+   A span may take several neighbours, a run. The first slot speaks for all of them.
+
+   R1  what is not free lies below top, and top lies within the pinned slots
+   R2  the first slot of a run has the run's length, the others have 0 and the same state
+   R3  used.now is the bytes of the slots that are not free
+   R4  flying[] counts the runs, up and down, whose event is not known to have passed */
+
+typedef enum gpi_stage_state {
+    GPI_STAGE_FREE,
+    GPI_STAGE_HELD,
+    GPI_STAGE_FILLING,
+    GPI_STAGE_FLYING
+} gpi_stage_state;
+
+typedef struct gpi_stage_slot {
+    gpi_stage_state state;
+    int down;
+    int landed;                /* FLYING: the event has passed */
+    int ready;                 /* FILLING: full, for the only thread that may send it */
+    cudaEvent_t event;         /* NULL: not made yet */
+    void *owner;               /* the transfer that waits for it; NULL: nobody does */
+    uint64_t run;              /* slots */
+    uint64_t offset, length;   /* the part of the transfer */
+    uint64_t skip;             /* bytes in the slot before that part */
+    uint64_t flight;           /* its number */
+    uint64_t key;              /* of the stream it flies on */
+    uint64_t asked;            /* the latest poll that found this stream busy */
+    uint64_t span, holder;     /* HELD: number of the span, and of the thread; 0: no span */
+} gpi_stage_slot;
+
+typedef struct gpi_stage {
+    gpi_lock lock;             /* the whole ring's */
+    gpi_driver driver;         /* knows its device and context, nothing else */
+    gpi_pages pages;
+    gpi_stage_slot *slots;
+    uint64_t count, slot_bytes, pinned_slots;
+    uint64_t top;              /* one past the highest slot that is not free */
+    gpupool_counter pinned, used;
+    int pinning, polling;      /* one thread is at it */
+    uint64_t refused_ns;       /* when pinning last failed; 0: it did not */
+    uint64_t pin_ns, pin_failures;
+    uint64_t flights, polls;
+    uint64_t flying[2], flying_since_ns[2], busy_ns[2];
+    unsigned news;             /* rises when a thread without work might find some */
+} gpi_stage;
+
+enum { GPI_STAGE_REFUSED_NS = 100000000 }; /* before pinning is tried again */
+
+/* Whether the slot is on its way, as far as is known. */
+static int gpi_stage_is_up(const gpi_stage_slot *slot) {
+    return slot->state == GPI_STAGE_FLYING && slot->run && !slot->landed;
+}
+
+/* Number of the broken invariant; 0 if all hold. */
+static int gpi_stage_check(const gpi_stage *stage) {
+    uint64_t run = 0, used = 0, flying[2] = {0, 0}, at;
+    const gpi_stage_slot *slot = stage->slots;
+    if (stage->top > stage->pinned_slots || stage->pinned_slots > stage->count) return 1;
+    if (stage->top && slot[stage->top - 1].state == GPI_STAGE_FREE) return 1;
+    for (at = 0; at < stage->pinned_slots; at++, slot++) {
+        int is_free = slot->state == GPI_STAGE_FREE;
+        if (at >= stage->top && !is_free) return 1;
+        if (run ? slot->run || slot->state != slot[-1].state : !is_free && !slot->run) return 2;
+        if (!run && !is_free) run = slot->run;
+        if (gpi_stage_is_up(slot) && (!slot->event || slot->flight > stage->flights)) return 4;
+        if (gpi_stage_is_up(slot)) flying[slot->down]++;
+        if (!is_free) used += stage->slot_bytes;
+        if (run) run--;
+    }
+    if (run) return 2;
+    if (used != stage->used.now) return 3;
+    return flying[0] == stage->flying[0] && flying[1] == stage->flying[1] ? 0 : 4;
+}
+
+static void gpi_stage_tell(gpi_stage *stage) { GPI_PUBLISH(&stage->news, stage->news + 1); }
+
+static unsigned char *gpi_stage_memory(const gpi_stage *stage, const gpi_stage_slot *slot) {
+    return stage->pages.memory + (uint64_t)(slot - stage->slots) * stage->slot_bytes + slot->skip;
+}
+
+/* ---- slots: the lock is held ---- */
+
+static void gpi_stage_set(gpi_stage_slot *slot, gpi_stage_state state) {
+    uint64_t i;
+    for (i = 0; i < slot->run; i++) slot[i].state = state;
+}
+
+/* The lowest run of free slots: what was used last is still in the processor's caches, and as
+   little is pinned as goes. NULL: there is none for now. */
+static gpi_stage_slot *gpi_stage_take(gpi_stage *stage, uint64_t run) {
+    uint64_t end = gpi_ground_min(stage->pinned_slots, stage->top + run), first = 0, at, i;
+    gpi_stage_slot *slot;
+    for (at = 0; at < end && at - first < run; at++)
+        if (stage->slots[at].state != GPI_STAGE_FREE) first = at + 1;
+    if (at - first < run) return NULL;
+    slot = &stage->slots[first];
+    for (i = 1; i < run; i++) slot[i].run = 0;
+    slot->run = run;
+    slot->landed = slot->ready = 0;
+    slot->offset = slot->length = slot->skip = slot->span = slot->holder = 0;
+    gpi_stage_set(slot, GPI_STAGE_FILLING);
+    stage->top = gpi_ground_max(stage->top, first + run);
+    gpi_ledger_add(&stage->used, run * stage->slot_bytes);
+    return slot;
+}
+
+static void gpi_stage_free(gpi_stage *stage, gpi_stage_slot *slot) {
+    gpi_ledger_sub(&stage->used, slot->run * stage->slot_bytes);
+    gpi_stage_set(slot, GPI_STAGE_FREE);
+    slot->owner = NULL;
+    while (stage->top && stage->slots[stage->top - 1].state == GPI_STAGE_FREE) stage->top--;
+    gpi_stage_tell(stage);
+}
+
+/* The copy is queued, and the event behind it. */
+static void gpi_stage_fly(gpi_stage *stage, gpi_stage_slot *slot) {
+    gpi_stage_set(slot, GPI_STAGE_FLYING);
+    slot->flight = ++stage->flights;
+    if (stage->flying[slot->down]++ == 0) stage->flying_since_ns[slot->down] = gpi_host_now_ns();
+}
+
+/* Bytes on their way on this stream, up or down. */
+static uint64_t gpi_stage_flown(const gpi_stage *stage, uint64_t key, int down) {
+    const gpi_stage_slot *slot = stage->slots;
+    uint64_t bytes = 0, left = stage->top;
+    for (; left; left--, slot++)
+        if (gpi_stage_is_up(slot) && slot->key == key && slot->down == down) bytes += slot->length;
+    return bytes;
+}
+
+/* The slot of this owner, ready or landed, whose part of the transfer comes first; NULL: none. */
+static gpi_stage_slot *gpi_stage_first(const gpi_stage *stage, const void *owner) {
+    gpi_stage_slot *slot = stage->slots, *first = NULL;
+    uint64_t left = stage->top;
+    for (; left; left--, slot++)
+        if (slot->owner == owner && (slot->landed || slot->ready) &&
+            (!first || slot->offset < first->offset))
+            first = slot;
+    return first;
+}
+
+/* The next slot that has landed: asks CUDA after the oldest of each stream, and no further on a
+   stream whose oldest has not. So however many streams stand still, the others' slots come free.
+   NULL: no more in this poll. The lock is open while CUDA is asked. Where CUDA does not answer, a
+   slot with an owner is waited for, and is returned, landed or not, with the failure. */
+static gpi_stage_slot *gpi_stage_landed(gpi_stage *stage, gpupool_result *result) {
+    for (;;) {
+        gpi_stage_slot *oldest = NULL, *slot = stage->slots;
+        uint64_t left = stage->top;
+        int passed = 0, owned;
+        for (; left; left--, slot++)
+            if (gpi_stage_is_up(slot) && slot->asked != stage->polls &&
+                (!oldest || slot->flight < oldest->flight))
+                oldest = slot;
+        if (!oldest) return NULL;
+        owned = oldest->owner != NULL;
+        gpi_host_unlock(&stage->lock);
+        *result = gpi_driver_passed(oldest->event, &passed);
+        if (*result != GPUPOOL_OK && owned)
+            passed = cudaEventSynchronize(oldest->event) == cudaSuccess;
+        gpi_host_lock(&stage->lock);
+        oldest->landed = passed;
+        oldest->asked = stage->polls;
+        if (passed && --stage->flying[oldest->down] == 0)
+            stage->busy_ns[oldest->down] +=
+                gpi_host_now_ns() - stage->flying_since_ns[oldest->down];
+        if (passed || *result != GPUPOOL_OK) return oldest;
+        for (slot = stage->slots, left = stage->top; left; left--, slot++)
+            if (slot->key == oldest->key) slot->asked = stage->polls;
+    }
+}
+
+/* ---- pinning: the lock is open meanwhile ---- */
+
+/* Pins one slot more, unless all are, another thread is at it, or the host refused just now. 1: it
+   did. */
+static int gpi_stage_pin(gpi_stage *stage) {
+    uint64_t start = gpi_host_now_ns(), at = stage->pinned_slots * stage->slot_bytes;
+    uint64_t all = stage->count * stage->slot_bytes; /* and behind it, the slots' records */
+    gpupool_result result = GPUPOOL_OK;
+    if (stage->pinning || stage->pinned_slots == stage->count) return 0;
+    if (stage->refused_ns && start - stage->refused_ns <= GPI_STAGE_REFUSED_NS) return 0;
+    stage->pinning = 1;
+    gpi_host_unlock(&stage->lock);
+    if (!stage->pages.memory &&
+        !gpi_host_pages_get(&stage->pages, all, stage->count * sizeof *stage->slots))
+        result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory for the ring");
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_pin(stage->pages.memory + at, stage->slot_bytes);
+    gpi_host_lock(&stage->lock);
+    stage->pinning = 0;
+    stage->pin_ns += gpi_host_now_ns() - start;
+    stage->refused_ns = result == GPUPOOL_OK ? 0 : gpi_host_now_ns();
+    stage->pin_failures += result != GPUPOOL_OK;
+    if (result != GPUPOOL_OK) return 0;
+    if (!stage->slots) stage->slots = (gpi_stage_slot *)(void *)(stage->pages.memory + all);
+    stage->pinned_slots++;
+    gpi_ledger_add(&stage->pinned, stage->slot_bytes);
+    return 1;
+}
+
+/* Unpins the uppermost slot, if it is free. 0: it is not, or CUDA says no. */
+static int gpi_stage_unpin(gpi_stage *stage, gpupool_result *result) {
+    uint64_t bytes = stage->slot_bytes, at = (stage->pinned_slots - 1) * bytes;
+    if (stage->pinning || stage->pinned_slots == stage->top) return 0;
+    stage->pinning = 1;
+    stage->pinned_slots--; /* nobody takes it any more */
+    gpi_host_unlock(&stage->lock);
+    *result = gpi_driver_unpin(stage->pages.memory + at);
+    if (*result == GPUPOOL_OK) gpi_host_pages_empty(&stage->pages, at, bytes);
+    gpi_host_lock(&stage->lock);
+    stage->pinning = 0;
+    if (*result == GPUPOOL_OK) gpi_ledger_sub(&stage->pinned, bytes);
+    else stage->pinned_slots++;
+    return *result == GPUPOOL_OK;
+}
+
+/* Gives all to the driver that is its own; what it does not take back stays. Nothing flies. What is
+   held is no span, and over when the device is idle. */
+static gpupool_result gpi_stage_close(gpi_stage *stage) {
+    gpupool_result result = stage->top ? gpi_driver_wait(&stage->driver) : GPUPOOL_OK;
+    uint64_t i, ever = stage->pinned.peak / stage->slot_bytes;
+    for (i = 0; i < stage->top && result == GPUPOOL_OK; i++)
+        if (stage->slots[i].state == GPI_STAGE_HELD && stage->slots[i].run)
+            gpi_stage_free(stage, &stage->slots[i]);
+    while (result == GPUPOOL_OK && gpi_stage_unpin(stage, &result)) {}
+    for (i = 0; i < ever && result == GPUPOOL_OK; i++)
+        result = gpi_driver_forget(&stage->slots[i].event);
+    return result;
+}
+
 /* == RING =====================================================================================
-   Ordinary host memory to the device and back, through a bounded stretch of pinned memory.
-   uses: GROUND, HOST, DRIVER, LEDGER
+   Transfers between ordinary host memory, or a file, and the device, through the slots of STAGE.
+   uses: GROUND, HOST, DRIVER, LEDGER, STAGE
 
-   One stretch of addresses, pinned from its lower end, a piece at a time, when there is need. It is
-   cut in slots; a slot belongs to a span, or to one chunk of a transfer. A transfer is a list of
-   chunks not yet begun: the caller and the workers each take the next, copy between the caller's
-   memory and the slot, and queue the copy between the slot and the device. The order of chunks
-   within a transfer does not matter, so nobody waits for anybody.
+   A transfer has a cursor: where its next chunk begins. Who works for it takes a slot and the next
+   chunk, copies between the host's side and the slot, and queues the copy between the slot and the
+   device. The order of chunks does not matter, so nobody waits for anybody. Workers take the next
+   chunk of the first transfer in the list that has one.
 
-       up    take a slot -> fill it -> queue its copy, and an event: it flies -> landed: free
-       down  take a slot -> queue its copy, and an event: it flies -> landed: empty it -> free
+   To the program a transfer is a ticket. A call that waits does the same without: its transfer is
+   in the list, the caller works for it, and returns when it is over. It is queued on the caller's
+   stream, and an upload is over once all of it is queued. A ticket's runs on a stream of the ring's
+   own, and takes no slot before the work that came before it on the caller's stream is done: what it
+   holds always comes free. What the others hold may be stuck, behind a stream that waits for
+   something that this thread has yet to do. Hence nobody waits for a slot for ever: a transfer that
+   gets none for a while goes on by CUDA's own staging.
 
-   A transfer whose caller waits is queued on the caller's stream. One with a ticket runs on a
-   stream of the ring's own, and takes no slot before the work that came before it on the caller's
-   stream is done: so what it holds always comes free. What the others hold may be stuck, behind a
-   stream that waits for something that this thread has yet to do. Hence nobody waits for a slot
-   for ever: a transfer that gets none for a while creeps, in small steps without the ring.
+   To read first: gpi_ring_way, gpi_ring_step, gpi_ring_run, gpi_ring_worker_loop.
 
-   R1  slots tile the ring by address, and no two neighbours are both free
-   R2  what is not free lies below pinned.now, which is a whole number of pieces, or the whole ring
-   R3  used.now is the sum of the slots that are not free
-   R4  a flying slot has an event, recorded after its copy; flights[] counts them, up and down
-   R5  a transfer's flying counts its slots in flight, and `filled` those that wait to be sent
+   R5  a transfer's `flying` and `ready` count its slots; its cursor is at most its bytes
    R6  tickets rise along the list of transfers, and are at most the last that was given out */
 
-#define GPI_RING_PIECE ((uint64_t)4 << 20)    /* pinned at a time: 1 to 2 ms */
-#define GPI_RING_ALIGN ((uint64_t)512)
-#define GPI_RING_TINY_UP ((uint64_t)16 << 10) /* up to here CUDA's own staging is cheaper */
-#define GPI_RING_TINY_DOWN ((uint64_t)64 << 10)
-#define GPI_RING_LEAST ((uint64_t)128 << 10)  /* the smallest chunk of a larger transfer */
-#define GPI_RING_HELP ((uint64_t)2 << 20)     /* from here on the workers help */
-#define GPI_RING_CREEP ((uint64_t)64 << 10)   /* a step without the ring */
-#define GPI_RING_AHEAD ((uint64_t)24 << 20)   /* in flight of a transfer: 0.5 ms of the link */
-#define GPI_RING_PATIENCE_NS 10000000u        /* without a slot, before the first such step */
-#define GPI_RING_REFUSED_NS 100000000u        /* before pinning is tried again */
-#define GPI_RING_WORKERS_MOST 64
-#define GPI_RING_HANDS 7                      /* workers for each transfer under way */
-#define GPI_RING_FEW 3                        /* fewer workers are what limits a transfer */
-#define GPI_RING_FAILURES 64                  /* failed tickets that are remembered */
-#define GPI_RING_LOOK_MS 5u                   /* who sleeps beside transfers looks this often */
-#define GPI_RING_STOCK 64                     /* slot structs got from the host at a time */
-
-typedef enum gpi_ring_slot_state {
-    GPI_RING_FREE,
-    GPI_RING_HELD,   /* a span: its caller's, until it is uploaded or cancelled */
-    GPI_RING_BUSY,   /* one thread is at it */
-    GPI_RING_FILLED, /* to be sent by the one thread that can name the stream */
-    GPI_RING_FLYING,
-    GPI_RING_LOST    /* a copy was queued, but no event: until the stream is known to be idle */
-} gpi_ring_slot_state;
-
-typedef struct gpi_ring_slot {
-    struct gpi_ring_slot *prev, *next;      /* by address; spare ones by next */
-    uint64_t at, bytes;
-    gpi_ring_slot_state state;
-    int down;
-    cudaEvent_t event;                 /* NULL: not made yet */
-    struct gpi_transfer *transfer;     /* whose it is; NULL: nobody asks for it any more */
-    uint64_t offset, length;           /* which part of the transfer */
-    uint64_t number;                   /* of the flight */
-    uint64_t key;                      /* of the stream it flies on */
-    uint64_t polled;                   /* the last poll that found the stream still busy */
-    uint64_t span, holder;             /* held: number of the span, and of the thread */
-} gpi_ring_slot;
+enum {
+    GPI_RING_TINY_UP = 16 << 10,     /* up to here CUDA's own staging is cheaper */
+    GPI_RING_TINY_DOWN = 64 << 10,
+    GPI_RING_SMALL = 64 << 10,       /* up to here CUDA stages without waiting for the stream */
+    GPI_RING_LEAST = 128 << 10,      /* the smallest chunk of a larger transfer */
+    GPI_RING_HELP = 2 << 20,         /* from here on the workers help */
+    GPI_RING_UNSTAGED = 256 << 10,   /* a step by CUDA's own staging */
+    GPI_RING_AHEAD = 24 << 20,       /* in flight of a stream: 0.5 ms of the link */
+    GPI_RING_PATIENCE_NS = 10000000, /* without a slot, before the first such step */
+    GPI_RING_WORKERS_MOST = 64,
+    GPI_RING_HANDS = 7,              /* workers for each transfer */
+    GPI_RING_FEW = 3,                /* fewer workers are what limits a transfer */
+    GPI_RING_FAILURES = 64,          /* failed tickets that are remembered */
+    GPI_RING_SPIN = 512,             /* rounds, some 100 us, before a thread sleeps */
+    GPI_RING_SLEEP_NS = 20000,       /* the first sleep; each is so much longer than the last */
+    GPI_RING_LOOK_NS = 5000000,      /* the longest beside transfers */
+    GPI_RING_LEAVE_NS = 1000000000   /* without work, before a worker ends */
+};
 
 typedef struct gpi_transfer {
     struct gpi_transfer *next;
+    const char *call;
     int down;
     unsigned char *device, *host;
     uint64_t device_pitch, host_pitch, width, bytes; /* bytes: of all rows */
     gpupool_read_fn reader;
     gpupool_write_fn writer;
     void *user;
+    gpi_file file;                   /* read if is_file */
+    int is_file;
+    uint64_t place;                  /* where in the file it begins */
     cudaStream_t stream;
-    uint64_t key;
-    uint64_t only_thread;              /* not 0: no other can name the stream */
-    gpi_ring_slot *gate;                    /* its event passes before anything begins */
-    int direct;                        /* CUDA itself copies: only its end is waited for */
-    int few;                           /* threads: they are what limits it, not the memory */
-    int asking;                        /* a thread asks after the gate, or disowns what flies */
-    uint64_t started;                  /* bytes of the chunks that were begun */
-    int working, filled, flying;       /* threads at it; slots */
-    gpupool_ticket ticket;             /* 0: the caller waits, and owns the struct */
-    unsigned asks;                     /* of those who wait for the ticket, in vain */
-    uint64_t stalled_ns;               /* since when there was no slot for it; 0: there was */
+    uint64_t key;                    /* by which the stream is known */
+    uint64_t sender;                 /* the one thread that may queue there; 0: all may */
+    cudaEvent_t before;              /* passes before anything begins */
+    int gated;                       /* it has not passed yet */
+    int by_cuda;                     /* CUDA itself copies: only its end is waited for */
+    uint64_t cursor;
+    int working, ready, flying;      /* threads at it; slots */
+    gpupool_ticket ticket;           /* 0: its caller waits, and owns the struct */
+    unsigned asks;                   /* of those who wait for the ticket, in vain */
+    uint64_t stalled_ns;             /* since when there was no slot for it; 0: there was */
     gpupool_result result;
     char text[200];
 } gpi_transfer;
@@ -10189,107 +11102,63 @@ typedef struct gpi_failure {
     char text[200];
 } gpi_failure;
 
-typedef struct gpi_stock {
-    struct gpi_stock *next;
-    gpi_ring_slot slots[GPI_RING_STOCK];
-} gpi_stock;
+typedef struct gpi_hand {            /* a worker */
+    gpi_worker worker;
+    gpupool_ring *ring;
+    int started, running;            /* started: to be joined */
+} gpi_hand;
 
 struct gpupool_ring {
-    gpi_lock lock;
+    gpi_stage stage;
     int forks;
-    gpi_driver driver;                 /* knows its device and context, nothing else */
-    gpupool_ring *next_staffed;
-    uint64_t tiny[2], tiny_bytes[2];   /* transfers that never came near the ring */
-    gpi_pages pages;                   /* memory NULL: not reserved yet */
-    uint64_t bytes, chunk_bytes, piece_bytes;
-    gpupool_counter pinned, used;
-    gpi_ring_slot *slots;                   /* the leftmost */
-    gpi_ring_slot *spare;
-    uint64_t spare_count;
-    gpi_stock *stock;
-    int pinning, polling;              /* one thread is at it */
-    uint64_t refused_ns;               /* when pinning last failed */
-    uint64_t numbers, polls, spans, held, span_bytes;
-    unsigned span_asks;                /* in vain, since a span was had */
-    gpi_transfer *transfers;           /* in order of arrival */
+    gpi_transfer *transfers;         /* in order of arrival */
+    gpi_transfer *spare;             /* records to use again, with their events */
+    int transfer_count;
     gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
     uint64_t failure_count;
-    cudaStream_t lanes[2];             /* the ring's own streams, up and down; or one for both */
-    gpi_gate work, done;
-    gpi_worker workers[GPI_RING_WORKERS_MOST];
-    int workers_wanted, workers_started, workers_running, workers_named;
-    int starting, stopping;
-    int watching;                      /* one of the threads without work looks at the device */
-    unsigned news;                     /* raised when others might find something to do */
-    uint64_t flights[2], flying_since_ns[2];
+    cudaStream_t lanes[2];           /* the ring's own streams, up and down; or one for both */
+    uint64_t spans, held, span_bytes;
+    unsigned span_asks;              /* in vain, since a span was had */
+    gpi_hand hands[GPI_RING_WORKERS_MOST];
+    int workers_wanted, workers_running, starting, stopping;
+    int hands_each;                  /* workers for each transfer */
+    int away[2];                     /* up, down: copies go past the processor's caches */
+    int caller_sends;                /* no worker queues on the stream of a caller who waits */
     uint64_t under_way[2], under_way_since_ns[2];
-    gpupool_ring_stats stats;          /* what is only ever added to */
+    gpupool_ring_stats stats;        /* what is only ever added to */
 };
-
-static int gpi_ring_check_slot(const gpupool_ring *ring, const gpi_ring_slot *slot, uint64_t at) {
-    if (slot->at != at || slot->bytes == 0 || (slot->next && slot->next->prev != slot)) return 1;
-    if (slot->state == GPI_RING_FREE)
-        return slot->next && slot->next->state == GPI_RING_FREE ? 1 : 0;
-    if (slot->at + slot->bytes > ring->pinned.now) return 2;
-    if (slot->state == GPI_RING_FLYING && (!slot->event || slot->number > ring->numbers)) return 4;
-    return 0;
-}
-
-static int gpi_ring_check_transfer(const gpupool_ring *ring, const gpi_transfer *transfer) {
-    const gpi_ring_slot *slot = ring->slots;
-    int filled = 0, flying = 0;
-    for (; slot; slot = slot->next) {
-        if (slot->transfer != transfer) continue;
-        filled += slot->state == GPI_RING_FILLED;
-        flying += slot->state == GPI_RING_FLYING;
-    }
-    /* a slot that a thread asks after is busy for the moment: there may be fewer, never more */
-    if (filled != transfer->filled || flying > transfer->flying) return 5;
-    if (transfer->started > transfer->bytes || transfer->working < 0) return 5;
-    return 0;
-}
 
 /* Number of the broken invariant; 0 if all hold. */
 static int gpi_ring_check(const gpupool_ring *ring) {
-    const gpi_ring_slot *slot = ring->slots;
-    const gpi_transfer *transfer;
-    uint64_t at = 0, used = 0, held = 0, flights[2] = {0, 0};
+    const gpi_transfer *transfer = ring->transfers;
     gpupool_ticket last = 0;
-    int broken;
-    for (; slot; at += slot->bytes, slot = slot->next) {
-        if ((broken = gpi_ring_check_slot(ring, slot, at)) != 0) return broken;
-        if (slot->state != GPI_RING_FREE) used += slot->bytes;
-        held += slot->state == GPI_RING_HELD;
-        if (slot->state == GPI_RING_FLYING) flights[slot->down]++;
-    }
-    if (at != ring->bytes) return 1;
-    if (ring->pinned.now > ring->bytes) return 2;
-    if (ring->pinned.now % ring->piece_bytes && ring->pinned.now != ring->bytes) return 2;
-    if (used != ring->used.now) return 3;
-    if (flights[0] > ring->flights[0] || flights[1] > ring->flights[1]) return 4;
-    if (held > ring->held) return 3;
-    for (transfer = ring->transfers; transfer; transfer = transfer->next) {
-        if ((broken = gpi_ring_check_transfer(ring, transfer)) != 0) return broken;
+    int broken = gpi_stage_check(&ring->stage);
+    for (; transfer && !broken; transfer = transfer->next) {
+        const gpi_stage_slot *slot = ring->stage.slots;
+        uint64_t left = ring->stage.top;
+        int ready = 0, flying = 0;
+        for (; left; left--, slot++) {
+            ready += slot->owner == transfer && slot->ready;
+            flying += slot->owner == transfer && slot->state == GPI_STAGE_FLYING;
+        }
+        if (ready != transfer->ready || flying != transfer->flying) broken = 5;
+        if (transfer->cursor > transfer->bytes || transfer->working < 0) broken = 5;
         if (!transfer->ticket) continue;
-        if (transfer->ticket <= last || transfer->ticket > ring->tickets) return 6;
+        if (transfer->ticket <= last || transfer->ticket > ring->tickets) broken = 6;
         last = transfer->ticket;
     }
-    return 0;
+    return broken;
 }
 
 static void gpi_ring_lock(gpupool_ring *ring) {
-    gpi_host_lock(&ring->lock);
-#if GPUPOOL_CHECK >= 2
-    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
-#endif
+    gpi_host_lock(&ring->stage.lock);
+    GPI_ASSERT(GPUPOOL_CHECK < 2 || gpi_ring_check(ring) == 0);
 }
 
 static void gpi_ring_unlock(gpupool_ring *ring) {
-#if GPUPOOL_CHECK >= 2
-    GPUPOOL_ASSERT(!ring->slots || gpi_ring_check(ring) == 0);
-#endif
-    gpi_host_unlock(&ring->lock);
+    GPI_ASSERT(GPUPOOL_CHECK < 2 || gpi_ring_check(ring) == 0);
+    gpi_host_unlock(&ring->stage.lock);
 }
 
 static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call) {
@@ -10299,28 +11168,20 @@ static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call
                          "ring, and has no CUDA context", call);
 }
 
-static gpupool_result gpi_ring_approach(const gpupool_ring *ring, const char *call,
-                                        gpi_visit *visit) {
-    gpupool_result result = gpi_ring_exists(ring, call);
-    return result == GPUPOOL_OK ? gpi_driver_enter(&ring->driver, visit) : result;
-}
-
 /* Public calls that come near the driver begin here, with the lock, and end with leave. */
 static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_visit *visit) {
-    int reset;
-    gpupool_result result = gpi_ring_approach(ring, call, visit);
+    int reset = 0;
+    gpupool_result result = gpi_ring_exists(ring, call);
+    if (result == GPUPOOL_OK) result = gpi_driver_enter(&ring->stage.driver, visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_was_reset(&ring->driver, &reset);
+    result = gpi_driver_was_reset(&ring->stage.driver, &reset);
     if (result == GPUPOOL_OK && reset)
         result = gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since the ring was made: "
                                "its streams and events are gone, only gpupool_ring_destroy is left",
-                               call, ring->driver.device);
-    if (result != GPUPOOL_OK) {
-        gpi_driver_leave(visit);
-        return result;
-    }
-    gpi_ring_lock(ring);
-    return gpi_host_ok();
+                               call, ring->stage.driver.device);
+    if (result == GPUPOOL_OK) gpi_ring_lock(ring);
+    else gpi_driver_leave(visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
@@ -10330,290 +11191,46 @@ static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* -- questions -- */
+/* ---- a transfer's bytes: without the lock ---- */
 
-/* Where in a free slot so many bytes would begin; UINT64_MAX: they do not fit. CUDA copies out of
-   one registration at a time: what can lie in one piece does. */
-static uint64_t gpi_ring_place(const gpupool_ring *ring, const gpi_ring_slot *slot, uint64_t bytes,
-                               uint64_t pinned_bytes) {
-    uint64_t at = slot->at, end = gpi_ground_min(slot->at + slot->bytes, pinned_bytes);
-    uint64_t piece = ring->piece_bytes;
-    if (bytes <= piece && at % piece + bytes > piece) at = gpi_ground_up(at, piece);
-    return at + bytes <= end ? at : UINT64_MAX;
-}
-
-/* The slot of a transfer in this state that took off first. */
-static gpi_ring_slot *gpi_ring_oldest(const gpupool_ring *ring, const gpi_transfer *transfer,
-                                 gpi_ring_slot_state state) {
-    gpi_ring_slot *slot = ring->slots, *oldest = NULL;
-    for (; slot; slot = slot->next)
-        if (slot->transfer == transfer && slot->state == state &&
-            (!oldest || slot->number < oldest->number))
-            oldest = slot;
-    return oldest;
-}
-
-/* Bytes in flight on a stream, one way. Those that a failed download has left there are nobody's,
-   and make room as soon as some is looked for. */
-static uint64_t gpi_ring_flown(const gpupool_ring *ring, uint64_t key, int down) {
-    const gpi_ring_slot *slot = ring->slots;
-    uint64_t bytes = 0;
-    for (; slot; slot = slot->next)
-        if (slot->state == GPI_RING_FLYING && slot->key == key && slot->down == down &&
-            (!down || slot->transfer))
-            bytes += slot->bytes;
-    return bytes;
-}
-
-/* More in flight would not make the link busier, only take room from other transfers, and be out of
-   the processor's cache when it is used again. */
-static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *transfer) {
-    return gpi_ring_flown(ring, transfer->key, transfer->down) >=
-           gpi_ground_max(GPI_RING_AHEAD, 4 * ring->chunk_bytes);
-}
-
-/* Of one whose gate has passed. */
-static int gpi_ring_is_done(const gpi_transfer *transfer) {
-    return !transfer->working && !transfer->filled && !transfer->flying &&
-           (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK);
-}
-
-/* Bytes of the next chunk. Small at first, so that the device starts early; and at the end, so that
-   all threads are done at the same time. Whole rows, or a part of one. */
-static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *transfer,
-                               uint64_t most_bytes) {
-    uint64_t left = transfer->bytes - transfer->started;
-    uint64_t threads = (uint64_t)ring->workers_running + 1;
-    uint64_t most = gpi_ground_min(ring->chunk_bytes, most_bytes);
-    uint64_t column = transfer->started % transfer->width;
-    most = gpi_ground_min(most, gpi_ground_max(transfer->started / threads, GPI_RING_LEAST * 2));
-    most = gpi_ground_min(most, gpi_ground_max(left / (2 * threads), GPI_RING_LEAST));
-    most = gpi_ground_min(gpi_ground_up(most, GPI_RING_ALIGN),
-                          gpi_ground_min(ring->chunk_bytes, most_bytes));
-    if (transfer->width == transfer->bytes) return gpi_ground_min(most, left);
-    if (column || transfer->width > most) return gpi_ground_min(most, transfer->width - column);
-    return gpi_ground_min(most / transfer->width * transfer->width, left);
-}
-
-/* -- slots -- */
-
-static void gpi_ring_spare_put(gpupool_ring *ring, gpi_ring_slot *slot) {
-    slot->next = ring->spare;
-    ring->spare = slot;
-    ring->spare_count++;
-}
-
-/* Makes sure of slot structs, without the lock while it asks the host. 0: it has no memory. */
-static int gpi_ring_stock(gpupool_ring *ring) {
-    gpi_stock *more;
-    int i;
-    if (ring->spare_count >= 4) return 1;
-    gpi_ring_unlock(ring);
-    more = (gpi_stock *)gpi_host_zeroed(sizeof *more);
-    gpi_ring_lock(ring);
-    if (!more) return ring->spare_count >= 4;
-    more->next = ring->stock;
-    ring->stock = more;
-    for (i = 0; i < GPI_RING_STOCK; i++) gpi_ring_spare_put(ring, &more->slots[i]);
-    return 1;
-}
-
-static gpi_ring_slot *gpi_ring_spare_take(gpupool_ring *ring) {
-    gpi_ring_slot *slot = ring->spare;
-    cudaEvent_t event = slot->event;
-    GPI_ASSERT(ring->spare_count > 0);
-    ring->spare = slot->next;
-    ring->spare_count--;
-    memset(slot, 0, sizeof *slot);
-    slot->event = event;
-    return slot;
-}
-
-/* Cuts a free slot in two at this address; the right part is a struct more. */
-static gpi_ring_slot *gpi_ring_cut(gpupool_ring *ring, gpi_ring_slot *slot, uint64_t at) {
-    gpi_ring_slot *right = gpi_ring_spare_take(ring);
-    right->at = at;
-    right->bytes = slot->at + slot->bytes - at;
-    right->prev = slot;
-    right->next = slot->next;
-    if (slot->next) slot->next->prev = right;
-    slot->next = right;
-    slot->bytes = at - slot->at;
-    return right;
-}
-
-/* A slot of so many bytes, from the lowest address where they fit: what was used last is still in
-   the processor's cache, and as little is pinned as goes. NULL: there is none for now. */
-static gpi_ring_slot *gpi_ring_take(gpupool_ring *ring, uint64_t bytes) {
-    gpi_ring_slot *slot = ring->slots;
-    uint64_t at = UINT64_MAX;
-    bytes = gpi_ground_up(bytes, GPI_RING_ALIGN);
-    for (; slot; slot = slot->next) {
-        if (slot->at >= ring->pinned.now) return NULL;
-        if (slot->state != GPI_RING_FREE) continue;
-        at = gpi_ring_place(ring, slot, bytes, ring->pinned.now);
-        if (at != UINT64_MAX) break;
-    }
-    if (!slot || ring->spare_count < 2) return NULL;
-    if (at > slot->at) slot = gpi_ring_cut(ring, slot, at);
-    if (slot->bytes > bytes) gpi_ring_cut(ring, slot, at + bytes);
-    slot->state = GPI_RING_BUSY;
-    slot->offset = slot->length = 0;
-    gpi_ledger_add(&ring->used, bytes);
-    return slot;
-}
-
-/* A free slot and a free one after it become one. */
-static void gpi_ring_join(gpupool_ring *ring, gpi_ring_slot *slot) {
-    gpi_ring_slot *right = slot ? slot->next : NULL;
-    if (!right || slot->state != GPI_RING_FREE || right->state != GPI_RING_FREE) return;
-    slot->bytes += right->bytes;
-    slot->next = right->next;
-    if (slot->next) slot->next->prev = slot;
-    gpi_ring_spare_put(ring, right);
-}
-
-static void gpi_ring_drop(gpupool_ring *ring, gpi_ring_slot *slot) {
-    GPI_PUBLISH(&ring->news, ring->news + 1);
-    gpi_ledger_sub(&ring->used, slot->bytes);
-    slot->state = GPI_RING_FREE;
-    slot->transfer = NULL;
-    gpi_ring_join(ring, slot);
-    gpi_ring_join(ring, slot->prev);
-}
-
-static void gpi_ring_fly(gpupool_ring *ring, gpi_ring_slot *slot, const gpi_transfer *transfer) {
-    slot->state = GPI_RING_FLYING;
-    slot->key = transfer->key;
-    slot->down = transfer->down;
-    slot->number = ++ring->numbers;
-    if (ring->flights[slot->down]++ == 0) ring->flying_since_ns[slot->down] = gpi_host_now_ns();
-}
-
-static void gpi_ring_landed(gpupool_ring *ring, int down) {
-    if (--ring->flights[down] == 0)
-        ring->stats.link_busy_ns[down] += gpi_host_now_ns() - ring->flying_since_ns[down];
-}
-
-/* Asks whether a flight has landed, without the lock; `wait` until it has. */
-static gpupool_result gpi_ring_ask(gpupool_ring *ring, gpi_ring_slot *slot, int wait, int *landed) {
-    gpupool_result result;
-    slot->state = GPI_RING_BUSY;
-    gpi_ring_unlock(ring);
-    result = wait ? gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(slot->event))
-                  : gpi_driver_passed(slot->event, landed);
-    if (wait) *landed = result == GPUPOOL_OK;
-    gpi_ring_lock(ring);
-    if (*landed) gpi_ring_landed(ring, slot->down);
-    else slot->state = GPI_RING_FLYING;
-    return result;
-}
-
-/* Frees the slots of uploads that have landed: the oldest of each stream first, and no further on a
-   stream where one has not. All streams are asked: however many stand still, the others' slots come
-   free. One thread at a time. Returns how many came free. */
-static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
-    int freed = 0, landed;
-    if (ring->polling) return 0;
-    ring->polling = 1;
-    ring->polls++;
-    while (*result == GPUPOOL_OK) {
-        gpi_ring_slot *slot = ring->slots, *oldest = NULL;
-        for (; slot; slot = slot->next) {
-            if (slot->state != GPI_RING_FLYING || (slot->down && slot->transfer)) continue;
-            if (slot->polled == ring->polls) continue;
-            if (!oldest || slot->number < oldest->number) oldest = slot;
-        }
-        if (!oldest) break;
-        *result = gpi_ring_ask(ring, oldest, 0, &landed);
-        if (landed) {
-            if (oldest->transfer) oldest->transfer->flying--;
-            gpi_ring_drop(ring, oldest);
-            freed++;
-        } else {
-            for (slot = ring->slots; slot; slot = slot->next)
-                if (slot->key == oldest->key) slot->polled = ring->polls;
-        }
-    }
-    ring->polling = 0;
-    return freed;
-}
-
-/* Pins one piece more, where that may be. The lock is open meanwhile. */
-static gpupool_result gpi_ring_pin(gpupool_ring *ring) {
-    uint64_t at = ring->pinned.now, start = gpi_host_now_ns();
-    uint64_t bytes = gpi_ground_min(ring->piece_bytes, ring->bytes - at);
-    gpupool_result result = GPUPOOL_OK;
-    ring->pinning = 1;
-    gpi_ring_unlock(ring);
-    if (!ring->pages.memory && !gpi_host_pages_get(&ring->pages, ring->bytes))
-        result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory for the ring");
-    if (result == GPUPOOL_OK) result = gpi_driver_pin(ring->pages.memory + at, bytes);
-    gpi_ring_lock(ring);
-    ring->pinning = 0;
-    ring->refused_ns = result == GPUPOOL_OK ? 0 : gpi_host_now_ns();
-    ring->stats.pin_failures += result != GPUPOOL_OK;
-    ring->stats.pin_ns += gpi_host_now_ns() - start;
-    if (result == GPUPOOL_OK) gpi_ledger_add(&ring->pinned, bytes);
-    return result;
-}
-
-/* A slot, if asking after flights and pinning more can make one. Few slots in flight keep the list
-   of slots short, and their memory in the processor's cache. That the host cannot pin more is
-   no failure of the transfer: it goes on with what there is. */
-static gpi_ring_slot *gpi_ring_get(gpupool_ring *ring, uint64_t bytes, gpupool_result *result) {
-    gpi_ring_slot *slot;
-    if (!gpi_ring_stock(ring)) {
-        *result = gpi_host_no_memory();
-        return NULL;
-    }
-    if (ring->flights[0] > (uint64_t)ring->workers_running + 1) gpi_ring_poll(ring, result);
-    slot = gpi_ring_take(ring, bytes);
-    if (!slot && gpi_ring_poll(ring, result)) slot = gpi_ring_take(ring, bytes);
-    while (!slot && *result == GPUPOOL_OK && !ring->pinning && ring->pinned.now < ring->bytes &&
-           (!ring->refused_ns || gpi_host_now_ns() - ring->refused_ns > GPI_RING_REFUSED_NS) &&
-           gpi_ring_pin(ring) == GPUPOOL_OK) {
-        if (gpi_ring_stock(ring)) slot = gpi_ring_take(ring, bytes);
-        else *result = gpi_host_no_memory();
-    }
-    if (slot) *result = GPUPOOL_OK; /* no matter what was answered on the way */
-    return slot;
-}
-
-/* -- transfers: the lock is held on entry and exit, and open while bytes or calls are made -- */
-
-/* Between the caller's memory, or function, and the ring's. */
-static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer *transfer,
-                                    unsigned char *memory, uint64_t offset, uint64_t bytes) {
-    int said = 0;
-    if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, offset, transfer->user);
-    if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, offset, transfer->user);
-    if (transfer->reader || transfer->writer) gpi_driver_come_back(&ring->driver);
-    if (said)
-        return gpi_host_fail(GPUPOOL_E_CALLBACK, "your %s function returned %d at byte %" PRIu64,
-                             transfer->reader ? "read" : "write", said, offset);
-    if (transfer->reader || transfer->writer) return GPUPOOL_OK;
+/* Between the host's memory and the ring's. */
+static void gpi_ring_move_rows(const gpupool_ring *ring, const gpi_transfer *transfer,
+                               unsigned char *memory, uint64_t at, uint64_t bytes) {
+    int away = ring->away[transfer->down] && transfer->bytes >= GPI_RING_HELP;
     while (bytes > 0) {
-        uint64_t column = offset % transfer->width;
+        uint64_t column = at % transfer->width;
         uint64_t part = gpi_ground_min(bytes, transfer->width - column);
-        unsigned char *host =
-            transfer->host + offset / transfer->width * transfer->host_pitch + column;
-        if (transfer->down) gpi_host_copy_away(host, memory, part);
-        else if (transfer->few) gpi_host_copy_away(memory, host, part);
-        else memcpy(memory, host, (size_t)part);
+        unsigned char *host = transfer->host + at / transfer->width * transfer->host_pitch + column;
+        unsigned char *to = transfer->down ? host : memory, *from = transfer->down ? memory : host;
+        if (away) gpi_host_copy_away(to, from, part);
+        else memcpy(to, from, (size_t)part);
         memory += part;
-        offset += part;
+        at += part;
         bytes -= part;
     }
-    return GPUPOOL_OK;
+}
+
+/* The same, or by the caller's function, or out of a file. */
+static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer *transfer,
+                                    unsigned char *memory, uint64_t at, uint64_t bytes) {
+    int said = 0;
+    if (transfer->is_file)
+        return gpi_host_file_read(&transfer->file, memory, transfer->place + at, bytes);
+    if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, at, transfer->user);
+    else if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, at, transfer->user);
+    else gpi_ring_move_rows(ring, transfer, memory, at, bytes);
+    if (transfer->reader || transfer->writer) gpi_driver_come_back(&ring->stage.driver);
+    if (!said) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_CALLBACK, "your %s function returned %d at byte %" PRIu64,
+                         transfer->reader ? "read" : "write", said, at);
 }
 
 /* Queues the copy between the ring's memory and the device. */
 static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char *memory,
-                                     uint64_t offset, uint64_t bytes) {
-    uint64_t column = offset % transfer->width;
+                                     uint64_t at, uint64_t bytes) {
+    uint64_t column = at % transfer->width;
     unsigned char *device =
-        transfer->device + offset / transfer->width * transfer->device_pitch + column;
+        transfer->device + at / transfer->width * transfer->device_pitch + column;
     gpi_copy copy;
     copy.rows = column + bytes > transfer->width ? bytes / transfer->width : 1;
     copy.width = bytes / copy.rows;
@@ -10624,271 +11241,257 @@ static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char
     return gpi_driver_copy(&copy, transfer->stream, NULL);
 }
 
-/* The same for a slot, with the event behind it. *queued is set once something was. */
-static gpupool_result gpi_ring_send(gpupool_ring *ring, gpi_ring_slot *slot,
-                                    const gpi_transfer *transfer, int *queued) {
-    uint64_t done = 0;
+/* Queues a slot's copy, or a span's, which CUDA takes from one registered slot at a time; and the
+   event behind. *lost is set where something was queued, and is not known to be over. */
+static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *slot,
+                                    const gpi_transfer *transfer, int *lost) {
+    unsigned char *memory = gpi_stage_memory(&ring->stage, slot);
+    uint64_t done = 0, part;
     gpupool_result result = GPUPOOL_OK;
-    while (done < slot->length && result == GPUPOOL_OK) {
-        uint64_t at = slot->at + done, part = slot->length - done; /* spans may cross pieces */
-        part = gpi_ground_min(part, ring->piece_bytes - at % ring->piece_bytes);
-        result = gpi_ring_queue(transfer, ring->pages.memory + at, slot->offset + done, part);
-        if (result == GPUPOOL_OK) *queued = 1;
-        done += part;
+    for (*lost = 0; done < slot->length && result == GPUPOOL_OK; done += part) {
+        part = gpi_ground_min(slot->length - done, ring->stage.slot_bytes);
+        result = gpi_ring_queue(transfer, memory + done, slot->offset + done, part);
+        if (result == GPUPOOL_OK) *lost = 1;
     }
-    return result == GPUPOOL_OK ? gpi_driver_record(&slot->event, transfer->stream) : result;
+    if (result == GPUPOOL_OK) result = gpi_driver_record(&slot->event, transfer->stream);
+    if (*lost)
+        *lost = result != GPUPOOL_OK && cudaStreamSynchronize(transfer->stream) != cudaSuccess;
+    return result;
 }
 
+/* ---- chunks: the lock is held on entry and exit, and open while bytes or calls are made ---- */
+
 static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
-    if (transfer->result != GPUPOOL_OK) return; /* the first says why */
+    if (result == GPUPOOL_OK || transfer->result != GPUPOOL_OK) return; /* the first says why */
     transfer->result = result;
     memcpy(transfer->text, gpi_thread.text, sizeof transfer->text - 1);
 }
 
-/* Sends a slot, unless something failed before: it flies, or is free, or lost. Takes the lock. */
-static void gpi_ring_launch(gpupool_ring *ring, gpi_ring_slot *slot, gpi_transfer *transfer,
-                            gpupool_result result) {
-    int queued = 0;
-    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, transfer, &queued);
-    gpi_ring_lock(ring);
-    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
-    if (result != GPUPOOL_OK && queued) {
-        slot->state = GPI_RING_LOST;
-        slot->transfer = transfer;
-    } else if (result != GPUPOOL_OK) {
-        gpi_ring_drop(ring, slot);
-    } else {
-        gpi_ring_fly(ring, slot, transfer);
-        slot->transfer = transfer->down || transfer->ticket ? transfer : NULL;
-        transfer->flying += slot->transfer != NULL;
-        ring->stats.chunks[transfer->down]++;
+static int gpi_ring_has_more(const gpi_transfer *transfer) {
+    return transfer->cursor < transfer->bytes && transfer->result == GPUPOOL_OK;
+}
+
+static int gpi_ring_is_over(const gpi_transfer *transfer) {
+    return !transfer->gated && !transfer->working && !transfer->ready && !transfer->flying &&
+           !gpi_ring_has_more(transfer);
+}
+
+static int gpi_ring_may_send(const gpi_transfer *transfer) {
+    return !transfer->sender || transfer->sender == gpi_host_thread_number();
+}
+
+/* Bytes of the next chunk. Small at first, so that the device starts early; and at the end, so that
+   all threads are done at the same time. Whole rows, or a part of one. Of a file, to the end of a
+   page: whole pages can be read past the page cache, into a slot that begins as the page does. */
+static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *transfer,
+                               uint64_t most) {
+    uint64_t left = transfer->bytes - transfer->cursor, width = transfer->width;
+    uint64_t threads = (uint64_t)ring->workers_running + 1, column = transfer->cursor % width;
+    most = gpi_ground_min(most, ring->stage.slot_bytes);
+    most = gpi_ground_min(most, gpi_ground_max(transfer->cursor / threads, GPI_RING_LEAST * 2));
+    most = gpi_ground_min(most, gpi_ground_max(left / (2 * threads), GPI_RING_LEAST));
+    most = gpi_ground_up(most, GPI_PAGE_BYTES); /* no more than a slot, which is whole pages */
+    if (transfer->is_file) most -= (transfer->place + transfer->cursor) % GPI_PAGE_BYTES;
+    if (width == transfer->bytes) return gpi_ground_min(most, left);
+    if (column || width > most) return gpi_ground_min(most, width - column);
+    return gpi_ground_min(most / width * width, left);
+}
+
+/* Asks after all that flies, one thread at a time. What has landed is free, or to be emptied. Who
+   waits for a slot that CUDA does not answer for has failed. 1: something landed. */
+static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
+    gpi_stage *stage = &ring->stage;
+    gpupool_result said;
+    gpi_stage_slot *slot;
+    int landed = 0;
+    if (stage->polling || stage->flying[GPUPOOL_UP] + stage->flying[GPUPOOL_DOWN] == 0) return 0;
+    stage->polling = 1;
+    stage->polls++;
+    while ((slot = gpi_stage_landed(stage, &said)) != NULL) {
+        gpi_transfer *owner = (gpi_transfer *)slot->owner;
+        landed |= slot->landed || owner;
+        if (said != GPUPOOL_OK) *result = said;
+        if (owner) gpi_ring_fail(owner, said);
+        if (owner && (!slot->down || owner->result != GPUPOOL_OK)) {
+            owner->flying--;
+            slot->owner = NULL;
+        }
+        if (!slot->owner && slot->landed) gpi_stage_free(stage, slot);
+        gpi_stage_tell(stage);
     }
+    stage->polling = 0;
+    return landed;
+}
+
+/* Slots side by side, if asking after what flies and pinning more can make some. That the host
+   does not pin more is no failure: a transfer goes on with what there is. */
+static gpi_stage_slot *gpi_ring_slots(gpupool_ring *ring, uint64_t run, gpupool_result *result) {
+    gpi_stage *stage = &ring->stage;
+    gpi_stage_slot *slot;
+    if (stage->flying[GPUPOOL_UP] > (uint64_t)ring->workers_running + 1)
+        gpi_ring_poll(ring, result); /* few slots in use stay in the processor's caches */
+    slot = gpi_stage_take(stage, run);
+    if (!slot && gpi_ring_poll(ring, result)) slot = gpi_stage_take(stage, run);
+    while (!slot && *result == GPUPOOL_OK && gpi_stage_pin(stage))
+        slot = gpi_stage_take(stage, run);
+    if (slot) *result = GPUPOOL_OK; /* whatever was answered on the way */
+    return slot;
+}
+
+/* More in flight would not make the link busier, only take room from other transfers. */
+static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *transfer) {
+    uint64_t most = gpi_ground_max(GPI_RING_AHEAD, 4 * ring->stage.slot_bytes);
+    return (uint64_t)transfer->flying * ring->stage.slot_bytes >= most ||
+           gpi_stage_flown(&ring->stage, transfer->key, transfer->down) >= most;
 }
 
 static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
-    if (!transfer->stalled_ns) return;
-    ring->stats.wait_ns += gpi_host_now_ns() - transfer->stalled_ns;
+    if (transfer->stalled_ns) ring->stats.wait_ns += gpi_host_now_ns() - transfer->stalled_ns;
     transfer->stalled_ns = 0;
 }
 
 /* A chunk begins: its slot, and its part of the transfer. NULL: there is no slot, or no chunk. */
-static gpi_ring_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
+static gpi_stage_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result = GPUPOOL_OK;
-    uint64_t bytes = gpi_ring_chunk(ring, transfer, UINT64_MAX), before = transfer->started;
-    gpi_ring_slot *slot = NULL;
-    if (gpi_ring_is_ahead(ring, transfer) && !transfer->down) gpi_ring_poll(ring, &result);
+    gpi_stage_slot *slot = NULL;
+    if (!gpi_ring_has_more(transfer)) return NULL;
+    if (transfer->down && !gpi_ring_may_send(transfer)) return NULL;
+    if (gpi_ring_is_ahead(ring, transfer)) gpi_ring_poll(ring, &result);
     if (result == GPUPOOL_OK && !gpi_ring_is_ahead(ring, transfer))
-        slot = gpi_ring_get(ring, bytes, &result);
-    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
-    if (!slot) return NULL;
-    /* the lock was open: others may have begun what was ours */
-    if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK) {
-        gpi_ring_drop(ring, slot);
-        return NULL;
+        slot = gpi_ring_slots(ring, 1, &result);
+    gpi_ring_fail(transfer, result);
+    if (slot && !gpi_ring_has_more(transfer)) { /* the lock was open */
+        gpi_stage_free(&ring->stage, slot);
+        slot = NULL;
     }
-    if (transfer->started != before) bytes = gpi_ring_chunk(ring, transfer, slot->bytes);
-    slot->offset = transfer->started;
-    slot->length = bytes;
-    slot->transfer = transfer;
-    transfer->started += bytes;
+    if (!slot) return NULL;
+    slot->down = transfer->down;
+    slot->key = transfer->key;
+    slot->offset = transfer->cursor;
+    slot->length = gpi_ring_chunk(ring, transfer, UINT64_MAX);
+    if (transfer->is_file) slot->skip = (transfer->place + slot->offset) % GPI_PAGE_BYTES;
+    transfer->cursor += slot->length;
     gpi_ring_unstall(ring, transfer);
     return slot;
 }
 
-static int gpi_ring_may_name(const gpi_transfer *transfer) {
-    return !transfer->only_thread || transfer->only_thread == gpi_host_thread_number();
-}
-
-static int gpi_ring_step_up(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_ring_slot *slot = NULL;
-    gpupool_result result = GPUPOOL_OK;
-    int may_send = gpi_ring_may_name(transfer), filled = 0;
-    if (transfer->filled && may_send) {
-        slot = gpi_ring_oldest(ring, transfer, GPI_RING_FILLED);
-        transfer->filled--;
-        slot->state = GPI_RING_BUSY;
-        filled = 1;
-    } else if (transfer->started < transfer->bytes && transfer->result == GPUPOOL_OK) {
-        slot = gpi_ring_begin(ring, transfer);
-    }
-    if (!slot) return 0;
+/* The host's part of a chunk, the device's, or both: of an upload the host's comes first. The slot
+   is this thread's. */
+static void gpi_ring_advance(gpupool_ring *ring, gpi_transfer *transfer, gpi_stage_slot *slot) {
+    gpupool_result result = transfer->result;
+    int down = transfer->down, may_send = gpi_ring_may_send(transfer), lost = 0;
+    int moves = down ? slot->landed : !slot->ready, sends = down ? !slot->landed : may_send;
+    slot->ready = 0;
     gpi_ring_unlock(ring);
-    if (!filled) result = gpi_ring_move(ring, transfer, ring->pages.memory + slot->at,
-                                        slot->offset, slot->length);
-    if (result == GPUPOOL_OK && !may_send) {
-        gpi_ring_lock(ring);
-        slot->state = GPI_RING_FILLED;
-        transfer->filled++;
-    } else {
-        gpi_ring_launch(ring, slot, transfer, result);
-    }
-    return 1;
-}
-
-/* The oldest flight of a download, if it has landed: emptied by this thread. */
-static int gpi_ring_empty(gpupool_ring *ring, gpi_transfer *transfer, int wait) {
-    gpi_ring_slot *slot = gpi_ring_oldest(ring, transfer, GPI_RING_FLYING);
-    gpupool_result result;
-    int landed = 0;
-    if (!slot) return 0;
-    result = gpi_ring_ask(ring, slot, wait, &landed);
-    if (landed) {
-        transfer->flying--;
-        gpi_ring_unlock(ring);
-        result = gpi_ring_move(ring, transfer, ring->pages.memory + slot->at, slot->offset,
+    if (moves && result == GPUPOOL_OK)
+        result = gpi_ring_move(ring, transfer, gpi_stage_memory(&ring->stage, slot), slot->offset,
                                slot->length);
-        gpi_ring_lock(ring);
-        gpi_ring_drop(ring, slot);
+    if (sends && result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, transfer, &lost);
+    gpi_ring_lock(ring);
+    gpi_ring_fail(transfer, result);
+    if (lost) {
+        gpi_stage_set(slot, GPI_STAGE_HELD); /* until the ring ends */
+    } else if (result != GPUPOOL_OK || (down && moves)) {
+        gpi_stage_free(&ring->stage, slot);
+    } else if (sends) {
+        gpi_stage_fly(&ring->stage, slot);
+        if (down || transfer->ticket) slot->owner = transfer;
+        transfer->flying += slot->owner != NULL;
+        ring->stats.chunks[down]++;
+    } else {
+        slot->owner = transfer;
+        slot->ready = 1;
+        transfer->ready++;
+        gpi_stage_tell(&ring->stage);
     }
-    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
-    return landed;
 }
 
-static int gpi_ring_step_down(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_ring_slot *slot = NULL;
-    if (transfer->result != GPUPOOL_OK) return 0;
-    if (transfer->started < transfer->bytes && gpi_ring_may_name(transfer))
-        slot = gpi_ring_begin(ring, transfer);
-    if (!slot) return gpi_ring_empty(ring, transfer, 0);
-    gpi_ring_unlock(ring);
-    gpi_ring_launch(ring, slot, transfer, GPUPOOL_OK);
-    return 1;
-}
-
-/* A small step without the ring: through pageable memory, which CUDA has done with, or filled, once
-   it has taken the copy. */
-static int gpi_ring_creep(gpupool_ring *ring, gpi_transfer *transfer) {
-    uint64_t bytes = gpi_ring_chunk(ring, transfer, GPI_RING_CREEP), offset = transfer->started;
+/* The next chunk by CUDA's own staging: through pageable memory, which CUDA has done with, or
+   filled, once it has taken the copy. */
+static int gpi_ring_advance_unstaged(gpupool_ring *ring, gpi_transfer *transfer) {
+    uint64_t at = transfer->cursor, bytes = gpi_ring_chunk(ring, transfer, GPI_RING_UNSTAGED);
     gpupool_result result = GPUPOOL_OK;
     unsigned char *memory;
-    transfer->started += bytes;
+    transfer->cursor += bytes;
     transfer->working++;
     ring->stats.creeps++;
     gpi_ring_unlock(ring);
     memory = (unsigned char *)GPUPOOL_MALLOC((size_t)bytes);
     if (!memory) result = gpi_host_no_memory();
-    if (memory && !transfer->down) result = gpi_ring_move(ring, transfer, memory, offset, bytes);
-    if (result == GPUPOOL_OK) result = gpi_ring_queue(transfer, memory, offset, bytes);
+    if (memory && !transfer->down) result = gpi_ring_move(ring, transfer, memory, at, bytes);
+    if (result == GPUPOOL_OK) result = gpi_ring_queue(transfer, memory, at, bytes);
     if (result == GPUPOOL_OK && transfer->down)
-        result = gpi_ring_move(ring, transfer, memory, offset, bytes);
+        result = gpi_ring_move(ring, transfer, memory, at, bytes);
     GPUPOOL_FREE(memory);
-    if (result == GPUPOOL_OK && transfer->ticket && !transfer->down) /* no flight tells the end */
+    if (result == GPUPOOL_OK && transfer->ticket && !transfer->down) /* no slot tells the end */
         result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(transfer->stream));
     gpi_ring_lock(ring);
     transfer->working--;
-    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    gpi_ring_fail(transfer, result);
     return 1;
 }
 
-/* What a transfer does that found no slot: waits for a while, then creeps. Not while flights of its
-   own stream hold slots: where they do not get on, it could not either. But those of a download
-   stay until its caller's function has them, which may take for ever; not those of a ticket. */
+/* For a transfer that found no slot: after a while it goes on by CUDA's own staging. Not while
+   slots of its stream are on their way: where they do not get on, it could not either. But what
+   CUDA stages without a wait goes at once, so that small uploads behind a busy stream return. */
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
-    uint64_t now = gpi_host_now_ns(), patience = ring->pinned.now ? GPI_RING_PATIENCE_NS : 0;
-    int beside_functions = transfer->down && !transfer->ticket;
-    if (transfer->started == transfer->bytes || transfer->result != GPUPOOL_OK ||
-        transfer->flying || transfer->gate)
+    uint64_t now = gpi_host_now_ns();
+    int at_once = transfer->bytes <= GPI_RING_SMALL;
+    if (!gpi_ring_has_more(transfer) || !gpi_ring_may_send(transfer)) return 0;
+    if (transfer->gated || transfer->working || transfer->flying) return 0;
+    if (!at_once && gpi_stage_flown(&ring->stage, transfer->key, transfer->down)) return 0;
+    ring->stats.waits += !transfer->stalled_ns;
+    if (!transfer->stalled_ns) transfer->stalled_ns = now;
+    if (!at_once && ring->stage.pinned_slots && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS)
         return 0;
-    if (!beside_functions && gpi_ring_is_ahead(ring, transfer)) return 0;
-    if (!transfer->stalled_ns) {
-        transfer->stalled_ns = now;
-        ring->stats.waits++;
-    }
-    if (transfer->working) return 0;
-    if (gpi_ring_flown(ring, transfer->key, transfer->down)) {
-        if (!beside_functions) return 0;
-        patience *= 10;
-    }
-    if (now - transfer->stalled_ns < patience) return 0;
-    return gpi_ring_creep(ring, transfer);
+    return gpi_ring_advance_unstaged(ring, transfer);
 }
 
-/* Whether what a ticket must come after is done: asked by one thread at a time. */
-static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_ring_slot *gate = transfer->gate;
-    gpupool_result result;
-    int passed = 0;
-    if (!gate) return 1;
-    transfer->asking = 1;
+/* ---- the list of transfers ---- */
+
+/* Wakes the threads that sleep. */
+static void gpi_ring_wake(gpupool_ring *ring) {
+    gpi_stage_tell(&ring->stage);
     gpi_ring_unlock(ring);
-    result = gpi_driver_passed(gate->event, &passed);
-    if (result != GPUPOOL_OK && transfer->direct) cudaEventSynchronize(gate->event);
+    gpi_host_gate_turn(&gpi_process.gate);
     gpi_ring_lock(ring);
-    transfer->asking = 0;
-    if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
-    if (passed || result != GPUPOOL_OK) {
-        transfer->gate = NULL;
-        gpi_ring_spare_put(ring, gate);
-    }
-    return passed;
-}
-
-/* -- the list of transfers -- */
-
-static void gpi_ring_set_out(gpupool_ring *ring, int down) {
-    if (ring->under_way[down]++ == 0) ring->under_way_since_ns[down] = gpi_host_now_ns();
-}
-
-static void gpi_ring_arrive(gpupool_ring *ring, int down) {
-    if (--ring->under_way[down] == 0)
-        ring->stats.under_way_ns[down] += gpi_host_now_ns() - ring->under_way_since_ns[down];
 }
 
 static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_transfer **link = &ring->transfers;
     while (*link) link = &(*link)->next;
     *link = transfer;
-    GPI_PUBLISH(&ring->news, ring->news + 1);
-    if (!transfer->direct) gpi_ring_set_out(ring, transfer->down);
-}
-
-static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_transfer **link = &ring->transfers;
-    gpi_ring_unstall(ring, transfer);
-    while (*link != transfer) link = &(*link)->next;
-    *link = transfer->next;
-    if (!transfer->direct) gpi_ring_arrive(ring, transfer->down);
-}
-
-/* What a failed transfer leaves in flight. With a ticket, the device must be done with the caller's
-   memory before the ticket says so; otherwise what flies is nobody's any more. What is lost is free
-   once the stream is idle. Not while anybody else works at it. */
-static void gpi_ring_disown(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_ring_slot *slot = ring->slots;
-    int ours = 0, idle = 0;
-    for (; slot; slot = slot->next)
-        ours += slot->transfer == transfer && (slot->state == GPI_RING_LOST || transfer->ticket);
-    if (ours) {
-        gpi_ring_unlock(ring);
-        idle = cudaStreamSynchronize(transfer->stream) == cudaSuccess;
-        gpi_ring_lock(ring);
-    }
-    slot = ring->slots;
-    while (slot) {
-        int lost = slot->state == GPI_RING_LOST, asked = slot->state == GPI_RING_BUSY;
-        gpi_ring_slot *next = slot->next;
-        if (slot->transfer == transfer) { /* flying or lost; or who asks after it frees it */
-            slot->transfer = NULL;
-            transfer->flying -= !lost;
-            if (idle && !asked) {
-                if (!lost) gpi_ring_landed(ring, slot->down);
-                gpi_ring_drop(ring, slot);
-                next = ring->slots; /* neighbours may have become one */
-            }
-        }
-        slot = next;
-    }
+    ring->transfer_count++;
+    if (!transfer->by_cuda && ring->under_way[transfer->down]++ == 0)
+        ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
 }
 
 static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *done) {
     ring->stats.transfers[done->down]++;
-    if (done->direct) ring->stats.direct_bytes[done->down] += done->bytes;
+    if (done->by_cuda) ring->stats.direct_bytes[done->down] += done->bytes;
     else ring->stats.staged_bytes[done->down] += done->bytes;
 }
 
-/* The ticket is told, and the transfer forgotten. */
+static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_transfer **link = &ring->transfers;
+    int down = transfer->down;
+    while (*link != transfer) link = &(*link)->next;
+    *link = transfer->next;
+    ring->transfer_count--;
+    gpi_ring_unstall(ring, transfer);
+    if (transfer->result == GPUPOOL_OK) gpi_ring_count(ring, transfer);
+    if (!transfer->by_cuda && --ring->under_way[down] == 0)
+        ring->stats.under_way_ns[down] += gpi_host_now_ns() - ring->under_way_since_ns[down];
+}
+
+static void gpi_ring_spare(gpupool_ring *ring, gpi_transfer *record) {
+    record->next = ring->spare;
+    ring->spare = record;
+}
+
+/* A ticket is over. What failed is remembered; so is a success after the failures of later tickets
+   were forgotten, that would be taken for one of them. */
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
-    /* or a success after the failures of later tickets, that would be taken for one of them */
     if (transfer->result != GPUPOOL_OK || transfer->ticket <= ring->forgotten) {
         gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
         ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);
@@ -10896,326 +11499,303 @@ static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
         failure->result = transfer->result;
         memcpy(failure->text, transfer->text, sizeof failure->text);
     }
-    if (transfer->result == GPUPOOL_OK) gpi_ring_count(ring, transfer);
     gpi_ring_strike(ring, transfer);
-    gpi_ring_unlock(ring);
-    GPUPOOL_FREE(transfer);
-    gpi_host_gate_turn(&ring->done);
-    gpi_ring_lock(ring);
+    if (transfer->is_file) gpi_host_file_close(&transfer->file);
+    gpi_ring_spare(ring, transfer);
+    gpi_ring_wake(ring);
 }
 
-/* What only transfers with a ticket know: a gate before, and an end that nobody stands by for.
-   1: nothing more to do for now; *did says whether something was done. */
-static int gpi_ring_step_ticket(gpupool_ring *ring, gpi_transfer *transfer, int *did) {
-    *did = 0;
-    if (transfer->asking || !gpi_ring_gate_passed(ring, transfer)) return 1;
-    if (transfer->result != GPUPOOL_OK && !transfer->working) {
-        transfer->asking = 1; /* no other thread comes here */
-        gpi_ring_disown(ring, transfer);
-        transfer->asking = 0;
-    }
-    if (gpi_ring_is_done(transfer)) {
-        gpi_ring_finish(ring, transfer);
-        return *did = 1;
-    }
-    return 0;
+/* Whether what a ticket must come after is done. */
+static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpupool_result result;
+    int passed = 0;
+    gpi_ring_unlock(ring);
+    result = gpi_driver_passed(transfer->before, &passed);
+    if (result != GPUPOOL_OK && transfer->by_cuda) cudaEventSynchronize(transfer->before);
+    gpi_ring_lock(ring);
+    gpi_ring_fail(transfer, result);
+    if (passed || result != GPUPOOL_OK) transfer->gated = 0;
+    return !transfer->gated;
 }
 
 /* Does one thing for a transfer; one with a ticket may be gone after a 1. 0: there is nothing that
    this thread could do for it now. */
 static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpupool_result result = GPUPOOL_OK;
-    int did = 0;
-    if (transfer->ticket && gpi_ring_step_ticket(ring, transfer, &did)) return did;
+    gpi_stage_slot *slot = NULL;
+    int did;
     transfer->working++; /* it stays while the lock is open */
-    did = transfer->down ? gpi_ring_step_down(ring, transfer) : gpi_ring_step_up(ring, transfer);
-    if (!did && transfer->ticket && transfer->flying && !transfer->down) {
-        did = gpi_ring_poll(ring, &result);
-        if (result != GPUPOOL_OK) gpi_ring_fail(transfer, result);
+    if (!transfer->gated || gpi_ring_gate_passed(ring, transfer)) {
+        slot = transfer->down ? gpi_ring_begin(ring, transfer) : NULL;
+        if (!slot && (transfer->flying || (transfer->ready && gpi_ring_may_send(transfer))))
+            slot = gpi_stage_first(&ring->stage, transfer);
+        if (slot && slot->owner) {
+            transfer->flying -= slot->landed;
+            transfer->ready -= slot->ready;
+            slot->owner = NULL;
+            slot->state = GPI_STAGE_FILLING;
+        }
+        if (!slot && !transfer->down) slot = gpi_ring_begin(ring, transfer);
     }
+    did = slot != NULL;
+    if (did) gpi_ring_advance(ring, transfer, slot);
     transfer->working--;
-    if (did) GPI_PUBLISH(&ring->news, ring->news + 1);
-    return did;
+    if (!transfer->ticket || !gpi_ring_is_over(transfer)) return did;
+    gpi_ring_finish(ring, transfer);
+    return 1;
 }
 
-/* One thing for any of the transfers; those without a ticket have a caller who stalls for them, and
-   whose functions nobody else calls but a `worker`: they may need what this thread has. */
-static int gpi_ring_work(gpupool_ring *ring, int worker) {
+typedef enum gpi_ring_role {
+    GPI_RING_WORKER,
+    GPI_RING_CALLER /* of something else: another's function may wait for this thread */
+} gpi_ring_role;
+
+/* One thing for any of the transfers, or for what flies. Where the caller waits, he stalls. */
+static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
     gpi_transfer *transfer = ring->transfers;
+    gpupool_result result = GPUPOOL_OK;
     for (; transfer; transfer = transfer->next) {
-        if (!worker && (transfer->reader || transfer->writer)) continue;
+        if (role == GPI_RING_CALLER && (transfer->reader || transfer->writer)) continue;
         if (gpi_ring_step(ring, transfer)) return 1;
         if (transfer->ticket && gpi_ring_stall(ring, transfer)) return 1;
     }
-    return 0;
+    return gpi_ring_poll(ring, &result);
 }
 
-/* -- workers -- */
+/* ---- threads without work, and workers ---- */
 
-#define GPI_RING_SPIN 512u /* rounds, some 100 us, before a thread without work sleeps */
-
-/* Wakes the workers that sleep. */
-static void gpi_ring_wake(gpupool_ring *ring) {
+/* Sleeps so long at most. 0: nobody woke it. */
+static int gpi_ring_sleep(gpupool_ring *ring, uint64_t ns) {
+    gpi_gate *gate = &gpi_process.gate;
+    unsigned seen = gpi_host_gate_seen(gate);
     gpi_ring_unlock(ring);
-    gpi_host_gate_turn(&ring->work);
+    gpi_host_gate_wait(gate, seen, ns);
     gpi_ring_lock(ring);
+    return gpi_host_gate_seen(gate) != seen;
 }
 
-static void gpi_ring_nap(gpupool_ring *ring, unsigned round) {
-    gpi_ring_unlock(ring);
-    gpi_host_idle(round);
-    gpi_ring_lock(ring);
-}
-
-/* A thread that works, or has nothing to do. */
-typedef struct gpi_ring_turn {
-    unsigned round;                    /* without work */
-    unsigned seen;                     /* the turns of the gate before it last looked */
-    int watching, armed;
-} gpi_ring_turn;
-
-static void gpi_ring_turn_end(gpupool_ring *ring, gpi_ring_turn *turn) {
-    if (turn->watching) ring->watching = 0;
-    if (turn->watching && turn->round >= GPI_RING_SPIN) gpi_ring_wake(ring); /* others sleep */
-    memset(turn, 0, sizeof *turn);
-}
-
-/* For a thread without work: one watches the device, and the others wait for news without taking
-   the lock, or they would be in the way of those that work. Returns 1 when there was none for some
-   time. */
-static int gpi_ring_turn_idle(gpupool_ring *ring, gpi_ring_turn *turn) {
-    unsigned news = ring->news, patience = ring->transfers ? 4 * GPI_RING_SPIN : GPI_RING_SPIN;
-    if (!ring->watching && ring->transfers) turn->watching = ring->watching = 1;
-    if (turn->watching) {
-        gpi_ring_nap(ring, turn->round++);
-        return 0;
+/* For a thread that found nothing to do: it looks for news without the lock, or it would be in the
+   way of those that work; then it sleeps, the longer the more often, for nobody may wake it. */
+static void gpi_ring_idle(gpupool_ring *ring, unsigned *round, uint64_t most_ns) {
+    unsigned news = ring->stage.news, i;
+    if (*round >= GPI_RING_SPIN) {
+        uint64_t ns = (uint64_t)(++*round - GPI_RING_SPIN) * GPI_RING_SLEEP_NS;
+        gpi_ring_sleep(ring, gpi_ground_min(gpi_ground_min(ns, GPI_RING_LOOK_NS), most_ns));
+        return;
     }
     gpi_ring_unlock(ring);
-    while (turn->round < patience && GPI_READ(&ring->news) == news)
-        gpi_host_idle(turn->round++);
+    for (i = 0; i < 16 && GPI_READ(&ring->stage.news) == news; i++) gpi_host_idle((*round)++);
     gpi_ring_lock(ring);
-    if (ring->news == news) return 1;
-    turn->round = 0;
-    return 0;
 }
 
-/* More threads than these would only be in each other's way, in CUDA's locks most of all. */
-static int gpi_ring_is_wanted(const gpupool_ring *ring, int worker) {
-    const gpi_transfer *transfer = ring->transfers;
-    int hands = 0;
-    for (; transfer; transfer = transfer->next) hands += GPI_RING_HANDS;
-    return worker < hands;
+/* There was work, after so many rounds without: others may sleep. */
+static void gpi_ring_busy(gpupool_ring *ring, unsigned *round) {
+    if (*round >= GPI_RING_SPIN) gpi_ring_wake(ring);
+    *round = 0;
 }
 
-/* A reset has taken the ring's streams and events with it: CUDA may crash where it is asked after
-   their handles, as nobody but a worker would. */
-static int gpi_ring_has_outlived(const gpupool_ring *ring) {
+/* More threads than these would only be in each other's way, in CUDA's locks most of all. After a
+   reset the ring's streams and events are gone: CUDA may crash where it is asked after them. */
+static int gpi_ring_wants(const gpupool_ring *ring, const gpi_hand *hand) {
     int reset;
-    return gpi_driver_was_reset(&ring->driver, &reset) == GPUPOOL_OK && reset;
+    if (hand - ring->hands >= ring->hands_each * ring->transfer_count) return 0;
+    return gpi_driver_was_reset(&ring->stage.driver, &reset) != GPUPOOL_OK || !reset;
 }
 
-static void gpi_ring_worker_loop(gpupool_ring *ring, int worker) {
-    gpi_ring_turn turn;
-    memset(&turn, 0, sizeof turn);
-    while (!ring->stopping) {
-        int wanted = gpi_ring_is_wanted(ring, worker) && !gpi_ring_has_outlived(ring);
-        if (wanted && gpi_ring_work(ring, 1)) {
-            gpi_ring_turn_end(ring, &turn);
-        } else if (turn.watching && !wanted) {
-            turn.watching = ring->watching = 0;
-            if (ring->transfers) gpi_ring_wake(ring);
-        } else if ((!wanted && ring->transfers) || gpi_ring_turn_idle(ring, &turn)) {
-            /* who has the watch may be in its own function, or behind its own stream, for long */
-            unsigned ms = wanted ? GPI_RING_LOOK_MS : 0;
-            gpi_ring_unlock(ring);
-            if (turn.armed) gpi_host_gate_wait(&ring->work, turn.seen, ms);
-            else turn.seen = gpi_host_gate_seen(&ring->work); /* and look once more */
-            turn.armed = !turn.armed;
-            gpi_ring_lock(ring);
-        }
+static int gpi_ring_stops(const gpupool_ring *ring) {
+    return ring->stopping || GPI_READ(&gpi_process.ending);
+}
+
+/* A worker that has nothing to do for long ends: so does a program whose other threads have. */
+static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_hand *hand) {
+    unsigned round = 0;
+    while (!gpi_ring_stops(ring)) {
+        int wanted = gpi_ring_wants(ring, hand);
+        if (wanted && gpi_ring_work(ring, GPI_RING_WORKER)) gpi_ring_busy(ring, &round);
+        else if (wanted || round < GPI_RING_SPIN) gpi_ring_idle(ring, &round, UINT64_MAX);
+        else if (gpi_ring_sleep(ring, GPI_RING_LEAVE_NS)) round = 0;
+        else if (!gpi_ring_wants(ring, hand)) break;
     }
-    gpi_ring_turn_end(ring, &turn);
 }
 
 static void gpi_ring_worker(void *user) {
-    gpupool_ring *ring = (gpupool_ring *)user;
+    gpi_hand *hand = (gpi_hand *)user;
+    gpupool_ring *ring = hand->ring;
     gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(&ring->driver, &visit);
-    gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK) gpi_ring_worker_loop(ring, ring->workers_named++);
-    ring->workers_running--;
-    gpi_ring_unlock(ring);
-    if (result == GPUPOOL_OK) gpi_driver_leave(&visit);
-}
-
-/* For the workers: those that sleep are to be woken too. The lock is held. */
-static void gpi_ring_stop(gpupool_ring *ring) {
-    ring->stopping = 1;
-    GPI_PUBLISH(&ring->news, ring->news + 1);
-}
-
-static void gpi_ring_end_workers(gpupool_ring *ring, uint64_t start) {
-    int running = 1, i;
-    gpi_host_lock(&ring->lock);
-    gpi_ring_stop(ring);
-    gpi_host_unlock(&ring->lock);
-    gpi_host_gate_turn(&ring->work);
-    while (running && gpi_host_now_ns() - start < 1000000000u) {
-        gpi_host_idle(64);
-        gpi_host_lock(&ring->lock);
-        running = ring->workers_running;
-        gpi_host_unlock(&ring->lock);
+    if (gpi_driver_enter(&ring->stage.driver, &visit) == GPUPOOL_OK) {
+        gpi_ring_lock(ring);
+        gpi_ring_worker_loop(ring, hand);
+        gpi_ring_unlock(ring);
+        gpi_driver_leave(&visit);
     }
-    if (running) return;
-    for (i = 0; i < ring->workers_started; i++) gpi_host_thread_join(&ring->workers[i]);
-    ring->workers_started = 0;
+    gpi_host_count_worker(-1);
+    gpi_ring_lock(ring);
+    hand->running = 0;
+    ring->workers_running--;
+    if (!ring->stopping && gpi_host_thread_leave()) hand->started = 0;
+    gpi_ring_unlock(ring);
 }
 
 /* A worker in the middle of a CUDA call while CUDA is taken down could crash the process on its way
-   out. The one that calls exit itself is not waited for longer than this. Another thread that
-   destroys a ring meanwhile lets this be done with it. */
+   out. One that calls exit itself is not waited for longer than a second. */
 static void gpi_ring_at_exit(void) {
-    gpupool_ring *ring;
     uint64_t start = gpi_host_now_ns();
-    gpi_host_lock(&gpi_process.lock);
-    for (ring = gpi_process.staffed; ring; ring = ring->next_staffed) {
-        if (ring->forks != gpi_process.forks) continue; /* a child has no workers */
-        gpi_process.ending = ring;
-        gpi_host_unlock(&gpi_process.lock);
-        gpi_ring_end_workers(ring, start);
-        gpi_host_lock(&gpi_process.lock);
-        gpi_process.ending = NULL;
-    }
-    gpi_host_unlock(&gpi_process.lock);
+    if (gpi_host_count_worker(0) == 0) return; /* or a child, that has none */
+    GPI_PUBLISH(&gpi_process.ending, 1);
+    gpi_host_gate_turn(&gpi_process.gate);
+    while (gpi_host_count_worker(0) && gpi_host_now_ns() - start < 1000000000u) gpi_host_idle(64);
 }
 
-/* Starts the workers if there are to be any: with the first transfer that is worth it. */
+static void gpi_ring_join(gpi_hand *hand) {
+    if (hand->started) gpi_host_thread_join(&hand->worker);
+    hand->started = 0;
+}
+
+/* Starts the workers that are not there: with the first transfer that is worth it. */
 static void gpi_ring_staff(gpupool_ring *ring) {
-    int started = 0;
-    if (ring->workers_started || ring->starting || ring->stopping || !ring->workers_wanted) return;
+    int i;
+    if (ring->starting || ring->workers_running >= ring->workers_wanted) return;
+    if (gpi_ring_stops(ring)) return;
     ring->starting = 1;
-    ring->workers_running = ring->workers_wanted;
-    gpi_ring_unlock(ring);
-    gpi_host_lock(&gpi_process.lock);
-    ring->next_staffed = gpi_process.staffed;
-    gpi_process.staffed = ring;
-    if (!gpi_process.watching_exit) gpi_process.watching_exit = atexit(gpi_ring_at_exit) == 0;
-    gpi_host_unlock(&gpi_process.lock);
-    while (started < ring->workers_wanted &&
-           gpi_host_thread_start(&ring->workers[started], gpi_ring_worker, ring))
-        started++;
-    gpi_ring_lock(ring);
-    ring->workers_started = started;
-    ring->workers_running -= ring->workers_wanted - started;
-    if (started == 0) ring->workers_wanted = 0; /* the system has no threads for us */
+    for (i = 0; i < ring->workers_wanted; i++) {
+        gpi_hand *hand = &ring->hands[i];
+        int started;
+        if (hand->running) continue;
+        gpi_ring_unlock(ring);
+        gpi_ring_join(hand); /* it has ended */
+        gpi_host_count_worker(1);
+        gpi_ring_lock(ring);
+        hand->ring = ring;
+        hand->running = hand->started = 1;
+        ring->workers_running++;
+        gpi_ring_unlock(ring);
+        started = gpi_host_thread_start(&hand->worker, gpi_ring_worker, hand);
+        if (!started) gpi_host_count_worker(-1);
+        gpi_ring_lock(ring);
+        if (started) continue;
+        hand->running = hand->started = 0;
+        ring->workers_running--;
+        ring->workers_wanted = i; /* the system has no more threads for us */
+    }
     ring->starting = 0;
 }
 
 static void gpi_ring_dismiss(gpupool_ring *ring) {
-    gpupool_ring **link = &gpi_process.staffed;
-    unsigned round = 0;
     int i;
-    gpi_ring_stop(ring);
+    ring->stopping = 1;
+    gpi_ring_wake(ring);
     gpi_ring_unlock(ring);
-    gpi_host_lock(&gpi_process.lock);
-    while (gpi_process.ending == ring) {
-        gpi_host_unlock(&gpi_process.lock);
-        gpi_host_idle(round++);
-        gpi_host_lock(&gpi_process.lock);
-    }
-    while (*link && *link != ring) link = &(*link)->next_staffed;
-    if (*link) *link = ring->next_staffed;
-    gpi_host_unlock(&gpi_process.lock);
-    gpi_host_gate_turn(&ring->work);
-    for (i = 0; i < ring->workers_started; i++) gpi_host_thread_join(&ring->workers[i]);
+    for (i = 0; i < GPI_RING_WORKERS_MOST; i++) gpi_ring_join(&ring->hands[i]);
     gpi_ring_lock(ring);
-    ring->workers_started = ring->workers_named = 0;
     ring->stopping = 0;
 }
 
-/* -- the ways of a transfer -- */
+/* ---- the ways of a transfer ---- */
 
-/* The caller's own: returns when it is over. The lock is held on entry and exit. */
+/* A download without workers: nobody else works for it, so CUDA may wait, which it does best. */
+static int gpi_ring_await(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpupool_result result;
+    if (ring->workers_running || !transfer->flying) return 0;
+    transfer->working++;
+    gpi_ring_unlock(ring);
+    result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(transfer->stream));
+    gpi_ring_lock(ring);
+    transfer->working--;
+    gpi_ring_fail(transfer, result);
+    return 1;
+}
+
+/* For a transfer whose caller waits: returns when it is over. */
 static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_ring_turn turn;
-    memset(&turn, 0, sizeof turn);
-    transfer->few = ring->workers_wanted < GPI_RING_FEW;
+    unsigned round = 0;
+    gpi_ring_lock(ring);
     gpi_ring_enlist(ring, transfer);
     if (transfer->bytes >= GPI_RING_HELP) {
         gpi_ring_staff(ring);
         gpi_ring_wake(ring);
     }
-    while (!gpi_ring_is_done(transfer) &&
-           !(transfer->result != GPUPOOL_OK && !transfer->working && !transfer->filled)) {
+    while (!gpi_ring_is_over(transfer)) {
+        gpupool_result ignored = GPUPOOL_OK; /* those whom it concerns have been told */
         int did = gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer);
-        if (!did && !ring->workers_running) did = gpi_ring_work(ring, 0);
-        if (!did && !ring->workers_running && transfer->down && transfer->result == GPUPOOL_OK) {
-            transfer->working++; /* CUDA waits best where nobody else is to be looked after */
-            did = gpi_ring_empty(ring, transfer, 1);
-            transfer->working--;
-        }
-        if (did) gpi_ring_turn_end(ring, &turn);
-        else if (gpi_ring_turn_idle(ring, &turn)) gpi_ring_nap(ring, turn.round++);
+        if (!did && ring->workers_running) did = gpi_ring_poll(ring, &ignored);
+        else if (!did) did = gpi_ring_work(ring, GPI_RING_CALLER) || gpi_ring_await(ring, transfer);
+        if (did) gpi_ring_busy(ring, &round);
+        else if (!gpi_ring_is_over(transfer)) gpi_ring_idle(ring, &round, UINT64_MAX);
     }
-    gpi_ring_turn_end(ring, &turn);
-    if (transfer->result != GPUPOOL_OK) gpi_ring_disown(ring, transfer);
     gpi_ring_strike(ring, transfer);
-    if (ring->transfers) gpi_ring_wake(ring); /* nobody may be left to watch the device for them */
+    gpi_ring_unlock(ring);
     if (transfer->result == GPUPOOL_OK) return GPUPOOL_OK;
     return gpi_host_fail(transfer->result, "%s", transfer->text);
-}
-
-static void gpi_ring_unmark(gpupool_ring *ring, gpi_ring_slot *mark) {
-    gpi_ring_lock(ring);
-    gpi_ring_spare_put(ring, mark);
-    gpi_ring_unlock(ring);
-}
-
-/* A slot struct without memory, for the sake of its event, which is recorded on a stream. */
-static gpupool_result gpi_ring_mark(gpupool_ring *ring, cudaStream_t stream, gpi_ring_slot **out) {
-    gpupool_result result;
-    gpi_ring_lock(ring);
-    *out = gpi_ring_stock(ring) ? gpi_ring_spare_take(ring) : NULL;
-    gpi_ring_unlock(ring);
-    if (!*out) return gpi_host_no_memory();
-    result = gpi_driver_record(&(*out)->event, stream);
-    if (result != GPUPOOL_OK) gpi_ring_unmark(ring, *out);
-    return result;
 }
 
 /* Gives a transfer its ticket; it begins behind what the caller's stream has been given so far. */
 static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan,
                                     gpupool_ticket *ticket) {
-    gpi_transfer *transfer = (gpi_transfer *)gpi_host_zeroed(sizeof *transfer);
-    gpi_ring_slot *gate = NULL;
-    gpupool_result result =
-        transfer ? gpi_ring_mark(ring, plan->stream, &gate) : gpi_host_no_memory();
-    if (result != GPUPOOL_OK) {
-        GPUPOOL_FREE(transfer);
-        return result;
-    }
-    *transfer = *plan;
-    transfer->gate = gate;
-    transfer->stream = ring->lanes[plan->down];
-    transfer->key = (uint64_t)(uintptr_t)transfer->stream;
-    transfer->only_thread = 0;
+    gpi_transfer *record;
+    cudaEvent_t before = NULL;
+    gpupool_result result = GPUPOOL_OK;
     gpi_ring_lock(ring);
-    *ticket = transfer->ticket = ++ring->tickets;
-    gpi_ring_enlist(ring, transfer);
-    if (transfer->started < transfer->bytes) gpi_ring_staff(ring);
-    gpi_ring_wake(ring);
-    if (!ring->workers_running) gpi_ring_work(ring, 0);
+    record = ring->spare;
+    if (record) ring->spare = record->next;
     gpi_ring_unlock(ring);
-    return GPUPOOL_OK;
+    if (!record) record = (gpi_transfer *)gpi_host_zeroed(sizeof *record);
+    if (!record) return gpi_host_no_memory();
+    before = record->before;
+    result = gpi_driver_record(&before, plan->stream);
+    *record = *plan;
+    record->next = NULL;
+    record->before = before;
+    record->gated = 1;
+    record->sender = 0;
+    record->stream = ring->lanes[plan->down];
+    record->key = (uint64_t)(uintptr_t)record->stream;
+    gpi_ring_lock(ring);
+    if (result == GPUPOOL_OK) {
+        *ticket = record->ticket = ++ring->tickets;
+        gpi_ring_enlist(ring, record);
+        if (gpi_ring_has_more(record)) gpi_ring_staff(ring);
+        gpi_ring_wake(ring);
+        if (!ring->workers_running) gpi_ring_work(ring, GPI_RING_CALLER);
+    } else {
+        gpi_ring_spare(ring, record);
+    }
+    gpi_ring_unlock(ring);
+    return result;
+}
+
+typedef enum gpi_way {
+    GPI_WAY_RING,
+    GPI_WAY_CUDA,   /* CUDA's own staging: so little that nothing else pays */
+    GPI_WAY_PINNED, /* directly; the host reaches the memory too, and waits */
+    GPI_WAY_DEVICE  /* directly, in stream order alone */
+} gpi_way;
+
+/* Decides which way a transfer goes. */
+static gpupool_result gpi_ring_way(const gpi_transfer *plan, gpi_way *way) {
+    gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
+    uint64_t end = (plan->bytes / plan->width - 1) * plan->host_pitch + plan->width;
+    uint64_t tiny = plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP;
+    gpupool_result result;
+    *way = GPI_WAY_RING;
+    if (gpi_driver_is_capturing(plan->stream))
+        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
+                             "read the host's memory when it is launched, not now", plan->call);
+    if (plan->reader || plan->writer || plan->is_file) return GPUPOOL_OK;
+    result = gpi_driver_place(plan->host, &first);
+    if (result == GPUPOOL_OK && first == GPI_PLACE_PINNED)
+        result = gpi_driver_place(plan->host + end - 1, &last);
+    if (first == GPI_PLACE_DEVICE) *way = GPI_WAY_DEVICE;
+    else if (last == GPI_PLACE_PINNED) *way = GPI_WAY_PINNED;
+    else if (first == GPI_PLACE_ORDINARY && plan->width == plan->bytes && plan->bytes <= tiny)
+        *way = GPI_WAY_CUDA;
+    return result;
 }
 
 /* One copy, queued on the caller's stream by CUDA itself. *refused: CUDA does not take the memory
-   as a whole; it can still be staged. `wait`: the host may touch its memory when this returns. */
-static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, int wait,
+   as a whole. */
+static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan,
                                       gpupool_ticket *ticket, int *refused) {
-    gpi_copy copy;
-    gpi_ring_slot *mark;
     gpupool_result result;
+    gpi_copy copy;
     copy.to = plan->down ? plan->host : plan->device;
     copy.from = plan->down ? plan->device : plan->host;
     copy.to_pitch = plan->down ? plan->host_pitch : plan->device_pitch;
@@ -11224,142 +11804,73 @@ static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan, in
     copy.rows = plan->bytes / plan->width;
     result = gpi_driver_copy(&copy, plan->stream, refused);
     if (result != GPUPOOL_OK) return result;
-    plan->started = plan->bytes;
-    if (ticket) {
-        result = gpi_ring_post(ring, plan, ticket);
-    } else if (wait) {
-        result = gpi_ring_mark(ring, plan->stream, &mark);
-        if (result != GPUPOOL_OK) mark = NULL;
-        else result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(mark->event));
-        if (mark) gpi_ring_unmark(ring, mark);
+    plan->by_cuda = 1;
+    plan->cursor = plan->bytes;
+    if (ticket) result = gpi_ring_post(ring, plan, ticket);
+    if (result != GPUPOOL_OK) cudaStreamSynchronize(plan->stream); /* there is no ticket */
+    return result;
+}
+
+/* Who may queue on the transfer's stream, and by what it is known: where each thread has a default
+   stream of its own, the handle means another one elsewhere. */
+static void gpi_ring_name_stream(const gpupool_ring *ring, gpi_transfer *plan) {
+    int own = plan->stream == cudaStreamPerThread;
+    plan->sender = own || ring->caller_sends ? gpi_host_thread_number() : 0;
+    plan->key = own ? plan->sender << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
+}
+
+/* Without the lock: copies the plan's bytes, by CUDA itself where it reaches the host's memory. What
+   it refuses can be staged where the host reaches it too. */
+static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
+                                         gpupool_ticket *ticket) {
+    int refused = 0;
+    gpi_way way;
+    gpupool_result result = gpi_ring_way(plan, &way);
+    if (result != GPUPOOL_OK) return result;
+    if (way == GPI_WAY_PINNED || way == GPI_WAY_DEVICE)
+        result = gpi_ring_direct(ring, plan, ticket, &refused);
+    if (way == GPI_WAY_RING || way == GPI_WAY_CUDA || (refused && way == GPI_WAY_PINNED)) {
+        if (refused) cudaGetLastError();
+        gpi_ring_name_stream(ring, plan);
+        return ticket ? gpi_ring_post(ring, plan, ticket) : gpi_ring_run(ring, plan);
     }
-    if (result != GPUPOOL_OK) cudaStreamSynchronize(plan->stream); /* the memory is the caller's */
-    return result;
-}
-
-/* Which way: *direct if CUDA reaches the host's memory, *wait if the host does too. */
-static gpupool_result gpi_ring_route(const gpi_transfer *plan, int *direct, int *wait) {
-    gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
-    uint64_t end = plan->bytes / plan->width * plan->host_pitch - plan->host_pitch + plan->width;
-    gpupool_result result = GPUPOOL_OK;
-    *direct = *wait = 0;
-    if (plan->reader || plan->writer) return GPUPOOL_OK;
-    result = gpi_driver_place(plan->host, &first);
-    if (result != GPUPOOL_OK || first == GPI_PLACE_ORDINARY) return result;
-    result = gpi_driver_place(plan->host + end - 1, &last);
-    *direct = first == GPI_PLACE_DEVICE || last == GPI_PLACE_PINNED;
-    *wait = *direct && first == GPI_PLACE_PINNED;
-    return result;
-}
-
-/* An upload of a single chunk, which takes no more than a slot. 0: there is none at once. */
-static int gpi_ring_single(gpupool_ring *ring, gpi_transfer *plan) {
-    gpupool_result result = GPUPOOL_OK;
-    gpi_ring_slot *slot = gpi_ring_get(ring, plan->bytes, &result);
-    if (!slot) return 0;
-    slot->length = plan->started = plan->bytes;
-    gpi_ring_set_out(ring, GPUPOOL_UP);
-    gpi_ring_unlock(ring);
-    result = gpi_ring_move(ring, plan, ring->pages.memory + slot->at, 0, plan->bytes);
-    gpi_ring_launch(ring, slot, plan, result);
-    if (plan->result != GPUPOOL_OK) gpi_ring_disown(ring, plan);
-    gpi_ring_arrive(ring, GPUPOOL_UP);
-    return 1;
-}
-
-static gpupool_result gpi_ring_stage(gpupool_ring *ring, gpi_transfer *plan,
-                                     gpupool_ticket *ticket) {
-    gpupool_result result = GPUPOOL_OK;
-    if (ticket) return gpi_ring_post(ring, plan, ticket);
+    if (result != GPUPOOL_OK || ticket) return result;
+    if (way == GPI_WAY_PINNED)
+        result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(plan->stream));
     gpi_ring_lock(ring);
-    if (plan->down || plan->bytes > gpi_ground_min(GPI_RING_LEAST, ring->chunk_bytes) ||
-        !gpi_ring_single(ring, plan))
-        result = gpi_ring_run(ring, plan);
-    else if (plan->result != GPUPOOL_OK)
-        result = gpi_host_fail(plan->result, "%s", plan->text);
+    if (result == GPUPOOL_OK) gpi_ring_count(ring, plan);
     gpi_ring_unlock(ring);
     return result;
 }
 
 /* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
    back; whatever is not as usual is left to the long way. 0: so it is. */
-static int gpi_ring_tiny(gpupool_ring *ring, const gpi_transfer *plan) {
-    int had_error = cudaPeekAtLastError() != cudaSuccess, current = -1, did = 0, reset;
-    size_t bytes = (size_t)plan->bytes;
-    gpi_place_kind place = GPI_PLACE_PINNED;
-    if (bytes > (plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP)) return 0;
-    if (ring->forks == gpi_process.forks && cudaGetDevice(&current) == cudaSuccess &&
-        current == ring->driver.device &&
-        gpi_driver_was_reset(&ring->driver, &reset) == GPUPOOL_OK && !reset &&
-        !gpi_driver_is_capturing(plan->stream) &&
-        gpi_driver_place(plan->host, &place) == GPUPOOL_OK && place == GPI_PLACE_ORDINARY)
-        did = (plan->down ? cudaMemcpyAsync(plan->host, plan->device, bytes,
+static int gpi_ring_tiny(gpupool_ring *ring, gpi_transfer *plan) {
+    int had_error, current = -1, did = 0, reset;
+    gpi_way way = GPI_WAY_RING;
+    if (plan->bytes > GPI_RING_TINY_DOWN || ring->forks != gpi_process.forks) return 0;
+    had_error = cudaPeekAtLastError() != cudaSuccess;
+    if (cudaGetDevice(&current) == cudaSuccess && current == ring->stage.driver.device &&
+        gpi_driver_was_reset(&ring->stage.driver, &reset) == GPUPOOL_OK && !reset &&
+        gpi_ring_way(plan, &way) == GPUPOOL_OK && way == GPI_WAY_CUDA)
+        did = (plan->down ? cudaMemcpyAsync(plan->host, plan->device, (size_t)plan->bytes,
                                             cudaMemcpyDeviceToHost, plan->stream)
-                          : cudaMemcpyAsync(plan->device, plan->host, bytes,
+                          : cudaMemcpyAsync(plan->device, plan->host, (size_t)plan->bytes,
                                             cudaMemcpyHostToDevice, plan->stream)) == cudaSuccess;
     if (!had_error) cudaGetLastError();
     if (!did) return 0;
-    gpi_host_lock(&ring->lock);
-    ring->tiny[plan->down]++;
-    ring->tiny_bytes[plan->down] += bytes;
-    gpi_host_unlock(&ring->lock);
+    plan->by_cuda = 1;
+    gpi_ring_lock(ring);
+    gpi_ring_count(ring, plan);
+    gpi_ring_unlock(ring);
     return 1;
 }
 
-/* Who may name the transfer's stream, and by what it is known: where each thread has a default
-   stream of its own, the handle means another one elsewhere. */
-static void gpi_ring_name_stream(gpi_transfer *plan) {
-    int own = plan->stream == cudaStreamPerThread;
-    plan->only_thread = own ? gpi_host_thread_number() : 0;
-    plan->key = own ? plan->only_thread << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
-}
-
-/* Without the lock: copies the plan's bytes, by CUDA itself where it reaches the host's memory. */
-static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, const char *call, gpi_transfer *plan,
-                                         gpupool_ticket *ticket) {
-    int wait, refused;
-    gpupool_result result;
-    if (gpi_driver_is_capturing(plan->stream))
-        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
-                             "read the host's memory when it is launched, not now", call);
-    gpi_ring_name_stream(plan);
-    result = gpi_ring_route(plan, &plan->direct, &wait);
-    if (result != GPUPOOL_OK) return result;
-    if (plan->direct) {
-        result = gpi_ring_direct(ring, plan, wait, ticket, &refused);
-        if (!refused || !wait) return result; /* what the host does not reach it cannot stage */
-        cudaGetLastError();
-        plan->direct = 0;
-    }
-    return gpi_ring_stage(ring, plan, ticket);
-}
-
-static gpi_transfer gpi_ring_plan(int down, void *device, uint64_t device_pitch, void *host,
-                                  uint64_t host_pitch, uint64_t width, cudaStream_t stream) {
-    gpi_transfer plan;
-    memset(&plan, 0, sizeof plan);
-    plan.down = down;
-    plan.device = (unsigned char *)device;
-    plan.host = (unsigned char *)host;
-    plan.device_pitch = device_pitch;
-    plan.host_pitch = host_pitch;
-    plan.width = width;
-    plan.stream = stream ? stream : cudaStreamLegacy; /* see GPI_STREAM */
-    return plan;
-}
-
-/* The host's side of an upload is only read; the plan has one type for both directions. */
-static void *gpi_ring_readable(const void *memory) {
-    void *same;
-    memcpy(&same, &memory, sizeof same);
-    return same;
-}
-
 /* All transfers come here: so many rows of the plan's width. */
-static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gpi_transfer *plan,
-                                        uint64_t rows, gpupool_ticket *ticket) {
+static gpupool_result gpi_ring_transfer(gpupool_ring *ring, gpi_transfer *plan, uint64_t rows,
+                                        gpupool_ticket *ticket) {
     uint64_t pitch = gpi_ground_max(plan->device_pitch, plan->host_pitch);
-    int any = plan->width && rows, by_function = plan->reader || plan->writer;
+    int any = plan->width && rows, by_function = plan->reader || plan->writer || plan->is_file;
     const char *wrong = NULL;
     gpupool_result result;
     gpi_visit visit;
@@ -11369,28 +11880,23 @@ static gpupool_result gpi_ring_transfer(gpupool_ring *ring, const char *call, gp
         wrong = "bytes, or pitch by rows, is more than any memory has";
     else if (any && !plan->device) wrong = "the device pointer is NULL";
     else if (any && !plan->host && !by_function) wrong = "the host pointer is NULL";
-    if (ring && wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call, wrong);
+    if (!ring) return gpi_ring_exists(ring, plan->call);
+    if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
     plan->bytes = plan->width * rows;
     if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
         plan->width = plan->device_pitch = plan->host_pitch = plan->bytes;
-    if (ring && any && !ticket && !by_function && plan->width == plan->bytes &&
-        gpi_ring_tiny(ring, plan))
-        return gpi_host_ok();
-    result = gpi_ring_enter(ring, call, &visit);
+    if (any && !ticket && gpi_ring_tiny(ring, plan)) return gpi_host_ok();
+    result = gpi_ring_enter(ring, plan->call, &visit);
     if (result != GPUPOOL_OK) return result;
-    if (!any) { /* nothing to do, and nothing to wait for */
-        ring->tickets++;
-        if (ticket) *ticket = ring->tickets;
-        return gpi_ring_leave(ring, &visit, result);
-    }
+    if (!any) ring->tickets++; /* nothing to do, and nothing to wait for */
+    if (!any && ticket) *ticket = ring->tickets;
     gpi_ring_unlock(ring);
-    result = gpi_ring_carry_out(ring, call, plan, ticket);
-    gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK && !ticket) gpi_ring_count(ring, plan); /* else once it is done */
-    return gpi_ring_leave(ring, &visit, result);
+    if (any) result = gpi_ring_carry_out(ring, plan, ticket);
+    gpi_driver_leave(&visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* -- the ring, in public -- */
+/* ---- the ring, in public ---- */
 
 static gpupool_result gpi_ring_wrong(const char *field, double value, const char *rule) {
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.%s is %.0f, and must be "
@@ -11412,7 +11918,6 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
         return gpi_ring_wrong("device", config->device, "a device's ordinal, or -1");
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
         return gpi_ring_wrong("bytes", (double)config->bytes, "from 256 KiB to 16 TiB");
-    config->bytes = (size_t)gpi_ground_down(config->bytes, GPI_PAGE_BYTES);
     if (chunk && (chunk < (size_t)1 << 16 || chunk > config->bytes / 4))
         return gpi_ring_wrong("chunk_bytes", (double)chunk, "from 64 KiB to a quarter of the ring");
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
@@ -11420,49 +11925,38 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     if (!chunk) chunk = (GPUPOOL_RING_CHUNK_BYTES) * (config->workers < GPI_RING_FEW ? 2u : 1u);
     chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
-    config->chunk_bytes = (size_t)gpi_ground_down(chunk, GPI_RING_ALIGN);
+    config->chunk_bytes = (size_t)gpi_ground_down(chunk, GPI_PAGE_BYTES);
     return GPUPOOL_OK;
-}
-
-/* The host's side only. */
-static void gpi_ring_forget(gpupool_ring *ring) {
-    gpi_stock *stock, *next;
-    for (stock = ring->stock; stock; stock = next) {
-        next = stock->next;
-        GPUPOOL_FREE(stock);
-    }
-    gpi_host_pages_give(&ring->pages);
-    gpi_host_gate_close(&ring->work);
-    gpi_host_gate_close(&ring->done);
-    GPUPOOL_FREE(ring);
 }
 
 static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_config *config) {
     gpupool_result result = GPUPOOL_OK;
-    int lane, stocked;
+    int lane;
+    ring->stage.slot_bytes = config->chunk_bytes;
+    ring->stage.count = config->bytes / config->chunk_bytes;
     ring->forks = gpi_process.forks;
-    ring->bytes = config->bytes;
-    ring->chunk_bytes = config->chunk_bytes;
-    ring->piece_bytes = GPI_RING_PIECE;
-    while (ring->piece_bytes < ring->chunk_bytes) ring->piece_bytes *= 2;
     ring->workers_wanted = config->workers;
-    gpi_host_gate_open(&ring->work);
-    gpi_host_gate_open(&ring->done);
-    gpi_host_lock(&ring->lock);
-    stocked = gpi_ring_stock(ring);
-    if (stocked) {
-        ring->slots = gpi_ring_spare_take(ring);
-        ring->slots->bytes = ring->bytes;
-    }
-    gpi_host_unlock(&ring->lock);
-    if (!stocked) return gpi_host_no_memory();
+    ring->hands_each = GPI_RING_HANDS;
+    ring->away[GPUPOOL_UP] = config->workers < GPI_RING_FEW;
+    ring->away[GPUPOOL_DOWN] = 1;
     for (lane = 0; lane < 2 && result == GPUPOOL_OK; lane++)
         result = gpi_driver_told("cudaStreamCreateWithFlags",
                                  cudaStreamCreateWithFlags(&ring->lanes[lane],
                                                            cudaStreamNonBlocking));
     if (result != GPUPOOL_OK && lane == 2) cudaStreamDestroy(ring->lanes[0]);
-    if (result == GPUPOOL_OK) gpi_driver_know_context(&ring->driver);
+    if (result == GPUPOOL_OK) gpi_driver_know_context(&ring->stage.driver);
     return result;
+}
+
+/* The host's side goes. */
+static void gpi_ring_forget(gpupool_ring *ring) {
+    gpi_transfer *record;
+    while ((record = ring->spare) != NULL) {
+        ring->spare = record->next;
+        GPUPOOL_FREE(record);
+    }
+    gpi_host_pages_give(&ring->stage.pages);
+    GPUPOOL_FREE(ring);
 }
 
 gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config *given) {
@@ -11480,52 +11974,20 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     result = gpi_ring_validate(&config);
     if (result != GPUPOOL_OK) return result;
     gpi_host_watch_forks();
+    gpi_host_prepare_workers(gpi_ring_at_exit);
     result = gpi_driver_name_device(&config.device);
     if (result != GPUPOOL_OK) return result;
     ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
     if (!ring) return gpi_host_no_memory();
-    ring->driver.device = config.device;
-    result = gpi_driver_enter(&ring->driver, &visit);
-    if (result != GPUPOOL_OK) {
-        GPUPOOL_FREE(ring);
-        return result;
+    ring->stage.driver.device = config.device;
+    result = gpi_driver_enter(&ring->stage.driver, &visit);
+    if (result == GPUPOOL_OK) {
+        result = gpi_ring_open(ring, &config);
+        gpi_driver_leave(&visit);
     }
-    result = gpi_ring_open(ring, &config);
     if (result == GPUPOOL_OK) *out = ring;
     else gpi_ring_forget(ring);
-    gpi_driver_leave(&visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* Waits until nothing flies; the first that CUDA says ends it. */
-static gpupool_result gpi_ring_settle(gpupool_ring *ring) {
-    gpupool_result result = GPUPOOL_OK;
-    unsigned round = 0;
-    while (result == GPUPOOL_OK && (ring->flights[GPUPOOL_UP] || ring->flights[GPUPOOL_DOWN]))
-        if (!gpi_ring_poll(ring, &result)) gpi_ring_nap(ring, round++);
-    return result;
-}
-
-/* Unpins the uppermost piece, which there is, if it is free. */
-static int gpi_ring_unpin(gpupool_ring *ring, gpupool_result *result) {
-    uint64_t bytes = ring->pinned.now % ring->piece_bytes;
-    uint64_t at;
-    gpi_ring_slot *slot = ring->slots;
-    if (bytes == 0) bytes = ring->piece_bytes;
-    if (ring->pinning) return 0;
-    at = ring->pinned.now - bytes;
-    GPI_ASSERT(slot != NULL); /* what is pinned is in slots */
-    while (slot->next && slot->at + slot->bytes < ring->pinned.now) slot = slot->next;
-    if (slot->state != GPI_RING_FREE || slot->at > at) return 0;
-    ring->pinning = 1;
-    ring->pinned.now = at; /* nobody takes it any more */
-    gpi_ring_unlock(ring);
-    *result = gpi_driver_unpin(ring->pages.memory + at);
-    if (*result == GPUPOOL_OK) gpi_host_pages_empty(&ring->pages, at, bytes);
-    gpi_ring_lock(ring);
-    ring->pinning = 0;
-    if (*result != GPUPOOL_OK) ring->pinned.now = at + bytes;
-    return *result == GPUPOOL_OK;
 }
 
 gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *released_bytes) {
@@ -11534,35 +11996,25 @@ gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_trim", &visit);
     if (released_bytes) *released_bytes = 0;
     if (result != GPUPOOL_OK) return result;
-    before = ring->pinned.now;
-    while (result == GPUPOOL_OK && gpi_ring_poll(ring, &result)) {}
-    while (result == GPUPOOL_OK && ring->pinned.now > keep_bytes &&
-           gpi_ring_unpin(ring, &result)) {}
-    if (released_bytes && before > ring->pinned.now)
-        *released_bytes = (size_t)(before - ring->pinned.now);
+    before = ring->stage.pinned.now;
+    gpi_ring_poll(ring, &result);
+    while (result == GPUPOOL_OK && ring->stage.pinned.now > keep_bytes &&
+           gpi_stage_unpin(&ring->stage, &result)) {}
+    if (released_bytes && before > ring->stage.pinned.now)
+        *released_bytes = (size_t)(before - ring->stage.pinned.now);
     return gpi_ring_leave(ring, &visit, result);
 }
 
 /* Gives all to the driver that is its own; what it does not take back stays the ring's. */
 static gpupool_result gpi_ring_close(gpupool_ring *ring) {
-    gpi_ring_slot *slot = ring->slots;
-    gpi_stock *stock;
-    gpupool_result result;
-    int i;
-    while (slot && slot->state != GPI_RING_LOST) slot = slot->next;
-    result = slot ? gpi_driver_told("cudaDeviceSynchronize", cudaDeviceSynchronize()) : GPUPOOL_OK;
-    for (slot = ring->slots; slot && result == GPUPOOL_OK; slot = slot->next)
-        if (slot->state == GPI_RING_LOST) {
-            gpi_ring_drop(ring, slot);
-            slot = ring->slots;
-        }
-    while (result == GPUPOOL_OK && ring->pinned.now && gpi_ring_unpin(ring, &result)) {}
-    for (stock = ring->stock; stock && result == GPUPOOL_OK; stock = stock->next)
-        for (i = 0; i < GPI_RING_STOCK && result == GPUPOOL_OK; i++) {
-            cudaEvent_t event = stock->slots[i].event;
-            if (event) result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(event));
-            if (result == GPUPOOL_OK) stock->slots[i].event = NULL;
-        }
+    gpupool_result result = GPUPOOL_OK;
+    gpi_transfer *record;
+    unsigned round = 0;
+    while (result == GPUPOOL_OK && ring->stage.flying[0] + ring->stage.flying[1])
+        if (!gpi_ring_poll(ring, &result)) gpi_ring_idle(ring, &round, UINT64_MAX);
+    if (result == GPUPOOL_OK) result = gpi_stage_close(&ring->stage);
+    for (record = ring->spare; record && result == GPUPOOL_OK; record = record->next)
+        result = gpi_driver_forget(&record->before);
     if (result == GPUPOOL_OK && ring->lanes[0] != ring->lanes[1]) {
         result = gpi_driver_told("cudaStreamDestroy", cudaStreamDestroy(ring->lanes[0]));
         if (result == GPUPOOL_OK) ring->lanes[0] = ring->lanes[1]; /* one does, if it has to stay */
@@ -11571,359 +12023,411 @@ static gpupool_result gpi_ring_close(gpupool_ring *ring) {
     return gpi_driver_told("cudaStreamDestroy", cudaStreamDestroy(ring->lanes[1]));
 }
 
-/* Of a device that was reset: all is gone but the host's side. */
-static void gpi_ring_abandon(gpupool_ring *ring) {
-    gpi_transfer *transfer, *next;
-    gpi_ring_lock(ring);
-    gpi_ring_dismiss(ring);
-    for (transfer = ring->transfers; transfer; transfer = next) { /* with tickets, all of them */
-        next = transfer->next;
-        GPUPOOL_FREE(transfer);
-    }
-    ring->transfers = NULL;
-    ring->slots = NULL;
-    gpi_ring_unlock(ring);
-    gpi_ring_forget(ring);
-}
-
 gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     gpi_visit visit;
+    gpi_transfer *left;
     unsigned round = 0;
-    int reset;
-    gpupool_result result = gpi_ring_approach(ring, "gpupool_ring_destroy", &visit);
+    int reset = 0;
+    gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_destroy");
+    if (result == GPUPOOL_OK) result = gpi_driver_enter(&ring->stage.driver, &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_was_reset(&ring->driver, &reset);
-    if (result != GPUPOOL_OK || reset) {
-        if (result == GPUPOOL_OK) gpi_ring_abandon(ring);
-        gpi_driver_leave(&visit);
-        return result == GPUPOOL_OK ? gpi_host_ok() : result;
-    }
+    result = gpi_driver_was_reset(&ring->stage.driver, &reset);
     gpi_ring_lock(ring);
-    if (ring->held) {
+    if (result == GPUPOOL_OK && !reset && ring->held)
         result = gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_ring_destroy: spans still held: "
                                "%" PRIu64, ring->held);
-        return gpi_ring_leave(ring, &visit, result);
+    while (result == GPUPOOL_OK && !reset && ring->transfers) {
+        if (gpi_ring_work(ring, GPI_RING_CALLER)) round = 0;
+        else gpi_ring_idle(ring, &round, UINT64_MAX);
     }
-    while (ring->transfers) {
-        if (gpi_ring_work(ring, 0)) round = 0;
-        else gpi_ring_nap(ring, ++round);
-    }
-    gpi_ring_dismiss(ring);
-    result = gpi_ring_settle(ring);
-    if (result == GPUPOOL_OK) result = gpi_ring_close(ring);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
-    gpi_ring_unlock(ring);
-    gpi_ring_forget(ring);
+    gpi_ring_dismiss(ring);
+    if (!reset) result = gpi_ring_close(ring);
+    if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
+    while ((left = ring->transfers) != NULL) { /* tickets; the reset has taken the rest */
+        ring->transfers = left->next;
+        gpi_ring_spare(ring, left);
+        if (left->is_file) gpi_host_file_close(&left->file);
+    }
+    gpi_host_unlock(&ring->stage.lock);
     gpi_driver_leave(&visit);
+    gpi_ring_forget(ring);
     return gpi_host_ok();
+}
+
+static gpi_transfer gpi_ring_plan(const char *call, int down, void *device, void *host,
+                                  cudaStream_t stream) {
+    gpi_transfer plan;
+    memset(&plan, 0, sizeof plan);
+    plan.call = call;
+    plan.down = down;
+    plan.device = (unsigned char *)device;
+    plan.host = (unsigned char *)host;
+    plan.stream = stream ? stream : cudaStreamLegacy;
+    return plan;
+}
+
+/* One side is only read; the plan has one type for both directions. */
+static void *gpi_ring_readable(const void *memory) {
+    void *same;
+    memcpy(&same, &memory, sizeof same);
+    return same;
+}
+
+/* A transfer of one row. */
+static gpupool_result gpi_ring_row(gpupool_ring *ring, gpi_transfer *plan, uint64_t bytes,
+                                   gpupool_ticket *ticket) {
+    plan->width = plan->device_pitch = plan->host_pitch = bytes;
+    return gpi_ring_transfer(ring, plan, 1, ticket);
+}
+
+static gpupool_result gpi_ring_lacks(const gpi_transfer *plan, const char *what) {
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", plan->call, what);
 }
 
 gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
                               size_t bytes, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, device_dst, bytes, gpi_ring_readable(host_src),
-                                      bytes, bytes, stream);
-    return gpi_ring_transfer(ring, "gpupool_upload", &plan, 1, NULL);
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload", GPUPOOL_UP, device_dst,
+                                      gpi_ring_readable(host_src), stream);
+    return gpi_ring_row(ring, &plan, bytes, NULL);
 }
 
 gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *device_src,
                                 size_t bytes, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), bytes, host_dst,
-                                      bytes, bytes, stream);
-    return gpi_ring_transfer(ring, "gpupool_download", &plan, 1, NULL);
-}
-
-static gpupool_result gpi_ring_no_ticket(const char *call) {
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: ticket is NULL", call);
+    gpi_transfer plan = gpi_ring_plan("gpupool_download", GPUPOOL_DOWN,
+                                      gpi_ring_readable(device_src), host_dst, stream);
+    return gpi_ring_row(ring, &plan, bytes, NULL);
 }
 
 gpupool_result gpupool_upload_async(gpupool_ring *ring, void *device_dst, const void *host_src,
                                     size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
-    gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, device_dst, bytes, gpi_ring_readable(host_src),
-                                      bytes, bytes, stream);
-    if (!ticket) return gpi_ring_no_ticket("gpupool_upload_async");
-    return gpi_ring_transfer(ring, "gpupool_upload_async", &plan, 1, ticket);
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_async", GPUPOOL_UP, device_dst,
+                                      gpi_ring_readable(host_src), stream);
+    return ticket ? gpi_ring_row(ring, &plan, bytes, ticket) : gpi_ring_lacks(&plan, "ticket");
 }
 
 gpupool_result gpupool_download_async(gpupool_ring *ring, void *host_dst, const void *device_src,
                                       size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
-    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), bytes, host_dst,
-                                      bytes, bytes, stream);
-    if (!ticket) return gpi_ring_no_ticket("gpupool_download_async");
-    return gpi_ring_transfer(ring, "gpupool_download_async", &plan, 1, ticket);
+    gpi_transfer plan = gpi_ring_plan("gpupool_download_async", GPUPOOL_DOWN,
+                                      gpi_ring_readable(device_src), host_dst, stream);
+    return ticket ? gpi_ring_row(ring, &plan, bytes, ticket) : gpi_ring_lacks(&plan, "ticket");
 }
 
 gpupool_result gpupool_upload_2d(gpupool_ring *ring, void *device_dst, size_t device_pitch,
                                  const void *host_src, size_t host_pitch, size_t width,
                                  size_t height, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, device_dst, device_pitch,
-                                      gpi_ring_readable(host_src), host_pitch, width, stream);
-    return gpi_ring_transfer(ring, "gpupool_upload_2d", &plan, height, NULL);
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_2d", GPUPOOL_UP, device_dst,
+                                      gpi_ring_readable(host_src), stream);
+    plan.width = width;
+    plan.device_pitch = device_pitch;
+    plan.host_pitch = host_pitch;
+    return gpi_ring_transfer(ring, &plan, height, NULL);
 }
 
 gpupool_result gpupool_download_2d(gpupool_ring *ring, void *host_dst, size_t host_pitch,
                                    const void *device_src, size_t device_pitch, size_t width,
                                    size_t height, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), device_pitch,
-                                      host_dst, host_pitch, width, stream);
-    return gpi_ring_transfer(ring, "gpupool_download_2d", &plan, height, NULL);
+    gpi_transfer plan = gpi_ring_plan("gpupool_download_2d", GPUPOOL_DOWN,
+                                      gpi_ring_readable(device_src), host_dst, stream);
+    plan.width = width;
+    plan.device_pitch = device_pitch;
+    plan.host_pitch = host_pitch;
+    return gpi_ring_transfer(ring, &plan, height, NULL);
 }
 
 gpupool_result gpupool_upload_from(gpupool_ring *ring, void *device_dst, size_t bytes,
                                    gpupool_read_fn reader, void *user, cudaStream_t stream) {
-    gpi_transfer plan =
-        gpi_ring_plan(GPUPOOL_UP, device_dst, bytes, NULL, bytes, bytes, stream);
-    if (ring && !reader)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_upload_from: read is NULL");
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_from", GPUPOOL_UP, device_dst, NULL, stream);
     plan.reader = reader;
     plan.user = user;
-    return gpi_ring_transfer(ring, "gpupool_upload_from", &plan, 1, NULL);
+    return ring && !reader ? gpi_ring_lacks(&plan, "read") : gpi_ring_row(ring, &plan, bytes, NULL);
 }
 
 gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, size_t bytes,
                                    gpupool_write_fn writer, void *user, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan(GPUPOOL_DOWN, gpi_ring_readable(device_src), bytes, NULL,
-                                      bytes, bytes, stream);
-    if (ring && !writer)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_download_to: write is NULL");
+    gpi_transfer plan = gpi_ring_plan("gpupool_download_to", GPUPOOL_DOWN,
+                                      gpi_ring_readable(device_src), NULL, stream);
     plan.writer = writer;
     plan.user = user;
-    return gpi_ring_transfer(ring, "gpupool_download_to", &plan, 1, NULL);
+    return ring && !writer ? gpi_ring_lacks(&plan, "write")
+                           : gpi_ring_row(ring, &plan, bytes, NULL);
 }
+
+/* A part of a file; the plan knows where it goes. */
+static gpupool_result gpi_ring_file(gpupool_ring *ring, gpi_transfer *plan, int file,
+                                    const gpupool_file_part *part, gpupool_ticket *ticket) {
+    gpupool_result result = gpi_ring_exists(ring, plan->call);
+    if (result != GPUPOOL_OK) return result;
+    if (part->offset > INT64_MAX || part->bytes > (uint64_t)INT64_MAX - part->offset)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: no file has so many bytes", plan->call);
+    result = gpi_host_file_open(&plan->file, file, part->offset, part->bytes);
+    if (result != GPUPOOL_OK) return result;
+    plan->is_file = 1;
+    plan->device = (unsigned char *)part->device_dst;
+    plan->place = part->offset;
+    result = gpi_ring_row(ring, plan, part->bytes, ticket);
+    if (!ticket || result != GPUPOOL_OK || !part->bytes) gpi_host_file_close(&plan->file);
+    return result;
+}
+
+gpupool_result gpupool_upload_file(gpupool_ring *ring, void *device_dst, int file, uint64_t offset,
+                                   size_t bytes, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_file", GPUPOOL_UP, NULL, NULL, stream);
+    gpupool_file_part part = {device_dst, offset, bytes};
+    return gpi_ring_file(ring, &plan, file, &part, NULL);
+}
+
+gpupool_result gpupool_upload_file_async(gpupool_ring *ring, void *device_dst, int file,
+                                         uint64_t offset, size_t bytes, cudaStream_t stream,
+                                         gpupool_ticket *ticket) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_file_async", GPUPOOL_UP, NULL, NULL, stream);
+    gpupool_file_part part = {device_dst, offset, bytes};
+    return ticket ? gpi_ring_file(ring, &plan, file, &part, ticket)
+                  : gpi_ring_lacks(&plan, "ticket");
+}
+
+/* Each part has a ticket; so many are in the list at a time. */
+gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
+                                        const gpupool_file_part *parts, size_t count,
+                                        cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_file_list", GPUPOOL_UP, NULL, NULL, stream);
+    enum { MOST = GPI_RING_FAILURES / 2 };
+    gpupool_ticket tickets[MOST];
+    gpupool_result result = gpi_ring_exists(ring, plan.call), waited;
+    char text[sizeof gpi_thread.text];
+    size_t posted = 0, done = 0;
+    if (result == GPUPOOL_OK && count && !parts) result = gpi_ring_lacks(&plan, "parts");
+    while (done < posted || (posted < count && result == GPUPOOL_OK)) {
+        if (posted < count && posted - done < MOST && result == GPUPOOL_OK) {
+            result = gpi_ring_file(ring, &plan, file, &parts[posted], &tickets[posted % MOST]);
+            if (result == GPUPOOL_OK) posted++;
+            else memcpy(text, gpi_thread.text, sizeof text);
+        } else {
+            waited = gpupool_ticket_wait(ring, tickets[done++ % MOST], -1);
+            if (result == GPUPOOL_OK && waited != GPUPOOL_OK)
+                memcpy(text, gpi_thread.text, sizeof text);
+            if (result == GPUPOOL_OK) result = waited;
+        }
+    }
+    return result == GPUPOOL_OK ? gpi_host_ok() : gpi_host_fail(result, "%s", text);
+}
+
+/* ---- tickets ---- */
 
 /* What is known of a ticket that is in the list no more. */
 static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
     int i;
+    for (i = 0; i < GPI_RING_FAILURES && ticket; i++) {
+        const gpi_failure *told = &ring->failures[i];
+        if (told->ticket != ticket) continue;
+        return told->result == GPUPOOL_OK ? GPUPOOL_OK
+                                          : gpi_host_fail(told->result, "%s", told->text);
+    }
     if (ticket == 0 || ticket > ring->tickets)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: no ticket %" PRIu64
                              " was ever given out", ticket);
-    for (i = 0; i < GPI_RING_FAILURES; i++)
-        if (ring->failures[i].ticket == ticket)
-            return ring->failures[i].result == GPUPOOL_OK ? GPUPOOL_OK
-                   : gpi_host_fail(ring->failures[i].result, "%s", ring->failures[i].text);
-    if (ticket <= ring->forgotten)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: ticket %" PRIu64 " is from "
-                             "before the last %d failures, and forgotten", ticket,
-                             GPI_RING_FAILURES);
-    return GPUPOOL_OK;
+    if (ticket > ring->forgotten) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: ticket %" PRIu64 " is from "
+                         "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
 }
 
 /* The transfer of a ticket; NULL: it is in the list no more, or never was. */
 static gpi_transfer *gpi_ring_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
-    gpi_transfer *transfer = ticket ? ring->transfers : NULL; /* 0: those without a ticket */
+    gpi_transfer *transfer = ticket ? ring->transfers : NULL; /* 0: those whose caller waits */
     while (transfer && transfer->ticket != ticket) transfer = transfer->next;
     return transfer;
 }
 
-/* Sleeps until a transfer is done, or some time, at most as long as this. The lock was held since
-   the one waited for was not done: its end turns the gate after this has looked at it. */
-static void gpi_ring_await(gpupool_ring *ring, uint64_t most_ns) {
-    uint64_t ms = gpi_ground_min(most_ns / 1000000 + 1, GPI_RING_LOOK_MS);
-    unsigned seen = gpi_host_gate_seen(&ring->done);
-    gpi_ring_unlock(ring);
-    gpi_host_gate_wait(&ring->done, seen, (unsigned)ms);
-    gpi_ring_lock(ring);
+/* One thing by a thread that waits for something of the ring's; *asks: how often in vain. While
+   there are workers they have their time first; but all of them may be in functions that wait for
+   this thread. */
+static int gpi_ring_help(gpupool_ring *ring, unsigned *asks) {
+    if (ring->workers_running && ++*asks <= GPI_RING_SPIN) return 0;
+    return gpi_ring_work(ring, GPI_RING_CALLER);
 }
 
 gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
+    uint64_t start = gpi_host_now_ns(), most = timeout_ns < 0 ? UINT64_MAX : (uint64_t)timeout_ns;
     gpi_visit visit;
     gpi_transfer *transfer;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
-    uint64_t start = gpi_host_now_ns(), waited;
-    uint64_t most = timeout_ns < 0 ? UINT64_MAX : (uint64_t)timeout_ns;
     unsigned round = 0;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
     if (result != GPUPOOL_OK) return result;
     while (result == GPUPOOL_OK && (transfer = gpi_ring_pending(ring, ticket)) != NULL) {
-        /* the workers are taking long: all of them may be in functions that wait for this thread */
-        int helps = !ring->workers_running || ++transfer->asks > GPI_RING_SPIN;
-        int did = helps && gpi_ring_work(ring, 0);
+        int did = gpi_ring_help(ring, &transfer->asks);
+        uint64_t waited = gpi_host_now_ns() - start;
         if (!gpi_ring_pending(ring, ticket)) break;
-        waited = gpi_host_now_ns() - start;
         if (waited >= most)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
                                    " is not done yet", ticket);
-        else if (did) continue;
-        else if (round++ < GPI_RING_SPIN || !ring->workers_running) gpi_ring_nap(ring, round);
-        else gpi_ring_await(ring, most - waited);
+        else if (did) gpi_ring_busy(ring, &round);
+        else gpi_ring_idle(ring, &round, most - waited);
     }
     if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
     return gpi_ring_leave(ring, &visit, result);
 }
 
-/* -- spans -- */
+/* ---- spans ---- */
 
-/* Rings number their spans alike: the memory tells whose one is. */
-static int gpi_ring_is_span(const gpupool_ring *ring, const gpi_ring_slot *slot,
-                            const gpupool_span *span) {
-    if (slot->state != GPI_RING_HELD || slot->span != span->number) return 0; /* or no memory yet */
-    return (uintptr_t)span->memory - (uintptr_t)(ring->pages.memory + slot->at) <= slot->bytes;
-}
-
-/* NULL, with a result: there is none such. */
-static gpi_ring_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
-                                    const gpupool_span *span) {
-    gpi_ring_slot *slot = span ? ring->slots : NULL;
-    while (slot && !gpi_ring_is_span(ring, slot, span)) slot = slot->next;
-    if (!slot)
-        gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
-                      span ? "this span is not held, or is another ring's" : "span is NULL");
-    return slot;
-}
-
-/* The largest span that goes into so much free memory: see gpi_ring_place. */
-static uint64_t gpi_ring_span_most(const gpupool_ring *ring, const gpi_ring_slot *run) {
-    uint64_t end = run->at + run->bytes, seam = gpi_ground_up(run->at, ring->piece_bytes);
-    if (run->bytes > ring->piece_bytes || seam >= end) return run->bytes;
-    return gpi_ground_max(seam - run->at, end - seam);
+/* The span's first slot; its number tells which, and its memory whose: rings number alike. NULL,
+   with a result: it is not held. */
+static gpi_stage_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
+                                     const gpupool_span *span) {
+    gpi_stage_slot *slot = ring->stage.slots;
+    uint64_t left = span ? ring->stage.top : 0;
+    for (; left; left--, slot++)
+        if (slot->state == GPI_STAGE_HELD && slot->run && slot->span == span->number &&
+            slot->span && span->memory == gpi_stage_memory(&ring->stage, slot))
+            return slot;
+    gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
+                  span ? "this span is not held, or is another ring's" : "span is NULL");
+    return NULL;
 }
 
 /* Whether waiting can help: what flies will land, and other threads may give up their spans. A
-   thread that holds one itself does not wait for those of others, which may wait for its own. What
-   is lost counts as held. Where pinning more was refused just now, what is pinned has to do. */
-static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, uint64_t bytes) {
-    const gpi_ring_slot *slot = ring->slots;
+   thread that holds one itself does not wait for those of others, which may wait for its own.
+   Where pinning more was refused just now, what is pinned has to do. */
+static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, size_t bytes) {
+    const gpi_stage_slot *slots = ring->stage.slots, *first = slots;
     gpupool_result refused = gpi_thread.result;
-    uint64_t pinned_bytes = refused == GPUPOOL_OK ? ring->bytes : ring->pinned.now, longest = 0;
-    uint64_t thread = gpi_host_thread_number();
-    gpi_ring_slot run;
+    uint64_t end = refused == GPUPOOL_OK ? ring->stage.count : ring->stage.pinned_slots;
+    uint64_t thread = gpi_host_thread_number(), run = 0, longest = 0, i;
     int holds = 0;
-    memset(&run, 0, sizeof run);
-    for (; slot; slot = slot->next)
-        holds |= slot->state == GPI_RING_HELD && slot->holder == thread;
-    for (slot = ring->slots; slot; slot = slot->next) {
-        int stays = slot->state == GPI_RING_LOST || (slot->state == GPI_RING_HELD && holds);
-        run.bytes = stays ? 0 : run.bytes + slot->bytes;
-        run.at = slot->at + slot->bytes - run.bytes;
-        if (gpi_ring_place(ring, &run, bytes, pinned_bytes) != UINT64_MAX) return GPUPOOL_OK;
-        longest = gpi_ground_max(longest, gpi_ring_span_most(ring, &run));
+    for (i = 0; i < ring->stage.top; i++)
+        holds |= slots[i].state == GPI_STAGE_HELD && slots[i].run && slots[i].holder == thread;
+    for (i = 0; i < end; i++) {
+        int held = i < ring->stage.top && slots[i].state == GPI_STAGE_HELD;
+        if (held && slots[i].run) first = &slots[i];
+        run = held && (holds || !first->span) ? 0 : run + 1;
+        longest = gpi_ground_max(longest, run);
     }
+    longest *= ring->stage.slot_bytes;
+    if (longest >= bytes) return GPUPOOL_OK;
     if (refused != GPUPOOL_OK) return refused;
     return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: %" PRIu64 " bytes cannot be had "
                          "while spans are held that this thread would wait for; the largest span "
-                         "that can be had beside them is %" PRIu64 " bytes", bytes, longest);
+                         "that can be had beside them is %" PRIu64 " bytes", (uint64_t)bytes,
+                         longest);
 }
 
 gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
                                     gpupool_span *span) {
+    uint64_t start = gpi_host_now_ns(), most = timeout_ns < 0 ? UINT64_MAX : (uint64_t)timeout_ns;
     gpi_visit visit;
-    gpi_ring_slot *slot;
-    uint64_t start = gpi_host_now_ns();
+    gpi_stage_slot *slot = NULL;
+    uint64_t size, waited;
     unsigned round = 0;
-    int did;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
     if (result != GPUPOOL_OK) return result;
-    if (!span || bytes == 0 || bytes > ring->bytes) {
+    size = ring->stage.slot_bytes;
+    if (!span || bytes == 0 || bytes > ring->stage.count * size) {
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_acquire: %s from 1 to %" PRIu64
                                ", the whole ring", span ? "bytes must be" :
-                               "span is NULL; bytes may be", ring->bytes);
+                               "span is NULL; bytes may be", ring->stage.count * size);
         return gpi_ring_leave(ring, &visit, result);
     }
-    for (;;) {
+    while (result == GPUPOOL_OK && !slot) {
+        int did = 0;
         gpi_host_ok(); /* until pinning, if that is tried, says otherwise */
-        slot = gpi_ring_get(ring, bytes, &result);
-        if (slot) break;
-        if (result == GPUPOOL_OK)
-            result = gpi_ring_span_hope(ring, gpi_ground_up(bytes, GPI_RING_ALIGN));
-        /* what a ticket's download holds comes free when somebody works for it: see ticket_wait */
-        did = result == GPUPOOL_OK &&
-              (!ring->workers_running || ++ring->span_asks > GPI_RING_SPIN) &&
-              gpi_ring_work(ring, 0);
-        if (result == GPUPOOL_OK && timeout_ns >= 0 &&
-            gpi_host_now_ns() - start >= (uint64_t)timeout_ns)
+        slot = gpi_ring_slots(ring, (bytes + size - 1) / size, &result);
+        if (slot || result != GPUPOOL_OK) break;
+        result = gpi_ring_span_hope(ring, bytes);
+        if (result == GPUPOOL_OK) did = gpi_ring_help(ring, &ring->span_asks);
+        waited = gpi_host_now_ns() - start;
+        if (result == GPUPOOL_OK && waited >= most)
             result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
-        if (result != GPUPOOL_OK) break;
-        if (!did) gpi_ring_nap(ring, round++);
+        else if (result == GPUPOOL_OK && !did) gpi_ring_idle(ring, &round, most - waited);
     }
     if (slot) {
-        ring->span_asks = 0;
-        slot->state = GPI_RING_HELD;
+        gpi_stage_set(slot, GPI_STAGE_HELD);
         slot->span = span->number = ++ring->spans;
         slot->holder = gpi_host_thread_number();
-        slot->length = bytes;
+        slot->length = span->bytes = bytes;
+        span->memory = gpi_stage_memory(&ring->stage, slot);
+        ring->span_asks = 0;
         ring->held++;
-        span->memory = ring->pages.memory + slot->at;
-        span->bytes = bytes;
     }
     return gpi_ring_leave(ring, &visit, result);
 }
 
 gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void *device_dst,
                                    cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_span_upload", GPUPOOL_UP, device_dst, NULL, stream);
     gpi_visit visit;
-    gpi_transfer plan;
-    gpi_ring_slot *slot;
+    gpi_stage_slot *slot;
     uint64_t held_bytes;
-    int queued = 0;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_upload", &visit);
+    int lost = 0;
+    gpupool_result result = gpi_ring_enter(ring, plan.call, &visit);
     if (result != GPUPOOL_OK) return result;
-    slot = gpi_ring_span(ring, "gpupool_span_upload", span);
+    slot = gpi_ring_span(ring, plan.call, span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
-    if (!device_dst || span->bytes == 0 || span->bytes > slot->length) {
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_upload: %s", device_dst ?
-                               "span.bytes was set to 0 or raised" : "device_dst is NULL");
-        return gpi_ring_leave(ring, &visit, result);
-    }
-    plan = gpi_ring_plan(GPUPOOL_UP, device_dst, span->bytes, NULL, span->bytes, span->bytes,
-                         stream);
-    gpi_ring_name_stream(&plan);
-    slot->state = GPI_RING_BUSY;
     held_bytes = slot->length;
-    slot->length = span->bytes;
+    if (!device_dst) result = gpi_ring_lacks(&plan, "device_dst");
+    else if (span->bytes == 0 || span->bytes > held_bytes)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: span.bytes was set to 0 or raised",
+                               plan.call);
+    else if (gpi_driver_is_capturing(plan.stream))
+        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures", plan.call);
+    if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
+    gpi_ring_name_stream(ring, &plan);
+    plan.width = plan.bytes = slot->length = span->bytes;
+    gpi_stage_set(slot, GPI_STAGE_FILLING); /* nobody else sends it, or gives it up */
     gpi_ring_unlock(ring);
-    if (gpi_driver_is_capturing(plan.stream)) {
-        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "gpupool_span_upload: the stream captures");
-    } else {
-        result = gpi_ring_send(ring, slot, &plan, &queued);
-    }
-    if (result != GPUPOOL_OK && queued) cudaStreamSynchronize(plan.stream);
+    result = gpi_ring_send(ring, slot, &plan, &lost);
     gpi_ring_lock(ring);
-    slot->state = GPI_RING_HELD;
+    gpi_stage_set(slot, GPI_STAGE_HELD);
     slot->length = held_bytes;
-    if (result == GPUPOOL_OK) {
-        gpi_ring_fly(ring, slot, &plan);
-        ring->held--;
-        ring->stats.transfers[GPUPOOL_UP]++;
-        ring->stats.staged_bytes[GPUPOOL_UP] += span->bytes;
-        ring->span_bytes += span->bytes;
-        memset(span, 0, sizeof *span);
-    }
-    return gpi_ring_leave(ring, &visit, result);
-}
-
-gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
-    gpi_visit visit;
-    gpi_ring_slot *slot;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_cancel", &visit);
-    if (result != GPUPOOL_OK) return result;
-    slot = gpi_ring_span(ring, "gpupool_span_cancel", span);
-    if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
-    gpi_ring_drop(ring, slot);
+    if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
+    slot->down = GPUPOOL_UP;
+    slot->key = plan.key;
+    gpi_stage_fly(&ring->stage, slot);
+    gpi_ring_count(ring, &plan);
+    ring->span_bytes += plan.bytes;
     ring->held--;
     memset(span, 0, sizeof *span);
     return gpi_ring_leave(ring, &visit, result);
 }
 
+gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
+    gpi_visit visit;
+    gpi_stage_slot *slot;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_cancel", &visit);
+    if (result != GPUPOOL_OK) return result;
+    slot = gpi_ring_span(ring, "gpupool_span_cancel", span);
+    if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
+    gpi_stage_free(&ring->stage, slot);
+    ring->held--;
+    memset(span, 0, sizeof *span);
+    return gpi_ring_leave(ring, &visit, result);
+}
+
+/* ---- figures ---- */
+
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
+    const gpi_stage *stage;
     uint64_t now;
     int way;
     gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_get_stats");
     if (result != GPUPOOL_OK) return result;
     if (!stats)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: stats is NULL");
+    stage = &ring->stage;
     gpi_ring_lock(ring);
     now = gpi_host_now_ns(); /* not before what others wrote down */
     *stats = ring->stats;
     stats->struct_bytes = sizeof *stats;
-    stats->pinned = ring->pinned;
-    stats->used = ring->used;
-    stats->limit_bytes = ring->bytes;
+    stats->pinned = stage->pinned;
+    stats->used = stage->used;
+    stats->limit_bytes = stage->count * stage->slot_bytes;
     stats->workers = (uint64_t)ring->workers_running;
+    stats->pin_ns = stage->pin_ns;
+    stats->pin_failures = stage->pin_failures;
     for (way = 0; way < 2; way++) {
         double seconds, bytes = (double)stats->staged_bytes[way];
         if (way == GPUPOOL_UP) bytes -= (double)ring->span_bytes; /* filled when nobody looked */
-        stats->transfers[way] += ring->tiny[way];
-        stats->direct_bytes[way] += ring->tiny_bytes[way];
         if (ring->under_way[way]) stats->under_way_ns[way] += now - ring->under_way_since_ns[way];
-        if (ring->flights[way]) stats->link_busy_ns[way] += now - ring->flying_since_ns[way];
+        stats->link_busy_ns[way] = stage->busy_ns[way];
+        if (stage->flying[way]) stats->link_busy_ns[way] += now - stage->flying_since_ns[way];
         seconds = (double)stats->under_way_ns[way] * 1e-9;
         if (seconds <= 0) continue;
         stats->gb_per_s[way] = bytes * 1e-9 / seconds;
@@ -11938,9 +12442,9 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
     int broken;
     gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_check");
     if (result != GPUPOOL_OK) return result;
-    gpi_host_lock(&ring->lock);
+    gpi_host_lock(&ring->stage.lock);
     broken = gpi_ring_check(ring);
-    gpi_host_unlock(&ring->lock);
+    gpi_host_unlock(&ring->stage.lock);
     if (!broken) return result;
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_check: invariant R%d is broken", broken);
 }
@@ -11955,7 +12459,7 @@ const char *gpupool_result_name(gpupool_result result) {
         "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_OVERRUN", "GPUPOOL_E_IN_USE",
         "GPUPOOL_E_CAPTURING",
         "GPUPOOL_E_TIMEOUT", "GPUPOOL_E_UNSUPPORTED", "GPUPOOL_E_FORKED", "GPUPOOL_E_CALLBACK",
-        "GPUPOOL_E_HOST_MEMORY", "GPUPOOL_E_CUDA"};
+        "GPUPOOL_E_FILE", "GPUPOOL_E_HOST_MEMORY", "GPUPOOL_E_CUDA"};
     size_t number = (size_t)result;
     return number < sizeof names / sizeof *names ? names[number] : "no gpupool_result";
 }
@@ -12039,7 +12543,7 @@ typedef struct gpi_stretch { /* of memory: a block, or what is free */
 
 typedef struct gpi_view {
     gpupool_stats stats;
-    char name[32];
+    char name[32], instead[96];
     int device, known;      /* known: what the device says of its memory */
     gpupool_source source;
     size_t device_free_bytes, device_total_bytes;
@@ -12173,6 +12677,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     gpi_arena_trace_look(arena);
     gpi_arena_read_stats(arena, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
+    memcpy(view->instead, arena->instead, sizeof view->instead);
     view->device = arena->chunks.driver.device;
     view->source = arena->chunks.source;
     gpi_view_copy_streams(view, arena);
@@ -12470,8 +12975,9 @@ gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpupool_result result = gpi_view_open(&view, arena, "gpupool_report", file);
     if (result != GPUPOOL_OK) return result;
-    fprintf(file, "gpupool arena \"%s\": device %d, source %s\n", view.name, view.device,
-            gpi_report_source(view.source));
+    fprintf(file, "gpupool arena \"%s\": device %d, source %s%s%s%s\n", view.name, view.device,
+            gpi_report_source(view.source), *view.instead ? " (not mapped: " : "", view.instead,
+            *view.instead ? ")" : "");
     gpi_report_bar(file, &view);
     gpi_report_counters(file, &view);
     gpi_report_counts(file, &view);
@@ -13064,6 +13570,8 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_SUBSETS
 #undef GPI_CROWD
 #undef GPI_SEAMS_WORTH
+#undef GPI_BORROWS
+#undef GPI_BYTES_MOST
 #undef GPI_BUSY
 #undef GPI_CHOICES
 #undef GPI_BALLOTS
@@ -13099,23 +13607,8 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_SEALS
 #undef GPI_PAGE_BYTES
 #undef GPI_STEADY
-#undef GPI_RING_PIECE
-#undef GPI_RING_ALIGN
-#undef GPI_RING_TINY_UP
-#undef GPI_RING_TINY_DOWN
-#undef GPI_RING_LEAST
-#undef GPI_RING_HELP
-#undef GPI_RING_CREEP
-#undef GPI_RING_AHEAD
-#undef GPI_RING_PATIENCE_NS
-#undef GPI_RING_REFUSED_NS
-#undef GPI_RING_WORKERS_MOST
-#undef GPI_RING_HANDS
-#undef GPI_RING_FEW
-#undef GPI_RING_FAILURES
-#undef GPI_RING_LOOK_MS
-#undef GPI_RING_STOCK
-#undef GPI_RING_SPIN
+#undef GPI_FILES
+#undef GPI_DIRECT
 #undef GPI_BUCKETS
 #undef GPI_KEY_LEGACY
 #undef GPI_KEY_ANY
@@ -13178,6 +13671,12 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     gpupool_upload_from(ring, to, bytes, reader, user, gpi_names_stream(stream))
 #define gpupool_download_to(ring, from, bytes, writer, user, stream) \
     gpupool_download_to(ring, from, bytes, writer, user, gpi_names_stream(stream))
+#define gpupool_upload_file(ring, to, file, offset, bytes, stream) \
+    gpupool_upload_file(ring, to, file, offset, bytes, gpi_names_stream(stream))
+#define gpupool_upload_file_async(ring, to, file, offset, bytes, stream, ticket) \
+    gpupool_upload_file_async(ring, to, file, offset, bytes, gpi_names_stream(stream), ticket)
+#define gpupool_upload_file_list(ring, file, parts, count, stream) \
+    gpupool_upload_file_list(ring, file, parts, count, gpi_names_stream(stream))
 #define gpupool_span_upload(ring, span, to, stream) \
     gpupool_span_upload(ring, span, to, gpi_names_stream(stream))
 #endif

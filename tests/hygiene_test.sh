@@ -52,7 +52,7 @@ check "100 columns" absent "^(?!.*[ ']s/).{101}" "$(printf '%101s' x)"
 
 # ---- what is left behind ----
 symbols() { # COMPILER FLAGS: "type name" of all that the implementation defines
-    $1 $2 $fake -O0 -c -o "$out/symbols.o" $implementation &&
+    $1 $2 $fake -O0 -fno-pie -c -o "$out/symbols.o" $implementation &&
         nm -C --defined-only "$out/symbols.o" | sed -n 's/^[0-9a-f]* //p'
 }
 

@@ -169,7 +169,7 @@ static void no_memory_to_wait_for_others(void) {
             void *live = get(MIB, 1), *block = get(bytes, 0);
             put(block, 0);
             begin(2); /* which takes the spare lane */
-            CHECK_RESULT(gpi_fence_trim(&arena->fences, 0), GPUPOOL_OK); /* and none is idle */
+            CHECK_RESULT(gpi_fence_trim(&arena->fences), GPUPOOL_OK); /* and none is idle */
             gpupool_stats before = kit_stats(arena);
             fail_malloc_nth(n, persist);
             block = gpupool_alloc(arena, bytes, kit_stream[1]);
@@ -232,7 +232,7 @@ static void no_wait_at_the_release_without_a_pool(void) {
         CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[1])),
                      GPUPOOL_E_OUT_OF_MEMORY);
         fake_fail_clear();
-        CHECK_RESULT(gpi_fence_trim(&arena->fences, 0), GPUPOOL_OK);
+        CHECK_RESULT(gpi_fence_trim(&arena->fences), GPUPOOL_OK);
         fail_malloc_nth(1, 1);
         CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[1])),
                      GPUPOOL_E_HOST_MEMORY);

@@ -450,7 +450,10 @@ static void available_under_odd_limits(void) {
             if (block[count]) count++;
             else bytes /= 2;
         }
-        CHECK_EQ(kit_stats(arena).granted.now, available);
+        /* one block of so many is had, and behind it a small chunk at most */
+        CHECK_RESULT(kit_why(block[0]), GPUPOOL_OK);
+        CHECK_EQ(gpupool_size(arena, block[0]), available);
+        CHECK(kit_stats(arena).granted.now < available + 2 * MIB);
         while (count > 0)
             CHECK_RESULT(gpupool_free(arena, block[--count], kit_stream[0]), GPUPOOL_OK);
         kit_close(arena);
@@ -571,11 +574,56 @@ static void zeros_come_on_the_arenas_device(void) {
     void *block = gpupool_zalloc(r.arena, 20 * MIB, cudaStreamLegacy);
     CHECK_EQ(r.calls, 1);
     CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
-    CHECK_EQ(current, 0);
+    CHECK_EQ(current, 1); /* where the callback has gone */
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
     kit_expect(cudaStreamLegacy, block, 20 * MIB, 0); /* the oracle watches */
     CHECK_RESULT(gpupool_free(r.arena, block, cudaStreamLegacy), GPUPOOL_OK);
     kit_close(r.arena);
+}
+
+static int seen_device;
+static enum cudaStreamCaptureMode seen_mode;
+
+static enum cudaStreamCaptureMode mode_now(void) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed, was;
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    was = mode;
+    CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+    return was;
+}
+
+static int look_around(const gpupool_verdict *verdict, void *user) {
+    CHECK_EQ(cudaGetDevice(&seen_device), cudaSuccess);
+    seen_mode = mode_now();
+    return free_a_spare(verdict, user);
+}
+
+/* Whichever call it is of: the callback is the caller's, and runs as the caller does. */
+static void the_callback_runs_as_the_caller_does(void) {
+    for (int i = 0; i < 6; i++) {
+        enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)(i / 2);
+        rescue r;
+        check_case("mode %d, zalloc %d", i / 2, i % 2);
+        memset(&r, 0, sizeof r);
+        gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+        config.limit_bytes = 32 * MIB;
+        config.on_out_of_memory = look_around;
+        config.user = &r;
+        r.arena = kit_create(&config);
+        r.spare[0] = kit_alloc(r.arena, 20 * MIB, kit_stream[0]);
+        CHECK_EQ(cudaSetDevice(1), cudaSuccess);
+        CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+        void *block = i % 2 ? gpupool_zalloc(r.arena, 20 * MIB, kit_stream[0])
+                            : gpupool_alloc(r.arena, 20 * MIB, kit_stream[0]);
+        CHECK_EQ(r.calls, 1);
+        CHECK_EQ(seen_device, 1);
+        CHECK_EQ(seen_mode, i / 2);
+        CHECK_EQ(mode_now(), i / 2);
+        CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
+        CHECK_EQ(cudaSetDevice(0), cudaSuccess);
+        CHECK_RESULT(gpupool_free(r.arena, block, kit_stream[0]), GPUPOOL_OK);
+        kit_close(r.arena);
+    }
 }
 
 int main(void) {
@@ -602,7 +650,12 @@ int main(void) {
     ARENA_TEST(would_fit_of_no_size);
     FAKE_TEST(would_fit_of_pinned_memory_in_use);
     ARENA_TEST(the_callback_frees_and_the_call_succeeds);
-    if (kit_devices() > 1) ARENA_TEST(zeros_come_on_the_arenas_device);
-    else check_skip("zeros_come_on_the_arenas_device", "needs two devices");
+    if (kit_devices() > 1) {
+        ARENA_TEST(zeros_come_on_the_arenas_device);
+        ARENA_TEST(the_callback_runs_as_the_caller_does);
+    } else {
+        check_skip("zeros_come_on_the_arenas_device", "needs two devices");
+        check_skip("the_callback_runs_as_the_caller_does", "needs two devices");
+    }
     return check_finish();
 }

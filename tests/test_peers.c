@@ -550,10 +550,10 @@ static void contexts_that_are_not_told(void) {
     CHECK(!gpi_arena_wait(arena, fence));
     CHECK_EQ(fake_calls("cudaEventSynchronize"), 0);
     gpi_fence_drop(fences, fence);
-    CHECK_RESULT(gpi_fence_trim(fences, 0), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpi_fence_trim(fences), GPUPOOL_E_CUDA);
     CHECK_EQ(fences->fence_count, 1);
     fake_fail_clear();
-    CHECK_RESULT(gpi_fence_trim(fences, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpi_fence_trim(fences), GPUPOOL_OK);
     CHECK_EQ(fences->fence_count, 0);
     CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
     kit_close(arena);

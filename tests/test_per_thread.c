@@ -122,6 +122,38 @@ static void a_thread_that_ends_leaves_its_memory(void) {
     }
 }
 
+static void *come_and_go(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 4; i++) {
+        void *block = kit_alloc(arena, (size_t)1000 << (4 * i), 0);
+        kit_fill(mine(), block, 1000, 1);
+        CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
+    }
+    CHECK_EQ(cudaStreamSynchronize(0), cudaSuccess);
+    return NULL;
+}
+
+/* Threads that end without a word, but for gpupool_trim now and then: nothing grows for ever. */
+static void threads_come_and_go(void) {
+    uint64_t host_bytes = 0, reserved = 0;
+    arena = kit_open(GPUPOOL_SOURCE_AUTO);
+    for (int turn = 0; turn < 10; turn++) {
+        for (int i = 0; i < 100; i++) {
+            pthread_t thread;
+            CHECK_EQ(pthread_create(&thread, NULL, come_and_go, NULL), 0);
+            CHECK_EQ(pthread_join(thread, NULL), 0);
+        }
+        CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
+        gpupool_stats stats = kit_stats(arena);
+        check_case("turn %d: %llu, %llu", turn, (unsigned long long)stats.host_bytes,
+                   (unsigned long long)stats.reserved.now);
+        CHECK_EQ(stats.pending.now, 0);
+        if (turn > 4) CHECK(stats.host_bytes <= host_bytes && stats.reserved.now <= reserved);
+        else host_bytes = stats.host_bytes + stats.host_bytes / 2, reserved = stats.reserved.now;
+    }
+    kit_close(arena);
+}
+
 #endif
 
 int main(void) {
@@ -129,5 +161,6 @@ int main(void) {
     ARENA_TEST(zero_is_the_threads_own);
     FAKE_TEST(zero_of_another_file_is_the_legacy_stream);
     FAKE_TEST(a_thread_that_ends_leaves_its_memory);
+    FAKE_TEST(threads_come_and_go);
     return check_finish();
 }

@@ -141,6 +141,7 @@ static void results_of_a_ring(void) {
     CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
     CHECK_RESULT(gpupool_upload_from(ring, block, MIB, refuse, NULL, kit_stream[0]),
                  GPUPOOL_E_CALLBACK);
+    CHECK_RESULT(gpupool_upload_file(ring, block, -1, 0, MIB, kit_stream[0]), GPUPOOL_E_FILE);
     CHECK_RESULT(gpupool_span_acquire(ring, GPUPOOL_RING_BYTES, -1, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_acquire(ring, 1, -1, &other), GPUPOOL_E_TIMEOUT);
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);

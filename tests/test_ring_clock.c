@@ -15,20 +15,22 @@ static int sleep_until(pthread_cond_t *gate, pthread_mutex_t *mutex, const struc
 #undef pthread_cond_timedwait
 #include "ring_kit.h"
 
-static long clock_ms = 1;
+static long clock_us = 1000;
 
 static int read_clock(clockid_t which, struct timespec *now) {
     (void)which;
-    now->tv_sec = clock_ms / 1000;
-    now->tv_nsec = clock_ms % 1000 * 1000000;
+    now->tv_sec = clock_us / 1000000;
+    now->tv_nsec = clock_us % 1000000 * 1000;
     return 0;
 }
 
-static int sleeps;
+static long sleeps, longest_us;
 
 static int sleep_until(pthread_cond_t *gate, pthread_mutex_t *mutex, const struct timespec *until) {
+    long end_us = until->tv_sec * 1000000 + until->tv_nsec / 1000;
     (void)gate, (void)mutex;
-    clock_ms = until->tv_sec * 1000 + until->tv_nsec / 1000000;
+    if (end_us - clock_us > longest_us) longest_us = end_us - clock_us;
+    clock_us = end_us;
     sleeps++;
     return ETIMEDOUT;
 }
@@ -47,7 +49,7 @@ static void pinning_is_tried_again_after_a_while(void) {
         CHECK_EQ(fake_calls("cudaHostRegister"), 1);
         CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], (uint64_t)(i + 1) * bytes);
         CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
-        clock_ms += 50;
+        clock_us += 50000;
     }
     CHECK(kit_ring_stats(ring).creeps >= 3);
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
@@ -59,7 +61,7 @@ static void pinning_is_tried_again_after_a_while(void) {
     kit_ring_close(ring);
 }
 
-/* Who waits for a ticket sleeps for 5 ms at most, and not beyond the time allowed: in whole ms. */
+/* Who waits for a ticket sleeps, for longer each time, and not beyond the time allowed. */
 static void no_sleep_beyond_the_time_allowed(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char byte = 7, *device = kit_device(1);
@@ -67,12 +69,12 @@ static void no_sleep_beyond_the_time_allowed(void) {
     long start;
     fake_hold(kit_stream[0], 1);
     CHECK_RESULT(gpupool_upload_async(ring, device, &byte, 1, kit_stream[0], &ticket), GPUPOOL_OK);
-    ring->workers_running = 1; /* without any it would stay awake */
-    start = clock_ms;
+    start = clock_us;
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 7500000), GPUPOOL_E_TIMEOUT);
-    CHECK_EQ(clock_ms - start, 8);
-    CHECK_EQ(sleeps, 2);
-    ring->workers_running = 0;
+    CHECK_EQ(clock_us - start, 7500);
+    CHECK(sleeps > 10 && sleeps < 50); /* 20 us, 40 us, ... */
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 10 * KIT_SECOND), GPUPOOL_E_TIMEOUT);
+    CHECK(longest_us == 5000);
     fake_hold(kit_stream[0], 0);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
     kit_device_free(device, 1);

@@ -18,12 +18,12 @@ static void figures_of_a_link(void) {
         gpupool_ring_stats stats = kit_ring_stats(ring);
         CHECK(stats.gb_per_s[way] == 0 && stats.link_busy[way] == 0);
         ring->stats.under_way_ns[way] = 2000000000;
-        ring->stats.link_busy_ns[way] = 1000000000;
+        ring->stage.busy_ns[way] = 1000000000;
         ring->stats.staged_bytes[way] = 4000000000;
         stats = kit_ring_stats(ring);
         CHECK(stats.gb_per_s[way] > 1.999 && stats.gb_per_s[way] < 2.001);
         CHECK(stats.link_busy[way] > 0.499 && stats.link_busy[way] < 0.501);
-        ring->stats.link_busy_ns[way] = 3000000000;
+        ring->stage.busy_ns[way] = 3000000000;
         CHECK(kit_ring_stats(ring).link_busy[way] == 1);
         ring->under_way[way] = 1; /* since a second */
         ring->under_way_since_ns[way] = gpi_host_now_ns() - 1000000000;
@@ -68,18 +68,19 @@ static void chunks_of_rows(void) {
     gpupool_ring *ring = kit_ring(8 * MIB, 64 * KIB, 0);
     for (size_t i = 0; i < KIT_COUNT(widths); i++) {
         uint64_t width = widths[i], most = 64 * KIB;
-        gpi_transfer plan = gpi_ring_plan(GPUPOOL_UP, ring, 2 * width, ring, 2 * width, width, 0);
+        gpi_transfer plan = gpi_ring_plan("", GPUPOOL_UP, ring, ring, 0);
         check_case("width %llu", (unsigned long long)width);
+        plan.width = width;
         plan.bytes = width * (1 + 4000000 / width);
-        while (plan.started < plan.bytes) {
+        while (plan.cursor < plan.bytes) {
             uint64_t bytes = gpi_ring_chunk(ring, &plan, UINT64_MAX);
-            uint64_t fewer = gpi_ring_chunk(ring, &plan, 512);
-            if (!CHECK(bytes > 0 && bytes <= most) || !CHECK(fewer > 0 && fewer <= 512)) break;
-            CHECK(bytes % width == 0 || plan.started % width + bytes <= width);
-            CHECK(fewer % width == 0 || plan.started % width + fewer <= width);
-            plan.started += bytes;
+            uint64_t fewer = gpi_ring_chunk(ring, &plan, 4096);
+            if (!CHECK(bytes > 0 && bytes <= most) || !CHECK(fewer > 0 && fewer <= 4096)) break;
+            CHECK(bytes % width == 0 || plan.cursor % width + bytes <= width);
+            CHECK(fewer % width == 0 || plan.cursor % width + fewer <= width);
+            plan.cursor += bytes;
         }
-        CHECK_EQ(plan.started, plan.bytes);
+        CHECK_EQ(plan.cursor, plan.bytes);
     }
     kit_ring_close(ring);
 }
@@ -155,7 +156,7 @@ static void the_device_of_a_ring(void) {
     CHECK(strstr(gpupool_last_error(), "config.device") != NULL);
     CHECK_EQ(cudaSetDevice(1), cudaSuccess);
     CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
-    CHECK_EQ(ring->driver.device, 1);
+    CHECK_EQ(ring->stage.driver.device, 1);
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
     kit_ring_close(ring);
 }
@@ -188,7 +189,7 @@ static void memory_that_goes_back(void) {
     unsigned char *device = kit_device(MIB), *host = kit_host(MIB), *memory;
     CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    memory = ring->pages.memory;
+    memory = ring->stage.pages.memory;
     CHECK(pages_of(memory, MIB) > 0);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(pages_of(memory, MIB), 0);

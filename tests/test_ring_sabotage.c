@@ -8,7 +8,7 @@
 typedef struct stage { /* a ring with a span, chunks in flight, and a transfer that waits */
     gpupool_ring *ring;
     gpupool_span span;
-    gpi_ring_slot *held, *flying, *rest;
+    gpi_stage_slot *held, *flying;
     gpi_transfer *waiting;
 } stage;
 
@@ -20,20 +20,18 @@ static stage stage_open(void) {
     memset(&s, 0, sizeof s);
     host = kit_host(MIB);
     device = kit_device(MIB);
-    s.ring = kit_ring(8 * MIB, 64 * KIB, 0);
+    s.ring = kit_ring(8 * MIB, 64 * KIB, 0); /* the span takes two slots */
     fake_hold(kit_stream[0], 1);
     CHECK_RESULT(gpupool_span_acquire(s.ring, 100000, 0, &s.span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_upload(s.ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK);
     for (int i = 0; i < 2; i++)
         CHECK_RESULT(gpupool_upload_async(s.ring, device, host, MIB, kit_stream[0], &ticket),
                      GPUPOOL_OK);
-    for (gpi_ring_slot *slot = s.ring->slots; slot; slot = slot->next) {
-        if (slot->state == GPI_RING_HELD) s.held = slot;
-        if (slot->state == GPI_RING_FLYING) s.flying = slot;
-        if (slot->state == GPI_RING_FREE) s.rest = slot;
-    }
+    s.held = s.ring->stage.slots;
+    s.flying = &s.ring->stage.slots[s.ring->stage.top - 1];
     s.waiting = s.ring->transfers;
-    CHECK(s.held && s.flying && s.rest && s.waiting && s.waiting->next);
+    CHECK(s.held->state == GPI_STAGE_HELD && s.held->run == 2);
+    CHECK(s.flying->state == GPI_STAGE_FLYING && s.waiting && s.waiting->next);
     CHECK_RESULT(gpupool_ring_check(s.ring), GPUPOOL_OK);
     return s;
 }
@@ -68,24 +66,26 @@ static void is_named(stage *s, int number) {
 static void every_invariant_is_watched(void) {
     stage s = stage_open();
     gpupool_ring *ring = s.ring;
-    BREAK(1, s.flying->bytes, 0);
-    BREAK(1, s.flying->at, s.flying->at + 512);
-    BREAK(1, s.flying->bytes, s.flying->bytes - 512);
-    BREAK(1, s.held->next->prev, s.flying);
-    BREAK(1, s.rest->bytes, s.rest->bytes - 512);
-    BREAK(1, s.rest->prev->state, GPI_RING_FREE); /* two free neighbours */
-    BREAK(2, ring->pinned.now, s.flying->at);
-    BREAK(2, ring->pinned.now, ring->pinned.now + 512);
-    BREAK(2, ring->pinned.now, ring->bytes + ring->piece_bytes);
-    BREAK(3, ring->used.now, ring->used.now + 512);
-    BREAK(3, ring->held, 0);
+    gpi_stage *stage = &ring->stage;
+    BREAK(1, stage->top, stage->top - 1);
+    BREAK(1, stage->top, stage->top + 1);
+    BREAK(1, stage->pinned_slots, stage->top - 1);
+    BREAK(1, stage->count, stage->pinned_slots - 1);
+    BREAK(1, s.flying->state, GPI_STAGE_FREE);
+    BREAK(2, s.held->run, 0);
+    BREAK(2, s.held->run, 3);
+    BREAK(2, s.flying->run, 2);
+    BREAK(2, s.held[1].run, 1);
+    BREAK(2, s.held[1].state, GPI_STAGE_FLYING);
+    BREAK(3, stage->used.now, stage->used.now + 512);
+    BREAK(3, stage->slot_bytes, 2 * stage->slot_bytes);
     BREAK(4, s.flying->event, NULL);
-    BREAK(4, s.flying->number, ring->numbers + 1);
-    BREAK(4, ring->flights[GPUPOOL_UP], ring->flights[GPUPOOL_UP] - 1);
+    BREAK(4, s.flying->flight, stage->flights + 1);
+    BREAK(4, stage->flying[GPUPOOL_UP], stage->flying[GPUPOOL_UP] - 1);
     BREAK(4, s.flying->down, GPUPOOL_DOWN);
-    BREAK(5, s.flying->transfer, s.waiting);
-    BREAK(5, s.waiting->filled, 1);
-    BREAK(5, s.waiting->started, s.waiting->bytes + 1);
+    BREAK(5, s.flying->owner, s.waiting);
+    BREAK(5, s.waiting->ready, 1);
+    BREAK(5, s.waiting->cursor, s.waiting->bytes + 1);
     BREAK(5, s.waiting->working, -1);
     BREAK(6, s.waiting->ticket, s.waiting->next->ticket);
     BREAK(6, s.waiting->next->ticket, ring->tickets + 1);

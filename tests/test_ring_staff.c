@@ -52,9 +52,9 @@ static void scene_close(void) {
 
 static int under_lock(const int *number) {
     int now;
-    gpi_host_lock(&ring->lock);
+    gpi_host_lock(&ring->stage.lock);
     now = *number;
-    gpi_host_unlock(&ring->lock);
+    gpi_host_unlock(&ring->stage.lock);
     return now;
 }
 
@@ -134,24 +134,6 @@ static void a_worker_that_cannot_work(void) {
     scene_close();
 }
 
-/* Rings with workers are found when the process ends, whichever of them went before. */
-static void rings_come_and_go(void) {
-    gpupool_ring *first, *idle;
-    scene_open(1);
-    upload();
-    first = ring;
-    idle = kit_ring(MIB, 0, 1);
-    ring = kit_ring(4 * MIB, 0, 1);
-    upload();
-    CHECK(gpi_process.staffed == ring && ring->next_staffed == first);
-    kit_ring_close(idle); /* never had any */
-    CHECK(gpi_process.staffed == ring && ring->next_staffed == first);
-    kit_ring_close(first);
-    CHECK(gpi_process.staffed == ring && ring->next_staffed == NULL);
-    scene_close();
-    CHECK(gpi_process.staffed == NULL);
-}
-
 /* A ring that could not be destroyed goes on, with workers again. */
 static void workers_come_back(void) {
     scene_open(1);
@@ -176,9 +158,9 @@ static void a_worker_that_is_not_told(void) {
     fake_hold(kit_stream[0], 0);
     for (int i = 0, pending = 1; i < 100000 && pending; i++) { /* naps: 10 s and more */
         gpi_host_idle(10000);
-        gpi_host_lock(&ring->lock);
+        gpi_host_lock(&ring->stage.lock);
         pending = ring->transfers != NULL;
-        gpi_host_unlock(&ring->lock);
+        gpi_host_unlock(&ring->stage.lock);
     }
     fake_fail_clear();
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_OK);
@@ -227,10 +209,10 @@ static void the_caller_waits_for_those_at_work(void) {
 static int may_still_be_filled(void) {
     const gpi_transfer *transfer;
     int may;
-    gpi_host_lock(&ring->lock);
+    gpi_host_lock(&ring->stage.lock);
     transfer = ring->transfers;
-    may = !transfer->filled && (transfer->working > 1 || transfer->started < transfer->bytes);
-    gpi_host_unlock(&ring->lock);
+    may = !transfer->ready && (transfer->working > 1 || transfer->cursor < transfer->bytes);
+    gpi_host_unlock(&ring->stage.lock);
     return may;
 }
 
@@ -308,11 +290,12 @@ static int exit_from_a_worker(void *to, size_t bytes, uint64_t offset, void *unu
 }
 
 static void wait_for_sleepers(unsigned count) {
+    gpi_gate *gate = &gpi_process.gate;
     for (unsigned asleep = 0; asleep < count;) {
         gpi_host_idle(64);
-        gpi_host_gate_lock(&ring->work);
-        asleep = ring->work.sleepers;
-        gpi_host_gate_unlock(&ring->work);
+        gpi_host_gate_lock(gate);
+        asleep = gate->sleepers;
+        gpi_host_gate_unlock(gate);
     }
 }
 
@@ -350,11 +333,21 @@ static int die_with_a_stuck_worker(void) {
     exit(6);
 }
 
+/* The main thread is over, and nobody destroys the ring: its workers must not keep the process. The
+   last of them runs what is to run at the end. */
+static int end_the_main_thread(void) {
+    alarm(20);
+    scene_open(2);
+    upload();
+    pthread_exit(NULL);
+}
+
 /* Processes of their own. */
 static int die(const char *how) {
     int from_worker = how[0] == 'w';
     kit_prepare();
     if (how[0] == 's') return die_with_a_stuck_worker();
+    if (how[0] == 'm') return end_the_main_thread();
     if (!from_worker) atexit(upload_at_exit); /* runs after the ring's own */
     scene_open(from_worker ? 1 : 2); /* two threads at once may not exit */
     upload();
@@ -380,6 +373,19 @@ static int status_of(const char *how) {
 
 static void exit_beside_a_stuck_worker(void) { CHECK_EQ(status_of("stuck"), 6); }
 static void exit_from_a_workers_callback(void) { CHECK_EQ(status_of("worker"), 3); }
+static void the_main_thread_ends_alone(void) { CHECK_EQ(status_of("main"), 0); }
+
+/* What has gone for want of work comes back for the next transfer. */
+static void workers_leave_and_come_back(void) {
+    scene_open(2);
+    for (int i = 0; i < 2; i++) {
+        upload();
+        CHECK_EQ(kit_ring_stats(ring).workers, 2);
+        while (kit_ring_stats(ring).workers) gpi_host_idle(10000);
+        CHECK_EQ(gpi_process.workers, 0);
+    }
+    scene_close();
+}
 static void transfers_at_exit_need_no_workers(void) { CHECK_EQ(status_of("late"), 4); }
 #endif
 
@@ -392,7 +398,6 @@ int main(int argc, char **argv) {
     FAKE_TEST(as_many_as_the_system_has);
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);
-    FAKE_TEST(rings_come_and_go);
     FAKE_TEST(workers_come_back);
     FAKE_TEST(a_worker_that_is_not_told);
     FAKE_TEST(the_caller_waits_for_those_at_work);
@@ -402,6 +407,8 @@ int main(int argc, char **argv) {
     FAKE_TEST(exit_beside_a_stuck_worker);
     FAKE_TEST(exit_from_a_workers_callback);
     FAKE_TEST(transfers_at_exit_need_no_workers);
+    FAKE_TEST(the_main_thread_ends_alone);
+    FAKE_TEST(workers_leave_and_come_back);
     (void)argc, (void)argv;
     return check_finish();
 }

@@ -24,13 +24,15 @@ static void each_letter_has_its_figure(void) {
     v.kept_bytes = 5 * KIB; /* so 91 are free */
     v.limit_bytes = 6 * KIB;
     v.missing_bytes = 7 * KIB;
-    v.others_bytes = 8 * KIB;
+    v.others_bytes = 20 * KIB;
+    v.siblings_bytes = 12 * KIB; /* so others hold 8 */
+    v.fits_bytes = 13 * KIB;
     v.largest_free_bytes = 9 * KIB;
     v.raise_bytes = 10 * KIB;
     v.holders[0] = holder(33 * KIB, 3, 2);
-    gpi_limit_fill_in(&v, "%a|%d|%f|%h|%k|%l|%m|%n|%o|%r|%+|%b|%w.");
-    const char *said = "1.00 KiB|2.00 KiB|91.00 KiB|4.00 KiB|5.00 KiB|6.00 KiB|7.00 KiB|2|8.00 KiB|"
-                       "9.00 KiB|10.00 KiB|the 3 blocks of 11.00 KiB|all work in flight on the "
+    gpi_limit_fill_in(&v, "%a|%d|%f|%g|%h|%k|%l|%m|%n|%o|%r|%s|%+|%b|%w.");
+    const char *said = "1.00 KiB|2.00 KiB|91.00 KiB|13.00 KiB|4.00 KiB|5.00 KiB|6.00 KiB|7.00 KiB|2|8.00 KiB|"
+                       "9.00 KiB|12.00 KiB|10.00 KiB|the 3 blocks of 11.00 KiB|all work in flight on the "
                        "device.";
     if (!CHECK(strcmp(v.sentence, said) == 0)) printf("  %s\n", v.sentence);
     memset(v.sentence, 0, sizeof v.sentence);

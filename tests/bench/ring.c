@@ -1,10 +1,15 @@
-/* What the staging ring reaches, against CUDA's own copies in the same run, and the bars it is held
-   to: make bench-ring. Usage: ring [RING_MIB [CHUNK_KIB [WORKERS]]], 0 for the default. */
+/* What the staging ring reaches, against CUDA's own copies, the host's and the disk's in the same
+   run, and the bars it is held to: make bench-ring. A second table has the rates for other chunks,
+   copy loops and numbers of workers than the ring chooses by itself.
+   Usage: ring [RING_MIB [CHUNK_KIB [WORKERS [FOLDER]]]], 0 for the default; the file is made in the
+   folder, which should not lie in memory. */
 #define _GNU_SOURCE
 #define GPUPOOL_IMPLEMENTATION
 #include "../../gpupool.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #if defined(GPUPOOL_TEST_GPU)
@@ -19,7 +24,8 @@
 static gpupool_ring_config config;
 static cudaStream_t streams[2];
 static unsigned char *device[2], *ordinary[2], *pinned;
-static int missed;
+static const char *folder = "/var/tmp";
+static int missed, runs = RUNS;
 
 static void stop(const char *what, const char *why) {
     fprintf(stderr, "bench ring: %s: %s\n", what, why);
@@ -45,9 +51,9 @@ static int by_value(const void *a, const void *b) {
 static double timed(double (*transfer)(gpupool_ring *), gpupool_ring *ring) {
     double times[RUNS];
     transfer(ring);
-    for (int i = 0; i < RUNS; i++) times[i] = transfer(ring);
-    qsort(times, RUNS, sizeof *times, by_value);
-    return times[RUNS / 2];
+    for (int i = 0; i < runs; i++) times[i] = transfer(ring);
+    qsort(times, (size_t)runs, sizeof *times, by_value);
+    return times[runs / 2];
 }
 
 static double rate(double (*transfer)(gpupool_ring *), gpupool_ring *ring) {
@@ -96,24 +102,63 @@ static double both_ways(gpupool_ring *ring) {
     return now() - start;
 }
 
+/* ---- the host alone: each thread copies its own part, from one end to the other ---- */
+
+#define THREADS_MOST 64
+
+static int threads;       /* that a transfer has: the caller and its workers */
+static int past_caches;
+static size_t block;      /* copied to one place, as a slot is; 0: each byte to its own */
+
+static void *copy_part(void *number) {
+    size_t part = SIZE / (size_t)threads / 64 * 64, at = (size_t)(uintptr_t)number * part;
+    size_t step = block ? block : part;
+    for (size_t done = 0; done < part; done += step) {
+        size_t n = part - done < step ? part - done : step;
+        unsigned char *to = ordinary[1] + at + (block ? 0 : done);
+        if (past_caches) gpi_host_copy_away(to, ordinary[0] + at + done, n);
+        else memcpy(to, ordinary[0] + at + done, n);
+    }
+    return NULL;
+}
+
+static double on_threads(int count, void *(*run)(void *)) {
+    pthread_t others[THREADS_MOST];
+    double start = now();
+    for (int i = 1; i < count; i++)
+        if (pthread_create(&others[i], NULL, run, (void *)(uintptr_t)i))
+            stop("thread", "none to be had");
+    run(NULL);
+    for (int i = 1; i < count; i++) pthread_join(others[i], NULL);
+    return now() - start;
+}
+
+static double host_copy(gpupool_ring *ring) { return (void)ring, on_threads(threads, copy_part); }
+
+static double host_rate(int past, size_t size) {
+    past_caches = past;
+    block = size;
+    return rate(host_copy, NULL);
+}
+
 /* ---- a file ---- */
 
-static int file;
+#define READERS 8
+#define READ_BYTES ((size_t)2 << 20)
 
-static int read_part(void *to, size_t bytes, uint64_t offset, void *user) {
-    (void)user;
-    for (size_t done = 0; done < bytes;) {
-        ssize_t got = pread(file, (char *)to + done, bytes - done, (off_t)(offset + done));
-        if (got <= 0) return -1;
-        done += (size_t)got;
-    }
-    return 0;
+static int file, direct;       /* direct: past the page cache; -1: not to be had here */
+static atomic_size_t next_read;
+
+static void uncache(void) {
+    if (posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED)) stop("posix_fadvise", "refused");
 }
 
 static void write_file(void) {
-    char name[] = "/tmp/gpupool-bench-XXXXXX";
+    char name[4096];
+    snprintf(name, sizeof name, "%s/gpupool-bench-XXXXXX", folder);
     file = mkstemp(name);
     if (file < 0) stop(name, strerror(errno));
+    direct = open(name, O_RDONLY | O_DIRECT);
     unlink(name);
     for (size_t at = 0; at < FILE_SIZE; at += SIZE)
         for (size_t done = 0; done < SIZE;) {
@@ -121,14 +166,40 @@ static void write_file(void) {
             if (put <= 0) stop("writing the file", strerror(errno));
             done += (size_t)put;
         }
+    if (fsync(file)) stop("fsync", strerror(errno));
 }
 
 static double file_up(gpupool_ring *ring) {
     double start = now();
-    ours("upload_from", gpupool_upload_from(ring, device[1], FILE_SIZE, read_part, NULL,
-                                            streams[0]));
+    ours("upload_file", gpupool_upload_file(ring, device[1], file, 0, FILE_SIZE, streams[0]));
     cuda("sync", cudaStreamSynchronize(streams[0]));
     return now() - start;
+}
+
+static double file_up_uncached(gpupool_ring *ring) {
+    uncache();
+    return file_up(ring);
+}
+
+static void *read_blocks(void *unused) {
+    void *memory = aligned_alloc(4096, READ_BYTES);
+    size_t at;
+    if (!memory) stop("aligned_alloc", "no memory");
+    while ((at = atomic_fetch_add(&next_read, READ_BYTES)) < FILE_SIZE)
+        if (pread(direct, memory, READ_BYTES, (off_t)at) <= 0) stop("pread", strerror(errno));
+    free(memory);
+    return unused;
+}
+
+static double disk_alone(gpupool_ring *ring) {
+    (void)ring;
+    uncache();
+    atomic_store(&next_read, 0);
+    return on_threads(READERS, read_blocks);
+}
+
+static double file_rate(double (*way)(gpupool_ring *), gpupool_ring *ring) {
+    return (double)FILE_SIZE * 1e-9 / timed(way, ring);
 }
 
 /* ---- small ones: from the call to its return ---- */
@@ -156,48 +227,41 @@ static void small(gpupool_ring *ring, size_t bytes, double *own, double *theirs)
 /* ---- the table ---- */
 
 static void bar(const char *what, double got, double wanted, const char *unit) {
-    printf("  %-44s %6.2f %-12s bar %5.2f  %s\n", what, got, unit, wanted,
+    printf("  %-44s %6.2f %-20s bar %5.2f  %s\n", what, got, unit, wanted,
            got >= wanted ? "met" : "MISSED");
     missed += got < wanted;
 }
 
-static gpupool_ring *ring_of(int workers) {
+static gpupool_ring *ring_of(gpupool_ring_config with) {
     gpupool_ring *ring;
-    gpupool_ring_config with = config;
-    if (workers) with.workers = workers;
     ours("ring", gpupool_ring_create(&ring, &with));
     return ring;
 }
 
-static void large(double up_line, double down_line) {
-    gpupool_ring *ring = ring_of(0);
-    double up, down, both, cold = (double)SIZE * 1e-9 / ring_up(ring);
-    gpupool_ring_stats stats;
-    double up_plain = rate(plain_up, NULL), down_plain = rate(plain_down, NULL);
-    up = rate(ring_up, ring);
-    down = rate(ring_down, ring);
-    both = (double)(2 * SIZE) * 1e-9 / timed(both_ways, ring);
-    ours("stats", gpupool_ring_get_stats(ring, &stats));
-    printf("%zu MiB, GB/s        up     down\n  pinned          %6.1f   %6.1f\n"
-           "  cudaMemcpyAsync %6.1f   %6.1f   (ordinary memory)\n"
-           "  ring            %6.1f   %6.1f   (%d workers; its first transfer up: %.1f)\n",
-           SIZE >> 20, up_line, down_line, up_plain, down_plain, up, down, (int)stats.workers,
-           cold);
-    printf("  pinned by the ring: %.1f MiB in %.1f ms; at most in use %.1f MiB\n",
-           (double)stats.pinned.peak / 1048576, (double)stats.pin_ns * 1e-6,
-           (double)stats.used.peak / 1048576);
-    bar("upload", up / up_line, 0.88, "of pinned");
-    bar("upload", up / up_plain, 4.5, "x CUDA's");
-    bar("download", down / down_line, 0.85, "of pinned");
-    bar("download", down / down_plain, 2.2, "x CUDA's");
-    bar("up and down at once, two streams", both / (up < down ? up : down), 1.5, "x one way");
+static double least(double a, double b) { return a < b ? a : b; }
+static double most(double a, double b) { return a < b ? b : a; }
+
+static void files(gpupool_ring *ring, double line) {
+    double cached, uncached, disk;
+    runs = 3;
     write_file();
-    bar("file in the page cache to device", (double)FILE_SIZE * 1e-9 / timed(file_up, ring) /
-        up_line, 0.7, "of pinned");
-    ours("destroy", gpupool_ring_destroy(ring));
-    ring = ring_of(1);
-    bar("upload with 2 threads in all", rate(ring_up, ring) / up_line, 0.36, "of pinned");
-    bar("download with 2 threads in all", rate(ring_down, ring) / down_line, 0.36, "of pinned");
+    cached = file_rate(file_up, ring);
+    printf("  file in the page cache: %.1f GB/s\n", cached);
+    bar("file in the page cache to device", cached / line, 0.75, "of pinned");
+    if (direct < 0) {
+        printf("  left out: files past the page cache (%s has no O_DIRECT)\n", folder);
+    } else {
+        disk = file_rate(disk_alone, NULL);
+        uncached = file_rate(file_up_uncached, ring);
+        disk = most(disk, file_rate(disk_alone, NULL)); /* before and after */
+        printf("  file not there: %.2f GB/s; %d threads that read it with O_DIRECT: %.2f GB/s\n",
+               uncached, READERS, disk);
+        bar("file not in the page cache to device", uncached / disk, 0.9, "of these");
+    }
+    runs = RUNS;
+}
+
+static void smalls(gpupool_ring *ring) {
     for (int i = 0; i < 2; i++) {
         size_t bytes = i ? 65536 : 4096;
         double a, b;
@@ -205,15 +269,90 @@ static void large(double up_line, double down_line) {
         small(ring, bytes, &a, &b);
         snprintf(what, sizeof what, "%zu KiB, call to return: %.2f, CUDA %.2f us", bytes >> 10, a,
                  b);
-        bar(what, b / a, 0.95, "x CUDA's");
+        bar(what, b / a, i ? 1 : 0.9, "x CUDA's");
     }
+}
+
+static void bars(double up_line, double down_line) {
+    gpupool_ring *ring = ring_of(config);
+    double up, down, both, plain, away, host, cold = (double)SIZE * 1e-9 / ring_up(ring);
+    double up_plain = rate(plain_up, NULL), down_plain = rate(plain_down, NULL);
+    gpupool_ring_stats stats;
+    threads = 1 + (int)gpi_ground_min((uint64_t)ring->workers_wanted, (uint64_t)ring->hands_each);
+    plain = host_rate(0, 0);
+    away = host_rate(1, 0);
+    host = most(plain, away);
+    up = rate(ring_up, ring);
+    down = rate(ring_down, ring);
+    both = (double)(2 * SIZE) * 1e-9 / timed(both_ways, ring);
+    ours("stats", gpupool_ring_get_stats(ring, &stats));
+    printf("%zu MiB, GB/s        up     down\n  pinned          %6.1f   %6.1f\n"
+           "  cudaMemcpyAsync %6.1f   %6.1f   (ordinary memory)\n"
+           "  ring            %6.1f   %6.1f   (%d workers; its first transfer up: %.1f)\n",
+           SIZE >> 20, up_line, down_line, up_plain, down_plain, up, down,
+           (int)stats.workers, cold);
+    printf("  the host's own copy by %d threads: %.1f with memcpy, %.1f past its caches\n", threads,
+           plain, away);
+    printf("  the same to one block a thread, as slots are: ");
+    for (size_t size = (size_t)256 << 10; size <= (size_t)4 << 20; size *= 4)
+        printf("%s%zu KiB: %.1f, %.1f", size >> 18 > 1 ? "; " : "", size >> 10, host_rate(0, size),
+               host_rate(1, size));
+    printf("\n  pinned by the ring: %.1f MiB in %.1f ms; at most in use %.1f MiB; link busy %.2f\n",
+           (double)stats.pinned.peak / 1048576, (double)stats.pin_ns * 1e-6,
+           (double)stats.used.peak / 1048576, stats.link_busy[0]);
+    bar("upload", up / least(up_line, host), 0.88, "of pinned, host copy");
+    bar("upload", up / up_plain, 4.5, "x CUDA's");
+    bar("download", down / least(down_line, host), 0.85, "of pinned, host copy");
+    bar("up and down at once, two streams", both / least(up, down), 1.5, "x one way");
+    smalls(ring);
+    files(ring, up_line);
     ours("destroy", gpupool_ring_destroy(ring));
 }
 
+/* ---- what other choices would make of it ---- */
+
+typedef struct choice {
+    const char *name;
+    size_t chunk_kib;
+    int workers, away_up, away_down, caller_sends; /* -1: the ring's own choice */
+} choice;
+
+static void choices(double up_line, double down_line) {
+    static const choice all[] = {
+        {"as it is", 0, 0, -1, -1, 0},           {"chunks of 256 KiB", 256, 0, -1, -1, 0},
+        {"chunks of 512 KiB", 512, 0, -1, -1, 0}, {"chunks of 1 MiB", 1024, 0, -1, -1, 0},
+        {"chunks of 4 MiB", 4096, 0, -1, -1, 0}, {"up past the caches", 0, 0, 1, -1, 0},
+        {"the same, 512 KiB", 512, 0, 1, -1, 0}, {"down with memcpy", 0, 0, -1, 0, 0},
+        {"1 worker", 0, 1, -1, -1, 0},           {"3 workers", 0, 3, -1, -1, 0},
+        {"5 workers", 0, 5, -1, -1, 0},          {"9 workers", 0, 9, -1, -1, 0},
+        {"15 workers", 0, 15, -1, -1, 0},        {"the caller sends all", 0, 0, -1, -1, 1},
+        {"the same, 512 KiB", 512, 0, -1, -1, 1}};
+    printf("\nother choices                up GB/s  of pinned   down  of pinned\n");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        gpupool_ring_config with = config;
+        gpupool_ring *ring;
+        double up, down;
+        if (all[i].chunk_kib) with.chunk_bytes = all[i].chunk_kib << 10;
+        if (all[i].workers) with.workers = all[i].workers;
+        ring = ring_of(with);
+        if (all[i].workers) ring->hands_each = all[i].workers;
+        if (all[i].away_up >= 0) ring->away[GPUPOOL_UP] = all[i].away_up;
+        if (all[i].away_down >= 0) ring->away[GPUPOOL_DOWN] = all[i].away_down;
+        ring->caller_sends = all[i].caller_sends;
+        up = rate(ring_up, ring);
+        down = rate(ring_down, ring);
+        printf("  %-26s %7.1f %9.2f %8.1f %8.2f\n", all[i].name, up, up / up_line, down,
+               down / down_line);
+        ours("destroy", gpupool_ring_destroy(ring));
+    }
+}
+
 int main(int argc, char **argv) {
+    double up_line, down_line;
     if (argc > 1) config.bytes = (size_t)strtoull(argv[1], NULL, 10) << 20;
     if (argc > 2) config.chunk_bytes = (size_t)strtoull(argv[2], NULL, 10) << 10;
     if (argc > 3) config.workers = atoi(argv[3]);
+    if (argc > 4) folder = argv[4];
     for (int i = 0; i < 2; i++) {
         cuda("stream", cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
         cuda("cudaMalloc", cudaMalloc((void **)&device[i], i ? FILE_SIZE : SIZE));
@@ -223,8 +362,10 @@ int main(int argc, char **argv) {
     }
     cuda("cudaHostAlloc", cudaHostAlloc((void **)&pinned, SIZE, cudaHostAllocDefault));
     memset(pinned, 3, SIZE);
-    large((double)SIZE * 1e-9 / timed(pinned_up, NULL),
-          (double)SIZE * 1e-9 / timed(pinned_down, NULL));
+    up_line = rate(pinned_up, NULL);
+    down_line = rate(pinned_down, NULL);
+    bars(up_line, down_line);
+    choices(up_line, down_line);
     printf("%d bars missed\n", missed);
     return 0;
 }

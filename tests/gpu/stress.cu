@@ -269,11 +269,13 @@ int main(int count, char **words) {
     POOL(gpupool_report(arena, stdout));
     POOL(gpupool_arena_destroy(arena));
     POOL(gpupool_arena_destroy(gpupool_default_arena(0)));
-    printf("%ld blocks stamped and verified, %llu stitched and %llu times reused, %.1f GiB, %ld handed "
-           "over, %ld graphs captured, %ld replays, %ld refused for lack of memory; %llu words wrong, "
-           "%ld calls failed\n",
-           blocks.load(), (unsigned long long)stats.stitches,
-           (unsigned long long)stats.stitches_reused, (double)bytes_stamped.load() / (1 << 30), handed_over.load(),
-           captures.load(), replays.load(), refused.load(), found, failed.load());
+    printf(
+        "%ld blocks stamped and verified, %llu stitched and %llu times reused, %.1f GiB, %ld "
+        "handed "
+        "over, %ld graphs captured, %ld replays, %ld refused for lack of memory; %llu words wrong, "
+        "%ld calls failed\n",
+        blocks.load(), (unsigned long long)stats.stitches,
+        (unsigned long long)stats.stitches_reused, (double)bytes_stamped.load() / (1 << 30),
+        handed_over.load(), captures.load(), replays.load(), refused.load(), found, failed.load());
     return found || failed ? 1 : 0;
 }

@@ -1,124 +1,103 @@
-/* RING, cut down: slots of up to 256 bytes, aligned to 4, and transfers whose smallest chunk is 16.
+/* STAGE and RING, cut down: pages of 16 bytes, and transfers whose smallest chunk is one of them.
    With the real sizes the divisions take too long. */
-// rooms: GROUND HOST DRIVER LEDGER TREE CACHE FENCE RING
-// unwind: 4
-// as: s/GPI_RING_ALIGN ((uint64_t)512)/GPI_RING_ALIGN ((uint64_t)4)/; s/GPI_RING_LEAST  *((uint64_t)128 << 10)/GPI_RING_LEAST ((uint64_t)16)/
+// rooms: GROUND HOST DRIVER LEDGER TREE CACHE FENCE STAGE RING
+// unwind: 6
+// as: s/GPI_RING_LEAST = 128 << 10,/GPI_RING_LEAST = 16,/; s/GPI_PAGE_BYTES ((uint64_t)4096)/GPI_PAGE_BYTES ((uint64_t)16)/
 #include "prove.h"
 
 #define MOST ((uint64_t)256)
+#define SLOTS 5
 
 static gpupool_ring ring;
-static gpi_ring_slot left, middle, right;
+static gpi_stage stage;
+static gpi_stage_slot slots[SLOTS];
 
-// broken: s/at % piece + bytes > piece) at = gpi_ground_up/at % piece + bytes > piece + 1) at = gpi_ground_up/
-void prove_a_place_is_the_lowest_in_one_piece(void) {
-    uint64_t bytes = any_below(MOST), pinned = any_below(MOST), other = any_below(MOST), at;
-    unsigned log = (unsigned)any_below(8);
-    uint64_t piece = ring.piece_bytes = (uint64_t)1 << log;
-    middle.at = any_below(MOST);
-    middle.bytes = any_below(MOST);
-    ASSUME(bytes > 0);
-    at = gpi_ring_place(&ring, &middle, bytes, pinned);
-    if (at != UINT64_MAX) {
-        CLAIM(at >= middle.at && at + bytes <= middle.at + middle.bytes && at + bytes <= pinned);
-        if (bytes <= piece) CLAIM(at >> log == (at + bytes - 1) >> log);
-    }
-    ASSUME(other >= middle.at && other + bytes <= middle.at + middle.bytes);
-    ASSUME(other + bytes <= pinned);
-    ASSUME(bytes > piece || other >> log == (other + bytes - 1) >> log);
-    CLAIM(at <= other);
-}
-
-// broken: s/gpi_ground_min(most, transfer->width - column)/most/
+// broken: s/gpi_ground_min(most, width - column)/most/
 void prove_a_chunk_is_of_what_is_left(void) {
     static gpi_transfer transfer;
-    uint64_t most = any_below(MOST), chunk, leftover, column;
-    ring.chunk_bytes = any_below(MOST);
+    uint64_t most = 16 * (1 + any_below(4)), chunk, left, column;
+    ring.stage.slot_bytes = 16 * (1 + any_below(4));
     ring.workers_running = (int)any_below(4);
     transfer.width = (uint64_t)1 << any_below(7);
     transfer.bytes = any_below(MOST);
-    transfer.started = any_below(MOST);
-    ASSUME((transfer.bytes & (transfer.width - 1)) == 0 && transfer.started < transfer.bytes);
-    ASSUME(ring.chunk_bytes >= GPI_RING_ALIGN && most >= GPI_RING_ALIGN);
-    leftover = transfer.bytes - transfer.started;
-    column = transfer.started & (transfer.width - 1);
+    transfer.cursor = any_below(MOST);
+    ASSUME((transfer.bytes & (transfer.width - 1)) == 0 && transfer.cursor < transfer.bytes);
+    left = transfer.bytes - transfer.cursor;
+    column = transfer.cursor & (transfer.width - 1);
     chunk = gpi_ring_chunk(&ring, &transfer, most);
-    CLAIM(chunk > 0 && chunk <= leftover && chunk <= most && chunk <= ring.chunk_bytes);
+    CLAIM(chunk > 0 && chunk <= left && chunk <= most && chunk <= ring.stage.slot_bytes);
     if (transfer.width != transfer.bytes) /* whole rows, or a part of one */
         CLAIM((column == 0 && (chunk & (transfer.width - 1)) == 0) ||
               column + chunk <= transfer.width);
 }
 
-// broken: s/    slot->bytes = at - slot->at;/    slot->bytes = at;/
-void prove_a_cut_slot_is_two_and_joined_is_one(void) {
-    uint64_t at = any_below(MOST), bytes = any_below(MOST), cut = any_below(2 * MOST);
-    gpi_ring_slot *part;
-    ASSUME(cut > at && cut < at + bytes);
-    left.at = at;
-    left.bytes = bytes;
-    if (any() & 1) (left.next = &right)->prev = &left;
-    right.state = GPI_RING_BUSY;
-    gpi_ring_spare_put(&ring, &middle);
-    part = gpi_ring_cut(&ring, &left, cut);
-    CLAIM(part == &middle && left.at == at && left.at + left.bytes == part->at);
-    CLAIM(part->at + part->bytes == at + bytes && left.bytes > 0 && part->bytes > 0);
-    CLAIM(left.next == part && part->prev == &left && ring.spare_count == 0);
-    CLAIM(!part->next || (part->next == &right && right.prev == part));
-    gpi_ring_join(&ring, &left);
-    CLAIM(left.at == at && left.bytes == bytes && ring.spare_count == 1);
-    CLAIM(!left.next || (left.next == &right && right.prev == &left));
+// broken: s/most -= (transfer->place + transfer->cursor) % GPI_PAGE_BYTES/most -= 0/
+void prove_a_chunk_of_a_file_ends_its_page(void) {
+    static gpi_transfer transfer;
+    uint64_t chunk, first, end;
+    ring.stage.slot_bytes = 16 * (1 + any_below(4));
+    ring.workers_running = (int)any_below(4);
+    transfer.is_file = 1;
+    transfer.place = any_below(MOST);
+    transfer.width = transfer.bytes = any_below(MOST);
+    transfer.cursor = any_below(MOST);
+    ASSUME(transfer.cursor < transfer.bytes);
+    chunk = gpi_ring_chunk(&ring, &transfer, UINT64_MAX);
+    first = transfer.place + transfer.cursor;
+    end = first + chunk;
+    CLAIM(chunk > 0 && transfer.cursor + chunk <= transfer.bytes);
+    CLAIM((first & 15) + chunk <= ring.stage.slot_bytes);
+    CLAIM((end & 15) == 0 || transfer.cursor + chunk == transfer.bytes);
 }
 
-static gpi_ring_slot_state any_state(void) { return (gpi_ring_slot_state)any_below(6); }
-
-// broken: s/    gpi_ring_join(ring, slot->prev);//
-void prove_what_is_dropped_joins_what_is_free_beside_it(void) {
-    gpi_ring_slot_state before = left.state = any_state(), after = right.state = any_state();
-    uint64_t from, to;
-    gpi_ring_slot *one;
-    left.bytes = 1 + any_below(MOST);
-    middle.at = left.bytes;
-    middle.bytes = 1 + any_below(MOST);
-    middle.state = GPI_RING_BUSY;
-    right.at = middle.at + middle.bytes;
-    right.bytes = 1 + any_below(MOST);
-    (left.next = &middle)->prev = &left;
-    (middle.next = &right)->prev = &middle;
-    ring.used.now = middle.bytes;
-    from = before == GPI_RING_FREE ? 0 : middle.at;
-    to = right.at + (after == GPI_RING_FREE ? right.bytes : 0);
-    gpi_ring_drop(&ring, &middle);
-    one = before == GPI_RING_FREE ? &left : &middle;
-    CLAIM(one->at == from && one->at + one->bytes == to && one->state == GPI_RING_FREE);
-    CLAIM(one->next == (after == GPI_RING_FREE ? NULL : &right));
-    CLAIM(after == GPI_RING_FREE || right.prev == one);
-    CLAIM(ring.used.now == 0);
-    CLAIM(ring.spare_count == (uint64_t)(before == GPI_RING_FREE) + (after == GPI_RING_FREE));
-}
-
-// broken: s/gpi_ledger_sub(&ring->used, slot->bytes)/gpi_ledger_sub(\&ring->used, slot->length)/
-void prove_what_is_taken_is_counted_until_it_is_dropped(void) {
-    uint64_t at = 4 * any_below(4), bytes = any_below(16), whole = gpi_ground_up(bytes, 4);
-    uint64_t used = ring.used.now = any_below(MOST), end, sum = 0;
-    gpi_ring_slot *taken, *slot;
-    ring.piece_bytes = 16;
-    ring.pinned.now = any_below(64);
-    ASSUME(bytes > 0);
-    left.at = at;
-    left.bytes = 4 + 4 * any_below(8);
-    end = at + left.bytes;
-    ring.slots = &left;
-    gpi_ring_spare_put(&ring, &middle);
-    gpi_ring_spare_put(&ring, &right);
-    taken = gpi_ring_take(&ring, bytes);
-    CLAIM(ring.used.now == used + (taken ? whole : 0));
-    for (slot = ring.slots; slot; slot = slot->next) sum += slot->bytes;
-    CLAIM(sum == end - at);
-    if (taken) {
-        CLAIM(taken->bytes == whole && taken->at >= at && taken->at + whole <= end);
-        CLAIM(taken->at + whole <= ring.pinned.now && taken->state == GPI_RING_BUSY);
-        gpi_ring_drop(&ring, taken);
+/* Slots of one each, free or not. */
+static void any_slots(void) {
+    uint64_t i;
+    stage.slots = slots;
+    stage.count = SLOTS;
+    stage.slot_bytes = 1;
+    stage.pinned_slots = any_below(SLOTS + 1);
+    for (i = 0; i < stage.pinned_slots; i++) {
+        slots[i].run = 1;
+        slots[i].state = any() & 1 ? GPI_STAGE_HELD : GPI_STAGE_FREE;
+        if (slots[i].state == GPI_STAGE_FREE) continue;
+        stage.top = i + 1;
+        stage.used.now++;
     }
-    CLAIM(ring.used.now == used && ring.spare_count == 2);
-    CLAIM(ring.slots->at == at && ring.slots->bytes == end - at && !ring.slots->next);
+    ASSUME(gpi_stage_check(&stage) == 0);
+}
+
+// broken: s/first = at + 1;/first = at;/
+void prove_what_is_taken_was_free_and_is_the_lowest(void) {
+    uint64_t run = 1 + any_below(3), at, i, used;
+    gpi_stage_slot before[SLOTS], *slot;
+    any_slots();
+    used = stage.used.now;
+    for (i = 0; i < SLOTS; i++) before[i] = slots[i];
+    slot = gpi_stage_take(&stage, run);
+    CLAIM(gpi_stage_check(&stage) == 0);
+    CLAIM(stage.used.now == used + (slot ? run : 0));
+    for (at = 0; at + run <= stage.pinned_slots; at++) {
+        int is_free = 1;
+        for (i = 0; i < run; i++) is_free &= before[at + i].state == GPI_STAGE_FREE;
+        if (!is_free) continue;
+        CLAIM(slot == &slots[at]);
+        return;
+    }
+    CLAIM(slot == NULL);
+}
+
+// broken: s/gpi_ledger_sub(&stage->used, slot->run/gpi_ledger_sub(\&stage->used, 1/
+void prove_what_is_freed_leaves_all_as_it_was(void) {
+    uint64_t run = 1 + any_below(3), used, top, i;
+    gpi_stage_slot before[SLOTS], *slot;
+    any_slots();
+    used = stage.used.now;
+    top = stage.top;
+    for (i = 0; i < SLOTS; i++) before[i] = slots[i];
+    slot = gpi_stage_take(&stage, run);
+    ASSUME(slot != NULL);
+    gpi_stage_free(&stage, slot);
+    CLAIM(gpi_stage_check(&stage) == 0 && stage.used.now == used && stage.top == top);
+    for (i = 0; i < stage.pinned_slots; i++) CLAIM(slots[i].state == before[i].state);
 }
