@@ -12,11 +12,11 @@ mkdir -p "$out"
 unit=tests/library.c
 # gpi_host_fail returns the result that it is given. An analyzer that cannot look into functions of
 # `...` does not know, and supposes that what has just failed went well: it is told, by a macro.
-# Nor does it know that prev and next agree, and finds a piece in its list that has left it: for it
+# Nor does it know that prev and next agree, and finds a chunk in its list that has left it: for it
 # the list is gone through.
 sed -e 's/^static gpupool_result gpi_host_fail(/static gpupool_result gpi_host_fail_(/' \
-    -e 's/^    if (piece->prev) piece->prev->next = .*/    while (*list != piece) list = \&(*list)->next;/' \
-    -e 's/^    else \*list = piece->next;/    *list = piece->next;/' gpupool.h > "$out/gpupool.h"
+    -e 's/^    if (chunk->prev) chunk->prev->next = .*/    gpi_chunk **list = \&chunks->first; while (*list != chunk) list = \&(*list)->next;/' \
+    -e 's/^    else chunks->first = chunk->next;/    *list = chunk->next;/' gpupool.h > "$out/gpupool.h"
 printf '#define GPUPOOL_IMPLEMENTATION\n#include "gpupool.h"\n' > "$out/told.c"
 told='-Dgpi_host_fail(code,...)=(gpi_host_fail_(code,__VA_ARGS__),(code))'
 fake="-isystem tests/fakecuda/include"

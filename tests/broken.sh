@@ -58,6 +58,22 @@ broken the_rest_of_a_pending_block_has_no_fence test_races gpi_tree_take \
     's/run, unit + units), lane);/run, unit + units), lane == GPI_LANE_BARE ? lane : GPI_LANE_QUIET);/'
 broken counted_though_refused test_faults gpi_arena_free_used \
     's/else if (result != GPUPOOL_OK) return result;/else if (result != GPUPOOL_OK) { gpi_arena_count_free(arena, run, stream); return result; }/'
+
+# a stitch: whose memory it is, where it is mapped, how long, and what is left of one that fails
+broken a_stitch_follows_nobody test_stitch gpi_stitch_follow 's/if (!owner ||.*continue;/continue;/'
+broken parts_in_the_wrong_order test_stitch gpi_stitch_map \
+    's/stitch->seams\[\*mapped\]/stitch->seams[stitch->seam_count - 1 - *mapped]/'
+broken taken_units_are_anybodys test_stitch_undone gpi_chunk_return \
+    's/owner ? owner->young : GPI_LANE_QUIET/GPI_LANE_QUIET/'
+broken a_half_mapped_stitch_is_left test_stitch_undone gpi_stitch_map \
+    's/if (result == GPUPOOL_OK || !\*mapped) return result;/if (result != GPUPOOL_OK) *mapped = 0; return result;/'
+broken unmapped_while_in_use test_stitch_bounds gpi_stitch_bound \
+    's/if (!gpi_stitch_has_passed(stitches, stitch)) continue;//'
+broken unmapped_before_the_release test_stitch_graphs gpi_stitch_has_passed \
+    's/if (stitch->state == GPI_STITCH_USED) return 0;/return stitch->state != GPI_STITCH_USED;/'
+broken a_stitch_over_a_chunk_that_went test_stitch gpi_stitch_drop_chunk \
+    's/result = gpi_stitch_clear(stitches, chunk);/result = GPUPOOL_OK; chunk->seams = NULL;/'
+
 broken a_full_ring_waits_for_its_own_user test_ring_async gpi_ring_stall \
     's/return gpi_ring_advance_unstaged(ring, transfer);/return 0;/'
 echo "$passed passed, $failed failed"

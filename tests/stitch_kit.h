@@ -17,8 +17,8 @@
 typedef struct stitch_block {
     char *at;
     size_t bytes;
-    int stream,
-        byte; /* byte: what it holds where it is touched first; from place to place one more */
+    int stream, byte; /* byte: what it holds where it is touched first; one more from place to
+                         place */
 } stitch_block;
 
 typedef struct stitch_work {

@@ -32,8 +32,8 @@ static void open_by_granules(size_t limit) {
    at the end takes as much less of new memory. */
 static void homes_lie_side_by_side(void) {
     open_by_granules(0);
-    char *first = (char *)get(3 * MIB), *second = (char *)get(2 * MIB),
-         *third = (char *)get(5 * MIB);
+    char *first = (char *)get(3 * MIB), *second = (char *)get(2 * MIB);
+    char *third = (char *)get(5 * MIB);
     CHECK(second == first + 3 * MIB && third == second + 2 * MIB);
     CHECK_EQ(kit_reserved(arena), 10 * MIB);
     CHECK_EQ(kit_stats(arena).chunks_gained, 5);
@@ -193,7 +193,7 @@ static void grant(void *unused) {
     fake_fail_clear();
 }
 
-/* A TiB of addresses, or half as many each time that the system refuses, down to four times what
+/* A TiB of addresses, or half as many each time that the system refuses, down to twice what
    the device has: with fewer there is no arena. */
 static void addresses_for_twice_the_device(void) {
     fake_device_memory(0, 64 * GIB);

@@ -4,7 +4,10 @@
 // build: plain
 // build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
-#include "../gpupool.h"
+#ifndef GPUPOOL_HEADER /* or one that broken.sh has broken */
+#define GPUPOOL_HEADER "../gpupool.h"
+#endif
+#include GPUPOOL_HEADER
 #include "stitch_kit.h"
 
 #if CHECK_FAKE

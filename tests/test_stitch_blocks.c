@@ -394,8 +394,7 @@ static void a_peer_reaches_it(void) {
     stripe_close();
 }
 
-/* Access for a peer that CUDA refuses at the stitch: the call fails, and the next one is no worse.
- */
+/* Access for a peer that CUDA refuses at the stitch: the call fails, and the next is no worse. */
 static void a_peer_that_is_refused(void) {
     stripe_open();
     char *block = stripe_stitched(LARGE, 0);

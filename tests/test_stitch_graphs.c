@@ -3,7 +3,10 @@
 // build: plain
 // build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION
-#include "../gpupool.h"
+#ifndef GPUPOOL_HEADER /* or one that broken.sh has broken */
+#define GPUPOOL_HEADER "../gpupool.h"
+#endif
+#include GPUPOOL_HEADER
 #include "stripe_kit.h"
 
 #if CHECK_FAKE
@@ -90,8 +93,7 @@ static void freed_in_its_scope(void) {
     long mapped = fake_mappings();
     CHECK_EQ(mapped, STRIPES + 5);
     trim_all();
-    CHECK_EQ(fake_mappings(),
-             LAID + 5 + 5); /* the live ones', the graph's, the stitch over these */
+    CHECK_EQ(fake_mappings(), LAID + 5 + 5); /* the live ones', the graph's, its stitch */
     CHECK_RESULT(kit_why(gpupool_alloc(arena, (LAID - 4) * STRIPE, kit_stream[0])),
                  GPUPOOL_E_OUT_OF_MEMORY);
     char *rest = (char *)get((LAID - 5) * STRIPE, 0); /* all that is not the graph's */

@@ -6,7 +6,10 @@
 #include "fail_malloc.h"
 
 #define GPUPOOL_IMPLEMENTATION
-#include "../gpupool.h"
+#ifndef GPUPOOL_HEADER /* or one that broken.sh has broken */
+#define GPUPOOL_HEADER "../gpupool.h"
+#endif
+#include GPUPOOL_HEADER
 #include "stripe_kit.h"
 
 #if CHECK_FAKE

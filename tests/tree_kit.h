@@ -100,8 +100,8 @@ static inline tree_code model_code(const model *m) {
     tree_code code = 0;
     for (int unit = 0, end; unit < m->units; unit = end) {
         end = model_end(m, unit);
-        code =
-            code_add(code, unit, end - unit, model_is_free(m, unit) ? m->owner[unit] : CODE_BLOCK);
+        code = code_add(code, unit, end - unit,
+                        model_is_free(m, unit) ? m->owner[unit] : CODE_BLOCK);
     }
     return code;
 }

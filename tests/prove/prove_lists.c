@@ -22,6 +22,7 @@ void prove_the_next_list_is_the_first_with_runs(void) {
     other = place / GPI_SHELF * GPI_SHELF + (uint32_t)any_below(GPI_SHELF);
     lane.orders[0] = any_below(1 << 4);
     lane.orders[1] = any_below(1 << 4);
+    lane.orders[2] = any_below(1 << 4);
     /* the three rows that can matter */
     lane.steps[any_below(GPI_NO_PLACE / GPI_STEPS)] = (uint8_t)any();
     lane.steps[other / GPI_STEPS] = (uint8_t)any();
