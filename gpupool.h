@@ -9756,9 +9756,10 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
 /* Whether its device was reset since it was made; 0 where CUDA does not tell. No lock is held. */
 static int gpi_arena_was_reset(const gpupool_arena *arena) {
     struct gpi_thread why = gpi_thread;
-    int reset, told = gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK;
+    int reset;
+    if (gpi_driver_was_reset(&arena->chunks.driver, &reset) != GPUPOOL_OK) reset = 0;
     gpi_thread = why; /* nobody has called anything that failed */
-    return told && reset;
+    return reset;
 }
 
 static gpupool_arena_config gpi_arena_default_config(int device) {
