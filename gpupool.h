@@ -5235,7 +5235,7 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
         CUresult error = driver->reserve(&address, (size_t)bytes, (size_t)driver->granule_bytes, 0,
                                          0);
         result = gpi_driver_told_cu(driver, "cuMemAddressReserve", error);
-        if (result == GPUPOOL_OK || bytes / 2 < driver->total_bytes * 2) break;
+        if (result != GPUPOOL_E_OUT_OF_MEMORY || bytes / 2 < driver->total_bytes * 2) break;
     }
     if (result == GPUPOOL_E_OUT_OF_MEMORY)
         return gpi_host_fail(result, "cuMemAddressReserve: the process has no addresses left for "

@@ -183,7 +183,7 @@ static void a_finished_hand_over_costs_one_question(void) {
         long calls = fake_calls(NULL), asked = fake_calls("cuEventQuery");
         void *block = kit_alloc(arena, 8 * MIB, kit_stream[i % 2]);
         if (i) CHECK_EQ(fake_calls("cuEventQuery"), asked + 1);
-        if (i) CHECK_EQ(fake_calls(NULL), calls + 3);
+        if (i) CHECK_EQ(fake_calls(NULL), calls + 4);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[i % 2]), GPUPOOL_OK);
     }
     CHECK(kit_reserved(arena) < 16 * MIB);
