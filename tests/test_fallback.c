@@ -1,5 +1,5 @@
-/* AUTO where a device says that it can map memory, and cannot: it takes chunks of cudaMalloc, and the
-   report says why. Seen on a vGPU and on an old data-centre card. */
+/* AUTO where a device says that it can map memory, and cannot: it takes chunks of cudaMalloc, and
+   the report says why. Seen on a vGPU and on an old data-centre card. */
 // build: plain
 // build: asan -fsanitize=address,undefined
 #define GPUPOOL_IMPLEMENTATION

@@ -8,8 +8,8 @@
 
 #if CHECK_FAKE
 
-/* The largest block that the arena gives just now. Asked for in new arenas, since an attempt may put
-   memory in order. */
+/* The largest block that the arena gives just now. Asked for in new arenas, since an attempt may
+   put memory in order. */
 static size_t largest_given(gpupool_arena *(*make)(void), void (*end)(gpupool_arena *),
                             size_t below) {
     size_t least = 0, most = below / GPUPOOL_UNIT_BYTES;

@@ -31,9 +31,9 @@ static void each_letter_has_its_figure(void) {
     v.raise_bytes = 10 * KIB;
     v.holders[0] = holder(33 * KIB, 3, 2);
     gpi_limit_fill_in(&v, "%a|%d|%f|%g|%h|%k|%l|%m|%n|%o|%r|%s|%+|%b|%w.");
-    const char *said = "1.00 KiB|2.00 KiB|91.00 KiB|13.00 KiB|4.00 KiB|5.00 KiB|6.00 KiB|7.00 KiB|2|8.00 KiB|"
-                       "9.00 KiB|12.00 KiB|10.00 KiB|the 3 blocks of 11.00 KiB|all work in flight on the "
-                       "device.";
+    const char *said = "1.00 KiB|2.00 KiB|91.00 KiB|13.00 KiB|4.00 KiB|5.00 KiB|6.00 KiB|7.00 KiB|"
+                       "2|8.00 KiB|9.00 KiB|12.00 KiB|10.00 KiB|the 3 blocks of 11.00 KiB|"
+                       "all work in flight on the device.";
     if (!CHECK(strcmp(v.sentence, said) == 0)) printf("  %s\n", v.sentence);
     memset(v.sentence, 0, sizeof v.sentence);
     v.holders[0] = holder(11 * KIB, 1, 1);
