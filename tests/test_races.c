@@ -175,7 +175,7 @@ static void frees_have_a_fence_now_and_then(void) {
 }
 
 /* Where there is room to grow, and the work is done: no more than a question, asked beside any
-   capture. */
+   capture, and before it whether the device was reset. */
 static void a_finished_hand_over_costs_one_question(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *small = kit_alloc(arena, 4096, kit_stream[1]);
@@ -183,7 +183,7 @@ static void a_finished_hand_over_costs_one_question(void) {
         long calls = fake_calls(NULL), asked = fake_calls("cuEventQuery");
         void *block = kit_alloc(arena, 8 * MIB, kit_stream[i % 2]);
         if (i) CHECK_EQ(fake_calls("cuEventQuery"), asked + 1);
-        if (i) CHECK_EQ(fake_calls(NULL), calls + 3);
+        if (i) CHECK_EQ(fake_calls(NULL), calls + 4);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[i % 2]), GPUPOOL_OK);
     }
     CHECK(kit_reserved(arena) < 16 * MIB);
