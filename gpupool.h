@@ -5262,26 +5262,23 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
 
 /* Gets, maps and gives back a granule, before there is any chunk: a device may say that it can, and
    answer CUDA_ERROR_NOT_SUPPORTED. One without memory for it is no worse than any other that is
-   full. */
-static gpupool_result gpi_chunk_try_mapping(const gpi_chunks *chunks) {
-    const gpi_driver *driver = &chunks->driver;
-    uint64_t bytes = driver->granule_bytes;
-    gpupool_result result, undone;
-    gpi_handle handle;
-    result = gpi_driver_create(driver, bytes, &handle);
-    if (result != GPUPOOL_OK) return result == GPUPOOL_E_OUT_OF_MEMORY ? GPUPOOL_OK : result;
-    result = gpi_driver_map(driver, chunks->reservation, bytes, handle);
-    if (result == GPUPOOL_OK) {
-        struct gpi_thread why;
-        result = gpi_driver_access(driver, chunks->reservation, bytes);
-        why = gpi_thread;
-        undone = gpi_driver_unmap(driver, chunks->reservation, bytes);
-        if (result == GPUPOOL_OK) result = undone;
-        else gpi_thread = why;
+   full; what it does not take back is kept, for the next trim. The lock is held. */
+static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) {
+    uint64_t units = chunks->granule_units;
+    gpupool_result result;
+    gpi_run *held;
+    if (!gpi_tree_prepare(tree, 8) || !gpi_tree_prepare_cells(tree, chunks->base_unit, units))
+        return gpi_host_no_memory();
+    held = gpi_tree_take(tree, chunks->home, chunks->base_unit, units);
+    result = gpi_chunk_fill(chunks, tree, held, units);
+    if (result == GPUPOOL_E_OUT_OF_MEMORY) return GPUPOOL_OK;
+    if (result != GPUPOOL_OK) return result;
+    if (gpi_chunk_give_back(chunks, tree, chunks->first, held) == GPUPOOL_OK) {
+        chunks->gained = chunks->lost = 0; /* as if nothing had been */
+        memset(&chunks->ledger->reserved, 0, sizeof chunks->ledger->reserved);
+        tree->splits = tree->merges = 0;
     }
-    if (gpi_driver_release(driver, handle) != GPUPOOL_OK && result == GPUPOOL_OK)
-        result = GPUPOOL_E_CUDA;
-    return result;
+    return GPUPOOL_OK;
 }
 
 static void gpi_chunk_forget(gpi_chunks *chunks) { /* the host's side only */
@@ -9653,12 +9650,13 @@ static int gpi_arena_cannot_map(gpupool_result result) {
            (result == GPUPOOL_E_CUDA && gpi_thread.cuda_error == CUDA_ERROR_NOT_SUPPORTED);
 }
 
-/* Chunks of cudaMalloc in place of mapped ones, of which there is none yet. */
+/* Chunks of cudaMalloc in place of mapped ones, of which there is none yet. The lock is held. */
 static gpupool_result gpi_arena_fall_back(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result;
     snprintf(arena->instead, sizeof arena->instead, "%.95s", gpi_thread.text);
-    result = gpi_chunk_close(chunks);
+    result = gpi_chunk_retry(chunks, &arena->tree);
+    if (result == GPUPOOL_OK) result = gpi_chunk_close(chunks);
     if (result != GPUPOOL_OK) return result;
     gpi_tree_close(&arena->tree);
     chunks->source = GPUPOOL_SOURCE_DEVICE;
@@ -9674,9 +9672,10 @@ static gpupool_result gpi_arena_open_space(gpupool_arena *arena, gpupool_source 
     struct gpi_thread before = gpi_thread;
     gpupool_result result = gpi_chunk_open_space(&arena->chunks, &arena->tree);
     if (asked != GPUPOOL_SOURCE_AUTO) return result;
-    if (result == GPUPOOL_OK) result = gpi_chunk_try_mapping(&arena->chunks);
-    if (!gpi_arena_cannot_map(result)) return result;
-    result = gpi_arena_fall_back(arena);
+    gpi_host_lock(&arena->lock);
+    if (result == GPUPOOL_OK) result = gpi_chunk_try_mapping(&arena->chunks, &arena->tree);
+    if (gpi_arena_cannot_map(result)) result = gpi_arena_fall_back(arena);
+    gpi_host_unlock(&arena->lock);
     if (result == GPUPOOL_OK) gpi_thread = before; /* no call has failed */
     return result;
 }

@@ -85,6 +85,21 @@ static void full_at_first(void) {
     kit_close(arena);
 }
 
+/* What was got to see whether it can be got, and is not taken back, goes with the arena at last. */
+static void not_taken_back(void) {
+    const char *names[] = {"cuMemUnmap", "cuMemRelease"};
+    for (int i = 0; i < 4; i++) {
+        check_case("%s, supported %d", names[i % 2], i / 2);
+        if (i / 2 == 0) fake_fail_call("cuMemSetAccess", 1, 0, CUDA_ERROR_NOT_SUPPORTED);
+        fake_fail_call(names[i % 2], 1, 0, 0);
+        gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
+        fake_fail_clear();
+        works(arena);
+        kit_close(arena);
+        CHECK_EQ(fake_live_objects(), KIT_STREAMS);
+    }
+}
+
 /* Any other failure is a failure. */
 static void another_error(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
@@ -117,6 +132,7 @@ int main(void) {
     FAKE_TEST(asked_for_by_name);
     FAKE_TEST(addresses_run_out);
     FAKE_TEST(full_at_first);
+    FAKE_TEST(not_taken_back);
     FAKE_TEST(another_error);
     FAKE_TEST(without_the_attribute);
     return check_finish();

@@ -175,7 +175,7 @@ static void frees_have_a_fence_now_and_then(void) {
 }
 
 /* Where there is room to grow, and the work is done: no more than a question, asked beside any
-   capture. */
+   capture, and before it whether the device was reset. */
 static void a_finished_hand_over_costs_one_question(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *small = kit_alloc(arena, 4096, kit_stream[1]);
