@@ -79,7 +79,7 @@ suppressed=(
 )
 analyze "cppcheck" cppcheck --quiet --std=c99 --enable=warning,performance,portability,style \
     --error-exitcode=1 "${suppressed[@]}" -Itests/fakecuda/include -DGPUPOOL_IMPLEMENTATION \
-    -U_WIN32 -U__cplusplus -DUINTPTR_MAX=0xffffffffffffffff
+    -U_WIN32 -D_M_X64=1 -U__cplusplus -DUINTPTR_MAX=0xffffffffffffffff
 
 # ---- the two that follow every path; they take a minute ----
 analyze "gcc -fanalyzer" gcc -fanalyzer -std=c99 $fake -c -o "$out/unit.o"

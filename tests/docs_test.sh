@@ -150,7 +150,7 @@ if [[ ${FIGURES:-} ]]; then
     of=test_tree-plain
     few='8 units, quiet memory, two streams: '
     check "states of 8 units" figure "107,621 states" "$(count $of "$few([0-9]+) states")"
-    check "calls in them" figure "2.8 million calls" \
+    check "calls in them" figure "3.2 million calls" \
         "$(count $of "$few[0-9]+ states, ([0-9]+) calls")"
     of=test_tree_long-plain
     many='16 units, one lane: '
@@ -159,7 +159,7 @@ if [[ ${FIGURES:-} ]]; then
         "$(count $of "$many[0-9]+ states, ([0-9]+) calls")"
     check "wrong calls" figure "15.8 million" \
         "$(count test_tree_misuse-plain '([0-9]+) wrong calls')"
-    check "saboteurs" figure "106 ways" \
+    check "saboteurs" figure "135 ways" \
         "$(awk '/^} saboteurs/ || /saboteurs\[\] = \{/ { on = 1 } /^};/ { on = 0 }
                 on && /^    [A-Z]+\("/ { n++ } END { print n }' tests/test_sabotage.c)"
 fi
