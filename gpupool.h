@@ -3377,7 +3377,8 @@ GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
 
 /* Makes two held neighbours one. The left struct stays (T5). */
 GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
-    GPI_ASSERT(left->lane == GPI_LANE_HELD && right->lane == GPI_LANE_HELD && left->next == right);
+    GPI_ASSERT(right && left->next == right);
+    GPI_ASSERT(left->lane == GPI_LANE_HELD && right->lane == GPI_LANE_HELD);
     gpi_tree_leave(tree, right);
     left->units += right->units;
     left->next = right->next;
@@ -5849,8 +5850,9 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     gpi_chunks *chunks = stitches->chunks;
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
-    while (stitches->oldest && result == GPUPOOL_OK) {
-        gpi_stitch *stitch = stitches->oldest;
+    gpi_stitch *stitch, *next;
+    for (stitch = stitches->oldest; stitch && result == GPUPOOL_OK; stitch = next) {
+        next = stitch->newer;
         result = gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
                                   stitch->units * GPUPOOL_UNIT_BYTES);
         if (result != GPUPOOL_OK) break;
