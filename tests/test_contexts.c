@@ -156,26 +156,12 @@ static void run_with(gpupool_source source, int workers) {
     CHECK_EQ(fake_has_context(1), 1);
 }
 
-/* One that does not come off goes under the caller's device. */
-static void the_device_is_the_callers_again(void) {
-    int device = -1;
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
-    config.device = 1;
-    arena = kit_create(&config);
-    fake_fail_call("cuCtxPopCurrent", 1, 0, 0);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(fake_fail_fired(), 1);
-    CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
-    CHECK_EQ(device, 0);
-    kit_close(arena);
-}
-
 /* One that cannot be exchanged stays. */
 static void the_mode_is_the_callers_again(void) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
-    fake_fail_call("cudaThreadExchangeStreamCaptureMode", 1, 0, 0);
+    fake_fail_call("cuThreadExchangeStreamCaptureMode", 1, 0, 0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
     CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
     CHECK_EQ(mode, cudaStreamCaptureModeThreadLocal);
@@ -195,7 +181,6 @@ int main(void) {
     FAKE_TEST(pinned);
     FAKE_TEST(the_default_arena_is_the_streams);
     FAKE_TEST(a_device_that_is_not_told);
-    FAKE_TEST(the_device_is_the_callers_again);
     FAKE_TEST(the_mode_is_the_callers_again);
     return check_finish();
 }

@@ -18,6 +18,7 @@
 #define FK_OWN      16
 #define FK_BARE     32
 #define FK_HERE     64
+#define FK_UNDOES   128
 #define FK_NAME_MAX 40
 
 typedef enum fk_call {

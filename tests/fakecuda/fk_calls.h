@@ -6,6 +6,8 @@
  * FK_BARE makes no context for the current device, which all others but the driver's do (seen of
  * twenty of them on two H100, CUDA 13.0);
  * FK_HERE of the driver: needs a current context, which is not destroyed;
+ * FK_UNDOES takes back what the program did itself, and has no other reason to fail than that there
+ * is nothing to take back: fake_fail_nth spares it;
  * FK_UNSAFE forbidden while a capture that is not relaxed is under way (asking about an event is
  * too, but an event of the capture itself gets another answer, so fk_event.c sees to it).
  *
@@ -77,14 +79,14 @@ FK_CALL(cuDeviceGet, FK_DRIVER, 25)
 FK_CALL(cuDeviceGetCount, FK_DRIVER, 25)
 FK_CALL(cuDeviceCanAccessPeer, FK_DRIVER, 40)
 FK_CALL(cuDevicePrimaryCtxRetain, FK_DRIVER, 40)
-FK_CALL(cuDevicePrimaryCtxRelease, FK_DRIVER, 40)
+FK_CALL(cuDevicePrimaryCtxRelease, FK_DRIVER | FK_UNDOES, 40)
 FK_CALL(cuCtxGetDevice, FK_DRIVER | FK_HERE, 25)
 FK_CALL(cuCtxEnablePeerAccess, FK_DRIVER | FK_HERE, 1000000)
 FK_CALL(cuDeviceGetAttribute, FK_DRIVER, 40)
 FK_CALL(cuCtxGetCurrent, FK_DRIVER, 25)
 FK_CALL(cuCtxSetCurrent, FK_DRIVER, 40)
 FK_CALL(cuCtxPushCurrent, FK_DRIVER, 40)
-FK_CALL(cuCtxPopCurrent, FK_DRIVER, 40)
+FK_CALL(cuCtxPopCurrent, FK_DRIVER | FK_UNDOES, 40)
 FK_CALL(cuCtxGetId, FK_DRIVER, 10)
 FK_CALL(cuStreamGetCtx, FK_DRIVER, 15)
 FK_CALL(cuCtxRecordEvent, FK_DRIVER, 140)

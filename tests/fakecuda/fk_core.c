@@ -112,7 +112,8 @@ static int fk_fault_of(fk_call call) {
     int traits = fk_call_traits[call], error = 0;
     if (fk_fault_fires(&fk.one[call]))
         error = fk.one[call].error ? fk.one[call].error : -1;
-    if (!(traits & (FK_EXEMPT | FK_OWN)) && !fk.spared[call] && fk_fault_fires(&fk.any) && !error)
+    if (!(traits & (FK_EXEMPT | FK_OWN | FK_UNDOES)) && !fk.spared[call] &&
+        fk_fault_fires(&fk.any) && !error)
         error = -1;
     if (!error) return 0;
     fk.fired++;

@@ -34,7 +34,7 @@ long fake_reset(void) {
     fk_devices_defaults();
     fk_core_defaults();
     fk_oracle_enable(1);
-    fk_me()->device = fk_me()->current = 0;
+    fk_me()->device = fk_me()->current = fk_me()->depth = 0;
     fk_me()->last = cudaSuccess;
     fk_me()->mode = cudaStreamCaptureModeGlobal;
     fk_unlock();
