@@ -469,6 +469,10 @@ GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t al
    each replay if the stream captures). */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
+/* The same, but the host never waits: with all that would do in use it fails at once, with a verdict.
+   The device may be made to wait, and memory be got from the driver. */
+GPUPOOL_API void *gpupool_alloc_no_wait(gpupool_arena *, size_t bytes, cudaStream_t);
+
 /* The block's memory goes to later work of this stream at once, to other streams' once the work
    that is queued here now is done. The block may come from any stream's alloc. NULL is fine.
    E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. Of a
@@ -477,6 +481,14 @@ GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
    GPUPOOL_GUARD the host waits for the stream, and E_OVERRUN tells that bytes behind the block were
    written: it is freed all the same. What a capture handed out, or frees, has no guard. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
+
+/* gpupool_free for functions that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback), where CUDA
+   forbids its own calls: this makes none. What is freed so goes to other streams once the stream is
+   known to be done, by a later call with it or when the device is idle. Not for cudaStreamPerThread:
+   E_ARGUMENT. Of the other calls only gpupool_size, gpupool_get_stats, gpupool_get_limit and the
+   last_ ones may be made there. */
+GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
+                                                         cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
    before that work is done. Records an event. E_CAPTURING on a capturing stream. */
@@ -1061,7 +1073,8 @@ static GPI_THREAD_LOCAL struct gpi_thread {
     gpupool_result result;
     int cuda_error;         /* that made it E_CUDA; 0: gpupool found it by itself */
     gpupool_verdict verdict;
-    char text[600];
+    char text[600];         /* of the last call that failed before the latest call, */
+    char draft[600];        /* and of what failed in that: if result is OK, it was repaired */
 } gpi_thread;
 
 #if !GPUPOOL_SINGLE_THREAD
@@ -1195,13 +1208,20 @@ static void *gpi_host_zeroed(size_t bytes) {
     return memory;
 }
 
+/* Every public call begins here, and ends here if it succeeds. */
+static void gpi_host_begin(void) {
+    if (gpi_thread.result == GPUPOOL_OK) return;
+    memcpy(gpi_thread.text, gpi_thread.draft, sizeof gpi_thread.text);
+    gpi_thread.result = GPUPOOL_OK;
+}
+
 static gpupool_result gpi_host_ok(void) { return gpi_thread.result = GPUPOOL_OK; }
 
 GPI_PRINTF(2, 3)
 static gpupool_result gpi_host_fail(gpupool_result result, const char *format, ...) {
     va_list rest;
     va_start(rest, format);
-    vsnprintf(gpi_thread.text, sizeof gpi_thread.text, format, rest);
+    vsnprintf(gpi_thread.draft, sizeof gpi_thread.draft, format, rest);
     va_end(rest);
     gpi_thread.cuda_error = 0;
     return gpi_thread.result = result;
@@ -1493,6 +1513,15 @@ static void gpi_host_gate_open(gpi_gate *gate) {
 #endif
 }
 
+static void gpi_host_gate_close(gpi_gate *gate) {
+#if defined(_WIN32)
+    (void)gate;
+#else
+    pthread_cond_destroy(&gate->turned);
+    pthread_mutex_destroy(&gate->mutex);
+#endif
+}
+
 static unsigned gpi_host_gate_seen(gpi_gate *gate) {
     unsigned turns;
     gpi_host_gate_lock(gate);
@@ -1531,6 +1560,73 @@ static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, uint64_t ns) {
         gate->sleepers--;
     }
     gpi_host_gate_unlock(gate);
+}
+
+/* A lock whose waiters sleep, and get it in the order in which they came. */
+enum { GPI_MUTEX_GATES = 8 };
+
+typedef struct gpi_mutex {
+    unsigned next, serving; /* numbers: of the next thread to come, and of the one that has it */
+    int is_open;
+    gpi_gate gates[GPI_MUTEX_GATES]; /* where thread n sleeps: n % GPI_MUTEX_GATES */
+} gpi_mutex;
+
+static void gpi_host_mutex_open(gpi_mutex *mutex) {
+    int i;
+    mutex->next = mutex->serving = 0;
+    mutex->is_open = 1;
+    for (i = 0; i < GPI_MUTEX_GATES; i++) gpi_host_gate_open(&mutex->gates[i]);
+}
+
+static void gpi_host_mutex_close(gpi_mutex *mutex) {
+    int i;
+    for (i = 0; i < GPI_MUTEX_GATES && mutex->is_open; i++)
+        gpi_host_gate_close(&mutex->gates[i]);
+    mutex->is_open = 0;
+}
+
+#if GPUPOOL_SINGLE_THREAD
+static int gpi_host_mutex_try(gpi_mutex *mutex) {
+    if (mutex->next != mutex->serving) return 0;
+    mutex->next++;
+    return 1;
+}
+
+static void gpi_host_mutex_lock(gpi_mutex *mutex) {
+    GPI_ASSERT(mutex->next == mutex->serving);
+    mutex->next++;
+}
+#else
+static int gpi_host_mutex_try(gpi_mutex *mutex) {
+    unsigned serving = GPI_READ(&mutex->serving);
+#if defined(_WIN32)
+    return InterlockedCompareExchange((volatile LONG *)&mutex->next, (LONG)(serving + 1),
+                                      (LONG)serving) == (LONG)serving;
+#else
+    return __atomic_compare_exchange_n(&mutex->next, &serving, serving + 1, 0, __ATOMIC_ACQUIRE,
+                                       __ATOMIC_RELAXED);
+#endif
+}
+
+static void gpi_host_mutex_lock(gpi_mutex *mutex) {
+    enum { NAP_NS = 100000000 }; /* nobody waits so long; but a wait has to have an end */
+#if defined(_WIN32)
+    unsigned mine = (unsigned)InterlockedIncrement((volatile LONG *)&mutex->next) - 1;
+#else
+    unsigned mine = __atomic_fetch_add(&mutex->next, 1u, __ATOMIC_ACQUIRE);
+#endif
+    gpi_gate *gate = &mutex->gates[mine % GPI_MUTEX_GATES];
+    while (GPI_READ(&mutex->serving) != mine) {
+        unsigned seen = gpi_host_gate_seen(gate);
+        if (GPI_READ(&mutex->serving) != mine) gpi_host_gate_wait(gate, seen, NAP_NS);
+    }
+}
+#endif
+
+static void gpi_host_mutex_unlock(gpi_mutex *mutex) {
+    unsigned next = mutex->serving + 1;
+    GPI_PUBLISH(&mutex->serving, next);
+    if (GPI_READ(&mutex->next) != next) gpi_host_gate_turn(&mutex->gates[next % GPI_MUTEX_GATES]);
 }
 
 /* The calling thread is joined by nobody. 0: it has to be. */
@@ -2862,7 +2958,7 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
    T2  a free run is in its lane's list of its own order and step, in the tree that it belongs to:
        in the edge if a neighbour is bare, and it is in no slab; bits say which lists hold runs;
        counts and sums are those of the lists
-   T3  no run stands next to a run of the same lane, but at the border of a slab
+   T3  no run stands next to a run of the same lane and position, but at the border of a slab
    T4  the index holds exactly the live runs, each in the bucket of its unit
    T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it)
    T6  a cell has the leftmost run that starts in its granule, or NULL; its bit says which
@@ -2878,13 +2974,16 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 #define GPI_LINE 64                    /* bytes that the processor reads at a time */
 #define GPI_TRIES 4                    /* runs looked at in a step where not every run fits, */
 #define GPI_TRIES_SLOW 256             /* and before more memory is got */
-#define GPI_LANE_QUIET 0u
+#define GPI_LANE_ANY 0u
 #define GPI_LANE_BARE 1u
 #define GPI_LANE_SPACE 2u
 #define GPI_LANE_STREAMS 3u            /* the first lane of a stream */
-#define GPI_LANE_PART 0xfffffffdu      /* in a stitched block, which `uses` leads to; from here on
-                                          lanes are not free */
-#define GPI_LANE_HELD 0xfffffffeu      /* not free, not live: being worked on by one thread */
+#define GPI_LANE_WAITING 0xfffffffbu   /* freed, but other streams may still be at it: `uses`; from
+                                          here on lanes are not free */
+#define GPI_LANE_PART 0xfffffffcu      /* in a stitched block, which `uses` leads to */
+#define GPI_LANE_HELD 0xfffffffdu      /* not free, not live: being worked on by one thread */
+#define GPI_LANE_CACHED 0xfffffffeu    /* in a stream's cache, which `uses` leads to; in the index,
+                                          as live runs are */
 #define GPI_LANE_LIVE 0xffffffffu
 
 typedef struct gpi_run {
@@ -2896,7 +2995,11 @@ typedef struct gpi_run {
         uintptr_t stream;              /* live: handle of the stream that asked for it, or in whose
                                           cache it was last; 0: not known */
     } by;
-    void *uses;                        /* live: the arena's list of other streams' fences */
+    union {
+        void *uses;                    /* live: uses by other streams; cached: the cache; part: its
+                                          stitch */
+        uint64_t at;                   /* free: its position, see CLOCK; 0 in lanes of nobody */
+    } of;
     uint32_t lane;
     union {
         uint32_t slack_bytes;          /* live: granted minus requested */
@@ -2916,20 +3019,22 @@ typedef struct gpi_run {
 /* A list's place is one number: tree * GPI_SHELF + order * GPI_STEPS + step. */
 typedef struct gpi_lane {
     struct gpi_lane *spare;            /* of a lane not in use, and so empty: the next one */
-    void *usable;                      /* by the request that memory is looked for just now: the
-                                          stream that the lane is of, or the tree; NULL: not */
+    void *owner;                       /* the stream that the lane is of; NULL: anybody's */
     uint64_t units;                    /* free in this lane */
+    uint64_t usable_below;             /* runs at positions below this may be taken by the request
+                                          that memory is looked for just now; 0: none */
+    uint64_t borders[3];               /* runs join only where no border is between their positions:
+                                          they are at or below the first (which is known to be
+                                          finished), the second, the third, or above */
     uint64_t orders[GPI_SHELVES];      /* bit k: order k has runs */
     uint8_t steps[GPI_SHELVES * 64];   /* bit s: that step of the order has runs */
     gpi_run *lists[GPI_SHELVES * GPI_SHELF];
-    uint64_t runs_by_order[GPUPOOL_ORDERS];
 } gpi_lane;
 
-#define GPI_LANES_MOST 6
-
-typedef struct gpi_lanes {             /* where a stream may take without waiting; its own first */
-    uint32_t number[GPI_LANES_MOST];
+typedef struct gpi_lanes {             /* where to look for a run */
+    uint32_t number[2];
     int count;
+    uint64_t below;                    /* at positions below this */
 } gpi_lanes;
 
 typedef struct gpi_cell {              /* of a granule of addresses */
@@ -2960,7 +3065,8 @@ typedef struct gpi_tree {
     uint64_t live_runs, live_units;
     uint64_t pending_units;            /* free in lanes of streams */
     uint64_t splits, merges;
-    uint64_t live_by_order[GPUPOOL_ORDERS];
+    uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
+    gpi_run *cursor;                   /* where a walk in slices goes on */
 } gpi_tree;
 
 static uint32_t gpi_tree_place(uint64_t units) { /* of an inner run */
@@ -3021,8 +3127,8 @@ static int gpi_tree_check_run(const gpi_tree *tree, const gpi_run *run, const gp
     for (; tree->slab_count && unit < run->unit + run->units;
          unit = gpi_ground_down(unit, granule) + granule)
         if (gpi_tree_is_slab(tree, unit) != is_slab) return 7;
-    if (run->next && run->next->lane == number && /* of two, the first tells */
-        gpi_tree_is_slab(tree, run->next->unit) == is_slab)
+    if (run->next && run->next->lane == number && run->next->of.at == run->of.at &&
+        gpi_tree_is_slab(tree, run->next->unit) == is_slab) /* of two, the first tells */
         return 3;
     return 0;
 }
@@ -3042,12 +3148,11 @@ static int gpi_tree_check_list(const gpi_tree *tree, uint32_t number, uint32_t p
     return 0;
 }
 
-static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number) {
+static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number, uint64_t *counts) {
     static const gpi_run *const none[GPI_STEPS] = {NULL};
     const gpi_lane *lane = tree->lanes[number];
-    uint64_t units = 0, counts[64];
+    uint64_t units = 0;
     uint32_t row, step;
-    memset(counts, 0, sizeof counts);
     for (row = 0; row < GPI_SHELVES * 64; row++) {
         gpi_run *const *lists = &lane->lists[row * GPI_STEPS];
         if ((lane->steps[row] != 0) != (int)(lane->orders[row / 64] >> row % 64 & 1)) return 2;
@@ -3059,7 +3164,6 @@ static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number) {
             if (broken) return broken;
         }
     }
-    if (memcmp(counts, lane->runs_by_order, sizeof lane->runs_by_order)) return 2;
     return units == lane->units ? 0 : 2;
 }
 
@@ -3073,8 +3177,8 @@ static int gpi_tree_check_chunk(const gpi_run *run, uint64_t unit, uint64_t unit
     if (run->prev || run->unit != unit) return 5;
     for (; run; run = run->next) {
         if (run->unit != unit || (run->next && run->next->prev != run)) return 1;
-        if (run->lane == GPI_LANE_LIVE) tally->live_runs++;
-        else if (run->lane < GPI_LANE_PART) tally->free_runs++;
+        if (run->lane >= GPI_LANE_CACHED) tally->live_runs++;
+        else if (run->lane < GPI_LANE_WAITING) tally->free_runs++;
         unit += run->units;
     }
     return unit == end ? 0 : 1;
@@ -3100,30 +3204,37 @@ static int gpi_tree_check_table(const gpi_tree *tree, const gpi_run *run) {
 
 static int gpi_tree_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
     uint64_t runs = 0;
-    uint32_t number, order;
+    uint32_t number, place;
     for (number = 0; number < tree->lane_count; number++)
-        for (order = 0; tree->lanes[number] && order < GPUPOOL_ORDERS; order++)
-            runs += tree->lanes[number]->runs_by_order[order];
+        for (place = 0; tree->lanes[number] && place < GPI_NO_PLACE; place++) {
+            const gpi_run *run = tree->lanes[number]->lists[place];
+            for (; run; run = run->list_next) runs++;
+        }
     if (runs != tally->free_runs) return 2;
     return tree->live_runs == tally->live_runs ? 0 : 4;
 }
 
 static int gpi_tree_check(const gpi_tree *tree) {
     uint64_t pending = 0, bucket, runs = 0, units = 0, orders[GPUPOOL_ORDERS];
+    uint64_t addresses[64], free[64];
     uint32_t number;
     int broken;
     memset(orders, 0, sizeof orders);
+    memset(addresses, 0, sizeof addresses);
+    memset(free, 0, sizeof free);
     for (number = 0; number < tree->lane_count; number++) {
+        int is_memory = number != GPI_LANE_BARE && number != GPI_LANE_SPACE;
         if (!tree->lanes[number]) continue;
-        broken = gpi_tree_check_lane(tree, number);
+        broken = gpi_tree_check_lane(tree, number, is_memory ? free : addresses);
         if (broken) return broken;
         if (number >= GPI_LANE_STREAMS) pending += tree->lanes[number]->units;
     }
     if (pending != tree->pending_units) return 2;
+    if (memcmp(free, tree->free_by_order, sizeof tree->free_by_order)) return 2;
     for (bucket = 0; bucket < tree->bucket_count; bucket++) {
         const gpi_run *run = *gpi_tree_head(tree, bucket);
         for (; run; run = run->list_next, runs++) {
-            if (run->lane != GPI_LANE_LIVE || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
+            if (run->lane < GPI_LANE_CACHED || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
             if (!gpi_tree_is_met(run)) return 1;
             units += run->units;
             orders[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
@@ -3193,11 +3304,18 @@ GPI_HOT uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
     return row * GPI_STEPS + gpi_ground_low_bit(steps);
 }
 
-/* The first run of a list that the request fits in, with at most `tries` misfits passed over. */
-GPI_HOT gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units, uint64_t tries) {
+typedef struct gpi_fit {               /* what is looked for */
+    uint64_t units, align_units;
+    uint64_t tries;                    /* misfits that may be passed over in a list */
+} gpi_fit;
+
+/* The first run of a list that the request fits in. */
+GPI_HOT gpi_run *gpi_tree_fit(gpi_run *run, const gpi_fit *fit, uint64_t below) {
+    uint64_t tries = fit->tries;
     for (; run; run = run->list_next) {
-        if (run->units >= units &&
-            (align_units == 1 || gpi_tree_start(run, units, align_units) != UINT64_MAX))
+        if (run->units >= fit->units && run->of.at < below &&
+            (fit->align_units == 1 ||
+             gpi_tree_start(run, fit->units, fit->align_units) != UINT64_MAX))
             return run;
         if (tries-- == 0) break;
     }
@@ -3205,17 +3323,16 @@ GPI_HOT gpi_run *gpi_tree_fit(gpi_run *run, uint64_t units, uint64_t align_units
 }
 
 /* A free run that the request fits in, in one tree of the lanes: list by list from the request's
-   own step upward, the lanes in turn. In that step a run may be too short, and in any when aligned;
-   `tries` bounds the misfits looked at in a list. */
-GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes,
-                                        uint32_t place, uint64_t units, uint64_t align_units,
-                                        uint64_t tries) {
+   own step upward, the lanes in turn. In that step a run may be too short, and in any when aligned
+   or where positions are bounded. */
+GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, uint32_t place,
+                                  const gpi_fit *fit) {
     for (;;) {
         uint32_t least = GPI_NO_PLACE;
         int i;
         for (i = 0; i < lanes->count; i++) {
             gpi_run *run = tree->lanes[lanes->number[i]]->lists[place];
-            run = gpi_tree_fit(run, units, align_units, tries);
+            run = gpi_tree_fit(run, fit, lanes->below);
             if (run) return run;
         }
         for (i = 0; i < lanes->count; i++) {
@@ -3228,12 +3345,10 @@ GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes,
 }
 
 /* In no slab. */
-GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, uint64_t units,
-                              uint64_t align_units, uint64_t tries) {
-    uint32_t first = gpi_tree_place(units);
-    gpi_run *run = gpi_tree_find_on(tree, lanes, first, units, align_units, tries);
-    return run ? run
-               : gpi_tree_find_on(tree, lanes, first + GPI_SHELF, units, align_units, tries);
+GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, const gpi_fit *fit) {
+    uint32_t first = gpi_tree_place(fit->units);
+    gpi_run *run = gpi_tree_find_on(tree, lanes, first, fit);
+    return run ? run : gpi_tree_find_on(tree, lanes, first + GPI_SHELF, fit);
 }
 
 static uint64_t gpi_tree_largest(const gpi_lane *lane) {
@@ -3277,7 +3392,7 @@ static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
 static void gpi_tree_unmark(gpi_tree *tree) {
     uint32_t i;
     for (i = 0; i < tree->lane_count; i++)
-        if (tree->lanes[i]) tree->lanes[i]->usable = NULL;
+        if (tree->lanes[i]) tree->lanes[i]->usable_below = 0;
 }
 
 /* For walks over all live runs, from *at = 0; NULL at the end. In the order of their structs in the
@@ -3286,7 +3401,7 @@ static gpi_run *gpi_tree_next_live(const gpi_tree *tree, uint64_t *at) {
     while (*at < tree->page_count * GPI_PAGE) {
         gpi_run *run = gpi_tree_page(tree, *at / GPI_PAGE) + *at % GPI_PAGE;
         ++*at;
-        if (run->units && run->lane == GPI_LANE_LIVE) return run;
+        if (run->units && run->lane >= GPI_LANE_CACHED) return run;
     }
     return NULL;
 }
@@ -3419,6 +3534,8 @@ static uint32_t gpi_tree_lane_add(gpi_tree *tree) {
         if (!lane) return GPI_LANE_LIVE;
         tree->host_bytes += sizeof *lane;
     }
+    lane->owner = NULL;
+    memset(lane->borders, 0, sizeof lane->borders);
     tree->lanes[number] = lane;
     if (number == tree->lane_count) tree->lane_count++;
     return number;
@@ -3453,7 +3570,7 @@ static void gpi_tree_close(gpi_tree *tree) {
 
 /* Lanes QUIET, BARE and SPACE. 0: the host has no memory. */
 static int gpi_tree_open(gpi_tree *tree) {
-    if (gpi_tree_lane_add(tree) == GPI_LANE_QUIET && gpi_tree_lane_add(tree) == GPI_LANE_BARE &&
+    if (gpi_tree_lane_add(tree) == GPI_LANE_ANY && gpi_tree_lane_add(tree) == GPI_LANE_BARE &&
         gpi_tree_lane_add(tree) == GPI_LANE_SPACE && gpi_tree_prepare(tree, 1))
         return 1;
     gpi_tree_close(tree);
@@ -3475,9 +3592,9 @@ GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     lane->orders[shelf] |= (uint64_t)1 << order;
     lane->steps[place / GPI_STEPS] =
         (uint8_t)(lane->steps[place / GPI_STEPS] | 1u << place % GPI_STEPS);
-    lane->runs_by_order[order]++;
     lane->units += units;
     if (number >= GPI_LANE_STREAMS) tree->pending_units += units;
+    if (number == GPI_LANE_ANY || number >= GPI_LANE_STREAMS) tree->free_by_order[order]++;
 }
 
 GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
@@ -3493,9 +3610,10 @@ GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
             if (!lane->steps[row]) lane->orders[row / 64] &= ~((uint64_t)1 << row % 64);
         }
     }
-    lane->runs_by_order[row % 64]--;
     lane->units -= run->units;
     if (run->lane >= GPI_LANE_STREAMS) tree->pending_units -= run->units;
+    if (run->lane == GPI_LANE_ANY || run->lane >= GPI_LANE_STREAMS)
+        tree->free_by_order[row % 64]--;
     run->lane = GPI_LANE_HELD;
 }
 
@@ -3507,7 +3625,7 @@ static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
     sides[1] = run->next;
     for (i = 0; i < 2; i++) {
         uint32_t lane = sides[i] ? sides[i]->lane : GPI_LANE_HELD;
-        if (lane >= GPI_LANE_PART || lane == GPI_LANE_BARE) continue;
+        if (lane >= GPI_LANE_WAITING || lane == GPI_LANE_BARE) continue;
         gpi_tree_unfile(tree, sides[i]);
         gpi_tree_file(tree, sides[i], lane);
     }
@@ -3522,6 +3640,7 @@ GPI_HOT gpi_run *gpi_tree_new(gpi_tree *tree) {
 }
 
 GPI_HOT void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
+    if (run == tree->cursor) tree->cursor = run->prev;
     run->units = 0; /* tells it from one in use to who walks the pages */
     run->list_next = tree->spare;
     tree->spare = run;
@@ -3541,7 +3660,7 @@ GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     if (run->next) run->next->prev = right;
     run->next = right;
     right->lane = GPI_LANE_HELD;
-    right->uses = NULL;
+    right->of.at = run->of.at;
     gpi_tree_enter(tree, right);
     tree->splits += GPUPOOL_STATS;
     return right;
@@ -3559,27 +3678,48 @@ GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     tree->merges += GPUPOOL_STATS;
 }
 
+/* Whether no border of a lane is between two positions. */
+GPI_HOT int gpi_tree_is_between(const gpi_lane *lane, uint64_t a, uint64_t b) {
+    uint64_t low = a < b ? a : b, high = a < b ? b : a;
+    int i;
+    for (i = 0; i < 3; i++)
+        if (low <= lane->borders[i] && lane->borders[i] < high) return 1;
+    return 0;
+}
+
+/* Whether a neighbour becomes one with a run at this position in this lane: memory that others may
+   not have yet joins finished memory only up to a size. */
 GPI_HOT int gpi_tree_joins(const gpi_tree *tree, const gpi_run *side, const gpi_run *run,
-                           uint32_t lane, uint64_t absorb_units) {
-    if (side->lane != lane && (side->lane != GPI_LANE_QUIET || side->units > absorb_units))
+                           uint32_t number, uint64_t absorb_units) {
+    const gpi_lane *lane = tree->lanes[number];
+    if (side->lane == number) {
+        if (gpi_tree_is_between(lane, side->of.at, run->of.at) &&
+            (side->of.at > lane->borders[0] || side->units > absorb_units))
+            return 0;
+    } else if (side->lane != GPI_LANE_ANY || side->units > absorb_units) {
         return 0;
+    }
     return gpi_tree_is_slab(tree, side->unit) == gpi_tree_is_slab(tree, run->unit);
 }
 
-/* A held run becomes free in a lane, and one with every neighbour that is free for the same users.
-   Quiet neighbours of up to absorb_units join a stream's lane: not larger ones, since other streams
-   could then no longer take them without a fence. */
+/* A held run becomes free in a lane, at the position that it has, and one with every neighbour that
+   is free for the same users. Finished neighbours of up to absorb_units join a stream's run: not
+   larger ones, since other streams could then no longer take them without a wait. */
 static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64_t absorb_units) {
     gpi_run *side;
+    uint64_t at = run->of.at;
     GPI_ASSERT(run->lane == GPI_LANE_HELD);
-    if (lane < GPI_LANE_STREAMS) absorb_units = 0;
+    if (lane < GPI_LANE_STREAMS) absorb_units = run->of.at = at = 0;
     while ((side = run->prev) != NULL && gpi_tree_joins(tree, side, run, lane, absorb_units)) {
         gpi_tree_unfile(tree, side);
+        at = gpi_ground_max(at, side->of.at);
         gpi_tree_weld(tree, side, run);
         run = side;
+        run->of.at = at;
     }
     while ((side = run->next) != NULL && gpi_tree_joins(tree, side, run, lane, absorb_units)) {
         gpi_tree_unfile(tree, side);
+        run->of.at = gpi_ground_max(run->of.at, side->of.at);
         gpi_tree_weld(tree, run, side);
     }
     gpi_tree_file(tree, run, lane);
@@ -3592,7 +3732,7 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64
 GPI_HOT gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
     uint32_t lane = run->lane;
     gpi_run *head = NULL;
-    GPI_ASSERT(lane < GPI_LANE_PART && unit >= run->unit);
+    GPI_ASSERT(lane < GPI_LANE_WAITING && unit >= run->unit);
     GPI_ASSERT(units > 0 && units <= run->units && unit - run->unit <= run->units - units);
     gpi_tree_unfile(tree, run);
     if (unit > run->unit) {
@@ -3631,7 +3771,7 @@ GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_b
     }
     head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
     run->lane = GPI_LANE_LIVE;
-    run->uses = NULL;
+    run->of.uses = NULL;
     run->as.slack_bytes = slack_bytes;
     run->by.stream = 0;
     run->list_next = *head;
@@ -3673,35 +3813,51 @@ static void gpi_tree_remove_chunk(gpi_tree *tree, gpi_run *run) {
     gpi_tree_retire(tree, run);
 }
 
-/* All of one lane's memory moves to another, merging there. */
-static void gpi_tree_pour(gpi_tree *tree, uint32_t from, uint32_t to) {
-    gpi_lane *lane = tree->lanes[from];
-    GPI_ASSERT(from != to);
-    while (lane->units) {
-        uint32_t shelf = 0;
-        gpi_run *run;
-        while (!lane->orders[shelf]) shelf++;
-        run = lane->lists[gpi_tree_next(lane, shelf * GPI_SHELF)];
-        gpi_tree_unfile(tree, run);
-        gpi_tree_put(tree, run, to, 0);
+/* Of a lane, what is at or below a position becomes anybody's. */
+static void gpi_tree_finish(gpi_tree *tree, uint32_t number, uint64_t at) {
+    gpi_lane *lane = tree->lanes[number];
+    uint32_t shelf, place;
+    gpi_run *run, *next;
+    for (shelf = 0; shelf < GPI_SHELVES && lane->units; shelf++) {
+        place = lane->orders[shelf] ? gpi_tree_next(lane, shelf * GPI_SHELF) : GPI_NO_PLACE;
+        for (; place != GPI_NO_PLACE; place = gpi_tree_next(lane, place + 1)) {
+            for (run = lane->lists[place]; run; run = next) {
+                next = run->list_next;
+                if (run->of.at > at) continue;
+                gpi_tree_unfile(tree, run);
+                gpi_tree_put(tree, run, GPI_LANE_ANY, 0);
+            }
+        }
     }
+}
+
+/* All of a lane is at another position. */
+static void gpi_tree_restamp(gpi_tree *tree, uint32_t number, uint64_t at) {
+    gpi_lane *lane = tree->lanes[number];
+    uint32_t place;
+    gpi_run *run;
+    for (place = 0; lane->units && place < GPI_NO_PLACE; place++)
+        for (run = lane->lists[place]; run; run = run->list_next) run->of.at = at;
 }
 
 /* -- slabs -- */
 
 /* Where a small block would go among the slabs. */
 GPI_HOT gpi_run *gpi_tree_find_in_slabs(const gpi_tree *tree, const gpi_lanes *lanes,
-                                        uint64_t units, uint64_t align_units, uint64_t tries) {
-    return gpi_tree_find_on(tree, lanes, gpi_tree_place(units) + GPI_SLABS * GPI_SHELF, units,
-                            align_units, tries);
+                                        const gpi_fit *fit) {
+    return gpi_tree_find_on(tree, lanes, gpi_tree_place(fit->units) + GPI_SLABS * GPI_SHELF, fit);
 }
 
 /* One more slab, of free memory of these lanes. NULL: there is no whole granule. Needs two spare
    structs. */
 static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lanes *lanes, uint64_t tries) {
     uint64_t granule_units = (uint64_t)1 << tree->granule_shift, granule, start;
-    gpi_run *run = gpi_tree_find(tree, lanes, granule_units, granule_units, tries);
+    gpi_fit fit;
+    gpi_run *run;
     uint32_t lane;
+    fit.units = fit.align_units = granule_units;
+    fit.tries = tries;
+    run = gpi_tree_find(tree, lanes, &fit);
     if (!run) return NULL;
     lane = run->lane;
     start = gpi_ground_up(run->unit, granule_units);
@@ -3747,7 +3903,7 @@ static void gpi_tree_drop_slabs(gpi_tree *tree) {
    a cache is crowded. It has more slots, the blocks that the tree hands out get one as well, and a
    block of up to an eighth more than is asked for will do.
 
-   C1  a slot's run is live in the tree, says GPI_CACHED in place of its slack, and leads back here
+   C1  a slot's run is in lane CACHED, and leads back here
    C2  a slot is in the list that its state asks for, once
    C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones
    C4  only a crowded cache has slots from the host */
@@ -3756,7 +3912,6 @@ static void gpi_tree_drop_slabs(gpi_tree *tree) {
 #define GPI_SLOTS 64
 #define GPI_SLOTS_MOST 4096            /* of a crowded one */
 #define GPI_NO_SLOT 0xffffu
-#define GPI_CACHED 0xffffffffu
 #define GPI_CACHE_UNITS ((1u << 16) / GPUPOOL_UNIT_BYTES) /* of the largest block */
 #define GPI_SMALL_UNITS ((1u << 16) / GPUPOOL_UNIT_BYTES) /* a crowded cache is for these */
 #define GPI_CACHE_WAITS 256            /* 64 a pause, less one for each lock that is got at once */
@@ -3830,8 +3985,8 @@ static int gpi_cache_check(gpi_cache *cache) {
         for (at = *gpi_cache_list(cache, slot); at != i; at = cache->slots[at].next)
             if (at >= cache->room) return 2;
         if (slot->state == GPI_SLOT_EMPTY) continue;
-        if (slot->run->lane != GPI_LANE_LIVE || slot->run->as.slack_bytes != GPI_CACHED ||
-            slot->run->uses != cache || slot->run->unit != slot->unit ||
+        if (slot->run->lane != GPI_LANE_CACHED || slot->run->of.uses != cache ||
+            slot->run->unit != slot->unit ||
             slot->run->units != slot->units || slot->bin != gpi_cache_bin(slot->units))
             return 1;
         used++;
@@ -4021,15 +4176,15 @@ static int gpi_cache_is_open(gpi_cache *cache) {
 static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state) {
     gpi_slot *slot = &cache->slots[cache->empty];
     GPI_ASSERT(GPI_READ(&cache->lock.held));
-    GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->uses);
+    GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->of.uses);
     cache->empty = slot->next;
     slot->run = run;
     slot->unit = run->unit;
     slot->units = run->units;
     slot->bin = (uint8_t)gpi_cache_bin(run->units);
     slot->slack_bytes = run->as.slack_bytes;
-    run->as.slack_bytes = GPI_CACHED;
-    run->uses = cache;
+    run->lane = GPI_LANE_CACHED;
+    run->of.uses = cache;
     gpi_cache_link(cache, slot, state);
     GPI_PUBLISH(&cache->used, cache->used + 1);
     if (state == GPI_SLOT_OUT) return;
@@ -4042,8 +4197,9 @@ static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state
 static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
     int was_free = slot->state == GPI_SLOT_FREE;
     gpi_run *run = slot->run;
+    run->lane = GPI_LANE_LIVE;
     run->as.slack_bytes = was_free ? 0 : slot->slack_bytes;
-    run->uses = NULL;
+    run->of.uses = NULL;
     gpi_cache_unlink(cache, slot);
     gpi_cache_link(cache, slot, GPI_SLOT_EMPTY);
     GPI_PUBLISH(&cache->used, cache->used - 1);
@@ -4078,13 +4234,39 @@ static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
     return gpi_cache_drop(cache, &cache->slots[at]);
 }
 
-/* A block that was handed out here is looked after by the tree alone from now on. 0: it is not. */
-static int gpi_cache_release(gpi_cache *cache, uint64_t unit) {
-    int at = *gpi_cache_chain(cache, unit);
-    while (at != (int)GPI_NO_SLOT && cache->slots[at].unit != unit) at = cache->slots[at].next;
-    if (at == (int)GPI_NO_SLOT) return 0;
-    gpi_cache_drop(cache, &cache->slots[at]);
-    return 1;
+/* The slot of a block; NULL: another cache has it, or none. */
+static gpi_slot *gpi_cache_slot(const gpi_cache *cache, uint64_t unit) {
+    uint32_t i = *gpi_cache_chain(cache, unit);
+    while (i != GPI_NO_SLOT && cache->slots[i].unit != unit) i = cache->slots[i].next;
+    return i == GPI_NO_SLOT ? NULL : &cache->slots[i];
+}
+
+/* Whether a block is handed out from here. */
+static int gpi_cache_is_out(const gpi_cache *cache, uint64_t unit) {
+    return gpi_cache_slot(cache, unit) != NULL;
+}
+
+/* A block that is handed out from here is looked after by the tree alone from now on. */
+static void gpi_cache_release(gpi_cache *cache, uint64_t unit) {
+    gpi_slot *slot = gpi_cache_slot(cache, unit);
+    if (slot) gpi_cache_drop(cache, slot);
+}
+
+/* What was asked for with a block that is handed out from here; 0 for one that is free here. */
+static uint64_t gpi_cache_asked_at(const gpi_cache *cache, uint64_t unit) {
+    const gpi_slot *slot = gpi_cache_slot(cache, unit);
+    return slot ? slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes : 0;
+}
+
+/* The same of the block around a unit, at any place in it. */
+static uint64_t gpi_cache_asked_around(const gpi_cache *cache, uint64_t unit) {
+    uint64_t asked = gpi_cache_asked_at(cache, unit);
+    uint32_t i;
+    for (i = 0; i < cache->room && !asked; i++)
+        if (cache->slots[i].state == GPI_SLOT_OUT &&
+            unit - cache->slots[i].unit < cache->slots[i].units)
+            asked = gpi_cache_asked_at(cache, cache->slots[i].unit);
+    return asked;
 }
 
 /* What the cache has done since goes to the ledger. */
@@ -4105,118 +4287,238 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
 #endif
 }
 
-/* What was asked for with a block that is handed out from here; 0 for one that is free here. */
-static uint64_t gpi_cache_requested(gpi_cache *cache, const gpi_run *run) {
-    int at = *gpi_cache_chain(cache, run->unit);
-    while (at != (int)GPI_NO_SLOT && cache->slots[at].run != run) at = cache->slots[at].next;
-    if (at == (int)GPI_NO_SLOT) return 0;
-    return run->units * GPUPOOL_UNIT_BYTES - cache->slots[at].slack_bytes;
-}
+/* == CLOCK ====================================================================================
+   Streams, how far each has come, and who must wait for whom. uses: HOST, DRIVER, TREE, CACHE
 
-/* == FENCE ====================================================================================
-   Who must wait for whom. uses: DRIVER, TREE
+   Every free, and every use that is recorded, has a position: one more than the latest one of the
+   arena. A stream's clock tells how far the stream has come:
 
-   A stream frees into its cache and its young lane, without an event: its own later work comes
-   after anyway. A fence is an event that covers all the work queued before it. It seals the young
-   lane: other streams may take a sealed lane's memory once its fence has passed (then the lane
-   turns quiet), or when they wait for the fence on the device. Fences are recorded in calls that
-   the stream itself makes, since a stored handle may belong to a destroyed stream: touching one
-   crashes in the driver. Where no such call comes, a fence over the whole context
-   (cuCtxRecordEvent) or a wait for the device takes its place.
+       passed        work that was queued before frees up to this position is known to be done
+       two marks     events, and the positions up to which frees lie behind them
+       issued        the latest position of this stream
+
+   The stream itself takes its free memory at any position, since its later work comes after
+   anyway. Other streams take what has passed; or what lies behind a mark, once they have been made
+   to wait for its event on the device.
+
+   A mark is recorded only by a call that names the stream, by its own thread, with no lock held: a
+   handle kept for later may be destroyed, be another thread's, or capture by then. No event is
+   recorded again before it has passed: so a stream that goes on freeing cannot keep others waiting.
+
+   Clocks that no call advances belong to destroyed streams, to threads that ended, and to streams
+   that nobody uses just now. The stream ALL advances them: gpupool_cudaFree frees on it, its events
+   are of the whole context (cuCtxRecordEvent), and a wait for the device advances it too. What has
+   passed there has passed on every stream, but for graphs: their clocks pass at the release.
 
    CUDA gives a new stream the handle of a destroyed one at once, even while the old one's work
    still runs. So what the old one freed is taken from the handle when it is destroyed: the macro
    cudaStreamDestroy and gpupool_stream_retired see to that. Where neither can be, with
    GPUPOOL_STREAM_CHECK, a stream is asked for its id, which is never used twice.
 
-   F1  an event is recorded, under the lock, before memory becomes takeable by its fence
-   F2  sealed lanes stand oldest first; a later fence of the same stream covers an earlier one
-   F3  a fence in use is not idle, and its users are counted
-   F4  a stream is in the bucket of its handle, and no two have the same key
+   K1  passed and the marks are at most issued, and that at most the arena's latest position
+   K2  a lane of a stream belongs to one stream; its runs are at positions from 1 to issued
+   K3  a stream's struct is kept while uses, idle stitches or runs refer to it: refs counts them
+   K4  a stream is in the bucket of its handle, and no two have the same key
+   K5  a stream with free memory or with a mark that has not passed is in the queue of busy ones
    Locks: a stream's lock is its cache's, and is taken before the arena's. The cache changes under
    it (and under both where the tree is concerned), all else under the arena's. */
 
-#define GPI_SEALS 4     /* sealed lanes a stream may have; then the newest takes more */
-#if GPI_LANES_MOST < GPI_SEALS + 2
-#error "GPI_LANES_MOST: a request looks into the young, the sealed and the quiet lane at once"
-#endif
-#define GPI_BUCKETS 256 /* of streams */
-#define GPI_KEY_LEGACY 1u
-#define GPI_KEY_ANY 5u  /* stands for all streams: what gpupool_cudaFree frees */
+enum {
+    GPI_MARKS = 2,
+    GPI_BUCKETS = 256,      /* of streams */
+    GPI_KEY_LEGACY = 1,
+    GPI_KEY_ANY = 5         /* of the stream ALL */
+};
 
-typedef struct gpi_fence {
-    cudaEvent_t event;
-    struct gpi_fence *next; /* in the idle list */
-    CUcontext context;      /* of its event, where it is not the arena's */
+typedef struct gpi_mark {
+    CUevent event;          /* NULL: not made yet */
+    uint64_t at;            /* what was freed up to here lies behind it */
+    int pins;               /* threads that ask after it or wait for it: it stays as it is */
+} gpi_mark;
+
+typedef struct gpi_clock {
+    uint64_t issued, passed;
+    gpi_mark marks[GPI_MARKS];
+    int is_recording;       /* by a thread, just now */
+    int knows_context;
+    CUcontext context;      /* of its events, where it is not the arena's */
     unsigned long long context_id; /* for a later context may be at the same address */
-    uint64_t number;        /* later fences have higher ones */
-    int users, passed;
-    int unrecorded;         /* stands for a wait for the device, not for its event; while it lasts,
-                               and then it has passed or is unsealed */
-    int whole;              /* covers all streams, not one: waiting for one stream is not enough */
-    int counted;            /* users that the check has met */
-} gpi_fence;
-
-typedef struct gpi_use { /* of a live block by another stream */
-    struct gpi_use *next;
-    uint64_t identity;      /* of the stream; 0: not known. A default stream's has bit 63 */
-    uint64_t key;           /* of the stream, for verdicts: may be another's since */
-    gpi_fence *fence;       /* NULL: kept for a graph */
-    struct gpi_stream *keeper; /* the graph's lanes */
-} gpi_use;
+} gpi_clock;
 
 typedef struct gpi_stream {
     struct gpi_stream *next;  /* all that there ever were: none is freed before the arena is */
     struct gpi_stream *chain; /* of the same bucket */
+    struct gpi_stream *busy_next;
+    int is_busy;
+    int is_capturing;         /* when last asked, and in no scope */
+    int is_kept;              /* though empty: a scope's stream has the key meanwhile */
     uintptr_t key;            /* of the handle, while calls with it come here; 0: none do */
     uintptr_t handle;         /* what the key is, or was; 0: the struct is empty */
     uint64_t identity;        /* CUDA's id; 0: not asked for. See GPI_PUBLISH, as to capture */
-    struct gpupool_capture *capture; /* what it holds is a graph's: never fenced */
-    struct gpi_stream *early; /* a capture's: what was freed in it and is older than the scope */
-    int set_aside;            /* stays, though empty: a capture's stream has the key meanwhile, or
-                                 parked blocks are still to come */
+    struct gpupool_capture *capture; /* what it holds is a graph's, until the release */
     gpi_cache cache;
-    uint32_t young;
-    int seals;
-    uint32_t sealed[GPI_SEALS];
-    gpi_fence *fences[GPI_SEALS];
-    uint32_t frees;           /* into the young lane since it was last sealed */
+    gpi_clock clock;
+    uint32_t lane;
+    uint32_t frees;           /* into the lane since the newest mark */
     uint64_t freed_units;
-    uint64_t done;            /* the latest of its fences that is known to have passed, by number */
-    uint64_t stitches;        /* idle ones that it was the last to use */
-    uint64_t borrowed;        /* runs that may come back to it: see gpi_chunk_borrow */
+    uint64_t settled;         /* what is up to here was made anybody's */
+    uint64_t refs;
+    uint64_t visit;           /* the latest stitch whose stream was made to wait for this one */
 } gpi_stream;
 
-typedef struct gpi_fences {
+typedef struct gpi_use {      /* of a block by work of a stream, up to a position */
+    struct gpi_use *next;
+    gpi_stream *stream;
+    uint64_t at;
+} gpi_use;
+
+typedef struct gpi_clocks {
     const gpi_driver *driver;
-    gpi_fence *idle;
+    gpi_lock *lock;           /* the arena's */
+    gpi_tree *tree;
     gpi_stream *streams;
     gpi_stream *buckets[GPI_BUCKETS];
-    uint64_t stream_count, fence_count; /* streams: those that are not empty */
-    uint64_t device_waits, host_waits, recorded;
-    uint64_t done;            /* number of the latest fence before which all streams are done */
-    gpi_fence *awaited;       /* has a user more: the thread that waits for it */
-} gpi_fences;
+    gpi_stream *busy, *busy_last;
+    gpi_stream *all;
+    gpi_mutex waits;          /* one thread at a time waits for the device */
+    uint64_t stream_count;    /* those that are not empty, without ALL */
+    uint64_t position;        /* the latest */
+    uint64_t advances;        /* how often a clock has passed something */
+    uint64_t capturing;       /* streams that are */
+    uint64_t uses;            /* structs */
+    uint64_t visits;          /* of streams, for stitches of several streams' memory */
+    uint64_t device_waits, host_waits;
+} gpi_clocks;
 
-/* The use by which a graph keeps a block until its release, freed or not; NULL: none does. */
-static gpi_use *gpi_fence_keeping(const gpi_run *run) {
-    gpi_use *use = (gpi_use *)run->uses;
-    while (use && !use->keeper) use = use->next;
-    return use;
+/* -- how far a stream has come -- */
+
+/* The work before frees up to this position is known to be done. */
+static uint64_t gpi_clock_done(const gpi_clocks *clocks, const gpi_stream *stream) {
+    uint64_t passed = stream->clock.passed;
+    return stream->capture ? passed : gpi_ground_max(passed, clocks->all->clock.passed);
 }
 
-static gpi_stream **gpi_fence_bucket(gpi_fences *fences, uintptr_t key) {
-    return &fences->buckets[((uint64_t)key * 0x9e3779b97f4a7c15ull) >> 56];
+/* Frees up to this position are done, or behind a mark. */
+static uint64_t gpi_clock_recorded(const gpi_clocks *clocks, const gpi_stream *stream) {
+    uint64_t at = gpi_clock_done(clocks, stream);
+    int i;
+    for (i = 0; i < GPI_MARKS; i++) at = gpi_ground_max(at, stream->clock.marks[i].at);
+    return at;
 }
 
-static int gpi_fence_owns(const gpi_stream *stream, uint32_t lane) {
-    int i, owns = stream->young == lane;
-    for (i = 0; i < stream->seals; i++) owns |= stream->sealed[i] == lane;
-    return owns;
+/* Whether it has frees that are neither. */
+static int gpi_clock_lacks(const gpi_clocks *clocks, const gpi_stream *stream) {
+    uint64_t issued = stream == clocks->all ? clocks->position : stream->clock.issued;
+    return issued > gpi_clock_recorded(clocks, stream);
 }
 
-static int gpi_fence_is_filed(const gpi_fences *fences, const gpi_stream *stream) {
-    const gpi_stream *other = *gpi_fence_bucket((gpi_fences *)(uintptr_t)fences, stream->handle);
+/* The first mark that a position lies behind, of those that have not passed; NULL: none. */
+static gpi_mark *gpi_clock_mark(const gpi_clocks *clocks, gpi_stream *stream, uint64_t at) {
+    uint64_t done = gpi_clock_done(clocks, stream);
+    gpi_mark *first = NULL;
+    int i;
+    for (i = 0; i < GPI_MARKS; i++) {
+        gpi_mark *mark = &stream->clock.marks[i];
+        if (mark->at > done && mark->at >= at && (!first || mark->at < first->at)) first = mark;
+    }
+    return first;
+}
+
+/* One that may be recorded: it was not yet, or has passed. */
+static gpi_mark *gpi_clock_spare(const gpi_clocks *clocks, gpi_stream *stream) {
+    uint64_t done = gpi_clock_done(clocks, stream);
+    int i;
+    for (i = 0; i < GPI_MARKS; i++)
+        if (stream->clock.marks[i].at <= done && !stream->clock.marks[i].pins)
+            return &stream->clock.marks[i];
+    return NULL;
+}
+
+static int gpi_clock_is_busy(const gpi_clocks *clocks, gpi_stream *stream) {
+    return stream->handle && (clocks->tree->lanes[stream->lane]->units ||
+                              gpi_clock_mark(clocks, stream, 0) != NULL);
+}
+
+static void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
+    if (stream->is_busy) return;
+    stream->is_busy = 1;
+    stream->busy_next = NULL;
+    if (clocks->busy) clocks->busy_last->busy_next = stream;
+    else clocks->busy = stream;
+    clocks->busy_last = stream;
+}
+
+/* Up to so many busy streams, the one that was not looked at for longest first. */
+static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) {
+    int count = 0, looked;
+    for (looked = 0; clocks->busy && looked < most; looked++) {
+        gpi_stream *stream = clocks->busy;
+        if (count && stream == list[0]) break; /* all were looked at */
+        clocks->busy = stream->busy_next;
+        stream->is_busy = 0;
+        if (!gpi_clock_is_busy(clocks, stream)) continue;
+        gpi_clock_queue(clocks, stream);
+        list[count++] = stream;
+    }
+    return count;
+}
+
+/* Where the lane's runs do not join: see gpi_tree_joins. */
+static void gpi_clock_set_borders(const gpi_clocks *clocks, const gpi_stream *stream) {
+    uint64_t *borders = clocks->tree->lanes[stream->lane]->borders;
+    borders[0] = gpi_clock_done(clocks, stream);
+    borders[1] = stream->clock.marks[0].at;
+    borders[2] = stream->clock.marks[1].at;
+}
+
+/* The stream has come so far. */
+static void gpi_clock_pass(gpi_clocks *clocks, gpi_stream *stream, uint64_t at) {
+    if (at <= stream->clock.passed) return;
+    stream->clock.passed = at;
+    clocks->advances++;
+    gpi_clock_set_borders(clocks, stream);
+}
+
+/* What of its free memory is known to be finished with becomes anybody's. */
+static void gpi_clock_settle(gpi_clocks *clocks, gpi_stream *stream) {
+    uint64_t done = gpi_clock_done(clocks, stream);
+    if (!stream->handle || stream->settled >= done) return;
+    stream->settled = done;
+    gpi_clock_set_borders(clocks, stream);
+    gpi_tree_finish(clocks->tree, stream->lane, done);
+}
+
+/* The next position, for a free or a use of this stream. */
+static uint64_t gpi_clock_issue(gpi_clocks *clocks, gpi_stream *stream) {
+    return stream->clock.issued = ++clocks->position;
+}
+
+/* -- runs that are taken from a stream, and may come back -- */
+
+/* The stream that a free run is of, which is kept until the run comes back; NULL: anybody's. */
+static gpi_stream *gpi_clock_borrow(const gpi_tree *tree, const gpi_run *run) {
+    gpi_stream *owner = (gpi_stream *)tree->lanes[run->lane]->owner;
+    if (owner) owner->refs++;
+    return owner;
+}
+
+/* A held run is its owner's again, at its old position. */
+static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner, uint64_t at) {
+    if (owner) owner->refs--;
+    run->of.at = at;
+    if (!owner || at <= gpi_clock_done(clocks, owner)) {
+        gpi_tree_put(clocks->tree, run, GPI_LANE_ANY, 0);
+        return;
+    }
+    gpi_tree_put(clocks->tree, run, owner->lane, 0);
+    gpi_clock_queue(clocks, owner);
+}
+
+/* -- the check -- */
+
+static int gpi_clock_is_filed(const gpi_clocks *clocks, const gpi_stream *stream) {
+    uint64_t bucket = ((uint64_t)stream->handle * 0x9e3779b97f4a7c15ull) >> 56;
+    const gpi_stream *other = clocks->buckets[bucket];
     int found = 0;
     for (; other; other = other->chain) {
         found |= other == stream;
@@ -4225,230 +4527,85 @@ static int gpi_fence_is_filed(const gpi_fences *fences, const gpi_stream *stream
     return found;
 }
 
-/* Each lane of streams belongs to one stream, once; its fences get later from one to the next. */
-static int gpi_fence_check(const gpi_fences *fences, const gpi_tree *tree) {
-    const gpi_stream *stream = fences->streams;
-    const gpi_fence *fence = fences->idle;
+static int gpi_clock_check_lane(const gpi_clocks *clocks, const gpi_stream *stream) {
+    const gpi_lane *lane = clocks->tree->lanes[stream->lane];
+    uint32_t place;
+    if (!lane || lane->owner != stream) return 2;
+    for (place = 0; lane->units && place < GPI_NO_PLACE; place++) {
+        const gpi_run *run = lane->lists[place];
+        for (; run; run = run->list_next)
+            if (run->of.at == 0 || run->of.at > stream->clock.issued) return 2;
+    }
+    return 0;
+}
+
+static int gpi_clock_check_one(const gpi_clocks *clocks, gpi_stream *stream) {
+    const gpi_clock *clock = &stream->clock;
+    uint64_t issued = stream == clocks->all ? clocks->position : clock->issued;
+    int i;
+    if (clock->passed > issued || clock->issued > clocks->position) return 1;
+    for (i = 0; i < GPI_MARKS; i++)
+        if (clock->marks[i].at > issued) return 1;
+    if (stream->key && stream->key != stream->handle) return 4;
+    if (!gpi_clock_is_filed(clocks, stream)) return 4;
+    if (gpi_clock_is_busy(clocks, stream) && !stream->is_busy) return 5;
+    return gpi_clock_check_lane(clocks, stream);
+}
+
+static int gpi_clock_check(const gpi_clocks *clocks) {
+    gpi_stream *stream = clocks->streams;
+    uint64_t lanes = 0, count = 0;
     uint32_t lane;
-    int i, owned, lanes = 0;
     for (; stream; stream = stream->next) {
+        int broken;
         if (stream->handle == 0) continue;
-        lanes += 1 + stream->seals;
-        if (stream->key && stream->key != stream->handle) return 4;
-        if (!gpi_fence_is_filed(fences, stream)) return 4;
-        for (i = 1; i < stream->seals; i++)
-            if (stream->fences[i]->number <= stream->fences[i - 1]->number) return 2;
+        broken = gpi_clock_check_one(clocks, stream);
+        if (broken) return broken;
+        lanes++;
+        count += stream != clocks->all;
     }
-    for (lane = GPI_LANE_STREAMS; lane < tree->lane_count; lane++) {
-        if (!tree->lanes[lane]) continue;
-        for (owned = 0, stream = fences->streams; stream; stream = stream->next)
-            owned += stream->handle && gpi_fence_owns(stream, lane);
-        if (owned != 1) return 2;
-        lanes--;
-    }
-    for (; fence; fence = fence->next)
-        if (fence->users != 0) return 3;
-    return lanes == 0 ? 0 : 2;
+    for (lane = GPI_LANE_STREAMS; lane < clocks->tree->lane_count; lane++)
+        lanes -= clocks->tree->lanes[lane] != NULL;
+    if (lanes) return 2;
+    for (stream = clocks->busy; stream; stream = stream->busy_next)
+        if (!stream->is_busy || (!stream->busy_next && stream != clocks->busy_last)) return 5;
+    return count == clocks->stream_count ? 0 : 4;
 }
 
-/* One round over the users of a fence: forget what was counted, count, compare. */
-static int gpi_fence_check_user(const gpi_fences *fences, gpi_fence *fence, int round) {
-    if (round == 0) fence->counted = fence == fences->awaited;
-    if (round == 1) fence->counted++;
-    return round < 2 || fence->counted == fence->users ? 0 : 3;
-}
-
-static int gpi_fence_check_uses(const gpi_fences *fences, const gpi_run *run, int round) {
-    const gpi_use *use = (const gpi_use *)run->uses;
-    int broken = 0;
-    for (; use; use = use->next)
-        if (use->fence) broken |= gpi_fence_check_user(fences, use->fence, round);
-    return broken;
-}
+/* -- keys and handles -- */
 
 /* Handles are addresses, so even; the default streams take odd keys, one for each thread if they
    are per thread. Thread numbers are never used twice, unlike handles. */
-static uintptr_t gpi_fence_key(cudaStream_t stream) {
+static uintptr_t gpi_clock_key(cudaStream_t stream) {
     if (stream == cudaStreamPerThread) return (uintptr_t)gpi_host_thread_number() << 2 | 3;
     if (stream == NULL || stream == cudaStreamLegacy) return GPI_KEY_LEGACY;
     return (uintptr_t)stream;
 }
 
-/* What tells a stream from any other, ever; 0 of a default stream, and where there is none. */
-static CUresult gpi_fence_identity(const gpi_fences *fences, cudaStream_t stream,
+/* What tells a stream from any other, ever; 0 of a default stream, and where it is not asked for. */
+static CUresult gpi_clock_identity(const gpi_driver *driver, cudaStream_t stream,
                                    uint64_t *identity) {
     *identity = 0;
-    if (gpi_driver_is_default(stream)) return CUDA_SUCCESS;
-    return gpi_driver_stream_id(fences->driver, stream, identity);
+    if (!GPUPOOL_STREAM_CHECK || stream == cudaStreamLegacy || stream == cudaStreamPerThread)
+        return CUDA_SUCCESS;
+    return gpi_driver_stream_id(driver, stream, identity);
 }
 
-/* An event that is not in use; NULL: there is none of this context. */
-static gpi_fence *gpi_fence_reuse(gpi_fences *fences, CUcontext context, unsigned long long id) {
-    gpi_fence **link = &fences->idle, *fence;
-    while (*link && ((*link)->context != context || (*link)->context_id != id))
-        link = &(*link)->next;
-    fence = *link;
-    if (!fence) return NULL;
-    *link = fence->next;
-    fence->users = 1;
-    fence->passed = fence->unrecorded = fence->whole = 0;
-    fence->number = ++fences->recorded;
-    return fence;
+static gpi_stream **gpi_clock_bucket(gpi_clocks *clocks, uintptr_t key) {
+    return &clocks->buckets[((uint64_t)key * 0x9e3779b97f4a7c15ull) >> 56];
 }
-
-static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_fence **out) {
-    gpupool_result result = GPUPOOL_OK;
-    unsigned long long id = 0;
-    gpi_fence *fence;
-    if (context) result = gpi_driver_ask_id(fences->driver, context, &id);
-    if (result != GPUPOOL_OK) return result;
-    fence = gpi_fence_reuse(fences, context, id);
-    *out = fence;
-    if (fence) return GPUPOOL_OK;
-    fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
-    if (!fence) return gpi_host_no_memory();
-    result = gpi_driver_event_new(fences->driver, &fence->event);
-    if (result != GPUPOOL_OK) {
-        GPUPOOL_FREE(fence);
-        return result;
-    }
-    fence->context = context;
-    fence->context_id = id;
-    fence->users = 1;
-    fence->number = ++fences->recorded;
-    fences->fence_count++;
-    *out = fence;
-    return GPUPOOL_OK;
-}
-
-static void gpi_fence_drop(gpi_fences *fences, gpi_fence *fence) {
-    if (--fence->users > 0) return;
-    fence->next = fences->idle;
-    fences->idle = fence;
-}
-
-/* A fence of what the stream has queued so far. An event must be of the stream's own context. */
-static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, gpi_fence **out) {
-    CUcontext context = gpi_driver_foreign(fences->driver, stream);
-    gpupool_result result = gpi_driver_push(fences->driver, context);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_fence_new(fences, context, out);
-    if (result == GPUPOOL_OK) {
-        result = gpi_driver_event_record(fences->driver, (*out)->event, stream);
-        if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
-    }
-    if (gpi_driver_pop(fences->driver, context) != GPUPOOL_OK && result == GPUPOOL_OK) {
-        gpi_fence_drop(fences, *out);
-        return GPUPOOL_E_CUDA;
-    }
-    return result;
-}
-
-/* A fence over all streams of the context, the destroyed ones included; there is none over several
-   devices. While any of them captures, it would be refused and the capture lost. The legacy stream
-   tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
-   only a scope tells (seen on CUDA 13.0). */
-static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
-    const gpi_driver *driver = fences->driver;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    gpupool_result result;
-    if (!driver->record_all || !driver->context || driver->peer_count)
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5, and a "
-                             "single device");
-    result = gpi_fence_new(fences, NULL, out);
-    if (result != GPUPOOL_OK) return result;
-    (*out)->whole = 1;
-    gpi_host_lock(&gpi_process.lock); /* no scope is opened meanwhile */
-    if (gpi_process.scopes || driver->is_capturing(cudaStreamLegacy, &status) != CUDA_SUCCESS)
-        result = gpi_host_fail(GPUPOOL_E_CAPTURING,
-                               "no fence over a context while a stream captures");
-    if (result == GPUPOOL_OK) result = gpi_driver_record_all(driver, (*out)->event);
-    gpi_host_unlock(&gpi_process.lock);
-    if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
-    return result;
-}
-
-/* Whether its context is gone, with all the work, and the event, which must not be touched. */
-static gpupool_result gpi_fence_has_ended(const gpi_fences *fences, const gpi_fence *fence,
-                                          int *ended) {
-    if (!fence->context) return gpi_driver_was_reset(fences->driver, ended);
-    return gpi_driver_has_ended(fences->driver, fence->context, fence->context_id, ended);
-}
-
-static int gpi_fence_is_there(const gpi_fences *fences, const gpi_fence *fence) {
-    int ended;
-    return gpi_fence_has_ended(fences, fence, &ended) == GPUPOOL_OK && !ended;
-}
-
-/* Whether the stream's events can be recorded, and waited for, without the context. */
-static int gpi_fence_is_plain(const gpi_fences *fences, cudaStream_t stream) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    return !gpi_driver_is_default(stream) &&
-           fences->driver->is_capturing(stream, &status) == CUDA_SUCCESS &&
-           status == CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-/* A fence of what the stream has queued so far, by an idle event and without the context. NULL: not
-   done. */
-static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
-    gpi_fence *fence = gpi_fence_reuse(fences, NULL, 0);
-    if (!fence) return NULL;
-    if (gpi_fence_is_there(fences, fence) &&
-        gpi_fence_is_plain(fences, stream) &&
-        gpi_driver_event_record(fences->driver, fence->event, stream) == GPUPOOL_OK)
-        return fence;
-    gpi_fence_drop(fences, fence);
-    return NULL;
-}
-
-/* Who asks keeps others from waiting for the device, or an unrecorded one would seem done. */
-static int gpi_fence_passed(const gpi_fences *fences, gpi_fence *fence) {
-    int ended;
-    if (!fence->passed && gpi_fence_has_ended(fences, fence, &ended) == GPUPOOL_OK)
-        fence->passed = ended || gpi_driver_event_passed(fences->driver, fence->event);
-    return fence->passed;
-}
-
-static int gpi_fence_passed_lightly(const gpi_fences *fences, gpi_fence *fence) {
-    if (!fence->passed && !fence->unrecorded && gpi_fence_is_there(fences, fence))
-        fence->passed = gpi_driver_event_passed(fences->driver, fence->event);
-    return fence->passed;
-}
-
-static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cudaStream_t stream) {
-    gpupool_result result;
-    int ended;
-    if (fence->passed) return GPUPOOL_OK;
-    result = gpi_fence_has_ended(fences, fence, &ended);
-    if (result != GPUPOOL_OK || ended) return result;
-    result = gpi_driver_stream_wait(fences->driver, stream, fence->event);
-    fences->device_waits += result == GPUPOOL_OK;
-    return result;
-}
-
-static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
-                                    cudaStream_t stream) {
-    if (fence->unrecorded || !gpi_fence_is_there(fences, fence) ||
-        !gpi_fence_is_plain(fences, stream) ||
-        gpi_driver_stream_wait(fences->driver, stream, fence->event) != GPUPOOL_OK)
-        return 0;
-    fences->device_waits++;
-    return 1;
-}
-
-/* -- streams -- */
 
 /* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
-GPI_HOT gpi_stream *gpi_fence_find(gpi_fences *fences, uintptr_t key) {
-    gpi_stream *stream = GPI_READ(gpi_fence_bucket(fences, key));
+GPI_HOT gpi_stream *gpi_clock_find(gpi_clocks *clocks, uintptr_t key) {
+    gpi_stream *stream = GPI_READ(gpi_clock_bucket(clocks, key));
     while (stream && GPI_READ(&stream->key) != key) stream = GPI_READ(&stream->chain);
     return stream;
 }
 
 /* The same with its lock held. */
-static gpi_stream *gpi_fence_enter(gpi_fences *fences, uintptr_t key) {
+static gpi_stream *gpi_clock_enter(gpi_clocks *clocks, uintptr_t key) {
     gpi_stream *stream;
-    while ((stream = gpi_fence_find(fences, key)) != NULL) {
+    while ((stream = gpi_clock_find(clocks, key)) != NULL) {
         gpi_host_lock(&stream->cache.lock);
         if (GPI_READ(&stream->key) == key) return stream;
         gpi_host_unlock(&stream->cache.lock); /* renamed meanwhile */
@@ -4459,50 +4616,51 @@ static gpi_stream *gpi_fence_enter(gpi_fences *fences, uintptr_t key) {
 /* Whether the handle in this call is the stream's that has its key, and not one made since, as far
    as CUDA can tell: where it fails to, this is not known to be the same. Without a lock the struct
    may be another's by now: the caller looks at its key again. */
-static int gpi_fence_is_same(const gpi_fences *fences, const gpi_stream *known,
+static int gpi_clock_is_same(const gpi_clocks *clocks, const gpi_stream *known,
                              cudaStream_t stream) {
     uint64_t identity;
     if (!GPUPOOL_STREAM_CHECK || GPI_READ(&known->capture)) return 1;
-    if (gpi_fence_identity(fences, stream, &identity) != CUDA_SUCCESS) return 0;
+    if (gpi_clock_identity(clocks->driver, stream, &identity) != CUDA_SUCCESS) return 0;
     return identity == 0 || identity == GPI_READ(&known->identity);
 }
 
 /* A struct for a key that none has: an empty one, or a new one. NULL: the host has no memory. */
-static gpi_stream *gpi_fence_struct(gpi_fences *fences, uintptr_t key) {
-    gpi_stream **bucket = gpi_fence_bucket(fences, key), *stream;
+static gpi_stream *gpi_clock_struct(gpi_clocks *clocks, uintptr_t key) {
+    gpi_stream **bucket = gpi_clock_bucket(clocks, key), *stream;
     for (stream = *bucket; stream; stream = stream->chain)
         if (stream->handle == 0) return stream;
     stream = (gpi_stream *)gpi_host_zeroed(sizeof *stream);
     if (!stream) return NULL;
     gpi_cache_open(&stream->cache);
-    stream->next = fences->streams;
+    stream->next = clocks->streams;
     stream->chain = *bucket;
-    GPI_PUBLISH(&fences->streams, stream);
+    GPI_PUBLISH(&clocks->streams, stream);
     GPI_PUBLISH(bucket, stream);
     return stream;
 }
 
 /* Makes a stream known, but to no call before it is named; the arena's lock is held. NULL: the host
    has no memory. */
-static gpi_stream *gpi_fence_know(gpi_fences *fences, gpi_tree *tree, uintptr_t key,
-                                  uint64_t identity) {
-    gpi_stream *stream = gpi_fence_struct(fences, key);
-    uint32_t lane = stream ? gpi_tree_lane_add(tree) : GPI_LANE_LIVE;
+static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t identity) {
+    gpi_stream *stream = gpi_clock_struct(clocks, key);
+    uint32_t lane = stream ? gpi_tree_lane_add(clocks->tree) : GPI_LANE_LIVE;
     if (lane == GPI_LANE_LIVE) return NULL;
-    stream->young = lane;
+    clocks->tree->lanes[lane]->owner = stream;
+    stream->lane = lane;
     stream->handle = key;
+    stream->frees = 0;
+    stream->freed_units = stream->settled = 0;
+    stream->clock.knows_context = 0;
+    stream->clock.issued = gpi_ground_max(stream->clock.issued, stream->clock.passed);
     GPI_PUBLISH(&stream->identity, identity);
     GPI_PUBLISH(&stream->capture, NULL);
-    stream->early = NULL;
-    stream->frees = 0;
-    stream->freed_units = 0;
-    fences->stream_count++;
+    clocks->stream_count++;
     return stream;
 }
 
 /* Calls with its handle come here from now on, or again. */
-static void gpi_fence_name(gpi_fences *fences, gpi_stream *stream) {
-    gpi_stream **bucket = gpi_fence_bucket(fences, stream->handle), **link = bucket;
+static void gpi_clock_name(gpi_clocks *clocks, gpi_stream *stream) {
+    gpi_stream **bucket = gpi_clock_bucket(clocks, stream->handle), **link = bucket;
     while (*link != stream) link = &(*link)->chain;
     if (link != bucket) { /* to the front: a stream has as many structs as graphs. Who looks for it
                              just now without the lock looks twice, or in vain: then with it */
@@ -4510,183 +4668,365 @@ static void gpi_fence_name(gpi_fences *fences, gpi_stream *stream) {
         GPI_PUBLISH(&stream->chain, *bucket);
         GPI_PUBLISH(bucket, stream);
     }
-    stream->set_aside = 0;
+    stream->is_kept = 0;
     GPI_PUBLISH(&stream->key, stream->handle);
 }
 
-/* Calls with its key no longer come here. What it holds stays until a fence lets others have it. */
-static void gpi_fence_unname(gpi_stream *stream) { GPI_PUBLISH(&stream->key, 0); }
-
-/* The young lane stands behind this fence from now on; the fence gains a user. When the stream has
-   all its seals, or the host has no memory for a lane, the newest sealed lane takes the memory and
-   the later fence. */
-static void gpi_fence_seal(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream,
-                           gpi_fence *fence) {
-    uint32_t lane = GPI_LANE_LIVE;
-    int newest;
-    if (stream->handle == 0 || stream->capture || tree->lanes[stream->young]->units == 0) return;
-    stream->frees = 0;
-    stream->freed_units = 0;
-    newest = stream->seals - 1;
-    if (newest >= 0 && tree->lanes[stream->sealed[newest]]->units == 0) { /* others took it all */
-        lane = stream->sealed[newest];
-        gpi_fence_drop(fences, stream->fences[newest]);
-        stream->seals = newest;
-    } else if (stream->seals < GPI_SEALS) {
-        lane = gpi_tree_lane_add(tree);
-    }
-    if (lane != GPI_LANE_LIVE) {
-        stream->sealed[stream->seals] = stream->young;
-        stream->fences[stream->seals++] = fence;
-        stream->young = lane;
-    } else if (newest >= 0) {
-        gpi_tree_pour(tree, stream->young, stream->sealed[newest]);
-        gpi_fence_drop(fences, stream->fences[newest]);
-        stream->fences[newest] = fence;
-    } else {
-        return;
-    }
-    fence->users++;
+static void gpi_clock_set_capturing(gpi_clocks *clocks, gpi_stream *stream, int is_capturing) {
+    if (stream->capture) is_capturing = 0; /* counted as a scope of the process */
+    clocks->capturing += (uint64_t)is_capturing - (uint64_t)stream->is_capturing;
+    stream->is_capturing = is_capturing;
 }
 
-/* The stream's first sealed lanes, whose fences have passed, turn quiet. */
-static void gpi_fence_quieten(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int passed) {
-    int i;
-    for (i = 0; i < passed; i++) {
-        gpi_tree_pour(tree, stream->sealed[i], GPI_LANE_QUIET);
-        gpi_tree_lane_drop(tree, stream->sealed[i]);
-        stream->done = stream->fences[i]->number;
-        gpi_fence_drop(fences, stream->fences[i]);
-    }
-    stream->seals -= passed;
-    for (i = 0; i < stream->seals; i++) {
-        stream->sealed[i] = stream->sealed[i + passed];
-        stream->fences[i] = stream->fences[i + passed];
-    }
+/* Calls with its key no longer come here. What it holds stays until its clock lets others have
+   it. */
+static void gpi_clock_unname(gpi_clocks *clocks, gpi_stream *stream) {
+    GPI_PUBLISH(&stream->key, 0);
+    gpi_clock_set_capturing(clocks, stream, 0);
 }
 
-/* Each fence is asked, though a later one has passed: it may be other streams' too. */
-static int gpi_fence_poll_stream(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream) {
-    int passed = 0;
-    while (passed < stream->seals && gpi_fence_passed(fences, stream->fences[passed])) passed++;
-    gpi_fence_quieten(fences, tree, stream, passed);
-    return passed > 0;
-}
-
-/* Lanes whose fence has passed turn quiet. Returns whether any did. */
-static int gpi_fence_poll(gpi_fences *fences, gpi_tree *tree) {
-    gpi_stream *stream = fences->streams;
-    int any = 0;
-    for (; stream; stream = stream->next)
-        if (stream->handle) any |= gpi_fence_poll_stream(fences, tree, stream);
-    return any;
-}
-
-/* A stream of which nothing is left is forgotten, and known anew with its next call: without a key
-   always, with one if `named`. Both its locks are held, and its cache is empty. */
-static void gpi_fence_forget(gpi_fences *fences, gpi_tree *tree, gpi_stream *stream, int named) {
-    if (stream->handle == 0 || (stream->key && !named)) return;
-    GPI_ASSERT(stream->cache.used == 0);
-    if (stream->capture || stream->set_aside || stream->seals || stream->stitches ||
-        stream->borrowed)
-        return;
-    if (tree->lanes[stream->young]->units) return;
-    gpi_fence_unname(stream);
-    gpi_tree_lane_drop(tree, stream->young);
+/* A stream of which nothing is left is forgotten, and known anew with its next call. Both its locks
+   are held. */
+static void gpi_clock_forget(gpi_clocks *clocks, gpi_stream *stream) {
+    if (stream->handle == 0 || stream == clocks->all || stream->cache.used) return;
+    if (stream->capture || stream->is_kept || stream->refs || stream->is_capturing) return;
+    if (stream->clock.is_recording || gpi_clock_is_busy(clocks, stream)) return;
+    gpi_clock_unname(clocks, stream);
+    gpi_tree_lane_drop(clocks->tree, stream->lane);
     gpi_cache_narrow(&stream->cache);
     stream->handle = 0;
-    fences->stream_count--;
+    clocks->stream_count--;
 }
 
-static int gpi_fence_lacks(const gpi_fences *fences, const gpi_tree *tree) {
-    const gpi_stream *stream = fences->streams;
-    for (; stream; stream = stream->next)
-        if (stream->handle && !stream->capture && tree->lanes[stream->young]->units) return 1;
-    return 0;
+/* -- events: no lock is held -- */
+
+/* Whether the context of the stream's events is gone, with all the work, and the events, which must
+   not be touched. */
+static gpupool_result gpi_clock_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
+                                          int *ended) {
+    const gpi_clock *clock = &stream->clock;
+    if (!clock->context) return gpi_driver_was_reset(clocks->driver, ended);
+    return gpi_driver_has_ended(clocks->driver, clock->context, clock->context_id, ended);
 }
 
-/* The device has been waited for: what was sealed before the wait is done. */
-static void gpi_fence_device_idle(gpi_fences *fences, uint64_t number) {
-    gpi_stream *stream = fences->streams;
-    int i;
-    fences->done = gpi_ground_max(fences->done, number);
-    for (; stream; stream = stream->next)
-        for (i = 0; i < stream->seals; i++)
-            if (stream->fences[i]->number <= number) stream->fences[i]->passed = 1;
-}
-
-/* The wait that a fence stands for has failed: what is behind it waits for a later one instead. */
-static void gpi_fence_unseal(gpi_fences *fences, gpi_tree *tree, const gpi_fence *fence) {
-    gpi_stream *stream = fences->streams;
-    int i;
-    for (; stream; stream = stream->next) {
-        for (i = 0; i < stream->seals && stream->fences[i] != fence;) i++;
-        if (i == stream->seals) continue;
-        gpi_tree_pour(tree, stream->sealed[i],
-                      i + 1 < stream->seals ? stream->sealed[i + 1] : stream->young);
-        gpi_tree_lane_drop(tree, stream->sealed[i]);
-        gpi_fence_drop(fences, stream->fences[i]);
-        for (stream->seals--; i < stream->seals; i++) {
-            stream->sealed[i] = stream->sealed[i + 1];
-            stream->fences[i] = stream->fences[i + 1];
-        }
+static gpupool_result gpi_clock_drop_events(const gpi_clocks *clocks, gpi_stream *stream) {
+    int ended, i;
+    gpupool_result result = gpi_clock_has_ended(clocks, stream, &ended);
+    for (i = 0; i < GPI_MARKS && result == GPUPOOL_OK; i++) {
+        gpi_mark *mark = &stream->clock.marks[i];
+        if (mark->event && !ended) result = gpi_driver_event_drop(clocks->driver, mark->event);
+        if (result == GPUPOOL_OK) mark->event = NULL;
     }
+    return result;
 }
 
-/* Whether what a stream had queued before its frees up to this fence number is done. What a graph
-   uses is never done before its release. */
-static int gpi_fence_is_done(const gpi_fences *fences, const gpi_stream *stream, uint64_t number) {
-    if (stream->capture) return 0;
-    return stream->done > number || fences->done > number;
-}
-
-/* Seals every young lane with one fence. */
-static void gpi_fence_seal_all(gpi_fences *fences, gpi_tree *tree, gpi_fence *fence) {
-    gpi_stream *stream = fences->streams;
-    for (; stream; stream = stream->next) gpi_fence_seal(fences, tree, stream, fence);
-}
-
-/* The device is known to be idle: all lanes turn quiet, whatever their fences. */
-static void gpi_fence_all_passed(gpi_fences *fences, gpi_tree *tree) {
-    gpi_stream *stream;
-    int i;
-    fences->done = ++fences->recorded;
-    for (stream = fences->streams; stream; stream = stream->next) {
-        if (stream->handle == 0) continue;
-        for (i = 0; i < stream->seals; i++) stream->fences[i]->passed = 1;
-        gpi_tree_pour(tree, stream->young, GPI_LANE_QUIET);
-    }
-    gpi_fence_poll(fences, tree);
-}
-
-/* Gives the idle events back; those that the driver refuses stay. */
-static gpupool_result gpi_fence_trim(gpi_fences *fences) {
-    while (fences->idle) {
-        gpi_fence *fence = fences->idle;
-        int ended;
-        gpupool_result result = gpi_fence_has_ended(fences, fence, &ended);
-        if (result == GPUPOOL_OK && !ended)
-            result = gpi_driver_event_drop(fences->driver, fence->event);
-        if (result != GPUPOOL_OK) return result;
-        fences->idle = fence->next;
-        fences->fence_count--;
-        GPUPOOL_FREE(fence);
-    }
+/* An event must be of the stream's own context: which that is, is asked for once. */
+static gpupool_result gpi_clock_know_context(const gpi_clocks *clocks, gpi_stream *stream,
+                                             cudaStream_t handle) {
+    gpi_clock *clock = &stream->clock;
+    CUcontext context = NULL;
+    unsigned long long id = 0;
+    gpupool_result result = GPUPOOL_OK;
+    if (clock->knows_context) return GPUPOOL_OK;
+    if (stream != clocks->all) context = gpi_driver_foreign(clocks->driver, handle);
+    if (context) result = gpi_driver_ask_id(clocks->driver, context, &id);
+    if (result == GPUPOOL_OK && (context != clock->context || id != clock->context_id))
+        result = gpi_clock_drop_events(clocks, stream);
+    if (result != GPUPOOL_OK) return result;
+    clock->context = context;
+    clock->context_id = id;
+    clock->knows_context = 1;
     return GPUPOOL_OK;
 }
 
-static uint64_t gpi_fence_host_bytes(const gpi_fences *fences) { /* the arena's lock is held */
-    uint64_t bytes = fences->fence_count * sizeof(gpi_fence);
-    const gpi_stream *stream = fences->streams;
+/* An event over all streams of the context, the destroyed ones included; there is none over several
+   devices. While any of them captures it would be refused and the capture lost. The legacy stream
+   tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
+   only a scope tells, or a call that was given it (seen on CUDA 13.0). */
+static gpupool_result gpi_clock_record_context(const gpi_clocks *clocks, CUevent event) {
+    const gpi_driver *driver = clocks->driver;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_host_lock(&gpi_process.lock); /* no scope is opened meanwhile */
+    if (gpi_process.scopes || gpi_driver_is_capturing(driver, cudaStreamLegacy))
+        result = GPUPOOL_E_CAPTURING;
+    if (result == GPUPOOL_OK) result = gpi_driver_record_all(driver, event);
+    gpi_host_unlock(&gpi_process.lock);
+    return result;
+}
+
+/* A context to make current: a new event's, and the arena's for its default streams. */
+static CUcontext gpi_clock_context(const gpi_clocks *clocks, const gpi_stream *stream,
+                                   cudaStream_t handle, CUevent event) {
+    if (event && !gpi_driver_is_default(handle)) return NULL;
+    return stream->clock.context ? stream->clock.context : clocks->driver->context;
+}
+
+static gpupool_result gpi_clock_record_here(const gpi_clocks *clocks, gpi_stream *stream,
+                                            CUevent *event, cudaStream_t handle) {
+    const gpi_driver *driver = clocks->driver;
+    gpupool_result result = GPUPOOL_OK;
+    if (!*event) result = gpi_driver_event_new(driver, event);
+    if (result != GPUPOOL_OK) return result;
+    if (stream == clocks->all) return gpi_clock_record_context(clocks, *event);
+    if (gpi_driver_is_capturing(driver, handle) || !gpi_clock_is_same(clocks, stream, handle))
+        return GPUPOOL_E_CAPTURING;
+    return gpi_driver_event_record(driver, *event, handle);
+}
+
+/* An event for the stream of a call: E_CAPTURING if the stream captures, for it would be the
+   graph's. */
+static gpupool_result gpi_clock_record_event(const gpi_clocks *clocks, gpi_stream *stream,
+                                             CUevent *event, cudaStream_t handle) {
+    const gpi_driver *driver = clocks->driver;
+    CUcontext context;
+    int reset;
+    gpupool_result result = gpi_driver_was_reset(driver, &reset);
+    if (result == GPUPOOL_OK && reset) result = GPUPOOL_E_CUDA;
+    if (result == GPUPOOL_OK) result = gpi_clock_know_context(clocks, stream, handle);
+    if (result != GPUPOOL_OK) return result;
+    context = gpi_clock_context(clocks, stream, handle, *event);
+    result = gpi_driver_push(driver, context);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_clock_record_here(clocks, stream, event, handle);
+    if (gpi_driver_pop(driver, context) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
+    return result;
+}
+
+/* Whether a mark's event has passed; it is pinned. */
+static int gpi_clock_ask(const gpi_clocks *clocks, const gpi_stream *stream, const gpi_mark *mark) {
+    int passed = 0;
+    if (gpi_clock_has_ended(clocks, stream, &passed) != GPUPOOL_OK || passed) return passed;
+    return gpi_driver_event_query(clocks->driver, mark->event, &passed) == GPUPOOL_OK && passed;
+}
+
+/* Asks after the marks of a stream, the older first. Returns whether one has passed. The arena's
+   lock is held, and open while CUDA is asked. */
+static int gpi_clock_poll(gpi_clocks *clocks, gpi_stream *stream) {
+    gpi_mark *mark;
+    int any = 0, passed = 1;
+    while (passed && (mark = gpi_clock_mark(clocks, stream, 0)) != NULL) {
+        uint64_t at = mark->at;
+        mark->pins++;
+        gpi_host_unlock(clocks->lock);
+        passed = gpi_clock_ask(clocks, stream, mark);
+        gpi_host_lock(clocks->lock);
+        mark->pins--;
+        if (passed) gpi_clock_pass(clocks, stream, at);
+        any |= passed;
+    }
+    return any;
+}
+
+/* Records the mark's event, behind all that the stream has freed so far. `handle` is the stream's,
+   from the call that is made; of ALL it is not used. The arena's lock is held, and open while CUDA
+   is called. */
+static gpupool_result gpi_clock_put_mark(gpi_clocks *clocks, gpi_stream *stream, gpi_mark *mark,
+                                         cudaStream_t handle) {
+    uint64_t at = stream == clocks->all ? clocks->position : stream->clock.issued;
+    gpupool_result result;
+    stream->clock.is_recording = 1;
+    gpi_host_unlock(clocks->lock);
+    result = gpi_clock_record_event(clocks, stream, &mark->event, handle);
+    gpi_host_lock(clocks->lock);
+    stream->clock.is_recording = 0;
+    if (stream != clocks->all)
+        gpi_clock_set_capturing(clocks, stream, result == GPUPOOL_E_CAPTURING);
+    if (result != GPUPOOL_OK) return result;
+    mark->at = at;
+    stream->frees = 0;
+    stream->freed_units = 0;
+    gpi_clock_set_borders(clocks, stream);
+    gpi_clock_queue(clocks, stream);
+    return GPUPOOL_OK;
+}
+
+/* The same with a mark that is to spare; if none is, there is no new one. */
+static gpupool_result gpi_clock_record(gpi_clocks *clocks, gpi_stream *stream,
+                                       cudaStream_t handle) {
+    gpi_mark *mark;
+    if (stream->clock.is_recording || stream->capture || !gpi_clock_lacks(clocks, stream))
+        return GPUPOOL_OK;
+    mark = gpi_clock_spare(clocks, stream);
+    if (!mark && gpi_clock_poll(clocks, stream)) mark = gpi_clock_spare(clocks, stream);
+    if (!mark || stream->clock.is_recording) return GPUPOOL_OK;
+    return gpi_clock_put_mark(clocks, stream, mark, handle);
+}
+
+/* The last mark of a stream that ends: the newest one is recorded again if none is to spare, for no
+   other call will put one behind it. */
+static void gpi_clock_record_last(gpi_clocks *clocks, gpi_stream *stream, cudaStream_t handle) {
+    gpi_mark *mark = &stream->clock.marks[0];
+    gpi_clock_record(clocks, stream, handle);
+    if (stream->clock.marks[1].at > mark->at) mark = &stream->clock.marks[1];
+    if (!stream->clock.is_recording && !mark->pins && gpi_clock_lacks(clocks, stream))
+        gpi_clock_put_mark(clocks, stream, mark, handle);
+}
+
+/* A mark behind all that any stream has freed so far, where CUDA can make one without a wait. */
+static gpupool_result gpi_clock_record_all(gpi_clocks *clocks) {
+    const gpi_driver *driver = clocks->driver;
+    if (!driver->record_all || !driver->context || driver->peer_count)
+        return GPUPOOL_E_UNSUPPORTED;
+    return clocks->capturing ? GPUPOOL_E_CAPTURING : gpi_clock_record(clocks, clocks->all, NULL);
+}
+
+/* E_CAPTURING: the stream captures, and its graph may not wait for what is outside. */
+static gpupool_result gpi_clock_stream_wait(const gpi_clocks *clocks, cudaStream_t handle,
+                                            CUevent event) {
+    const gpi_driver *driver = clocks->driver;
+    CUcontext context = gpi_driver_is_default(handle) ? driver->context : NULL;
+    gpupool_result result = gpi_driver_push(driver, context);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_is_capturing(driver, handle)
+                 ? GPUPOOL_E_CAPTURING : gpi_driver_stream_wait(driver, handle, event);
+    if (gpi_driver_pop(driver, context) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
+    return result;
+}
+
+/* Makes a stream wait, on the device, for another one's work up to a position, which a mark is
+   behind. The arena's lock is held, and open while CUDA is called. */
+static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, uint64_t at,
+                                       cudaStream_t handle) {
+    gpi_mark *mark = gpi_clock_mark(clocks, owner, at);
+    gpupool_result result;
+    int ended;
+    if (!mark) return GPUPOOL_OK; /* it has passed meanwhile */
+    mark->pins++;
+    gpi_host_unlock(clocks->lock);
+    result = gpi_clock_has_ended(clocks, owner, &ended);
+    if (result == GPUPOOL_OK && !ended) result = gpi_clock_stream_wait(clocks, handle, mark->event);
+    gpi_host_lock(clocks->lock);
+    mark->pins--;
+    clocks->device_waits += result == GPUPOOL_OK && !ended;
+    return result;
+}
+
+/* The host waits for a mark, which is pinned. No lock is held. */
+static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark) {
+    gpupool_result result;
+    int ended;
+    result = gpi_clock_has_ended(clocks, owner, &ended);
+    if (result == GPUPOOL_OK && !ended)
+        result = gpi_driver_event_wait(clocks->driver, mark->event);
+    gpi_host_lock(clocks->lock);
+    mark->pins--;
+    clocks->host_waits += result == GPUPOOL_OK;
+    if (result == GPUPOOL_OK) gpi_clock_pass(clocks, owner, mark->at);
+    gpi_host_unlock(clocks->lock);
+    return result;
+}
+
+/* The host waits for the device: all that was freed so far, on whatever stream, has passed. No lock
+   is held. */
+static gpupool_result gpi_clock_wait_device(gpi_clocks *clocks, gpi_driver *driver) {
+    gpupool_result result;
+    uint64_t at;
+    gpi_host_lock(clocks->lock);
+    at = clocks->position;
+    gpi_host_unlock(clocks->lock);
+    gpi_host_mutex_lock(&clocks->waits);
+    result = gpi_driver_wait(driver);
+    gpi_host_mutex_unlock(&clocks->waits);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_lock(clocks->lock);
+    clocks->host_waits++;
+    gpi_clock_pass(clocks, clocks->all, at);
+    gpi_host_unlock(clocks->lock);
+    return GPUPOOL_OK;
+}
+
+/* -- uses of blocks -- */
+
+static gpi_use *gpi_clock_new_use(gpi_clocks *clocks, gpi_stream *stream, uint64_t at) {
+    gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+    if (!use) return NULL;
+    use->stream = stream;
+    use->at = at;
+    stream->refs++;
+    clocks->uses++;
+    return use;
+}
+
+static void gpi_clock_free_use(gpi_clocks *clocks, gpi_use *use) {
+    use->stream->refs--;
+    clocks->uses--;
+    GPUPOOL_FREE(use);
+}
+
+/* Work of this stream, up to this position, uses the block too. 0: the host has no memory. */
+static int gpi_clock_use(gpi_clocks *clocks, gpi_run *run, gpi_stream *stream, uint64_t at) {
+    gpi_use *use = (gpi_use *)run->of.uses;
+    while (use && use->stream != stream) use = use->next;
+    if (!use) {
+        use = gpi_clock_new_use(clocks, stream, at);
+        if (!use) return 0;
+        use->next = (gpi_use *)run->of.uses;
+        run->of.uses = use;
+    }
+    use->at = gpi_ground_max(use->at, at);
+    return 1;
+}
+
+/* Drops the uses that have passed; returns whether none is left. */
+static int gpi_clock_drop_passed(gpi_clocks *clocks, gpi_run *run) {
+    gpi_use **link = (gpi_use **)&run->of.uses, *use;
+    while ((use = *link) != NULL) {
+        if (use->at > gpi_clock_done(clocks, use->stream)) {
+            link = &use->next;
+            continue;
+        }
+        *link = use->next;
+        gpi_clock_free_use(clocks, use);
+    }
+    return run->of.uses == NULL;
+}
+
+static void gpi_clock_drop_uses(gpi_clocks *clocks, gpi_run *run) {
+    while (run->of.uses) {
+        gpi_use *use = (gpi_use *)run->of.uses;
+        run->of.uses = use->next;
+        gpi_clock_free_use(clocks, use);
+    }
+}
+
+/* The use by which a graph keeps a block until its release, freed or not; NULL: none does. */
+static gpi_use *gpi_clock_keeping(const gpi_run *run) {
+    gpi_use *use = run->lane == GPI_LANE_CACHED ? NULL : (gpi_use *)run->of.uses;
+    while (use && !use->stream->capture) use = use->next;
+    return use;
+}
+
+/* -- opening and closing -- */
+
+/* 0: the host has no memory. */
+static int gpi_clock_open(gpi_clocks *clocks) {
+    clocks->all = gpi_clock_know(clocks, GPI_KEY_ANY, 0);
+    if (!clocks->all) return 0;
+    clocks->stream_count--;
+    gpi_clock_name(clocks, clocks->all);
+    return 1;
+}
+
+static uint64_t gpi_clock_host_bytes(const gpi_clocks *clocks) { /* the arena's lock is held */
+    uint64_t bytes = clocks->uses * sizeof(gpi_use);
+    const gpi_stream *stream = clocks->streams;
     for (; stream; stream = stream->next)
         bytes += sizeof *stream + gpi_cache_host_bytes(&stream->cache);
     return bytes;
 }
 
-static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
+/* Gives the events back; those that the driver refuses stay. */
+static gpupool_result gpi_clock_close(gpi_clocks *clocks) {
+    gpi_stream *stream = clocks->streams;
+    gpupool_result result = GPUPOOL_OK;
+    for (; stream && result == GPUPOOL_OK; stream = stream->next)
+        result = gpi_clock_drop_events(clocks, stream);
+    return result;
+}
+
+static void gpi_clock_clear(gpi_clocks *clocks) { /* the host's side only */
     gpi_stream *stream, *next;
-    GPI_ASSERT(!fences->idle);
-    for (stream = fences->streams; stream; stream = next) {
+    for (stream = clocks->streams; stream; stream = next) {
         next = stream->next;
         gpi_cache_close(&stream->cache);
         GPUPOOL_FREE(stream);
@@ -4695,7 +5035,7 @@ static void gpi_fence_close(gpi_fences *fences) { /* the host's side only */
 
 /* == CHUNK ====================================================================================
    Memory from the driver: how it is got, where it lies, how it is given back. uses: DRIVER, LEDGER,
-   TREE, FENCE
+   TREE, CLOCK
 
    A chunk is what one call of the driver gave: a cuMemCreate handle, a cudaMalloc, ... A MAPPED
    chunk is mapped once, at its home, and stays there until it is given back to the driver. Homes
@@ -4733,6 +5073,7 @@ typedef struct gpi_chunks {
     gpi_driver driver;
     gpi_lock *lock;                /* the arena's: held on entry, opened around driver calls */
     gpi_ledger *ledger;            /* the arena's */
+    gpi_clocks *clocks;            /* the arena's */
     gpupool_source source;         /* never AUTO */
     const struct gpi_source *from; /* its row of the table */
     uint64_t granule_units;
@@ -5091,7 +5432,7 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
     result = gpi_driver_unmap(&chunks->driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
     gpi_host_lock(chunks->lock);
     if (result != GPUPOOL_OK) {
-        gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
+        gpi_tree_put(tree, held, GPI_LANE_ANY, 0);
         return result;
     }
     gpi_chunk_unlink(chunks, chunk);
@@ -5113,23 +5454,8 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
 } gpi_growth;
 
 static int gpi_chunk_is_usable(const gpi_tree *tree, const gpi_run *run) {
-    return run->lane < GPI_LANE_PART && tree->lanes[run->lane]->usable &&
+    return run->lane < GPI_LANE_WAITING && run->of.at < tree->lanes[run->lane]->usable_below &&
            run->as.place < GPI_SLABS * GPI_SHELF;
-}
-
-/* The stream of a usable run's lane, which stays known until the run comes back; NULL: quiet. */
-static gpi_stream *gpi_chunk_borrow(const gpi_tree *tree, const gpi_run *run) {
-    gpi_stream *owner = NULL;
-    if (run->lane != GPI_LANE_QUIET) owner = (gpi_stream *)tree->lanes[run->lane]->usable;
-    if (owner) owner->borrowed++;
-    return owner;
-}
-
-/* A held run is its owner's again; behind all that the stream has freed since, which is later than
-   it was. */
-static void gpi_chunk_return(gpi_tree *tree, gpi_run *run, gpi_stream *owner) {
-    if (owner) owner->borrowed--;
-    gpi_tree_put(tree, run, owner ? owner->young : GPI_LANE_QUIET, 0);
 }
 
 static void gpi_chunk_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *bare,
@@ -5216,6 +5542,7 @@ static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gro
     uint64_t size = gpi_chunk_units(chunks, growth->new_units);
     gpi_run *held, *left = growth->left;
     gpi_stream *owner = NULL;
+    uint64_t at = 0;
     gpupool_result result;
     result = !growth->bare || growth->new_units > room ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
     if (result == GPUPOOL_OK && !growth->is_exact) gpi_chunk_round_up(chunks, growth, size, room);
@@ -5224,7 +5551,8 @@ static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gro
          !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units)))
         result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && left) {
-        owner = gpi_chunk_borrow(tree, left);
+        owner = gpi_clock_borrow(tree, left);
+        at = left->of.at;
         left = gpi_tree_take(tree, left, growth->unit, growth->bare->unit - growth->unit);
     }
     gpi_tree_unmark(tree);
@@ -5232,16 +5560,16 @@ static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gro
     held = gpi_tree_take(tree, growth->bare, growth->new_unit, growth->new_units);
     result = gpi_chunk_fill(chunks, tree, held, size);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) {
-        gpi_tree_put(tree, held, GPI_LANE_QUIET, 0); /* it is there now, and stays */
+        gpi_tree_put(tree, held, GPI_LANE_ANY, 0); /* it is there now, and stays */
         result = gpi_host_no_memory();
     }
     if (result != GPUPOOL_OK) {
-        if (left) gpi_chunk_return(tree, left, owner);
+        if (left) gpi_clock_return(chunks->clocks, left, owner, at);
         return result;
     }
-    if (owner) owner->borrowed--;
+    if (owner) owner->refs--;
     if (left) gpi_tree_weld(tree, left, held);
-    *out = gpi_chunk_carve(tree, left ? left : held, growth->unit, growth->units, GPI_LANE_QUIET);
+    *out = gpi_chunk_carve(tree, left ? left : held, growth->unit, growth->units, GPI_LANE_ANY);
     return GPUPOOL_OK;
 }
 
@@ -5329,7 +5657,7 @@ static gpupool_result gpi_chunk_add(gpi_chunks *chunks, gpi_tree *tree, const gp
         chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
 #endif
     *out = gpi_chunk_carve(tree, chunk->first, gpi_ground_up(chunk->unit, align_units),
-                           growth->units, GPI_LANE_QUIET);
+                           growth->units, GPI_LANE_ANY);
     return GPUPOOL_OK;
 }
 
@@ -5350,7 +5678,7 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
 #if GPUPOOL_NVTX
         if (chunk->heap) chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
 #endif
-        gpi_tree_put(tree, chunk->first, GPI_LANE_QUIET, 0);
+        gpi_tree_put(tree, chunk->first, GPI_LANE_ANY, 0);
         return result;
     }
     gpi_tree_remove_chunk(tree, chunk->first);
@@ -5368,7 +5696,7 @@ static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
         run = gpi_tree_from(tree, chunk->unit);
         if (run->unit > chunk->unit) run = run->prev;
     }
-    return run->lane == GPI_LANE_QUIET && run->unit + run->units >= chunk->unit + chunk->units;
+    return run->lane == GPI_LANE_ANY && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
 static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
@@ -5506,7 +5834,7 @@ static gpupool_result gpi_chunk_allow_peer(gpi_chunks *chunks, int device) {
 
 /* == STITCH ===================================================================================
    A large block from free memory that lies in several places: a second range of addresses over it.
-   uses: DRIVER, TREE, FENCE, CHUNK
+   uses: DRIVER, TREE, CLOCK, CHUNK
 
    The chunks stay mapped at home. A stitch maps their handles once more, side by side: free memory
    at the end of one chunk, wholly free chunks, free memory at the start of one more. Handles map
@@ -5555,7 +5883,8 @@ typedef struct gpi_seam { /* one chunk of one stitch */
 typedef struct gpi_part { /* home units of a block, side by side */
     uint64_t unit, units;
     gpi_run *run;            /* NULL while the stitch is idle */
-    gpi_stream *owner;       /* while it is made: where it goes back to; NULL: it was quiet */
+    gpi_stream *owner;       /* while it is made: where it goes back to; NULL: anybody's */
+    uint64_t at;             /* and its position there */
 } gpi_part;
 
 typedef enum gpi_stitch_state {
@@ -5572,7 +5901,7 @@ typedef struct gpi_stitch {
     gpi_run *body;           /* the block: held while the stitch is idle; pads are beside it */
     uint64_t unit, units;    /* all that is mapped */
     gpi_stream *user;        /* idle: the last; NULL: it has passed */
-    uint64_t user_at;        /* number of the latest fence when it freed the block */
+    uint64_t user_at;        /* the position at which it freed the block */
     uint64_t look;           /* the latest look of a verdict, and its number in that */
     uint64_t nth;
     uint32_t seam_count, part_count;
@@ -5588,7 +5917,7 @@ typedef struct gpi_free_chunk { /* a chunk, and how much of it is free for the r
 typedef struct gpi_stitches {
     gpi_chunks *chunks;
     gpi_tree *tree;
-    gpi_fences *fences;
+    gpi_clocks *clocks;
     int off;                 /* config.no_stitch */
     gpi_stitch *oldest, *newest;
     gpi_stitch *first_of[GPI_SHELF], *last_of[GPI_SHELF]; /* by size: gpi_tree_place */
@@ -5619,6 +5948,11 @@ GPI_HOT int gpi_stitch_is(const gpi_stitches *stitches, const gpi_run *run) {
     return run->unit >= stitches->chunks->stitch_unit;
 }
 
+/* Whether the arena makes stitches. */
+static int gpi_stitch_can(const gpi_stitches *stitches) {
+    return gpi_chunk_is(stitches->chunks, GPI_FROM_STITCHES) && !stitches->off;
+}
+
 /* -- the check -- */
 
 /* The parts are the block, each where the seams put it. */
@@ -5639,7 +5973,7 @@ static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
         }
         if ((part->run != NULL) != (stitch->state == GPI_STITCH_USED)) return 2;
         if (!part->run) continue;
-        if (part->run->lane != GPI_LANE_PART || part->run->uses != stitch) return 1;
+        if (part->run->lane != GPI_LANE_PART || part->run->of.uses != stitch) return 1;
         if (part->run->unit != part->unit || part->run->units != part->units) return 1;
     }
     return at == stitch->body->unit - stitch->unit + stitch->body->units ? 0 : 1;
@@ -5663,10 +5997,9 @@ static int gpi_stitch_check_one(const gpi_stitches *stitches, const gpi_stitch *
 /* Adds up what the stitches have, and compares with what the chunks and the tree say. */
 static int gpi_stitch_check(const gpi_stitches *stitches) {
     const gpi_stitch *stitch = stitches->oldest, *before = NULL;
-    uint64_t seams = 0, idle_seams = 0, count = 0, used = 0, parts = 0, users = 0, i;
+    uint64_t seams = 0, idle_seams = 0, count = 0, used = 0, parts = 0, i;
     uint64_t space = stitches->making_units;
     const gpi_run *run;
-    const gpi_stream *stream;
     if (!gpi_chunk_is_mapped(stitches->chunks)) return 0;
     for (; stitch; before = stitch, stitch = stitch->newer, count++) {
         int broken = gpi_stitch_check_one(stitches, stitch);
@@ -5676,7 +6009,6 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
         space += gpi_ground_max(stitch->units, stitch->body->units); /* of a spoilt one all */
         if (stitch->state != GPI_STITCH_USED) {
             idle_seams += stitch->seam_count;
-            users += stitch->user != NULL;
             continue;
         }
         parts += stitch->part_count;
@@ -5689,9 +6021,6 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
     if (parts) return 1; /* each is one of its stitch's, so none is left */
     for (run = stitches->chunks->space; run; run = run->next)
         if (run->lane == GPI_LANE_SPACE) space += run->units;
-    for (stream = stitches->fences->streams; stream; stream = stream->next)
-        users -= stream->stitches;
-    if (users) return 2;
     for (i = 0; i < GPI_SHELF; i++)
         for (stitch = stitches->first_of[i]; stitch; stitch = stitch->same_next)
             count -= gpi_tree_place(stitch->body->units) == i;
@@ -5733,17 +6062,26 @@ static void gpi_stitch_unlink_size(gpi_stitches *stitches, gpi_stitch *stitch) {
     else stitches->first_of[size] = stitch->same_next;
 }
 
-/* It is idle from now on: user is the stream behind whose frees it is, NULL: all work is done. */
-static void gpi_stitch_set_idle(gpi_stitches *stitches, gpi_stitch *stitch, gpi_stream *user) {
+/* It is idle from now on: user is the stream that freed it, at a position; NULL: all work is
+   done. */
+static void gpi_stitch_set_idle(gpi_stitches *stitches, gpi_stitch *stitch, gpi_stream *user,
+                                uint64_t at) {
     stitch->state = GPI_STITCH_IDLE;
     stitch->user = user;
-    stitch->user_at = stitches->fences->recorded;
-    if (user) user->stitches++;
+    stitch->user_at = at;
+    if (user) user->refs++;
     stitches->idle_seams += stitch->seam_count;
 }
 
+/* The work of a stream that used idle stitches lies behind another position. */
+static void gpi_stitch_restamp(gpi_stitches *stitches, const gpi_stream *stream, uint64_t at) {
+    gpi_stitch *stitch = stitches->oldest;
+    for (; stitch; stitch = stitch->newer)
+        if (stitch->user == stream) stitch->user_at = at;
+}
+
 static void gpi_stitch_forget_user(gpi_stitch *stitch) {
-    if (stitch->user) stitch->user->stitches--;
+    if (stitch->user) stitch->user->refs--;
     stitch->user = NULL;
 }
 
@@ -5751,13 +6089,6 @@ static void gpi_stitch_unset_idle(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_stitch_forget_user(stitch);
     stitches->idle_seams -= stitch->seam_count;
     stitch->state = GPI_STITCH_USED;
-}
-
-/* All work of this stream that used stitches is done. */
-static void gpi_stitch_forget_stream(gpi_stitches *stitches, const gpi_stream *stream) {
-    gpi_stitch *stitch = stitches->newest;
-    for (; stitch && stream->stitches; stitch = stitch->older)
-        if (stitch->user == stream) gpi_stitch_forget_user(stitch);
 }
 
 static void gpi_stitch_set_spoilt(gpi_stitches *stitches, gpi_stitch *stitch) {
@@ -5782,14 +6113,21 @@ static void gpi_stitch_remove_seam(gpi_seam *seam) {
 
 /* -- a block is freed, or taken again -- */
 
-/* A held block becomes free in a lane: one that is stitched as its parts, and its stitch is idle.
-   user: the stream that the lane is of, NULL: all work that used the block is done. */
-static void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *user, uint32_t lane,
+/* A held run, or part of one, becomes free: for a stream at a position; NULL: for anybody. */
+static void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
+                                uint64_t at, uint64_t absorb_units) {
+    run->of.at = at;
+    gpi_tree_put(stitches->tree, run, stream ? stream->lane : GPI_LANE_ANY, absorb_units);
+}
+
+/* A held block becomes free: one that is stitched as its parts, and its stitch is idle. */
+static void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
                            uint64_t absorb_units) {
     gpi_stitch *stitch;
     uint32_t i;
+    if (stream) gpi_clock_queue(stitches->clocks, stream);
     if (!gpi_stitch_is(stitches, run)) {
-        gpi_tree_put(stitches->tree, run, lane, absorb_units);
+        gpi_stitch_put_home(stitches, run, stream, at, absorb_units);
         return;
     }
     stitch = gpi_stitch_of(stitches, run);
@@ -5797,12 +6135,11 @@ static void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *use
     for (i = 0; i < stitch->part_count; i++) {
         gpi_run *part = stitch->parts[i].run;
         part->lane = GPI_LANE_HELD;
-        part->uses = NULL;
-        gpi_tree_put(stitches->tree, part, lane, absorb_units);
+        gpi_stitch_put_home(stitches, part, stream, at, absorb_units);
         stitch->parts[i].run = NULL;
     }
     stitches->used_units -= run->units;
-    gpi_stitch_set_idle(stitches, stitch, user);
+    gpi_stitch_set_idle(stitches, stitch, stream, at);
     gpi_stitch_unlink(stitches, stitch);
     gpi_stitch_link(stitches, stitch);
 }
@@ -5818,9 +6155,10 @@ static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t unit
     return 0;
 }
 
-/* Home units that are free become one held run. Needs two spare structs for each run. */
-static gpi_run *gpi_stitch_take(gpi_tree *tree, uint64_t unit, uint64_t units) {
-    gpi_run *run = gpi_tree_at(tree, unit), *next, *piece, *held = NULL;
+/* Free units side by side, from a run on, become one held run. Needs two spare structs for each
+   run. */
+static gpi_run *gpi_stitch_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
+    gpi_run *next, *piece, *held = NULL;
     uint64_t end = unit + units, piece_units;
     for (; unit < end; unit += piece_units, run = next) {
         next = run->next;
@@ -5834,7 +6172,7 @@ static gpi_run *gpi_stitch_take(gpi_tree *tree, uint64_t unit, uint64_t units) {
 
 static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *held) {
     held->lane = GPI_LANE_PART;
-    held->uses = stitch;
+    held->of.uses = stitch;
     part->run = held;
 }
 
@@ -5861,8 +6199,9 @@ static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_
     gpi_stitch_unset_idle(stitches, stitch);
     for (i = 0; i < stitch->part_count; i++)
         gpi_stitch_use_part(stitch, &stitch->parts[i],
-                            gpi_stitch_take(stitches->tree, stitch->parts[i].unit,
-                                            stitch->parts[i].units));
+                            gpi_stitch_take(stitches->tree,
+                                            gpi_tree_at(stitches->tree, stitch->parts[i].unit),
+                                            stitch->parts[i].unit, stitch->parts[i].units));
     stitches->used_units += units;
     stitches->reused++;
     return stitch->body;
@@ -5899,7 +6238,7 @@ static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitc
     if (result != GPUPOOL_OK && !was_idle) return result;
     stitches->idle_seams -= stitch->seam_count;
     if (result != GPUPOOL_OK) {
-        gpi_stitch_set_idle(stitches, stitch, NULL);
+        gpi_stitch_set_idle(stitches, stitch, NULL, 0);
         return result;
     }
     gpi_stitch_unlink(stitches, stitch);
@@ -5920,7 +6259,7 @@ static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitc
 static int gpi_stitch_has_passed(const gpi_stitches *stitches, const gpi_stitch *stitch) {
     if (stitch->state == GPI_STITCH_USED) return 0;
     return !stitch->user ||
-           gpi_fence_is_done(stitches->fences, stitch->user, stitch->user_at);
+           stitch->user_at <= gpi_clock_done(stitches->clocks, stitch->user);
 }
 
 /* Unmaps idle stitches, the one unused for longest first, until they hold at most so many handles;
@@ -5979,10 +6318,10 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
         return gpi_chunk_drop(chunks, tree, chunk);
     }
     if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-    held = gpi_stitch_take(tree, chunk->unit, chunk->units);
+    held = gpi_stitch_take(tree, gpi_tree_at(tree, chunk->unit), chunk->unit, chunk->units);
     result = gpi_stitch_clear(stitches, chunk);
     if (result == GPUPOOL_OK) return gpi_chunk_give_back(chunks, tree, chunk, held);
-    gpi_tree_put(tree, held, GPI_LANE_QUIET, 0);
+    gpi_tree_put(tree, held, GPI_LANE_ANY, 0);
     return result;
 }
 
@@ -6085,7 +6424,7 @@ static void gpi_stitch_forget(gpi_stitches *stitches) { /* the host's side only 
 
 /* == PLAN =====================================================================================
    How a stitch comes to be: what is free, which of it is taken, and what is grown for the rest.
-   uses: DRIVER, TREE, FENCE, CHUNK, STITCH
+   uses: DRIVER, TREE, CLOCK, CHUNK, STITCH
 
    Wholly free chunks are taken, the largest first. What is then left of the request comes from free
    memory at the end of a chunk (the head) or at the start of another (the tail), the shortest that
@@ -6099,7 +6438,7 @@ static void gpi_stitch_forget(gpi_stitches *stitches) { /* the host's side only 
 
 typedef struct gpi_plan {
     uint64_t units, align_units;  /* the block, */
-    const gpi_stream *known;      /* the stream that it is for, */
+    gpi_stream *known;            /* the stream that it is for, */
     cudaStream_t stream;          /* and its handle */
     uint64_t most_units;          /* that may be reserved afterwards */
     uint64_t most_seams;          /* that are worth their price */
@@ -6314,7 +6653,8 @@ static int gpi_plan_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t u
         piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
         part->unit = unit;
         part->units = piece_units;
-        part->owner = gpi_chunk_borrow(tree, run);
+        part->owner = gpi_clock_borrow(tree, run);
+        part->at = run->of.at;
         part->run = gpi_tree_take(tree, run, unit, piece_units);
     }
     return 1;
@@ -6339,21 +6679,23 @@ static int gpi_plan_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
 static void gpi_plan_give_units(gpi_stitches *stitches) {
     while (stitches->taken_count) {
         const gpi_part *part = &stitches->taken[--stitches->taken_count];
-        gpi_chunk_return(stitches->tree, part->run, part->owner);
+        gpi_clock_return(stitches->clocks, part->run, part->owner, part->at);
     }
 }
 
 /* The request's stream waits, on the device, for other streams whose memory was taken: for the
-   newest fence of each, behind which all that is sealed lies. */
+   newest mark of each, behind which all of it lies. */
 static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *plan) {
+    gpi_clocks *clocks = stitches->clocks;
     gpupool_result result = GPUPOOL_OK;
-    const gpi_stream *last = plan->known;
     uint64_t i;
+    clocks->visits++;
     for (i = 0; i < stitches->taken_count && result == GPUPOOL_OK; i++) {
-        const gpi_stream *owner = stitches->taken[i].owner;
-        if (!owner || owner == plan->known || owner == last) continue;
-        result = gpi_fence_follow(stitches->fences, owner->fences[owner->seals - 1], plan->stream);
-        last = owner;
+        gpi_stream *owner = stitches->taken[i].owner;
+        if (!owner || owner == plan->known || owner->visit == clocks->visits) continue;
+        if (stitches->taken[i].at <= gpi_clock_done(clocks, owner)) continue;
+        owner->visit = clocks->visits;
+        result = gpi_clock_follow(clocks, owner, gpi_clock_recorded(clocks, owner), plan->stream);
     }
     return result;
 }
@@ -6363,7 +6705,7 @@ static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *pl
 static void gpi_plan_give_grown(gpi_stitches *stitches, gpi_run *grown) {
     struct gpi_thread why = gpi_thread;
     uint64_t unit = grown->unit, end = unit + grown->units;
-    gpi_tree_put(stitches->tree, grown, GPI_LANE_QUIET, 0);
+    gpi_tree_put(stitches->tree, grown, GPI_LANE_ANY, 0);
     while (unit < end) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
         unit = chunk->unit + chunk->units;
@@ -6413,10 +6755,14 @@ static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
     gpi_tree *tree = stitches->tree;
     uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
     gpi_lanes space;
+    gpi_fit fit;
     gpi_run *run;
     space.number[0] = GPI_LANE_SPACE;
     space.count = 1;
-    run = gpi_tree_find(tree, &space, stitch->units, plan->align_units, UINT64_MAX);
+    space.below = fit.tries = UINT64_MAX;
+    fit.units = stitch->units;
+    fit.align_units = plan->align_units;
+    run = gpi_tree_find(tree, &space, &fit);
     if (!run || !gpi_tree_prepare(tree, 4)) return 0;
     start = gpi_ground_up(run->unit, plan->align_units);
     if (!gpi_tree_prepare_cells(tree, start + skip, 0)) return 0;
@@ -6575,7 +6921,7 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
         return result;
     }
     for (i = 0; i < stitches->taken_count; i++)
-        if (stitches->taken[i].owner) stitches->taken[i].owner->borrowed--;
+        if (stitches->taken[i].owner) stitches->taken[i].owner->refs--;
     stitches->used_units += plan->units;
     stitches->made++;
     *out = stitch->body;
@@ -6583,9 +6929,7 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
 }
 
 /* == LIMIT ====================================================================================
-   Limits as text; and why a request was not met, with what would help, as a sentence. Nothing is
-   advised on figures alone: the request is tried on memory as it would be then. uses: HOST, LEDGER,
-   TREE, FENCE, CHUNK, STITCH
+   Limits and sizes as text. uses: HOST
 
        limit  = [ "-" ] number [ " " ] [ unit ]          "-": all of the device but this
        unit   = "%" | "%free" | B | K M G T | KiB MiB GiB TiB (1024) | KB MB GB TB (1000) */
@@ -6671,456 +7015,6 @@ static const char *gpi_limit_enough(char room[32], uint64_t bytes) {
     return gpi_limit_spell(room, bytes, 1);
 }
 
-/* -- memory as it could become: what is free now, and what would be if somebody helped -- */
-
-typedef struct gpi_holding { /* a holder that a verdict may name */
-    gpupool_holder shown;
-    const gpi_site *place;      /* with GPUPOOL_SITES */
-} gpi_holding;
-
-typedef struct gpi_wish { /* what counts as free, beside quiet memory */
-    int pending;                /* 1: what is freed but behind a fence */
-    uint64_t key;               /* of this stream only; 0: of all */
-    const gpi_holding *holding; /* blocks of this holder, */
-    uint64_t mask;              /* bit n: its n-th by address; GPI_ALL: all */
-} gpi_wish;
-
-#define GPI_ALL UINT64_MAX
-
-typedef struct gpi_siblings { /* the process's other arenas of the device */
-    uint64_t reserved_bytes;    /* by all of them */
-    uint64_t idle_bytes;        /* of these, that they would give back, or have */
-    uint64_t most_bytes;        /* reserved by the one that has reserved most */
-    char name[32];              /* of that one */
-} gpi_siblings;
-
-typedef struct gpi_scene { /* a request, and all that decides whether it can be met */
-    gpi_stitches *stitches;
-    const gpi_chunks *chunks;
-    const gpi_tree *tree;
-    const gpi_fences *fences;
-    gpi_ledger *ledger;
-    const gpi_run *parked;
-    const gpi_siblings *siblings;       /* NULL: not asked after */
-    uint64_t captures;                  /* graphs that keep memory */
-    uint64_t units, align_units;
-    uint64_t rest_units;                /* chunks: of the last granule, which the device gives
-                                           whole */
-    uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with
-                                           the rest */
-    uint64_t growth_bytes;              /* FRAGMENTED: what limit and device leave, as it is told */
-    uint64_t visits;                    /* runs looked at so far */
-} gpi_scene;
-
-typedef struct gpi_outlook { /* of the request under a wish */
-    int fits;                   /* in a free run, without growth */
-    uint64_t need_units;        /* else growth takes so many; UINT64_MAX: there is no place */
-    uint64_t idle_units;        /* so many could be given back for it */
-} gpi_outlook;
-
-#define GPI_VISITS (1u << 22) /* runs that a verdict looks at before it stops counting blocks */
-
-static int gpi_limit_holds(const gpi_holding *holding, const gpi_run *run) {
-#if GPUPOOL_SITES
-    return run->site->place == holding->place;
-#else
-    return run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes == holding->shown.block_bytes;
-#endif
-}
-
-/* Whether waiting makes a stream's lane free: for this stream alone, or (0) for all. What a graph
-   keeps comes free with the graph only; a fence may be over all streams, or will be as the next one
-   that can still be had. */
-static int gpi_limit_waits_for_lane(gpi_scene *scene, uint32_t lane, uint64_t key) {
-    const gpi_stream *stream = scene->fences->streams;
-    int i;
-    if (!scene->captures && !key) return 1;
-    for (; !stream->handle || !gpi_fence_owns(stream, lane); stream = stream->next)
-        scene->visits++;
-    if (stream->capture || !key) return !stream->capture;
-    for (i = 0; i < stream->seals; i++)
-        if (stream->sealed[i] == lane) return !stream->fences[i]->whole && stream->handle == key;
-    return 0;
-}
-
-/* A parked run: freed, but used by other streams' work. One that a released graph still keeps was
-   not waited for there: that takes a wait for all streams. */
-static int gpi_limit_waits_only_for(const gpi_run *run, uint64_t key) {
-    const gpi_use *use = (const gpi_use *)run->uses;
-    for (; use; use = use->next) {
-        if (use->keeper && (key || use->keeper->capture)) return 0;
-        if (use->fence && key && !use->fence->passed && use->key != key) return 0;
-    }
-    return 1;
-}
-
-/* Which of the holder's blocks this is, as they are met; a stitched one is met at each of its
-   parts. */
-static uint64_t gpi_limit_number(const gpi_scene *scene, gpi_stitch *stitch, uint64_t *nth) {
-    if (!stitch) return (*nth)++;
-    if (stitch->look != scene->stitches->looks) stitch->nth = (*nth)++;
-    stitch->look = scene->stitches->looks;
-    return stitch->nth;
-}
-
-/* nth counts the holder's blocks. */
-static int gpi_limit_counts(gpi_scene *scene, const gpi_wish *wish, const gpi_run *run,
-                            uint64_t *nth) {
-    gpi_stitch *stitch = run->lane == GPI_LANE_PART ? (gpi_stitch *)run->uses : NULL;
-    uint64_t n;
-    if (stitch) run = stitch->body;
-    if (run->lane == GPI_LANE_QUIET) return 1;
-    if (run->lane == GPI_LANE_BARE) return 0;
-    if (run->lane == GPI_LANE_HELD)
-        return wish->pending && run->uses && gpi_limit_waits_only_for(run, wish->key);
-    if (run->lane != GPI_LANE_LIVE)
-        return wish->pending && gpi_limit_waits_for_lane(scene, run->lane, wish->key);
-    if (!wish->holding || !gpi_limit_holds(wish->holding, run)) return 0;
-    n = gpi_limit_number(scene, stitch, nth);
-    GPI_ASSERT(wish->mask == GPI_ALL || n < 64); /* choices are of few blocks */
-    if (gpi_fence_keeping(run)) return 0;
-    return wish->mask == GPI_ALL || (wish->mask >> n & 1);
-}
-
-/* The longest stretch of free runs from here on; returns the run behind it. */
-static const gpi_run *gpi_limit_stretch(gpi_scene *scene, const gpi_wish *wish,
-                                        const gpi_run *run, uint64_t *nth, gpi_run *stretch) {
-    stretch->unit = run ? run->unit : 0;
-    stretch->units = 0;
-    for (; run && gpi_limit_counts(scene, wish, run, nth); run = run->next) {
-        stretch->units += run->units;
-        scene->visits++;
-    }
-    scene->visits++;
-    return run;
-}
-
-/* What a free stretch has of chunks: whole ones, the end of one, the start of another. */
-static void gpi_limit_measure(const gpi_scene *scene, const gpi_run *stretch,
-                              gpi_measure *measure) {
-    uint64_t end = stretch->unit + stretch->units, from = stretch->unit, to;
-    for (; from < end; from = to) {
-        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(scene->tree, from);
-        uint64_t chunk_end = chunk->unit + chunk->units;
-        to = gpi_ground_min(end, chunk_end);
-        if (from == chunk->unit && to == chunk_end) measure->whole_units += chunk->units;
-        else if (to == chunk_end) gpi_plan_rank(measure->heads, chunk, to - from);
-        else if (from == chunk->unit) gpi_plan_rank(measure->tails, chunk, to - from);
-    }
-}
-
-/* What is measured makes a block by a stitch, with growth if need be; or without stitches makes
-   room for growth. */
-static void gpi_limit_weigh(const gpi_scene *scene, const gpi_measure *measure,
-                            gpi_outlook *outlook) {
-    uint64_t granule = scene->chunks->granule_units, units = measure->whole_units;
-    gpi_free_chunk head, tail;
-    const gpi_chunk *stuck = scene->chunks->stuck;
-    for (; stuck; stuck = stuck->next) outlook->idle_units += stuck->units; /* given back first */
-    gpi_plan_ends(measure, &head, &tail);
-    if (scene->stitches->off) {
-        outlook->need_units = gpi_ground_up(scene->units, granule);
-        outlook->idle_units += units;
-        return;
-    }
-    units += tail.units + (scene->align_units == 1 ? head.units : 0);
-    outlook->fits |= units >= scene->units;
-    units = scene->units - gpi_ground_min(units, scene->units);
-    outlook->need_units = gpi_ground_up(units, granule);
-}
-
-static gpi_outlook gpi_limit_look_mapped(gpi_scene *scene, const gpi_wish *wish) {
-    const gpi_run *run = scene->chunks->home;
-    gpi_measure measure;
-    gpi_outlook outlook;
-    gpi_run stretch;
-    uint64_t nth = 0;
-    memset(&outlook, 0, sizeof outlook);
-    memset(&measure, 0, sizeof measure);
-    scene->stitches->looks++;
-    while (run) {
-        run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
-        if (gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
-            outlook.fits = 1;
-        gpi_limit_measure(scene, &stretch, &measure);
-        if (run) run = run->next;
-    }
-    gpi_limit_weigh(scene, &measure, &outlook);
-    return outlook;
-}
-
-static gpi_outlook gpi_limit_look_chunks(gpi_scene *scene, const gpi_wish *wish) {
-    const gpi_chunk *chunk = scene->chunks->first;
-    int pooled = gpi_chunk_is(scene->chunks, GPI_FROM_POOL);
-    gpi_outlook outlook;
-    gpi_run stretch;
-    uint64_t nth = 0;
-    memset(&outlook, 0, sizeof outlook);
-    outlook.need_units = gpi_chunk_need(scene->chunks, scene->units, scene->align_units) /
-                         GPUPOOL_UNIT_BYTES + scene->rest_units;
-    for (; chunk; chunk = chunk->next) {
-        const gpi_run *run = chunk->first;
-        while (run) {
-            run = gpi_limit_stretch(scene, wish, run, &nth, &stretch);
-            if (stretch.units && pooled &&
-                gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
-                outlook.fits = 1;
-            if (stretch.units == chunk->units)
-                outlook.idle_units += chunk->bytes / GPUPOOL_UNIT_BYTES;
-            if (run) run = run->next;
-        }
-    }
-    return outlook;
-}
-
-static gpi_outlook gpi_limit_look(gpi_scene *scene, const gpi_wish *wish) {
-    return gpi_chunk_is_mapped(scene->chunks) ? gpi_limit_look_mapped(scene, wish)
-                                              : gpi_limit_look_chunks(scene, wish);
-}
-
-/* Units missing with so many left for growth; what is above a lowered limit comes first. */
-static uint64_t gpi_limit_missing(const gpi_scene *scene, const gpi_outlook *outlook,
-                                  uint64_t room_units) {
-    uint64_t reserved = scene->ledger->reserved.now, limit = scene->ledger->limit_bytes, need;
-    if (outlook->fits) return 0;
-    if (outlook->need_units == UINT64_MAX) return UINT64_MAX;
-    need = outlook->need_units;
-    if (reserved > limit)
-        need += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
-    need -= gpi_ground_min(need, room_units);
-    return need - gpi_ground_min(need, outlook->idle_units);
-}
-
-static uint64_t gpi_limit_lacks(gpi_scene *scene, const gpi_wish *wish) {
-    gpi_outlook outlook = gpi_limit_look(scene, wish);
-    return gpi_limit_missing(scene, &outlook,
-                             gpi_ground_min(scene->limit_units, scene->device_units));
-}
-
-/* -- who holds memory, and how many of whose blocks would do -- */
-
-static void gpi_limit_rank(gpi_holding *top, int most, const gpi_holding *holding) {
-    int i = most;
-    while (i > 0 && top[i - 1].shown.bytes < holding->shown.bytes) i--;
-    if (i == most) return;
-    memmove(&top[i + 1], &top[i], (size_t)(most - 1 - i) * sizeof *top);
-    top[i] = *holding;
-}
-
-#if GPUPOOL_SITES
-/* The biggest first; those that are left over have no blocks. */
-static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
-                              int most) {
-    gpi_holding one;
-    const gpi_site *site = NULL;
-    int bucket;
-    (void)tree;
-    gpi_ledger_add_up_places(ledger);
-    memset(top, 0, (size_t)most * sizeof *top);
-    memset(&one, 0, sizeof one);
-    while ((site = gpi_ledger_next_site(ledger, site, &bucket)) != NULL) {
-        if (site->place != site || !site->place_blocks) continue;
-        one.place = site;
-        one.shown.file = *site->file ? site->file : NULL;
-        one.shown.line = site->line;
-        one.shown.blocks = site->place_blocks;
-        one.shown.bytes = site->place_bytes;
-        gpi_limit_rank(top, most, &one);
-    }
-}
-#else
-/* Sizes are spread over slots, and of each slot the one with most of its bytes stands: every block
-   votes for its size or against the one that does. A size with half of a slot's bytes always wins.
-   Then the blocks of those that stand are counted. All is done twice, with two ways to spread: two
-   sizes that meet in one are apart in the other. */
-#define GPI_BALLOTS 256
-
-typedef struct gpi_ballot {
-    uint64_t sizes[2 * GPI_BALLOTS], votes[2 * GPI_BALLOTS], blocks[2 * GPI_BALLOTS];
-} gpi_ballot;
-
-static unsigned gpi_limit_slot(uint64_t bytes, int way) {
-    uint64_t hash = bytes * 0x9e3779b97f4a7c15ull;
-    return way ? GPI_BALLOTS + (unsigned)(hash >> 48 & 0xff) : (unsigned)(hash >> 56);
-}
-
-/* Round 0 votes, round 1 counts. */
-static void gpi_limit_vote_in(gpi_ballot *ballot, unsigned slot, uint64_t bytes, int round) {
-    uint64_t *votes = &ballot->votes[slot];
-    if (round == 1) {
-        ballot->blocks[slot] += ballot->sizes[slot] == bytes;
-    } else if (ballot->sizes[slot] == bytes) {
-        *votes += bytes;
-    } else if (*votes >= bytes) {
-        *votes -= bytes;
-    } else {
-        *votes = bytes - *votes;
-        ballot->sizes[slot] = bytes;
-    }
-}
-
-static void gpi_limit_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
-    gpi_limit_vote_in(ballot, gpi_limit_slot(bytes, 0), bytes, round);
-    gpi_limit_vote_in(ballot, gpi_limit_slot(bytes, 1), bytes, round);
-}
-
-static void gpi_limit_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
-    gpi_holding one;
-    int i;
-    memset(top, 0, (size_t)most * sizeof *top);
-    memset(&one, 0, sizeof one);
-    for (i = 0; i < 2 * GPI_BALLOTS; i++) {
-        uint64_t bytes = ballot->sizes[i];
-        if (i >= GPI_BALLOTS && ballot->sizes[gpi_limit_slot(bytes, 0)] == bytes) continue;
-        one.shown.block_bytes = bytes;
-        one.shown.blocks = ballot->blocks[i];
-        one.shown.bytes = ballot->blocks[i] * bytes;
-        if (one.shown.blocks) gpi_limit_rank(top, most, &one);
-    }
-}
-
-static void gpi_limit_holders(gpi_ledger *ledger, const gpi_tree *tree, gpi_holding *top,
-                              int most) {
-    gpi_ballot ballot;
-    const gpi_run *run;
-    uint64_t at;
-    int round;
-    (void)ledger;
-    memset(&ballot, 0, sizeof ballot);
-    for (round = 0; round < 2; round++)
-        for (at = 0; (run = gpi_tree_next_live(tree, &at)) != NULL;)
-            gpi_limit_vote(&ballot, run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes, round);
-    gpi_limit_elect(&ballot, top, most);
-}
-#endif
-
-#define GPI_SUBSETS 8 /* up to so many blocks, every choice among them is tried */
-
-static uint64_t gpi_limit_lacks_without(gpi_scene *scene, const gpi_holding *holding,
-                                        uint64_t mask) {
-    gpi_wish wish = {1, 0, holding, mask};
-    return gpi_limit_lacks(scene, &wish);
-}
-
-/* What freeing a block wins for sure, wherever it lies: the chunks that are wholly its own.
-   UINT64_MAX where the request itself fits there. */
-static uint64_t gpi_limit_gain(const gpi_scene *scene, const gpi_run *run) {
-    const gpi_stitch *stitch;
-    gpi_measure measure;
-    uint32_t i;
-    if (gpi_fence_keeping(run)) return 0;
-    if (gpi_chunk_is(scene->chunks, GPI_FROM_POOL) &&
-        gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX)
-        return UINT64_MAX;
-    if (!gpi_chunk_is_mapped(scene->chunks)) return run->prev || run->next ? 0 : run->units;
-    memset(&measure, 0, sizeof measure);
-    if (!gpi_stitch_is(scene->stitches, run)) {
-        gpi_limit_measure(scene, run, &measure);
-    } else {
-        stitch = gpi_stitch_of(scene->stitches, run);
-        for (i = 0; i < stitch->part_count; i++)
-            gpi_limit_measure(scene, stitch->parts[i].run, &measure);
-    }
-    return measure.whole_units;
-}
-
-/* For many blocks: by what each of them wins at least, and a mapped piece in the way. */
-static uint64_t gpi_limit_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
-                                        uint64_t lacks) {
-    uint64_t least = UINT64_MAX, at = 0, blocks = holding->shown.blocks;
-    const gpi_run *run;
-    while ((run = gpi_tree_next_live(scene->tree, &at)) != NULL)
-        if (gpi_limit_holds(holding, run))
-            least = gpi_ground_min(least, gpi_limit_gain(scene, run));
-    if (least == 0) return blocks;
-    if (least == UINT64_MAX) return 1;
-    return gpi_ground_min(blocks, (lacks + least - 1) / least +
-                                      (uint64_t)gpi_chunk_is_mapped(scene->chunks));
-}
-
-/* How many of a holder's blocks would have to go, whichever they are; 0: all of them would not do.
-   Of few blocks every choice is tried. */
-static uint64_t gpi_limit_count_frees(gpi_scene *scene, const gpi_holding *holding) {
-    uint64_t count, mask, blocks = holding->shown.blocks;
-    if (blocks == 0 || gpi_limit_lacks_without(scene, holding, GPI_ALL)) return 0;
-    if (blocks > GPI_SUBSETS)
-        return gpi_limit_count_by_gain(scene, holding, gpi_limit_lacks_without(scene, NULL, 0));
-    for (count = blocks - 1; count > 0; count--)
-        for (mask = 1; mask < (uint64_t)1 << blocks; mask++) {
-            if (gpi_ground_bits(mask) != count) continue;
-            if (scene->visits > GPI_VISITS || gpi_limit_lacks_without(scene, holding, mask))
-                return count + 1;
-        }
-    return 1;
-}
-
-static void gpi_limit_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
-    gpi_holding top[GPUPOOL_HOLDERS];
-    int i;
-    gpi_limit_holders(scene->ledger, scene->tree, top, GPUPOOL_HOLDERS);
-    for (i = 0; i < GPUPOOL_HOLDERS; i++) {
-        verdict->holders[i] = top[i].shown;
-        if (verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
-            verdict->holders[i].enough = gpi_limit_count_frees(scene, &top[i]);
-    }
-}
-
-/* -- the stream whose work to wait for -- */
-
-static int gpi_limit_wait_would_do(gpi_scene *scene, uint64_t key) {
-    gpi_wish wish = {1, key, NULL, 0};
-    return scene->visits <= GPI_VISITS && gpi_limit_lacks(scene, &wish) == 0;
-}
-
-#define GPI_CROWD 16 /* streams that a verdict counts; so many are as good as all */
-
-/* Whether it is met for the first time, as far as there is room to know. */
-static int gpi_limit_meet(uint64_t *keys, int *count, uint64_t key) {
-    int i = 0;
-    while (i < *count && keys[i] != key) i++;
-    if (i < *count) return 0;
-    if (i < GPI_CROWD) keys[(*count)++] = key;
-    return 1;
-}
-
-/* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
-static void gpi_limit_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
-    const gpi_stream *stream = scene->fences->streams;
-    const gpi_run *run = scene->parked;
-    const gpi_use *use;
-    int streams = 0, any_whole = 0, i;
-    uint64_t key = 0, keys[GPI_CROWD];
-    for (; stream && !key; stream = stream->next) {
-        int alone = 0, whole; /* of its lanes that hold memory, any that wait for it, or for all */
-        if (!stream->handle || stream->capture) continue;
-        whole = scene->tree->lanes[stream->young]->units != 0;
-        for (i = 0; i < stream->seals; i++) {
-            alone |= !stream->fences[i]->whole;
-            whole |= stream->fences[i]->whole;
-        }
-        any_whole |= whole;
-        if (alone) gpi_limit_meet(keys, &streams, stream->handle);
-        if (alone && gpi_limit_wait_would_do(scene, stream->handle)) key = stream->handle;
-    }
-    for (; run && !key; run = run->list_next) {
-        if (!gpi_limit_waits_only_for(run, 0)) continue;
-        for (use = (const gpi_use *)run->uses; use && !key; use = use->next) {
-            any_whole |= use->keeper != NULL;
-            if (!use->fence || use->fence->passed) continue;
-            if (gpi_limit_meet(keys, &streams, use->key) &&
-                gpi_limit_wait_would_do(scene, use->key))
-                key = use->key;
-        }
-    }
-    if (any_whole || streams == GPI_CROWD) streams = 0;
-    verdict->pending_streams = key ? 1 : streams;
-    if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
-    else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
-    else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
-}
-
-/* -- the cause and the sentence -- */
-
 static const char *gpi_limit_base(const char *file) {
     const char *at = file;
     for (; *at; at++)
@@ -7128,273 +7022,19 @@ static const char *gpi_limit_base(const char *file) {
     return file;
 }
 
-/* "model.c:88", "30.00 MiB", "unknown origin": what a holder's blocks are "of". */
-static const char *gpi_limit_holder(char room[64], const gpupool_holder *holder) {
-    char size[32];
-    if (holder->file)
-        snprintf(room, 64, "%.48s:%d", gpi_limit_base(holder->file), holder->line);
-    else if (holder->block_bytes)
-        snprintf(room, 64, "%s", gpi_limit_human(size, holder->block_bytes));
-    else
-        snprintf(room, 64, "unknown origin");
-    return room;
-}
-
-/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size; else
-   the biggest. */
-static const gpupool_holder *gpi_limit_best(const gpupool_verdict *verdict) {
-    const gpupool_holder *best = verdict->holders, *holder = best + 1;
-    for (; holder < verdict->holders + GPUPOOL_HOLDERS; holder++)
-        if (holder->enough && (!best->enough || holder->bytes / holder->blocks * holder->enough <
-                                                    best->bytes / best->blocks * best->enough))
-            best = holder;
-    return best;
-}
-
-static void gpi_limit_say(gpupool_verdict *verdict, const char *words) {
-    size_t length = strlen(verdict->sentence);
-    snprintf(verdict->sentence + length, sizeof verdict->sentence - length, "%s", words);
-}
-
-/* The work to wait for. */
-static void gpi_limit_say_waiting(gpupool_verdict *verdict) {
-    char words[64];
-    cudaStream_t stream = verdict->pending_stream;
-    snprintf(words, sizeof words, "stream %p", (void *)stream);
-    if (verdict->pending_streams > 1)
-        snprintf(words, sizeof words, "the work in flight on %d streams", verdict->pending_streams);
-    gpi_limit_say(verdict, verdict->pending_streams == 0 ? "all work in flight on the device"
-                           : stream == cudaStreamLegacy ? "the default stream"
-                           : stream == cudaStreamPerThread ? "a thread's default stream" : words);
-}
-
-/* The request for another size. */
-static void gpi_limit_resize(gpi_scene *scene, uint64_t units) {
-    const gpi_chunks *chunks = scene->chunks;
-    uint64_t need;
-    scene->units = units;
-    need = gpi_chunk_need(chunks, units, scene->align_units);
-    scene->limit_units -= scene->rest_units;
-    scene->rest_units = 0;
-    if (gpi_chunk_is(chunks, GPI_FROM_DEVICE) && !gpi_chunk_is_mapped(chunks) && need > 1u << 20)
-        scene->rest_units = (gpi_ground_up(need, chunks->driver.granule_bytes) - need) /
-                            GPUPOOL_UNIT_BYTES;
-    scene->limit_units += scene->rest_units;
-}
-
-/* The largest block that could be had, once work in flight has finished, where this one cannot. Of
-   very many runs one that surely could. */
-static uint64_t gpi_limit_fits(gpi_scene *scene) {
-    uint64_t most = scene->units, asked = most, least = 0;
-    gpi_wish wish = {1, 0, NULL, 0};
-    while (most - least > 1 && scene->visits <= GPI_VISITS) {
-        gpi_limit_resize(scene, least + (most - least) / 2);
-        if (gpi_limit_lacks(scene, &wish) == 0) least = scene->units;
-        else most = scene->units;
-    }
-    gpi_limit_resize(scene, asked);
-    return least - gpi_ground_min(least, GPI_GUARD);
-}
-
-/* In all, but not in a graph's memory. */
-static uint64_t gpi_limit_free_bytes(const gpupool_verdict *verdict) {
-    return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
-}
-
-/* A sentence, with what the verdict says for each % and letter. */
-static void gpi_limit_fill_in(gpupool_verdict *verdict, const char *form) {
-    const gpupool_holder *best = gpi_limit_best(verdict);
-    char room[32], name[64], words[128];
-    for (; *form; form++) {
-        snprintf(words, sizeof words, "%.*s", (int)strcspn(form, "%"), form);
-        gpi_limit_say(verdict, words);
-        form += strlen(words);
-        if (!*form) return;
-        switch (*++form) {
-        case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
-        case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
-        case 'f': gpi_limit_human(room, gpi_limit_free_bytes(verdict)); break;
-        case 'g': gpi_limit_human(room, verdict->fits_bytes); break;
-        case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
-        case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
-        case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
-        case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
-        case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
-        case 'o':
-            gpi_limit_human(room, verdict->others_bytes - verdict->siblings_bytes);
-            break;
-        case 'p': gpi_limit_human(room, verdict->pending_bytes - verdict->kept_bytes); break;
-        case 'r': gpi_limit_human(room, verdict->largest_free_bytes); break;
-        case 's': gpi_limit_human(room, verdict->siblings_bytes); break;
-        case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
-        case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
-            snprintf(room, sizeof room, "the %" PRIu64 " blocks", best->blocks);
-            gpi_limit_say(verdict, best->blocks > 1 ? room : "the block");
-            gpi_limit_say(verdict, " of ");
-            gpi_limit_say(verdict, gpi_limit_holder(name, best));
-            continue;
-        default: gpi_limit_say_waiting(verdict); continue; /* 'w' */
-        }
-        gpi_limit_say(verdict, room);
-    }
-}
-
-static void gpi_limit_advise(gpupool_verdict *verdict, int *pieces, const char *form) {
-    gpi_limit_say(verdict, (*pieces)++ ? ", or " : ": ");
-    gpi_limit_fill_in(verdict, form);
-}
-
-/* Of live blocks that no graph keeps. */
-static uint64_t gpi_limit_own_bytes(const gpi_scene *scene) {
-    uint64_t units = 0, at = 0;
-    const gpi_run *run;
-    while ((run = gpi_tree_next_live(scene->tree, &at)) != NULL)
-        if (!gpi_fence_keeping(run)) units += run->units;
-    return units * GPUPOOL_UNIT_BYTES;
-}
-
-/* Whether the request would fit if no block were live and nothing else were reserved. */
-static int gpi_limit_fits_alone(const gpi_scene *scene) {
-    uint64_t need = gpi_chunk_need(scene->chunks, scene->units, scene->align_units);
-    uint64_t reserved = scene->ledger->reserved.now / GPUPOOL_UNIT_BYTES;
-    return !scene->captures && need <= scene->ledger->limit_bytes &&
-           need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
-}
-
-/* The other arenas of the process, where it is the device that has too little. */
-static void gpi_limit_say_siblings(gpupool_verdict *verdict, const gpi_siblings *siblings) {
-    char room[32];
-    gpi_limit_fill_in(verdict, "; other arenas of this process hold %s");
-    gpi_limit_say(verdict, ", and arena \"");
-    gpi_limit_say(verdict, siblings->name);
-    gpi_limit_say(verdict, "\" the most of it, ");
-    gpi_limit_say(verdict, gpi_limit_human(room, siblings->most_bytes));
-}
-
-/* refused: by the driver, for no reason that can be seen. both: the limit is in the way, and the
-   device too. */
-static void gpi_limit_explain(gpupool_verdict *verdict, const gpi_scene *scene, int refused,
-                              int both) {
-    static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
-        {"%a fits", "", 1}, /* in the order of the enum */
-        {"%a does not fit under the limit of %l, of which blocks hold %h", "", 1},
-        {"%a is more than the whole device has, which is %d", "ask for less", 0},
-        {"%a does not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
-        {"%a does not fit on the device: %m is missing, and others (processes, libraries, CUDA "
-         "itself) hold %o of its %d", "have others free %m", 1},
-        {"%a does not fit in one piece: ", "", 1}, /* and how much is free: see below */
-        {"%a would fit if work in flight had finished", "wait for %w", 0},
-        {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
-         "before the capture begins, allocate it, or wait for %w", 0}};
-    const gpupool_holder *best = gpi_limit_best(verdict);
-    const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
-    uint64_t own_bytes = gpi_limit_own_bytes(scene);
-    char room[32];
-    int pieces = 0;
-    if (refused &&
-        (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
-        why = "the driver refuses memory for %a, although as much seems free";
-    gpi_limit_fill_in(verdict, why);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
-        gpi_limit_say(verdict, gpi_limit_human(room, gpi_limit_free_bytes(verdict) +
-                                                         scene->growth_bytes));
-        gpi_limit_fill_in(verdict,
-                          verdict->largest_free_bytes < scene->units * GPUPOOL_UNIT_BYTES
-                              ? " is free in all, but no more than %g in one piece"
-                              : " is free in all, but no more than %r in one piece, and none that "
-                                "would do is aligned as asked");
-    }
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && verdict->pending_bytes > verdict->kept_bytes)
-        gpi_limit_fill_in(verdict, ", with %p pending");
-    if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
-        gpi_limit_fill_in(verdict, "; graphs keep %k that they freed");
-    if (verdict->siblings_bytes && (verdict->cause == GPUPOOL_CAUSE_OTHERS ||
-                                    verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL))
-        gpi_limit_say_siblings(verdict, scene->siblings);
-    if (verdict->cause == GPUPOOL_CAUSE_OTHERS &&
-        verdict->siblings_bytes >= verdict->missing_bytes)
-        advice = "free %m of what those hold, and gpupool_trim them";
-    else if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
-        advice = "have others free %m and raise the limit by as much";
-    if (*advice) gpi_limit_advise(verdict, &pieces, advice);
-    if (verdict->raise_bytes)
-        gpi_limit_advise(verdict, &pieces, "raise the limit by %+");
-    advice = !causes[verdict->cause].freeing_helps || !verdict->granted_bytes ? NULL
-             : best->enough ? (best->enough < best->blocks ? "free %n of %b" : "free %b")
-             : verdict->missing_bytes <= own_bytes
-                 ? (own_bytes < verdict->granted_bytes
-                        ? "free %m of what blocks outside of graphs hold"
-                        : "free %m of what blocks hold, most of it in %b")
-             : gpi_limit_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
-    if (!advice && !pieces) advice = "ask for less";
-    if (advice) gpi_limit_advise(verdict, &pieces, advice);
-}
-
-/* From the figures and the scene to the cause, the advice and the sentence. */
-static void gpi_limit_judge(gpupool_verdict *verdict, gpi_scene *scene, int capturing) {
-    uint64_t free_bytes = gpi_limit_free_bytes(verdict), by_limit, by_device;
-    int pooled = gpi_chunk_is(scene->chunks, GPI_FROM_POOL);
-    uint64_t growth_units = gpi_ground_min(scene->limit_units - scene->rest_units,
-                                           scene->device_units);
-    int waiting_would_do, refused, both;
-    gpi_outlook now, later;
-    gpi_wish wish = {0, 0, NULL, 0};
-    now = gpi_limit_look(scene, &wish);
-    wish.pending = 1;
-    later = gpi_limit_look(scene, &wish);
-    by_limit = gpi_limit_missing(scene, &now, scene->limit_units);
-    by_device = gpi_limit_missing(scene, &now, scene->device_units);
-    refused = by_limit == 0 && by_device == 0;
-    if (refused) scene->device_units = 0; /* it gives no more, whatever it says is free */
-    waiting_would_do = verdict->pending_bytes && gpi_limit_lacks(scene, &wish) == 0;
-    if (!waiting_would_do) now = later;
-    by_limit = gpi_limit_missing(scene, &now, scene->limit_units);
-    by_device = gpi_limit_missing(scene, &now, scene->device_units);
-    if (by_device && verdict->device_total_bytes &&
-        verdict->asked_bytes > verdict->device_total_bytes)
-        verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
-    else if (waiting_would_do)
-        verdict->cause = capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
-    else if (pooled && !refused &&
-             free_bytes / GPUPOOL_UNIT_BYTES + growth_units >= scene->units)
-        verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
-    else if (verdict->limit_bytes && by_limit && by_limit >= by_device)
-        verdict->cause = GPUPOOL_CAUSE_LIMIT;
-    else
-        verdict->cause = verdict->others_bytes > verdict->reserved_bytes
-                             ? GPUPOOL_CAUSE_OTHERS
-                             : GPUPOOL_CAUSE_DEVICE_FULL;
-    if (by_device == 0) verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
-    if (verdict->raise_bytes) /* so far that nothing is trimmed: the request may need it */
-        verdict->raise_bytes =
-            gpi_ground_max(verdict->raise_bytes,
-                           verdict->reserved_bytes - gpi_ground_min(verdict->reserved_bytes,
-                                                                    verdict->limit_bytes));
-    both = by_limit && by_device;
-    by_limit = gpi_ground_max(by_limit, by_device);
-    if (by_limit == 0) by_limit = scene->units; /* as if all of it were missing */
-    verdict->missing_bytes = gpi_ground_min(by_limit, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
-                             GPUPOOL_UNIT_BYTES;
-    if (waiting_would_do) gpi_limit_name_stream(verdict, scene);
-    gpi_limit_name_holders(verdict, scene);
-    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
-        verdict->fits_bytes = gpi_limit_fits(scene) * GPUPOOL_UNIT_BYTES;
-        scene->growth_bytes = growth_units * GPUPOOL_UNIT_BYTES;
-    }
-    gpi_limit_explain(verdict, scene, refused, both);
-}
-
 /* == ARENA ====================================================================================
-   The public arena: check, lock, the ladder of attempts, ledger, unlock. uses: all rooms above
+   The arena's struct, how calls come into it, and what holds of it as a whole. uses: all above
+
    A1  ledger.granted is the tree's live units but for what caches have free, ledger.blocks its live
        runs but for those, ledger.requested what they were asked for with; each site has the blocks
        and bytes of its live runs
-   A2  ledger.pending is what lanes of streams and caches hold, and what is parked
-   A3  a parked run is held, and has a fence that had not passed when last looked at
-   Locks: `growing` is held, for as long as the driver takes, by the one thread that gets or gives
-   memory; a stream's lock by whoever uses its cache; `lock` for tens of nanoseconds by whoever
-   changes the tree, and for longer by what goes through all of it: a verdict, a check, a report
-   (some 50 ns a block). They are taken in this order. */
+   A2  ledger.pending is what lanes of streams and caches hold, and what waits
+   A3  a waiting run is in lane WAITING, and has a use
+   Locks, in this order: `growing` sleeps, and is held by the one thread that gets memory from the
+   driver or gives it back, but never while the host waits for the device or runs a function of the
+   caller's; a stream's lock is held by whoever uses its cache; `lock` by whoever changes the tree.
+   The latter two spin, for tens of nanoseconds; a check and a report hold them for longer, some
+   50 ns a block. */
 
 enum { /* a default arena that a reset has emptied; in place of the number of forks */
     GPI_CLOSED = -1,
@@ -7405,18 +7045,18 @@ struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
     int visitors;                 /* threads on their way through those: it stays until they left */
     int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
-    int climbing;                 /* a thread looks for memory: none goes into caches */
+    int searching;                /* threads that look for memory: none goes into caches */
     FILE *trace;                  /* where calls are recorded, or NULL */
-    gpi_fences fences;
+    gpi_clocks clocks;
     gpi_chunks chunks;
     gpi_stitches stitches;
-    gpi_lock growing;
-    gpi_run *parked, *parked_last; /* freed while other streams used them; linked by list_next */
-    uint64_t parked_units;
-    int captures_seen;            /* streams have been captured: see gpi_arena_rung_ask */
-    int hurried;                  /* so many frees get a fence each, since memory was short */
+    gpi_mutex growing;
+    gpi_run *waiting, *waiting_last; /* freed while other streams used them; linked by list_next */
+    uint64_t waiting_units;
+    uint64_t waiting_seen;        /* clocks.advances when they were last looked at */
+    uint64_t short_until;         /* memory was short: frees before this position get a mark each */
+    uint64_t in_hand;             /* runs that threads without `growing` have taken, and may return */
     uint64_t captures;            /* scopes not yet released */
-    uint64_t uses;                /* structs, of all blocks */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
@@ -7430,7 +7070,7 @@ struct gpupool_arena {
 
 struct gpupool_capture {
     gpupool_arena *arena;
-    gpi_stream *stream;       /* the graph's lanes, with the stream's key until the end */
+    gpi_stream *stream;       /* the graph's, with the stream's key until the end */
     gpi_stream *outer;        /* what had the key before; NULL: nothing */
     uintptr_t key;
 };
@@ -7438,42 +7078,19 @@ struct gpupool_capture {
 GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
     gpi_ledger_set(&arena->ledger.pending,
                    arena->ledger.cached_bytes +
-                       (arena->tree.pending_units + arena->parked_units) * GPUPOOL_UNIT_BYTES);
+                       (arena->tree.pending_units + arena->waiting_units) * GPUPOOL_UNIT_BYTES);
 }
 
-/* The users of fences are lanes, and the uses of blocks that live or are parked. */
-static int gpi_arena_check_users(const gpupool_arena *arena) {
-    const gpi_stream *stream;
-    const gpi_run *run;
-    uint64_t at;
-    int round, i, broken = 0;
-    for (round = 0; round < 3; round++) {
-        for (stream = arena->fences.streams; stream; stream = stream->next)
-            for (i = 0; i < stream->seals; i++)
-                broken |= gpi_fence_check_user(&arena->fences, stream->fences[i], round);
-        for (run = arena->parked; run; run = run->list_next)
-            broken |= gpi_fence_check_uses(&arena->fences, run, round);
-        for (at = 0; (run = gpi_tree_next_live(&arena->tree, &at)) != NULL;)
-            if (run->as.slack_bytes != GPI_CACHED)
-                broken |= gpi_fence_check_uses(&arena->fences, run, round);
-    }
-    return broken;
-}
-
-static int gpi_arena_is_parked(const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->uses;
-    while (use && (!use->fence || use->fence->passed)) use = use->next;
-    return run->lane == GPI_LANE_HELD && use;
-}
+/* -- the check -- */
 
 static uint64_t gpi_arena_requested(const gpi_run *run) {
     return run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
 }
 
-/* What was requested with a live run; 0 where it is free in a cache. */
+/* What was requested with a live run; 0 where it is free in a cache. The stream's lock is held. */
 static uint64_t gpi_arena_asked(const gpi_run *run) {
-    if (run->as.slack_bytes != GPI_CACHED) return gpi_arena_requested(run);
-    return gpi_cache_requested((gpi_cache *)run->uses, run);
+    if (run->lane != GPI_LANE_CACHED) return gpi_arena_requested(run);
+    return gpi_cache_asked_at((gpi_cache *)run->of.uses, run->unit);
 }
 
 #if GPUPOOL_SITES
@@ -7498,7 +7115,6 @@ static int gpi_arena_check_sites(gpupool_arena *arena) {
     return blocks != 0 || bytes != 0;
 }
 #endif
-
 /* What was requested, in all and by site, from the live runs themselves. */
 static int gpi_arena_check_live(gpupool_arena *arena) {
     uint64_t at = 0, bytes = 0;
@@ -7512,48 +7128,70 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
 #endif
 }
 
-/* Number of the broken invariant, with its room's letter; 0 if all hold. */
-static int gpi_arena_check(gpupool_arena *arena, char *room) {
+/* What refers to the streams: uses of live and of waiting blocks, and idle stitches. Everything
+   else is gone when no call is under way. */
+static int gpi_arena_check_refs(const gpupool_arena *arena) {
+    uint64_t refs = 0, uses = 0, at = 0;
+    const gpi_stream *stream;
+    const gpi_stitch *stitch;
+    const gpi_use *use;
+    const gpi_run *run;
+    for (stream = arena->clocks.streams; stream; stream = stream->next) refs += stream->refs;
+    for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer)
+        refs -= stitch->user != NULL;
+    for (run = arena->waiting; run; run = run->list_next)
+        for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        if (run->lane == GPI_LANE_CACHED) continue;
+        for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
+    }
+    if (uses != arena->clocks.uses) return 1;
+    return refs < uses;
+}
+
+/* Number of the broken invariant, with its section's letter; 0 if all hold. */
+static int gpi_arena_check(gpupool_arena *arena, char *letter) {
     const gpi_ledger *ledger = &arena->ledger;
-    gpi_stream *stream = arena->fences.streams;
+    gpi_stream *stream = arena->clocks.streams;
     const gpi_run *run;
     gpi_tally tally;
-    uint64_t parked = 0, free_units = 0, free_blocks = 0;
+    uint64_t waiting = 0, free_units = 0, free_blocks = 0;
     int broken = gpi_ledger_check(ledger);
-    *room = 'L';
+    *letter = 'L';
     if (broken) return broken;
-    *room = 'C';
+    *letter = 'C';
     for (; stream; stream = stream->next) {
         if ((broken = gpi_cache_check(&stream->cache)) != 0) return broken;
         free_units += stream->cache.free_units;
         free_blocks += stream->cache.free_blocks;
     }
-    *room = 'T';
+    *letter = 'T';
     if ((broken = gpi_chunk_check_runs(&arena->chunks, &arena->tree, &tally)) != 0) return broken;
     if ((broken = gpi_tree_check(&arena->tree)) != 0) return broken;
     if ((broken = gpi_tree_check_tally(&arena->tree, &tally)) != 0) return broken;
-    *room = 'H';
+    *letter = 'H';
     if ((broken = gpi_chunk_check(&arena->chunks, &arena->tree, ledger->reserved.now)) != 0)
         return broken;
-    *room = 'S';
+    *letter = 'S';
     if ((broken = gpi_stitch_check(&arena->stitches)) != 0) return broken;
-    *room = 'F';
-    if ((broken = gpi_fence_check(&arena->fences, &arena->tree)) != 0) return broken;
-    *room = 'A';
+    *letter = 'K';
+    if ((broken = gpi_clock_check(&arena->clocks)) != 0) return broken;
+    if (gpi_arena_check_refs(arena)) return 3;
+    *letter = 'A';
     if (ledger->granted.now != (arena->tree.live_units - free_units) * GPUPOOL_UNIT_BYTES)
         return 1;
     if (GPUPOOL_STATS && ledger->blocks.now != arena->tree.live_runs - free_blocks) return 1;
     if (gpi_arena_check_live(arena)) return 1;
-    for (run = arena->parked; run; run = run->list_next) {
-        if (!gpi_arena_is_parked(run)) return 3;
-        parked += run->units;
+    for (run = arena->waiting; run; run = run->list_next) {
+        if (run->lane != GPI_LANE_WAITING || !run->of.uses) return 3;
+        waiting += run->units;
     }
-    if (parked != arena->parked_units) return 2;
-    parked += arena->tree.pending_units + free_units;
-    if (ledger->pending.now != parked * GPUPOOL_UNIT_BYTES) return 2;
-    *room = 'F';
-    return gpi_arena_check_users(arena);
+    if (waiting != arena->waiting_units) return 2;
+    waiting += arena->tree.pending_units + free_units;
+    return ledger->pending.now == waiting * GPUPOOL_UNIT_BYTES ? 0 : 2;
 }
+
+/* -- coming in -- */
 
 static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *call) {
     if (!arena) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the arena is NULL", call);
@@ -7565,54 +7203,174 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
 
-/* What a stream is known by, where it is asked for: see gpi_fence_is_same. */
-static CUresult gpi_arena_identity(const gpupool_arena *arena, cudaStream_t stream,
-                                   uint64_t *identity) {
-    *identity = 0;
-    return GPUPOOL_STREAM_CHECK ? gpi_fence_identity(&arena->fences, stream, identity)
-                                : CUDA_SUCCESS;
+/* Takes the locks of all streams and the arena's. */
+static gpi_stream *gpi_arena_lock_all(gpupool_arena *arena) {
+    for (;;) {
+        gpi_stream *first = GPI_READ(&arena->clocks.streams), *stream;
+        for (stream = first; stream; stream = stream->next) gpi_host_lock(&stream->cache.lock);
+        gpi_host_lock(&arena->lock);
+        if (first == arena->clocks.streams) return first;
+        gpi_host_unlock(&arena->lock); /* there is a new one: once more */
+        for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
+    }
+}
+
+static void gpi_arena_unlock_all(gpupool_arena *arena, gpi_stream *first) {
+    gpi_host_unlock(&arena->lock);
+    for (; first; first = first->next) gpi_host_unlock(&first->cache.lock);
+}
+
+/* All invariants, with the caches as they are; `growing` is held, so that no run is on its way.
+   Pending must be as it was last counted, but for what caches have done since. */
+static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
+    gpi_stream *first = gpi_arena_lock_all(arena), *stream;
+    uint64_t pending = arena->ledger.pending.now;
+    int broken, stale;
+    gpi_arena_count_pending(arena);
+    stale = pending != arena->ledger.pending.now;
+    for (stream = first; stream; stream = stream->next)
+        gpi_cache_fold(&stream->cache, &arena->ledger);
+    gpi_arena_count_pending(arena);
+    broken = gpi_arena_check(arena, letter);
+    if (!broken && stale) { /* last: a sum that is wrong in a section above is named as what it is */
+        *letter = 'A';
+        broken = 2;
+    }
+    gpi_arena_unlock_all(arena, first);
+    return broken;
+}
+
+#if GPUPOOL_CHECK >= 2
+/* Around every call. No lock is held. */
+static void gpi_arena_check_now(gpupool_arena *arena) {
+    char letter;
+    int broken;
+    if (!gpi_host_mutex_try(&arena->growing)) return; /* a thread is at work, and checks after it */
+    broken = arena->in_hand ? 0 : gpi_arena_check_all(arena, &letter);
+    gpi_host_mutex_unlock(&arena->growing);
+    GPUPOOL_ASSERT(broken == 0);
+    (void)broken; /* with NDEBUG */
+}
+#endif
+
+/* Every public call begins here; no lock is held. */
+static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
+    gpupool_result result;
+    gpi_host_begin();
+    result = gpi_arena_exists(arena, call);
+#if GPUPOOL_CHECK >= 2
+    if (result == GPUPOOL_OK) gpi_arena_check_now(arena);
+#endif
+    return result;
+}
+
+/* The lock is held. */
+static void gpi_arena_unlock(gpupool_arena *arena) {
+    gpi_arena_count_pending(arena);
+    gpi_host_unlock(&arena->lock);
+}
+
+/* cudaDeviceReset takes the streams and the events with it, and all memory but what is mapped. */
+static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char *call) {
+    int reset;
+    gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
+    if (result != GPUPOOL_OK || !reset) return result;
+    return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
+                         "blocks are gone, only gpupool_arena_destroy is left (or, of a default "
+                         "arena, gpupool_default_arena, which renews it)", call,
+                         arena->chunks.driver.device, arena->name);
+}
+
+/* To get memory, or to give it back: the driver is ready for it, and both locks are taken. */
+static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call, gpi_visit *visit) {
+    gpupool_result result = gpi_arena_begin(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_enter(&arena->chunks.driver, visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, call);
+    if (result != GPUPOOL_OK) {
+        gpi_driver_leave(visit);
+        return result;
+    }
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    return GPUPOOL_OK;
+}
+
+static void gpi_arena_leave(gpupool_arena *arena, const gpi_visit *visit) {
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    gpi_driver_leave(visit);
+#if GPUPOOL_CHECK >= 2
+    gpi_arena_check_now(arena);
+#endif
+}
+
+/* -- streams of calls -- */
+
+typedef struct gpi_caller {     /* by which stream a call is made */
+    cudaStream_t stream;
+    uintptr_t key;
+} gpi_caller;
+
+/* CUDA takes NULL for the legacy stream or for the thread's own, by how a file is compiled; to
+   gpupool it is the legacy one: callers that want the other say so (GPI_NAMES_STREAM). */
+static gpi_caller gpi_arena_call(cudaStream_t stream) {
+    gpi_caller call;
+    call.stream = stream ? stream : cudaStreamLegacy;
+    call.key = gpi_clock_key(stream);
+    return call;
 }
 
 /* The stream that calls with this key go to; it may have been forgotten, or never been known. The
    lock is held. NULL: the host has no memory. */
 static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
-    gpi_stream *known = gpi_fence_find(&arena->fences, key);
+    gpi_stream *known = gpi_clock_find(&arena->clocks, key);
     if (known) return known;
-    known = gpi_fence_know(&arena->fences, &arena->tree, key, identity);
-    if (known) gpi_fence_name(&arena->fences, known);
+    known = gpi_clock_know(&arena->clocks, key, identity);
+    if (known) gpi_clock_name(&arena->clocks, known);
     return known;
 }
 
 /* The same of a stream that was known when the call began. If it was forgotten since, it comes back
    as itself, or another thread's next call would take it for a stream that is gone. */
-static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, uintptr_t key,
-                                         cudaStream_t stream) {
-    gpi_stream *known = gpi_fence_find(&arena->fences, key);
+static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, const gpi_caller *call) {
+    gpi_stream *known = gpi_clock_find(&arena->clocks, call->key);
     uint64_t identity;
     if (known) return known;
     /* not told: 0, and the next call makes it known anew */
-    gpi_arena_identity(arena, stream, &identity);
-    return gpi_arena_known(arena, key, identity);
+    gpi_clock_identity(arena->clocks.driver, call->stream, &identity);
+    return gpi_arena_known(arena, call->key, identity);
 }
 
-/* A block that its stream has freed becomes free in the tree. Quiet neighbours join it: all of
-   them while there is no other stream to take them from. */
-GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run **link) {
-    gpi_run *run = *link;
-    uint64_t units, absorb;
-    GPI_ASSERT(run != NULL);
-    units = run->units;
-    absorb = arena->fences.stream_count < 2 ? UINT64_MAX : units;
-    GPI_ASSERT(!stream->capture); /* what a graph keeps is never cached */
-    gpi_tree_lay_down_at(&arena->tree, link);
-    gpi_stitch_put(&arena->stitches, run, stream, stream->young, absorb);
+/* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
+   finished memory only, for work that was queued before is not known to come first. */
+static int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *known) {
+    return known == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
+}
+
+/* Whether streams may come to want each other's memory. */
+static int gpi_arena_shares(const gpupool_arena *arena) {
+    return arena->clocks.stream_count + (arena->clocks.all->clock.issued != 0) > 1;
+}
+
+/* -- free memory comes back -- */
+
+/* A held run becomes free memory of a stream. Finished neighbours join it: all of them while there
+   is no other stream to take them from. */
+GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
+    uint64_t units = run->units;
+    gpi_stitch_put(&arena->stitches, run, stream, gpi_clock_issue(&arena->clocks, stream),
+                   stream->capture ? 0 : gpi_arena_shares(arena) ? units : UINT64_MAX);
     stream->frees++;
     stream->freed_units += units;
 }
 
 /* The same for what a cache has let go, if anything. */
-static void gpi_arena_put_evicted(gpupool_arena *arena, gpi_stream *stream, const gpi_run *run) {
-    if (run) gpi_arena_put(arena, stream, gpi_tree_link(&arena->tree, run->unit));
+static void gpi_arena_put_evicted(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
+    if (!run) return;
+    gpi_tree_lay_down(&arena->tree, run);
+    gpi_arena_put(arena, stream, run);
 }
 
 /* Empties a stream's cache; both locks are held. */
@@ -7635,29 +7393,37 @@ static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
-/* The arena's lock, in the hot paths. A thread that waits for it too long wants its stream's cache
-   to be crowded. */
-GPI_HOT void gpi_arena_lock_hot(gpupool_arena *arena, gpi_cache *cache) {
-    unsigned pauses = gpi_host_lock(&arena->lock);
-    if (pauses == 0) {
-        if (cache->waits) cache->waits--;
-        return;
+/* Pours all caches out. The arena's lock is held, and open in between. */
+static void gpi_arena_pour_all(gpupool_arena *arena) {
+    gpi_stream *stream = arena->clocks.streams;
+    for (; stream; stream = stream->next) {
+        if (!GPI_READ(&stream->cache.used)) {
+            gpi_clock_forget(&arena->clocks, stream);
+            continue;
+        }
+        gpi_host_unlock(&arena->lock);
+        gpi_host_lock(&stream->cache.lock);
+        gpi_host_lock(&arena->lock);
+        gpi_arena_pour_out(arena, stream);
+        gpi_clock_forget(&arena->clocks, stream);
+        gpi_host_unlock(&stream->cache.lock);
     }
-    cache->waits += 64 * pauses;
-    cache->waits = (uint32_t)gpi_ground_min(cache->waits, 2 * GPI_CACHE_WAITS);
-    if (cache->waits >= GPI_CACHE_WAITS) cache->rest = 0;
 }
 
-/* Takes the locks of all streams and the arena's. */
-static gpi_stream *gpi_arena_lock_all(gpupool_arena *arena) {
-    for (;;) {
-        gpi_stream *first = GPI_READ(&arena->fences.streams), *stream;
-        for (stream = first; stream; stream = stream->next) gpi_host_lock(&stream->cache.lock);
+/* What caches have counted goes into the ledger; they and the free lists stay as they are. Who asks
+   for figures begins here. The lock is held on return. */
+static void gpi_arena_fold(gpupool_arena *arena) {
+    gpi_stream *stream = GPI_READ(&arena->clocks.streams);
+    for (; stream; stream = stream->next) {
+        if (!GPI_READ(&stream->cache.used)) continue;
+        gpi_host_lock(&stream->cache.lock);
         gpi_host_lock(&arena->lock);
-        if (first == arena->fences.streams) return first;
-        gpi_host_unlock(&arena->lock); /* there is a new one: once more */
-        for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
+        gpi_cache_fold(&stream->cache, &arena->ledger);
+        gpi_host_unlock(&arena->lock);
+        gpi_host_unlock(&stream->cache.lock);
     }
+    gpi_host_lock(&arena->lock);
+    gpi_arena_count_pending(arena);
 }
 
 /* No call comes to this stream any more; what it has cached goes into its lane. The arena's lock is
@@ -7667,623 +7433,598 @@ static void gpi_arena_unname(gpupool_arena *arena, gpi_stream *known) {
     gpi_host_lock(&known->cache.lock);
     gpi_host_lock(&arena->lock);
     gpi_arena_drain(arena, known);
-    gpi_fence_unname(known);
+    gpi_clock_unname(&arena->clocks, known);
     gpi_host_unlock(&known->cache.lock);
 }
 
-/* Most public calls begin here: with all caches empty, so that all that is free is in the tree.
-   While the arena's lock is held they stay so. `forget`: see gpi_fence_forget. */
-static void gpi_arena_lock(gpupool_arena *arena, int forget) {
-    gpi_stream *stream = gpi_arena_lock_all(arena);
-    for (; stream; stream = stream->next) {
-        gpi_arena_drain(arena, stream);
-        gpi_fence_forget(&arena->fences, &arena->tree, stream, forget);
-        gpi_host_unlock(&stream->cache.lock);
-    }
-    gpi_arena_count_pending(arena);
-}
+/* -- blocks that wait: freed, while work that other streams had queued may still use them -- */
 
-/* All invariants, with the caches as they are. While no other thread grows the arena, pending is as
-   it was last counted. */
-static int gpi_arena_check_all(gpupool_arena *arena, int growing, char *room) {
-    gpi_stream *first = gpi_arena_lock_all(arena), *stream;
-    uint64_t pending = arena->ledger.pending.now;
-    int broken, stale;
-    if (growing) gpi_arena_count_pending(arena);
-    stale = growing && pending != arena->ledger.pending.now;
-    for (stream = first; stream; stream = stream->next)
-        gpi_cache_fold(&stream->cache, &arena->ledger);
-    gpi_arena_count_pending(arena);
-    broken = gpi_arena_check(arena, room);
-    if (!broken && stale) { /* last: a sum that is wrong in a room above is named as what it is */
-        *room = 'A';
-        broken = 2;
-    }
-    gpi_host_unlock(&arena->lock);
-    for (stream = first; stream; stream = stream->next) gpi_host_unlock(&stream->cache.lock);
-    return broken;
-}
-
-#if GPUPOOL_CHECK >= 2
-static void gpi_arena_check_now(gpupool_arena *arena) { /* the lock is held, the caches are empty */
-    char room;
-    int broken;
-    gpi_arena_count_pending(arena); /* a thread that grows the arena counts at its end */
-    broken = gpi_arena_check(arena, &room);
-    GPUPOOL_ASSERT(broken == 0);
-    (void)broken; /* with NDEBUG */
-}
-
-static void gpi_arena_check_again(gpupool_arena *arena) { /* no lock is held but `growing` */
-    char room;
-    int broken = gpi_arena_check_all(arena, 0, &room);
-    GPUPOOL_ASSERT(broken == 0);
-    (void)broken;
-}
-#endif
-
-static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call) {
-    gpupool_result result = gpi_arena_exists(arena, call);
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_lock(arena, 0);
-#if GPUPOOL_CHECK >= 2
-    gpi_arena_check_now(arena);
-#endif
-    return gpi_host_ok();
-}
-
-/* gpupool_alloc and gpupool_free begin here: no lock is held, the caches stay as they are. */
-static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
-    gpupool_result result = gpi_arena_exists(arena, call);
-#if GPUPOOL_CHECK >= 2
-    if (result == GPUPOOL_OK) gpi_arena_check_again(arena);
-#endif
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-static void gpi_arena_exit(gpupool_arena *arena) {
-    gpi_arena_count_pending(arena);
-    gpi_host_unlock(&arena->lock);
-#if GPUPOOL_CHECK >= 2
-    gpi_arena_check_again(arena); /* with caches that were filled while the lock was open */
-#endif
-}
-
-/* cudaDeviceReset takes the streams and the events with it, and all memory but what is mapped. */
-static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char *call) {
-    int reset;
-    gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
-    if (result != GPUPOOL_OK || !reset) return result;
-    return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
-                         "blocks are gone, only gpupool_arena_destroy is left (or, of a default "
-                         "arena, gpupool_default_arena, which renews it)", call,
-                         arena->chunks.driver.device, arena->name);
-}
-
-/* The right to change what the arena holds, and the driver ready for it. */
-static gpupool_result gpi_arena_start_growing(gpupool_arena *arena, const char *call,
-                                              gpi_visit *visit) {
-    gpupool_result result = gpi_arena_exists(arena, call);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_enter(&arena->chunks.driver, visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_outlived(arena, call);
-    if (result == GPUPOOL_OK) gpi_host_lock(&arena->growing);
-    else gpi_driver_leave(visit);
-    return result;
-}
-
-static gpupool_result gpi_arena_enter_growing(gpupool_arena *arena, const char *call,
-                                              gpi_visit *visit) {
-    gpupool_result result = gpi_arena_start_growing(arena, call, visit);
-    return result == GPUPOOL_OK ? gpi_arena_enter(arena, call) : result;
-}
-
-/* To look for memory. Crowded caches go on to keep track of what is out; it does not come back to
-   them before the climb is over. */
-static gpupool_result gpi_arena_enter_climbing(gpupool_arena *arena, gpi_visit *visit) {
-    gpupool_result result = gpi_arena_start_growing(arena, "gpupool_alloc", visit);
-    gpi_stream *stream;
-    if (result != GPUPOOL_OK) return result;
-#if GPUPOOL_CHECK >= 2
-    gpi_arena_check_again(arena);
-#endif
-    stream = gpi_arena_lock_all(arena);
-    GPI_PUBLISH(&arena->climbing, 1);
-    for (; stream; stream = stream->next) {
-        gpi_arena_pour_out(arena, stream);
-        if (stream->cache.used == 0) gpi_fence_forget(&arena->fences, &arena->tree, stream, 0);
-        gpi_host_unlock(&stream->cache.lock);
-    }
-    gpi_arena_count_pending(arena);
-    return gpi_host_ok();
-}
-
-static void gpi_arena_exit_growing(gpupool_arena *arena, const gpi_visit *visit) {
-    gpi_arena_exit(arena);
-    gpi_host_unlock(&arena->growing);
-    gpi_driver_leave(visit);
-}
-
-/* -- parked blocks: freed, while work that other streams had queued may still use them -- */
-
-static void gpi_arena_park(gpupool_arena *arena, gpi_run *run) {
+static void gpi_arena_wait_for_uses(gpupool_arena *arena, gpi_run *run) {
     run->list_next = NULL;
-    if (arena->parked) arena->parked_last->list_next = run;
-    else arena->parked = run;
-    arena->parked_last = run;
-    arena->parked_units += run->units;
+    if (arena->waiting) arena->waiting_last->list_next = run;
+    else arena->waiting = run;
+    arena->waiting_last = run;
+    arena->waiting_units += run->units;
+    arena->waiting_seen = 0;
 }
 
-static gpi_use *gpi_arena_new_use(gpupool_arena *arena) {
-    gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
-    arena->uses += use != NULL;
-    return use;
-}
-
-static void gpi_arena_free_use(gpupool_arena *arena, gpi_use *use) {
-    arena->uses--;
-    GPUPOOL_FREE(use);
-}
-
-static void gpi_arena_drop_uses(gpupool_arena *arena, gpi_run *run) {
-    gpi_use *use = (gpi_use *)run->uses, *next;
-    for (; use; use = next) {
-        next = use->next;
-        if (use->fence) gpi_fence_drop(&arena->fences, use->fence);
-        gpi_arena_free_use(arena, use);
-    }
-    run->uses = NULL;
-}
-
-static int gpi_arena_has_fence(const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->uses;
-    while (use && !use->fence) use = use->next;
-    return use != NULL;
-}
-
-/* The first use that has not passed, or NULL. Asks after each of them: a verdict tells who is
-   left. */
-static const gpi_use *gpi_arena_use_left(const gpupool_arena *arena, const gpi_run *run) {
-    const gpi_use *use = (const gpi_use *)run->uses, *left = NULL;
-    for (; use; use = use->next)
-        if (use->fence && !gpi_fence_passed(&arena->fences, use->fence) && !left) left = use;
-    return left;
-}
-
-/* The lanes that a graph keeps, if the block was handed out to it. */
-static gpi_stream *gpi_arena_keeper(const gpi_run *run) {
-    const gpi_use *use = gpi_fence_keeping(run);
-    return use ? use->keeper : NULL;
-}
-
-/* Whether parked blocks are yet to come into these lanes. */
-static int gpi_arena_expects(const gpupool_arena *arena, const gpi_stream *keeper) {
-    const gpi_run *run = arena->parked;
-    while (run && gpi_arena_keeper(run) != keeper) run = run->list_next;
-    return run != NULL;
-}
-
-/* A held block becomes free for a stream; NULL: for all. */
-static void gpi_arena_give_to(gpupool_arena *arena, gpi_run *run, gpi_stream *stream) {
-    gpi_stitch_put(&arena->stitches, run, stream, stream ? stream->young : GPI_LANE_QUIET, 0);
-}
-
-/* Takes a run off the parked list; before: the one in front of it. It becomes free for a stream;
-   NULL: for all. */
-static void gpi_arena_unpark(gpupool_arena *arena, gpi_run *before, gpi_run *run,
-                             gpi_stream *stream) {
-    gpi_stream *keeper = gpi_arena_keeper(run);
-    if (before) before->list_next = run->list_next;
-    else arena->parked = run->list_next;
-    if (arena->parked_last == run) arena->parked_last = before;
-    arena->parked_units -= run->units;
-    if (keeper && !keeper->capture) keeper->set_aside = gpi_arena_expects(arena, keeper);
-    gpi_arena_drop_uses(arena, run);
-    gpi_arena_give_to(arena, run, stream);
-}
-
-#define GPI_BUSY 8 /* parked blocks found in use before growth gives the others up */
-
-/* Whether the block waits for a stream that, as another block has told, is at earlier work still.
-   With an old stream's handle it may not: so this is no answer where memory is short. */
-static int gpi_arena_is_behind(const gpi_run *run, const gpi_use *const *busy, int count) {
-    const gpi_use *use = (const gpi_use *)run->uses;
-    int i;
-    for (; use; use = use->next)
-        for (i = 0; use->fence && i < count; i++)
-            if (busy[i]->key == use->key && busy[i]->fence->number <= use->fence->number) return 1;
-    return 0;
-}
-
-/* Parked blocks that nobody is at any more become free. `most`: ends once so many have been asked
-   after in vain, and asks after none that is behind one of these; 0: asks after each. Returns
-   whether any became free. */
-static int gpi_arena_ask_parked(gpupool_arena *arena, int most) {
-    gpi_run *run = arena->parked, *before = NULL, *next;
-    const gpi_use *busy[GPI_BUSY], *left;
-    int any = 0, count = 0;
-    for (; run && (most == 0 || count < most); run = next) {
+/* Those whose users have all passed become anybody's. Returns whether any did. */
+static int gpi_arena_ask_waiting(gpupool_arena *arena) {
+    gpi_run *run = arena->waiting, *last = NULL, *next;
+    int any = 0;
+    if (arena->waiting_seen == arena->clocks.advances + 1) return 0;
+    arena->waiting_seen = arena->clocks.advances + 1;
+    arena->waiting = NULL;
+    for (; run; run = next) {
         next = run->list_next;
-        if (gpi_arena_is_behind(run, busy, count)) {
-            before = run;
-        } else if ((left = gpi_arena_use_left(arena, run)) != NULL) {
-            GPI_ASSERT(count < GPI_BUSY);
-            if (most) busy[count++] = left;
-            before = run;
-        } else {
-            gpi_arena_unpark(arena, before, run, gpi_arena_keeper(run));
+        if (gpi_clock_drop_passed(&arena->clocks, run)) {
+            arena->waiting_units -= run->units;
+            run->lane = GPI_LANE_HELD;
+            gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
             any = 1;
+            continue;
         }
+        run->list_next = NULL;
+        if (last) last->list_next = run;
+        else arena->waiting = run;
+        last = run;
     }
+    arena->waiting_last = last;
     return any;
 }
 
-/* Whatever has finished turns quiet. Returns whether anything did. */
+/* -- memory whose work is done becomes anybody's -- */
+
+enum { GPI_LOOKS = 8 }; /* streams that a request asks after before memory is short */
+
+static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
+    stream->refs++;
+    gpi_clock_poll(&arena->clocks, stream);
+    stream->refs--;
+    gpi_clock_settle(&arena->clocks, stream);
+}
+
+/* Asks a few streams how far they have come, and makes what they are done with anybody's. Returns
+   whether there is more of it. The lock is held, and open while CUDA is asked. */
 static int gpi_arena_poll(gpupool_arena *arena) {
-    int any = gpi_fence_poll(&arena->fences, &arena->tree);
-    return gpi_arena_ask_parked(arena, 1) || any;
+    uint64_t units = arena->tree.lanes[GPI_LANE_ANY]->units;
+    gpi_stream *list[GPI_LOOKS];
+    int count, i;
+    gpi_clock_poll(&arena->clocks, arena->clocks.all);
+    count = gpi_clock_next_busy(&arena->clocks, list, GPI_LOOKS);
+    for (i = 0; i < count; i++) gpi_arena_poll_stream(arena, list[i]);
+    return gpi_arena_ask_waiting(arena) || arena->tree.lanes[GPI_LANE_ANY]->units > units;
 }
 
-/* -- a request on its way up the ladder -- */
-
-static gpi_origin gpi_arena_origin(const char *file, int line) {
-    gpi_origin origin;
-    origin.file = file ? file : "";
-    origin.line = file ? line : 0;
-    return origin;
+/* The same of all streams. */
+static int gpi_arena_poll_all(gpupool_arena *arena) {
+    uint64_t units = arena->tree.lanes[GPI_LANE_ANY]->units;
+    gpi_stream *stream = arena->clocks.streams;
+    gpi_clock_poll(&arena->clocks, arena->clocks.all);
+    for (; stream; stream = stream->next)
+        if (stream->handle) gpi_arena_poll_stream(arena, stream);
+    return gpi_arena_ask_waiting(arena) || arena->tree.lanes[GPI_LANE_ANY]->units > units;
 }
+
+/* Whether work may be at freed memory, and no mark is behind it: of what was freed up to here. */
+static int gpi_arena_lacks_marks(const gpupool_arena *arena, uint64_t at) {
+    const gpi_stream *stream = arena->clocks.streams;
+    for (; stream; stream = stream->next) {
+        uint64_t issued = gpi_ground_min(stream->clock.issued, at);
+        if (!stream->handle || stream->capture) continue;
+        if (!arena->tree.lanes[stream->lane]->units && !(arena->waiting && stream->refs)) continue;
+        if (issued > gpi_clock_recorded(&arena->clocks, stream)) return 1;
+    }
+    return 0;
+}
+
+/* Finds out of all that was freed whether its work is done, and makes it anybody's then; the caches
+   are poured out for it, and slabs are no more. Where CUDA has no event over all streams the host
+   waits for the device, with no lock held. Both locks are held on entry and exit. */
+static void gpi_arena_settle(gpupool_arena *arena) {
+    gpi_arena_pour_all(arena);
+    gpi_arena_poll_all(arena);
+    if (gpi_arena_lacks_marks(arena, UINT64_MAX)) {
+        if (gpi_clock_record_all(&arena->clocks) == GPUPOOL_E_UNSUPPORTED) {
+            gpi_arena_unlock(arena);
+            gpi_host_mutex_unlock(&arena->growing);
+            gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+            gpi_host_mutex_lock(&arena->growing);
+            gpi_host_lock(&arena->lock);
+        }
+        gpi_arena_poll_all(arena);
+    }
+    gpi_tree_drop_slabs(&arena->tree);
+    gpi_arena_pour_all(arena); /* and forgets the streams of which nothing is left */
+}
+
+/* The same for who only looks: memory stays whose it is. A mark over all streams tells what is
+   done, where CUDA can make one. */
+static void gpi_arena_ask(gpupool_arena *arena) {
+    gpi_stream *stream = arena->clocks.streams;
+    if (gpi_arena_lacks_marks(arena, UINT64_MAX)) gpi_clock_record_all(&arena->clocks);
+    gpi_clock_poll(&arena->clocks, arena->clocks.all);
+    for (; stream; stream = stream->next)
+        if (stream->handle) gpi_clock_poll(&arena->clocks, stream);
+}
+
+/* -- the record of calls, in the replay's format: the lock is held -- */
+
+static uint64_t gpi_arena_trace_stream(cudaStream_t stream) {
+    uint64_t key = gpi_clock_key(stream);
+    return key == GPI_KEY_LEGACY ? 0 : key;
+}
+
+static uint64_t gpi_arena_trace_id(const gpupool_arena *arena, const gpi_run *run) {
+    return run->unit - arena->chunks.base_unit; /* 0 where chunks have their own addresses */
+}
+
+static void gpi_arena_trace_block(gpupool_arena *arena, char verb, const gpi_run *run,
+                                  cudaStream_t stream) {
+    fprintf(arena->trace, "%c %" PRIu64 " %" PRIu64 "\n", verb, gpi_arena_trace_id(arena, run),
+            gpi_arena_trace_stream(stream));
+}
+
+static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t number) {
+    if (arena->trace) fprintf(arena->trace, "%c %" PRIu64 "\n", verb, number);
+}
+
+/* == LADDER ===================================================================================
+   Where memory for a request comes from: one table of steps, tried in order. uses: ARENA and above
+
+   Each step says what it needs (`needs`), whether it could succeed by the figures alone (`could`),
+   and does it (`take`). A verdict asks `could` of memory as it would be if somebody helped: nothing
+   else decides whether a request is met.
+
+   D1  a step that has not met the request has taken nothing: what it took is back with its owner
+   D2  the host waits with no lock held, and the table is gone through from its start afterwards
+   D3  a request waits for work only that was queued before it began, so it ends */
 
 typedef struct gpi_request {
     uint64_t bytes, units, align_units;
-    cudaStream_t stream;
+    gpi_caller by;
     gpi_origin origin;
     gpi_stream *known;
-    int capturing;
+    int capturing;              /* its stream captures */
+    int no_wait;                /* the host must not wait */
 } gpi_request;
 
-/* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
-   quiet memory only, for work that was queued before is not known to come first. */
-static int gpi_arena_takes_quiet(const gpupool_arena *arena, const gpi_stream *known) {
-    return known->handle == GPI_KEY_ANY || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
+typedef struct gpi_outlook {    /* what memory looks like to a request */
+    int fits;                   /* a free run holds it, */
+    int joins;                  /* or a stitch of free memory; of memory as it is, 1: perhaps */
+    uint64_t need_units;        /* else growth takes so many */
+    uint64_t idle_units;        /* so many could be given back for it */
+    uint64_t room_units;        /* and so many may be grown as it is */
+} gpi_outlook;
+
+typedef struct gpi_attempt {
+    gpupool_arena *arena;
+    const gpi_request *request;
+    uint64_t began;             /* the latest position at that time */
+    int is_drained, has_asked;
+    gpi_run *run;               /* of a step that has met the request: held */
+    gpupool_result result;      /* of one that has failed */
+    gpi_stream *wait_for;       /* whose mark to wait for; NULL: for the device */
+    gpi_mark *wait_mark;
+} gpi_attempt;
+
+typedef enum gpi_outcome {
+    GPI_MISSED,                 /* the next step is to try */
+    GPI_MET,
+    GPI_MOVED,                  /* memory is other than it was: from the start again */
+    GPI_WAITS,                  /* the same after a wait of the host's */
+    GPI_FAILED                  /* no other step is to try */
+} gpi_outcome;
+
+static gpi_outcome gpi_ladder_outcome(gpi_attempt *attempt, gpupool_result result) {
+    attempt->result = result;
+    return result == GPUPOOL_OK              ? GPI_MET
+           : result == GPUPOOL_E_OUT_OF_MEMORY ? GPI_MISSED : GPI_FAILED;
 }
 
-/* The lanes that the request's stream may take without waiting: its own, and quiet memory; of them
-   those with so many free units. */
-GPI_HOT void gpi_arena_lanes(const gpupool_arena *arena, const gpi_request *request,
-                                   uint64_t units_least, gpi_lanes *lanes) {
+/* -- the stream's own free memory, and anybody's -- */
+
+/* Where a request's stream may take without waiting; its own lane first. */
+GPI_HOT void gpi_ladder_lanes(const gpupool_arena *arena, const gpi_request *request,
+                              uint64_t units_least, gpi_lanes *lanes) {
     gpi_lane *const *all = arena->tree.lanes;
     const gpi_stream *known = request->known;
-    int i = known->seals, count = 0;
-    if (!gpi_arena_takes_quiet(arena, known)) {
-        if (all[known->young]->units >= units_least) lanes->number[count++] = known->young;
-        while (i--)
-            if (all[known->sealed[i]]->units >= units_least)
-                lanes->number[count++] = known->sealed[i];
-    }
-    if (all[GPI_LANE_QUIET]->units >= units_least) lanes->number[count++] = GPI_LANE_QUIET;
+    int count = 0;
+    if (all[known->lane]->units >= units_least && !gpi_arena_takes_finished(arena, known))
+        lanes->number[count++] = known->lane;
+    if (all[GPI_LANE_ANY]->units >= units_least) lanes->number[count++] = GPI_LANE_ANY;
     lanes->count = count;
+    lanes->below = UINT64_MAX;
 }
 
-GPI_HOT gpi_run *gpi_arena_take(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
+GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t start = gpi_ground_up(run->unit, request->align_units);
+    if (run->lane != GPI_LANE_ANY) arena->ledger.lane_hits += GPUPOOL_STATS;
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
 /* A small block: in a slab, in a new one, or where there is no room for a slab. */
-static gpi_run *gpi_arena_quick_small(gpupool_arena *arena, const gpi_request *request,
-                                      uint64_t tries, const gpi_lanes *lanes) {
+static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lanes *lanes,
+                                      const gpi_fit *fit) {
     gpi_tree *tree = &arena->tree;
-    uint64_t units = request->units, align_units = request->align_units;
-    gpi_run *run = gpi_tree_find_in_slabs(tree, lanes, units, align_units, tries);
-    if (!run && gpi_tree_is_ready(tree, 5) && gpi_tree_add_slab(tree, lanes, tries))
-        run = gpi_tree_find_in_slabs(tree, lanes, units, align_units, tries);
-    if (!run) run = gpi_tree_find(tree, lanes, units, align_units, tries);
-    if (!run) return NULL;
-    if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
-    return gpi_arena_take(arena, run, request);
+    gpi_run *run = gpi_tree_find_in_slabs(tree, lanes, fit);
+    if (!run && gpi_tree_is_ready(tree, 5) && gpi_tree_add_slab(tree, lanes, fit->tries))
+        run = gpi_tree_find_in_slabs(tree, lanes, fit);
+    return run ? run : gpi_tree_find(tree, lanes, fit);
 }
 
-/* Rungs one and two: the stream's own lanes and quiet memory, whichever fits more closely. Needs
-   three spare structs. */
-GPI_HOT gpi_run *gpi_arena_quick(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
+GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit *fit) {
+    fit->units = request->units;
+    fit->align_units = request->align_units;
+    fit->tries = tries;
+}
+
+/* Whichever run fits most closely. Needs three spare structs. */
+GPI_HOT gpi_run *gpi_ladder_quick(gpupool_arena *arena, const gpi_request *request,
+                                  uint64_t tries) {
     gpi_lanes lanes;
+    gpi_fit fit;
     gpi_run *run;
-    gpi_arena_lanes(arena, request, request->units, &lanes);
+    gpi_ladder_lanes(arena, request, request->units, &lanes);
     if (lanes.count == 0) return NULL;
+    gpi_ladder_fit(request, tries, &fit);
     if (request->units < GPI_SLAB_UNITS && arena->tree.granules)
-        return gpi_arena_quick_small(arena, request, tries, &lanes);
-    run = gpi_tree_find(&arena->tree, &lanes, request->units, request->align_units, tries);
-    if (!run) return NULL;
-    if (run->lane != GPI_LANE_QUIET) arena->ledger.lane_hits += GPUPOOL_STATS;
-    return gpi_arena_take(arena, run, request);
+        run = gpi_ladder_find_small(arena, &lanes, &fit);
+    else
+        run = gpi_tree_find(&arena->tree, &lanes, &fit);
+    return run ? gpi_ladder_cut(arena, run, request) : NULL;
 }
 
-/* Marks lanes as usable by a request that is looked for in them; all marks are taken away before
-   the lock is opened. */
-static void gpi_arena_mark(gpupool_arena *arena, const gpi_lanes *lanes, gpi_stream *stream) {
+/* Marks what the request may take without waiting; all marks are taken away before the lock is
+   opened. */
+static void gpi_ladder_mark(gpupool_arena *arena, const gpi_request *request) {
+    gpi_lanes lanes;
     int i;
-    for (i = 0; i < lanes->count; i++)
-        arena->tree.lanes[lanes->number[i]]->usable =
-            lanes->number[i] == GPI_LANE_QUIET ? (void *)&arena->tree : (void *)stream;
+    gpi_ladder_lanes(arena, request, 1, &lanes);
+    for (i = 0; i < lanes.count; i++)
+        arena->tree.lanes[lanes.number[i]]->usable_below = UINT64_MAX;
+}
+
+static void gpi_ladder_unmark(gpupool_arena *arena, const gpi_request *request) {
+    arena->tree.lanes[request->known->lane]->usable_below = 0;
+    arena->tree.lanes[GPI_LANE_ANY]->usable_below = 0;
 }
 
 /* An idle stitch of the request's size, whose units this stream may take without waiting. */
-static gpi_run *gpi_arena_restitch(gpupool_arena *arena, const gpi_request *request) {
-    gpi_lanes lanes;
+static gpi_run *gpi_ladder_restitch(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run;
-    int i;
     if (!arena->stitches.first_of[gpi_tree_place(request->units)]) return NULL;
-    gpi_arena_lanes(arena, request, 1, &lanes);
-    gpi_arena_mark(arena, &lanes, request->known);
+    gpi_ladder_mark(arena, request);
     run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
-    for (i = 0; i < lanes.count; i++) arena->tree.lanes[lanes.number[i]]->usable = NULL;
+    gpi_ladder_unmark(arena, request);
     return run;
 }
 
-/* Both, first seeing to the spare structs that other threads may have used up meanwhile. */
-static gpi_run *gpi_arena_again(gpupool_arena *arena, const gpi_request *request, uint64_t tries) {
+static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    if (!gpi_tree_prepare(&arena->tree, 3))
+        return gpi_ladder_outcome(attempt, gpi_host_no_memory());
+    attempt->run = gpi_ladder_quick(arena, attempt->request, GPI_TRIES_SLOW);
+    if (!attempt->run) attempt->run = gpi_ladder_restitch(arena, attempt->request);
+    return attempt->run ? GPI_MET : GPI_MISSED;
+}
+
+/* -- memory that other streams are done with -- */
+
+static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
+    return gpi_arena_poll(attempt->arena) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
+}
+
+enum { GPI_SPANS = 256 }; /* runs whose neighbours are looked at */
+
+typedef struct gpi_side_run {  /* of usable runs side by side */
+    gpi_run *first;
+    uint64_t units, runs;
+} gpi_side_run;
+
+/* The stretch around a free run. */
+static void gpi_ladder_stretch(const gpi_tree *tree, gpi_run *run, gpi_side_run *stretch) {
+    while (run->prev && gpi_chunk_is_usable(tree, run->prev)) run = run->prev;
+    stretch->first = run;
+    stretch->units = stretch->runs = 0;
+    for (; run && gpi_chunk_is_usable(tree, run); run = run->next, stretch->runs++)
+        stretch->units += run->units;
+}
+
+/* A block out of several runs side by side: the stream's own, at different positions, and
+   anybody's. */
+static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    const gpi_request *request = attempt->request;
+    gpi_lane *lane = arena->tree.lanes[request->known->lane];
+    gpi_side_run stretch;
     gpi_run *run;
-    if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    run = gpi_arena_quick(arena, request, tries);
-    return run ? run : gpi_arena_restitch(arena, request);
-}
-
-/* The stream's own lane gets a fence: only then can it become known that its work is done. */
-static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
-    gpi_fence *fence;
-    gpupool_result result;
-    if (arena->tree.lanes[known->young]->units == 0 || known->capture) return;
-    if (known->handle == GPI_KEY_ANY) {
-        if (arena->captures_seen) return; /* a fence over all streams would lose one */
-        result = gpi_fence_record_all(&arena->fences, &fence);
-    } else {
-        if (gpi_driver_is_capturing(&arena->chunks.driver, stream) ||
-            !gpi_fence_is_same(&arena->fences, known, stream))
-            return;
-        result = gpi_fence_record(&arena->fences, stream, &fence);
+    uint64_t start = 0;
+    int looked = 0, found = 0;
+    uint32_t shelf, place;
+    gpi_ladder_mark(arena, request);
+    for (shelf = 0; shelf < GPI_SLABS && lane->usable_below; shelf++) {
+        place = lane->orders[shelf] ? gpi_tree_next(lane, shelf * GPI_SHELF) : GPI_NO_PLACE;
+        for (; place != GPI_NO_PLACE && !found; place = gpi_tree_next(lane, place + 1))
+            for (run = lane->lists[place]; run && !found && looked < GPI_SPANS;
+                 run = run->list_next, looked++) {
+                gpi_ladder_stretch(&arena->tree, run, &stretch);
+                start = gpi_ground_up(stretch.first->unit, request->align_units);
+                found = start - stretch.first->unit + request->units <= stretch.units;
+            }
     }
-    if (result != GPUPOOL_OK) return;
-    gpi_fence_seal(&arena->fences, &arena->tree, known, fence);
-    gpi_fence_drop(&arena->fences, fence);
+    if (found && gpi_tree_prepare(&arena->tree, 2 * stretch.runs + 2)) {
+        arena->ledger.lane_hits += GPUPOOL_STATS;
+        while (stretch.first->unit + stretch.first->units <= start)
+            stretch.first = stretch.first->next;
+        attempt->run = gpi_stitch_take(&arena->tree, stretch.first, start, request->units);
+    }
+    gpi_ladder_unmark(arena, request);
+    return attempt->run ? GPI_MET : GPI_MISSED;
 }
 
-/* Waits on the host until all that was freed so far is done, with the arena open to other threads
-   meanwhile. E_HOST_MEMORY: there was none to keep apart what the wait covers, or not for all. */
-static gpupool_result gpi_arena_quiesce(gpupool_arena *arena) {
-    gpi_fence *fence;
-    gpupool_result result = gpi_fence_new(&arena->fences, NULL, &fence);
-    int starved;
-    if (result != GPUPOOL_OK) return result;
-    fence->unrecorded = fence->whole = 1;
-    /* before the wait: what is freed during it is not covered */
-    gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
-    starved = gpi_fence_lacks(&arena->fences, &arena->tree);
-    arena->fences.awaited = fence;
-    gpi_host_unlock(&arena->lock);
-    result = gpi_driver_wait(&arena->chunks.driver);
-    gpi_host_lock(&arena->lock);
-    arena->fences.host_waits += result == GPUPOOL_OK;
-    if (result == GPUPOOL_OK) gpi_fence_device_idle(&arena->fences, fence->number);
-    else gpi_fence_unseal(&arena->fences, &arena->tree, fence);
-    arena->fences.awaited = NULL;
-    gpi_fence_drop(&arena->fences, fence);
-    return result == GPUPOOL_OK && starved ? gpi_host_no_memory() : result;
-}
-
-/* All streams' lanes get a fence: over the whole context, or, where the driver has none (before
-   CUDA 12.5), one that has passed once the device has been waited for. */
-static gpupool_result gpi_arena_seal_all(gpupool_arena *arena) {
-    gpi_fence *fence = NULL;
-    gpupool_result result;
-    if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return GPUPOOL_OK;
-    result = gpi_fence_record_all(&arena->fences, &fence);
-    if (result == GPUPOOL_E_UNSUPPORTED) return gpi_arena_quiesce(arena);
-    if (result != GPUPOOL_OK) return result;
-    gpi_fence_seal_all(&arena->fences, &arena->tree, fence);
-    gpi_fence_drop(&arena->fences, fence);
-    return GPUPOOL_OK;
-}
-
-static int gpi_arena_may_follow(const gpupool_arena *arena, const gpi_request *request) {
-    /* not in a capture: a replay is no later work of the stream. BYPASS: what a release could not
-       wait for is a chunk's all the same */
-    return !request->known->capture && !gpi_arena_takes_quiet(arena, request->known) &&
-           gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
-}
-
-/* A stitch for the request of memory that is marked as usable, with growth up to most_bytes; the
-   marks are taken away. E_OUT_OF_MEMORY: the memory is not there. */
-static gpupool_result gpi_arena_stitch_marked(gpupool_arena *arena, const gpi_request *request,
-                                              uint64_t most_bytes, uint64_t most_seams,
-                                              gpi_run **run) {
-    gpi_plan plan;
-    memset(&plan, 0, sizeof plan);
-    plan.units = request->units;
-    plan.align_units = request->align_units;
-    plan.known = request->known;
-    plan.stream = request->stream;
-    plan.most_units = most_bytes / GPUPOOL_UNIT_BYTES;
-    plan.most_seams = most_seams;
-    if (gpi_plan_draw(&arena->stitches, &plan))
-        return gpi_plan_make(&arena->stitches, &plan, run);
-    gpi_tree_unmark(&arena->tree);
-    return GPUPOOL_E_OUT_OF_MEMORY;
-}
-
-/* Unmaps idle stitches where there are too many. What this stream used is known to be done only by
-   a fence, and for the next request. */
-static void gpi_arena_bound_stitches(gpupool_arena *arena, const gpi_request *request) {
-    uint64_t most = gpi_stitch_most_seams(&arena->stitches);
-    if (arena->stitches.idle_seams <= most) return;
-    gpi_arena_seal(arena, request->known, request->stream);
-    gpi_fence_poll(&arena->fences, &arena->tree);
-    gpi_stitch_bound(&arena->stitches, most);
-}
-
-/* The same of what the stream may take without waiting. */
-static gpupool_result gpi_arena_stitch(gpupool_arena *arena, const gpi_request *request,
-                                       uint64_t most_bytes, uint64_t most_seams, gpi_run **run) {
-    gpi_lanes lanes;
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_STITCHES) || arena->stitches.off)
-        return GPUPOOL_E_OUT_OF_MEMORY;
-    gpi_arena_bound_stitches(arena, request);
-    gpi_arena_lanes(arena, request, 1, &lanes);
-    gpi_arena_mark(arena, &lanes, request->known);
-    return gpi_arena_stitch_marked(arena, request, most_bytes, most_seams, run);
-}
+/* -- stitches and growth -- */
 
 /* The most that was ever live at once, with the request. */
-static uint64_t gpi_arena_peak(const gpupool_arena *arena, const gpi_request *request) {
-    return gpi_ground_max(gpi_ground_max(arena->ledger.granted.peak, arena->granted_most),
-                          arena->ledger.granted.now + request->units * GPUPOOL_UNIT_BYTES);
+static uint64_t gpi_ladder_peak(const gpi_attempt *attempt) {
+    const gpi_ledger *ledger = &attempt->arena->ledger;
+    return gpi_ground_max(gpi_ground_max(ledger->granted.peak, attempt->arena->granted_most),
+                          ledger->granted.now + attempt->request->units * GPUPOOL_UNIT_BYTES);
 }
 
-/* How far reserved memory may run ahead of that before free memory is stitched instead: 1%, and a
-   little for arenas of a few chunks. */
-static uint64_t gpi_arena_aim(const gpupool_arena *arena, const gpi_request *request) {
-    uint64_t live = gpi_arena_peak(arena, request);
+/* The target: how far reserved memory may run ahead of that before free memory is stitched instead.
+   1%, and a little for arenas of a few chunks. */
+static uint64_t gpi_ladder_target(const gpi_attempt *attempt) {
+    uint64_t live = gpi_ladder_peak(attempt);
     live += live / 100 + ((uint64_t)16 << 20);
-    return gpi_ground_min(gpi_ground_max(live, arena->keep_bytes), arena->ledger.limit_bytes);
+    return gpi_ground_min(gpi_ground_max(live, attempt->arena->keep_bytes),
+                          attempt->arena->ledger.limit_bytes);
 }
 
-static gpupool_result gpi_arena_grow(gpupool_arena *arena, const gpi_request *request,
-                                     uint64_t most_bytes, gpi_run **run) {
+static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *request,
+                                      gpi_run **run) {
+    uint64_t most_bytes = arena->ledger.limit_bytes;
     gpi_growth growth;
-    gpi_lanes lanes;
     memset(&growth, 0, sizeof growth);
     growth.units = request->units;
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_chunk_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                              most_bytes, run);
     if (arena->chunks.stuck) gpi_chunk_retry(&arena->chunks, &arena->tree);
-    gpi_arena_lanes(arena, request, 1, &lanes);
-    gpi_arena_mark(arena, &lanes, request->known);
+    gpi_ladder_mark(arena, request);
     gpi_chunk_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
     return gpi_chunk_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
                           run);
 }
 
-#define GPI_SEAMS_WORTH 4096 /* handles mapped again (0.12 s) before memory is grown instead */
-
-/* Whether free memory is to be stitched rather than more be got from the driver: where that would
-   run ahead of what is live, or where as much was live before. So a program that repeats itself
-   gets no more memory for its second round, and meets what it did there again in its third. */
-static int gpi_arena_prefers_stitch(const gpupool_arena *arena, const gpi_request *request) {
-    uint64_t need = request->units * GPUPOOL_UNIT_BYTES;
-    return arena->ledger.reserved.now + need > gpi_arena_aim(arena, request) ||
-           arena->ledger.granted.now + need < gpi_arena_peak(arena, request);
+/* More memory while that stays below the target, and where more is live than ever before. So a
+   program that repeats itself gets no more memory for its second round, and meets what it did there
+   again in its third. */
+static gpi_outcome gpi_ladder_take_target(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    uint64_t need = attempt->request->units * GPUPOOL_UNIT_BYTES;
+    if (arena->ledger.reserved.now + need > gpi_ladder_target(attempt) ||
+        arena->ledger.granted.now + need < gpi_ladder_peak(attempt))
+        return GPI_MISSED;
+    return gpi_ladder_outcome(attempt, gpi_ladder_grow(arena, attempt->request, &attempt->run));
 }
 
-/* Rung: grow within the limit, but stitch free memory rather than run far ahead of what is live. */
-static gpupool_result gpi_arena_rung_grow(gpupool_arena *arena, gpi_request *request,
-                                          gpi_run **run) {
-    gpupool_result result;
-    if (gpi_arena_prefers_stitch(arena, request)) {
-        if (gpi_chunk_is_mapped(&arena->chunks) && arena->fences.stream_count > 1)
-            gpi_arena_seal(arena, request->known, request->stream); /* for the others */
-        gpi_fence_poll(&arena->fences, &arena->tree);
-        gpi_arena_ask_parked(arena, GPI_BUSY);
-        *run = gpi_arena_again(arena, request, GPI_TRIES_SLOW);
-        if (*run) return GPUPOOL_OK;
-        result = gpi_arena_stitch(arena, request, arena->ledger.limit_bytes, GPI_SEAMS_WORTH, run);
-        if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
+/* Unmaps idle stitches where there are too many. What this stream used is known to be done only by
+   a mark, and for the next request. */
+static void gpi_ladder_bound_stitches(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    uint64_t most = gpi_stitch_most_seams(&arena->stitches);
+    if (arena->stitches.idle_seams <= most) return;
+    gpi_clock_record(&arena->clocks, attempt->request->known, attempt->request->by.stream);
+    gpi_arena_poll(arena);
+    gpi_stitch_bound(&arena->stitches, most);
+}
+
+/* A stitch of memory that is marked as usable, with growth up to the limit; the marks are taken
+   away. */
+static gpi_outcome gpi_ladder_stitch_marked(gpi_attempt *attempt, uint64_t most_seams) {
+    gpupool_arena *arena = attempt->arena;
+    gpi_plan plan;
+    memset(&plan, 0, sizeof plan);
+    plan.units = attempt->request->units;
+    plan.align_units = attempt->request->align_units;
+    plan.known = attempt->request->known;
+    plan.stream = attempt->request->by.stream;
+    plan.most_units = arena->ledger.limit_bytes / GPUPOOL_UNIT_BYTES;
+    plan.most_seams = most_seams;
+    if (gpi_plan_draw(&arena->stitches, &plan))
+        return gpi_ladder_outcome(attempt,
+                                  gpi_plan_make(&arena->stitches, &plan, &attempt->run));
+    gpi_tree_unmark(&arena->tree);
+    return GPI_MISSED;
+}
+
+static gpi_outcome gpi_ladder_stitch(gpi_attempt *attempt, uint64_t most_seams) {
+    gpi_ladder_bound_stitches(attempt);
+    gpi_ladder_mark(attempt->arena, attempt->request);
+    return gpi_ladder_stitch_marked(attempt, most_seams);
+}
+
+enum { GPI_SEAMS_WORTH = 4096 }; /* handles mapped again (0.12 s) before memory is grown instead */
+
+static gpi_outcome gpi_ladder_take_stitch(gpi_attempt *attempt) {
+    return gpi_ladder_stitch(attempt, GPI_SEAMS_WORTH);
+}
+
+static gpi_outcome gpi_ladder_take_growth(gpi_attempt *attempt) {
+    return gpi_ladder_outcome(attempt,
+                              gpi_ladder_grow(attempt->arena, attempt->request, &attempt->run));
+}
+
+/* -- memory is short: all caches are poured out, all streams asked -- */
+
+/* Larger than all that may ever be held: nobody's work is worth a wait for it. */
+static int gpi_ladder_is_in_vain(const gpi_attempt *attempt) {
+    const gpupool_arena *arena = attempt->arena;
+    uint64_t most = arena->ledger.limit_bytes;
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HERE))
+        most = gpi_ground_min(most, arena->chunks.driver.total_bytes);
+    return attempt->request->units * GPUPOOL_UNIT_BYTES >
+           gpi_ground_max(most, arena->ledger.reserved.now);
+}
+
+enum { GPI_SHORT_FREES = 1024 }; /* frees that get a mark each after memory was short */
+
+static gpi_outcome gpi_ladder_take_caches(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    if (gpi_ladder_is_in_vain(attempt)) {
+        attempt->result = GPUPOOL_E_OUT_OF_MEMORY;
+        return GPI_FAILED;
     }
-    return gpi_arena_grow(arena, request, arena->ledger.limit_bytes, run);
+    arena->short_until = arena->clocks.position + GPI_SHORT_FREES;
+    if (attempt->is_drained) return GPI_MISSED;
+    attempt->is_drained = 1;
+    gpi_clock_record(&arena->clocks, attempt->request->known, attempt->request->by.stream);
+    gpi_arena_pour_all(arena);
+    gpi_arena_poll_all(arena);
+    return GPI_MOVED;
 }
 
-/* Where another stream's memory would do, and the fence that it is behind: the first that fits, or
-   where so many streams' do, of these one whose fence has passed. No question is spent where there
-   is no choice. */
-static gpi_run *gpi_arena_of_others(const gpupool_arena *arena, const gpi_request *request,
-                                    uint64_t tries, int choices, gpi_fence **fence) {
-    const gpi_stream *stream = arena->fences.streams;
+/* -- other streams' unfinished memory, behind a wait on the device -- */
+
+static int gpi_ladder_may_follow(const gpupool_arena *arena, const gpi_request *request) {
+    /* not in a scope: a replay is no later work of the stream. BYPASS: what is free is a chunk */
+    return !request->known->capture && !gpi_arena_takes_finished(arena, request->known) &&
+           gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
+}
+
+/* A run of another stream that the request fits in, and that is finished or behind a mark: a
+   finished one, of the first few streams that have one at all. NULL: there is none. */
+static gpi_run *gpi_ladder_of_others(const gpupool_arena *arena, const gpi_request *request,
+                                     uint64_t tries, int streams) {
+    const gpi_stream *stream = arena->clocks.busy;
     gpi_run *first = NULL, *run;
     gpi_lanes lane;
-    int i, met = 0;
+    gpi_fit fit;
+    gpi_ladder_fit(request, tries, &fit);
     lane.count = 1;
-    for (; stream && met < choices; stream = stream->next) {
-        for (run = NULL, i = 0; !run && stream != request->known && i < stream->seals; i++) {
-            lane.number[0] = stream->sealed[i];
-            run = gpi_tree_find(&arena->tree, &lane, request->units, request->align_units, tries);
-            if (!run && request->units < GPI_SLAB_UNITS)
-                run = gpi_tree_find_in_slabs(&arena->tree, &lane, request->units,
-                                             request->align_units, tries);
-        }
+    for (; stream && streams; stream = stream->busy_next) {
+        if (stream == request->known || stream->capture || !stream->handle) continue;
+        if (arena->tree.lanes[stream->lane]->units < request->units) continue;
+        lane.number[0] = stream->lane;
+        lane.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
+        run = gpi_tree_find(&arena->tree, &lane, &fit);
+        if (!run && request->units < GPI_SLAB_UNITS)
+            run = gpi_tree_find_in_slabs(&arena->tree, &lane, &fit);
         if (!run) continue;
-        if (met == 1 && gpi_fence_passed_lightly(&arena->fences, *fence)) return first;
-        if (met++ == 0) first = run;
-        else if (!gpi_fence_passed_lightly(&arena->fences, stream->fences[i - 1])) continue;
-        *fence = stream->fences[i - 1];
-        if (met > 1) return run;
+        if (run->of.at <= gpi_clock_done(&arena->clocks, stream)) return run;
+        if (!first) first = run;
+        streams--;
     }
     return first;
 }
 
-#define GPI_CHOICES 4 /* streams' memory to choose from */
+typedef enum gpi_patience {   /* with another stream's work */
+    GPI_IF_FINISHED,
+    GPI_BEHIND_A_WAIT
+} gpi_patience;
 
-/* The same at once, and not by the long way up the ladder, for memory that goes from stream to
-   stream: if its fence has passed; or behind a wait on the device, where the arena has been at its
-   limit of late, for to wait while it may grow would hold the stream up for nothing. */
-static gpi_run *gpi_arena_short_cut(gpupool_arena *arena, const gpi_request *request) {
-    gpi_fence *fence;
-    gpi_run *run;
-    if (!gpi_arena_may_follow(arena, request)) return NULL;
-    run = gpi_arena_of_others(arena, request, GPI_TRIES, GPI_CHOICES, &fence);
-    if (!run) return NULL;
-    if (!fence->passed && !(arena->hurried ? gpi_fence_follow_lightly(&arena->fences, fence,
-                                                                      request->stream)
-                                           : gpi_fence_passed_lightly(&arena->fences, fence)))
-        return NULL;
-    return gpi_arena_take(arena, run, request);
-}
-
-/* Of the memory of several streams, behind a wait on the device for each. */
-static gpi_run *gpi_arena_stitch_others(gpupool_arena *arena, const gpi_request *request) {
-    gpi_stream *stream = arena->fences.streams;
-    gpi_run *run = NULL;
-    gpi_lanes lanes;
-    int i;
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_STITCHES) || arena->stitches.off) return NULL;
-    for (; stream; stream = stream->next)
-        for (i = 0; i < stream->seals; i++)
-            arena->tree.lanes[stream->sealed[i]]->usable = stream;
-    gpi_arena_lanes(arena, request, 1, &lanes);
-    gpi_arena_mark(arena, &lanes, request->known);
-    return gpi_arena_stitch_marked(arena, request, arena->ledger.limit_bytes, UINT64_MAX, &run) ==
-                   GPUPOOL_OK ? run : NULL;
-}
-
-/* Rung: the memory of another stream, or a parked block, behind a wait on the device. */
-static gpi_run *gpi_arena_rung_follow(gpupool_arena *arena, gpi_request *request) {
-    gpi_run *run, *before = NULL;
-    gpi_fence *fence;
-    if (request->capturing || !gpi_arena_may_follow(arena, request)) return NULL;
-    if (!gpi_tree_prepare(&arena->tree, 3)) return NULL;
-    run = gpi_arena_of_others(arena, request, UINT64_MAX, 1, &fence);
-    if (run) {
-        if (gpi_fence_follow(&arena->fences, fence, request->stream) != GPUPOOL_OK) return NULL;
-        return gpi_arena_take(arena, run, request);
+/* Takes another stream's run for the request, if its work has finished, or behind a wait on the
+   device. NULL: it stays that stream's. The lock is held, and open while CUDA is called. Needs
+   three spare structs. */
+static gpi_run *gpi_ladder_take_over(gpupool_arena *arena, const gpi_request *request, gpi_run *run,
+                                     gpi_patience patience) {
+    gpi_clocks *clocks = &arena->clocks;
+    gpi_stream *owner = gpi_clock_borrow(&arena->tree, run);
+    uint64_t at = run->of.at;
+    int mine = at <= gpi_clock_done(clocks, owner);
+    run = gpi_ladder_cut(arena, run, request);
+    arena->in_hand++;
+    if (!mine && patience == GPI_IF_FINISHED) {
+        gpi_clock_poll(clocks, owner);
+        mine = at <= gpi_clock_done(clocks, owner);
+    } else if (!mine) {
+        mine = gpi_clock_follow(clocks, owner, at, request->by.stream) == GPUPOOL_OK;
     }
-    for (run = arena->parked; run; before = run, run = run->list_next) {
-        gpi_use *use = (gpi_use *)run->uses;
+    arena->in_hand--;
+    if (mine) {
+        owner->refs--;
+        return run;
+    }
+    arena->ledger.lane_hits -= GPUPOOL_STATS;
+    gpi_clock_return(clocks, run, owner, at);
+    return NULL;
+}
+
+/* A block that waits for its users, behind a wait for each of them. Returns whether it is anybody's
+   now. */
+static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *request) {
+    gpi_clocks *clocks = &arena->clocks;
+    gpi_run *run = arena->waiting, *before = NULL;
+    const gpi_use *use;
+    for (; run; before = run, run = run->list_next) {
         if (gpi_tree_start(run, request->units, request->align_units) == UINT64_MAX) continue;
-        if (gpi_arena_keeper(run)) continue;
-        for (; use; use = use->next)
-            if (gpi_fence_follow(&arena->fences, use->fence, request->stream) != GPUPOOL_OK)
-                return NULL;
-        gpi_arena_unpark(arena, before, run, request->known);
-        return gpi_arena_again(arena, request, UINT64_MAX);
+        for (use = (const gpi_use *)run->of.uses; use; use = use->next)
+            if (use->stream->capture || use->at > gpi_clock_recorded(clocks, use->stream)) break;
+        if (!use) break;
     }
-    return gpi_arena_stitch_others(arena, request);
+    if (!run) return 0;
+    if (before) before->list_next = run->list_next; /* nobody else's while the lock is open */
+    else arena->waiting = run->list_next;
+    if (arena->waiting_last == run) arena->waiting_last = before;
+    arena->waiting_units -= run->units;
+    arena->in_hand++;
+    for (use = (const gpi_use *)run->of.uses; use; use = use->next)
+        if (gpi_clock_follow(clocks, use->stream, use->at, request->by.stream) != GPUPOOL_OK) break;
+    arena->in_hand--;
+    if (use) {
+        gpi_arena_wait_for_uses(arena, run);
+        return 0;
+    }
+    gpi_clock_drop_uses(clocks, run);
+    run->lane = GPI_LANE_HELD;
+    gpi_stitch_put(&arena->stitches, run, request->known,
+                   gpi_clock_issue(clocks, request->known), 0);
+    return 1;
+}
+
+/* A stitch of the memory of several streams, behind a wait on the device for each. */
+static gpi_outcome gpi_ladder_stitch_others(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    gpi_stream *stream = arena->clocks.busy;
+    for (; stream; stream = stream->busy_next)
+        if (stream->handle && !stream->capture)
+            arena->tree.lanes[stream->lane]->usable_below =
+                gpi_clock_recorded(&arena->clocks, stream) + 1;
+    gpi_ladder_mark(arena, attempt->request);
+    return gpi_ladder_stitch_marked(attempt, UINT64_MAX);
+}
+
+static gpi_outcome gpi_ladder_take_unfinished(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    const gpi_request *request = attempt->request;
+    gpi_run *run;
+    if (!gpi_ladder_may_follow(arena, request)) return GPI_MISSED;
+    if (!gpi_tree_prepare(&arena->tree, 3)) return GPI_MISSED;
+    run = gpi_ladder_of_others(arena, request, UINT64_MAX, GPI_LOOKS);
+    if (run) attempt->run = gpi_ladder_take_over(arena, request, run, GPI_BEHIND_A_WAIT);
+    if (attempt->run) return GPI_MET;
+    if (gpi_ladder_follow_waiting(arena, request)) return gpi_ladder_take_free(attempt);
+    if (!gpi_stitch_can(&arena->stitches)) return GPI_MISSED;
+    return gpi_ladder_stitch_others(attempt);
+}
+
+/* -- at any price -- */
+
+static gpi_outcome gpi_ladder_take_all_free(gpi_attempt *attempt) {
+    gpi_outcome outcome;
+    gpi_tree_drop_slabs(&attempt->arena->tree);
+    outcome = gpi_ladder_take_free(attempt);
+    if (outcome != GPI_MISSED || !gpi_stitch_can(&attempt->arena->stitches)) return outcome;
+    return gpi_ladder_stitch(attempt, UINT64_MAX);
 }
 
 /* What a chunk may have once all idle ones are given back. Where it is too little they stay. */
-static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, int limited) {
+static uint64_t gpi_ladder_room_at_most(const gpupool_arena *arena, int is_limited) {
     uint64_t idle = gpi_chunk_idle_bytes(&arena->chunks, &arena->tree);
     uint64_t held = arena->ledger.reserved.now - idle, limit = arena->ledger.limit_bytes;
     size_t free_bytes = 0, total_bytes = 0;
-    if (limited) return limit - gpi_ground_min(limit, held);
+    if (is_limited) return limit - gpi_ground_min(limit, held);
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_HERE) ||
         gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
                           &total_bytes) != CUDA_SUCCESS)
@@ -8291,281 +8032,1073 @@ static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, int limited) 
     return free_bytes + idle;
 }
 
-/* Whether the limit alone stands in the way of growth. */
-static int gpi_arena_is_limited(const gpupool_arena *arena, const gpi_request *request) {
-    return gpi_chunk_need(&arena->chunks, request->units, request->align_units) >
-           gpi_ledger_room(&arena->ledger);
-}
-
-/* Rung: all other attempts at the limit of what may be reserved: free memory is stitched, or idle
-   chunks go until there is room for growth. */
-static gpupool_result gpi_arena_rung_move(gpupool_arena *arena, gpi_request *request,
-                                          gpi_run **run) {
+/* Idle chunks go back to the driver until there is room for growth. Where CUDA takes chunks back it
+   waits for the device, but for mapped ones. */
+static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    const gpi_request *request = attempt->request;
     uint64_t need = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
     uint64_t limit = arena->ledger.limit_bytes;
-    int limited = gpi_arena_is_limited(arena, request);
-    gpupool_result result;
-    gpi_tree_drop_slabs(&arena->tree);
-    *run = gpi_arena_again(arena, request, UINT64_MAX);
-    if (*run) return GPUPOOL_OK;
-    result = gpi_arena_stitch(arena, request, limit, UINT64_MAX, run);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    if (need > gpi_arena_room_at_most(arena, limited)) return GPUPOOL_E_OUT_OF_MEMORY;
-    result = gpi_stitch_trim_below(&arena->stitches,
-                                   limited ? limit - gpi_ground_min(limit, need) : 0);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_grow(arena, request, limit, run);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY || !limited) return result;
-    /* the limit has room now, but not the device: it may with the rest of what is idle */
-    return gpi_arena_is_limited(arena, request) ? result : gpi_arena_rung_move(arena, request, run);
+    int is_limited, waits = !gpi_chunk_is_mapped(&arena->chunks);
+    gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
+    if (waits && (request->no_wait || request->capturing)) return GPI_MISSED;
+    /* again where the limit has room now, but not the device: it may with all that is idle */
+    do {
+        is_limited = need > gpi_ledger_room(&arena->ledger);
+        if (need > gpi_ladder_room_at_most(arena, is_limited)) return GPI_MISSED;
+        result = gpi_stitch_trim_below(&arena->stitches,
+                                       is_limited ? limit - gpi_ground_min(limit, need) : 0);
+        if (result == GPUPOOL_OK) result = gpi_ladder_grow(arena, request, &attempt->run);
+    } while (result == GPUPOOL_E_OUT_OF_MEMORY && is_limited &&
+             need <= gpi_ledger_room(&arena->ledger));
+    return gpi_ladder_outcome(attempt, result);
 }
 
-/* Rung: what other streams freed without a fence yet. A fence over all streams would lose a
-   capture, so once one has been seen this is left to the rung that waits. */
-static gpupool_result gpi_arena_rung_ask(gpupool_arena *arena, gpi_request *request,
-                                         gpupool_result result, gpi_run **run) {
-    if (request->capturing || arena->captures_seen) return result;
-    if (!gpi_fence_lacks(&arena->fences, &arena->tree)) return result;
-    if (gpi_arena_seal_all(arena) != GPUPOOL_OK) return result;
-    if (gpi_arena_poll(arena)) result = gpi_arena_rung_move(arena, request, run);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    *run = gpi_arena_rung_follow(arena, request);
-    return *run ? GPUPOOL_OK : result;
+/* -- waits of the host's -- */
+
+static gpi_outcome gpi_ladder_wait_for(gpi_attempt *attempt, gpi_stream *stream) {
+    attempt->wait_for = stream;
+    attempt->wait_mark = stream ? gpi_clock_mark(&attempt->arena->clocks, stream, 0) : NULL;
+    if (attempt->wait_mark) attempt->wait_mark->pins++;
+    if (attempt->wait_mark) stream->refs++;
+    return GPI_WAITS;
 }
 
-/* Waits on the host until a fence has passed, with the arena open to other threads meanwhile. */
-static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
+/* What gpupool_cudaFree freed before: a request of cudaMalloc's waits as cudaFree would have. */
+static gpi_outcome gpi_ladder_take_cuda_free(gpi_attempt *attempt) {
+    gpi_clocks *clocks = &attempt->arena->clocks;
+    gpi_stream *all = clocks->all;
+    if (attempt->request->known != all || !attempt->arena->tree.lanes[all->lane]->units ||
+        gpi_ground_min(all->clock.issued, attempt->began) <= gpi_clock_done(clocks, all))
+        return GPI_MISSED;
+    if (!gpi_clock_mark(clocks, all, 0)) gpi_clock_record_all(clocks);
+    return gpi_ladder_wait_for(attempt, gpi_clock_mark(clocks, all, 0) ? all : NULL);
+}
+
+/* Whether memory waits for work of this stream that was queued before the request began. */
+static int gpi_ladder_is_behind(const gpi_attempt *attempt, const gpi_stream *stream) {
+    const gpupool_arena *arena = attempt->arena;
+    int is_all = stream == arena->clocks.all;
+    uint64_t issued = is_all ? arena->clocks.position : stream->clock.issued;
+    if (!stream->handle || stream->capture) return 0;
+    if (is_all && !arena->tree.pending_units && !arena->waiting) return 0;
+    if (!is_all && !arena->tree.lanes[stream->lane]->units && !(arena->waiting && stream->refs))
+        return 0;
+    return gpi_ground_min(issued, attempt->began) > gpi_clock_done(&arena->clocks, stream);
+}
+
+/* A mark over all streams, for what has none: of streams that are gone, or that nobody calls with.
+   The request then takes what others freed before it began. */
+static gpi_outcome gpi_ladder_take_unmarked(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    if (attempt->has_asked || !gpi_arena_lacks_marks(arena, attempt->began)) return GPI_MISSED;
+    attempt->has_asked = 1;
+    if (gpi_clock_record_all(&arena->clocks) != GPUPOOL_OK) return GPI_MISSED;
+    gpi_arena_poll_all(arena);
+    return GPI_MOVED;
+}
+
+/* For the oldest work that memory waits for: on this stream, or else on any; or else, where no mark
+   is behind it, for the device. */
+static gpi_outcome gpi_ladder_take_wait(gpi_attempt *attempt) {
+    gpi_clocks *clocks = &attempt->arena->clocks;
+    gpi_stream *stream, *oldest = NULL;
+    const gpi_mark *mark;
+    uint64_t at = UINT64_MAX;
+    if (gpi_ladder_is_behind(attempt, attempt->request->known) &&
+        gpi_clock_mark(clocks, attempt->request->known, 0))
+        return gpi_ladder_wait_for(attempt, attempt->request->known);
+    for (stream = clocks->streams; stream; stream = stream->next) {
+        if (!gpi_ladder_is_behind(attempt, stream)) continue;
+        mark = gpi_clock_mark(clocks, stream, 0);
+        if (!mark || mark->at >= at) continue;
+        at = mark->at;
+        oldest = stream;
+    }
+    if (oldest) return gpi_ladder_wait_for(attempt, oldest);
+    if (!gpi_arena_lacks_marks(attempt->arena, attempt->began)) return GPI_MISSED;
+    return gpi_ladder_wait_for(attempt, NULL);
+}
+
+/* Does what a step has asked for, with no lock held. */
+static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
     gpupool_result result;
-    if (gpi_fence_passed(&arena->fences, fence)) return 1;
-    if (!gpi_fence_is_there(&arena->fences, fence)) /* ended just now; or CUDA does not tell */
-        return gpi_fence_passed(&arena->fences, fence);
-    fence->users++;
-    arena->fences.awaited = fence;
-    gpi_host_unlock(&arena->lock);
-    result = gpi_driver_event_wait(&arena->chunks.driver, fence->event);
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = attempt->wait_mark
+                 ? gpi_clock_wait(&arena->clocks, attempt->wait_for, attempt->wait_mark)
+                 : gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
-    fence->passed = result == GPUPOOL_OK;
-    arena->fences.host_waits += result == GPUPOOL_OK;
-    arena->fences.awaited = NULL;
-    gpi_fence_drop(&arena->fences, fence);
-    return result == GPUPOOL_OK;
+    if (attempt->wait_mark) attempt->wait_for->refs--;
+    gpi_arena_poll_all(arena);
+    return result;
 }
 
-/* Of fences up to this number the one that has stood longest: on this stream, or else on any, or
-   else on the first parked block. */
-static gpi_fence *gpi_arena_oldest(const gpupool_arena *arena, const gpi_request *request,
-                                   uint64_t last) {
-    const gpi_stream *stream = arena->fences.streams, *known = request->known;
-    const gpi_use *use;
-    gpi_fence *oldest = NULL;
-    if (known->seals && known->fences[0]->number <= last) return known->fences[0];
-    for (; stream; stream = stream->next) {
-        if (!stream->seals || stream->fences[0]->number > last) continue;
-        oldest = stream->fences[0];
-        last = oldest->number;
+/* -- the table -- */
+
+enum {                   /* what a step needs */
+    GPI_NEEDS_POOL = 1,  /* blocks share chunks */
+    GPI_NEEDS_STITCHES = 2,
+    GPI_NEEDS_EVENTS = 4,/* the stream does not capture */
+    GPI_NEEDS_HOST = 8   /* nor is the host forbidden to wait */
+};
+
+typedef struct gpi_step {
+    const char *name;
+    unsigned needs;
+    int (*could)(const gpi_outlook *outlook);
+    gpi_outcome (*take)(gpi_attempt *attempt);
+} gpi_step;
+
+static int gpi_ladder_could_fit(const gpi_outlook *outlook) { return outlook->fits; }
+static int gpi_ladder_could_join(const gpi_outlook *outlook) {
+    return outlook->joins || outlook->need_units <= outlook->room_units;
+}
+static int gpi_ladder_could_grow(const gpi_outlook *outlook) {
+    return outlook->need_units <= outlook->room_units;
+}
+static int gpi_ladder_could_trim(const gpi_outlook *outlook) {
+    return outlook->need_units <= outlook->room_units + outlook->idle_units;
+}
+
+static const gpi_step gpi_ladder_steps[] = {
+    {"own and anybody's free memory", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_free},
+    {"finished memory of others", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_finished},
+    {"runs side by side", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_side_by_side},
+    {"what cudaFree freed", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS | GPI_NEEDS_HOST,
+     gpi_ladder_could_fit, gpi_ladder_take_cuda_free},
+    {"growth up to the target", 0, gpi_ladder_could_grow, gpi_ladder_take_target},
+    {"a stitch", GPI_NEEDS_STITCHES, gpi_ladder_could_join, gpi_ladder_take_stitch},
+    {"growth up to the limit", 0, gpi_ladder_could_grow, gpi_ladder_take_growth},
+    {"caches", 0, gpi_ladder_could_fit, gpi_ladder_take_caches},
+    {"unfinished memory of others", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS, gpi_ladder_could_fit,
+     gpi_ladder_take_unfinished},
+    {"all free memory, stitched", GPI_NEEDS_POOL, gpi_ladder_could_join, gpi_ladder_take_all_free},
+    {"idle chunks given back", 0, gpi_ladder_could_trim, gpi_ladder_take_idle},
+    {"a mark over all streams", GPI_NEEDS_EVENTS, gpi_ladder_could_fit, gpi_ladder_take_unmarked},
+    {"a wait of the host's", GPI_NEEDS_EVENTS | GPI_NEEDS_HOST, gpi_ladder_could_fit,
+     gpi_ladder_take_wait}};
+
+enum { GPI_STEP_COUNT = sizeof gpi_ladder_steps / sizeof gpi_ladder_steps[0] };
+
+static int gpi_ladder_may(const gpi_attempt *attempt, const gpi_step *step) {
+    const gpi_request *request = attempt->request;
+    unsigned needs = step->needs;
+    if ((needs & GPI_NEEDS_POOL) && !gpi_chunk_is(&attempt->arena->chunks, GPI_FROM_POOL)) return 0;
+    if ((needs & GPI_NEEDS_STITCHES) && !gpi_stitch_can(&attempt->arena->stitches)) return 0;
+    if ((needs & GPI_NEEDS_EVENTS) && request->capturing) return 0;
+    return !(needs & GPI_NEEDS_HOST) || !request->no_wait;
+}
+
+/* Memory as it is, as far as figures tell. */
+static void gpi_ladder_look(const gpi_attempt *attempt, gpi_outlook *outlook) {
+    const gpupool_arena *arena = attempt->arena;
+    outlook->fits = outlook->joins = 1;
+    outlook->need_units = gpi_chunk_need(&arena->chunks, attempt->request->units,
+                                         attempt->request->align_units) / GPUPOOL_UNIT_BYTES;
+    outlook->room_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
+    outlook->idle_units = arena->ledger.reserved.now / GPUPOOL_UNIT_BYTES;
+}
+
+/* Whether the table would meet a request, of memory that looks so. */
+static int gpi_ladder_would(const gpi_outlook *outlook) {
+    int i;
+    for (i = 0; i < GPI_STEP_COUNT; i++)
+        if (gpi_ladder_steps[i].could(outlook)) return 1;
+    return 0;
+}
+
+/* Goes through the table. Both locks are held, and open where a step says so; the request's stream
+   is kept. */
+static gpupool_result gpi_ladder_climb(gpi_attempt *attempt) {
+    int i = 0;
+    attempt->began = attempt->arena->clocks.position;
+    while (i < GPI_STEP_COUNT) {
+        const gpi_step *step = &gpi_ladder_steps[i++];
+        gpi_outcome outcome = GPI_MISSED;
+        gpi_outlook outlook;
+        gpi_ladder_look(attempt, &outlook);
+        if (gpi_ladder_may(attempt, step) && step->could(&outlook)) outcome = step->take(attempt);
+        if (outcome == GPI_MET) return GPUPOOL_OK;
+        if (outcome == GPI_FAILED) return attempt->result;
+        if (outcome == GPI_WAITS && gpi_ladder_wait(attempt) != GPUPOOL_OK) break;
+        if (outcome != GPI_MISSED) i = 0;
     }
-    if (oldest || !arena->parked) return oldest;
-    use = (const gpi_use *)arena->parked->uses;
-    while (!use->fence || use->fence->passed) use = use->next; /* A3 */
-    return use->fence->number <= last ? use->fence : NULL;
+    return GPUPOOL_E_OUT_OF_MEMORY;
 }
 
-/* After a wait for all: where host memory was short, this may be why memory still is. */
-static gpupool_result gpi_arena_blame(gpupool_result waited, gpupool_result result) {
-    if (result != GPUPOOL_E_OUT_OF_MEMORY || waited != GPUPOOL_E_HOST_MEMORY) return result;
-    return gpi_host_no_memory();
+/* == VERDICT ==================================================================================
+   Why a request was not met, with what would help, as a sentence. uses: LADDER and above
+
+   Nothing is advised on figures alone: the ladder's table is asked whether it would meet the
+   request, of memory as it would be if somebody helped. For that all runs are copied first, some at
+   a time, so that no other thread waits long; what changes meanwhile makes the advice coarser, not
+   the arena wrong. `growing` is held all the time: chunks and stitches stay. */
+
+enum { GPI_SLICE = 256 };    /* runs that are copied before the lock is opened for a moment */
+
+typedef enum gpi_shot_state {
+    GPI_SHOT_FREE,           /* its work is done */
+    GPI_SHOT_PENDING,        /* free, but work may be at it */
+    GPI_SHOT_LIVE,
+    GPI_SHOT_KEPT,           /* a graph's, live or free */
+    GPI_SHOT_NONE            /* no memory */
+} gpi_shot_state;
+
+typedef struct gpi_shot {    /* a home run, as it was when it was met */
+    uint64_t unit, units;
+    gpi_shot_state state;
+    int begins_chunk;        /* chunks that have their own addresses */
+    int is_block;            /* live: a block, or the first part of a stitched one */
+    uint64_t key;            /* pending: of the one stream to wait for; 0: of several, or of all */
+    uint64_t block;          /* live: the unit at which its block begins, */
+    uint64_t asked_bytes;    /* and what was asked for with it */
+    const gpi_stitch *stitch;/* of a stitched block, live */
+    gpi_cache *cache;        /* which has the block, until it is asked */
+#if GPUPOOL_SITES
+    const gpi_site *place;
+#endif
+} gpi_shot;
+
+typedef struct gpi_holding { /* a holder that a verdict may name */
+    gpupool_holder shown;
+#if GPUPOOL_SITES
+    const gpi_site *place;
+#endif
+    uint64_t blocks[8];      /* where its first blocks begin */
+} gpi_holding;
+
+typedef struct gpi_wish {    /* what counts as free, beside what is */
+    int pending;             /* 1: what is pending */
+    uint64_t key;            /* of this stream only; 0: of all */
+    const gpi_holding *holding; /* blocks of this holder, */
+    uint64_t mask;           /* bit n: its n-th; GPI_ALL: all */
+} gpi_wish;
+
+#define GPI_ALL UINT64_MAX
+
+typedef struct gpi_siblings { /* the process's other arenas of the device */
+    uint64_t reserved_bytes; /* by all of them */
+    uint64_t idle_bytes;     /* of these, that they would give back, or have */
+    uint64_t most_bytes;     /* reserved by the one that has reserved most */
+    char name[32];           /* of that one */
+} gpi_siblings;
+
+typedef struct gpi_scene {   /* a request, and all that decides whether it can be met */
+    gpupool_arena *arena;
+    const gpi_siblings *siblings;       /* NULL: not asked after */
+    gpi_shot *shots;
+    uint64_t shot_count, shot_room;
+    uint64_t units, align_units;
+    uint64_t rest_units;     /* chunks: of the last granule, which the device gives whole */
+    uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with the
+                                           rest */
+    uint64_t growth_bytes;   /* FRAGMENTED: what limit and device leave, as it is told */
+    uint64_t visits;         /* runs looked at so far */
+    int capturing;           /* the request's stream is */
+} gpi_scene;
+
+enum {
+    GPI_VISITS = 1 << 21,    /* runs that a verdict looks at before it stops counting blocks */
+    GPI_SUBSETS = 8,         /* up to so many blocks, every choice among them is tried */
+    GPI_CROWD = 16           /* streams that a verdict counts; so many are as good as all */
+};
+
+/* -- the copy -- */
+
+/* Free memory of a stream: for whose work it waits. */
+static void gpi_verdict_shoot_free(const gpupool_arena *arena, const gpi_run *run,
+                                   gpi_shot *shot) {
+    const gpi_clocks *clocks = &arena->clocks;
+    gpi_stream *stream = (gpi_stream *)arena->tree.lanes[run->lane]->owner;
+    const gpi_mark *mark;
+    shot->state = GPI_SHOT_FREE;
+    if (!stream || run->of.at <= gpi_clock_done(clocks, stream)) return;
+    shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
+    mark = gpi_clock_mark(clocks, stream, run->of.at);
+    if (mark && stream != clocks->all) shot->key = stream->handle;
 }
 
-/* Rung: wait on the host, for one fence after the other, until the request can be met. Not for what
-   others free meanwhile, or a thread that goes on freeing would be waited for without end. */
-static gpupool_result gpi_arena_rung_wait(gpupool_arena *arena, gpi_request *request,
-                                          gpupool_result result, gpi_run **run) {
-    gpupool_result waited;
-    uint64_t round = 0, last;
-    if (request->capturing) return result;
-    gpi_arena_seal(arena, request->known, request->stream);
-    last = arena->fences.recorded;
-    while (result == GPUPOOL_E_OUT_OF_MEMORY) {
-        /* what stands behind others needs no wait for them; asked after ever more seldom, or many
-           blocks would cost as many questions each */
-        int asks = ++round <= 16 || gpi_ground_is_power(round);
-        if (!asks || !gpi_arena_ask_parked(arena, 0)) {
-            gpi_fence *fence = gpi_arena_oldest(arena, request, last);
-            if (!fence || !gpi_arena_wait(arena, fence)) break;
-            gpi_arena_poll(arena);
+/* A block that waits for its users. */
+static void gpi_verdict_shoot_waiting(const gpupool_arena *arena, const gpi_run *run,
+                                      gpi_shot *shot) {
+    const gpi_clocks *clocks = &arena->clocks;
+    const gpi_use *use = (const gpi_use *)run->of.uses;
+    int count = 0;
+    shot->state = GPI_SHOT_FREE;
+    for (; use; use = use->next) {
+        if (use->at <= gpi_clock_done(clocks, use->stream)) continue;
+        if (shot->state != GPI_SHOT_KEPT)
+            shot->state = use->stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
+        shot->key = count++ || !gpi_clock_mark(clocks, use->stream, use->at) ||
+                            use->stream == clocks->all ? 0 : use->stream->handle;
+        if (count > 1) shot->key = 0;
+    }
+}
+
+static void gpi_verdict_shoot_block(const gpi_run *run, gpi_shot *shot) {
+    shot->state = gpi_clock_keeping(run) ? GPI_SHOT_KEPT : GPI_SHOT_LIVE;
+    shot->block = run->unit;
+    shot->asked_bytes = gpi_arena_requested(run);
+    shot->cache = run->lane == GPI_LANE_CACHED ? (gpi_cache *)run->of.uses : NULL;
+#if GPUPOOL_SITES
+    shot->place = run->site->place;
+#endif
+}
+
+/* The lock is held. */
+static void gpi_verdict_shoot_run(const gpupool_arena *arena, const gpi_run *run, gpi_shot *shot) {
+    shot->is_block = 1;
+    if (run->lane == GPI_LANE_PART) {
+        shot->stitch = (const gpi_stitch *)run->of.uses;
+        shot->is_block = shot->stitch->parts[0].run == run;
+        run = shot->stitch->body;
+    }
+    shot->state = GPI_SHOT_NONE;
+    if (run->lane >= GPI_LANE_CACHED) gpi_verdict_shoot_block(run, shot);
+    else if (run->lane == GPI_LANE_WAITING) gpi_verdict_shoot_waiting(arena, run, shot);
+    else if (run->lane < GPI_LANE_WAITING && run->lane != GPI_LANE_BARE)
+        gpi_verdict_shoot_free(arena, run, shot);
+    if (shot->state != GPI_SHOT_LIVE && shot->state != GPI_SHOT_KEPT) shot->is_block = 0;
+}
+
+/* Copies the runs of a chunk, or of all addresses, from its first one on. */
+static void gpi_verdict_shoot_from(gpi_scene *scene, gpi_run *run) {
+    gpi_tree *tree = &scene->arena->tree;
+    uint64_t at = run->unit, count = 0;
+    int begins_chunk = 1;
+    gpi_host_lock(&scene->arena->lock);
+    while (run && scene->shot_count < scene->shot_room) {
+        uint64_t end = run->unit + run->units;
+        if (end > at) {
+            gpi_shot *shot = &scene->shots[scene->shot_count++];
+            memset(shot, 0, sizeof *shot);
+            shot->unit = gpi_ground_max(run->unit, at); /* it may have joined what was copied */
+            shot->units = end - shot->unit;
+            shot->begins_chunk = begins_chunk;
+            gpi_verdict_shoot_run(scene->arena, run, shot);
+            begins_chunk = 0;
+            at = end;
         }
-        result = gpi_arena_rung_move(arena, request, run);
-    }
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    /* what other streams, or destroyed ones, freed without a fence, or what has got a later fence,
-       with what was freed meanwhile: the whole device */
-    if (!gpi_fence_lacks(&arena->fences, &arena->tree) &&
-        !gpi_arena_oldest(arena, request, UINT64_MAX))
-        return result;
-    waited = gpi_arena_quiesce(arena);
-    gpi_arena_poll(arena);
-    return gpi_arena_blame(waited, gpi_arena_rung_move(arena, request, run));
-}
-
-/* Larger than all that may ever be held: nobody's work is worth a wait for it. */
-static int gpi_arena_is_in_vain(const gpupool_arena *arena, const gpi_request *request) {
-    uint64_t bytes = request->units * GPUPOOL_UNIT_BYTES, most = arena->ledger.limit_bytes;
-    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HERE))
-        most = gpi_ground_min(most, arena->chunks.driver.total_bytes);
-    return bytes > gpi_ground_max(most, arena->ledger.reserved.now);
-}
-
-/* The ladder from its third rung; `growing` and `lock` are held. */
-static gpupool_result gpi_arena_climb(gpupool_arena *arena, gpi_request *request, gpi_run **run) {
-    gpupool_result result, waited = GPUPOOL_OK;
-    if (!gpi_tree_prepare(&arena->tree, 3)) return gpi_host_no_memory();
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) {
-        result = gpi_arena_grow(arena, request, arena->ledger.limit_bytes, run);
-        if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-        /* chunks that CUDA has once not taken back, or not waited for at a graph's release */
-        if (!request->capturing && (gpi_fence_lacks(&arena->fences, &arena->tree) ||
-                                    gpi_arena_oldest(arena, request, UINT64_MAX))) {
-            waited = gpi_arena_quiesce(arena);
-            gpi_arena_poll(arena);
+        run = run->next;
+        if (++count % GPI_SLICE == 0 && run) {
+            tree->cursor = run;
+            gpi_host_unlock(&scene->arena->lock);
+            gpi_host_lock(&scene->arena->lock);
+            run = tree->cursor;
+            tree->cursor = NULL;
         }
-        gpi_stitch_trim(&arena->stitches, 0);
-        result = gpi_arena_grow(arena, request, arena->ledger.limit_bytes, run);
-        return gpi_arena_blame(waited, result);
     }
-    /* another thread may have made room since */
-    *run = gpi_arena_again(arena, request, GPI_TRIES_SLOW);
-    if (*run) return GPUPOOL_OK;
-    /* lanes whose fence has passed */
-    if (gpi_arena_poll(arena) && (*run = gpi_arena_again(arena, request, GPI_TRIES_SLOW)) != NULL)
-        return GPUPOOL_OK;
-    /* what gpupool_cudaFree freed and no fence covers: it waits as cudaFree would */
-    if (request->known->handle == GPI_KEY_ANY && arena->tree.lanes[request->known->young]->units &&
-        gpi_arena_quiesce(arena) == GPUPOOL_OK) {
-        gpi_arena_poll(arena);
-        if ((*run = gpi_arena_again(arena, request, GPI_TRIES_SLOW)) != NULL) return GPUPOOL_OK;
-    }
-    /* more memory from the driver */
-    result = gpi_arena_rung_grow(arena, request, run);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY || gpi_arena_is_in_vain(arena, request)) return result;
-    arena->hurried = 1024;
-    /* another stream's memory, behind a wait on the device */
-    *run = gpi_arena_rung_follow(arena, request);
-    if (*run) return GPUPOOL_OK;
-    /* what is free is stitched, or makes room */
-    if (gpi_chunk_is_mapped(&arena->chunks))
-        gpi_arena_seal(arena, request->known, request->stream);
-    result = gpi_arena_rung_move(arena, request, run);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    /* what other streams freed without a fence yet, behind one over all streams */
-    result = gpi_arena_rung_ask(arena, request, result, run);
-    if (result != GPUPOOL_E_OUT_OF_MEMORY) return result;
-    /* the host waits */
-    return gpi_arena_rung_wait(arena, request, result, run);
+    gpi_host_unlock(&scene->arena->lock);
 }
 
-/* -- the verdict -- */
+/* A cache knows whether its blocks are out or free, and what was asked for with them. Free ones are
+   pending: on a stream that has put no mark behind them. */
+static void gpi_verdict_ask_caches(gpi_scene *scene) {
+    uint64_t i;
+    for (i = 0; i < scene->shot_count; i++) {
+        gpi_shot *shot = &scene->shots[i];
+        if (!shot->cache) continue;
+        gpi_host_lock(&shot->cache->lock);
+        shot->asked_bytes = gpi_cache_asked_at(shot->cache, shot->unit);
+        gpi_host_unlock(&shot->cache->lock);
+        if (shot->asked_bytes) continue;
+        shot->state = GPI_SHOT_PENDING;
+        shot->is_block = 0;
+    }
+}
+
+/* `growing` is held, and no other lock. If the host has no memory for the copy, there is none. */
+static void gpi_verdict_shoot(gpi_scene *scene) {
+    gpupool_arena *arena = scene->arena;
+    gpi_chunk *chunk;
+    gpi_host_lock(&arena->lock);
+    scene->shot_room = arena->tree.page_count * GPI_PAGE - arena->tree.spare_count + 4 * GPI_PAGE;
+    gpi_host_unlock(&arena->lock);
+    scene->shots = (gpi_shot *)GPUPOOL_MALLOC((size_t)(scene->shot_room * sizeof(gpi_shot)));
+    if (!scene->shots) return;
+    if (gpi_chunk_is_mapped(&arena->chunks)) {
+        gpi_verdict_shoot_from(scene, arena->chunks.home);
+    } else {
+        for (chunk = arena->chunks.first; chunk; chunk = chunk->next)
+            gpi_verdict_shoot_from(scene, chunk->first);
+    }
+    gpi_verdict_ask_caches(scene);
+}
+
+/* -- memory as it could become -- */
+
+static int gpi_verdict_holds(const gpi_holding *holding, const gpi_shot *shot) {
+#if GPUPOOL_SITES
+    return shot->place == holding->place;
+#else
+    return shot->asked_bytes == holding->shown.block_bytes;
+#endif
+}
+
+static int gpi_verdict_counts(const gpi_wish *wish, const gpi_shot *shot) {
+    int n = 0;
+    if (shot->state == GPI_SHOT_FREE) return 1;
+    if (shot->state == GPI_SHOT_PENDING)
+        return wish->pending && (!wish->key || shot->key == wish->key);
+    if (shot->state != GPI_SHOT_LIVE || !wish->holding) return 0;
+    if (!gpi_verdict_holds(wish->holding, shot)) return 0;
+    if (wish->mask == GPI_ALL) return 1;
+    while (n < GPI_SUBSETS && wish->holding->blocks[n] != shot->block) n++;
+    return (int)(wish->mask >> n & 1);
+}
+
+/* The longest stretch of free runs from here on; returns the number of the run behind it. */
+static uint64_t gpi_verdict_stretch(gpi_scene *scene, const gpi_wish *wish, uint64_t i,
+                                    gpi_run *stretch) {
+    const gpi_shot *shots = scene->shots;
+    stretch->unit = shots[i].unit;
+    stretch->units = 0;
+    do {
+        scene->visits++;
+        if (!gpi_verdict_counts(wish, &shots[i])) break;
+        stretch->units += shots[i++].units;
+    } while (i < scene->shot_count && !shots[i].begins_chunk);
+    return i;
+}
+
+/* What a free stretch has of chunks: whole ones, the end of one, the start of another. */
+static void gpi_verdict_measure(const gpupool_arena *arena, uint64_t from, uint64_t units,
+                                gpi_measure *measure) {
+    uint64_t end = from + units, to;
+    for (; from < end; from = to) {
+        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(&arena->tree, from);
+        uint64_t chunk_end = chunk->unit + chunk->units;
+        to = gpi_ground_min(end, chunk_end);
+        if (from == chunk->unit && to == chunk_end) measure->whole_units += chunk->units;
+        else if (to == chunk_end) gpi_plan_rank(measure->heads, chunk, to - from);
+        else if (from == chunk->unit) gpi_plan_rank(measure->tails, chunk, to - from);
+    }
+}
+
+/* What is measured makes a block by a stitch, with growth if need be; or without stitches makes
+   room for growth. */
+static void gpi_verdict_weigh(const gpi_scene *scene, const gpi_measure *measure,
+                              gpi_outlook *outlook) {
+    const gpi_chunks *chunks = &scene->arena->chunks;
+    uint64_t granule = chunks->granule_units, units = measure->whole_units;
+    gpi_free_chunk head, tail;
+    const gpi_chunk *stuck = chunks->stuck;
+    for (; stuck; stuck = stuck->next) outlook->idle_units += stuck->units; /* given back first */
+    gpi_plan_ends(measure, &head, &tail);
+    if (!gpi_stitch_can(&scene->arena->stitches)) {
+        outlook->need_units = gpi_ground_up(scene->units, granule);
+        outlook->idle_units += units;
+        return;
+    }
+    units += tail.units + (scene->align_units == 1 ? head.units : 0);
+    outlook->joins = units >= scene->units;
+    units = scene->units - gpi_ground_min(units, scene->units);
+    outlook->need_units = gpi_ground_up(units, granule);
+}
+
+static void gpi_verdict_look_at(gpi_scene *scene, const gpi_wish *wish, gpi_measure *measure,
+                                gpi_outlook *outlook) {
+    const gpi_chunks *chunks = &scene->arena->chunks;
+    int is_mapped = gpi_chunk_is_mapped(chunks), pooled = gpi_chunk_is(chunks, GPI_FROM_POOL);
+    gpi_run stretch;
+    uint64_t i = 0, next;
+    while (i < scene->shot_count) {
+        int from_start = scene->shots[i].begins_chunk;
+        next = gpi_verdict_stretch(scene, wish, i, &stretch);
+        if (pooled && stretch.units &&
+            gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
+            outlook->fits = 1;
+        if (is_mapped && stretch.units)
+            gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, measure);
+        if (!is_mapped && from_start && next > i &&
+            (next == scene->shot_count || scene->shots[next].begins_chunk))
+            outlook->idle_units += stretch.units;
+        i = next > i ? next : i + 1;
+    }
+}
+
+static gpi_outlook gpi_verdict_look(gpi_scene *scene, const gpi_wish *wish) {
+    const gpi_chunks *chunks = &scene->arena->chunks;
+    gpi_outlook outlook;
+    gpi_measure measure;
+    memset(&outlook, 0, sizeof outlook);
+    memset(&measure, 0, sizeof measure);
+    gpi_verdict_look_at(scene, wish, &measure, &outlook);
+    if (gpi_chunk_is_mapped(chunks))
+        gpi_verdict_weigh(scene, &measure, &outlook);
+    else
+        outlook.need_units = gpi_chunk_need(chunks, scene->units, scene->align_units) /
+                             GPUPOOL_UNIT_BYTES + scene->rest_units;
+    return outlook;
+}
+
+/* Units missing with so many left for growth; what is above a lowered limit comes first. 0: the
+   ladder would meet the request. */
+static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_outlook *outlook,
+                                    uint64_t room_units) {
+    const gpi_ledger *ledger = &scene->arena->ledger;
+    uint64_t reserved = ledger->reserved.now, limit = ledger->limit_bytes;
+    gpi_outlook seen = *outlook;
+    if (reserved > limit)
+        seen.need_units += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
+    seen.room_units = room_units;
+    seen.idle_units = gpi_ground_min(seen.idle_units, UINT64_MAX - room_units);
+    if (gpi_ladder_would(&seen)) return 0;
+    return seen.need_units - seen.room_units - seen.idle_units;
+}
+
+static uint64_t gpi_verdict_lacks(gpi_scene *scene, const gpi_wish *wish) {
+    gpi_outlook outlook = gpi_verdict_look(scene, wish);
+    return gpi_verdict_missing(scene, &outlook,
+                               gpi_ground_min(scene->limit_units, scene->device_units));
+}
+
+/* -- who holds memory, and how many of whose blocks would do -- */
+
+static void gpi_verdict_rank(gpi_holding *top, int most, const gpi_holding *holding) {
+    int i = most;
+    while (i > 0 && top[i - 1].shown.bytes < holding->shown.bytes) i--;
+    if (i == most) return;
+    memmove(&top[i + 1], &top[i], (size_t)(most - 1 - i) * sizeof *top);
+    top[i] = *holding;
+}
+
+#if GPUPOOL_SITES
+/* The biggest first; those that are left over have no blocks. The lock is held. */
+static void gpi_verdict_holders(gpupool_arena *arena, const gpi_scene *scene, gpi_holding *top,
+                                int most) {
+    gpi_holding one;
+    const gpi_site *site = NULL;
+    int bucket;
+    (void)scene;
+    gpi_ledger_add_up_places(&arena->ledger);
+    memset(top, 0, (size_t)most * sizeof *top);
+    memset(&one, 0, sizeof one);
+    while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
+        if (site->place != site || !site->place_blocks) continue;
+        one.place = site;
+        one.shown.file = *site->file ? site->file : NULL;
+        one.shown.line = site->line;
+        one.shown.blocks = site->place_blocks;
+        one.shown.bytes = site->place_bytes;
+        gpi_verdict_rank(top, most, &one);
+    }
+}
+#else
+/* Sizes are spread over slots, and of each slot the one with most of its bytes stands: every block
+   votes for its size or against the one that does. A size with half of a slot's bytes always wins.
+   Then the blocks of those that stand are counted. All is done twice, with two ways to spread: two
+   sizes that meet in one are apart in the other. */
+#define GPI_BALLOTS 256
+
+typedef struct gpi_ballot {
+    uint64_t sizes[2 * GPI_BALLOTS], votes[2 * GPI_BALLOTS], blocks[2 * GPI_BALLOTS];
+} gpi_ballot;
+
+static unsigned gpi_verdict_slot(uint64_t bytes, int way) {
+    uint64_t hash = bytes * 0x9e3779b97f4a7c15ull;
+    return way ? GPI_BALLOTS + (unsigned)(hash >> 48 & 0xff) : (unsigned)(hash >> 56);
+}
+
+/* Round 0 votes, round 1 counts. */
+static void gpi_verdict_vote_in(gpi_ballot *ballot, unsigned slot, uint64_t bytes, int round) {
+    uint64_t *votes = &ballot->votes[slot];
+    if (round == 1) {
+        ballot->blocks[slot] += ballot->sizes[slot] == bytes;
+    } else if (ballot->sizes[slot] == bytes) {
+        *votes += bytes;
+    } else if (*votes >= bytes) {
+        *votes -= bytes;
+    } else {
+        *votes = bytes - *votes;
+        ballot->sizes[slot] = bytes;
+    }
+}
+
+static void gpi_verdict_vote(gpi_ballot *ballot, uint64_t bytes, int round) {
+    gpi_verdict_vote_in(ballot, gpi_verdict_slot(bytes, 0), bytes, round);
+    gpi_verdict_vote_in(ballot, gpi_verdict_slot(bytes, 1), bytes, round);
+}
+
+static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int most) {
+    gpi_holding one;
+    int i;
+    memset(top, 0, (size_t)most * sizeof *top);
+    memset(&one, 0, sizeof one);
+    for (i = 0; i < 2 * GPI_BALLOTS; i++) {
+        uint64_t bytes = ballot->sizes[i];
+        if (i >= GPI_BALLOTS && ballot->sizes[gpi_verdict_slot(bytes, 0)] == bytes) continue;
+        one.shown.block_bytes = bytes;
+        one.shown.blocks = ballot->blocks[i];
+        one.shown.bytes = ballot->blocks[i] * bytes;
+        if (one.shown.blocks) gpi_verdict_rank(top, most, &one);
+    }
+}
+
+static void gpi_verdict_holders(gpupool_arena *arena, const gpi_scene *scene, gpi_holding *top,
+                                int most) {
+    gpi_ballot ballot;
+    uint64_t i;
+    int round;
+    (void)arena;
+    memset(&ballot, 0, sizeof ballot);
+    for (round = 0; round < 2; round++)
+        for (i = 0; i < scene->shot_count; i++)
+            if (scene->shots[i].is_block)
+                gpi_verdict_vote(&ballot, scene->shots[i].asked_bytes, round);
+    gpi_verdict_elect(&ballot, top, most);
+}
+#endif
+
+/* Where the first blocks of a holder begin. */
+static void gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding) {
+    uint64_t i, n = 0;
+    for (i = 0; i < scene->shot_count && n < GPI_SUBSETS; i++)
+        if (scene->shots[i].is_block && gpi_verdict_holds(holding, &scene->shots[i]))
+            holding->blocks[n++] = scene->shots[i].block;
+}
+
+static uint64_t gpi_verdict_lacks_without(gpi_scene *scene, const gpi_holding *holding,
+                                          uint64_t mask) {
+    gpi_wish wish = {1, 0, holding, mask};
+    return gpi_verdict_lacks(scene, &wish);
+}
+
+/* What freeing a block wins for sure, wherever it lies: the chunks that are wholly its own.
+   UINT64_MAX where the request itself fits there. */
+static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
+    const gpi_shot *shot = &scene->shots[number];
+    const gpi_chunks *chunks = &scene->arena->chunks;
+    gpi_measure measure;
+    gpi_run run;
+    uint32_t i;
+    if (shot->state == GPI_SHOT_KEPT) return 0;
+    run.unit = shot->block;
+    run.units = shot->stitch ? shot->stitch->body->units : shot->units;
+    if (gpi_chunk_is(chunks, GPI_FROM_POOL) &&
+        gpi_tree_start(&run, scene->units, scene->align_units) != UINT64_MAX)
+        return UINT64_MAX;
+    if (!gpi_chunk_is_mapped(chunks))
+        return shot->begins_chunk && (number + 1 == scene->shot_count || shot[1].begins_chunk)
+                   ? shot->units : 0;
+    memset(&measure, 0, sizeof measure);
+    if (!shot->stitch) gpi_verdict_measure(scene->arena, run.unit, run.units, &measure);
+    for (i = 0; shot->stitch && i < shot->stitch->part_count; i++)
+        gpi_verdict_measure(scene->arena, shot->stitch->parts[i].unit,
+                            shot->stitch->parts[i].units, &measure);
+    return measure.whole_units;
+}
+
+/* For many blocks: by what each of them wins at least, and a mapped chunk in the way. */
+static uint64_t gpi_verdict_count_by_gain(const gpi_scene *scene, const gpi_holding *holding,
+                                          uint64_t lacks) {
+    uint64_t least = UINT64_MAX, blocks = holding->shown.blocks, i;
+    for (i = 0; i < scene->shot_count; i++)
+        if (scene->shots[i].is_block && gpi_verdict_holds(holding, &scene->shots[i]))
+            least = gpi_ground_min(least, gpi_verdict_gain(scene, i));
+    if (least == 0) return blocks;
+    if (least == UINT64_MAX) return 1;
+    return gpi_ground_min(blocks, (lacks + least - 1) / least +
+                                      (uint64_t)gpi_chunk_is_mapped(&scene->arena->chunks));
+}
+
+/* How many of a holder's blocks would have to go, whichever they are; 0: all of them would not do.
+   Of few blocks every choice is tried. */
+static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) {
+    uint64_t count, mask, blocks = holding->shown.blocks;
+    if (blocks == 0 || gpi_verdict_lacks_without(scene, holding, GPI_ALL)) return 0;
+    if (blocks > GPI_SUBSETS)
+        return gpi_verdict_count_by_gain(scene, holding,
+                                         gpi_verdict_lacks_without(scene, NULL, 0));
+    gpi_verdict_find_blocks(scene, holding);
+    for (count = blocks - 1; count > 0; count--)
+        for (mask = 1; mask < (uint64_t)1 << blocks; mask++) {
+            if (gpi_ground_bits(mask) != count) continue;
+            if (scene->visits > GPI_VISITS || gpi_verdict_lacks_without(scene, holding, mask))
+                return count + 1;
+        }
+    return 1;
+}
+
+static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
+    gpi_holding top[GPUPOOL_HOLDERS];
+    int i;
+    gpi_host_lock(&scene->arena->lock);
+    gpi_verdict_holders(scene->arena, scene, top, GPUPOOL_HOLDERS);
+    gpi_host_unlock(&scene->arena->lock);
+    for (i = 0; i < GPUPOOL_HOLDERS; i++) {
+        verdict->holders[i] = top[i].shown;
+        if (verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
+            verdict->holders[i].enough = gpi_verdict_count_frees(scene, &top[i]);
+    }
+}
+
+/* -- the stream whose work to wait for -- */
+
+static int gpi_verdict_wait_would_do(gpi_scene *scene, uint64_t key) {
+    gpi_wish wish = {1, key, NULL, 0};
+    return scene->visits <= GPI_VISITS && gpi_verdict_lacks(scene, &wish) == 0;
+}
+
+/* Whether it is met for the first time, as far as there is room to know. */
+static int gpi_verdict_meet(uint64_t *keys, int *count, uint64_t key) {
+    int i = 0;
+    while (i < *count && keys[i] != key) i++;
+    if (i < *count) return 0;
+    if (i < GPI_CROWD) keys[(*count)++] = key;
+    return 1;
+}
+
+/* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
+static void gpi_verdict_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
+    int streams = 0, any_whole = 0;
+    uint64_t key = 0, keys[GPI_CROWD], i;
+    for (i = 0; i < scene->shot_count && !key; i++) {
+        const gpi_shot *shot = &scene->shots[i];
+        if (shot->state != GPI_SHOT_PENDING) continue;
+        any_whole |= shot->key == 0;
+        if (shot->key && gpi_verdict_meet(keys, &streams, shot->key) &&
+            gpi_verdict_wait_would_do(scene, shot->key))
+            key = shot->key;
+    }
+    if (any_whole || streams == GPI_CROWD) streams = 0;
+    verdict->pending_streams = key ? 1 : streams;
+    if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
+    else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
+    else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
+}
+
+/* -- the cause and the sentence -- */
+
+/* "model.c:88", "30.00 MiB", "unknown origin": what a holder's blocks are "of". */
+static const char *gpi_verdict_holder(char room[64], const gpupool_holder *holder) {
+    char size[32];
+    if (holder->file)
+        snprintf(room, 64, "%.48s:%d", gpi_limit_base(holder->file), holder->line);
+    else if (holder->block_bytes)
+        snprintf(room, 64, "%s", gpi_limit_human(size, holder->block_bytes));
+    else
+        snprintf(room, 64, "unknown origin");
+    return room;
+}
+
+/* The holder of whom the fewest bytes would have to go, as far as blocks are of equal size; else
+   the biggest. */
+static const gpupool_holder *gpi_verdict_best(const gpupool_verdict *verdict) {
+    const gpupool_holder *best = verdict->holders, *holder = best + 1;
+    for (; holder < verdict->holders + GPUPOOL_HOLDERS; holder++)
+        if (holder->enough && (!best->enough || holder->bytes / holder->blocks * holder->enough <
+                                                    best->bytes / best->blocks * best->enough))
+            best = holder;
+    return best;
+}
+
+static void gpi_verdict_say(gpupool_verdict *verdict, const char *words) {
+    size_t length = strlen(verdict->sentence);
+    snprintf(verdict->sentence + length, sizeof verdict->sentence - length, "%s", words);
+}
+
+/* The work to wait for. */
+static void gpi_verdict_say_waiting(gpupool_verdict *verdict) {
+    char words[64];
+    cudaStream_t stream = verdict->pending_stream;
+    snprintf(words, sizeof words, "stream %p", (void *)stream);
+    if (verdict->pending_streams > 1)
+        snprintf(words, sizeof words, "the work in flight on %d streams", verdict->pending_streams);
+    gpi_verdict_say(verdict, verdict->pending_streams == 0 ? "all work in flight on the device"
+                           : stream == cudaStreamLegacy ? "the default stream"
+                           : stream == cudaStreamPerThread ? "a thread's default stream" : words);
+}
+
+/* The request for another size. */
+static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
+    const gpi_chunks *chunks = &scene->arena->chunks;
+    uint64_t need;
+    scene->units = units;
+    need = gpi_chunk_need(chunks, units, scene->align_units);
+    scene->limit_units -= scene->rest_units;
+    scene->rest_units = 0;
+    if (gpi_chunk_is(chunks, GPI_FROM_DEVICE) && !gpi_chunk_is_mapped(chunks) && need > 1u << 20)
+        scene->rest_units = (gpi_ground_up(need, chunks->driver.granule_bytes) - need) /
+                            GPUPOOL_UNIT_BYTES;
+    scene->limit_units += scene->rest_units;
+}
+
+/* The largest block that could be had, once work in flight has finished, where this one cannot. Of
+   very many runs one that surely could. */
+static uint64_t gpi_verdict_fits(gpi_scene *scene) {
+    uint64_t most = scene->units, asked = most, least = 0;
+    gpi_wish wish = {1, 0, NULL, 0};
+    while (most - least > 1 && scene->visits <= GPI_VISITS) {
+        gpi_verdict_resize(scene, least + (most - least) / 2);
+        if (gpi_verdict_lacks(scene, &wish) == 0) least = scene->units;
+        else most = scene->units;
+    }
+    gpi_verdict_resize(scene, asked);
+    return least - gpi_ground_min(least, GPI_GUARD);
+}
+
+/* In all, but not in a graph's memory. */
+static uint64_t gpi_verdict_free_bytes(const gpupool_verdict *verdict) {
+    return verdict->reserved_bytes - verdict->granted_bytes - verdict->kept_bytes;
+}
+
+/* A sentence, with what the verdict says for each % and letter. */
+static void gpi_verdict_fill_in(gpupool_verdict *verdict, const char *form) {
+    const gpupool_holder *best = gpi_verdict_best(verdict);
+    char room[32], name[64], words[128];
+    for (; *form; form++) {
+        snprintf(words, sizeof words, "%.*s", (int)strcspn(form, "%"), form);
+        gpi_verdict_say(verdict, words);
+        form += strlen(words);
+        if (!*form) return;
+        switch (*++form) {
+        case 'a': gpi_limit_human(room, verdict->asked_bytes); break;
+        case 'd': gpi_limit_human(room, verdict->device_total_bytes); break;
+        case 'f': gpi_limit_human(room, gpi_verdict_free_bytes(verdict)); break;
+        case 'g': gpi_limit_human(room, verdict->fits_bytes); break;
+        case 'h': gpi_limit_human(room, verdict->granted_bytes); break;
+        case 'k': gpi_limit_human(room, verdict->kept_bytes); break;
+        case 'l': gpi_limit_human(room, verdict->limit_bytes); break;
+        case 'm': gpi_limit_enough(room, verdict->missing_bytes); break;
+        case 'n': snprintf(room, sizeof room, "%" PRIu64, best->enough); break;
+        case 'o':
+            gpi_limit_human(room, verdict->others_bytes - verdict->siblings_bytes);
+            break;
+        case 'p': gpi_limit_human(room, verdict->pending_bytes - verdict->kept_bytes); break;
+        case 'r': gpi_limit_human(room, verdict->largest_free_bytes); break;
+        case 's': gpi_limit_human(room, verdict->siblings_bytes); break;
+        case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
+        case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
+            snprintf(room, sizeof room, "the %" PRIu64 " blocks", best->blocks);
+            gpi_verdict_say(verdict, best->blocks > 1 ? room : "the block");
+            gpi_verdict_say(verdict, " of ");
+            gpi_verdict_say(verdict, gpi_verdict_holder(name, best));
+            continue;
+        default: gpi_verdict_say_waiting(verdict); continue; /* 'w' */
+        }
+        gpi_verdict_say(verdict, room);
+    }
+}
+
+static void gpi_verdict_advise(gpupool_verdict *verdict, int *pieces, const char *form) {
+    gpi_verdict_say(verdict, (*pieces)++ ? ", or " : ": ");
+    gpi_verdict_fill_in(verdict, form);
+}
+
+/* Of live blocks that no graph keeps. */
+static uint64_t gpi_verdict_own_bytes(const gpi_scene *scene) {
+    uint64_t units = 0, i;
+    for (i = 0; i < scene->shot_count; i++)
+        if (scene->shots[i].state == GPI_SHOT_LIVE) units += scene->shots[i].units;
+    return units * GPUPOOL_UNIT_BYTES;
+}
+
+/* Whether the request would fit if no block were live and nothing else were reserved. */
+static int gpi_verdict_fits_alone(const gpi_scene *scene) {
+    const gpupool_arena *arena = scene->arena;
+    uint64_t need = gpi_chunk_need(&arena->chunks, scene->units, scene->align_units);
+    uint64_t reserved = arena->ledger.reserved.now / GPUPOOL_UNIT_BYTES;
+    return !arena->captures && need <= arena->ledger.limit_bytes &&
+           need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
+}
+
+/* The other arenas of the process, where it is the device that has too little. */
+static void gpi_verdict_say_siblings(gpupool_verdict *verdict, const gpi_siblings *siblings) {
+    char room[32];
+    gpi_verdict_fill_in(verdict, "; other arenas of this process hold %s");
+    gpi_verdict_say(verdict, ", and arena \"");
+    gpi_verdict_say(verdict, siblings->name);
+    gpi_verdict_say(verdict, "\" the most of it, ");
+    gpi_verdict_say(verdict, gpi_limit_human(room, siblings->most_bytes));
+}
+
+/* refused: by the driver, for no reason that can be seen. both: the limit is in the way, and the
+   device too. */
+static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene, int refused,
+                              int both) {
+    static const struct { char why[112], advice[56]; int freeing_helps; } causes[] = {
+        {"%a fits", "", 1}, /* in the order of the enum */
+        {"%a does not fit under the limit of %l, of which blocks hold %h", "", 1},
+        {"%a is more than the whole device has, which is %d", "ask for less", 0},
+        {"%a does not fit on the device, of whose %d this arena's blocks hold %h", "", 1},
+        {"%a does not fit on the device: %m is missing, and others (processes, libraries, CUDA "
+         "itself) hold %o of its %d", "have others free %m", 1},
+        {"%a does not fit in one piece: ", "", 1}, /* and how much is free: see below */
+        {"%a would fit if work in flight had finished", "wait for %w", 0},
+        {"%a would fit if work in flight had finished, for which a capturing stream cannot wait",
+         "before the capture begins, allocate it, or wait for %w", 0}};
+    const gpupool_holder *best = gpi_verdict_best(verdict);
+    const char *why = causes[verdict->cause].why, *advice = causes[verdict->cause].advice;
+    uint64_t own_bytes = gpi_verdict_own_bytes(scene);
+    char room[32];
+    int pieces = 0;
+    if (refused &&
+        (verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL || verdict->cause == GPUPOOL_CAUSE_OTHERS))
+        why = "the driver refuses memory for %a, although as much seems free";
+    gpi_verdict_fill_in(verdict, why);
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
+        gpi_verdict_say(verdict, gpi_limit_human(room, gpi_verdict_free_bytes(verdict) +
+                                                         scene->growth_bytes));
+        gpi_verdict_fill_in(verdict,
+                          verdict->largest_free_bytes < scene->units * GPUPOOL_UNIT_BYTES
+                              ? " is free in all, but no more than %g in one piece"
+                              : " is free in all, but no more than %r in one piece, and none that "
+                                "would do is aligned as asked");
+    }
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED && verdict->pending_bytes > verdict->kept_bytes)
+        gpi_verdict_fill_in(verdict, ", with %p pending");
+    if (verdict->kept_bytes && causes[verdict->cause].freeing_helps)
+        gpi_verdict_fill_in(verdict, "; graphs keep %k that they freed");
+    if (verdict->siblings_bytes && (verdict->cause == GPUPOOL_CAUSE_OTHERS ||
+                                    verdict->cause == GPUPOOL_CAUSE_DEVICE_FULL))
+        gpi_verdict_say_siblings(verdict, scene->siblings);
+    if (verdict->cause == GPUPOOL_CAUSE_OTHERS &&
+        verdict->siblings_bytes >= verdict->missing_bytes)
+        advice = "free %m of what those hold, and gpupool_trim them";
+    else if (both && verdict->cause == GPUPOOL_CAUSE_OTHERS)
+        advice = "have others free %m and raise the limit by as much";
+    if (*advice) gpi_verdict_advise(verdict, &pieces, advice);
+    if (verdict->raise_bytes)
+        gpi_verdict_advise(verdict, &pieces, "raise the limit by %+");
+    advice = !causes[verdict->cause].freeing_helps || !verdict->granted_bytes ? NULL
+             : best->enough ? (best->enough < best->blocks ? "free %n of %b" : "free %b")
+             : verdict->missing_bytes <= own_bytes
+                 ? (own_bytes < verdict->granted_bytes
+                        ? "free %m of what blocks outside of graphs hold"
+                        : "free %m of what blocks hold, most of it in %b")
+             : gpi_verdict_fits_alone(scene) ? "free all blocks, which hold %h" : NULL;
+    if (!advice && !pieces) advice = "ask for less";
+    if (advice) gpi_verdict_advise(verdict, &pieces, advice);
+}
+
+/* From the figures and the scene to the cause, the advice and the sentence. */
+static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
+    uint64_t free_bytes = gpi_verdict_free_bytes(verdict), by_limit, by_device;
+    int pooled = gpi_chunk_is(&scene->arena->chunks, GPI_FROM_POOL);
+    uint64_t growth_units = gpi_ground_min(scene->limit_units - scene->rest_units,
+                                           scene->device_units);
+    int waiting_would_do, refused, both;
+    gpi_outlook now, later;
+    gpi_wish wish = {0, 0, NULL, 0};
+    now = gpi_verdict_look(scene, &wish);
+    wish.pending = 1;
+    later = gpi_verdict_look(scene, &wish);
+    by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
+    by_device = gpi_verdict_missing(scene, &now, scene->device_units);
+    refused = by_limit == 0 && by_device == 0;
+    if (refused) scene->device_units = 0; /* it gives no more, whatever it says is free */
+    waiting_would_do = verdict->pending_bytes && gpi_verdict_lacks(scene, &wish) == 0;
+    if (!waiting_would_do) now = later;
+    by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
+    by_device = gpi_verdict_missing(scene, &now, scene->device_units);
+    if (by_device && verdict->device_total_bytes &&
+        verdict->asked_bytes > verdict->device_total_bytes)
+        verdict->cause = GPUPOOL_CAUSE_TOO_LARGE;
+    else if (waiting_would_do)
+        verdict->cause = scene->capturing ? GPUPOOL_CAUSE_CAPTURING : GPUPOOL_CAUSE_PENDING;
+    else if (pooled && !refused &&
+             free_bytes / GPUPOOL_UNIT_BYTES + growth_units >= scene->units)
+        verdict->cause = GPUPOOL_CAUSE_FRAGMENTED;
+    else if (verdict->limit_bytes && by_limit && by_limit >= by_device)
+        verdict->cause = GPUPOOL_CAUSE_LIMIT;
+    else
+        verdict->cause = verdict->others_bytes > verdict->reserved_bytes
+                             ? GPUPOOL_CAUSE_OTHERS
+                             : GPUPOOL_CAUSE_DEVICE_FULL;
+    if (by_device == 0) verdict->raise_bytes = by_limit * GPUPOOL_UNIT_BYTES;
+    if (verdict->raise_bytes) /* so far that nothing is trimmed: the request may need it */
+        verdict->raise_bytes =
+            gpi_ground_max(verdict->raise_bytes,
+                           verdict->reserved_bytes - gpi_ground_min(verdict->reserved_bytes,
+                                                                    verdict->limit_bytes));
+    both = by_limit && by_device;
+    by_limit = gpi_ground_max(by_limit, by_device);
+    if (by_limit == 0) by_limit = scene->units; /* as if all of it were missing */
+    verdict->missing_bytes = gpi_ground_min(by_limit, UINT64_MAX / GPUPOOL_UNIT_BYTES) *
+                             GPUPOOL_UNIT_BYTES;
+    if (waiting_would_do) gpi_verdict_name_stream(verdict, scene);
+    gpi_verdict_name_holders(verdict, scene);
+    if (verdict->cause == GPUPOOL_CAUSE_FRAGMENTED) {
+        verdict->fits_bytes = gpi_verdict_fits(scene) * GPUPOOL_UNIT_BYTES;
+        scene->growth_bytes = growth_units * GPUPOOL_UNIT_BYTES;
+    }
+    gpi_verdict_explain(verdict, scene, refused, both);
+}
+
+/* -- the figures -- */
 
 /* The longest run of memory that some stream may have; what a graph keeps is for its replays. */
-static uint64_t gpi_arena_longest_run(const gpupool_arena *arena) {
+static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
     gpi_lane *const *lanes = arena->tree.lanes;
-    const gpi_stream *stream = arena->fences.streams;
-    uint64_t largest = gpi_tree_largest(lanes[GPI_LANE_QUIET]);
-    int i;
-    for (; stream; stream = stream->next) {
-        if (!stream->handle || stream->capture) continue;
-        largest = gpi_ground_max(largest, gpi_tree_largest(lanes[stream->young]));
-        for (i = 0; i < stream->seals; i++)
-            largest = gpi_ground_max(largest, gpi_tree_largest(lanes[stream->sealed[i]]));
-    }
+    const gpi_stream *stream = arena->clocks.busy;
+    uint64_t largest = gpi_tree_largest(lanes[GPI_LANE_ANY]);
+    for (; stream; stream = stream->busy_next)
+        if (stream->handle && !stream->capture)
+            largest = gpi_ground_max(largest, gpi_tree_largest(lanes[stream->lane]));
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
 /* The largest block that such memory makes without growth, stitched if need be. */
-static uint64_t gpi_arena_largest(gpupool_arena *arena) {
-    gpi_stream *stream = arena->fences.streams;
-    uint64_t largest = gpi_arena_longest_run(arena);
-    int i;
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_STITCHES) || arena->stitches.off) return largest;
-    arena->tree.lanes[GPI_LANE_QUIET]->usable = &arena->tree;
-    for (; stream; stream = stream->next) {
-        if (!stream->handle || stream->capture) continue;
-        arena->tree.lanes[stream->young]->usable = stream;
-        for (i = 0; i < stream->seals; i++)
-            arena->tree.lanes[stream->sealed[i]]->usable = stream;
-    }
+static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
+    gpi_stream *stream = arena->clocks.busy;
+    uint64_t largest = gpi_verdict_longest_run(arena);
+    if (!gpi_stitch_can(&arena->stitches)) return largest;
+    arena->tree.lanes[GPI_LANE_ANY]->usable_below = UINT64_MAX;
+    for (; stream; stream = stream->busy_next)
+        if (stream->handle && !stream->capture)
+            arena->tree.lanes[stream->lane]->usable_below = UINT64_MAX;
     largest = gpi_ground_max(largest, gpi_plan_largest(&arena->stitches) * GPUPOOL_UNIT_BYTES);
     gpi_tree_unmark(&arena->tree);
     return largest;
 }
 
-static int gpi_arena_counts_kept(const gpupool_arena *arena, const gpi_stream *keeper, int all) {
+static int gpi_verdict_counts_kept(const gpupool_arena *arena, const gpi_stream *keeper, int all) {
     return keeper && keeper->capture &&
-           (all || !keeper->key || gpi_arena_takes_quiet(arena, keeper));
+           (all || !keeper->key || gpi_arena_takes_finished(arena, keeper));
 }
 
 /* Free, but a graph's before its release. Without `all`, only what no request can have until then:
    what is left of ended scopes, what others freed in one, and in a pinned arena, which hands out
-   quiet memory only, all of them. What an open scope has freed it may take again. */
-static uint64_t gpi_arena_kept_bytes(const gpupool_arena *arena, int all) {
-    const gpi_stream *stream = arena->fences.streams;
-    const gpi_run *run = arena->captures ? arena->parked : NULL;
+   finished memory only, all of them. What an open scope has freed it may take again. */
+static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
+    const gpi_stream *stream = arena->clocks.busy;
+    const gpi_run *run = arena->captures ? arena->waiting : NULL;
     uint64_t units = 0;
-    for (; stream; stream = stream->next)
-        if (gpi_arena_counts_kept(arena, stream, all))
-            units += arena->tree.lanes[stream->young]->units;
+    for (; stream; stream = stream->busy_next)
+        if (gpi_verdict_counts_kept(arena, stream, all))
+            units += arena->tree.lanes[stream->lane]->units;
     for (; run; run = run->list_next)
-        if (gpi_arena_counts_kept(arena, gpi_arena_keeper(run), all)) units += run->units;
+        if (gpi_clock_keeping(run)) units += run->units;
     return units * GPUPOOL_UNIT_BYTES;
 }
 
-#define GPI_BYTES_MOST ((uint64_t)1 << 48) /* of a request */
+enum { GPI_MOST_SHIFT = 48 }; /* a request has at most 2^48 bytes */
 
 /* From bytes to units, and one for a guard; 0 when there is no such size. */
-static uint64_t gpi_arena_units(uint64_t bytes) {
-    if (bytes == 0 || bytes > GPI_BYTES_MOST) return 0;
+static uint64_t gpi_verdict_units(uint64_t bytes) {
+    if (bytes == 0 || bytes > (uint64_t)1 << GPI_MOST_SHIFT) return 0;
     return gpi_ground_up(bytes, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES + GPI_GUARD;
 }
 
-/* What memory looks like to a request; the lock is held. Pinned memory is not the device's, and
-   managed memory may be more than it has. */
-static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t align_units,
-                              gpupool_verdict *verdict, gpi_scene *scene) {
+/* What the device leaves for growth. Pinned memory is not the device's, and managed memory may be
+   more than it has. */
+static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *verdict,
+                                   gpi_scene *scene) {
     size_t free_bytes = 0, total_bytes = 0;
-    uint64_t limit = arena->ledger.limit_bytes;
-    memset(verdict, 0, sizeof *verdict);
-    memset(scene, 0, sizeof *scene);
-    gpi_arena_count_pending(arena);
-    verdict->asked_bytes = bytes;
-    verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
-    verdict->granted_bytes = arena->ledger.granted.now;
-    verdict->reserved_bytes = arena->ledger.reserved.now;
-    verdict->pending_bytes = arena->ledger.pending.now;
-    verdict->kept_bytes = gpi_arena_kept_bytes(arena, 1);
-    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST))
-        verdict->largest_free_bytes =
-            gpi_tree_largest(arena->tree.lanes[GPI_LANE_QUIET]) * GPUPOOL_UNIT_BYTES;
-    else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        verdict->largest_free_bytes = gpi_arena_largest(arena);
-    scene->stitches = &arena->stitches;
-    scene->chunks = &arena->chunks;
-    scene->tree = &arena->tree;
-    scene->fences = &arena->fences;
-    scene->ledger = &arena->ledger;
-    scene->parked = arena->parked;
-    scene->captures = arena->captures;
-    scene->units = gpi_arena_units(gpi_ground_min(bytes, GPI_BYTES_MOST));
-    scene->align_units = align_units;
-    scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) ||
-        gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+        gpi_driver_memory(&arena->chunks.driver, verdict->reserved_bytes, &free_bytes,
                           &total_bytes) != CUDA_SUCCESS)
         return;
     verdict->device_free_bytes = free_bytes;
     verdict->device_total_bytes = total_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE)) {
         uint64_t granule = arena->chunks.driver.granule_bytes;
-        uint64_t need = gpi_chunk_need(&arena->chunks, scene->units, align_units);
+        uint64_t need = gpi_chunk_need(&arena->chunks, scene->units, scene->align_units);
         if (need > 1u << 20) { /* it gives whole granules only */
             free_bytes = (size_t)gpi_ground_down(free_bytes, granule);
             if (!gpi_chunk_is_mapped(&arena->chunks))
@@ -8579,61 +9112,45 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
             total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
 }
 
-/* What the other arenas of the process hold, which was looked up a moment ago, is no others'. */
-static void gpi_arena_figure_siblings(const gpi_siblings *siblings, gpupool_verdict *verdict,
-                                      gpi_scene *scene) {
+/* What memory looks like to a request; `growing` is held, and no other lock. What the other arenas
+   of the process hold, which was looked up a moment ago, is no others'. gpi_verdict_end comes
+   after. */
+static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
+                              const gpi_siblings *siblings, gpupool_verdict *verdict,
+                              gpi_scene *scene) {
+    uint64_t limit;
+    memset(verdict, 0, sizeof *verdict);
+    memset(scene, 0, sizeof *scene);
+    gpi_arena_fold(arena);
+    limit = arena->ledger.limit_bytes;
+    verdict->asked_bytes = request->bytes;
+    verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
+    verdict->granted_bytes = arena->ledger.granted.now;
+    verdict->reserved_bytes = arena->ledger.reserved.now;
+    verdict->pending_bytes = arena->ledger.pending.now;
+    verdict->kept_bytes = gpi_verdict_kept_bytes(arena, 1);
+    if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST))
+        verdict->largest_free_bytes =
+            gpi_tree_largest(arena->tree.lanes[GPI_LANE_ANY]) * GPUPOOL_UNIT_BYTES;
+    else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
+        verdict->largest_free_bytes = gpi_verdict_largest(arena);
+    scene->arena = arena;
     scene->siblings = siblings;
-    verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
-}
-
-/* -- the record of calls, in the replay's format -- */
-
-static uint64_t gpi_arena_trace_stream(cudaStream_t stream) {
-    uint64_t key = gpi_fence_key(stream);
-    return key == GPI_KEY_LEGACY ? 0 : key;
-}
-
-static uint64_t gpi_arena_trace_id(const gpupool_arena *arena, const gpi_run *run) {
-    return run->unit - arena->chunks.base_unit; /* 0 where chunks have their own addresses */
-}
-
-/* run: NULL when nothing was found for the request. */
-static void gpi_arena_trace_request(gpupool_arena *arena, const gpi_request *request,
-                                    const gpi_run *run) {
-    if (run) fprintf(arena->trace, "a %" PRIu64, gpi_arena_trace_id(arena, run));
-    else fprintf(arena->trace, "o");
-    fprintf(arena->trace, " %" PRIu64 " %" PRIu64, request->bytes,
-            gpi_arena_trace_stream(request->stream));
-    if (request->align_units > 1)
-        fprintf(arena->trace, " %" PRIu64, request->align_units * GPUPOOL_UNIT_BYTES);
-    fputc('\n', arena->trace);
-}
-
-static void gpi_arena_trace_block(gpupool_arena *arena, char verb, const gpi_run *run,
-                                  cudaStream_t stream) {
-    fprintf(arena->trace, "%c %" PRIu64 " %" PRIu64 "\n", verb, gpi_arena_trace_id(arena, run),
-            gpi_arena_trace_stream(stream));
-}
-
-/* From a cache, with its stream's lock held: lines of other streams are not to come between. */
-static void gpi_arena_trace_cached(gpupool_arena *arena, const gpi_request *request,
-                                   const gpi_run *run, cudaStream_t stream) {
-    gpi_host_lock(&arena->lock);
-    if (request) gpi_arena_trace_request(arena, request, run);
-    else gpi_arena_trace_block(arena, 'f', run, stream);
+    scene->capturing = request->capturing;
+    scene->units = request->units;
+    scene->align_units = request->align_units;
+    scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     gpi_host_unlock(&arena->lock);
+    gpi_verdict_ask_device(arena, verdict, scene);
+    verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
+    gpi_verdict_shoot(scene);
 }
 
-static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t number) {
-    if (arena->trace) fprintf(arena->trace, "%c %" PRIu64 "\n", verb, number);
-}
+static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->shots); }
 
-/* A call that only looks, but empties the caches for it. */
-static void gpi_arena_trace_look(gpupool_arena *arena) {
-    if (arena->trace) fprintf(arena->trace, "s\n");
-}
-
-/* -- the other arenas of the process: what is idle there is as good as free on the device -- */
+/* == SIBLING ==================================================================================
+   The other arenas of the process: what is idle there is as good as free on the device.
+   uses: VERDICT and above */
 
 typedef enum gpi_sibling_ask {
     GPI_SIBLING_LOOK,        /* only at what is reserved */
@@ -8646,41 +9163,37 @@ typedef struct gpi_lack { /* of an arena that asks its siblings */
     const gpupool_arena *arena;
     uint64_t bytes;          /* that it needs of the device */
     gpi_sibling_ask ask;
-    int may_wait;            /* its stream does not capture */
-    int capturing;           /* a stream captures, or may: CUDA is not asked after all streams */
+    int may_wait;            /* the host may wait for the device */
 } gpi_lack;
 
 /* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way
    nor the device's size. */
-static int gpi_arena_can_borrow(const gpupool_arena *arena, uint64_t need_bytes) {
+static int gpi_sibling_can_help(const gpupool_arena *arena, uint64_t need_bytes) {
     return gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE) &&
            need_bytes <= arena->chunks.driver.total_bytes &&
            need_bytes <= gpi_ledger_room(&arena->ledger);
 }
 
-static int gpi_arena_is_sibling(const gpupool_arena *arena, const gpupool_arena *other) {
+static int gpi_sibling_is(const gpupool_arena *arena, const gpupool_arena *other) {
     return other != arena && other->forks == gpi_process.forks &&
            other->chunks.driver.device == arena->chunks.driver.device;
 }
 
-/* What it holds and has no use for; it is open to this thread. What was freed turns quiet first. */
-static uint64_t gpi_arena_idle_of(gpupool_arena *other, const gpi_lack *lack) {
+/* What it holds and has no use for; it is open to this thread. What was freed is asked after. */
+static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
     uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
-    gpi_arena_ask_parked(other, 0);
-    if (lack->ask == GPI_SIBLING_WAIT &&
-        (gpi_fence_lacks(&other->fences, &other->tree) || other->ledger.pending.now))
-        gpi_arena_quiesce(other);
-    else if (!lack->capturing && !other->captures_seen && other->chunks.driver.record_all &&
-             !other->chunks.driver.peer_count) /* else it waits */
-        gpi_arena_seal_all(other);
-    gpi_arena_poll(other);
-    gpi_tree_drop_slabs(&other->tree);
+    if (lack->ask > GPI_SIBLING_COUNT) {
+        gpi_arena_pour_all(other);
+        gpi_tree_drop_slabs(&other->tree);
+        if (gpi_arena_lacks_marks(other, UINT64_MAX)) gpi_clock_record_all(&other->clocks);
+        gpi_arena_poll_all(other);
+    }
     idle = gpi_chunk_idle_bytes(&other->chunks, &other->tree);
     return gpi_ground_min(idle, reserved - gpi_ground_min(reserved, keep));
 }
 
 /* Gives back as much as is lacking, if chunks are as small; else all that is idle. */
-static uint64_t gpi_arena_give_idle(gpupool_arena *other, uint64_t lack_bytes) {
+static uint64_t gpi_sibling_give(gpupool_arena *other, uint64_t lack_bytes) {
     uint64_t before = other->ledger.reserved.now;
     uint64_t keep = before - gpi_ground_min(before, lack_bytes);
     gpi_stitch_trim(&other->stitches, gpi_ground_max(keep, other->keep_bytes));
@@ -8692,27 +9205,29 @@ static uint64_t gpi_arena_give_idle(gpupool_arena *other, uint64_t lack_bytes) {
 
 /* Opens one of them to this thread, which holds no lock; it has a visitor. Who grows it may be this
    very thread, in a chunk_alloc: then it is left out, after some milliseconds. 0: not done. */
-static int gpi_arena_enter_sibling(gpupool_arena *other, gpi_visit *visit) {
+static int gpi_sibling_enter(gpupool_arena *other, gpi_visit *visit) {
     unsigned round = 0;
     int got = 0;
     if (gpi_driver_enter(&other->chunks.driver, visit) != GPUPOOL_OK) return 0;
     if (gpi_arena_outlived(other, "a sibling's gpupool_alloc") == GPUPOOL_OK)
-        while (!(got = gpi_host_try(&other->growing)) && round < 256) gpi_host_idle(round++);
-    if (got && gpi_arena_enter(other, "a sibling's gpupool_alloc") == GPUPOOL_OK) return 1;
-    if (got) gpi_host_unlock(&other->growing);
-    gpi_driver_leave(visit);
-    return 0;
+        while (!(got = gpi_host_mutex_try(&other->growing)) && round < 256)
+            gpi_host_idle(round++);
+    if (got) gpi_host_lock(&other->lock);
+    else gpi_driver_leave(visit);
+    return got;
 }
 
-static void gpi_arena_ask_sibling(gpupool_arena *other, const gpi_lack *lack,
-                                  gpi_siblings *siblings) {
+static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
+                                gpi_siblings *siblings) {
     uint64_t idle = 0, reserved = 0;
     gpi_visit visit;
-    if (!gpi_arena_enter_sibling(other, &visit)) return;
+    if (lack->ask == GPI_SIBLING_WAIT && other->ledger.pending.now)
+        gpi_clock_wait_device(&other->clocks, &other->chunks.driver);
+    if (!gpi_sibling_enter(other, &visit)) return;
     if (lack->ask != GPI_SIBLING_LOOK && gpi_chunk_is(&other->chunks, GPI_FROM_HERE))
-        idle = gpi_arena_idle_of(other, lack);
-    if (lack->ask <= GPI_SIBLING_COUNT) gpi_arena_trace_look(other);
-    else if (idle) idle = gpi_arena_give_idle(other, lack->bytes - siblings->idle_bytes);
+        idle = gpi_sibling_idle(other, lack);
+    if (idle && lack->ask > GPI_SIBLING_COUNT)
+        idle = gpi_sibling_give(other, lack->bytes - siblings->idle_bytes);
     if (gpi_chunk_is(&other->chunks, GPI_FROM_DEVICE)) reserved = other->ledger.reserved.now;
     siblings->reserved_bytes += reserved;
     siblings->idle_bytes += idle;
@@ -8720,74 +9235,74 @@ static void gpi_arena_ask_sibling(gpupool_arena *other, const gpi_lack *lack,
         siblings->most_bytes = reserved;
         memcpy(siblings->name, other->name, sizeof siblings->name);
     }
-    gpi_arena_exit_growing(other, &visit);
+    gpi_arena_leave(other, &visit);
 }
 
-static int gpi_arena_has_siblings(const gpupool_arena *arena) {
+static int gpi_sibling_exist(const gpupool_arena *arena) {
     const gpupool_arena *other;
     int found = 0;
     gpi_host_lock(&gpi_process.lock);
     for (other = gpi_process.arenas; other && !found; other = other->next)
-        found = gpi_arena_is_sibling(arena, other);
+        found = gpi_sibling_is(arena, other);
     gpi_host_unlock(&gpi_process.lock);
     return found;
 }
 
 /* Asks all of them, until what is lacking is given. Returns how many there are. No lock is held. */
-static int gpi_arena_ask_siblings(const gpi_lack *lack, gpi_siblings *siblings) {
-    struct gpi_thread before = gpi_thread; /* whatever fails there */
+static int gpi_sibling_ask_all(const gpi_lack *lack, gpi_siblings *siblings) {
     gpupool_arena *other;
     int count = 0;
     memset(siblings, 0, sizeof *siblings);
     gpi_host_lock(&gpi_process.lock);
     for (other = gpi_process.arenas; other; other = other->next) {
-        if (!gpi_arena_is_sibling(lack->arena, other)) continue;
+        if (!gpi_sibling_is(lack->arena, other)) continue;
         count++;
         if (lack->ask > GPI_SIBLING_COUNT && siblings->idle_bytes >= lack->bytes) continue;
         other->visitors++;
         gpi_host_unlock(&gpi_process.lock);
-        gpi_arena_ask_sibling(other, lack, siblings);
+        gpi_sibling_ask_one(other, lack, siblings);
         gpi_host_lock(&gpi_process.lock);
         other->visitors--;
     }
     gpi_host_unlock(&gpi_process.lock);
-    gpi_thread = before;
     return count;
 }
 
 /* Has the others give back what they have no use for, first without a wait, if that can help; looks
    at what they hold in any case. Returns whether any gave something. */
-static int gpi_arena_borrow(gpi_lack *lack, gpi_siblings *siblings) {
-    int count = gpi_arena_ask_siblings(lack, siblings);
+static int gpi_sibling_borrow(gpi_lack *lack, gpi_siblings *siblings) {
+    int count = gpi_sibling_ask_all(lack, siblings);
     if (!count || lack->ask == GPI_SIBLING_LOOK) return 0;
     if (siblings->idle_bytes) return 1;
     if (!lack->may_wait || !siblings->reserved_bytes) return 0;
     lack->ask = GPI_SIBLING_WAIT;
-    gpi_arena_ask_siblings(lack, siblings);
+    gpi_sibling_ask_all(lack, siblings);
     return siblings->idle_bytes != 0;
 }
 
 /* What the other arenas hold, and would give back for so many bytes if that can help. */
-static void gpi_arena_count_siblings(gpupool_arena *arena, uint64_t bytes,
-                                     gpi_siblings *siblings) {
+static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings *siblings) {
     gpi_lack lack;
     memset(siblings, 0, sizeof *siblings);
     lack.arena = arena;
     lack.bytes = bytes;
     lack.may_wait = 0;
     if (gpi_arena_exists(arena, "gpupool_would_fit") != GPUPOOL_OK) return;
-    if (!gpi_arena_has_siblings(arena)) return;
+    if (!gpi_sibling_exist(arena)) return;
     gpi_host_lock(&arena->lock);
-    lack.capturing = arena->captures_seen;
-    lack.ask = gpi_arena_can_borrow(arena, bytes) ? GPI_SIBLING_COUNT : GPI_SIBLING_LOOK;
+    lack.ask = gpi_sibling_can_help(arena, bytes) ? GPI_SIBLING_COUNT : GPI_SIBLING_LOOK;
     gpi_host_unlock(&arena->lock);
-    gpi_arena_ask_siblings(&lack, siblings);
+    gpi_sibling_ask_all(&lack, siblings);
 }
 
-/* -- what a tool is told of blocks -- */
+/* == BLOCK ====================================================================================
+   Blocks are handed out and taken back. uses: SIBLING and above
+
+   A request looks into its stream's cache, under the stream's lock; then into the tree, under the
+   arena's; then at what another stream has just freed; and then begins the ladder. */
 
 #if GPUPOOL_NVTX
-static void gpi_arena_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin) {
+static void gpi_block_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin) {
     char name[64];
     if (!run->heap) return;
     if (*origin.file)
@@ -8798,12 +9313,12 @@ static void gpi_arena_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin
                           bytes, name);
 }
 
-static void gpi_arena_tell_gone(const gpi_run *run) {
+static void gpi_block_tell_gone(const gpi_run *run) {
     if (run->heap)
         gpi_driver_tell_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
 }
 
-static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
+static void *gpi_block_heap(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_chunk *chunk = arena->chunks.first;
     if (gpi_chunk_is_mapped(&arena->chunks)) return NULL;
     while (run->unit - chunk->unit >= chunk->units) chunk = chunk->next;
@@ -8811,183 +9326,218 @@ static void *gpi_arena_heap(const gpupool_arena *arena, const gpi_run *run) {
 }
 #endif
 
-/* -- blocks -- */
+/* run: NULL when nothing was found for the request. */
+static void gpi_block_trace(gpupool_arena *arena, const gpi_request *request, const gpi_run *run) {
+    if (run) fprintf(arena->trace, "a %" PRIu64, gpi_arena_trace_id(arena, run));
+    else fprintf(arena->trace, "o");
+    fprintf(arena->trace, " %" PRIu64 " %" PRIu64, request->bytes,
+            gpi_arena_trace_stream(request->by.stream));
+    if (request->align_units > 1)
+        fprintf(arena->trace, " %" PRIu64, request->align_units * GPUPOOL_UNIT_BYTES);
+    fputc('\n', arena->trace);
+}
 
 /* Makes a held run the caller's block. The tree has been prepared. */
-GPI_HOT void *gpi_arena_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
-                                    const gpi_request *request) {
+GPI_HOT void *gpi_block_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
+                              const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
-    run->uses = use;
+    run->of.uses = use;
     run->by.stream = request->known->handle;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
-    if (arena->trace) gpi_arena_trace_request(arena, request, run);
+    if (arena->trace) gpi_block_trace(arena, request, run);
 #if GPUPOOL_SITES
     run->site = gpi_ledger_site(&arena->ledger, request->origin, request->known->handle);
     gpi_ledger_site_add(run->site, request->bytes);
 #endif
 #if GPUPOOL_NVTX
-    run->heap = gpi_arena_heap(arena, run);
-    gpi_arena_tell(run, request->bytes, request->origin);
+    run->heap = gpi_block_heap(arena, run);
+    gpi_block_tell(run, request->bytes, request->origin);
 #endif
     return (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
 }
 
 /* What a graph is to keep a block by; NULL outside of scopes. 0: the host has no memory for it.
-   Asked for before memory is taken, which would not go back as it was. */
-static int gpi_arena_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use **use) {
-    *use = known->capture ? gpi_arena_new_use(arena) : NULL;
-    if (*use) (*use)->keeper = known;
-    return *use || !known->capture;
+   Asked for before memory is taken. */
+static int gpi_block_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use **use) {
+    *use = NULL;
+    if (!known->capture) return 1;
+    *use = gpi_clock_new_use(&arena->clocks, known, UINT64_MAX);
+    return *use != NULL;
+}
+
+static void gpi_block_count_failure(gpupool_arena *arena) { /* no lock is held */
+    gpi_host_lock(&arena->lock);
+    arena->ledger.failures += GPUPOOL_STATS;
+    gpi_host_unlock(&arena->lock);
+}
+
+/* -- a request that finds no memory at once -- */
+
+/* What a request that found no memory needs of the device. */
+static gpi_lack gpi_block_lack(const gpupool_arena *arena, const gpi_request *request) {
+    gpi_lack lack;
+    lack.arena = arena;
+    lack.bytes = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
+    lack.ask = gpi_sibling_can_help(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
+    lack.may_wait = !request->capturing && !request->no_wait;
+    return lack;
 }
 
 /* Out of memory: the verdict is made, and the caller's function may free something. Returns whether
-   to try again. No lock is held while it runs. */
-static int gpi_arena_give_up(gpupool_arena *arena, const gpi_request *request,
+   to try again. `growing` is held on entry, no lock on return. */
+static int gpi_block_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_siblings *siblings, const gpi_visit *visit) {
-    uint64_t live_units = arena->tree.live_units;
-    const gpi_stream *stream = arena->fences.streams;
     gpupool_verdict verdict;
     gpi_scene scene;
-    while (stream && !GPI_READ(&stream->cache.used)) stream = stream->next;
-    if (stream) { /* the verdict has to know all blocks */
-        gpi_host_unlock(&arena->lock);
-        gpi_arena_lock(arena, 0);
-    }
-    if (arena->tree.live_units < live_units || gpi_arena_ask_parked(arena, 0)) {
-        gpi_arena_exit_growing(arena, visit);
-        return 1;
-    }
-    if (arena->trace) gpi_arena_trace_request(arena, request, NULL);
-    gpi_arena_figures(arena, request->bytes, request->align_units, &verdict, &scene);
-    gpi_arena_figure_siblings(siblings, &verdict, &scene);
-    gpi_limit_judge(&verdict, &scene, request->capturing);
-    gpi_arena_exit_growing(arena, visit);
+    gpi_verdict_begin(arena, request, siblings, &verdict, &scene);
+    gpi_verdict_judge(&verdict, &scene);
+    gpi_verdict_end(&scene);
+    gpi_host_lock(&arena->lock);
+    if (arena->trace) gpi_block_trace(arena, request, NULL);
+    gpi_arena_leave(arena, visit);
     if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
     gpi_thread.verdict = verdict;
     gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name, verdict.sentence);
     return 0;
 }
 
-static void gpi_arena_count_failure(gpupool_arena *arena) { /* no lock is held */
-    gpi_host_lock(&arena->lock);
-    arena->ledger.failures += GPUPOOL_STATS;
-    gpi_host_unlock(&arena->lock);
-}
-
-/* What a request that found no memory needs of the device. */
-static gpi_lack gpi_arena_lack(const gpupool_arena *arena, const gpi_request *request) {
-    gpi_lack lack;
-    lack.arena = arena;
-    lack.bytes = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
-    lack.ask = gpi_arena_can_borrow(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
-    lack.may_wait = !request->capturing;
-    lack.capturing = request->capturing || arena->captures_seen;
-    return lack;
-}
-
-#define GPI_BORROWS 8 /* times that a request has other arenas give memory back */
-
-/* What rungs one and two did not find. No lock is held. */
-static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_t key) {
+/* One way up the ladder; both locks are held on entry and exit. *block: NULL, with a result. */
+static gpupool_result gpi_block_climb(gpupool_arena *arena, gpi_request *request, void **block) {
     gpupool_result result;
+    gpi_attempt attempt;
+    gpi_use *use = NULL;
+    memset(&attempt, 0, sizeof attempt);
+    attempt.arena = arena;
+    attempt.request = request;
+    request->known = gpi_arena_known_again(arena, &request->by);
+    if (!request->known || !gpi_block_can_keep(arena, request->known, &use))
+        return gpi_host_no_memory();
+    gpi_clock_set_capturing(&arena->clocks, request->known, request->capturing);
+    request->known->refs++; /* it stays, even if others make it known anew */
+    GPI_PUBLISH(&arena->searching, arena->searching + 1);
+    result = gpi_ladder_climb(&attempt);
+    GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(&arena->tree, 2)) {
+        gpi_stitch_put(&arena->stitches, attempt.run, request->known,
+                       gpi_clock_issue(&arena->clocks, request->known), 0);
+        result = gpi_host_no_memory();
+    }
+    if (result == GPUPOOL_OK) *block = gpi_block_bring(arena, attempt.run, use, request);
+    else if (use) gpi_clock_free_use(&arena->clocks, use);
+    request->known->refs--;
+    return result;
+}
+
+enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory back */
+
+/* No lock is held. */
+static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     gpi_siblings siblings;
     gpi_visit visit;
+    void *block = NULL;
     int borrows = 0;
     memset(&siblings, 0, sizeof siblings);
     for (;;) {
-        gpi_run *run = NULL;
-        gpi_use *use = NULL;
-        void *block = NULL;
-        result = gpi_arena_enter_climbing(arena, &visit);
+        gpupool_result result = gpi_arena_enter(arena, "gpupool_alloc", &visit);
         if (result != GPUPOOL_OK) break;
-        request->capturing =
-            gpi_driver_is_capturing(&arena->chunks.driver, request->stream);
-        arena->captures_seen |= request->capturing;
-        request->known = gpi_arena_known_again(arena, key, request->stream);
-        if (request->known && gpi_arena_can_keep(arena, request->known, &use)) {
-            request->known->set_aside = 1; /* it stays, even if others make it known anew */
-            result = gpi_arena_climb(arena, request, &run);
-            request->known->set_aside = 0;
-        } else {
-            result = gpi_host_no_memory();
+        gpi_host_unlock(&arena->lock);
+        request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
+        gpi_host_lock(&arena->lock);
+        result = gpi_block_climb(arena, request, &block);
+        if (result == GPUPOOL_OK || result != GPUPOOL_E_OUT_OF_MEMORY || arena->in_hand) {
+            gpi_arena_leave(arena, &visit);
+            if (result == GPUPOOL_E_OUT_OF_MEMORY) continue; /* what a thread may yet put back */
+            if (result != GPUPOOL_OK) break;
+            gpi_host_ok();
+            return block;
         }
-        GPI_PUBLISH(&arena->climbing, 0);
-        if (result == GPUPOOL_OK) block = gpi_arena_bring(arena, run, use, request);
-        else if (use) gpi_arena_free_use(arena, use);
-        if (result == GPUPOOL_E_OUT_OF_MEMORY) {
-            gpi_lack lack = gpi_arena_lack(arena, request);
-            if (borrows < GPI_BORROWS && gpi_arena_has_siblings(arena)) {
-                gpi_arena_exit_growing(arena, &visit);
-                borrows += gpi_arena_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
-                continue;
-            }
-            borrows = 0;
-            if (gpi_arena_give_up(arena, request, &siblings, &visit)) continue;
-            break;
+        if (borrows < GPI_BORROWS && gpi_sibling_exist(arena)) {
+            gpi_lack lack = gpi_block_lack(arena, request);
+            gpi_arena_leave(arena, &visit);
+            borrows += gpi_sibling_borrow(&lack, &siblings) ? 1 : GPI_BORROWS;
+            continue;
         }
-        gpi_arena_exit_growing(arena, &visit);
-        if (!block) break;
-        gpi_host_ok();
-        return block;
+        borrows = 0;
+        gpi_arena_unlock(arena);
+        if (!gpi_block_give_up(arena, request, &siblings, &visit)) break;
     }
-    gpi_arena_count_failure(arena);
+    gpi_block_count_failure(arena);
     return NULL;
 }
 
+/* Another stream's memory, at once: if its work has finished; or behind a wait on the device, where
+   memory was short of late, for to wait while the arena may grow would hold the stream up for
+   nothing. The lock is held, and open while CUDA is called. */
+static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) {
+    int is_short = arena->clocks.position < arena->short_until;
+    gpi_run *run;
+    if (!gpi_ladder_may_follow(arena, request)) return NULL;
+    run = gpi_ladder_of_others(arena, request, GPI_TRIES, 4);
+    if (!run) return NULL;
+    request->known->refs++;
+    run = gpi_ladder_take_over(arena, request, run,
+                               is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
+    request->known->refs--;
+    if (!run || gpi_tree_prepare(&arena->tree, 3)) return run;
+    gpi_stitch_put(&arena->stitches, run, request->known,
+                   gpi_clock_issue(&arena->clocks, request->known), 0);
+    return NULL;
+}
+
+/* -- a request -- */
+
 /* GPUPOOL_STREAM_CHECK: without an answer memory might be handed out whose work is not done. */
-static gpupool_result gpi_arena_not_told(gpupool_arena *arena, CUresult error) {
-    gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
+static gpupool_result gpi_block_not_told(gpupool_arena *arena, CUresult error) {
+    gpupool_result result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
-    gpi_driver_leave(&visit);
-    if (result != GPUPOOL_OK) return result;
-    return gpi_host_fail(GPUPOOL_E_CUDA, "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream "
-                         "this is: %s", gpi_driver_name(&arena->chunks.driver, error));
+    return gpi_driver_told(&arena->chunks.driver,
+                           "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream this is: "
+                           "cuStreamGetId", error);
 }
 
 /* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
    anew. No lock is held. */
-static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
+static gpupool_result gpi_block_rename(gpupool_arena *arena, const gpi_caller *call) {
+    cudaStream_t stream = call->stream;
+    uintptr_t key = call->key;
     gpi_stream *known, *now;
     uint64_t identity;
-    CUresult error = gpi_arena_identity(arena, stream, &identity);
-    if (error != CUDA_SUCCESS) return gpi_arena_not_told(arena, error);
-    known = gpi_fence_enter(&arena->fences, key);
+    CUresult error = gpi_clock_identity(arena->clocks.driver, stream, &identity);
+    if (error != CUDA_SUCCESS) return gpi_block_not_told(arena, error);
+    known = gpi_clock_enter(&arena->clocks, key);
     gpi_host_lock(&arena->lock);
     if (known && !known->capture && known->identity != identity) {
         gpi_arena_drain(arena, known);
-        gpi_arena_count_pending(arena);
-        gpi_fence_unname(known);
+        gpi_clock_unname(&arena->clocks, known);
     }
     now = gpi_arena_known(arena, key, identity);
-    gpi_host_unlock(&arena->lock);
+    gpi_arena_unlock(arena);
     if (known) gpi_host_unlock(&known->cache.lock);
     return now ? GPUPOOL_OK : gpi_host_no_memory();
 }
 
 /* The stream of a call, with its lock held. `known`: who had the key a moment ago. NULL with a
    result. */
-GPI_HOT gpi_stream *gpi_arena_visit(gpupool_arena *arena, gpi_stream *known,
-                                          cudaStream_t stream, uintptr_t key) {
+GPI_HOT gpi_stream *gpi_block_visit(gpupool_arena *arena, gpi_stream *known,
+                                    const gpi_caller *call) {
     int asked = 0; /* who has the key since is this stream: it cannot go during the call */
     for (;; asked = 1) {
         if (known) {
             gpi_host_lock(&known->cache.lock);
-            if (GPI_READ(&known->key) == key &&
-                (asked || gpi_fence_is_same(&arena->fences, known, stream)))
+            if (GPI_READ(&known->key) == call->key &&
+                (asked || gpi_clock_is_same(&arena->clocks, known, call->stream)))
                 return known;
             gpi_host_unlock(&known->cache.lock);
         }
-        if (gpi_arena_rename(arena, stream, key) != GPUPOOL_OK) return NULL;
-        known = gpi_fence_find(&arena->fences, key);
+        if (gpi_block_rename(arena, call) != GPUPOOL_OK) return NULL;
+        known = gpi_clock_find(&arena->clocks, call->key);
     }
 }
 
-static void gpi_arena_refuse(gpupool_arena *arena, const gpi_request *request, const char *call,
+static void gpi_block_refuse(gpupool_arena *arena, const gpi_request *request, const char *call,
                              uint64_t alignment) {
-    gpi_arena_count_failure(arena);
+    gpi_block_count_failure(arena);
     if (request->units == 0)
         gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: bytes is %" PRIu64 ", and must be from 1 to 2^48",
                       call, request->bytes);
@@ -8997,18 +9547,20 @@ static void gpi_arena_refuse(gpupool_arena *arena, const gpi_request *request, c
 }
 
 #if GPUPOOL_SITES
-/* Of a block from this cache, whose lock is held: no other thread changes what it notes there. In
-   loops it is mostly the same line that has the block again. */
-static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, const gpi_run *run,
-                                gpi_origin origin, uint64_t key) {
+/* Of a block from the request's cache, whose lock is held: no other thread changes what it notes
+   there. In loops it is mostly the same line that has the block again. */
+static gpi_site *gpi_block_site(gpupool_arena *arena, const gpi_request *request,
+                                const gpi_run *run) {
     gpi_site *site = run->site;
+    gpi_origin origin = request->origin;
+    uint64_t key = request->by.key;
     if (site->file == origin.file && site->line == origin.line && site->key == key) return site;
     site = gpi_ledger_find_site(&arena->ledger, origin, key);
     if (site) return site;
     gpi_host_lock(&arena->lock);
     site = gpi_ledger_site(&arena->ledger, origin, key);
     if (site == &arena->ledger.unknown)
-        site = gpi_ledger_adopt(&arena->ledger, &cache->unknown, key);
+        site = gpi_ledger_adopt(&arena->ledger, &request->known->cache.unknown, key);
     gpi_host_unlock(&arena->lock);
     return site;
 }
@@ -9016,22 +9568,36 @@ static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, const gp
 
 /* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
    without the arena's lock. */
-GPI_HOT int gpi_arena_is_bare(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+GPI_HOT int gpi_block_is_uncached(const gpupool_arena *arena, gpi_stream *known,
+                                  cudaStream_t stream) {
     return known && GPI_READ(&known->cache.used) == 0 &&
-           gpi_fence_is_same(&arena->fences, known, stream);
+           gpi_clock_is_same(&arena->clocks, known, stream);
+}
+
+/* The arena's lock, in the hot paths. A thread that waits for it too long wants its stream's cache
+   to be crowded. */
+GPI_HOT void gpi_block_lock(gpupool_arena *arena, gpi_cache *cache) {
+    unsigned pauses = gpi_host_lock(&arena->lock);
+    if (pauses == 0) {
+        if (cache->waits) cache->waits--;
+        return;
+    }
+    cache->waits += 64 * pauses;
+    cache->waits = (uint32_t)gpi_ground_min(cache->waits, 2 * GPI_CACHE_WAITS);
+    if (cache->waits >= GPI_CACHE_WAITS) cache->rest = 0;
 }
 
 /* How much free memory a stream's cache may keep from merging: a 256th of what is reserved. For
    small blocks more where it is crowded, but all streams together an 8th. */
-static uint64_t gpi_arena_cache_units(const gpupool_arena *arena, int crowded) {
-    uint64_t share = crowded ? gpi_ground_min(arena->fences.stream_count * 8, 256) : 256;
+static uint64_t gpi_block_cache_units(const gpupool_arena *arena, int crowded) {
+    uint64_t share = crowded ? gpi_ground_min(arena->clocks.stream_count * 8, 256) : 256;
     return gpi_ground_max(arena->ledger.reserved.now / share, 1u << 20) / GPUPOOL_UNIT_BYTES;
 }
 
 /* Evicts until so many units more may be free in the stream's cache; both locks are held. */
-static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
+static void gpi_block_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
     gpi_cache *cache = &known->cache;
-    cache->most_units = gpi_arena_cache_units(arena, cache->crowded);
+    cache->most_units = gpi_block_cache_units(arena, cache->crowded);
     if (cache->free_units + units <= cache->most_units) return;
     if (cache->crowded) units += cache->most_units / 4; /* not to come back for this soon */
     while (cache->free_units + units > cache->most_units)
@@ -9039,22 +9605,20 @@ static void gpi_arena_bound_cache(gpupool_arena *arena, gpi_stream *known, uint6
 }
 
 /* Whether a block of its stream's could join the stream's cache, if that is open. */
-static int gpi_arena_caches(const gpupool_arena *arena, const gpi_stream *known,
+static int gpi_block_caches(const gpupool_arena *arena, const gpi_stream *known,
                             const gpi_run *run) {
-    uint64_t most = gpi_arena_cache_units(arena, 0);
+    uint64_t most = gpi_block_cache_units(arena, 0);
     if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS)) return 0;
-    if (gpi_stitch_is(&arena->stitches, run)) return 0;
-    if (known->cache.crowded && run->units > GPI_SMALL_UNITS &&
-        known->cache.free_units + run->units > most)
-        return 0;
-    return !arena->climbing && !arena->hurried && !gpi_arena_takes_quiet(arena, known);
+    if (gpi_stitch_is(&arena->stitches, run) || known->capture) return 0;
+    return !arena->searching && arena->clocks.position >= arena->short_until &&
+           !gpi_arena_takes_finished(arena, known);
 }
 
 /* A live block is the cache's from now on; both locks are held. */
-static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *run,
+static void gpi_block_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *run,
                             gpi_slot_state state) {
     gpi_cache *cache = &known->cache;
-    if (state == GPI_SLOT_FREE) gpi_arena_bound_cache(arena, known, run->units);
+    if (state == GPI_SLOT_FREE) gpi_block_bound_cache(arena, known, run->units);
     if (cache->crowded && cache->empty == GPI_NO_SLOT && cache->room < GPI_SLOTS_MOST)
         gpi_cache_widen(cache);
     while (cache->empty == GPI_NO_SLOT)
@@ -9063,93 +9627,105 @@ static void gpi_arena_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *ru
     run->by.stream = known->handle;
 }
 
-/* The cache has no block of this size: rungs one and two. `locked`: the stream's lock is held, and
-   not on return. */
-GPI_HOT void *gpi_arena_take_block(gpupool_arena *arena, gpi_request *request, uintptr_t key,
-                                  int locked) {
+/* From the tree: under the arena's lock, and the stream's if `cached`. */
+static gpi_run *gpi_block_from_tree(gpupool_arena *arena, gpi_request *request, int cached) {
+    gpi_stream *known = request->known;
+    gpi_run *run;
+    if (cached) {
+        gpi_cache_fold(&known->cache, &arena->ledger);
+        /* what the cache keeps from merging may be just what a large request lacks: this is worth
+           one per cent of memory on recorded training runs */
+        if (request->units > GPI_CACHE_UNITS && !known->cache.crowded)
+            gpi_arena_drain(arena, known);
+    }
+    run = gpi_ladder_quick(arena, request, GPI_TRIES);
+    if (!run && cached && known->cache.free_blocks) {
+        gpi_arena_pour_out(arena, known);
+        run = gpi_ladder_quick(arena, request, GPI_TRIES);
+    }
+    if (!run) run = gpi_ladder_restitch(arena, request);
+    return run ? run : gpi_ladder_quick(arena, request, GPI_TRIES_SLOW);
+}
+
+/* The cache has no block of this size. `cached`: the stream's lock is held, and not on return. */
+GPI_HOT void *gpi_block_take(gpupool_arena *arena, gpi_request *request, int cached) {
     gpi_stream *known = request->known;
     gpi_run *run = NULL;
     gpi_use *use = NULL;
     void *block = NULL;
-    int ready, may_take;
-    gpi_arena_lock_hot(arena, &known->cache);
+    int ready;
+    gpi_block_lock(arena, &known->cache);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
-    if (known->capture) ready &= gpi_arena_can_keep(arena, known, &use);
-    may_take = known->key == key && ready;
-    if (may_take && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) {
-        if (locked) gpi_cache_fold(&known->cache, &arena->ledger);
-        /* what the cache keeps from merging may be just what a large request lacks: this is worth
-           one per cent of memory on recorded training runs */
-        if (locked && request->units > GPI_CACHE_UNITS && !known->cache.crowded)
-            gpi_arena_drain(arena, known);
-        run = gpi_arena_quick(arena, request, GPI_TRIES);
-        if (!run && locked && known->cache.free_blocks) {
-            gpi_arena_pour_out(arena, known);
-            run = gpi_arena_quick(arena, request, GPI_TRIES);
-        }
+    if (known->capture) ready &= gpi_block_can_keep(arena, known, &use);
+    if (ready && known->key == request->by.key && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
+        run = gpi_block_from_tree(arena, request, cached);
+    if (run) block = gpi_block_bring(arena, run, use, request);
+    if (block && cached && known->cache.crowded && run->units <= GPI_SMALL_UNITS &&
+        gpi_block_caches(arena, known, run))
+        gpi_block_admit(arena, known, run, GPI_SLOT_OUT);
+    if (cached) gpi_host_unlock(&known->cache.lock);
+    if (!run && ready && known->key == request->by.key && arena->clocks.busy) {
+        run = gpi_block_hand_over(arena, request);
+        if (run) block = gpi_block_bring(arena, run, NULL, request);
     }
-    if (!run && may_take && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) {
-        run = gpi_arena_restitch(arena, request);
-        if (!run) run = gpi_arena_quick(arena, request, GPI_TRIES_SLOW);
-    }
-    if (!run && may_take) run = gpi_arena_short_cut(arena, request);
-    if (run) block = gpi_arena_bring(arena, run, use, request);
-    else if (use) gpi_arena_free_use(arena, use);
+    if (!run && use) gpi_clock_free_use(&arena->clocks, use);
     if (!ready) arena->ledger.failures += GPUPOOL_STATS;
-    if (block && locked && known->cache.crowded && run->units <= GPI_SMALL_UNITS &&
-        gpi_arena_caches(arena, known, run))
-        gpi_arena_admit(arena, known, run, GPI_SLOT_OUT);
-    gpi_arena_count_pending(arena);
-    gpi_host_unlock(&arena->lock);
-    if (locked) gpi_host_unlock(&known->cache.lock);
+    gpi_arena_unlock(arena);
     if (!ready) gpi_host_no_memory();
     if (run || !ready) return block;
-    return gpi_arena_slow(arena, request, key);
+    return gpi_block_slow(arena, request);
 }
 
-static void *gpi_arena_get(gpupool_arena *arena, const char *call, uint64_t bytes,
-                           uint64_t alignment, cudaStream_t stream, uintptr_t key,
-                           gpi_origin origin) {
-    gpi_request request;
-    gpi_slot *slot;
+/* Whether the request is a legal one; else the mistake is told. */
+static int gpi_block_is_legal(gpupool_arena *arena, gpi_request *request, const char *call,
+                              uint64_t alignment) {
+    request->units = gpi_verdict_units(request->bytes);
+    request->align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
+    request->capturing = request->no_wait = 0;
+    if (request->units && gpi_ground_is_power(alignment) && alignment <= (uint64_t)1 << 40)
+        return 1;
+    gpi_block_refuse(arena, request, call, alignment);
+    return 0;
+}
+
+/* `request` has bytes, stream, key and origin. */
+static void *gpi_block_get(gpupool_arena *arena, const char *call, gpi_request *request,
+                           uint64_t alignment) {
+    gpi_slot *slot = NULL;
+    void *block;
     if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
-    request.bytes = bytes;
-    request.units = gpi_arena_units(bytes);
-    request.align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
-    request.stream = stream;
-    request.origin = origin;
-    if (request.units == 0 || !gpi_ground_is_power(alignment) || alignment > (uint64_t)1 << 40) {
-        gpi_arena_refuse(arena, &request, call, alignment);
+    if (!gpi_block_is_legal(arena, request, call, alignment)) return NULL;
+    request->known = gpi_clock_find(&arena->clocks, request->by.key);
+    if (gpi_block_is_uncached(arena, request->known, request->by.stream))
+        return gpi_block_take(arena, request, 0);
+    request->known = gpi_block_visit(arena, request->known, &request->by);
+    if (!request->known) {
+        gpi_block_count_failure(arena);
         return NULL;
     }
-    request.known = gpi_fence_find(&arena->fences, key);
-    if (gpi_arena_is_bare(arena, request.known, stream))
-        return gpi_arena_take_block(arena, &request, key, 0);
-    request.known = gpi_arena_visit(arena, request.known, stream, key);
-    if (!request.known) {
-        gpi_arena_count_failure(arena);
-        return NULL;
-    }
-    slot = request.align_units == 1
-               ? gpi_cache_take(&request.known->cache, request.units, bytes) : NULL;
-    if (slot) {
-        void *block = (void *)(uintptr_t)(slot->unit * GPUPOOL_UNIT_BYTES);
+    if (request->align_units == 1)
+        slot = gpi_cache_take(&request->known->cache, request->units, request->bytes);
+    if (!slot) return gpi_block_take(arena, request, 1);
+    block = (void *)(uintptr_t)(slot->unit * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
-        gpi_cache_sign(&request.known->cache, slot,
-                       gpi_arena_site(arena, &request.known->cache, slot->run, origin, key));
+    gpi_cache_sign(&request->known->cache, slot, gpi_block_site(arena, request, slot->run));
 #endif
 #if GPUPOOL_NVTX
-        gpi_arena_tell(slot->run, bytes, origin);
+    gpi_block_tell(slot->run, request->bytes, request->origin);
 #endif
-        if (arena->trace) gpi_arena_trace_cached(arena, &request, slot->run, stream);
-        gpi_host_unlock(&request.known->cache.lock);
-        return block;
+    if (arena->trace) {
+        gpi_host_lock(&arena->lock);
+        gpi_block_trace(arena, request, slot->run);
+        gpi_host_unlock(&arena->lock);
     }
-    return gpi_arena_take_block(arena, &request, key, 1);
+    gpi_host_unlock(&request->known->cache.lock);
+    return block;
 }
 
+/* -- a pointer -- */
+
 /* The run of a MAPPED arena that an address is in; NULL where nothing is mapped. */
-static const gpi_run *gpi_arena_run_at(const gpupool_arena *arena, uint64_t unit) {
+static const gpi_run *gpi_block_run_at(const gpupool_arena *arena, uint64_t unit) {
     const gpi_stitch *stitch = arena->stitches.oldest;
     if (unit < arena->chunks.stitch_unit)
         return gpi_tree_owner(&arena->tree, unit) ? gpi_tree_at(&arena->tree, unit) : NULL;
@@ -9157,148 +9733,96 @@ static const gpi_run *gpi_arena_run_at(const gpupool_arena *arena, uint64_t unit
     return stitch ? stitch->body : NULL;
 }
 
-/* What a pointer that starts no live block is. Only mistakes pay for it. */
-static void gpi_arena_mistake(const gpupool_arena *arena, const char *call, const void *block) {
-    const gpi_chunks *chunks = &arena->chunks;
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
-    const gpi_chunk *chunk = chunks->first;
-    const gpi_run *run = NULL;
-    if (!gpi_chunk_owns(chunks, unit)) {
-        gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call, block,
-                      arena->name);
-        return;
-    }
-    if (gpi_chunk_is_mapped(chunks)) {
-        run = gpi_arena_run_at(arena, unit);
-    } else {
-        while (unit - chunk->unit >= chunk->units) chunk = chunk->next;
-        for (run = chunk->first; unit - run->unit >= run->units;) run = run->next;
-    }
-    if (run && run->lane == GPI_LANE_LIVE)
-        gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is inside the live block at %p, at offset "
-                      "%" PRIu64, call, block, (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
-                      (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES);
-    else
-        gpi_host_fail(GPUPOOL_E_DOUBLE_FREE, "%s: %p is in free memory: freed before, or never "
-                      "handed out", call, block);
-}
-
-/* The live run of a block; NULL with the mistake told. The lock is held. */
-static gpi_run *gpi_arena_find(const gpupool_arena *arena, const char *call, const void *block) {
-    uint64_t address = (uint64_t)(uintptr_t)block;
-    gpi_run *run = NULL;
-    if (address % GPUPOOL_UNIT_BYTES == 0)
-        run = gpi_tree_live(&arena->tree, address / GPUPOOL_UNIT_BYTES);
-    if (!run) gpi_arena_mistake(arena, call, block);
+/* The run that an address of the arena's memory is in; NULL where nothing is mapped. */
+static const gpi_run *gpi_block_around(const gpupool_arena *arena, uint64_t unit) {
+    const gpi_chunk *chunk = arena->chunks.first;
+    const gpi_run *run;
+    if (gpi_chunk_is_mapped(&arena->chunks)) return gpi_block_run_at(arena, unit);
+    while (unit - chunk->unit >= chunk->units) chunk = chunk->next;
+    for (run = chunk->first; unit - run->unit >= run->units;) run = run->next;
     return run;
 }
 
-/* The live run of a block that no cache has any more, with the arena's lock held; NULL, the mistake
-   told and no lock held, if it is none. */
-static gpi_run *gpi_arena_enter_block(gpupool_arena *arena, const char *call, const void *block) {
+/* What a pointer that starts no live block is. Only mistakes pay for it. The lock is held; is_free:
+   its run is free in a cache. */
+static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *call,
+                                        const void *block, int is_free) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
-    gpi_run *run = NULL;
-    if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
-    while ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
-        gpi_cache *cache;
-        int released = 0;
+    const gpi_run *run;
+    if (!gpi_chunk_owns(&arena->chunks, unit))
+        return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call,
+                             block, arena->name);
+    run = gpi_block_around(arena, unit);
+    if (run && run->lane >= GPI_LANE_CACHED && !is_free)
+        return gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is inside the live block at %p, at offset "
+                             "%" PRIu64, call, block,
+                             (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
+                             (uint64_t)(uintptr_t)block - run->unit * GPUPOOL_UNIT_BYTES);
+    return gpi_host_fail(GPUPOOL_E_DOUBLE_FREE, "%s: %p is in free memory: freed before, or never "
+                         "handed out", call, block);
+}
+
+/* The cache that has the block at, or around, a unit; NULL: none has. */
+static gpi_cache *gpi_block_cache_of(gpupool_arena *arena, uint64_t unit) {
+    const gpi_run *run;
+    gpi_cache *cache = NULL;
+    gpi_host_lock(&arena->lock);
+    run = gpi_tree_live(&arena->tree, unit);
+    if (!run && gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
+    if (run && run->lane == GPI_LANE_CACHED) cache = (gpi_cache *)run->of.uses;
+    gpi_host_unlock(&arena->lock);
+    return cache;
+}
+
+/* The live run of a block, with the arena's lock held, and that of the cache which has it (*cache,
+   or NULL); NULL, the mistake told and no lock held, if it is none. */
+static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const void *block,
+                                gpi_cache **cache) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpi_run *run;
+    int is_free;
+    for (;;) {
+        *cache = gpi_block_cache_of(arena, unit);
+        if (*cache) gpi_host_lock(&(*cache)->lock);
         gpi_host_lock(&arena->lock);
         run = gpi_tree_live(&arena->tree, unit);
-        if (run && run->as.slack_bytes != GPI_CACHED) return run;
-        cache = run ? (gpi_cache *)run->uses : NULL;
-        gpi_host_unlock(&arena->lock);
-        if (!cache) break;
-        gpi_host_lock(&cache->lock);
-        gpi_host_lock(&arena->lock);
-        released = gpi_cache_release(cache, unit);
-        if (released) gpi_cache_fold(cache, &arena->ledger);
-        if (released) gpi_arena_count_pending(arena);
-        gpi_host_unlock(&arena->lock);
-        gpi_host_unlock(&cache->lock);
-        if (!released) break;
+        is_free = *cache && !gpi_cache_asked_around(*cache, run ? run->unit : unit);
+        if (!run || run->lane == GPI_LANE_LIVE || *cache == run->of.uses) break;
+        gpi_host_unlock(&arena->lock); /* another cache has it by now */
+        if (*cache) gpi_host_unlock(&(*cache)->lock);
     }
-    gpi_arena_enter(arena, call);
-    run = gpi_arena_find(arena, call, block);
-    if (run) return run; /* another thread took it out of its cache meanwhile */
-    gpi_arena_trace_look(arena);
+    if (run && !is_free && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) return run;
+    gpi_block_mistake(arena, call, block, is_free);
     gpi_host_unlock(&arena->lock);
+    if (*cache) gpi_host_unlock(&(*cache)->lock);
     return NULL;
 }
 
-/* A fence of this stream's work so far joins the block's uses, in place of the stream's earlier
-   one, which it covers. The driver is entered. */
-static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    uint64_t identity, key = gpi_fence_key(stream);
-    gpupool_result result;
-    gpi_fence *fence;
-    gpi_use *use = (gpi_use *)run->uses;
-    if (gpi_driver_is_capturing(&arena->chunks.driver, stream))
-        return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream has no fence outside its "
-                             "graph: keep the block until the graph is destroyed");
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK; /* cudaFree waits */
-    result = gpi_fence_record(&arena->fences, stream, &fence);
-    if (result != GPUPOOL_OK) return result;
-    /* a default stream has no id, but a key that is never another's, and odd */
-    identity = key | (uint64_t)1 << 63;
-    if ((key & 1) == 0) gpi_fence_identity(&arena->fences, stream, &identity);
-    while (use && (identity == 0 || use->identity != identity)) use = use->next;
-    if (use) {
-        gpi_fence_drop(&arena->fences, use->fence);
-    } else {
-        use = gpi_arena_new_use(arena);
-        if (!use) {
-            gpi_fence_drop(&arena->fences, fence);
-            return gpi_host_no_memory();
-        }
-        use->identity = identity;
-        use->key = key;
-        use->next = (gpi_use *)run->uses;
-        run->uses = use;
-    }
-    use->fence = fence;
-    return GPUPOOL_OK;
+static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
+    gpi_arena_unlock(arena);
+    if (cache) gpi_host_unlock(&cache->lock);
 }
 
-static gpupool_result gpi_arena_add_use(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_outlived(arena, "a use of a block"); /* and so have its events */
-    if (result == GPUPOOL_OK) result = gpi_arena_fence_use(arena, run, stream);
-    gpi_driver_leave(&visit);
-    return result;
-}
+/* -- a block is freed -- */
 
-/* With several streams about, a stream's frees get a fence now and then while the stream is known
-   to be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of
-   what is reserved; each, where memory was short of late. */
-static void gpi_arena_seal_at_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+/* With several streams about, a stream's frees get a mark now and then while the stream is known to
+   be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of what
+   is reserved; each, where memory was short of late, or where none can be had before. */
+static int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *known) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
-    gpi_fence *fence;
-    gpi_visit visit;
-    int each = arena->hurried || gpi_arena_takes_quiet(arena, known);
-    if (!each && known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share) return;
-    if (arena->hurried) arena->hurried--;
-    GPI_ASSERT(!known->capture); /* which has no frees in its young lane */
-    fence = known->handle == GPI_KEY_ANY ? NULL
-                                         : gpi_fence_record_lightly(&arena->fences, stream);
-    if (fence) {
-        gpi_fence_seal(&arena->fences, &arena->tree, known, fence);
-        gpi_fence_drop(&arena->fences, fence);
-        return;
-    }
-    if (gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK) return;
-    if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK)
-        gpi_arena_seal(arena, known, stream);
-    gpi_driver_leave(&visit);
+    if (!known->frees || known->capture) return 0;
+    if (gpi_arena_takes_finished(arena, known)) return 1;
+    if (!gpi_arena_shares(arena)) return 0;
+    return arena->clocks.position <= arena->short_until || known->frees >= 64 ||
+           known->freed_units * GPUPOOL_UNIT_BYTES >= share;
 }
 
 /* Of a live run, before it is laid down. */
-GPI_HOT void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
+GPI_HOT void gpi_block_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
     uint64_t bytes = gpi_arena_requested(run);
     if (arena->trace) gpi_arena_trace_block(arena, 'f', run, stream);
 #if GPUPOOL_NVTX
-    gpi_arena_tell_gone(run);
+    gpi_block_tell_gone(run);
 #endif
     gpi_ledger_refund(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
@@ -9306,326 +9830,309 @@ GPI_HOT void gpi_arena_count_free(gpupool_arena *arena, const gpi_run *run, cuda
 #endif
 }
 
-/* A free that was counted has failed, and the block is live again: not as one asked for anew. */
-static void gpi_arena_uncount_free(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    uint64_t bytes = gpi_arena_requested(run);
-    if (arena->trace)
-        fprintf(arena->trace, "a %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
-                gpi_arena_trace_id(arena, run), bytes, gpi_arena_trace_stream(stream));
-    gpi_ledger_take_back(&arena->ledger, bytes, run->units * GPUPOOL_UNIT_BYTES);
-#if GPUPOOL_NVTX
-    run->heap = gpi_arena_heap(arena, run);
-    gpi_arena_tell(run, bytes, gpi_arena_origin(NULL, 0));
-#endif
-#if GPUPOOL_SITES
-    run->site->blocks++;
-    run->site->bytes += bytes;
-#endif
+/* What a block with uses, or freed in a scope, has to wait for: those uses, and the work of the
+   stream that frees it. What a graph was handed, and frees itself, it may have again at once: then
+   no use is left. 0: the host has no memory. */
+static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *known) {
+    gpi_clocks *clocks = &arena->clocks;
+    gpi_use *keeping = gpi_clock_keeping(run);
+    if (known == clocks->all && !keeping) /* marks over all streams cover every use */
+        gpi_clock_drop_uses(clocks, run);
+    else
+        gpi_clock_drop_passed(clocks, run);
+    if (keeping && keeping->stream == known && run->of.uses == keeping && !keeping->next) {
+        gpi_clock_drop_uses(clocks, run);
+        return 1;
+    }
+    if (!run->of.uses && !known->capture) return 1;
+    return gpi_clock_use(clocks, run, known,
+                         known->capture ? UINT64_MAX : gpi_clock_issue(clocks, known));
 }
 
-/* A block is free, but others may still be at it, a graph keeps it, or (BYPASS) CUDA does not take
-   its chunk back. */
-static void gpi_arena_free_kept(gpupool_arena *arena, gpi_run *run, cudaStream_t stream) {
-    gpi_stream *keeper = gpi_arena_keeper(run);
-    gpi_arena_count_free(arena, run, stream);
+/* Frees a live block that no cache has; the arena's lock is held. */
+GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
+                                      cudaStream_t stream) {
+    if ((run->of.uses || known->capture) && !gpi_block_add_uses(arena, run, known))
+        return gpi_host_no_memory();
+    gpi_block_count_free(arena, run, stream);
     gpi_tree_lay_down(&arena->tree, run);
-    if (gpi_arena_has_fence(run)) {
-        gpi_arena_park(arena, run);
-        return;
-    }
-    gpi_arena_drop_uses(arena, run);
-    gpi_arena_give_to(arena, run, keeper);
-}
-
-/* Freed in a scope but older than it: kept, since the graph may use it; not for use inside, since a
-   replay is no later work of the stream, which may still be at it. NULL: the host has no memory. */
-static gpi_stream *gpi_arena_keep_older(gpupool_arena *arena, gpi_run *run,
-                                        const gpi_stream *known) {
-    gpi_use *use = gpi_arena_new_use(arena);
-    if (!use) return NULL;
-    use->keeper = known->early;
-    use->next = (gpi_use *)run->uses;
-    run->uses = use;
-    return use->keeper;
-}
-
-/* BYPASS: the block is a chunk of its own, and cudaFree itself waits for work in flight. */
-static gpupool_result gpi_arena_free_bypass(gpupool_arena *arena, void *block, cudaStream_t stream,
-                                            uintptr_t key) {
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
-    gpi_chunk *chunk;
-    gpupool_result result;
-    gpi_visit visit;
-    gpi_stream *known;
-    gpi_run *run;
-    result = gpi_arena_enter_growing(arena, "gpupool_free", &visit);
-    if (result != GPUPOOL_OK) return result;
-    known = gpi_fence_find(&arena->fences, key);
-    run = gpi_arena_find(arena, "gpupool_free", block);
-    if (!run) {
-        result = gpi_thread.result;
-    } else if (!gpi_tree_prepare(&arena->tree, 3) ||
-               (known && known->capture && !gpi_arena_keeper(run) &&
-                !gpi_arena_keep_older(arena, run, known))) {
-        result = gpi_host_no_memory();
-    } else if (gpi_arena_keeper(run)) {
-        gpi_arena_free_kept(arena, run, stream);
+    if (run->of.uses) {
+        run->lane = GPI_LANE_WAITING;
+        gpi_arena_wait_for_uses(arena, run);
+        known->frees += 64; /* the next mark is due */
     } else {
-        uint64_t units = run->units;
-        uintptr_t owner = run->by.stream;
-        uint32_t slack_bytes = run->as.slack_bytes;
-#if GPUPOOL_SITES
-        gpi_site *site = run->site;
-#endif
-        for (chunk = arena->chunks.first; unit - chunk->unit >= chunk->units;)
-            chunk = chunk->next;
-        gpi_arena_count_free(arena, run, stream);
-        gpi_tree_lay_down(&arena->tree, run);
-        gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0); /* one with what alignment left over */
-        result = gpi_stitch_drop_chunk(&arena->stitches, chunk);
-        /* still the caller's, and not counted as had again; the arena's, quiet, where the host has
-           no memory for the records */
-        if (result != GPUPOOL_OK && gpi_tree_prepare(&arena->tree, 3)) {
-            run = gpi_tree_take(&arena->tree, chunk->first, unit, units);
-            gpi_tree_bring_alive(&arena->tree, run, slack_bytes);
-            run->by.stream = owner;
-#if GPUPOOL_SITES
-            run->site = site;
-#endif
-            gpi_arena_uncount_free(arena, run, stream);
-        }
+        gpi_arena_put(arena, known, run);
     }
-    gpi_arena_exit_growing(arena, &visit);
-    return result;
-}
-
-/* A graph's block that another stream may still be at, or another branch of the graph, or another
-   graph: not for use inside any more, and the release waits for all of them. */
-static void gpi_arena_keep_out(gpi_run *run) {
-    gpi_use *use = gpi_fence_keeping(run);
-    GPI_ASSERT(use != NULL);
-    use->keeper = use->keeper->early;
-}
-
-/* A block that others may still be at work on, this stream too, until its fence has passed; or one
-   that a graph keeps. */
-static gpupool_result gpi_arena_free_used(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
-                                          cudaStream_t stream) {
-    gpi_stream *keeper = gpi_arena_keeper(run);
-    gpupool_result result = GPUPOOL_OK;
-    if (known->capture && !keeper) {
-        keeper = gpi_arena_keep_older(arena, run, known);
-        if (!keeper) return gpi_host_no_memory();
-    }
-    if (keeper && (known->handle == GPI_KEY_ANY ||
-                   (known->capture && known->capture != keeper->capture)))
-        gpi_arena_keep_out(run);
-    else if (!known->capture)
-        result = gpi_arena_add_use(arena, run, stream);
-    /* a capturing stream has no fence, but what a graph keeps nobody gets before the release */
-    if (keeper && result == GPUPOOL_E_CAPTURING) gpi_arena_keep_out(run);
-    else if (result != GPUPOOL_OK) return result;
-    gpi_arena_free_kept(arena, run, stream);
     return GPUPOOL_OK;
 }
 
-/* Frees the live block that the link leads to, and no cache has; the arena's lock is held, and the
-   stream's if `cached`. */
-GPI_HOT gpupool_result gpi_arena_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
-                                      cudaStream_t stream, int cached) {
-    gpi_run *run = *link;
-    GPI_ASSERT(run != NULL);
-    /* first, or peaks would be reckoned from what is left after this free */
-    if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
-    if (known->handle == GPI_KEY_ANY && !gpi_arena_keeper(run))
-        gpi_arena_drop_uses(arena, run); /* fences over all streams cover them */
-    if (run->uses || known->capture) {
-        gpupool_result result = gpi_arena_free_used(arena, run, known, stream);
-        if (result != GPUPOOL_OK) return result;
+/* The same for a block of a stream whose cache's lock is held, too: it may join the cache. */
+static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run *run,
+                                              gpi_stream *known, cudaStream_t stream) {
+    gpi_cache *cache = &known->cache;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_cache_fold(cache, &arena->ledger); /* first, or peaks would be reckoned from after this */
+    if (run->of.uses || known->capture) {
+        result = gpi_block_free(arena, run, known, stream);
     } else {
-        gpi_arena_count_free(arena, run, stream);
-        if (cached) known->cache.crowded |= known->cache.waits >= GPI_CACHE_WAITS;
-        if (cached && gpi_arena_caches(arena, known, run) && gpi_cache_is_open(&known->cache))
-            gpi_arena_admit(arena, known, run, GPI_SLOT_FREE);
-        else
-            gpi_arena_put(arena, known, link);
-        if (cached && known->cache.rest) gpi_arena_drain(arena, known);
+        cache->crowded |= cache->waits >= GPI_CACHE_WAITS;
+        if (gpi_block_caches(arena, known, run) && gpi_cache_is_open(cache)) {
+            gpi_block_count_free(arena, run, stream);
+            gpi_block_admit(arena, known, run, GPI_SLOT_FREE);
+        } else {
+            result = gpi_block_free(arena, run, known, stream);
+        }
+        if (cache->rest) gpi_arena_drain(arena, known);
     }
-    if (cached) gpi_cache_fold(&known->cache, &arena->ledger);
-    if (known->frees &&
-        (arena->fences.stream_count > 1 || gpi_arena_takes_quiet(arena, known)))
-        gpi_arena_seal_at_free(arena, known, stream);
-    return gpi_host_ok(); /* whatever became of the fence */
+    gpi_cache_fold(cache, &arena->ledger);
+    return result;
 }
 
-/* A pointer that the caches and the tree do not simply find: all is put in order first, so that a
-   mistake is told as what it is. */
-static gpupool_result gpi_arena_free_slow(gpupool_arena *arena, void *block, cudaStream_t stream,
-                                          uintptr_t key) {
-    gpupool_result result;
-    gpi_run *run;
-    gpi_arena_lock(arena, 0);
-    run = gpi_arena_find(arena, "gpupool_free", block);
-    if (run) {
-        gpi_stream *known = gpi_arena_known_again(arena, key, stream);
-        gpi_run **link = gpi_tree_link(&arena->tree, run->unit);
-        result = known ? gpi_arena_free(arena, link, known, stream, 0) : gpi_host_no_memory();
-    } else {
-        result = gpi_thread.result;
-        gpi_arena_trace_number(arena, 'm', gpi_arena_trace_stream(stream));
+/* The end of a free: the stream's mark, if one is due. The arena's lock is held, and no longer on
+   return. */
+GPI_HOT void gpi_block_end_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+    if (gpi_block_is_due(arena, known)) {
+        known->refs++;
+        if (known == arena->clocks.all) gpi_clock_record_all(&arena->clocks);
+        else gpi_clock_record(&arena->clocks, known, stream);
+        known->frees = 0; /* not asked for again soon where it could not be had */
+        known->freed_units = 0;
+        known->refs--;
     }
-    gpi_arena_exit(arena);
+    gpi_arena_unlock(arena);
+}
+
+/* A pointer that its stream's cache and the tree do not simply find: another cache has the block,
+   or it is a mistake. No lock is held. */
+static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
+                                          const gpi_caller *call) {
+    gpupool_result result;
+    gpi_stream *known;
+    gpi_cache *cache;
+    gpi_run *run = gpi_block_enter(arena, "gpupool_free", block, &cache);
+    if (!run) return gpi_thread.result;
+    known = gpi_arena_known_again(arena, call);
+    if (!known) {
+        gpi_block_leave(arena, cache);
+        return gpi_host_no_memory();
+    }
+    if (cache && run->lane == GPI_LANE_CACHED) {
+        gpi_cache_release(cache, run->unit);
+        gpi_cache_fold(cache, &arena->ledger);
+    }
+    known->refs++;
+    if (cache) gpi_host_unlock(&cache->lock);
+    result = gpi_block_free(arena, run, known, call->stream);
+    known->refs--;
+    gpi_block_end_free(arena, known, call->stream);
     return result;
+}
+
+/* BYPASS: the block was a chunk of its own, which goes back to CUDA at once; where CUDA refuses it
+   the arena keeps it, and tries again. */
+static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
+                                           const gpi_caller *call) {
+    gpupool_result result;
+    gpi_stream *known;
+    gpi_cache *none;
+    gpi_visit visit;
+    gpi_run *run;
+    result = gpi_arena_enter(arena, "gpupool_free", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_unlock(&arena->lock);
+    run = gpi_block_enter(arena, "gpupool_free", block, &none);
+    if (!run) {
+        result = gpi_thread.result;
+        gpi_host_lock(&arena->lock);
+        gpi_arena_leave(arena, &visit);
+        return result;
+    }
+    known = gpi_arena_known_again(arena, call);
+    if (!known || ((run->of.uses || known->capture) && !gpi_block_add_uses(arena, run, known))) {
+        gpi_arena_leave(arena, &visit);
+        return gpi_host_no_memory();
+    }
+    if (run->of.uses && !gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run);
+    gpi_block_count_free(arena, run, call->stream);
+    gpi_tree_lay_down(&arena->tree, run);
+    if (run->of.uses) {
+        run->lane = GPI_LANE_WAITING;
+        gpi_arena_wait_for_uses(arena, run);
+    } else {
+        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0); /* one with what alignment left over */
+        gpi_stitch_trim(&arena->stitches, 0);
+    }
+    gpi_arena_leave(arena, &visit);
+    return gpi_host_ok();
 }
 
 /* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock
    is held. */
-static void gpi_arena_overflow(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+static void gpi_block_overflow(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     gpi_host_lock(&arena->lock);
-    gpi_arena_bound_cache(arena, known, 0);
+    gpi_block_bound_cache(arena, known, 0);
     gpi_cache_fold(&known->cache, &arena->ledger);
-    gpi_arena_count_pending(arena);
-    if (arena->fences.stream_count > 1) gpi_arena_seal_at_free(arena, known, stream);
+    known->refs++;
+    gpi_host_unlock(&known->cache.lock);
+    gpi_block_end_free(arena, known, stream);
+    gpi_host_lock(&arena->lock);
+    known->refs--;
     gpi_host_unlock(&arena->lock);
-    gpi_host_ok();
 }
 
 /* While a stream's cache is empty and rests, or is not for this block, the arena's lock alone will
    do. 0: it is for this block, or the block is not simply found. */
-static int gpi_arena_give_bare(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
-                               cudaStream_t stream, uintptr_t key, gpupool_result *result) {
-    gpi_run **link = NULL, *run = NULL;
-    gpi_arena_lock_hot(arena, &known->cache);
-    if (known->key == key && known->cache.used == 0) {
-        link = gpi_tree_link(&arena->tree, unit);
-        run = *link;
-        if (run && run->as.slack_bytes == GPI_CACHED) run = NULL;
-    }
+static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
+                                   const gpi_caller *call, gpupool_result *result) {
+    gpi_run *run = NULL;
+    gpi_block_lock(arena, &known->cache);
+    if (known->key == call->key && known->cache.used == 0)
+        run = gpi_tree_live(&arena->tree, unit);
+    if (run && run->lane == GPI_LANE_CACHED) run = NULL;
     if (run && known->cache.rest) known->cache.rest--;
-    else if (run && gpi_arena_caches(arena, known, run)) run = NULL;
+    else if (run && gpi_block_caches(arena, known, run)) run = NULL;
+    if (!run) {
+        gpi_host_unlock(&arena->lock);
+        return 0;
+    }
+    *result = gpi_block_free(arena, run, known, call->stream);
+    gpi_block_end_free(arena, known, call->stream);
+    return 1;
+}
+
+static gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const gpi_caller *call) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    int is_aligned = (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_stream *known;
+    gpi_slot *slot;
+    gpi_run *run;
+    if (!block) return GPUPOOL_OK;
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
+        return gpi_block_free_chunk(arena, block, call);
+    known = gpi_clock_find(&arena->clocks, call->key);
+    if (is_aligned && gpi_block_is_uncached(arena, known, call->stream) &&
+        gpi_block_give_uncached(arena, known, unit, call, &result))
+        return result;
+    known = gpi_block_visit(arena, known, call);
+    if (!known) return gpi_thread.result;
+    slot = is_aligned && !GPI_READ(&arena->searching) ? gpi_cache_give(&known->cache, unit) : NULL;
+    if (slot) {
+#if GPUPOOL_NVTX
+        gpi_block_tell_gone(slot->run);
+#endif
+        if (arena->trace) {
+            gpi_host_lock(&arena->lock);
+            gpi_arena_trace_block(arena, 'f', slot->run, call->stream);
+            gpi_host_unlock(&arena->lock);
+        }
+        if (known->cache.free_units > known->cache.most_units)
+            gpi_block_overflow(arena, known, call->stream);
+        else
+            gpi_host_unlock(&known->cache.lock);
+        return GPUPOOL_OK;
+    }
+    gpi_block_lock(arena, &known->cache);
+    run = is_aligned ? gpi_tree_live(&arena->tree, unit) : NULL;
+    if (run && run->lane == GPI_LANE_CACHED && !gpi_cache_is_out(&known->cache, unit)) run = NULL;
+    if (run && run->lane == GPI_LANE_CACHED) gpi_cache_release(&known->cache, unit);
+    if (run) result = gpi_block_free_to_cache(arena, run, known, call->stream);
+    gpi_host_unlock(&known->cache.lock);
     if (run) {
-        *result = gpi_arena_free(arena, link, known, stream, 0);
-        gpi_arena_count_pending(arena);
+        gpi_block_end_free(arena, known, call->stream);
+        return result;
     }
     gpi_host_unlock(&arena->lock);
-    return run != NULL;
+    return gpi_block_free_slow(arena, block, call);
 }
 
-static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStream_t stream,
-                                     uintptr_t key) {
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_free");
-    gpi_stream *known;
-    gpi_run *run = NULL;
-    if (result != GPUPOOL_OK || !block) return result;
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        return gpi_arena_free_bypass(arena, block, stream, key);
-    known = gpi_fence_find(&arena->fences, key);
-    if (gpi_arena_is_bare(arena, known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
-        gpi_arena_give_bare(arena, known, unit, stream, key, &result))
-        return result;
-    known = gpi_arena_visit(arena, known, stream, key);
-    if (!known) return gpi_thread.result;
-    if ((uint64_t)(uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) {
-        gpi_slot *slot = GPI_READ(&arena->climbing) ? NULL : gpi_cache_give(&known->cache, unit);
-        gpi_run **link;
-        if (slot) {
-#if GPUPOOL_NVTX
-            gpi_arena_tell_gone(slot->run);
-#endif
-            if (arena->trace) gpi_arena_trace_cached(arena, NULL, slot->run, stream);
-            if (known->cache.free_units > known->cache.most_units)
-                gpi_arena_overflow(arena, known, stream);
-            gpi_host_unlock(&known->cache.lock);
-            return GPUPOOL_OK;
-        }
-        gpi_arena_lock_hot(arena, &known->cache);
-        link = gpi_tree_link(&arena->tree, unit);
-        run = *link;
-        if (run && run->as.slack_bytes == GPI_CACHED && !gpi_cache_release(&known->cache, unit))
-            run = NULL;
-        if (run) result = gpi_arena_free(arena, link, known, stream, 1);
-        gpi_arena_count_pending(arena);
-        gpi_host_unlock(&arena->lock);
-    }
-    gpi_host_unlock(&known->cache.lock);
-    return run ? result : gpi_arena_free_slow(arena, block, stream, key);
-}
-
-/* A block that could not be filled, and that nobody was given. If it cannot be given back as others
-   are, it is the arena's: BYPASS, where cudaFree has refused it; or CUDA has not told once more
-   which stream this is, and need not. */
-static void gpi_arena_unhand(gpupool_arena *arena, void *block, cudaStream_t stream,
-                             uintptr_t key) {
+/* A block that could not be filled, and that nobody was given. */
+static void gpi_block_unhand(gpupool_arena *arena, void *block, const gpi_caller *call) {
     struct gpi_thread why = gpi_thread;
-    gpi_run *run;
-    int given = gpi_arena_give(arena, block, stream, key) == GPUPOOL_OK;
-    if (!given && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) {
-        gpi_arena_free_slow(arena, block, stream, key);
-    } else if (!given) {
-        gpi_host_lock(&arena->lock);
-        run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
-        if (run) gpi_arena_free_kept(arena, run, stream);
-        gpi_host_unlock(&arena->lock);
-    }
-    gpi_arena_count_failure(arena);
+    if (gpi_block_give(arena, block, call) != GPUPOOL_OK)
+        gpi_block_free_slow(arena, block, call); /* CUDA has not told which stream this is,
+                                                           and need not */
+    gpi_block_count_failure(arena);
     gpi_thread = why;
 }
 
-/* -- guards -- */
+/* == GUARD ====================================================================================
+   What the public calls hand out and take back: blocks, with a guard behind each where GPUPOOL_GUARD
+   asks for guards. uses: BLOCK and above */
 
 #if GPI_GUARD
-#define GPI_GUARD_BYTES 256 /* at least so many are behind each block; so many are compared */
-#define GPI_GUARD_FILL 0xfd
-#define GPI_NEW_FILL 0xcd
-#define GPI_OLD_FILL 0xdd
+enum {
+    GPI_GUARD_BYTES = 256, /* at least so many are behind each block; so many are compared */
+    GPI_GUARD_FILL = 0xfd,
+    GPI_NEW_FILL = 0xcd,
+    GPI_OLD_FILL = 0xdd
+};
 
 /* A capture would make the fills part of its graph, and a stream of another device may have no way
    to this memory. Between enter and leave. */
-static int gpi_arena_can_guard(const gpupool_arena *arena, cudaStream_t stream) {
+static int gpi_guard_can(const gpupool_arena *arena, cudaStream_t stream) {
     return !gpi_driver_is_capturing(&arena->chunks.driver, stream) &&
            !gpi_driver_foreign(&arena->chunks.driver, stream);
 }
 
-/* Fills a new block and the end of its last units. Waits for that where others than this stream's
-   work may use the block at once. */
-static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_t bytes,
-                                      cudaStream_t stream, uintptr_t key) {
-    gpupool_source source = arena->chunks.source;
-    const gpi_driver *driver = &arena->chunks.driver;
-    gpupool_result result = GPUPOOL_OK;
-    uint64_t granted_bytes = 0;
-    gpi_visit visit;
+typedef struct gpi_guarded { /* what is known of a live block */
+    uint64_t guarded_bytes;  /* where its guard begins; 0: it has none */
+    uint64_t granted_bytes;
+    int is_used;             /* by other streams or by a graph */
+} gpi_guarded;
+
+/* Gives a live block another guard, and returns what it had. */
+static gpi_guarded gpi_guard_exchange(gpupool_arena *arena, const void *block, uint64_t bytes) {
+    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
+    gpi_guarded before;
     gpi_run *run;
-    int guards = 0;
-    if (gpi_driver_enter(driver, &visit) != GPUPOOL_OK)
-        return gpi_thread.result;
-    result = gpi_arena_outlived(arena, "gpupool_alloc");
-    if (result == GPUPOOL_OK) guards = gpi_arena_can_guard(arena, stream);
+    memset(&before, 0, sizeof before);
     gpi_host_lock(&arena->lock);
-    run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+    run = (uintptr_t)block % GPUPOOL_UNIT_BYTES ? NULL : gpi_tree_live(&arena->tree, unit);
     if (run) {
-        if (run->as.slack_bytes != GPI_CACHED && run->uses) guards = 0; /* a graph has it */
-        granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
-        run->guarded_bytes = guards ? bytes : 0;
-    } else {
-        guards = 0; /* freed meanwhile, by a thread that was never given it */
+        before.guarded_bytes = run->guarded_bytes;
+        before.granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
+        before.is_used = run->lane == GPI_LANE_LIVE && run->of.uses;
+        run->guarded_bytes = bytes;
     }
     gpi_host_unlock(&arena->lock);
-    if (guards) result = gpi_driver_fill(driver, block, GPI_NEW_FILL, bytes, stream);
+    return before;
+}
+
+/* Fills a new block and the end of its last units. Waits for that where others than this stream's
+   work may use the block at once. */
+static gpupool_result gpi_guard_fill(gpupool_arena *arena, char *block, uint64_t bytes,
+                                     const gpi_caller *call) {
+    const gpi_driver *driver = &arena->chunks.driver;
+    gpupool_source source = arena->chunks.source;
+    gpupool_result result;
+    gpi_guarded block_is;
+    gpi_visit visit;
+    int guards = 0;
+    if (gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return gpi_thread.result;
+    result = gpi_arena_outlived(arena, "gpupool_alloc");
+    if (result == GPUPOOL_OK) guards = gpi_guard_can(arena, call->stream);
+    block_is = gpi_guard_exchange(arena, block, guards ? bytes : 0);
+    if (block_is.is_used || !block_is.granted_bytes) { /* a graph has it; or it was freed meanwhile,
+                                                          by a thread that was never given it */
+        guards = 0;
+        gpi_guard_exchange(arena, block, 0);
+    }
+    if (guards) result = gpi_driver_fill(driver, block, GPI_NEW_FILL, bytes, call->stream);
     if (guards && result == GPUPOOL_OK)
-        result = gpi_driver_fill(driver, block + bytes, GPI_GUARD_FILL, granted_bytes - bytes,
-                                 stream);
+        result = gpi_driver_fill(driver, block + bytes, GPI_GUARD_FILL,
+                                 block_is.granted_bytes - bytes, call->stream);
     if (guards && result == GPUPOOL_OK &&
-        (key == GPI_KEY_ANY || source == GPUPOOL_SOURCE_PINNED || source == GPUPOOL_SOURCE_MANAGED))
-        result = gpi_driver_stream_sync(driver, stream);
+        (call->key == GPI_KEY_ANY || source == GPUPOOL_SOURCE_PINNED ||
+         source == GPUPOOL_SOURCE_MANAGED))
+        result = gpi_driver_stream_sync(driver, call->stream);
     gpi_driver_leave(&visit);
     return result;
 }
 
 /* The guard of a block that is about to be freed. If CUDA fails, that is for the free to tell. */
-static gpupool_result gpi_arena_look_behind(const gpi_driver *driver, char *block, uint64_t bytes,
-                                            cudaStream_t stream) {
+static gpupool_result gpi_guard_compare(const gpi_driver *driver, char *block, uint64_t bytes,
+                                        cudaStream_t stream) {
     unsigned char behind[GPI_GUARD_BYTES];
     gpi_copy copy;
     int i = 0;
@@ -9633,6 +10140,7 @@ static gpupool_result gpi_arena_look_behind(const gpi_driver *driver, char *bloc
     copy.to = behind;
     copy.from = block + bytes;
     copy.width = sizeof behind;
+    copy.rows = 1;
     if (gpi_driver_copy(driver, &copy, stream, NULL) != GPUPOOL_OK ||
         gpi_driver_stream_sync(driver, stream) != GPUPOOL_OK)
         return GPUPOOL_OK;
@@ -9643,114 +10151,454 @@ static gpupool_result gpi_arena_look_behind(const gpi_driver *driver, char *bloc
                          (void *)block, bytes + (uint64_t)i);
 }
 
-/* As cudaFree does; one thread at a time. */
-static gpupool_result gpi_arena_wait_for_all(gpupool_arena *arena) {
-    gpupool_result result;
-    gpi_host_lock(&arena->growing);
-    result = gpi_driver_wait(&arena->chunks.driver);
-    gpi_host_unlock(&arena->growing);
-    return result;
-}
-
-/* Gives a live block another guard, and returns how much was guarded. */
-static uint64_t gpi_arena_exchange_guard(gpupool_arena *arena, const void *block, uint64_t bytes,
-                                         uint64_t *granted_bytes, int *is_used) {
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES, before = 0;
-    gpi_run *run;
-    gpi_host_lock(&arena->lock);
-    run = (uintptr_t)block % GPUPOOL_UNIT_BYTES ? NULL : gpi_tree_live(&arena->tree, unit);
-    if (run) {
-        before = run->guarded_bytes;
-        *granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
-        *is_used = run->uses && run->as.slack_bytes != GPI_CACHED;
-        run->guarded_bytes = bytes;
-    }
-    gpi_host_unlock(&arena->lock);
-    return before;
-}
-
 /* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
-   unless another stream or a graph may be at it rightly, or CUDA may not take it back. */
-static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaStream_t stream,
-                                        uintptr_t key, int in_scope, uint64_t *guarded_bytes,
-                                        int *filled) {
-    uint64_t granted_bytes = 0, bytes;
-    gpupool_result result = GPUPOOL_OK;
+   unless another stream or a graph may be at it rightly, or CUDA may not take it back. Returns the
+   guard that it had; 0: it needs none any more. */
+static uint64_t gpi_guard_look(gpupool_arena *arena, char *block, const gpi_caller *call,
+                               int in_scope, gpupool_result *found) {
+    gpi_driver *driver = &arena->chunks.driver;
+    gpi_guarded block_is = gpi_guard_exchange(arena, block, 0);
+    uint64_t bytes = block_is.guarded_bytes;
+    int stays = block_is.is_used || in_scope || arena->chunks.source == GPUPOOL_SOURCE_BYPASS;
     gpi_visit visit;
-    int stays = 0;
-    bytes = gpi_arena_exchange_guard(arena, block, 0, &granted_bytes, &stays);
-    *guarded_bytes = bytes;
-    stays |= in_scope | (arena->chunks.source == GPUPOOL_SOURCE_BYPASS);
-    if (!bytes || gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK)
-        return GPUPOOL_OK;
+    *found = GPUPOOL_OK;
+    if (!bytes || gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return bytes;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
-        gpi_arena_can_guard(arena, stream) &&
-        (key != GPI_KEY_ANY || gpi_arena_wait_for_all(arena) == GPUPOOL_OK)) {
-        result = gpi_arena_look_behind(&arena->chunks.driver, block, bytes, stream);
-        *filled = !stays;
-        if (*filled) {
-            *guarded_bytes = 0; /* the guard is filled too */
-            /* if that fails nobody is told: what was found counts */
-            arena->chunks.driver.fill((CUdeviceptr)(uintptr_t)block, GPI_OLD_FILL,
-                                      (size_t)granted_bytes, stream);
+        gpi_guard_can(arena, call->stream) &&
+        (call->key != GPI_KEY_ANY || gpi_clock_wait_device(&arena->clocks, driver) == GPUPOOL_OK)) {
+        *found = gpi_guard_compare(driver, block, bytes, call->stream);
+        if (!stays) { /* the guard is filled too; if that fails nobody is told: what was found
+                         counts */
+            bytes = 0;
+            gpi_driver_fill(driver, block, GPI_OLD_FILL, block_is.granted_bytes, call->stream);
         }
     }
     gpi_driver_leave(&visit);
-    return result;
+    return bytes;
 }
 #endif
 
-/* What the public calls hand out, and below what they take back: with a guard where there are
-   guards. */
-static void *gpi_arena_alloc(gpupool_arena *arena, const char *call, uint64_t bytes,
-                             uint64_t alignment, cudaStream_t stream, uintptr_t key,
-                             gpi_origin origin) {
-    void *block = gpi_arena_get(arena, call, bytes, alignment, stream, key, origin);
+/* request: bytes, by and origin are set. */
+static void *gpi_guard_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
+                             uint64_t alignment) {
+    void *block = gpi_block_get(arena, name, request, alignment);
 #if GPI_GUARD
-    if (block && gpi_arena_guard(arena, (char *)block, bytes, stream, key) != GPUPOOL_OK) {
-        gpi_arena_unhand(arena, block, stream, key);
+    if (block && gpi_guard_fill(arena, (char *)block, request->bytes, &request->by) != GPUPOOL_OK) {
+        gpi_block_unhand(arena, block, &request->by);
         return NULL;
     }
 #endif
     return block;
 }
 
-static gpupool_result gpi_arena_return(gpupool_arena *arena, void *block, cudaStream_t stream,
-                                       uintptr_t key) {
+static gpupool_result gpi_guard_free(gpupool_arena *arena, void *block, const gpi_caller *call) {
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_free");
 #if GPI_GUARD
     struct gpi_thread why;
-    gpupool_result found = GPUPOOL_OK, result;
+    gpupool_result found = GPUPOOL_OK;
     gpi_stream *known;
-    uint64_t guarded_bytes = 0, granted_bytes;
-    int is_used, in_scope, filled = 0;
-    if (block && gpi_arena_exists(arena, "gpupool_free") == GPUPOOL_OK) {
+    uint64_t bytes = 0;
+    int in_scope;
+    if (result == GPUPOOL_OK && block) {
         /* first of all, so that the host has the memory for it once the block is filled */
-        known = gpi_arena_visit(arena, gpi_fence_find(&arena->fences, key), stream, key);
+        known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
         if (!known) return gpi_thread.result;
-        gpi_host_lock(&arena->lock);
-        in_scope = known->capture != NULL;
-        gpi_host_unlock(&arena->lock);
+        in_scope = GPI_READ(&known->capture) != NULL;
         gpi_host_unlock(&known->cache.lock);
-        found = gpi_arena_unguard(arena, (char *)block, stream, key, in_scope, &guarded_bytes,
-                                  &filled);
+        bytes = gpi_guard_look(arena, (char *)block, call, in_scope, &found);
     }
     why = gpi_thread;
-    result = gpi_arena_give(arena, block, stream, key);
-    if (filled && result == GPUPOOL_E_CUDA) /* the stream has told, and need not tell again */
-        result = gpi_arena_free_slow(arena, block, stream, key);
-    if (result != GPUPOOL_OK && guarded_bytes) /* it is still the caller's */
-        gpi_arena_exchange_guard(arena, block, guarded_bytes, &granted_bytes, &is_used);
-    if (result != GPUPOOL_OK || found == GPUPOOL_OK) return result;
-    gpi_thread = why;
-    return found;
+    if (result == GPUPOOL_OK) result = gpi_block_give(arena, block, call);
+    if (result == GPUPOOL_E_CUDA && !bytes) /* the stream has told, and need not tell again */
+        result = gpi_block_free_slow(arena, block, call);
+    if (result != GPUPOOL_OK && bytes) gpi_guard_exchange(arena, block, bytes);
+    if (result == GPUPOOL_OK && found != GPUPOOL_OK) {
+        gpi_thread = why;
+        result = found;
+    }
 #else
-    return gpi_arena_give(arena, block, stream, key);
+    if (result == GPUPOOL_OK) result = gpi_block_give(arena, block, call);
 #endif
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* -- making an arena -- */
+/* -- in public -- */
 
-static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
+static gpi_origin gpi_arena_origin(const char *file, int line) {
+    gpi_origin origin;
+    origin.file = file ? file : "";
+    origin.line = file ? line : 0;
+    return origin;
+}
+
+static void gpi_guard_request(gpi_request *request, size_t bytes, cudaStream_t stream,
+                              gpi_origin origin) {
+    memset(request, 0, sizeof *request);
+    request->bytes = bytes;
+    request->by = gpi_arena_call(stream);
+    request->origin = origin;
+}
+
+void *gpupool_alloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
+                       int line) {
+    gpi_request request;
+    gpi_guard_request(&request, bytes, stream, gpi_arena_origin(file, line));
+    return gpi_guard_alloc(arena, "gpupool_alloc", &request, GPUPOOL_UNIT_BYTES);
+}
+
+void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignment,
+                               cudaStream_t stream, const char *file, int line) {
+    gpi_request request;
+    gpi_guard_request(&request, bytes, stream, gpi_arena_origin(file, line));
+    return gpi_guard_alloc(arena, "gpupool_alloc_aligned", &request, alignment);
+}
+
+/* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
+static gpupool_result gpi_guard_zero(const gpupool_arena *arena, void *block, size_t bytes,
+                                     cudaStream_t stream) {
+    const gpi_driver *driver = &arena->chunks.driver;
+    int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_enter(driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, "gpupool_zalloc");
+    if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
+    if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(driver, stream)))
+        result = gpi_driver_fill(driver, block, 0, bytes, stream);
+    gpi_driver_leave(&visit);
+    return result;
+}
+
+void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
+                        int line) {
+    gpi_request request;
+    void *block;
+    gpi_guard_request(&request, bytes, stream, gpi_arena_origin(file, line));
+    block = gpi_guard_alloc(arena, "gpupool_zalloc", &request, GPUPOOL_UNIT_BYTES);
+    if (!block || gpi_guard_zero(arena, block, bytes, request.by.stream) == GPUPOOL_OK)
+        return block;
+    gpi_block_unhand(arena, block, &request.by);
+    return NULL;
+}
+
+void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    return gpupool_alloc_at(arena, bytes, stream, NULL, 0);
+}
+
+void *gpupool_alloc_no_wait(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    gpi_request request;
+    gpi_guard_request(&request, bytes, stream, gpi_arena_origin(NULL, 0));
+    request.no_wait = 1;
+    return gpi_guard_alloc(arena, "gpupool_alloc_no_wait", &request, GPUPOOL_UNIT_BYTES);
+}
+
+void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
+                            cudaStream_t stream) {
+    return gpupool_alloc_aligned_at(arena, bytes, alignment, stream, NULL, 0);
+}
+
+void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
+    return gpupool_zalloc_at(arena, bytes, stream, NULL, 0);
+}
+
+gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
+    gpi_caller call = gpi_arena_call(stream);
+    return gpi_guard_free(arena, block, &call);
+}
+
+/* Where CUDA forbids its own calls: the mark comes with the stream's next one. */
+gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
+                                             cudaStream_t stream) {
+    gpi_caller call = gpi_arena_call(stream);
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_free_in_host_function");
+    gpi_stream *known = NULL;
+    gpi_cache *cache;
+    gpi_run *run;
+    if (result != GPUPOOL_OK || !block) return result;
+    if (call.stream == cudaStreamPerThread)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_free_in_host_function: stream is "
+                             "cudaStreamPerThread, which is another one on this thread");
+    run = gpi_block_enter(arena, "gpupool_free_in_host_function", block, &cache);
+    if (!run) return gpi_thread.result;
+    if (cache) {
+        gpi_cache_release(cache, run->unit);
+        gpi_cache_fold(cache, &arena->ledger);
+    }
+    known = gpi_arena_known(arena, call.key, 0);
+    result = known ? gpi_block_free(arena, run, known, call.stream) : gpi_host_no_memory();
+    gpi_block_leave(arena, cache);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
+    const char *name = "gpupool_record_use";
+    gpi_caller call = gpi_arena_call(stream);
+    gpi_stream *known;
+    gpi_cache *cache;
+    gpi_run *run;
+    gpupool_result result = gpi_arena_begin(arena, name);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, name);
+    if (result != GPUPOOL_OK) return result;
+    if (gpi_driver_is_capturing(&arena->chunks.driver, call.stream))
+        return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its "
+                             "graph: keep the block until the graph is destroyed");
+    known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call.key), &call);
+    if (!known) return gpi_thread.result;
+    gpi_host_unlock(&known->cache.lock);
+    run = gpi_block_enter(arena, name, block, &cache);
+    if (!run) return gpi_thread.result;
+    if (cache) {
+        gpi_cache_release(cache, run->unit);
+        gpi_cache_fold(cache, &arena->ledger);
+        gpi_host_unlock(&cache->lock);
+    }
+    known = gpi_arena_known_again(arena, &call);
+    if (!known || !gpi_clock_use(&arena->clocks, run, known,
+                                 gpi_clock_issue(&arena->clocks, known))) {
+        gpi_arena_unlock(arena);
+        return gpi_host_no_memory();
+    }
+    if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
+    known->refs++;
+    gpi_clock_record(&arena->clocks, known, call.stream);
+    known->refs--;
+    gpi_arena_unlock(arena);
+    return gpi_host_ok();
+}
+
+size_t gpupool_size(gpupool_arena *arena, const void *block) {
+    gpi_cache *cache;
+    gpi_run *run;
+    size_t bytes;
+    if (gpi_arena_begin(arena, "gpupool_size") != GPUPOOL_OK) return 0;
+    run = gpi_block_enter(arena, "gpupool_size", block, &cache);
+    if (!run) return 0;
+    bytes = (size_t)gpi_arena_asked(run);
+    gpi_block_leave(arena, cache);
+    gpi_host_ok();
+    return bytes;
+}
+
+/* == CAPTURE ==================================================================================
+   Scopes of graph captures, streams that end, peers. uses: GUARD and above
+
+   In a scope the stream's key is that of a struct of the graph's: what it frees goes into the
+   graph's own lane, and its clock passes at the release. */
+
+/* Gives a scope its stream. What it sets aside comes back if the host has no memory for it. */
+static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *capture) {
+    gpi_stream *outer = NULL, *known;
+    /* once more if it is made known anew meanwhile: the other one was a destroyed stream's */
+    while ((known = gpi_clock_find(&arena->clocks, capture->key)) != NULL) {
+        if (known->capture)
+            return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
+                                 "scope already");
+        if (outer) outer->is_kept = 0;
+        outer = known;
+        outer->is_kept = 1;
+        gpi_arena_unname(arena, outer);
+    }
+    capture->stream = gpi_clock_know(&arena->clocks, capture->key, 0);
+    if (!capture->stream) {
+        if (outer) gpi_clock_name(&arena->clocks, outer);
+        return gpi_host_no_memory();
+    }
+    capture->outer = outer;
+    GPI_PUBLISH(&capture->stream->capture, capture);
+    gpi_clock_name(&arena->clocks, capture->stream);
+    return GPUPOOL_OK;
+}
+
+gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
+                                     gpupool_capture **out) {
+    gpupool_capture *capture;
+    gpupool_result result;
+    gpi_host_begin();
+    if (!out)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
+    *out = NULL;
+    result = gpi_arena_begin(arena, "gpupool_capture_begin");
+    if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_capture_begin");
+    if (result != GPUPOOL_OK) return result;
+    capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
+    if (!capture) return gpi_host_no_memory();
+    capture->arena = arena;
+    capture->key = gpi_clock_key(stream);
+    gpi_host_lock(&arena->lock);
+    result = gpi_capture_open(arena, capture);
+    arena->captures += result == GPUPOOL_OK;
+    gpi_arena_unlock(arena);
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(capture);
+        return result;
+    }
+    gpi_host_count_scope(1);
+    *out = capture;
+    return gpi_host_ok();
+}
+
+/* The lock is held. */
+static void gpi_capture_end(gpupool_arena *arena, gpupool_capture *capture) {
+    if (capture->stream->key == 0) return;
+    gpi_host_count_scope(-1);
+    gpi_clock_unname(&arena->clocks, capture->stream);
+    if (capture->outer) gpi_clock_name(&arena->clocks, capture->outer);
+}
+
+gpupool_result gpupool_capture_end(gpupool_capture *capture) {
+    gpupool_result result;
+    gpi_host_begin();
+    if (!capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_end: capture is NULL");
+    result = gpi_arena_begin(capture->arena, "gpupool_capture_end");
+    if (result == GPUPOOL_OK) result = gpi_arena_outlived(capture->arena, "gpupool_capture_end");
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_lock(&capture->arena->lock);
+    gpi_capture_end(capture->arena, capture);
+    gpi_arena_unlock(capture->arena);
+    return gpi_host_ok();
+}
+
+/* A block that the graph keeps waits for a position like any other now. */
+static void gpi_capture_let_go(gpi_run *run, const gpi_stream *stream, uint64_t at) {
+    gpi_use *use = (gpi_use *)run->of.uses;
+    for (; use; use = use->next)
+        if (use->stream == stream) use->at = at;
+}
+
+/* The graph's live blocks are freed; and all that it kept is behind one position. Returns that. */
+static uint64_t gpi_capture_take_back(gpupool_arena *arena, gpi_stream *stream) {
+    uint64_t at = 0, position = gpi_clock_issue(&arena->clocks, stream);
+    gpi_run *run;
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        const gpi_use *keeping = gpi_clock_keeping(run);
+        if (!keeping || keeping->stream != stream) continue;
+        gpi_block_count_free(arena, run, 0);
+        gpi_tree_lay_down(&arena->tree, run);
+        run->lane = GPI_LANE_WAITING;
+        gpi_arena_wait_for_uses(arena, run);
+    }
+    for (run = arena->waiting; run; run = run->list_next)
+        gpi_capture_let_go(run, stream, position);
+    gpi_stitch_restamp(&arena->stitches, stream, position);
+    gpi_tree_restamp(&arena->tree, stream->lane, position);
+    return position;
+}
+
+gpupool_result gpupool_capture_release(gpupool_capture *capture) {
+    gpupool_arena *arena;
+    gpi_stream *stream;
+    gpi_visit visit;
+    gpupool_result result;
+    gpi_host_begin();
+    if (!capture)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_release: capture is NULL");
+    arena = capture->arena;
+    stream = capture->stream;
+    result = gpi_arena_enter(arena, "gpupool_capture_release", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_capture_end(arena, capture);
+    gpi_capture_take_back(arena, stream);
+    stream->refs++;
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver); /* a replay may still run; if CUDA fails, its memory
+                                              waits for a later mark */
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    stream->refs--;
+    GPI_PUBLISH(&stream->capture, NULL);
+    arena->captures--;
+    arena->waiting_seen = 0;
+    gpi_arena_poll_all(arena);
+    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_stitch_trim(&arena->stitches, 0);
+    gpi_clock_forget(&arena->clocks, stream);
+    gpi_arena_leave(arena, &visit);
+    GPUPOOL_FREE(capture);
+    return gpi_host_ok();
+}
+
+/* -- streams that end -- */
+
+/* The key is the next stream's from now on. The lock is held, and opened for a moment. `can_mark`:
+   CUDA can be called. */
+static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int can_mark) {
+    gpi_stream *known = gpi_clock_find(&arena->clocks, call->key), *last;
+    if (known) {
+        gpi_stream *outer = known->capture ? known->capture->outer : NULL;
+        last = known->capture ? outer : known;
+        known->refs++;
+        gpi_arena_unname(arena, known); /* first, so that the mark covers what the cache had */
+        if (known->capture) gpi_host_count_scope(-1); /* it ends here, */
+        if (outer) outer->is_kept = 0; /* and what it set aside is nobody's */
+        if (last) last->refs++;
+        if (last && can_mark) gpi_clock_record_last(&arena->clocks, last, call->stream);
+        if (last) last->refs--;
+        known->refs--;
+        gpi_clock_forget(&arena->clocks, known);
+    }
+    gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(call->stream));
+}
+
+/* Also where CUDA fails: the stream may be gone, and its handle another's, before this is called
+   again. */
+gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
+    gpi_caller call = gpi_arena_call(stream);
+    int reset = 0;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_stream_retired");
+    if (result != GPUPOOL_OK) return result;
+    if (gpi_arena_outlived(arena, "gpupool_stream_retired") != GPUPOOL_OK) {
+        result = gpi_thread.result;
+        if (gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK && reset)
+            return result;
+    }
+    gpi_host_lock(&arena->lock);
+    gpi_capture_retire(arena, &call, result == GPUPOOL_OK);
+    gpi_arena_unlock(arena);
+    return gpi_host_ok();
+}
+
+/* The wait for an arena is not under the lock: who is at work there may be in a chunk_alloc that
+   makes an arena, ends another one, or destroys a stream. */
+cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
+    uintptr_t key = gpi_clock_key(stream); /* before the lock, which it may take itself */
+    gpupool_arena *arena;
+    gpi_host_lock(&gpi_process.lock);
+    for (arena = gpi_process.arenas; arena && stream; arena = arena->next) {
+        if (arena->forks < 0 || !gpi_clock_find(&arena->clocks, key)) continue;
+        arena->visitors++;
+        gpi_host_unlock(&gpi_process.lock);
+        gpupool_stream_retired(arena, stream);
+        gpi_host_lock(&gpi_process.lock);
+        arena->visitors--;
+    }
+    gpi_host_unlock(&gpi_process.lock);
+    return cudaStreamDestroy(stream);
+}
+
+gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
+    gpi_visit visit;
+    const gpi_driver *driver;
+    int count = 0;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_allow_peer", &visit);
+    if (result != GPUPOOL_OK) return result;
+    driver = &arena->chunks.driver;
+    result = gpi_driver_devices(&count);
+    if (result == GPUPOOL_OK && (device < 0 || device >= count || device == driver->device))
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_allow_peer: device is %d, and must be "
+                               "another one than the arena's, of %d devices", device, count);
+    if (result == GPUPOOL_OK && arena->chunks.source != GPUPOOL_SOURCE_PINNED)
+        result = gpi_driver_can_peer(driver, device);
+    if (result == GPUPOOL_OK) result = gpi_stitch_allow_peer(&arena->stitches, device);
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* == LIFE =====================================================================================
+   Arenas are made, ended, and renewed after a reset. uses: CAPTURE and above */
+
+static gpupool_result gpi_life_validate(const gpupool_arena_config *config) {
     int count = 0;
     gpupool_result result;
     if ((int)config->source < 0 || config->source > GPUPOOL_SOURCE_BYPASS)
@@ -9776,7 +10624,7 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
 /* The limit by precedence: config.limit_text, config.limit_bytes, GPUPOOL_LIMIT_<device> and
    GPUPOOL_LIMIT in the environment, the macro GPUPOOL_LIMIT, none. A shell empties a variable to
    take it away for one command. */
-static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
+static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
                                             const gpupool_arena_config *config) {
     char variable[64];
     const char *where = "config.limit_text", *text = config->limit_text;
@@ -9807,56 +10655,54 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
 
-/* reserve_bytes: got now, as quiet memory; the verdict, if the device has none. The lock is held,
-   and opened to ask other arenas. */
-static gpupool_result gpi_arena_reserve(gpupool_arena *arena, uint64_t bytes) {
+/* reserve_bytes: got now, as anybody's memory; the verdict, if the device has none. Both locks are
+   held, and open in between. */
+static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
     gpi_siblings siblings;
     gpi_request request;
-    gpi_stream *known;
     gpi_lack lack;
     gpi_run *run;
     gpupool_result result;
     if (bytes == 0 || !gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK;
     memset(&siblings, 0, sizeof siblings);
-    bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
-    known = gpi_arena_known(arena, GPI_KEY_LEGACY, 0);
-    if (!known) return gpi_host_no_memory();
     memset(&request, 0, sizeof request);
-    request.units = bytes / GPUPOOL_UNIT_BYTES;
+    request.bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
+    request.units = request.bytes / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
-    request.known = known;
-    result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
-    lack = gpi_arena_lack(arena, &request);
+    request.known = arena->clocks.all;
+    result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
+        lack = gpi_block_lack(arena, &request);
         gpi_host_unlock(&arena->lock);
-        gpi_arena_borrow(&lack, &siblings);
+        gpi_sibling_borrow(&lack, &siblings);
         gpi_host_lock(&arena->lock);
-        result = gpi_arena_grow(arena, &request, arena->ledger.limit_bytes, &run);
+        result = gpi_ladder_grow(arena, &request, &run);
     }
-    if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_QUIET, 0);
-    gpi_fence_forget(&arena->fences, &arena->tree, known, 1);
+    if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_ANY, 0);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_scene scene;
-        gpi_arena_figures(arena, bytes, 1, verdict, &scene);
-        gpi_arena_figure_siblings(&siblings, verdict, &scene);
-        gpi_limit_judge(verdict, &scene, 0);
+        gpi_host_unlock(&arena->lock);
+        gpi_verdict_begin(arena, &request, &siblings, verdict, &scene);
+        gpi_verdict_judge(verdict, &scene);
+        gpi_verdict_end(&scene);
+        gpi_host_lock(&arena->lock);
         gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
     }
     return result;
 }
 
 /* Whether CUDA has just said that it cannot map on this device, or that it has no addresses. */
-static int gpi_arena_cannot_map(gpupool_result result) {
+static int gpi_life_cannot_map(gpupool_result result) {
     return result == GPUPOOL_E_OUT_OF_MEMORY ||
            (result == GPUPOOL_E_CUDA && gpi_thread.cuda_error == CUDA_ERROR_NOT_SUPPORTED);
 }
 
 /* Chunks of cudaMalloc in place of mapped ones, of which there is none yet. The lock is held. */
-static gpupool_result gpi_arena_fall_back(gpupool_arena *arena) {
+static gpupool_result gpi_life_fall_back(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result;
-    snprintf(arena->instead, sizeof arena->instead, "%.95s", gpi_thread.text);
+    snprintf(arena->instead, sizeof arena->instead, "%.95s", gpi_thread.draft);
     result = gpi_chunk_retry(chunks, &arena->tree);
     if (result == GPUPOOL_OK) result = gpi_chunk_close(chunks);
     if (result != GPUPOOL_OK) return result;
@@ -9870,19 +10716,19 @@ static gpupool_result gpi_arena_fall_back(gpupool_arena *arena) {
 }
 
 /* The addresses of a MAPPED arena. Where MAPPED is AUTO's choice it must work, too. */
-static gpupool_result gpi_arena_open_space(gpupool_arena *arena, gpupool_source asked) {
+static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source asked) {
     struct gpi_thread before = gpi_thread;
     gpupool_result result = gpi_chunk_open_space(&arena->chunks, &arena->tree);
     if (asked != GPUPOOL_SOURCE_AUTO) return result;
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_chunk_try_mapping(&arena->chunks, &arena->tree);
-    if (gpi_arena_cannot_map(result)) result = gpi_arena_fall_back(arena);
+    if (gpi_life_cannot_map(result)) result = gpi_life_fall_back(arena);
     gpi_host_unlock(&arena->lock);
     if (result == GPUPOOL_OK) gpi_thread = before; /* no call has failed */
     return result;
 }
 
-static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_config *config) {
+static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_chunks *chunks = &arena->chunks;
     gpupool_result result;
     chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
@@ -9906,75 +10752,83 @@ static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_c
     chunks->user = arena->user = config->user;
     arena->stitches.off = config->no_stitch;
     arena->on_out_of_memory = config->on_out_of_memory;
-    arena->fences.driver = &chunks->driver;
+    arena->clocks.driver = &chunks->driver;
     arena->keep_bytes = config->reserve_bytes;
     snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
-    result = gpi_arena_first_limit(arena, config);
+    result = gpi_life_first_limit(arena, config);
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
-        result = gpi_arena_open_space(arena, config->source);
+        result = gpi_life_open_space(arena, config->source);
     gpi_host_lock(&arena->lock);
-    if (result == GPUPOOL_OK) result = gpi_arena_reserve(arena, config->reserve_bytes);
+    if (result == GPUPOOL_OK && !gpi_clock_open(&arena->clocks)) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK) result = gpi_life_reserve(arena, config->reserve_bytes);
     gpi_host_unlock(&arena->lock);
     return result;
 }
 
-static void gpi_arena_forget(gpupool_arena *arena) { /* the host's side only, but the struct */
+static void gpi_life_free(gpupool_arena *arena) {
+    gpi_host_mutex_close(&arena->growing);
+    gpi_host_mutex_close(&arena->clocks.waits);
+    GPUPOOL_FREE(arena);
+}
+
+static void gpi_life_forget(gpupool_arena *arena) { /* the host's side only, but the struct */
     gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
     gpi_stitch_forget(&arena->stitches);
     gpi_chunk_forget(&arena->chunks);
-    gpi_fence_close(&arena->fences);
+    gpi_clock_clear(&arena->clocks);
     gpi_tree_close(&arena->tree);
 }
 
 /* Gives everything back. What was freed may still be in use by queued work, which unmapping would
-   not wait for. The lock is held. */
-static gpupool_result gpi_arena_close(gpupool_arena *arena) {
+   not wait for. The lock is held, and open in between. */
+static gpupool_result gpi_life_close(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
-    if (arena->tree.pending_units || arena->parked) {
+    if (arena->clocks.all && (arena->tree.pending_units || arena->waiting)) {
         gpi_host_unlock(&arena->lock);
-        result = gpi_driver_wait(&arena->chunks.driver);
+        result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
         gpi_host_lock(&arena->lock);
         if (result != GPUPOOL_OK) return result;
-        while (arena->parked) gpi_arena_unpark(arena, NULL, arena->parked, NULL);
-        gpi_fence_all_passed(&arena->fences, &arena->tree);
+        gpi_arena_poll_all(arena);
     }
     gpi_tree_drop_slabs(&arena->tree);
     result = gpi_stitch_trim(&arena->stitches, 0);
-    if (result == GPUPOOL_OK) result = gpi_fence_trim(&arena->fences);
+    if (result == GPUPOOL_OK) result = gpi_clock_close(&arena->clocks);
     return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
 }
 
-/* Makes the arena by its config, all of it or nothing; what it consists of is zero, but the driver.
-   Between enter and leave. */
-static gpupool_result gpi_arena_build(gpupool_arena *arena, const gpupool_arena_config *config) {
+/* Makes the arena by its config, all of it or nothing; what it consists of is zero, but the driver,
+   which is entered. */
+static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_config *config) {
     struct gpi_thread why;
     gpupool_result result;
-    arena->chunks.lock = &arena->lock;
+    gpi_host_mutex_open(&arena->growing);
+    gpi_host_mutex_open(&arena->clocks.waits);
+    arena->chunks.lock = arena->clocks.lock = &arena->lock;
     arena->chunks.ledger = &arena->ledger;
+    arena->chunks.clocks = arena->stitches.clocks = &arena->clocks;
     arena->stitches.chunks = &arena->chunks;
-    arena->stitches.tree = &arena->tree;
-    arena->stitches.fences = &arena->fences;
+    arena->stitches.tree = arena->clocks.tree = &arena->tree;
     gpi_ledger_open(&arena->ledger);
-    result = gpi_arena_open(arena, config);
+    result = gpi_life_open(arena, config);
     if (result == GPUPOOL_OK) return result;
     why = gpi_thread; /* of the failure, not of the cleaning up */
     gpi_host_lock(&arena->lock);
-    gpi_arena_close(arena);
-    gpi_arena_forget(arena);
+    gpi_life_close(arena);
+    gpi_life_forget(arena);
     gpi_thread = why;
     return result;
 }
 
 /* The same with the driver. */
-static gpupool_result gpi_arena_make(gpupool_arena *arena, const gpupool_arena_config *config) {
+static gpupool_result gpi_life_make(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_driver *driver = &arena->chunks.driver;
     gpi_visit visit;
     gpupool_result result = gpi_driver_open(driver, config->device);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(driver, &visit);
     if (result == GPUPOOL_OK) {
-        result = gpi_arena_build(arena, config);
+        result = gpi_life_build(arena, config);
         gpi_driver_leave(&visit);
     }
     if (result != GPUPOOL_OK) gpi_driver_close(driver);
@@ -9982,7 +10836,7 @@ static gpupool_result gpi_arena_make(gpupool_arena *arena, const gpupool_arena_c
 }
 
 /* Adds the arena to those of the process, as its device's default if `is_default`. */
-static void gpi_arena_list(gpupool_arena *arena, int is_default) {
+static void gpi_life_list(gpupool_arena *arena, int is_default) {
     int device = arena->chunks.driver.device;
     gpi_host_lock(&gpi_process.lock);
     arena->next = gpi_process.arenas;
@@ -9994,7 +10848,7 @@ static void gpi_arena_list(gpupool_arena *arena, int is_default) {
 
 /* Tells whether it was its device's default. 0: not done, for a thread is on its way through the
    arenas of the process. */
-static int gpi_arena_unlist(gpupool_arena *arena, int *is_default) {
+static int gpi_life_unlist(gpupool_arena *arena, int *is_default) {
     gpupool_arena **link = &gpi_process.arenas;
     int device = arena->chunks.driver.device, done;
     gpi_host_lock(&gpi_process.lock);
@@ -10013,6 +10867,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     gpupool_arena_config config;
     gpupool_arena *arena;
     gpupool_result result;
+    gpi_host_begin();
     if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: arena is NULL");
     *out = NULL;
     result = gpi_host_may_open("gpupool_arena_create");
@@ -10020,7 +10875,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     memset(&config, 0, sizeof config);
     if (given) config = *given;
     else config.device = GPUPOOL_DEVICE_CURRENT;
-    result = gpi_arena_validate(&config);
+    result = gpi_life_validate(&config);
     if (result != GPUPOOL_OK) return result;
     gpi_host_watch_forks();
     result = gpi_driver_name_device(&config.device);
@@ -10028,127 +10883,137 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     arena = (gpupool_arena *)gpi_host_zeroed(sizeof *arena);
     if (!arena) return gpi_host_no_memory();
     arena->forks = gpi_process.forks;
-    result = gpi_arena_make(arena, &config);
+    result = gpi_life_make(arena, &config);
     if (result == GPUPOOL_OK) {
-        gpi_arena_list(arena, 0);
+        gpi_life_list(arena, 0);
         *out = arena;
     } else {
-        GPUPOOL_FREE(arena);
+        gpi_life_free(arena);
     }
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
-/* Names the biggest holders; gpupool_report lists more of them. */
-static gpupool_result gpi_arena_tell_leaks(gpupool_arena *arena) {
+/* Names the biggest holders; gpupool_report lists more of them. `growing` is held. */
+static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena) {
     gpi_holding top[GPUPOOL_HOLDERS];
     char list[320], name[64], size[32];
+    uint64_t blocks = arena->ledger.blocks.now, bytes = arena->ledger.granted.now;
     size_t length = 0;
+    gpi_scene scene;
     int i;
-    gpi_limit_holders(&arena->ledger, &arena->tree, top, GPUPOOL_HOLDERS);
+    memset(&scene, 0, sizeof scene);
+    scene.arena = arena;
+    gpi_verdict_shoot(&scene);
+    gpi_host_lock(&arena->lock);
+    gpi_verdict_holders(arena, &scene, top, GPUPOOL_HOLDERS);
+    gpi_host_unlock(&arena->lock);
+    gpi_verdict_end(&scene);
     list[0] = 0;
     for (i = 0; i < GPUPOOL_HOLDERS && top[i].shown.blocks; i++)
         length += (size_t)snprintf(list + length, sizeof list - length, "%s%" PRIu64 " of %s (%s)",
                                    i ? ", " : "", top[i].shown.blocks,
-                                   gpi_limit_holder(name, &top[i].shown),
+                                   gpi_verdict_holder(name, &top[i].shown),
                                    gpi_limit_human(size, top[i].shown.bytes));
     return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: live blocks of arena \"%s\": "
-                         "%" PRIu64 ", holding %s; the biggest: %s", arena->name,
-                         arena->tree.live_runs, gpi_limit_human(size, arena->ledger.granted.now),
-                         list);
+                         "%" PRIu64 ", holding %s; the biggest: %s", arena->name, blocks,
+                         gpi_limit_human(size, bytes), list);
 }
 
-static gpupool_result gpi_arena_unused(gpupool_arena *arena) {
-    if (arena->tree.live_runs) return gpi_arena_tell_leaks(arena);
-    if (arena->captures)
+/* `growing` is held. */
+static gpupool_result gpi_life_unused(gpupool_arena *arena) {
+    uint64_t live, captures;
+    gpi_arena_fold(arena);
+    gpi_host_unlock(&arena->lock);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_pour_all(arena);
+    live = arena->tree.live_runs;
+    captures = arena->captures;
+    gpi_arena_unlock(arena);
+    if (live) return gpi_life_tell_leaks(arena);
+    if (captures)
         return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: captures of arena \"%s\" "
-                             "that are not released: %" PRIu64, arena->name, arena->captures);
+                             "that are not released: %" PRIu64, arena->name, captures);
     return GPUPOOL_OK;
 }
 
-/* Nothing waits for a fence any more; once more does no harm. */
-static void gpi_arena_drop_fences(gpupool_arena *arena) {
-    gpi_stream *stream = arena->fences.streams;
-    gpi_run *run = arena->parked;
+/* Nothing waits for a mark any more; once more does no harm. */
+static void gpi_life_drop_uses(gpupool_arena *arena) {
+    gpi_run *run = arena->waiting;
     uint64_t at = 0;
-    for (; run; run = run->list_next) gpi_arena_drop_uses(arena, run);
+    for (; run; run = run->list_next) gpi_clock_drop_uses(&arena->clocks, run);
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (run->as.slack_bytes != GPI_CACHED) gpi_arena_drop_uses(arena, run);
-    for (; stream; stream = stream->next)
-        while (stream->seals) gpi_fence_drop(&arena->fences, stream->fences[--stream->seals]);
+        if (run->lane != GPI_LANE_CACHED) gpi_clock_drop_uses(&arena->clocks, run);
 }
 
 /* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
    has, with blocks and captures, but the struct. If CUDA refuses some of it, it can be tried again.
    No other thread comes to the arena. */
-static gpupool_result gpi_arena_salvage(gpupool_arena *arena) {
+static gpupool_result gpi_life_salvage(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *stream;
     /* peers' work goes on, and may be at mapped memory */
     if (arena->chunks.driver.peer_count) result = gpi_driver_wait(&arena->chunks.driver);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_stitch_salvage(&arena->stitches);
-    if (result == GPUPOOL_OK) {
-        gpi_arena_drop_fences(arena);
-        result = gpi_fence_trim(&arena->fences);
-    }
+    if (result == GPUPOOL_OK) result = gpi_clock_close(&arena->clocks);
     gpi_host_unlock(&arena->lock);
     if (result != GPUPOOL_OK) return result;
-    for (stream = arena->fences.streams; stream; stream = stream->next) {
-        if (stream->early && stream->key) gpi_host_count_scope(-1);
-        if (stream->early) GPUPOOL_FREE(stream->capture);
+    gpi_life_drop_uses(arena);
+    for (stream = arena->clocks.streams; stream; stream = stream->next) {
+        if (stream->capture && stream->key) gpi_host_count_scope(-1);
+        GPUPOOL_FREE(stream->capture);
     }
-    gpi_arena_forget(arena);
+    gpi_life_forget(arena);
     return GPUPOOL_OK;
 }
 
 /* The end of an arena that was reset. */
-static gpupool_result gpi_arena_end_reset(gpupool_arena *arena) {
+static gpupool_result gpi_life_end_reset(gpupool_arena *arena) {
     gpupool_result result;
     int is_default = 0;
     unsigned round = 0;
-    while (!gpi_arena_unlist(arena, &is_default)) gpi_host_idle(round++);
-    result = gpi_arena_salvage(arena);
-    if (result == GPUPOOL_OK) GPUPOOL_FREE(arena);
-    else gpi_arena_list(arena, is_default);
+    while (!gpi_life_unlist(arena, &is_default)) gpi_host_idle(round++);
+    result = gpi_life_salvage(arena);
+    if (result == GPUPOOL_OK) gpi_life_free(arena);
+    else gpi_life_list(arena, is_default);
     return result;
 }
 
-/* Takes an arena of which nothing is in use off those of the process, with its locks held; if it
-   fails none is. A thread that is on its way through the arenas may wait for these locks. */
-static gpupool_result gpi_arena_start_ending(gpupool_arena *arena, int *is_default) {
+/* Takes an arena of which nothing is in use off those of the process, with both its locks held; if
+   it fails none is. A thread that is on its way through the arenas may wait for these locks. */
+static gpupool_result gpi_life_start_ending(gpupool_arena *arena, int *is_default) {
     gpupool_result result;
     unsigned round = 0;
     for (;; gpi_host_idle(round++)) {
-        gpi_host_lock(&arena->growing);
-        gpi_arena_lock(arena, 0);
-        result = gpi_arena_unused(arena);
-        if (result == GPUPOOL_OK && gpi_arena_unlist(arena, is_default)) return GPUPOOL_OK;
-        gpi_arena_trace_look(arena);
-        gpi_arena_exit(arena);
-        gpi_host_unlock(&arena->growing);
+        gpi_host_mutex_lock(&arena->growing);
+        result = gpi_life_unused(arena);
+        if (result == GPUPOOL_OK && gpi_life_unlist(arena, is_default)) {
+            gpi_host_lock(&arena->lock);
+            return GPUPOOL_OK;
+        }
+        gpi_host_mutex_unlock(&arena->growing);
         if (result != GPUPOOL_OK) return result;
     }
 }
 
 /* All is given back and the arena is no more, or it is as before, but that it knows no stream: one
    may have been destroyed while the arena was not listed, and its handle be another's. */
-static gpupool_result gpi_arena_end(gpupool_arena *arena) {
+static gpupool_result gpi_life_end(gpupool_arena *arena) {
     int is_default = 0;
     gpi_stream *stream;
-    gpupool_result result = gpi_arena_start_ending(arena, &is_default);
+    gpupool_result result = gpi_life_start_ending(arena, &is_default);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_close(arena);
+    result = gpi_life_close(arena);
     if (result == GPUPOOL_OK) {
-        gpi_arena_forget(arena);
-        GPUPOOL_FREE(arena);
+        gpi_life_forget(arena);
+        gpi_life_free(arena);
         return GPUPOOL_OK;
     }
-    gpi_arena_list(arena, is_default);
-    for (stream = arena->fences.streams; stream; stream = stream->next)
-        gpi_arena_unname(arena, stream);
-    gpi_arena_trace_look(arena);
-    gpi_arena_exit(arena);
-    gpi_host_unlock(&arena->growing);
+    gpi_life_list(arena, is_default);
+    for (stream = arena->clocks.streams; stream; stream = stream->next)
+        if (stream->key && stream != arena->clocks.all) gpi_arena_unname(arena, stream);
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
     return result;
 }
 
@@ -10157,18 +11022,19 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     gpi_visit visit;
     int reset;
     gpupool_result result;
+    gpi_host_begin();
     if (arena && arena->forks == GPI_CLOSED) { /* nothing is in it */
-        while (!gpi_arena_unlist(arena, &reset)) gpi_host_idle(0);
-        GPUPOOL_FREE(arena);
+        while (!gpi_life_unlist(arena, &reset)) gpi_host_idle(0);
+        gpi_life_free(arena);
         return gpi_host_ok();
     }
-    result = gpi_arena_exists(arena, "gpupool_arena_destroy");
+    result = gpi_arena_begin(arena, "gpupool_arena_destroy");
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
     driver = arena->chunks.driver;
-    if (result == GPUPOOL_OK) result = reset ? gpi_arena_end_reset(arena) : gpi_arena_end(arena);
+    if (result == GPUPOOL_OK) result = reset ? gpi_life_end_reset(arena) : gpi_life_end(arena);
     gpi_driver_leave(&visit);
     if (result != GPUPOOL_OK) return result;
     gpi_driver_close(&driver);
@@ -10176,7 +11042,7 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
 }
 
 /* Whether its device was reset since it was made; 0 where CUDA does not tell. No lock is held. */
-static int gpi_arena_was_reset(const gpupool_arena *arena) {
+static int gpi_life_was_reset(const gpupool_arena *arena) {
     struct gpi_thread why = gpi_thread;
     int reset = 0;
     gpupool_result result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
@@ -10184,7 +11050,7 @@ static int gpi_arena_was_reset(const gpupool_arena *arena) {
     return result == GPUPOOL_OK && reset;
 }
 
-static gpupool_arena_config gpi_arena_default_config(int device) {
+static gpupool_arena_config gpi_life_default_config(int device) {
     gpupool_arena_config config;
     memset(&config, 0, sizeof config);
     config.device = device;
@@ -10193,7 +11059,7 @@ static gpupool_arena_config gpi_arena_default_config(int device) {
 }
 
 /* With a visitor more. NULL: none was made yet, or a reset has closed it. */
-static gpupool_arena *gpi_arena_default(int device) {
+static gpupool_arena *gpi_life_default(int device) {
     gpupool_arena *arena = NULL;
     gpi_host_lock(&gpi_process.lock);
     if (device >= 0 && device < GPI_DEVICES_MAX) arena = gpi_process.default_arenas[device];
@@ -10203,13 +11069,13 @@ static gpupool_arena *gpi_arena_default(int device) {
     return arena;
 }
 
-static void gpi_arena_leave(gpupool_arena *arena) {
+static void gpi_life_left(gpupool_arena *arena) {
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     gpi_host_unlock(&gpi_process.lock);
 }
 
-static void gpi_arena_set_forks(gpupool_arena *arena, int forks) {
+static void gpi_life_set_forks(gpupool_arena *arena, int forks) {
     gpi_host_lock(&gpi_process.lock);
     arena->forks = forks;
     gpi_host_unlock(&gpi_process.lock);
@@ -10218,12 +11084,12 @@ static void gpi_arena_set_forks(gpupool_arena *arena, int forks) {
 /* The device's default arena, for the caller to renew, since the device was reset. NULL: there is
    none or it is open; or *wait: another thread renews it, or is on its way through it. CUDA is
    asked under the lock: another thread may have renewed it just now. */
-static gpupool_arena *gpi_arena_start_renewing(int device, int *wait) {
+static gpupool_arena *gpi_life_start_renewing(int device, int *wait) {
     gpupool_arena *arena;
     int closed;
     gpi_host_lock(&gpi_process.lock);
     arena = gpi_process.default_arenas[device];
-    closed = arena && (arena->forks < 0 || gpi_arena_was_reset(arena));
+    closed = arena && (arena->forks < 0 || gpi_life_was_reset(arena));
     *wait = closed && (arena->forks == GPI_RENEWING || arena->visitors);
     if (!closed || *wait) arena = NULL;
     if (arena) arena->forks = GPI_RENEWING;
@@ -10232,8 +11098,10 @@ static gpupool_arena *gpi_arena_start_renewing(int device, int *wait) {
 }
 
 /* All but what the process's lock guards. */
-static void gpi_arena_clear(gpupool_arena *arena, int device) {
-    const size_t from = offsetof(gpupool_arena, climbing);
+static void gpi_life_clear(gpupool_arena *arena, int device) {
+    const size_t from = offsetof(gpupool_arena, searching);
+    gpi_host_mutex_close(&arena->growing);
+    gpi_host_mutex_close(&arena->clocks.waits);
     memset((char *)arena + from, 0, sizeof *arena - from);
     arena->chunks.driver.device = device;
 }
@@ -10241,53 +11109,54 @@ static void gpi_arena_clear(gpupool_arena *arena, int device) {
 /* The arena is as it was when it was made, but that a limit that was set stays. If CUDA does not
    take its memory back all is as before; if the arena cannot be made again it is closed, and empty.
    */
-static gpupool_result gpi_arena_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
+static gpupool_result gpi_life_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
     uint64_t limit = arena->ledger.limit_bytes;
     gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
     if (arena->chunks.from) { /* else it is empty */
         result = gpi_driver_enter(&arena->chunks.driver, &visit);
         if (result == GPUPOOL_OK) {
-            result = gpi_arena_salvage(arena);
+            result = gpi_life_salvage(arena);
             gpi_driver_leave(&visit);
         }
         if (result == GPUPOOL_OK) gpi_driver_close(&arena->chunks.driver);
     }
     if (result == GPUPOOL_OK) {
-        gpi_arena_clear(arena, config->device);
-        result = gpi_arena_make(arena, config);
-        if (result != GPUPOOL_OK) gpi_arena_clear(arena, config->device);
+        gpi_life_clear(arena, config->device);
+        result = gpi_life_make(arena, config);
+        if (result != GPUPOOL_OK) gpi_life_clear(arena, config->device);
         if (limit) arena->ledger.limit_bytes = limit;
     }
-    gpi_arena_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
+    gpi_life_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
     return result;
 }
 
 /* The open default arena of a device, renewed if need be. NULL with OK: there is none yet. */
-static gpupool_arena *gpi_arena_find_default(int device) {
+static gpupool_arena *gpi_life_find_default(int device) {
     gpupool_arena_config config;
     gpupool_arena *arena;
     int reset, wait;
     unsigned round = 0;
     for (;; gpi_host_idle(round++)) {
-        arena = gpi_arena_default(device);
+        arena = gpi_life_default(device);
         if (arena) {
-            reset = gpi_arena_was_reset(arena);
-            gpi_arena_leave(arena);
+            reset = gpi_life_was_reset(arena);
+            gpi_life_left(arena);
             if (!reset) break;
         }
-        arena = gpi_arena_start_renewing(device, &wait);
+        arena = gpi_life_start_renewing(device, &wait);
         if (!wait) break;
     }
     gpi_host_ok();
     if (!arena || arena->forks != GPI_RENEWING) return arena;
-    config = gpi_arena_default_config(device);
-    return gpi_arena_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
+    config = gpi_life_default_config(device);
+    return gpi_life_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
 }
 
 gpupool_arena *gpupool_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
+    gpi_host_begin();
     if (gpi_host_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
     if (device < 0 || device >= GPI_DEVICES_MAX) {
@@ -10295,9 +11164,9 @@ gpupool_arena *gpupool_default_arena(int device) {
                       "from -1 (the current one) to %d", device, GPI_DEVICES_MAX - 1);
         return NULL;
     }
-    arena = gpi_arena_find_default(device);
+    arena = gpi_life_find_default(device);
     if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
-    config = gpi_arena_default_config(device);
+    config = gpi_life_default_config(device);
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_host_lock(&gpi_process.lock);
     other = gpi_process.default_arenas[device];
@@ -10309,347 +11178,10 @@ gpupool_arena *gpupool_default_arena(int device) {
     return other;
 }
 
-/* -- blocks, in public -- */
+/* == SHAPE ====================================================================================
+   cudaMalloc's own shape, on default arenas. uses: LIFE and above */
 
-/* CUDA takes NULL for the legacy stream or for the thread's own, by how this file is compiled; to
-   gpupool it is the legacy one, for callers that want the other say so (GPI_STREAM). */
-static cudaStream_t gpi_arena_stream(cudaStream_t stream) {
-    return stream ? stream : cudaStreamLegacy;
-}
-
-void *gpupool_alloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
-                       int line) {
-    return gpi_arena_alloc(arena, "gpupool_alloc", bytes, GPUPOOL_UNIT_BYTES,
-                           gpi_arena_stream(stream), gpi_fence_key(stream),
-                           gpi_arena_origin(file, line));
-}
-
-void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignment,
-                               cudaStream_t stream, const char *file, int line) {
-    return gpi_arena_alloc(arena, "gpupool_alloc_aligned", bytes, alignment,
-                           gpi_arena_stream(stream), gpi_fence_key(stream),
-                           gpi_arena_origin(file, line));
-}
-
-/* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
-static gpupool_result gpi_arena_zero(const gpupool_arena *arena, void *block, size_t bytes,
-                                     cudaStream_t stream) {
-    int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
-    const gpi_driver *driver = &arena->chunks.driver;
-    gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(driver, &visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_outlived(arena, "gpupool_zalloc");
-    if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
-    if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(driver, stream)))
-        result = gpi_driver_fill(driver, block, 0, bytes, stream);
-    gpi_driver_leave(&visit);
-    return result;
-}
-
-void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
-                        int line) {
-    uintptr_t key = gpi_fence_key(stream);
-    void *block;
-    stream = gpi_arena_stream(stream);
-    block = gpi_arena_alloc(arena, "gpupool_zalloc", bytes, GPUPOOL_UNIT_BYTES, stream, key,
-                            gpi_arena_origin(file, line));
-    if (!block || gpi_arena_zero(arena, block, bytes, stream) == GPUPOOL_OK) return block;
-    gpi_arena_unhand(arena, block, stream, key);
-    return NULL;
-}
-
-void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
-    return gpupool_alloc_at(arena, bytes, stream, NULL, 0);
-}
-
-void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
-                            cudaStream_t stream) {
-    return gpupool_alloc_aligned_at(arena, bytes, alignment, stream, NULL, 0);
-}
-
-void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
-    return gpupool_zalloc_at(arena, bytes, stream, NULL, 0);
-}
-
-gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
-    return gpi_arena_return(arena, block, gpi_arena_stream(stream), gpi_fence_key(stream));
-}
-
-gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
-    gpi_run *run = gpi_arena_enter_block(arena, "gpupool_record_use", block);
-    gpupool_result result;
-    if (!run) return gpi_thread.result;
-    result = gpi_arena_add_use(arena, run, gpi_arena_stream(stream));
-    if (result != GPUPOOL_OK) gpi_arena_trace_number(arena, 'q', gpi_arena_trace_id(arena, run));
-    else if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
-    gpi_host_unlock(&arena->lock);
-    return result;
-}
-
-size_t gpupool_size(gpupool_arena *arena, const void *block) {
-    gpi_run *run = gpi_arena_enter_block(arena, "gpupool_size", block);
-    size_t bytes;
-    if (!run) return 0;
-    bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes);
-    gpi_arena_trace_number(arena, 'q', gpi_arena_trace_id(arena, run));
-    gpi_host_unlock(&arena->lock);
-    return bytes;
-}
-
-/* Lanes and parked blocks whose work is done turn quiet, whichever stream they belong to. */
-static void gpi_arena_settle(gpupool_arena *arena) {
-    gpi_tree_drop_slabs(&arena->tree);
-    gpi_arena_ask_parked(arena, 0); /* first: some come into lanes that lack a fence */
-    gpi_arena_seal_all(arena);
-    gpi_arena_poll(arena);
-    gpi_host_unlock(&arena->lock);
-    gpi_arena_lock(arena, 1);
-}
-
-gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
-    gpi_visit visit;
-    uint64_t before;
-    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_trim", &visit);
-    if (released_bytes) *released_bytes = 0;
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_settle(arena);
-    before = arena->ledger.reserved.now;
-    result = gpi_stitch_trim(&arena->stitches, gpi_ground_max(keep_bytes, arena->keep_bytes));
-    if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
-    gpi_arena_trace_number(arena, 't', keep_bytes);
-    gpi_arena_exit_growing(arena, &visit);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* The key is the next stream's from now on. The lock is held, and opened for a moment. `entered`:
-   the driver is, and a fence can be had. */
-static void gpi_arena_retire(gpupool_arena *arena, cudaStream_t stream, int entered) {
-    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(stream));
-    if (known) {
-        gpi_stream *outer = known->capture ? known->capture->outer : NULL;
-        if (entered) gpi_arena_seal(arena, outer ? outer : known, gpi_arena_stream(stream));
-        if (known->capture) gpi_host_count_scope(-1); /* it ends here, */
-        if (outer) outer->set_aside = 0; /* and what it set aside is nobody's */
-        gpi_arena_unname(arena, known);
-        if (entered) gpi_arena_poll(arena);
-    }
-    gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(stream));
-}
-
-/* Also where CUDA fails: the stream may be gone, and its handle another's, before this is called
-   again. */
-gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
-    const char *call = "gpupool_stream_retired";
-    gpi_visit visit;
-    int reset;
-    gpupool_result result = gpi_arena_enter_growing(arena, call, &visit);
-    if (result == GPUPOOL_OK) {
-        gpi_arena_retire(arena, stream, 1);
-        gpi_arena_exit_growing(arena, &visit);
-        return gpi_host_ok();
-    }
-    if (gpi_arena_exists(arena, call) != GPUPOOL_OK ||
-        (gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK && reset))
-        return result;
-    gpi_host_lock(&arena->growing);
-    gpi_arena_enter(arena, call);
-    gpi_arena_retire(arena, stream, 0);
-    gpi_arena_exit(arena);
-    gpi_host_unlock(&arena->growing);
-    return gpi_host_ok();
-}
-
-/* The wait for an arena is not under the lock: who is at work there may be in a chunk_alloc that
-   makes an arena, ends another one, or destroys a stream. */
-cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
-    uintptr_t key = gpi_fence_key(stream); /* before the lock, which it may take itself */
-    gpupool_arena *arena;
-    gpi_host_lock(&gpi_process.lock);
-    for (arena = gpi_process.arenas; arena && stream; arena = arena->next) {
-        if (arena->forks < 0 || !gpi_fence_find(&arena->fences, key)) continue;
-        arena->visitors++;
-        gpi_host_unlock(&gpi_process.lock);
-        gpupool_stream_retired(arena, stream);
-        gpi_host_lock(&gpi_process.lock);
-        arena->visitors--;
-    }
-    gpi_host_unlock(&gpi_process.lock);
-    return cudaStreamDestroy(stream);
-}
-
-gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
-    gpi_visit visit;
-    const gpi_driver *driver;
-    gpupool_source source;
-    int count = 0;
-    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_allow_peer", &visit);
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_trace_look(arena);
-    driver = &arena->chunks.driver;
-    source = arena->chunks.source;
-    result = gpi_driver_devices(&count);
-    if (result == GPUPOOL_OK && (device < 0 || device >= count || device == driver->device))
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_allow_peer: device is %d, and must be "
-                               "another one than the arena's, of %d devices", device, count);
-    if (result == GPUPOOL_OK && source != GPUPOOL_SOURCE_PINNED)
-        result = gpi_driver_can_peer(driver, device);
-    if (result == GPUPOOL_OK) result = gpi_stitch_allow_peer(&arena->stitches, device);
-    gpi_arena_exit_growing(arena, &visit);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-/* -- graph capture -- */
-
-/* Gives a scope its streams. What it sets aside comes back if the host has no memory for them. */
-static gpupool_result gpi_arena_open_scope(gpupool_arena *arena, gpupool_capture *capture) {
-    gpi_stream *early, *outer = NULL, *known;
-    /* once more if it is made known anew meanwhile: the other one was a destroyed stream's */
-    while ((known = gpi_fence_find(&arena->fences, capture->key)) != NULL) {
-        if (known->capture)
-            return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
-                                 "scope already");
-        if (outer) outer->set_aside = 0;
-        outer = known;
-        outer->set_aside = 1;
-        gpi_arena_unname(arena, outer);
-    }
-    early = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
-    if (early) {
-        GPI_PUBLISH(&early->capture, capture);
-        capture->stream = gpi_fence_know(&arena->fences, &arena->tree, capture->key, 0);
-    }
-    if (!capture->stream) {
-        if (early) GPI_PUBLISH(&early->capture, NULL);
-        if (outer) gpi_fence_name(&arena->fences, outer);
-        return gpi_host_no_memory();
-    }
-    capture->outer = outer;
-    GPI_PUBLISH(&capture->stream->capture, capture);
-    capture->stream->early = early;
-    gpi_fence_name(&arena->fences, capture->stream);
-    return GPUPOOL_OK;
-}
-
-gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
-                                     gpupool_capture **out) {
-    gpi_visit visit;
-    gpupool_capture *capture;
-    gpupool_result result;
-    if (!out)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
-    *out = NULL;
-    result = gpi_arena_enter_growing(arena, "gpupool_capture_begin", &visit);
-    if (result != GPUPOOL_OK) return result;
-    capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
-    if (capture) {
-        capture->arena = arena;
-        capture->key = gpi_fence_key(stream);
-        result = gpi_arena_open_scope(arena, capture);
-    } else {
-        result = gpi_host_no_memory();
-    }
-    if (result == GPUPOOL_OK) {
-        gpi_host_count_scope(1);
-        arena->captures_seen = 1;
-        arena->captures++;
-        *out = capture;
-    } else {
-        GPUPOOL_FREE(capture);
-    }
-    gpi_arena_exit_growing(arena, &visit);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
-}
-
-static void gpi_arena_end_capture(gpupool_arena *arena, gpupool_capture *capture) {
-    if (capture->stream->key == 0) return;
-    gpi_host_count_scope(-1);
-    gpi_arena_unname(arena, capture->stream);
-    if (capture->outer) gpi_fence_name(&arena->fences, capture->outer);
-}
-
-gpupool_result gpupool_capture_end(gpupool_capture *capture) {
-    gpi_visit visit;
-    gpupool_result result;
-    if (!capture)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_end: capture is NULL");
-    result = gpi_arena_enter_growing(capture->arena, "gpupool_capture_end", &visit);
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_end_capture(capture->arena, capture);
-    gpi_arena_exit_growing(capture->arena, &visit);
-    return gpi_host_ok();
-}
-
-/* Takes the graph out of a block's uses. */
-static void gpi_arena_unkeep(gpupool_arena *arena, gpi_run *run) {
-    gpi_use **link = (gpi_use **)&run->uses, *use;
-    while ((use = *link) != NULL) {
-        if (!use->keeper) {
-            link = &use->next;
-            continue;
-        }
-        *link = use->next;
-        gpi_arena_free_use(arena, use);
-    }
-}
-
-/* The graph's live blocks are freed; they stay the graph's. */
-static void gpi_arena_take_back(gpupool_arena *arena, const gpupool_capture *capture) {
-    uint64_t at = 0;
-    gpi_run *run;
-    const gpi_stream *keeper;
-    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
-        if (run->as.slack_bytes == GPI_CACHED) continue; /* freed meanwhile, elsewhere */
-        keeper = gpi_arena_keeper(run);
-        if (keeper && keeper->capture == capture) gpi_arena_free_kept(arena, run, 0);
-    }
-}
-
-/* The graph keeps nothing any more. `done`: the device was waited for, and its memory is quiet, but
-   parked blocks have fences of their own. If not, its lanes wait for a fence like any others, and
-   stay for the parked ones that are yet to come into them. */
-static void gpi_arena_let_go(gpupool_arena *arena, const gpupool_capture *capture, int done) {
-    gpi_stream *lanes[2], *keeper;
-    gpi_run *run;
-    int i;
-    lanes[0] = capture->stream;
-    lanes[1] = capture->stream->early;
-    for (run = arena->parked; run; run = run->list_next) {
-        keeper = gpi_arena_keeper(run);
-        if (!keeper || keeper->capture != capture) continue;
-        if (done) gpi_arena_unkeep(arena, run);
-        else keeper->set_aside = 1;
-    }
-    for (i = 0; i < 2; i++) {
-        if (done) gpi_tree_pour(&arena->tree, lanes[i]->young, GPI_LANE_QUIET);
-        if (done) gpi_stitch_forget_stream(&arena->stitches, lanes[i]);
-        GPI_PUBLISH(&lanes[i]->capture, NULL);
-    }
-}
-
-gpupool_result gpupool_capture_release(gpupool_capture *capture) {
-    gpi_visit visit;
-    gpupool_arena *arena;
-    gpupool_result result;
-    if (!capture)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_release: capture is NULL");
-    arena = capture->arena;
-    result = gpi_arena_enter_growing(arena, "gpupool_capture_release", &visit);
-    if (result != GPUPOOL_OK) return result;
-    gpi_arena_end_capture(arena, capture);
-    gpi_arena_take_back(arena, capture);
-    gpi_arena_let_go(arena, capture, gpi_arena_quiesce(arena) == GPUPOOL_OK);
-    gpi_arena_poll(arena);
-    if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_stitch_trim(&arena->stitches, 0);
-    arena->captures--;
-    gpi_arena_exit_growing(arena, &visit);
-    GPUPOOL_FREE(capture);
-    return gpi_host_ok();
-}
-
-/* -- cudaMalloc's shape -- */
-
-static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
+static cudaError_t gpi_shape_error(gpupool_result result) {
     switch (result) {
     case GPUPOOL_OK: return cudaSuccess;
     case GPUPOOL_E_OUT_OF_MEMORY:
@@ -10675,7 +11207,7 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
 /* Programs ask for CUDA's last error after a call of this shape, too. Only a call of the runtime
    that fails can set it. This one is meant to: on the arena's device, or the current one if there
    is no arena, and in the capture mode in which it ends no capture. */
-static cudaError_t gpi_arena_fails_as_cuda(gpupool_arena *arena, cudaError_t error) {
+static cudaError_t gpi_shape_fail(gpupool_arena *arena, cudaError_t error) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     gpi_visit visit;
     void *none = NULL;
@@ -10690,7 +11222,7 @@ static cudaError_t gpi_arena_fails_as_cuda(gpupool_arena *arena, cudaError_t err
 
 /* Whether the unit is of this arena's memory; `live`: whether a live block begins there. The
    process's lock is held, and open meanwhile: the arena stays, whoever ends it. */
-static int gpi_arena_visit_for(gpupool_arena *arena, uint64_t unit, int live) {
+static int gpi_shape_visit(gpupool_arena *arena, uint64_t unit, int live) {
     int found;
     if (arena->forks != gpi_process.forks) return 0;
     arena->visitors++;
@@ -10700,21 +11232,21 @@ static int gpi_arena_visit_for(gpupool_arena *arena, uint64_t unit, int live) {
                  : gpi_chunk_owns(&arena->chunks, unit);
     gpi_host_unlock(&arena->lock);
     /* after a reset the address may be that of memory which CUDA has given somebody since */
-    if (found) found = !gpi_arena_was_reset(arena);
+    if (found) found = !gpi_life_was_reset(arena);
     gpi_host_lock(&gpi_process.lock);
     arena->visitors--;
     return found;
 }
 
 /* The default arena that this address is of; NULL: none. */
-static gpupool_arena *gpi_arena_owner(const void *block) {
+static gpupool_arena *gpi_shape_owner(const void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpupool_arena *owner = NULL;
     int device;
     gpi_host_lock(&gpi_process.lock);
     for (device = 0; device < GPI_DEVICES_MAX && !owner; device++) {
         gpupool_arena *arena = gpi_process.default_arenas[device];
-        if (arena && gpi_arena_visit_for(arena, unit, 0)) owner = arena;
+        if (arena && gpi_shape_visit(arena, unit, 0)) owner = arena;
     }
     gpi_host_unlock(&gpi_process.lock);
     return owner;
@@ -10722,13 +11254,13 @@ static gpupool_arena *gpi_arena_owner(const void *block) {
 
 /* Of an arena that is no default one: at a chunk's start CUDA would take the address for the chunk,
    and free that. A chunk_free may free its chunk, in which no block is live then. */
-static int gpi_arena_is_elsewhere(const void *block) {
+static int gpi_shape_is_elsewhere(const void *block) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpupool_arena *arena;
     int found = 0;
     gpi_host_lock(&gpi_process.lock);
     for (arena = gpi_process.arenas; arena && !found; arena = arena->next)
-        found = gpi_arena_visit_for(arena, unit, arena->chunks.source == GPUPOOL_SOURCE_CUSTOM);
+        found = gpi_shape_visit(arena, unit, arena->chunks.source == GPUPOOL_SOURCE_CUSTOM);
     gpi_host_unlock(&gpi_process.lock);
     if (found)
         gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
@@ -10738,7 +11270,7 @@ static int gpi_arena_is_elsewhere(const void *block) {
 
 /* The default arena of the stream's device, which CUDA takes too, whichever is current: that may
    have none, nor a context, or one that is ended meanwhile. */
-static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
+static gpupool_arena *gpi_shape_of_stream(cudaStream_t stream) {
     int device = GPUPOOL_DEVICE_CURRENT;
     gpupool_arena *arena = NULL;
     const gpi_driver *driver;
@@ -10747,90 +11279,138 @@ static gpupool_arena *gpi_arena_of_stream(cudaStream_t stream) {
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
         return gpupool_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_arena_default(device);
+    if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_life_default(device);
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
-    if (arena) gpi_arena_leave(arena);
+    if (arena) gpi_life_left(arena);
     return gpupool_default_arena(device);
 }
 
-static cudaError_t gpi_arena_cuda_alloc(void **pointer, size_t bytes, cudaStream_t stream,
-                                        uintptr_t key) {
+static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_caller *call) {
     gpupool_arena *arena;
+    gpi_request request;
     cudaError_t error;
-    if (!pointer) return gpi_arena_fails_as_cuda(NULL, cudaErrorInvalidValue);
+    if (!pointer) return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     *pointer = NULL;
     if (bytes == 0) return cudaSuccess;
-    arena = gpi_arena_of_stream(stream);
+    arena = gpi_shape_of_stream(call->stream);
+    memset(&request, 0, sizeof request);
+    request.bytes = bytes;
+    request.by = *call;
+    request.origin = gpi_arena_origin(NULL, 0);
     if (arena)
-        *pointer = gpi_arena_alloc(arena, "gpupool_cudaMalloc", bytes, GPUPOOL_UNIT_BYTES, stream,
-                                   key, gpi_arena_origin(NULL, 0));
+        *pointer = gpi_guard_alloc(arena, "gpupool_cudaMalloc", &request, GPUPOOL_UNIT_BYTES);
     if (*pointer) return cudaSuccess;
-    error = gpi_arena_as_cuda(gpi_thread.result);
+    error = gpi_shape_error(gpi_thread.result);
     if (arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
         error = cudaErrorMemoryAllocation; /* more than any device has: for CUDA no mistake */
-    return gpi_arena_fails_as_cuda(arena, error);
+    return gpi_shape_fail(arena, error);
+}
+
+static gpi_caller gpi_shape_all(void) { /* by all streams */
+    gpi_caller call;
+    call.stream = cudaStreamLegacy;
+    call.key = GPI_KEY_ANY;
+    return call;
 }
 
 cudaError_t gpupool_cudaMalloc(void **pointer, size_t bytes) {
-    return gpi_arena_cuda_alloc(pointer, bytes, cudaStreamLegacy, GPI_KEY_ANY);
+    gpi_caller call = gpi_shape_all();
+    return gpi_shape_alloc(pointer, bytes, &call);
 }
 
 cudaError_t gpupool_cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream) {
-    return gpi_arena_cuda_alloc(pointer, bytes, gpi_arena_stream(stream), gpi_fence_key(stream));
+    gpi_caller call = gpi_arena_call(stream);
+    return gpi_shape_alloc(pointer, bytes, &call);
 }
 
 cudaError_t gpupool_cudaFree(void *block) {
-    gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
-    gpupool_result result;
-    if (!arena && block && gpi_arena_is_elsewhere(block))
-        return gpi_arena_fails_as_cuda(NULL, cudaErrorInvalidValue);
+    gpi_caller call = gpi_shape_all();
+    gpupool_arena *arena = block ? gpi_shape_owner(block) : NULL;
+    if (!arena && block && gpi_shape_is_elsewhere(block))
+        return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     if (!arena) return cudaFree(block);
-    result = gpi_arena_return(arena, block, cudaStreamLegacy, GPI_KEY_ANY);
-    return gpi_arena_fails_as_cuda(arena, gpi_arena_as_cuda(result));
+    return gpi_shape_fail(arena, gpi_shape_error(gpi_guard_free(arena, block, &call)));
 }
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
-    gpupool_arena *arena = block ? gpi_arena_owner(block) : NULL;
+    gpupool_arena *arena = block ? gpi_shape_owner(block) : NULL;
     if (!block) return cudaSuccess;
-    if (!arena && gpi_arena_is_elsewhere(block))
-        return gpi_arena_fails_as_cuda(NULL, cudaErrorInvalidValue);
-    if (!arena) return gpi_names_cuda_free_async(block, gpi_arena_stream(stream));
-    return gpi_arena_fails_as_cuda(arena, gpi_arena_as_cuda(gpupool_free(arena, block, stream)));
+    if (!arena && gpi_shape_is_elsewhere(block))
+        return gpi_shape_fail(NULL, cudaErrorInvalidValue);
+    if (!arena) return gpi_names_cuda_free_async(block, stream ? stream : cudaStreamLegacy);
+    return gpi_shape_fail(arena, gpi_shape_error(gpupool_free(arena, block, stream)));
+}
+
+/* == FIGURES ==================================================================================
+   Limits, figures, the check: what a caller asks. uses: SHAPE and above */
+
+gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *released_bytes) {
+    gpi_visit visit;
+    uint64_t before;
+    gpupool_result result;
+    if (released_bytes) *released_bytes = 0;
+    result = gpi_arena_enter(arena, "gpupool_trim", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_settle(arena);
+    before = arena->ledger.reserved.now;
+    result = gpi_stitch_trim(&arena->stitches, gpi_ground_max(keep_bytes, arena->keep_bytes));
+    if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
+    gpi_arena_trace_number(arena, 't', keep_bytes);
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* -- limits -- */
 
-static gpupool_result gpi_arena_new_limit(gpupool_arena *arena, uint64_t bytes) {
-    gpupool_result result = GPUPOOL_OK;
-    uint64_t before = arena->ledger.limit_bytes;
+/* A limit that leaves all that is reserved where it is. 0: it does not. The lock is held. */
+static int gpi_figures_set_limit(gpupool_arena *arena, uint64_t bytes) {
+    if (arena->ledger.reserved.now > bytes) return 0;
     gpi_arena_trace_number(arena, 'l', bytes == UINT64_MAX ? 0 : bytes);
     arena->ledger.limit_bytes = bytes;
     arena->ledger.over_bytes = arena->ledger.reserved.now;
-    if (arena->ledger.reserved.now > bytes) {
-        gpi_arena_settle(arena);
-        result = gpi_stitch_trim_below(&arena->stitches, bytes);
-    }
+    return 1;
+}
+
+static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t bytes) {
+    uint64_t before;
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_set_limit", &visit);
+    if (result != GPUPOOL_OK) return result;
+    before = arena->ledger.limit_bytes;
+    gpi_arena_trace_number(arena, 'l', bytes);
+    arena->ledger.limit_bytes = bytes;
+    arena->ledger.over_bytes = arena->ledger.reserved.now;
+    gpi_arena_settle(arena);
+    result = gpi_stitch_trim_below(&arena->stitches, bytes);
     if (result != GPUPOOL_OK) {
         gpi_arena_trace_number(arena, 'l', before == UINT64_MAX ? 0 : before);
         arena->ledger.limit_bytes = before;
     }
+    gpi_arena_leave(arena, &visit);
     return result;
 }
 
-gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
-    gpi_visit visit;
-    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_set_limit", &visit);
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_new_limit(arena, bytes ? bytes : UINT64_MAX);
-    gpi_arena_exit_growing(arena, &visit);
+static gpupool_result gpi_figures_new_limit(gpupool_arena *arena, uint64_t bytes) {
+    gpupool_result result = GPUPOOL_OK;
+    int is_set;
+    gpi_host_lock(&arena->lock);
+    is_set = gpi_figures_set_limit(arena, bytes);
+    gpi_host_unlock(&arena->lock);
+    if (!is_set) result = gpi_figures_lower_limit(arena, bytes);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit");
+    if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_set_limit");
+    return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes ? bytes : UINT64_MAX) : result;
 }
 
 gpupool_result gpupool_set_limit_fraction(gpupool_arena *arena, double fraction) {
     double total;
-    gpupool_result result = gpi_arena_exists(arena, "gpupool_set_limit_fraction");
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit_fraction");
     if (result != GPUPOOL_OK) return result;
     if (!(fraction > 0 && fraction <= 1))
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_fraction: fraction is %g, and "
@@ -10840,37 +11420,39 @@ gpupool_result gpupool_set_limit_fraction(gpupool_arena *arena, double fraction)
 }
 
 gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
+    const gpi_driver *driver = arena ? &arena->chunks.driver : NULL;
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t bytes = 0;
     gpi_visit visit;
-    gpupool_result result = gpi_arena_enter_growing(arena, "gpupool_set_limit_text", &visit);
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit_text");
     if (result != GPUPOOL_OK) return result;
     if (!text)
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_text: text is NULL");
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_text: text is NULL");
+    result = gpi_driver_enter(driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, "gpupool_set_limit_text");
     if (result == GPUPOOL_OK)
-        result = gpi_driver_told(&arena->chunks.driver, "cuMemGetInfo",
-                                 gpi_driver_memory(&arena->chunks.driver,
-                                                   arena->ledger.reserved.now, &free_bytes,
+        result = gpi_driver_told(driver, "cuMemGetInfo",
+                                 gpi_driver_memory(driver, arena->ledger.reserved.now, &free_bytes,
                                                    &total_bytes));
+    gpi_driver_leave(&visit);
     if (result == GPUPOOL_OK)
         result = gpi_limit_parse("gpupool_set_limit_text", text, total_bytes, free_bytes, &bytes);
-    if (result == GPUPOOL_OK) result = gpi_arena_new_limit(arena, bytes);
-    else gpi_arena_trace_look(arena);
-    gpi_arena_exit_growing(arena, &visit);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+    return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes) : result;
 }
 
 size_t gpupool_get_limit(gpupool_arena *arena) {
     uint64_t bytes;
-    if (gpi_arena_enter(arena, "gpupool_get_limit") != GPUPOOL_OK) return 0;
-    gpi_arena_trace_look(arena);
-    bytes = arena->ledger.limit_bytes;
-    gpi_arena_exit(arena);
+    if (gpi_arena_begin(arena, "gpupool_get_limit") != GPUPOOL_OK) return 0;
+    bytes = GPI_READ(&arena->ledger.limit_bytes);
+    gpi_host_ok();
     return bytes == UINT64_MAX ? 0 : (size_t)bytes;
 }
 
-/* The lock is held, with all that is free in the tree. */
-static uint64_t gpi_arena_available(const gpupool_arena *arena, uint64_t device_bytes) {
+/* -- what could be had -- */
+
+/* The lock is held. */
+static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t device_bytes) {
     const gpi_chunks *chunks = &arena->chunks;
     uint64_t limit = arena->ledger.limit_bytes, reserved = arena->ledger.reserved.now;
     uint64_t idle = gpi_chunk_idle_bytes(chunks, &arena->tree), most;
@@ -10878,12 +11460,12 @@ static uint64_t gpi_arena_available(const gpupool_arena *arena, uint64_t device_
        What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
     if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
         return gpi_chunk_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
-               arena->ledger.pending.now - gpi_arena_kept_bytes(arena, 1);
+               arena->ledger.pending.now - gpi_verdict_kept_bytes(arena, 1);
     /* an idle chunk may be given back for a larger one */
     most = gpi_chunk_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                           device_bytes + idle);
     return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
-           gpi_arena_kept_bytes(arena, 0);
+           gpi_verdict_kept_bytes(arena, 0);
 }
 
 size_t gpupool_available(gpupool_arena *arena) {
@@ -10891,44 +11473,68 @@ size_t gpupool_available(gpupool_arena *arena) {
     gpi_siblings siblings;
     gpi_visit visit;
     uint64_t most;
-    gpi_arena_count_siblings(arena, 1, &siblings);
-    if (gpi_arena_enter_growing(arena, "gpupool_available", &visit) != GPUPOOL_OK) return 0;
-    gpi_arena_trace_look(arena);
+    if (gpi_arena_begin(arena, "gpupool_available") != GPUPOOL_OK) return 0;
+    gpi_sibling_count(arena, 1, &siblings);
+    if (gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK) return 0;
+    if (gpi_arena_outlived(arena, "gpupool_available") != GPUPOOL_OK) {
+        gpi_driver_leave(&visit);
+        return 0;
+    }
     gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
                       &total_bytes); /* or 0 */
+    gpi_driver_leave(&visit);
     most = free_bytes + siblings.idle_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
-    most = gpi_arena_available(arena, most);
+    gpi_arena_fold(arena);
+    most = gpi_figures_available(arena, most);
+    gpi_host_unlock(&arena->lock);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
-    gpi_arena_exit_growing(arena, &visit);
-    return (size_t)gpi_ground_min(most, GPI_BYTES_MOST);
+    gpi_host_ok();
+    return (size_t)gpi_ground_min(most, (uint64_t)1 << GPI_MOST_SHIFT);
+}
+
+/* The table run dry; both locks are held on entry, `growing` on return. */
+static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *request,
+                                 const gpi_siblings *siblings, gpupool_verdict *verdict) {
+    gpi_wish wish = {0, 0, NULL, 0};
+    gpi_scene scene;
+    uint64_t lent = siblings->idle_bytes / GPUPOOL_UNIT_BYTES;
+    int fits = 0;
+    gpi_arena_unlock(arena);
+    gpi_verdict_begin(arena, request, siblings, verdict, &scene);
+    scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES - lent);
+    scene.device_units += lent;
+    if (scene.units) fits = gpi_verdict_lacks(&scene, &wish) == 0;
+    else scene.units = (uint64_t)1 << GPI_MOST_SHIFT; /* gpupool_alloc takes no such size */
+    if (!fits) gpi_verdict_judge(verdict, &scene);
+    gpi_verdict_end(&scene);
+    return fits;
 }
 
 int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
     gpi_siblings siblings;
-    gpi_scene scene;
+    gpi_request request;
     gpi_visit visit;
-    gpi_wish wish = {0, 0, NULL, 0};
-    int fits = 0;
+    int fits;
     if (why) memset(why, 0, sizeof *why);
-    gpi_arena_count_siblings(arena, bytes, &siblings);
-    if (gpi_arena_enter_growing(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
-    gpi_arena_trace_number(arena, 'w', bytes);
-    if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_arena_settle(arena);
-    gpi_arena_figures(arena, bytes, 1, &verdict, &scene);
-    gpi_arena_figure_siblings(&siblings, &verdict, &scene);
-    scene.device_units = gpi_ground_min(scene.device_units, UINT64_MAX / GPUPOOL_UNIT_BYTES -
-                                        siblings.idle_bytes / GPUPOOL_UNIT_BYTES);
-    scene.device_units += siblings.idle_bytes / GPUPOOL_UNIT_BYTES;
-    if (gpi_arena_units(bytes)) /* else gpupool_alloc takes no such size */
-        fits = scene.units * GPUPOOL_UNIT_BYTES <= verdict.largest_free_bytes ||
-               gpi_limit_lacks(&scene, &wish) == 0;
-    if (!fits) gpi_limit_judge(&verdict, &scene, 0);
-    gpi_arena_exit_growing(arena, &visit);
-    if (!bytes) gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
-    else gpi_host_ok();
-    if (why && bytes) *why = verdict;
+    if (gpi_arena_begin(arena, "gpupool_would_fit") != GPUPOOL_OK) return 0;
+    if (!bytes) {
+        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
+        return 0;
+    }
+    gpi_sibling_count(arena, bytes, &siblings);
+    if (gpi_arena_enter(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
+    memset(&request, 0, sizeof request);
+    request.bytes = bytes;
+    request.units = gpi_verdict_units(bytes);
+    request.align_units = 1;
+    gpi_arena_ask(arena);
+    fits = gpi_figures_would_fit(arena, &request, &siblings, &verdict);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_leave(arena, &visit);
+    gpi_host_ok();
+    if (why) *why = verdict;
     return fits;
 }
 
@@ -10940,16 +11546,22 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 
 /* -- statistics -- */
 
-/* The arena's whole life, as of this moment; the lock is held. */
-static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
+/* Blocks that are free in caches. */
+static uint64_t gpi_figures_cached(const gpupool_arena *arena) {
+    const gpi_stream *stream = arena->clocks.streams;
+    uint64_t blocks = 0;
+    for (; stream; stream = stream->next) blocks += GPI_READ(&stream->cache.free_blocks);
+    return blocks;
+}
+
+/* The arena's whole life; what caches have counted is in the ledger. The lock is held. */
+static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
     const gpi_ledger *ledger = &arena->ledger;
     const gpi_scope *scope;
-    uint32_t lane;
-    int order;
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
     gpi_ledger_read(ledger, stats);
-    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs;
+    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs - gpi_figures_cached(arena);
     stats->allocs = arena->ledger.allocs;
     stats->frees = arena->ledger.frees;
     stats->failures = arena->ledger.failures;
@@ -10960,107 +11572,104 @@ static void gpi_arena_read_stats(gpupool_arena *arena, gpupool_stats *stats) {
     stats->chunks_lost = arena->chunks.lost;
     stats->stitches = arena->stitches.made;
     stats->stitches_reused = arena->stitches.reused;
-    stats->fence_waits = arena->fences.device_waits;
-    stats->host_syncs = arena->fences.host_waits;
+    stats->fence_waits = arena->clocks.device_waits;
+    stats->host_syncs = arena->clocks.host_waits;
     stats->limit_bytes = ledger->limit_bytes == UINT64_MAX ? 0 : ledger->limit_bytes;
-    stats->largest_free_bytes = gpi_arena_longest_run(arena);
-    stats->largest_block_bytes = gpi_arena_largest(arena);
+    stats->largest_free_bytes = gpi_verdict_longest_run(arena);
+    stats->largest_block_bytes = gpi_verdict_largest(arena);
     stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->chunks.host_bytes +
-                        arena->stitches.host_bytes +
-                        gpi_fence_host_bytes(&arena->fences) + arena->uses * sizeof(gpi_use) +
+                        arena->stitches.host_bytes + gpi_clock_host_bytes(&arena->clocks) +
                         arena->captures * sizeof(gpupool_capture);
     for (scope = ledger->scopes; scope; scope = scope->outer) stats->host_bytes += sizeof *scope;
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
 #endif
     memcpy(stats->live_by_order, arena->tree.live_by_order, sizeof stats->live_by_order);
-    for (lane = 0; lane < arena->tree.lane_count; lane++)
-        for (order = 0; arena->tree.lanes[lane] && lane != GPI_LANE_BARE &&
-                        lane != GPI_LANE_SPACE && order < GPUPOOL_ORDERS;
-             order++)
-            stats->free_by_order[order] += arena->tree.lanes[lane]->runs_by_order[order];
+    memcpy(stats->free_by_order, arena->tree.free_by_order, sizeof stats->free_by_order);
 }
 
 gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_get_stats");
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_stats");
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_trace_look(arena);
-    if (stats) gpi_arena_read_stats(arena, stats);
-    gpi_arena_exit(arena);
     if (!stats) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
-    return result;
+    gpi_arena_fold(arena);
+    gpi_figures_read(arena, stats);
+    gpi_host_unlock(&arena->lock);
+    return gpi_host_ok();
 }
 
 /* Growth goes by the most that was ever granted, whatever becomes of the counter's peak. */
-static void gpi_arena_keep_peak(gpupool_arena *arena) {
-    gpi_arena_trace_look(arena);
+static void gpi_figures_keep_peak(gpupool_arena *arena) {
     arena->granted_most = gpi_ground_max(arena->granted_most, arena->ledger.granted.peak);
 }
 
 gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_reset_peaks");
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_reset_peaks");
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_keep_peak(arena);
+    gpi_arena_fold(arena);
+    gpi_figures_keep_peak(arena);
     gpi_ledger_reset_peaks(&arena->ledger);
-    gpi_arena_exit(arena);
-    return result;
+    gpi_host_unlock(&arena->lock);
+    return gpi_host_ok();
 }
 
-static gpupool_result gpi_arena_no_stats(const char *call) {
+static gpupool_result gpi_figures_none(const char *call) {
     return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: this build keeps no statistics "
                          "(GPUPOOL_STATS is 0)", call);
 }
 
 gpupool_result gpupool_scope_push(gpupool_arena *arena) {
-    gpi_scope *scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
     gpupool_stats before;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_push");
-    if (result == GPUPOOL_OK) {
-        gpi_arena_keep_peak(arena);
-        gpi_arena_read_stats(arena, &before);
-        if (GPUPOOL_STATS && scope) gpi_ledger_push(&arena->ledger, scope, &before);
-        gpi_arena_exit(arena);
-        if (GPUPOOL_STATS && scope) return result;
-        result = GPUPOOL_STATS ? gpi_host_no_memory() : gpi_arena_no_stats("gpupool_scope_push");
-    }
-    GPUPOOL_FREE(scope);
-    return result;
+    gpi_scope *scope;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_scope_push");
+    if (result != GPUPOOL_OK) return result;
+    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_scope_push");
+    scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
+    if (!scope) return gpi_host_no_memory();
+    gpi_arena_fold(arena);
+    gpi_figures_keep_peak(arena);
+    gpi_figures_read(arena, &before);
+    gpi_ledger_push(&arena->ledger, scope, &before);
+    gpi_host_unlock(&arena->lock);
+    return gpi_host_ok();
 }
 
 gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_scope *scope = NULL;
     gpupool_stats inner;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_scope_pop");
-    memset(&inner, 0, sizeof inner);
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_scope_pop");
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_keep_peak(arena);
+    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_scope_pop");
+    gpi_arena_fold(arena);
+    gpi_figures_keep_peak(arena);
     if (arena->ledger.scopes) {
-        gpi_arena_read_stats(arena, &inner);
+        gpi_figures_read(arena, &inner);
         scope = gpi_ledger_pop(&arena->ledger, &inner);
     }
-    gpi_arena_exit(arena);
-    if (!GPUPOOL_STATS) return gpi_arena_no_stats("gpupool_scope_pop");
+    gpi_host_unlock(&arena->lock);
     if (!scope)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_scope_pop: arena \"%s\" has no scope: "
                              "each pop needs a push before it", arena->name);
     if (stats) *stats = inner;
     GPUPOOL_FREE(scope);
-    return result;
+    return gpi_host_ok();
 }
 
 gpupool_result gpupool_check(gpupool_arena *arena) {
-    gpupool_result result = gpi_arena_exists(arena, "gpupool_check");
-    char room = 0;
+    gpupool_result result;
+    char letter = 0;
     int broken;
+    gpi_host_begin();
+    result = gpi_arena_exists(arena, "gpupool_check");
     if (result != GPUPOOL_OK) return result;
-    gpi_host_lock(&arena->growing);
-    broken = gpi_arena_check_all(arena, 1, &room);
-    gpi_host_unlock(&arena->growing);
+    gpi_host_mutex_lock(&arena->growing);
+    broken = gpi_arena_check_all(arena, &letter);
+    gpi_host_mutex_unlock(&arena->growing);
     if (!broken) return gpi_host_ok();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT,
-                         "gpupool_check: invariant %c%d of arena \"%s\" is broken", room, broken,
-                         arena->name);
+                         "gpupool_check: invariant %c%d of arena \"%s\" is broken", letter,
+                         broken, arena->name);
 }
 
 /* == STAGE ====================================================================================
@@ -11441,6 +12050,7 @@ static void gpi_ring_unlock(gpupool_ring *ring) {
 }
 
 static gpupool_result gpi_ring_exists(const gpupool_ring *ring, const char *call) {
+    gpi_host_begin();
     if (!ring) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the ring is NULL", call);
     if (ring->forks == gpi_process.forks) return gpi_host_ok();
     return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made the "
@@ -11545,7 +12155,7 @@ static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *sl
 static void gpi_ring_fail(gpi_transfer *transfer, gpupool_result result) {
     if (result == GPUPOOL_OK || transfer->result != GPUPOOL_OK) return; /* the first says why */
     transfer->result = result;
-    memcpy(transfer->text, gpi_thread.text, sizeof transfer->text - 1);
+    memcpy(transfer->text, gpi_thread.draft, sizeof transfer->text - 1);
 }
 
 static int gpi_ring_has_more(const gpi_transfer *transfer) {
@@ -12248,6 +12858,7 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     gpupool_ring *ring;
     gpupool_result result;
     gpi_visit visit;
+    gpi_host_begin();
     if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: ring is NULL");
     *out = NULL;
     result = gpi_host_may_open("gpupool_ring_create");
@@ -12478,18 +13089,18 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
     enum { MOST = GPI_RING_FAILURES / 2 };
     gpupool_ticket tickets[MOST];
     gpupool_result result = gpi_ring_exists(ring, plan.call), waited;
-    char text[sizeof gpi_thread.text];
+    char text[sizeof gpi_thread.draft];
     size_t posted = 0, done = 0;
     if (result == GPUPOOL_OK && count && !parts) result = gpi_ring_lacks(&plan, "parts");
     while (done < posted || (posted < count && result == GPUPOOL_OK)) {
         if (posted < count && posted - done < MOST && result == GPUPOOL_OK) {
             result = gpi_ring_file(ring, &plan, file, &parts[posted], &tickets[posted % MOST]);
             if (result == GPUPOOL_OK) posted++;
-            else memcpy(text, gpi_thread.text, sizeof text);
+            else memcpy(text, gpi_thread.draft, sizeof text);
         } else {
             waited = gpupool_ticket_wait(ring, tickets[done++ % MOST], -1);
             if (result == GPUPOOL_OK && waited != GPUPOOL_OK)
-                memcpy(text, gpi_thread.text, sizeof text);
+                memcpy(text, gpi_thread.draft, sizeof text);
             if (result == GPUPOOL_OK) result = waited;
         }
     }
@@ -12750,7 +13361,9 @@ const char *gpupool_result_name(gpupool_result result) {
 
 gpupool_result gpupool_last_result(void) { return gpi_thread.result; }
 
-const char *gpupool_last_error(void) { return gpi_thread.text; }
+const char *gpupool_last_error(void) {
+    return gpi_thread.result == GPUPOOL_OK ? gpi_thread.text : gpi_thread.draft;
+}
 
 #define GPI_TEXT(number) #number
 #define GPI_SPELL(macro) GPI_TEXT(macro)
@@ -12853,7 +13466,7 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     sites = arena->ledger.site_count + 1;
 #endif
     /* and some that are no more; all have an index */
-    view->key_room = gpi_ground_min(arena->fences.stream_count + sites + 16, GPI_NOBODY);
+    view->key_room = gpi_ground_min(arena->clocks.stream_count + sites + 16, GPI_NOBODY);
     view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
                        arena->tree.lane_count * sizeof *view->lanes;
@@ -12880,13 +13493,10 @@ static uint16_t gpi_view_stream(gpi_view *view, uint64_t key) {
 }
 
 static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
-    const gpi_stream *stream = arena->fences.streams;
-    int i;
+    const gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
-        uint16_t index = gpi_view_stream(view, stream->handle);
-        if (!stream->handle) continue;
-        view->lanes[stream->young] = index;
-        for (i = 0; i < stream->seals; i++) view->lanes[stream->sealed[i]] = index;
+        if (!stream->handle || (stream == arena->clocks.all && !stream->clock.issued)) continue;
+        view->lanes[stream->lane] = gpi_view_stream(view, stream->handle);
     }
 }
 
@@ -12920,12 +13530,26 @@ static void gpi_view_copy_live(gpi_view *view, const gpi_run *block, const gpi_s
 #endif
 }
 
+/* A block that is free in a cache, or handed out from there. */
+static void gpi_view_copy_cached(gpi_view *view, const gpi_run *run, gpi_stretch *stretch) {
+    uint64_t asked = gpi_cache_asked_at((const gpi_cache *)run->of.uses, run->unit);
+    stretch->stream = gpi_view_stream(view, run->by.stream);
+    if (!asked) return;
+    stretch->shade = GPI_SHADE_LIVE;
+    stretch->block_unit = run->unit;
+    stretch->block_bytes = asked;
+    stretch->slack_bytes = (uint32_t)(run->units * GPUPOOL_UNIT_BYTES - asked);
+#if GPUPOOL_SITES
+    stretch->site = run->site->number;
+#endif
+}
+
 /* Whether a run is no memory, or nobody's yet: addresses without any, and those of stitches, whose
    blocks are shown at home. */
 static int gpi_view_skips(const gpupool_arena *arena, const gpi_run *run) {
     if (run->units == 0 || run->lane == GPI_LANE_BARE) return 1;
     if (gpi_stitch_is(&arena->stitches, run)) return 1;
-    return run->lane == GPI_LANE_HELD && !run->uses;
+    return run->lane == GPI_LANE_HELD;
 }
 
 /* All runs that are memory; page by page, since their lists lead all over the host's memory. By
@@ -12938,7 +13562,7 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
         const gpi_run *block = run;
         if (gpi_view_skips(arena, run)) continue;
         if (run->lane == GPI_LANE_PART) {
-            stitch = (const gpi_stitch *)run->uses;
+            stitch = (const gpi_stitch *)run->of.uses;
             block = stitch->body;
         }
         memset(stretch, 0, sizeof *stretch);
@@ -12947,9 +13571,10 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
         stretch->stream = GPI_NOBODY;
         stretch->shade = GPI_SHADE_PENDING;
         stretch->first = run->prev == NULL;
-        if (block->lane == GPI_LANE_LIVE) gpi_view_copy_live(view, block, stitch, stretch);
-        else if (run->lane == GPI_LANE_QUIET) stretch->shade = GPI_SHADE_FREE;
-        else if (run->lane < GPI_LANE_PART) stretch->stream = view->lanes[run->lane];
+        if (run->lane == GPI_LANE_CACHED) gpi_view_copy_cached(view, run, stretch);
+        else if (block->lane == GPI_LANE_LIVE) gpi_view_copy_live(view, block, stitch, stretch);
+        else if (run->lane == GPI_LANE_ANY) stretch->shade = GPI_SHADE_FREE;
+        else if (run->lane < GPI_LANE_WAITING) stretch->stream = view->lanes[run->lane];
         view->units[stretch->shade] += run->units;
         view->count++;
     }
@@ -12958,8 +13583,7 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
 /* With `growing` and the lock held: no run is in anybody's hands. */
 static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     uint64_t page;
-    gpi_arena_trace_look(arena);
-    gpi_arena_read_stats(arena, &view->stats);
+    gpi_figures_read(arena, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
     memcpy(view->instead, arena->instead, sizeof view->instead);
     view->device = arena->chunks.driver.device;
@@ -13009,8 +13633,8 @@ static void gpi_view_find_holders(gpi_view *view) { /* of the copy: that needs n
     memset(&ballot, 0, sizeof ballot);
     for (round = 0; round < 2; round++)
         for (stretch = view->stretches; stretch < end; stretch++)
-            if (stretch->block_bytes) gpi_limit_vote(&ballot, stretch->block_bytes, round);
-    gpi_limit_elect(&ballot, view->holders, GPI_SHOWN);
+            if (stretch->block_bytes) gpi_verdict_vote(&ballot, stretch->block_bytes, round);
+    gpi_verdict_elect(&ballot, view->holders, GPI_SHOWN);
 }
 #endif
 
@@ -13030,18 +13654,21 @@ static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
 
 static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
                                     const FILE *file) {
-    gpupool_result result = gpi_arena_exists(arena, call);
+    gpupool_result result = gpi_arena_begin(arena, call);
+    gpi_stream *first;
     int copied;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
     if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
     for (;;) {
-        gpi_host_lock(&arena->growing);
-        gpi_arena_lock(arena, 0);
+        gpi_host_mutex_lock(&arena->growing);
+        gpi_arena_fold(arena);
+        gpi_host_unlock(&arena->lock);
+        first = gpi_arena_lock_all(arena);
         copied = gpi_view_lay_out(view, arena);
         if (copied) gpi_view_copy(view, arena);
-        gpi_host_unlock(&arena->lock);
-        gpi_host_unlock(&arena->growing);
+        gpi_arena_unlock_all(arena, first);
+        gpi_host_mutex_unlock(&arena->growing);
         if (copied) break;
         GPUPOOL_FREE(view->room);
         view->room_bytes = view->need_bytes + view->need_bytes / 8 + 4096; /* it may grow */
@@ -13216,7 +13843,7 @@ static void gpi_report_holders(FILE *file, const gpi_view *view) {
         if (i == 0)
             fprintf(file, "\n  %-30s %12s %12s\n", GPUPOOL_SITES ? "biggest holders"
                     : "biggest holders (blocks of)", "blocks", "bytes");
-        fprintf(file, "  %-30s %12s %12s\n", gpi_limit_holder(name, holder),
+        fprintf(file, "  %-30s %12s %12s\n", gpi_verdict_holder(name, holder),
                 gpi_report_number(blocks, holder->blocks), gpi_limit_human(size, holder->bytes));
     }
 }
@@ -13818,31 +14445,31 @@ static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
             ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->chunks.source),
             (int)GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
             arena->chunks.chunk_bytes, arena->chunks.driver.device, gpupool_build());
-    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run),
-                gpi_arena_requested(run));
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        uint64_t asked = gpi_arena_asked(run);
+        if (asked)
+            fprintf(file, "a %" PRIu64 " %" PRIu64 " 0\n", gpi_arena_trace_id(arena, run), asked);
+    }
 }
 
 gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     FILE *before;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_trace_to");
+    gpi_stream *first;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_trace_to");
     if (result != GPUPOOL_OK) return result;
+    first = gpi_arena_lock_all(arena);
     before = arena->trace;
     arena->trace = file;
     if (file) gpi_trace_begin(arena, file);
-    gpi_arena_exit(arena);
+    gpi_arena_unlock_all(arena, first);
     errno = 0; /* of a line that was not written it tells no more */
-    return before ? gpi_report_done("gpupool_trace_to", before) : result;
+    return before ? gpi_report_done("gpupool_trace_to", before) : gpi_host_ok();
 }
 
 /* == BACK ===================================================================================== */
 
 #undef GPI_ASSERT
 #undef GPI_GUARD
-#undef GPI_GUARD_BYTES
-#undef GPI_GUARD_FILL
-#undef GPI_NEW_FILL
-#undef GPI_OLD_FILL
 #undef GPI_PRINTF
 #undef GPI_THREAD_LOCAL
 #undef GPI_HOT
@@ -13851,15 +14478,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_SITES
 #undef GPI_COUNTERS
 #undef GPI_COUNTS
-#undef GPI_VISITS
 #undef GPI_ALL
-#undef GPI_SUBSETS
-#undef GPI_CROWD
-#undef GPI_SEAMS_WORTH
-#undef GPI_BORROWS
-#undef GPI_BYTES_MOST
-#undef GPI_BUSY
-#undef GPI_CHOICES
 #undef GPI_BALLOTS
 #undef GPI_STEPS
 #undef GPI_SHELF
@@ -13872,14 +14491,13 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_DIGIT
 #undef GPI_TRIES
 #undef GPI_TRIES_SLOW
-#undef GPI_LANE_QUIET
+#undef GPI_LANE_ANY
 #undef GPI_LANE_BARE
 #undef GPI_LANE_SPACE
 #undef GPI_LANE_STREAMS
 #undef GPI_LANE_PART
 #undef GPI_LANE_HELD
 #undef GPI_LANE_LIVE
-#undef GPI_LANES_MOST
 #undef GPI_READ
 #undef GPI_PUBLISH
 #undef GPI_SLOTS
@@ -13888,16 +14506,11 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_SMALL_UNITS
 #undef GPI_CACHE_WAITS
 #undef GPI_NO_SLOT
-#undef GPI_CACHED
 #undef GPI_CACHE_UNITS
-#undef GPI_SEALS
 #undef GPI_PAGE_BYTES
 #undef GPI_STEADY
 #undef GPI_FILES
 #undef GPI_DIRECT
-#undef GPI_BUCKETS
-#undef GPI_KEY_LEGACY
-#undef GPI_KEY_ANY
 #undef GPI_TEXT
 #undef GPI_SPELL
 #undef GPI_SHOWN
