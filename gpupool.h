@@ -2252,11 +2252,6 @@ static gpupool_result gpi_driver_event_query(const gpi_driver *driver, CUevent e
     return gpi_driver_told(driver, "cuEventQuery", error);
 }
 
-/* The same for who only wants to know: 0 where CUDA fails, and nothing is told. */
-static int gpi_driver_event_passed(const gpi_driver *driver, CUevent event) {
-    return gpi_driver_event_ask(driver, event) == CUDA_SUCCESS;
-}
-
 /* The host waits. Between enter and leave. */
 static gpupool_result gpi_driver_event_wait(const gpi_driver *driver, CUevent event) {
     return gpi_driver_told(driver, "cuEventSynchronize", driver->event_sync(event));
@@ -2726,20 +2721,6 @@ GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t 
     (void)requested;
 #endif
     gpi_ledger_sub(&ledger->granted, granted);
-}
-
-/* Undoes a refund: what is live again was never gone, so totals stay, and peaks, but for those that
-   were reset meanwhile. */
-static void gpi_ledger_take_back(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
-    int i;
-    ledger->requested.now += requested * GPUPOOL_STATS;
-    ledger->blocks.now += GPUPOOL_STATS;
-    ledger->frees -= GPUPOOL_STATS;
-    ledger->granted.now += granted;
-    for (i = 0; i < GPI_COUNTERS; i++) {
-        gpupool_counter *counter = gpi_ledger_counter(ledger, i);
-        counter->peak = gpi_ground_max(counter->peak, counter->now);
-    }
 }
 
 static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
