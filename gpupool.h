@@ -4215,6 +4215,20 @@ static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
     return gpi_cache_drop(cache, &cache->slots[at]);
 }
 
+typedef struct gpi_cached { /* blocks that are free in caches */
+    uint64_t blocks, by_order[64];
+} gpi_cached;
+
+static void gpi_cache_count(const gpi_cache *cache, gpi_cached *cached) {
+    uint32_t left = cache->free_blocks, i;
+    for (i = 0; i < cache->room && left; i++) {
+        if (cache->slots[i].state != GPI_SLOT_FREE) continue;
+        cached->by_order[gpi_ground_high_bit(cache->slots[i].units)]++;
+        cached->blocks++;
+        left--;
+    }
+}
+
 /* The slot of a block; NULL: another cache has it, or none. */
 static gpi_slot *gpi_cache_slot(const gpi_cache *cache, uint64_t unit) {
     uint32_t i = *gpi_cache_chain(cache, unit);
@@ -4377,6 +4391,15 @@ typedef struct gpi_clocks {
 static uint64_t gpi_clock_done(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t passed = stream->clock.passed;
     return stream->capture ? passed : gpi_ground_max(passed, clocks->all->clock.passed);
+}
+
+/* Whether a run is free, and all work at it done. */
+static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
+    const gpi_stream *owner;
+    if (run->lane == GPI_LANE_ANY) return 1;
+    if (run->lane < GPI_LANE_STREAMS || run->lane >= GPI_LANE_WAITING) return 0;
+    owner = (const gpi_stream *)clocks->tree->lanes[run->lane]->owner;
+    return run->of.at <= gpi_clock_done(clocks, owner);
 }
 
 /* Frees up to this position are done, or behind a mark. */
@@ -4690,6 +4713,14 @@ static gpupool_result gpi_clock_has_ended(const gpi_clocks *clocks, const gpi_st
     return gpi_driver_has_ended(clocks->driver, clock->context, clock->context_id, ended);
 }
 
+/* Whether a peer's work has ended with its context. E_CUDA: the arena's own device was reset, and
+   no memory of it is of use. */
+static gpupool_result gpi_clock_peer_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
+                                               int *ended) {
+    gpupool_result result = gpi_clock_has_ended(clocks, stream, ended);
+    return result == GPUPOOL_OK && *ended && !stream->clock.context ? GPUPOOL_E_CUDA : result;
+}
+
 static gpupool_result gpi_clock_drop_events(const gpi_clocks *clocks, gpi_stream *stream) {
     int ended, i;
     gpupool_result result = gpi_clock_has_ended(clocks, stream, &ended);
@@ -4776,7 +4807,8 @@ static gpupool_result gpi_clock_record_event(const gpi_clocks *clocks, gpi_strea
 /* Whether a mark's event has passed; it is pinned. */
 static int gpi_clock_ask(const gpi_clocks *clocks, const gpi_stream *stream, const gpi_mark *mark) {
     int passed = 0;
-    if (gpi_clock_has_ended(clocks, stream, &passed) != GPUPOOL_OK || passed) return passed;
+    if (gpi_clock_peer_has_ended(clocks, stream, &passed) != GPUPOOL_OK) return 0;
+    if (passed) return 1;
     return gpi_driver_event_query(clocks->driver, mark->event, &passed) == GPUPOOL_OK && passed;
 }
 
@@ -4874,7 +4906,7 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
     if (!mark) return GPUPOOL_OK; /* it has passed meanwhile */
     mark->pins++;
     gpi_host_unlock(clocks->lock);
-    result = gpi_clock_has_ended(clocks, owner, &ended);
+    result = gpi_clock_peer_has_ended(clocks, owner, &ended);
     if (result == GPUPOOL_OK && !ended) result = gpi_clock_stream_wait(clocks, handle, mark->event);
     gpi_host_lock(clocks->lock);
     mark->pins--;
@@ -4886,7 +4918,7 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
 static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark) {
     gpupool_result result;
     int ended;
-    result = gpi_clock_has_ended(clocks, owner, &ended);
+    result = gpi_clock_peer_has_ended(clocks, owner, &ended);
     if (result == GPUPOOL_OK && !ended)
         result = gpi_driver_event_wait(clocks->driver, mark->event);
     gpi_host_lock(clocks->lock);
@@ -5670,13 +5702,18 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
 
 /* -- idle chunks: no part of them is in use or pending -- */
 
+/* The run at a chunk's start. */
+static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tree *tree,
+                                          const gpi_chunk *chunk) {
+    const gpi_run *run;
+    if (!gpi_chunk_is_mapped(chunks)) return chunk->first;
+    run = gpi_tree_from(tree, chunk->unit);
+    return run->unit > chunk->unit ? run->prev : run;
+}
+
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
-    const gpi_run *run = chunk->first;
-    if (gpi_chunk_is_mapped(chunks)) {
-        run = gpi_tree_from(tree, chunk->unit);
-        if (run->unit > chunk->unit) run = run->prev;
-    }
+    const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
     return run->lane == GPI_LANE_ANY && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
@@ -7201,22 +7238,14 @@ static void gpi_arena_unlock_all(gpupool_arena *arena, gpi_stream *first) {
     for (; first; first = first->next) gpi_host_unlock(&first->cache.lock);
 }
 
-/* All invariants, with the caches as they are; `growing` is held, so that no run is on its way.
-   Pending must be as it was last counted, but for what caches have done since. */
+/* All invariants, with the caches as they are; `growing` is held, so that no run is on its way. */
 static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
     gpi_stream *first = gpi_arena_lock_all(arena), *stream;
-    uint64_t pending = arena->ledger.pending.now;
-    int broken, stale;
-    gpi_arena_count_pending(arena);
-    stale = pending != arena->ledger.pending.now;
+    int broken;
     for (stream = first; stream; stream = stream->next)
         gpi_cache_fold(&stream->cache, &arena->ledger);
     gpi_arena_count_pending(arena);
     broken = gpi_arena_check(arena, letter);
-    if (!broken && stale) { /* last: a sum that is wrong in a section above is named as what it is */
-        *letter = 'A';
-        broken = 2;
-    }
     gpi_arena_unlock_all(arena, first);
     return broken;
 }
@@ -7392,12 +7421,15 @@ static void gpi_arena_pour_all(gpupool_arena *arena) {
 }
 
 /* What caches have counted goes into the ledger; they and the free lists stay as they are. Who asks
-   for figures begins here. The lock is held on return. */
-static void gpi_arena_fold(gpupool_arena *arena) {
+   for figures begins here: each stream's are of one moment. *cached: the blocks that are free in
+   caches. The lock is held on return. */
+static void gpi_arena_fold(gpupool_arena *arena, gpi_cached *cached) {
     gpi_stream *stream = GPI_READ(&arena->clocks.streams);
+    memset(cached, 0, sizeof *cached);
     for (; stream; stream = stream->next) {
         if (!GPI_READ(&stream->cache.used)) continue;
         gpi_host_lock(&stream->cache.lock);
+        gpi_cache_count(&stream->cache, cached);
         gpi_host_lock(&arena->lock);
         gpi_cache_fold(&stream->cache, &arena->ledger);
         gpi_host_unlock(&arena->lock);
@@ -7519,11 +7551,27 @@ static void gpi_arena_settle(gpupool_arena *arena) {
     gpi_arena_pour_all(arena); /* and forgets the streams of which nothing is left */
 }
 
+/* Chunks of which all is free, and all work done, whosever they are. */
+static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
+    const gpi_chunk *chunk = arena->chunks.first;
+    uint64_t bytes = 0;
+    for (; chunk; chunk = chunk->next) {
+        uint64_t end = chunk->unit + chunk->units;
+        const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
+        while (run && run->unit < end && gpi_clock_is_finished(&arena->clocks, run))
+            run = run->next;
+        if (!run || run->unit >= end) bytes += chunk->bytes;
+    }
+    return bytes;
+}
+
 /* The same for who only looks: memory stays whose it is. A mark over all streams tells what is
    done, where CUDA can make one. */
 static void gpi_arena_ask(gpupool_arena *arena) {
     gpi_stream *stream = arena->clocks.streams;
-    if (gpi_arena_lacks_marks(arena, UINT64_MAX)) gpi_clock_record_all(&arena->clocks);
+    if (arena->ledger.cached_bytes) arena->clocks.position++; /* what caches have is behind it */
+    if (arena->ledger.cached_bytes || gpi_arena_lacks_marks(arena, UINT64_MAX))
+        gpi_clock_record_all(&arena->clocks);
     gpi_clock_poll(&arena->clocks, arena->clocks.all);
     for (; stream; stream = stream->next)
         if (stream->handle) gpi_clock_poll(&arena->clocks, stream);
@@ -7583,6 +7631,7 @@ typedef struct gpi_attempt {
     const gpi_request *request;
     uint64_t began;             /* the latest position at that time */
     int is_drained, has_asked;
+    int marks_fail;             /* waits for marks do: the device is waited for instead */
     gpi_run *run;               /* of a step that has met the request: held */
     gpupool_result result;      /* of one that has failed */
     gpi_stream *wait_for;       /* whose mark to wait for; NULL: for the device */
@@ -8053,7 +8102,8 @@ static gpi_outcome gpi_ladder_take_cuda_free(gpi_attempt *attempt) {
         gpi_ground_min(all->clock.issued, attempt->began) <= gpi_clock_done(clocks, all))
         return GPI_MISSED;
     if (!gpi_clock_mark(clocks, all, 0)) gpi_clock_record_all(clocks);
-    return gpi_ladder_wait_for(attempt, gpi_clock_mark(clocks, all, 0) ? all : NULL);
+    return gpi_ladder_wait_for(attempt, !attempt->marks_fail && gpi_clock_mark(clocks, all, 0)
+                                            ? all : NULL);
 }
 
 /* Whether memory waits for work of this stream that was queued before the request began. */
@@ -8086,19 +8136,20 @@ static gpi_outcome gpi_ladder_take_wait(gpi_attempt *attempt) {
     gpi_stream *stream, *oldest = NULL;
     const gpi_mark *mark;
     uint64_t at = UINT64_MAX;
-    if (gpi_ladder_is_behind(attempt, attempt->request->known) &&
+    int any = 0;
+    if (!attempt->marks_fail && gpi_ladder_is_behind(attempt, attempt->request->known) &&
         gpi_clock_mark(clocks, attempt->request->known, 0))
         return gpi_ladder_wait_for(attempt, attempt->request->known);
     for (stream = clocks->streams; stream; stream = stream->next) {
-        if (!gpi_ladder_is_behind(attempt, stream)) continue;
+        any |= gpi_ladder_is_behind(attempt, stream);
+        if (attempt->marks_fail || !gpi_ladder_is_behind(attempt, stream)) continue;
         mark = gpi_clock_mark(clocks, stream, 0);
         if (!mark || mark->at >= at) continue;
         at = mark->at;
         oldest = stream;
     }
     if (oldest) return gpi_ladder_wait_for(attempt, oldest);
-    if (!gpi_arena_lacks_marks(attempt->arena, attempt->began)) return GPI_MISSED;
-    return gpi_ladder_wait_for(attempt, NULL);
+    return any ? gpi_ladder_wait_for(attempt, NULL) : GPI_MISSED;
 }
 
 /* Does what a step has asked for, with no lock held. */
@@ -8204,7 +8255,10 @@ static gpupool_result gpi_ladder_climb(gpi_attempt *attempt) {
         if (gpi_ladder_may(attempt, step) && step->could(&outlook)) outcome = step->take(attempt);
         if (outcome == GPI_MET) return GPUPOOL_OK;
         if (outcome == GPI_FAILED) return attempt->result;
-        if (outcome == GPI_WAITS && gpi_ladder_wait(attempt) != GPUPOOL_OK) break;
+        if (outcome == GPI_WAITS && gpi_ladder_wait(attempt) != GPUPOOL_OK) {
+            if (attempt->marks_fail || !attempt->wait_mark) break;
+            attempt->marks_fail = 1;
+        }
         if (outcome != GPI_MISSED) i = 0;
     }
     return GPUPOOL_E_OUT_OF_MEMORY;
@@ -8375,9 +8429,11 @@ static void gpi_verdict_shoot_from(gpi_scene *scene, gpi_run *run) {
     gpi_host_unlock(&scene->arena->lock);
 }
 
-/* A cache knows whether its blocks are out or free, and what was asked for with them. Free ones are
-   pending: on a stream that has put no mark behind them. */
+/* A cache knows whether its blocks are out or free, and what was asked for with them. The work at
+   free ones is done if all streams' is. */
 static void gpi_verdict_ask_caches(gpi_scene *scene) {
+    const gpi_clocks *clocks = &scene->arena->clocks;
+    int is_done = clocks->all->clock.passed == clocks->position;
     uint64_t i;
     for (i = 0; i < scene->shot_count; i++) {
         gpi_shot *shot = &scene->shots[i];
@@ -8386,7 +8442,7 @@ static void gpi_verdict_ask_caches(gpi_scene *scene) {
         shot->asked_bytes = gpi_cache_asked_at(shot->cache, shot->unit);
         gpi_host_unlock(&shot->cache->lock);
         if (shot->asked_bytes) continue;
-        shot->state = GPI_SHOT_PENDING;
+        shot->state = is_done ? GPI_SHOT_FREE : GPI_SHOT_PENDING;
         shot->is_block = 0;
     }
 }
@@ -9093,16 +9149,26 @@ static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *
             total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
 }
 
+/* Of what was freed, what work may still be at: as the copy has it. */
+static void gpi_verdict_count_pending(gpupool_verdict *verdict, const gpi_scene *scene) {
+    uint64_t units = 0, i;
+    if (!scene->shots) return;
+    for (i = 0; i < scene->shot_count; i++)
+        if (scene->shots[i].state == GPI_SHOT_PENDING) units += scene->shots[i].units;
+    verdict->pending_bytes = verdict->kept_bytes + units * GPUPOOL_UNIT_BYTES;
+}
+
 /* What memory looks like to a request; `growing` is held, and no other lock. What the other arenas
    of the process hold, which was looked up a moment ago, is no others'. gpi_verdict_end comes
    after. */
 static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
                               const gpi_siblings *siblings, gpupool_verdict *verdict,
                               gpi_scene *scene) {
+    gpi_cached cached;
     uint64_t limit;
     memset(verdict, 0, sizeof *verdict);
     memset(scene, 0, sizeof *scene);
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     limit = arena->ledger.limit_bytes;
     verdict->asked_bytes = request->bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
@@ -9125,6 +9191,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     gpi_verdict_ask_device(arena, verdict, scene);
     verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
     gpi_verdict_shoot(scene);
+    gpi_verdict_count_pending(verdict, scene);
 }
 
 static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->shots); }
@@ -9163,13 +9230,14 @@ static int gpi_sibling_is(const gpupool_arena *arena, const gpupool_arena *other
 /* What it holds and has no use for; it is open to this thread. What was freed is asked after. */
 static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
     uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
+    gpi_arena_ask(other);
     if (lack->ask > GPI_SIBLING_COUNT) {
         gpi_arena_pour_all(other);
         gpi_tree_drop_slabs(&other->tree);
         if (gpi_arena_lacks_marks(other, UINT64_MAX)) gpi_clock_record_all(&other->clocks);
         gpi_arena_poll_all(other);
     }
-    idle = gpi_chunk_idle_bytes(&other->chunks, &other->tree);
+    idle = gpi_arena_finished_bytes(other);
     return gpi_ground_min(idle, reserved - gpi_ground_min(reserved, keep));
 }
 
@@ -9929,11 +9997,12 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
         return result;
     }
     known = gpi_arena_known_again(arena, call);
-    if (!known || ((run->of.uses || known->capture) && !gpi_block_add_uses(arena, run, known))) {
+    if (!known || (known->capture && !gpi_clock_keeping(run) &&
+                   !gpi_clock_use(&arena->clocks, run, known, UINT64_MAX))) {
         gpi_arena_leave(arena, &visit);
         return gpi_host_no_memory();
     }
-    if (run->of.uses && !gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run);
+    if (!gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run); /* CUDA waits for them */
     gpi_block_count_free(arena, run, call->stream);
     gpi_tree_lay_down(&arena->tree, run);
     if (run->of.uses) {
@@ -10150,8 +10219,10 @@ static uint64_t gpi_guard_look(gpupool_arena *arena, char *block, const gpi_call
         *found = gpi_guard_compare(driver, block, bytes, call->stream);
         if (!stays) { /* the guard is filled too; if that fails nobody is told: what was found
                          counts */
+            struct gpi_thread why = gpi_thread;
             bytes = 0;
             gpi_driver_fill(driver, block, GPI_OLD_FILL, block_is.granted_bytes, call->stream);
+            gpi_thread = why;
         }
     }
     gpi_driver_leave(&visit);
@@ -10311,6 +10382,28 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* The stream of a use is known, and is not an earlier one with the same handle, which may still be
+   at work: CUDA is asked, since a use lasts. No lock is held. */
+static gpupool_result gpi_guard_identify(gpupool_arena *arena, const gpi_caller *call) {
+    gpi_stream *known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
+    uint64_t identity = 0;
+    if (!known) return gpi_thread.result;
+    if (!gpi_driver_is_default(call->stream) && !known->capture)
+        gpi_driver_stream_id(arena->clocks.driver, call->stream, &identity);
+    if (identity && known->identity && known->identity != identity) {
+        gpi_host_lock(&arena->lock);
+        gpi_arena_drain(arena, known);
+        gpi_clock_unname(&arena->clocks, known);
+        gpi_arena_unlock(arena);
+        gpi_host_unlock(&known->cache.lock);
+        known = gpi_block_visit(arena, NULL, call);
+        if (!known) return gpi_thread.result;
+    }
+    if (identity) GPI_PUBLISH(&known->identity, identity);
+    gpi_host_unlock(&known->cache.lock);
+    return GPUPOOL_OK;
+}
+
 gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
     const char *name = "gpupool_record_use";
     gpi_caller call = gpi_arena_call(stream);
@@ -10324,9 +10417,7 @@ gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaS
     if (gpi_driver_is_capturing(&arena->chunks.driver, call.stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its "
                              "graph: keep the block until the graph is destroyed");
-    known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call.key), &call);
-    if (!known) return gpi_thread.result;
-    gpi_host_unlock(&known->cache.lock);
+    if (gpi_guard_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
     run = gpi_block_enter(arena, name, block, &cache);
     if (!run) return gpi_thread.result;
     if (cache) {
@@ -10903,7 +10994,8 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena) {
 /* `growing` is held. */
 static gpupool_result gpi_life_unused(gpupool_arena *arena) {
     uint64_t live, captures;
-    gpi_arena_fold(arena);
+    gpi_cached cached;
+    gpi_arena_fold(arena, &cached);
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&arena->lock);
     gpi_arena_pour_all(arena);
@@ -11450,6 +11542,7 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
 }
 
 size_t gpupool_available(gpupool_arena *arena) {
+    gpi_cached cached;
     size_t free_bytes = 0, total_bytes = 0;
     gpi_siblings siblings;
     gpi_visit visit;
@@ -11466,7 +11559,7 @@ size_t gpupool_available(gpupool_arena *arena) {
     gpi_driver_leave(&visit);
     most = free_bytes + siblings.idle_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     most = gpi_figures_available(arena, most);
     gpi_host_unlock(&arena->lock);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
@@ -11527,22 +11620,16 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 
 /* -- statistics -- */
 
-/* Blocks that are free in caches. */
-static uint64_t gpi_figures_cached(const gpupool_arena *arena) {
-    const gpi_stream *stream = arena->clocks.streams;
-    uint64_t blocks = 0;
-    for (; stream; stream = stream->next) blocks += GPI_READ(&stream->cache.free_blocks);
-    return blocks;
-}
-
 /* The arena's whole life; what caches have counted is in the ledger. The lock is held. */
-static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
+static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
+                             gpupool_stats *stats) {
     const gpi_ledger *ledger = &arena->ledger;
     const gpi_scope *scope;
+    int order;
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
     gpi_ledger_read(ledger, stats);
-    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs - gpi_figures_cached(arena);
+    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs - cached->blocks;
     stats->allocs = arena->ledger.allocs;
     stats->frees = arena->ledger.frees;
     stats->failures = arena->ledger.failures;
@@ -11566,16 +11653,20 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
 #endif
-    memcpy(stats->live_by_order, arena->tree.live_by_order, sizeof stats->live_by_order);
-    memcpy(stats->free_by_order, arena->tree.free_by_order, sizeof stats->free_by_order);
+    for (order = 0; order < GPUPOOL_ORDERS; order++) {
+        stats->live_by_order[order] = arena->tree.live_by_order[order];
+        if (GPUPOOL_STATS) stats->live_by_order[order] -= cached->by_order[order];
+        stats->free_by_order[order] = arena->tree.free_by_order[order] + cached->by_order[order];
+    }
 }
 
 gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_get_stats");
     if (result != GPUPOOL_OK) return result;
     if (!stats) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
-    gpi_arena_fold(arena);
-    gpi_figures_read(arena, stats);
+    gpi_arena_fold(arena, &cached);
+    gpi_figures_read(arena, &cached, stats);
     gpi_host_unlock(&arena->lock);
     return gpi_host_ok();
 }
@@ -11586,9 +11677,10 @@ static void gpi_figures_keep_peak(gpupool_arena *arena) {
 }
 
 gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
+    gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_reset_peaks");
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
     gpi_ledger_reset_peaks(&arena->ledger);
     gpi_host_unlock(&arena->lock);
@@ -11602,15 +11694,16 @@ static gpupool_result gpi_figures_none(const char *call) {
 
 gpupool_result gpupool_scope_push(gpupool_arena *arena) {
     gpupool_stats before;
+    gpi_cached cached;
     gpi_scope *scope;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_scope_push");
     if (result != GPUPOOL_OK) return result;
     if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_scope_push");
     scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
     if (!scope) return gpi_host_no_memory();
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
-    gpi_figures_read(arena, &before);
+    gpi_figures_read(arena, &cached, &before);
     gpi_ledger_push(&arena->ledger, scope, &before);
     gpi_host_unlock(&arena->lock);
     return gpi_host_ok();
@@ -11619,13 +11712,14 @@ gpupool_result gpupool_scope_push(gpupool_arena *arena) {
 gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_scope *scope = NULL;
     gpupool_stats inner;
+    gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_scope_pop");
     if (result != GPUPOOL_OK) return result;
     if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_scope_pop");
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
     if (arena->ledger.scopes) {
-        gpi_figures_read(arena, &inner);
+        gpi_figures_read(arena, &cached, &inner);
         scope = gpi_ledger_pop(&arena->ledger, &inner);
     }
     gpi_host_unlock(&arena->lock);
@@ -13563,8 +13657,13 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
 
 /* With `growing` and the lock held: no run is in anybody's hands. */
 static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
+    const gpi_stream *stream;
+    gpi_cached cached;
     uint64_t page;
-    gpi_figures_read(arena, &view->stats);
+    memset(&cached, 0, sizeof cached);
+    for (stream = arena->clocks.streams; stream; stream = stream->next)
+        gpi_cache_count(&stream->cache, &cached);
+    gpi_figures_read(arena, &cached, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
     memcpy(view->instead, arena->instead, sizeof view->instead);
     view->device = arena->chunks.driver.device;
@@ -13637,13 +13736,14 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
                                     const FILE *file) {
     gpupool_result result = gpi_arena_begin(arena, call);
     gpi_stream *first;
+    gpi_cached cached;
     int copied;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
     if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
     for (;;) {
         gpi_host_mutex_lock(&arena->growing);
-        gpi_arena_fold(arena);
+        gpi_arena_fold(arena, &cached);
         gpi_host_unlock(&arena->lock);
         first = gpi_arena_lock_all(arena);
         copied = gpi_view_lay_out(view, arena);
