@@ -7820,7 +7820,6 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_chunk_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                              most_bytes, run);
-    if (arena->chunks.stuck) gpi_chunk_retry(&arena->chunks, &arena->tree);
     gpi_ladder_mark(arena, request);
     gpi_chunk_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
     return gpi_chunk_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
@@ -8247,6 +8246,8 @@ static int gpi_ladder_would(const gpi_outlook *outlook) {
 static gpupool_result gpi_ladder_climb(gpi_attempt *attempt) {
     int i = 0;
     attempt->began = attempt->arena->clocks.position;
+    if (attempt->arena->chunks.stuck) /* which count as reserved */
+        gpi_chunk_retry(&attempt->arena->chunks, &attempt->arena->tree);
     while (i < GPI_STEP_COUNT) {
         const gpi_step *step = &gpi_ladder_steps[i++];
         gpi_outcome outcome = GPI_MISSED;
@@ -8287,6 +8288,7 @@ typedef struct gpi_shot {    /* a home run, as it was when it was met */
     gpi_shot_state state;
     int begins_chunk;        /* chunks that have their own addresses */
     int is_block;            /* live: a block, or the first part of a stitched one */
+    int is_marked;           /* pending: streams can be made to wait for it, on the device */
     uint64_t key;            /* pending: of the one stream to wait for; 0: of several, or of all */
     uint64_t block;          /* live: the unit at which its block begins, */
     uint64_t asked_bytes;    /* and what was asked for with it */
@@ -8305,8 +8307,14 @@ typedef struct gpi_holding { /* a holder that a verdict may name */
     uint64_t blocks[8];      /* where its first blocks begin */
 } gpi_holding;
 
+typedef enum gpi_pending {   /* what of that counts as free */
+    GPI_PENDING_NONE,
+    GPI_PENDING_MARKED,
+    GPI_PENDING_ALL
+} gpi_pending;
+
 typedef struct gpi_wish {    /* what counts as free, beside what is */
-    int pending;             /* 1: what is pending */
+    gpi_pending pending;
     uint64_t key;            /* of this stream only; 0: of all */
     const gpi_holding *holding; /* blocks of this holder, */
     uint64_t mask;           /* bit n: its n-th; GPI_ALL: all */
@@ -8344,8 +8352,8 @@ enum {
 /* -- the copy -- */
 
 /* Free memory of a stream: for whose work it waits. */
-static void gpi_verdict_shoot_free(const gpupool_arena *arena, const gpi_run *run,
-                                   gpi_shot *shot) {
+static void gpi_verdict_shoot_free(const gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+    const gpupool_arena *arena = scene->arena;
     const gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = (gpi_stream *)arena->tree.lanes[run->lane]->owner;
     const gpi_mark *mark;
@@ -8353,6 +8361,10 @@ static void gpi_verdict_shoot_free(const gpupool_arena *arena, const gpi_run *ru
     if (!stream || run->of.at <= gpi_clock_done(clocks, stream)) return;
     shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
     mark = gpi_clock_mark(clocks, stream, run->of.at);
+    shot->is_marked = mark && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
+                      !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
+                      (gpi_stitch_can(&arena->stitches) ||
+                       gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX);
     if (mark && stream != clocks->all) shot->key = stream->handle;
 }
 
@@ -8384,7 +8396,7 @@ static void gpi_verdict_shoot_block(const gpi_run *run, gpi_shot *shot) {
 }
 
 /* The lock is held. */
-static void gpi_verdict_shoot_run(const gpupool_arena *arena, const gpi_run *run, gpi_shot *shot) {
+static void gpi_verdict_shoot_run(const gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     shot->is_block = 1;
     if (run->lane == GPI_LANE_PART) {
         shot->stitch = (const gpi_stitch *)run->of.uses;
@@ -8393,9 +8405,9 @@ static void gpi_verdict_shoot_run(const gpupool_arena *arena, const gpi_run *run
     }
     shot->state = GPI_SHOT_NONE;
     if (run->lane >= GPI_LANE_CACHED) gpi_verdict_shoot_block(run, shot);
-    else if (run->lane == GPI_LANE_WAITING) gpi_verdict_shoot_waiting(arena, run, shot);
+    else if (run->lane == GPI_LANE_WAITING) gpi_verdict_shoot_waiting(scene->arena, run, shot);
     else if (run->lane < GPI_LANE_WAITING && run->lane != GPI_LANE_BARE)
-        gpi_verdict_shoot_free(arena, run, shot);
+        gpi_verdict_shoot_free(scene, run, shot);
     if (shot->state != GPI_SHOT_LIVE && shot->state != GPI_SHOT_KEPT) shot->is_block = 0;
 }
 
@@ -8413,7 +8425,7 @@ static void gpi_verdict_shoot_from(gpi_scene *scene, gpi_run *run) {
             shot->unit = gpi_ground_max(run->unit, at); /* it may have joined what was copied */
             shot->units = end - shot->unit;
             shot->begins_chunk = begins_chunk;
-            gpi_verdict_shoot_run(scene->arena, run, shot);
+            gpi_verdict_shoot_run(scene, run, shot);
             begins_chunk = 0;
             at = end;
         }
@@ -8478,6 +8490,8 @@ static int gpi_verdict_holds(const gpi_holding *holding, const gpi_shot *shot) {
 static int gpi_verdict_counts(const gpi_wish *wish, const gpi_shot *shot) {
     int n = 0;
     if (shot->state == GPI_SHOT_FREE) return 1;
+    if (shot->state == GPI_SHOT_PENDING && wish->pending == GPI_PENDING_MARKED)
+        return shot->is_marked;
     if (shot->state == GPI_SHOT_PENDING)
         return wish->pending && (!wish->key || shot->key == wish->key);
     if (shot->state != GPI_SHOT_LIVE || !wish->holding) return 0;
@@ -8700,7 +8714,7 @@ static void gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding
 
 static uint64_t gpi_verdict_lacks_without(gpi_scene *scene, const gpi_holding *holding,
                                           uint64_t mask) {
-    gpi_wish wish = {1, 0, holding, mask};
+    gpi_wish wish = {GPI_PENDING_ALL, 0, holding, mask};
     return gpi_verdict_lacks(scene, &wish);
 }
 
@@ -8776,7 +8790,7 @@ static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene)
 /* -- the stream whose work to wait for -- */
 
 static int gpi_verdict_wait_would_do(gpi_scene *scene, uint64_t key) {
-    gpi_wish wish = {1, key, NULL, 0};
+    gpi_wish wish = {GPI_PENDING_ALL, key, NULL, 0};
     return scene->visits <= GPI_VISITS && gpi_verdict_lacks(scene, &wish) == 0;
 }
 
@@ -8868,7 +8882,7 @@ static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
    very many runs one that surely could. */
 static uint64_t gpi_verdict_fits(gpi_scene *scene) {
     uint64_t most = scene->units, asked = most, least = 0;
-    gpi_wish wish = {1, 0, NULL, 0};
+    gpi_wish wish = {GPI_PENDING_ALL, 0, NULL, 0};
     while (most - least > 1 && scene->visits <= GPI_VISITS) {
         gpi_verdict_resize(scene, least + (most - least) / 2);
         if (gpi_verdict_lacks(scene, &wish) == 0) least = scene->units;
@@ -9020,9 +9034,9 @@ static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
                                            scene->device_units);
     int waiting_would_do, refused, both;
     gpi_outlook now, later;
-    gpi_wish wish = {0, 0, NULL, 0};
+    gpi_wish wish = {GPI_PENDING_NONE, 0, NULL, 0};
     now = gpi_verdict_look(scene, &wish);
-    wish.pending = 1;
+    wish.pending = GPI_PENDING_ALL;
     later = gpi_verdict_look(scene, &wish);
     by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
     by_device = gpi_verdict_missing(scene, &now, scene->device_units);
@@ -9212,6 +9226,7 @@ typedef struct gpi_lack { /* of an arena that asks its siblings */
     uint64_t bytes;          /* that it needs of the device */
     gpi_sibling_ask ask;
     int may_wait;            /* the host may wait for the device */
+    int capturing;           /* a stream captures: CUDA is not asked after all streams */
 } gpi_lack;
 
 /* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way
@@ -9230,11 +9245,12 @@ static int gpi_sibling_is(const gpupool_arena *arena, const gpupool_arena *other
 /* What it holds and has no use for; it is open to this thread. What was freed is asked after. */
 static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
     uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
-    gpi_arena_ask(other);
+    if (!lack->capturing) gpi_arena_ask(other);
     if (lack->ask > GPI_SIBLING_COUNT) {
         gpi_arena_pour_all(other);
         gpi_tree_drop_slabs(&other->tree);
-        if (gpi_arena_lacks_marks(other, UINT64_MAX)) gpi_clock_record_all(&other->clocks);
+        if (!lack->capturing && gpi_arena_lacks_marks(other, UINT64_MAX))
+            gpi_clock_record_all(&other->clocks);
         gpi_arena_poll_all(other);
     }
     idle = gpi_arena_finished_bytes(other);
@@ -9336,6 +9352,7 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
     lack.arena = arena;
     lack.bytes = bytes;
     lack.may_wait = 0;
+    lack.capturing = arena && arena->clocks.capturing;
     if (gpi_arena_exists(arena, "gpupool_would_fit") != GPUPOOL_OK) return;
     if (!gpi_sibling_exist(arena)) return;
     gpi_host_lock(&arena->lock);
@@ -9430,6 +9447,7 @@ static gpi_lack gpi_block_lack(const gpupool_arena *arena, const gpi_request *re
     lack.bytes = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
     lack.ask = gpi_sibling_can_help(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
     lack.may_wait = !request->capturing && !request->no_wait;
+    lack.capturing = request->capturing || arena->clocks.capturing;
     return lack;
 }
 
@@ -11570,7 +11588,7 @@ size_t gpupool_available(gpupool_arena *arena) {
 /* The table run dry; both locks are held on entry, `growing` on return. */
 static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *request,
                                  const gpi_siblings *siblings, gpupool_verdict *verdict) {
-    gpi_wish wish = {0, 0, NULL, 0};
+    gpi_wish wish = {GPI_PENDING_MARKED, 0, NULL, 0};
     gpi_scene scene;
     uint64_t lent = siblings->idle_bytes / GPUPOOL_UNIT_BYTES;
     int fits = 0;
