@@ -1790,10 +1790,10 @@ typedef struct gpi_call {
 static const gpi_call gpi_calls[] = {GPI_DRIVER_CALLS(GPI_DRIVER_ROW)};
 #undef GPI_DRIVER_ROW
 
-/* Finds the function by name, so that nothing but the runtime is linked. NULL: the driver is
-   older. */
+/* Finds the function by name, so that nothing but the runtime is linked. NULL: the driver is older,
+   or the search has failed, which *result tells. */
 typedef void (*gpi_symbol)(void);
-static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
+static gpi_symbol gpi_driver_symbol(const char *name, unsigned version, gpupool_result *result) {
     int had_error = cudaPeekAtLastError() != cudaSuccess;
     gpi_symbol symbol = NULL;
     void *found = NULL;
@@ -1810,23 +1810,26 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
     (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
 #endif
-    if (error == cudaSuccess) memcpy(&symbol, &found, sizeof symbol);
-    else if (!had_error) cudaGetLastError();
+    *result = gpi_driver_told_runtime("cudaGetDriverEntryPoint", error, had_error);
+    if (*result == GPUPOOL_OK) memcpy(&symbol, &found, sizeof symbol);
+    if (error == cudaErrorSymbolNotFound) *result = GPUPOOL_OK; /* so CUDA 11 says NULL */
     return symbol;
 }
 
 static gpupool_result gpi_driver_fill_table(gpi_driver *driver) {
-    const char *missing = NULL;
-    size_t i;
+    const gpi_call *call = gpi_calls, *end = call + sizeof gpi_calls / sizeof *gpi_calls;
     driver->mapped = GPUPOOL_MAPPED;
-    for (i = 0; i < sizeof gpi_calls / sizeof *gpi_calls; i++) {
-        gpi_symbol symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version);
-        memcpy((char *)driver + gpi_calls[i].field, &symbol, sizeof symbol);
-        if (!symbol && gpi_calls[i].group == GPI_CALL_MAPS) driver->mapped = 0;
-        if (!symbol && gpi_calls[i].group == GPI_CALL_NEEDED) missing = gpi_calls[i].name;
+    for (; call < end; call++) {
+        gpupool_result result;
+        gpi_symbol symbol = gpi_driver_symbol(call->name, call->version, &result);
+        memcpy((char *)driver + call->field, &symbol, sizeof symbol);
+        if (symbol || call->group == GPI_CALL_OPTIONAL) continue;
+        driver->mapped = 0;
+        if (call->group == GPI_CALL_MAPS) continue;
+        if (result != GPUPOOL_OK) return result;
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "the driver has no %s", call->name);
     }
-    if (!missing) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "the driver of this machine has no %s", missing);
+    return GPUPOOL_OK;
 }
 
 /* -- contexts -- */
@@ -2084,11 +2087,12 @@ static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
     memset(driver, 0, sizeof *driver);
     for (i = 0; i < sizeof gpi_calls / sizeof *gpi_calls; i++) {
         size_t field = gpi_calls[i].field;
+        gpupool_result ignored;
         gpi_symbol symbol;
         if (field != offsetof(gpi_driver, stream_context) && field != offsetof(gpi_driver, push) &&
             field != offsetof(gpi_driver, pop) && field != offsetof(gpi_driver, context_device))
             continue;
-        symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version);
+        symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version, &ignored);
         memcpy((char *)driver + field, &symbol, sizeof symbol);
     }
     if (!driver->push || !driver->pop || !driver->context_device) driver->stream_context = NULL;
