@@ -418,12 +418,11 @@ extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
-   device, capture mode and CUDA last error are left as they were (but one that was pending makes
-   way for a later one, as in CUDA); a call that fails changes nothing. On a current device that the
-   program has not used no context is made, but by creating an arena or a ring of another one (and
-   with GPUPOOL_STREAM_CHECK). A stream of 0 is what CUDA takes it for in the file that makes the
-   call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one for
-   each thread; of the arena's device, also where another one is current. */
+   device, capture mode and CUDA last error are left as they were; a call that fails changes
+   nothing. No context is made but the primary one of an arena's or a ring's device, which is theirs
+   as well until they are destroyed. A stream of 0 is what CUDA takes it for in the file that makes
+   the call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one
+   for each thread; of the arena's device, also where another one is current. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 /* Of this thread's latest call; gpupool_last_verdict, and calls in CUDA's shape that come to no
