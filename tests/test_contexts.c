@@ -23,6 +23,7 @@ static unsigned char host[4 * MIB];
 
 static void use_the_arena(void) {
     gpupool_stats stats;
+    gpupool_verdict verdict;
     FILE *null = fopen("/dev/null", "w");
     void *block[8];
     for (size_t i = 0; i < 8; i++) {
@@ -38,6 +39,17 @@ static void use_the_arena(void) {
     CALL(gpupool_free(arena, block[0], kit_stream[2]));
     CALL(gpupool_set_limit(arena, 100 * MIB));
     CALL(gpupool_would_fit(arena, MIB, NULL) ? GPUPOOL_OK : gpupool_last_result());
+    CHECK(gpupool_available(arena) > 0);
+    CALL(gpupool_set_limit_text(arena, "90%free"));
+    CALL(gpupool_set_limit(arena, 0));
+    fake_device_memory(1, 8 * MIB);
+    fake_pinned_limit(8 * MIB);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, GIB << 6, other)),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
+    CHECK(verdict.device_total_bytes == 8 * MIB || arena->chunks.source == GPUPOOL_SOURCE_PINNED);
+    fake_device_memory(1, GIB);
+    fake_pinned_limit(0);
     CALL(gpupool_scope_push(arena));
     CALL(gpupool_scope_pop(arena, NULL));
     CALL(gpupool_get_stats(arena, &stats));
