@@ -1695,7 +1695,7 @@ typedef unsigned long long gpi_handle;
          (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))
 
 typedef enum gpi_call_group {
-    GPI_CALL_OPTIONAL, /* each NULL check stands where the function is used */
+    GPI_CALL_OPTIONAL, /* may be NULL: whoever calls it looks first */
     GPI_CALL_NEEDED,   /* without one of these no driver opens */
     GPI_CALL_MAPS      /* without one of these no memory is mapped */
 } gpi_call_group;
@@ -1811,7 +1811,7 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version, gpupool_
 #endif
     *result = gpi_driver_told_runtime("cudaGetDriverEntryPoint", error, had_error);
     if (*result == GPUPOOL_OK) memcpy(&symbol, &found, sizeof symbol);
-    if (error == cudaErrorSymbolNotFound) *result = GPUPOOL_OK; /* so CUDA 11 says NULL */
+    if (error == cudaErrorSymbolNotFound) *result = GPUPOOL_OK; /* CUDA 11 has no status for it */
     return symbol;
 }
 
