@@ -418,12 +418,11 @@ extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
-   device, capture mode and CUDA last error are left as they were (but one that was pending makes
-   way for a later one, as in CUDA); a call that fails changes nothing. On a current device that the
-   program has not used no context is made, but by creating an arena or a ring of another one (and
-   with GPUPOOL_STREAM_CHECK). A stream of 0 is what CUDA takes it for in the file that makes the
-   call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one for
-   each thread; of the arena's device, also where another one is current. */
+   device, capture mode and CUDA last error are left as they were; a call that fails changes
+   nothing. No context is made but the primary one of an arena's or a ring's device, which is theirs
+   as well until they are destroyed. A stream of 0 is what CUDA takes it for in the file that makes
+   the call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one
+   for each thread; of the arena's device, also where another one is current. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 /* Of this thread's latest call; gpupool_last_verdict, and calls in CUDA's shape that come to no
@@ -1792,7 +1791,7 @@ typedef unsigned long long gpi_handle;
          (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))
 
 typedef enum gpi_call_group {
-    GPI_CALL_OPTIONAL, /* each NULL check stands where the function is used */
+    GPI_CALL_OPTIONAL, /* may be NULL: whoever calls it looks first */
     GPI_CALL_NEEDED,   /* without one of these no driver opens */
     GPI_CALL_MAPS      /* without one of these no memory is mapped */
 } gpi_call_group;
@@ -1886,10 +1885,10 @@ typedef struct gpi_call {
 static const gpi_call gpi_calls[] = {GPI_DRIVER_CALLS(GPI_DRIVER_ROW)};
 #undef GPI_DRIVER_ROW
 
-/* Finds the function by name, so that nothing but the runtime is linked. NULL: the driver is
-   older. */
+/* Finds the function by name, so that nothing but the runtime is linked. NULL: the driver is older,
+   or the search has failed, which *result tells. */
 typedef void (*gpi_symbol)(void);
-static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
+static gpi_symbol gpi_driver_symbol(const char *name, unsigned version, gpupool_result *result) {
     int had_error = cudaPeekAtLastError() != cudaSuccess;
     gpi_symbol symbol = NULL;
     void *found = NULL;
@@ -1906,23 +1905,26 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
     (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
 #endif
-    if (error == cudaSuccess) memcpy(&symbol, &found, sizeof symbol);
-    else if (!had_error) cudaGetLastError();
+    *result = gpi_driver_told_runtime("cudaGetDriverEntryPoint", error, had_error);
+    if (*result == GPUPOOL_OK) memcpy(&symbol, &found, sizeof symbol);
+    if (error == cudaErrorSymbolNotFound) *result = GPUPOOL_OK; /* CUDA 11 has no status for it */
     return symbol;
 }
 
 static gpupool_result gpi_driver_fill_table(gpi_driver *driver) {
-    const char *missing = NULL;
-    size_t i;
+    const gpi_call *call = gpi_calls, *end = call + sizeof gpi_calls / sizeof *gpi_calls;
     driver->mapped = GPUPOOL_MAPPED;
-    for (i = 0; i < sizeof gpi_calls / sizeof *gpi_calls; i++) {
-        gpi_symbol symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version);
-        memcpy((char *)driver + gpi_calls[i].field, &symbol, sizeof symbol);
-        if (!symbol && gpi_calls[i].group == GPI_CALL_MAPS) driver->mapped = 0;
-        if (!symbol && gpi_calls[i].group == GPI_CALL_NEEDED) missing = gpi_calls[i].name;
+    for (; call < end; call++) {
+        gpupool_result result;
+        gpi_symbol symbol = gpi_driver_symbol(call->name, call->version, &result);
+        memcpy((char *)driver + call->field, &symbol, sizeof symbol);
+        if (symbol || call->group == GPI_CALL_OPTIONAL) continue;
+        driver->mapped = 0;
+        if (call->group == GPI_CALL_MAPS) continue;
+        if (result != GPUPOOL_OK) return result;
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "the driver has no %s", call->name);
     }
-    if (!missing) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "the driver of this machine has no %s", missing);
+    return GPUPOOL_OK;
 }
 
 /* -- contexts -- */
@@ -2180,11 +2182,12 @@ static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
     memset(driver, 0, sizeof *driver);
     for (i = 0; i < sizeof gpi_calls / sizeof *gpi_calls; i++) {
         size_t field = gpi_calls[i].field;
+        gpupool_result ignored;
         gpi_symbol symbol;
         if (field != offsetof(gpi_driver, stream_context) && field != offsetof(gpi_driver, push) &&
             field != offsetof(gpi_driver, pop) && field != offsetof(gpi_driver, context_device))
             continue;
-        symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version);
+        symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version, &ignored);
         memcpy((char *)driver + field, &symbol, sizeof symbol);
     }
     if (!driver->push || !driver->pop || !driver->context_device) driver->stream_context = NULL;
