@@ -4384,6 +4384,7 @@ typedef struct gpi_clocks {
     uint64_t advances;        /* how often a clock has passed something */
     uint64_t capturing;       /* streams that are */
     uint64_t uses;            /* structs */
+    uint64_t loose_uses;      /* of these, those that requests on their way keep for their blocks */
     uint64_t visits;          /* of streams, for stitches of several streams' memory */
     uint64_t device_waits, host_waits;
 } gpi_clocks;
@@ -4457,8 +4458,8 @@ static void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
 
 /* Up to so many busy streams, the one that was not looked at for longest first. */
 static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) {
-    int count = 0, looked;
-    for (looked = 0; clocks->busy && looked < most; looked++) {
+    int count = 0;
+    while (clocks->busy && count < most) {
         gpi_stream *stream = clocks->busy;
         if (count && stream == list[0]) break; /* all were looked at */
         clocks->busy = stream->busy_next;
@@ -4692,17 +4693,32 @@ static void gpi_clock_unname(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_clock_set_capturing(clocks, stream, 0);
 }
 
-/* A stream of which nothing is left is forgotten, and known anew with its next call. Both its locks
-   are held. */
+static int gpi_clock_is_empty(const gpi_clocks *clocks, gpi_stream *stream) {
+    if (stream->handle == 0 || stream == clocks->all || stream->cache.used) return 0;
+    if (stream->capture || stream->is_kept || stream->refs || stream->is_capturing) return 0;
+    return !stream->clock.is_recording && !gpi_clock_is_busy(clocks, stream);
+}
+
+/* A stream of which nothing is left is forgotten, and known anew with its next call. The arena's
+   lock is held; where the stream's is not free, a call with the stream is under way. */
 static void gpi_clock_forget(gpi_clocks *clocks, gpi_stream *stream) {
-    if (stream->handle == 0 || stream == clocks->all || stream->cache.used) return;
-    if (stream->capture || stream->is_kept || stream->refs || stream->is_capturing) return;
-    if (stream->clock.is_recording || gpi_clock_is_busy(clocks, stream)) return;
+    if (!gpi_clock_is_empty(clocks, stream) || !gpi_host_try(&stream->cache.lock)) return;
     gpi_clock_unname(clocks, stream);
     gpi_tree_lane_drop(clocks->tree, stream->lane);
     gpi_cache_narrow(&stream->cache);
     stream->handle = 0;
     clocks->stream_count--;
+    gpi_host_unlock(&stream->cache.lock);
+}
+
+enum { GPI_THREADS_KEPT = 64 };
+
+/* The same for streams that nobody calls with any more: those that were said to end, and where there
+   are many streams, those of threads, which may have ended unsaid. */
+static void gpi_clock_forget_gone(gpi_clocks *clocks, gpi_stream *stream) {
+    int is_of_thread = (stream->handle & 3) == 3 && stream != clocks->all;
+    if (!stream->key || (is_of_thread && clocks->stream_count > GPI_THREADS_KEPT))
+        gpi_clock_forget(clocks, stream);
 }
 
 /* -- events: no lock is held -- */
@@ -7166,7 +7182,7 @@ static int gpi_arena_check_refs(const gpupool_arena *arena) {
         if (run->lane == GPI_LANE_CACHED) continue;
         for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
     }
-    if (uses != arena->clocks.uses) return 1;
+    if (uses + arena->clocks.loose_uses != arena->clocks.uses) return 1;
     return refs < uses;
 }
 
@@ -7410,15 +7426,11 @@ static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
 static void gpi_arena_pour_all(gpupool_arena *arena) {
     gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
-        if (!GPI_READ(&stream->cache.used)) {
-            gpi_clock_forget(&arena->clocks, stream);
-            continue;
-        }
+        if (!GPI_READ(&stream->cache.used)) continue;
         gpi_host_unlock(&arena->lock);
         gpi_host_lock(&stream->cache.lock);
         gpi_host_lock(&arena->lock);
         gpi_arena_pour_out(arena, stream);
-        gpi_clock_forget(&arena->clocks, stream);
         gpi_host_unlock(&stream->cache.lock);
     }
 }
@@ -7498,6 +7510,7 @@ static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
     gpi_clock_poll(&arena->clocks, stream);
     stream->refs--;
     gpi_clock_settle(&arena->clocks, stream);
+    gpi_clock_forget_gone(&arena->clocks, stream);
 }
 
 /* Asks a few streams how far they have come, and makes what they are done with anybody's. Returns
@@ -7538,6 +7551,7 @@ static int gpi_arena_lacks_marks(const gpupool_arena *arena, uint64_t at) {
    are poured out for it, and slabs are no more. Where CUDA has no event over all streams the host
    waits for the device, with no lock held. Both locks are held on entry and exit. */
 static void gpi_arena_settle(gpupool_arena *arena) {
+    gpi_stream *stream;
     gpi_arena_pour_all(arena);
     gpi_arena_poll_all(arena);
     if (gpi_arena_lacks_marks(arena, UINT64_MAX)) {
@@ -7551,7 +7565,8 @@ static void gpi_arena_settle(gpupool_arena *arena) {
         gpi_arena_poll_all(arena);
     }
     gpi_tree_drop_slabs(&arena->tree);
-    gpi_arena_pour_all(arena); /* and forgets the streams of which nothing is left */
+    for (stream = arena->clocks.streams; stream; stream = stream->next)
+        gpi_clock_forget(&arena->clocks, stream);
 }
 
 /* Chunks of which all is free, and all work done, whosever they are. */
@@ -7744,7 +7759,15 @@ static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
 
 /* -- memory that other streams are done with -- */
 
+enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before streams are asked for */
+
 static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
+    gpupool_arena *arena = attempt->arena;
+    uint64_t pending = arena->tree.pending_units * GPUPOOL_UNIT_BYTES;
+    /* streams that no call puts a mark on: where they hold much, one over all streams is put */
+    if (!attempt->request->capturing && gpi_arena_shares(arena) &&
+        pending > gpi_ground_max(arena->ledger.reserved.now / 8, GPI_PENDING_LEAST))
+        gpi_clock_record_all(&arena->clocks);
     return gpi_arena_poll(attempt->arena) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
 }
 
@@ -9412,6 +9435,7 @@ GPI_HOT void *gpi_block_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->of.uses = use;
+    if (use) arena->clocks.loose_uses--;
     run->by.stream = request->known->handle;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
     if (arena->trace) gpi_block_trace(arena, request, run);
@@ -9432,7 +9456,14 @@ static int gpi_block_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use *
     *use = NULL;
     if (!known->capture) return 1;
     *use = gpi_clock_new_use(&arena->clocks, known, UINT64_MAX);
+    arena->clocks.loose_uses += *use != NULL;
     return *use != NULL;
+}
+
+static void gpi_block_keep_not(gpupool_arena *arena, gpi_use *use) {
+    if (!use) return;
+    arena->clocks.loose_uses--;
+    gpi_clock_free_use(&arena->clocks, use);
 }
 
 static void gpi_block_count_failure(gpupool_arena *arena) { /* no lock is held */
@@ -9494,7 +9525,7 @@ static gpupool_result gpi_block_climb(gpupool_arena *arena, gpi_request *request
         result = gpi_host_no_memory();
     }
     if (result == GPUPOOL_OK) *block = gpi_block_bring(arena, attempt.run, use, request);
-    else if (use) gpi_clock_free_use(&arena->clocks, use);
+    else gpi_block_keep_not(arena, use);
     request->known->refs--;
     return result;
 }
@@ -9738,7 +9769,7 @@ GPI_HOT void *gpi_block_take(gpupool_arena *arena, gpi_request *request, int cac
         run = gpi_block_hand_over(arena, request);
         if (run) block = gpi_block_bring(arena, run, NULL, request);
     }
-    if (!run && use) gpi_clock_free_use(&arena->clocks, use);
+    if (!run) gpi_block_keep_not(arena, use);
     if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_unlock(arena);
     if (!ready) gpi_host_no_memory();
@@ -9751,7 +9782,6 @@ static int gpi_block_is_legal(gpupool_arena *arena, gpi_request *request, const 
                               uint64_t alignment) {
     request->units = gpi_verdict_units(request->bytes);
     request->align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
-    request->capturing = request->no_wait = 0;
     if (request->units && gpi_ground_is_power(alignment) && alignment <= (uint64_t)1 << 40)
         return 1;
     gpi_block_refuse(arena, request, call, alignment);
