@@ -52,7 +52,7 @@ C_FLAGS := -std=c11 $(WARNINGS) -pthread -MMD -MP
 COMPILE := $(CC) $(C_FLAGS)
 TEST_COMPILE := $(COMPILE) -O1 -g1
 comma := ,
-TOOLS := replay demo fixed_range crowd bench-run churn ring
+TOOLS := replay demo fixed_range crowd waits bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
@@ -190,6 +190,7 @@ $(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_units.o $(OBJECTS)/libr
 $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(OBJECTS)/library.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/crowd: $(OBJECTS)/bench/crowd.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+$(OBJECTS)/waits: $(OBJECTS)/bench/waits.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 BENCH := bench run lane works peers peer_gpupool peer_gpupool_unlocked bars print svg
 $(OBJECTS)/bench-run: $(BENCH:%=$(OBJECTS)/bench/%.o) $(OBJECTS)/library.o $(REPLAY_OBJECTS)

@@ -4323,7 +4323,8 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
 
 enum {
     GPI_MARKS = 2,
-    GPI_BUCKETS = 256,      /* of streams */
+    GPI_BUCKET_BITS = 12,
+    GPI_BUCKETS = 1 << GPI_BUCKET_BITS, /* of streams */
     GPI_KEY_LEGACY = 1,
     GPI_KEY_ANY = 5         /* of the stream ALL */
 };
@@ -4524,9 +4525,13 @@ static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner
 
 /* -- the check -- */
 
+static gpi_stream *const *gpi_clock_bucket(const gpi_clocks *clocks, uintptr_t key) {
+    uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15ull;
+    return &clocks->buckets[hash >> (64 - GPI_BUCKET_BITS)];
+}
+
 static int gpi_clock_is_filed(const gpi_clocks *clocks, const gpi_stream *stream) {
-    uint64_t bucket = ((uint64_t)stream->handle * 0x9e3779b97f4a7c15ull) >> 56;
-    const gpi_stream *other = clocks->buckets[bucket];
+    const gpi_stream *other = *gpi_clock_bucket(clocks, stream->handle);
     int found = 0;
     for (; other; other = other->chain) {
         found |= other == stream;
@@ -4599,10 +4604,6 @@ static CUresult gpi_clock_identity(const gpi_driver *driver, cudaStream_t stream
     return gpi_driver_stream_id(driver, stream, identity);
 }
 
-static gpi_stream **gpi_clock_bucket(gpi_clocks *clocks, uintptr_t key) {
-    return &clocks->buckets[((uint64_t)key * 0x9e3779b97f4a7c15ull) >> 56];
-}
-
 /* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
 GPI_HOT gpi_stream *gpi_clock_find(gpi_clocks *clocks, uintptr_t key) {
     gpi_stream *stream = GPI_READ(gpi_clock_bucket(clocks, key));
@@ -4634,7 +4635,7 @@ static int gpi_clock_is_same(const gpi_clocks *clocks, const gpi_stream *known,
 
 /* A struct for a key that none has: an empty one, or a new one. NULL: the host has no memory. */
 static gpi_stream *gpi_clock_struct(gpi_clocks *clocks, uintptr_t key) {
-    gpi_stream **bucket = gpi_clock_bucket(clocks, key), *stream;
+    gpi_stream **bucket = (gpi_stream **)(uintptr_t)gpi_clock_bucket(clocks, key), *stream;
     for (stream = *bucket; stream; stream = stream->chain)
         if (stream->handle == 0) return stream;
     stream = (gpi_stream *)gpi_host_zeroed(sizeof *stream);
@@ -4668,7 +4669,8 @@ static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t id
 
 /* Calls with its handle come here from now on, or again. */
 static void gpi_clock_name(gpi_clocks *clocks, gpi_stream *stream) {
-    gpi_stream **bucket = gpi_clock_bucket(clocks, stream->handle), **link = bucket;
+    gpi_stream **bucket = (gpi_stream **)(uintptr_t)gpi_clock_bucket(clocks, stream->handle);
+    gpi_stream **link = bucket;
     while (*link != stream) link = &(*link)->chain;
     if (link != bucket) { /* to the front: a stream has as many structs as graphs. Who looks for it
                              just now without the lock looks twice, or in vain: then with it */
@@ -7948,28 +7950,48 @@ static int gpi_ladder_may_follow(const gpupool_arena *arena, const gpi_request *
            gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
 }
 
-/* A run of another stream that the request fits in, and that is finished or behind a mark: a
-   finished one, of the first few streams that have one at all. NULL: there is none. */
-static gpi_run *gpi_ladder_of_others(const gpupool_arena *arena, const gpi_request *request,
-                                     uint64_t tries, int streams) {
-    const gpi_stream *stream = arena->clocks.busy;
-    gpi_run *first = NULL, *run;
+/* A run of a stream that the request fits in, and that is finished or behind a mark. NULL: there is
+   none. */
+static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *request,
+                              const gpi_stream *stream, uint64_t tries) {
+    gpi_run *run;
     gpi_lanes lane;
     gpi_fit fit;
+    if (stream == request->known || stream->capture || !stream->handle) return NULL;
+    if (arena->tree.lanes[stream->lane]->units < request->units) return NULL;
     gpi_ladder_fit(request, tries, &fit);
     lane.count = 1;
-    for (; stream && streams; stream = stream->busy_next) {
-        if (stream == request->known || stream->capture || !stream->handle) continue;
-        if (arena->tree.lanes[stream->lane]->units < request->units) continue;
-        lane.number[0] = stream->lane;
-        lane.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
-        run = gpi_tree_find(&arena->tree, &lane, &fit);
-        if (!run && request->units < GPI_SLAB_UNITS)
-            run = gpi_tree_find_in_slabs(&arena->tree, &lane, &fit);
-        if (!run) continue;
-        if (run->of.at <= gpi_clock_done(&arena->clocks, stream)) return run;
-        if (!first) first = run;
-        streams--;
+    lane.number[0] = stream->lane;
+    lane.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
+    run = gpi_tree_find(&arena->tree, &lane, &fit);
+    if (!run && request->units < GPI_SLAB_UNITS)
+        run = gpi_tree_find_in_slabs(&arena->tree, &lane, &fit);
+    return run;
+}
+
+static int gpi_ladder_is_finished(const gpupool_arena *arena, const gpi_run *run) {
+    return run && gpi_clock_is_finished(&arena->clocks, run);
+}
+
+/* Such a run of a few streams: a finished one, if there is one. */
+static gpi_run *gpi_ladder_of_some(gpupool_arena *arena, const gpi_request *request) {
+    gpi_stream *list[GPI_LOOKS];
+    int count = gpi_clock_next_busy(&arena->clocks, list, GPI_LOOKS), i;
+    gpi_run *first = NULL;
+    for (i = 0; i < count && !gpi_ladder_is_finished(arena, first); i++) {
+        gpi_run *run = gpi_ladder_of(arena, request, list[i], GPI_TRIES);
+        if (run && (!first || gpi_ladder_is_finished(arena, run))) first = run;
+    }
+    return first;
+}
+
+/* The same of all streams. */
+static gpi_run *gpi_ladder_of_any(const gpupool_arena *arena, const gpi_request *request) {
+    const gpi_stream *stream = arena->clocks.busy;
+    gpi_run *first = NULL;
+    for (; stream && !gpi_ladder_is_finished(arena, first); stream = stream->busy_next) {
+        gpi_run *run = gpi_ladder_of(arena, request, stream, UINT64_MAX);
+        if (run && (!first || gpi_ladder_is_finished(arena, run))) first = run;
     }
     return first;
 }
@@ -8056,7 +8078,7 @@ static gpi_outcome gpi_ladder_take_unfinished(gpi_attempt *attempt) {
     gpi_run *run;
     if (!gpi_ladder_may_follow(arena, request)) return GPI_MISSED;
     if (!gpi_tree_prepare(&arena->tree, 3)) return GPI_MISSED;
-    run = gpi_ladder_of_others(arena, request, UINT64_MAX, GPI_LOOKS);
+    run = gpi_ladder_of_any(arena, request);
     if (run) attempt->run = gpi_ladder_take_over(arena, request, run, GPI_BEHIND_A_WAIT);
     if (attempt->run) return GPI_MET;
     if (gpi_ladder_follow_waiting(arena, request)) return gpi_ladder_take_free(attempt);
@@ -9574,7 +9596,7 @@ static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) 
     int is_short = arena->clocks.position < arena->short_until;
     gpi_run *run;
     if (!gpi_ladder_may_follow(arena, request)) return NULL;
-    run = gpi_ladder_of_others(arena, request, GPI_TRIES, 4);
+    run = gpi_ladder_of_some(arena, request);
     if (!run) return NULL;
     request->known->refs++;
     run = gpi_ladder_take_over(arena, request, run,
