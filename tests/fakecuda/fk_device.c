@@ -7,8 +7,8 @@
  * address; what cudaHostRegister has pinned stays, no longer pinned; memory of cuMemCreate stays
  * as it is, held, mapped, and the next context can use it, through each of the addresses that it is
  * mapped at. Once it is unmapped and released there, exactly as many bytes are free as before it
- * was made (after each of 40 resets, with 256 MiB of which a third was mapped twice, and a kernel at
- * work: tests/gpu/stitch_reset.cu). No capture keeps a device from being reset.
+ * was made (after each of 40 resets, with 256 MiB of which a third was mapped twice, and a kernel
+ * at work: tests/gpu/stitch_reset.cu). No capture keeps a device from being reset.
  * cuDeviceGetAttribute answers INVALID_VALUE for an attribute that it does not know, where fakecuda
  * knows only a few. A program that has not called cudaSetDevice gets device 0's context.
  * Seen on two H100: cudaDeviceReset ends what cudaDeviceEnablePeerAccess gave, to this device and
