@@ -24,18 +24,17 @@ static void kit_fail(const char *file, int line, const char *what, const char *w
     if (kit_bad++ < 10) printf("%s:%d: %s: %s\n", file, line, what, why);
 }
 
-#define CHECK(truth)                                                                        \
-    do {                                                                                    \
-        if (!(truth)) kit_fail(__FILE__, __LINE__, #truth, "does not hold");                \
+#define CHECK(truth) \
+    do { \
+        if (!(truth)) kit_fail(__FILE__, __LINE__, #truth, "does not hold"); \
     } while (0)
-#define CUDA(call)                                                                          \
-    do {                                                                                    \
-        cudaError_t error_ = (call);                                                        \
-        if (error_ != cudaSuccess)                                                          \
-            kit_fail(__FILE__, __LINE__, #call, cudaGetErrorName(error_));                  \
+#define CUDA(call) \
+    do { \
+        cudaError_t error_ = (call); \
+        if (error_ != cudaSuccess) kit_fail(__FILE__, __LINE__, #call, cudaGetErrorName(error_)); \
     } while (0)
-#define POOL(call)                                                                          \
-    do {                                                                                    \
+#define POOL(call) \
+    do { \
         if ((call) != GPUPOOL_OK) kit_fail(__FILE__, __LINE__, #call, gpupool_last_error()); \
     } while (0)
 

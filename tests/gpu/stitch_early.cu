@@ -73,8 +73,7 @@ static outcome rounds(int no_stitch, first_access access, const char *words) {
         kit_stamp(first.at[piece], KIT_CHUNK, piece * (KIT_CHUNK / sizeof(word)), arena.stream);
     kit_let_go(arena.pool, first, arena.stream);
     for (word nth = 0; nth < ROUNDS && !kit_bad; nth++) {
-        kit_holding mine =
-            kit_hold(arena.pool, nth % 2 || no_stitch ? HOME : WHOLE, arena.stream);
+        kit_holding mine = kit_hold(arena.pool, nth % 2 || no_stitch ? HOME : WHOLE, arena.stream);
         launch(mine, nth, access, arena.stream);
         kit_let_go(arena.pool, mine, arena.stream);
     }
@@ -83,8 +82,9 @@ static outcome rounds(int no_stitch, first_access access, const char *words) {
     came.early = counted(early);
     counted(ended);
     printf("%s, %s: %llu of %llu kernels began while the one before ran, %llu of %llu words "
-           "wrong\n", words, no_stitch ? "at home" : "stitched and at home", came.early, ROUNDS,
-           came.wrong, ROUNDS * (word)WORDS);
+           "wrong\n",
+           words, no_stitch ? "at home" : "stitched and at home", came.early, ROUNDS, came.wrong,
+           ROUNDS * (word)WORDS);
     kit_close(arena);
     return came;
 }

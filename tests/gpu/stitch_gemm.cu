@@ -32,8 +32,8 @@ static void products_are_the_same() {
     CHECK(cublasCreate(&handle) == CUBLAS_STATUS_SUCCESS);
     CHECK(cublasSetStream(handle, arena.stream) == CUBLAS_STATUS_SUCCESS);
     multiply(handle, plain, plain + (size_t)N * N, plain + 2 * (size_t)N * N);
-    CUDA(cudaMemcpyAsync(expected.data(), plain + 2 * (size_t)N * N, MATRIX,
-                         cudaMemcpyDeviceToHost, arena.stream));
+    CUDA(cudaMemcpyAsync(expected.data(), plain + 2 * (size_t)N * N, MATRIX, cudaMemcpyDeviceToHost,
+                         arena.stream));
     for (int round = 0; round < 20; round++) {
         float *product = stitched + 2 * (size_t)N * N;
         CUDA(cudaMemsetAsync(product, 0, MATRIX, arena.stream));

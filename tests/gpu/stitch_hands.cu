@@ -44,9 +44,9 @@ static void end() {
     CHECK(kit_wrong_words() == 0);
     CHECK(kit_places() == holder * (WORDS * (WORDS - 1) / 2));
     printf("%llu holders; %llu stitches made, %llu reused; %llu waits on the device, %llu on the "
-           "host\n", holder, (unsigned long long)stats.stitches,
-           (unsigned long long)stats.stitches_reused, (unsigned long long)stats.fence_waits,
-           (unsigned long long)stats.host_syncs);
+           "host\n",
+           holder, (unsigned long long)stats.stitches, (unsigned long long)stats.stitches_reused,
+           (unsigned long long)stats.fence_waits, (unsigned long long)stats.host_syncs);
     kit_close(arena);
 }
 
@@ -97,9 +97,11 @@ static void with_a_reader() {
 static void at_many_addresses() {
     begin();
     cudaStream_t other = kit_stream();
-    const std::vector<size_t> sizes[] = {
-        HOME, WHOLE, {3 * KIT_CHUNK, 2 * KIT_CHUNK}, {KIT_CHUNK, 4 * KIT_CHUNK},
-        {2 * KIT_CHUNK + 3 * MIB, 2 * KIT_CHUNK + 5 * MIB}};
+    const std::vector<size_t> sizes[] = {HOME,
+                                         WHOLE,
+                                         {3 * KIT_CHUNK, 2 * KIT_CHUNK},
+                                         {KIT_CHUNK, 4 * KIT_CHUNK},
+                                         {2 * KIT_CHUNK + 3 * MIB, 2 * KIT_CHUNK + 5 * MIB}};
     for (int round = 0; round < 400 && !kit_bad; round++) {
         const cudaStream_t stream = round / 3 % 2 ? other : arena.stream;
         let_go(hold(sizes[round * 7 / 3 % 5], stream), stream);

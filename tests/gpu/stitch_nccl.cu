@@ -6,11 +6,11 @@
 
 static const size_t BYTES = 9 * KIT_CHUNK + 3 * MIB + 8, WORDS = BYTES / sizeof(word);
 
-#define NCCL(call)                                                                          \
-    do {                                                                                    \
-        ncclResult_t result_ = (call);                                                      \
-        if (result_ != ncclSuccess)                                                         \
-            kit_fail(__FILE__, __LINE__, #call, ncclGetErrorString(result_));               \
+#define NCCL(call) \
+    do { \
+        ncclResult_t result_ = (call); \
+        if (result_ != ncclSuccess) \
+            kit_fail(__FILE__, __LINE__, #call, ncclGetErrorString(result_)); \
     } while (0)
 
 struct rank {
@@ -50,8 +50,7 @@ static void ranks_are_open() {
 static void take_blocks() {
     for (int i = 0; i < 2; i++) {
         CUDA(cudaSetDevice(i));
-        ranks[i].block =
-            (word *)kit_stitched(ranks[i].arena.pool, BYTES, ranks[i].stream);
+        ranks[i].block = (word *)kit_stitched(ranks[i].arena.pool, BYTES, ranks[i].stream);
     }
 }
 

@@ -7,8 +7,8 @@ static const size_t BYTES = 5 * KIT_CHUNK + 3 * MIB;
 struct side {
     int device;
     kit_arena arena;
-    cudaStream_t stream;        /* of this device */
-    void *earlier, *later;      /* stitched before the other device was allowed, and after */
+    cudaStream_t stream;   /* of this device */
+    void *earlier, *later; /* stitched before the other device was allowed, and after */
 };
 
 static side sides[2];
