@@ -86,9 +86,10 @@ The rules:
   6. A mapped chunk keeps its home: as long as it lives, its home address is the same physical
      memory. A large block may lie at a second address, stitched from several chunks. CUDA's rule
      for that: between uses of the same memory through different addresses lies the end of a device
-     operation. It does wherever memory changes hands by gpupool_free. Memory must not change hands
-     inside a running kernel (persistent kernels; work before griddepcontrol.wait): programs that
-     need that set config.no_stitch.
+     operation. It does wherever memory changes hands by gpupool_free. Programs whose running
+     kernels hand memory on themselves (persistent kernels, flags in memory) set config.no_stitch.
+     A kernel that may start early (programmatic dependent launch) touches a block only after
+     griddepcontrol.wait, stitched or not: until then the block's last user may still run.
 
 Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes this one at all
 (those marked * in every file). Booleans are 0 or 1. gpupool_build() returns what is in force.
@@ -439,9 +440,10 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
 
 /* E_IN_USE while blocks are live, or captures not released. Waits for the device, since what was
    freed may still be in use. After cudaDeviceReset it drops all there was, blocks and captures too,
-   and gives back mapped memory, which outlives a reset (seen on an H100); chunk_free is not called
-   then, as chunks went with the reset. If a CUDA call fails the arena is still there, with less
-   reserved perhaps, and this can be tried again. No other thread may use the arena any more. */
+   and gives back mapped memory, which outlives a reset, stitches too (seen on an H100); chunk_free
+   is not called then, as chunks went with the reset. If a CUDA call fails the arena is still there,
+   with less reserved perhaps, and this can be tried again. No other thread may use the arena any
+   more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* Made at first use, the same for all callers; NULL with a result when it cannot be made. After
