@@ -1039,7 +1039,11 @@ static unsigned gpi_ground_bits(uint64_t n) { /* that are set */
 #endif
 #endif
 
-typedef struct gpi_lock { int held; } gpi_lock; /* zero is open */
+typedef struct gpi_lock { /* zero is open */
+    int held;
+    int starved;            /* threads that have waited for long: those that come later let them
+                               go first */
+} gpi_lock;
 
 /* Turned by who has news, and waited at by who has seen the turn before it. */
 typedef struct gpi_gate {
@@ -1079,21 +1083,23 @@ static GPI_THREAD_LOCAL struct gpi_thread {
 } gpi_thread;
 
 #if !GPUPOOL_SINGLE_THREAD
+enum { GPI_SPINS = 64, GPI_STARVED = 80 }; /* rounds: before a thread sleeps; before it is starved */
+
 static void gpi_host_relax(unsigned round) {
     /* long pauses: whoever looks at a lock takes its cache line from the holder, who does better to
        go on with a few more calls while the lines that it works on are near */
     unsigned pauses = 64u << (round < 2 ? round : 2);
 #if defined(_WIN32)
-    if (round >= 64) Sleep(round < 128 ? 0 : 1);
+    if (round >= GPI_SPINS) Sleep(round < GPI_SPINS + 8 ? 0 : 1);
     else while (pauses--) YieldProcessor();
 #else
-    if (round < 64) {
+    if (round < GPI_SPINS) {
 #if defined(__x86_64__) || defined(__i386__)
         while (pauses--) __builtin_ia32_pause();
 #else
         (void)pauses;
 #endif
-    } else if (round < 128) {
+    } else if (round < GPI_SPINS + 8) { /* each may take as long as all others are given */
         sched_yield();
     } else {
         struct timeval nap; /* select: declared under -std=c99 too, unlike nanosleep */
@@ -1127,22 +1133,38 @@ GPI_HOT int gpi_host_try(gpi_lock *lock) {
 #endif
 }
 
+GPI_HOT int gpi_host_peek(const int *place) {
+#if defined(_WIN32)
+    return *(const volatile int *)place;
+#else
+    return __atomic_load_n(place, __ATOMIC_RELAXED);
+#endif
+}
+
+static void gpi_host_add(int *place, int more) {
+#if defined(_WIN32)
+    InterlockedExchangeAdd((volatile LONG *)place, more);
+#else
+    __atomic_fetch_add(place, more, __ATOMIC_RELAXED);
+#endif
+}
+
 /* It and lock return the number of pauses that it took. */
 static unsigned gpi_host_wait(gpi_lock *lock) {
     unsigned round = 0;
-    do {
-        do gpi_host_relax(round++);
-#if defined(_WIN32)
-        while (*(volatile LONG *)&lock->held);
-#else
-        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
-#endif
-    } while (!gpi_host_try(lock));
+    for (;;) {
+        gpi_host_relax(round++);
+        if (round == GPI_STARVED) gpi_host_add(&lock->starved, 1);
+        if (gpi_host_peek(&lock->held)) continue;
+        if (round < GPI_STARVED && gpi_host_peek(&lock->starved)) continue;
+        if (gpi_host_try(lock)) break;
+    }
+    if (round >= GPI_STARVED) gpi_host_add(&lock->starved, -1);
     return round;
 }
 
 GPI_HOT unsigned gpi_host_lock(gpi_lock *lock) {
-    return gpi_host_try(lock) ? 0 : gpi_host_wait(lock);
+    return !gpi_host_peek(&lock->starved) && gpi_host_try(lock) ? 0 : gpi_host_wait(lock);
 }
 #endif
 
@@ -1209,11 +1231,14 @@ static void *gpi_host_zeroed(size_t bytes) {
     return memory;
 }
 
-/* Every public call begins here, and ends here if it succeeds. */
-static void gpi_host_begin(void) {
-    if (gpi_thread.result == GPUPOOL_OK) return;
+/* Every public call begins with gpi_host_begin, and ends with gpi_host_ok if it succeeds. */
+static void gpi_host_keep_text(void) {
     memcpy(gpi_thread.text, gpi_thread.draft, sizeof gpi_thread.text);
     gpi_thread.result = GPUPOOL_OK;
+}
+
+GPI_HOT void gpi_host_begin(void) {
+    if (gpi_thread.result != GPUPOOL_OK) gpi_host_keep_text();
 }
 
 static gpupool_result gpi_host_ok(void) { return gpi_thread.result = GPUPOOL_OK; }
@@ -1272,7 +1297,7 @@ static void gpi_host_idle(unsigned round) {
     (void)round;
 #else
     /* a nap costs some 100 us, as much as 6 MiB of a transfer: yield for a good while before */
-    gpi_host_relax(round < 4096 && round >= 64 ? 64 : round);
+    gpi_host_relax(round < 4096 && round >= GPI_SPINS ? (unsigned)GPI_SPINS : round);
 #endif
 }
 
@@ -3666,11 +3691,10 @@ GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
 
 /* Whether no border of a lane is between two positions. */
 GPI_HOT int gpi_tree_is_between(const gpi_lane *lane, uint64_t a, uint64_t b) {
+    const uint64_t *borders = lane->borders;
     uint64_t low = a < b ? a : b, high = a < b ? b : a;
-    int i;
-    for (i = 0; i < 3; i++)
-        if (low <= lane->borders[i] && lane->borders[i] < high) return 1;
-    return 0;
+    return (low <= borders[0] && borders[0] < high) || (low <= borders[1] && borders[1] < high) ||
+           (low <= borders[2] && borders[2] < high);
 }
 
 /* Whether a neighbour becomes one with a run at this position in this lane: memory that others may
@@ -4450,13 +4474,16 @@ static int gpi_clock_is_busy(const gpi_clocks *clocks, gpi_stream *stream) {
                               gpi_clock_mark(clocks, stream, 0) != NULL);
 }
 
-static void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
-    if (stream->is_busy) return;
+static void gpi_clock_queue_up(gpi_clocks *clocks, gpi_stream *stream) {
     stream->is_busy = 1;
     stream->busy_next = NULL;
     if (clocks->busy) clocks->busy_last->busy_next = stream;
     else clocks->busy = stream;
     clocks->busy_last = stream;
+}
+
+GPI_HOT void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
+    if (!stream->is_busy) gpi_clock_queue_up(clocks, stream);
 }
 
 /* Up to so many busy streams, the one that was not looked at for longest first. */
@@ -4500,7 +4527,7 @@ static void gpi_clock_settle(gpi_clocks *clocks, gpi_stream *stream) {
 }
 
 /* The next position, for a free or a use of this stream. */
-static uint64_t gpi_clock_issue(gpi_clocks *clocks, gpi_stream *stream) {
+GPI_HOT uint64_t gpi_clock_issue(gpi_clocks *clocks, gpi_stream *stream) {
     return stream->clock.issued = ++clocks->position;
 }
 
@@ -6155,23 +6182,17 @@ static void gpi_stitch_remove_seam(gpi_seam *seam) {
 /* -- a block is freed, or taken again -- */
 
 /* A held run, or part of one, becomes free: for a stream at a position; NULL: for anybody. */
-static void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
+GPI_HOT void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
                                 uint64_t at, uint64_t absorb_units) {
     run->of.at = at;
     gpi_tree_put(stitches->tree, run, stream ? stream->lane : GPI_LANE_ANY, absorb_units);
 }
 
-/* A held block becomes free: one that is stitched as its parts, and its stitch is idle. */
-static void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
-                           uint64_t absorb_units) {
-    gpi_stitch *stitch;
+/* A held block that is stitched becomes free: its parts do, and its stitch is idle. */
+static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
+                                 uint64_t at, uint64_t absorb_units) {
+    gpi_stitch *stitch = gpi_stitch_of(stitches, run);
     uint32_t i;
-    if (stream) gpi_clock_queue(stitches->clocks, stream);
-    if (!gpi_stitch_is(stitches, run)) {
-        gpi_stitch_put_home(stitches, run, stream, at, absorb_units);
-        return;
-    }
-    stitch = gpi_stitch_of(stitches, run);
     GPI_ASSERT(run->lane == GPI_LANE_HELD && stitch->state == GPI_STITCH_USED);
     for (i = 0; i < stitch->part_count; i++) {
         gpi_run *part = stitch->parts[i].run;
@@ -6183,6 +6204,16 @@ static void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *str
     gpi_stitch_set_idle(stitches, stitch, stream, at);
     gpi_stitch_unlink(stitches, stitch);
     gpi_stitch_link(stitches, stitch);
+}
+
+/* A held block becomes free. */
+GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
+                            uint64_t absorb_units) {
+    if (stream) gpi_clock_queue(stitches->clocks, stream);
+    if (gpi_stitch_is(stitches, run))
+        gpi_stitch_put_parts(stitches, run, stream, at, absorb_units);
+    else
+        gpi_stitch_put_home(stitches, run, stream, at, absorb_units);
 }
 
 /* Whether all these home units are free, in lanes that are usable; counts the runs that they are
@@ -7287,7 +7318,7 @@ static void gpi_arena_check_now(gpupool_arena *arena) {
 #endif
 
 /* Every public call begins here; no lock is held. */
-static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
+GPI_HOT gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
     gpupool_result result;
     gpi_host_begin();
     result = gpi_arena_exists(arena, call);
@@ -7298,7 +7329,7 @@ static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
 }
 
 /* The lock is held. */
-static void gpi_arena_unlock(gpupool_arena *arena) {
+GPI_HOT void gpi_arena_unlock(gpupool_arena *arena) {
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
 }
@@ -7348,7 +7379,7 @@ typedef struct gpi_caller {     /* by which stream a call is made */
 
 /* CUDA takes NULL for the legacy stream or for the thread's own, by how a file is compiled; to
    gpupool it is the legacy one: callers that want the other say so (GPI_NAMES_STREAM). */
-static gpi_caller gpi_arena_call(cudaStream_t stream) {
+GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     gpi_caller call;
     call.stream = stream ? stream : cudaStreamLegacy;
     call.key = gpi_clock_key(stream);
@@ -7378,12 +7409,12 @@ static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, const gpi_caller 
 
 /* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
    finished memory only, for work that was queued before is not known to come first. */
-static int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *known) {
+GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *known) {
     return known == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
 }
 
 /* Whether streams may come to want each other's memory. */
-static int gpi_arena_shares(const gpupool_arena *arena) {
+GPI_HOT int gpi_arena_shares(const gpupool_arena *arena) {
     return arena->clocks.stream_count + (arena->clocks.all->clock.issued != 0) > 1;
 }
 
@@ -9932,13 +9963,15 @@ static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
 /* With several streams about, a stream's frees get a mark now and then while the stream is known to
    be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of what
    is reserved; each, where memory was short of late, or where none can be had before. */
-static int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *known) {
+GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *known) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
-    if (!known->frees || known->capture) return 0;
-    if (gpi_arena_takes_finished(arena, known)) return 1;
-    if (!gpi_arena_shares(arena)) return 0;
-    return arena->clocks.position <= arena->short_until || known->frees >= 64 ||
-           known->freed_units * GPUPOOL_UNIT_BYTES >= share;
+    if (!gpi_arena_takes_finished(arena, known)) {
+        if (!gpi_arena_shares(arena)) return 0;
+        if (known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share &&
+            arena->clocks.position > arena->short_until)
+            return 0;
+    }
+    return known->frees && !known->capture;
 }
 
 /* Of a live run, before it is laid down. */
@@ -9973,13 +10006,15 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *kn
                          known->capture ? UINT64_MAX : gpi_clock_issue(clocks, known));
 }
 
-/* Frees a live block that no cache has; the arena's lock is held. */
-GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
+/* Frees the live block that the link leads to, and no cache has; the arena's lock is held. */
+GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
                                       cudaStream_t stream) {
+    gpi_run *run = *link;
+    GPI_ASSERT(run != NULL);
     if ((run->of.uses || known->capture) && !gpi_block_add_uses(arena, run, known))
         return gpi_host_no_memory();
     gpi_block_count_free(arena, run, stream);
-    gpi_tree_lay_down(&arena->tree, run);
+    gpi_tree_lay_down_at(&arena->tree, link);
     if (run->of.uses) {
         run->lane = GPI_LANE_WAITING;
         gpi_arena_wait_for_uses(arena, run);
@@ -9991,20 +10026,21 @@ GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run *run, gpi_st
 }
 
 /* The same for a block of a stream whose cache's lock is held, too: it may join the cache. */
-static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run *run,
+static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **link,
                                               gpi_stream *known, cudaStream_t stream) {
     gpi_cache *cache = &known->cache;
+    gpi_run *run = *link;
     gpupool_result result = GPUPOOL_OK;
     gpi_cache_fold(cache, &arena->ledger); /* first, or peaks would be reckoned from after this */
     if (run->of.uses || known->capture) {
-        result = gpi_block_free(arena, run, known, stream);
+        result = gpi_block_free(arena, link, known, stream);
     } else {
         cache->crowded |= cache->waits >= GPI_CACHE_WAITS;
         if (gpi_block_caches(arena, known, run) && gpi_cache_is_open(cache)) {
             gpi_block_count_free(arena, run, stream);
             gpi_block_admit(arena, known, run, GPI_SLOT_FREE);
         } else {
-            result = gpi_block_free(arena, run, known, stream);
+            result = gpi_block_free(arena, link, known, stream);
         }
         if (cache->rest) gpi_arena_drain(arena, known);
     }
@@ -10012,17 +10048,19 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run *run
     return result;
 }
 
+static void gpi_block_mark(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+    known->refs++;
+    if (known == arena->clocks.all) gpi_clock_record_all(&arena->clocks);
+    else gpi_clock_record(&arena->clocks, known, stream);
+    known->frees = 0; /* not asked for again soon where it could not be had */
+    known->freed_units = 0;
+    known->refs--;
+}
+
 /* The end of a free: the stream's mark, if one is due. The arena's lock is held, and no longer on
    return. */
 GPI_HOT void gpi_block_end_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
-    if (gpi_block_is_due(arena, known)) {
-        known->refs++;
-        if (known == arena->clocks.all) gpi_clock_record_all(&arena->clocks);
-        else gpi_clock_record(&arena->clocks, known, stream);
-        known->frees = 0; /* not asked for again soon where it could not be had */
-        known->freed_units = 0;
-        known->refs--;
-    }
+    if (gpi_block_is_due(arena, known)) gpi_block_mark(arena, known, stream);
     gpi_arena_unlock(arena);
 }
 
@@ -10046,7 +10084,7 @@ static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
     }
     known->refs++;
     if (cache) gpi_host_unlock(&cache->lock);
-    result = gpi_block_free(arena, run, known, call->stream);
+    result = gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), known, call->stream);
     known->refs--;
     gpi_block_end_free(arena, known, call->stream);
     return result;
@@ -10109,10 +10147,10 @@ static void gpi_block_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
    do. 0: it is for this block, or the block is not simply found. */
 static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
                                    const gpi_caller *call, gpupool_result *result) {
-    gpi_run *run = NULL;
+    gpi_run **link = NULL, *run = NULL;
     gpi_block_lock(arena, &known->cache);
-    if (known->key == call->key && known->cache.used == 0)
-        run = gpi_tree_live(&arena->tree, unit);
+    if (known->key == call->key && known->cache.used == 0) link = gpi_tree_link(&arena->tree, unit);
+    if (link) run = *link;
     if (run && run->lane == GPI_LANE_CACHED) run = NULL;
     if (run && known->cache.rest) known->cache.rest--;
     else if (run && gpi_block_caches(arena, known, run)) run = NULL;
@@ -10120,18 +10158,18 @@ static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *known, uint
         gpi_host_unlock(&arena->lock);
         return 0;
     }
-    *result = gpi_block_free(arena, run, known, call->stream);
+    *result = gpi_block_free(arena, link, known, call->stream);
     gpi_block_end_free(arena, known, call->stream);
     return 1;
 }
 
-static gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const gpi_caller *call) {
+GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const gpi_caller *call) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     int is_aligned = (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0;
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *known;
     gpi_slot *slot;
-    gpi_run *run;
+    gpi_run **link, *run;
     if (!block) return GPUPOOL_OK;
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         return gpi_block_free_chunk(arena, block, call);
@@ -10158,10 +10196,11 @@ static gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const gp
         return GPUPOOL_OK;
     }
     gpi_block_lock(arena, &known->cache);
-    run = is_aligned ? gpi_tree_live(&arena->tree, unit) : NULL;
+    link = gpi_tree_link(&arena->tree, unit);
+    run = is_aligned ? *link : NULL;
     if (run && run->lane == GPI_LANE_CACHED && !gpi_cache_is_out(&known->cache, unit)) run = NULL;
     if (run && run->lane == GPI_LANE_CACHED) gpi_cache_release(&known->cache, unit);
-    if (run) result = gpi_block_free_to_cache(arena, run, known, call->stream);
+    if (run) result = gpi_block_free_to_cache(arena, link, known, call->stream);
     gpi_host_unlock(&known->cache.lock);
     if (run) {
         gpi_block_end_free(arena, known, call->stream);
@@ -10306,7 +10345,7 @@ static uint64_t gpi_guard_look(gpupool_arena *arena, char *block, const gpi_call
 #endif
 
 /* request: bytes, by and origin are set. */
-static void *gpi_guard_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
+GPI_HOT void *gpi_guard_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
                              uint64_t alignment) {
     void *block = gpi_block_get(arena, name, request, alignment);
 #if GPI_GUARD
@@ -10358,12 +10397,12 @@ static gpi_origin gpi_arena_origin(const char *file, int line) {
     return origin;
 }
 
-static void gpi_guard_request(gpi_request *request, size_t bytes, cudaStream_t stream,
+GPI_HOT void gpi_guard_request(gpi_request *request, size_t bytes, cudaStream_t stream,
                               gpi_origin origin) {
-    memset(request, 0, sizeof *request);
     request->bytes = bytes;
     request->by = gpi_arena_call(stream);
     request->origin = origin;
+    request->capturing = request->no_wait = 0;
 }
 
 void *gpupool_alloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
@@ -10452,7 +10491,9 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
         gpi_cache_fold(cache, &arena->ledger);
     }
     known = gpi_arena_known(arena, call.key, 0);
-    result = known ? gpi_block_free(arena, run, known, call.stream) : gpi_host_no_memory();
+    result = known ? gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), known,
+                                    call.stream)
+                   : gpi_host_no_memory();
     gpi_block_leave(arena, cache);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
