@@ -84,7 +84,7 @@ static void uses_do_not_pile_up(void) {
     for (size_t i = 0; i < 100 * KIT_COUNT(streams); i++)
         CHECK_RESULT(gpupool_record_use(arena, block, streams[i % KIT_COUNT(streams)]), GPUPOOL_OK);
     CHECK_EQ(arena->uses, 3); /* the first two are one */
-    CHECK(arena->fences.fence_count < 6);
+    CHECK(arena->clocks.fence_count < 6);
     put(block, 0);
     close_arena();
 }

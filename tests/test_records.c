@@ -375,7 +375,7 @@ static void streams_that_cannot_be_known(void) {
     fake_before_call("cuCtxPushCurrent", 1, forget_the_stream, NULL);
     CHECK_RESULT(allocated(30 * MIB, 0), GPUPOOL_E_HOST_MEMORY);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    CHECK_RESULT(gpi_arena_free_slow(arena, first, kit_stream[1], gpi_fence_key(kit_stream[1])),
+    CHECK_RESULT(gpi_arena_free_slow(arena, first, kit_stream[1], gpi_clock_key(kit_stream[1])),
                  GPUPOOL_E_HOST_MEMORY);
     refused_bytes = 0;
     arena->tree.spare_lanes = lanes_aside;
@@ -472,7 +472,7 @@ static void all_are_counted(void) {
     fake_hold(kit_stream[1], 0);
     CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
     CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_OK);
-    gpi_stream *stream = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[3]));
+    gpi_stream *stream = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[3]));
     stream->cache.crowded = 1;
     gpi_cache_widen(&stream->cache);
     gpi_host_lock(&arena->lock);

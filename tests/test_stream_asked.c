@@ -53,7 +53,7 @@ static void captures_are_not_asked(void) {
     put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
     CHECK_EQ(fake_calls("cuStreamGetId"), 0);
-    CHECK_EQ(arena->fences.stream_count, 1);
+    CHECK_EQ(arena->clocks.stream_count, 1);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     kit_close(arena);
 }
@@ -83,7 +83,7 @@ static void questions_that_fail(void) {
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
     }
-    CHECK_EQ(arena->fences.stream_count, 1);
+    CHECK_EQ(arena->clocks.stream_count, 1);
     kit_close(arena);
 }
 
@@ -164,7 +164,7 @@ static void between(void (*what)(void *), int at_free) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     block = kit_alloc(arena, BYTES, kit_stream[0]);
     spare = kit_alloc(arena, BYTES, kit_stream[0]);
-    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
+    gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
     known->cache.rest = 9; /* it keeps nothing for now */
     if (what != cache_something) put(spare, kit_stream[0]);
     else known->cache.rest = 0;
@@ -210,7 +210,7 @@ static void made_known_once(void) {
     renew();
     fake_before_call("cuStreamGetId", 2, use_it, NULL); /* another thread does so meanwhile */
     void *block = kit_alloc(arena, BYTES, again);
-    CHECK_EQ(arena->fences.stream_count, 2); /* what the old one freed, and the new one */
+    CHECK_EQ(arena->clocks.stream_count, 2); /* what the old one freed, and the new one */
     put(block, again);
     put(spare, again);
     CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
@@ -226,7 +226,7 @@ static void not_known_to_be_the_same(void) {
         CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
         gpi_stream *known;
         void *old = kit_alloc(arena, BYTES, again), *block;
-        known = gpi_fence_find(&arena->fences, gpi_fence_key(again));
+        known = gpi_clock_find(&arena->clocks, gpi_clock_key(again));
         if (!cached) known->cache.rest = 9;
         kit_mark(again, old, BYTES, 1);
         put(old, again);
@@ -299,7 +299,7 @@ static void *use_it_beside(void *unused) {
 
 /* Another thread has found the handle to be a new stream's, and waits for the arena. */
 static void know_it_beside(void) {
-    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(again));
+    gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(again));
     fake_reset_counters();
     CHECK_EQ(pthread_create(&user, NULL, use_it_beside, NULL), 0);
     while (fake_calls("cuStreamGetId") < 3 ||
@@ -317,10 +317,10 @@ static void known_anew_under_a_scope(void) {
     open_scope(NULL);
     CHECK_EQ(pthread_join(user, NULL), 0);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    CHECK(gpi_fence_find(&arena->fences, gpi_fence_key(again)) == scope->stream);
+    CHECK(gpi_clock_find(&arena->clocks, gpi_clock_key(again)) == scope->stream);
     CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
-    CHECK_EQ(arena->fences.stream_count, 1); /* the new one */
+    CHECK_EQ(arena->clocks.stream_count, 1); /* the new one */
     CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
     kit_close(arena);
 }
@@ -337,7 +337,7 @@ static void use_it_and_look(void *unused) {
 static void forget_it(void *unused) {
     (void)unused;
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
-    CHECK_EQ(arena->fences.stream_count, 1);
+    CHECK_EQ(arena->clocks.stream_count, 1);
     fake_before_call("cuMemFree", 1, use_it_and_look, NULL);
 }
 
@@ -383,7 +383,7 @@ static void known_anew_without_its_capture(void) {
     fake_fail_clear();
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
     kit_stats(arena);
-    CHECK_EQ(arena->fences.stream_count, 1); /* what it was known as is forgotten now */
+    CHECK_EQ(arena->clocks.stream_count, 1); /* what it was known as is forgotten now */
     put(rest, kit_stream[1]);
     kit_close(arena);
 }

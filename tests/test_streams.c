@@ -94,7 +94,7 @@ static void short_of_late(gpupool_source source) {
         CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
         for (int i = 1; i < 4; i++) put(block[i], i);
         fake_run(kit_stream[done]);
-        arena->hurried = 1024;
+        arena->short_until = arena->clocks.position + 1024;
         block[0] = get(SIZE, 0, 3);
         CHECK(block[0] == block[done]);
         CHECK_EQ(kit_stats(arena).fence_waits, 0);
