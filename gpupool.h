@@ -4409,7 +4409,10 @@ static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
 static uint64_t gpi_clock_recorded(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t at = gpi_clock_done(clocks, stream);
     int i;
-    for (i = 0; i < GPI_MARKS; i++) at = gpi_ground_max(at, stream->clock.marks[i].at);
+    for (i = 0; i < GPI_MARKS; i++) {
+        at = gpi_ground_max(at, stream->clock.marks[i].at);
+        if (!stream->capture) at = gpi_ground_max(at, clocks->all->clock.marks[i].at);
+    }
     return at;
 }
 
@@ -4899,14 +4902,19 @@ static gpupool_result gpi_clock_stream_wait(const gpi_clocks *clocks, cudaStream
     return result;
 }
 
-/* Makes a stream wait, on the device, for another one's work up to a position, which a mark is
-   behind. The arena's lock is held, and open while CUDA is called. */
+/* Makes a stream wait, on the device, for another one's work up to a position, which a mark of that
+   stream or of ALL is behind. The arena's lock is held, and open while CUDA is called. */
 static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, uint64_t at,
                                        cudaStream_t handle) {
     gpi_mark *mark = gpi_clock_mark(clocks, owner, at);
     gpupool_result result;
     int ended;
-    if (!mark) return GPUPOOL_OK; /* it has passed meanwhile */
+    if (at <= gpi_clock_done(clocks, owner)) return GPUPOOL_OK; /* it has passed meanwhile */
+    if (!mark) {
+        owner = clocks->all;
+        mark = gpi_clock_mark(clocks, owner, at);
+    }
+    GPI_ASSERT(mark != NULL);
     mark->pins++;
     gpi_host_unlock(clocks->lock);
     result = gpi_clock_peer_has_ended(clocks, owner, &ended);
@@ -9536,21 +9544,27 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     return NULL;
 }
 
-/* Another stream's memory, at once: if its work has finished; or behind a wait on the device, where
-   memory was short of late, for to wait while the arena may grow would hold the stream up for
-   nothing. The lock is held, and open while CUDA is called. */
+/* Another stream's memory, at once: if its work has finished; or, where memory was short of late and
+   no stream has finished with any, behind a wait on the device, for to wait while the arena may grow
+   would hold the stream up for nothing. The lock is held, and open while CUDA is called. */
 static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) {
     int is_short = arena->clocks.position < arena->short_until;
-    gpi_run *run;
+    gpi_patience patience = is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED;
+    gpi_run *run, *mine = NULL;
     if (!gpi_ladder_may_follow(arena, request)) return NULL;
     run = gpi_ladder_of_others(arena, request, GPI_TRIES, 4);
     if (!run) return NULL;
     request->known->refs++;
-    run = gpi_ladder_take_over(arena, request, run,
-                               is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
+    if (is_short) {
+        if (gpi_arena_poll(arena) && gpi_tree_prepare(&arena->tree, 3))
+            mine = gpi_ladder_quick(arena, request, GPI_TRIES);
+        run = mine ? NULL : gpi_ladder_of_others(arena, request, GPI_TRIES, 4);
+    }
+    if (run && gpi_tree_is_ready(&arena->tree, 3))
+        mine = gpi_ladder_take_over(arena, request, run, patience);
     request->known->refs--;
-    if (!run || gpi_tree_prepare(&arena->tree, 3)) return run;
-    gpi_stitch_put(&arena->stitches, run, request->known,
+    if (!mine || gpi_tree_prepare(&arena->tree, 3)) return mine;
+    gpi_stitch_put(&arena->stitches, mine, request->known,
                    gpi_clock_issue(&arena->clocks, request->known), 0);
     return NULL;
 }
@@ -9561,9 +9575,10 @@ static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) 
 static gpupool_result gpi_block_not_told(gpupool_arena *arena, CUresult error) {
     gpupool_result result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
     if (result != GPUPOOL_OK) return result;
-    return gpi_driver_told(&arena->chunks.driver,
-                           "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream this is: "
-                           "cuStreamGetId", error);
+    result = gpi_host_fail(GPUPOOL_E_CUDA, "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream "
+                           "this is: %s", gpi_driver_name(&arena->chunks.driver, error));
+    gpi_thread.cuda_error = (int)error;
+    return result; /* never E_OUT_OF_MEMORY, which would have a verdict */
 }
 
 /* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
