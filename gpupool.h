@@ -4458,7 +4458,8 @@ static void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
     clocks->busy_last = stream;
 }
 
-/* Up to so many busy streams, the one that was not looked at for longest first. */
+/* Up to so many busy streams, the one that was not looked at for longest first; and those that have
+   ended, which may be forgotten. */
 static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) {
     int count = 0, looked;
     for (looked = 0; clocks->busy && looked < most; looked++) {
@@ -4466,7 +4467,7 @@ static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) 
         if (count && stream == list[0]) break; /* all were looked at */
         clocks->busy = stream->busy_next;
         stream->is_busy = 0;
-        if (!gpi_clock_is_busy(clocks, stream)) continue;
+        if (!stream->handle || (stream->key && !gpi_clock_is_busy(clocks, stream))) continue;
         gpi_clock_queue(clocks, stream);
         list[count++] = stream;
     }
@@ -7499,23 +7500,27 @@ static int gpi_arena_ask_waiting(gpupool_arena *arena) {
 
 /* -- memory whose work is done becomes anybody's -- */
 
-enum { GPI_LOOKS = 8 }; /* streams that a request asks after before memory is short */
+enum {
+    GPI_LOOKS = 8,       /* streams that a call asks after in passing */
+    GPI_LOOKS_MOST = 64  /* and before it gets memory from the driver */
+};
 
 static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
     stream->refs++;
     gpi_clock_poll(&arena->clocks, stream);
     stream->refs--;
     gpi_clock_settle(&arena->clocks, stream);
+    if (!stream->key) gpi_clock_forget(&arena->clocks, stream); /* it has ended: no call has it */
 }
 
 /* Asks a few streams how far they have come, and makes what they are done with anybody's. Returns
    whether there is more of it. The lock is held, and open while CUDA is asked. */
-static int gpi_arena_poll(gpupool_arena *arena) {
+static int gpi_arena_poll(gpupool_arena *arena, int looks) {
     uint64_t units = arena->tree.lanes[GPI_LANE_ANY]->units;
-    gpi_stream *list[GPI_LOOKS];
+    gpi_stream *list[GPI_LOOKS_MOST];
     int count, i;
     gpi_clock_poll(&arena->clocks, arena->clocks.all);
-    count = gpi_clock_next_busy(&arena->clocks, list, GPI_LOOKS);
+    count = gpi_clock_next_busy(&arena->clocks, list, looks);
     for (i = 0; i < count; i++) gpi_arena_poll_stream(arena, list[i]);
     return gpi_arena_ask_waiting(arena) || arena->tree.lanes[GPI_LANE_ANY]->units > units;
 }
@@ -7753,7 +7758,8 @@ static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
 /* -- memory that other streams are done with -- */
 
 static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
-    return gpi_arena_poll(attempt->arena) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
+    return gpi_arena_poll(attempt->arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt)
+                                                           : GPI_MISSED;
 }
 
 enum { GPI_SPANS = 256 }; /* runs whose neighbours are looked at */
@@ -7856,7 +7862,7 @@ static void gpi_ladder_bound_stitches(gpi_attempt *attempt) {
     uint64_t most = gpi_stitch_most_seams(&arena->stitches);
     if (arena->stitches.idle_seams <= most) return;
     gpi_clock_record(&arena->clocks, attempt->request->known, attempt->request->by.stream);
-    gpi_arena_poll(arena);
+    gpi_arena_poll(arena, GPI_LOOKS);
     gpi_stitch_bound(&arena->stitches, most);
 }
 
@@ -9556,7 +9562,7 @@ static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) 
     if (!run) return NULL;
     request->known->refs++;
     if (is_short) {
-        if (gpi_arena_poll(arena) && gpi_tree_prepare(&arena->tree, 3))
+        if (gpi_arena_poll(arena, GPI_LOOKS) && gpi_tree_prepare(&arena->tree, 3))
             mine = gpi_ladder_quick(arena, request, GPI_TRIES);
         run = mine ? NULL : gpi_ladder_of_others(arena, request, GPI_TRIES, 4);
     }
@@ -10645,6 +10651,7 @@ static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int
         if (last) last->refs--;
         known->refs--;
         gpi_clock_forget(&arena->clocks, known);
+        gpi_arena_poll(arena, GPI_LOOKS); /* or streams that came and went would pile up */
     }
     gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(call->stream));
 }
