@@ -4437,7 +4437,10 @@ static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
 static uint64_t gpi_clock_recorded(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t at = gpi_clock_done(clocks, stream);
     int i;
-    for (i = 0; i < GPI_MARKS; i++) at = gpi_ground_max(at, stream->clock.marks[i].at);
+    for (i = 0; i < GPI_MARKS; i++) {
+        at = gpi_ground_max(at, stream->clock.marks[i].at);
+        if (!stream->capture) at = gpi_ground_max(at, clocks->all->clock.marks[i].at);
+    }
     return at;
 }
 
@@ -4486,7 +4489,8 @@ GPI_HOT void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
     if (!stream->is_busy) gpi_clock_queue_up(clocks, stream);
 }
 
-/* Up to so many busy streams, the one that was not looked at for longest first. */
+/* Up to so many busy streams, the one that was not looked at for longest first; and those that have
+   ended, which may be forgotten. */
 static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) {
     int count = 0;
     while (clocks->busy && count < most) {
@@ -4494,7 +4498,7 @@ static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) 
         if (count && stream == list[0]) break; /* all were looked at */
         clocks->busy = stream->busy_next;
         stream->is_busy = 0;
-        if (!gpi_clock_is_busy(clocks, stream)) continue;
+        if (!stream->handle || (stream->key && !gpi_clock_is_busy(clocks, stream))) continue;
         gpi_clock_queue(clocks, stream);
         list[count++] = stream;
     }
@@ -4946,14 +4950,19 @@ static gpupool_result gpi_clock_stream_wait(const gpi_clocks *clocks, cudaStream
     return result;
 }
 
-/* Makes a stream wait, on the device, for another one's work up to a position, which a mark is
-   behind. The arena's lock is held, and open while CUDA is called. */
+/* Makes a stream wait, on the device, for another one's work up to a position, which a mark of that
+   stream or of ALL is behind. The arena's lock is held, and open while CUDA is called. */
 static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, uint64_t at,
                                        cudaStream_t handle) {
     gpi_mark *mark = gpi_clock_mark(clocks, owner, at);
     gpupool_result result;
     int ended;
-    if (!mark) return GPUPOOL_OK; /* it has passed meanwhile */
+    if (at <= gpi_clock_done(clocks, owner)) return GPUPOOL_OK; /* it has passed meanwhile */
+    if (!mark) {
+        owner = clocks->all;
+        mark = gpi_clock_mark(clocks, owner, at);
+    }
+    GPI_ASSERT(mark != NULL);
     mark->pins++;
     gpi_host_unlock(clocks->lock);
     result = gpi_clock_peer_has_ended(clocks, owner, &ended);
@@ -7538,7 +7547,10 @@ static int gpi_arena_ask_waiting(gpupool_arena *arena) {
 
 /* -- memory whose work is done becomes anybody's -- */
 
-enum { GPI_LOOKS = 8 }; /* streams that a request asks after before memory is short */
+enum {
+    GPI_LOOKS = 8,       /* streams that a call asks after in passing */
+    GPI_LOOKS_MOST = 64  /* and before it gets memory from the driver */
+};
 
 static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
     stream->refs++;
@@ -7550,12 +7562,12 @@ static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
 
 /* Asks a few streams how far they have come, and makes what they are done with anybody's. Returns
    whether there is more of it. The lock is held, and open while CUDA is asked. */
-static int gpi_arena_poll(gpupool_arena *arena) {
+static int gpi_arena_poll(gpupool_arena *arena, int looks) {
     uint64_t units = arena->tree.lanes[GPI_LANE_ANY]->units;
-    gpi_stream *list[GPI_LOOKS];
+    gpi_stream *list[GPI_LOOKS_MOST];
     int count, i;
     gpi_clock_poll(&arena->clocks, arena->clocks.all);
-    count = gpi_clock_next_busy(&arena->clocks, list, GPI_LOOKS);
+    count = gpi_clock_next_busy(&arena->clocks, list, looks);
     for (i = 0; i < count; i++) gpi_arena_poll_stream(arena, list[i]);
     return gpi_arena_ask_waiting(arena) || arena->tree.lanes[GPI_LANE_ANY]->units > units;
 }
@@ -7799,11 +7811,11 @@ enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before stream
 static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t pending = arena->tree.pending_units * GPUPOOL_UNIT_BYTES;
-    /* streams that no call puts a mark on: where they hold much, one over all streams is put */
-    if (!attempt->request->capturing && gpi_arena_shares(arena) &&
+    /* many streams, of which some may have ended unsaid: a mark is put over all */
+    if (!attempt->request->capturing && arena->clocks.stream_count > GPI_THREADS_KEPT &&
         pending > gpi_ground_max(arena->ledger.reserved.now / 8, GPI_PENDING_LEAST))
         gpi_clock_record_all(&arena->clocks);
-    return gpi_arena_poll(attempt->arena) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
+    return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
 }
 
 enum { GPI_SPANS = 256 }; /* runs whose neighbours are looked at */
@@ -7906,7 +7918,7 @@ static void gpi_ladder_bound_stitches(gpi_attempt *attempt) {
     uint64_t most = gpi_stitch_most_seams(&arena->stitches);
     if (arena->stitches.idle_seams <= most) return;
     gpi_clock_record(&arena->clocks, attempt->request->known, attempt->request->by.stream);
-    gpi_arena_poll(arena);
+    gpi_arena_poll(arena, GPI_LOOKS);
     gpi_stitch_bound(&arena->stitches, most);
 }
 
@@ -8006,13 +8018,16 @@ static int gpi_ladder_is_finished(const gpupool_arena *arena, const gpi_run *run
     return run && gpi_clock_is_finished(&arena->clocks, run);
 }
 
-/* Such a run of a few streams: a finished one, if there is one. */
-static gpi_run *gpi_ladder_of_some(gpupool_arena *arena, const gpi_request *request) {
+/* Such a run of a few streams: a finished one, if there is one. *choices: streams that have one. */
+static gpi_run *gpi_ladder_of_some(gpupool_arena *arena, const gpi_request *request,
+                                   int *choices) {
     gpi_stream *list[GPI_LOOKS];
     int count = gpi_clock_next_busy(&arena->clocks, list, GPI_LOOKS), i;
     gpi_run *first = NULL;
+    *choices = 0;
     for (i = 0; i < count && !gpi_ladder_is_finished(arena, first); i++) {
         gpi_run *run = gpi_ladder_of(arena, request, list[i], GPI_TRIES);
+        *choices += run != NULL;
         if (run && (!first || gpi_ladder_is_finished(arena, run))) first = run;
     }
     return first;
@@ -9622,21 +9637,27 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     return NULL;
 }
 
-/* Another stream's memory, at once: if its work has finished; or behind a wait on the device, where
-   memory was short of late, for to wait while the arena may grow would hold the stream up for
-   nothing. The lock is held, and open while CUDA is called. */
+/* Another stream's memory, at once: if its work has finished; or, where memory was short of late,
+   behind a wait on the device, for to wait while the arena may grow would hold the stream up for
+   nothing. Where there is a choice, streams are asked first whether they have finished. The lock is
+   held, and open while CUDA is called. */
 static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) {
-    int is_short = arena->clocks.position < arena->short_until;
-    gpi_run *run;
+    int is_short = arena->clocks.position < arena->short_until, choices = 0;
+    gpi_run *run, *mine = NULL;
     if (!gpi_ladder_may_follow(arena, request)) return NULL;
-    run = gpi_ladder_of_some(arena, request);
+    run = gpi_ladder_of_some(arena, request, &choices);
     if (!run) return NULL;
     request->known->refs++;
-    run = gpi_ladder_take_over(arena, request, run,
-                               is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
+    if (is_short && choices > 1 && gpi_arena_poll(arena, GPI_LOOKS)) {
+        if (gpi_tree_prepare(&arena->tree, 3)) mine = gpi_ladder_quick(arena, request, GPI_TRIES);
+        run = mine ? NULL : gpi_ladder_of_some(arena, request, &choices);
+    }
+    if (run && gpi_tree_prepare(&arena->tree, 3))
+        mine = gpi_ladder_take_over(arena, request, run,
+                                    is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
     request->known->refs--;
-    if (!run || gpi_tree_prepare(&arena->tree, 3)) return run;
-    gpi_stitch_put(&arena->stitches, run, request->known,
+    if (!mine || gpi_tree_prepare(&arena->tree, 3)) return mine;
+    gpi_stitch_put(&arena->stitches, mine, request->known,
                    gpi_clock_issue(&arena->clocks, request->known), 0);
     return NULL;
 }
@@ -9647,9 +9668,10 @@ static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) 
 static gpupool_result gpi_block_not_told(gpupool_arena *arena, CUresult error) {
     gpupool_result result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
     if (result != GPUPOOL_OK) return result;
-    return gpi_driver_told(&arena->chunks.driver,
-                           "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream this is: "
-                           "cuStreamGetId", error);
+    result = gpi_host_fail(GPUPOOL_E_CUDA, "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream "
+                           "this is: %s", gpi_driver_name(&arena->chunks.driver, error));
+    gpi_thread.cuda_error = (int)error;
+    return result; /* never E_OUT_OF_MEMORY, which would have a verdict */
 }
 
 /* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
@@ -10725,6 +10747,7 @@ static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int
         if (last) last->refs--;
         known->refs--;
         gpi_clock_forget(&arena->clocks, known);
+        gpi_arena_poll(arena, GPI_LOOKS); /* or streams that came and went would pile up */
     }
     gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(call->stream));
 }
