@@ -28,10 +28,11 @@ The picture:
 
     your program            gpupool_alloc(arena, bytes, stream)        gpupool_free(..., stream)
     CACHE                   blocks of just that size, freed on just that stream
-    ARENA                   own lane, quiet memory, growth, stitching, waiting, the verdict
-    TREE   LEDGER           which units are free for whom              how much, and how much may be
-    CHUNK  STITCH  FENCE    memory from the driver; a second address   who must wait for whom
-    DRIVER                  cuMemCreate, cuMemMap, cudaMalloc, cudaEventRecord, ...
+    LADDER  VERDICT         where memory comes from, step by step      why there is none
+    TREE    LEDGER          which units are free for whom              how much, and how much may be
+    CLOCK                   how far each stream has come, and who must wait for whom
+    CHUNK   STITCH          memory from the driver                     a second address for it
+    DRIVER                  cuMemCreate, cuMemMap, cuMemAlloc, cuEventRecord, ...
 
     your program            gpupool_upload(ring, device, host, bytes, stream)  gpupool_download(...)
     RING                    transfers, whose chunks several threads fill and empty
@@ -47,13 +48,15 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE CACHE FENCE CHUNK STITCH PLAN LIMIT ARENA     how it works
+    GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHUNK STITCH PLAN LIMIT           how it works
+    ARENA LADDER VERDICT SIBLING BLOCK GUARD CAPTURE LIFE SHAPE FIGURES
     STAGE RING REPORT
     BACK NAMES                                                   macros: undone; over CUDA's names
 
-Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
-memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
-that a stream's earlier work is done. Granule: 2 MiB, the driver's page for mapping. Chunk: memory
+Words: unit: the smallest size, 512 bytes. Block: what you hold, a run of units. Position: the number
+of a free; a stream's clock tells up to which position the stream's work is known to be done. Mark:
+an event on a stream, behind which all frees up to a position lie. Lane: the free memory of one
+stream; finished memory is anybody's. Granule: 2 MiB, the driver's page for mapping. Chunk: memory
 got from the driver in one call; home: the address where a chunk is mapped for all its life. Stitch:
 a second address range over free memory of several chunks, for one large block. requested <= granted
 (rounded to units) <= reserved (held from the driver); pending: freed on a stream, and not known to
@@ -72,10 +75,10 @@ The rules:
      destroyed, or be allocated in a scope (gpupool_capture_begin). Launch a graph that was captured
      without one only after what the streams captured had queued before, which may still be at its
      memory: a wait inside a capture orders nothing outside. And leave alone what asks CUDA after
-     all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit, and
-     gpupool_alloc where neither limit nor device leaves room and the arena has seen no capture
-     yet): a capture on a non-blocking stream and not in a scope, of whatever arena, cannot be seen,
-     and would be lost.
+     all streams (gpupool_trim, gpupool_would_fit, gpupool_available, gpupool_cudaFree, lowering a
+     limit, and gpupool_alloc where neither limit nor device leaves room, or where more than 64
+     streams are about): a capture on a non-blocking stream, not in a scope, which the arena was
+     given in no call since it began, cannot be seen, and would be lost.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena, nor
      destroy a stream that it has seen; on_out_of_memory may.
   5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
@@ -429,7 +432,8 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 /* Of this thread's latest call; gpupool_last_verdict, and calls in CUDA's shape that come to no
    arena, leave it as it is. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
-GPUPOOL_API const char *gpupool_last_error(void);      /* of this thread's last failure */
+GPUPOOL_API const char *gpupool_last_error(void);      /* of this thread's last call that failed: never
+                                                          of something that a call has repaired */
 GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
 
 /* ---- arena: the memory of one device ---- */
@@ -476,11 +480,12 @@ GPUPOOL_API void *gpupool_alloc_no_wait(gpupool_arena *, size_t bytes, cudaStrea
 
 /* The block's memory goes to later work of this stream at once, to other streams' once the work
    that is queued here now is done. The block may come from any stream's alloc. NULL is fine.
-   E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. Of a
-   block with recorded uses an event is recorded: if that fails, E_CUDA, and the block is still
-   yours. With GPUPOOL_SOURCE_BYPASS this is cudaFree, after a wait for peers if there are any. With
-   GPUPOOL_GUARD the host waits for the stream, and E_OVERRUN tells that bytes behind the block were
-   written: it is freed all the same. What a capture handed out, or frees, has no guard. */
+   E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. Waits for
+   nothing. Now and then it records an event on the stream, but for a capturing one. With
+   GPUPOOL_SOURCE_BYPASS this is cudaFree, after a wait for peers if there are any; if CUDA refuses,
+   the block is free all the same, and CUDA is asked again later. With GPUPOOL_GUARD the host waits
+   for the stream, and E_OVERRUN tells that bytes behind the block were written: it is freed all the
+   same. What a capture handed out, or frees, has no guard. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
 /* gpupool_free for functions that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback), where CUDA
@@ -492,7 +497,8 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *
                                                          cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
-   before that work is done. Records an event. E_CAPTURING on a capturing stream. */
+   before that work is done. Records an event, unless two of this stream's are still to pass: then
+   its next call does. E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_use(gpupool_arena *, const void *block, cudaStream_t);
 
 /* Bytes asked for; 0 with a result if this starts no live block. */
@@ -511,9 +517,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    give to the next stream at once, and becomes free for others as soon as can be; so it is where
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
-   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone
-   until memory is short, and 16 KiB of records stay, until gpupool_trim (with SIZE_MAX, say) finds
-   its work done: so nothing grows for ever in a program that calls either. */
+   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone, with
+   16 KiB of records, until more than 64 streams are about, memory is short, or gpupool_trim is
+   called: so nothing grows for ever. Waits for nothing. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
@@ -592,7 +598,8 @@ GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
    what is asked for at that moment: limit, largest free run, free orders, host bytes ---- */
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *,
-                                             gpupool_stats *); /* as of one moment */
+                                             gpupool_stats *); /* each stream's figures are of one
+                                                                  moment; nothing is changed */
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *); /* peak := now, in scopes too */
 
 /* What did this phase use? Between push and pop all is counted from zero; pop tells what was
