@@ -49,15 +49,15 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
     GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHUNK STITCH PLAN LIMIT           how it works
-    ARENA LADDER VERDICT SIBLING BLOCK GUARD CAPTURE LIFE SHAPE FIGURES
+    ARENA LADDER VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHAPE FIGURES
     STAGE RING REPORT
     BACK NAMES                                                   macros: undone; over CUDA's names
 
-Words: unit: the smallest size, 512 bytes. Block: what you hold, a run of units. Position: the number
-of a free; a stream's clock tells up to which position the stream's work is known to be done. Mark:
-an event on a stream, behind which all frees up to a position lie. Lane: the free memory of one
-stream; finished memory is anybody's. Granule: 2 MiB, the driver's page for mapping. Chunk: memory
-got from the driver in one call; home: the address where a chunk is mapped for all its life. Stitch:
+Words: unit: the smallest size, 512 bytes. Block: what you hold, a run of units. Position: the
+number of a free; a stream's clock tells up to which position the stream's work is known to be done.
+Mark: an event on a stream, behind which all frees up to a position lie. Lane: the free memory of
+one stream; finished memory is anybody's. Granule: 2 MiB, the driver's page for mapping. Chunk:
+memory got from the driver in one call; home: the address where a chunk is mapped for all its life. Stitch:
 a second address range over free memory of several chunks, for one large block. requested <= granted
 (rounded to units) <= reserved (held from the driver); pending: freed on a stream, and not known to
 be finished there.
@@ -432,8 +432,8 @@ GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 /* Of this thread's latest call; gpupool_last_verdict, and calls in CUDA's shape that come to no
    arena, leave it as it is. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
-GPUPOOL_API const char *gpupool_last_error(void);      /* of this thread's last call that failed: never
-                                                          of something that a call has repaired */
+/* Of this thread's last call that failed: never of something that a call has repaired. */
+GPUPOOL_API const char *gpupool_last_error(void);
 GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
 
 /* ---- arena: the memory of one device ---- */
@@ -474,8 +474,8 @@ GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t al
    each replay if the stream captures). */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
-/* The same, but the host never waits: with all that would do in use it fails at once, with a verdict.
-   The device may be made to wait, and memory be got from the driver. */
+/* The same, but the host never waits: with all that would do in use it fails at once, with a
+   verdict. The device may be made to wait, and memory be got from the driver. */
 GPUPOOL_API void *gpupool_alloc_no_wait(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* The block's memory goes to later work of this stream at once, to other streams' once the work
@@ -488,11 +488,11 @@ GPUPOOL_API void *gpupool_alloc_no_wait(gpupool_arena *, size_t bytes, cudaStrea
    same. What a capture handed out, or frees, has no guard. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
-/* gpupool_free for functions that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback), where CUDA
-   forbids its own calls: this makes none. What is freed so goes to other streams once the stream is
-   known to be done, by a later call with it or when the device is idle. Not for cudaStreamPerThread:
-   E_ARGUMENT. Of the other calls only gpupool_size, gpupool_get_stats, gpupool_get_limit and the
-   last_ ones may be made there. */
+/* gpupool_free for functions that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback), where
+   CUDA forbids its own calls: this makes none. What is freed so goes to other streams once the
+   stream is known to be done, by a later call with it or when the device is idle. Not for
+   cudaStreamPerThread: E_ARGUMENT. Of the other calls only gpupool_size, gpupool_get_stats,
+   gpupool_get_limit and the last_ ones may be made there. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
                                                          cudaStream_t);
 
@@ -517,8 +517,8 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    give to the next stream at once, and becomes free for others as soon as can be; so it is where
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
-   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone, with
-   16 KiB of records, until more than 64 streams are about, memory is short, or gpupool_trim is
+   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone,
+   with 16 KiB of records, until more than 64 streams are about, memory is short, or gpupool_trim is
    called: so nothing grows for ever. Waits for nothing. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
@@ -884,7 +884,7 @@ GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cud
 #endif /* GPUPOOL_H */
 
 /* ============================================================================================= *
- *  Everything below is how it works. Rooms from the ground up: each uses only rooms above it.
+ *  Everything below is how it works. Sections from the ground up: each uses only those above it.
  * ============================================================================================= */
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED
@@ -1090,7 +1090,10 @@ static GPI_THREAD_LOCAL struct gpi_thread {
 } gpi_thread;
 
 #if !GPUPOOL_SINGLE_THREAD
-enum { GPI_SPINS = 64, GPI_STARVED = 80 }; /* rounds: before a thread sleeps; before it is starved */
+enum { /* rounds */
+    GPI_SPINS = 64,   /* before a thread sleeps */
+    GPI_STARVED = 80  /* before it is starved */
+};
 
 static void gpi_host_relax(unsigned round) {
     /* long pauses: whoever looks at a lock takes its cache line from the holder, who does better to
@@ -4635,7 +4638,8 @@ static uintptr_t gpi_clock_key(cudaStream_t stream) {
     return (uintptr_t)stream;
 }
 
-/* What tells a stream from any other, ever; 0 of a default stream, and where it is not asked for. */
+/* What tells a stream from any other, ever; 0 of a default stream, and where it is not asked
+   for. */
 static CUresult gpi_clock_identity(const gpi_driver *driver, cudaStream_t stream,
                                    uint64_t *identity) {
     *identity = 0;
@@ -4755,8 +4759,8 @@ static void gpi_clock_forget(gpi_clocks *clocks, gpi_stream *stream) {
 
 enum { GPI_THREADS_KEPT = 64 };
 
-/* The same for streams that nobody calls with any more: those that were said to end, and where there
-   are many streams, those of threads, which may have ended unsaid. */
+/* The same for streams that nobody calls with any more: those that were said to end, and where
+   there are many streams, those of threads, which may have ended unsaid. */
 static void gpi_clock_forget_gone(gpi_clocks *clocks, gpi_stream *stream) {
     int is_of_thread = (stream->handle & 3) == 3 && stream != clocks->all;
     if (!stream->key || (is_of_thread && clocks->stream_count > GPI_THREADS_KEPT))
@@ -7143,7 +7147,8 @@ struct gpupool_arena {
     uint64_t waiting_units;
     uint64_t waiting_seen;        /* clocks.advances when they were last looked at */
     uint64_t short_until;         /* memory was short: frees before this position get a mark each */
-    uint64_t in_hand;             /* runs that threads without `growing` have taken, and may return */
+    uint64_t in_hand;             /* runs that threads have taken without `growing`, and may
+                                     return */
     uint64_t captures;            /* scopes not yet released */
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
@@ -10262,9 +10267,9 @@ static void gpi_block_unhand(gpupool_arena *arena, void *block, const gpi_caller
     gpi_thread = why;
 }
 
-/* == GUARD ====================================================================================
-   What the public calls hand out and take back: blocks, with a guard behind each where GPUPOOL_GUARD
-   asks for guards. uses: BLOCK and above */
+/* == HAND =====================================================================================
+   What the public calls hand out and take back: blocks, with a guard behind each where
+   GPUPOOL_GUARD asks for guards. uses: BLOCK and above */
 
 #if GPI_GUARD
 enum {
@@ -10276,7 +10281,7 @@ enum {
 
 /* A capture would make the fills part of its graph, and a stream of another device may have no way
    to this memory. Between enter and leave. */
-static int gpi_guard_can(const gpupool_arena *arena, cudaStream_t stream) {
+static int gpi_hand_can(const gpupool_arena *arena, cudaStream_t stream) {
     return !gpi_driver_is_capturing(&arena->chunks.driver, stream) &&
            !gpi_driver_foreign(&arena->chunks.driver, stream);
 }
@@ -10288,7 +10293,7 @@ typedef struct gpi_guarded { /* what is known of a live block */
 } gpi_guarded;
 
 /* Gives a live block another guard, and returns what it had. */
-static gpi_guarded gpi_guard_exchange(gpupool_arena *arena, const void *block, uint64_t bytes) {
+static gpi_guarded gpi_hand_exchange(gpupool_arena *arena, const void *block, uint64_t bytes) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     gpi_guarded before;
     gpi_run *run;
@@ -10307,7 +10312,7 @@ static gpi_guarded gpi_guard_exchange(gpupool_arena *arena, const void *block, u
 
 /* Fills a new block and the end of its last units. Waits for that where others than this stream's
    work may use the block at once. */
-static gpupool_result gpi_guard_fill(gpupool_arena *arena, char *block, uint64_t bytes,
+static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t bytes,
                                      const gpi_caller *call) {
     const gpi_driver *driver = &arena->chunks.driver;
     gpupool_source source = arena->chunks.source;
@@ -10317,12 +10322,12 @@ static gpupool_result gpi_guard_fill(gpupool_arena *arena, char *block, uint64_t
     int guards = 0;
     if (gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return gpi_thread.result;
     result = gpi_arena_outlived(arena, "gpupool_alloc");
-    if (result == GPUPOOL_OK) guards = gpi_guard_can(arena, call->stream);
-    block_is = gpi_guard_exchange(arena, block, guards ? bytes : 0);
+    if (result == GPUPOOL_OK) guards = gpi_hand_can(arena, call->stream);
+    block_is = gpi_hand_exchange(arena, block, guards ? bytes : 0);
     if (block_is.is_used || !block_is.granted_bytes) { /* a graph has it; or it was freed meanwhile,
                                                           by a thread that was never given it */
         guards = 0;
-        gpi_guard_exchange(arena, block, 0);
+        gpi_hand_exchange(arena, block, 0);
     }
     if (guards) result = gpi_driver_fill(driver, block, GPI_NEW_FILL, bytes, call->stream);
     if (guards && result == GPUPOOL_OK)
@@ -10337,7 +10342,7 @@ static gpupool_result gpi_guard_fill(gpupool_arena *arena, char *block, uint64_t
 }
 
 /* The guard of a block that is about to be freed. If CUDA fails, that is for the free to tell. */
-static gpupool_result gpi_guard_compare(const gpi_driver *driver, char *block, uint64_t bytes,
+static gpupool_result gpi_hand_compare(const gpi_driver *driver, char *block, uint64_t bytes,
                                         cudaStream_t stream) {
     unsigned char behind[GPI_GUARD_BYTES];
     gpi_copy copy;
@@ -10360,19 +10365,19 @@ static gpupool_result gpi_guard_compare(const gpi_driver *driver, char *block, u
 /* A block is about to be freed: looks at its guard, and fills it for those who would still read it,
    unless another stream or a graph may be at it rightly, or CUDA may not take it back. Returns the
    guard that it had; 0: it needs none any more. */
-static uint64_t gpi_guard_look(gpupool_arena *arena, char *block, const gpi_caller *call,
+static uint64_t gpi_hand_look(gpupool_arena *arena, char *block, const gpi_caller *call,
                                int in_scope, gpupool_result *found) {
     gpi_driver *driver = &arena->chunks.driver;
-    gpi_guarded block_is = gpi_guard_exchange(arena, block, 0);
+    gpi_guarded block_is = gpi_hand_exchange(arena, block, 0);
     uint64_t bytes = block_is.guarded_bytes;
     int stays = block_is.is_used || in_scope || arena->chunks.source == GPUPOOL_SOURCE_BYPASS;
     gpi_visit visit;
     *found = GPUPOOL_OK;
     if (!bytes || gpi_driver_enter(driver, &visit) != GPUPOOL_OK) return bytes;
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
-        gpi_guard_can(arena, call->stream) &&
+        gpi_hand_can(arena, call->stream) &&
         (call->key != GPI_KEY_ANY || gpi_clock_wait_device(&arena->clocks, driver) == GPUPOOL_OK)) {
-        *found = gpi_guard_compare(driver, block, bytes, call->stream);
+        *found = gpi_hand_compare(driver, block, bytes, call->stream);
         if (!stays) { /* the guard is filled too; if that fails nobody is told: what was found
                          counts */
             struct gpi_thread why = gpi_thread;
@@ -10387,11 +10392,11 @@ static uint64_t gpi_guard_look(gpupool_arena *arena, char *block, const gpi_call
 #endif
 
 /* request: bytes, by and origin are set. */
-GPI_HOT void *gpi_guard_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
+GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
                              uint64_t alignment) {
     void *block = gpi_block_get(arena, name, request, alignment);
 #if GPI_GUARD
-    if (block && gpi_guard_fill(arena, (char *)block, request->bytes, &request->by) != GPUPOOL_OK) {
+    if (block && gpi_hand_fill(arena, (char *)block, request->bytes, &request->by) != GPUPOOL_OK) {
         gpi_block_unhand(arena, block, &request->by);
         return NULL;
     }
@@ -10399,7 +10404,7 @@ GPI_HOT void *gpi_guard_alloc(gpupool_arena *arena, const char *name, gpi_reques
     return block;
 }
 
-static gpupool_result gpi_guard_free(gpupool_arena *arena, void *block, const gpi_caller *call) {
+static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi_caller *call) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_free");
 #if GPI_GUARD
     struct gpi_thread why;
@@ -10413,13 +10418,13 @@ static gpupool_result gpi_guard_free(gpupool_arena *arena, void *block, const gp
         if (!known) return gpi_thread.result;
         in_scope = GPI_READ(&known->capture) != NULL;
         gpi_host_unlock(&known->cache.lock);
-        bytes = gpi_guard_look(arena, (char *)block, call, in_scope, &found);
+        bytes = gpi_hand_look(arena, (char *)block, call, in_scope, &found);
     }
     why = gpi_thread;
     if (result == GPUPOOL_OK) result = gpi_block_give(arena, block, call);
     if (result == GPUPOOL_E_CUDA && !bytes) /* the stream has told, and need not tell again */
         result = gpi_block_free_slow(arena, block, call);
-    if (result != GPUPOOL_OK && bytes) gpi_guard_exchange(arena, block, bytes);
+    if (result != GPUPOOL_OK && bytes) gpi_hand_exchange(arena, block, bytes);
     if (result == GPUPOOL_OK && found != GPUPOOL_OK) {
         gpi_thread = why;
         result = found;
@@ -10432,14 +10437,14 @@ static gpupool_result gpi_guard_free(gpupool_arena *arena, void *block, const gp
 
 /* -- in public -- */
 
-static gpi_origin gpi_arena_origin(const char *file, int line) {
+static gpi_origin gpi_hand_origin(const char *file, int line) {
     gpi_origin origin;
     origin.file = file ? file : "";
     origin.line = file ? line : 0;
     return origin;
 }
 
-GPI_HOT void gpi_guard_request(gpi_request *request, size_t bytes, cudaStream_t stream,
+GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t stream,
                               gpi_origin origin) {
     request->bytes = bytes;
     request->by = gpi_arena_call(stream);
@@ -10450,19 +10455,19 @@ GPI_HOT void gpi_guard_request(gpi_request *request, size_t bytes, cudaStream_t 
 void *gpupool_alloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
                        int line) {
     gpi_request request;
-    gpi_guard_request(&request, bytes, stream, gpi_arena_origin(file, line));
-    return gpi_guard_alloc(arena, "gpupool_alloc", &request, GPUPOOL_UNIT_BYTES);
+    gpi_hand_request(&request, bytes, stream, gpi_hand_origin(file, line));
+    return gpi_hand_alloc(arena, "gpupool_alloc", &request, GPUPOOL_UNIT_BYTES);
 }
 
 void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignment,
                                cudaStream_t stream, const char *file, int line) {
     gpi_request request;
-    gpi_guard_request(&request, bytes, stream, gpi_arena_origin(file, line));
-    return gpi_guard_alloc(arena, "gpupool_alloc_aligned", &request, alignment);
+    gpi_hand_request(&request, bytes, stream, gpi_hand_origin(file, line));
+    return gpi_hand_alloc(arena, "gpupool_alloc_aligned", &request, alignment);
 }
 
 /* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
-static gpupool_result gpi_guard_zero(const gpupool_arena *arena, void *block, size_t bytes,
+static gpupool_result gpi_hand_zero(const gpupool_arena *arena, void *block, size_t bytes,
                                      cudaStream_t stream) {
     const gpi_driver *driver = &arena->chunks.driver;
     int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
@@ -10481,9 +10486,9 @@ void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream,
                         int line) {
     gpi_request request;
     void *block;
-    gpi_guard_request(&request, bytes, stream, gpi_arena_origin(file, line));
-    block = gpi_guard_alloc(arena, "gpupool_zalloc", &request, GPUPOOL_UNIT_BYTES);
-    if (!block || gpi_guard_zero(arena, block, bytes, request.by.stream) == GPUPOOL_OK)
+    gpi_hand_request(&request, bytes, stream, gpi_hand_origin(file, line));
+    block = gpi_hand_alloc(arena, "gpupool_zalloc", &request, GPUPOOL_UNIT_BYTES);
+    if (!block || gpi_hand_zero(arena, block, bytes, request.by.stream) == GPUPOOL_OK)
         return block;
     gpi_block_unhand(arena, block, &request.by);
     return NULL;
@@ -10495,9 +10500,9 @@ void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
 
 void *gpupool_alloc_no_wait(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
     gpi_request request;
-    gpi_guard_request(&request, bytes, stream, gpi_arena_origin(NULL, 0));
+    gpi_hand_request(&request, bytes, stream, gpi_hand_origin(NULL, 0));
     request.no_wait = 1;
-    return gpi_guard_alloc(arena, "gpupool_alloc_no_wait", &request, GPUPOOL_UNIT_BYTES);
+    return gpi_hand_alloc(arena, "gpupool_alloc_no_wait", &request, GPUPOOL_UNIT_BYTES);
 }
 
 void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
@@ -10511,7 +10516,7 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
 
 gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
-    return gpi_guard_free(arena, block, &call);
+    return gpi_hand_free(arena, block, &call);
 }
 
 /* Where CUDA forbids its own calls: the mark comes with the stream's next one. */
@@ -10542,7 +10547,7 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
 
 /* The stream of a use is known, and is not an earlier one with the same handle, which may still be
    at work: CUDA is asked, since a use lasts. No lock is held. */
-static gpupool_result gpi_guard_identify(gpupool_arena *arena, const gpi_caller *call) {
+static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *call) {
     gpi_stream *known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
     uint64_t identity = 0;
     if (!known) return gpi_thread.result;
@@ -10575,7 +10580,7 @@ gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaS
     if (gpi_driver_is_capturing(&arena->chunks.driver, call.stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its "
                              "graph: keep the block until the graph is destroyed");
-    if (gpi_guard_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
+    if (gpi_hand_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
     run = gpi_block_enter(arena, name, block, &cache);
     if (!run) return gpi_thread.result;
     if (cache) {
@@ -10611,7 +10616,7 @@ size_t gpupool_size(gpupool_arena *arena, const void *block) {
 }
 
 /* == CAPTURE ==================================================================================
-   Scopes of graph captures, streams that end, peers. uses: GUARD and above
+   Scopes of graph captures, streams that end, peers. uses: HAND and above
 
    In a scope the stream's key is that of a struct of the graph's: what it frees goes into the
    graph's own lane, and its clock passes at the release. */
@@ -10735,8 +10740,8 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     stream->refs++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver); /* a replay may still run; if CUDA fails, its memory
-                                              waits for a later mark */
+    /* a replay may still run; if CUDA fails, its memory waits for a later mark */
+    gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     stream->refs--;
@@ -11533,9 +11538,9 @@ static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_calle
     memset(&request, 0, sizeof request);
     request.bytes = bytes;
     request.by = *call;
-    request.origin = gpi_arena_origin(NULL, 0);
+    request.origin = gpi_hand_origin(NULL, 0);
     if (arena)
-        *pointer = gpi_guard_alloc(arena, "gpupool_cudaMalloc", &request, GPUPOOL_UNIT_BYTES);
+        *pointer = gpi_hand_alloc(arena, "gpupool_cudaMalloc", &request, GPUPOOL_UNIT_BYTES);
     if (*pointer) return cudaSuccess;
     error = gpi_shape_error(gpi_thread.result);
     if (arena && gpi_thread.result == GPUPOOL_E_ARGUMENT)
@@ -11566,7 +11571,7 @@ cudaError_t gpupool_cudaFree(void *block) {
     if (!arena && block && gpi_shape_is_elsewhere(block))
         return gpi_shape_fail(NULL, cudaErrorInvalidValue);
     if (!arena) return cudaFree(block);
-    return gpi_shape_fail(arena, gpi_shape_error(gpi_guard_free(arena, block, &call)));
+    return gpi_shape_fail(arena, gpi_shape_error(gpi_hand_free(arena, block, &call)));
 }
 
 cudaError_t gpupool_cudaFreeAsync(void *block, cudaStream_t stream) {
@@ -13841,7 +13846,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     gpi_view_copy_streams(view, arena);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
-    gpi_limit_holders(&arena->ledger, &arena->tree, view->holders, GPI_SHOWN);
+    gpi_verdict_holders(arena, NULL, view->holders, GPI_SHOWN);
 #endif
     for (page = 0; page < arena->tree.page_count; page++)
         gpi_view_copy_runs(view, arena, gpi_tree_page(&arena->tree, page),
@@ -14749,6 +14754,8 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_LANE_PART
 #undef GPI_LANE_HELD
 #undef GPI_LANE_LIVE
+#undef GPI_LANE_CACHED
+#undef GPI_LANE_WAITING
 #undef GPI_READ
 #undef GPI_PUBLISH
 #undef GPI_SLOTS

@@ -101,8 +101,8 @@ static void CUDART_CB free_there(void *stream) {
                  GPUPOOL_E_DOUBLE_FREE);
 }
 
-/* CUDA forbids its calls there (fakecuda calls each of them misuse), and none is made. What is freed
-   so comes back: to the stream itself, and behind its next mark to others. */
+/* CUDA forbids its calls there (fakecuda calls each of them misuse), and none is made. What is
+   freed so comes back: to the stream itself, and behind its next mark to others. */
 static void freed_in_a_host_function(void) {
     static const gpupool_source sources[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
                                              GPUPOOL_SOURCE_PINNED, GPUPOOL_SOURCE_BYPASS};
@@ -169,7 +169,8 @@ static void looking(FILE *file) {
 static void looking_leaves_caches_alone(void) {
     FILE *file = tmpfile();
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    void *block = kit_alloc(arena, 4096, kit_stream[0]), *keep = kit_alloc(arena, MIB, kit_stream[1]);
+    void *block = kit_alloc(arena, 4096, kit_stream[0]),
+         *keep = kit_alloc(arena, MIB, kit_stream[1]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     gpupool_stats before = kit_stats(arena), after;
     for (int i = 0; i < 100; i++) looking(file);

@@ -77,8 +77,9 @@ static void beside_streams(int count) {
     for (int i = 0; i < GROWTHS; i++) gpupool_free(arena, kept[i], stream[0]);
     mean_pair(128 * 1024, stream[0], 1000);
     double again = mean_pair(128 * 1024, stream[0], 100000);
-    printf("beside %5d idle streams: a pair of 128 KiB %6.0f ns, an allocation that grows %7.0f ns\n",
-           count, again, grown);
+    printf(
+        "beside %5d idle streams: a pair of 128 KiB %6.0f ns, an allocation that grows %7.0f ns\n",
+        count, again, grown);
     close_arena();
     drop_streams(stream, count);
 }
@@ -143,7 +144,8 @@ static void beside_failures(long blocks) {
     atomic_store(&stop, 1);
     pthread_join(thread, NULL);
     printf("beside requests that fail, %ld blocks: the worst pair of %ld %.0f us; a failure takes "
-           "%.0f ms\n", blocks, w.calls, w.call_ns / 1e3, failure / 1e6);
+           "%.0f ms\n",
+           blocks, w.calls, w.call_ns / 1e3, failure / 1e6);
     for (long i = 0; i < blocks; i++) gpupool_free(arena, block[i], stream[0]);
     free(block);
     close_arena();
@@ -212,8 +214,8 @@ static void ended_threads(int count) {
     }
     gpupool_get_stats(arena, &stats);
     printf("%d threads one after the other, 700 KiB each: %.0f MiB reserved; a pair %.1f us in the "
-           "first thousand, %.1f us in the last\n", count, (double)stats.reserved.peak / MIB,
-           first / 1e6, last / 1e6);
+           "first thousand, %.1f us in the last\n",
+           count, (double)stats.reserved.peak / MIB, first / 1e6, last / 1e6);
     close_arena();
 }
 
