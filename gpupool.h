@@ -57,10 +57,10 @@ Words: unit: the smallest size, 512 bytes. Block: what you hold, a run of units.
 number of a free; a stream's clock tells up to which position the stream's work is known to be done.
 Mark: an event on a stream, behind which all frees up to a position lie. Lane: the free memory of
 one stream; finished memory is anybody's. Granule: 2 MiB, the driver's page for mapping. Chunk:
-memory got from the driver in one call; home: the address where a chunk is mapped for all its life. Stitch:
-a second address range over free memory of several chunks, for one large block. requested <= granted
-(rounded to units) <= reserved (held from the driver); pending: freed on a stream, and not known to
-be finished there.
+memory got from the driver in one call; home: the address where a chunk is mapped for all its life.
+Stitch: a second address range over free memory of several chunks, for one large block. requested <=
+granted (rounded to units) <= reserved (held from the driver); pending: freed on a stream, and not
+known to be finished there.
 
 The rules:
   1. Free a block on the stream that used it last: later work there may have the memory at once,
