@@ -12,7 +12,7 @@
 
 #if CHECK_FAKE
 
-/* ---- when an event is recorded, no memory is takeable by it yet, and no lock is held ---- */
+/* ---- when an event is recorded, no memory is takeable by it yet, and the lock is open ---- */
 
 static gpupool_arena *watched;
 static int watched_records, published_early, left_locked;
@@ -24,7 +24,7 @@ static CUresult CUDAAPI before_record(CUevent event, CUstream stream) {
             published_early += other->clock.marks[i].event == event &&
                                other->clock.marks[i].at > gpi_clock_done(&watched->clocks, other);
     if (watched) watched_records++;
-    if (watched) left_locked += watched->lock.held || watched->growing.next != watched->growing.serving;
+    if (watched) left_locked += watched->lock.held;
     return cuEventRecord(event, stream);
 }
 
