@@ -150,6 +150,9 @@ bench: $(BUILD)/bench-run ## nanoseconds an operation costs on the host, here an
 bench-memory: $(BUILD)/replay $(BUILD)/fixed_range $(BUILD)/crowd ## reserved memory and speed on real traces
 	@tests/bench/memory.sh $(BUILD) $(ON)
 
+bench-waits: $(BUILD)/waits ## what a call costs beside many streams, threads and failures
+	@$<
+
 soak: $(BUILD)/test/test_soak-plain ## everything at once for ten minutes; SECONDS= SEED= THREADS=
 	@$< $(or $(SECONDS),600) $(or $(SEED),$(shell date +%s)) $(or $(THREADS),6)
 

@@ -8447,6 +8447,9 @@ typedef struct gpi_scene {   /* a request, and all that decides whether it can b
     uint64_t growth_bytes;   /* FRAGMENTED: what limit and device leave, as it is told */
     uint64_t visits;         /* runs looked at so far */
     int capturing;           /* the request's stream is */
+    uint64_t reserved_bytes, limit_bytes; /* as they were when it was begun */
+    uint64_t captures;       /* graphs that keep memory */
+    int is_all_done;         /* work before all frees so far */
 } gpi_scene;
 
 enum {
@@ -8550,8 +8553,6 @@ static void gpi_verdict_shoot_from(gpi_scene *scene, gpi_run *run) {
 /* A cache knows whether its blocks are out or free, and what was asked for with them. The work at
    free ones is done if all streams' is. */
 static void gpi_verdict_ask_caches(gpi_scene *scene) {
-    const gpi_clocks *clocks = &scene->arena->clocks;
-    int is_done = clocks->all->clock.passed == clocks->position;
     uint64_t i;
     for (i = 0; i < scene->shot_count; i++) {
         gpi_shot *shot = &scene->shots[i];
@@ -8560,7 +8561,7 @@ static void gpi_verdict_ask_caches(gpi_scene *scene) {
         shot->asked_bytes = gpi_cache_asked_at(shot->cache, shot->unit);
         gpi_host_unlock(&shot->cache->lock);
         if (shot->asked_bytes) continue;
-        shot->state = is_done ? GPI_SHOT_FREE : GPI_SHOT_PENDING;
+        shot->state = scene->is_all_done ? GPI_SHOT_FREE : GPI_SHOT_PENDING;
         shot->is_block = 0;
     }
 }
@@ -8696,8 +8697,7 @@ static gpi_outlook gpi_verdict_look(gpi_scene *scene, const gpi_wish *wish) {
    ladder would meet the request. */
 static uint64_t gpi_verdict_missing(const gpi_scene *scene, const gpi_outlook *outlook,
                                     uint64_t room_units) {
-    const gpi_ledger *ledger = &scene->arena->ledger;
-    uint64_t reserved = ledger->reserved.now, limit = ledger->limit_bytes;
+    uint64_t reserved = scene->reserved_bytes, limit = scene->limit_bytes;
     gpi_outlook seen = *outlook;
     if (reserved > limit)
         seen.need_units += (reserved - limit + GPUPOOL_UNIT_BYTES - 1) / GPUPOOL_UNIT_BYTES;
@@ -9058,8 +9058,8 @@ static uint64_t gpi_verdict_own_bytes(const gpi_scene *scene) {
 static int gpi_verdict_fits_alone(const gpi_scene *scene) {
     const gpupool_arena *arena = scene->arena;
     uint64_t need = gpi_chunk_need(&arena->chunks, scene->units, scene->align_units);
-    uint64_t reserved = arena->ledger.reserved.now / GPUPOOL_UNIT_BYTES;
-    return !arena->captures && need <= arena->ledger.limit_bytes &&
+    uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES;
+    return !scene->captures && need <= scene->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
 }
 
@@ -9303,6 +9303,10 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
         verdict->largest_free_bytes = gpi_verdict_largest(arena);
     scene->arena = arena;
     scene->siblings = siblings;
+    scene->reserved_bytes = arena->ledger.reserved.now;
+    scene->limit_bytes = limit;
+    scene->captures = arena->captures;
+    scene->is_all_done = arena->clocks.all->clock.passed == arena->clocks.position;
     scene->capturing = request->capturing;
     scene->units = request->units;
     scene->align_units = request->align_units;
@@ -9388,11 +9392,20 @@ static int gpi_sibling_enter(gpupool_arena *other, gpi_visit *visit) {
     return got;
 }
 
+static int gpi_sibling_has_pending(gpupool_arena *other) {
+    int has;
+    gpi_host_lock(&other->lock);
+    gpi_arena_count_pending(other);
+    has = other->ledger.pending.now != 0;
+    gpi_host_unlock(&other->lock);
+    return has;
+}
+
 static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
                                 gpi_siblings *siblings) {
     uint64_t idle = 0, reserved = 0;
     gpi_visit visit;
-    if (lack->ask == GPI_SIBLING_WAIT && other->ledger.pending.now)
+    if (lack->ask == GPI_SIBLING_WAIT && gpi_sibling_has_pending(other))
         gpi_clock_wait_device(&other->clocks, &other->chunks.driver);
     if (!gpi_sibling_enter(other, &visit)) return;
     if (lack->ask != GPI_SIBLING_LOOK && gpi_chunk_is(&other->chunks, GPI_FROM_HERE))
@@ -9458,11 +9471,11 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
     lack.arena = arena;
     lack.bytes = bytes;
     lack.may_wait = 0;
-    lack.capturing = arena && arena->clocks.capturing;
     if (gpi_arena_exists(arena, "gpupool_would_fit") != GPUPOOL_OK) return;
     if (!gpi_sibling_exist(arena)) return;
     gpi_host_lock(&arena->lock);
     lack.ask = gpi_sibling_can_help(arena, bytes) ? GPI_SIBLING_COUNT : GPI_SIBLING_LOOK;
+    lack.capturing = arena->clocks.capturing != 0;
     gpi_host_unlock(&arena->lock);
     gpi_sibling_ask_all(&lack, siblings);
 }
@@ -10681,15 +10694,19 @@ gpupool_result gpupool_capture_end(gpupool_capture *capture) {
     return gpi_host_ok();
 }
 
-/* A block that the graph keeps waits for a position like any other now. */
-static void gpi_capture_let_go(gpi_run *run, const gpi_stream *stream, uint64_t at) {
-    gpi_use *use = (gpi_use *)run->of.uses;
-    for (; use; use = use->next)
-        if (use->stream == stream) use->at = at;
+/* Blocks that the graph keeps, and that were freed, wait for a position like any other now. */
+static void gpi_capture_let_go(gpupool_arena *arena, const gpi_stream *stream, uint64_t at) {
+    gpi_run *run = arena->waiting;
+    for (; run; run = run->list_next) {
+        gpi_use *use = (gpi_use *)run->of.uses;
+        for (; use; use = use->next)
+            if (use->stream == stream && use->at == UINT64_MAX) use->at = at;
+    }
+    arena->waiting_seen = 0;
 }
 
-/* The graph's live blocks are freed; and all that it kept is behind one position. Returns that. */
-static uint64_t gpi_capture_take_back(gpupool_arena *arena, gpi_stream *stream) {
+/* The graph's live blocks are freed; and all that it kept is behind one position. */
+static void gpi_capture_take_back(gpupool_arena *arena, gpi_stream *stream) {
     uint64_t at = 0, position = gpi_clock_issue(&arena->clocks, stream);
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
@@ -10700,11 +10717,9 @@ static uint64_t gpi_capture_take_back(gpupool_arena *arena, gpi_stream *stream) 
         run->lane = GPI_LANE_WAITING;
         gpi_arena_wait_for_uses(arena, run);
     }
-    for (run = arena->waiting; run; run = run->list_next)
-        gpi_capture_let_go(run, stream, position);
+    gpi_capture_let_go(arena, stream, position);
     gpi_stitch_restamp(&arena->stitches, stream, position);
     gpi_tree_restamp(&arena->tree, stream->lane, position);
-    return position;
 }
 
 gpupool_result gpupool_capture_release(gpupool_capture *capture) {
@@ -10729,9 +10744,10 @@ gpupool_result gpupool_capture_release(gpupool_capture *capture) {
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     stream->refs--;
+    /* what other threads freed in the scope meanwhile */
+    gpi_capture_let_go(arena, stream, gpi_clock_issue(&arena->clocks, stream));
     GPI_PUBLISH(&stream->capture, NULL);
     arena->captures--;
-    arena->waiting_seen = 0;
     gpi_arena_poll_all(arena);
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) gpi_stitch_trim(&arena->stitches, 0);
     gpi_clock_forget(&arena->clocks, stream);
@@ -11587,6 +11603,14 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
 
 /* -- limits -- */
 
+static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
+    uint64_t bytes;
+    gpi_host_lock(&arena->lock);
+    bytes = arena->ledger.reserved.now;
+    gpi_host_unlock(&arena->lock);
+    return bytes;
+}
+
 /* A limit that leaves all that is reserved where it is. 0: it does not. The lock is held. */
 static int gpi_figures_set_limit(gpupool_arena *arena, uint64_t bytes) {
     if (arena->ledger.reserved.now > bytes) return 0;
@@ -11656,7 +11680,7 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     result = gpi_arena_outlived(arena, "gpupool_set_limit_text");
     if (result == GPUPOOL_OK)
         result = gpi_driver_told(driver, "cuMemGetInfo",
-                                 gpi_driver_memory(driver, arena->ledger.reserved.now, &free_bytes,
+                                 gpi_driver_memory(driver, gpi_figures_reserved(arena), &free_bytes,
                                                    &total_bytes));
     gpi_driver_leave(&visit);
     if (result == GPUPOOL_OK)
@@ -11704,7 +11728,7 @@ size_t gpupool_available(gpupool_arena *arena) {
         gpi_driver_leave(&visit);
         return 0;
     }
-    gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
+    gpi_driver_memory(&arena->chunks.driver, gpi_figures_reserved(arena), &free_bytes,
                       &total_bytes); /* or 0 */
     gpi_driver_leave(&visit);
     most = free_bytes + siblings.idle_bytes;
