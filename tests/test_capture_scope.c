@@ -99,11 +99,11 @@ static void what_is_kept_is_not_available(void) {
         CHECK_EQ(gpupool_available(arena), 12 * MIB);
         put(before, kit_stream[0]);
         CHECK_EQ(gpupool_available(arena), 12 * MIB);
-        put(get(2 * MIB, kit_stream[0]), kit_stream[1]); /* parked, then the scope's own */
-        CHECK_EQ(gpupool_available(arena), 12 * MIB);
+        put(get(2 * MIB, kit_stream[0]), kit_stream[1]); /* waits for the release */
+        CHECK_EQ(gpupool_available(arena), 10 * MIB);
         CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
         CHECK_EQ(gpupool_available(arena), 8 * MIB);
-        put(used, kit_stream[1]); /* parked */
+        put(used, kit_stream[1]); /* waits */
         CHECK_EQ(gpupool_available(arena), 8 * MIB);
         release(scope, NULL);
         CHECK_EQ(gpupool_available(arena), 16 * MIB);
