@@ -4420,6 +4420,7 @@ typedef struct gpi_clocks {
     uint64_t position;        /* the latest */
     uint64_t advances;        /* how often a clock has passed something */
     uint64_t capturing;       /* streams that are */
+    int has_captured;         /* a stream or a scope has: requests record nothing on ALL (rule 3) */
     uint64_t uses;            /* structs */
     uint64_t loose_uses;      /* of these, those that requests on their way keep for their blocks */
     uint64_t visits;          /* of streams, for stitches of several streams' memory */
@@ -4729,6 +4730,7 @@ static void gpi_clock_name(gpi_clocks *clocks, gpi_stream *stream) {
 static void gpi_clock_set_capturing(gpi_clocks *clocks, gpi_stream *stream, int is_capturing) {
     if (stream->capture) is_capturing = 0; /* counted as a scope of the process */
     clocks->capturing += (uint64_t)is_capturing - (uint64_t)stream->is_capturing;
+    clocks->has_captured |= is_capturing;
     stream->is_capturing = is_capturing;
 }
 
@@ -8229,7 +8231,8 @@ static int gpi_ladder_is_behind(const gpi_attempt *attempt, const gpi_stream *st
    The request then takes what others freed before it began. */
 static gpi_outcome gpi_ladder_take_unmarked(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
-    if (attempt->has_asked || !gpi_arena_lacks_marks(arena, attempt->began)) return GPI_MISSED;
+    if (attempt->has_asked || arena->clocks.has_captured) return GPI_MISSED;
+    if (!gpi_arena_lacks_marks(arena, attempt->began)) return GPI_MISSED;
     attempt->has_asked = 1;
     if (gpi_clock_record_all(&arena->clocks) != GPUPOOL_OK) return GPI_MISSED;
     gpi_arena_poll_all(arena);
@@ -10663,6 +10666,7 @@ gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
     gpi_host_lock(&arena->lock);
     result = gpi_capture_open(arena, capture);
     arena->captures += result == GPUPOOL_OK;
+    arena->clocks.has_captured |= result == GPUPOOL_OK;
     gpi_arena_unlock(arena);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(capture);

@@ -277,7 +277,7 @@ static void blocks_of_all_streams(void) {
     gpupool_arena *all = gpupool_default_arena(0);
     size_t reserved;
     fake_mode(FAKE_STEPPED);
-    all->captures_seen = 1; /* so that no fence goes over all streams */
+    all->clocks.has_captured = 1; /* so that no event goes over all streams */
     for (int i = 0; i < 3; i++) CHECK_EQ(gpupool_cudaMalloc(&block[i], 20 * MIB), cudaSuccess);
     CHECK_EQ(gpupool_cudaFree(block[1]), cudaSuccess);
     CHECK_EQ(gpupool_cudaMalloc(&block[1], 30 * MIB), cudaSuccess);
@@ -302,14 +302,14 @@ static void what_a_wait_left(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
     fake_mode(FAKE_STEPPED);
     put(get(40 * MIB, 0), 0);
-    arena->captures_seen = 1; /* so that no fence goes over all streams */
+    arena->clocks.has_captured = 1; /* so that no event goes over all streams */
     fake_fail_call("cuMemFree", 1, 1, 0);
     CHECK(gpupool_alloc(arena, 60 * MIB, kit_stream[1]) == NULL); /* it would have to wait */
     CHECK(fake_fail_fired() > 0);
     block = get(40 * MIB, 0);
     fake_mode(FAKE_EAGER);
     put(block, 0);
-    arena->captures_seen = 0;
+    arena->clocks.has_captured = 0;
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).pending.now, 0); /* nothing to wait for any more */
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);

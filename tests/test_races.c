@@ -12,18 +12,19 @@
 
 #if CHECK_FAKE
 
-/* ---- F1: when an event is recorded, no lane is takeable by it yet, and nobody looks ---- */
+/* ---- when an event is recorded, no memory is takeable by it yet, and the lock is open ---- */
 
 static gpupool_arena *watched;
-static int watched_records, published_early, left_open;
+static int watched_records, published_early, left_locked;
 
 static CUresult CUDAAPI before_record(CUevent event, CUstream stream) {
-    const gpi_stream *other = watched ? watched->clocks.streams : NULL;
+    gpi_stream *other = watched ? watched->clocks.streams : NULL;
     for (; other; other = other->next)
-        for (int i = 0; i < other->seals; i++)
-            published_early += other->clocks[i]->event == event;
+        for (int i = 0; i < GPI_MARKS; i++)
+            published_early += other->clock.marks[i].event == event &&
+                               other->clock.marks[i].at > gpi_clock_done(&watched->clocks, other);
     if (watched) watched_records++;
-    if (watched) left_open += !watched->lock.held;
+    if (watched) left_locked += watched->lock.held;
     return cuEventRecord(event, stream);
 }
 
@@ -185,11 +186,11 @@ static void watch(void) {
     watched = NULL;
 }
 static void events_are_recorded_before_they_are_relied_on(void) {
-    watched_records = published_early = left_open = 0;
+    watched_records = published_early = left_locked = 0;
     race_each(100, watch);
     CHECK(watched_records > 200);
     CHECK_EQ(published_early, 0);
-    CHECK_EQ(left_open, 0);
+    CHECK_EQ(left_locked, 0);
 }
 
 /* The same seen from outside, where it takes two threads to tell. */

@@ -30,7 +30,7 @@ static void each_letter_has_its_figure(void) {
     v.largest_free_bytes = 9 * KIB;
     v.raise_bytes = 10 * KIB;
     v.holders[0] = holder(33 * KIB, 3, 2);
-    gpi_limit_fill_in(&v, "%a|%d|%f|%g|%h|%k|%l|%m|%n|%o|%r|%s|%+|%b|%w.");
+    gpi_verdict_fill_in(&v, "%a|%d|%f|%g|%h|%k|%l|%m|%n|%o|%r|%s|%+|%b|%w.");
     const char *said = "1.00 KiB|2.00 KiB|91.00 KiB|13.00 KiB|4.00 KiB|5.00 KiB|6.00 KiB|7.00 KiB|"
                        "2|8.00 KiB|9.00 KiB|12.00 KiB|10.00 KiB|the 3 blocks of 11.00 KiB|"
                        "all work in flight on the device.";
@@ -38,7 +38,7 @@ static void each_letter_has_its_figure(void) {
     memset(v.sentence, 0, sizeof v.sentence);
     v.holders[0] = holder(11 * KIB, 1, 1);
     v.pending_streams = 3;
-    gpi_limit_fill_in(&v, "%b, %w");
+    gpi_verdict_fill_in(&v, "%b, %w");
     said = "the block of 11.00 KiB, the work in flight on 3 streams";
     if (!CHECK(strcmp(v.sentence, said) == 0)) printf("  %s\n", v.sentence);
 }
@@ -54,14 +54,14 @@ static void the_fewest_bytes_are_named(void) {
         check_case("case %zu", i);
         for (size_t k = 0; k < 3; k++)
             v.holders[k] = holder(given[i][k].bytes, given[i][k].blocks, given[i][k].enough);
-        CHECK_EQ(gpi_limit_best(&v) - v.holders, best[i]);
+        CHECK_EQ(gpi_verdict_best(&v) - v.holders, best[i]);
     }
 }
 
 static void what_is_too_long_is_cut(void) {
     struct { gpupool_verdict v; char behind[512]; } room;
     memset(&room, 0, sizeof room);
-    for (int i = 0; i < 100; i++) gpi_limit_say(&room.v, "0123456");
+    for (int i = 0; i < 100; i++) gpi_verdict_say(&room.v, "0123456");
     CHECK_EQ(strlen(room.v.sentence), sizeof room.v.sentence - 1);
     for (size_t i = 0; i < sizeof room.behind; i++) CHECK_EQ(room.behind[i], 0);
 }

@@ -102,7 +102,7 @@ static void blocks_that_the_same_streams_use(void) {
     }
 }
 
-/* Neither parked nor in the graph's lanes is it to be had by others. */
+/* Neither waiting nor in the graph's lanes is it to be had by others. */
 static void what_a_graph_keeps_does_not_fit(void) {
     gpupool_capture *scope = NULL;
     gpupool_verdict v;
@@ -194,20 +194,6 @@ static void a_holder_of_any_size(void) {
     kit_close(arena);
 }
 
-/* A lane's number comes again: only those that a stream has now say what it waits for. */
-static void lanes_that_a_stream_had_before(void) {
-    gpi_fence fence = {.number = 1};
-    gpi_stream stream = {.handle = 64, .key = 64, .young = 7, .seals = 1, .sealed = {5, 7},
-                         .fences = {&fence, &fence}};
-    gpi_clocks fences = {.streams = &stream};
-    gpi_scene scene = {.fences = &fences};
-    CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 64), 1);
-    CHECK_EQ(gpi_limit_waits_for_lane(&scene, 7, 64), 0); /* has no fence of the stream's yet */
-    CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 66), 0);
-    fence.whole = 1;
-    CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 64), 0);
-}
-
 /* What an open scope has freed is kept, though the scope may have it again. */
 static void an_open_scope_keeps_what_it_freed(void) {
     gpupool_capture *scope;
@@ -222,20 +208,17 @@ static void an_open_scope_keeps_what_it_freed(void) {
 
 /* All that is reserved, given back, and what the device has free, to the unit. */
 static void alone_on_a_full_device(void) {
-    gpi_chunks chunks = {.source = GPUPOOL_SOURCE_BYPASS,
-                         .from = &gpi_sources[GPUPOOL_SOURCE_BYPASS]};
-    gpi_ledger ledger = {.limit_bytes = UINT64_MAX, .reserved = {.now = 10 * 512}};
-    gpi_scene scene = {.chunks = &chunks, .ledger = &ledger, .align_units = 1,
-                       .rest_units = 3, .device_units = 20};
-    scene.units = 27;
-    CHECK_EQ(gpi_limit_fits_alone(&scene), 1);
-    scene.units = 28;
-    CHECK_EQ(gpi_limit_fits_alone(&scene), 0);
-    scene.units = 27;
-    ledger.limit_bytes = 27 * 512;
-    CHECK_EQ(gpi_limit_fits_alone(&scene), 1);
-    ledger.limit_bytes--;
-    CHECK_EQ(gpi_limit_fits_alone(&scene), 0);
+    arena = kit_open(GPUPOOL_SOURCE_BYPASS);
+    void *block = get(10 * 512, kit_stream[0]);
+    gpi_scene scene = {.arena = arena, .align_units = 1, .rest_units = 3, .device_units = 20};
+    for (int i = 0; i < 4; i++) {
+        scene.units = i == 1 ? 28 : 27;
+        arena->ledger.limit_bytes = i < 2 ? UINT64_MAX : i == 2 ? 27 * 512 : 27 * 512 - 1;
+        CHECK_EQ(gpi_verdict_fits_alone(&scene), i % 2 == 0);
+    }
+    arena->ledger.limit_bytes = UINT64_MAX;
+    put(block, kit_stream[0]);
+    kit_close(arena);
 }
 
 /* Freed for all streams, as by cudaFree, beside what one stream has freed: for a block of both, it
@@ -702,7 +685,7 @@ static void a_slot_goes_to_the_size_with_most_bytes(void) {
     memset(&ballot, 0, sizeof ballot);
     for (size_t i = 0; i < KIT_COUNT(said); i++) {
         check_case("vote %zu", i);
-        gpi_limit_vote_in(&ballot, 1, said[i].bytes, 0);
+        gpi_verdict_vote_in(&ballot, 1, said[i].bytes, 0);
         CHECK_EQ(ballot.sizes[1], said[i].size);
         CHECK_EQ(ballot.votes[1], said[i].votes);
     }
@@ -743,14 +726,17 @@ static void a_stream_is_tried_once(void) {
         put(block[i], kit_stream[0]);
     }
     CHECK_EQ(would_not_fit(arena, 8 * MIB, GPUPOOL_CAUSE_PENDING).pending_streams, 3);
-    gpi_host_lock(&arena->lock);
-    gpi_arena_figures(arena, 8 * MIB, 1, &verdict, &scene);
-    gpi_limit_judge(&verdict, &scene, 0);
-    CHECK(scene.visits < 20 * BLOCKS);
-    gpi_arena_figures(arena, 8 * MIB, 1, &verdict, &scene);
-    scene.visits = (uint64_t)1 << 40; /* it has taken long enough: none is tried */
-    gpi_limit_judge(&verdict, &scene, 0);
-    gpi_host_unlock(&arena->lock);
+    for (int late = 0; late < 2; late++) {
+        gpi_request request = {.bytes = 8 * MIB, .units = 8 * MIB / 512, .align_units = 1};
+        gpi_siblings siblings = {.reserved_bytes = 0};
+        gpi_host_mutex_lock(&arena->growing);
+        gpi_verdict_begin(arena, &request, &siblings, &verdict, &scene);
+        if (late) scene.visits = (uint64_t)1 << 40; /* it has taken long enough: none is tried */
+        gpi_verdict_judge(&verdict, &scene);
+        gpi_verdict_end(&scene);
+        gpi_host_mutex_unlock(&arena->growing);
+        if (!late) CHECK(scene.visits < 20 * BLOCKS);
+    }
     CHECK_EQ(verdict.pending_streams, 3);
     fake_mode(FAKE_EAGER);
     put(rest, kit_stream[0]);
@@ -767,7 +753,6 @@ int main(void) {
     FAKE_TEST(what_will_be_free_needs_no_freeing);
     FAKE_TEST(the_first_of_many_blocks_is_of_no_help);
     FAKE_TEST(a_holder_of_any_size);
-    FAKE_TEST(lanes_that_a_stream_had_before);
     FAKE_TEST(an_open_scope_keeps_what_it_freed);
     FAKE_TEST(alone_on_a_full_device);
     FAKE_TEST(what_was_freed_for_all_waits_for_the_device);
