@@ -18,7 +18,7 @@
 static gpupool_arena *arena;
 
 static gpi_cache *cache_of(int stream) {
-    return &gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[stream]))->cache;
+    return &gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[stream]))->cache;
 }
 
 static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }

@@ -35,7 +35,7 @@ static void put(void *block, int stream) {
 
 static uint64_t cached_bytes(void) { /* as it is, without emptying anything */
     uint64_t units = 0;
-    for (const gpi_stream *stream = arena->fences.streams; stream; stream = stream->next)
+    for (const gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next)
         units += stream->cache.free_units;
     return units * GPUPOOL_UNIT_BYTES;
 }

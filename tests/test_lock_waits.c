@@ -33,7 +33,7 @@ static void put(void *block, cudaStream_t stream) {
 }
 
 static void enter_first(void *stream) {
-    contended = gpi_fence_find(&arena->fences, gpi_fence_key((cudaStream_t)stream));
+    contended = gpi_clock_find(&arena->clocks, gpi_clock_key((cudaStream_t)stream));
     if (!CHECK(contended != NULL)) return;
     gpi_host_lock(&contended->cache.lock);
 }
@@ -66,7 +66,7 @@ static void a_block_taken_out_of_its_cache(void) {
 static void note_the_new_stream(void) {
     gpi_host_lock(&arena->lock);
     gpi_arena_drain(arena, contended);
-    gpi_fence_unname(contended);
+    gpi_clock_unname(&arena->clocks, contended);
     gpi_host_unlock(&arena->lock);
     gpi_host_unlock(&contended->cache.lock);
 }
