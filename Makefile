@@ -52,13 +52,13 @@ C_FLAGS := -std=c11 $(WARNINGS) -pthread -MMD -MP
 COMPILE := $(CC) $(C_FLAGS)
 TEST_COMPILE := $(COMPILE) -O1 -g1
 comma := ,
-TOOLS := replay demo fixed_range crowd bench-run churn ring
+TOOLS := replay demo fixed_range crowd waits bench-run churn ring
 
 # ---- targets -------------------------------------------------------------------------------------
 
-.PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-test-programs gpu-stress gpu-names \
-        examples windows bench bench-memory bench-ring soak soak-memory fuzz prove schedules \
-        sanitize sanitize-run valgrind test32 tools all clean FORCE
+.PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-test-programs gpu-stress \
+        gpu-stitch gpu-names examples windows bench bench-memory bench-ring soak soak-memory fuzz \
+        prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -95,8 +95,29 @@ gpu-test-programs:
 gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 	$(if $(NVCC),,$(error gpu-stress needs nvcc))
 	@mkdir -p $(BUILD)
-	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo -o $(BUILD)/gpu-stress tests/gpu/stress.cu
+	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo $(if $(GPU),-arch=native) -o $(BUILD)/gpu-stress \
+	  tests/gpu/stress.cu
 	@$(BUILD)/gpu-stress $(or $(SECONDS),60) $(or $(THREADS),8)
+
+# NCCL_HOME: where include/nccl.h and NCCL's library are. Under a tool (TOOL=memcheck) no kernel
+# starts early, and what outlives a reset is a leak: the programs about these are left out.
+NCCL_HOME ?= $(firstword $(patsubst %/include/nccl.h,%,\
+               $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h)))
+GPU_STITCH := $(patsubst tests/gpu/%.cu,$(BUILD)/gpu-stitch/%,\
+                $(filter-out $(if $(NCCL_HOME),,%_nccl.cu) $(if $(TOOL),%_early.cu %_reset.cu),\
+                  $(wildcard tests/gpu/stitch_*.cu)))
+gpu-stitch: $(GPU_STITCH) ## on one GPU or two: stitched blocks in CUDA and NCCL; TOOL=memcheck
+	@PATH="$$PATH:$(TOOLKIT)/bin" BUILD=$(BUILD)/gpu-stitch TOOL=$(TOOL) \
+	  UNDER=$(if $(TOOL),tests/gpu/under.sh) tests/run.sh 1 $^
+$(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
+	$(if $(NVCC),,$(error gpu-stitch needs nvcc))
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo $(if $(GPU),-arch=native) -Werror all-warnings \
+	  -Xcompiler -Wall,-Wextra $(STITCH_LIBS) -o $@ $<
+$(BUILD)/gpu-stitch/stitch_gemm: STITCH_LIBS := -lcublas
+$(BUILD)/gpu-stitch/stitch_nccl: STITCH_LIBS = -I$(NCCL_HOME)/include -L$(NCCL_HOME)/lib64 \
+  -L$(NCCL_HOME)/lib -l:libnccl.so.2 -Xlinker -rpath,$(NCCL_HOME)/lib64:$(NCCL_HOME)/lib
 
 GPU_NAMES := $(BUILD)/gpu-names/cxx17 $(BUILD)/gpu-names/cxx20
 gpu-names: $(GPU_NAMES) ## on a GPU: Thrust's vectors over cudaMalloc's replaced names, in two files
@@ -190,6 +211,7 @@ $(OBJECTS)/replay: $(OBJECTS)/replay.o $(OBJECTS)/replay_units.o $(OBJECTS)/libr
 $(OBJECTS)/demo: $(OBJECTS)/demo.o $(OBJECTS)/pow2.o $(OBJECTS)/library.o $(REPLAY_OBJECTS)
 $(OBJECTS)/fixed_range: $(OBJECTS)/bench/fixed_range.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/crowd: $(OBJECTS)/bench/crowd.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
+$(OBJECTS)/waits: $(OBJECTS)/bench/waits.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 $(OBJECTS)/churn: $(OBJECTS)/bench/churn.o $(OBJECTS)/machine.o $(OBJECTS)/library.o
 BENCH := bench run lane works peers peer_gpupool peer_gpupool_unlocked bars print svg
 $(OBJECTS)/bench-run: $(BENCH:%=$(OBJECTS)/bench/%.o) $(OBJECTS)/library.o $(REPLAY_OBJECTS)

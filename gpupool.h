@@ -28,10 +28,11 @@ The picture:
 
     your program            gpupool_alloc(arena, bytes, stream)        gpupool_free(..., stream)
     CACHE                   blocks of just that size, freed on just that stream
-    ARENA                   own lane, quiet memory, growth, stitching, waiting, the verdict
-    TREE   LEDGER           which units are free for whom              how much, and how much may be
-    CHUNK  STITCH  FENCE    memory from the driver; a second address   who must wait for whom
-    DRIVER                  cuMemCreate, cuMemMap, cudaMalloc, cudaEventRecord, ...
+    LADDER  VERDICT         where memory comes from, step by step      why there is none
+    TREE    LEDGER          which units are free for whom              how much, and how much may be
+    CLOCK                   how far each stream has come, and who must wait for whom
+    CHUNK   STITCH          memory from the driver                     a second address for it
+    DRIVER                  cuMemCreate, cuMemMap, cuMemAlloc, cuEventRecord, ...
 
     your program            gpupool_upload(ring, device, host, bytes, stream)  gpupool_download(...)
     RING                    transfers, whose chunks several threads fill and empty
@@ -47,13 +48,15 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE CACHE FENCE CHUNK STITCH PLAN LIMIT ARENA     how it works
+    GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHUNK STITCH PLAN LIMIT           how it works
+    ARENA LADDER VERDICT SIBLING BLOCK GUARD CAPTURE LIFE SHAPE FIGURES
     STAGE RING REPORT
     BACK NAMES                                                   macros: undone; over CUDA's names
 
-Words: unit: the smallest piece, 512 bytes. Block: what you hold, a run of units. Lane: the free
-memory that one stream may take without waiting; quiet memory any stream may take. Fence: the proof
-that a stream's earlier work is done. Granule: 2 MiB, the driver's page for mapping. Chunk: memory
+Words: unit: the smallest size, 512 bytes. Block: what you hold, a run of units. Position: the number
+of a free; a stream's clock tells up to which position the stream's work is known to be done. Mark:
+an event on a stream, behind which all frees up to a position lie. Lane: the free memory of one
+stream; finished memory is anybody's. Granule: 2 MiB, the driver's page for mapping. Chunk: memory
 got from the driver in one call; home: the address where a chunk is mapped for all its life. Stitch:
 a second address range over free memory of several chunks, for one large block. requested <= granted
 (rounded to units) <= reserved (held from the driver); pending: freed on a stream, and not known to
@@ -72,10 +75,10 @@ The rules:
      destroyed, or be allocated in a scope (gpupool_capture_begin). Launch a graph that was captured
      without one only after what the streams captured had queued before, which may still be at its
      memory: a wait inside a capture orders nothing outside. And leave alone what asks CUDA after
-     all streams (gpupool_trim, gpupool_would_fit, gpupool_cudaFree, lowering a limit, and
-     gpupool_alloc where neither limit nor device leaves room and the arena has seen no capture
-     yet): a capture on a non-blocking stream and not in a scope, of whatever arena, cannot be seen,
-     and would be lost.
+     all streams (gpupool_trim, gpupool_would_fit, gpupool_available, gpupool_cudaFree, lowering a
+     limit, and gpupool_alloc where neither limit nor device leaves room, or where more than 64
+     streams are about): a capture on a non-blocking stream, not in a scope, which the arena was
+     given in no call since it began, cannot be seen, and would be lost.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena, nor
      destroy a stream that it has seen; on_out_of_memory may.
   5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
@@ -86,9 +89,10 @@ The rules:
   6. A mapped chunk keeps its home: as long as it lives, its home address is the same physical
      memory. A large block may lie at a second address, stitched from several chunks. CUDA's rule
      for that: between uses of the same memory through different addresses lies the end of a device
-     operation. It does wherever memory changes hands by gpupool_free. Memory must not change hands
-     inside a running kernel (persistent kernels; work before griddepcontrol.wait): programs that
-     need that set config.no_stitch.
+     operation. It does wherever memory changes hands by gpupool_free. Programs whose running
+     kernels hand memory on themselves (persistent kernels, flags in memory) set config.no_stitch.
+     A kernel that may start early (programmatic dependent launch) touches a block only after
+     griddepcontrol.wait, stitched or not: until then the block's last user may still run.
 
 Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes this one at all
 (those marked * in every file). Booleans are 0 or 1. gpupool_build() returns what is in force.
@@ -418,18 +422,18 @@ extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
-   device, capture mode and CUDA last error are left as they were (but one that was pending makes
-   way for a later one, as in CUDA); a call that fails changes nothing. On a current device that the
-   program has not used no context is made, but by creating an arena or a ring of another one (and
-   with GPUPOOL_STREAM_CHECK). A stream of 0 is what CUDA takes it for in the file that makes the
-   call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one for
-   each thread; of the arena's device, also where another one is current. */
+   device, capture mode and CUDA last error are left as they were; a call that fails changes
+   nothing. No context is made but the primary one of an arena's or a ring's device, which is theirs
+   as well until they are destroyed. A stream of 0 is what CUDA takes it for in the file that makes
+   the call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one
+   for each thread; of the arena's device, also where another one is current. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 /* Of this thread's latest call; gpupool_last_verdict, and calls in CUDA's shape that come to no
    arena, leave it as it is. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
-GPUPOOL_API const char *gpupool_last_error(void);      /* of this thread's last failure */
+GPUPOOL_API const char *gpupool_last_error(void);      /* of this thread's last call that failed: never
+                                                          of something that a call has repaired */
 GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
 
 /* ---- arena: the memory of one device ---- */
@@ -440,9 +444,10 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
 
 /* E_IN_USE while blocks are live, or captures not released. Waits for the device, since what was
    freed may still be in use. After cudaDeviceReset it drops all there was, blocks and captures too,
-   and gives back mapped memory, which outlives a reset (seen on an H100); chunk_free is not called
-   then, as chunks went with the reset. If a CUDA call fails the arena is still there, with less
-   reserved perhaps, and this can be tried again. No other thread may use the arena any more. */
+   and gives back mapped memory, which outlives a reset, stitches too (seen on an H100); chunk_free
+   is not called then, as chunks went with the reset. If a CUDA call fails the arena is still there,
+   with less reserved perhaps, and this can be tried again. No other thread may use the arena any
+   more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* Made at first use, the same for all callers; NULL with a result when it cannot be made. After
@@ -475,11 +480,12 @@ GPUPOOL_API void *gpupool_alloc_no_wait(gpupool_arena *, size_t bytes, cudaStrea
 
 /* The block's memory goes to later work of this stream at once, to other streams' once the work
    that is queued here now is done. The block may come from any stream's alloc. NULL is fine.
-   E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. Of a
-   block with recorded uses an event is recorded: if that fails, E_CUDA, and the block is still
-   yours. With GPUPOOL_SOURCE_BYPASS this is cudaFree, after a wait for peers if there are any. With
-   GPUPOOL_GUARD the host waits for the stream, and E_OVERRUN tells that bytes behind the block were
-   written: it is freed all the same. What a capture handed out, or frees, has no guard. */
+   E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. Waits for
+   nothing. Now and then it records an event on the stream, but for a capturing one. With
+   GPUPOOL_SOURCE_BYPASS this is cudaFree, after a wait for peers if there are any; if CUDA refuses,
+   the block is free all the same, and CUDA is asked again later. With GPUPOOL_GUARD the host waits
+   for the stream, and E_OVERRUN tells that bytes behind the block were written: it is freed all the
+   same. What a capture handed out, or frees, has no guard. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
 /* gpupool_free for functions that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback), where CUDA
@@ -491,7 +497,8 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *
                                                          cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
-   before that work is done. Records an event. E_CAPTURING on a capturing stream. */
+   before that work is done. Records an event, unless two of this stream's are still to pass: then
+   its next call does. E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_use(gpupool_arena *, const void *block, cudaStream_t);
 
 /* Bytes asked for; 0 with a result if this starts no live block. */
@@ -510,9 +517,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    give to the next stream at once, and becomes free for others as soon as can be; so it is where
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
-   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone
-   until memory is short, and 16 KiB of records stay, until gpupool_trim (with SIZE_MAX, say) finds
-   its work done: so nothing grows for ever in a program that calls either. */
+   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone, with
+   16 KiB of records, until more than 64 streams are about, memory is short, or gpupool_trim is
+   called: so nothing grows for ever. Waits for nothing. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
@@ -591,7 +598,8 @@ GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
    what is asked for at that moment: limit, largest free run, free orders, host bytes ---- */
 
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *,
-                                             gpupool_stats *); /* as of one moment */
+                                             gpupool_stats *); /* each stream's figures are of one
+                                                                  moment; nothing is changed */
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *); /* peak := now, in scopes too */
 
 /* What did this phase use? Between push and pop all is counted from zero; pop tells what was
@@ -1038,7 +1046,11 @@ static unsigned gpi_ground_bits(uint64_t n) { /* that are set */
 #endif
 #endif
 
-typedef struct gpi_lock { int held; } gpi_lock; /* zero is open */
+typedef struct gpi_lock { /* zero is open */
+    int held;
+    int starved;            /* threads that have waited for long: those that come later let them
+                               go first */
+} gpi_lock;
 
 /* Turned by who has news, and waited at by who has seen the turn before it. */
 typedef struct gpi_gate {
@@ -1078,21 +1090,23 @@ static GPI_THREAD_LOCAL struct gpi_thread {
 } gpi_thread;
 
 #if !GPUPOOL_SINGLE_THREAD
+enum { GPI_SPINS = 64, GPI_STARVED = 80 }; /* rounds: before a thread sleeps; before it is starved */
+
 static void gpi_host_relax(unsigned round) {
     /* long pauses: whoever looks at a lock takes its cache line from the holder, who does better to
        go on with a few more calls while the lines that it works on are near */
     unsigned pauses = 64u << (round < 2 ? round : 2);
 #if defined(_WIN32)
-    if (round >= 64) Sleep(round < 128 ? 0 : 1);
+    if (round >= GPI_SPINS) Sleep(round < GPI_SPINS + 8 ? 0 : 1);
     else while (pauses--) YieldProcessor();
 #else
-    if (round < 64) {
+    if (round < GPI_SPINS) {
 #if defined(__x86_64__) || defined(__i386__)
         while (pauses--) __builtin_ia32_pause();
 #else
         (void)pauses;
 #endif
-    } else if (round < 128) {
+    } else if (round < GPI_SPINS + 8) { /* each may take as long as all others are given */
         sched_yield();
     } else {
         struct timeval nap; /* select: declared under -std=c99 too, unlike nanosleep */
@@ -1126,22 +1140,38 @@ GPI_HOT int gpi_host_try(gpi_lock *lock) {
 #endif
 }
 
+GPI_HOT int gpi_host_peek(const int *place) {
+#if defined(_WIN32)
+    return *(const volatile int *)place;
+#else
+    return __atomic_load_n(place, __ATOMIC_RELAXED);
+#endif
+}
+
+static void gpi_host_add(int *place, int more) {
+#if defined(_WIN32)
+    InterlockedExchangeAdd((volatile LONG *)place, more);
+#else
+    __atomic_fetch_add(place, more, __ATOMIC_RELAXED);
+#endif
+}
+
 /* It and lock return the number of pauses that it took. */
 static unsigned gpi_host_wait(gpi_lock *lock) {
     unsigned round = 0;
-    do {
-        do gpi_host_relax(round++);
-#if defined(_WIN32)
-        while (*(volatile LONG *)&lock->held);
-#else
-        while (__atomic_load_n(&lock->held, __ATOMIC_RELAXED));
-#endif
-    } while (!gpi_host_try(lock));
+    for (;;) {
+        gpi_host_relax(round++);
+        if (round == GPI_STARVED) gpi_host_add(&lock->starved, 1);
+        if (gpi_host_peek(&lock->held)) continue;
+        if (round < GPI_STARVED && gpi_host_peek(&lock->starved)) continue;
+        if (gpi_host_try(lock)) break;
+    }
+    if (round >= GPI_STARVED) gpi_host_add(&lock->starved, -1);
     return round;
 }
 
 GPI_HOT unsigned gpi_host_lock(gpi_lock *lock) {
-    return gpi_host_try(lock) ? 0 : gpi_host_wait(lock);
+    return !gpi_host_peek(&lock->starved) && gpi_host_try(lock) ? 0 : gpi_host_wait(lock);
 }
 #endif
 
@@ -1208,11 +1238,14 @@ static void *gpi_host_zeroed(size_t bytes) {
     return memory;
 }
 
-/* Every public call begins here, and ends here if it succeeds. */
-static void gpi_host_begin(void) {
-    if (gpi_thread.result == GPUPOOL_OK) return;
+/* Every public call begins with gpi_host_begin, and ends with gpi_host_ok if it succeeds. */
+static void gpi_host_keep_text(void) {
     memcpy(gpi_thread.text, gpi_thread.draft, sizeof gpi_thread.text);
     gpi_thread.result = GPUPOOL_OK;
+}
+
+GPI_HOT void gpi_host_begin(void) {
+    if (gpi_thread.result != GPUPOOL_OK) gpi_host_keep_text();
 }
 
 static gpupool_result gpi_host_ok(void) { return gpi_thread.result = GPUPOOL_OK; }
@@ -1271,7 +1304,7 @@ static void gpi_host_idle(unsigned round) {
     (void)round;
 #else
     /* a nap costs some 100 us, as much as 6 MiB of a transfer: yield for a good while before */
-    gpi_host_relax(round < 4096 && round >= 64 ? 64 : round);
+    gpi_host_relax(round < 4096 && round >= GPI_SPINS ? (unsigned)GPI_SPINS : round);
 #endif
 }
 
@@ -1792,7 +1825,7 @@ typedef unsigned long long gpi_handle;
          (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))
 
 typedef enum gpi_call_group {
-    GPI_CALL_OPTIONAL, /* each NULL check stands where the function is used */
+    GPI_CALL_OPTIONAL, /* may be NULL: whoever calls it looks first */
     GPI_CALL_NEEDED,   /* without one of these no driver opens */
     GPI_CALL_MAPS      /* without one of these no memory is mapped */
 } gpi_call_group;
@@ -1886,10 +1919,10 @@ typedef struct gpi_call {
 static const gpi_call gpi_calls[] = {GPI_DRIVER_CALLS(GPI_DRIVER_ROW)};
 #undef GPI_DRIVER_ROW
 
-/* Finds the function by name, so that nothing but the runtime is linked. NULL: the driver is
-   older. */
+/* Finds the function by name, so that nothing but the runtime is linked. NULL: the driver is older,
+   or the search has failed, which *result tells. */
 typedef void (*gpi_symbol)(void);
-static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
+static gpi_symbol gpi_driver_symbol(const char *name, unsigned version, gpupool_result *result) {
     int had_error = cudaPeekAtLastError() != cudaSuccess;
     gpi_symbol symbol = NULL;
     void *found = NULL;
@@ -1906,23 +1939,26 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
     (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
 #endif
-    if (error == cudaSuccess) memcpy(&symbol, &found, sizeof symbol);
-    else if (!had_error) cudaGetLastError();
+    *result = gpi_driver_told_runtime("cudaGetDriverEntryPoint", error, had_error);
+    if (*result == GPUPOOL_OK) memcpy(&symbol, &found, sizeof symbol);
+    if (error == cudaErrorSymbolNotFound) *result = GPUPOOL_OK; /* CUDA 11 has no status for it */
     return symbol;
 }
 
 static gpupool_result gpi_driver_fill_table(gpi_driver *driver) {
-    const char *missing = NULL;
-    size_t i;
+    const gpi_call *call = gpi_calls, *end = call + sizeof gpi_calls / sizeof *gpi_calls;
     driver->mapped = GPUPOOL_MAPPED;
-    for (i = 0; i < sizeof gpi_calls / sizeof *gpi_calls; i++) {
-        gpi_symbol symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version);
-        memcpy((char *)driver + gpi_calls[i].field, &symbol, sizeof symbol);
-        if (!symbol && gpi_calls[i].group == GPI_CALL_MAPS) driver->mapped = 0;
-        if (!symbol && gpi_calls[i].group == GPI_CALL_NEEDED) missing = gpi_calls[i].name;
+    for (; call < end; call++) {
+        gpupool_result result;
+        gpi_symbol symbol = gpi_driver_symbol(call->name, call->version, &result);
+        memcpy((char *)driver + call->field, &symbol, sizeof symbol);
+        if (symbol || call->group == GPI_CALL_OPTIONAL) continue;
+        driver->mapped = 0;
+        if (call->group == GPI_CALL_MAPS) continue;
+        if (result != GPUPOOL_OK) return result;
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "the driver has no %s", call->name);
     }
-    if (!missing) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "the driver of this machine has no %s", missing);
+    return GPUPOOL_OK;
 }
 
 /* -- contexts -- */
@@ -2180,11 +2216,12 @@ static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
     memset(driver, 0, sizeof *driver);
     for (i = 0; i < sizeof gpi_calls / sizeof *gpi_calls; i++) {
         size_t field = gpi_calls[i].field;
+        gpupool_result ignored;
         gpi_symbol symbol;
         if (field != offsetof(gpi_driver, stream_context) && field != offsetof(gpi_driver, push) &&
             field != offsetof(gpi_driver, pop) && field != offsetof(gpi_driver, context_device))
             continue;
-        symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version);
+        symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version, &ignored);
         memcpy((char *)driver + field, &symbol, sizeof symbol);
     }
     if (!driver->push || !driver->pop || !driver->context_device) driver->stream_context = NULL;
@@ -3661,11 +3698,10 @@ GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
 
 /* Whether no border of a lane is between two positions. */
 GPI_HOT int gpi_tree_is_between(const gpi_lane *lane, uint64_t a, uint64_t b) {
+    const uint64_t *borders = lane->borders;
     uint64_t low = a < b ? a : b, high = a < b ? b : a;
-    int i;
-    for (i = 0; i < 3; i++)
-        if (low <= lane->borders[i] && lane->borders[i] < high) return 1;
-    return 0;
+    return (low <= borders[0] && borders[0] < high) || (low <= borders[1] && borders[1] < high) ||
+           (low <= borders[2] && borders[2] < high);
 }
 
 /* Whether a neighbour becomes one with a run at this position in this lane: memory that others may
@@ -4215,6 +4251,20 @@ static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
     return gpi_cache_drop(cache, &cache->slots[at]);
 }
 
+typedef struct gpi_cached { /* blocks that are free in caches */
+    uint64_t blocks, by_order[64];
+} gpi_cached;
+
+static void gpi_cache_count(const gpi_cache *cache, gpi_cached *cached) {
+    uint32_t left = cache->free_blocks, i;
+    for (i = 0; i < cache->room && left; i++) {
+        if (cache->slots[i].state != GPI_SLOT_FREE) continue;
+        cached->by_order[gpi_ground_high_bit(cache->slots[i].units)]++;
+        cached->blocks++;
+        left--;
+    }
+}
+
 /* The slot of a block; NULL: another cache has it, or none. */
 static gpi_slot *gpi_cache_slot(const gpi_cache *cache, uint64_t unit) {
     uint32_t i = *gpi_cache_chain(cache, unit);
@@ -4306,7 +4356,8 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
 
 enum {
     GPI_MARKS = 2,
-    GPI_BUCKETS = 256,      /* of streams */
+    GPI_BUCKET_BITS = 12,
+    GPI_BUCKETS = 1 << GPI_BUCKET_BITS, /* of streams */
     GPI_KEY_LEGACY = 1,
     GPI_KEY_ANY = 5         /* of the stream ALL */
 };
@@ -4367,6 +4418,7 @@ typedef struct gpi_clocks {
     uint64_t advances;        /* how often a clock has passed something */
     uint64_t capturing;       /* streams that are */
     uint64_t uses;            /* structs */
+    uint64_t loose_uses;      /* of these, those that requests on their way keep for their blocks */
     uint64_t visits;          /* of streams, for stitches of several streams' memory */
     uint64_t device_waits, host_waits;
 } gpi_clocks;
@@ -4379,11 +4431,23 @@ static uint64_t gpi_clock_done(const gpi_clocks *clocks, const gpi_stream *strea
     return stream->capture ? passed : gpi_ground_max(passed, clocks->all->clock.passed);
 }
 
+/* Whether a run is free, and all work at it done. */
+static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
+    const gpi_stream *owner;
+    if (run->lane == GPI_LANE_ANY) return 1;
+    if (run->lane < GPI_LANE_STREAMS || run->lane >= GPI_LANE_WAITING) return 0;
+    owner = (const gpi_stream *)clocks->tree->lanes[run->lane]->owner;
+    return run->of.at <= gpi_clock_done(clocks, owner);
+}
+
 /* Frees up to this position are done, or behind a mark. */
 static uint64_t gpi_clock_recorded(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t at = gpi_clock_done(clocks, stream);
     int i;
-    for (i = 0; i < GPI_MARKS; i++) at = gpi_ground_max(at, stream->clock.marks[i].at);
+    for (i = 0; i < GPI_MARKS; i++) {
+        at = gpi_ground_max(at, stream->clock.marks[i].at);
+        if (!stream->capture) at = gpi_ground_max(at, clocks->all->clock.marks[i].at);
+    }
     return at;
 }
 
@@ -4420,8 +4484,7 @@ static int gpi_clock_is_busy(const gpi_clocks *clocks, gpi_stream *stream) {
                               gpi_clock_mark(clocks, stream, 0) != NULL);
 }
 
-static void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
-    if (stream->is_busy) return;
+static void gpi_clock_queue_up(gpi_clocks *clocks, gpi_stream *stream) {
     stream->is_busy = 1;
     stream->busy_next = NULL;
     if (clocks->busy) clocks->busy_last->busy_next = stream;
@@ -4429,15 +4492,20 @@ static void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
     clocks->busy_last = stream;
 }
 
-/* Up to so many busy streams, the one that was not looked at for longest first. */
+GPI_HOT void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
+    if (!stream->is_busy) gpi_clock_queue_up(clocks, stream);
+}
+
+/* Up to so many busy streams, the one that was not looked at for longest first; and those that have
+   ended, which may be forgotten. */
 static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) {
-    int count = 0, looked;
-    for (looked = 0; clocks->busy && looked < most; looked++) {
+    int count = 0;
+    while (clocks->busy && count < most) {
         gpi_stream *stream = clocks->busy;
         if (count && stream == list[0]) break; /* all were looked at */
         clocks->busy = stream->busy_next;
         stream->is_busy = 0;
-        if (!gpi_clock_is_busy(clocks, stream)) continue;
+        if (!stream->handle || (stream->key && !gpi_clock_is_busy(clocks, stream))) continue;
         gpi_clock_queue(clocks, stream);
         list[count++] = stream;
     }
@@ -4470,7 +4538,7 @@ static void gpi_clock_settle(gpi_clocks *clocks, gpi_stream *stream) {
 }
 
 /* The next position, for a free or a use of this stream. */
-static uint64_t gpi_clock_issue(gpi_clocks *clocks, gpi_stream *stream) {
+GPI_HOT uint64_t gpi_clock_issue(gpi_clocks *clocks, gpi_stream *stream) {
     return stream->clock.issued = ++clocks->position;
 }
 
@@ -4497,9 +4565,13 @@ static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner
 
 /* -- the check -- */
 
+static gpi_stream *const *gpi_clock_bucket(const gpi_clocks *clocks, uintptr_t key) {
+    uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15ull;
+    return &clocks->buckets[hash >> (64 - GPI_BUCKET_BITS)];
+}
+
 static int gpi_clock_is_filed(const gpi_clocks *clocks, const gpi_stream *stream) {
-    uint64_t bucket = ((uint64_t)stream->handle * 0x9e3779b97f4a7c15ull) >> 56;
-    const gpi_stream *other = clocks->buckets[bucket];
+    const gpi_stream *other = *gpi_clock_bucket(clocks, stream->handle);
     int found = 0;
     for (; other; other = other->chain) {
         found |= other == stream;
@@ -4572,10 +4644,6 @@ static CUresult gpi_clock_identity(const gpi_driver *driver, cudaStream_t stream
     return gpi_driver_stream_id(driver, stream, identity);
 }
 
-static gpi_stream **gpi_clock_bucket(gpi_clocks *clocks, uintptr_t key) {
-    return &clocks->buckets[((uint64_t)key * 0x9e3779b97f4a7c15ull) >> 56];
-}
-
 /* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
 GPI_HOT gpi_stream *gpi_clock_find(gpi_clocks *clocks, uintptr_t key) {
     gpi_stream *stream = GPI_READ(gpi_clock_bucket(clocks, key));
@@ -4607,7 +4675,7 @@ static int gpi_clock_is_same(const gpi_clocks *clocks, const gpi_stream *known,
 
 /* A struct for a key that none has: an empty one, or a new one. NULL: the host has no memory. */
 static gpi_stream *gpi_clock_struct(gpi_clocks *clocks, uintptr_t key) {
-    gpi_stream **bucket = gpi_clock_bucket(clocks, key), *stream;
+    gpi_stream **bucket = (gpi_stream **)(uintptr_t)gpi_clock_bucket(clocks, key), *stream;
     for (stream = *bucket; stream; stream = stream->chain)
         if (stream->handle == 0) return stream;
     stream = (gpi_stream *)gpi_host_zeroed(sizeof *stream);
@@ -4641,7 +4709,8 @@ static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t id
 
 /* Calls with its handle come here from now on, or again. */
 static void gpi_clock_name(gpi_clocks *clocks, gpi_stream *stream) {
-    gpi_stream **bucket = gpi_clock_bucket(clocks, stream->handle), **link = bucket;
+    gpi_stream **bucket = (gpi_stream **)(uintptr_t)gpi_clock_bucket(clocks, stream->handle);
+    gpi_stream **link = bucket;
     while (*link != stream) link = &(*link)->chain;
     if (link != bucket) { /* to the front: a stream has as many structs as graphs. Who looks for it
                              just now without the lock looks twice, or in vain: then with it */
@@ -4666,17 +4735,32 @@ static void gpi_clock_unname(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_clock_set_capturing(clocks, stream, 0);
 }
 
-/* A stream of which nothing is left is forgotten, and known anew with its next call. Both its locks
-   are held. */
+static int gpi_clock_is_empty(const gpi_clocks *clocks, gpi_stream *stream) {
+    if (stream->handle == 0 || stream == clocks->all || stream->cache.used) return 0;
+    if (stream->capture || stream->is_kept || stream->refs || stream->is_capturing) return 0;
+    return !stream->clock.is_recording && !gpi_clock_is_busy(clocks, stream);
+}
+
+/* A stream of which nothing is left is forgotten, and known anew with its next call. The arena's
+   lock is held; where the stream's is not free, a call with the stream is under way. */
 static void gpi_clock_forget(gpi_clocks *clocks, gpi_stream *stream) {
-    if (stream->handle == 0 || stream == clocks->all || stream->cache.used) return;
-    if (stream->capture || stream->is_kept || stream->refs || stream->is_capturing) return;
-    if (stream->clock.is_recording || gpi_clock_is_busy(clocks, stream)) return;
+    if (!gpi_clock_is_empty(clocks, stream) || !gpi_host_try(&stream->cache.lock)) return;
     gpi_clock_unname(clocks, stream);
     gpi_tree_lane_drop(clocks->tree, stream->lane);
     gpi_cache_narrow(&stream->cache);
     stream->handle = 0;
     clocks->stream_count--;
+    gpi_host_unlock(&stream->cache.lock);
+}
+
+enum { GPI_THREADS_KEPT = 64 };
+
+/* The same for streams that nobody calls with any more: those that were said to end, and where there
+   are many streams, those of threads, which may have ended unsaid. */
+static void gpi_clock_forget_gone(gpi_clocks *clocks, gpi_stream *stream) {
+    int is_of_thread = (stream->handle & 3) == 3 && stream != clocks->all;
+    if (!stream->key || (is_of_thread && clocks->stream_count > GPI_THREADS_KEPT))
+        gpi_clock_forget(clocks, stream);
 }
 
 /* -- events: no lock is held -- */
@@ -4688,6 +4772,14 @@ static gpupool_result gpi_clock_has_ended(const gpi_clocks *clocks, const gpi_st
     const gpi_clock *clock = &stream->clock;
     if (!clock->context) return gpi_driver_was_reset(clocks->driver, ended);
     return gpi_driver_has_ended(clocks->driver, clock->context, clock->context_id, ended);
+}
+
+/* Whether a peer's work has ended with its context. E_CUDA: the arena's own device was reset, and
+   no memory of it is of use. */
+static gpupool_result gpi_clock_peer_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
+                                               int *ended) {
+    gpupool_result result = gpi_clock_has_ended(clocks, stream, ended);
+    return result == GPUPOOL_OK && *ended && !stream->clock.context ? GPUPOOL_E_CUDA : result;
 }
 
 static gpupool_result gpi_clock_drop_events(const gpi_clocks *clocks, gpi_stream *stream) {
@@ -4776,7 +4868,8 @@ static gpupool_result gpi_clock_record_event(const gpi_clocks *clocks, gpi_strea
 /* Whether a mark's event has passed; it is pinned. */
 static int gpi_clock_ask(const gpi_clocks *clocks, const gpi_stream *stream, const gpi_mark *mark) {
     int passed = 0;
-    if (gpi_clock_has_ended(clocks, stream, &passed) != GPUPOOL_OK || passed) return passed;
+    if (gpi_clock_peer_has_ended(clocks, stream, &passed) != GPUPOOL_OK) return 0;
+    if (passed) return 1;
     return gpi_driver_event_query(clocks->driver, mark->event, &passed) == GPUPOOL_OK && passed;
 }
 
@@ -4864,17 +4957,22 @@ static gpupool_result gpi_clock_stream_wait(const gpi_clocks *clocks, cudaStream
     return result;
 }
 
-/* Makes a stream wait, on the device, for another one's work up to a position, which a mark is
-   behind. The arena's lock is held, and open while CUDA is called. */
+/* Makes a stream wait, on the device, for another one's work up to a position, which a mark of that
+   stream or of ALL is behind. The arena's lock is held, and open while CUDA is called. */
 static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, uint64_t at,
                                        cudaStream_t handle) {
     gpi_mark *mark = gpi_clock_mark(clocks, owner, at);
     gpupool_result result;
     int ended;
-    if (!mark) return GPUPOOL_OK; /* it has passed meanwhile */
+    if (at <= gpi_clock_done(clocks, owner)) return GPUPOOL_OK; /* it has passed meanwhile */
+    if (!mark) {
+        owner = clocks->all;
+        mark = gpi_clock_mark(clocks, owner, at);
+    }
+    GPI_ASSERT(mark != NULL);
     mark->pins++;
     gpi_host_unlock(clocks->lock);
-    result = gpi_clock_has_ended(clocks, owner, &ended);
+    result = gpi_clock_peer_has_ended(clocks, owner, &ended);
     if (result == GPUPOOL_OK && !ended) result = gpi_clock_stream_wait(clocks, handle, mark->event);
     gpi_host_lock(clocks->lock);
     mark->pins--;
@@ -4886,7 +4984,7 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
 static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark) {
     gpupool_result result;
     int ended;
-    result = gpi_clock_has_ended(clocks, owner, &ended);
+    result = gpi_clock_peer_has_ended(clocks, owner, &ended);
     if (result == GPUPOOL_OK && !ended)
         result = gpi_driver_event_wait(clocks->driver, mark->event);
     gpi_host_lock(clocks->lock);
@@ -5670,13 +5768,18 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
 
 /* -- idle chunks: no part of them is in use or pending -- */
 
+/* The run at a chunk's start. */
+static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tree *tree,
+                                          const gpi_chunk *chunk) {
+    const gpi_run *run;
+    if (!gpi_chunk_is_mapped(chunks)) return chunk->first;
+    run = gpi_tree_from(tree, chunk->unit);
+    return run->unit > chunk->unit ? run->prev : run;
+}
+
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
-    const gpi_run *run = chunk->first;
-    if (gpi_chunk_is_mapped(chunks)) {
-        run = gpi_tree_from(tree, chunk->unit);
-        if (run->unit > chunk->unit) run = run->prev;
-    }
+    const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
     return run->lane == GPI_LANE_ANY && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
@@ -6095,23 +6198,17 @@ static void gpi_stitch_remove_seam(gpi_seam *seam) {
 /* -- a block is freed, or taken again -- */
 
 /* A held run, or part of one, becomes free: for a stream at a position; NULL: for anybody. */
-static void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
+GPI_HOT void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
                                 uint64_t at, uint64_t absorb_units) {
     run->of.at = at;
     gpi_tree_put(stitches->tree, run, stream ? stream->lane : GPI_LANE_ANY, absorb_units);
 }
 
-/* A held block becomes free: one that is stitched as its parts, and its stitch is idle. */
-static void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
-                           uint64_t absorb_units) {
-    gpi_stitch *stitch;
+/* A held block that is stitched becomes free: its parts do, and its stitch is idle. */
+static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
+                                 uint64_t at, uint64_t absorb_units) {
+    gpi_stitch *stitch = gpi_stitch_of(stitches, run);
     uint32_t i;
-    if (stream) gpi_clock_queue(stitches->clocks, stream);
-    if (!gpi_stitch_is(stitches, run)) {
-        gpi_stitch_put_home(stitches, run, stream, at, absorb_units);
-        return;
-    }
-    stitch = gpi_stitch_of(stitches, run);
     GPI_ASSERT(run->lane == GPI_LANE_HELD && stitch->state == GPI_STITCH_USED);
     for (i = 0; i < stitch->part_count; i++) {
         gpi_run *part = stitch->parts[i].run;
@@ -6123,6 +6220,16 @@ static void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *str
     gpi_stitch_set_idle(stitches, stitch, stream, at);
     gpi_stitch_unlink(stitches, stitch);
     gpi_stitch_link(stitches, stitch);
+}
+
+/* A held block becomes free. */
+GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
+                            uint64_t absorb_units) {
+    if (stream) gpi_clock_queue(stitches->clocks, stream);
+    if (gpi_stitch_is(stitches, run))
+        gpi_stitch_put_parts(stitches, run, stream, at, absorb_units);
+    else
+        gpi_stitch_put_home(stitches, run, stream, at, absorb_units);
 }
 
 /* Whether all these home units are free, in lanes that are usable; counts the runs that they are
@@ -7126,7 +7233,7 @@ static int gpi_arena_check_refs(const gpupool_arena *arena) {
         if (run->lane == GPI_LANE_CACHED) continue;
         for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
     }
-    if (uses != arena->clocks.uses) return 1;
+    if (uses + arena->clocks.loose_uses != arena->clocks.uses) return 1;
     return refs < uses;
 }
 
@@ -7201,22 +7308,14 @@ static void gpi_arena_unlock_all(gpupool_arena *arena, gpi_stream *first) {
     for (; first; first = first->next) gpi_host_unlock(&first->cache.lock);
 }
 
-/* All invariants, with the caches as they are; `growing` is held, so that no run is on its way.
-   Pending must be as it was last counted, but for what caches have done since. */
+/* All invariants, with the caches as they are; `growing` is held, so that no run is on its way. */
 static int gpi_arena_check_all(gpupool_arena *arena, char *letter) {
     gpi_stream *first = gpi_arena_lock_all(arena), *stream;
-    uint64_t pending = arena->ledger.pending.now;
-    int broken, stale;
-    gpi_arena_count_pending(arena);
-    stale = pending != arena->ledger.pending.now;
+    int broken;
     for (stream = first; stream; stream = stream->next)
         gpi_cache_fold(&stream->cache, &arena->ledger);
     gpi_arena_count_pending(arena);
     broken = gpi_arena_check(arena, letter);
-    if (!broken && stale) { /* last: a sum that is wrong in a section above is named as what it is */
-        *letter = 'A';
-        broken = 2;
-    }
     gpi_arena_unlock_all(arena, first);
     return broken;
 }
@@ -7235,7 +7334,7 @@ static void gpi_arena_check_now(gpupool_arena *arena) {
 #endif
 
 /* Every public call begins here; no lock is held. */
-static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
+GPI_HOT gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
     gpupool_result result;
     gpi_host_begin();
     result = gpi_arena_exists(arena, call);
@@ -7246,7 +7345,7 @@ static gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
 }
 
 /* The lock is held. */
-static void gpi_arena_unlock(gpupool_arena *arena) {
+GPI_HOT void gpi_arena_unlock(gpupool_arena *arena) {
     gpi_arena_count_pending(arena);
     gpi_host_unlock(&arena->lock);
 }
@@ -7296,7 +7395,7 @@ typedef struct gpi_caller {     /* by which stream a call is made */
 
 /* CUDA takes NULL for the legacy stream or for the thread's own, by how a file is compiled; to
    gpupool it is the legacy one: callers that want the other say so (GPI_NAMES_STREAM). */
-static gpi_caller gpi_arena_call(cudaStream_t stream) {
+GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
     gpi_caller call;
     call.stream = stream ? stream : cudaStreamLegacy;
     call.key = gpi_clock_key(stream);
@@ -7326,12 +7425,12 @@ static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, const gpi_caller 
 
 /* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
    finished memory only, for work that was queued before is not known to come first. */
-static int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *known) {
+GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *known) {
     return known == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
 }
 
 /* Whether streams may come to want each other's memory. */
-static int gpi_arena_shares(const gpupool_arena *arena) {
+GPI_HOT int gpi_arena_shares(const gpupool_arena *arena) {
     return arena->clocks.stream_count + (arena->clocks.all->clock.issued != 0) > 1;
 }
 
@@ -7378,26 +7477,25 @@ static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
 static void gpi_arena_pour_all(gpupool_arena *arena) {
     gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
-        if (!GPI_READ(&stream->cache.used)) {
-            gpi_clock_forget(&arena->clocks, stream);
-            continue;
-        }
+        if (!GPI_READ(&stream->cache.used)) continue;
         gpi_host_unlock(&arena->lock);
         gpi_host_lock(&stream->cache.lock);
         gpi_host_lock(&arena->lock);
         gpi_arena_pour_out(arena, stream);
-        gpi_clock_forget(&arena->clocks, stream);
         gpi_host_unlock(&stream->cache.lock);
     }
 }
 
 /* What caches have counted goes into the ledger; they and the free lists stay as they are. Who asks
-   for figures begins here. The lock is held on return. */
-static void gpi_arena_fold(gpupool_arena *arena) {
+   for figures begins here: each stream's are of one moment. *cached: the blocks that are free in
+   caches. The lock is held on return. */
+static void gpi_arena_fold(gpupool_arena *arena, gpi_cached *cached) {
     gpi_stream *stream = GPI_READ(&arena->clocks.streams);
+    memset(cached, 0, sizeof *cached);
     for (; stream; stream = stream->next) {
         if (!GPI_READ(&stream->cache.used)) continue;
         gpi_host_lock(&stream->cache.lock);
+        gpi_cache_count(&stream->cache, cached);
         gpi_host_lock(&arena->lock);
         gpi_cache_fold(&stream->cache, &arena->ledger);
         gpi_host_unlock(&arena->lock);
@@ -7456,23 +7554,27 @@ static int gpi_arena_ask_waiting(gpupool_arena *arena) {
 
 /* -- memory whose work is done becomes anybody's -- */
 
-enum { GPI_LOOKS = 8 }; /* streams that a request asks after before memory is short */
+enum {
+    GPI_LOOKS = 8,       /* streams that a call asks after in passing */
+    GPI_LOOKS_MOST = 64  /* and before it gets memory from the driver */
+};
 
 static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
     stream->refs++;
     gpi_clock_poll(&arena->clocks, stream);
     stream->refs--;
     gpi_clock_settle(&arena->clocks, stream);
+    gpi_clock_forget_gone(&arena->clocks, stream);
 }
 
 /* Asks a few streams how far they have come, and makes what they are done with anybody's. Returns
    whether there is more of it. The lock is held, and open while CUDA is asked. */
-static int gpi_arena_poll(gpupool_arena *arena) {
+static int gpi_arena_poll(gpupool_arena *arena, int looks) {
     uint64_t units = arena->tree.lanes[GPI_LANE_ANY]->units;
-    gpi_stream *list[GPI_LOOKS];
+    gpi_stream *list[GPI_LOOKS_MOST];
     int count, i;
     gpi_clock_poll(&arena->clocks, arena->clocks.all);
-    count = gpi_clock_next_busy(&arena->clocks, list, GPI_LOOKS);
+    count = gpi_clock_next_busy(&arena->clocks, list, looks);
     for (i = 0; i < count; i++) gpi_arena_poll_stream(arena, list[i]);
     return gpi_arena_ask_waiting(arena) || arena->tree.lanes[GPI_LANE_ANY]->units > units;
 }
@@ -7503,6 +7605,7 @@ static int gpi_arena_lacks_marks(const gpupool_arena *arena, uint64_t at) {
    are poured out for it, and slabs are no more. Where CUDA has no event over all streams the host
    waits for the device, with no lock held. Both locks are held on entry and exit. */
 static void gpi_arena_settle(gpupool_arena *arena) {
+    gpi_stream *stream;
     gpi_arena_pour_all(arena);
     gpi_arena_poll_all(arena);
     if (gpi_arena_lacks_marks(arena, UINT64_MAX)) {
@@ -7516,14 +7619,31 @@ static void gpi_arena_settle(gpupool_arena *arena) {
         gpi_arena_poll_all(arena);
     }
     gpi_tree_drop_slabs(&arena->tree);
-    gpi_arena_pour_all(arena); /* and forgets the streams of which nothing is left */
+    for (stream = arena->clocks.streams; stream; stream = stream->next)
+        gpi_clock_forget(&arena->clocks, stream);
+}
+
+/* Chunks of which all is free, and all work done, whosever they are. */
+static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
+    const gpi_chunk *chunk = arena->chunks.first;
+    uint64_t bytes = 0;
+    for (; chunk; chunk = chunk->next) {
+        uint64_t end = chunk->unit + chunk->units;
+        const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
+        while (run && run->unit < end && gpi_clock_is_finished(&arena->clocks, run))
+            run = run->next;
+        if (!run || run->unit >= end) bytes += chunk->bytes;
+    }
+    return bytes;
 }
 
 /* The same for who only looks: memory stays whose it is. A mark over all streams tells what is
    done, where CUDA can make one. */
 static void gpi_arena_ask(gpupool_arena *arena) {
     gpi_stream *stream = arena->clocks.streams;
-    if (gpi_arena_lacks_marks(arena, UINT64_MAX)) gpi_clock_record_all(&arena->clocks);
+    if (arena->ledger.cached_bytes) arena->clocks.position++; /* what caches have is behind it */
+    if (arena->ledger.cached_bytes || gpi_arena_lacks_marks(arena, UINT64_MAX))
+        gpi_clock_record_all(&arena->clocks);
     gpi_clock_poll(&arena->clocks, arena->clocks.all);
     for (; stream; stream = stream->next)
         if (stream->handle) gpi_clock_poll(&arena->clocks, stream);
@@ -7583,6 +7703,7 @@ typedef struct gpi_attempt {
     const gpi_request *request;
     uint64_t began;             /* the latest position at that time */
     int is_drained, has_asked;
+    int marks_fail;             /* waits for marks do: the device is waited for instead */
     gpi_run *run;               /* of a step that has met the request: held */
     gpupool_result result;      /* of one that has failed */
     gpi_stream *wait_for;       /* whose mark to wait for; NULL: for the device */
@@ -7692,8 +7813,16 @@ static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
 
 /* -- memory that other streams are done with -- */
 
+enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before streams are asked for */
+
 static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
-    return gpi_arena_poll(attempt->arena) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
+    gpupool_arena *arena = attempt->arena;
+    uint64_t pending = arena->tree.pending_units * GPUPOOL_UNIT_BYTES;
+    /* many streams, of which some may have ended unsaid: a mark is put over all */
+    if (!attempt->request->capturing && arena->clocks.stream_count > GPI_THREADS_KEPT &&
+        pending > gpi_ground_max(arena->ledger.reserved.now / 8, GPI_PENDING_LEAST))
+        gpi_clock_record_all(&arena->clocks);
+    return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
 }
 
 enum { GPI_SPANS = 256 }; /* runs whose neighbours are looked at */
@@ -7771,7 +7900,6 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_chunk_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                              most_bytes, run);
-    if (arena->chunks.stuck) gpi_chunk_retry(&arena->chunks, &arena->tree);
     gpi_ladder_mark(arena, request);
     gpi_chunk_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
     return gpi_chunk_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
@@ -7797,7 +7925,7 @@ static void gpi_ladder_bound_stitches(gpi_attempt *attempt) {
     uint64_t most = gpi_stitch_most_seams(&arena->stitches);
     if (arena->stitches.idle_seams <= most) return;
     gpi_clock_record(&arena->clocks, attempt->request->known, attempt->request->by.stream);
-    gpi_arena_poll(arena);
+    gpi_arena_poll(arena, GPI_LOOKS);
     gpi_stitch_bound(&arena->stitches, most);
 }
 
@@ -7874,28 +8002,51 @@ static int gpi_ladder_may_follow(const gpupool_arena *arena, const gpi_request *
            gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
 }
 
-/* A run of another stream that the request fits in, and that is finished or behind a mark: a
-   finished one, of the first few streams that have one at all. NULL: there is none. */
-static gpi_run *gpi_ladder_of_others(const gpupool_arena *arena, const gpi_request *request,
-                                     uint64_t tries, int streams) {
-    const gpi_stream *stream = arena->clocks.busy;
-    gpi_run *first = NULL, *run;
+/* A run of a stream that the request fits in, and that is finished or behind a mark. NULL: there is
+   none. */
+static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *request,
+                              const gpi_stream *stream, uint64_t tries) {
+    gpi_run *run;
     gpi_lanes lane;
     gpi_fit fit;
+    if (stream == request->known || stream->capture || !stream->handle) return NULL;
+    if (arena->tree.lanes[stream->lane]->units < request->units) return NULL;
     gpi_ladder_fit(request, tries, &fit);
     lane.count = 1;
-    for (; stream && streams; stream = stream->busy_next) {
-        if (stream == request->known || stream->capture || !stream->handle) continue;
-        if (arena->tree.lanes[stream->lane]->units < request->units) continue;
-        lane.number[0] = stream->lane;
-        lane.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
-        run = gpi_tree_find(&arena->tree, &lane, &fit);
-        if (!run && request->units < GPI_SLAB_UNITS)
-            run = gpi_tree_find_in_slabs(&arena->tree, &lane, &fit);
-        if (!run) continue;
-        if (run->of.at <= gpi_clock_done(&arena->clocks, stream)) return run;
-        if (!first) first = run;
-        streams--;
+    lane.number[0] = stream->lane;
+    lane.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
+    run = gpi_tree_find(&arena->tree, &lane, &fit);
+    if (!run && request->units < GPI_SLAB_UNITS)
+        run = gpi_tree_find_in_slabs(&arena->tree, &lane, &fit);
+    return run;
+}
+
+static int gpi_ladder_is_finished(const gpupool_arena *arena, const gpi_run *run) {
+    return run && gpi_clock_is_finished(&arena->clocks, run);
+}
+
+/* Such a run of a few streams: a finished one, if there is one. *choices: streams that have one. */
+static gpi_run *gpi_ladder_of_some(gpupool_arena *arena, const gpi_request *request,
+                                   int *choices) {
+    gpi_stream *list[GPI_LOOKS];
+    int count = gpi_clock_next_busy(&arena->clocks, list, GPI_LOOKS), i;
+    gpi_run *first = NULL;
+    *choices = 0;
+    for (i = 0; i < count && !gpi_ladder_is_finished(arena, first); i++) {
+        gpi_run *run = gpi_ladder_of(arena, request, list[i], GPI_TRIES);
+        *choices += run != NULL;
+        if (run && (!first || gpi_ladder_is_finished(arena, run))) first = run;
+    }
+    return first;
+}
+
+/* The same of all streams. */
+static gpi_run *gpi_ladder_of_any(const gpupool_arena *arena, const gpi_request *request) {
+    const gpi_stream *stream = arena->clocks.busy;
+    gpi_run *first = NULL;
+    for (; stream && !gpi_ladder_is_finished(arena, first); stream = stream->busy_next) {
+        gpi_run *run = gpi_ladder_of(arena, request, stream, UINT64_MAX);
+        if (run && (!first || gpi_ladder_is_finished(arena, run))) first = run;
     }
     return first;
 }
@@ -7982,7 +8133,7 @@ static gpi_outcome gpi_ladder_take_unfinished(gpi_attempt *attempt) {
     gpi_run *run;
     if (!gpi_ladder_may_follow(arena, request)) return GPI_MISSED;
     if (!gpi_tree_prepare(&arena->tree, 3)) return GPI_MISSED;
-    run = gpi_ladder_of_others(arena, request, UINT64_MAX, GPI_LOOKS);
+    run = gpi_ladder_of_any(arena, request);
     if (run) attempt->run = gpi_ladder_take_over(arena, request, run, GPI_BEHIND_A_WAIT);
     if (attempt->run) return GPI_MET;
     if (gpi_ladder_follow_waiting(arena, request)) return gpi_ladder_take_free(attempt);
@@ -8053,7 +8204,8 @@ static gpi_outcome gpi_ladder_take_cuda_free(gpi_attempt *attempt) {
         gpi_ground_min(all->clock.issued, attempt->began) <= gpi_clock_done(clocks, all))
         return GPI_MISSED;
     if (!gpi_clock_mark(clocks, all, 0)) gpi_clock_record_all(clocks);
-    return gpi_ladder_wait_for(attempt, gpi_clock_mark(clocks, all, 0) ? all : NULL);
+    return gpi_ladder_wait_for(attempt, !attempt->marks_fail && gpi_clock_mark(clocks, all, 0)
+                                            ? all : NULL);
 }
 
 /* Whether memory waits for work of this stream that was queued before the request began. */
@@ -8086,19 +8238,20 @@ static gpi_outcome gpi_ladder_take_wait(gpi_attempt *attempt) {
     gpi_stream *stream, *oldest = NULL;
     const gpi_mark *mark;
     uint64_t at = UINT64_MAX;
-    if (gpi_ladder_is_behind(attempt, attempt->request->known) &&
+    int any = 0;
+    if (!attempt->marks_fail && gpi_ladder_is_behind(attempt, attempt->request->known) &&
         gpi_clock_mark(clocks, attempt->request->known, 0))
         return gpi_ladder_wait_for(attempt, attempt->request->known);
     for (stream = clocks->streams; stream; stream = stream->next) {
-        if (!gpi_ladder_is_behind(attempt, stream)) continue;
+        any |= gpi_ladder_is_behind(attempt, stream);
+        if (attempt->marks_fail || !gpi_ladder_is_behind(attempt, stream)) continue;
         mark = gpi_clock_mark(clocks, stream, 0);
         if (!mark || mark->at >= at) continue;
         at = mark->at;
         oldest = stream;
     }
     if (oldest) return gpi_ladder_wait_for(attempt, oldest);
-    if (!gpi_arena_lacks_marks(attempt->arena, attempt->began)) return GPI_MISSED;
-    return gpi_ladder_wait_for(attempt, NULL);
+    return any ? gpi_ladder_wait_for(attempt, NULL) : GPI_MISSED;
 }
 
 /* Does what a step has asked for, with no lock held. */
@@ -8196,6 +8349,8 @@ static int gpi_ladder_would(const gpi_outlook *outlook) {
 static gpupool_result gpi_ladder_climb(gpi_attempt *attempt) {
     int i = 0;
     attempt->began = attempt->arena->clocks.position;
+    if (attempt->arena->chunks.stuck) /* which count as reserved */
+        gpi_chunk_retry(&attempt->arena->chunks, &attempt->arena->tree);
     while (i < GPI_STEP_COUNT) {
         const gpi_step *step = &gpi_ladder_steps[i++];
         gpi_outcome outcome = GPI_MISSED;
@@ -8204,7 +8359,10 @@ static gpupool_result gpi_ladder_climb(gpi_attempt *attempt) {
         if (gpi_ladder_may(attempt, step) && step->could(&outlook)) outcome = step->take(attempt);
         if (outcome == GPI_MET) return GPUPOOL_OK;
         if (outcome == GPI_FAILED) return attempt->result;
-        if (outcome == GPI_WAITS && gpi_ladder_wait(attempt) != GPUPOOL_OK) break;
+        if (outcome == GPI_WAITS && gpi_ladder_wait(attempt) != GPUPOOL_OK) {
+            if (attempt->marks_fail || !attempt->wait_mark) break;
+            attempt->marks_fail = 1;
+        }
         if (outcome != GPI_MISSED) i = 0;
     }
     return GPUPOOL_E_OUT_OF_MEMORY;
@@ -8233,6 +8391,7 @@ typedef struct gpi_shot {    /* a home run, as it was when it was met */
     gpi_shot_state state;
     int begins_chunk;        /* chunks that have their own addresses */
     int is_block;            /* live: a block, or the first part of a stitched one */
+    int is_marked;           /* pending: streams can be made to wait for it, on the device */
     uint64_t key;            /* pending: of the one stream to wait for; 0: of several, or of all */
     uint64_t block;          /* live: the unit at which its block begins, */
     uint64_t asked_bytes;    /* and what was asked for with it */
@@ -8251,8 +8410,14 @@ typedef struct gpi_holding { /* a holder that a verdict may name */
     uint64_t blocks[8];      /* where its first blocks begin */
 } gpi_holding;
 
+typedef enum gpi_pending {   /* what of that counts as free */
+    GPI_PENDING_NONE,
+    GPI_PENDING_MARKED,
+    GPI_PENDING_ALL
+} gpi_pending;
+
 typedef struct gpi_wish {    /* what counts as free, beside what is */
-    int pending;             /* 1: what is pending */
+    gpi_pending pending;
     uint64_t key;            /* of this stream only; 0: of all */
     const gpi_holding *holding; /* blocks of this holder, */
     uint64_t mask;           /* bit n: its n-th; GPI_ALL: all */
@@ -8290,8 +8455,8 @@ enum {
 /* -- the copy -- */
 
 /* Free memory of a stream: for whose work it waits. */
-static void gpi_verdict_shoot_free(const gpupool_arena *arena, const gpi_run *run,
-                                   gpi_shot *shot) {
+static void gpi_verdict_shoot_free(const gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+    const gpupool_arena *arena = scene->arena;
     const gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = (gpi_stream *)arena->tree.lanes[run->lane]->owner;
     const gpi_mark *mark;
@@ -8299,6 +8464,10 @@ static void gpi_verdict_shoot_free(const gpupool_arena *arena, const gpi_run *ru
     if (!stream || run->of.at <= gpi_clock_done(clocks, stream)) return;
     shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
     mark = gpi_clock_mark(clocks, stream, run->of.at);
+    shot->is_marked = mark && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
+                      !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
+                      (gpi_stitch_can(&arena->stitches) ||
+                       gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX);
     if (mark && stream != clocks->all) shot->key = stream->handle;
 }
 
@@ -8330,7 +8499,7 @@ static void gpi_verdict_shoot_block(const gpi_run *run, gpi_shot *shot) {
 }
 
 /* The lock is held. */
-static void gpi_verdict_shoot_run(const gpupool_arena *arena, const gpi_run *run, gpi_shot *shot) {
+static void gpi_verdict_shoot_run(const gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     shot->is_block = 1;
     if (run->lane == GPI_LANE_PART) {
         shot->stitch = (const gpi_stitch *)run->of.uses;
@@ -8339,9 +8508,9 @@ static void gpi_verdict_shoot_run(const gpupool_arena *arena, const gpi_run *run
     }
     shot->state = GPI_SHOT_NONE;
     if (run->lane >= GPI_LANE_CACHED) gpi_verdict_shoot_block(run, shot);
-    else if (run->lane == GPI_LANE_WAITING) gpi_verdict_shoot_waiting(arena, run, shot);
+    else if (run->lane == GPI_LANE_WAITING) gpi_verdict_shoot_waiting(scene->arena, run, shot);
     else if (run->lane < GPI_LANE_WAITING && run->lane != GPI_LANE_BARE)
-        gpi_verdict_shoot_free(arena, run, shot);
+        gpi_verdict_shoot_free(scene, run, shot);
     if (shot->state != GPI_SHOT_LIVE && shot->state != GPI_SHOT_KEPT) shot->is_block = 0;
 }
 
@@ -8359,7 +8528,7 @@ static void gpi_verdict_shoot_from(gpi_scene *scene, gpi_run *run) {
             shot->unit = gpi_ground_max(run->unit, at); /* it may have joined what was copied */
             shot->units = end - shot->unit;
             shot->begins_chunk = begins_chunk;
-            gpi_verdict_shoot_run(scene->arena, run, shot);
+            gpi_verdict_shoot_run(scene, run, shot);
             begins_chunk = 0;
             at = end;
         }
@@ -8375,9 +8544,11 @@ static void gpi_verdict_shoot_from(gpi_scene *scene, gpi_run *run) {
     gpi_host_unlock(&scene->arena->lock);
 }
 
-/* A cache knows whether its blocks are out or free, and what was asked for with them. Free ones are
-   pending: on a stream that has put no mark behind them. */
+/* A cache knows whether its blocks are out or free, and what was asked for with them. The work at
+   free ones is done if all streams' is. */
 static void gpi_verdict_ask_caches(gpi_scene *scene) {
+    const gpi_clocks *clocks = &scene->arena->clocks;
+    int is_done = clocks->all->clock.passed == clocks->position;
     uint64_t i;
     for (i = 0; i < scene->shot_count; i++) {
         gpi_shot *shot = &scene->shots[i];
@@ -8386,7 +8557,7 @@ static void gpi_verdict_ask_caches(gpi_scene *scene) {
         shot->asked_bytes = gpi_cache_asked_at(shot->cache, shot->unit);
         gpi_host_unlock(&shot->cache->lock);
         if (shot->asked_bytes) continue;
-        shot->state = GPI_SHOT_PENDING;
+        shot->state = is_done ? GPI_SHOT_FREE : GPI_SHOT_PENDING;
         shot->is_block = 0;
     }
 }
@@ -8422,6 +8593,8 @@ static int gpi_verdict_holds(const gpi_holding *holding, const gpi_shot *shot) {
 static int gpi_verdict_counts(const gpi_wish *wish, const gpi_shot *shot) {
     int n = 0;
     if (shot->state == GPI_SHOT_FREE) return 1;
+    if (shot->state == GPI_SHOT_PENDING && wish->pending == GPI_PENDING_MARKED)
+        return shot->is_marked;
     if (shot->state == GPI_SHOT_PENDING)
         return wish->pending && (!wish->key || shot->key == wish->key);
     if (shot->state != GPI_SHOT_LIVE || !wish->holding) return 0;
@@ -8644,7 +8817,7 @@ static void gpi_verdict_find_blocks(const gpi_scene *scene, gpi_holding *holding
 
 static uint64_t gpi_verdict_lacks_without(gpi_scene *scene, const gpi_holding *holding,
                                           uint64_t mask) {
-    gpi_wish wish = {1, 0, holding, mask};
+    gpi_wish wish = {GPI_PENDING_ALL, 0, holding, mask};
     return gpi_verdict_lacks(scene, &wish);
 }
 
@@ -8720,7 +8893,7 @@ static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene)
 /* -- the stream whose work to wait for -- */
 
 static int gpi_verdict_wait_would_do(gpi_scene *scene, uint64_t key) {
-    gpi_wish wish = {1, key, NULL, 0};
+    gpi_wish wish = {GPI_PENDING_ALL, key, NULL, 0};
     return scene->visits <= GPI_VISITS && gpi_verdict_lacks(scene, &wish) == 0;
 }
 
@@ -8812,7 +8985,7 @@ static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
    very many runs one that surely could. */
 static uint64_t gpi_verdict_fits(gpi_scene *scene) {
     uint64_t most = scene->units, asked = most, least = 0;
-    gpi_wish wish = {1, 0, NULL, 0};
+    gpi_wish wish = {GPI_PENDING_ALL, 0, NULL, 0};
     while (most - least > 1 && scene->visits <= GPI_VISITS) {
         gpi_verdict_resize(scene, least + (most - least) / 2);
         if (gpi_verdict_lacks(scene, &wish) == 0) least = scene->units;
@@ -8964,9 +9137,9 @@ static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
                                            scene->device_units);
     int waiting_would_do, refused, both;
     gpi_outlook now, later;
-    gpi_wish wish = {0, 0, NULL, 0};
+    gpi_wish wish = {GPI_PENDING_NONE, 0, NULL, 0};
     now = gpi_verdict_look(scene, &wish);
-    wish.pending = 1;
+    wish.pending = GPI_PENDING_ALL;
     later = gpi_verdict_look(scene, &wish);
     by_limit = gpi_verdict_missing(scene, &now, scene->limit_units);
     by_device = gpi_verdict_missing(scene, &now, scene->device_units);
@@ -9093,16 +9266,26 @@ static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *
             total_bytes - verdict->device_free_bytes - verdict->reserved_bytes;
 }
 
+/* Of what was freed, what work may still be at: as the copy has it. */
+static void gpi_verdict_count_pending(gpupool_verdict *verdict, const gpi_scene *scene) {
+    uint64_t units = 0, i;
+    if (!scene->shots) return;
+    for (i = 0; i < scene->shot_count; i++)
+        if (scene->shots[i].state == GPI_SHOT_PENDING) units += scene->shots[i].units;
+    verdict->pending_bytes = verdict->kept_bytes + units * GPUPOOL_UNIT_BYTES;
+}
+
 /* What memory looks like to a request; `growing` is held, and no other lock. What the other arenas
    of the process hold, which was looked up a moment ago, is no others'. gpi_verdict_end comes
    after. */
 static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
                               const gpi_siblings *siblings, gpupool_verdict *verdict,
                               gpi_scene *scene) {
+    gpi_cached cached;
     uint64_t limit;
     memset(verdict, 0, sizeof *verdict);
     memset(scene, 0, sizeof *scene);
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     limit = arena->ledger.limit_bytes;
     verdict->asked_bytes = request->bytes;
     verdict->limit_bytes = limit == UINT64_MAX ? 0 : limit;
@@ -9125,6 +9308,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     gpi_verdict_ask_device(arena, verdict, scene);
     verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
     gpi_verdict_shoot(scene);
+    gpi_verdict_count_pending(verdict, scene);
 }
 
 static void gpi_verdict_end(gpi_scene *scene) { GPUPOOL_FREE(scene->shots); }
@@ -9145,6 +9329,7 @@ typedef struct gpi_lack { /* of an arena that asks its siblings */
     uint64_t bytes;          /* that it needs of the device */
     gpi_sibling_ask ask;
     int may_wait;            /* the host may wait for the device */
+    int capturing;           /* a stream captures: CUDA is not asked after all streams */
 } gpi_lack;
 
 /* Whether what other arenas hold can be what a request lacks: neither the limit stands in its way
@@ -9163,13 +9348,15 @@ static int gpi_sibling_is(const gpupool_arena *arena, const gpupool_arena *other
 /* What it holds and has no use for; it is open to this thread. What was freed is asked after. */
 static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
     uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
+    if (!lack->capturing) gpi_arena_ask(other);
     if (lack->ask > GPI_SIBLING_COUNT) {
         gpi_arena_pour_all(other);
         gpi_tree_drop_slabs(&other->tree);
-        if (gpi_arena_lacks_marks(other, UINT64_MAX)) gpi_clock_record_all(&other->clocks);
+        if (!lack->capturing && gpi_arena_lacks_marks(other, UINT64_MAX))
+            gpi_clock_record_all(&other->clocks);
         gpi_arena_poll_all(other);
     }
-    idle = gpi_chunk_idle_bytes(&other->chunks, &other->tree);
+    idle = gpi_arena_finished_bytes(other);
     return gpi_ground_min(idle, reserved - gpi_ground_min(reserved, keep));
 }
 
@@ -9268,6 +9455,7 @@ static void gpi_sibling_count(gpupool_arena *arena, uint64_t bytes, gpi_siblings
     lack.arena = arena;
     lack.bytes = bytes;
     lack.may_wait = 0;
+    lack.capturing = arena && arena->clocks.capturing;
     if (gpi_arena_exists(arena, "gpupool_would_fit") != GPUPOOL_OK) return;
     if (!gpi_sibling_exist(arena)) return;
     gpi_host_lock(&arena->lock);
@@ -9324,6 +9512,7 @@ GPI_HOT void *gpi_block_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->of.uses = use;
+    if (use) arena->clocks.loose_uses--;
     run->by.stream = request->known->handle;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
     if (arena->trace) gpi_block_trace(arena, request, run);
@@ -9344,7 +9533,14 @@ static int gpi_block_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use *
     *use = NULL;
     if (!known->capture) return 1;
     *use = gpi_clock_new_use(&arena->clocks, known, UINT64_MAX);
+    arena->clocks.loose_uses += *use != NULL;
     return *use != NULL;
+}
+
+static void gpi_block_keep_not(gpupool_arena *arena, gpi_use *use) {
+    if (!use) return;
+    arena->clocks.loose_uses--;
+    gpi_clock_free_use(&arena->clocks, use);
 }
 
 static void gpi_block_count_failure(gpupool_arena *arena) { /* no lock is held */
@@ -9362,6 +9558,7 @@ static gpi_lack gpi_block_lack(const gpupool_arena *arena, const gpi_request *re
     lack.bytes = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
     lack.ask = gpi_sibling_can_help(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
     lack.may_wait = !request->capturing && !request->no_wait;
+    lack.capturing = request->capturing || arena->clocks.capturing;
     return lack;
 }
 
@@ -9405,7 +9602,7 @@ static gpupool_result gpi_block_climb(gpupool_arena *arena, gpi_request *request
         result = gpi_host_no_memory();
     }
     if (result == GPUPOOL_OK) *block = gpi_block_bring(arena, attempt.run, use, request);
-    else if (use) gpi_clock_free_use(&arena->clocks, use);
+    else gpi_block_keep_not(arena, use);
     request->known->refs--;
     return result;
 }
@@ -9447,21 +9644,27 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     return NULL;
 }
 
-/* Another stream's memory, at once: if its work has finished; or behind a wait on the device, where
-   memory was short of late, for to wait while the arena may grow would hold the stream up for
-   nothing. The lock is held, and open while CUDA is called. */
+/* Another stream's memory, at once: if its work has finished; or, where memory was short of late,
+   behind a wait on the device, for to wait while the arena may grow would hold the stream up for
+   nothing. Where there is a choice, streams are asked first whether they have finished. The lock is
+   held, and open while CUDA is called. */
 static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) {
-    int is_short = arena->clocks.position < arena->short_until;
-    gpi_run *run;
+    int is_short = arena->clocks.position < arena->short_until, choices = 0;
+    gpi_run *run, *mine = NULL;
     if (!gpi_ladder_may_follow(arena, request)) return NULL;
-    run = gpi_ladder_of_others(arena, request, GPI_TRIES, 4);
+    run = gpi_ladder_of_some(arena, request, &choices);
     if (!run) return NULL;
     request->known->refs++;
-    run = gpi_ladder_take_over(arena, request, run,
-                               is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
+    if (is_short && choices > 1 && gpi_arena_poll(arena, GPI_LOOKS)) {
+        if (gpi_tree_prepare(&arena->tree, 3)) mine = gpi_ladder_quick(arena, request, GPI_TRIES);
+        run = mine ? NULL : gpi_ladder_of_some(arena, request, &choices);
+    }
+    if (run && gpi_tree_prepare(&arena->tree, 3))
+        mine = gpi_ladder_take_over(arena, request, run,
+                                    is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
     request->known->refs--;
-    if (!run || gpi_tree_prepare(&arena->tree, 3)) return run;
-    gpi_stitch_put(&arena->stitches, run, request->known,
+    if (!mine || gpi_tree_prepare(&arena->tree, 3)) return mine;
+    gpi_stitch_put(&arena->stitches, mine, request->known,
                    gpi_clock_issue(&arena->clocks, request->known), 0);
     return NULL;
 }
@@ -9472,9 +9675,10 @@ static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) 
 static gpupool_result gpi_block_not_told(gpupool_arena *arena, CUresult error) {
     gpupool_result result = gpi_arena_outlived(arena, "GPUPOOL_STREAM_CHECK");
     if (result != GPUPOOL_OK) return result;
-    return gpi_driver_told(&arena->chunks.driver,
-                           "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream this is: "
-                           "cuStreamGetId", error);
+    result = gpi_host_fail(GPUPOOL_E_CUDA, "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream "
+                           "this is: %s", gpi_driver_name(&arena->chunks.driver, error));
+    gpi_thread.cuda_error = (int)error;
+    return result; /* never E_OUT_OF_MEMORY, which would have a verdict */
 }
 
 /* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
@@ -9649,7 +9853,7 @@ GPI_HOT void *gpi_block_take(gpupool_arena *arena, gpi_request *request, int cac
         run = gpi_block_hand_over(arena, request);
         if (run) block = gpi_block_bring(arena, run, NULL, request);
     }
-    if (!run && use) gpi_clock_free_use(&arena->clocks, use);
+    if (!run) gpi_block_keep_not(arena, use);
     if (!ready) arena->ledger.failures += GPUPOOL_STATS;
     gpi_arena_unlock(arena);
     if (!ready) gpi_host_no_memory();
@@ -9662,7 +9866,6 @@ static int gpi_block_is_legal(gpupool_arena *arena, gpi_request *request, const 
                               uint64_t alignment) {
     request->units = gpi_verdict_units(request->bytes);
     request->align_units = gpi_ground_max(alignment, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
-    request->capturing = request->no_wait = 0;
     if (request->units && gpi_ground_is_power(alignment) && alignment <= (uint64_t)1 << 40)
         return 1;
     gpi_block_refuse(arena, request, call, alignment);
@@ -9789,13 +9992,15 @@ static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
 /* With several streams about, a stream's frees get a mark now and then while the stream is known to
    be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of what
    is reserved; each, where memory was short of late, or where none can be had before. */
-static int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *known) {
+GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *known) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
-    if (!known->frees || known->capture) return 0;
-    if (gpi_arena_takes_finished(arena, known)) return 1;
-    if (!gpi_arena_shares(arena)) return 0;
-    return arena->clocks.position <= arena->short_until || known->frees >= 64 ||
-           known->freed_units * GPUPOOL_UNIT_BYTES >= share;
+    if (!gpi_arena_takes_finished(arena, known)) {
+        if (!gpi_arena_shares(arena)) return 0;
+        if (known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share &&
+            arena->clocks.position > arena->short_until)
+            return 0;
+    }
+    return known->frees && !known->capture;
 }
 
 /* Of a live run, before it is laid down. */
@@ -9830,13 +10035,15 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *kn
                          known->capture ? UINT64_MAX : gpi_clock_issue(clocks, known));
 }
 
-/* Frees a live block that no cache has; the arena's lock is held. */
-GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run *run, gpi_stream *known,
+/* Frees the live block that the link leads to, and no cache has; the arena's lock is held. */
+GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
                                       cudaStream_t stream) {
+    gpi_run *run = *link;
+    GPI_ASSERT(run != NULL);
     if ((run->of.uses || known->capture) && !gpi_block_add_uses(arena, run, known))
         return gpi_host_no_memory();
     gpi_block_count_free(arena, run, stream);
-    gpi_tree_lay_down(&arena->tree, run);
+    gpi_tree_lay_down_at(&arena->tree, link);
     if (run->of.uses) {
         run->lane = GPI_LANE_WAITING;
         gpi_arena_wait_for_uses(arena, run);
@@ -9848,20 +10055,21 @@ GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run *run, gpi_st
 }
 
 /* The same for a block of a stream whose cache's lock is held, too: it may join the cache. */
-static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run *run,
+static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **link,
                                               gpi_stream *known, cudaStream_t stream) {
     gpi_cache *cache = &known->cache;
+    gpi_run *run = *link;
     gpupool_result result = GPUPOOL_OK;
     gpi_cache_fold(cache, &arena->ledger); /* first, or peaks would be reckoned from after this */
     if (run->of.uses || known->capture) {
-        result = gpi_block_free(arena, run, known, stream);
+        result = gpi_block_free(arena, link, known, stream);
     } else {
         cache->crowded |= cache->waits >= GPI_CACHE_WAITS;
         if (gpi_block_caches(arena, known, run) && gpi_cache_is_open(cache)) {
             gpi_block_count_free(arena, run, stream);
             gpi_block_admit(arena, known, run, GPI_SLOT_FREE);
         } else {
-            result = gpi_block_free(arena, run, known, stream);
+            result = gpi_block_free(arena, link, known, stream);
         }
         if (cache->rest) gpi_arena_drain(arena, known);
     }
@@ -9869,17 +10077,19 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run *run
     return result;
 }
 
+static void gpi_block_mark(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+    known->refs++;
+    if (known == arena->clocks.all) gpi_clock_record_all(&arena->clocks);
+    else gpi_clock_record(&arena->clocks, known, stream);
+    known->frees = 0; /* not asked for again soon where it could not be had */
+    known->freed_units = 0;
+    known->refs--;
+}
+
 /* The end of a free: the stream's mark, if one is due. The arena's lock is held, and no longer on
    return. */
 GPI_HOT void gpi_block_end_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
-    if (gpi_block_is_due(arena, known)) {
-        known->refs++;
-        if (known == arena->clocks.all) gpi_clock_record_all(&arena->clocks);
-        else gpi_clock_record(&arena->clocks, known, stream);
-        known->frees = 0; /* not asked for again soon where it could not be had */
-        known->freed_units = 0;
-        known->refs--;
-    }
+    if (gpi_block_is_due(arena, known)) gpi_block_mark(arena, known, stream);
     gpi_arena_unlock(arena);
 }
 
@@ -9903,7 +10113,7 @@ static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
     }
     known->refs++;
     if (cache) gpi_host_unlock(&cache->lock);
-    result = gpi_block_free(arena, run, known, call->stream);
+    result = gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), known, call->stream);
     known->refs--;
     gpi_block_end_free(arena, known, call->stream);
     return result;
@@ -9929,11 +10139,12 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
         return result;
     }
     known = gpi_arena_known_again(arena, call);
-    if (!known || ((run->of.uses || known->capture) && !gpi_block_add_uses(arena, run, known))) {
+    if (!known || (known->capture && !gpi_clock_keeping(run) &&
+                   !gpi_clock_use(&arena->clocks, run, known, UINT64_MAX))) {
         gpi_arena_leave(arena, &visit);
         return gpi_host_no_memory();
     }
-    if (run->of.uses && !gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run);
+    if (!gpi_clock_keeping(run)) gpi_clock_drop_uses(&arena->clocks, run); /* CUDA waits for them */
     gpi_block_count_free(arena, run, call->stream);
     gpi_tree_lay_down(&arena->tree, run);
     if (run->of.uses) {
@@ -9965,10 +10176,10 @@ static void gpi_block_overflow(gpupool_arena *arena, gpi_stream *known, cudaStre
    do. 0: it is for this block, or the block is not simply found. */
 static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
                                    const gpi_caller *call, gpupool_result *result) {
-    gpi_run *run = NULL;
+    gpi_run **link = NULL, *run = NULL;
     gpi_block_lock(arena, &known->cache);
-    if (known->key == call->key && known->cache.used == 0)
-        run = gpi_tree_live(&arena->tree, unit);
+    if (known->key == call->key && known->cache.used == 0) link = gpi_tree_link(&arena->tree, unit);
+    if (link) run = *link;
     if (run && run->lane == GPI_LANE_CACHED) run = NULL;
     if (run && known->cache.rest) known->cache.rest--;
     else if (run && gpi_block_caches(arena, known, run)) run = NULL;
@@ -9976,18 +10187,18 @@ static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *known, uint
         gpi_host_unlock(&arena->lock);
         return 0;
     }
-    *result = gpi_block_free(arena, run, known, call->stream);
+    *result = gpi_block_free(arena, link, known, call->stream);
     gpi_block_end_free(arena, known, call->stream);
     return 1;
 }
 
-static gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const gpi_caller *call) {
+GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const gpi_caller *call) {
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     int is_aligned = (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0;
     gpupool_result result = GPUPOOL_OK;
     gpi_stream *known;
     gpi_slot *slot;
-    gpi_run *run;
+    gpi_run **link, *run;
     if (!block) return GPUPOOL_OK;
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         return gpi_block_free_chunk(arena, block, call);
@@ -10014,10 +10225,11 @@ static gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const gp
         return GPUPOOL_OK;
     }
     gpi_block_lock(arena, &known->cache);
-    run = is_aligned ? gpi_tree_live(&arena->tree, unit) : NULL;
+    link = gpi_tree_link(&arena->tree, unit);
+    run = is_aligned ? *link : NULL;
     if (run && run->lane == GPI_LANE_CACHED && !gpi_cache_is_out(&known->cache, unit)) run = NULL;
     if (run && run->lane == GPI_LANE_CACHED) gpi_cache_release(&known->cache, unit);
-    if (run) result = gpi_block_free_to_cache(arena, run, known, call->stream);
+    if (run) result = gpi_block_free_to_cache(arena, link, known, call->stream);
     gpi_host_unlock(&known->cache.lock);
     if (run) {
         gpi_block_end_free(arena, known, call->stream);
@@ -10150,8 +10362,10 @@ static uint64_t gpi_guard_look(gpupool_arena *arena, char *block, const gpi_call
         *found = gpi_guard_compare(driver, block, bytes, call->stream);
         if (!stays) { /* the guard is filled too; if that fails nobody is told: what was found
                          counts */
+            struct gpi_thread why = gpi_thread;
             bytes = 0;
             gpi_driver_fill(driver, block, GPI_OLD_FILL, block_is.granted_bytes, call->stream);
+            gpi_thread = why;
         }
     }
     gpi_driver_leave(&visit);
@@ -10160,7 +10374,7 @@ static uint64_t gpi_guard_look(gpupool_arena *arena, char *block, const gpi_call
 #endif
 
 /* request: bytes, by and origin are set. */
-static void *gpi_guard_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
+GPI_HOT void *gpi_guard_alloc(gpupool_arena *arena, const char *name, gpi_request *request,
                              uint64_t alignment) {
     void *block = gpi_block_get(arena, name, request, alignment);
 #if GPI_GUARD
@@ -10212,12 +10426,12 @@ static gpi_origin gpi_arena_origin(const char *file, int line) {
     return origin;
 }
 
-static void gpi_guard_request(gpi_request *request, size_t bytes, cudaStream_t stream,
+GPI_HOT void gpi_guard_request(gpi_request *request, size_t bytes, cudaStream_t stream,
                               gpi_origin origin) {
-    memset(request, 0, sizeof *request);
     request->bytes = bytes;
     request->by = gpi_arena_call(stream);
     request->origin = origin;
+    request->capturing = request->no_wait = 0;
 }
 
 void *gpupool_alloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
@@ -10306,9 +10520,33 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
         gpi_cache_fold(cache, &arena->ledger);
     }
     known = gpi_arena_known(arena, call.key, 0);
-    result = known ? gpi_block_free(arena, run, known, call.stream) : gpi_host_no_memory();
+    result = known ? gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), known,
+                                    call.stream)
+                   : gpi_host_no_memory();
     gpi_block_leave(arena, cache);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* The stream of a use is known, and is not an earlier one with the same handle, which may still be
+   at work: CUDA is asked, since a use lasts. No lock is held. */
+static gpupool_result gpi_guard_identify(gpupool_arena *arena, const gpi_caller *call) {
+    gpi_stream *known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
+    uint64_t identity = 0;
+    if (!known) return gpi_thread.result;
+    if (!gpi_driver_is_default(call->stream) && !known->capture)
+        gpi_driver_stream_id(arena->clocks.driver, call->stream, &identity);
+    if (identity && known->identity && known->identity != identity) {
+        gpi_host_lock(&arena->lock);
+        gpi_arena_drain(arena, known);
+        gpi_clock_unname(&arena->clocks, known);
+        gpi_arena_unlock(arena);
+        gpi_host_unlock(&known->cache.lock);
+        known = gpi_block_visit(arena, NULL, call);
+        if (!known) return gpi_thread.result;
+    }
+    if (identity) GPI_PUBLISH(&known->identity, identity);
+    gpi_host_unlock(&known->cache.lock);
+    return GPUPOOL_OK;
 }
 
 gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
@@ -10324,9 +10562,7 @@ gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaS
     if (gpi_driver_is_capturing(&arena->chunks.driver, call.stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its "
                              "graph: keep the block until the graph is destroyed");
-    known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call.key), &call);
-    if (!known) return gpi_thread.result;
-    gpi_host_unlock(&known->cache.lock);
+    if (gpi_guard_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
     run = gpi_block_enter(arena, name, block, &cache);
     if (!run) return gpi_thread.result;
     if (cache) {
@@ -10518,6 +10754,7 @@ static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int
         if (last) last->refs--;
         known->refs--;
         gpi_clock_forget(&arena->clocks, known);
+        gpi_arena_poll(arena, GPI_LOOKS); /* or streams that came and went would pile up */
     }
     gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(call->stream));
 }
@@ -10903,7 +11140,8 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena) {
 /* `growing` is held. */
 static gpupool_result gpi_life_unused(gpupool_arena *arena) {
     uint64_t live, captures;
-    gpi_arena_fold(arena);
+    gpi_cached cached;
+    gpi_arena_fold(arena, &cached);
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&arena->lock);
     gpi_arena_pour_all(arena);
@@ -11450,6 +11688,7 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
 }
 
 size_t gpupool_available(gpupool_arena *arena) {
+    gpi_cached cached;
     size_t free_bytes = 0, total_bytes = 0;
     gpi_siblings siblings;
     gpi_visit visit;
@@ -11466,7 +11705,7 @@ size_t gpupool_available(gpupool_arena *arena) {
     gpi_driver_leave(&visit);
     most = free_bytes + siblings.idle_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     most = gpi_figures_available(arena, most);
     gpi_host_unlock(&arena->lock);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
@@ -11477,7 +11716,7 @@ size_t gpupool_available(gpupool_arena *arena) {
 /* The table run dry; both locks are held on entry, `growing` on return. */
 static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *request,
                                  const gpi_siblings *siblings, gpupool_verdict *verdict) {
-    gpi_wish wish = {0, 0, NULL, 0};
+    gpi_wish wish = {GPI_PENDING_MARKED, 0, NULL, 0};
     gpi_scene scene;
     uint64_t lent = siblings->idle_bytes / GPUPOOL_UNIT_BYTES;
     int fits = 0;
@@ -11527,22 +11766,16 @@ gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
 
 /* -- statistics -- */
 
-/* Blocks that are free in caches. */
-static uint64_t gpi_figures_cached(const gpupool_arena *arena) {
-    const gpi_stream *stream = arena->clocks.streams;
-    uint64_t blocks = 0;
-    for (; stream; stream = stream->next) blocks += GPI_READ(&stream->cache.free_blocks);
-    return blocks;
-}
-
 /* The arena's whole life; what caches have counted is in the ledger. The lock is held. */
-static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
+static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
+                             gpupool_stats *stats) {
     const gpi_ledger *ledger = &arena->ledger;
     const gpi_scope *scope;
+    int order;
     memset(stats, 0, sizeof *stats);
     stats->struct_bytes = sizeof *stats;
     gpi_ledger_read(ledger, stats);
-    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs - gpi_figures_cached(arena);
+    if (!GPUPOOL_STATS) stats->blocks.now = arena->tree.live_runs - cached->blocks;
     stats->allocs = arena->ledger.allocs;
     stats->frees = arena->ledger.frees;
     stats->failures = arena->ledger.failures;
@@ -11566,16 +11799,20 @@ static void gpi_figures_read(gpupool_arena *arena, gpupool_stats *stats) {
 #if GPUPOOL_SITES
     stats->host_bytes += ledger->site_count * sizeof(gpi_site);
 #endif
-    memcpy(stats->live_by_order, arena->tree.live_by_order, sizeof stats->live_by_order);
-    memcpy(stats->free_by_order, arena->tree.free_by_order, sizeof stats->free_by_order);
+    for (order = 0; order < GPUPOOL_ORDERS; order++) {
+        stats->live_by_order[order] = arena->tree.live_by_order[order];
+        if (GPUPOOL_STATS) stats->live_by_order[order] -= cached->by_order[order];
+        stats->free_by_order[order] = arena->tree.free_by_order[order] + cached->by_order[order];
+    }
 }
 
 gpupool_result gpupool_get_stats(gpupool_arena *arena, gpupool_stats *stats) {
+    gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_get_stats");
     if (result != GPUPOOL_OK) return result;
     if (!stats) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_stats: stats is NULL");
-    gpi_arena_fold(arena);
-    gpi_figures_read(arena, stats);
+    gpi_arena_fold(arena, &cached);
+    gpi_figures_read(arena, &cached, stats);
     gpi_host_unlock(&arena->lock);
     return gpi_host_ok();
 }
@@ -11586,9 +11823,10 @@ static void gpi_figures_keep_peak(gpupool_arena *arena) {
 }
 
 gpupool_result gpupool_reset_peaks(gpupool_arena *arena) {
+    gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_reset_peaks");
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
     gpi_ledger_reset_peaks(&arena->ledger);
     gpi_host_unlock(&arena->lock);
@@ -11602,15 +11840,16 @@ static gpupool_result gpi_figures_none(const char *call) {
 
 gpupool_result gpupool_scope_push(gpupool_arena *arena) {
     gpupool_stats before;
+    gpi_cached cached;
     gpi_scope *scope;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_scope_push");
     if (result != GPUPOOL_OK) return result;
     if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_scope_push");
     scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
     if (!scope) return gpi_host_no_memory();
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
-    gpi_figures_read(arena, &before);
+    gpi_figures_read(arena, &cached, &before);
     gpi_ledger_push(&arena->ledger, scope, &before);
     gpi_host_unlock(&arena->lock);
     return gpi_host_ok();
@@ -11619,13 +11858,14 @@ gpupool_result gpupool_scope_push(gpupool_arena *arena) {
 gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_scope *scope = NULL;
     gpupool_stats inner;
+    gpi_cached cached;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_scope_pop");
     if (result != GPUPOOL_OK) return result;
     if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_scope_pop");
-    gpi_arena_fold(arena);
+    gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
     if (arena->ledger.scopes) {
-        gpi_figures_read(arena, &inner);
+        gpi_figures_read(arena, &cached, &inner);
         scope = gpi_ledger_pop(&arena->ledger, &inner);
     }
     gpi_host_unlock(&arena->lock);
@@ -13563,8 +13803,13 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
 
 /* With `growing` and the lock held: no run is in anybody's hands. */
 static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
+    const gpi_stream *stream;
+    gpi_cached cached;
     uint64_t page;
-    gpi_figures_read(arena, &view->stats);
+    memset(&cached, 0, sizeof cached);
+    for (stream = arena->clocks.streams; stream; stream = stream->next)
+        gpi_cache_count(&stream->cache, &cached);
+    gpi_figures_read(arena, &cached, &view->stats);
     memcpy(view->name, arena->name, sizeof view->name);
     memcpy(view->instead, arena->instead, sizeof view->instead);
     view->device = arena->chunks.driver.device;
@@ -13637,13 +13882,14 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
                                     const FILE *file) {
     gpupool_result result = gpi_arena_begin(arena, call);
     gpi_stream *first;
+    gpi_cached cached;
     int copied;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
     if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
     for (;;) {
         gpi_host_mutex_lock(&arena->growing);
-        gpi_arena_fold(arena);
+        gpi_arena_fold(arena, &cached);
         gpi_host_unlock(&arena->lock);
         first = gpi_arena_lock_all(arena);
         copied = gpi_view_lay_out(view, arena);

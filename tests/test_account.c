@@ -106,26 +106,6 @@ static void reset_peaks_sets_them_to_now(void) {
     kit_close(arena);
 }
 
-#if CHECK_FAKE
-/* A block is live again, as cudaFree has failed, and the peaks were reset in between. */
-static void reset_in_between(void *own) {
-    CHECK_RESULT(gpupool_reset_peaks((gpupool_arena *)own), GPUPOOL_OK);
-}
-
-static void peaks_are_reset_amid_a_free(void) {
-    gpupool_arena *own = kit_open(GPUPOOL_SOURCE_BYPASS);
-    void *block = kit_alloc(own, MIB, kit_stream[0]);
-    fake_fail_call("cuMemFree", 1, 0, 0);
-    fake_before_call("cuMemFree", 1, reset_in_between, own);
-    CHECK_RESULT(gpupool_free(own, block, kit_stream[0]), GPUPOOL_E_CUDA);
-    CHECK_EQ(kit_stats(own).granted.peak, MIB);
-    CHECK_EQ(kit_stats(own).blocks.peak, 1);
-    CHECK_RESULT(gpupool_check(own), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_free(own, block, kit_stream[0]), GPUPOOL_OK);
-    kit_close(own);
-}
-#endif
-
 /* ---- report and picture ---- */
 
 static char *all_of(FILE *file) {
@@ -284,7 +264,6 @@ static void records_are_counted(void) {
 int main(void) {
     ARENA_TEST(laws_hold_at_every_moment);
     ARENA_TEST(reset_peaks_sets_them_to_now);
-    FAKE_TEST(peaks_are_reset_amid_a_free);
     ARENA_TEST(output_is_well_formed);
     ARENA_TEST(empty_arena_can_be_drawn);
     ARENA_TEST(a_full_disk_is_reported);

@@ -48,7 +48,7 @@ static void a_cache_full_of_blocks_that_are_out(void) {
         put(get(512 * (i + 1), 0), 0);
         out[i] = get(512 * (i + 1), 0); /* found there */
     }
-    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
+    gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
     CHECK_EQ(known->cache.used, SLOTS);
     CHECK_EQ(known->cache.free_blocks, 0);
     one = get(60000, 0);
@@ -64,9 +64,9 @@ static void a_cache_full_of_blocks_that_are_out(void) {
 static void the_stream_is_forgotten_meanwhile(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *block = get(4096, 0);
-    CHECK_RESULT(gpi_arena_free_slow(arena, block, kit_stream[1], gpi_fence_key(kit_stream[1])),
+    CHECK_RESULT(gpi_arena_free_slow(arena, block, kit_stream[1], gpi_clock_key(kit_stream[1])),
                  GPUPOOL_OK);
-    CHECK(gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[1])) != NULL);
+    CHECK(gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[1])) != NULL);
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
     kit_close(arena);
 }
@@ -79,7 +79,7 @@ static void a_cache_that_finds_little_rests(void) {
             put(get(512 * (i + 1), 0), 0);
             if (i < found) put(get(512 * (i + 1), 0), 0);
         }
-        gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
+        gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
         CHECK_EQ(known->cache.rest, found < 32 ? 1024 : 0);
         put(get(100000, 0), 0);
         CHECK_EQ(known->cache.rest, found < 32 ? 1023 : 0);
@@ -94,7 +94,7 @@ static void frees_on_a_stream_that_rests(void) {
     void *plain = get(4096, 0), *theirs;
     put(get(8192, 1), 1);
     theirs = get(8192, 1); /* from stream 1's cache, and out */
-    gpi_stream *resting = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
+    gpi_stream *resting = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
     resting->cache.rest = 100;
     put(plain, 0);
     CHECK_EQ(resting->cache.rest, 99);
@@ -126,7 +126,7 @@ static void freed_where_the_cache_rests(void) {
     arena = kit_open(GPUPOOL_SOURCE_DEVICE);
     put(get(512, 0), 0);
     void *lent = get(512, 0), *own = get(70000, 1);
-    gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[1]))->cache.rest = 8;
+    gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[1]))->cache.rest = 8;
     kit_order(kit_stream[0], kit_stream[1]);
     put(lent, 1);
     put(own, 1);

@@ -19,7 +19,7 @@ static void begin(int i) {
 }
 static void release(int i) { CHECK_RESULT(gpupool_capture_release(scope[i]), GPUPOOL_OK); }
 static gpi_stream *known_as(int i) {
-    return gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[i]));
+    return gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[i]));
 }
 
 /* ---- whose a stream's key is ---- */
@@ -51,7 +51,7 @@ static void not_forgotten_while_set_aside(void) {
     gpi_stream *own = known_as(0);
     begin(0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK(own->handle == gpi_fence_key(kit_stream[0]));
+    CHECK(own->handle == gpi_clock_key(kit_stream[0]));
     CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);
     release(0);
     CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
@@ -85,7 +85,7 @@ static void no_memory_for_a_scope(void) {
             release(0);
             if (block) put(block, 0);
             CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-            CHECK_EQ(arena->fences.stream_count, 0);
+            CHECK_EQ(arena->clocks.stream_count, 0);
             kit_close(arena);
         }
     }
@@ -169,7 +169,7 @@ static void no_memory_to_wait_for_others(void) {
             void *live = get(MIB, 1), *block = get(bytes, 0);
             put(block, 0);
             begin(2); /* which takes the spare lane */
-            CHECK_RESULT(gpi_fence_trim(&arena->fences), GPUPOOL_OK); /* and none is idle */
+            CHECK_RESULT(gpi_fence_trim(&arena->clocks), GPUPOOL_OK); /* and none is idle */
             gpupool_stats before = kit_stats(arena);
             fail_malloc_nth(n, persist);
             block = gpupool_alloc(arena, bytes, kit_stream[1]);
@@ -232,7 +232,7 @@ static void no_wait_at_the_release_without_a_pool(void) {
         CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[1])),
                      GPUPOOL_E_OUT_OF_MEMORY);
         fake_fail_clear();
-        CHECK_RESULT(gpi_fence_trim(&arena->fences), GPUPOOL_OK);
+        CHECK_RESULT(gpi_fence_trim(&arena->clocks), GPUPOOL_OK);
         fail_malloc_nth(1, 1);
         CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[1])),
                      GPUPOOL_E_HOST_MEMORY);
@@ -256,7 +256,7 @@ static void free_during_the_wait(void *unused) {
     (void)unused;
     arena->hurried = 4; /* a fence for each */
     gpi_host_lock(&arena->lock);
-    request.known = gpi_fence_find(&arena->fences, gpi_fence_key(request.stream = kit_stream[2]));
+    request.known = gpi_clock_find(&arena->clocks, gpi_clock_key(request.stream = kit_stream[2]));
     CHECK(!gpi_arena_short_cut(arena, &request)); /* there is no event yet to follow */
     gpi_host_unlock(&arena->lock);
     for (int i = 1; i < 5; i++) put(late[i], i < 3 ? 1 : 2);

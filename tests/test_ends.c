@@ -216,7 +216,7 @@ static int holding;
 /* As a thread in the midst of a call, which the child has not: every lock there is. */
 static void *hold_all_locks(void *unused) {
     (void)unused;
-    gpi_host_lock(&arena->growing);
+    gpi_host_mutex_lock(&arena->growing);
     gpi_stream *first = gpi_arena_lock_all(arena);
     gpi_host_lock(&gpi_process.lock);
     pthread_mutex_lock(&held);
@@ -227,7 +227,7 @@ static void *hold_all_locks(void *unused) {
     gpi_host_unlock(&gpi_process.lock);
     gpi_host_unlock(&arena->lock);
     for (; first; first = first->next) gpi_host_unlock(&first->cache.lock);
-    gpi_host_unlock(&arena->growing);
+    gpi_host_mutex_unlock(&arena->growing);
     return NULL;
 }
 

@@ -36,14 +36,17 @@ static void refuse_without(const gpi_call *call) {
     gpupool_arena *arena = NULL;
     gpupool_ring *ring = NULL;
     long nth = call - gpi_calls + 1;
-    fake_fail_call(LOOK_UP, nth, 0, 0);
+    fake_fail_call(LOOK_UP, nth, 0, cudaErrorSymbolNotFound);
     CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_UNSUPPORTED);
     CHECK(strstr(gpupool_last_error(), call->name) != NULL);
     CHECK(arena == NULL);
-    fake_fail_call(LOOK_UP, nth, 0, 0);
+    fake_fail_call(LOOK_UP, nth, 0, cudaErrorSymbolNotFound);
     CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_E_UNSUPPORTED);
     CHECK(ring == NULL);
-    CHECK_EQ(fake_fail_fired(), 2);
+    fake_fail_call(LOOK_UP, nth, 0, 0);
+    CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_CUDA);
+    CHECK(strstr(gpupool_last_error(), "cudaErrorUnknown") != NULL);
+    CHECK_EQ(fake_fail_fired(), 3);
     fake_fail_clear();
     CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);
 }

@@ -405,7 +405,7 @@ static void no_wait_for_what_others_free_meanwhile(void) {
     }
 }
 
-/* What was freed before and has since got a later fence, with what was freed meanwhile, is waited
+/* What was freed before and has since got a later mark, with what was freed meanwhile, is waited
    for all the same. */
 static void free_once_more(void *unused) {
     (void)unused;
@@ -415,18 +415,18 @@ static void free_once_more(void *unused) {
 }
 
 static void all_that_was_free_before_is_waited_for(void) {
-    enum { SEALS = KIT_COUNT(((gpi_stream *)0)->sealed) };
-    void *block[SEALS], *other;
-    shared = kit_open_limited(GPUPOOL_SOURCE_MAPPED, (SEALS + 1) * 2 * MIB);
+    enum { FREES = 2 * GPI_MARKS };
+    void *block[FREES], *other;
+    shared = kit_open_limited(GPUPOOL_SOURCE_MAPPED, (FREES + 1) * 2 * MIB);
     other = kit_alloc(shared, 2 * MIB, kit_stream[2]);
     fake_mode(FAKE_STEPPED);
-    for (int i = 0; i < SEALS; i++) block[i] = kit_alloc(shared, 2 * MIB, kit_stream[1]);
-    for (int i = 0; i < SEALS; i++) {
+    for (int i = 0; i < FREES; i++) block[i] = kit_alloc(shared, 2 * MIB, kit_stream[1]);
+    for (int i = 0; i < FREES; i++) {
         kit_fill(kit_stream[1], block[i], KIB, i);
         CHECK_RESULT(gpupool_free(shared, block[i], kit_stream[1]), GPUPOOL_OK);
     }
     fake_before_call("cuEventSynchronize", 1, free_once_more, NULL);
-    block[0] = kit_alloc(shared, SEALS * 2 * MIB, kit_stream[0]);
+    block[0] = kit_alloc(shared, FREES * 2 * MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(shared, block[0], kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(shared, other, kit_stream[2]), GPUPOOL_OK);
     fake_mode(FAKE_EAGER);

@@ -331,7 +331,7 @@ static void ask_for_it(void *unused) {
     gpi_request request = {.units = 2048, .align_units = 1, .stream = kit_stream[0]};
     (void)unused;
     gpi_host_lock(&arena->lock);
-    request.known = gpi_arena_known(arena, gpi_fence_key(kit_stream[0]), 0);
+    request.known = gpi_arena_known(arena, gpi_clock_key(kit_stream[0]), 0);
     for (int hurried = 0; hurried < 2; hurried++) {
         gpi_fence *fence = NULL;
         arena->hurried = hurried;
@@ -524,7 +524,7 @@ static void contexts_that_are_not_told(void) {
     gpi_fence *fence = NULL;
     open_for_the_peer(64 * MIB);
     gpi_driver *driver = &arena->chunks.driver;
-    gpi_fences *fences = &arena->fences;
+    gpi_clocks *fences = &arena->clocks;
     /* of a wait */
     fake_fail_call("cuCtxGetId", 1, 0, 0);
     CHECK_RESULT(gpi_driver_wait_here(driver, driver->context), GPUPOOL_E_CUDA);
@@ -561,12 +561,12 @@ static void contexts_that_are_not_told(void) {
 static void an_end_that_is_told_late(void) {
     gpi_fence *fence = NULL;
     open_for_the_peer(64 * MIB);
-    CHECK_RESULT(gpi_fence_record(&arena->fences, far[0], &fence), GPUPOOL_OK);
+    CHECK_RESULT(gpi_fence_record(&arena->clocks, far[0], &fence), GPUPOOL_OK);
     reset_the_peer(0);
     fake_fail_call("cuCtxGetId", 1, 0, 0);
     CHECK(gpi_arena_wait(arena, fence));
     CHECK_EQ(fake_calls("cuEventSynchronize"), 0);
-    gpi_fence_drop(&arena->fences, fence);
+    gpi_fence_drop(&arena->clocks, fence);
     kit_close(arena);
 }
 
@@ -611,7 +611,7 @@ static void memory_of_a_reset_peer(void) {
         } else {
             if (way == 1) arena->hurried = 1024;
             CHECK_RESULT(gpupool_free(arena, block, far[0]), GPUPOOL_OK);
-            CHECK_EQ(arena->fences.fence_count, 1);
+            CHECK_EQ(arena->clocks.fence_count, 1);
         }
         reset_the_peer(0);
         block = kit_alloc(arena, 6 * MIB, kit_stream[0]);

@@ -18,10 +18,10 @@ static gpupool_arena *watched;
 static int watched_records, published_early, left_open;
 
 static CUresult CUDAAPI before_record(CUevent event, CUstream stream) {
-    const gpi_stream *other = watched ? watched->fences.streams : NULL;
+    const gpi_stream *other = watched ? watched->clocks.streams : NULL;
     for (; other; other = other->next)
         for (int i = 0; i < other->seals; i++)
-            published_early += other->fences[i]->event == event;
+            published_early += other->clocks[i]->event == event;
     if (watched) watched_records++;
     if (watched) left_open += !watched->lock.held;
     return cuEventRecord(event, stream);

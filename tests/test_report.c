@@ -108,8 +108,8 @@ static void files_agree(gpupool_arena *arena) {
     char cwd[200], script[300];
     arena->stitches.made += 3; /* figures that might be taken for one another */
     arena->stitches.reused += 4;
-    arena->fences.device_waits += 5;
-    arena->fences.host_waits += 7;
+    arena->clocks.device_waits += 5;
+    arena->clocks.host_waits += 7;
     write_to(arena, write_stats, "arena.stats");
     write_to(arena, gpupool_write_json, "arena.json");
     write_to(arena, gpupool_write_svg, "arena.svg");

@@ -275,7 +275,7 @@ static void lanes_that_were_of_others(void) {
             CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[k]), GPUPOOL_OK);
             CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* it is forgotten */
         }
-        CHECK_EQ(arena->fences.stream_count, 0);
+        CHECK_EQ(arena->clocks.stream_count, 0);
         fake_mode(FAKE_STEPPED);
         void *blocks[] = {kit_alloc(arena, MIB, kit_stream[i]), kit_alloc(arena, 1, kit_stream[i])};
         CHECK_EQ(fake_write(kit_stream[i], "work", blocks[0], 512, 1), cudaSuccess);

@@ -350,7 +350,7 @@ static void tickets_where_a_stream_has_stayed(void) {
     for (long n = 1; n <= 2; n++) {
         gpupool_ring *ring = kit_ring(512 * KIB, 0, 0);
         scene s = {ring, host, device, 0};
-        fake_fail_call("cudaStreamDestroy", n, 0, 0);
+        fake_fail_call("cuStreamDestroy", n, 0, 0);
         CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_CUDA);
         clear_up();
         kit_pattern(host, BYTES, (uint64_t)n);

@@ -94,7 +94,7 @@ static void a_cache_that_is_used_stays_open(void) {
             void *block = kit_alloc(arena, bytes[k], kit_stream[0]);
             CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
         }
-        for (const gpi_stream *s = arena->fences.streams; s; s = s->next)
+        for (const gpi_stream *s = arena->clocks.streams; s; s = s->next)
             if (s->cache.rest > most) most = s->cache.rest;
     }
     CHECK_EQ(most, 0);

@@ -2,17 +2,10 @@
    while CUDA is asked which one it is; and which streams are not asked. */
 #include <stdlib.h>
 
-static void (*meanwhile)(void); /* before the arena has host memory: another thread's turn */
 static int no_memory;
-static inline void *memory_after(size_t bytes) {
-    void (*run)(void) = meanwhile;
-    meanwhile = NULL;
-    if (run) run();
-    return no_memory ? NULL : malloc(bytes);
-}
+static inline void *give_memory(size_t bytes) { return no_memory ? NULL : malloc(bytes); }
 
-#define GPUPOOL_MALLOC(bytes) memory_after(bytes)
-#define GPUPOOL_REALLOC(at, bytes) realloc(at, bytes)
+#define GPUPOOL_MALLOC(bytes) give_memory(bytes)
 #define GPUPOOL_FREE(at) free(at)
 #define GPUPOOL_STREAM_CHECK 1
 #define GPUPOOL_STREAM_HOOK 0
@@ -31,6 +24,10 @@ static void *spare;
 
 static void put(void *block, cudaStream_t stream) {
     CHECK_RESULT(gpupool_free(arena, block, stream), GPUPOOL_OK);
+}
+
+static void forget(void) { /* streams of which nothing is left */
+    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
 }
 
 static void default_streams_are_not_asked(void) {
@@ -53,7 +50,7 @@ static void captures_are_not_asked(void) {
     put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
     CHECK_EQ(fake_calls("cuStreamGetId"), 0);
-    CHECK_EQ(arena->fences.stream_count, 1);
+    CHECK_EQ(arena->clocks.stream_count, 1);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     kit_close(arena);
 }
@@ -83,7 +80,7 @@ static void questions_that_fail(void) {
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
     }
-    CHECK_EQ(arena->fences.stream_count, 1);
+    CHECK_EQ(arena->clocks.stream_count, 1);
     kit_close(arena);
 }
 
@@ -100,9 +97,9 @@ static void questions_that_go_on_failing(void) {
         fake_fail_call(questions[i], 1, 1, cudaErrorMemoryAllocation); /* not the device's */
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
         /* nor is it known whether the device was reset */
-        fake_fail_call("cuCtxPushCurrent", 1, 0, 0);
+        fake_fail_call("cuCtxGetId", 1, 0, 0);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
-        CHECK(strstr(gpupool_last_error(), "cuCtxPushCurrent") != NULL);
+        CHECK(strstr(gpupool_last_error(), "cuCtxGetId") != NULL);
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
         CHECK_EQ(kit_stats(arena).blocks.now, 1);
@@ -164,7 +161,7 @@ static void between(void (*what)(void *), int at_free) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     block = kit_alloc(arena, BYTES, kit_stream[0]);
     spare = kit_alloc(arena, BYTES, kit_stream[0]);
-    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[0]));
+    gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
     known->cache.rest = 9; /* it keeps nothing for now */
     if (what != cache_something) put(spare, kit_stream[0]);
     else known->cache.rest = 0;
@@ -210,7 +207,7 @@ static void made_known_once(void) {
     renew();
     fake_before_call("cuStreamGetId", 2, use_it, NULL); /* another thread does so meanwhile */
     void *block = kit_alloc(arena, BYTES, again);
-    CHECK_EQ(arena->fences.stream_count, 2); /* what the old one freed, and the new one */
+    CHECK_EQ(arena->clocks.stream_count, 2); /* what the old one freed, and the new one */
     put(block, again);
     put(spare, again);
     CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
@@ -226,7 +223,7 @@ static void not_known_to_be_the_same(void) {
         CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
         gpi_stream *known;
         void *old = kit_alloc(arena, BYTES, again), *block;
-        known = gpi_fence_find(&arena->fences, gpi_fence_key(again));
+        known = gpi_clock_find(&arena->clocks, gpi_clock_key(again));
         if (!cached) known->cache.rest = 9;
         kit_mark(again, old, BYTES, 1);
         put(old, again);
@@ -236,7 +233,7 @@ static void not_known_to_be_the_same(void) {
         block = kit_alloc(arena, BYTES, again);
         CHECK_EQ(fake_fail_fired(), 1);
         fake_fail_clear();
-        CHECK_EQ(known->cache.used, 0); /* what it holds may come to others, by a fence */
+        CHECK_EQ(known->cache.used, 0); /* what it holds may come to others, by a mark */
         CHECK_EQ(arena->ledger.pending.now, 2 * MIB); /* all of the chunk */
         CHECK(block != old);
         kit_mark(again, block, BYTES, 2);
@@ -299,12 +296,25 @@ static void *use_it_beside(void *unused) {
 
 /* Another thread has found the handle to be a new stream's, and waits for the arena. */
 static void know_it_beside(void) {
-    gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(again));
+    gpi_stream *known = gpi_clock_find(&arena->clocks, gpi_clock_key(again));
     fake_reset_counters();
     CHECK_EQ(pthread_create(&user, NULL, use_it_beside, NULL), 0);
-    while (fake_calls("cuStreamGetId") < 3 ||
+    while (fake_calls("cuStreamGetId") < 2 ||
            !__atomic_load_n(&known->cache.lock.held, __ATOMIC_ACQUIRE))
         sched_yield();
+}
+
+/* As gpupool_capture_begin does, where another thread comes to wait for the arena's lock. */
+static void open_scope_beside(void) {
+    scope = (gpupool_capture *)gpi_host_zeroed(sizeof *scope);
+    scope->arena = arena;
+    scope->key = gpi_clock_key(again);
+    gpi_host_lock(&arena->lock);
+    know_it_beside();
+    CHECK_RESULT(gpi_capture_open(arena, scope), GPUPOOL_OK);
+    arena->captures++;
+    gpi_arena_unlock(arena);
+    gpi_host_count_scope(1);
 }
 
 /* While a scope sets aside the stream of a renewed handle, that is made known anew: it too. */
@@ -313,32 +323,33 @@ static void known_anew_under_a_scope(void) {
     CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
     put(kit_alloc(arena, BYTES, again), again);
     renew();
-    meanwhile = know_it_beside;
-    open_scope(NULL);
+    open_scope_beside();
     CHECK_EQ(pthread_join(user, NULL), 0);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    CHECK(gpi_fence_find(&arena->fences, gpi_fence_key(again)) == scope->stream);
+    CHECK(gpi_clock_find(&arena->clocks, gpi_clock_key(again)) == scope->stream);
     CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    if (kit_stats(arena).blocks.now) put(spare, again); /* it was had before the scope */
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
-    CHECK_EQ(arena->fences.stream_count, 1); /* the new one */
+    forget();
+    CHECK_EQ(arena->clocks.stream_count, 0); /* nor is the old one left */
     CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
     kit_close(arena);
 }
 
 /* A stream is forgotten on a thread's way to memory, and known anew; while that thread waits for
    the device, another one's call finds it to be the same stream. */
-static void use_it_and_look(void *unused) {
+static void use_it_and_trim(void *unused) {
     (void)unused;
     put(spare, kit_stream[0]);
     spare = NULL;
-    kit_stats(arena); /* forgets what is nobody's */
+    forget();
 }
 
 static void forget_it(void *unused) {
     (void)unused;
-    CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
-    CHECK_EQ(arena->fences.stream_count, 1);
-    fake_before_call("cuMemFree", 1, use_it_and_look, NULL);
+    forget();
+    CHECK_EQ(arena->clocks.stream_count, 1);
+    fake_before_call("cuMemFree", 1, use_it_and_trim, NULL);
 }
 
 static void known_anew_on_the_way(void) {
@@ -348,7 +359,7 @@ static void known_anew_on_the_way(void) {
     void *rest = kit_alloc(arena, MIB, kit_stream[1]);
     void *large = kit_alloc(arena, MIB - BYTES, kit_stream[1]);
     spare = kit_alloc(arena, BYTES, kit_stream[0]);
-    put(large, kit_stream[1]); /* too little for a fence, and the scope forbids one over all */
+    put(large, kit_stream[1]); /* too little for a mark, and the scope forbids one over all */
     fake_before_call("cuCtxPushCurrent", 1, forget_it, NULL);
     large = kit_alloc(arena, MIB - BYTES, kit_stream[0]);
     CHECK(spare == NULL);
@@ -367,7 +378,6 @@ static void use_it_after_its_capture(void *unused) {
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
-    kit_stats(arena);
 }
 
 static void known_anew_without_its_capture(void) {
@@ -382,14 +392,14 @@ static void known_anew_without_its_capture(void) {
     CHECK(gpupool_alloc(arena, 64 * MIB, kit_stream[0]) == NULL);
     fake_fail_clear();
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
-    kit_stats(arena);
-    CHECK_EQ(arena->fences.stream_count, 1); /* what it was known as is forgotten now */
+    forget();
+    CHECK_EQ(arena->clocks.stream_count, 0); /* what it was known as is forgotten now */
     put(rest, kit_stream[1]);
     kit_close(arena);
 }
 
-/* What the old stream freed gets no fence from the new one, which has its handle. */
-static void no_fence_from_another_stream(void) {
+/* What the old stream freed gets no mark from the new one, which has its handle. */
+static void no_mark_from_another_stream(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
     put(kit_alloc(arena, 4 << 20, again), again);
@@ -422,6 +432,6 @@ int main(void) {
     FAKE_TEST(known_anew_under_a_scope);
     FAKE_TEST(known_anew_on_the_way);
     FAKE_TEST(known_anew_without_its_capture);
-    FAKE_TEST(no_fence_from_another_stream);
+    FAKE_TEST(no_mark_from_another_stream);
     return check_finish();
 }

@@ -1,4 +1,4 @@
-/* Memory passes from one stream to the next only behind a fence. One step at a time. */
+/* Memory passes from one stream to the next only behind a mark. One step at a time. */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "stream_kit.h"
@@ -47,7 +47,7 @@ static void while_unfinished(gpupool_source source) {
     put(other, 1);
     close_arena();
 }
-static void unfinished_memory_is_not_taken_unfenced(void) { for_each_source(while_unfinished); }
+static void unfinished_memory_is_not_taken_without_a_wait(void) { for_each_source(while_unfinished); }
 
 static void under_a_limit(gpupool_source source) {
     open_for(source, SIZE);
@@ -64,12 +64,12 @@ static void under_a_limit(gpupool_source source) {
 }
 static void under_a_limit_the_device_waits(void) { for_each_source(under_a_limit); }
 
-/* A stream that frees more often than it has lanes to seal: what it freed last is had all the same,
-   without a wait on the host. */
+/* A stream that frees more often than it has marks: what it freed last is had all the same, without
+   a wait on the host. */
 static void many_frees(gpupool_source source) {
     void *block[7], *last;
     open_for(source, 16 * SIZE);
-    block[6] = get(4096, 1, 0); /* with one stream alone, no free would have a fence */
+    block[6] = get(4096, 1, 0); /* with one stream alone, no free would have a mark */
     for (int i = 0; i < 6; i++) block[i] = get(i < 5 ? SIZE : 2 * SIZE, 0, i);
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
     for (int i = 0; i < 6; i++) put(block[i], 0);
@@ -94,7 +94,7 @@ static void short_of_late(gpupool_source source) {
         CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
         for (int i = 1; i < 4; i++) put(block[i], i);
         fake_run(kit_stream[done]);
-        arena->hurried = 1024;
+        arena->short_until = arena->clocks.position + 1024;
         block[0] = get(SIZE, 0, 3);
         CHECK(block[0] == block[done]);
         CHECK_EQ(kit_stats(arena).fence_waits, 0);
@@ -107,11 +107,10 @@ static void short_of_late(gpupool_source source) {
 }
 static void no_wait_where_finished_memory_would_do(void) { for_each_source(short_of_late); }
 
-/* Where memory cannot move, growth parts what the stream has freed by no fence: it joins what is
-   freed next. */
+/* Growth records no event: what the stream has freed joins what it frees next. */
 static void growth_of_chunks_records_nothing(void) {
     open_for(GPUPOOL_SOURCE_DEVICE, 64 * SIZE);
-    put(get(4096, 1, 1), 1); /* with one stream alone, nothing has a fence */
+    put(get(4096, 1, 1), 1); /* with one stream alone, nothing has a mark */
     put(get(8 * SIZE, 0, 1), 0);
     put(get(300 * KIB, 0, 1), 0);
     long events = fake_calls("cuEventRecord");
@@ -150,7 +149,7 @@ static void finished_memory_is_for_everyone(void) { for_each_source(after_the_wo
 /* ---- three streams ---- */
 
 /* Stream 0 has written and freed all; stream 1 takes a part of it, and stream 2 what 1 left and
-   what 1 freed. A fence that covers only stream 1's work would let 2 overtake 0. */
+   what 1 freed. A mark behind only stream 1's work would let 2 overtake 0. */
 static void three_streams(gpupool_source source) {
     open_for(source, SIZE);
     put(get(SIZE, 0, 1), 0);
@@ -169,7 +168,7 @@ static void three_streams(gpupool_source source) {
 }
 static void three_streams_one_memory(void) { for_each_source(three_streams); }
 
-/* The same by way of a block that no work ever used: its new owner inherits the older fence. */
+/* The same by way of a block that no work ever used: its new owner inherits the older wait. */
 static void unused_between(gpupool_source source) {
     open_for(source, SIZE);
     put(get(SIZE, 0, 1), 0);
@@ -180,9 +179,9 @@ static void unused_between(gpupool_source source) {
     put(next, 2);
     close_arena();
 }
-static void an_unused_block_passes_its_fence_on(void) { for_each_source(unused_between); }
+static void an_unused_block_passes_its_wait_on(void) { for_each_source(unused_between); }
 
-/* Memory of two streams, merged into one run, needs both fences. */
+/* Memory of two streams, merged into one run, needs both waits. */
 static void merged(gpupool_source source) {
     open_for(source, SIZE);
     void *a = get(SIZE / 2, 0, 1), *b = get(SIZE / 2, 1, 2);
@@ -197,9 +196,9 @@ static void merged(gpupool_source source) {
     put(all, 2);
     close_arena();
 }
-static void merged_memory_needs_both_fences(void) { for_each_source(merged); }
+static void merged_memory_needs_both_waits(void) { for_each_source(merged); }
 
-/* A pending block that is split keeps its fence in every part. */
+/* A pending block that is split keeps its mark in every part. */
 static void split(gpupool_source source) {
     open_for(source, SIZE);
     void *whole = kit_alloc(arena, SIZE, kit_stream[0]);
@@ -215,7 +214,7 @@ static void split(gpupool_source source) {
     for (int i = 0; i < 8; i++) put(part[i], 1 + i % 3);
     close_arena();
 }
-static void split_memory_keeps_its_fence(void) { for_each_source(split); }
+static void split_memory_keeps_its_mark(void) { for_each_source(split); }
 
 /* ---- the host waits only when nothing else helps ---- */
 
@@ -261,7 +260,7 @@ static void trim_leaves_unfinished_work_its_memory(void) {
 int main(void) {
     FAKE_TEST(the_same_stream_takes_its_memory_back);
     FAKE_TEST(a_larger_block_waits_for_nothing);
-    FAKE_TEST(unfinished_memory_is_not_taken_unfenced);
+    FAKE_TEST(unfinished_memory_is_not_taken_without_a_wait);
     FAKE_TEST(under_a_limit_the_device_waits);
     FAKE_TEST(the_last_of_many_frees);
     FAKE_TEST(growth_of_chunks_records_nothing);
@@ -269,9 +268,9 @@ int main(void) {
     FAKE_TEST(no_wait_where_finished_memory_would_do);
     FAKE_TEST(finished_memory_is_for_everyone);
     FAKE_TEST(three_streams_one_memory);
-    FAKE_TEST(an_unused_block_passes_its_fence_on);
-    FAKE_TEST(merged_memory_needs_both_fences);
-    FAKE_TEST(split_memory_keeps_its_fence);
+    FAKE_TEST(an_unused_block_passes_its_wait_on);
+    FAKE_TEST(merged_memory_needs_both_waits);
+    FAKE_TEST(split_memory_keeps_its_mark);
     FAKE_TEST(a_stitch_makes_the_device_wait);
     FAKE_TEST(without_stitches_the_host_waits);
     FAKE_TEST(trim_leaves_unfinished_work_its_memory);

@@ -199,7 +199,7 @@ static void lanes_that_a_stream_had_before(void) {
     gpi_fence fence = {.number = 1};
     gpi_stream stream = {.handle = 64, .key = 64, .young = 7, .seals = 1, .sealed = {5, 7},
                          .fences = {&fence, &fence}};
-    gpi_fences fences = {.streams = &stream};
+    gpi_clocks fences = {.streams = &stream};
     gpi_scene scene = {.fences = &fences};
     CHECK_EQ(gpi_limit_waits_for_lane(&scene, 5, 64), 1);
     CHECK_EQ(gpi_limit_waits_for_lane(&scene, 7, 64), 0); /* has no fence of the stream's yet */

@@ -639,17 +639,18 @@ static void test_reset_of_one_device(void) {
     CHECK(fake_live_objects() == 0);
 }
 
-/* Mapped memory outlives it, with what is in it; no other memory does. */
+/* Mapped memory outlives it, at all of its addresses, with what is in it; no other memory does. */
 static void test_memory_after_a_reset(void) {
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle a = 0;
     CUdeviceptr base = 0;
     void *device = NULL, *host = NULL, *managed = NULL, *own = aligned_alloc(4096, 4096);
     unsigned char byte = 0;
-    OK(cuMemAddressReserve(&base, 2 * MIB, 0, 0, 0));
+    OK(cuMemAddressReserve(&base, 4 * MIB, 0, 0, 0));
     OK(cuMemCreate(&a, 2 * MIB, &prop, 0));
     OK(cuMemMap(base, 2 * MIB, 0, a, 0));
-    OK(open_access(base, 2 * MIB, 0));
+    OK(cuMemMap(base + 2 * MIB, 2 * MIB, 0, a, 0));
+    OK(open_access(base, 4 * MIB, 0));
     OK(cudaMemset((void *)(uintptr_t)base, 7, 64));
     OK(cudaMalloc(&device, 64));
     OK(cudaHostAlloc(&host, 64, cudaHostAllocPortable));
@@ -658,6 +659,9 @@ static void test_memory_after_a_reset(void) {
     OK(cudaDeviceReset());
     OK(cudaMemcpy(&byte, (void *)(uintptr_t)base, 1, cudaMemcpyDeviceToHost));
     CHECK(byte == 7 && fake_used_bytes(0) == 2 * MIB);
+    byte = 0;
+    OK(cudaMemcpy(&byte, (void *)(uintptr_t)(base + 2 * MIB), 1, cudaMemcpyDeviceToHost));
+    CHECK(byte == 7 && fake_mappings() == 2);
     fake_quiet(1);
     IS(cudaFree(device), cudaErrorInvalidValue);
     IS(cudaFree(managed), cudaErrorInvalidValue);
@@ -667,9 +671,10 @@ static void test_memory_after_a_reset(void) {
     fake_clear_failures();
     fake_quiet(0);
     free(own);
-    OK(cuMemUnmap(base, 2 * MIB));
+    OK(cuMemUnmap(base, 4 * MIB));
     OK(cuMemRelease(a));
-    OK(cuMemAddressFree(base, 2 * MIB));
+    OK(cuMemAddressFree(base, 4 * MIB));
+    CHECK(fake_used_bytes(0) == 0);
     CHECK(fake_live_objects() == 0);
 }
 

@@ -1,8 +1,8 @@
 /* Kernels stamp every block that they are given, whole, and verify it before it is freed: over many
    streams and threads, blocks handed from stream to stream, and captured graphs that are replayed
    while eager work goes on. For a GPU: stress [SECONDS [THREADS]], 60 and 8 by default; also under
-   compute-sanitizer. Prints a tally; the exit status is 1 if any word was wrong or any call
-   failed. */
+   compute-sanitizer. Prints a tally; the exit status is 1 if any word was wrong, any call failed,
+   or too few of the large blocks were stitched to show anything. */
 #define GPUPOOL_IMPLEMENTATION
 #include "../../gpupool.h"
 
@@ -37,9 +37,15 @@ __global__ void linger(long long cycles) { /* so that work is still queued when 
 
 /* ---- the host's side ---- */
 
+enum {
+    LIMIT_MIB = 64,    /* for each thread */
+    LEAST_PERCENT = 3  /* of large blocks have to be stitched */
+};
+
 static gpupool_arena *arena;
 static word *wrong; /* on the device: words that were not as they were stamped */
-static std::atomic<long> blocks, bytes_stamped, handed_over, replays, captures, refused, failed;
+static std::atomic<long> blocks, large_blocks, bytes_stamped, handed_over, replays, captures,
+    refused, failed;
 static std::atomic<bool> stop;
 
 static void fail(const char *what, const char *why) {
@@ -91,8 +97,7 @@ static void stamp_on(block &b, cudaStream_t stream, word mark) {
     CUDA(cudaGetLastError());
 }
 
-static block take(random_numbers &random, cudaStream_t stream, unsigned most_bits) {
-    size_t size = 8 + (size_t)random.below((uint64_t)1 << (9 + random.below(most_bits - 9)));
+static block take_bytes(random_numbers &random, cudaStream_t stream, size_t size) {
     block b = {NULL, size / sizeof(word), 0, stream, false};
     b.at = (word *)gpupool_alloc(arena, size, stream);
     if (b.at) {
@@ -104,6 +109,20 @@ static block take(random_numbers &random, cudaStream_t stream, unsigned most_bit
     } else {
         fail("gpupool_alloc", gpupool_last_error());
     }
+    return b;
+}
+
+static block take(random_numbers &random, cudaStream_t stream, unsigned most_bits) {
+    size_t size = 8 + (size_t)random.below((uint64_t)1 << (9 + random.below(most_bits - 9)));
+    return take_bytes(random, stream, size);
+}
+
+/* One that may have to be stitched: 4 to 36 MiB, half of them of a few sizes that come again. */
+static block take_large(random_numbers &random, cudaStream_t stream) {
+    size_t size = ((size_t)4 << 20) + (size_t)random.below((uint64_t)32 << 20);
+    if (random.below(2)) size -= size % ((size_t)4 << 20);
+    block b = take_bytes(random, stream, size);
+    if (b.at) large_blocks++;
     return b;
 }
 
@@ -196,7 +215,7 @@ static void cuda_shape(random_numbers &random, cudaStream_t *streams, int count)
 }
 
 static void work(int me) {
-    enum { STREAMS = 4, HELD = 48 };
+    enum { STREAMS = 4, HELD = 48, LARGE = 80 /* of the 800 in a thousand that take */ };
     random_numbers random = {(uint64_t)me * 977 + 1};
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     CUDA(cudaThreadExchangeStreamCaptureMode(&mode)); /* what this test calls loses no capture */
@@ -211,7 +230,7 @@ static void work(int me) {
         uint64_t kind = random.below(1000);
         if (kind < 800) {
             if (b.at) drop(b);
-            else b = take(random, stream, kind < 20 ? 27 : 22);
+            else b = kind < LARGE ? take_large(random, stream) : take(random, stream, 22);
         } else if (kind < 940) {
             hand_over(b, stream, random);
         } else if (kind < 960) {
@@ -246,7 +265,7 @@ int main(int count, char **words) {
         fprintf(stderr, "usage: stress [SECONDS [THREADS]]\n");
         return 2;
     }
-    config.limit_bytes = (size_t)threads * 96 << 20; /* short at times */
+    config.limit_bytes = (size_t)threads * LIMIT_MIB << 20; /* short at times */
     config.name = "stress";
     POOL(gpupool_arena_create(&arena, &config));
     CUDA(cudaMalloc((void **)&wrong, sizeof *wrong));
@@ -265,17 +284,19 @@ int main(int count, char **words) {
     CUDA(cudaFree(wrong));
     POOL(gpupool_get_stats(arena, &stats));
     if (stats.blocks.now) fail("blocks left", "some were lost");
-    if (stats.stitches == 0) fail("no block was stitched", "these sizes no longer show anything");
+    const long stitched = (long)(stats.stitches + stats.stitches_reused);
+    if (stitched * 100 < large_blocks * LEAST_PERCENT || !stitched)
+        fail("too few large blocks were stitched", "these sizes no longer show anything");
     POOL(gpupool_report(arena, stdout));
     POOL(gpupool_arena_destroy(arena));
     POOL(gpupool_arena_destroy(gpupool_default_arena(0)));
     printf(
-        "%ld blocks stamped and verified, %llu stitched and %llu times reused, %.1f GiB, %ld "
-        "handed "
-        "over, %ld graphs captured, %ld replays, %ld refused for lack of memory; %llu words wrong, "
-        "%ld calls failed\n",
-        blocks.load(), (unsigned long long)stats.stitches,
-        (unsigned long long)stats.stitches_reused, (double)bytes_stamped.load() / (1 << 30),
+        "%ld blocks stamped and verified, %.1f GiB; of %ld large ones %.1f%% stitched (%llu "
+        "stitches made, %llu times reused); %ld handed over, %ld graphs captured, %ld replays, "
+        "%ld refused for lack of memory; %llu words wrong, %ld calls failed\n",
+        blocks.load(), (double)bytes_stamped.load() / (1 << 30), large_blocks.load(),
+        100.0 * (double)stitched / (double)large_blocks.load(),
+        (unsigned long long)stats.stitches, (unsigned long long)stats.stitches_reused,
         handed_over.load(), captures.load(), replays.load(), refused.load(), found, failed.load());
     return found || failed ? 1 : 0;
 }
