@@ -9946,16 +9946,11 @@ static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *
                          "handed out", call, block);
 }
 
-/* The cache that has the block at, or around, a unit; NULL: none has. */
-static gpi_cache *gpi_block_cache_of(gpupool_arena *arena, uint64_t unit) {
-    const gpi_run *run;
-    gpi_cache *cache = NULL;
-    gpi_host_lock(&arena->lock);
-    run = gpi_tree_live(&arena->tree, unit);
+/* The cache that has the block at, or around, a unit; NULL: none has. The lock is held. */
+static gpi_cache *gpi_block_cache_of(const gpupool_arena *arena, uint64_t unit) {
+    const gpi_run *run = gpi_tree_live(&arena->tree, unit);
     if (!run && gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
-    if (run && run->lane == GPI_LANE_CACHED) cache = (gpi_cache *)run->of.uses;
-    gpi_host_unlock(&arena->lock);
-    return cache;
+    return run && run->lane == GPI_LANE_CACHED ? (gpi_cache *)run->of.uses : NULL;
 }
 
 /* The live run of a block, with the arena's lock held, and that of the cache which has it (*cache,
@@ -9966,15 +9961,18 @@ static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const vo
     gpi_run *run;
     int is_free;
     for (;;) {
-        *cache = gpi_block_cache_of(arena, unit);
-        if (*cache) gpi_host_lock(&(*cache)->lock);
         gpi_host_lock(&arena->lock);
-        run = gpi_tree_live(&arena->tree, unit);
-        is_free = *cache && !gpi_cache_asked_around(*cache, run ? run->unit : unit);
-        if (!run || run->lane == GPI_LANE_LIVE || *cache == run->of.uses) break;
-        gpi_host_unlock(&arena->lock); /* another cache has it by now */
-        if (*cache) gpi_host_unlock(&(*cache)->lock);
+        *cache = gpi_block_cache_of(arena, unit);
+        if (!*cache) break;
+        gpi_host_unlock(&arena->lock);
+        gpi_host_lock(&(*cache)->lock);
+        gpi_host_lock(&arena->lock);
+        if (*cache == gpi_block_cache_of(arena, unit)) break;
+        gpi_host_unlock(&arena->lock); /* another cache has it by now, or none */
+        gpi_host_unlock(&(*cache)->lock);
     }
+    run = gpi_tree_live(&arena->tree, unit);
+    is_free = *cache && !gpi_cache_asked_around(*cache, run ? run->unit : unit);
     if (run && !is_free && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) return run;
     gpi_block_mistake(arena, call, block, is_free);
     gpi_host_unlock(&arena->lock);
@@ -13817,7 +13815,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     gpi_view_copy_streams(view, arena);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
-    gpi_limit_holders(&arena->ledger, &arena->tree, view->holders, GPI_SHOWN);
+    gpi_verdict_holders(arena, NULL, view->holders, GPI_SHOWN);
 #endif
     for (page = 0; page < arena->tree.page_count; page++)
         gpi_view_copy_runs(view, arena, gpi_tree_page(&arena->tree, page),
