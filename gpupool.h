@@ -7226,14 +7226,14 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
 /* What refers to the streams: uses of live and of waiting blocks, and idle stitches. Everything
    else is gone when no call is under way. */
 static int gpi_arena_check_refs(const gpupool_arena *arena) {
-    uint64_t refs = 0, uses = 0, at = 0;
+    uint64_t refs = 0, uses = 0, users = 0, at = 0;
     const gpi_stream *stream;
     const gpi_stitch *stitch;
     const gpi_use *use;
     const gpi_run *run;
     for (stream = arena->clocks.streams; stream; stream = stream->next) refs += stream->refs;
     for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer)
-        refs -= stitch->user != NULL;
+        users += stitch->user != NULL;
     for (run = arena->waiting; run; run = run->list_next)
         for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
@@ -7241,7 +7241,7 @@ static int gpi_arena_check_refs(const gpupool_arena *arena) {
         for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
     }
     if (uses + arena->clocks.loose_uses != arena->clocks.uses) return 1;
-    return refs < uses;
+    return refs < uses + users; /* a call that is under way may hold more */
 }
 
 /* Number of the broken invariant, with its section's letter; 0 if all hold. */
@@ -9967,16 +9967,11 @@ static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *
                          "handed out", call, block);
 }
 
-/* The cache that has the block at, or around, a unit; NULL: none has. */
-static gpi_cache *gpi_block_cache_of(gpupool_arena *arena, uint64_t unit) {
-    const gpi_run *run;
-    gpi_cache *cache = NULL;
-    gpi_host_lock(&arena->lock);
-    run = gpi_tree_live(&arena->tree, unit);
+/* The cache that has the block at, or around, a unit; NULL: none has. The lock is held. */
+static gpi_cache *gpi_block_cache_of(const gpupool_arena *arena, uint64_t unit) {
+    const gpi_run *run = gpi_tree_live(&arena->tree, unit);
     if (!run && gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
-    if (run && run->lane == GPI_LANE_CACHED) cache = (gpi_cache *)run->of.uses;
-    gpi_host_unlock(&arena->lock);
-    return cache;
+    return run && run->lane == GPI_LANE_CACHED ? (gpi_cache *)run->of.uses : NULL;
 }
 
 /* The live run of a block, with the arena's lock held, and that of the cache which has it (*cache,
@@ -9987,15 +9982,18 @@ static gpi_run *gpi_block_enter(gpupool_arena *arena, const char *call, const vo
     gpi_run *run;
     int is_free;
     for (;;) {
-        *cache = gpi_block_cache_of(arena, unit);
-        if (*cache) gpi_host_lock(&(*cache)->lock);
         gpi_host_lock(&arena->lock);
-        run = gpi_tree_live(&arena->tree, unit);
-        is_free = *cache && !gpi_cache_asked_around(*cache, run ? run->unit : unit);
-        if (!run || run->lane == GPI_LANE_LIVE || *cache == run->of.uses) break;
-        gpi_host_unlock(&arena->lock); /* another cache has it by now */
-        if (*cache) gpi_host_unlock(&(*cache)->lock);
+        *cache = gpi_block_cache_of(arena, unit);
+        if (!*cache) break;
+        gpi_host_unlock(&arena->lock);
+        gpi_host_lock(&(*cache)->lock);
+        gpi_host_lock(&arena->lock);
+        if (*cache == gpi_block_cache_of(arena, unit)) break;
+        gpi_host_unlock(&arena->lock); /* another cache has it by now, or none */
+        gpi_host_unlock(&(*cache)->lock);
     }
+    run = gpi_tree_live(&arena->tree, unit);
+    is_free = *cache && !gpi_cache_asked_around(*cache, run ? run->unit : unit);
     if (run && !is_free && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0) return run;
     gpi_block_mistake(arena, call, block, is_free);
     gpi_host_unlock(&arena->lock);

@@ -1,4 +1,4 @@
-/* sabotage_arena.h: what breaks the invariants of LEDGER, FENCE and ARENA. Each breaks the at-th
+/* sabotage_arena.h: what breaks the invariants of LEDGER, CLOCK and ARENA. Each breaks the at-th
    place that it knows; 0: there is none. */
 #ifndef SABOTAGE_ARENA_H
 #define SABOTAGE_ARENA_H
@@ -74,141 +74,118 @@ static inline void pop_scope(void) {
     CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_OK);
 }
 
-/* ---- F1: events ---- */
+/* ---- K1: how far streams have come ---- */
 
-static cudaEvent_t fresh_event;
-
-static inline gpi_fence **sealing_fence_at(size_t at) {
-    gpi_stream *stream = sealed_stream_at(at / 2);
-    if (!stream) return NULL;
-    return at % 2 ? &stream->fences[stream->seals - 1] : &stream->fences[0];
+static inline uint64_t issued_by(const gpi_stream *stream) {
+    return stream == arena->clocks.all ? arena->clocks.position : stream->clock.issued;
 }
 
-static inline int event_never_recorded(size_t at) {
-    gpi_fence **fence = sealing_fence_at(at);
-    if (!fence) return 0;
-    CHECK_EQ(cudaEventCreateWithFlags(&fresh_event, cudaEventDisableTiming), cudaSuccess);
-    break_bytes(&(*fence)->event, &fresh_event, sizeof fresh_event);
-    return 1;
-}
-
-static inline void drop_event(void) { CHECK_EQ(cudaEventDestroy(fresh_event), cudaSuccess); }
-
-/* ---- F2: lanes of streams ---- */
-
-static inline gpi_stream *stream_at(size_t at) {
-    gpi_stream *stream = arena->fences.streams;
-    while (stream && at--) stream = stream->next;
-    return stream;
-}
-
-/* The number of a lane that there was, but is no more. */
-static inline uint32_t dropped_lane(void) {
-    uint32_t lane = gpi_tree_lane_add(&arena->tree);
-    gpi_tree_lane_drop(&arena->tree, lane);
-    return lane;
-}
-
-static inline int young_beyond_all_lanes(size_t at) {
+static inline int passed_what_is_not_issued(size_t at) {
     gpi_stream *stream = stream_at(at);
-    if (stream) break_u32(&stream->young, arena->tree.lane_count);
+    if (stream) break_u64(&stream->clock.passed, issued_by(stream) + 1);
     return stream != NULL;
 }
 
-static inline int young_in_a_dropped_lane(size_t at) {
+static inline int mark_behind_what_is_not_issued(size_t at) {
+    gpi_stream *stream = stream_at(at / 2);
+    if (stream) break_u64(&stream->clock.marks[at % 2].at, issued_by(stream) + 1);
+    return stream != NULL;
+}
+
+static inline int issued_beyond_the_latest(size_t at) {
     gpi_stream *stream = stream_at(at);
-    if (stream) break_u32(&stream->young, dropped_lane());
+    if (stream) break_u64(&stream->clock.issued, arena->clocks.position + 1);
     return stream != NULL;
 }
 
-static inline int sealed_in_a_dropped_lane(size_t at) {
-    gpi_stream *stream = sealed_stream_at(at / 2);
-    if (stream) break_u32(&stream->sealed[at % 2 ? stream->seals - 1 : 0], dropped_lane());
+/* ---- K2: lanes of streams ---- */
+
+static inline int lane_of_another_stream(size_t at) {
+    gpi_stream *stream = stream_at(at), *other = stream_at(at == 0);
+    if (stream) break_u32(&stream->lane, other->lane);
     return stream != NULL;
 }
 
-static inline int sealed_beyond_all_lanes(size_t at) {
-    gpi_stream *stream = sealed_stream_at(at / 2);
-    if (stream) break_u32(&stream->sealed[at % 2 ? stream->seals - 1 : 0], LANE_HELD);
-    return stream != NULL;
-}
-
-static inline int seal_of_no_lane(size_t at) {
-    gpi_stream *stream = sealed_stream_at(at);
-    static gpi_fence later;
-    gpi_fence *fence = &later;
-    if (!stream) return 0;
-    later = *stream->fences[stream->seals - 1];
-    later.number++;
-    break_u32(&stream->sealed[stream->seals], arena->tree.lane_count);
-    break_bytes(&stream->fences[stream->seals], &fence, sizeof fence);
-    break_int(&stream->seals, stream->seals + 1);
-    return 1;
-}
-
-static inline int young_is_quiet(size_t at) {
+static inline int lane_with_another_owner(size_t at) {
     gpi_stream *stream = stream_at(at);
-    if (stream) break_u32(&stream->young, LANE_QUIET);
+    void *other = at % 2 ? NULL : (void *)stream_at(at == 0);
+    if (stream) break_bytes(&arena->tree.lanes[stream->lane]->owner, &other, sizeof other);
     return stream != NULL;
 }
 
-static inline int young_of_another_stream(size_t at) {
-    gpi_stream *stream = stream_at(at);
-    if (!stream || !stream->next) return 0;
-    break_u32(&stream->young, stream->next->young);
+static inline int lane_of_nobody(size_t at) {
+    if (at == 0) gpi_tree_lane_add(&arena->tree);
+    return at == 0;
+}
+
+static inline void drop_lane_of_nobody(void) {
+    uint32_t lane = arena->tree.lane_count;
+    while (!arena->tree.lanes[lane - 1] || arena->tree.lanes[lane - 1]->owner) lane--;
+    gpi_tree_lane_drop(&arena->tree, lane - 1);
+}
+
+static inline int is_a_streams(const gpi_run *run) {
+    return run->lane >= LANE_STREAMS && run->lane < LANE_WAITING;
+}
+
+static inline int run_later_than_issued(size_t at) {
+    gpi_run *run = run_at(at, is_a_streams);
+    gpi_stream *stream = run ? (gpi_stream *)arena->tree.lanes[run->lane]->owner : NULL;
+    if (run) break_u64(&run->of.at, stream->clock.issued + 1);
+    return run != NULL;
+}
+
+static inline int run_at_no_position(size_t at) {
+    gpi_run *run = run_at(at, is_a_streams);
+    if (run) break_u64(&run->of.at, 0);
+    return run != NULL;
+}
+
+/* ---- K3: what refers to streams ---- */
+
+/* Of live blocks, then of waiting ones. */
+static inline gpi_stream *user_at(size_t at) {
+    gpi_run *run = at ? waiting_at(at - 1) : run_at(0, is_live_in_use);
+    return run ? ((gpi_use *)run->of.uses)->stream : NULL;
+}
+
+/* All references that there are, less one. */
+static inline int stream_without_refs(size_t at) {
+    gpi_stream *user = user_at(at), *stream;
+    for (size_t i = 0; user && (stream = stream_at(i)) != NULL; i++) break_u64(&stream->refs, 0);
+    return user != NULL;
+}
+
+static inline int lost_use(size_t at) {
+    gpi_run *run = at ? waiting_at(at - 1) : run_at(0, is_live_in_use);
+    gpi_use *use = run ? (gpi_use *)run->of.uses : NULL;
+    if (run && use->next) break_bytes(&use->next, &use->next->next, sizeof use->next);
+    else if (run) break_u64(&arena->clocks.uses, arena->clocks.uses + 1);
+    return run != NULL;
+}
+
+/* ---- K5: the queue of busy streams ---- */
+
+static inline gpi_stream *busy_at(size_t at) {
+    gpi_stream *stream;
+    for (size_t i = 0; (stream = stream_at(i)) != NULL; i++)
+        if (gpi_clock_is_busy(&arena->clocks, stream) && at-- == 0) return stream;
+    return NULL;
+}
+
+static inline int busy_in_no_queue(size_t at) {
+    gpi_stream *stream = busy_at(at);
+    if (stream) break_int(&stream->is_busy, 0);
+    return stream != NULL;
+}
+
+static inline int last_busy_is_not_the_last(size_t at) {
+    if (at || arena->clocks.busy == arena->clocks.busy_last) return 0;
+    break_bytes(&arena->clocks.busy_last, &arena->clocks.busy, sizeof arena->clocks.busy);
     return 1;
 }
 
-static inline int newest_seal_first(size_t at) {
-    gpi_stream *stream = sealed_stream_at(at);
-    uint32_t lane;
-    gpi_fence *fence;
-    if (!stream) return 0;
-    lane = stream->sealed[0];
-    fence = stream->fences[0];
-    break_u32(&stream->sealed[0], stream->sealed[stream->seals - 1]);
-    break_u32(&stream->sealed[stream->seals - 1], lane);
-    break_bytes(&stream->fences[0], &stream->fences[stream->seals - 1], sizeof fence);
-    break_bytes(&stream->fences[stream->seals - 1], &fence, sizeof fence);
-    return 1;
-}
-
-/* ---- F3: users of fences ---- */
-
-/* Of a live block, then of parked ones. */
-static inline gpi_fence *use_fence_at(size_t at) {
-    gpi_run *run;
-    if (at > 0) run = parked_at(at - 1);
-    else run = run_at(0, is_live_in_use);
-    return run ? ((gpi_use *)run->uses)->fence : NULL;
-}
-
-static inline gpi_fence *seal_fence_at(size_t at) {
-    gpi_fence **fence = sealing_fence_at(at);
-    return fence ? *fence : NULL;
-}
-
-static inline int set_users(gpi_fence *fence, int more) {
-    if (fence) break_int(&fence->users, fence->users + more);
-    return fence != NULL;
-}
-
-static inline int seal_without_users(size_t at) { return set_users(seal_fence_at(at), -1); }
-static inline int seal_with_another_user(size_t at) { return set_users(seal_fence_at(at), 1); }
-static inline int use_without_users(size_t at) { return set_users(use_fence_at(at), -1); }
-static inline int use_with_another_user(size_t at) { return set_users(use_fence_at(at), 1); }
-
-static inline int make_idle(gpi_fence *fence) {
-    if (!fence) return 0;
-    break_bytes(&fence->next, &arena->fences.idle, sizeof fence);
-    break_bytes(&arena->fences.idle, &fence, sizeof fence);
-    return 1;
-}
-
-static inline int idle_seal(size_t at) { return make_idle(seal_fence_at(at)); }
-static inline int idle_use(size_t at) { return make_idle(use_fence_at(at)); }
-
-/* ---- F4: streams by their handles ---- */
+/* ---- K4: streams by their handles ---- */
 
 static inline void break_key(uintptr_t *at, uintptr_t now) { break_bytes(at, &now, sizeof now); }
 
@@ -221,7 +198,7 @@ static inline int key_of_another_handle(size_t at) {
 static inline int stream_in_no_bucket(size_t at) {
     gpi_stream *stream = stream_at(at), **link;
     if (!stream) return 0;
-    link = gpi_fence_bucket(&arena->fences, stream->handle);
+    link = gpi_clock_bucket(&arena->clocks, stream->handle);
     while (*link != stream) link = &(*link)->chain;
     break_bytes(link, &stream->chain, sizeof stream->chain);
     return 1;
@@ -232,7 +209,7 @@ static inline int two_of_one_key(size_t at) {
     gpi_stream *stream = stream_at(at), *other = at ? stream_at(0) : stream_at(1);
     gpi_stream **bucket, *only = stream;
     if (!stream) return 0;
-    bucket = gpi_fence_bucket(&arena->fences, other->key);
+    bucket = gpi_clock_bucket(&arena->clocks, other->key);
     stream_in_no_bucket(at);
     break_bytes(&stream->chain, bucket, sizeof *bucket);
     break_bytes(bucket, &only, sizeof only);
@@ -241,11 +218,16 @@ static inline int two_of_one_key(size_t at) {
     return 1;
 }
 
-/* ---- A: the arena's own sums, and parked blocks ---- */
+/* ---- A: the arena's own sums, and waiting blocks ---- */
 
 static inline int wrong_granted(size_t at) {
     gpupool_counter *granted = &arena->ledger.granted;
     if (at < 2) set_counter(granted, at ? granted->now - 512 : granted->now + 512);
+    return at < 2;
+}
+
+static inline int stream_not_counted(size_t at) {
+    if (at < 2) break_u64(&arena->clocks.stream_count, arena->clocks.stream_count + (at ? 1 : -1));
     return at < 2;
 }
 
@@ -273,51 +255,44 @@ static inline int wrong_cached_sum(size_t at) {
     return at < 2;
 }
 
-static inline int wrong_parked_sum(size_t at) {
-    uint64_t *sum = &arena->parked_units;
+static inline int wrong_waiting_sum(size_t at) {
+    uint64_t *sum = &arena->waiting_units;
     if (at < 2) break_u64(sum, at ? *sum - 1 : *sum + 1);
     return at < 2;
 }
 
-static inline int lost_parked_run(size_t at) {
-    gpi_run *run = parked_at(at);
-    if (run) break_run(at ? &parked_at(at - 1)->list_next : &arena->parked, run->list_next);
+static inline int lost_waiting_run(size_t at) {
+    gpi_run *run = waiting_at(at);
+    if (run) break_run(at ? &waiting_at(at - 1)->list_next : &arena->waiting, run->list_next);
     return run != NULL;
 }
 
-static inline int parked_but_live(size_t at) {
-    gpi_run *run = parked_at(at);
+static inline int waiting_but_live(size_t at) {
+    gpi_run *run = waiting_at(at);
     if (run) break_u32(&run->lane, LANE_LIVE);
     return run != NULL;
 }
 
-static inline int parked_but_free(size_t at) {
-    gpi_run *run = parked_at(at);
-    if (run) break_u32(&run->lane, LANE_QUIET);
+static inline int waiting_but_free(size_t at) {
+    gpi_run *run = waiting_at(at);
+    if (run) break_u32(&run->lane, LANE_ANY);
     return run != NULL;
 }
 
-/* A live block that another stream uses, after all that are parked. */
-static inline int live_but_parked(size_t at) {
+/* A live block that another stream uses, after all that are waiting. */
+static inline int live_but_waiting(size_t at) {
     gpi_run *run = at == 0 ? run_at(0, is_live_in_use) : NULL;
     if (!run) return 0;
     break_run(&run->list_next, NULL);
-    break_run(&arena->parked_last->list_next, run);
-    break_u64(&arena->parked_units, arena->parked_units + run->units);
+    break_run(&arena->waiting_last->list_next, run);
+    break_u64(&arena->waiting_units, arena->waiting_units + run->units);
     return 1;
 }
 
-static inline int parked_without_fence(size_t at) {
-    gpi_run *run = parked_at(at);
+static inline int waiting_without_use(size_t at) {
+    gpi_run *run = waiting_at(at);
     void *none = NULL;
-    if (run) break_bytes(&run->uses, &none, sizeof none);
-    return run != NULL;
-}
-
-static inline int parked_behind_passed_fences(size_t at) {
-    gpi_run *run = parked_at(at);
-    gpi_use *use = run ? (gpi_use *)run->uses : NULL;
-    for (; use; use = use->next) break_int(&use->fence->passed, 1);
+    if (run) break_bytes(&run->of.uses, &none, sizeof none);
     return run != NULL;
 }
 

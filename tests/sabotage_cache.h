@@ -12,7 +12,7 @@ typedef struct slot_place { gpi_cache *cache; gpi_slot *slot; } slot_place;
 /* The at-th slot in use, of all caches; one that no cache has: beyond the last. */
 static inline slot_place slot_at(size_t at, int state) {
     slot_place place = {NULL, NULL};
-    gpi_stream *stream = arena->fences.streams;
+    gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
         for (size_t i = 0; i < stream->cache.room; i++) {
             gpi_slot *slot = &stream->cache.slots[i];
@@ -55,25 +55,25 @@ static inline int slot_of_a_held_run(size_t at) {
 
 static inline int slot_of_a_plain_run(size_t at) {
     gpi_slot *slot = used_slot(at);
-    if (slot) break_u32(&slot->run->as.slack_bytes, 0);
+    if (slot) break_u32(&slot->run->lane, LANE_LIVE);
     return slot != NULL;
 }
 
 static inline int run_leads_nowhere(size_t at) {
     gpi_slot *slot = used_slot(at);
     void *none = NULL;
-    if (slot) break_bytes(&slot->run->uses, &none, sizeof none);
+    if (slot) break_bytes(&slot->run->of.uses, &none, sizeof none);
     return slot != NULL;
 }
 
 static inline int run_leads_to_another_cache(size_t at) {
     slot_place place = slot_at(at, 0);
-    gpi_stream *stream = arena->fences.streams;
+    gpi_stream *stream = arena->clocks.streams;
     gpi_cache *other;
     if (!place.slot) return 0;
     while (&stream->cache == place.cache) stream = stream->next;
     other = &stream->cache;
-    break_bytes(&place.slot->run->uses, &other, sizeof other);
+    break_bytes(&place.slot->run->of.uses, &other, sizeof other);
     return 1;
 }
 
@@ -154,7 +154,7 @@ static inline int slot_in_the_other_state(size_t at) {
 /* ---- C3: sums ---- */
 
 static inline int wrong_cache_sum(size_t at) {
-    gpi_stream *stream = arena->fences.streams;
+    gpi_stream *stream = arena->clocks.streams;
     size_t i = at / 3;
     while (stream && i--) stream = stream->next;
     if (!stream) return 0;
@@ -168,7 +168,7 @@ static inline int wrong_cache_sum(size_t at) {
 
 static inline int slots_elsewhere(size_t at) {
     static gpi_slot copy[64], *elsewhere = copy;
-    gpi_stream *stream = arena->fences.streams;
+    gpi_stream *stream = arena->clocks.streams;
     while (stream && at--) stream = stream->next;
     if (!stream) return 0;
     memcpy(copy, stream->cache.slots, sizeof copy);

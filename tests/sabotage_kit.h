@@ -6,13 +6,14 @@
 #include "arena_kit.h"
 
 /* gpupool.h takes its private macros back. */
-#define LANE_QUIET 0u
+#define LANE_ANY 0u
 #define LANE_BARE 1u
 #define LANE_SPACE 2u
 #define LANE_STREAMS 3u
-#define LANE_PART 0xfffffffdu
-#define LANE_HELD 0xfffffffeu
-#define CACHED 0xffffffffu
+#define LANE_WAITING 0xfffffffbu
+#define LANE_PART 0xfffffffcu
+#define LANE_HELD 0xfffffffdu
+#define LANE_CACHED 0xfffffffeu
 #define LANE_LIVE 0xffffffffu
 #define STEPS 8u
 #define SHELF (64 * STEPS)
@@ -81,8 +82,8 @@ static inline void scene_free_each(size_t from, size_t to, size_t step) {
     for (size_t i = from; i < to; i += step) scene_free(i);
 }
 
-/* Other streams read the block, and are not done when it is freed: it is parked. */
-static inline void scene_park(size_t i) {
+/* Other streams read the block, and are not done when it is freed: it is waiting. */
+static inline void scene_wait(size_t i) {
     for (int stream = 2; stream < 4; stream++) {
         kit_order(kit_stream[scene_block[i].stream], kit_stream[stream]);
         kit_expect(kit_stream[stream], scene_block[i].at, 64, -1);
@@ -91,7 +92,7 @@ static inline void scene_park(size_t i) {
     scene_free(i);
 }
 
-/* What was freed so far becomes quiet: no work is in flight, and every fence is idle. */
+/* What was freed so far becomes anybody's: no work is in flight. */
 static inline void scene_rest(void) {
     fake_run_all();
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
@@ -109,7 +110,7 @@ static inline void scene_calm(void) {
 }
 
 /* Where memory can be stitched, it is: the arena may not grow. Of four such blocks one stays live,
-   one will be parked, one is freed by its stream, and one when all its users are done. */
+   one will be waiting, one is freed by its stream, and one when all its users are done. */
 static inline void scene_stitch(void) {
     if (arena->chunks.source == GPUPOOL_SOURCE_MAPPED)
         CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
@@ -129,7 +130,7 @@ static inline void scene_trim(void) {
 }
 
 /* Blocks live on two streams, one of them in use on another; memory free in lanes of all kinds, in
-   several runs each; two fences on each stream, and idle ones; parked blocks; stitches in use and
+   several runs each; two marks on each stream; waiting blocks; stitches in use and
    idle; blocks that caches have, free and handed out again. Of all that was freed since the calm
    the work is queued yet. */
 static inline void scene_open(gpupool_source source) {
@@ -150,16 +151,22 @@ static inline void scene_open(gpupool_source source) {
     scene_free(SCENE_STITCHED + 3);
     scene_rest();
     fake_mode(FAKE_STEPPED);
-    scene_free_each(34, 40, 1); /* large: with two streams about, each gets a fence at once */
-    scene_park(12);
-    scene_park(15);
-    scene_park(18);
-    scene_park(SCENE_STITCHED + 1);
+    scene_free_each(34, 40, 1); /* large: with two streams about, each gets a mark at once */
+    scene_wait(12);
+    scene_wait(15);
+    scene_wait(18);
+    scene_wait(SCENE_STITCHED + 1);
     scene_free(SCENE_STITCHED + 2);
     /* the very first run, which no check may pass over */
     CHECK_RESULT(gpupool_record_use(arena, scene_block[0].at, kit_stream[3]), GPUPOOL_OK);
     scene_free_each(42, 48, 1); /* small: into the caches, */
-    kit_reserved(arena);        /* and from there into the young lanes */
+    for (gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next) {
+        gpi_host_lock(&stream->cache.lock); /* and from there into the lanes */
+        gpi_host_lock(&arena->lock);
+        gpi_arena_pour_out(arena, stream);
+        gpi_arena_unlock(arena);
+        gpi_host_unlock(&stream->cache.lock);
+    }
     scene_free_each(48, 54, 1);
     scene_alloc(28000, 0); /* what 48 and 49 had */
     scene_alloc(29000, 1);
@@ -191,16 +198,18 @@ static inline gpi_run **range_at(size_t at) {
 }
 
 typedef int (*run_test)(const gpi_run *run);
-static inline int is_free(const gpi_run *run) { return run->lane < LANE_PART; }
-static inline int is_live(const gpi_run *run) { return run->lane == LANE_LIVE; }
+static inline int is_free(const gpi_run *run) { return run->lane < LANE_WAITING; }
+static inline int is_live(const gpi_run *run) { return run->lane >= LANE_CACHED; }
 static inline int is_cached(const gpi_run *run) {
-    return is_live(run) && run->as.slack_bytes == CACHED;
+    return run->lane == LANE_CACHED;
 }
 static inline int is_live_in_use(const gpi_run *run) {
-    return is_live(run) && run->uses && !is_cached(run);
+    return is_live(run) && run->of.uses && !is_cached(run);
 }
-static inline int is_held(const gpi_run *run) { return run->lane == LANE_HELD; }
-static inline int is_quiet(const gpi_run *run) { return run->lane == LANE_QUIET; }
+static inline int is_held(const gpi_run *run) {
+    return run->lane == LANE_HELD || run->lane == LANE_WAITING;
+}
+static inline int is_anybodys(const gpi_run *run) { return run->lane == LANE_ANY; }
 static inline int is_bare(const gpi_run *run) { return run->lane == LANE_BARE; }
 
 static inline gpi_run *run_at(size_t at, run_test test) {
@@ -225,15 +234,24 @@ static inline size_t count_runs(run_test test) {
     return count;
 }
 
-static inline gpi_stream *sealed_stream_at(size_t at) {
-    gpi_stream *stream = arena->fences.streams;
+/* Streams that are known, ALL among them. */
+static inline gpi_stream *stream_at(size_t at) {
+    gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next)
-        if (stream->seals > 0 && at-- == 0) return stream;
+        if (stream->handle && at-- == 0) return stream;
     return NULL;
 }
 
-static inline gpi_run *parked_at(size_t at) {
-    gpi_run *run = arena->parked;
+/* Those with a mark that has not passed. */
+static inline gpi_stream *marked_stream_at(size_t at) {
+    gpi_stream *stream;
+    for (size_t i = 0; (stream = stream_at(i)) != NULL; i++)
+        if (gpi_clock_mark(&arena->clocks, stream, 0) && at-- == 0) return stream;
+    return NULL;
+}
+
+static inline gpi_run *waiting_at(size_t at) {
+    gpi_run *run = arena->waiting;
     while (run && at--) run = run->list_next;
     return run;
 }

@@ -15,8 +15,8 @@ static inline int is_used(const gpi_stitch *stitch) { return stitch->state == GP
 static inline int is_idle(const gpi_stitch *stitch) { return stitch->state == GPI_STITCH_IDLE; }
 static inline int has_user(const gpi_stitch *stitch) { return is_idle(stitch) && stitch->user; }
 static inline int has_no_user(const gpi_stitch *stitch) { return is_idle(stitch) && !stitch->user; }
-static inline int is_parked(const gpi_stitch *stitch) {
-    return is_used(stitch) && stitch->body->lane == LANE_HELD;
+static inline int is_waiting(const gpi_stitch *stitch) {
+    return is_used(stitch) && stitch->body->lane == LANE_WAITING;
 }
 
 static inline gpi_stitch *stitch_at(size_t at, stitch_test test) {
@@ -57,7 +57,7 @@ static inline gpi_seam *seam_at(size_t at) {
 static inline int part_leads_elsewhere(size_t at) {
     gpi_part *part = part_at(at / 2, is_used);
     void *other = at % 2 ? (void *)stitch_at(0, is_idle) : NULL;
-    if (part) break_bytes(&part->run->uses, &other, sizeof other);
+    if (part) break_bytes(&part->run->of.uses, &other, sizeof other);
     return part != NULL;
 }
 
@@ -90,9 +90,9 @@ static inline int one_part_less(size_t at) {
     return stitch != NULL;
 }
 
-/* A parked block's run says that it is a part; no stitch has it. */
+/* A waiting block's run says that it is a part; no stitch has it. */
 static inline int part_of_no_stitch(size_t at) {
-    gpi_run *run = arena->parked;
+    gpi_run *run = arena->waiting;
     for (; run; run = run->list_next)
         if (run->unit < arena->chunks.stitch_unit && at-- == 0) break;
     if (run) break_u32(&run->lane, LANE_PART);
@@ -130,13 +130,6 @@ static inline int forgotten_user(size_t at) {
     gpi_stream *nobody = NULL;
     if (stitch) break_bytes(&stitch->user, &nobody, sizeof nobody);
     return stitch != NULL;
-}
-
-static inline int wrong_count_of_a_user(size_t at) {
-    gpi_stream *stream = arena->fences.streams;
-    for (size_t i = at / 2; stream && i; i--) stream = stream->next;
-    if (stream) break_u64(&stream->stitches, stream->stitches + (at % 2 ? 1 : UINT64_MAX));
-    return stream != NULL;
 }
 
 /* ---- S4: a chunk and what is over it ---- */

@@ -10,7 +10,7 @@ static uint32_t cut_lane;
 
 /* ---- T1: neighbours ---- */
 
-/* Pairs of neighbours, by the left one; those with a parked block in them apart. */
+/* Pairs of neighbours, by the left one; those with a waiting block in them apart. */
 static inline int is_held_pair(const gpi_run *run) {
     return is_held(run) || (run->next && is_held(run->next));
 }
@@ -158,7 +158,7 @@ static inline int wrong_list_prev(size_t at) {
 
 static inline int wrong_lane_number(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    if (run) break_u32(&run->lane, run->lane == LANE_QUIET ? LANE_STREAMS : LANE_QUIET);
+    if (run) break_u32(&run->lane, run->lane == LANE_ANY ? LANE_STREAMS : LANE_ANY);
     return run != NULL;
 }
 
@@ -197,8 +197,8 @@ static inline int wrong_lane_sum(size_t at) {
     gpi_lane *lane = at / 3 < arena->tree.lane_count ? arena->tree.lanes[at / 3] : NULL;
     if (!lane) return 0;
     if (at % 3 == 0) break_u64(&lane->units, lane->units + 1);
-    if (at % 3 == 1) break_u64(&lane->runs_by_order[0], lane->runs_by_order[0] + 1);
-    if (at % 3 == 2) break_u64(&lane->runs_by_order[35], lane->runs_by_order[35] + 1);
+    if (at % 3 == 1) break_u64(&arena->tree.free_by_order[0], arena->tree.free_by_order[0] + 1);
+    if (at % 3 == 2) break_u64(&arena->tree.free_by_order[35], arena->tree.free_by_order[35] + 1);
     return 1;
 }
 
@@ -272,7 +272,7 @@ static inline int in_another_bucket(size_t at) {
 }
 
 static inline int not_live_in_a_bucket(size_t at) {
-    gpi_run *run = at % 2 ? parked_at(at / 2) : run_at(at / 2, is_free);
+    gpi_run *run = at % 2 ? waiting_at(at / 2) : run_at(at / 2, is_free);
     if (!run) return 0;
     break_run(gpi_tree_head(&arena->tree, gpi_tree_bucket(&arena->tree, run->unit)), run);
     return 1;
@@ -287,7 +287,7 @@ static inline int wrong_live_sum(size_t at) {
     return at < 4;
 }
 
-static inline int is_live_and_plain(const gpi_run *run) { return is_live(run) && !run->uses; }
+static inline int is_live_and_plain(const gpi_run *run) { return run->lane == LANE_LIVE && !run->of.uses; }
 
 /* In no bucket, as all sums have it too, the ledger's among them. */
 static inline int lost_live_run(size_t at) {

@@ -11,7 +11,7 @@
 #define NO_SLOT 0xffff
 #define SIZES 40 /* units; an eighth is up to five, in up to three bins */
 #define LANE_LIVE 0xffffffffu
-#define CACHED 0xffffffffu
+#define LANE_CACHED 0xfffffffeu
 #define UNIT ((uint64_t)GPUPOOL_UNIT_BYTES)
 
 typedef enum place { NOWHERE, PLAIN, FREE, OUT } place; /* not live, live, and in the cache */
@@ -143,7 +143,8 @@ static void give(size_t i, uint64_t offset) {
 
 static void let_go(size_t i) {
     int is_out = model[i].where == OUT;
-    CHECK_EQ(gpi_cache_release(&cache, runs[i].unit), is_out);
+    gpi_cache_release(&cache, runs[i].unit);
+    CHECK_EQ(runs[i].lane == LANE_LIVE, is_out || model[i].where == PLAIN);
     if (is_out) model[i].where = PLAIN;
 }
 
@@ -158,7 +159,7 @@ static void evict(void) {
         forget(i);
     } else { /* one that was out is plain now: whose run leads here no more */
         for (size_t i = 0; i < BLOCKS; i++)
-            if (model[i].where == OUT && runs[i].as.slack_bytes != CACHED) model[i].where = PLAIN;
+            if (model[i].where == OUT && runs[i].lane == LANE_LIVE) model[i].where = PLAIN;
     }
     CHECK_EQ(count(FREE) + count(OUT) + 1, frees + outs);
 }
@@ -183,8 +184,8 @@ static void agree(void) {
     for (size_t i = 0; i < BLOCKS; i++) {
         int cached = model[i].where == FREE || model[i].where == OUT;
         if (model[i].where == NOWHERE) continue;
-        CHECK_EQ(runs[i].as.slack_bytes == CACHED, cached);
-        CHECK(runs[i].uses == (cached ? (void *)&cache : NULL));
+        CHECK_EQ(runs[i].lane, cached ? LANE_CACHED : LANE_LIVE);
+        CHECK(runs[i].of.uses == (cached ? (void *)&cache : NULL));
         if (!cached) CHECK_EQ(runs[i].as.slack_bytes, runs[i].units * UNIT - model[i].bytes);
     }
 }

@@ -87,9 +87,9 @@ static int give(size_t i) {
 }
 
 static int let_go(size_t i) {
-    int done = gpi_cache_release(&now.cache, now.runs[i].unit);
-    CHECK_EQ(done, now.where[i] == OUT);
-    if (!done) return 0;
+    gpi_cache_release(&now.cache, now.runs[i].unit);
+    if (now.where[i] != OUT) return 0;
+    CHECK_EQ(now.runs[i].lane, LANE_LIVE);
     CHECK_EQ(now.runs[i].as.slack_bytes, 7);
     now.where[i] = PLAIN;
     return 1;
@@ -103,13 +103,13 @@ static int evict(void) {
     run = gpi_cache_evict(&now.cache);
     if (run) {
         size_t i = (size_t)(run - now.runs);
-        CHECK(!many && now.where[i] == FREE && run->lane == LANE_LIVE && !run->uses);
+        CHECK(!many && now.where[i] == FREE && run->lane == LANE_LIVE && !run->of.uses);
         run->lane = 0;
         now.where[i] = NOWHERE;
         return 1;
     }
     for (size_t i = 0; i < BLOCKS; i++)
-        if (now.where[i] == OUT && now.runs[i].uses == NULL) now.where[i] = PLAIN;
+        if (now.where[i] == OUT && now.runs[i].of.uses == NULL) now.where[i] = PLAIN;
     return 1;
 }
 

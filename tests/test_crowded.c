@@ -18,7 +18,7 @@
 static gpupool_arena *arena;
 
 static gpi_cache *cache_of(int stream) {
-    return &gpi_fence_find(&arena->fences, gpi_fence_key(kit_stream[stream]))->cache;
+    return &gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[stream]))->cache;
 }
 
 static void *get(size_t bytes, int stream) { return kit_alloc(arena, bytes, kit_stream[stream]); }
@@ -112,7 +112,7 @@ static void who_looks_for_memory_finds_it(void) {
     for (size_t i = 0; i < MANY; i++) block[i] = get(64 * KIB, 0);
     for (size_t i = 1; i + 1 < MANY; i++) put(block[i], 0);
     CHECK(cache_of(0)->free_blocks > 0);
-    large = get(18 * MIB, 1); /* in the place of them all, behind their fence */
+    large = get(18 * MIB, 1); /* in the place of them all, behind their mark */
     CHECK_EQ(cache_of(0)->free_blocks, 0);
     CHECK(cache_of(0)->crowded && cache_of(0)->used >= 2); /* it still knows the two */
     block[1] = block[MANY - 1];
@@ -132,9 +132,11 @@ static void freed_while_memory_is_looked_for(void) {
     open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
     freed_meanwhile = get(8 * KIB, 0);
     CHECK_EQ(cache_of(0)->used - cache_of(0)->free_blocks, 1);
+    uint64_t free_before = cache_of(0)->free_blocks;
     fake_before_call("cuMemAlloc", 1, free_it, NULL);
     void *large = get(200 * MIB, 1);
-    CHECK_EQ(cache_of(0)->free_blocks, 0);
+    CHECK_EQ(cache_of(0)->free_blocks, free_before);
+    CHECK_EQ(cache_of(0)->used, free_before);
     CHECK_RESULT(gpupool_free(arena, freed_meanwhile, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE);
     close_all(&large, 1, 1);
 }
@@ -173,12 +175,12 @@ static void freed_while_a_verdict_is_made(void) {
     close_all(&large, 1, 1);
 }
 
-/* A fence for what has to leave cannot be recorded: the frees have freed, and do not fail. */
-static void no_fence_for_what_leaves(void) {
+/* A mark for what has to leave cannot be recorded: the frees have freed, and do not fail. */
+static void no_mark_for_what_leaves(void) {
     void *block[MANY];
     int current = -1;
     open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
-    put(get(4096, 1), 1); /* a stream alone needs no fence */
+    put(get(4096, 1), 1); /* a stream alone needs no mark */
     for (size_t i = 0; i < MANY; i++) block[i] = get(32 * KIB, 0);
     CHECK_EQ(cudaSetDevice(1), cudaSuccess);
     fake_fail_nth(1, 1);
@@ -245,7 +247,6 @@ static void large_ones_are_not_kept(void) {
     close_all(NULL, 0, 0);
 }
 
-/* Looked at when nobody has waited of late, it is as it was before; else it stays ready. */
 /* What it keeps is too little to be what a large request lacks. */
 static void large_requests_leave_it_alone(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_DEVICE);
@@ -261,16 +262,24 @@ static void large_requests_leave_it_alone(void) {
     close_all(&large, 1, 0);
 }
 
+/* While blocks are out it goes on to keep track of them, whoever looks or trims. Once nothing is
+   left of its stream, it is as it was before. */
 static void crowded_no_longer(void) {
-    void *block[MANY];
+    void *block[MANY], *next;
     open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
     for (size_t i = 0; i < MANY; i++) block[i] = get(700, 0);
+    uint32_t out = cache_of(0)->used - cache_of(0)->free_blocks;
     kit_stats(arena);
-    CHECK(cache_of(0)->crowded && cache_of(0)->used == 0 && cache_of(0)->room > SLOTS);
-    cache_of(0)->waits = 0;
-    kit_stats(arena);
+    CHECK(cache_of(0)->crowded && cache_of(0)->room > SLOTS);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    CHECK(cache_of(0)->crowded && cache_of(0)->room > SLOTS);
+    CHECK(out > 1 && cache_of(0)->used == out && cache_of(0)->free_blocks == 0);
+    for (size_t i = 0; i < MANY; i++) put(block[i], 0);
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
+    next = get(700, 0);
     CHECK(!cache_of(0)->crowded && cache_of(0)->room == SLOTS);
-    close_all(block, MANY, 0);
+    close_all(&next, 1, 0);
 }
 
 /* Without host memory for more slots, it does with those that it has. */
@@ -305,7 +314,7 @@ int main(void) {
     ARENA_TEST(who_waits_long_is_crowded);
     ARENA_TEST(an_eighth_more_will_do);
     ARENA_TEST(who_looks_for_memory_finds_it);
-    FAKE_TEST(no_fence_for_what_leaves);
+    FAKE_TEST(no_mark_for_what_leaves);
     ARENA_TEST(the_verdict_knows_what_is_out);
     ARENA_TEST(no_more_than_a_share_is_kept);
     ARENA_TEST(large_ones_are_not_kept);

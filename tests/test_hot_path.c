@@ -12,7 +12,7 @@
 
 static gpupool_arena *arena;
 
-/* BYPASS keeps nothing, and what PINNED has is the host's at once: every free has a fence. */
+/* BYPASS keeps nothing, and what PINNED has is the host's at once: every free has a mark. */
 static int has_cache(gpupool_source source) {
     return source != GPUPOOL_SOURCE_BYPASS && source != GPUPOOL_SOURCE_PINNED;
 }
@@ -35,7 +35,7 @@ static void put(void *block, int stream) {
 
 static uint64_t cached_bytes(void) { /* as it is, without emptying anything */
     uint64_t units = 0;
-    for (const gpi_stream *stream = arena->fences.streams; stream; stream = stream->next)
+    for (const gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next)
         units += stream->cache.free_units;
     return units * GPUPOOL_UNIT_BYTES;
 }
@@ -75,17 +75,17 @@ static void pairs(void) {
 }
 static void a_pair_asks_neither_cuda_nor_the_arena(void) { for_pools(pairs); }
 
-/* Large blocks, with another stream about: each free has a fence, for three calls: whether the
-   device was reset, whether the stream captures, and the event. */
-static void fences(void) {
+/* Large blocks, with another stream about: each free has a mark, for seven calls at most: whether
+   the device was reset, whether the older mark has passed, whether the stream captures, the event. */
+static void marks(void) {
     void *other = get(4096, 1);
     for (int round = 0; round < 4; round++) put(get(4 * MIB, 0), 0);
     long calls = kit_calls();
     for (int round = 0; round < 10; round++) put(get(4 * MIB, 0), 0);
-    if (CHECK_FAKE) CHECK_EQ(kit_calls(), calls + 30);
+    if (CHECK_FAKE) CHECK(kit_calls() >= calls + 30 && kit_calls() <= calls + 70);
     put(other, 1);
 }
-static void a_fence_costs_three_calls(void) { for_pools(fences); }
+static void a_mark_costs_few_calls(void) { for_pools(marks); }
 
 /* Bypass keeps nothing: every pair is a cudaMalloc and a cudaFree. */
 static void bypass_pair(void) {
@@ -356,7 +356,7 @@ static void other_streams_may_use_and_free_it(void) { for_pools(elsewhere); }
 
 int main(void) {
     ARENA_TEST(a_pair_asks_neither_cuda_nor_the_arena);
-    ARENA_TEST(a_fence_costs_three_calls);
+    ARENA_TEST(a_mark_costs_few_calls);
     ARENA_TEST(bypass_pair);
     ARENA_TEST(a_block_serves_its_own_size_only);
     ARENA_TEST(alignment_is_kept_beside_the_cache);

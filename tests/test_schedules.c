@@ -45,7 +45,7 @@ static void put(void *block, size_t bytes, int stream, int byte) {
 /* Streams whose caches take so many frees off, as when sizes did not come again: with nothing in it
    a cache is left alone, and only the arena's lock is taken. */
 static void rest(uint32_t frees) {
-    for (gpi_stream *stream = arena->fences.streams; stream; stream = stream->next)
+    for (gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next)
         stream->cache.rest = frees;
 }
 
@@ -73,6 +73,36 @@ static void open_bare_handover(void) {
 static void all_of_it(int stream) { put(get(ALL, stream, stream + 5), ALL, stream, stream + 5); }
 static void all_on_first(void) { all_of_it(0); }
 static void all_on_second(void) { all_of_it(1); }
+
+/* ---- a stream's mark is recorded by its thread, while another asks after it, has it pinned for a
+   wait on the device, takes the memory behind it, or trims ---- */
+
+static void open_marks(void) {
+    open_with(2 * ALL);
+    put(get(ALL, 1, 2), ALL, 1, 2);
+    put(get(ALL / 2, 0, 1), ALL / 2, 0, 1);
+}
+static void frees_on(void) { /* each of these frees is large enough for a mark of its own */
+    for (int i = 0; i < 3; i++) put(get(ALL, 0, i), ALL, 0, i);
+}
+static void polls(void) {
+    gpi_stream *stream = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[0]));
+    for (int i = 0; i < 2 && stream; i++) {
+        fake_run_all();
+        gpi_host_lock(&arena->lock);
+        gpi_arena_poll_stream(arena, stream);
+        gpi_arena_unlock(arena);
+    }
+}
+static void takes_over(void) { put(get(2 * ALL, 1, 7), 2 * ALL, 1, 7); }
+static void trims(void) { CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); }
+static void retires_it(void) {
+    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+}
+static void waits_beside(void) { /* who has `growing` is not waited for by who needs no memory */
+    put(get(512, 0, 3), 512, 0, 3);
+    frees_on();
+}
 
 /* ---- one stream, two threads: with blocks in its cache, or with none yet ---- */
 
@@ -118,8 +148,8 @@ static void open_retire_with(uint32_t frees) {
     put(block, 512, 0, 1);
     kept[2] = get(512, 1, 2);
     do CHECK_EQ(cudaStreamCreateWithFlags(&others[n], cudaStreamNonBlocking), cudaSuccess);
-    while (gpi_fence_bucket(&arena->fences, (uintptr_t)others[n]) !=
-               gpi_fence_bucket(&arena->fences, (uintptr_t)kit_stream[0]) &&
+    while (gpi_clock_bucket(&arena->clocks, (uintptr_t)others[n]) !=
+               gpi_clock_bucket(&arena->clocks, (uintptr_t)kit_stream[0]) &&
            ++n < KIT_COUNT(others));
     twin = CHECK(n < KIT_COUNT(others)) ? others[n] : others[0];
 }
@@ -202,7 +232,7 @@ static void uses_renewed(void) {
 }
 static void close_renewed(void) {
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    CHECK(gpi_fence_find(&arena->fences, gpi_fence_key(twin)) == scope->stream);
+    CHECK(gpi_clock_find(&arena->clocks, gpi_clock_key(twin)) == scope->stream);
     CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
     close_all();
     CHECK_EQ(cudaStreamDestroy(twin), cudaSuccess);
@@ -262,6 +292,13 @@ static const schedule_case cases[] = {
     {"a scope on a renewed handle", open_renewed, {opens_scope, uses_renewed}, close_renewed},
     {"hand over", open_handover, {all_on_first, all_on_second}, close_all},
     {"hand over, nothing cached", open_bare_handover, {all_on_first, all_on_second}, close_all},
+    {"a mark is asked after", open_marks, {frees_on, polls}, close_all},
+    {"what is behind a mark is taken", open_marks, {frees_on, takes_over}, close_all},
+    {"a mark while memory is given back", open_marks, {frees_on, trims}, close_all},
+    {"a mark of a stream that ends", open_marks, {frees_on, retires_it}, close_all},
+    {"taken while its stream ends", open_marks, {takes_over, retires_it}, close_all},
+    {"waits with no lock held", open_marks, {waits_beside, takes_over}, close_all},
+    {"given back twice", open_marks, {trims, trims}, close_all},
     {"two threads on a stream", open_cached, {turn_first, turn_second}, close_all},
     {"two threads on a bare stream", open_bare, {turn_first, turn_second}, close_all},
     {"two streams begin", open_new, {newcomer_first, newcomer_second}, close_all},

@@ -33,16 +33,19 @@ static void places_of_all_sizes(void) {
 /* In the last step of the last order: where a request misses it, there is no step after it. */
 static void the_last_place(void) {
     uint64_t most = ((uint64_t)1 << GPUPOOL_ORDERS) - 1;
-    gpi_lanes quiet = {{LANE_QUIET}, 1};
+    gpi_lanes any = {{LANE_ANY, 0}, 1, UINT64_MAX};
+    gpi_fit fit = tree_fit(most, 1, 4);
     gpi_tree one;
     gpi_run *run;
     memset(&one, 0, sizeof one);
     CHECK_EQ(gpi_tree_open(&one), 1);
-    run = gpi_tree_put(&one, gpi_tree_add_chunk(&one, TREE_BASE, most), LANE_QUIET, 0);
+    run = gpi_tree_put(&one, gpi_tree_add_chunk(&one, TREE_BASE, most), LANE_ANY, 0);
     CHECK_EQ(gpi_tree_place(most), (GPUPOOL_ORDERS - 1) * 8 + 7);
-    CHECK(gpi_tree_find(&one, &quiet, most, 1, 4) == run);
-    CHECK(gpi_tree_find(&one, &quiet, most, 2, 4) == NULL); /* it begins at an odd unit */
-    CHECK(gpi_tree_find(&one, &quiet, (uint64_t)1 << (GPUPOOL_ORDERS - 1), 2, 4) == run);
+    CHECK(gpi_tree_find(&one, &any, &fit) == run);
+    fit.align_units = 2;
+    CHECK(gpi_tree_find(&one, &any, &fit) == NULL); /* it begins at an odd unit */
+    fit.units = (uint64_t)1 << (GPUPOOL_ORDERS - 1);
+    CHECK(gpi_tree_find(&one, &any, &fit) == run);
     CHECK_EQ(gpi_tree_check(&one), 0);
     gpi_tree_close(&one);
 }
@@ -51,10 +54,10 @@ static void the_last_place(void) {
 
 static void open_huge(void) {
     model lanes = {.units = 1, .lane_count = 3,
-                   .lane = {LANE_QUIET, LANE_STREAMS, LANE_STREAMS + 1}};
+                   .lane = {LANE_ANY, LANE_STREAMS, LANE_STREAMS + 1}};
     tree_open_lanes(&lanes);
     tree_open_table(HUGE_UNITS, HUGE_GRANULE);
-    tree_open_chunk(HUGE_UNITS, LANE_QUIET);
+    tree_open_chunk(HUGE_UNITS, LANE_ANY);
 }
 
 /* The chunk is tiled from end to end by runs that know their neighbours. */
@@ -111,11 +114,34 @@ static gpi_run *take_somewhere(uint64_t *random) {
     return run;
 }
 
+/* Each free has a later position than any before; a mark now and then is a border of both lanes. */
+static uint64_t position, marked;
+
+static void set_mark(uint64_t *random) {
+    for (uint32_t lane = LANE_STREAMS; lane <= LANE_LAST; lane++)
+        tree.lanes[lane]->borders[1 + check_below(random, 2)] = position;
+    marked = position;
+}
+
+/* What was freed before the mark is finished; of one lane it is anybody's from now on. */
+static void pass_mark(void) {
+    const gpi_run *run = tree_first;
+    for (uint32_t lane = LANE_STREAMS; lane <= LANE_LAST; lane++)
+        tree.lanes[lane]->borders[0] = marked;
+    gpi_tree_finish(&tree, LANE_LAST, marked);
+    for (; run; run = run->next)
+        CHECK(run->lane == LANE_ANY ? run->of.at == 0
+                                    : run->lane != LANE_LAST || run->of.at > marked);
+}
+
 static void put_somewhere(gpi_run *run, uint64_t *random) {
     uint64_t absorb = check_below(random, 2) ? run->units : UINT64_MAX;
-    uint32_t lane = check_below(random, 3) ? LANE_QUIET : LANE_STREAMS;
+    uint32_t lane = check_below(random, 3) ? LANE_ANY : LANE_STREAMS;
+    if (lane) lane += (uint32_t)check_below(random, 2);
     gpi_tree_lay_down(&tree, run);
-    gpi_tree_put(&tree, run, lane + (lane && check_below(random, 2)), absorb);
+    run->of.at = ++position;
+    run = gpi_tree_put(&tree, run, lane, absorb);
+    CHECK_EQ(run->of.at, lane ? position : 0);
 }
 
 static void random_calls_of_all_orders(void) {
@@ -130,7 +156,8 @@ static void random_calls_of_all_orders(void) {
         if (live[i]) put_somewhere(live[i], &random);
         live[i] = live[i] ? NULL : take_somewhere(&random);
         if (live[i]) taken++, orders |= 1ull << gpi_tree_order(gpi_tree_place(live[i]->units));
-        if (call % 1000 == 0) gpi_tree_pour(&tree, LANE_STREAMS + 1, LANE_QUIET);
+        if (call % 100 == 0) set_mark(&random);
+        if (call % 1000 == 50) pass_mark();
         if (call % 16 == 0) CHECK_EQ(gpi_tree_check(&tree), 0);
         if (call % 16 == 0) expect_tiled();
         if (call % 1000 == 0) expect_found(&random);

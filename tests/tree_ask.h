@@ -7,7 +7,7 @@
 /* The state's free runs, as find sees them. */
 typedef struct free_run {
     int unit, units;
-    unsigned lane, slab;
+    unsigned lane, slab; /* lane: the kind */
     unsigned rank; /* find prefers low ones: by step, and those beside bare addresses last */
 } free_run;
 static free_run ask_runs[TREE_MOST];
@@ -42,14 +42,21 @@ static inline int naive_start(int unit, int run_units, int units, int align) {
     return -1;
 }
 
+static inline int may_find(const gpi_lanes *lanes, const free_run *run) {
+    int found = 0;
+    for (int i = 0; i < lanes->count; i++) found |= lanes->number[i] == lane_of(run->lane);
+    return found && at_of(run->lane) < lanes->below;
+}
+
 /* The rank of the best run that fits; UINT32_MAX if there is none. Sure: among runs of a step that
    no misfit is in, which few tries must find as well as many. */
-static inline unsigned naive_find(unsigned lane_mask, unsigned slab, int units, int align,
+static inline unsigned naive_find(const gpi_lanes *lanes, unsigned slab, const gpi_fit *fit,
                                   int sure) {
+    int units = (int)fit->units, align = (int)fit->align_units;
     unsigned best = UINT32_MAX, sure_step = naive_step((unsigned)(units + align - 1));
     for (const free_run *run = ask_runs; run < ask_runs + ask_count; run++) {
-        if (!(lane_mask >> run->lane & 1) || run->rank >= best || run->slab != slab) continue;
-        if (sure && run->rank % 1000 <= sure_step) continue;
+        if (!may_find(lanes, run) || run->rank >= best || run->slab != slab) continue;
+        if (sure && (run->rank % 1000 <= sure_step || lanes->below <= at_of(LATE))) continue;
         if (naive_start(run->unit, run->units, units, align) >= 0) best = run->rank;
     }
     return best;
@@ -68,34 +75,42 @@ static inline uint64_t in_front(const gpi_run *run) {
     return count;
 }
 
-static inline void ask_find_among(unsigned lane_mask, unsigned slab, int units, int align) {
+static inline void ask_find_among(const gpi_lanes *lanes, unsigned slab, gpi_fit *fit) {
     static const uint64_t tries[] = {0, 1, UINT64_MAX};
-    unsigned best = naive_find(lane_mask, slab, units, align, 0);
+    unsigned best = naive_find(lanes, slab, fit, 0);
     for (int i = 0; i < 3; i++) {
         int all = tries[i] == UINT64_MAX;
-        const gpi_run *run =
-            slab ? tree_find_in_slabs(lane_mask, (uint64_t)units, (uint64_t)align, tries[i])
-                 : tree_find(lane_mask, (uint64_t)units, (uint64_t)align, tries[i]);
-        const free_run *found = run ? ask_run(run) : NULL;
+        const gpi_run *run;
+        const free_run *found;
+        fit->tries = tries[i];
+        run = slab ? gpi_tree_find_in_slabs(&tree, lanes, fit) : gpi_tree_find(&tree, lanes, fit);
+        found = run ? ask_run(run) : NULL;
         if (all) CHECK_EQ(found ? found->rank : UINT32_MAX, best);
-        if (!run && !all) CHECK_EQ(naive_find(lane_mask, slab, units, align, 1), UINT32_MAX);
+        if (!run && !all) CHECK_EQ(naive_find(lanes, slab, fit, 1), UINT32_MAX);
         if (!run || !CHECK(found)) continue;
-        CHECK(found->lane == run->lane && lane_mask >> found->lane & 1 && found->slab == slab);
-        CHECK(naive_start(found->unit, found->units, units, align) >= 0);
+        CHECK(found->lane == kind_of(run) && may_find(lanes, found) && found->slab == slab);
+        CHECK(naive_start(found->unit, found->units, (int)fit->units, (int)fit->align_units) >= 0);
         CHECK(in_front(run) <= tries[i]);
     }
 }
 
+/* At any position, and where a position bounds what may be had. */
 static inline void ask_find(unsigned lane_mask, int units, int align) {
-    ask_find_among(lane_mask, 0, units, align);
-    if (tree.slab_count) ask_find_among(lane_mask, 1, units, align);
+    gpi_lanes lanes = tree_lanes(lane_mask);
+    gpi_fit fit = tree_fit((uint64_t)units, (uint64_t)align, 0);
+    for (int i = 0; i < 2; i++) {
+        lanes.below = i ? at_of(LATE) : UINT64_MAX;
+        ask_find_among(&lanes, 0, &fit);
+        if (tree.slab_count) ask_find_among(&lanes, 1, &fit);
+    }
 }
 
-/* The lanes that a request may look in: any one, or a stream's own and quiet memory. */
+/* The lanes that a request may look in: any one, or a stream's own and anybody's. */
 static inline void ask_lanes(const model *m, int units, int align) {
     unsigned all = 0;
     for (int i = 0; i < m->lane_count; i++) {
-        unsigned lane = 1u << m->lane[i];
+        unsigned lane = 1u << lane_of(m->lane[i]);
+        if (all & lane) continue; /* LATE */
         ask_find(lane, units, align);
         if (lane != 1u << LANE_BARE) all |= lane;
     }
@@ -113,7 +128,7 @@ static inline void ask_start(int units, int align) {
 static inline void ask_largest(unsigned lane) {
     int largest = 0;
     for (int i = 0; i < ask_count; i++)
-        if (ask_runs[i].lane == lane && ask_runs[i].units > largest) largest = ask_runs[i].units;
+        if (lane_of(ask_runs[i].lane) == lane && ask_runs[i].units > largest) largest = ask_runs[i].units;
     CHECK_EQ(gpi_tree_largest(tree.lanes[lane]), largest);
 }
 
@@ -163,7 +178,7 @@ static inline void ask_everything(const model *m) {
     ask_prepare(m);
     ask_live(m);
     ask_table(m);
-    for (int i = 0; i < m->lane_count; i++) ask_largest(m->lane[i]);
+    for (int i = 0; i < m->lane_count; i++) ask_largest(lane_of(m->lane[i]));
     for (int units = 1; units <= m->units + 1; units++)
         for (int align = 1; align <= m->units; align *= 2) {
             ask_start(units, align);

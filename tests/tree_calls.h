@@ -40,23 +40,24 @@ static inline void call_take(const model *m, int from, int unit, int units) {
     end(&after);
 }
 
-static inline void call_put(const model *m, int unit, unsigned lane, uint64_t absorb_units) {
+static inline void call_put(const model *m, int unit, unsigned kind, uint64_t absorb_units) {
     model after = *m;
     gpi_run *run;
-    begin(m, "put", unit, (int)lane, absorb_units);
+    begin(m, "put", unit, (int)kind, absorb_units);
     run = tree_run(unit);
     gpi_tree_lay_down(&tree, run);
-    run = gpi_tree_put(&tree, run, lane, absorb_units);
-    CHECK(run->lane == lane && TREE_BASE + (uint64_t)unit - run->unit < run->units);
-    model_put(&after, unit, lane, absorb_units);
+    run = tree_put(run, kind, absorb_units);
+    CHECK(run->lane == lane_of(kind) && run->of.at == at_of(kind));
+    CHECK(TREE_BASE + (uint64_t)unit - run->unit < run->units);
+    model_put(&after, unit, kind, absorb_units);
     end(&after);
 }
 
-static inline void call_pour(const model *m, unsigned from, unsigned to) {
+static inline void call_finish(const model *m, uint32_t lane, uint64_t at) {
     model after = *m;
-    begin(m, "pour", (int)from, (int)to, 0);
-    gpi_tree_pour(&tree, from, to);
-    model_pour(&after, from, to);
+    begin(m, "finish", (int)lane, 0, at);
+    gpi_tree_finish(&tree, lane, at);
+    model_finish(&after, lane, at);
     end(&after);
 }
 
@@ -66,7 +67,7 @@ static inline int may_be_slab(const model *m, unsigned lane_mask, int unit) {
     if (tree_granule(unit) == tree_granule(unit - 1) || end > m->units || m->slab[unit]) return 0;
     for (int i = unit; i < end; i++)
         if (m->owner[i] != m->owner[unit]) return 0;
-    return model_is_free(m, unit) && lane_mask >> m->owner[unit] & 1;
+    return model_is_free(m, unit) && lane_mask >> lane_of(m->owner[unit]) & 1;
 }
 
 /* A granule that was free becomes a slab, and its memory stays free for the same users. */
@@ -121,12 +122,12 @@ static inline void make_every_call(const model *m) {
         if (model_is_free(m, unit)) take_all_parts(m, unit);
         else put_into_all_lanes(m, unit);
     }
-    for (int from = 0; from < m->lane_count; from++)
-        for (int to = 0; to < m->lane_count; to++)
-            if (m->lane[from] >= LANE_STREAMS && m->lane[to] != LANE_BARE && to != from)
-                call_pour(m, m->lane[from], m->lane[to]);
     for (int i = 0; i < m->lane_count; i++)
-        if (m->lane[i] != LANE_BARE) call_add_slab(m, 1u << m->lane[i]);
+        if (m->lane[i] >= LANE_STREAMS)
+            for (uint64_t at = 0; at <= at_of(m->lane[i]); at++)
+                call_finish(m, lane_of(m->lane[i]), at);
+    for (int i = 0; i < m->lane_count; i++)
+        if (m->lane[i] != LANE_BARE) call_add_slab(m, 1u << lane_of(m->lane[i]));
     call_drop_slabs(m);
 }
 

@@ -1,17 +1,19 @@
 /* tree_kit.h: TREE beside a naive model of one chunk, an array that says of every unit whose it is.
-   Include it after gpupool.h; everything here goes through the calls that other rooms use. */
+   Include it after gpupool.h; everything here goes through the calls that other sections use. */
 #ifndef TREE_KIT_H
 #define TREE_KIT_H
 
 #include "check.h"
 
 /* gpupool.h takes its private macros back. */
-#define LANE_QUIET 0u
+#define LANE_ANY 0u
 #define LANE_BARE 1u
 #define LANE_SPACE 2u
 #define LANE_STREAMS 3u
 #define LANE_LAST (LANE_STREAMS + 1) /* of a model's */
-#define LANE_HELD 0xfffffffeu
+#define LATE 5u                        /* of lane STREAMS too, freed after its mark */
+#define KINDS 6u
+#define LANE_HELD 0xfffffffdu
 #define LANE_LIVE 0xffffffffu
 #define STEPS 8u
 #define PAGE 1024u /* run structs got from the host at a time */
@@ -24,12 +26,14 @@
 
 /* ---- the model ---- */
 
-/* An owner is a lane's number, or BLOCK plus the block's first unit. */
+/* An owner is a kind of free memory, or BLOCK plus the block's first unit. A kind is a lane's number;
+   or LATE, the first stream's memory at a later position, with a border of the lane between. */
 #define BLOCK 16
 typedef struct model {
     int units;
     int lane_count;
-    unsigned char lane[4];             /* those that memory may be free in */
+    unsigned char lane[4];             /* kinds that memory may be free in */
+    int is_passed;                     /* what was freed before the mark is known to be finished */
     unsigned char owner[TREE_MOST];
     unsigned char slab[TREE_MOST];     /* 1: of a granule that is a slab */
 } model;
@@ -40,6 +44,12 @@ static inline int model_border(const model *m, int unit) {
 }
 
 static inline int model_is_free(const model *m, int unit) { return m->owner[unit] < BLOCK; }
+
+static inline uint32_t lane_of(unsigned kind) { return kind == LATE ? LANE_STREAMS : kind; }
+
+static inline uint64_t at_of(unsigned kind) {
+    return kind == LATE ? 2 : kind >= LANE_STREAMS ? 1 : 0;
+}
 
 /* The end of the run that begins at this unit. */
 static inline int model_end(const model *m, int unit) {
@@ -58,33 +68,37 @@ static inline void model_take(model *m, int unit, int units) {
     memset(&m->owner[unit], BLOCK + unit, (size_t)units);
 }
 
-/* The run around `unit` joins the lane if it is quiet memory of at most so many units. */
-static inline int model_absorb(model *m, int unit, unsigned lane, uint64_t absorb_units) {
-    int first = unit, end;
-    while (first > 0 && m->owner[first - 1] == m->owner[unit] && !model_border(m, first)) first--;
-    end = model_end(m, first);
-    if (m->owner[unit] != LANE_QUIET || (uint64_t)(end - first) > absorb_units) return 0;
-    memset(&m->owner[first], (int)lane, (size_t)(end - first));
-    return 1;
+/* Whether the run around `unit`, beside memory that becomes free, is one with it from then on. */
+static inline int model_joins(const model *m, int unit, unsigned kind, uint64_t absorb_units) {
+    unsigned side = m->owner[unit];
+    int first = unit;
+    if (side == kind) return 1;
+    if (kind < LANE_STREAMS) return 0;
+    if (side != LANE_ANY && !(side == LANE_STREAMS && kind == LATE && m->is_passed)) return 0;
+    while (first > 0 && m->owner[first - 1] == side && !model_border(m, first)) first--;
+    return (uint64_t)(model_end(m, first) - first) <= absorb_units;
 }
 
-/* The block becomes free in a lane, and a stream's lane takes short quiet neighbours along. */
-static inline void model_put(model *m, int unit, unsigned lane, uint64_t absorb_units) {
-    int first = unit, end = model_end(m, unit), again = lane >= LANE_STREAMS;
-    memset(&m->owner[unit], (int)lane, (size_t)(end - unit));
-    while (again) {
-        while (first > 0 && m->owner[first - 1] == lane && !model_border(m, first)) first--;
-        while (end < m->units && m->owner[end] == lane && !model_border(m, end)) end++;
-        again = first > 0 && !model_border(m, first) &&
-                model_absorb(m, first - 1, lane, absorb_units);
-        again |= end < m->units && !model_border(m, end) &&
-                 model_absorb(m, end, lane, absorb_units);
-    }
+/* The block becomes free of a kind, and a stream's takes short finished neighbours along. */
+static inline void model_put(model *m, int unit, unsigned kind, uint64_t absorb_units) {
+    int end = model_end(m, unit);
+    memset(&m->owner[unit], (int)kind, (size_t)(end - unit));
+    for (; unit > 0 && !model_border(m, unit) && model_joins(m, unit - 1, kind, absorb_units);
+         unit--)
+        for (int side = unit - 1, owner = m->owner[side];; side--) {
+            m->owner[side] = (unsigned char)kind;
+            if (side == 0 || m->owner[side - 1] != owner || model_border(m, side)) break;
+        }
+    for (; end < m->units && !model_border(m, end) && model_joins(m, end, kind, absorb_units);
+         end++)
+        memset(&m->owner[end], (int)kind, (size_t)(model_end(m, end) - end));
 }
 
-static inline void model_pour(model *m, unsigned from, unsigned to) {
+/* What of a stream's memory is at or below a position is anybody's. */
+static inline void model_finish(model *m, uint32_t lane, uint64_t at) {
     for (int unit = 0; unit < m->units; unit++)
-        if (m->owner[unit] == from) m->owner[unit] = (unsigned char)to;
+        if (model_is_free(m, unit) && lane_of(m->owner[unit]) == lane && at_of(m->owner[unit]) <= at)
+            m->owner[unit] = LANE_ANY;
 }
 
 /* The state as one number, four bits a unit: the lane, or 7 in a block; 8 more where runs begin. */
@@ -114,8 +128,8 @@ static inline void model_decode(model *m, tree_code code) {
     }
 }
 
-/* For a failure: a letter a unit, with bars at the borders of slabs, '.' in quiet memory, '_' in
-   bare, A and B in lanes of streams, 1 2 3 in blocks. */
+/* For a failure: a letter a unit, with bars at the borders of slabs, '.' in anybody's memory, '_' in
+   bare, A and B in lanes of streams, a: LATE, 1 2 3 in blocks. */
 static inline const char *model_text(const model *m) {
     static char text[2 * TREE_MOST + 1];
     int block = 0, at = 0;
@@ -123,7 +137,7 @@ static inline const char *model_text(const model *m) {
     for (int unit = 0, end; unit < m->units; unit = end) {
         end = model_end(m, unit);
         if (model_border(m, unit)) text[at++] = '|';
-        int letter = model_is_free(m, unit) ? "._sAB"[m->owner[unit]] : '1' + block++ % 9;
+        int letter = model_is_free(m, unit) ? "._sABa"[m->owner[unit]] : '1' + block++ % 9;
         memset(&text[at], letter, (size_t)(end - unit));
         at += end - unit;
     }
@@ -168,11 +182,12 @@ static gpi_run *tree_first; /* the chunk's leftmost, for good */
 static inline void tree_open_lanes(const model *m) {
     unsigned used = 0;
     CHECK_EQ(gpi_tree_open(&tree), 1);
-    for (int i = 0; i < m->lane_count; i++) used |= 1u << m->lane[i];
+    for (int i = 0; i < m->lane_count; i++) used |= 1u << lane_of(m->lane[i]);
     for (uint32_t lane = LANE_STREAMS; used >> lane; lane++)
         CHECK_EQ(gpi_tree_lane_add(&tree), lane);
     for (uint32_t lane = 0; lane < tree.lane_count; lane++)
         if (!(used >> lane & 1)) gpi_tree_lane_drop(&tree, lane);
+        else if (lane == LANE_STREAMS) tree.lanes[lane]->borders[m->is_passed ? 0 : 2] = 1;
     CHECK_EQ(gpi_tree_prepare(&tree, 2 * TREE_MOST), 1);
 }
 
@@ -183,10 +198,16 @@ static inline void tree_open_table(uint64_t units, uint64_t granule) {
     CHECK_EQ(gpi_tree_prepare_cells(&tree, base, units + granule), 1);
 }
 
-/* One chunk, all of it free in a lane. */
-static inline void tree_open_chunk(uint64_t units, uint32_t lane) {
+/* A held run becomes free. */
+static inline gpi_run *tree_put(gpi_run *run, unsigned kind, uint64_t absorb_units) {
+    run->of.at = at_of(kind);
+    return gpi_tree_put(&tree, run, lane_of(kind), absorb_units);
+}
+
+/* One chunk, all of it free of a kind. */
+static inline void tree_open_chunk(uint64_t units, unsigned kind) {
     tree_first = gpi_tree_add_chunk(&tree, TREE_BASE, units);
-    gpi_tree_put(&tree, tree_first, lane, 0);
+    tree_put(tree_first, kind, 0);
 }
 
 static inline uint64_t tree_granule(int unit) {
@@ -241,7 +262,7 @@ static inline void tree_build(const model *m) {
         gpi_run *rest = NULL;
         end = model_end(m, unit);
         if (end < m->units) rest = gpi_tree_split(&tree, run, TREE_BASE + (uint64_t)end);
-        if (model_is_free(m, unit)) gpi_tree_put(&tree, run, m->owner[unit], 0);
+        if (model_is_free(m, unit)) tree_put(run, m->owner[unit], 0);
         else gpi_tree_bring_alive(&tree, run, 0);
         run = rest;
     }
@@ -255,24 +276,27 @@ static inline gpi_run *tree_run(int unit) {
 }
 
 static inline gpi_lanes tree_lanes(unsigned lane_mask) {
-    gpi_lanes lanes;
-    lanes.count = 0;
-    for (uint32_t lane = LANE_LAST + 1; lane-- > 0;) /* quiet memory last, as the arena has it */
+    gpi_lanes lanes = {{0, 0}, 0, UINT64_MAX};
+    for (uint32_t lane = LANE_LAST + 1; lane-- > 0;) /* anybody's last, as the arena has it */
         if (lane_mask >> lane & 1) lanes.number[lanes.count++] = lane;
     return lanes;
+}
+
+static inline gpi_fit tree_fit(uint64_t units, uint64_t align, uint64_t tries) {
+    gpi_fit fit = {units, align, tries};
+    return fit;
 }
 
 /* In the lanes of this mask; in no slab. */
 static inline gpi_run *tree_find(unsigned lane_mask, uint64_t units, uint64_t align,
                                  uint64_t tries) {
     gpi_lanes lanes = tree_lanes(lane_mask);
-    return gpi_tree_find(&tree, &lanes, units, align, tries);
+    gpi_fit fit = tree_fit(units, align, tries);
+    return gpi_tree_find(&tree, &lanes, &fit);
 }
 
-static inline gpi_run *tree_find_in_slabs(unsigned lane_mask, uint64_t units, uint64_t align,
-                                          uint64_t tries) {
-    gpi_lanes lanes = tree_lanes(lane_mask);
-    return gpi_tree_find_in_slabs(&tree, &lanes, units, align, tries);
+static inline unsigned kind_of(const gpi_run *run) {
+    return run->lane == LANE_STREAMS && run->of.at == at_of(LATE) ? LATE : run->lane;
 }
 
 /* The chunk's runs from left to right as a code; 0, which no state has, if they do not tile it. */
@@ -283,8 +307,9 @@ static inline tree_code tree_read(int units) {
     for (const gpi_run *run = tree_first; run; run = run->next) {
         if (run->unit != TREE_BASE + unit || run->units > end - unit) return 0;
         if (run->lane > LANE_LAST && run->lane != LANE_LIVE) return 0;
+        if (run->lane <= LANE_LAST && run->of.at != at_of(kind_of(run))) return 0;
         code = code_add(code, (int)unit, (int)run->units,
-                        run->lane > LANE_LAST ? CODE_BLOCK : run->lane);
+                        run->lane > LANE_LAST ? CODE_BLOCK : kind_of(run));
         unit += run->units;
     }
     return unit == end ? code : 0;
@@ -300,11 +325,11 @@ static inline int expect_state(const model *m) {
 static inline void expect_sums(const model *m) {
     uint64_t units[LANE_LAST + 1] = {0}, live = 0;
     for (int unit = 0; unit < m->units; unit++) {
-        if (model_is_free(m, unit)) units[m->owner[unit]]++;
+        if (model_is_free(m, unit)) units[lane_of(m->owner[unit])]++;
         else live++;
     }
     for (int i = 0; i < m->lane_count; i++)
-        CHECK_EQ(tree.lanes[m->lane[i]]->units, units[m->lane[i]]);
+        CHECK_EQ(tree.lanes[lane_of(m->lane[i])]->units, units[lane_of(m->lane[i])]);
     CHECK_EQ(tree.live_units, live);
     CHECK_EQ(tree.pending_units, units[LANE_STREAMS] + units[LANE_LAST]);
     CHECK_EQ(tree.spare_count + (uint64_t)model_runs(m), tree.page_count * PAGE);
