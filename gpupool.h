@@ -76,9 +76,10 @@ The rules:
      without one only after what the streams captured had queued before, which may still be at its
      memory: a wait inside a capture orders nothing outside. And leave alone what asks CUDA after
      all streams (gpupool_trim, gpupool_would_fit, gpupool_available, gpupool_cudaFree, lowering a
-     limit, and gpupool_alloc where neither limit nor device leaves room, or where more than 64
-     streams are about): a capture on a non-blocking stream, not in a scope, which the arena was
-     given in no call since it began, cannot be seen, and would be lost.
+     limit, and, if the arena has seen no capture yet, gpupool_alloc where neither limit nor device
+     leaves room, or where more than 64 streams are about): a capture on a non-blocking stream, not
+     in a scope, which the arena was given in no call since it began, cannot be seen, and would be
+     lost.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena, nor
      destroy a stream that it has seen; on_out_of_memory may.
   5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
@@ -7826,7 +7827,7 @@ static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t pending = arena->tree.pending_units * GPUPOOL_UNIT_BYTES;
     /* many streams, of which some may have ended unsaid: a mark is put over all */
-    if (!attempt->request->capturing && arena->clocks.stream_count > GPI_THREADS_KEPT &&
+    if (!arena->clocks.has_captured && arena->clocks.stream_count > GPI_THREADS_KEPT &&
         pending > gpi_ground_max(arena->ledger.reserved.now / 8, GPI_PENDING_LEAST))
         gpi_clock_record_all(&arena->clocks);
     return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
