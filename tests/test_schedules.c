@@ -137,7 +137,7 @@ static void newcomer_same(void) { kept[1] = get(512, 0, 1); }
 /* ---- a stream is retired while another thread still has calls on it, and its struct goes to one
    that is looked for in the same place ---- */
 
-static cudaStream_t twin, others[512];
+static cudaStream_t twin, others[4096];
 
 static void open_retire_with(uint32_t frees) {
     size_t n = 0;
