@@ -9637,6 +9637,9 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     gpi_visit visit;
     void *block = NULL;
     int borrows = 0;
+#if !GPUPOOL_SINGLE_THREAD
+    unsigned round = 0;
+#endif
     memset(&siblings, 0, sizeof siblings);
     for (;;) {
         gpupool_result result = gpi_arena_enter(arena, "gpupool_alloc", &visit);
@@ -9647,7 +9650,12 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
         result = gpi_block_climb(arena, request, &block);
         if (result == GPUPOOL_OK || result != GPUPOOL_E_OUT_OF_MEMORY || arena->in_hand) {
             gpi_arena_leave(arena, &visit);
-            if (result == GPUPOOL_E_OUT_OF_MEMORY) continue; /* what a thread may yet put back */
+#if !GPUPOOL_SINGLE_THREAD
+            if (result == GPUPOOL_E_OUT_OF_MEMORY) { /* what a thread may yet put back */
+                gpi_host_relax(round++);
+                continue;
+            }
+#endif
             if (result != GPUPOOL_OK) break;
             gpi_host_ok();
             return block;

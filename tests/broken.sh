@@ -37,34 +37,42 @@ grep -v '^[0-9]* passed' "$folder/whole.out"
 
 broken lock_is_looked_at_and_then_taken test_schedules gpi_host_try \
     's/return !__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE);/if (__atomic_load_n(\&lock->held, __ATOMIC_ACQUIRE)) return 0; __atomic_store_n(\&lock->held, 1, __ATOMIC_RELEASE); return 1;/'
-broken published_before_it_is_recorded test_schedules gpi_arena_seal \
-    's/result = gpi_fence_record(&arena->fences, stream, &fence);/result = gpi_fence_new(\&arena->fences, NULL, \&fence); gpi_fence_seal(\&arena->fences, \&arena->tree, known, fence); gpi_host_unlock(\&arena->lock); cudaEventRecord(fence->event, stream); gpi_host_lock(\&arena->lock);/'
-broken stream_of_another_key test_schedules gpi_arena_visit \
-    's/GPI_READ(&known->key) == key && //'
-broken bare_is_not_asked_again_at_free test_schedules gpi_arena_give_bare \
-    's/known->key == key && //'
-broken key_is_not_asked_again_at_alloc test_schedules gpi_arena_take_block 's/known->key == key && //'
-broken stream_made_without_looking_again test_schedules gpi_arena_rename \
-    's/now = gpi_arena_known(arena, key, identity);/now = gpi_fence_know(\&arena->fences, \&arena->tree, key, identity); gpi_fence_name(\&arena->fences, now);/'
+broken a_mark_told_before_it_is_recorded test_schedules gpi_clock_put_mark \
+    's/stream->clock.is_recording = 1;/stream->clock.is_recording = 1; mark->at = at;/'
+broken a_mark_recorded_again_while_it_is_pinned test_schedules gpi_clock_spare \
+    's/ && !stream->clock.marks\[i\].pins//'
+broken two_threads_record_one_mark test_schedules gpi_clock_record \
+    's/stream->clock.is_recording || stream->capture/stream->capture/; s/!mark || stream->clock.is_recording/!mark/'
+broken more_passed_than_the_mark_was_of test_schedules gpi_clock_poll \
+    's/gpi_clock_pass(clocks, stream, at)/gpi_clock_pass(clocks, stream, stream->clock.issued)/'
+broken the_sleeping_lock_lets_two_in test_schedules gpi_host_mutex_lock \
+    's/while (GPI_READ(&mutex->serving) != mine)/if (0)/'
+broken stream_of_another_key test_schedules gpi_block_visit \
+    's/GPI_READ(&known->key) == call->key &&/1 \&\&/'
+broken bare_is_not_asked_again_at_free test_schedules gpi_block_give_uncached \
+    's/known->key == call->key && //'
+broken key_is_not_asked_again_at_alloc test_schedules gpi_block_take \
+    's/known->key == request->by.key && //'
+broken stream_made_without_looking_again test_schedules gpi_block_rename \
+    's/now = gpi_arena_known(arena, key, identity);/now = gpi_clock_know(\&arena->clocks, key, identity); gpi_clock_name(\&arena->clocks, now);/'
 broken ticket_has_two_at_its_end test_schedules gpi_ring_step \
     's/transfer->working++;//; s/transfer->working--;//'
 
-# what a stream waits for is not done yet: it must fence its own frees with a wait inside
-broken a_wait_taken_for_work_that_is_done test_races gpi_fence_follow_lightly \
-    's/fences->device_waits++;/fences->device_waits++; ((gpi_fence *)fence)->passed = 1;/'
-broken fences_before_a_passed_one_have_passed test_races gpi_fence_poll_stream \
-    's/while .*passed++;/for (passed = stream->seals; passed \&\& !gpi_fence_passed(fences, stream->fences[passed - 1]); passed--) {} for (int i = 0; i < passed; i++) stream->fences[i]->passed = 1;/'
-broken the_rest_of_a_pending_block_has_no_fence test_races gpi_tree_take \
-    's/run, unit + units), lane);/run, unit + units), lane == GPI_LANE_BARE ? lane : GPI_LANE_QUIET);/'
-broken counted_though_refused test_faults gpi_arena_free_used \
-    's/else if (result != GPUPOOL_OK) return result;/else if (result != GPUPOOL_OK) { gpi_arena_count_free(arena, run, stream); return result; }/'
+# what a stream waits for on the device is not done yet
+broken a_wait_taken_for_work_that_is_done test_races gpi_clock_follow \
+    's/mark->pins--;/mark->pins--; gpi_clock_pass(clocks, owner, at);/'
+broken marks_before_a_passed_one_have_passed test_races gpi_clock_ask \
+    's/passed = 0;/passed = 0; if (stream->clock.marks[0].at \&\& stream->clock.marks[1].at) return 1;/'
+broken the_rest_of_a_pending_block_is_anybodys test_races gpi_tree_take \
+    's/run, unit + units), lane);/run, unit + units), lane == GPI_LANE_BARE ? lane : GPI_LANE_ANY);/'
+broken what_is_behind_a_mark_is_taken_without_a_wait test_races gpi_clock_follow \
+    's/result = gpi_clock_stream_wait(clocks, handle, mark->event);/result = GPUPOOL_OK;/'
 
 # a stitch: whose memory it is, where it is mapped, how long, and what is left of one that fails
-broken a_stitch_follows_nobody test_stitch gpi_stitch_follow 's/if (!owner ||.*continue;/continue;/'
 broken parts_in_the_wrong_order test_stitch gpi_stitch_map \
     's/stitch->seams\[\*mapped\]/stitch->seams[stitch->seam_count - 1 - *mapped]/'
-broken taken_units_are_anybodys test_stitch_undone gpi_chunk_return \
-    's/owner ? owner->young : GPI_LANE_QUIET/GPI_LANE_QUIET/'
+broken taken_units_are_anybodys test_stitch_undone gpi_clock_return \
+    's/owner->lane, 0)/GPI_LANE_ANY, 0)/'
 broken a_half_mapped_stitch_is_left test_stitch_undone gpi_stitch_map \
     's/if (result == GPUPOOL_OK || !\*mapped) return result;/if (result != GPUPOOL_OK) *mapped = 0; return result;/'
 broken unmapped_while_in_use test_stitch_bounds gpi_stitch_bound \

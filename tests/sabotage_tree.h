@@ -287,7 +287,9 @@ static inline int wrong_live_sum(size_t at) {
     return at < 4;
 }
 
-static inline int is_live_and_plain(const gpi_run *run) { return run->lane == LANE_LIVE && !run->of.uses; }
+static inline int is_live_and_plain(const gpi_run *run) {
+    return run->lane == LANE_LIVE && !run->of.uses;
+}
 
 /* In no bucket, as all sums have it too, the ledger's among them. */
 static inline int lost_live_run(size_t at) {

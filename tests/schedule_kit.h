@@ -28,6 +28,10 @@ static void schedule_waiting(void); /* and here it must */
 #define __atomic_load_n(place, order) (schedule_point(), __atomic_load_n(place, order))
 #define __atomic_store_n(place, value, order) \
     (schedule_point(), __atomic_store_n(place, value, order))
+#define __atomic_fetch_add(place, more, order) \
+    (schedule_point(), __atomic_fetch_add(place, more, order))
+#define __atomic_compare_exchange_n(place, was, now, weak, well, ill) \
+    (schedule_point(), __atomic_compare_exchange_n(place, was, now, weak, well, ill))
 #define __builtin_ia32_pause() schedule_waiting()
 #define sched_yield() schedule_waiting()
 #define select(count, in, out, bad, until) ((void)(until), schedule_waiting())

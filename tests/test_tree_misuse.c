@@ -1,5 +1,5 @@
-/* Wrong calls of TREE, in every state of 8 units with anybody's memory and two streams: an assertion
-   refuses each, and has changed nothing by then. */
+/* Wrong calls of TREE, in every state of 8 units with anybody's memory and two streams: an
+   assertion refuses each, and has changed nothing by then. */
 // build: plain -O2
 #include <setjmp.h>
 #include <stdio.h>

@@ -128,7 +128,8 @@ static inline void ask_start(int units, int align) {
 static inline void ask_largest(unsigned lane) {
     int largest = 0;
     for (int i = 0; i < ask_count; i++)
-        if (lane_of(ask_runs[i].lane) == lane && ask_runs[i].units > largest) largest = ask_runs[i].units;
+        if (lane_of(ask_runs[i].lane) == lane && ask_runs[i].units > largest)
+            largest = ask_runs[i].units;
     CHECK_EQ(gpi_tree_largest(tree.lanes[lane]), largest);
 }
 

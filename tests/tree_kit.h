@@ -26,8 +26,8 @@
 
 /* ---- the model ---- */
 
-/* An owner is a kind of free memory, or BLOCK plus the block's first unit. A kind is a lane's number;
-   or LATE, the first stream's memory at a later position, with a border of the lane between. */
+/* An owner is a kind of free memory, or BLOCK plus the block's first unit. A kind is a lane's
+   number; or LATE, the first stream's memory at a later position, with a border of the lane between. */
 #define BLOCK 16
 typedef struct model {
     int units;
@@ -96,9 +96,10 @@ static inline void model_put(model *m, int unit, unsigned kind, uint64_t absorb_
 
 /* What of a stream's memory is at or below a position is anybody's. */
 static inline void model_finish(model *m, uint32_t lane, uint64_t at) {
-    for (int unit = 0; unit < m->units; unit++)
-        if (model_is_free(m, unit) && lane_of(m->owner[unit]) == lane && at_of(m->owner[unit]) <= at)
-            m->owner[unit] = LANE_ANY;
+    for (int unit = 0; unit < m->units; unit++) {
+        unsigned kind = m->owner[unit];
+        if (kind < BLOCK && lane_of(kind) == lane && at_of(kind) <= at) m->owner[unit] = LANE_ANY;
+    }
 }
 
 /* The state as one number, four bits a unit: the lane, or 7 in a block; 8 more where runs begin. */
@@ -128,8 +129,8 @@ static inline void model_decode(model *m, tree_code code) {
     }
 }
 
-/* For a failure: a letter a unit, with bars at the borders of slabs, '.' in anybody's memory, '_' in
-   bare, A and B in lanes of streams, a: LATE, 1 2 3 in blocks. */
+/* For a failure: a letter a unit, with bars at the borders of slabs, '.' in anybody's memory, '_'
+   in bare, A and B in lanes of streams, a: LATE, 1 2 3 in blocks. */
 static inline const char *model_text(const model *m) {
     static char text[2 * TREE_MOST + 1];
     int block = 0, at = 0;

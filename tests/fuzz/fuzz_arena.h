@@ -245,7 +245,7 @@ static void fuzz_report(fuzz_step s) {
 
 /* As if the stream's thread had waited long for the others. */
 static void fuzz_crowd(cudaStream_t stream) {
-    gpi_stream *known = gpi_fence_find(&fz.arena->fences, gpi_fence_key(stream));
+    gpi_stream *known = gpi_clock_find(&fz.arena->clocks, gpi_clock_key(stream));
     if (known) known->cache.waits = 512;
 }
 

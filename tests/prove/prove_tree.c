@@ -29,6 +29,21 @@ void prove_start(void) {
     }
 }
 
+/* Of two positions, whichever comes first, and any border: it is told if and only if it lies at or
+   after the one, and before the other. */
+// broken: s/if (low <= lane->borders\[i\] \&\& lane->borders\[i\] < high) return 1;/if (low < lane->borders[i] \&\& lane->borders[i] < high) return 1;/
+void prove_what_is_between_two_positions(void) {
+    static gpi_lane lane;
+    uint64_t a = any(), b = any();
+    int i, is_between = 0;
+    for (i = 0; i < 3; i++) {
+        lane.borders[i] = any();
+        is_between |= (a <= lane.borders[i]) != (b <= lane.borders[i]);
+    }
+    CLAIM(gpi_tree_is_between(&lane, a, b) == is_between);
+    CLAIM(gpi_tree_is_between(&lane, b, a) == is_between);
+}
+
 // broken: s/return bucket \& tree->bucket_mask >> (bucket >= tree->bucket_count);/return bucket >> (bucket >= tree->bucket_count);/
 void prove_a_bucket_more_takes_only_from_the_one_that_is_split(void) {
     gpi_tree tree;
