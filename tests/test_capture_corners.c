@@ -291,7 +291,7 @@ static void waiting_blocks_of_two_graphs(void) {
     kit_close(arena);
 }
 
-/* The first waiting block is not done, the second is, and a graph keeps it: for no other request. */
+/* The first waiting block is not done, the second is, and a graph keeps it: for nobody else. */
 static void waiting_out_of_order_for_a_graph(void) {
     cudaGraph_t graph = NULL;
     arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
@@ -316,7 +316,7 @@ static void waiting_out_of_order_for_a_graph(void) {
     kit_close(arena);
 }
 
-/* A graph's own block, which another stream reads when the scope is released: it waits until then. */
+/* A graph's own block, which another stream reads when the scope is released: it waits. */
 static void used_elsewhere_at_the_release(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     begin(0);
