@@ -7712,6 +7712,7 @@ typedef struct gpi_attempt {
     uint64_t began;             /* the latest position at that time */
     int is_drained, has_asked;
     int marks_fail;             /* waits for marks do: the device is waited for instead */
+    int waits_fail;             /* so do those: no step waits any more */
     gpi_run *run;               /* of a step that has met the request: held */
     gpupool_result result;      /* of one that has failed */
     gpi_stream *wait_for;       /* whose mark to wait for; NULL: for the device */
@@ -8332,7 +8333,7 @@ static int gpi_ladder_may(const gpi_attempt *attempt, const gpi_step *step) {
     if ((needs & GPI_NEEDS_POOL) && !gpi_chunk_is(&attempt->arena->chunks, GPI_FROM_POOL)) return 0;
     if ((needs & GPI_NEEDS_STITCHES) && !gpi_stitch_can(&attempt->arena->stitches)) return 0;
     if ((needs & GPI_NEEDS_EVENTS) && request->capturing) return 0;
-    return !(needs & GPI_NEEDS_HOST) || !request->no_wait;
+    return !(needs & GPI_NEEDS_HOST) || !(request->no_wait || attempt->waits_fail);
 }
 
 /* Memory as it is, as far as figures tell. */
@@ -8369,7 +8370,7 @@ static gpupool_result gpi_ladder_climb(gpi_attempt *attempt) {
         if (outcome == GPI_MET) return GPUPOOL_OK;
         if (outcome == GPI_FAILED) return attempt->result;
         if (outcome == GPI_WAITS && gpi_ladder_wait(attempt) != GPUPOOL_OK) {
-            if (attempt->marks_fail || !attempt->wait_mark) break;
+            if (attempt->marks_fail || !attempt->wait_mark) attempt->waits_fail = 1;
             attempt->marks_fail = 1;
         }
         if (outcome != GPI_MISSED) i = 0;

@@ -234,8 +234,8 @@ static void many_long_kernels(void) {
     close_arena();
 }
 
-/* A request that has to wait for them waits for a mark behind many, and asks after each a few times,
-   not after all of them each time. */
+/* A request that has to wait for them waits for a mark behind many, and asks after each a few
+   times, not after all of them each time. */
 static void many_are_not_all_asked_each_time(void) {
     enum { COUNT = 1024 };
     void *block[COUNT];

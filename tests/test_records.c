@@ -383,8 +383,8 @@ static void streams_that_cannot_be_known(void) {
     kit_close(arena);
 }
 
-/* The driver does not take a block's chunk back: it is the arena's, and idle, also where there is no
-   struct left. */
+/* The driver does not take a block's chunk back: it is the arena's, and idle, also where there is
+   no struct left. */
 static void fail_without_structs(void *unused) {
     (void)unused;
     fake_fail_call("cuMemFree", 1, 0, 0);

@@ -47,7 +47,7 @@ static void while_unfinished(gpupool_source source) {
     put(other, 1);
     close_arena();
 }
-static void unfinished_memory_is_not_taken_without_a_wait(void) { for_each_source(while_unfinished); }
+static void unfinished_memory_is_taken_behind_a_wait(void) { for_each_source(while_unfinished); }
 
 static void under_a_limit(gpupool_source source) {
     open_for(source, SIZE);
@@ -260,7 +260,7 @@ static void trim_leaves_unfinished_work_its_memory(void) {
 int main(void) {
     FAKE_TEST(the_same_stream_takes_its_memory_back);
     FAKE_TEST(a_larger_block_waits_for_nothing);
-    FAKE_TEST(unfinished_memory_is_not_taken_without_a_wait);
+    FAKE_TEST(unfinished_memory_is_taken_behind_a_wait);
     FAKE_TEST(under_a_limit_the_device_waits);
     FAKE_TEST(the_last_of_many_frees);
     FAKE_TEST(growth_of_chunks_records_nothing);
