@@ -8442,6 +8442,12 @@ typedef struct gpi_siblings { /* the process's other arenas of the device */
     char name[32];           /* of that one */
 } gpi_siblings;
 
+enum {
+    GPI_VISITS = 1 << 21,    /* runs that a verdict looks at before it stops counting blocks */
+    GPI_SUBSETS = 8,         /* up to so many blocks, every choice among them is tried */
+    GPI_CROWD = 16           /* streams that a verdict counts; so many are as good as all */
+};
+
 typedef struct gpi_scene {   /* a request, and all that decides whether it can be met */
     gpupool_arena *arena;
     const gpi_siblings *siblings;       /* NULL: not asked after */
@@ -8454,51 +8460,63 @@ typedef struct gpi_scene {   /* a request, and all that decides whether it can b
     uint64_t growth_bytes;   /* FRAGMENTED: what limit and device leave, as it is told */
     uint64_t visits;         /* runs looked at so far */
     int capturing;           /* the request's stream is */
+    uint64_t keys[GPI_CROWD];/* of the streams whose marks pending memory lies behind, */
+    int key_count;           /* as many of them as there is room for */
+    int is_unmarked;         /* some lies behind no stream's mark */
     uint64_t reserved_bytes, limit_bytes; /* as they were when it was begun */
     uint64_t captures;       /* graphs that keep memory */
     int is_all_done;         /* work before all frees so far */
 } gpi_scene;
 
-enum {
-    GPI_VISITS = 1 << 21,    /* runs that a verdict looks at before it stops counting blocks */
-    GPI_SUBSETS = 8,         /* up to so many blocks, every choice among them is tried */
-    GPI_CROWD = 16           /* streams that a verdict counts; so many are as good as all */
-};
-
 /* -- the copy -- */
 
+/* Memory waits for work of this stream, up to a position. Returns the stream's key if a mark is
+   behind that; 0: none is, and only a wait for all streams will do. */
+static uint64_t gpi_verdict_meet(gpi_scene *scene, gpi_stream *stream, uint64_t at) {
+    const gpi_clocks *clocks = &scene->arena->clocks;
+    int i = 0;
+    if (stream == clocks->all || !gpi_clock_mark(clocks, stream, at)) {
+        scene->is_unmarked = 1;
+        return 0;
+    }
+    while (i < scene->key_count && scene->keys[i] != stream->handle) i++;
+    if (i == scene->key_count && i < GPI_CROWD) scene->keys[scene->key_count++] = stream->handle;
+    return stream->handle;
+}
+
 /* Free memory of a stream: for whose work it waits. */
-static void gpi_verdict_shoot_free(const gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+static void gpi_verdict_shoot_free(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     const gpupool_arena *arena = scene->arena;
     const gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = (gpi_stream *)arena->tree.lanes[run->lane]->owner;
-    const gpi_mark *mark;
     shot->state = GPI_SHOT_FREE;
     if (!stream || run->of.at <= gpi_clock_done(clocks, stream)) return;
     shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
-    mark = gpi_clock_mark(clocks, stream, run->of.at);
-    shot->is_marked = mark && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
+    if (stream->capture) return;
+    shot->key = gpi_verdict_meet(scene, stream, run->of.at);
+    shot->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) &&
+                      gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
                       !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
                       (gpi_stitch_can(&arena->stitches) ||
                        gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX);
-    if (mark && stream != clocks->all) shot->key = stream->handle;
 }
 
 /* A block that waits for its users. */
-static void gpi_verdict_shoot_waiting(const gpupool_arena *arena, const gpi_run *run,
-                                      gpi_shot *shot) {
-    const gpi_clocks *clocks = &arena->clocks;
+static void gpi_verdict_shoot_waiting(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+    const gpi_clocks *clocks = &scene->arena->clocks;
     const gpi_use *use = (const gpi_use *)run->of.uses;
     int count = 0;
     shot->state = GPI_SHOT_FREE;
-    for (; use; use = use->next) {
+    for (; use; use = use->next)
+        if (use->stream->capture) shot->state = GPI_SHOT_KEPT;
+    if (shot->state == GPI_SHOT_KEPT) return;
+    for (use = (const gpi_use *)run->of.uses; use; use = use->next) {
         if (use->at <= gpi_clock_done(clocks, use->stream)) continue;
-        if (shot->state != GPI_SHOT_KEPT)
-            shot->state = use->stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
-        shot->key = count++ || !gpi_clock_mark(clocks, use->stream, use->at) ||
-                            use->stream == clocks->all ? 0 : use->stream->handle;
-        if (count > 1) shot->key = 0;
+        shot->state = GPI_SHOT_PENDING;
+        shot->key = gpi_verdict_meet(scene, use->stream, use->at);
+        count++;
     }
+    if (count > 1) shot->key = 0;
 }
 
 static void gpi_verdict_shoot_block(const gpi_run *run, gpi_shot *shot) {
@@ -8512,7 +8530,7 @@ static void gpi_verdict_shoot_block(const gpi_run *run, gpi_shot *shot) {
 }
 
 /* The lock is held. */
-static void gpi_verdict_shoot_run(const gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+static void gpi_verdict_shoot_run(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     shot->is_block = 1;
     if (run->lane == GPI_LANE_PART) {
         shot->stitch = (const gpi_stitch *)run->of.uses;
@@ -8521,7 +8539,7 @@ static void gpi_verdict_shoot_run(const gpi_scene *scene, const gpi_run *run, gp
     }
     shot->state = GPI_SHOT_NONE;
     if (run->lane >= GPI_LANE_CACHED) gpi_verdict_shoot_block(run, shot);
-    else if (run->lane == GPI_LANE_WAITING) gpi_verdict_shoot_waiting(scene->arena, run, shot);
+    else if (run->lane == GPI_LANE_WAITING) gpi_verdict_shoot_waiting(scene, run, shot);
     else if (run->lane < GPI_LANE_WAITING && run->lane != GPI_LANE_BARE)
         gpi_verdict_shoot_free(scene, run, shot);
     if (shot->state != GPI_SHOT_LIVE && shot->state != GPI_SHOT_KEPT) shot->is_block = 0;
@@ -8569,6 +8587,7 @@ static void gpi_verdict_ask_caches(gpi_scene *scene) {
         gpi_host_unlock(&shot->cache->lock);
         if (shot->asked_bytes) continue;
         shot->state = scene->is_all_done ? GPI_SHOT_FREE : GPI_SHOT_PENDING;
+        scene->is_unmarked |= !scene->is_all_done;
         shot->is_block = 0;
     }
 }
@@ -8907,29 +8926,14 @@ static int gpi_verdict_wait_would_do(gpi_scene *scene, uint64_t key) {
     return scene->visits <= GPI_VISITS && gpi_verdict_lacks(scene, &wish) == 0;
 }
 
-/* Whether it is met for the first time, as far as there is room to know. */
-static int gpi_verdict_meet(uint64_t *keys, int *count, uint64_t key) {
-    int i = 0;
-    while (i < *count && keys[i] != key) i++;
-    if (i < *count) return 0;
-    if (i < GPI_CROWD) keys[(*count)++] = key;
-    return 1;
-}
-
 /* One stream alone, if that would do; else how many have work in the way, or 0 for the device. */
 static void gpi_verdict_name_stream(gpupool_verdict *verdict, gpi_scene *scene) {
-    int streams = 0, any_whole = 0;
-    uint64_t key = 0, keys[GPI_CROWD], i;
-    for (i = 0; i < scene->shot_count && !key; i++) {
-        const gpi_shot *shot = &scene->shots[i];
-        if (shot->state != GPI_SHOT_PENDING) continue;
-        any_whole |= shot->key == 0;
-        if (shot->key && gpi_verdict_meet(keys, &streams, shot->key) &&
-            gpi_verdict_wait_would_do(scene, shot->key))
-            key = shot->key;
-    }
-    if (any_whole || streams == GPI_CROWD) streams = 0;
-    verdict->pending_streams = key ? 1 : streams;
+    uint64_t key = 0;
+    int i;
+    for (i = 0; i < scene->key_count && !key; i++)
+        if (gpi_verdict_wait_would_do(scene, scene->keys[i])) key = scene->keys[i];
+    verdict->pending_streams = key ? 1 : scene->key_count;
+    if (!key && (scene->is_unmarked || scene->key_count == GPI_CROWD)) verdict->pending_streams = 0;
     if (key == GPI_KEY_LEGACY) verdict->pending_stream = cudaStreamLegacy;
     else if (key & 1) verdict->pending_stream = cudaStreamPerThread;
     else verdict->pending_stream = (cudaStream_t)(uintptr_t)key;
