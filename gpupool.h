@@ -103,8 +103,7 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
     GPUPOOL_CHUNK_BYTES     0        see config.chunk_bytes; 0: in proportion to what is held
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
-    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; with few workers twice
-                                     that; 64 KiB at least
+    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; 64 KiB at least
     GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow).
                                      3: that, and GPUPOOL_GUARD
@@ -11126,8 +11125,7 @@ enum {
     GPI_RING_AHEAD = 24 << 20,       /* in flight of a stream: 0.5 ms of the link */
     GPI_RING_PATIENCE_NS = 10000000, /* without a slot, before the first such step */
     GPI_RING_WORKERS_MOST = 64,
-    GPI_RING_HANDS = 7,              /* workers for each transfer */
-    GPI_RING_FEW = 3,                /* fewer workers are what limits a transfer */
+    GPI_RING_HANDS = 9,              /* workers for each transfer */
     GPI_RING_FAILURES = 64,          /* failed tickets that are remembered */
     GPI_RING_SPIN = 512,             /* rounds, some 100 us, before a thread sleeps */
     GPI_RING_SLEEP_NS = 20000,       /* the first sleep; each is so much longer than the last */
@@ -11188,9 +11186,6 @@ struct gpupool_ring {
     unsigned span_asks;              /* in vain, since a span was had */
     gpi_hand hands[GPI_RING_WORKERS_MOST];
     int workers_wanted, workers_running, starting, stopping;
-    int hands_each;                  /* workers for each transfer */
-    int away[2];                     /* up, down: copies go past the processor's caches */
-    int caller_sends;                /* no worker queues on the stream of a caller who waits */
     uint64_t under_way[2], under_way_since_ns[2];
     gpupool_ring_stats stats;        /* what is only ever added to */
 };
@@ -11259,17 +11254,17 @@ static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
 
 /* ---- a transfer's bytes: without the lock ---- */
 
-/* Between the host's memory and the ring's. */
-static void gpi_ring_move_rows(const gpupool_ring *ring, const gpi_transfer *transfer,
-                               unsigned char *memory, uint64_t at, uint64_t bytes) {
-    int away = ring->away[transfer->down] && transfer->bytes >= GPI_RING_HELP;
+/* Between the host's memory and the ring's. A download's are not read soon, and go past the
+   processor's caches; an upload's are, by the device. */
+static void gpi_ring_move_rows(const gpi_transfer *transfer, unsigned char *memory, uint64_t at,
+                               uint64_t bytes) {
     while (bytes > 0) {
         uint64_t column = at % transfer->width;
         uint64_t part = gpi_ground_min(bytes, transfer->width - column);
         unsigned char *host = transfer->host + at / transfer->width * transfer->host_pitch + column;
-        unsigned char *to = transfer->down ? host : memory, *from = transfer->down ? memory : host;
-        if (away) gpi_host_copy_away(to, from, part);
-        else memcpy(to, from, (size_t)part);
+        if (!transfer->down) memcpy(memory, host, (size_t)part);
+        else if (transfer->bytes < GPI_RING_HELP) memcpy(host, memory, (size_t)part);
+        else gpi_host_copy_away(host, memory, part);
         memory += part;
         at += part;
         bytes -= part;
@@ -11284,7 +11279,7 @@ static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer
         return gpi_host_file_read(&transfer->file, memory, transfer->place + at, bytes);
     if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, at, transfer->user);
     else if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, at, transfer->user);
-    else gpi_ring_move_rows(ring, transfer, memory, at, bytes);
+    else gpi_ring_move_rows(transfer, memory, at, bytes);
     if (transfer->reader || transfer->writer) gpi_driver_come_back(&ring->stage.driver);
     if (!said) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_CALLBACK, "your %s function returned %d at byte %" PRIu64,
@@ -11605,6 +11600,7 @@ static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     did = slot != NULL;
     if (did) gpi_ring_advance(ring, transfer, slot);
     transfer->working--;
+    if (did) gpi_stage_tell(&ring->stage); /* the caller may wait for this */
     if (!transfer->ticket || !gpi_ring_is_over(transfer)) return did;
     gpi_ring_finish(ring, transfer);
     return 1;
@@ -11663,7 +11659,7 @@ static void gpi_ring_busy(gpupool_ring *ring, unsigned *round) {
    reset the ring's streams and events are gone: CUDA may crash where it is asked after them. */
 static int gpi_ring_wants(const gpupool_ring *ring, const gpi_hand *hand) {
     int reset;
-    if (hand - ring->hands >= ring->hands_each * ring->transfer_count) return 0;
+    if (hand - ring->hands >= GPI_RING_HANDS * ring->transfer_count) return 0;
     return gpi_driver_was_reset(&ring->stage.driver, &reset) != GPUPOOL_OK || !reset;
 }
 
@@ -11835,16 +11831,13 @@ typedef enum gpi_way {
     GPI_WAY_DEVICE  /* directly, in stream order alone */
 } gpi_way;
 
-/* Decides which way a transfer goes. */
+/* Decides which way a transfer goes, on a stream that does not capture. */
 static gpupool_result gpi_ring_way(const gpi_transfer *plan, gpi_way *way) {
     gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
     uint64_t end = (plan->bytes / plan->width - 1) * plan->host_pitch + plan->width;
     uint64_t tiny = plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP;
     gpupool_result result;
     *way = GPI_WAY_RING;
-    if (gpi_driver_is_capturing(plan->stream))
-        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
-                             "read the host's memory when it is launched, not now", plan->call);
     if (plan->reader || plan->writer || plan->is_file) return GPUPOOL_OK;
     result = gpi_driver_place(plan->host, &first);
     if (result == GPUPOOL_OK && first == GPI_PLACE_PINNED)
@@ -11879,10 +11872,16 @@ static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan,
 
 /* Who may queue on the transfer's stream, and by what it is known: where each thread has a default
    stream of its own, the handle means another one elsewhere. */
-static void gpi_ring_name_stream(const gpupool_ring *ring, gpi_transfer *plan) {
+static void gpi_ring_name_stream(gpi_transfer *plan) {
     int own = plan->stream == cudaStreamPerThread;
-    plan->sender = own || ring->caller_sends ? gpi_host_thread_number() : 0;
+    plan->sender = own ? gpi_host_thread_number() : 0;
     plan->key = own ? plan->sender << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
+}
+
+static gpupool_result gpi_ring_may_queue(const gpi_transfer *plan) {
+    if (!gpi_driver_is_capturing(plan->stream)) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would read the "
+                         "host's memory when it is launched, not now", plan->call);
 }
 
 /* Without the lock: copies the bytes, by CUDA itself where it reaches the host's memory. What
@@ -11891,13 +11890,14 @@ static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
                                          gpupool_ticket *ticket) {
     int refused = 0;
     gpi_way way;
-    gpupool_result result = gpi_ring_way(plan, &way);
+    gpupool_result result = gpi_ring_may_queue(plan);
+    if (result == GPUPOOL_OK) result = gpi_ring_way(plan, &way);
     if (result != GPUPOOL_OK) return result;
     if (way == GPI_WAY_PINNED || way == GPI_WAY_DEVICE)
         result = gpi_ring_direct(ring, plan, ticket, &refused);
     if (way == GPI_WAY_RING || way == GPI_WAY_CUDA || (refused && way == GPI_WAY_PINNED)) {
         if (refused) cudaGetLastError();
-        gpi_ring_name_stream(ring, plan);
+        gpi_ring_name_stream(plan);
         return ticket ? gpi_ring_post(ring, plan, ticket) : gpi_ring_run(ring, plan);
     }
     if (result != GPUPOOL_OK || ticket) return result;
@@ -11909,22 +11909,28 @@ static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     return result;
 }
 
-/* What CUDA's own staging does cheapest. Nothing in this thread is changed, so nothing is to be put
-   back; whatever is not as usual is left to the long way. 0: so it is. */
+/* What CUDA's own staging does cheapest, where all is as usual: the ring's context is current, and
+   nothing in this thread is changed, so nothing is to be put back. 0: the long way is left. */
 static int gpi_ring_tiny(gpupool_ring *ring, gpi_transfer *plan) {
-    int had_error, current = -1, did = 0, reset;
+    const gpi_driver *driver = &ring->stage.driver;
+    CUcontext context = NULL;
+    unsigned long long id = 0;
     gpi_way way = GPI_WAY_RING;
+    gpi_copy copy;
+    gpupool_result result;
     if (plan->bytes > GPI_RING_TINY_DOWN || ring->forks != gpi_process.forks) return 0;
-    had_error = cudaPeekAtLastError() != cudaSuccess;
-    if (cudaGetDevice(&current) == cudaSuccess && current == ring->stage.driver.device &&
-        gpi_driver_was_reset(&ring->stage.driver, &reset) == GPUPOOL_OK && !reset &&
-        gpi_ring_way(plan, &way) == GPUPOOL_OK && way == GPI_WAY_CUDA)
-        did = (plan->down ? cudaMemcpyAsync(plan->host, plan->device, (size_t)plan->bytes,
-                                            cudaMemcpyDeviceToHost, plan->stream)
-                          : cudaMemcpyAsync(plan->device, plan->host, (size_t)plan->bytes,
-                                            cudaMemcpyHostToDevice, plan->stream)) == cudaSuccess;
-    if (!had_error) cudaGetLastError();
-    if (!did) return 0;
+    if (gpi_driver_name_context(driver, &context, &id) != GPUPOOL_OK) return 0;
+    if (!context || context != driver->context || id != driver->id) return 0;
+    if (!gpi_driver_is_plain(driver, plan->stream)) return 0;
+    result = gpi_ring_way(plan, &way);
+    if (result == GPUPOOL_OK && way != GPI_WAY_CUDA) return 0;
+    copy.to = plan->down ? plan->host : plan->device;
+    copy.from = plan->down ? plan->device : plan->host;
+    copy.width = copy.to_pitch = copy.from_pitch = plan->bytes;
+    copy.rows = 1;
+    if (result == GPUPOOL_OK) result = gpi_driver_copy(&copy, plan->stream, NULL);
+    if (result != GPUPOOL_OK) cudaGetLastError();
+    if (result != GPUPOOL_OK) return 0;
     plan->by_cuda = 1;
     gpi_ring_lock(ring);
     gpi_ring_count(ring, plan);
@@ -11989,29 +11995,31 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
         return gpi_ring_wrong("workers", config->workers, "from -1 to 64");
     if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
-    if (!chunk) chunk = (GPUPOOL_RING_CHUNK_BYTES) * (config->workers < GPI_RING_FEW ? 2u : 1u);
+    if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES;
     chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
     config->chunk_bytes = (size_t)gpi_ground_down(chunk, GPI_PAGE_BYTES);
     return GPUPOOL_OK;
 }
 
 static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_config *config) {
+    gpi_driver *driver = &ring->stage.driver;
     gpupool_result result = GPUPOOL_OK;
     int lane;
     ring->stage.slot_bytes = config->chunk_bytes;
     ring->stage.count = config->bytes / config->chunk_bytes;
     ring->forks = gpi_process.forks;
     ring->workers_wanted = config->workers;
-    ring->hands_each = GPI_RING_HANDS;
-    ring->away[GPUPOOL_UP] = config->workers < GPI_RING_FEW;
-    ring->away[GPUPOOL_DOWN] = 1;
     for (lane = 0; lane < 2 && result == GPUPOOL_OK; lane++)
         result = gpi_driver_told("cudaStreamCreateWithFlags",
                                  cudaStreamCreateWithFlags(&ring->lanes[lane],
                                                            cudaStreamNonBlocking));
     if (result != GPUPOOL_OK && lane == 2) cudaStreamDestroy(ring->lanes[0]);
-    if (result == GPUPOOL_OK) gpi_driver_know_context(&ring->stage.driver);
-    return result;
+    if (result != GPUPOOL_OK) return result;
+    gpi_driver_know_context(driver);
+    GPI_SYMBOL(is_capturing, "cuStreamIsCapturing", 10020); /* for gpi_driver_is_plain */
+    GPI_SYMBOL(record, "cuEventRecord", 10020);
+    GPI_SYMBOL(follow, "cuStreamWaitEvent", 10020);
+    return GPUPOOL_OK;
 }
 
 /* The host's side goes. */
@@ -12432,10 +12440,9 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
     else if (span->bytes == 0 || span->bytes > held_bytes)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: span.bytes was set to 0 or raised",
                                plan.call);
-    else if (gpi_driver_is_capturing(plan.stream))
-        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures", plan.call);
+    else result = gpi_ring_may_queue(&plan);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
-    gpi_ring_name_stream(ring, &plan);
+    gpi_ring_name_stream(&plan);
     plan.width = plan.bytes = slot->length = span->bytes;
     gpi_stage_set(slot, GPI_STAGE_FILLING); /* nobody else sends it, or gives it up */
     gpi_ring_unlock(ring);

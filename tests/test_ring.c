@@ -366,7 +366,7 @@ static void capturing_streams_are_refused(void) {
 static void without_threads_workers_are_few(void) {
     gpupool_ring *ring = kit_ring(64 * MIB, 0, 8);
     CHECK_EQ(ring->workers_wanted, GPUPOOL_SINGLE_THREAD ? 0 : 8);
-    CHECK_EQ(ring->stage.slot_bytes, GPUPOOL_SINGLE_THREAD ? 4 * MIB : 2 * MIB);
+    CHECK_EQ(ring->stage.slot_bytes, 2 * MIB);
     kit_ring_close(ring);
 }
 

@@ -343,7 +343,7 @@ static void span_beside_a_ticket(void) {
 
 static void spans_of_exact_sizes(void) {
     static const size_t tried[] = {1, 513, 4096, 100001, MIB, 4 * MIB, 4 * MIB + 1, 9 * MIB};
-    gpupool_ring *ring = kit_ring(9 * MIB, 0, 0);
+    gpupool_ring *ring = kit_ring(10 * MIB, 0, 0);
     for (int round = 0; round < 3; round++)
         for (size_t i = 0; i < KIT_COUNT(tried); i++) {
             unsigned char *device = kit_device(tried[i]);
