@@ -204,76 +204,23 @@ static void the_caller_waits_for_those_at_work(void) {
     scene_close();
 }
 
-/* Chunks that only the caller can send are filled when a copy of his fails: they are sent. Where he
-   is at the last chunk, and alone, none is filled any more. */
-static int may_still_be_filled(void) {
-    const gpi_transfer *transfer;
-    int may;
-    gpi_host_lock(&ring->stage.lock);
-    transfer = ring->transfers;
-    may = !transfer->ready && (transfer->working > 1 || transfer->cursor < transfer->bytes);
-    gpi_host_unlock(&ring->stage.lock);
-    return may;
-}
-
-static void wait_for_a_filled_chunk(void *unused) {
-    (void)unused;
-    while (may_still_be_filled()) gpi_host_idle(64);
-}
-
-static void filled_chunks_are_not_forgotten(void) {
-    scene_open(1);
-    fake_before_call("cudaMemcpyAsync", 1, wait_for_a_filled_chunk, NULL);
-    fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
-    CHECK_RESULT(gpupool_upload(ring, device, host, BYTES, cudaStreamPerThread), GPUPOOL_E_CUDA);
-    fake_fail_clear();
-    CHECK_EQ(cudaStreamSynchronize(cudaStreamPerThread), cudaSuccess);
-    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
-    upload();
-    scene_close();
-}
-
-/* What a worker has read is sent by the caller, and not read again. */
-static atomic_size_t read_bytes;
-
-static int bring_once(void *to, size_t bytes, uint64_t offset, void *waited) {
-    if (pthread_equal(pthread_self(), caller) && !*(int *)waited) {
-        *(int *)waited = 1; /* once: later there may be no chunk left for the worker */
-        wait_for_a_filled_chunk(NULL);
-    }
-    kit_pattern_at((unsigned char *)to, bytes, 1, (size_t)offset);
-    atomic_fetch_add(&read_bytes, bytes);
-    return 0;
-}
-
-static void filled_chunks_are_read_once(void) {
-    int waited = 0;
-    scene_open(1);
-    caller = pthread_self();
-    CHECK_RESULT(gpupool_upload_from(ring, device, 2 * MIB, bring_once, &waited,
-                                     cudaStreamPerThread), GPUPOOL_OK);
-    CHECK_EQ(atomic_load(&read_bytes), 2 * MIB);
-    CHECK_EQ(cudaStreamSynchronize(cudaStreamPerThread), cudaSuccess);
-    upload();
-    scene_close();
-}
-
 /* To a worker the handle of the caller's own stream means another one: it queues no chunk there,
-   however late the caller comes. */
+   and none anywhere before that stream is done. */
 static void let_workers_come(void *unused) {
     (void)unused;
     for (int i = 0; i < 20; i++) gpi_host_idle(10000);
-    fake_hold(cudaStreamPerThread, 0);
+    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_DOWN], 0);
+    fake_hold(kit_stream[1], 0);
 }
 
 static void downloads_of_the_callers_own_stream(void) {
     scene_open(2);
-    fake_hold(cudaStreamPerThread, 1);
+    fake_hold(kit_stream[1], 1);
+    kit_order(kit_stream[1], cudaStreamPerThread);
     CHECK_EQ(cudaMemcpyAsync(device, host, BYTES, cudaMemcpyHostToDevice, cudaStreamPerThread),
              cudaSuccess);
     unsigned char *back = kit_host(BYTES);
-    fake_before_call("cudaMemcpyAsync", 1, let_workers_come, NULL);
+    fake_before_call("cudaEventQuery", 1, let_workers_come, NULL);
     CHECK_RESULT(gpupool_download(ring, back, device, BYTES, cudaStreamPerThread), GPUPOOL_OK);
     kit_is_pattern(back, BYTES, 1, 0);
     kit_host_free(back, BYTES);
@@ -414,8 +361,6 @@ int main(int argc, char **argv) {
     FAKE_TEST(workers_come_back);
     FAKE_TEST(a_worker_that_is_not_told);
     FAKE_TEST(the_caller_waits_for_those_at_work);
-    FAKE_TEST(filled_chunks_are_not_forgotten);
-    FAKE_TEST(filled_chunks_are_read_once);
     FAKE_TEST(downloads_of_the_callers_own_stream);
     FAKE_TEST(exit_beside_a_stuck_worker);
     FAKE_TEST(exit_from_a_workers_callback);

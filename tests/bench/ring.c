@@ -257,7 +257,7 @@ static void files(gpupool_ring *ring, double line) {
     runs = 3;
     write_file();
     cached = file_rate(file_up, ring);
-    printf("  file in the page cache: %.1f GB/s; read by %d threads, and no more: %.1f GB/s\n", cached,
+    printf("  file in the page cache: %.1f GB/s; %d threads that only read it: %.1f GB/s\n", cached,
            threads, file_rate(cache_alone, NULL));
     bar("file in the page cache to device", cached / line, 0.75, "of pinned");
     if (direct < 0) {
