@@ -203,6 +203,32 @@ static void asking_what_comes_before_fails(void) {
     kit_ring_close(ring);
 }
 
+/* The end of all that a ticket has queued cannot be asked after: it has failed, and nothing of it
+   is on its way any more. */
+static void asking_for_the_end_fails(void) {
+    size_t bytes = 100 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    gpupool_ticket ticket;
+    CHECK_RESULT(gpupool_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+                 GPUPOOL_OK);
+    fake_hold(ring->lanes[GPUPOOL_UP], 1);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
+    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], 1);
+    CHECK(fake_pending(ring->lanes[GPUPOOL_UP]) > 0);
+    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_EQ(fake_pending(ring->lanes[GPUPOOL_UP]), 0);
+    CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 0);
+    fake_hold(ring->lanes[GPUPOOL_UP], 0);
+    memset(host, 0xee, bytes);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
+}
+
 /* A transfer fails when a part of it flies: nobody waits for that, and its slots stay in use. */
 static void what_flies_goes_on_after_a_failure(void) {
     size_t bytes = 600 * KIB;
@@ -330,6 +356,24 @@ static void each_thread_has_its_own_stream(void) {
         CHECK_EQ(key[i] & 1, 1);
         for (size_t k = 0; k < i; k++) CHECK(key[i] != key[k]);
     }
+}
+
+/* What CUDA stages without a wait does not wait for the thread's own stream. */
+static void little_on_a_threads_own_stream(void) {
+    size_t bytes = 64 * KIB;
+    gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
+    kit_pattern(host, bytes, 2);
+    fake_hold(cudaStreamPerThread, 1);
+    CHECK_RESULT(gpupool_upload(ring, device, host, bytes, cudaStreamPerThread), GPUPOOL_OK);
+    memset(host, 0xee, bytes);
+    CHECK(fake_pending(cudaStreamPerThread) > 0);
+    fake_hold(cudaStreamPerThread, 0);
+    CHECK_EQ(kit_ring_stats(ring).direct_bytes[GPUPOOL_UP], bytes);
+    kit_expect_device(device, bytes, 2);
+    kit_host_free(host, bytes);
+    kit_device_free(device, bytes);
+    kit_ring_close(ring);
 }
 
 typedef struct holder { gpupool_ring *ring; gpupool_span span; } holder;
@@ -511,6 +555,7 @@ int main(void) {
     FAKE_TEST(what_is_lost_stays_lost_until_the_end);
     FAKE_TEST(asking_fails);
     FAKE_TEST(asking_what_comes_before_fails);
+    FAKE_TEST(asking_for_the_end_fails);
     FAKE_TEST(what_flies_goes_on_after_a_failure);
     FAKE_TEST(direct_copies_that_fail);
     FAKE_TEST(device_memory_that_cuda_refuses);
@@ -518,6 +563,7 @@ int main(void) {
     FAKE_TEST(the_second_question_fails);
     FAKE_TEST(of_another_device);
     FAKE_TEST(each_thread_has_its_own_stream);
+    FAKE_TEST(little_on_a_threads_own_stream);
     FAKE_TEST(spans_of_another_thread);
     FAKE_TEST(the_callers_error_stays);
     FAKE_TEST(no_span_without_pinned_memory);

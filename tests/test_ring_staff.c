@@ -78,6 +78,52 @@ static void as_many_as_there_are_processors(void) {
     processors = 0;
 }
 
+/* A transfer that is alone has nine of them; two have all. */
+static void no_more_than_a_transfer_needs(void) {
+    gpupool_ticket tickets[2];
+    scene_open(-1);
+    fake_hold(kit_stream[0], 1);
+    for (int n = 0; n <= 2; n++) {
+        if (n) CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0],
+                                                 &tickets[n - 1]), GPUPOOL_OK);
+        check_case("%d transfers", n);
+        CHECK_EQ(gpi_ring_wants(ring, &ring->hands[8]), n > 0);
+        CHECK_EQ(gpi_ring_wants(ring, &ring->hands[9]), n > 1);
+    }
+    fake_hold(kit_stream[0], 0);
+    for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_OK);
+    scene_close();
+}
+
+/* Half of them look for uploads first, and half for downloads, whichever came first. */
+static void both_ways_at_once(void) {
+    gpupool_ticket tickets[2];
+    unsigned char *back = kit_host(BYTES);
+    scene_open(-1);
+    upload();
+    for (int way = 0; way < 2; way++) {
+        uint64_t before = kit_ring_stats(ring).chunks[way];
+        uint64_t other = kit_ring_stats(ring).chunks[!way];
+        CHECK_RESULT(way ? gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], tickets)
+                         : gpupool_download_async(ring, back, device, BYTES, kit_stream[0],
+                                                  tickets), GPUPOOL_OK);
+        CHECK_RESULT(way ? gpupool_download_async(ring, back, device, BYTES, kit_stream[0],
+                                                  &tickets[1])
+                         : gpupool_upload_async(ring, device, host, BYTES, kit_stream[0],
+                                                &tickets[1]), GPUPOOL_OK);
+        gpi_ring_lock(ring);
+        for (int i = 0; i < 3; i++) CHECK(gpi_ring_work(ring, (gpi_ring_role)way));
+        gpi_ring_unlock(ring);
+        CHECK_EQ(kit_ring_stats(ring).chunks[way], before + 3);
+        CHECK_EQ(kit_ring_stats(ring).chunks[!way], other);
+        for (int i = 0; i < 2; i++)
+            CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_OK);
+    }
+    kit_is_pattern(back, BYTES, 1, 0);
+    kit_host_free(back, BYTES);
+    scene_close();
+}
+
 /* ---- starting ---- */
 
 static void as_many_as_the_system_has(void) {
@@ -355,6 +401,8 @@ int main(int argc, char **argv) {
     if (argc > 1) return die(argv[1]);
 #endif
     FAKE_TEST(as_many_as_there_are_processors);
+    FAKE_TEST(no_more_than_a_transfer_needs);
+    FAKE_TEST(both_ways_at_once);
     FAKE_TEST(as_many_as_the_system_has);
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);
