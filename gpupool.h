@@ -417,12 +417,11 @@ extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
 /* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
-   device, capture mode and CUDA last error are left as they were (but one that was pending makes
-   way for a later one, as in CUDA); a call that fails changes nothing. On a current device that the
-   program has not used no context is made, but by creating an arena or a ring of another one (and
-   with GPUPOOL_STREAM_CHECK). A stream of 0 is what CUDA takes it for in the file that makes the
-   call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one for
-   each thread; of the arena's device, also where another one is current. */
+   device, capture mode and CUDA last error are left as they were; a call that fails changes
+   nothing. No context is made but the primary one of an arena's or a ring's device, which is theirs
+   as well until they are destroyed. A stream of 0 is what CUDA takes it for in the file that makes
+   the call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one
+   for each thread; of the arena's device, also where another one is current. */
 
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 /* Of this thread's latest call; gpupool_last_verdict, and calls in CUDA's shape that come to no
@@ -1613,13 +1612,19 @@ static void gpi_host_thread_join(gpi_worker *worker) {
 }
 
 /* == DRIVER ===================================================================================
-   The only room that names CUDA. Every call is checked; a failure is told with the call's name.
-   uses: HOST
-   D1  between enter and leave the arena's device is current and capture mode is relaxed, so that
-       no call spoils a capture of this or another thread, but for the two that ask after the whole
-       context (gpi_fence_record_all, and waiting for the device)
-   D2  after leave the caller's device and capture mode are as they were, and no error of ours is
-       CUDA's last error; one of the caller's that was pending stays, or makes way for ours */
+   All calls of CUDA's driver API. uses: HOST
+
+   Every function is found by name through the runtime and kept in a table. The runtime's own calls
+   are used where the caller's current device is asked for, and where a call of this header stands
+   for one of them; the runtime's last error and current device are never changed.
+   D1  gpi_driver_enter makes the device's primary context current and the thread's capture mode
+       relaxed; gpi_driver_leave undoes both. In relaxed mode a call loses no capture, of any
+       thread. Two calls are exceptions in every mode: cuCtxRecordEvent while a stream of the
+       context captures, and a call that waits for a stream that captures.
+   D2  An open driver holds its primary context and those of its peers (cuDevicePrimaryCtxRetain),
+       once each; gpi_driver_close releases them.
+
+   Read first: GPI_DRIVER_CALLS, gpi_driver_told, gpi_driver_enter, gpi_driver_open. */
 
 #if GPUPOOL_MAPPED
 typedef CUmemGenericAllocationHandle gpi_handle;
@@ -1627,137 +1632,167 @@ typedef CUmemGenericAllocationHandle gpi_handle;
 typedef unsigned long long gpi_handle;
 #endif
 
+/* (field, name, CUDA version that introduced the signature, group, parameters) */
+#define GPI_DRIVER_CALLS(CALL)                                                                     \
+    CALL(error_name, "cuGetErrorName", 10020, GPI_CALL_OPTIONAL, (CUresult, const char **))        \
+    CALL(init, "cuInit", 10020, GPI_CALL_NEEDED, (unsigned))                                       \
+    CALL(attribute, "cuDeviceGetAttribute", 10020, GPI_CALL_NEEDED,                                \
+         (int *, CUdevice_attribute, CUdevice))                                                    \
+    CALL(can_peer, "cuDeviceCanAccessPeer", 10020, GPI_CALL_NEEDED, (int *, CUdevice, CUdevice))   \
+    CALL(retain, "cuDevicePrimaryCtxRetain", 10020, GPI_CALL_NEEDED, (CUcontext *, CUdevice))      \
+    CALL(release_context, "cuDevicePrimaryCtxRelease", 11000, GPI_CALL_NEEDED, (CUdevice))         \
+    CALL(push, "cuCtxPushCurrent", 10020, GPI_CALL_NEEDED, (CUcontext))                            \
+    CALL(pop, "cuCtxPopCurrent", 10020, GPI_CALL_NEEDED, (CUcontext *))                            \
+    CALL(set_current, "cuCtxSetCurrent", 10020, GPI_CALL_NEEDED, (CUcontext))                      \
+    CALL(context_device, "cuCtxGetDevice", 10020, GPI_CALL_NEEDED, (CUdevice *))                   \
+    CALL(context_id, "cuCtxGetId", 12000, GPI_CALL_OPTIONAL, (CUcontext, unsigned long long *))    \
+    CALL(enable_peer, "cuCtxEnablePeerAccess", 10020, GPI_CALL_NEEDED, (CUcontext, unsigned))      \
+    CALL(record_all, "cuCtxRecordEvent", 12050, GPI_CALL_OPTIONAL, (CUcontext, CUevent))           \
+    CALL(exchange, "cuThreadExchangeStreamCaptureMode", 10020, GPI_CALL_NEEDED,                    \
+         (CUstreamCaptureMode *))                                                                  \
+    CALL(stream_create, "cuStreamCreate", 10020, GPI_CALL_NEEDED, (CUstream *, unsigned))          \
+    CALL(stream_destroy, "cuStreamDestroy", 10020, GPI_CALL_NEEDED, (CUstream))                    \
+    CALL(stream_sync, "cuStreamSynchronize", 10020, GPI_CALL_NEEDED, (CUstream))                   \
+    CALL(stream_context, "cuStreamGetCtx", 10020, GPI_CALL_NEEDED, (CUstream, CUcontext *))        \
+    CALL(stream_id, "cuStreamGetId", 12000, GPI_CALL_OPTIONAL, (CUstream, unsigned long long *))   \
+    CALL(is_capturing, "cuStreamIsCapturing", 10020, GPI_CALL_NEEDED,                              \
+         (CUstream, CUstreamCaptureStatus *))                                                      \
+    CALL(stream_wait, "cuStreamWaitEvent", 10020, GPI_CALL_NEEDED, (CUstream, CUevent, unsigned))  \
+    CALL(event_create, "cuEventCreate", 10020, GPI_CALL_NEEDED, (CUevent *, unsigned))             \
+    CALL(event_destroy, "cuEventDestroy", 10020, GPI_CALL_NEEDED, (CUevent))                       \
+    CALL(event_record, "cuEventRecord", 10020, GPI_CALL_NEEDED, (CUevent, CUstream))               \
+    CALL(event_query, "cuEventQuery", 10020, GPI_CALL_NEEDED, (CUevent))                           \
+    CALL(event_sync, "cuEventSynchronize", 10020, GPI_CALL_NEEDED, (CUevent))                      \
+    CALL(memory_info, "cuMemGetInfo", 10020, GPI_CALL_NEEDED, (size_t *, size_t *))                \
+    CALL(memory_alloc, "cuMemAlloc", 10020, GPI_CALL_NEEDED, (CUdeviceptr *, size_t))              \
+    CALL(memory_free, "cuMemFree", 10020, GPI_CALL_NEEDED, (CUdeviceptr))                          \
+    CALL(managed_alloc, "cuMemAllocManaged", 10020, GPI_CALL_NEEDED,                               \
+         (CUdeviceptr *, size_t, unsigned))                                                        \
+    CALL(host_alloc, "cuMemHostAlloc", 10020, GPI_CALL_NEEDED, (void **, size_t, unsigned))        \
+    CALL(host_free, "cuMemFreeHost", 10020, GPI_CALL_NEEDED, (void *))                             \
+    CALL(host_register, "cuMemHostRegister", 10020, GPI_CALL_NEEDED, (void *, size_t, unsigned))   \
+    CALL(host_unregister, "cuMemHostUnregister", 10020, GPI_CALL_NEEDED, (void *))                 \
+    CALL(pointer_attributes, "cuPointerGetAttributes", 10020, GPI_CALL_NEEDED,                     \
+         (unsigned, CUpointer_attribute *, void **, CUdeviceptr))                                  \
+    CALL(fill, "cuMemsetD8Async", 10020, GPI_CALL_NEEDED,                                          \
+         (CUdeviceptr, unsigned char, size_t, CUstream))                                           \
+    CALL(copy, "cuMemcpyAsync", 10020, GPI_CALL_NEEDED,                                            \
+         (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                             \
+    CALL(copy_rows, "cuMemcpy2DAsync", 10020, GPI_CALL_NEEDED, (const CUDA_MEMCPY2D *, CUstream))  \
+    CALL(reserve, "cuMemAddressReserve", 10020, GPI_CALL_MAPS,                                     \
+         (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                         \
+    CALL(unreserve, "cuMemAddressFree", 10020, GPI_CALL_MAPS, (CUdeviceptr, size_t))               \
+    CALL(create, "cuMemCreate", 10020, GPI_CALL_MAPS,                                              \
+         (gpi_handle *, size_t, const CUmemAllocationProp *, unsigned long long))                  \
+    CALL(release, "cuMemRelease", 10020, GPI_CALL_MAPS, (gpi_handle))                              \
+    CALL(map, "cuMemMap", 10020, GPI_CALL_MAPS,                                                    \
+         (CUdeviceptr, size_t, size_t, gpi_handle, unsigned long long))                            \
+    CALL(unmap, "cuMemUnmap", 10020, GPI_CALL_MAPS, (CUdeviceptr, size_t))                         \
+    CALL(access, "cuMemSetAccess", 10020, GPI_CALL_MAPS,                                           \
+         (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))                                   \
+    CALL(granularity, "cuMemGetAllocationGranularity", 10020, GPI_CALL_MAPS,                       \
+         (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))
+
+typedef enum gpi_call_group {
+    GPI_CALL_OPTIONAL, /* may be NULL: whoever calls it looks first */
+    GPI_CALL_NEEDED,   /* without one of these no driver opens */
+    GPI_CALL_MAPS      /* without one of these no memory is mapped */
+} gpi_call_group;
+
 typedef struct gpi_driver {
     int device;
-    int mapped;              /* the cuMem* entry points below are there, and the device has them */
+    int mapped;              /* memory can be mapped: the functions are there, the device has it */
     uint64_t granule_bytes;  /* driver's page for mapping; what chunked sources round to */
     uint64_t total_bytes;    /* of the device */
     int is_integrated;       /* it has no memory but the host's */
-    CUresult(CUDAAPI *reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
-    CUresult(CUDAAPI *unreserve)(CUdeviceptr, size_t);
-    CUresult(CUDAAPI *create)(gpi_handle *, size_t, const CUmemAllocationProp *,
-                              unsigned long long);
-    CUresult(CUDAAPI *release)(gpi_handle);
-    CUresult(CUDAAPI *map)(CUdeviceptr, size_t, size_t, gpi_handle, unsigned long long);
-    CUresult(CUDAAPI *unmap)(CUdeviceptr, size_t);
-    CUresult(CUDAAPI *access)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
-    CUresult(CUDAAPI *granularity)(size_t *, const CUmemAllocationProp *,
-                                   CUmemAllocationGranularity_flags);
-    CUresult(CUDAAPI *attribute)(int *, CUdevice_attribute, CUdevice);
-    CUresult(CUDAAPI *error_name)(CUresult, const char **);
-    CUresult(CUDAAPI *current_context)(CUcontext *);
-    CUresult(CUDAAPI *record_all)(CUcontext, CUevent); /* CUDA 12.5; NULL before */
-    CUresult(CUDAAPI *stream_context)(CUstream, CUcontext *);
-    CUresult(CUDAAPI *push)(CUcontext);
-    CUresult(CUDAAPI *pop)(CUcontext *);
-    CUresult(CUDAAPI *context_id)(CUcontext, unsigned long long *); /* CUDA 12.0; NULL before */
-    CUresult(CUDAAPI *is_capturing)(CUstream, CUstreamCaptureStatus *);
-    CUresult(CUDAAPI *record)(CUevent, CUstream);
-    CUresult(CUDAAPI *follow)(CUstream, CUevent, unsigned);
-    CUresult(CUDAAPI *query)(CUevent);
-    CUresult(CUDAAPI *exchange)(CUstreamCaptureMode *);
+    CUcontext context;       /* the device's primary one; NULL: not open */
+    unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
+    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
+    CUcontext peer_contexts[GPI_DEVICES_MAX];
     void *crumb;             /* memory whose freeing is the wait for the device */
     int crumb_of_host;
     CUcontext crumb_context; /* it may be a peer's */
     unsigned long long crumb_id;
-    int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
-    CUcontext context;       /* the device's primary one */
-    unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
+#define GPI_DRIVER_FIELD(field, name, version, group, parameters) \
+    CUresult(CUDAAPI *field) parameters;
+    GPI_DRIVER_CALLS(GPI_DRIVER_FIELD)
+#undef GPI_DRIVER_FIELD
 } gpi_driver;
 
-typedef struct gpi_visit { /* what enter found and leave puts back */
-    int device;
-    int device_set;
-    int mode_known;
-    int had_error;
-    CUresult(CUDAAPI *pop)(CUcontext *); /* NULL: the context was not pushed */
-    enum cudaStreamCaptureMode mode;
+typedef struct gpi_visit { /* what leave undoes, and how, also where the driver is gone by then */
+    CUresult(CUDAAPI *pop)(CUcontext *);
+    CUresult(CUDAAPI *exchange)(CUstreamCaptureMode *);
+    CUresult(CUDAAPI *release_context)(CUdevice); /* NULL: no context was brought back */
+    CUstreamCaptureMode mode;
+    CUdevice device;
 } gpi_visit;
 
-/* Out of memory is not told as a failure of CUDA: the ladder goes on, and the verdict explains. */
-static gpupool_result gpi_driver_told(const char *call, cudaError_t error) {
-    if (error == cudaSuccess) return GPUPOOL_OK;
-    if (error == cudaErrorMemoryAllocation)
+/* -- results -- */
+
+static const char *gpi_driver_name(const gpi_driver *driver, CUresult error) {
+    const char *name = NULL;
+    if (driver->error_name) driver->error_name(error, &name);
+    return name ? name : "unknown error";
+}
+
+/* The result that stands for CUDA's, with the sentence. Out of memory is no failure of CUDA: the
+   ladder goes on, and the verdict explains. */
+static gpupool_result gpi_driver_told(const gpi_driver *driver, const char *call, CUresult error) {
+    if (error == CUDA_SUCCESS) return GPUPOOL_OK;
+    if (error == CUDA_ERROR_OUT_OF_MEMORY)
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s: the device has no memory left", call);
+    gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s", call, gpi_driver_name(driver, error));
+    gpi_thread.cuda_error = (int)error; /* the runtime's errors have the driver's numbers */
+    return GPUPOOL_E_CUDA;
+}
+
+/* The same of a call of the runtime. Takes back the last error that it left, unless there was one
+   before. */
+static gpupool_result gpi_driver_told_runtime(const char *call, cudaError_t error, int had_error) {
+    if (error == cudaSuccess) return GPUPOOL_OK;
+    if (!had_error) cudaGetLastError();
     gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s (%s)", call, cudaGetErrorName(error),
                   cudaGetErrorString(error));
     gpi_thread.cuda_error = (int)error;
     return GPUPOOL_E_CUDA;
 }
 
-static gpupool_result gpi_driver_told_cu(const gpi_driver *driver, const char *call,
-                                         CUresult error) {
-    const char *name = NULL;
-    if (error == CUDA_SUCCESS) return GPUPOOL_OK;
-    if (error == CUDA_ERROR_OUT_OF_MEMORY)
-        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s: the device has no memory left", call);
-    if (driver->error_name) driver->error_name(error, &name);
-    gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s", call, name ? name : "unknown error");
-    gpi_thread.cuda_error = (int)error; /* the runtime's errors have the driver's numbers */
-    return GPUPOOL_E_CUDA;
-}
-
-static void gpi_driver_leave(const gpi_visit *visit) {
-    enum cudaStreamCaptureMode mode = visit->mode;
-    CUcontext popped;
-    int device = visit->device_set ? -1 : visit->device;
-    if (visit->mode_known) cudaThreadExchangeStreamCaptureMode(&mode);
-    if (visit->pop) {
-        visit->pop(&popped);
-        cudaGetDevice(&device); /* which cudaSetDevice for a peer may have changed meanwhile */
-    }
-    if (device != visit->device) cudaSetDevice(visit->device);
-    if (!visit->had_error) cudaGetLastError();
-}
-
-/* Of the context: 0 where it is not to be had, since the device was reset, or CUDA is too old. */
-static unsigned long long gpi_driver_id(const gpi_driver *driver) {
-    unsigned long long id = 0;
-    if (!driver->id || driver->context_id(driver->context, &id) != CUDA_SUCCESS) return 0;
-    return id;
-}
-
-/* cudaSetDevice makes a context on a device that has none, and does so on its way back too: half a
-   gigabyte there. So the arena's context is pushed, but before it is known. */
-static gpupool_result gpi_driver_switch(const gpi_driver *driver, gpi_visit *visit) {
-    gpupool_result result;
-    if (gpi_driver_id(driver) && driver->push(driver->context) == CUDA_SUCCESS) {
-        visit->pop = driver->pop;
-        return GPUPOOL_OK;
-    }
-    result = gpi_driver_told("cudaSetDevice", cudaSetDevice(driver->device));
-    visit->device_set = result == GPUPOOL_OK;
+/* How many devices an arena, or a peer, may be one of. */
+static gpupool_result gpi_driver_devices(int *count) {
+    int had_error = cudaPeekAtLastError() != cudaSuccess;
+    cudaError_t error = cudaGetDeviceCount(count);
+    gpupool_result result = gpi_driver_told_runtime("cudaGetDeviceCount", error, had_error);
+    *count = result == GPUPOOL_OK ? (int)gpi_ground_min((uint64_t)*count, GPI_DEVICES_MAX) : 0;
     return result;
 }
 
-/* The mode is exchanged last, since that makes a context on the current device as well. */
-static gpupool_result gpi_driver_enter(const gpi_driver *driver, gpi_visit *visit) {
-    gpupool_result result;
-    memset(visit, 0, sizeof *visit);
-    visit->had_error = cudaPeekAtLastError() != cudaSuccess;
-    visit->mode = cudaStreamCaptureModeRelaxed;
-    result = gpi_driver_told("cudaGetDevice", cudaGetDevice(&visit->device));
-    if (result == GPUPOOL_OK && visit->device != driver->device)
-        result = gpi_driver_switch(driver, visit);
-    if (result == GPUPOOL_OK) {
-        result = gpi_driver_told("cudaThreadExchangeStreamCaptureMode",
-                                 cudaThreadExchangeStreamCaptureMode(&visit->mode));
-        visit->mode_known = result == GPUPOOL_OK;
-    }
-    if (result != GPUPOOL_OK) gpi_driver_leave(visit);
-    return result;
+/* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
+static gpupool_result gpi_driver_name_device(int *device) {
+    int had_error;
+    if (*device != GPUPOOL_DEVICE_CURRENT) return GPUPOOL_OK;
+    had_error = cudaPeekAtLastError() != cudaSuccess;
+    return gpi_driver_told_runtime("cudaGetDevice", cudaGetDevice(device), had_error);
 }
 
-/* After a function of the caller's, which may have made another device current. */
-static void gpi_driver_come_back(const gpi_driver *driver) {
-    int device = driver->device;
-    if (cudaGetDevice(&device) == cudaSuccess && device != driver->device)
-        cudaSetDevice(driver->device);
-}
+/* -- the table -- */
 
-/* Symbols by name, so that nothing but the runtime is linked. NULL where the driver is older. */
+typedef struct gpi_call {
+    const char *name;
+    size_t field;
+    unsigned version;
+    gpi_call_group group;
+} gpi_call;
+
+#define GPI_DRIVER_ROW(field, name, version, group, parameters) \
+    {name, offsetof(gpi_driver, field), version, group},
+static const gpi_call gpi_calls[] = {GPI_DRIVER_CALLS(GPI_DRIVER_ROW)};
+#undef GPI_DRIVER_ROW
+
+/* Finds the function by name, so that nothing but the runtime is linked. NULL: the driver is older,
+   or the search has failed, which *result tells. */
 typedef void (*gpi_symbol)(void);
-static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
+static gpi_symbol gpi_driver_symbol(const char *name, unsigned version, gpupool_result *result) {
+    int had_error = cudaPeekAtLastError() != cudaSuccess;
     gpi_symbol symbol = NULL;
     void *found = NULL;
     cudaError_t error;
@@ -1773,15 +1808,118 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version) {
     (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
 #endif
-    if (error == cudaSuccess) memcpy(&symbol, &found, sizeof symbol);
+    *result = gpi_driver_told_runtime("cudaGetDriverEntryPoint", error, had_error);
+    if (*result == GPUPOOL_OK) memcpy(&symbol, &found, sizeof symbol);
+    if (error == cudaErrorSymbolNotFound) *result = GPUPOOL_OK; /* CUDA 11 has no status for it */
     return symbol;
 }
 
-#define GPI_SYMBOL(field, name, version)                             \
-    do {                                                             \
-        gpi_symbol symbol = gpi_driver_symbol(name, version);        \
-        memcpy(&driver->field, &symbol, sizeof symbol);              \
-    } while (0)
+static gpupool_result gpi_driver_fill_table(gpi_driver *driver) {
+    const gpi_call *call = gpi_calls, *end = call + sizeof gpi_calls / sizeof *gpi_calls;
+    driver->mapped = GPUPOOL_MAPPED;
+    for (; call < end; call++) {
+        gpupool_result result;
+        gpi_symbol symbol = gpi_driver_symbol(call->name, call->version, &result);
+        memcpy((char *)driver + call->field, &symbol, sizeof symbol);
+        if (symbol || call->group == GPI_CALL_OPTIONAL) continue;
+        driver->mapped = 0;
+        if (call->group == GPI_CALL_MAPS) continue;
+        if (result != GPUPOOL_OK) return result;
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "the driver has no %s", call->name);
+    }
+    return GPUPOOL_OK;
+}
+
+/* -- contexts -- */
+
+static gpupool_result gpi_driver_push(const gpi_driver *driver, CUcontext context) {
+    if (!context) return GPUPOOL_OK;
+    return gpi_driver_told(driver, "cuCtxPushCurrent", driver->push(context));
+}
+
+static gpupool_result gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
+    if (!context) return GPUPOOL_OK;
+    return gpi_driver_told(driver, "cuCtxPopCurrent", driver->pop(&context));
+}
+
+/* Contexts have no ids before CUDA 12: *id stays. */
+static gpupool_result gpi_driver_ask_id(const gpi_driver *driver, CUcontext context,
+                                        unsigned long long *id) {
+    if (!driver->context_id) return GPUPOOL_OK;
+    return gpi_driver_told(driver, "cuCtxGetId", driver->context_id(context, id));
+}
+
+static int gpi_driver_is_gone(CUresult error) {
+    return error == CUDA_ERROR_CONTEXT_IS_DESTROYED || error == CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* Whether the context that had this id is gone: its streams and events went with it. 0 for the id:
+   it is not known. */
+static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext context,
+                                           unsigned long long id, int *ended) {
+    unsigned long long now = 0;
+    CUresult error = id ? driver->context_id(context, &now) : CUDA_SUCCESS;
+    *ended = gpi_driver_is_gone(error) || (error == CUDA_SUCCESS && now != id);
+    return *ended ? GPUPOOL_OK : gpi_driver_told(driver, "cuCtxGetId", error);
+}
+
+/* After a reset the primary context is at the same address, and has another id. */
+static gpupool_result gpi_driver_was_reset(const gpi_driver *driver, int *reset) {
+    return gpi_driver_has_ended(driver, driver->context, driver->id, reset);
+}
+
+static int gpi_driver_is_alive(const gpi_driver *driver, CUcontext context) {
+    unsigned long long id = 0;
+    return !driver->context_id || !gpi_driver_is_gone(driver->context_id(context, &id));
+}
+
+static void gpi_driver_leave(const gpi_visit *visit) {
+    CUstreamCaptureMode mode = visit->mode;
+    CUcontext popped;
+    visit->exchange(&mode);
+    visit->pop(&popped);
+    if (visit->release_context) visit->release_context(visit->device);
+}
+
+/* Makes the primary context current, one that a reset has ended after bringing it back: the memory
+   that is mapped outlives it. */
+static gpupool_result gpi_driver_push_own(const gpi_driver *driver, gpi_visit *visit) {
+    CUcontext context;
+    gpupool_result result;
+    if (!gpi_driver_is_alive(driver, driver->context)) {
+        result = gpi_driver_told(driver, "cuDevicePrimaryCtxRetain",
+                                 driver->retain(&context, driver->device));
+        if (result != GPUPOOL_OK) return result;
+        visit->release_context = driver->release_context;
+    }
+    result = gpi_driver_push(driver, driver->context);
+    if (result != GPUPOOL_OK && visit->release_context) driver->release_context(driver->device);
+    return result;
+}
+
+static gpupool_result gpi_driver_enter(const gpi_driver *driver, gpi_visit *visit) {
+    gpupool_result result;
+    CUcontext popped;
+    memset(visit, 0, sizeof *visit);
+    visit->pop = driver->pop;
+    visit->exchange = driver->exchange;
+    visit->device = driver->device;
+    visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    result = gpi_driver_push_own(driver, visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_told(driver, "cuThreadExchangeStreamCaptureMode",
+                             driver->exchange(&visit->mode));
+    if (result == GPUPOOL_OK) return GPUPOOL_OK;
+    driver->pop(&popped);
+    if (visit->release_context) driver->release_context(driver->device);
+    return result;
+}
+
+/* After a function of the caller's, which may have made another device current. Between enter and
+   leave. */
+static void gpi_driver_come_back(const gpi_driver *driver) { driver->set_current(driver->context); }
+
+/* -- opening and closing -- */
 
 static CUmemAllocationProp gpi_driver_kind(const gpi_driver *driver) {
     CUmemAllocationProp kind;
@@ -1792,109 +1930,89 @@ static CUmemAllocationProp gpi_driver_kind(const gpi_driver *driver) {
     return kind;
 }
 
-static void gpi_driver_find_mapping(gpi_driver *driver) {
-    CUmemAllocationProp kind = gpi_driver_kind(driver);
-    size_t granule = 0;
+static int gpi_driver_has(const gpi_driver *driver, CUdevice_attribute attribute) {
     int has = 0;
-    GPI_SYMBOL(reserve, "cuMemAddressReserve", 10020);
-    GPI_SYMBOL(unreserve, "cuMemAddressFree", 10020);
-    GPI_SYMBOL(create, "cuMemCreate", 10020);
-    GPI_SYMBOL(release, "cuMemRelease", 10020);
-    GPI_SYMBOL(map, "cuMemMap", 10020);
-    GPI_SYMBOL(unmap, "cuMemUnmap", 10020);
-    GPI_SYMBOL(access, "cuMemSetAccess", 10020);
-    GPI_SYMBOL(granularity, "cuMemGetAllocationGranularity", 10020);
-    GPI_SYMBOL(attribute, "cuDeviceGetAttribute", 10020);
-    GPI_SYMBOL(error_name, "cuGetErrorName", 10020);
-    GPI_SYMBOL(record_all, "cuCtxRecordEvent", 12050);
-    GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
-    GPI_SYMBOL(is_capturing, "cuStreamIsCapturing", 10020);
-    GPI_SYMBOL(record, "cuEventRecord", 10020);
-    GPI_SYMBOL(follow, "cuStreamWaitEvent", 10020);
-    GPI_SYMBOL(query, "cuEventQuery", 10020);
-    GPI_SYMBOL(exchange, "cuThreadExchangeStreamCaptureMode", 10020);
-    if (driver->attribute && driver->attribute(&driver->is_integrated,
-                                               CU_DEVICE_ATTRIBUTE_INTEGRATED,
-                                               driver->device) != CUDA_SUCCESS)
-        driver->is_integrated = 0;
-    if (!GPUPOOL_MAPPED || !driver->reserve || !driver->unreserve || !driver->create ||
-        !driver->release || !driver->map || !driver->unmap || !driver->access ||
-        !driver->granularity || !driver->attribute)
-        return;
-    if (driver->attribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                          driver->device) != CUDA_SUCCESS || !has)
-        return;
-    if (driver->granularity(&granule, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS)
-        return;
-    if (!gpi_ground_is_power(granule) || granule < GPUPOOL_UNIT_BYTES) return;
-    driver->granule_bytes = granule;
-    driver->mapped = 1;
+    return driver->attribute(&has, attribute, driver->device) == CUDA_SUCCESS && has;
+}
+
+/* The page for mapping; 0: memory of this device cannot be mapped. */
+static uint64_t gpi_driver_page(const gpi_driver *driver) {
+    CUmemAllocationProp kind = gpi_driver_kind(driver);
+    size_t page = 0;
+    if (!driver->mapped ||
+        !gpi_driver_has(driver, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
+        driver->granularity(&page, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS)
+        return 0;
+    return gpi_ground_is_power(page) && page >= GPUPOOL_UNIT_BYTES ? page : 0;
+}
+
+/* What the device is. Between enter and leave. */
+static gpupool_result gpi_driver_look(gpi_driver *driver) {
+    size_t free_bytes = 0, total_bytes = 0;
+    uint64_t page = gpi_driver_page(driver);
+    gpupool_result result = gpi_driver_ask_id(driver, driver->context, &driver->id);
+    driver->is_integrated = gpi_driver_has(driver, CU_DEVICE_ATTRIBUTE_INTEGRATED);
+    driver->mapped = page != 0;
+    driver->granule_bytes = page ? page : 2u << 20;
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told(driver, "cuMemGetInfo",
+                                 driver->memory_info(&free_bytes, &total_bytes));
+    driver->total_bytes = total_bytes;
+    return result;
+}
+
+/* The crumb is gone by then. The driver is not entered; one that is not open is left alone. */
+static void gpi_driver_close(gpi_driver *driver) {
+    int i;
+    for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
+    if (driver->context) driver->release_context(driver->device);
+    driver->context = NULL;
+    driver->peer_count = 0;
+}
+
+static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
+    gpupool_result result;
+    gpi_visit visit;
+    memset(driver, 0, sizeof *driver);
+    driver->device = device;
+    result = gpi_driver_fill_table(driver);
+    if (result == GPUPOOL_OK) result = gpi_driver_told(driver, "cuInit", driver->init(0));
+    if (result == GPUPOOL_OK)
+        result = gpi_driver_told(driver, "cuDevicePrimaryCtxRetain",
+                                 driver->retain(&driver->context, device));
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_enter(driver, &visit);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_look(driver);
+        gpi_driver_leave(&visit);
+    }
+    if (result != GPUPOOL_OK) gpi_driver_close(driver);
+    return result;
 }
 
 /* What the device has free, to somebody who holds so much of it. On an integrated device CUDA's
    figure is the host's, where memory that the system gives up when asked, its page cache, does not
    count as free: nothing is known there but what there is. */
-static cudaError_t gpi_driver_memory(const gpi_driver *driver, uint64_t held_bytes,
-                                     size_t *free_bytes, size_t *total_bytes) {
-    cudaError_t error = cudaMemGetInfo(free_bytes, total_bytes);
-    if (error == cudaSuccess && driver->is_integrated)
+static CUresult gpi_driver_memory(const gpi_driver *driver, uint64_t held_bytes,
+                                  size_t *free_bytes, size_t *total_bytes) {
+    CUresult error = driver->memory_info(free_bytes, total_bytes);
+    if (error == CUDA_SUCCESS && driver->is_integrated)
         *free_bytes = *total_bytes - (size_t)gpi_ground_min(*total_bytes, held_bytes);
     return error;
 }
 
-/* Contexts have no ids before CUDA 12: *id stays. */
-static gpupool_result gpi_driver_ask_id(const gpi_driver *driver, CUcontext context,
-                                        unsigned long long *id) {
-    if (!driver->context_id) return GPUPOOL_OK;
-    return gpi_driver_told_cu(driver, "cuCtxGetId", driver->context_id(context, id));
-}
+/* -- memory that is mapped -- */
 
-/* The current context and its id, as far as CUDA tells. */
-static gpupool_result gpi_driver_name_context(const gpi_driver *driver, CUcontext *context,
-                                              unsigned long long *id) {
-    gpupool_result result = GPUPOOL_OK;
-    if (driver->current_context)
-        result = gpi_driver_told_cu(driver, "cuCtxGetCurrent", driver->current_context(context));
-    if (result == GPUPOOL_OK) result = gpi_driver_ask_id(driver, *context, id);
-    return result;
-}
-
-/* Which context is the device's own, so that gpi_driver_was_reset can tell. It is current. Where it
-   is known it can be pushed. */
-static void gpi_driver_know_context(gpi_driver *driver) {
-    GPI_SYMBOL(current_context, "cuCtxGetCurrent", 10020);
-    GPI_SYMBOL(context_id, "cuCtxGetId", 12000);
-    GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
-    GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
-    if (driver->push && driver->pop)
-        gpi_driver_name_context(driver, &driver->context, &driver->id);
-}
-
-/* Its device is named. */
-static gpupool_result gpi_driver_open(gpi_driver *driver) {
-    size_t free_bytes = 0, total_bytes = 0;
-    gpupool_result result;
-    driver->granule_bytes = 2u << 20;
-    result = gpi_driver_told("cudaFree", cudaFree(NULL)); /* makes the primary context */
-    if (result == GPUPOOL_OK)
-        result = gpi_driver_told("cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes));
-    driver->total_bytes = total_bytes;
-    if (result != GPUPOOL_OK) return result;
-    gpi_driver_find_mapping(driver);
-    gpi_driver_know_context(driver);
-    return GPUPOOL_OK;
-}
-
-/* A piece of physical memory at [address, address + bytes): all of it, or nothing. */
+/* A piece of physical memory: all of it, or nothing. */
 static gpupool_result gpi_driver_create(const gpi_driver *driver, uint64_t bytes,
                                         gpi_handle *handle) {
     CUmemAllocationProp kind = gpi_driver_kind(driver);
-    return gpi_driver_told_cu(driver, "cuMemCreate", driver->create(handle, bytes, &kind, 0));
+    return gpi_driver_told(driver, "cuMemCreate", driver->create(handle, bytes, &kind, 0));
 }
 
 static gpupool_result gpi_driver_map(const gpi_driver *driver, uint64_t address, uint64_t bytes,
                                      gpi_handle handle) {
-    return gpi_driver_told_cu(driver, "cuMemMap", driver->map(address, bytes, 0, handle, 0));
+    return gpi_driver_told(driver, "cuMemMap", driver->map(address, bytes, 0, handle, 0));
 }
 
 /* For one device, this one or a peer. */
@@ -1904,7 +2022,7 @@ static gpupool_result gpi_driver_access_for(const gpi_driver *driver, uint64_t a
     access.location = gpi_driver_kind(driver).location;
     access.location.id = device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return gpi_driver_told_cu(driver, "cuMemSetAccess", driver->access(address, bytes, &access, 1));
+    return gpi_driver_told(driver, "cuMemSetAccess", driver->access(address, bytes, &access, 1));
 }
 
 static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address,
@@ -1917,100 +2035,65 @@ static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t addre
 }
 
 static gpupool_result gpi_driver_unmap(const gpi_driver *driver, uint64_t address, uint64_t bytes) {
-    return gpi_driver_told_cu(driver, "cuMemUnmap", driver->unmap(address, bytes));
+    return gpi_driver_told(driver, "cuMemUnmap", driver->unmap(address, bytes));
 }
 
 static gpupool_result gpi_driver_release(const gpi_driver *driver, gpi_handle handle) {
-    return gpi_driver_told_cu(driver, "cuMemRelease", driver->release(handle));
+    return gpi_driver_told(driver, "cuMemRelease", driver->release(handle));
 }
+
+/* -- streams: what is asked here loses no capture, and needs no current context where the stream is
+   not a default one -- */
 
 /* Whether an event recorded here would be a graph's, or would lose a capture: so it is on the
-   legacy stream while any blocking stream captures. Asking is harmless. Between enter and leave. */
-static int gpi_driver_is_capturing(cudaStream_t stream) {
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaError_t error = cudaStreamIsCapturing(stream, &status);
-    if (error == cudaErrorStreamCaptureImplicit) return 1;
-    return error == cudaSuccess && status != cudaStreamCaptureStatusNone;
-}
-
-/* -- three calls for memory that goes from stream to stream, where all that enter and leave see to
-   would cost more than they do: the driver's own calls leave the runtime's last error alone, need
-   no current device for a stream that is not a default one, and are allowed beside any capture but
-   this stream's. 0: not done, whatever the reason; the long way tells it -- */
-
-static int gpi_driver_is_plain(const gpi_driver *driver, cudaStream_t stream) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return 0; /* never 0 here */
-    if (!driver->is_capturing || !driver->record || !driver->follow) return 0;
-    return driver->is_capturing((CUstream)stream, &status) == CUDA_SUCCESS &&
-           status == CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-static int gpi_driver_record_lightly(const gpi_driver *driver, cudaEvent_t event,
-                                     cudaStream_t stream) {
-    return gpi_driver_is_plain(driver, stream) &&
-           driver->record((CUevent)event, (CUstream)stream) == CUDA_SUCCESS;
-}
-
-static int gpi_driver_follow_lightly(const gpi_driver *driver, cudaEvent_t event,
-                                     cudaStream_t stream) {
-    return gpi_driver_is_plain(driver, stream) &&
-           driver->follow((CUstream)stream, (CUevent)event, 0) == CUDA_SUCCESS;
-}
-
-static int gpi_driver_passed_lightly(const gpi_driver *driver, cudaEvent_t event) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    int passed;
-    if (!driver->query || !driver->exchange || driver->exchange(&mode) != CUDA_SUCCESS) return 0;
-    passed = driver->query((CUevent)event) == CUDA_SUCCESS;
-    driver->exchange(&mode);
-    return passed;
+   legacy stream while any blocking stream captures. */
+static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult error = driver->is_capturing(stream, &status);
+    if (error == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return 1;
+    return error == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* *id stays where the stream captures, for CUDA would end the capture, and before CUDA 12. */
-static cudaError_t gpi_driver_stream_id(cudaStream_t stream, uint64_t *id) {
-    cudaError_t error = cudaSuccess;
-#if CUDART_VERSION >= 12000
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+static CUresult gpi_driver_stream_id(const gpi_driver *driver, cudaStream_t stream, uint64_t *id) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     unsigned long long number = *id;
-    error = cudaStreamIsCapturing(stream, &status);
-    if (error == cudaSuccess && status == cudaStreamCaptureStatusNone)
-        error = cudaStreamGetId(stream, &number);
-    if (error != cudaSuccess) cudaGetLastError(); /* the arena asks outside enter and leave too */
+    CUresult error;
+    if (!driver->stream_id) return CUDA_SUCCESS;
+    error = driver->is_capturing(stream, &status);
+    if (error == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE)
+        error = driver->stream_id(stream, &number);
     *id = number;
-#else
-    (void)stream, (void)id;
-#endif
     return error;
 }
 
-/* The stream's context where it is not the device's own: a stream of another device, say. Asking
-   is harmless. */
+static int gpi_driver_is_default(cudaStream_t stream) { /* NULL comes no further than ARENA */
+    return stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+}
+
+/* The stream's context where it is not the device's own: a stream of another device, say. */
 static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t stream) {
     CUcontext context = NULL;
-    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) return NULL; /* never 0 here */
-    if (!driver->stream_context || !driver->context) return NULL;
-    if (driver->stream_context((CUstream)stream, &context) != CUDA_SUCCESS) return NULL;
+    if (gpi_driver_is_default(stream) || !driver->stream_context) return NULL;
+    if (driver->stream_context(stream, &context) != CUDA_SUCCESS) return NULL;
     return context == driver->context ? NULL : context;
 }
 
-/* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
-static gpupool_result gpi_driver_name_device(int *device) {
-    gpupool_result result = GPUPOOL_OK;
-    if (*device == GPUPOOL_DEVICE_CURRENT)
-        result = gpi_driver_told("cudaGetDevice", cudaGetDevice(device));
-    if (result != GPUPOOL_OK) cudaGetLastError();
-    return result;
-}
-
-/* To ask for a stream's context where no arena is: gpi_driver_foreign's part of a driver. */
+/* For gpi_driver_foreign and gpi_driver_device_of where no arena is: every stream is foreign. */
 static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
-    int had_error = cudaPeekAtLastError() != cudaSuccess;
-    GPI_SYMBOL(stream_context, "cuStreamGetCtx", 10020);
-    GPI_SYMBOL(push, "cuCtxPushCurrent", 10020);
-    GPI_SYMBOL(pop, "cuCtxPopCurrent", 10020);
-    if (!had_error) cudaGetLastError();
-    driver->context = driver->push && driver->pop ? (CUcontext)driver : NULL; /* no stream's */
+    size_t i;
+    memset(driver, 0, sizeof *driver);
+    for (i = 0; i < sizeof gpi_calls / sizeof *gpi_calls; i++) {
+        size_t field = gpi_calls[i].field;
+        gpupool_result ignored;
+        gpi_symbol symbol;
+        if (field != offsetof(gpi_driver, stream_context) && field != offsetof(gpi_driver, push) &&
+            field != offsetof(gpi_driver, pop) && field != offsetof(gpi_driver, context_device))
+            continue;
+        symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version, &ignored);
+        memcpy((char *)driver + field, &symbol, sizeof symbol);
+    }
+    if (!driver->push || !driver->pop || !driver->context_device) driver->stream_context = NULL;
     return driver;
 }
 
@@ -2018,39 +2101,284 @@ static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
 static int gpi_driver_device_of(const gpi_driver *driver, CUcontext context) {
     int device = GPUPOOL_DEVICE_CURRENT;
     if (driver->push(context) != CUDA_SUCCESS) return device;
-    gpi_driver_name_device(&device);
+    if (driver->context_device(&device) != CUDA_SUCCESS) device = GPUPOOL_DEVICE_CURRENT;
     driver->pop(&context);
     return device;
 }
 
-static gpupool_result gpi_driver_push(const gpi_driver *driver, CUcontext context) {
-    if (!context) return GPUPOOL_OK;
-    return gpi_driver_told_cu(driver, "cuCtxPushCurrent", driver->push(context));
+static gpupool_result gpi_driver_stream_sync(const gpi_driver *driver, cudaStream_t stream) {
+    return gpi_driver_told(driver, "cuStreamSynchronize", driver->stream_sync(stream));
 }
 
-static gpupool_result gpi_driver_pop(const gpi_driver *driver, CUcontext context) {
-    if (!context) return GPUPOOL_OK;
-    return gpi_driver_told_cu(driver, "cuCtxPopCurrent", driver->pop(&context));
+/* A stream of the current context, which does not wait for the legacy one. */
+static gpupool_result gpi_driver_stream_new(const gpi_driver *driver, cudaStream_t *stream) {
+    return gpi_driver_told(driver, "cuStreamCreate",
+                           driver->stream_create(stream, CU_STREAM_NON_BLOCKING));
 }
+
+static gpupool_result gpi_driver_stream_drop(const gpi_driver *driver, cudaStream_t stream) {
+    return gpi_driver_told(driver, "cuStreamDestroy", driver->stream_destroy(stream));
+}
+
+/* -- events: recording one, asking it and letting a stream wait for it need no current context
+   where the stream is not a default one -- */
+
+/* An event of the current context. */
+static gpupool_result gpi_driver_event_new(const gpi_driver *driver, CUevent *event) {
+    return gpi_driver_told(driver, "cuEventCreate",
+                           driver->event_create(event, CU_EVENT_DISABLE_TIMING));
+}
+
+static gpupool_result gpi_driver_event_drop(const gpi_driver *driver, CUevent event) {
+    return gpi_driver_told(driver, "cuEventDestroy", driver->event_destroy(event));
+}
+
+/* The stream is of the event's context, and gpi_driver_is_capturing has said no. */
+static gpupool_result gpi_driver_event_record(const gpi_driver *driver, CUevent event,
+                                              cudaStream_t stream) {
+    return gpi_driver_told(driver, "cuEventRecord", driver->event_record(event, stream));
+}
+
+/* Whether the event has passed: CUDA_SUCCESS, or CUDA_ERROR_NOT_READY. CUDA allows the question in
+   relaxed mode only, so the mode is exchanged for it, here and not by the caller. */
+static CUresult gpi_driver_event_ask(const gpi_driver *driver, CUevent event) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult error = driver->exchange(&mode);
+    if (error != CUDA_SUCCESS) return error;
+    error = driver->event_query(event);
+    driver->exchange(&mode);
+    return error;
+}
+
+static gpupool_result gpi_driver_event_query(const gpi_driver *driver, CUevent event,
+                                             int *passed) {
+    CUresult error = gpi_driver_event_ask(driver, event);
+    *passed = error == CUDA_SUCCESS;
+    if (error == CUDA_ERROR_NOT_READY) return GPUPOOL_OK;
+    return gpi_driver_told(driver, "cuEventQuery", error);
+}
+
+/* The same for who only wants to know: 0 where CUDA fails, and nothing is told. */
+static int gpi_driver_event_passed(const gpi_driver *driver, CUevent event) {
+    return gpi_driver_event_ask(driver, event) == CUDA_SUCCESS;
+}
+
+/* The host waits. Between enter and leave. */
+static gpupool_result gpi_driver_event_wait(const gpi_driver *driver, CUevent event) {
+    return gpi_driver_told(driver, "cuEventSynchronize", driver->event_sync(event));
+}
+
+/* The stream waits. */
+static gpupool_result gpi_driver_stream_wait(const gpi_driver *driver, cudaStream_t stream,
+                                             CUevent event) {
+    return gpi_driver_told(driver, "cuStreamWaitEvent", driver->stream_wait(stream, event, 0));
+}
+
+/* Records all streams of the driver's context, destroyed ones too. While any of them captures CUDA
+   refuses it, and the capture is lost. */
+static gpupool_result gpi_driver_record_all(const gpi_driver *driver, CUevent event) {
+    if (!driver->record_all)
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "cuCtxRecordEvent needs CUDA 12.5");
+    return gpi_driver_told(driver, "cuCtxRecordEvent", driver->record_all(driver->context, event));
+}
+
+/* -- peers -- */
 
 static gpupool_result gpi_driver_can_peer(const gpi_driver *driver, int device) {
     int can = 0;
     gpupool_result result = gpi_driver_told(
-        "cudaDeviceCanAccessPeer", cudaDeviceCanAccessPeer(&can, device, driver->device));
+        driver, "cuDeviceCanAccessPeer", driver->can_peer(&can, device, driver->device));
     if (result != GPUPOOL_OK || can) return result;
     return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_allow_peer: device %d cannot reach the "
                          "memory of device %d", device, driver->device);
 }
 
-/* What cudaMalloc gives becomes accessible by whole devices. The arena's device is current. */
+/* The peer's place in the list; the one behind the last: it is not in it. */
+static int gpi_driver_peer(const gpi_driver *driver, int device) {
+    int i = 0;
+    while (i < driver->peer_count && driver->peers[i] != device) i++;
+    return i;
+}
+
+/* Takes hold of the context of a device that is to become a peer. That of a peer is there once more
+   if a reset had ended it. */
+static gpupool_result gpi_driver_hold_peer(gpi_driver *driver, int device) {
+    int at = gpi_driver_peer(driver, device);
+    gpupool_result result =
+        gpi_driver_told(driver, "cuDevicePrimaryCtxRetain",
+                        driver->retain(&driver->peer_contexts[at], device));
+    if (result == GPUPOOL_OK && at < driver->peer_count) driver->release_context(device);
+    driver->peers[at] = device;
+    return result;
+}
+
+/* The device whose context is held becomes a peer, or is let go of. */
+static void gpi_driver_end_holding(gpi_driver *driver, int device, gpupool_result result) {
+    if (gpi_driver_peer(driver, device) < driver->peer_count) return;
+    if (result == GPUPOOL_OK) driver->peer_count++;
+    else driver->release_context(device);
+}
+
+/* What cuMemAlloc gives becomes accessible by whole devices. The device is held. */
 static gpupool_result gpi_driver_enable_peer(const gpi_driver *driver, int device) {
-    gpupool_result result = gpi_driver_told("cudaSetDevice", cudaSetDevice(device));
-    cudaError_t error;
+    CUcontext context = driver->peer_contexts[gpi_driver_peer(driver, device)];
+    gpupool_result result = gpi_driver_push(driver, context);
+    CUresult error;
     if (result != GPUPOOL_OK) return result;
-    error = cudaDeviceEnablePeerAccess(driver->device, 0);
-    if (error != cudaErrorPeerAccessAlreadyEnabled)
-        result = gpi_driver_told("cudaDeviceEnablePeerAccess", error);
-    cudaSetDevice(driver->device);
+    error = driver->enable_peer(driver->context, 0);
+    driver->pop(&context);
+    if (error == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return GPUPOOL_OK;
+    return gpi_driver_told(driver, "cuCtxEnablePeerAccess", error);
+}
+
+/* -- the wait for the device -- */
+
+/* Waits until all streams of the current context are done, destroyed ones too. It loses no capture,
+   not even one on a non-blocking stream, which cuCtxSynchronize would lose: cuMemFree waits so, of
+   whatever memory, and so does cuMemFreeHost (seen on CUDA 13.0). After a reset the crumb is gone,
+   and its address may be the program's. */
+static gpupool_result gpi_driver_free_crumb(gpi_driver *driver) {
+    gpupool_result result;
+    int ended;
+    if (!driver->crumb) return GPUPOOL_OK;
+    result = gpi_driver_has_ended(driver, driver->crumb_context, driver->crumb_id, &ended);
+    if (result == GPUPOOL_OK && !ended && driver->crumb_of_host)
+        result = gpi_driver_told(driver, "cuMemFreeHost", driver->host_free(driver->crumb));
+    else if (result == GPUPOOL_OK && !ended)
+        result = gpi_driver_told(driver, "cuMemFree",
+                                 driver->memory_free((CUdeviceptr)(uintptr_t)driver->crumb));
+    if (result == GPUPOOL_OK) driver->crumb = NULL;
+    return result;
+}
+
+/* The context is current. */
+static gpupool_result gpi_driver_wait_here(gpi_driver *driver, CUcontext context) {
+    gpupool_result result = gpi_driver_free_crumb(driver); /* of a wait that failed */
+    CUdeviceptr crumb = 0;
+    if (result != GPUPOOL_OK) return result;
+    driver->crumb_id = 0;
+    driver->crumb_context = context;
+    result = gpi_driver_ask_id(driver, context, &driver->crumb_id);
+    if (result != GPUPOOL_OK) return result;
+    driver->crumb_of_host = driver->memory_alloc(&crumb, 1) != CUDA_SUCCESS;
+    if (driver->crumb_of_host)
+        result = gpi_driver_told(driver, "cuMemHostAlloc",
+                                 driver->host_alloc(&driver->crumb, 1, 0));
+    else driver->crumb = (void *)(uintptr_t)crumb;
+    return result == GPUPOOL_OK ? gpi_driver_free_crumb(driver) : result;
+}
+
+/* Waits for the device and its peers, whose streams may be at the arena's memory as well. A peer's
+   context that a reset has ended has no work. Between enter and leave. */
+static gpupool_result gpi_driver_wait(gpi_driver *driver) {
+    gpupool_result result = gpi_driver_wait_here(driver, driver->context);
+    int i;
+    for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++) {
+        CUcontext context = driver->peer_contexts[i];
+        if (!gpi_driver_is_alive(driver, context)) continue;
+        result = gpi_driver_push(driver, context);
+        if (result != GPUPOOL_OK) return result;
+        result = gpi_driver_wait_here(driver, context);
+        driver->pop(&context);
+    }
+    return result;
+}
+
+/* -- transfers: for the ring -- */
+
+typedef enum gpi_place_kind { /* where a pointer points */
+    GPI_PLACE_ORDINARY,       /* host memory that CUDA does not know */
+    GPI_PLACE_PINNED,         /* the device reaches it, and the host too: pinned or managed */
+    GPI_PLACE_DEVICE
+} gpi_place_kind;
+
+static gpupool_result gpi_driver_place(const gpi_driver *driver, const void *pointer,
+                                       gpi_place_kind *kind) {
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    unsigned type = 0, managed = 0; /* both stay 0 of memory that CUDA does not know */
+    void *answers[] = {NULL, NULL};
+    gpupool_result result;
+    answers[0] = &type;
+    answers[1] = &managed;
+    result = gpi_driver_told(driver, "cuPointerGetAttributes",
+                             driver->pointer_attributes(2, asked, answers,
+                                                        (CUdeviceptr)(uintptr_t)pointer));
+    if (result != GPUPOOL_OK) return result;
+    *kind = type == 0 ? GPI_PLACE_ORDINARY
+            : type == CU_MEMORYTYPE_HOST || managed ? GPI_PLACE_PINNED : GPI_PLACE_DEVICE;
+    return GPUPOOL_OK;
+}
+
+static gpupool_result gpi_driver_pin(const gpi_driver *driver, void *memory, uint64_t bytes) {
+    CUresult error = driver->host_register(memory, (size_t)bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    if (error == CUDA_ERROR_OUT_OF_MEMORY) /* not the device's: no verdict would explain it */
+        return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "cuMemHostRegister: the host does not pin %"
+                             PRIu64 " bytes more", bytes);
+    return gpi_driver_told(driver, "cuMemHostRegister", error);
+}
+
+/* Waits for the device, as CUDA has it. */
+static gpupool_result gpi_driver_unpin(const gpi_driver *driver, void *memory) {
+    return gpi_driver_told(driver, "cuMemHostUnregister", driver->host_unregister(memory));
+}
+
+typedef struct gpi_copy { /* rows of width bytes, each `pitch` after the one before */
+    void *to;
+    const void *from;
+    uint64_t to_pitch, from_pitch, width, rows;
+} gpi_copy;
+
+static CUresult gpi_driver_copy_rows(const gpi_driver *driver, const gpi_copy *copy,
+                                     cudaStream_t stream) {
+    CUDA_MEMCPY2D rows;
+    memset(&rows, 0, sizeof rows);
+    rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    rows.srcDevice = (CUdeviceptr)(uintptr_t)copy->from;
+    rows.srcPitch = (size_t)copy->from_pitch;
+    rows.dstDevice = (CUdeviceptr)(uintptr_t)copy->to;
+    rows.dstPitch = (size_t)copy->to_pitch;
+    rows.WidthInBytes = (size_t)copy->width;
+    rows.Height = (size_t)copy->rows;
+    return driver->copy_rows(&rows, stream);
+}
+
+/* `refused`: CUDA does not take these pointers. It is so for host memory that is registered in
+   part, or in two parts. */
+static gpupool_result gpi_driver_copy(const gpi_driver *driver, const gpi_copy *copy,
+                                      cudaStream_t stream, int *refused) {
+    CUresult error;
+    if (copy->rows > 1)
+        error = gpi_driver_copy_rows(driver, copy, stream);
+    else
+        error = driver->copy((CUdeviceptr)(uintptr_t)copy->to, (CUdeviceptr)(uintptr_t)copy->from,
+                             (size_t)copy->width, stream);
+    if (refused) *refused = error == CUDA_ERROR_INVALID_VALUE;
+    return gpi_driver_told(driver, copy->rows > 1 ? "cuMemcpy2DAsync" : "cuMemcpyAsync", error);
+}
+
+static gpupool_result gpi_driver_fill(const gpi_driver *driver, void *at, int byte, uint64_t bytes,
+                                      cudaStream_t stream) {
+    CUresult error = driver->fill((CUdeviceptr)(uintptr_t)at, (unsigned char)byte, (size_t)bytes,
+                                  stream);
+    if (error == CUDA_ERROR_OUT_OF_MEMORY) /* no verdict would explain it */
+        return gpi_host_fail(GPUPOOL_E_CUDA, "cuMemsetD8Async failed: CUDA_ERROR_OUT_OF_MEMORY: "
+                             "the driver has no memory for itself");
+    return gpi_driver_told(driver, "cuMemsetD8Async", error);
+}
+
+/* Records the event, made when it is first needed. */
+static gpupool_result gpi_driver_record(const gpi_driver *driver, CUevent *event,
+                                        cudaStream_t stream) {
+    gpupool_result result = GPUPOOL_OK;
+    if (!*event) result = gpi_driver_event_new(driver, event);
+    return result == GPUPOOL_OK ? gpi_driver_event_record(driver, *event, stream) : result;
+}
+
+/* Destroys the event, if there is one. */
+static gpupool_result gpi_driver_forget(const gpi_driver *driver, CUevent *event) {
+    gpupool_result result = *event ? gpi_driver_event_drop(driver, *event) : GPUPOOL_OK;
+    if (result == GPUPOOL_OK) *event = NULL;
     return result;
 }
 
@@ -2128,159 +2456,6 @@ static void gpi_driver_tell_block_gone(const void *block) {
     nvtxMemRegionsUnregister(NULL, &regions);
 }
 #endif
-
-/* Whether the context that had this id is gone: its streams and events went with it. 0 for the id:
-   it is not known. */
-static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext context,
-                                           unsigned long long id, int *ended) {
-    unsigned long long now = 0;
-    CUresult error = id ? driver->context_id(context, &now) : CUDA_SUCCESS;
-    *ended = error == CUDA_ERROR_CONTEXT_IS_DESTROYED || error == CUDA_ERROR_INVALID_CONTEXT ||
-             (error == CUDA_SUCCESS && now != id);
-    return *ended ? GPUPOOL_OK : gpi_driver_told_cu(driver, "cuCtxGetId", error);
-}
-
-/* After a reset the device's own context is at the same address, and has another id. The current
-   context may be one that the caller has made. */
-static gpupool_result gpi_driver_was_reset(const gpi_driver *driver, int *reset) {
-    return gpi_driver_has_ended(driver, driver->context, driver->id, reset);
-}
-
-/* Waits until all streams of the current device are done, destroyed ones too, and loses no capture,
-   not even one on a non-blocking stream, as cudaDeviceSynchronize would: cudaFree waits so, of
-   whatever memory, and so does cudaFreeHost (seen on CUDA 13.0). After a reset the crumb is gone,
-   and its address may be the program's. */
-static gpupool_result gpi_driver_free_crumb(gpi_driver *driver) {
-    gpupool_result result;
-    int ended;
-    if (!driver->crumb) return GPUPOOL_OK;
-    result = gpi_driver_has_ended(driver, driver->crumb_context, driver->crumb_id, &ended);
-    if (result == GPUPOOL_OK && !ended && driver->crumb_of_host)
-        result = gpi_driver_told("cudaFreeHost", cudaFreeHost(driver->crumb));
-    else if (result == GPUPOOL_OK && !ended)
-        result = gpi_driver_told("cudaFree", cudaFree(driver->crumb));
-    if (result == GPUPOOL_OK) driver->crumb = NULL;
-    return result;
-}
-
-static gpupool_result gpi_driver_wait_here(gpi_driver *driver) {
-    gpupool_result result = gpi_driver_free_crumb(driver); /* of a wait that failed */
-    if (result != GPUPOOL_OK) return result;
-    result = gpi_driver_name_context(driver, &driver->crumb_context, &driver->crumb_id);
-    if (result != GPUPOOL_OK) return result;
-    driver->crumb_of_host = cudaMalloc(&driver->crumb, 1) != cudaSuccess;
-    if (driver->crumb_of_host)
-        result = gpi_driver_told("cudaHostAlloc", cudaHostAlloc(&driver->crumb, 1, 0));
-    return result == GPUPOOL_OK ? gpi_driver_free_crumb(driver) : result;
-}
-
-/* Waits for the device and its peers, whose streams may be at the arena's memory as well. */
-static gpupool_result gpi_driver_wait(gpi_driver *driver) {
-    gpupool_result result = gpi_driver_wait_here(driver);
-    int i;
-    for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++) {
-        result = gpi_driver_told("cudaSetDevice", cudaSetDevice(driver->peers[i]));
-        if (result == GPUPOOL_OK) result = gpi_driver_wait_here(driver);
-    }
-    if (driver->peer_count) cudaSetDevice(driver->device);
-    return result;
-}
-
-/* -- transfers: for the ring -- */
-
-typedef enum gpi_place_kind { /* where a pointer points */
-    GPI_PLACE_ORDINARY,       /* host memory that CUDA does not know */
-    GPI_PLACE_PINNED,         /* the device reaches it, and the host too: pinned or managed */
-    GPI_PLACE_DEVICE
-} gpi_place_kind;
-
-static gpupool_result gpi_driver_place(const void *pointer, gpi_place_kind *kind) {
-    struct cudaPointerAttributes attributes;
-    gpupool_result result = gpi_driver_told("cudaPointerGetAttributes",
-                                            cudaPointerGetAttributes(&attributes, pointer));
-    if (result != GPUPOOL_OK) return result;
-    *kind = attributes.type == cudaMemoryTypeDevice         ? GPI_PLACE_DEVICE
-            : attributes.type == cudaMemoryTypeUnregistered ? GPI_PLACE_ORDINARY
-                                                            : GPI_PLACE_PINNED;
-    return GPUPOOL_OK;
-}
-
-static gpupool_result gpi_driver_pin(void *memory, uint64_t bytes) {
-    cudaError_t error = cudaHostRegister(memory, (size_t)bytes, cudaHostRegisterPortable);
-    if (error == cudaErrorMemoryAllocation) /* not the device's: no verdict would explain it */
-        return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "cudaHostRegister: the host does not pin %"
-                             PRIu64 " bytes more", bytes);
-    return gpi_driver_told("cudaHostRegister", error);
-}
-
-/* Waits for the device, as CUDA has it. */
-static gpupool_result gpi_driver_unpin(void *memory) {
-    return gpi_driver_told("cudaHostUnregister", cudaHostUnregister(memory));
-}
-
-typedef struct gpi_copy { /* rows of width bytes, each `pitch` after the one before */
-    void *to;
-    const void *from;
-    uint64_t to_pitch, from_pitch, width, rows;
-} gpi_copy;
-
-/* `refused`: CUDA does not take these pointers. It is so for host memory that is registered in
-   part, or in two parts. */
-static gpupool_result gpi_driver_copy(const gpi_copy *copy, cudaStream_t stream, int *refused) {
-    cudaError_t error;
-    const char *call = "cudaMemcpyAsync";
-    if (copy->rows > 1) {
-        call = "cudaMemcpy2DAsync";
-        error = cudaMemcpy2DAsync(copy->to, (size_t)copy->to_pitch, copy->from,
-                                  (size_t)copy->from_pitch, (size_t)copy->width,
-                                  (size_t)copy->rows, cudaMemcpyDefault, stream);
-    } else {
-        error = cudaMemcpyAsync(copy->to, copy->from, (size_t)copy->width, cudaMemcpyDefault,
-                                stream);
-    }
-    if (refused) *refused = error == cudaErrorInvalidValue;
-    return gpi_driver_told(call, error);
-}
-
-static gpupool_result gpi_driver_fill(void *at, int byte, uint64_t bytes, cudaStream_t stream) {
-    cudaError_t error = cudaMemsetAsync(at, byte, (size_t)bytes, stream);
-    if (error == cudaErrorMemoryAllocation) /* no verdict would explain it */
-        return gpi_host_fail(GPUPOOL_E_CUDA, "cudaMemsetAsync failed: %s: the driver has no "
-                             "memory for itself", cudaGetErrorName(error));
-    return gpi_driver_told("cudaMemsetAsync", error);
-}
-
-/* Records the event, made when it is first needed. */
-static gpupool_result gpi_driver_record(cudaEvent_t *event, cudaStream_t stream) {
-    gpupool_result result = GPUPOOL_OK;
-    if (!*event)
-        result = gpi_driver_told("cudaEventCreateWithFlags",
-                                 cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-    if (result == GPUPOOL_OK)
-        result = gpi_driver_told("cudaEventRecord", cudaEventRecord(*event, stream));
-    return result;
-}
-
-/* Destroys the event, if there is one. */
-static gpupool_result gpi_driver_forget(cudaEvent_t *event) {
-    gpupool_result result = GPUPOOL_OK;
-    if (*event) result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(*event));
-    if (result == GPUPOOL_OK) *event = NULL;
-    return result;
-}
-
-static gpupool_result gpi_driver_passed(cudaEvent_t event, int *passed) {
-    cudaError_t error = cudaEventQuery(event);
-    *passed = error == cudaSuccess;
-    return error == cudaErrorNotReady ? GPUPOOL_OK : gpi_driver_told("cudaEventQuery", error);
-}
-
-/* How many devices an arena, or a peer, may be one of. */
-static gpupool_result gpi_driver_devices(int *count) {
-    gpupool_result result = gpi_driver_told("cudaGetDeviceCount", cudaGetDeviceCount(count));
-    *count = result == GPUPOOL_OK ? (int)gpi_ground_min((uint64_t)*count, GPI_DEVICES_MAX) : 0;
-    return result;
-}
 
 /* == LEDGER ===================================================================================
    The arena's numbers, the limit they are held to, and whose they are. Nobody else adds to a
@@ -4102,11 +4277,11 @@ static uintptr_t gpi_fence_key(cudaStream_t stream) {
 }
 
 /* What tells a stream from any other, ever; 0 of a default stream, and where there is none. */
-static cudaError_t gpi_fence_identity(cudaStream_t stream, uint64_t *identity) {
+static CUresult gpi_fence_identity(const gpi_fences *fences, cudaStream_t stream,
+                                   uint64_t *identity) {
     *identity = 0;
-    if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* NULL: see ARENA */
-        return cudaSuccess;
-    return gpi_driver_stream_id(stream, identity);
+    if (gpi_driver_is_default(stream)) return CUDA_SUCCESS;
+    return gpi_driver_stream_id(fences->driver, stream, identity);
 }
 
 /* An event that is not in use; NULL: there is none of this context. */
@@ -4134,8 +4309,7 @@ static gpupool_result gpi_fence_new(gpi_fences *fences, CUcontext context, gpi_f
     if (fence) return GPUPOOL_OK;
     fence = (gpi_fence *)gpi_host_zeroed(sizeof *fence);
     if (!fence) return gpi_host_no_memory();
-    result = gpi_driver_told("cudaEventCreateWithFlags",
-                             cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming));
+    result = gpi_driver_event_new(fences->driver, &fence->event);
     if (result != GPUPOOL_OK) {
         GPUPOOL_FREE(fence);
         return result;
@@ -4162,7 +4336,7 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
     if (result != GPUPOOL_OK) return result;
     result = gpi_fence_new(fences, context, out);
     if (result == GPUPOOL_OK) {
-        result = gpi_driver_told("cudaEventRecord", cudaEventRecord((*out)->event, stream));
+        result = gpi_driver_event_record(fences->driver, (*out)->event, stream);
         if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
     }
     if (gpi_driver_pop(fences->driver, context) != GPUPOOL_OK && result == GPUPOOL_OK) {
@@ -4178,7 +4352,7 @@ static gpupool_result gpi_fence_record(gpi_fences *fences, cudaStream_t stream, 
    only a scope tells (seen on CUDA 13.0). */
 static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) {
     const gpi_driver *driver = fences->driver;
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     gpupool_result result;
     if (!driver->record_all || !driver->context || driver->peer_count)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "fences over a context need CUDA 12.5, and a "
@@ -4187,12 +4361,10 @@ static gpupool_result gpi_fence_record_all(gpi_fences *fences, gpi_fence **out) 
     if (result != GPUPOOL_OK) return result;
     (*out)->whole = 1;
     gpi_host_lock(&gpi_process.lock); /* no scope is opened meanwhile */
-    if (gpi_process.scopes || cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess)
+    if (gpi_process.scopes || driver->is_capturing(cudaStreamLegacy, &status) != CUDA_SUCCESS)
         result = gpi_host_fail(GPUPOOL_E_CAPTURING,
                                "no fence over a context while a stream captures");
-    if (result == GPUPOOL_OK)
-        result = gpi_driver_told_cu(driver, "cuCtxRecordEvent",
-                                    driver->record_all(driver->context, (CUevent)(*out)->event));
+    if (result == GPUPOOL_OK) result = gpi_driver_record_all(driver, (*out)->event);
     gpi_host_unlock(&gpi_process.lock);
     if (result != GPUPOOL_OK) gpi_fence_drop(fences, *out);
     return result;
@@ -4210,13 +4382,22 @@ static int gpi_fence_is_there(const gpi_fences *fences, const gpi_fence *fence) 
     return gpi_fence_has_ended(fences, fence, &ended) == GPUPOOL_OK && !ended;
 }
 
-/* A fence of what the stream has queued so far, by the light calls and an idle event. NULL: not
+/* Whether the stream's events can be recorded, and waited for, without the context. */
+static int gpi_fence_is_plain(const gpi_fences *fences, cudaStream_t stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return !gpi_driver_is_default(stream) &&
+           fences->driver->is_capturing(stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* A fence of what the stream has queued so far, by an idle event and without the context. NULL: not
    done. */
 static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stream) {
     gpi_fence *fence = gpi_fence_reuse(fences, NULL, 0);
     if (!fence) return NULL;
     if (gpi_fence_is_there(fences, fence) &&
-        gpi_driver_record_lightly(fences->driver, fence->event, stream))
+        gpi_fence_is_plain(fences, stream) &&
+        gpi_driver_event_record(fences->driver, fence->event, stream) == GPUPOOL_OK)
         return fence;
     gpi_fence_drop(fences, fence);
     return NULL;
@@ -4226,13 +4407,13 @@ static gpi_fence *gpi_fence_record_lightly(gpi_fences *fences, cudaStream_t stre
 static int gpi_fence_passed(const gpi_fences *fences, gpi_fence *fence) {
     int ended;
     if (!fence->passed && gpi_fence_has_ended(fences, fence, &ended) == GPUPOOL_OK)
-        fence->passed = ended || cudaEventQuery(fence->event) == cudaSuccess;
+        fence->passed = ended || gpi_driver_event_passed(fences->driver, fence->event);
     return fence->passed;
 }
 
 static int gpi_fence_passed_lightly(const gpi_fences *fences, gpi_fence *fence) {
     if (!fence->passed && !fence->unrecorded && gpi_fence_is_there(fences, fence))
-        fence->passed = gpi_driver_passed_lightly(fences->driver, fence->event);
+        fence->passed = gpi_driver_event_passed(fences->driver, fence->event);
     return fence->passed;
 }
 
@@ -4242,7 +4423,7 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
     if (fence->passed) return GPUPOOL_OK;
     result = gpi_fence_has_ended(fences, fence, &ended);
     if (result != GPUPOOL_OK || ended) return result;
-    result = gpi_driver_told("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, fence->event, 0));
+    result = gpi_driver_stream_wait(fences->driver, stream, fence->event);
     fences->device_waits += result == GPUPOOL_OK;
     return result;
 }
@@ -4250,7 +4431,8 @@ static gpupool_result gpi_fence_follow(gpi_fences *fences, gpi_fence *fence, cud
 static int gpi_fence_follow_lightly(gpi_fences *fences, const gpi_fence *fence,
                                     cudaStream_t stream) {
     if (fence->unrecorded || !gpi_fence_is_there(fences, fence) ||
-        !gpi_driver_follow_lightly(fences->driver, fence->event, stream))
+        !gpi_fence_is_plain(fences, stream) ||
+        gpi_driver_stream_wait(fences->driver, stream, fence->event) != GPUPOOL_OK)
         return 0;
     fences->device_waits++;
     return 1;
@@ -4279,10 +4461,11 @@ static gpi_stream *gpi_fence_enter(gpi_fences *fences, uintptr_t key) {
 /* Whether the handle in this call is the stream's that has its key, and not one made since, as far
    as CUDA can tell: where it fails to, this is not known to be the same. Without a lock the struct
    may be another's by now: the caller looks at its key again. */
-static int gpi_fence_is_same(const gpi_stream *known, cudaStream_t stream) {
+static int gpi_fence_is_same(const gpi_fences *fences, const gpi_stream *known,
+                             cudaStream_t stream) {
     uint64_t identity;
     if (!GPUPOOL_STREAM_CHECK || GPI_READ(&known->capture)) return 1;
-    if (gpi_fence_identity(stream, &identity) != cudaSuccess) return 0;
+    if (gpi_fence_identity(fences, stream, &identity) != CUDA_SUCCESS) return 0;
     return identity == 0 || identity == GPI_READ(&known->identity);
 }
 
@@ -4485,7 +4668,7 @@ static gpupool_result gpi_fence_trim(gpi_fences *fences) {
         int ended;
         gpupool_result result = gpi_fence_has_ended(fences, fence, &ended);
         if (result == GPUPOOL_OK && !ended)
-            result = gpi_driver_told("cudaEventDestroy", cudaEventDestroy(fence->event));
+            result = gpi_driver_event_drop(fences->driver, fence->event);
         if (result != GPUPOOL_OK) return result;
         fences->idle = fence->next;
         fences->fence_count--;
@@ -4591,34 +4774,39 @@ typedef struct gpi_source {
 
 static gpupool_result gpi_chunk_get_device(const gpi_chunks *chunks, uint64_t bytes,
                                            void **memory) {
-    (void)chunks;
-    return gpi_driver_told("cudaMalloc", cudaMalloc(memory, (size_t)bytes));
+    CUdeviceptr address = 0;
+    CUresult error = chunks->driver.memory_alloc(&address, (size_t)bytes);
+    *memory = (void *)(uintptr_t)address;
+    return gpi_driver_told(&chunks->driver, "cuMemAlloc", error);
 }
 
 static gpupool_result gpi_chunk_get_managed(const gpi_chunks *chunks, uint64_t bytes,
                                             void **memory) {
-    (void)chunks;
-    return gpi_driver_told("cudaMallocManaged",
-                           cudaMallocManaged(memory, (size_t)bytes, cudaMemAttachGlobal));
+    CUdeviceptr address = 0;
+    CUresult error =
+        chunks->driver.managed_alloc(&address, (size_t)bytes, CU_MEM_ATTACH_GLOBAL);
+    *memory = (void *)(uintptr_t)address;
+    return gpi_driver_told(&chunks->driver, "cuMemAllocManaged", error);
 }
 
 static gpupool_result gpi_chunk_give_device(const gpi_chunks *chunks, void *memory,
                                             uint64_t bytes) {
-    (void)chunks, (void)bytes;
-    return gpi_driver_told("cudaFree", cudaFree(memory));
+    (void)bytes;
+    return gpi_driver_told(&chunks->driver, "cuMemFree",
+                           chunks->driver.memory_free((CUdeviceptr)(uintptr_t)memory));
 }
 
 static gpupool_result gpi_chunk_get_pinned(const gpi_chunks *chunks, uint64_t bytes,
                                            void **memory) {
-    (void)chunks;
-    return gpi_driver_told("cudaHostAlloc",
-                           cudaHostAlloc(memory, (size_t)bytes, cudaHostAllocPortable));
+    return gpi_driver_told(&chunks->driver, "cuMemHostAlloc",
+                           chunks->driver.host_alloc(memory, (size_t)bytes,
+                                                     CU_MEMHOSTALLOC_PORTABLE));
 }
 
 static gpupool_result gpi_chunk_give_pinned(const gpi_chunks *chunks, void *memory,
                                             uint64_t bytes) {
-    (void)chunks, (void)bytes;
-    return gpi_driver_told("cudaFreeHost", cudaFreeHost(memory));
+    (void)bytes;
+    return gpi_driver_told(&chunks->driver, "cuMemFreeHost", chunks->driver.host_free(memory));
 }
 
 static gpupool_result gpi_chunk_get_custom(const gpi_chunks *chunks, uint64_t bytes,
@@ -5234,7 +5422,7 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
     for (;; bytes /= 2) {
         CUresult error = driver->reserve(&address, (size_t)bytes, (size_t)driver->granule_bytes, 0,
                                          0);
-        result = gpi_driver_told_cu(driver, "cuMemAddressReserve", error);
+        result = gpi_driver_told(driver, "cuMemAddressReserve", error);
         if (result != GPUPOOL_E_OUT_OF_MEMORY || bytes / 2 < driver->total_bytes * 2) break;
     }
     if (result == GPUPOOL_E_OUT_OF_MEMORY)
@@ -5298,7 +5486,7 @@ static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     GPI_ASSERT(chunks->count == 0 || !chunks->reservation);
     if (freed == GPUPOOL_OK && chunks->reservation) {
         CUresult error = driver->unreserve(chunks->reservation, (size_t)chunks->reservation_bytes);
-        freed = gpi_driver_told_cu(driver, "cuMemAddressFree", error);
+        freed = gpi_driver_told(driver, "cuMemAddressFree", error);
         if (freed == GPUPOOL_OK) chunks->reservation = 0;
     }
     return freed;
@@ -5875,15 +6063,15 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
    list. */
 static gpupool_result gpi_stitch_allow_peer(gpi_stitches *stitches, int device) {
     gpi_driver *driver = &stitches->chunks->driver;
-    gpupool_result result = gpi_chunk_allow_peer(stitches->chunks, device);
+    gpupool_result result = gpi_driver_hold_peer(driver, device);
     gpi_stitch *stitch = stitches->oldest;
-    int i, known = 0;
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_chunk_allow_peer(stitches->chunks, device);
     for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
         if (stitch->state != GPI_STITCH_SPOILT)
             result = gpi_driver_access_for(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
                                            stitch->units * GPUPOOL_UNIT_BYTES, device);
-    for (i = 0; i < driver->peer_count; i++) known |= driver->peers[i] == device;
-    if (result == GPUPOOL_OK && !known) driver->peers[driver->peer_count++] = device;
+    gpi_driver_end_holding(driver, device, result);
     return result;
 }
 
@@ -7380,9 +7568,11 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
 }
 
 /* What a stream is known by, where it is asked for: see gpi_fence_is_same. */
-static cudaError_t gpi_arena_identity(cudaStream_t stream, uint64_t *identity) {
+static CUresult gpi_arena_identity(const gpupool_arena *arena, cudaStream_t stream,
+                                   uint64_t *identity) {
     *identity = 0;
-    return GPUPOOL_STREAM_CHECK ? gpi_fence_identity(stream, identity) : cudaSuccess;
+    return GPUPOOL_STREAM_CHECK ? gpi_fence_identity(&arena->fences, stream, identity)
+                                : CUDA_SUCCESS;
 }
 
 /* The stream that calls with this key go to; it may have been forgotten, or never been known. The
@@ -7402,7 +7592,8 @@ static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, uintptr_t key,
     gpi_stream *known = gpi_fence_find(&arena->fences, key);
     uint64_t identity;
     if (known) return known;
-    gpi_arena_identity(stream, &identity); /* not told: 0, and the next call makes it known anew */
+    /* not told: 0, and the next call makes it known anew */
+    gpi_arena_identity(arena, stream, &identity);
     return gpi_arena_known(arena, key, identity);
 }
 
@@ -7849,7 +8040,9 @@ static void gpi_arena_seal(gpupool_arena *arena, gpi_stream *known, cudaStream_t
         if (arena->captures_seen) return; /* a fence over all streams would lose one */
         result = gpi_fence_record_all(&arena->fences, &fence);
     } else {
-        if (gpi_driver_is_capturing(stream) || !gpi_fence_is_same(known, stream)) return;
+        if (gpi_driver_is_capturing(&arena->chunks.driver, stream) ||
+            !gpi_fence_is_same(&arena->fences, known, stream))
+            return;
         result = gpi_fence_record(&arena->fences, stream, &fence);
     }
     if (result != GPUPOOL_OK) return;
@@ -8095,7 +8288,7 @@ static uint64_t gpi_arena_room_at_most(const gpupool_arena *arena, int limited) 
     if (limited) return limit - gpi_ground_min(limit, held);
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_HERE) ||
         gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
-                          &total_bytes) != cudaSuccess)
+                          &total_bytes) != CUDA_SUCCESS)
         return UINT64_MAX;
     return free_bytes + idle;
 }
@@ -8151,7 +8344,7 @@ static int gpi_arena_wait(gpupool_arena *arena, gpi_fence *fence) {
     fence->users++;
     arena->fences.awaited = fence;
     gpi_host_unlock(&arena->lock);
-    result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(fence->event));
+    result = gpi_driver_event_wait(&arena->chunks.driver, fence->event);
     gpi_host_lock(&arena->lock);
     fence->passed = result == GPUPOOL_OK;
     arena->fences.host_waits += result == GPUPOOL_OK;
@@ -8368,7 +8561,7 @@ static void gpi_arena_figures(gpupool_arena *arena, uint64_t bytes, uint64_t ali
     scene->device_units = UINT64_MAX / GPUPOOL_UNIT_BYTES;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) ||
         gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
-                          &total_bytes) != cudaSuccess)
+                          &total_bytes) != CUDA_SUCCESS)
         return;
     verdict->device_free_bytes = free_bytes;
     verdict->device_total_bytes = total_bytes;
@@ -8710,7 +8903,8 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
         void *block = NULL;
         result = gpi_arena_enter_climbing(arena, &visit);
         if (result != GPUPOOL_OK) break;
-        request->capturing = gpi_driver_is_capturing(request->stream);
+        request->capturing =
+            gpi_driver_is_capturing(&arena->chunks.driver, request->stream);
         arena->captures_seen |= request->capturing;
         request->known = gpi_arena_known_again(arena, key, request->stream);
         if (request->known && gpi_arena_can_keep(arena, request->known, &use)) {
@@ -8744,7 +8938,7 @@ static void *gpi_arena_slow(gpupool_arena *arena, gpi_request *request, uintptr_
 }
 
 /* GPUPOOL_STREAM_CHECK: without an answer memory might be handed out whose work is not done. */
-static gpupool_result gpi_arena_not_told(gpupool_arena *arena, cudaError_t error) {
+static gpupool_result gpi_arena_not_told(gpupool_arena *arena, CUresult error) {
     gpi_visit visit;
     gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
@@ -8752,7 +8946,7 @@ static gpupool_result gpi_arena_not_told(gpupool_arena *arena, cudaError_t error
     gpi_driver_leave(&visit);
     if (result != GPUPOOL_OK) return result;
     return gpi_host_fail(GPUPOOL_E_CUDA, "GPUPOOL_STREAM_CHECK: CUDA does not tell which stream "
-                         "this is: %s", cudaGetErrorName(error));
+                         "this is: %s", gpi_driver_name(&arena->chunks.driver, error));
 }
 
 /* The handle is another stream's than the one whose key it has, or nobody's yet: it is made known
@@ -8760,8 +8954,8 @@ static gpupool_result gpi_arena_not_told(gpupool_arena *arena, cudaError_t error
 static gpupool_result gpi_arena_rename(gpupool_arena *arena, cudaStream_t stream, uintptr_t key) {
     gpi_stream *known, *now;
     uint64_t identity;
-    cudaError_t error = gpi_arena_identity(stream, &identity);
-    if (error != cudaSuccess) return gpi_arena_not_told(arena, error);
+    CUresult error = gpi_arena_identity(arena, stream, &identity);
+    if (error != CUDA_SUCCESS) return gpi_arena_not_told(arena, error);
     known = gpi_fence_enter(&arena->fences, key);
     gpi_host_lock(&arena->lock);
     if (known && !known->capture && known->identity != identity) {
@@ -8783,7 +8977,8 @@ GPI_HOT gpi_stream *gpi_arena_visit(gpupool_arena *arena, gpi_stream *known,
     for (;; asked = 1) {
         if (known) {
             gpi_host_lock(&known->cache.lock);
-            if (GPI_READ(&known->key) == key && (asked || gpi_fence_is_same(known, stream)))
+            if (GPI_READ(&known->key) == key &&
+                (asked || gpi_fence_is_same(&arena->fences, known, stream)))
                 return known;
             gpi_host_unlock(&known->cache.lock);
         }
@@ -8823,8 +9018,9 @@ static gpi_site *gpi_arena_site(gpupool_arena *arena, gpi_cache *cache, const gp
 
 /* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
    without the arena's lock. */
-GPI_HOT int gpi_arena_is_bare(gpi_stream *known, cudaStream_t stream) {
-    return known && GPI_READ(&known->cache.used) == 0 && gpi_fence_is_same(known, stream);
+GPI_HOT int gpi_arena_is_bare(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+    return known && GPI_READ(&known->cache.used) == 0 &&
+           gpi_fence_is_same(&arena->fences, known, stream);
 }
 
 /* How much free memory a stream's cache may keep from merging: a 256th of what is reserved. For
@@ -8929,7 +9125,7 @@ static void *gpi_arena_get(gpupool_arena *arena, const char *call, uint64_t byte
         return NULL;
     }
     request.known = gpi_fence_find(&arena->fences, key);
-    if (gpi_arena_is_bare(request.known, stream))
+    if (gpi_arena_is_bare(arena, request.known, stream))
         return gpi_arena_take_block(arena, &request, key, 0);
     request.known = gpi_arena_visit(arena, request.known, stream, key);
     if (!request.known) {
@@ -9038,7 +9234,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
     gpupool_result result;
     gpi_fence *fence;
     gpi_use *use = (gpi_use *)run->uses;
-    if (gpi_driver_is_capturing(stream))
+    if (gpi_driver_is_capturing(&arena->chunks.driver, stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream has no fence outside its "
                              "graph: keep the block until the graph is destroyed");
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL)) return GPUPOOL_OK; /* cudaFree waits */
@@ -9046,7 +9242,7 @@ static gpupool_result gpi_arena_fence_use(gpupool_arena *arena, gpi_run *run, cu
     if (result != GPUPOOL_OK) return result;
     /* a default stream has no id, but a key that is never another's, and odd */
     identity = key | (uint64_t)1 << 63;
-    if ((key & 1) == 0) gpi_fence_identity(stream, &identity);
+    if ((key & 1) == 0) gpi_fence_identity(&arena->fences, stream, &identity);
     while (use && (identity == 0 || use->identity != identity)) use = use->next;
     if (use) {
         gpi_fence_drop(&arena->fences, use->fence);
@@ -9327,7 +9523,7 @@ static gpupool_result gpi_arena_give(gpupool_arena *arena, void *block, cudaStre
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         return gpi_arena_free_bypass(arena, block, stream, key);
     known = gpi_fence_find(&arena->fences, key);
-    if (gpi_arena_is_bare(known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
+    if (gpi_arena_is_bare(arena, known, stream) && (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0 &&
         gpi_arena_give_bare(arena, known, unit, stream, key, &result))
         return result;
     known = gpi_arena_visit(arena, known, stream, key);
@@ -9389,7 +9585,7 @@ static void gpi_arena_unhand(gpupool_arena *arena, void *block, cudaStream_t str
 /* A capture would make the fills part of its graph, and a stream of another device may have no way
    to this memory. Between enter and leave. */
 static int gpi_arena_can_guard(const gpupool_arena *arena, cudaStream_t stream) {
-    return !gpi_driver_is_capturing(stream) &&
+    return !gpi_driver_is_capturing(&arena->chunks.driver, stream) &&
            !gpi_driver_foreign(&arena->chunks.driver, stream);
 }
 
@@ -9398,12 +9594,13 @@ static int gpi_arena_can_guard(const gpupool_arena *arena, cudaStream_t stream) 
 static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_t bytes,
                                       cudaStream_t stream, uintptr_t key) {
     gpupool_source source = arena->chunks.source;
+    const gpi_driver *driver = &arena->chunks.driver;
     gpupool_result result = GPUPOOL_OK;
     uint64_t granted_bytes = 0;
     gpi_visit visit;
     gpi_run *run;
     int guards = 0;
-    if (gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK)
+    if (gpi_driver_enter(driver, &visit) != GPUPOOL_OK)
         return gpi_thread.result;
     result = gpi_arena_outlived(arena, "gpupool_alloc");
     if (result == GPUPOOL_OK) guards = gpi_arena_can_guard(arena, stream);
@@ -9417,22 +9614,29 @@ static gpupool_result gpi_arena_guard(gpupool_arena *arena, char *block, uint64_
         guards = 0; /* freed meanwhile, by a thread that was never given it */
     }
     gpi_host_unlock(&arena->lock);
-    if (guards) result = gpi_driver_fill(block, GPI_NEW_FILL, bytes, stream);
+    if (guards) result = gpi_driver_fill(driver, block, GPI_NEW_FILL, bytes, stream);
     if (guards && result == GPUPOOL_OK)
-        result = gpi_driver_fill(block + bytes, GPI_GUARD_FILL, granted_bytes - bytes, stream);
+        result = gpi_driver_fill(driver, block + bytes, GPI_GUARD_FILL, granted_bytes - bytes,
+                                 stream);
     if (guards && result == GPUPOOL_OK &&
         (key == GPI_KEY_ANY || source == GPUPOOL_SOURCE_PINNED || source == GPUPOOL_SOURCE_MANAGED))
-        result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(stream));
+        result = gpi_driver_stream_sync(driver, stream);
     gpi_driver_leave(&visit);
     return result;
 }
 
 /* The guard of a block that is about to be freed. If CUDA fails, that is for the free to tell. */
-static gpupool_result gpi_arena_look_behind(char *block, uint64_t bytes, cudaStream_t stream) {
+static gpupool_result gpi_arena_look_behind(const gpi_driver *driver, char *block, uint64_t bytes,
+                                            cudaStream_t stream) {
     unsigned char behind[GPI_GUARD_BYTES];
+    gpi_copy copy;
     int i = 0;
-    if (cudaMemcpyAsync(behind, block + bytes, sizeof behind, cudaMemcpyDefault, stream) !=
-            cudaSuccess || cudaStreamSynchronize(stream) != cudaSuccess)
+    memset(&copy, 0, sizeof copy);
+    copy.to = behind;
+    copy.from = block + bytes;
+    copy.width = sizeof behind;
+    if (gpi_driver_copy(driver, &copy, stream, NULL) != GPUPOOL_OK ||
+        gpi_driver_stream_sync(driver, stream) != GPUPOOL_OK)
         return GPUPOOL_OK;
     while (i < GPI_GUARD_BYTES && behind[i] == GPI_GUARD_FILL) i++;
     if (i == GPI_GUARD_BYTES) return GPUPOOL_OK;
@@ -9484,12 +9688,13 @@ static gpupool_result gpi_arena_unguard(gpupool_arena *arena, char *block, cudaS
     if (gpi_arena_outlived(arena, "gpupool_free") == GPUPOOL_OK &&
         gpi_arena_can_guard(arena, stream) &&
         (key != GPI_KEY_ANY || gpi_arena_wait_for_all(arena) == GPUPOOL_OK)) {
-        result = gpi_arena_look_behind(block, bytes, stream);
+        result = gpi_arena_look_behind(&arena->chunks.driver, block, bytes, stream);
         *filled = !stays;
         if (*filled) {
             *guarded_bytes = 0; /* the guard is filled too */
             /* if that fails nobody is told: what was found counts */
-            cudaMemsetAsync(block, GPI_OLD_FILL, (size_t)granted_bytes, stream);
+            arena->chunks.driver.fill((CUdeviceptr)(uintptr_t)block, GPI_OLD_FILL,
+                                      (size_t)granted_bytes, stream);
         }
     }
     gpi_driver_leave(&visit);
@@ -9563,10 +9768,7 @@ static gpupool_result gpi_arena_validate(const gpupool_arena_config *config) {
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_bytes and "
                              "config.reserve_bytes must be at most 2^48");
     result = gpi_driver_devices(&count);
-    if (result != GPUPOOL_OK) {
-        cudaGetLastError();
-        return result;
-    }
+    if (result != GPUPOOL_OK) return result;
     if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.device is %d; it "
                              "must be from -1 (the current one) to %d", config->device, count - 1);
@@ -9600,8 +9802,9 @@ static gpupool_result gpi_arena_first_limit(gpupool_arena *arena,
         text = GPUPOOL_LIMIT;
     }
     if (!text) return GPUPOOL_OK;
-    result = gpi_driver_told("cudaMemGetInfo", gpi_driver_memory(&arena->chunks.driver, 0,
-                                                                 &free_bytes, &total_bytes));
+    result = gpi_driver_told(&arena->chunks.driver, "cuMemGetInfo",
+                             gpi_driver_memory(&arena->chunks.driver, 0, &free_bytes,
+                                               &total_bytes));
     if (result != GPUPOOL_OK) return result;
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
@@ -9683,8 +9886,7 @@ static gpupool_result gpi_arena_open_space(gpupool_arena *arena, gpupool_source 
 
 static gpupool_result gpi_arena_open(gpupool_arena *arena, const gpupool_arena_config *config) {
     gpi_chunks *chunks = &arena->chunks;
-    gpupool_result result = gpi_driver_open(&chunks->driver);
-    if (result != GPUPOOL_OK) return result;
+    gpupool_result result;
     chunks->granule_units = chunks->driver.granule_bytes / GPUPOOL_UNIT_BYTES;
     chunks->source = config->source;
     if (chunks->source == GPUPOOL_SOURCE_AUTO) {
@@ -9745,9 +9947,9 @@ static gpupool_result gpi_arena_close(gpupool_arena *arena) {
     return result == GPUPOOL_OK ? gpi_chunk_close(&arena->chunks) : result;
 }
 
-/* Makes the arena by its config, all of it or nothing; what it consists of is zero. Between enter
-   and leave. */
-static gpupool_result gpi_arena_make(gpupool_arena *arena, const gpupool_arena_config *config) {
+/* Makes the arena by its config, all of it or nothing; what it consists of is zero, but the driver.
+   Between enter and leave. */
+static gpupool_result gpi_arena_build(gpupool_arena *arena, const gpupool_arena_config *config) {
     struct gpi_thread why;
     gpupool_result result;
     arena->chunks.lock = &arena->lock;
@@ -9763,6 +9965,21 @@ static gpupool_result gpi_arena_make(gpupool_arena *arena, const gpupool_arena_c
     gpi_arena_close(arena);
     gpi_arena_forget(arena);
     gpi_thread = why;
+    return result;
+}
+
+/* The same with the driver. */
+static gpupool_result gpi_arena_make(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpi_driver *driver = &arena->chunks.driver;
+    gpi_visit visit;
+    gpupool_result result = gpi_driver_open(driver, config->device);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_enter(driver, &visit);
+    if (result == GPUPOOL_OK) {
+        result = gpi_arena_build(arena, config);
+        gpi_driver_leave(&visit);
+    }
+    if (result != GPUPOOL_OK) gpi_driver_close(driver);
     return result;
 }
 
@@ -9798,7 +10015,6 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     gpupool_arena_config config;
     gpupool_arena *arena;
     gpupool_result result;
-    gpi_visit visit;
     if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: arena is NULL");
     *out = NULL;
     result = gpi_host_may_open("gpupool_arena_create");
@@ -9814,14 +10030,7 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
     arena = (gpupool_arena *)gpi_host_zeroed(sizeof *arena);
     if (!arena) return gpi_host_no_memory();
     arena->forks = gpi_process.forks;
-    arena->chunks.driver.device = config.device;
-    result = gpi_driver_enter(&arena->chunks.driver, &visit);
-    if (result != GPUPOOL_OK) {
-        GPUPOOL_FREE(arena);
-        return result;
-    }
     result = gpi_arena_make(arena, &config);
-    gpi_driver_leave(&visit);
     if (result == GPUPOOL_OK) {
         gpi_arena_list(arena, 0);
         *out = arena;
@@ -9946,6 +10155,7 @@ static gpupool_result gpi_arena_end(gpupool_arena *arena) {
 }
 
 gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
+    gpi_driver driver;
     gpi_visit visit;
     int reset;
     gpupool_result result;
@@ -9959,9 +10169,12 @@ gpupool_result gpupool_arena_destroy(gpupool_arena *arena) {
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_was_reset(&arena->chunks.driver, &reset);
+    driver = arena->chunks.driver;
     if (result == GPUPOOL_OK) result = reset ? gpi_arena_end_reset(arena) : gpi_arena_end(arena);
     gpi_driver_leave(&visit);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+    if (result != GPUPOOL_OK) return result;
+    gpi_driver_close(&driver);
+    return gpi_host_ok();
 }
 
 /* Whether its device was reset since it was made; 0 where CUDA does not tell. No lock is held. */
@@ -10032,17 +10245,21 @@ static void gpi_arena_clear(gpupool_arena *arena, int device) {
    */
 static gpupool_result gpi_arena_renew(gpupool_arena *arena, const gpupool_arena_config *config) {
     uint64_t limit = arena->ledger.limit_bytes;
+    gpupool_result result = GPUPOOL_OK;
     gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
-    if (result == GPUPOOL_OK) {
-        if (arena->chunks.from) result = gpi_arena_salvage(arena); /* else it is empty */
+    if (arena->chunks.from) { /* else it is empty */
+        result = gpi_driver_enter(&arena->chunks.driver, &visit);
         if (result == GPUPOOL_OK) {
-            gpi_arena_clear(arena, config->device);
-            result = gpi_arena_make(arena, config);
-            if (result != GPUPOOL_OK) gpi_arena_clear(arena, config->device);
-            if (limit) arena->ledger.limit_bytes = limit;
+            result = gpi_arena_salvage(arena);
+            gpi_driver_leave(&visit);
         }
-        gpi_driver_leave(&visit);
+        if (result == GPUPOOL_OK) gpi_driver_close(&arena->chunks.driver);
+    }
+    if (result == GPUPOOL_OK) {
+        gpi_arena_clear(arena, config->device);
+        result = gpi_arena_make(arena, config);
+        if (result != GPUPOOL_OK) gpi_arena_clear(arena, config->device);
+        if (limit) arena->ledger.limit_bytes = limit;
     }
     gpi_arena_set_forks(arena, arena->chunks.from ? gpi_process.forks : GPI_CLOSED);
     return result;
@@ -10120,13 +10337,14 @@ void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignm
 static gpupool_result gpi_arena_zero(const gpupool_arena *arena, void *block, size_t bytes,
                                      cudaStream_t stream) {
     int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
+    const gpi_driver *driver = &arena->chunks.driver;
     gpi_visit visit;
-    gpupool_result result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    gpupool_result result = gpi_driver_enter(driver, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, "gpupool_zalloc");
     if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
-    if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(stream)))
-        result = gpi_driver_fill(block, 0, bytes, stream);
+    if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(driver, stream)))
+        result = gpi_driver_fill(driver, block, 0, bytes, stream);
     gpi_driver_leave(&visit);
     return result;
 }
@@ -10460,17 +10678,15 @@ static cudaError_t gpi_arena_as_cuda(gpupool_result result) {
    that fails can set it. This one is meant to: on the arena's device, or the current one if there
    is no arena, and in the capture mode in which it ends no capture. */
 static cudaError_t gpi_arena_fails_as_cuda(gpupool_arena *arena, cudaError_t error) {
-    gpi_driver current;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     gpi_visit visit;
     void *none = NULL;
     if (error != cudaErrorMemoryAllocation && error != cudaErrorInvalidValue) return error;
-    memset(&current, 0, sizeof current);
-    if (!arena && cudaGetDevice(&current.device) != cudaSuccess) return error;
-    if (gpi_driver_enter(arena ? &arena->chunks.driver : &current, &visit) != GPUPOOL_OK)
-        return error;
+    if (arena && gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK) return error;
+    if (!arena && cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return error;
     cudaMalloc(error == cudaErrorMemoryAllocation ? &none : NULL, SIZE_MAX);
-    visit.had_error = 1; /* so it stays */
-    gpi_driver_leave(&visit);
+    if (arena) gpi_driver_leave(&visit);
+    else cudaThreadExchangeStreamCaptureMode(&mode);
     return error;
 }
 
@@ -10634,7 +10850,7 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     if (!text)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_text: text is NULL");
     if (result == GPUPOOL_OK)
-        result = gpi_driver_told("cudaMemGetInfo",
+        result = gpi_driver_told(&arena->chunks.driver, "cuMemGetInfo",
                                  gpi_driver_memory(&arena->chunks.driver,
                                                    arena->ledger.reserved.now, &free_bytes,
                                                    &total_bytes));
@@ -10894,7 +11110,7 @@ typedef struct gpi_stage_clock {
 
 typedef struct gpi_stage {
     gpi_lock lock;             /* the whole ring's */
-    gpi_driver driver;         /* knows its device and context, nothing else */
+    gpi_driver driver;
     gpi_pages pages;
     gpi_stage_slot *slots;
     uint64_t count, slot_bytes, pinned_slots;
@@ -11015,7 +11231,7 @@ static int gpi_stage_poll(gpi_stage *stage, gpupool_result *result) {
         int passed;
         if (!gpi_stage_flies(slot) || (slot->key == busy_key && slot->flight > busy)) continue;
         gpi_host_unlock(&stage->lock);
-        said = gpi_driver_passed(slot->event, &passed);
+        said = gpi_driver_event_query(&stage->driver, slot->event, &passed);
         gpi_host_lock(&stage->lock);
         if (said != GPUPOOL_OK) *result = said;
         if (passed) {
@@ -11047,7 +11263,7 @@ static int gpi_stage_pin(gpi_stage *stage) {
         !gpi_host_pages_get(&stage->pages, all, stage->count * sizeof *stage->slots))
         result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory for the ring");
     if (result == GPUPOOL_OK)
-        result = gpi_driver_pin(stage->pages.memory + at, stage->slot_bytes);
+        result = gpi_driver_pin(&stage->driver, stage->pages.memory + at, stage->slot_bytes);
     gpi_host_lock(&stage->lock);
     stage->pinning = 0;
     stage->pin_ns += gpi_host_now_ns() - start;
@@ -11067,7 +11283,7 @@ static int gpi_stage_unpin(gpi_stage *stage, gpupool_result *result) {
     stage->pinning = 1;
     stage->pinned_slots--; /* nobody takes it any more */
     gpi_host_unlock(&stage->lock);
-    *result = gpi_driver_unpin(stage->pages.memory + at);
+    *result = gpi_driver_unpin(&stage->driver, stage->pages.memory + at);
     if (*result == GPUPOOL_OK) gpi_host_pages_empty(&stage->pages, at, bytes);
     gpi_host_lock(&stage->lock);
     stage->pinning = 0;
@@ -11086,7 +11302,7 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
             gpi_stage_free(stage, &stage->slots[i]);
     while (result == GPUPOOL_OK && gpi_stage_unpin(stage, &result)) {}
     for (i = 0; i < ever && result == GPUPOOL_OK; i++)
-        result = gpi_driver_forget(&stage->slots[i].event);
+        result = gpi_driver_forget(&stage->driver, &stage->slots[i].event);
     return result;
 }
 
@@ -11133,6 +11349,7 @@ enum {
 typedef struct gpi_transfer {
     struct gpi_transfer *next;
     const char *call;
+    const gpi_driver *driver;        /* the ring's */
     int down;
     unsigned char *device, *host;
     uint64_t device_pitch, host_pitch, width, bytes; /* bytes: of all rows */
@@ -11284,7 +11501,7 @@ static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char
     copy.from = transfer->down ? device : memory;
     copy.to_pitch = transfer->down ? pitch : transfer->device_pitch;
     copy.from_pitch = transfer->down ? transfer->device_pitch : pitch;
-    return gpi_driver_copy(&copy, transfer->stream, NULL);
+    return gpi_driver_copy(transfer->driver, &copy, transfer->stream, NULL);
 }
 
 /* By which a stream is known: to each thread cudaStreamPerThread is another one. */
@@ -11298,6 +11515,7 @@ static uint64_t gpi_ring_key(cudaStream_t stream) {
    failed, and that is not known to be over. */
 static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *slot,
                                     const gpi_transfer *transfer, int *lost) {
+    const gpi_driver *driver = &ring->stage.driver;
     unsigned char *memory = gpi_stage_memory(&ring->stage, slot);
     uint64_t done = 0, part;
     gpupool_result result = GPUPOOL_OK;
@@ -11308,11 +11526,10 @@ static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *sl
         if (result == GPUPOOL_OK) *lost = 1;
     }
     slot->key = gpi_ring_key(transfer->stream);
-    if (result == GPUPOOL_OK) result = gpi_driver_record(&slot->event, transfer->stream);
-    if (result == GPUPOOL_OK && transfer->down)
-        result = gpi_driver_told("cudaEventSynchronize", cudaEventSynchronize(slot->event));
+    if (result == GPUPOOL_OK) result = gpi_driver_record(driver, &slot->event, transfer->stream);
+    if (result == GPUPOOL_OK && transfer->down) result = gpi_driver_event_wait(driver, slot->event);
     if (*lost)
-        *lost = result != GPUPOOL_OK && cudaStreamSynchronize(transfer->stream) != cudaSuccess;
+        *lost = result != GPUPOOL_OK && driver->stream_sync(transfer->stream) != CUDA_SUCCESS;
     return result;
 }
 
@@ -11509,8 +11726,8 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     int passed = 0;
     gpi_ring_unlock(ring);
-    result = gpi_driver_passed(transfer->event, &passed);
-    if (result != GPUPOOL_OK && transfer->cursor) cudaEventSynchronize(transfer->event);
+    result = gpi_driver_event_query(transfer->driver, transfer->event, &passed);
+    if (result != GPUPOOL_OK && transfer->cursor) transfer->driver->event_sync(transfer->event);
     gpi_ring_lock(ring);
     gpi_ring_fail(transfer, result);
     if (passed || result != GPUPOOL_OK) transfer->gated = 0;
@@ -11521,8 +11738,8 @@ static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
 static void gpi_ring_land(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     gpi_ring_unlock(ring);
-    result = gpi_driver_record(&transfer->event, transfer->stream);
-    if (result != GPUPOOL_OK) cudaStreamSynchronize(transfer->stream);
+    result = gpi_driver_record(transfer->driver, &transfer->event, transfer->stream);
+    if (result != GPUPOOL_OK) transfer->driver->stream_sync(transfer->stream);
     gpi_ring_lock(ring);
     gpi_ring_fail(transfer, result);
     transfer->gated = result == GPUPOOL_OK;
@@ -11707,7 +11924,7 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
     gpi_ring_unlock(ring);
     if (!record) record = (gpi_transfer *)gpi_host_zeroed(sizeof *record);
     if (!record) result = gpi_host_no_memory();
-    else if (plan->gated) result = gpi_driver_record(&record->event, plan->stream);
+    else if (plan->gated) result = gpi_driver_record(plan->driver, &record->event, plan->stream);
     gpi_ring_lock(ring);
     if (record && result != GPUPOOL_OK) gpi_ring_spare(ring, record);
     if (result != GPUPOOL_OK) return result;
@@ -11803,9 +12020,9 @@ static gpupool_result gpi_ring_way(const gpi_transfer *plan, gpi_way *way) {
     *way = GPI_WAY_RING;
     if (plan->reader || plan->writer || plan->is_file) return GPUPOOL_OK;
     if (plan->width != end) end = (end / plan->width - 1) * plan->host_pitch + plan->width;
-    result = gpi_driver_place(plan->host, &first);
+    result = gpi_driver_place(plan->driver, plan->host, &first);
     if (result == GPUPOOL_OK && first == GPI_PLACE_PINNED)
-        result = gpi_driver_place(plan->host + end - 1, &last);
+        result = gpi_driver_place(plan->driver, plan->host + end - 1, &last);
     if (first == GPI_PLACE_DEVICE) *way = GPI_WAY_DEVICE;
     else if (last == GPI_PLACE_PINNED) *way = GPI_WAY_PINNED;
     else if (first == GPI_PLACE_ORDINARY && plan->width == plan->bytes && plan->bytes <= tiny)
@@ -11814,7 +12031,7 @@ static gpupool_result gpi_ring_way(const gpi_transfer *plan, gpi_way *way) {
 }
 
 static gpupool_result gpi_ring_may_queue(const gpi_transfer *plan) {
-    if (!gpi_driver_is_capturing(plan->stream)) return GPUPOOL_OK;
+    if (!gpi_driver_is_capturing(plan->driver, plan->stream)) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would read the "
                          "host's memory when it is launched, not now", plan->call);
 }
@@ -11833,13 +12050,12 @@ static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     if (result == GPUPOOL_OK && plan->by_cuda)
         result = gpi_ring_queue(plan, plan->host, plan->host_pitch, 0, plan->bytes);
     if (way == GPI_WAY_PINNED && result == GPUPOOL_E_CUDA &&
-        gpi_thread.cuda_error == (int)cudaErrorInvalidValue) { /* pinned in part: it is staged */
-        cudaGetLastError();
+        gpi_thread.cuda_error == (int)CUDA_ERROR_INVALID_VALUE) { /* pinned in part: staged */
         plan->by_cuda = 0;
         result = GPUPOOL_OK;
     }
     if (plan->by_cuda && !ticket && way == GPI_WAY_PINNED && result == GPUPOOL_OK)
-        result = gpi_driver_told("cudaStreamSynchronize", cudaStreamSynchronize(plan->stream));
+        result = gpi_driver_stream_sync(plan->driver, plan->stream);
     gpi_ring_lock(ring);
     if (result != GPUPOOL_OK) return result;
     if (plan->by_cuda && !ticket) {
@@ -11849,31 +12065,27 @@ static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
     if (plan->by_cuda) plan->cursor = plan->bytes;
     plan->lands = plan->gated && !plan->down && !plan->by_cuda;
     result = gpi_ring_post(ring, plan, ticket ? ticket : &own);
-    if (result != GPUPOOL_OK && plan->by_cuda) cudaStreamSynchronize(plan->stream);
+    if (result != GPUPOOL_OK && plan->by_cuda) plan->driver->stream_sync(plan->stream);
     if (result != GPUPOOL_OK) return result;
     if (!plan->by_cuda && (ticket || plan->bytes >= GPI_RING_HELP)) gpi_ring_staff(ring);
     if (ticket || plan->bytes >= GPI_RING_HELP) gpi_ring_wake(ring);
     return ticket ? GPUPOOL_OK : gpi_ring_wait(ring, own, UINT64_MAX);
 }
 
-/* What CUDA's own staging does cheapest, where all is as usual: the ring's context is current, and
-   nothing in this thread is changed, so nothing is to be put back. 0: the long way is left. */
+/* What CUDA's own staging does cheapest, without the rest of the long way. 0: that is left. */
 static int gpi_ring_tiny(gpupool_ring *ring, gpi_transfer *plan) {
-    const gpi_driver *driver = &ring->stage.driver;
-    CUcontext context = NULL;
-    unsigned long long id = 0;
+    const gpi_driver *driver = plan->driver;
     gpi_way way = GPI_WAY_RING;
-    gpupool_result result;
+    int reset, did;
     if (plan->bytes > (plan->gated ? GPI_RING_SMALL : GPI_RING_TINY)) return 0;
     if (ring->forks != gpi_process.forks) return 0;
-    if (gpi_driver_name_context(driver, &context, &id) != GPUPOOL_OK) return 0;
-    if (!context || context != driver->context || id != driver->id) return 0;
-    if (!gpi_driver_is_plain(driver, plan->stream)) return 0;
-    result = gpi_ring_way(plan, &way);
-    if (result == GPUPOOL_OK && way == GPI_WAY_CUDA)
-        result = gpi_ring_queue(plan, plan->host, plan->bytes, 0, plan->bytes);
-    if (result != GPUPOOL_OK) cudaGetLastError();
-    if (result != GPUPOOL_OK || way != GPI_WAY_CUDA) return 0;
+    if (gpi_driver_was_reset(driver, &reset) != GPUPOOL_OK || reset) return 0;
+    if (gpi_driver_push(driver, driver->context) != GPUPOOL_OK) return 0;
+    did = !gpi_driver_is_capturing(driver, plan->stream) &&
+          gpi_ring_way(plan, &way) == GPUPOOL_OK && way == GPI_WAY_CUDA &&
+          gpi_ring_queue(plan, plan->host, plan->bytes, 0, plan->bytes) == GPUPOOL_OK;
+    gpi_driver_pop(driver, driver->context);
+    if (!did) return 0;
     plan->by_cuda = 1;
     gpi_ring_lock(ring);
     gpi_ring_count(ring, plan);
@@ -11898,6 +12110,7 @@ static gpupool_result gpi_ring_rows(gpupool_ring *ring, gpi_transfer *plan, uint
         wrong = "the host pointer is NULL";
     if (!ring) return gpi_ring_exists(ring, plan->call);
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
+    plan->driver = &ring->stage.driver;
     plan->bytes = plan->width * rows;
     if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
         plan->width = plan->device_pitch = plan->host_pitch = plan->bytes;
@@ -12063,10 +12276,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     int cores = gpi_host_cores(), count = 0;
     size_t chunk = config->chunk_bytes;
     gpupool_result result = gpi_driver_devices(&count);
-    if (result != GPUPOOL_OK) {
-        cudaGetLastError();
-        return result;
-    }
+    if (result != GPUPOOL_OK) return result;
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
     if (!config->workers)
@@ -12088,7 +12298,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
 }
 
 static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_config *config) {
-    gpi_driver *driver = &ring->stage.driver;
+    const gpi_driver *driver = &ring->stage.driver;
     gpupool_result result = GPUPOOL_OK;
     int lane;
     ring->stage.slot_bytes = config->chunk_bytes;
@@ -12096,16 +12306,9 @@ static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_confi
     ring->forks = gpi_process.forks;
     ring->workers_wanted = config->workers;
     for (lane = 0; lane < 2 && result == GPUPOOL_OK; lane++)
-        result = gpi_driver_told("cudaStreamCreateWithFlags",
-                                 cudaStreamCreateWithFlags(&ring->lanes[lane],
-                                                           cudaStreamNonBlocking));
-    if (result != GPUPOOL_OK && lane == 2) cudaStreamDestroy(ring->lanes[0]);
-    if (result != GPUPOOL_OK) return result;
-    gpi_driver_know_context(driver);
-    GPI_SYMBOL(is_capturing, "cuStreamIsCapturing", 10020); /* for gpi_driver_is_plain */
-    GPI_SYMBOL(record, "cuEventRecord", 10020);
-    GPI_SYMBOL(follow, "cuStreamWaitEvent", 10020);
-    return GPUPOOL_OK;
+        result = gpi_driver_stream_new(driver, &ring->lanes[lane]);
+    if (result != GPUPOOL_OK && lane == 2) driver->stream_destroy(ring->lanes[0]);
+    return result;
 }
 
 /* The host's side goes. */
@@ -12116,6 +12319,7 @@ static void gpi_ring_forget(gpupool_ring *ring) {
         GPUPOOL_FREE(record);
     }
     gpi_host_pages_give(&ring->stage.pages);
+    gpi_driver_close(&ring->stage.driver);
     GPUPOOL_FREE(ring);
 }
 
@@ -12138,8 +12342,8 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     gpi_host_prepare_workers(gpi_ring_at_exit);
     ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
     if (!ring) return gpi_host_no_memory();
-    ring->stage.driver.device = config.device;
-    result = gpi_driver_enter(&ring->stage.driver, &visit);
+    result = gpi_driver_open(&ring->stage.driver, config.device);
+    if (result == GPUPOOL_OK) result = gpi_driver_enter(&ring->stage.driver, &visit);
     if (result == GPUPOOL_OK) {
         result = gpi_ring_open(ring, &config);
         gpi_driver_leave(&visit);
@@ -12173,13 +12377,13 @@ static gpupool_result gpi_ring_close(gpupool_ring *ring) {
         if (!gpi_stage_poll(&ring->stage, &result)) gpi_ring_idle(ring, &round, UINT64_MAX);
     if (result == GPUPOOL_OK) result = gpi_stage_close(&ring->stage);
     for (record = ring->spare; record && result == GPUPOOL_OK; record = record->next)
-        result = gpi_driver_forget(&record->event);
+        result = gpi_driver_forget(&ring->stage.driver, &record->event);
     if (result == GPUPOOL_OK && ring->lanes[0] != ring->lanes[1]) {
-        result = gpi_driver_told("cudaStreamDestroy", cudaStreamDestroy(ring->lanes[0]));
+        result = gpi_driver_stream_drop(&ring->stage.driver, ring->lanes[0]);
         if (result == GPUPOOL_OK) ring->lanes[0] = ring->lanes[1]; /* one does, if it has to stay */
     }
     if (result != GPUPOOL_OK) return result;
-    return gpi_driver_told("cudaStreamDestroy", cudaStreamDestroy(ring->lanes[1]));
+    return gpi_driver_stream_drop(&ring->stage.driver, ring->lanes[1]);
 }
 
 gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
@@ -12314,6 +12518,7 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
     slot = gpi_ring_span(ring, plan.call, span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
     held_bytes = slot->length;
+    plan.driver = &ring->stage.driver;
     if (!device_dst) result = gpi_ring_lacks(plan.call, "device_dst");
     else if (span->bytes == 0 || span->bytes > held_bytes)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: span.bytes was set to 0 or raised",
@@ -12687,7 +12892,7 @@ static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
         gpi_driver_enter(driver, &visit) == GPUPOOL_OK) {
         view->known =
             gpi_driver_memory(driver, view->stats.reserved.now, &view->device_free_bytes,
-                              &view->device_total_bytes) == cudaSuccess;
+                              &view->device_total_bytes) == CUDA_SUCCESS;
         gpi_driver_leave(&visit);
     }
     gpi_thread = before;
@@ -13512,7 +13717,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_THREAD_LOCAL
 #undef GPI_HOT
 #undef GPI_DEVICES_MAX
-#undef GPI_SYMBOL
+#undef GPI_DRIVER_CALLS
 #undef GPI_SITES
 #undef GPI_COUNTERS
 #undef GPI_COUNTS

@@ -31,10 +31,6 @@ static void schedule_waiting(void); /* and here it must */
 #define __builtin_ia32_pause() schedule_waiting()
 #define sched_yield() schedule_waiting()
 #define select(count, in, out, bad, until) ((void)(until), schedule_waiting())
-#define cudaEventRecord(event, stream) (schedule_point(), cudaEventRecord(event, stream))
-#define cudaEventQuery(event) (schedule_point(), cudaEventQuery(event))
-#define cudaStreamWaitEvent(stream, event, flags) \
-    (schedule_point(), cudaStreamWaitEvent(stream, event, flags))
 #define pthread_cond_wait(turned, mutex) schedule_gate(mutex)
 #define pthread_cond_timedwait(turned, mutex, until) ((void)(until), schedule_gate(mutex))
 

@@ -86,20 +86,22 @@ static void schedule_main(void) {
     setcontext(sch.done[other] ? &sch.home : &sch.thread[other]);
 }
 
-/* What the header has the driver do without the runtime is interrupted in the same places. */
 static CUresult CUDAAPI schedule_record(CUevent event, CUstream stream) {
-    return (CUresult)cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream);
+    schedule_point();
+    return cuEventRecord(event, stream);
 }
-static CUresult CUDAAPI schedule_follow(CUstream stream, CUevent event, unsigned flags) {
-    return (CUresult)cudaStreamWaitEvent((cudaStream_t)stream, (cudaEvent_t)event, flags);
+static CUresult CUDAAPI schedule_wait(CUstream stream, CUevent event, unsigned flags) {
+    schedule_point();
+    return cuStreamWaitEvent(stream, event, flags);
 }
 static CUresult CUDAAPI schedule_query(CUevent event) {
-    return (CUresult)cudaEventQuery((cudaEvent_t)event);
+    schedule_point();
+    return cuEventQuery(event);
 }
 static void schedule_driver(gpi_driver *driver) {
-    driver->record = schedule_record;
-    driver->follow = schedule_follow;
-    driver->query = schedule_query;
+    driver->event_record = schedule_record;
+    driver->stream_wait = schedule_wait;
+    driver->event_query = schedule_query;
 }
 
 static void schedule_one(void) {

@@ -6,7 +6,7 @@
 #include "soak_graphs.h"
 
 /* Calls that may fail for longer. */
-static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cudaMalloc"};
+static const char *const lasting[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAlloc"};
 
 static inline void calm(void) {
     for (size_t i = 0; i < KIT_COUNT(lasting); i++) fake_fail_call(lasting[i], 0, 0, 0);
@@ -240,18 +240,18 @@ static inline void act_brief_arena(actor *a, world *w) {
 /* Some call of CUDA will fail, once: of any kind, or of one. Those that only get memory may fail
    for longer, which nobody but an arena can notice. */
 static inline void act_fault(actor *a, world *w) {
-    static const char *const once[] = {"cudaEventRecord", "cudaStreamWaitEvent", "cuCtxRecordEvent",
+    static const char *const once[] = {"cuEventRecord", "cuStreamWaitEvent", "cuCtxRecordEvent",
                                        "cudaDeviceSynchronize", "cudaStreamGetDevice",
-                                       "cudaEventCreateWithFlags", "cuMemUnmap", "cuMemRelease",
-                                       "cudaFree", "cudaEventQuery", "cudaMemsetAsync",
-                                       "cudaStreamGetId"};
+                                       "cuEventCreate", "cuMemUnmap", "cuMemRelease",
+                                       "cuMemFree", "cuEventQuery", "cuMemsetD8Async",
+                                       "cuStreamGetId"};
     long n = 1 + (long)below(a, 20);
     (void)w;
     switch (below(a, 6)) {
     case 0: fake_fail_nth(n, 0); break;
     case 1: fake_fail_call(once[below(a, KIT_COUNT(once))], n, 0, 0); break;
     case 2: fake_fail_call(lasting[below(a, KIT_COUNT(lasting))], n, 1, 0); break;
-    case 3: fake_fail_call("cudaMemsetAsync", 1, 0, cudaErrorMemoryAllocation); break;
+    case 3: fake_fail_call("cuMemsetD8Async", 1, 0, cudaErrorMemoryAllocation); break;
     case 4:
         if (soak_alone) fail_malloc_nth(1 + (long)below(a, 4), (int)below(a, 2));
         break;

@@ -115,8 +115,8 @@ static void reset_in_between(void *own) {
 static void peaks_are_reset_amid_a_free(void) {
     gpupool_arena *own = kit_open(GPUPOOL_SOURCE_BYPASS);
     void *block = kit_alloc(own, MIB, kit_stream[0]);
-    fake_fail_call("cudaFree", 1, 0, 0);
-    fake_before_call("cudaFree", 1, reset_in_between, own);
+    fake_fail_call("cuMemFree", 1, 0, 0);
+    fake_before_call("cuMemFree", 1, reset_in_between, own);
     CHECK_RESULT(gpupool_free(own, block, kit_stream[0]), GPUPOOL_E_CUDA);
     CHECK_EQ(kit_stats(own).granted.peak, MIB);
     CHECK_EQ(kit_stats(own).blocks.peak, 1);

@@ -70,7 +70,7 @@ static void growth_that_fails_after_a_wait(void) {
         kit_fill(kit_stream[i], block[i], 512, 1);
         put(block[i], i);
     }
-    fake_before_call("cudaEventSynchronize", 1, fail_to_map, NULL);
+    fake_before_call("cuEventSynchronize", 1, fail_to_map, NULL);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[3])), GPUPOOL_E_CUDA);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
@@ -108,7 +108,7 @@ static void own_work_is_waited_for_first(void) {
 
 /* Only waits that are made count; where one fails there is another way. */
 static void waits_that_fail(void) {
-    static const char *const waits[] = {"cudaStreamWaitEvent", "cudaEventSynchronize"};
+    static const char *const waits[] = {"cuStreamWaitEvent", "cuEventSynchronize"};
     fake_mode(FAKE_STEPPED);
     for (size_t i = 0; i < 2; i++) {
         check_case("%s", waits[i]);

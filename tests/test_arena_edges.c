@@ -112,7 +112,7 @@ static void no_fence_in_a_capture(void) {
     put(block, 0);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeRelaxed), cudaSuccess);
     larger = get(60 * MIB, 0);
-    CHECK_EQ(fake_calls("cudaEventRecord"), 0);
+    CHECK_EQ(fake_calls("cuEventRecord"), 0);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     put(larger, 0);
@@ -146,7 +146,7 @@ static void a_failed_free_is_recorded_as_one_undone(void) {
     snprintf(again, sizeof again, " 4096 %" PRIu64 "\n", gpi_arena_trace_stream(kit_stream[0]));
     void *block = get(4096, 0);
     CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
@@ -258,7 +258,7 @@ static void parked_blocks_that_cannot_be_followed(void) {
     CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
     put(kept, 0);
     put(block, 3);
-    fake_fail_call("cudaStreamWaitEvent", 1, 0, 0);
+    fake_fail_call("cuStreamWaitEvent", 1, 0, 0);
     void *second = get(16 * MIB, 2); /* it waits on the host instead */
     CHECK(second != NULL && second != kept);
     fake_fail_clear();
@@ -283,9 +283,9 @@ static void blocks_of_all_streams(void) {
     CHECK_EQ(gpupool_cudaMalloc(&block[1], 30 * MIB), cudaSuccess);
     CHECK_EQ(gpupool_cudaFree(block[0]), cudaSuccess);
     reserved = kit_reserved(all);
-    fake_fail_call("cudaMalloc", 1, 1, 0);
-    fake_fail_call("cudaHostAlloc", 1, 1, 0);
-    fake_fail_call("cudaFree", 1, 1, 0);
+    fake_fail_call("cuMemAlloc", 1, 1, 0);
+    fake_fail_call("cuMemHostAlloc", 1, 1, 0);
+    fake_fail_call("cuMemFree", 1, 1, 0);
     CHECK_EQ(gpupool_cudaMalloc(&block[0], 20 * MIB), cudaSuccess);
     CHECK(kit_reserved(all) > reserved);
     fake_fail_clear();
@@ -303,7 +303,7 @@ static void what_a_wait_left(void) {
     fake_mode(FAKE_STEPPED);
     put(get(40 * MIB, 0), 0);
     arena->captures_seen = 1; /* so that no fence goes over all streams */
-    fake_fail_call("cudaFree", 1, 1, 0);
+    fake_fail_call("cuMemFree", 1, 1, 0);
     CHECK(gpupool_alloc(arena, 60 * MIB, kit_stream[1]) == NULL); /* it would have to wait */
     CHECK(fake_fail_fired() > 0);
     block = get(40 * MIB, 0);
@@ -328,7 +328,7 @@ static void many_frees_after_a_reset(void) {
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
     for (int i = 0; i < 100; i++)
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(fake_calls("cudaEventRecord"), 0);
+    CHECK_EQ(fake_calls("cuEventRecord"), 0);
     (void)other;
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);

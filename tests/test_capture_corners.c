@@ -191,7 +191,7 @@ static void no_memory_to_wait_for_others(void) {
 }
 
 static void release_without_the_wait(void) {
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     release(0);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
@@ -228,7 +228,7 @@ static void no_wait_at_the_release_without_a_pool(void) {
         kit_fill(kit_stream[2], busy, MIB, 1);
         if (fenced) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         CHECK_EQ(kit_reserved(arena), 7 * MIB);
-        fake_fail_call("cudaFree", 1, 0, 0);
+        fake_fail_call("cuMemFree", 1, 0, 0);
         CHECK_RESULT(kit_why(gpupool_alloc(arena, 4 * MIB, kit_stream[1])),
                      GPUPOOL_E_OUT_OF_MEMORY);
         fake_fail_clear();
@@ -275,7 +275,7 @@ static void frees_during_a_wait_that_fails(void) {
     }
     put(late[0], 1);
     put(early, 3);
-    fake_before_call("cudaFree", 1, free_during_the_wait, NULL);
+    fake_before_call("cuMemFree", 1, free_during_the_wait, NULL);
     release_without_the_wait();
     /* all of it, none of which is quiet; what was first is in the next one's lane */
     CHECK_EQ(kit_stats(arena).pending.now, 13 * MIB);
@@ -342,7 +342,7 @@ static void used_elsewhere_at_the_release(void) {
     begin(0);
     void *block = get(MIB, 0);
     CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
-    fake_fail_call("cudaFree", 1, 1, 0); /* the wait that the release makes */
+    fake_fail_call("cuMemFree", 1, 1, 0); /* the wait that the release makes */
     release(0);
     fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
@@ -371,12 +371,12 @@ static void freed_on_another_capturing_stream(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     begin(0);
     void *block = get(MIB, 0);
-    fake_fail_call("cudaEventRecord", 1, 0, 0);
+    fake_fail_call("cuEventRecord", 1, 0, 0);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_E_CUDA);
     CHECK_EQ(kit_stats(arena).blocks.now, 1);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeRelaxed), cudaSuccess);
     put(block, 1);
-    fake_fail_call("cudaStreamIsCapturing", 1, 0, 0);
+    fake_fail_call("cuStreamIsCapturing", 1, 0, 0);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
     fake_fail_clear();
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);

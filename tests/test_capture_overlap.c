@@ -220,7 +220,7 @@ static void a_release_that_fails_to_wait_for_replays(void) {
         if (is_freed) put(block, kit_stream[2]);
         else CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
         CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
-        fake_fail_call("cudaFree", 1, 1, 0);
+        fake_fail_call("cuMemFree", 1, 1, 0);
         release(scope, NULL);
         CHECK_EQ(fake_fail_fired(), 1);
         fake_fail_clear();
@@ -255,7 +255,7 @@ static void lanes_stay_for_the_last_parked_block(void) {
     fill(kit_stream[2], eager, MIB, 2); /* a parked one that is nobody's, between or behind them */
     CHECK_RESULT(gpupool_record_use(arena, eager, kit_stream[2]), GPUPOOL_OK);
     put(eager, kit_stream[3]);
-    fake_fail_call("cudaFree", 1, 1, 0);
+    fake_fail_call("cuMemFree", 1, 1, 0);
     release(scope, NULL);
     fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);

@@ -1,4 +1,4 @@
-/* A thread that has never chosen a device works with an arena and a ring of device 1: device 0,
+/* A thread that has never chosen a device makes and uses an arena and a ring of device 1: device 0,
    which is current there and which nobody uses, gets no context. */
 // build: plain
 #define GPUPOOL_IMPLEMENTATION
@@ -10,6 +10,8 @@
 
 static gpupool_arena *arena;
 static gpupool_ring *ring;
+static gpupool_arena_config of_arena;
+static gpupool_ring_config of_ring;
 static cudaStream_t other;
 static unsigned char host[4 * MIB];
 
@@ -21,6 +23,7 @@ static unsigned char host[4 * MIB];
 
 static void use_the_arena(void) {
     gpupool_stats stats;
+    gpupool_verdict verdict;
     FILE *null = fopen("/dev/null", "w");
     void *block[8];
     for (size_t i = 0; i < 8; i++) {
@@ -36,6 +39,17 @@ static void use_the_arena(void) {
     CALL(gpupool_free(arena, block[0], kit_stream[2]));
     CALL(gpupool_set_limit(arena, 100 * MIB));
     CALL(gpupool_would_fit(arena, MIB, NULL) ? GPUPOOL_OK : gpupool_last_result());
+    CHECK(gpupool_available(arena) > 0);
+    CALL(gpupool_set_limit_text(arena, "90%free"));
+    CALL(gpupool_set_limit(arena, 0));
+    fake_device_memory(1, 8 * MIB);
+    fake_pinned_limit(8 * MIB);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, GIB << 6, other)),
+                 GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
+    CHECK(verdict.device_total_bytes == 8 * MIB || arena->chunks.source == GPUPOOL_SOURCE_PINNED);
+    fake_device_memory(1, GIB);
+    fake_pinned_limit(0);
     CALL(gpupool_scope_push(arena));
     CALL(gpupool_scope_pop(arena, NULL));
     CALL(gpupool_get_stats(arena, &stats));
@@ -66,6 +80,8 @@ static void use_the_ring(void) {
 static void *elsewhere(void *user) {
     int device = -1;
     (void)user;
+    CALL(gpupool_arena_create(&arena, &of_arena));
+    CALL(gpupool_ring_create(&ring, &of_ring));
     use_the_arena();
     use_the_ring();
     CALL(gpupool_ring_destroy(ring));
@@ -140,34 +156,17 @@ static void the_default_arena_is_the_streams(void) {
 }
 
 static void run_with(gpupool_source source, int workers) {
-    gpupool_arena_config config = kit_config(source);
-    gpupool_ring_config of_ring;
     pthread_t thread;
+    of_arena = kit_config(source);
     memset(&of_ring, 0, sizeof of_ring);
-    config.device = of_ring.device = 1;
+    of_arena.device = of_ring.device = 1;
     of_ring.bytes = 2 * MIB;
     of_ring.workers = workers;
     move_to_device_1();
-    arena = kit_create(&config);
-    CHECK_RESULT(gpupool_ring_create(&ring, &of_ring), GPUPOOL_OK);
     CHECK_EQ(pthread_create(&thread, NULL, elsewhere, NULL), 0);
     pthread_join(thread, NULL);
     CHECK_EQ(fake_has_context(0), 0);
     CHECK_EQ(fake_has_context(1), 1);
-}
-
-/* One that does not come off goes under the caller's device. */
-static void the_device_is_the_callers_again(void) {
-    int device = -1;
-    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
-    config.device = 1;
-    arena = kit_create(&config);
-    fake_fail_call("cuCtxPopCurrent", 1, 0, 0);
-    CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(fake_fail_fired(), 1);
-    CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
-    CHECK_EQ(device, 0);
-    kit_close(arena);
 }
 
 /* One that cannot be exchanged stays. */
@@ -175,11 +174,40 @@ static void the_mode_is_the_callers_again(void) {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
-    fake_fail_call("cudaThreadExchangeStreamCaptureMode", 1, 0, 0);
+    fake_fail_call("cuThreadExchangeStreamCaptureMode", 1, 0, 0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
     CHECK_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
     CHECK_EQ(mode, cudaStreamCaptureModeThreadLocal);
     kit_close(arena);
+}
+
+/* Where the runtime has not come yet, an arena makes the context, and the last one ends it. */
+static void *before_the_runtime(void *user) {
+    gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
+    gpupool_arena *second = NULL;
+    (void)user;
+    config.device = 2;
+    CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_create(&second, &config), GPUPOOL_OK);
+    CHECK_EQ(fake_has_context(2), 1);
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK_RESULT(kit_why(gpupool_alloc(second, MIB, 0)), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_destroy(second), GPUPOOL_E_IN_USE);
+    CHECK_EQ(fake_has_context(2), 1);
+    CHECK_EQ(cudaSetDevice(2), cudaSuccess);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess); /* which the hold outlives */
+    CHECK_EQ(fake_has_context(2), 0);
+    CHECK_RESULT(gpupool_arena_destroy(second), GPUPOOL_OK);
+    CHECK_EQ(fake_has_context(2), 0);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    return NULL;
+}
+
+static void an_arena_holds_its_context(void) {
+    pthread_t thread;
+    fake_devices(3);
+    CHECK_EQ(pthread_create(&thread, NULL, before_the_runtime, NULL), 0);
+    pthread_join(thread, NULL);
 }
 
 static void mapped(void) { run_with(GPUPOOL_SOURCE_MAPPED, -1); }
@@ -195,7 +223,7 @@ int main(void) {
     FAKE_TEST(pinned);
     FAKE_TEST(the_default_arena_is_the_streams);
     FAKE_TEST(a_device_that_is_not_told);
-    FAKE_TEST(the_device_is_the_callers_again);
     FAKE_TEST(the_mode_is_the_callers_again);
+    FAKE_TEST(an_arena_holds_its_context);
     return check_finish();
 }

@@ -150,12 +150,12 @@ static void zalloc_that_fails_is_counted(void) {
     static const int errors[] = {cudaErrorUnknown, cudaErrorMemoryAllocation}; /* of its own */
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     for (int i = 0; i < 2; i++) {
-        fake_fail_call("cudaMemsetAsync", 1, 0, errors[i]);
+        fake_fail_call("cuMemsetD8Async", 1, 0, errors[i]);
         CHECK_RESULT(kit_why(gpupool_zalloc(arena, 4096, kit_stream[0])), GPUPOOL_E_CUDA);
         CHECK_EQ(kit_stats(arena).failures, i + 1);
         fake_fail_clear();
     }
-    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    fake_fail_call("cuCtxPushCurrent", 1, 0, 0);
     CHECK_RESULT(kit_why(gpupool_zalloc(arena, 4096, kit_stream[0])), GPUPOOL_E_CUDA);
     CHECK_EQ(kit_stats(arena).failures, 3);
     CHECK_EQ(kit_stats(arena).blocks.now, 0);

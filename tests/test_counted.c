@@ -61,7 +61,6 @@ static void transfer(void) {
     CHECK_RESULT(gpupool_upload(ring, block, host, sizeof host, stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_download(ring, host, block, sizeof host, stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
-    own += 2; /* a ring destroys its two streams */
     gpupool_free(arena, block, stream[0]);
 }
 
@@ -92,6 +91,7 @@ static void each_source(void) {
 
 static void kinds(void) {
     CHECK_EQ(machine_kind_of("cuMemMap"), MACHINE_MEMORY);
+    CHECK_EQ(machine_kind_of("cuMemHostAlloc"), MACHINE_MEMORY);
     CHECK_EQ(machine_kind_of("cudaHostAlloc"), MACHINE_MEMORY);
     CHECK_EQ(machine_kind_of("cuMemGetAllocationGranularity"), MACHINE_OTHER);
     CHECK_EQ(machine_kind_of("cudaMemGetInfo"), MACHINE_OTHER);

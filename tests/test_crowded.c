@@ -132,7 +132,7 @@ static void freed_while_memory_is_looked_for(void) {
     open_crowded(GPUPOOL_SOURCE_DEVICE, 0);
     freed_meanwhile = get(8 * KIB, 0);
     CHECK_EQ(cache_of(0)->used - cache_of(0)->free_blocks, 1);
-    fake_before_call("cudaMalloc", 1, free_it, NULL);
+    fake_before_call("cuMemAlloc", 1, free_it, NULL);
     void *large = get(200 * MIB, 1);
     CHECK_EQ(cache_of(0)->free_blocks, 0);
     CHECK_RESULT(gpupool_free(arena, freed_meanwhile, kit_stream[0]), GPUPOOL_E_DOUBLE_FREE);
@@ -163,7 +163,7 @@ static void freed_while_a_verdict_is_made(void) {
     void *small = get(8 * KIB, 0), *other = get(100, 2), *large;
     freed_meanwhile = get(40 * MIB, 1);
     pthread_barrier_init(&gate, NULL, 2);
-    fake_before_call("cudaMalloc", 1, hold_the_cache, NULL);
+    fake_before_call("cuMemAlloc", 1, hold_the_cache, NULL);
     large = get(40 * MIB, 1);
     pthread_join(freer, NULL);
     pthread_barrier_destroy(&gate);

@@ -68,7 +68,7 @@ static void ended_while_another_is_made(void) {
 }
 
 static void made_by_two(void) {
-    fake_before_call("cudaThreadExchangeStreamCaptureMode", 1, make_the_default, NULL);
+    fake_before_call("cuThreadExchangeStreamCaptureMode", 1, make_the_default, NULL);
     gpupool_arena *arena = gpupool_default_arena(0);
     CHECK(arena == elsewhere && gpupool_default_arena(0) == arena);
     CHECK_EQ(gpupool_last_result(), GPUPOOL_OK);
@@ -293,13 +293,13 @@ static void the_current_device_is_not_known(void) {
 }
 
 /* A fence for what is freed is of the arena's device, or there is none. */
-static void freed_where_the_current_device_is_not_known(void) {
+static void freed_where_the_context_is_not_to_be_had(void) {
     void *block[2];
     CHECK_EQ(gpupool_cudaMalloc(&block[0], 2 * MIB), cudaSuccess);
     fake_hold(kit_stream[0], 1);
     kit_fill(kit_stream[0], block[0], 512, 1);
     CHECK_EQ(cudaSetDevice(1), cudaSuccess);
-    fake_fail_call("cudaGetDevice", 1, 1, 0);
+    fake_fail_call("cuCtxPushCurrent", 1, 1, 0);
     CHECK_EQ(gpupool_cudaFree(block[0]), cudaSuccess);
     CHECK(fake_fail_fired() > 0);
     fake_fail_clear();
@@ -341,7 +341,7 @@ int main(void) {
     FAKE_TEST(in_a_child);
     FAKE_TEST(in_a_child_of_another_arena);
     FAKE_TEST(the_current_device_is_not_known);
-    FAKE_TEST(freed_where_the_current_device_is_not_known);
+    FAKE_TEST(freed_where_the_context_is_not_to_be_had);
     FAKE_TEST(neither_made_nor_undone);
     return check_finish();
 }

@@ -154,7 +154,7 @@ static void chunks_grow_with_what_is_held(void) {
     void *large = get(GIB);
     fake_reset_counters();
     for (size_t i = 0; i < KIT_COUNT(small); i++) small[i] = get(GRANULE);
-    CHECK(fake_calls("cudaMalloc") <= 2);
+    CHECK(fake_calls("cuMemAlloc") <= 2);
     for (size_t i = 0; i < KIT_COUNT(small); i++) put(small[i]);
     put(large);
     kit_close(arena);

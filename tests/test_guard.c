@@ -214,18 +214,18 @@ static void calls_that_fail(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     char *block = get(4096, 0);
     for (long nth = 1; nth <= 2; nth++) {
-        fake_fail_call("cudaMemsetAsync", nth, 0, 0);
+        fake_fail_call("cuMemsetD8Async", nth, 0, 0);
         CHECK(gpupool_alloc(arena, 4096, kit_stream[0]) == NULL);
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
         CHECK_EQ(kit_stats(arena).blocks.now, 1);
         fake_fail_clear();
     }
-    fake_fail_call("cudaGetDevice", 1, 0, 0);
+    fake_fail_call("cuCtxPushCurrent", 1, 0, 0);
     CHECK(gpupool_alloc(arena, 4096, kit_stream[0]) == NULL);
     CHECK_EQ(kit_stats(arena).blocks.now, 1);
     fake_fail_clear();
-    static const char *const looking[] = {"cudaMemcpyAsync", "cudaStreamSynchronize",
-                                          "cudaGetDevice"};
+    static const char *const looking[] = {"cuMemcpyAsync", "cuStreamSynchronize",
+                                          "cuCtxPushCurrent"};
     for (size_t i = 0; i < KIT_COUNT(looking); i++) { /* then it is simply freed */
         fake_fail_call(looking[i], 1, 0, 0);
         CHECK_RESULT(put(block, 0), GPUPOOL_OK);
@@ -233,7 +233,7 @@ static void calls_that_fail(void) {
         block = get(4096, 0);
     }
     kit_fill(kit_stream[0], block, 4097, 5);
-    fake_fail_call("cudaMemsetAsync", 1, 0, 0); /* what was found before is told */
+    fake_fail_call("cuMemsetD8Async", 1, 0, 0); /* what was found before is told */
     CHECK_RESULT(put(block, 0), GPUPOOL_E_OVERRUN);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OVERRUN);
     CHECK(strstr(gpupool_last_error(), "byte 4096 ") != NULL);
@@ -252,10 +252,10 @@ static void freed_before_it_is_handed_out(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     char *block = get(4 * MIB, 0); /* too large for a cache */
     CHECK_RESULT(put(block, 0), GPUPOOL_OK);
-    long fills = fake_calls("cudaMemsetAsync");
-    fake_before_call("cudaGetDevice", 1, free_stale, block);
+    long fills = fake_calls("cuMemsetD8Async");
+    fake_before_call("cuCtxPushCurrent", 1, free_stale, block);
     CHECK(gpupool_alloc(arena, 4 * MIB, kit_stream[0]) == block);
-    CHECK_EQ(fake_calls("cudaMemsetAsync"), fills);
+    CHECK_EQ(fake_calls("cuMemsetD8Async"), fills);
     CHECK_RESULT(put(block, 0), GPUPOOL_E_DOUBLE_FREE);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     kit_finish(arena);
@@ -271,8 +271,8 @@ static void a_free_that_fails(void) {
         kit_fill(kit_stream[0], block, 4097, 5);
         if (i == 1) CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
         kit_order(kit_stream[0], kit_stream[1]);
-        if (i == 0) fake_fail_call("cudaFree", 1, 0, 0);
-        if (i == 1) fake_fail_call("cudaEventRecord", 1, 0, 0);
+        if (i == 0) fake_fail_call("cuMemFree", 1, 0, 0);
+        if (i == 1) fake_fail_call("cuEventRecord", 1, 0, 0);
         if (i == 2) fail_malloc_nth(1, 1); /* none for the stream's record */
         CHECK_RESULT(put(block, 1), i < 2 ? GPUPOOL_E_CUDA : GPUPOOL_E_HOST_MEMORY);
         fake_fail_clear();
@@ -291,7 +291,7 @@ static void nothing_is_filled_without_the_wait(void) {
     fake_hold(kit_stream[1], 1);
     kit_fill(kit_stream[1], block, 5000, 3);
     kit_expect(kit_stream[1], block, 5000, 3);
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
@@ -302,7 +302,7 @@ static void nothing_is_filled_without_the_wait(void) {
 #if GPUPOOL_STREAM_CHECK
 static void ask_in_vain(void *unused) {
     (void)unused;
-    fake_fail_call("cudaStreamGetId", 1, 1, 0);
+    fake_fail_call("cuStreamGetId", 1, 1, 0);
 }
 
 /* A block that is filled is freed, though CUDA does not tell once more which stream this is. */
@@ -311,7 +311,7 @@ static void what_is_filled_is_freed(void) {
         arena = kit_open(GPUPOOL_SOURCE_AUTO);
         char *block = get(4096, 0);
         kit_fill(kit_stream[0], block, 4096 + behind, 7);
-        fake_before_call("cudaMemcpyAsync", 1, ask_in_vain, NULL);
+        fake_before_call("cuMemcpyAsync", 1, ask_in_vain, NULL);
         CHECK_RESULT(put(block, 0), behind ? GPUPOOL_E_OVERRUN : GPUPOOL_OK);
         CHECK(fake_fail_fired() > 0);
         fake_fail_clear();
@@ -326,10 +326,10 @@ static void what_is_filled_is_freed(void) {
 static void nothing_is_given_back(void) {
     void *block[2];
     arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 16 * MIB);
-    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemsetD8Async", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     CHECK(gpupool_alloc(arena, 4096, kit_stream[0]) == NULL);
-    CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+    CHECK(strstr(gpupool_last_error(), "cuMemsetD8Async") != NULL);
     fake_fail_clear();
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
     CHECK_EQ(kit_stats(arena).failures, 1);

@@ -83,7 +83,7 @@ static void a_stream_renamed_by_another(void) {
     CHECK_EQ(cudaStreamDestroy(brief), cudaSuccess);
     CHECK_EQ(cudaStreamCreateWithFlags(&next, cudaStreamNonBlocking), cudaSuccess);
     CHECK(next == brief);
-    fake_before_call("cudaStreamGetId", 2, enter_first, next);
+    fake_before_call("cuStreamGetId", 2, enter_first, next);
     meanwhile = note_the_new_stream;
     block = kit_alloc(arena, MIB, next);
     CHECK(meanwhile == NULL);

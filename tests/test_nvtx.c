@@ -65,7 +65,7 @@ static void other_memory_is_not_told(void) {
 static void a_free_that_fails_leaves_the_block_known(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_BYPASS);
     void *block = kit_alloc(arena, 5000, kit_stream[0]);
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
     CHECK_EQ(fake_nvtx_regions(), 1);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
@@ -89,7 +89,7 @@ static void chunks_that_the_driver_keeps(void) {
         CHECK_EQ(fake_nvtx_regions(), heaps);
         for (int k = 0; k < 2; k++)
             CHECK_RESULT(gpupool_free(arena, block[k], kit_stream[0]), GPUPOOL_OK);
-        fake_fail_call("cudaFree", 2, 0, 0); /* 1: the wait for the device */
+        fake_fail_call("cuMemFree", 2, 0, 0); /* 1: the wait for the device */
         CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_E_CUDA);
         CHECK_EQ(fake_fail_fired(), 1);
         CHECK_EQ(fake_nvtx_heaps(), heaps ? heaps - (long)kit_stats(arena).chunks_lost : 0);

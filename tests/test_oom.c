@@ -239,7 +239,7 @@ static void idle_chunks_go_where_limit_and_device_are_met(void) {
     have_idle(arena, 16, 2 * MIB);
     fake_other_process(0, 32 * MIB);
     CHECK_EQ(gpupool_would_fit(arena, 8 * MIB, NULL), 1);
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     CHECK(gpupool_alloc(arena, 8 * MIB, kit_stream[0]) == NULL);
     void *block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
@@ -378,7 +378,7 @@ static void go_on(void *unused) {
     kit_fill(stream, block, KIB, rounds);
     if (parks) CHECK_RESULT(gpupool_record_use(shared, block, kit_stream[2]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(shared, block, stream), GPUPOOL_OK);
-    fake_before_call("cudaEventSynchronize", 1, go_on, NULL);
+    fake_before_call("cuEventSynchronize", 1, go_on, NULL);
 }
 
 static void no_wait_for_what_others_free_meanwhile(void) {
@@ -397,7 +397,7 @@ static void no_wait_for_what_others_free_meanwhile(void) {
         go_on(NULL);
         refused(shared, 50 * MIB, GPUPOOL_CAUSE_LIMIT);
         CHECK(rounds > 1 && rounds < 5);
-        fake_before_call("cudaEventSynchronize", 0, NULL, NULL);
+        fake_before_call("cuEventSynchronize", 0, NULL, NULL);
         fake_mode(FAKE_EAGER);
         CHECK_RESULT(gpupool_free(shared, block, kit_stream[0]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(shared, beside, kit_stream[3]), GPUPOOL_OK);
@@ -425,7 +425,7 @@ static void all_that_was_free_before_is_waited_for(void) {
         kit_fill(kit_stream[1], block[i], KIB, i);
         CHECK_RESULT(gpupool_free(shared, block[i], kit_stream[1]), GPUPOOL_OK);
     }
-    fake_before_call("cudaEventSynchronize", 1, free_once_more, NULL);
+    fake_before_call("cuEventSynchronize", 1, free_once_more, NULL);
     block[0] = kit_alloc(shared, SEALS * 2 * MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(shared, block[0], kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(shared, other, kit_stream[2]), GPUPOOL_OK);

@@ -117,7 +117,7 @@ static void devices_that_are_none(void) {
         CHECK_RESULT(gpupool_allow_peer(arena, 0), GPUPOOL_E_ARGUMENT); /* its own */
         CHECK_RESULT(gpupool_allow_peer(NULL, 1), GPUPOOL_E_ARGUMENT);
         fake_fail_call(kit_sources[i].source == GPUPOOL_SOURCE_PINNED ? "cudaGetDeviceCount"
-                                                                      : "cudaDeviceCanAccessPeer",
+                                                                      : "cuDeviceCanAccessPeer",
                        1, 0, 0);
         CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_CUDA);
         int device = -1;
@@ -141,7 +141,6 @@ static void out_of_reach(void) {
 /* Two peers: what cannot be made accessible to both is not handed out, and a wait that one of the
    devices refuses is none. */
 static void several_peers(void) {
-    static const char *const fails[] = {"cuMemSetAccess", "cudaSetDevice"};
     fake_devices(3);
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
     CHECK_RESULT(gpupool_allow_peer(arena, 2), GPUPOOL_OK);
@@ -149,18 +148,18 @@ static void several_peers(void) {
     CHECK_RESULT(gpupool_allow_peer(arena, 2), GPUPOOL_OK);
     CHECK_EQ(arena->chunks.driver.peer_count, 2);
     for (long n = 1; n <= 3; n++) { /* the arena's own device, and each peer */
-        fake_fail_call(fails[0], n, 0, 0);
+        fake_fail_call("cuMemSetAccess", n, 0, 0);
         CHECK_RESULT(kit_why(gpupool_alloc(arena, MIB, kit_stream[0])), GPUPOOL_E_CUDA);
         CHECK_EQ(kit_reserved(arena), 0);
     }
     void *block = kit_alloc(arena, 60 * MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     fake_fail_clear();
-    fake_fail_call(fails[1], 1, 1, 0);
+    fake_fail_call("cuCtxPushCurrent", 2, 1, 0); /* a peer's */
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* nothing is known to be idle */
     CHECK_EQ(kit_stats(arena).pending.now, 60 * MIB);
     fake_fail_clear();
-    fake_fail_call("cudaFree", 1, 1, 0); /* nor here, and not the second time either */
+    fake_fail_call("cuMemFree", 1, 1, 0); /* nor here, and not the second time either */
     for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).pending.now, 60 * MIB);
     fake_fail_clear();
@@ -172,8 +171,10 @@ static void several_peers(void) {
     CHECK_EQ(kit_reserved(arena), 0);
     kit_close(arena);
     arena = kit_open(GPUPOOL_SOURCE_DEVICE);
-    for (int i = 0; i < 2; i++) {
-        fake_fail_call(i ? "cudaDeviceEnablePeerAccess" : "cudaSetDevice", 1, 0, 0);
+    for (int i = 0; i < 3; i++) {
+        fake_fail_call(i == 2   ? "cuCtxEnablePeerAccess"
+                       : i == 1 ? "cuCtxPushCurrent" : "cuDevicePrimaryCtxRetain",
+                       i == 1 ? 2 : 1, 0, 0);
         CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_E_CUDA);
         fake_fail_clear();
     }
@@ -191,7 +192,7 @@ static void without_a_pool_peers_are_waited_for(void) {
         kit_fill(other, block, MIB, 7);
         if (recorded) CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_OK);
         gpupool_stats before = kit_stats(arena);
-        fake_fail_call("cudaSetDevice", 1, 0, 0);
+        fake_fail_call("cuCtxPushCurrent", 2, 0, 0);
         CHECK_RESULT(gpupool_free(arena, block, recorded ? kit_stream[0] : other),
                      GPUPOOL_E_CUDA);
         CHECK(kit_same_stats(before, kit_stats(arena)));
@@ -204,14 +205,14 @@ static void without_a_pool_peers_are_waited_for(void) {
 
 /* An event of a stream of another device is made, and recorded, in that device's context. */
 static void contexts_that_cannot_be_entered(void) {
-    static const char *const fails[] = {"cuCtxPushCurrent", "cuCtxPopCurrent", "cudaEventRecord",
-                                        "cudaEventRecord"};
+    static const char *const fails[] = {"cuCtxPushCurrent", "cuCtxPopCurrent", "cuEventRecord",
+                                        "cuEventRecord"};
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     cudaStream_t other = stream_of(1);
     CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
     void *block = kit_alloc(arena, MIB, kit_stream[0]);
     for (size_t i = 0; i < KIT_COUNT(fails); i++) {
-        fake_fail_call(fails[i], 1, 0, 0);
+        fake_fail_call(fails[i], i == 0 ? 2 : 1, 0, 0); /* the first is the arena's own */
         if (i == 3) fake_fail_call("cuCtxPopCurrent", 1, 0, 0); /* and that fails too */
         CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_E_CUDA);
         fake_fail_clear();
@@ -356,11 +357,11 @@ static void not_before_the_wait_is_over(void) {
     uint64_t waits = kit_stats(arena).host_syncs;
     asked_for = 0;
     fake_reset_counters();
-    fake_before_call("cudaFree", 1, ask_for_it, NULL);
+    fake_before_call("cuMemFree", 1, ask_for_it, NULL);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(asked_for, 2);
     CHECK_EQ(kit_stats(arena).host_syncs, waits + 1);
-    CHECK_EQ(fake_calls("cudaEventQuery") + fake_calls("cuEventQuery"), 0); /* then it is known */
+    CHECK_EQ(fake_calls("cuEventQuery"), 0); /* then it is known */
     CHECK_EQ(kit_stats(arena).pending.now, 0);
     void *live = kit_alloc(arena, MIB, kit_stream[0]); /* one of two streams, so with an event */
     block = kit_alloc(arena, 2 * MIB, kit_stream[1]);
@@ -368,7 +369,7 @@ static void not_before_the_wait_is_over(void) {
     CHECK_RESULT(gpupool_free(arena, live, kit_stream[0]), GPUPOOL_OK);
     fake_reset_counters();
     kit_close(arena);
-    CHECK_EQ(fake_calls("cudaEventQuery"), 0);
+    CHECK_EQ(fake_calls("cuEventQuery"), 0);
 }
 
 /* Stream 0 is that of the arena's device, whichever device is current. */
@@ -444,8 +445,8 @@ static void events_of_a_reset_peer(void) {
 static void leave_a_crumb(int of_host) {
     open_for_the_peer(64 * MIB);
     CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, far[0]), far[0]), GPUPOOL_OK);
-    if (of_host) fake_fail_call("cudaMalloc", 1, 1, 0);
-    fake_fail_call(of_host ? "cudaFreeHost" : "cudaFree", 2, 0, 0);
+    if (of_host) fake_fail_call("cuMemAlloc", 1, 1, 0);
+    fake_fail_call(of_host ? "cuMemFreeHost" : "cuMemFree", 2, 0, 0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK(fake_fail_fired() > 0);
     fake_fail_clear();
@@ -482,8 +483,8 @@ static void work_of_the_peer_after_a_reset(void) {
         for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
         CHECK(fake_pending(far[0]) > 0);
         if (refused) {
-            fake_fail_call("cudaMalloc", 1, 1, 0);
-            fake_fail_call("cudaHostAlloc", 1, 1, 0); /* nothing to wait with */
+            fake_fail_call("cuMemAlloc", 1, 1, 0);
+            fake_fail_call("cuMemHostAlloc", 1, 1, 0); /* nothing to wait with */
             CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_OUT_OF_MEMORY);
             CHECK(fake_pending(far[0]) > 0);
             fake_fail_clear();
@@ -508,7 +509,7 @@ static void what_the_peer_has_of_a_reset_arena(void) {
         CHECK_EQ(cudaDeviceReset(), cudaSuccess);
         for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
         if (refused) {
-            fake_fail_call("cudaEventDestroy", 1, 0, 0);
+            fake_fail_call("cuEventDestroy", 1, 0, 0);
             CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
             CHECK_EQ(fake_fail_fired(), 1);
             fake_fail_clear();
@@ -525,16 +526,13 @@ static void contexts_that_are_not_told(void) {
     gpi_driver *driver = &arena->chunks.driver;
     gpi_fences *fences = &arena->fences;
     /* of a wait */
-    fake_fail_call("cuCtxGetCurrent", 1, 0, 0);
-    CHECK_RESULT(gpi_driver_wait_here(driver), GPUPOOL_E_CUDA);
-    CHECK(driver->crumb == NULL);
     fake_fail_call("cuCtxGetId", 1, 0, 0);
-    CHECK_RESULT(gpi_driver_wait_here(driver), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpi_driver_wait_here(driver, driver->context), GPUPOOL_E_CUDA);
     CHECK(driver->crumb == NULL);
     fake_fail_call("cuCtxGetId", 2, 0, 0);
-    CHECK_RESULT(gpi_driver_wait_here(driver), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpi_driver_wait_here(driver, driver->context), GPUPOOL_E_CUDA);
     CHECK(driver->crumb != NULL);
-    CHECK_RESULT(gpi_driver_wait_here(driver), GPUPOOL_OK);
+    CHECK_RESULT(gpi_driver_wait_here(driver, driver->context), GPUPOOL_OK);
     CHECK(driver->crumb == NULL);
     /* of a fence */
     fake_fail_call("cuCtxGetId", 1, 0, 0);
@@ -548,7 +546,7 @@ static void contexts_that_are_not_told(void) {
     CHECK_RESULT(gpi_fence_follow(fences, fence, kit_stream[0]), GPUPOOL_E_CUDA);
     fake_reset_counters();
     CHECK(!gpi_arena_wait(arena, fence));
-    CHECK_EQ(fake_calls("cudaEventSynchronize"), 0);
+    CHECK_EQ(fake_calls("cuEventSynchronize"), 0);
     gpi_fence_drop(fences, fence);
     CHECK_RESULT(gpi_fence_trim(fences), GPUPOOL_E_CUDA);
     CHECK_EQ(fences->fence_count, 1);
@@ -567,7 +565,7 @@ static void an_end_that_is_told_late(void) {
     reset_the_peer(0);
     fake_fail_call("cuCtxGetId", 1, 0, 0);
     CHECK(gpi_arena_wait(arena, fence));
-    CHECK_EQ(fake_calls("cudaEventSynchronize"), 0);
+    CHECK_EQ(fake_calls("cuEventSynchronize"), 0);
     gpi_fence_drop(&arena->fences, fence);
     kit_close(arena);
 }
@@ -581,7 +579,7 @@ static void allowed_again_after_a_reset(void) {
         reset_the_peer(1);
         fake_reset_counters();
         CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
-        CHECK_EQ(fake_calls(i ? "cudaDeviceEnablePeerAccess" : "cuMemSetAccess"), 1);
+        CHECK_EQ(fake_calls(i ? "cuCtxEnablePeerAccess" : "cuMemSetAccess"), 1);
         CHECK_EQ(arena->chunks.driver.peer_count, 1);
         kit_fill(far[0], block, MIB, 1);
         CHECK_RESULT(gpupool_free(arena, block, far[0]), GPUPOOL_OK);

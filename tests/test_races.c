@@ -1,44 +1,30 @@
 /* The races that reuse between streams invites, thousands of random schedules each, under the
    oracle. Each is written for one mistake that is easily made. */
 // build: plain -O2
-#include <cuda_runtime_api.h>
-
-static cudaError_t before_record(cudaEvent_t event, cudaStream_t stream);
-#define cudaEventRecord(event, stream) before_record(event, stream)
 #define GPUPOOL_IMPLEMENTATION
 #ifndef GPUPOOL_HEADER /* or one that broken.sh has broken */
 #define GPUPOOL_HEADER "../gpupool.h"
 #endif
 #include GPUPOOL_HEADER
-#undef cudaEventRecord
 #include "race_kit.h"
 
 #include <pthread.h>
+
+#if CHECK_FAKE
 
 /* ---- F1: when an event is recorded, no lane is takeable by it yet, and nobody looks ---- */
 
 static gpupool_arena *watched;
 static int watched_records, published_early, left_open;
 
-static void look(cudaEvent_t event) {
+static CUresult CUDAAPI before_record(CUevent event, CUstream stream) {
     const gpi_stream *other = watched ? watched->fences.streams : NULL;
     for (; other; other = other->next)
         for (int i = 0; i < other->seals; i++)
             published_early += other->fences[i]->event == event;
     if (watched) watched_records++;
     if (watched) left_open += !watched->lock.held;
-}
-
-static cudaError_t before_record(cudaEvent_t event, cudaStream_t stream) {
-    look(event);
-    return cudaEventRecord(event, stream);
-}
-
-#if CHECK_FAKE
-
-static CUresult CUDAAPI before_light_record(CUevent event, CUstream stream) {
-    look((cudaEvent_t)event);
-    return (CUresult)cudaEventRecord((cudaEvent_t)event, (cudaStream_t)stream);
+    return cuEventRecord(event, stream);
 }
 
 #ifndef SCHEDULES
@@ -119,11 +105,9 @@ static void freed_on_the_stream_that_used_it_last(void) {
     race_each(SCHEDULES, free_elsewhere);
 }
 
-static long recorded(void) { return fake_calls("cudaEventRecord") + fake_calls("cuEventRecord"); }
+static long recorded(void) { return fake_calls("cuEventRecord"); }
 
-static long waited(void) {
-    return fake_calls("cudaStreamWaitEvent") + fake_calls("cuStreamWaitEvent");
-}
+static long waited(void) { return fake_calls("cuStreamWaitEvent"); }
 
 /* The price of a hand-over: one event recorded, one wait. */
 static void a_hand_over_costs_one_event_and_one_wait(void) {
@@ -135,13 +119,13 @@ static void a_hand_over_costs_one_event_and_one_wait(void) {
     }
     for (int i = 0; i < 100; i++) {
         long records = recorded(), waits = waited();
-        long made = fake_calls("cudaEventCreateWithFlags");
+        long made = fake_calls("cuEventCreate");
         void *block = gpupool_alloc(arena, RACE_BYTES, kit_stream[i % 2]);
         if (block) race_work(kit_stream[i % 2], block, RACE_BYTES);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[i % 2]), GPUPOOL_OK);
         CHECK(recorded() <= records + 1);
         CHECK(waited() <= waits + 1);
-        CHECK_EQ(fake_calls("cudaEventCreateWithFlags"), made);
+        CHECK_EQ(fake_calls("cuEventCreate"), made);
         if (i % 4) fake_run_all(); /* else the next stream comes while that work is queued */
     }
     CHECK_EQ(kit_stats(arena).host_syncs, 0);
@@ -195,7 +179,7 @@ static void a_finished_hand_over_costs_one_question(void) {
 
 static void watch(void) {
     watched = arena;
-    arena->chunks.driver.record = before_light_record;
+    arena->chunks.driver.event_record = before_record;
     three_streams();
     hand_over();
     watched = NULL;

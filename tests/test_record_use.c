@@ -249,7 +249,7 @@ static void many_are_not_all_asked_each_time(void) {
     fake_reset_counters();
     put(get(COUNT * 4 * KIB, 0, 1), 0);
     CHECK(kit_stats(arena).host_syncs >= COUNT);
-    CHECK(fake_calls("cudaEventQuery") < COUNT * 64);
+    CHECK(fake_calls("cuEventQuery") < COUNT * 64);
     close_arena();
 }
 

@@ -286,8 +286,8 @@ static int used_up_before(const act *a, const char *call, long n, uint64_t left)
 
 static void used_up_meanwhile(void) {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap",
-                                        "cuMemRelease", "cudaMalloc", "cudaFree",
-                                        "cudaGetDevice"};
+                                        "cuMemRelease", "cuMemAlloc", "cuMemFree",
+                                        "cuCtxPushCurrent"};
     for (size_t i = 0; i < KIT_COUNT(calls); i++) {
         int made = 0;
         for (const act *a = acts; a < acts + KIT_COUNT(acts); a++)
@@ -372,7 +372,7 @@ static void forget_the_stream(void *unused) {
 static void streams_that_cannot_be_known(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *first = kit_alloc(arena, 4096, kit_stream[0]);
-    fake_before_call("cudaGetDevice", 1, forget_the_stream, NULL);
+    fake_before_call("cuCtxPushCurrent", 1, forget_the_stream, NULL);
     CHECK_RESULT(allocated(30 * MIB, 0), GPUPOOL_E_HOST_MEMORY);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     CHECK_RESULT(gpi_arena_free_slow(arena, first, kit_stream[1], gpi_fence_key(kit_stream[1])),
@@ -388,14 +388,14 @@ static void streams_that_cannot_be_known(void) {
    block again: it is the arena's, and idle. */
 static void fail_without_structs(void *unused) {
     (void)unused;
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     put_aside_all_but(0);
 }
 
 static void neither_freed_nor_the_callers(void) {
     arena = kit_open(GPUPOOL_SOURCE_BYPASS);
     void *lost = kit_alloc(arena, MIB, kit_stream[0]);
-    fake_before_call("cudaFree", 1, fail_without_structs, NULL);
+    fake_before_call("cuMemFree", 1, fail_without_structs, NULL);
     CHECK(gpupool_free(arena, lost, kit_stream[0]) != GPUPOOL_OK);
     put_back();
     fake_fail_clear();
@@ -413,10 +413,10 @@ static void not_cleared_and_of_no_stream(void) {
     uint64_t at = 0;
     const gpi_run *run;
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    fake_before_call("cudaMemsetAsync", 1, forget_the_stream, NULL);
-    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
+    fake_before_call("cuMemsetD8Async", 1, forget_the_stream, NULL);
+    fake_fail_call("cuMemsetD8Async", 1, 0, 0);
     CHECK_RESULT(kit_why(gpupool_zalloc(arena, 4096, kit_stream[0])), GPUPOOL_E_CUDA);
-    CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+    CHECK(strstr(gpupool_last_error(), "cuMemsetD8Async") != NULL);
     fake_fail_clear();
     refused_bytes = 0;
     arena->tree.spare_lanes = lanes_aside;
@@ -434,11 +434,11 @@ static void neither_cleared_nor_freed(void) {
     for (int structs = 0; structs < 2; structs++) {
         check_case("structs %d", structs);
         arena = kit_open(GPUPOOL_SOURCE_BYPASS);
-        fake_fail_call("cudaMemsetAsync", 1, 0, 0);
-        if (structs) fake_fail_call("cudaFree", 1, 0, 0);
-        else fake_before_call("cudaFree", 1, fail_without_structs, NULL);
+        fake_fail_call("cuMemsetD8Async", 1, 0, 0);
+        if (structs) fake_fail_call("cuMemFree", 1, 0, 0);
+        else fake_before_call("cuMemFree", 1, fail_without_structs, NULL);
         CHECK_RESULT(kit_why(gpupool_zalloc(arena, MIB, kit_stream[0])), GPUPOOL_E_CUDA);
-        CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+        CHECK(strstr(gpupool_last_error(), "cuMemsetD8Async") != NULL);
         CHECK_EQ(fake_fail_fired(), 2);
         if (!structs) put_back();
         fake_fail_clear();

@@ -204,7 +204,7 @@ static void nothing_at_all(void) {
     CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
     CHECK(written(gpupool_write_svg)[0] == '<');
 #if CHECK_FAKE
-    fake_fail_call("cudaMemGetInfo", 1, 1, 0);
+    fake_fail_call("cuMemGetInfo", 1, 1, 0);
     CHECK(strstr(written(gpupool_report), "no limit\n") != NULL); /* the device does not say */
     CHECK(strstr(text, "\n  [  ") != NULL); /* and nothing is shown as a little */
     fake_fail_clear();

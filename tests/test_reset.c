@@ -164,8 +164,8 @@ static void an_address_that_is_the_programs_now(void) {
 #if CHECK_FAKE
 /* Where CUDA refuses, the call fails, and a later one succeeds. */
 static void renewed_at_the_second_try(void) {
-    const char *calls[] = {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cudaMemGetInfo",
-                           "cudaFree"};
+    const char *calls[] = {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemGetInfo",
+                           "cuDevicePrimaryCtxRetain", "cuInit"};
     for (size_t i = NO_MAPPING ? 3 : 0; i < KIT_COUNT(calls); i++) {
         check_case("%s", calls[i]);
         void *block = cuda_alloc(MIB), *none = NULL;
@@ -189,7 +189,7 @@ static void renewed_at_the_second_try(void) {
 
 /* Or the arena is destroyed meanwhile. */
 static void destroyed_after_the_first_try(void) {
-    const char *calls[] = {"cuMemUnmap", "cudaMemGetInfo"};
+    const char *calls[] = {"cuMemUnmap", "cuMemGetInfo"};
     for (size_t i = NO_MAPPING ? 1 : 0; i < KIT_COUNT(calls); i++) {
         check_case("%s", calls[i]);
         void *none = NULL;

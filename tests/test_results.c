@@ -153,10 +153,10 @@ static void results_of_a_ring(void) {
 #if CHECK_FAKE
 static void results_of_the_device(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
-    fake_fail_call("cudaMalloc", 1, 0, cudaErrorUnknown);
+    fake_fail_call("cuMemAlloc", 1, 0, cudaErrorUnknown);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 100, kit_stream[0])), GPUPOOL_E_CUDA);
-    CHECK(strstr(gpupool_last_error(), "cudaMalloc") != NULL);
-    CHECK(strstr(gpupool_last_error(), "cudaErrorUnknown") != NULL);
+    CHECK(strstr(gpupool_last_error(), "cuMemAlloc") != NULL);
+    CHECK(strstr(gpupool_last_error(), "CUDA_ERROR_UNKNOWN") != NULL);
     fake_fail_clear();
     kit_close(arena);
     fake_fail_call("cudaGetDeviceCount", 1, 0, cudaErrorUnknown);

@@ -89,10 +89,10 @@ static void chunks_overlap(void) {
     fake_hold(kit_stream[0], 1);
     fake_reset_counters();
     CHECK_RESULT(gpupool_upload(ring, device, from, bytes, kit_stream[0]), GPUPOOL_OK);
-    CHECK(fake_calls("cudaMemcpyAsync") >= 8);
-    CHECK_EQ(fake_calls("cudaEventRecord"), fake_calls("cudaMemcpyAsync"));
-    CHECK_EQ(fake_pending(kit_stream[0]), 2 * fake_calls("cudaMemcpyAsync"));
-    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], fake_calls("cudaMemcpyAsync"));
+    CHECK(fake_calls("cuMemcpyAsync") >= 8);
+    CHECK_EQ(fake_calls("cuEventRecord"), fake_calls("cuMemcpyAsync"));
+    CHECK_EQ(fake_pending(kit_stream[0]), 2 * fake_calls("cuMemcpyAsync"));
+    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], fake_calls("cuMemcpyAsync"));
     fake_hold(kit_stream[0], 0);
     kit_host_free(from, bytes);
     kit_device_free(device, bytes);
@@ -383,7 +383,7 @@ static void take_a_ms(void *unused) {
 static void statistics_add_up(void) {
     uint64_t started = gpi_host_now_ns(), passed;
 #if CHECK_FAKE
-    fake_before_call("cudaHostRegister", 1, take_a_ms, NULL); /* the clock may tick in us */
+    fake_before_call("cuMemHostRegister", 1, take_a_ms, NULL); /* the clock may tick in us */
 #endif
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *from = kit_host(2 * MIB), *device = kit_device(2 * MIB);

@@ -127,7 +127,7 @@ static void tickets_count_when_they_are_done(void) {
         CHECK_EQ(kit_ring_stats(ring).under_way_ns[GPUPOOL_UP] > 0, staged);
     }
     CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], p.bytes);
-    fake_fail_call("cudaMemcpyAsync", 1, 0, cudaErrorUnknown);
+    fake_fail_call("cuMemcpyAsync", 1, 0, cudaErrorUnknown);
     CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
                  GPUPOOL_OK);
     CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_E_CUDA);

@@ -43,17 +43,17 @@ static void pinning_is_tried_again_after_a_while(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
     kit_pattern(host, bytes, 1);
-    fake_fail_call("cudaHostRegister", 1, 0, 0);
+    fake_fail_call("cuMemHostRegister", 1, 0, 0);
     for (int i = 0; i < 3; i++) {
         CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
-        CHECK_EQ(fake_calls("cudaHostRegister"), 1);
+        CHECK_EQ(fake_calls("cuMemHostRegister"), 1);
         CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], (uint64_t)(i + 1) * bytes);
         CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
         clock_us += 50000;
     }
     CHECK(kit_ring_stats(ring).creeps >= 3);
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(fake_calls("cudaHostRegister"), 2);
+    CHECK_EQ(fake_calls("cuMemHostRegister"), 2);
     CHECK(kit_ring_stats(ring).pinned.now > 0);
     kit_expect_device(device, bytes, 1);
     kit_host_free(host, bytes);

@@ -166,7 +166,7 @@ static void a_ring_that_cannot_be_made(void) {
     long before = fake_live_objects();
     for (int n = 1; n < 3; n++) {
         gpupool_ring *ring = NULL;
-        fake_fail_call("cudaStreamCreateWithFlags", n, 0, 0);
+        fake_fail_call("cuStreamCreate", n, 0, 0);
         CHECK(gpupool_ring_create(&ring, NULL) != GPUPOOL_OK);
         CHECK(ring == NULL);
         fake_fail_clear();

@@ -101,7 +101,7 @@ static void no_further_ahead_than_the_link_needs(void) {
     CHECK(kit_ring_stats(ring).used.now >= 24 * MIB);
     CHECK(kit_ring_stats(ring).used.now <= 48 * MIB); /* the first chunks fill no slot */
     CHECK_EQ(kit_ring_stats(ring).creeps, 0);
-    fake_fail_call("cudaEventQuery", 1, 1, 0); /* what is in the way is asked after in vain */
+    fake_fail_call("cuEventQuery", 1, 1, 0); /* what is in the way is asked after in vain */
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     fake_fail_clear();
     fake_hold(ring->lanes[GPUPOOL_UP], 0);
@@ -125,13 +125,13 @@ static void span_over_several_slots_fails(void) {
     kit_pattern((unsigned char *)span.memory, bytes, 4);
     for (int n = 1; n <= 2; n++) {
         span.bytes = bytes - KIB; /* this time */
-        fake_fail_call("cudaMemcpyAsync", n, 0, 0);
+        fake_fail_call("cuMemcpyAsync", n, 0, 0);
         CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_CUDA);
         fake_fail_clear();
         span.bytes = bytes + 1; /* no more than before, though */
         CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_ARGUMENT);
     }
-    CHECK_EQ(fake_calls("cudaMemcpyAsync"), 3); /* none after the first that fails */
+    CHECK_EQ(fake_calls("cuMemcpyAsync"), 3); /* none after the first that fails */
     span.bytes = bytes;
     CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
     kit_expect_device(device, bytes, 4);
@@ -146,15 +146,15 @@ static void what_is_lost_stays_lost_until_the_end(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
     gpupool_span span;
-    fake_fail_call("cudaEventRecord", 1, 1, 0);
-    fake_fail_call("cudaStreamSynchronize", 1, 1, 0);
+    fake_fail_call("cuEventRecord", 1, 1, 0);
+    fake_fail_call("cuStreamSynchronize", 1, 1, 0);
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(kit_ring_stats(ring).used.now, MIB / 4); /* a slot */
     CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_E_TIMEOUT);
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
-    fake_fail_call("cudaFree", 1, 0, 0); /* which waits for the device */
+    fake_fail_call("cuMemFree", 1, 0, 0); /* which waits for the device */
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
@@ -170,10 +170,10 @@ static void asking_fails(void) {
     unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
     gpupool_span span;
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
-    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    fake_fail_call("cuEventQuery", 1, 0, 0);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_E_CUDA);
     CHECK_EQ(kit_ring_stats(ring).used.now, MIB / 4);
-    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    fake_fail_call("cuEventQuery", 1, 0, 0);
     CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
@@ -193,7 +193,7 @@ static void asking_what_comes_before_fails(void) {
     CHECK_RESULT(gpupool_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
                  GPUPOOL_OK);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
-    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    fake_fail_call("cuEventQuery", 1, 0, 0);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], 0);
@@ -216,7 +216,7 @@ static void asking_for_the_end_fails(void) {
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], 1);
     CHECK(fake_pending(ring->lanes[GPUPOOL_UP]) > 0);
-    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    fake_fail_call("cuEventQuery", 1, 0, 0);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
@@ -235,7 +235,7 @@ static void what_flies_goes_on_after_a_failure(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
     fake_hold(kit_stream[0], 1);
-    fake_fail_call("cudaMemcpyAsync", 2, 0, 0);
+    fake_fail_call("cuMemcpyAsync", 2, 0, 0);
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK(fake_pending(kit_stream[0]) > 0);
@@ -255,13 +255,13 @@ static void direct_copies_that_fail(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(MIB), *pinned;
     CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
-    fake_fail_call("cudaMemcpyAsync", 1, 0, cudaErrorIllegalAddress);
+    fake_fail_call("cuMemcpyAsync", 1, 0, cudaErrorIllegalAddress);
     CHECK_RESULT(gpupool_upload(ring, device, pinned, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
-    CHECK(strstr(gpupool_last_error(), "cudaMemcpyAsync") != NULL);
+    CHECK(strstr(gpupool_last_error(), "cuMemcpyAsync") != NULL);
     fake_host_access(pinned, MIB, 1, "the caller, after a failure");
-    fake_fail_call("cudaStreamSynchronize", 1, 0, 0);
+    fake_fail_call("cuStreamSynchronize", 1, 0, 0);
     CHECK_RESULT(gpupool_upload(ring, device, pinned, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
-    CHECK(strstr(gpupool_last_error(), "cudaStreamSynchronize") != NULL);
+    CHECK(strstr(gpupool_last_error(), "cuStreamSynchronize") != NULL);
     fake_fail_clear();
     CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
     kit_device_free(device, MIB);
@@ -272,7 +272,7 @@ static void direct_copies_that_fail(void) {
 static void device_memory_that_cuda_refuses(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(MIB);
-    fake_fail_call("cudaMemcpyAsync", 1, 1, cudaErrorInvalidValue);
+    fake_fail_call("cuMemcpyAsync", 1, 1, cudaErrorInvalidValue);
     CHECK_RESULT(gpupool_upload(ring, device, device, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_download(ring, device, device, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
     fake_fail_clear();
@@ -285,7 +285,7 @@ static void no_more_events(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *host = kit_host(MIB), *device = kit_device(MIB);
     gpupool_ticket ticket = 0;
-    fake_fail_call("cudaEventCreateWithFlags", 1, 1, 0);
+    fake_fail_call("cuEventCreate", 1, 1, 0);
     CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_upload_async(ring, device, host, MIB, kit_stream[0], &ticket),
                  GPUPOOL_E_CUDA);
@@ -308,7 +308,7 @@ static void the_second_question_fails(void) {
         kit_order(kit_stream[0], kit_stream[1]);
     }
     for (int i = 0; i < 2; i++) fake_hold(kit_stream[i], 0);
-    fake_fail_call("cudaEventQuery", 2, 0, 0);
+    fake_fail_call("cuEventQuery", 2, 0, 0);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(kit_ring_stats(ring).used.now, MIB / 4);
@@ -413,9 +413,9 @@ static void the_callers_error_stays(void) {
     CHECK_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
     CHECK_RESULT(gpupool_upload(ring, device, host, 100, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
-    fake_fail_call("cuCtxGetCurrent", 1, 0, 0);
+    fake_fail_call("cuCtxGetId", 1, 0, 0);
     CHECK_RESULT(gpupool_upload(ring, device, host, 100, kit_stream[0]), GPUPOOL_OK);
-    fake_fail_call("cudaPointerGetAttributes", 1, 0, 0);
+    fake_fail_call("cuPointerGetAttributes", 1, 0, 0);
     CHECK_RESULT(gpupool_upload(ring, device, host, 100, kit_stream[0]), GPUPOOL_OK);
     fake_fail_clear();
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
@@ -470,7 +470,7 @@ static void a_failed_download_leaves_nothing(void) {
     size_t bytes = 4 * MIB;
     gpupool_ring *ring = kit_ring(8 * MIB, 0, 0);
     unsigned char *device = kit_device(bytes);
-    fake_before_call("cudaMemcpyAsync", 2, hold, kit_stream[0]);
+    fake_before_call("cuMemcpyAsync", 2, hold, kit_stream[0]);
     CHECK_RESULT(gpupool_download_to(ring, device, bytes, refuse_and_let_go, kit_stream[0],
                                      kit_stream[0]), GPUPOOL_E_CALLBACK);
     CHECK_EQ(fake_pending(kit_stream[0]), 0);

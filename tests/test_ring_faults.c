@@ -214,7 +214,7 @@ static void done_with_pinned_memory_when_a_ticket_fails(void) {
     fake_hold(kit_stream[0], 1);
     CHECK_RESULT(gpupool_download_async(ring, pinned, device, MIB, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    fake_fail_call("cudaEventQuery", 1, 0, 0);
+    fake_fail_call("cuEventQuery", 1, 0, 0);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     CHECK_EQ(fake_pending(kit_stream[0]), 0);
     fake_host_access(pinned, MIB, 1, "the caller's next use");
@@ -232,7 +232,7 @@ static void a_flight_that_fails_is_its_tickets_failure(void) {
     gpupool_ticket ticket = 0;
     CHECK_RESULT(gpupool_upload_async(ring, device, host, 300 * KIB, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    fake_fail_call("cudaEventQuery", 1, 1, 0);
+    fake_fail_call("cuEventQuery", 1, 1, 0);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 5 * KIT_SECOND), GPUPOOL_E_CUDA);
     fake_fail_clear();
     memset(host, 0xee, 300 * KIB);
@@ -274,10 +274,10 @@ static void questions_that_fail(void) {
     ring = kit_ring(MIB, 0, 0);
     CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
     for (long n = 1; n <= 2; n++) { /* where the memory begins, and where it ends */
-        fake_fail_call("cudaPointerGetAttributes", n, 0, 0);
+        fake_fail_call("cuPointerGetAttributes", n, 0, 0);
         CHECK_RESULT(gpupool_upload(ring, device, pinned, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
     }
-    fake_fail_call("cudaStreamSynchronize", 1, 0, 0);
+    fake_fail_call("cuStreamSynchronize", 1, 0, 0);
     CHECK_RESULT(gpupool_download(ring, pinned, device, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
     clear_up();
     cudaGetLastError();
@@ -329,7 +329,7 @@ static void tickets_where_a_stream_has_stayed(void) {
     for (long n = 1; n <= 2; n++) {
         gpupool_ring *ring = kit_ring(512 * KIB, 0, 0);
         scene s = {ring, host, device, 0};
-        fake_fail_call("cudaStreamDestroy", n, 0, 0);
+        fake_fail_call("cuStreamDestroy", n, 0, 0);
         CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_CUDA);
         clear_up();
         kit_pattern(host, BYTES, (uint64_t)n);
@@ -383,10 +383,10 @@ static void failures_are_forgotten_in_the_end(void) {
     for (int i = 0; i < 70; i++) {
         CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0],
                                           &tickets[i]), GPUPOOL_OK);
-        fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
+        fake_fail_call("cuMemcpyAsync", 1, 0, 0);
         CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_E_CUDA);
         CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], 0), GPUPOOL_E_CUDA);
-        CHECK(strstr(gpupool_last_error(), "cudaMemcpyAsync") != NULL);
+        CHECK(strstr(gpupool_last_error(), "cuMemcpyAsync") != NULL);
         fake_fail_clear();
         if (i < 64) CHECK_RESULT(gpupool_ticket_wait(ring, fine, 0), GPUPOOL_OK);
     }
@@ -407,7 +407,7 @@ static void failures_out_of_order_are_forgotten(void) {
     fake_hold(kit_stream[1], 1);
     CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[1], &late),
                  GPUPOOL_OK);
-    fake_fail_call("cudaMemcpyAsync", 1, 1, 0);
+    fake_fail_call("cuMemcpyAsync", 1, 1, 0);
     for (int i = 0; i < 128; i++) {
         if (i == 64) fake_hold(kit_stream[1], 0);
         if (i == 64) CHECK_RESULT(gpupool_ticket_wait(ring, late, -1), GPUPOOL_E_CUDA);
@@ -433,7 +433,7 @@ static void a_late_success_is_no_failure(void) {
     fake_hold(kit_stream[1], 1);
     CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[1], &late),
                  GPUPOOL_OK);
-    fake_fail_call("cudaMemcpyAsync", 1, 1, 0);
+    fake_fail_call("cuMemcpyAsync", 1, 1, 0);
     for (int i = 0; i < 65; i++) {
         CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0], &ticket),
                      GPUPOOL_OK);

@@ -254,9 +254,9 @@ static void trim_and_upload(void *unused) {
 
 static void one_pins_at_a_time(void) {
     scene_open(MIB);
-    fake_before_call("cudaHostRegister", 1, trim_and_upload, NULL);
+    fake_before_call("cuMemHostRegister", 1, trim_and_upload, NULL);
     CHECK_RESULT(upload(), GPUPOOL_OK);
-    CHECK_EQ(fake_calls("cudaHostRegister"), 1);
+    CHECK_EQ(fake_calls("cuMemHostRegister"), 1);
     CHECK(kit_ring_stats(ring).creeps > 0);
     kit_expect_device(device, BYTES, 1);
     scene_close();
@@ -287,7 +287,7 @@ static void nobody_pins_what_is_being_unpinned(void) {
         CHECK_RESULT(gpupool_span_acquire(ring, 8 * MIB, 0, &span), GPUPOOL_OK);
         CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
         if (i) break;
-        fake_before_call("cudaHostUnregister", 1, ask_and_trim, NULL);
+        fake_before_call("cuMemHostUnregister", 1, ask_and_trim, NULL);
         CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
         CHECK_EQ(released, 8 * MIB);
         CHECK_EQ(kit_ring_stats(ring).pin_failures, 0);
@@ -307,9 +307,9 @@ static void a_span_is_sent_once(void) {
     scene_open(MIB);
     CHECK_RESULT(gpupool_span_acquire(ring, BYTES, 0, &span), GPUPOOL_OK);
     kit_pattern((unsigned char *)span.memory, BYTES, 2);
-    fake_before_call("cudaMemcpyAsync", 1, give_up_and_send, &span);
+    fake_before_call("cuMemcpyAsync", 1, give_up_and_send, &span);
     CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(fake_calls("cudaMemcpyAsync"), 2); /* it takes two slots */
+    CHECK_EQ(fake_calls("cuMemcpyAsync"), 2); /* it takes two slots */
     kit_expect_device(device, BYTES, 2);
     scene_close();
 }
@@ -321,9 +321,9 @@ static void nothing_is_unpinned_while_another_pins(void) {
     scene_open(8 * MIB);
     CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
-    fake_before_call("cudaHostRegister", 1, trim_only, NULL);
+    fake_before_call("cuMemHostRegister", 1, trim_only, NULL);
     CHECK_RESULT(gpupool_span_acquire(ring, 8 * MIB, 0, &span), GPUPOOL_OK);
-    CHECK_EQ(fake_calls("cudaHostRegister"), 4);
+    CHECK_EQ(fake_calls("cuMemHostRegister"), 4);
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
     CHECK_EQ(released, 8 * MIB);
@@ -341,7 +341,7 @@ static void fail_it(void *unused) {
 
 static void failed_elsewhere(void) {
     scene_open(MIB);
-    fake_before_call("cudaHostRegister", 1, fail_it, NULL);
+    fake_before_call("cuMemHostRegister", 1, fail_it, NULL);
     CHECK_RESULT(upload(), GPUPOOL_E_CUDA);
     CHECK(!strcmp(gpupool_last_error(), "elsewhere"));
     CHECK_EQ(kit_ring_stats(ring).used.now, 0);
@@ -368,7 +368,7 @@ static void begun_elsewhere(void) {
         CHECK_RESULT(gpupool_span_cancel(ring, &all), GPUPOOL_OK);
         fake_hold(kit_stream[1], 1);
         CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
-        fake_before_call("cudaEventQuery", 1, take_chunks, &mosts[i]); /* after what flies */
+        fake_before_call("cuEventQuery", 1, take_chunks, &mosts[i]); /* after what flies */
         CHECK_RESULT(upload(), GPUPOOL_OK);
         fake_hold(kit_stream[1], 0);
         kit_expect_device(device, BYTES, 1);
@@ -380,7 +380,7 @@ static void begun_elsewhere(void) {
 /* A chunk fails while another thread is at one of the same transfer: the end waits for it. */
 static void fail_a_chunk(void *unused) {
     (void)unused;
-    fake_fail_call("cudaMemcpyAsync", 1, 0, 0);
+    fake_fail_call("cuMemcpyAsync", 1, 0, 0);
     gpi_ring_lock(ring);
     for (int i = 0; i < 3; i++) gpi_ring_step(ring, ring->transfers);
     CHECK(ring->transfers && ring->transfers->result != GPUPOOL_OK);
@@ -392,7 +392,7 @@ static void failed_beside_another_chunk(void) {
     scene_open(4 * MIB);
     CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    fake_before_call("cudaMemcpyAsync", 1, fail_a_chunk, NULL);
+    fake_before_call("cuMemcpyAsync", 1, fail_a_chunk, NULL);
     CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
@@ -413,9 +413,9 @@ static void a_span_waited_for_without_end(void) {
     span.bytes = BYTES;
     fake_hold(kit_stream[0], 1);
     CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
-    fake_before_call("cudaEventQuery", 5, let_it_land, kit_stream[0]);
+    fake_before_call("cuEventQuery", 5, let_it_land, kit_stream[0]);
     CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_OK);
-    CHECK_EQ(fake_calls("cudaEventQuery"), 5);
+    CHECK_EQ(fake_calls("cuEventQuery"), 5);
     kit_expect_device(device, BYTES, 1);
     CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
     scene_close();
@@ -423,7 +423,7 @@ static void a_span_waited_for_without_end(void) {
 
 /* Another thread may not pin; this one waits for what flies, which is in its way. */
 static void let_another_fail_to_pin(void *other) {
-    fake_fail_call("cudaHostRegister", 1, 1, 0);
+    fake_fail_call("cuMemHostRegister", 1, 1, 0);
     CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
     CHECK(kit_ring_stats(ring).pin_failures >= 1); /* more, where 100 ms have passed */
 }
@@ -438,7 +438,7 @@ static void another_may_not_pin(void) {
     first.bytes = BYTES;
     memset(first.memory, 0, BYTES);
     CHECK_RESULT(gpupool_span_upload(ring, &first, device, kit_stream[0]), GPUPOOL_OK);
-    fake_before_call("cudaEventQuery", 1, let_another_fail_to_pin, other);
+    fake_before_call("cuEventQuery", 1, let_another_fail_to_pin, other);
     CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, KIT_SECOND / 50, &span), GPUPOOL_E_TIMEOUT);
     CHECK(kit_ring_stats(ring).pin_failures >= 1);
     fake_fail_clear();

@@ -386,9 +386,9 @@ static void clear_up(void) {
 /* No two in a row: what is to be done when waiting fails too is another matter. */
 static void strike(void) {
     static const char *const calls[] = {
-        "cudaMemcpyAsync", "cudaMemcpy2DAsync", "cudaEventRecord", "cudaEventQuery",
-        "cudaEventCreateWithFlags", "cudaHostRegister", "cudaHostUnregister",
-        "cudaPointerGetAttributes"};
+        "cuMemcpyAsync", "cuMemcpy2DAsync", "cuEventRecord", "cuEventQuery",
+        "cuEventCreate", "cuMemHostRegister", "cuMemHostUnregister",
+        "cuPointerGetAttributes"};
     clear_up();
     fake_fail_call(calls[below(KIT_COUNT(calls))], 1 + (long)below(3), 0,
                    below(2) ? cudaErrorInvalidValue : 0);

@@ -172,7 +172,7 @@ static int when_the_worker_has_gone(void *to, size_t bytes, uint64_t offset, voi
 
 static void a_worker_that_cannot_work(void) {
     scene_open(1);
-    fake_fail_call("cudaThreadExchangeStreamCaptureMode", 2, 0, 0); /* 1: the caller's */
+    fake_fail_call("cuThreadExchangeStreamCaptureMode", 2, 0, 0); /* 1: the caller's */
     CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, when_the_worker_has_gone, NULL,
                                      kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(fake_fail_fired(), 1);
@@ -184,7 +184,7 @@ static void a_worker_that_cannot_work(void) {
 static void workers_come_back(void) {
     scene_open(1);
     upload();
-    fake_fail_call("cudaHostUnregister", 1, 0, 0);
+    fake_fail_call("cuMemHostUnregister", 1, 0, 0);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(kit_ring_stats(ring).workers, 0);
@@ -266,7 +266,7 @@ static void downloads_of_the_callers_own_stream(void) {
     CHECK_EQ(cudaMemcpyAsync(device, host, BYTES, cudaMemcpyHostToDevice, cudaStreamPerThread),
              cudaSuccess);
     unsigned char *back = kit_host(BYTES);
-    fake_before_call("cudaEventQuery", 1, let_workers_come, NULL);
+    fake_before_call("cuEventQuery", 1, let_workers_come, NULL);
     CHECK_RESULT(gpupool_download(ring, back, device, BYTES, cudaStreamPerThread), GPUPOOL_OK);
     kit_is_pattern(back, BYTES, 1, 0);
     kit_host_free(back, BYTES);

@@ -5,21 +5,19 @@
 #ifndef CUDA_API_PER_THREAD_DEFAULT_STREAM
 #define CUDA_API_PER_THREAD_DEFAULT_STREAM /* the GPU's tests have no flags of their own */
 #endif
-#include <cuda_runtime_api.h>
-
-static cudaStream_t recorded_on; /* that an event was recorded on, since this was set to NULL */
-
-static cudaError_t note_record(cudaEvent_t event, cudaStream_t stream) {
-    if (!recorded_on) recorded_on = stream;
-    return cudaEventRecord(event, stream);
-}
-#undef cudaEventRecord
-#define cudaEventRecord note_record
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "ring_kit.h"
 
 #define BYTES (300 * KIB) /* more than CUDA stages by itself */
+
+static cudaStream_t recorded_on; /* that an event was recorded on, since this was set to NULL */
+static CUresult(CUDAAPI *cudas_record)(CUevent, CUstream);
+
+static CUresult CUDAAPI note_record(CUevent event, CUstream stream) {
+    if (!recorded_on) recorded_on = stream;
+    return cudas_record(event, stream);
+}
 
 static gpupool_ring *ring;
 static unsigned char *host, *device;
@@ -55,6 +53,8 @@ static gpupool_result (*const calls[])(int) = {up,        down,    up_async, dow
 
 static void zero_is_what_it_is_where_the_call_stands(void) {
     ring = kit_ring(MIB, 0, 0);
+    cudas_record = ring->stage.driver.event_record;
+    ring->stage.driver.event_record = note_record;
     host = kit_host(BYTES);
     device = kit_device(BYTES);
     kit_pattern(host, BYTES, 1);

@@ -47,24 +47,24 @@ static void auto_maps_where_the_device_can(void) {
     gpupool_arena *mapped = kit_open(GPUPOOL_SOURCE_AUTO);
     use_a_little(mapped);
     CHECK(fake_calls("cuMemCreate") > 0);
-    CHECK_EQ(fake_calls("cudaMalloc"), 0);
+    CHECK_EQ(fake_calls("cuMemAlloc"), 0);
     kit_close(mapped);
     fake_device_vmm(0, 0);
     fake_reset_counters();
     gpupool_arena *chunked = kit_open(GPUPOOL_SOURCE_AUTO);
     use_a_little(chunked);
     CHECK_EQ(fake_calls("cuMemCreate"), 0);
-    CHECK(fake_calls("cudaMalloc") > 0);
+    CHECK(fake_calls("cuMemAlloc") > 0);
     kit_close(chunked);
 }
 
 static void each_source_makes_its_own_calls(void) {
     static const struct { gpupool_source source; const char *gain, *lose; } calls[] = {
         {GPUPOOL_SOURCE_MAPPED, "cuMemCreate", "cuMemRelease"},
-        {GPUPOOL_SOURCE_DEVICE, "cudaMalloc", "cudaFree"},
-        {GPUPOOL_SOURCE_MANAGED, "cudaMallocManaged", "cudaFree"},
-        {GPUPOOL_SOURCE_PINNED, "cudaHostAlloc", "cudaFreeHost"},
-        {GPUPOOL_SOURCE_BYPASS, "cudaMalloc", "cudaFree"}};
+        {GPUPOOL_SOURCE_DEVICE, "cuMemAlloc", "cuMemFree"},
+        {GPUPOOL_SOURCE_MANAGED, "cuMemAllocManaged", "cuMemFree"},
+        {GPUPOOL_SOURCE_PINNED, "cuMemHostAlloc", "cuMemFreeHost"},
+        {GPUPOOL_SOURCE_BYPASS, "cuMemAlloc", "cuMemFree"}};
     for (size_t i = 0; i < KIT_COUNT(calls); i++) {
         check_case("%s", calls[i].gain);
         gpupool_arena *arena = kit_open(calls[i].source);
@@ -85,12 +85,12 @@ static void bypass_is_one_cudamalloc_a_block(void) {
     void *block[20];
     fake_reset_counters();
     for (size_t i = 0; i < 20; i++) block[i] = kit_alloc(arena, 1000 * i + 1, kit_stream[0]);
-    CHECK_EQ(fake_calls("cudaMalloc"), 20);
-    CHECK_EQ(fake_calls("cudaFree"), 0);
+    CHECK_EQ(fake_calls("cuMemAlloc"), 20);
+    CHECK_EQ(fake_calls("cuMemFree"), 0);
     for (size_t i = 0; i < 20; i++)
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(fake_calls("cudaFree"), 20);
+    CHECK_EQ(fake_calls("cuMemFree"), 20);
     CHECK_EQ(kit_reserved(arena), 0);
     kit_close(arena);
 }

@@ -37,9 +37,9 @@ static void default_streams_are_not_asked(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     put(kit_alloc(arena, BYTES, 0), 0);
     put(kit_alloc(arena, BYTES, cudaStreamPerThread), cudaStreamPerThread);
-    CHECK_EQ(fake_calls("cudaStreamGetId"), 0);
+    CHECK_EQ(fake_calls("cuStreamGetId"), 0);
     put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
-    CHECK(fake_calls("cudaStreamGetId") > 0);
+    CHECK(fake_calls("cuStreamGetId") > 0);
     kit_close(arena);
 }
 
@@ -52,7 +52,7 @@ static void captures_are_not_asked(void) {
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
     put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
-    CHECK_EQ(fake_calls("cudaStreamGetId"), 0);
+    CHECK_EQ(fake_calls("cuStreamGetId"), 0);
     CHECK_EQ(arena->fences.stream_count, 1);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     kit_close(arena);
@@ -65,12 +65,12 @@ static void scopes_are_not_asked(void) {
     CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &capture), GPUPOOL_OK);
     fake_reset_counters();
     put(kit_alloc(arena, BYTES, kit_stream[0]), kit_stream[0]);
-    CHECK_EQ(fake_calls("cudaStreamGetId"), 0);
+    CHECK_EQ(fake_calls("cuStreamGetId"), 0);
     CHECK_RESULT(gpupool_capture_release(capture), GPUPOOL_OK);
     kit_close(arena);
 }
 
-static const char *const questions[] = {"cudaStreamIsCapturing", "cudaStreamGetId"};
+static const char *const questions[] = {"cuStreamIsCapturing", "cuStreamGetId"};
 
 /* A question that fails once is asked again, and leaves no error. */
 static void questions_that_fail(void) {
@@ -96,12 +96,13 @@ static void questions_that_go_on_failing(void) {
         CHECK(gpupool_alloc(arena, BYTES, kit_stream[0]) == NULL);
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
-        CHECK(strstr(gpupool_last_error(), "cudaErrorUnknown") != NULL);
+        CHECK(strstr(gpupool_last_error(), "CUDA_ERROR_UNKNOWN") != NULL);
         fake_fail_call(questions[i], 1, 1, cudaErrorMemoryAllocation); /* not the device's */
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
-        fake_fail_call("cudaGetDevice", 1, 0, 0); /* nor is it known whether the device was reset */
+        /* nor is it known whether the device was reset */
+        fake_fail_call("cuCtxPushCurrent", 1, 0, 0);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_E_CUDA);
-        CHECK(strstr(gpupool_last_error(), "cudaGetDevice") != NULL);
+        CHECK(strstr(gpupool_last_error(), "cuCtxPushCurrent") != NULL);
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
         CHECK_EQ(kit_stats(arena).blocks.now, 1);
@@ -130,17 +131,17 @@ static void no_answer_after_a_reset(void) {
 
 static void ask_in_vain(void *unused) {
     (void)unused;
-    fake_fail_call("cudaStreamGetId", 1, 1, 0);
+    fake_fail_call("cuStreamGetId", 1, 1, 0);
 }
 
 /* A block that could not be zeroed goes back all the same. */
 static void no_answer_after_a_failure(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
-    fake_before_call("cudaMemsetAsync", 1, ask_in_vain, NULL);
+    fake_fail_call("cuMemsetD8Async", 1, 0, 0);
+    fake_before_call("cuMemsetD8Async", 1, ask_in_vain, NULL);
     CHECK(gpupool_zalloc(arena, BYTES, kit_stream[0]) == NULL);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
-    CHECK(strstr(gpupool_last_error(), "cudaMemsetAsync") != NULL);
+    CHECK(strstr(gpupool_last_error(), "cuMemsetD8Async") != NULL);
     fake_fail_clear();
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
     kit_close(arena);
@@ -168,7 +169,7 @@ static void between(void (*what)(void *), int at_free) {
     if (what != cache_something) put(spare, kit_stream[0]);
     else known->cache.rest = 0;
     CHECK_EQ(known->cache.used, 0);
-    fake_before_call("cudaStreamGetId", 1, what, NULL);
+    fake_before_call("cuStreamGetId", 1, what, NULL);
     if (at_free) {
         if (what == cache_something) known->cache.rest = 0;
         put(block, kit_stream[0]);
@@ -207,7 +208,7 @@ static void made_known_once(void) {
     CHECK_EQ(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking), cudaSuccess);
     put(kit_alloc(arena, BYTES, again), again);
     renew();
-    fake_before_call("cudaStreamGetId", 2, use_it, NULL); /* another thread does so meanwhile */
+    fake_before_call("cuStreamGetId", 2, use_it, NULL); /* another thread does so meanwhile */
     void *block = kit_alloc(arena, BYTES, again);
     CHECK_EQ(arena->fences.stream_count, 2); /* what the old one freed, and the new one */
     put(block, again);
@@ -231,7 +232,7 @@ static void not_known_to_be_the_same(void) {
         put(old, again);
         CHECK_EQ(known->cache.used, (unsigned)cached);
         renew();
-        fake_fail_call("cudaStreamGetId", 1, 0, 0);
+        fake_fail_call("cuStreamGetId", 1, 0, 0);
         block = kit_alloc(arena, BYTES, again);
         CHECK_EQ(fake_fail_fired(), 1);
         fake_fail_clear();
@@ -278,7 +279,7 @@ static void a_scope_opened_meanwhile(void) {
             put(kit_alloc(arena, BYTES, again), again);
             renew();
         }
-        fake_before_call("cudaStreamGetId", 1 + renewed, open_scope, NULL);
+        fake_before_call("cuStreamGetId", 1 + renewed, open_scope, NULL);
         kit_alloc(arena, BYTES, again);
         CHECK(scope->stream->key != 0);
         CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
@@ -301,7 +302,7 @@ static void know_it_beside(void) {
     gpi_stream *known = gpi_fence_find(&arena->fences, gpi_fence_key(again));
     fake_reset_counters();
     CHECK_EQ(pthread_create(&user, NULL, use_it_beside, NULL), 0);
-    while (fake_calls("cudaStreamGetId") < 3 ||
+    while (fake_calls("cuStreamGetId") < 3 ||
            !__atomic_load_n(&known->cache.lock.held, __ATOMIC_ACQUIRE))
         sched_yield();
 }
@@ -337,7 +338,7 @@ static void forget_it(void *unused) {
     (void)unused;
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
     CHECK_EQ(arena->fences.stream_count, 1);
-    fake_before_call("cudaFree", 1, use_it_and_look, NULL);
+    fake_before_call("cuMemFree", 1, use_it_and_look, NULL);
 }
 
 static void known_anew_on_the_way(void) {
@@ -348,7 +349,7 @@ static void known_anew_on_the_way(void) {
     void *large = kit_alloc(arena, MIB - BYTES, kit_stream[1]);
     spare = kit_alloc(arena, BYTES, kit_stream[0]);
     put(large, kit_stream[1]); /* too little for a fence, and the scope forbids one over all */
-    fake_before_call("cudaGetDevice", 1, forget_it, NULL);
+    fake_before_call("cuCtxPushCurrent", 1, forget_it, NULL);
     large = kit_alloc(arena, MIB - BYTES, kit_stream[0]);
     CHECK(spare == NULL);
     put(large, kit_stream[0]);
@@ -395,7 +396,7 @@ static void no_fence_from_another_stream(void) {
     renew();
     fake_reset_counters();
     CHECK_RESULT(gpupool_stream_retired(arena, again), GPUPOOL_OK);
-    CHECK_EQ(fake_calls("cudaEventRecord"), 0);
+    CHECK_EQ(fake_calls("cuEventRecord"), 0);
     CHECK(kit_stats(arena).pending.now > 0);
     CHECK_EQ(cudaStreamDestroy(again), cudaSuccess);
     kit_close(arena);

@@ -92,7 +92,7 @@ static void every_arena_is_told(void) {
         kit_fill(brief, block[i], MIB, i);
         CHECK_RESULT(gpupool_free(arenas[i], block[i], brief), GPUPOOL_OK);
     }
-    long syncs = fake_calls("cudaDeviceSynchronize") + fake_calls("cudaEventSynchronize");
+    long syncs = fake_calls("cudaDeviceSynchronize") + fake_calls("cuEventSynchronize");
     CHECK_EQ(cudaStreamDestroy(brief), cudaSuccess);
     next = new_stream();
     CHECK(next == brief);
@@ -101,7 +101,7 @@ static void every_arena_is_told(void) {
         kit_fill(next, block[i], 2 * MIB, i);
         CHECK_RESULT(gpupool_free(arenas[i], block[i], next), GPUPOOL_OK);
     }
-    CHECK_EQ(fake_calls("cudaDeviceSynchronize") + fake_calls("cudaEventSynchronize"), syncs);
+    CHECK_EQ(fake_calls("cudaDeviceSynchronize") + fake_calls("cuEventSynchronize"), syncs);
     CHECK_EQ(cudaStreamDestroy(next), cudaSuccess);
     fake_run_all();
     CHECK_EQ(fake_failures(), 0);
@@ -156,8 +156,8 @@ static void an_end_in_vain_does_not_keep_the_handle(void) {
         void *block = kit_alloc(arena, MIB, ended);
         kit_fill(ended, block, MIB, 1);
         CHECK_RESULT(gpupool_free(arena, block, ended), GPUPOOL_OK);
-        fake_before_call(in_use ? "cudaGetDevice" : "cudaFree", 1, end_a_stream, NULL);
-        fake_fail_call("cudaFree", 1, 0, 0);
+        fake_before_call(in_use ? "cuCtxPushCurrent" : "cuMemFree", 1, end_a_stream, NULL);
+        fake_fail_call("cuMemFree", 1, 0, 0);
         CHECK_RESULT(gpupool_arena_destroy(arena), in_use ? GPUPOOL_E_IN_USE : GPUPOOL_E_CUDA);
         fake_fail_clear();
         cudaStream_t next = new_stream();

@@ -251,7 +251,7 @@ static void an_end_that_fails_is_a_look(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4096, 0), 0), GPUPOOL_OK);
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
     rewind(file);
@@ -270,7 +270,7 @@ static void a_limit_that_fails_is_taken_back(void) {
         snprintf(expected, sizeof expected, "l %zu\n", limits[i]);
         CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4 * MIB, 0), 0), GPUPOOL_OK);
-        fake_fail_call("cudaFree", 1, 0, 0);
+        fake_fail_call("cuMemFree", 1, 0, 0);
         CHECK_RESULT(gpupool_set_limit(arena, MIB), GPUPOOL_E_CUDA);
         CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
         CHECK_EQ(gpupool_get_limit(arena), limits[i]);
@@ -294,7 +294,7 @@ static void a_bypass_records_streams(void) {
     for (int i = 0; i < 2; i++) s[i] = (unsigned long long)(uintptr_t)kit_stream[i];
     void *block = kit_alloc(arena, 1000, kit_stream[0]);
 #if CHECK_FAKE
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_E_CUDA);
     const gpi_run *run = gpi_tree_live(&arena->tree, (uintptr_t)block / GPUPOOL_UNIT_BYTES);
     CHECK_EQ(run->by.stream, s[0]); /* reports tell */

@@ -307,7 +307,7 @@ static void two_streams_beside_a_graph(void) {
 static void where_the_device_does_not_say(void) {
     gpupool_verdict v;
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
-    fake_fail_call("cudaMemGetInfo", 1, 1, 0);
+    fake_fail_call("cuMemGetInfo", 1, 1, 0);
     v = would_not_fit(arena, 100 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.device_total_bytes, 0);
     CHECK(v.raise_bytes > 0);
@@ -514,8 +514,8 @@ static void less_than_a_granule_is_none(void) {
 /* BYPASS: a chunk that nobody has, since CUDA did not take it back, makes room like any other. */
 static void a_chunk_that_was_not_taken_back(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 2 * MIB);
-    fake_fail_call("cudaMemsetAsync", 1, 0, 0);
-    fake_fail_call("cudaFree", 1, 0, 0);
+    fake_fail_call("cuMemsetD8Async", 1, 0, 0);
+    fake_fail_call("cuMemFree", 1, 0, 0);
     CHECK(gpupool_zalloc(arena, MIB, kit_stream[0]) == NULL);
     fake_fail_clear();
     CHECK_EQ(kit_reserved(arena), MIB);
@@ -530,7 +530,7 @@ static void managed_memory_beyond_the_device(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_MANAGED, 64 * MIB);
     gpupool_verdict v = refuses(arena, 300 * MIB, GPUPOOL_CAUSE_LIMIT);
     raise_as_advised(arena, &v);
-    fake_fail_call("cudaMallocManaged", 1, 1, 0);
+    fake_fail_call("cuMemAllocManaged", 1, 1, 0);
     v = refused(300 * MIB, kit_stream[0], GPUPOOL_CAUSE_TOO_LARGE);
     fake_fail_clear();
     CHECK(strstr(v.sentence, "300 MiB is more than the whole device has") != NULL);
@@ -547,7 +547,7 @@ static void blocks_freed_for_a_driver_that_refuses(void) {
     void *block[3];
     for (int i = 0; i < 3; i++) block[i] = get(32 * MIB, kit_stream[0]);
     void *large = get(64 * MIB, kit_stream[0]);
-    fake_fail_call("cudaMalloc", 1, 1, 0);
+    fake_fail_call("cuMemAlloc", 1, 1, 0);
     gpupool_verdict v = refused(60 * MIB, kit_stream[0], GPUPOOL_CAUSE_DEVICE_FULL);
     CHECK(strstr(v.sentence, "the driver refuses memory for 60.00 MiB") != NULL);
     CHECK_EQ(v.missing_bytes, 60 * MIB);

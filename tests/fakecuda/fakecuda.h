@@ -73,8 +73,8 @@ void        fake_oracle(int on);         /* the race oracle; on by default */
 
 /* ---- faults: a call that is made to fail has no effect ---- */
 
-/* The n-th fallible CUDA call from now (not fake_kernel, not asking for errors), and with persist
-   all after it. n below 1 clears. */
+/* The n-th fallible CUDA call from now (not fake_kernel, not asking for errors, not popping or
+   releasing a context), and with persist all after it. n below 1 clears. */
 void fake_fail_nth(long n, int persist);
 void fake_fail_call(const char *name, long n, int persist, int error); /* error 0: the usual one */
 void fake_fail_except(const char *names);/* "cudaFree,cuMemUnmap": fake_fail_nth spares these */

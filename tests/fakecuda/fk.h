@@ -17,6 +17,8 @@
 #define FK_UNSAFE   8
 #define FK_OWN      16
 #define FK_BARE     32
+#define FK_HERE     64
+#define FK_UNDOES   128
 #define FK_NAME_MAX 40
 
 typedef enum fk_call {
@@ -30,10 +32,12 @@ typedef enum fk_call {
 
 typedef struct fk_thread {
     int                        device;
+    int                        current; /* the device's context is; else none is */
     cudaError_t                last;
     enum cudaStreamCaptureMode mode;
     int                        in_host_function;
-    int                        pushed[8], depth;    /* devices under the current one */
+    int                        of_driver; /* the call under way is the driver's */
+    int                        pushed[8], depth;    /* devices under the current one; -1: none */
     struct fk_stream          *own[FK_DEVICES];     /* cudaStreamPerThread */
     uint64_t                   epoch[FK_DEVICES];   /* own is good while the device's is this */
     uint64_t                   entered; /* when this thread's current call began */
@@ -274,8 +278,10 @@ int  fk_is_device(int device);
 int  fk_has_vmm(int device);
 size_t      fk_page_cache(int device);
 size_t      fk_granularity(void);
-void fk_context_made(int device);
+void fk_context_made(int device);       /* by a call of the runtime, which uses it too */
+int  fk_no_context(void);              /* 0, or why the current one cannot be used */
 int  fk_device_of(CUcontext context);  /* -1: no context of ours */
+long fk_retained_contexts(void);
 void fk_devices_defaults(void);
 
 /* ---- fk_pool.c: handles that are numbers, not pointers, so that a dead one is seen ---- */

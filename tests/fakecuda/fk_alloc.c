@@ -1,10 +1,15 @@
-/* The runtime's allocation calls.
+/* The runtime's allocation calls, and the driver's.
  *
  * Seen on an H100 (CUDA 13.0): cudaFree, cudaFreeHost and cudaHostUnregister wait for all work of
  * the device before they let go, while pinning waits for none; zero bytes of whatever memory are
  * success with NULL; cudaHostRegister of what the program cannot write is cudaErrorInvalidValue.
  * The device is the one that was current when the memory was had, of host memory too, portable or
  * not, and whichever is current now: work of the other device goes on (seen on two H100).
+ *
+ * The driver's calls give the same memory by other names, and leave no last error. Seen on an H100
+ * (CUDA 13.0): zero bytes are INVALID_VALUE to cuMemAlloc and cuMemAllocManaged, and success with
+ * NULL to cuMemHostAlloc; freeing NULL is success; a capture that is not relaxed refuses them, and
+ * is lost, as with the runtime's.
  *
  * Assumed: managed memory's cudaFree is no exception; what there is too little host memory for is
  * cudaErrorMemoryAllocation. */
@@ -205,6 +210,63 @@ cudaError_t cudaHostUnregister(void *p) {
     return fk_end((cudaError_t)error);
 }
 
+/* ---- the same of the driver ---- */
+
+static CUresult fk_driver_malloc(fk_call call, CUdeviceptr *out, size_t bytes, fk_kind kind,
+                                 int wrong) {
+    int error = fk_begin(call);
+    void *p = NULL;
+    if (!error && (wrong || !out || (!bytes && kind != FK_HOST))) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) error = kind == FK_MALLOC ? fk_malloc(&p, bytes) : fk_host_memory(&p, bytes, kind);
+    if (!error) *out = (uint64_t)(uintptr_t)p;
+    return fk_end_driver(error);
+}
+
+CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes) {
+    return fk_driver_malloc(FK_cuMemAlloc, out, bytes, FK_MALLOC, 0);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags) {
+    return fk_driver_malloc(FK_cuMemAllocManaged, out, bytes, FK_MANAGED,
+                            flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST);
+}
+
+CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags) {
+    CUdeviceptr p = 0;
+    CUresult error = fk_driver_malloc(FK_cuMemHostAlloc, &p, bytes, FK_HOST, !out || flags > 7u);
+    if (error == CUDA_SUCCESS) *out = (void *)(uintptr_t)p;
+    return error;
+}
+
+static CUresult fk_driver_free(fk_call call, const void *p, fk_kind one, fk_kind other, int why) {
+    int error = fk_begin(call);
+    if (!error && (p || one == FK_REGISTERED))
+        error = fk_free((void *)(uintptr_t)p, one, other, why, fk_call_names[call]);
+    return fk_end_driver(error);
+}
+
+CUresult cuMemFree(CUdeviceptr p) {
+    return fk_driver_free(FK_cuMemFree, (void *)(uintptr_t)p, FK_MALLOC, FK_MANAGED,
+                          CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemFreeHost(void *p) {
+    return fk_driver_free(FK_cuMemFreeHost, p, FK_HOST, FK_HOST, CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemHostUnregister(void *p) {
+    return fk_driver_free(FK_cuMemHostUnregister, p, FK_REGISTERED, FK_REGISTERED,
+                          CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+CUresult cuMemHostRegister(void *p, size_t bytes, unsigned int flags) {
+    int error = fk_begin(FK_cuMemHostRegister);
+    if (!error && flags > 15u) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) error = fk_register(p, bytes);
+    fk_take_time(50000);
+    return fk_end_driver(error);
+}
+
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *p) {
     int error = fk_begin(FK_cudaPointerGetAttributes);
     if (!error && !out) error = cudaErrorInvalidValue;
@@ -227,8 +289,8 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
     return fk_end((cudaError_t)error);
 }
 
-cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
-    int error = fk_begin(FK_cudaMemGetInfo);
+static int fk_info(fk_call call, size_t *free_bytes, size_t *total) {
+    int error = fk_begin(call);
     if (!error && (!free_bytes || !total)) error = cudaErrorInvalidValue;
     if (!error) {
         size_t cached = fk_page_cache(fk_me()->device);
@@ -236,5 +298,13 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
         *free_bytes = *free_bytes > cached ? *free_bytes - cached : 0;
         *total = fk_device_total(fk_me()->device);
     }
-    return fk_end((cudaError_t)error);
+    return error;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+    return fk_end((cudaError_t)fk_info(FK_cudaMemGetInfo, free_bytes, total));
+}
+
+CUresult cuMemGetInfo(size_t *free_bytes, size_t *total) {
+    return fk_end_driver(fk_info(FK_cuMemGetInfo, free_bytes, total));
 }

@@ -112,7 +112,8 @@ static int fk_fault_of(fk_call call) {
     int traits = fk_call_traits[call], error = 0;
     if (fk_fault_fires(&fk.one[call]))
         error = fk.one[call].error ? fk.one[call].error : -1;
-    if (!(traits & (FK_EXEMPT | FK_OWN)) && !fk.spared[call] && fk_fault_fires(&fk.any) && !error)
+    if (!(traits & (FK_EXEMPT | FK_OWN | FK_UNDOES)) && !fk.spared[call] &&
+        fk_fault_fires(&fk.any) && !error)
         error = -1;
     if (!error) return 0;
     fk.fired++;
@@ -230,16 +231,17 @@ int fk_begin(fk_call call) {
     fk_lock();
     fk_run_before(call);
     fk_this_thread.entered = now;
+    fk_this_thread.of_driver = traits & FK_DRIVER;
     fk.calls[call]++;
     fk.driver_ns += fk_prices[call];
+    if (fk_this_thread.in_host_function)
+        fk_misuse("%s called from a host function", fk_call_names[call]);
     if (traits & FK_EXEMPT) return 0;
     if (fk.shut_down) return (int)cudaErrorCudartUnloading;
-    if (fk_this_thread.in_host_function) {
-        fk_misuse("%s called from a host function", fk_call_names[call]);
-        return (int)cudaErrorNotPermitted;
-    }
+    if (fk_this_thread.in_host_function) return (int)cudaErrorNotPermitted;
     if (!(traits & (FK_BARE | FK_DRIVER | FK_OWN))) fk_context_made(fk_me()->device);
     error = fk_fault_of(call);
+    if (!error && (traits & FK_HERE)) error = fk_no_context();
     if (!error && (traits & FK_UNSAFE)) error = (int)fk_forbidden();
     return error;
 }

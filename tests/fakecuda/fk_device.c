@@ -8,6 +8,12 @@
  * as it is, held, mapped, and the next context can use it. No capture keeps a device from being
  * reset. cuDeviceGetAttribute answers INVALID_VALUE for an attribute that it does not know, where
  * fakecuda knows only a few. A program that has not called cudaSetDevice gets device 0's context.
+ * Seen on an H100 too: a thread that has called nothing of the runtime has no current context;
+ * calls that need one, and those with a default stream, are INVALID_CONTEXT there. A context that a
+ * reset has ended can be pushed; calls that need one are then CONTEXT_IS_DESTROYED until the device
+ * is used again or cuDevicePrimaryCtxRetain makes the context anew. The reset takes no retaining
+ * back: each is to be released, and the last release ends a context that the runtime has not taken.
+ * One release more is INVALID_CONTEXT.
  * Seen on two H100: cudaDeviceReset ends what cudaDeviceEnablePeerAccess gave, to this device and
  * to others of this device's memory, but not what cuMemSetAccess gave. */
 #include "fk.h"
@@ -24,9 +30,23 @@ static struct {
     size_t granularity;
     unsigned long long resets[FK_DEVICES];
     int has_context[FK_DEVICES];
+    int of_runtime[FK_DEVICES];    /* the runtime holds it; only a reset lets go */
+    int retained[FK_DEVICES];      /* by the program, and not yet released */
 } fk = {.count = 2};
 
-void fk_context_made(int device) { fk.has_context[device] = 1; }
+void fk_context_made(int device) {
+    fk.has_context[device] = fk.of_runtime[device] = 1;
+    fk_me()->current = 1;
+}
+
+static int fk_dead(int device) {
+    if (fk.has_context[device]) return 0;
+    return fk.resets[device] ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+int fk_no_context(void) {
+    return fk_me()->current ? fk_dead(fk_me()->device) : CUDA_ERROR_INVALID_CONTEXT;
+}
 
 /* A context is never followed, only passed back: its number says the device. */
 static char fk_contexts[FK_DEVICES];
@@ -266,6 +286,19 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     return fk_end_driver(error);
 }
 
+CUresult cuInit(unsigned int flags) {
+    int error = fk_begin(FK_cuInit);
+    if (!error && flags) error = CUDA_ERROR_INVALID_VALUE;
+    return fk_end_driver(error);
+}
+
+CUresult cuDeviceGetCount(int *out) {
+    int error = fk_begin(FK_cuDeviceGetCount);
+    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) *out = fk.count;
+    return fk_end_driver(error);
+}
+
 CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     int error = fk_begin(FK_cuDeviceGet);
     if (!error && !device) error = CUDA_ERROR_INVALID_VALUE;
@@ -277,14 +310,22 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 CUresult cuCtxGetCurrent(CUcontext *out) {
     int error = fk_begin(FK_cuCtxGetCurrent);
     if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
-    if (!error) *out = (CUcontext)(void *)&fk_contexts[fk_me()->device];
+    if (!error)
+        *out = fk_me()->current ? (CUcontext)(void *)&fk_contexts[fk_me()->device] : NULL;
     return fk_end_driver(error);
+}
+
+/* The thread's context, by its device; -1: none. */
+static void fk_make_current(int device) {
+    fk_thread *me = fk_me();
+    me->device = device < 0 ? 0 : device;
+    me->current = device >= 0;
 }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
     int error = fk_begin(FK_cuCtxSetCurrent), device = fk_device_of(context);
-    if (!error && device < 0) error = CUDA_ERROR_INVALID_CONTEXT;
-    if (!error) fk_me()->device = device;
+    if (!error && context && device < 0) error = CUDA_ERROR_INVALID_CONTEXT;
+    if (!error) fk_make_current(device);
     return fk_end_driver(error);
 }
 
@@ -295,8 +336,8 @@ CUresult cuCtxPushCurrent(CUcontext context) {
     if (!error && me->depth == (int)(sizeof me->pushed / sizeof *me->pushed))
         error = CUDA_ERROR_INVALID_VALUE;
     if (!error) {
-        me->pushed[me->depth++] = me->device;
-        me->device = device;
+        me->pushed[me->depth++] = me->current ? me->device : -1;
+        fk_make_current(device);
     }
     return fk_end_driver(error);
 }
@@ -307,8 +348,15 @@ CUresult cuCtxPopCurrent(CUcontext *out) {
     if (!error && me->depth == 0) error = CUDA_ERROR_INVALID_CONTEXT;
     if (!error) {
         if (out) *out = (CUcontext)(void *)&fk_contexts[me->device];
-        me->device = me->pushed[--me->depth];
+        fk_make_current(me->pushed[--me->depth]);
     }
+    return fk_end_driver(error);
+}
+
+CUresult cuCtxGetDevice(CUdevice *device) {
+    int error = fk_begin(FK_cuCtxGetDevice);
+    if (!error && !device) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error) *device = fk_me()->device;
     return fk_end_driver(error);
 }
 
@@ -322,6 +370,49 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long *id) {
     return fk_end_driver(error);
 }
 
+/* All that is of the context goes. */
+static void fk_end_context(int device) {
+    fk_drive_device(device);
+    fk_graphs_drop_device(device);
+    fk_events_drop_device(device);
+    fk_streams_drop_device(device);
+    fk_memory_drop_device(device);
+    fk.resets[device]++;
+    fk.has_context[device] = fk.of_runtime[device] = 0;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
+    int error = fk_begin(FK_cuDevicePrimaryCtxRetain);
+    if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
+    if (!error && !fk_is_device(device)) error = CUDA_ERROR_INVALID_DEVICE;
+    if (!error) {
+        fk.retained[device]++;
+        fk.has_context[device] = 1;
+        *out = (CUcontext)(void *)&fk_contexts[device];
+    }
+    return fk_end_driver(error);
+}
+
+/* A reset takes no retaining back: releasing is due, and allowed, all the same. */
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    int error = fk_begin(FK_cuDevicePrimaryCtxRelease);
+    if (!error && !fk_is_device(device)) error = CUDA_ERROR_INVALID_DEVICE;
+    if (!error && !fk.retained[device]) {
+        fk_misuse("cuDevicePrimaryCtxRelease of device %d once more than it was retained", device);
+        error = CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (!error && --fk.retained[device] == 0 && fk.has_context[device] && !fk.of_runtime[device])
+        fk_end_context(device);
+    return fk_end_driver(error);
+}
+
+long fk_retained_contexts(void) {
+    long n = 0;
+    int i;
+    for (i = 0; i < FK_DEVICES; i++) n += fk.retained[i];
+    return n;
+}
+
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *out) {
     int error = fk_begin(FK_cuStreamGetCtx);
     if (!error && !out) error = CUDA_ERROR_INVALID_VALUE;
@@ -332,72 +423,114 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *out) {
     return fk_end_driver(error);
 }
 
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-    int error = fk_begin(FK_cudaDeviceCanAccessPeer);
+static int fk_can_access(fk_call call, int *can, int device, int peer) {
+    int error = fk_begin(call);
     if (!error && !can) error = cudaErrorInvalidValue;
     if (!error && (!fk_is_device(device) || !fk_is_device(peer))) error = cudaErrorInvalidDevice;
     if (!error) *can = device != peer && !fk.no_peers[peer];
-    return fk_end((cudaError_t)error);
+    return error;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    return fk_end((cudaError_t)fk_can_access(FK_cudaDeviceCanAccessPeer, can, device, peer));
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+    return fk_end_driver(fk_can_access(FK_cuDeviceCanAccessPeer, can, device, peer));
+}
+
+static int fk_enable_peer(int peer, unsigned flags) {
+    int device = fk_me()->device;
+    if (flags) return cudaErrorInvalidValue;
+    if (!fk_is_device(peer) || peer == device) return cudaErrorInvalidDevice;
+    if (fk_peer_allowed(device, peer)) return cudaErrorPeerAccessAlreadyEnabled;
+    fk_allow_peer(device, peer);
+    return 0;
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
-    int error = fk_begin(FK_cudaDeviceEnablePeerAccess), device = fk_me()->device;
-    if (!error && flags) error = cudaErrorInvalidValue;
-    if (!error && (!fk_is_device(peer) || peer == device)) error = cudaErrorInvalidDevice;
-    if (!error && fk_peer_allowed(device, peer)) error = cudaErrorPeerAccessAlreadyEnabled;
-    if (!error) fk_allow_peer(device, peer);
+    int error = fk_begin(FK_cudaDeviceEnablePeerAccess);
+    if (!error) error = fk_enable_peer(peer, flags);
     return fk_end((cudaError_t)error);
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext context, unsigned int flags) {
+    int error = fk_begin(FK_cuCtxEnablePeerAccess), peer = fk_device_of(context);
+    if (!error && (peer < 0 || fk_dead(peer))) error = CUDA_ERROR_INVALID_CONTEXT;
+    if (!error) error = fk_enable_peer(peer, flags);
+    return fk_end_driver(error);
 }
 
 cudaError_t cudaDeviceReset(void) {
     int error = fk_begin(FK_cudaDeviceReset), device = fk_me()->device;
-    if (!error) {
-        fk_drive_device(device);
-        fk_graphs_drop_device(device);
-        fk_events_drop_device(device);
-        fk_streams_drop_device(device);
-        fk_memory_drop_device(device);
-        fk.resets[device]++;
-        fk.has_context[device] = 0;
-    }
+    if (!error) fk_end_context(device);
     return fk_end((cudaError_t)error);
 }
 
 /* ---- driver entry points ---- */
 
 typedef void (*fk_function)(void);
+/* By the plain name, though a header may call the function by a name with a version (_v2). */
+#define FK_ENTRY(name, since) {#name, (fk_function)name, since}
 static const struct {
     const char *name;
     fk_function function;
     unsigned    since;         /* 0: older than anything that asks */
 } fk_entries[] = {
-    {"cuGetErrorName", (fk_function)cuGetErrorName, 0},
-    {"cuGetErrorString", (fk_function)cuGetErrorString, 0},
-    {"cuDeviceGet", (fk_function)cuDeviceGet, 0},
-    {"cuDeviceGetAttribute", (fk_function)cuDeviceGetAttribute, 0},
-    {"cuCtxGetCurrent", (fk_function)cuCtxGetCurrent, 0},
-    {"cuCtxSetCurrent", (fk_function)cuCtxSetCurrent, 0},
-    {"cuCtxPushCurrent", (fk_function)cuCtxPushCurrent, 0},
-    {"cuCtxPopCurrent", (fk_function)cuCtxPopCurrent, 0},
-    {"cuCtxGetId", (fk_function)cuCtxGetId, 12000},
-    {"cuStreamGetCtx", (fk_function)cuStreamGetCtx, 0},
-    {"cuCtxRecordEvent", (fk_function)cuCtxRecordEvent, 12050},
-    {"cuStreamIsCapturing", (fk_function)cuStreamIsCapturing, 0},
-    {"cuEventRecord", (fk_function)cuEventRecord, 0},
-    {"cuEventQuery", (fk_function)cuEventQuery, 0},
-    {"cuThreadExchangeStreamCaptureMode", (fk_function)cuThreadExchangeStreamCaptureMode, 0},
-    {"cuStreamWaitEvent", (fk_function)cuStreamWaitEvent, 0},
-    {"cuMemGetAllocationGranularity", (fk_function)cuMemGetAllocationGranularity, 0},
-    {"cuMemAddressReserve", (fk_function)cuMemAddressReserve, 0},
-    {"cuMemAddressFree", (fk_function)cuMemAddressFree, 0},
-    {"cuMemCreate", (fk_function)cuMemCreate, 0},
-    {"cuMemRelease", (fk_function)cuMemRelease, 0},
-    {"cuMemRetainAllocationHandle", (fk_function)cuMemRetainAllocationHandle, 11000},
-    {"cuMemMap", (fk_function)cuMemMap, 0},
-    {"cuMemUnmap", (fk_function)cuMemUnmap, 0},
-    {"cuMemSetAccess", (fk_function)cuMemSetAccess, 0},
-    {"cuMemGetAddressRange", (fk_function)cuMemGetAddressRange, 0},
-    {"cuPointerGetAttribute", (fk_function)cuPointerGetAttribute, 0}};
+    FK_ENTRY(cuGetErrorName, 0),
+    FK_ENTRY(cuGetErrorString, 0),
+    FK_ENTRY(cuInit, 0),
+    FK_ENTRY(cuDeviceGet, 0),
+    FK_ENTRY(cuDeviceGetCount, 0),
+    FK_ENTRY(cuDeviceGetAttribute, 0),
+    FK_ENTRY(cuDeviceCanAccessPeer, 0),
+    FK_ENTRY(cuDevicePrimaryCtxRetain, 0),
+    FK_ENTRY(cuDevicePrimaryCtxRelease, 0),
+    FK_ENTRY(cuCtxGetCurrent, 0),
+    FK_ENTRY(cuCtxSetCurrent, 0),
+    FK_ENTRY(cuCtxPushCurrent, 0),
+    FK_ENTRY(cuCtxPopCurrent, 0),
+    FK_ENTRY(cuCtxGetDevice, 0),
+    FK_ENTRY(cuCtxEnablePeerAccess, 0),
+    FK_ENTRY(cuCtxGetId, 12000),
+    FK_ENTRY(cuStreamGetCtx, 0),
+    FK_ENTRY(cuCtxRecordEvent, 12050),
+    FK_ENTRY(cuStreamIsCapturing, 0),
+    FK_ENTRY(cuStreamCreate, 0),
+    FK_ENTRY(cuStreamDestroy, 0),
+    FK_ENTRY(cuStreamGetId, 12000),
+    FK_ENTRY(cuStreamQuery, 0),
+    FK_ENTRY(cuStreamSynchronize, 0),
+    FK_ENTRY(cuEventCreate, 0),
+    FK_ENTRY(cuEventDestroy, 0),
+    FK_ENTRY(cuEventSynchronize, 0),
+    FK_ENTRY(cuEventRecord, 0),
+    FK_ENTRY(cuEventQuery, 0),
+    FK_ENTRY(cuThreadExchangeStreamCaptureMode, 0),
+    FK_ENTRY(cuStreamWaitEvent, 0),
+    FK_ENTRY(cuMemGetAllocationGranularity, 0),
+    FK_ENTRY(cuMemAddressReserve, 0),
+    FK_ENTRY(cuMemAddressFree, 0),
+    FK_ENTRY(cuMemCreate, 0),
+    FK_ENTRY(cuMemRelease, 0),
+    FK_ENTRY(cuMemRetainAllocationHandle, 11000),
+    FK_ENTRY(cuMemMap, 0),
+    FK_ENTRY(cuMemUnmap, 0),
+    FK_ENTRY(cuMemSetAccess, 0),
+    FK_ENTRY(cuMemGetAddressRange, 0),
+    FK_ENTRY(cuPointerGetAttribute, 0),
+    FK_ENTRY(cuPointerGetAttributes, 0),
+    FK_ENTRY(cuMemAlloc, 0),
+    FK_ENTRY(cuMemFree, 0),
+    FK_ENTRY(cuMemAllocManaged, 0),
+    FK_ENTRY(cuMemHostAlloc, 0),
+    FK_ENTRY(cuMemFreeHost, 0),
+    FK_ENTRY(cuMemHostRegister, 0),
+    FK_ENTRY(cuMemHostUnregister, 0),
+    FK_ENTRY(cuMemGetInfo, 0),
+    FK_ENTRY(cuMemsetD8Async, 0),
+    FK_ENTRY(cuMemcpyAsync, 0),
+    FK_ENTRY(cuMemcpy2DAsync, 0)};
 
 /* A symbol that is not there is an answer, not an error of the call. */
 static cudaError_t fk_entry_point(fk_call call, const char *name, void **out, unsigned version,

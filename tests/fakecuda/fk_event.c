@@ -41,7 +41,7 @@ static fk_event *fk_event_of(cudaEvent_t handle, int *error) {
     return event;
 }
 
-static cudaError_t fk_create(fk_call call, cudaEvent_t *out, unsigned flags) {
+static int fk_create(fk_call call, cudaEvent_t *out, unsigned flags) {
     int error = fk_begin(call);
     if (!error && (!out || flags > 7u)) error = cudaErrorInvalidValue;
     if (!error) {
@@ -50,15 +50,19 @@ static cudaError_t fk_create(fk_call call, cudaEvent_t *out, unsigned flags) {
         fk_events.base = fk_device_base + ((uint64_t)1 << 30);
         *out = (cudaEvent_t)(uintptr_t)fk_pool_add(&fk_events, event);
     }
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *event) {
-    return fk_create(FK_cudaEventCreate, event, cudaEventDefault);
+    return fk_end((cudaError_t)fk_create(FK_cudaEventCreate, event, cudaEventDefault));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags) {
-    return fk_create(FK_cudaEventCreateWithFlags, event, flags);
+    return fk_end((cudaError_t)fk_create(FK_cudaEventCreateWithFlags, event, flags));
+}
+
+CUresult cuEventCreate(CUevent *event, unsigned int flags) {
+    return fk_end_driver(fk_create(FK_cuEventCreate, (cudaEvent_t *)event, flags));
 }
 
 static void fk_free_event(fk_event *event) {
@@ -67,8 +71,8 @@ static void fk_free_event(fk_event *event) {
     free(event);
 }
 
-cudaError_t cudaEventDestroy(cudaEvent_t handle) {
-    int error = fk_begin(FK_cudaEventDestroy);
+static int fk_destroy(fk_call call, cudaEvent_t handle) {
+    int error = fk_begin(call);
     if (!error) {
         fk_event *event = fk_event_of(handle, &error);
         if (event) {
@@ -76,7 +80,15 @@ cudaError_t cudaEventDestroy(cudaEvent_t handle) {
             fk_free_event(event);
         }
     }
-    return fk_end((cudaError_t)error);
+    return error;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    return fk_end((cudaError_t)fk_destroy(FK_cudaEventDestroy, event));
+}
+
+CUresult cuEventDestroy(CUevent event) {
+    return fk_end_driver(fk_destroy(FK_cuEventDestroy, (cudaEvent_t)event));
 }
 
 /* ---- recording and waiting ---- */
@@ -190,8 +202,8 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
     return fk_end((cudaError_t)fk_query(FK_cudaEventQuery, e));
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
-    int error = fk_begin(FK_cudaEventSynchronize);
+static int fk_await(fk_call call, cudaEvent_t handle) {
+    int error = fk_begin(call);
     if (!error) {
         fk_event *event = fk_event_of(handle, &error);
         if (event) error = fk_refuse(event);
@@ -202,7 +214,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
             fk_clock_drop(&clock);
         }
     }
-    return fk_end((cudaError_t)error);
+    return error;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    return fk_end((cudaError_t)fk_await(FK_cudaEventSynchronize, event));
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+    return fk_end_driver(fk_await(FK_cuEventSynchronize, (cudaEvent_t)event));
 }
 
 #define FK_EVENT_CALLS(record, wait, own)                                                     \

@@ -106,6 +106,11 @@ static fk_stream *fk_own_stream(int device) {
 fk_stream *fk_stream_of(cudaStream_t handle, int per_thread, int *error) {
     fk_stream *stream;
     int device = fk_me()->device;
+    if ((!handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread) &&
+        fk_me()->of_driver && fk_no_context()) { /* whose default stream? */
+        *error = fk_no_context();
+        return NULL;
+    }
     if (handle == cudaStreamPerThread || (!handle && per_thread)) return fk_own_stream(device);
     if (!handle || handle == cudaStreamLegacy) return fk_legacy(device);
     stream = fk_pool_get(&fk.handles, (uint64_t)(uintptr_t)handle);

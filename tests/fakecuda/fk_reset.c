@@ -3,7 +3,7 @@
 
 static long fk_objects(void) {
     return fk_memory_objects() + fk_event_objects() + fk_stream_objects() + fk_graph_objects() +
-           fk_capture_objects();
+           fk_capture_objects() + fk_retained_contexts();
 }
 
 long fake_live_objects(void) {
@@ -20,8 +20,9 @@ long fake_reset(void) {
     left = fk_objects();
     if (left && !fk_is_quiet())
         fprintf(stderr, "fakecuda: left behind: %ld of memory (ranges and handles), %ld events, "
-                "%ld streams, %ld graphs and captures\n", fk_memory_objects(), fk_event_objects(),
-                fk_stream_objects(), fk_graph_objects() + fk_capture_objects());
+                "%ld streams, %ld graphs and captures, %ld holds on contexts\n",
+                fk_memory_objects(), fk_event_objects(), fk_stream_objects(),
+                fk_graph_objects() + fk_capture_objects(), fk_retained_contexts());
     fk_drive_device(-1);
     fk_captures_drop();
     fk_graphs_drop();
@@ -33,7 +34,7 @@ long fake_reset(void) {
     fk_devices_defaults();
     fk_core_defaults();
     fk_oracle_enable(1);
-    fk_me()->device = 0;
+    fk_me()->device = fk_me()->current = fk_me()->depth = 0;
     fk_me()->last = cudaSuccess;
     fk_me()->mode = cudaStreamCaptureModeGlobal;
     fk_unlock();

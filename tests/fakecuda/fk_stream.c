@@ -1,4 +1,4 @@
-/* The runtime's stream calls.
+/* The runtime's stream calls, and the driver's.
  *
  * Confirmed on an H200 (CUDA 13.0): cudaErrorNotReady, of cudaStreamQuery as of cudaEventQuery, is
  * not kept as the thread's last error.
@@ -10,24 +10,28 @@
  * device that is not current. */
 #include "fk.h"
 
-static cudaError_t fk_create(fk_call call, cudaStream_t *out, unsigned flags) {
+static int fk_create(fk_call call, cudaStream_t *out, unsigned flags) {
     int error = fk_begin(call);
     if (!error && (!out || flags > cudaStreamNonBlocking)) error = cudaErrorInvalidValue;
     if (!error) *out = fk_new_stream(fk_me()->device, flags == cudaStreamNonBlocking, 0)->handle;
     fk_take_time(1100);
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t *out) {
-    return fk_create(FK_cudaStreamCreate, out, cudaStreamDefault);
+    return fk_end((cudaError_t)fk_create(FK_cudaStreamCreate, out, cudaStreamDefault));
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags) {
-    return fk_create(FK_cudaStreamCreateWithFlags, out, flags);
+    return fk_end((cudaError_t)fk_create(FK_cudaStreamCreateWithFlags, out, flags));
 }
 
-cudaError_t cudaStreamDestroy(cudaStream_t handle) {
-    int error = fk_begin(FK_cudaStreamDestroy);
+CUresult cuStreamCreate(CUstream *out, unsigned int flags) {
+    return fk_end_driver(fk_create(FK_cuStreamCreate, (cudaStream_t *)out, flags));
+}
+
+static int fk_destroy(fk_call call, cudaStream_t handle) {
+    int error = fk_begin(call);
     if (!error) {
         fk_stream *stream = NULL;
         if (!handle || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
@@ -36,11 +40,19 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
         if (stream) fk_retire_stream(stream);
     }
     fk_take_time(1200);
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
-static cudaError_t fk_query(cudaStream_t handle, int own) {
-    int error = fk_begin(FK_cudaStreamQuery);
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    return fk_end((cudaError_t)fk_destroy(FK_cudaStreamDestroy, stream));
+}
+
+CUresult cuStreamDestroy(CUstream stream) {
+    return fk_end_driver(fk_destroy(FK_cuStreamDestroy, (cudaStream_t)stream));
+}
+
+static int fk_query(fk_call call, cudaStream_t handle, int own) {
+    int error = fk_begin(call);
     if (!error) {
         fk_stream *stream = fk_stream_of(handle, own, &error);
         if (stream) error = (int)fk_capturing_refuses(stream);
@@ -49,23 +61,23 @@ static cudaError_t fk_query(cudaStream_t handle, int own) {
             else fk_price(1254 - 133), fk_learn(&stream->tail);
         }
     }
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
-static cudaError_t fk_synchronize(cudaStream_t handle, int own) {
-    int error = fk_begin(FK_cudaStreamSynchronize);
+static int fk_synchronize(fk_call call, cudaStream_t handle, int own) {
+    int error = fk_begin(call);
     if (!error) {
         fk_stream *stream = fk_stream_of(handle, own, &error);
         if (stream) error = (int)fk_capturing_refuses(stream);
         if (stream && !error) fk_drive(&stream->tail);
     }
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
 /* Seen on an H200 (CUDA 13.0): asking a capturing stream for its id is refused and loses the
  * capture, in every mode. */
-static cudaError_t fk_get_id(cudaStream_t handle, unsigned long long *id, int own) {
-    int error = fk_begin(FK_cudaStreamGetId);
+static int fk_get_id(fk_call call, cudaStream_t handle, unsigned long long *id, int own) {
+    int error = fk_begin(call);
     if (!error && !id) error = cudaErrorInvalidValue;
     if (!error) {
         fk_stream *stream = fk_stream_of(handle, own, &error);
@@ -76,7 +88,20 @@ static cudaError_t fk_get_id(cudaStream_t handle, unsigned long long *id, int ow
             *id = stream->id;
         }
     }
-    return fk_end((cudaError_t)error);
+    return error;
+}
+
+/* The driver's own: the same, but that no last error is left. */
+CUresult cuStreamQuery(CUstream s) {
+    return fk_end_driver(fk_query(FK_cuStreamQuery, (cudaStream_t)s, 0));
+}
+
+CUresult cuStreamSynchronize(CUstream s) {
+    return fk_end_driver(fk_synchronize(FK_cuStreamSynchronize, (cudaStream_t)s, 0));
+}
+
+CUresult cuStreamGetId(CUstream s, unsigned long long *id) {
+    return fk_end_driver(fk_get_id(FK_cuStreamGetId, (cudaStream_t)s, id, 0));
 }
 
 static cudaError_t fk_get_device(cudaStream_t handle, int *device, int own) {
@@ -112,10 +137,14 @@ cudaError_t cudaDeviceSynchronize(void) {
 }
 
 #define FK_STREAM_CALLS(query, synchronize, get_id, get_device, launch, own)                  \
-    cudaError_t query(cudaStream_t s) { return fk_query(s, own); }                            \
-    cudaError_t synchronize(cudaStream_t s) { return fk_synchronize(s, own); }                \
+    cudaError_t query(cudaStream_t s) {                                                       \
+        return fk_end((cudaError_t)fk_query(FK_cudaStreamQuery, s, own));                     \
+    }                                                                                         \
+    cudaError_t synchronize(cudaStream_t s) {                                                 \
+        return fk_end((cudaError_t)fk_synchronize(FK_cudaStreamSynchronize, s, own));         \
+    }                                                                                         \
     cudaError_t get_id(cudaStream_t s, unsigned long long *id) {                              \
-        return fk_get_id(s, id, own);                                                         \
+        return fk_end((cudaError_t)fk_get_id(FK_cudaStreamGetId, s, id, own));                \
     }                                                                                         \
     cudaError_t get_device(cudaStream_t s, int *d) { return fk_get_device(s, d, own); }       \
     cudaError_t launch(cudaStream_t s, cudaHostFn_t f, void *u) {                             \

@@ -302,10 +302,12 @@ static int fk_pointer_attribute(void *data, int attribute, uint64_t ptr) {
     int host = extent.kind == (int)FK_HOST || extent.kind == (int)FK_REGISTERED;
     CUmemorytype type = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     CUdeviceptr same = ptr;
+    unsigned managed = extent.kind == (int)FK_MANAGED;
     if (!data || !extent.piece) return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: memcpy(data, &type, sizeof type); return 0;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: memcpy(data, &same, sizeof same); return 0;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: memcpy(data, &managed, sizeof managed); return 0;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         memcpy(data, &extent.piece->device, sizeof extent.piece->device);
         return 0;
@@ -317,5 +319,21 @@ static int fk_pointer_attribute(void *data, int attribute, uint64_t ptr) {
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
     int error = fk_begin(FK_cuPointerGetAttribute);
     if (!error) error = fk_pointer_attribute(data, (int)attribute, ptr);
+    return fk_end_driver(error);
+}
+
+/* Of an address that is not CUDA's the answer is zeros, and no error: so CUDA's manual has it. */
+CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attributes, void **data,
+                                CUdeviceptr ptr) {
+    int error = fk_begin(FK_cuPointerGetAttributes), known;
+    unsigned i;
+    if (!error && (!n || !attributes || !data)) error = CUDA_ERROR_INVALID_VALUE;
+    known = !error && fk_extent_at(ptr, 1, 0).piece != NULL;
+    for (i = 0; !error && i < n; i++) {
+        if (known) error = fk_pointer_attribute(data[i], (int)attributes[i], ptr);
+        else if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER)
+            memset(data[i], 0, sizeof(CUdeviceptr));
+        else memset(data[i], 0, sizeof(int));
+    }
     return fk_end_driver(error);
 }

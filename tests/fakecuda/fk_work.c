@@ -254,8 +254,8 @@ static fk_work *fk_plain(fk_work_kind kind, const char *name, fk_stream *stream,
     return work;
 }
 
-static cudaError_t fk_memcpy(fk_call call, void *dst, const void *src, size_t count,
-                             enum cudaMemcpyKind kind, cudaStream_t stream, int own, int waits) {
+static int fk_memcpy(fk_call call, void *dst, const void *src, size_t count,
+                     enum cudaMemcpyKind kind, cudaStream_t stream, int own, int waits) {
     int error = fk_begin(call);
     if (!error) {
         fk_stream *on = fk_stream_of(stream, own, &error);
@@ -266,11 +266,11 @@ static cudaError_t fk_memcpy(fk_call call, void *dst, const void *src, size_t co
             error = fk_copy(on, work, kind, waits);
         }
     }
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
-static cudaError_t fk_memset(fk_call call, void *to, int value, size_t count, cudaStream_t stream,
-                             int own) {
+static int fk_memset(fk_call call, void *to, int value, size_t count, cudaStream_t stream,
+                     int own) {
     int error = fk_begin(call);
     if (!error) {
         fk_stream *on = fk_stream_of(stream, own, &error);
@@ -281,48 +281,90 @@ static cudaError_t fk_memset(fk_call call, void *to, int value, size_t count, cu
             error = (int)fk_submit(on, work);
         }
     }
-    return fk_end((cudaError_t)error);
+    return error;
 }
 
-static cudaError_t fk_memcpy_2d(void *dst, size_t dpitch, const void *src, size_t spitch,
-                                size_t width, size_t height, enum cudaMemcpyKind kind,
-                                cudaStream_t stream, int own) {
-    int error = fk_begin(FK_cudaMemcpy2DAsync);
+typedef struct fk_rows {
+    void       *to;
+    const void *from;
+    size_t      to_pitch, from_pitch, width, height;
+} fk_rows;
+
+static int fk_memcpy_2d(fk_call call, const fk_rows *rows, enum cudaMemcpyKind kind,
+                        cudaStream_t stream, int own) {
+    int error = fk_begin(call);
+    int some = rows->width && rows->height;
     if (!error) {
         fk_stream *on = fk_stream_of(stream, own, &error);
-        if (on && (width > dpitch || width > spitch)) error = cudaErrorInvalidPitchValue;
-        else if (on && width && height && (!dst || !src)) error = cudaErrorInvalidValue;
-        else if (on && width && height) {
-            fk_work *work = fk_plain(FK_COPY, "cudaMemcpy2DAsync", on, dst, width);
-            work->from = src;
-            work->to_pitch = dpitch;
-            work->from_pitch = spitch;
-            work->height = height;
+        if (on && (rows->width > rows->to_pitch || rows->width > rows->from_pitch))
+            error = call == FK_cuMemcpy2DAsync ? CUDA_ERROR_INVALID_VALUE
+                                               : (int)cudaErrorInvalidPitchValue;
+        else if (on && some && (!rows->to || !rows->from)) error = cudaErrorInvalidValue;
+        else if (on && some) {
+            fk_work *work = fk_plain(FK_COPY, fk_call_names[call], on, rows->to, rows->width);
+            work->from = rows->from;
+            work->to_pitch = rows->to_pitch;
+            work->from_pitch = rows->from_pitch;
+            work->height = rows->height;
             error = fk_copy(on, work, kind, 0);
         }
     }
-    return fk_end((cudaError_t)error);
+    return error;
+}
+
+/* ---- the driver's: directions are by the pointers ---- */
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n, CUstream s) {
+    return fk_end_driver(fk_memset(FK_cuMemsetD8Async, (void *)(uintptr_t)to, value, n,
+                                   (cudaStream_t)s, 0));
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) {
+    return fk_end_driver(fk_memcpy(FK_cuMemcpyAsync, (void *)(uintptr_t)to,
+                                   (const void *)(uintptr_t)from, n, cudaMemcpyDefault,
+                                   (cudaStream_t)s, 0, 0));
+}
+
+/* Whole rows between unified addresses: nothing else is modelled. */
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream s) {
+    fk_rows rows = {NULL, NULL, 0, 0, 0, 0};
+    if (copy && copy->srcMemoryType == CU_MEMORYTYPE_UNIFIED &&
+        copy->dstMemoryType == CU_MEMORYTYPE_UNIFIED && !copy->srcXInBytes && !copy->srcY &&
+        !copy->dstXInBytes && !copy->dstY) {
+        rows.to = (void *)(uintptr_t)copy->dstDevice;
+        rows.from = (const void *)(uintptr_t)copy->srcDevice;
+        rows.to_pitch = copy->dstPitch;
+        rows.from_pitch = copy->srcPitch;
+        rows.width = copy->WidthInBytes;
+        rows.height = copy->Height;
+    } else {
+        rows.width = rows.height = 1; /* from and to nowhere: refused */
+        rows.to_pitch = rows.from_pitch = 1;
+    }
+    return fk_end_driver(fk_memcpy_2d(FK_cuMemcpy2DAsync, &rows, cudaMemcpyDefault,
+                                      (cudaStream_t)s, 0));
 }
 
 #define FK_SET_CALLS(set, set_async, own)                                                     \
     cudaError_t set(void *p, int value, size_t n) {                                           \
-        return fk_memset(FK_cudaMemset, p, value, n, NULL, own);                              \
+        return fk_end((cudaError_t)fk_memset(FK_cudaMemset, p, value, n, NULL, own));         \
     }                                                                                         \
     cudaError_t set_async(void *p, int value, size_t n, cudaStream_t s) {                     \
-        return fk_memset(FK_cudaMemsetAsync, p, value, n, s, own);                            \
+        return fk_end((cudaError_t)fk_memset(FK_cudaMemsetAsync, p, value, n, s, own));       \
     }
 
 #define FK_COPY_CALLS(copy, copy_async, copy_2d, own)                                         \
     cudaError_t copy(void *d, const void *f, size_t n, enum cudaMemcpyKind k) {               \
-        return fk_memcpy(FK_cudaMemcpy, d, f, n, k, NULL, own, 1);                            \
+        return fk_end((cudaError_t)fk_memcpy(FK_cudaMemcpy, d, f, n, k, NULL, own, 1));       \
     }                                                                                         \
     cudaError_t copy_async(void *d, const void *f, size_t n, enum cudaMemcpyKind k,           \
                            cudaStream_t s) {                                                  \
-        return fk_memcpy(FK_cudaMemcpyAsync, d, f, n, k, s, own, 0);                          \
+        return fk_end((cudaError_t)fk_memcpy(FK_cudaMemcpyAsync, d, f, n, k, s, own, 0));     \
     }                                                                                         \
     cudaError_t copy_2d(void *d, size_t dp, const void *f, size_t fp, size_t w, size_t h,     \
                         enum cudaMemcpyKind k, cudaStream_t s) {                              \
-        return fk_memcpy_2d(d, dp, f, fp, w, h, k, s, own);                                   \
+        fk_rows rows = {d, f, dp, fp, w, h};                                                  \
+        return fk_end((cudaError_t)fk_memcpy_2d(FK_cudaMemcpy2DAsync, &rows, k, s, own));     \
     }
 
 FK_SET_CALLS(cudaMemset, cudaMemsetAsync, 0)

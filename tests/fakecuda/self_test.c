@@ -3,6 +3,7 @@
 
 #include "self_test_capture.h"
 #include "self_test_context.h"
+#include "self_test_driver.h"
 #include "self_test_stitch.h"
 
 #include <signal.h>
@@ -772,6 +773,9 @@ int main(void) {
         test_graph, test_context_event, test_context_of_another_device,
         test_context_forgets_nothing, test_context_host_function, test_context_captures,
         test_context_calls, test_context_threads, test_peers, test_waits_of_one_device,
+        test_driver_contexts, test_driver_contexts_after_a_reset, test_driver_memory,
+        test_driver_frees_wait, test_driver_pointers, test_driver_copies, test_driver_captures,
+        test_driver_peers, test_driver_host_function, test_driver_prices,
         test_per_thread_stream, test_host_threads, test_reset_of_one_device,
         test_memory_after_a_reset, test_prices, test_faults, test_ends};
     size_t i;

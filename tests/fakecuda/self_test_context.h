@@ -11,6 +11,7 @@ static const fake_run_mode every_mode[3] = {FAKE_EAGER, FAKE_STEPPED, FAKE_THREA
 
 static CUcontext current_context(void) {
     CUcontext context = NULL;
+    OK(cudaFree(NULL)); /* so that there is one */
     OK(cuCtxGetCurrent(&context));
     return context;
 }
@@ -238,7 +239,7 @@ static void *record_often(void *result) {
     cudaStream_t s = NULL;
     cudaEvent_t e = NULL;
     void *p = NULL;
-    int i, bad = cuCtxGetCurrent(&context) || cudaMalloc(&p, 4096) ||
+    int i, bad = cudaMalloc(&p, 4096) || cuCtxGetCurrent(&context) ||
                  cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
     for (i = 0; i < 50 && !bad; i++) {
         bad |= cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) != cudaSuccess;

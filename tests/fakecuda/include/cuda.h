@@ -16,6 +16,7 @@ extern "C" {
 typedef unsigned long long CUdeviceptr;
 typedef int                CUdevice;
 typedef struct CUctx_st   *CUcontext;
+typedef struct CUarray_st *CUarray;
 typedef struct CUstream_st *CUstream;   /* cudaStream_t by another name */
 typedef struct CUevent_st *CUevent;     /* cudaEvent_t by another name */
 typedef unsigned long long CUmemGenericAllocationHandle;
@@ -31,12 +32,16 @@ typedef enum cudaError_enum {
     CUDA_ERROR_INVALID_CONTEXT               = 201,
     CUDA_ERROR_ALREADY_MAPPED                = 208,
     CUDA_ERROR_NOT_MAPPED                    = 211,
+    CUDA_ERROR_PEER_ACCESS_UNSUPPORTED       = 217,
     CUDA_ERROR_INVALID_HANDLE                = 400,
     CUDA_ERROR_ILLEGAL_STATE                 = 401,
     CUDA_ERROR_NOT_FOUND                     = 500,
     CUDA_ERROR_NOT_READY                     = 600,
     CUDA_ERROR_ILLEGAL_ADDRESS               = 700,
+    CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED   = 704,
     CUDA_ERROR_CONTEXT_IS_DESTROYED          = 709,
+    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+    CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED    = 713,
     CUDA_ERROR_LAUNCH_FAILED                 = 719,
     CUDA_ERROR_NOT_PERMITTED                 = 800,
     CUDA_ERROR_NOT_SUPPORTED                 = 801,
@@ -78,8 +83,47 @@ typedef enum CUpointer_attribute_enum {
     CU_POINTER_ATTRIBUTE_CONTEXT        = 1,
     CU_POINTER_ATTRIBUTE_MEMORY_TYPE    = 2,
     CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+    CU_POINTER_ATTRIBUTE_IS_MANAGED     = 8,
     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9
 } CUpointer_attribute;
+
+#define CU_STREAM_LEGACY     ((CUstream)0x1)
+#define CU_STREAM_PER_THREAD ((CUstream)0x2)
+
+typedef enum CUstream_flags_enum {
+    CU_STREAM_DEFAULT      = 0x0,
+    CU_STREAM_NON_BLOCKING = 0x1
+} CUstream_flags;
+
+typedef enum CUevent_flags_enum {
+    CU_EVENT_DEFAULT        = 0x0,
+    CU_EVENT_BLOCKING_SYNC  = 0x1,
+    CU_EVENT_DISABLE_TIMING = 0x2
+} CUevent_flags;
+
+typedef enum CUmemAttach_flags_enum {
+    CU_MEM_ATTACH_GLOBAL = 0x1,
+    CU_MEM_ATTACH_HOST   = 0x2
+} CUmemAttach_flags;
+
+#define CU_MEMHOSTALLOC_PORTABLE    0x01
+#define CU_MEMHOSTREGISTER_PORTABLE 0x01
+
+typedef struct CUDA_MEMCPY2D_st {
+    size_t       srcXInBytes, srcY;
+    CUmemorytype srcMemoryType;
+    const void  *srcHost;
+    CUdeviceptr  srcDevice;
+    CUarray      srcArray;
+    size_t       srcPitch;
+    size_t       dstXInBytes, dstY;
+    CUmemorytype dstMemoryType;
+    void        *dstHost;
+    CUdeviceptr  dstDevice;
+    CUarray      dstArray;
+    size_t       dstPitch;
+    size_t       WidthInBytes, Height;
+} CUDA_MEMCPY2D;
 
 typedef enum CUmemAllocationHandleType_enum {
     CU_MEM_HANDLE_TYPE_NONE                  = 0x0,
@@ -149,7 +193,14 @@ typedef struct CUmemAccessDesc_st {
 
 CUresult CUDAAPI cuGetErrorName(CUresult error, const char **pStr);
 CUresult CUDAAPI cuGetErrorString(CUresult error, const char **pStr);
+CUresult CUDAAPI cuInit(unsigned int flags);
 CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal);
+CUresult CUDAAPI cuDeviceGetCount(int *count);
+CUresult CUDAAPI cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev);
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev);
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev);
+CUresult CUDAAPI cuCtxGetDevice(CUdevice *device);
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int flags);
 CUresult CUDAAPI cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev);
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext *pctx);
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx);
@@ -160,6 +211,14 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext *pctx);
 CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
 CUresult CUDAAPI cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus);
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
+CUresult CUDAAPI cuStreamCreate(CUstream *phStream, unsigned int flags);
+CUresult CUDAAPI cuStreamDestroy(CUstream hStream);
+CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long *streamId);
+CUresult CUDAAPI cuStreamQuery(CUstream hStream);
+CUresult CUDAAPI cuStreamSynchronize(CUstream hStream);
+CUresult CUDAAPI cuEventCreate(CUevent *phEvent, unsigned int flags);
+CUresult CUDAAPI cuEventDestroy(CUevent hEvent);
+CUresult CUDAAPI cuEventSynchronize(CUevent hEvent);
 CUresult CUDAAPI cuEventQuery(CUevent hEvent);
 CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream);
 CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int flags);
@@ -180,6 +239,22 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
                                 size_t count);
 CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr);
 CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes,
+                                        CUpointer_attribute *attributes, void **data,
+                                        CUdeviceptr ptr);
+CUresult CUDAAPI cuMemAlloc(CUdeviceptr *dptr, size_t bytesize);
+CUresult CUDAAPI cuMemFree(CUdeviceptr dptr);
+CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags);
+CUresult CUDAAPI cuMemHostAlloc(void **pp, size_t bytesize, unsigned int flags);
+CUresult CUDAAPI cuMemFreeHost(void *p);
+CUresult CUDAAPI cuMemHostRegister(void *p, size_t bytesize, unsigned int flags);
+CUresult CUDAAPI cuMemHostUnregister(void *p);
+CUresult CUDAAPI cuMemGetInfo(size_t *free, size_t *total);
+CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t n,
+                                 CUstream hStream);
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t byteCount,
+                               CUstream hStream);
+CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D *pCopy, CUstream hStream);
 
 #if defined(__cplusplus)
 }
