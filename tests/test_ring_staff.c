@@ -132,6 +132,7 @@ static void as_many_as_the_system_has(void) {
         scene_open(3);
         upload();
         CHECK_EQ(kit_ring_stats(ring).workers, had);
+        CHECK_EQ(ring->hands[had].started, 0); /* nobody is to be joined */
         threads_left = 1000;
         upload(); /* it does not ask again */
         CHECK_EQ(kit_ring_stats(ring).workers, had);
