@@ -108,8 +108,7 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
     GPUPOOL_CHUNK_BYTES     0        see config.chunk_bytes; 0: in proportion to what is held
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
-    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; with few workers twice
-                                     that; 64 KiB at least
+    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; 64 KiB at least
     GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow).
                                      3: that, and GPUPOOL_GUARD
@@ -11944,11 +11943,11 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
 
    FREE     nobody's
    HELD     a span's; or of a copy that nothing but a wait for the device tells the end of
-   FILLING  one thread copies into it, or out of it
-   FLYING   the device copies out of it, or into it; the event behind the copy tells the end
+   FILLING  a thread's, which copies between the host and the slot, or waits for the device
+   FLYING   the device copies out of it; the event behind the copy tells the end
 
        up    FREE -> FILLING -> FLYING -> FREE
-       down  FREE -> FILLING -> FLYING -> FILLING -> FREE
+       down  FREE -> FILLING -> FREE
        span  FREE -> HELD -> FLYING -> FREE
 
    A span may take several neighbours, a run. The first slot speaks for all of them.
@@ -11956,7 +11955,7 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
    R1  what is not free lies below top, and top lies within the pinned slots
    R2  the first slot of a run has the run's length, the others have 0 and the same state
    R3  used.now is the bytes of the slots that are not free
-   R4  flying[] counts the runs, up and down, whose event is not known to have passed */
+   R4  flying counts the runs that fly */
 
 typedef enum gpi_stage_state {
     GPI_STAGE_FREE,
@@ -11967,23 +11966,23 @@ typedef enum gpi_stage_state {
 
 typedef struct gpi_stage_slot {
     gpi_stage_state state;
-    int down;
-    int landed;                /* FLYING: the event has passed */
-    int ready;                 /* FILLING: full, for the only thread that may send it */
     cudaEvent_t event;         /* NULL: not made yet */
-    void *owner;               /* the transfer that waits for it; NULL: nobody does */
     uint64_t run;              /* slots */
     uint64_t offset, length;   /* the part of the transfer */
     uint64_t skip;             /* bytes in the slot before that part */
     uint64_t flight;           /* its number */
     uint64_t key;              /* of the stream it flies on */
-    uint64_t asked;            /* the latest poll that found this stream busy */
     uint64_t span, holder;     /* HELD: number of the span, and of the thread; 0: no span */
 } gpi_stage_slot;
 
+/* How many of something go on, and how long any of them has. */
+typedef struct gpi_stage_clock {
+    uint64_t now, since_ns, ns;
+} gpi_stage_clock;
+
 typedef struct gpi_stage {
     gpi_lock lock;             /* the whole ring's */
-    gpi_driver driver;         /* knows its device and context, nothing else */
+    gpi_driver driver;
     gpi_pages pages;
     gpi_stage_slot *slots;
     uint64_t count, slot_bytes, pinned_slots;
@@ -11992,21 +11991,20 @@ typedef struct gpi_stage {
     int pinning, polling;      /* one thread is at it */
     uint64_t refused_ns;       /* when pinning last failed; 0: it did not */
     uint64_t pin_ns, pin_failures;
-    uint64_t flights, polls;
-    uint64_t flying[2], flying_since_ns[2], busy_ns[2];
+    uint64_t flights;
+    gpi_stage_clock flying;
     unsigned news;             /* rises when a thread without work might find some */
 } gpi_stage;
 
 enum { GPI_STAGE_REFUSED_NS = 100000000 }; /* before pinning is tried again */
 
-/* Whether the slot is on its way, as far as is known. */
-static int gpi_stage_is_up(const gpi_stage_slot *slot) {
-    return slot->state == GPI_STAGE_FLYING && slot->run && !slot->landed;
+static int gpi_stage_flies(const gpi_stage_slot *slot) {
+    return slot->state == GPI_STAGE_FLYING && slot->run > 0;
 }
 
 /* Number of the broken invariant; 0 if all hold. */
 static int gpi_stage_check(const gpi_stage *stage) {
-    uint64_t run = 0, used = 0, flying[2] = {0, 0}, at;
+    uint64_t run = 0, used = 0, flying = 0, at;
     const gpi_stage_slot *slot = stage->slots;
     if (stage->top > stage->pinned_slots || stage->pinned_slots > stage->count) return 1;
     if (stage->top && slot[stage->top - 1].state == GPI_STAGE_FREE) return 1;
@@ -12015,14 +12013,26 @@ static int gpi_stage_check(const gpi_stage *stage) {
         if (at >= stage->top && !is_free) return 1;
         if (run ? slot->run || slot->state != slot[-1].state : !is_free && !slot->run) return 2;
         if (!run && !is_free) run = slot->run;
-        if (gpi_stage_is_up(slot) && (!slot->event || slot->flight > stage->flights)) return 4;
-        if (gpi_stage_is_up(slot)) flying[slot->down]++;
+        if (gpi_stage_flies(slot) && (!slot->event || slot->flight > stage->flights)) return 4;
+        flying += (uint64_t)gpi_stage_flies(slot);
         if (!is_free) used += stage->slot_bytes;
         if (run) run--;
     }
     if (run) return 2;
     if (used != stage->used.now) return 3;
-    return flying[0] == stage->flying[0] && flying[1] == stage->flying[1] ? 0 : 4;
+    return flying == stage->flying.now ? 0 : 4;
+}
+
+static void gpi_stage_begin(gpi_stage_clock *clock) {
+    if (clock->now++ == 0) clock->since_ns = gpi_host_now_ns();
+}
+
+static void gpi_stage_end(gpi_stage_clock *clock) {
+    if (--clock->now == 0) clock->ns += gpi_host_now_ns() - clock->since_ns;
+}
+
+static uint64_t gpi_stage_ns(const gpi_stage_clock *clock, uint64_t now_ns) {
+    return clock->ns + (clock->now ? now_ns - clock->since_ns : 0);
 }
 
 static void gpi_stage_tell(gpi_stage *stage) { GPI_PUBLISH(&stage->news, stage->news + 1); }
@@ -12049,7 +12059,6 @@ static gpi_stage_slot *gpi_stage_take(gpi_stage *stage, uint64_t run) {
     slot = &stage->slots[first];
     for (i = 1; i < run; i++) slot[i].run = 0;
     slot->run = run;
-    slot->landed = slot->ready = 0;
     slot->offset = slot->length = slot->skip = slot->span = slot->holder = 0;
     gpi_stage_set(slot, GPI_STAGE_FILLING);
     stage->top = gpi_ground_max(stage->top, first + run);
@@ -12060,7 +12069,6 @@ static gpi_stage_slot *gpi_stage_take(gpi_stage *stage, uint64_t run) {
 static void gpi_stage_free(gpi_stage *stage, gpi_stage_slot *slot) {
     gpi_ledger_sub(&stage->used, slot->run * stage->slot_bytes);
     gpi_stage_set(slot, GPI_STAGE_FREE);
-    slot->owner = NULL;
     while (stage->top && stage->slots[stage->top - 1].state == GPI_STAGE_FREE) stage->top--;
     gpi_stage_tell(stage);
 }
@@ -12069,58 +12077,46 @@ static void gpi_stage_free(gpi_stage *stage, gpi_stage_slot *slot) {
 static void gpi_stage_fly(gpi_stage *stage, gpi_stage_slot *slot) {
     gpi_stage_set(slot, GPI_STAGE_FLYING);
     slot->flight = ++stage->flights;
-    if (stage->flying[slot->down]++ == 0) stage->flying_since_ns[slot->down] = gpi_host_now_ns();
+    gpi_stage_begin(&stage->flying);
 }
 
-/* Bytes on their way on this stream, up or down. */
-static uint64_t gpi_stage_flown(const gpi_stage *stage, uint64_t key, int down) {
-    const gpi_stage_slot *slot = stage->slots;
-    uint64_t bytes = 0, left = stage->top;
-    for (; left; left--, slot++)
-        if (gpi_stage_is_up(slot) && slot->key == key && slot->down == down) bytes += slot->length;
+/* Bytes on their way on this stream. */
+static uint64_t gpi_stage_flown(const gpi_stage *stage, uint64_t key) {
+    uint64_t bytes = 0, i;
+    for (i = 0; i < stage->top; i++)
+        if (gpi_stage_flies(&stage->slots[i]) && stage->slots[i].key == key)
+            bytes += stage->slots[i].length;
     return bytes;
 }
 
-/* The slot of this owner, ready or landed, whose part of the transfer comes first; NULL: none. */
-static gpi_stage_slot *gpi_stage_first(const gpi_stage *stage, const void *owner) {
-    gpi_stage_slot *slot = stage->slots, *first = NULL;
-    uint64_t left = stage->top;
-    for (; left; left--, slot++)
-        if (slot->owner == owner && (slot->landed || slot->ready) &&
-            (!first || slot->offset < first->offset))
-            first = slot;
-    return first;
-}
-
-/* The next slot that has landed: asks CUDA after the oldest of each stream, and no further on a
-   stream whose oldest has not. So however many streams stand still, the others' slots come free.
-   NULL: no more in this poll. The lock is open while CUDA is asked. Where CUDA does not answer, a
-   slot with an owner is waited for, and is returned, landed or not, with the failure. */
-static gpi_stage_slot *gpi_stage_landed(gpi_stage *stage, gpupool_result *result) {
-    for (;;) {
-        gpi_stage_slot *oldest = NULL, *slot = stage->slots;
-        uint64_t left = stage->top;
-        int passed = 0, owned;
-        for (; left; left--, slot++)
-            if (gpi_stage_is_up(slot) && slot->asked != stage->polls &&
-                (!oldest || slot->flight < oldest->flight))
-                oldest = slot;
-        if (!oldest) return NULL;
-        owned = oldest->owner != NULL;
+/* Frees what has landed, one thread at a time, with the lock open while CUDA is asked. Where one
+   flight of a stream is not over, no later one is asked after: so however many streams stand still,
+   the others' slots come free. 1: some have. */
+static int gpi_stage_poll(gpi_stage *stage, gpupool_result *result) {
+    uint64_t i, busy_key = 0, busy = UINT64_MAX;
+    int landed = 0;
+    if (stage->polling || !stage->flying.now) return 0;
+    stage->polling = 1;
+    for (i = 0; i < stage->top; i++) {
+        gpi_stage_slot *slot = &stage->slots[i];
+        gpupool_result said;
+        int passed;
+        if (!gpi_stage_flies(slot) || (slot->key == busy_key && slot->flight > busy)) continue;
         gpi_host_unlock(&stage->lock);
-        *result = gpi_driver_event_query(&stage->driver, oldest->event, &passed);
-        if (*result != GPUPOOL_OK && owned)
-            passed = gpi_driver_event_wait(&stage->driver, oldest->event) == GPUPOOL_OK;
+        said = gpi_driver_event_query(&stage->driver, slot->event, &passed);
         gpi_host_lock(&stage->lock);
-        oldest->landed = passed;
-        oldest->asked = stage->polls;
-        if (passed && --stage->flying[oldest->down] == 0)
-            stage->busy_ns[oldest->down] +=
-                gpi_host_now_ns() - stage->flying_since_ns[oldest->down];
-        if (passed || *result != GPUPOOL_OK) return oldest;
-        for (slot = stage->slots, left = stage->top; left; left--, slot++)
-            if (slot->key == oldest->key) slot->asked = stage->polls;
+        if (said != GPUPOOL_OK) *result = said;
+        if (passed) {
+            gpi_stage_end(&stage->flying);
+            gpi_stage_free(stage, slot);
+            landed = 1;
+        } else {
+            busy_key = slot->key;
+            busy = slot->flight;
+        }
     }
+    stage->polling = 0;
+    return landed;
 }
 
 /* ---- pinning: the lock is open meanwhile ---- */
@@ -12186,36 +12182,35 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
    Transfers between ordinary host memory, or a file, and the device, through the slots of STAGE.
    uses: GROUND, HOST, DRIVER, LEDGER, STAGE
 
-   A transfer has a cursor: where its next chunk begins. Who works for it takes a slot and the next
-   chunk, copies between the host's side and the slot, and queues the copy between the slot and the
-   device. The order of chunks does not matter, so nobody waits for anybody. Workers take the next
-   chunk of the first transfer in the list that has one.
+   A transfer has a ticket, and a cursor: where its next chunk begins. Who works for it takes a slot
+   and the next chunk, copies between the host's side and the slot, and has the device copy between
+   the slot and its memory. The order of chunks does not matter, so nobody waits for anybody.
+   Workers take the next chunk of the first transfer in the list that has one. A call that waits
+   for its ticket works for it too.
 
-   To the program a transfer is a ticket. A call that waits does the same without: its transfer is
-   in the list, the caller works for it, and returns when it is over. It is queued on the caller's
-   stream, and an upload is over once all of it is queued. A ticket's runs on a stream of the ring's
-   own, and takes no slot before the work that came before it on the caller's stream is done: what
-   it holds always comes free. What the others hold may be stuck, behind a stream that waits for
-   something that this thread has yet to do. Hence nobody waits for a slot for ever: a transfer that
-   gets none for a while goes on by CUDA's own staging.
+   An upload that is waited for is queued on the caller's stream, and over once all of it is queued.
+   All others are gated: they run on a stream of the ring's own, and take no slot before the work
+   that came before them on the caller's stream is done. What they hold always comes free. What the
+   former hold may be stuck, behind a stream that waits for something that this thread has yet to
+   do. Hence nobody waits for a slot for ever: a transfer that gets none for a while goes on by
+   CUDA's own staging.
 
-   To read first: gpi_ring_way, gpi_ring_step, gpi_ring_run, gpi_ring_worker_loop.
+   To read first: gpi_ring_way, gpi_ring_post, gpi_ring_step, gpi_ring_wait, gpi_ring_worker_loop.
 
-   R5  a transfer's `flying` and `ready` count its slots; its cursor is at most its bytes
+   R5  a transfer's cursor is at most its bytes
    R6  tickets rise along the list of transfers, and are at most the last that was given out */
 
 enum {
-    GPI_RING_TINY_UP = 16 << 10,     /* up to here CUDA's own staging is cheaper */
-    GPI_RING_TINY_DOWN = 64 << 10,
-    GPI_RING_SMALL = 64 << 10,       /* up to here CUDA stages without waiting for the stream */
+    GPI_RING_TINY = 16 << 10,        /* an upload up to here is cheapest by CUDA's own staging */
+    GPI_RING_SMALL = 64 << 10,       /* so is a download; no such upload waits for the stream */
     GPI_RING_LEAST = 128 << 10,      /* the smallest chunk of a larger transfer */
     GPI_RING_HELP = 2 << 20,         /* from here on the workers help */
     GPI_RING_UNSTAGED = 256 << 10,   /* a step by CUDA's own staging */
     GPI_RING_AHEAD = 24 << 20,       /* in flight of a stream: 0.5 ms of the link */
     GPI_RING_PATIENCE_NS = 10000000, /* without a slot, before the first such step */
     GPI_RING_WORKERS_MOST = 64,
-    GPI_RING_HANDS = 7,              /* workers for each transfer */
-    GPI_RING_FEW = 3,                /* fewer workers are what limits a transfer */
+    GPI_RING_WORKERS = 11,           /* where the program does not say how many */
+    GPI_RING_HANDS = 9,              /* workers for a transfer that is alone */
     GPI_RING_FAILURES = 64,          /* failed tickets that are remembered */
     GPI_RING_SPIN = 512,             /* rounds, some 100 us, before a thread sleeps */
     GPI_RING_SLEEP_NS = 20000,       /* the first sleep; each is so much longer than the last */
@@ -12226,6 +12221,7 @@ enum {
 typedef struct gpi_transfer {
     struct gpi_transfer *next;
     const char *call;
+    const gpi_driver *driver;        /* the ring's */
     int down;
     unsigned char *device, *host;
     uint64_t device_pitch, host_pitch, width, bytes; /* bytes: of all rows */
@@ -12236,15 +12232,13 @@ typedef struct gpi_transfer {
     int is_file;
     uint64_t place;                  /* where in the file it begins */
     cudaStream_t stream;
-    uint64_t key;                    /* by which the stream is known */
-    uint64_t sender;                 /* the one thread that may queue there; 0: all may */
-    cudaEvent_t before;              /* passes before anything begins */
-    int gated;                       /* it has not passed yet */
+    cudaEvent_t event;               /* behind what came before it, then behind its last chunk */
+    int gated;                       /* the event has not passed yet */
+    int lands;                       /* its last chunk's event is yet to be recorded */
     int by_cuda;                     /* CUDA itself copies: only its end is waited for */
     uint64_t cursor;
-    int working, ready, flying;      /* threads at it; slots */
-    gpupool_ticket ticket;           /* 0: its caller waits, and owns the struct */
-    unsigned asks;                   /* of those who wait for the ticket, in vain */
+    int working;                     /* threads at it */
+    gpupool_ticket ticket;
     uint64_t stalled_ns;             /* since when there was no slot for it; 0: there was */
     gpupool_result result;
     char text[200];
@@ -12267,19 +12261,15 @@ struct gpupool_ring {
     int forks;
     gpi_transfer *transfers;         /* in order of arrival */
     gpi_transfer *spare;             /* records to use again, with their events */
-    int transfer_count;
     gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
     uint64_t failure_count;
     cudaStream_t lanes[2];           /* the ring's own streams, up and down; or one for both */
     uint64_t spans, held, span_bytes;
-    unsigned span_asks;              /* in vain, since a span was had */
     gpi_hand hands[GPI_RING_WORKERS_MOST];
-    int workers_wanted, workers_running, starting, stopping;
-    int hands_each;                  /* workers for each transfer */
-    int away[2];                     /* up, down: copies go past the processor's caches */
-    int caller_sends;                /* no worker queues on the stream of a caller who waits */
-    uint64_t under_way[2], under_way_since_ns[2];
+    int workers_wanted, workers_running, stopping;
+    gpi_stage_clock under_way[2];    /* transfers through the ring */
+    gpi_stage_clock arriving;        /* chunks that the device copies to the host */
     gpupool_ring_stats stats;        /* what is only ever added to */
 };
 
@@ -12289,16 +12279,7 @@ static int gpi_ring_check(const gpupool_ring *ring) {
     gpupool_ticket last = 0;
     int broken = gpi_stage_check(&ring->stage);
     for (; transfer && !broken; transfer = transfer->next) {
-        const gpi_stage_slot *slot = ring->stage.slots;
-        uint64_t left = ring->stage.top;
-        int ready = 0, flying = 0;
-        for (; left; left--, slot++) {
-            ready += slot->owner == transfer && slot->ready;
-            flying += slot->owner == transfer && slot->state == GPI_STAGE_FLYING;
-        }
-        if (ready != transfer->ready || flying != transfer->flying) broken = 5;
         if (transfer->cursor > transfer->bytes || transfer->working < 0) broken = 5;
-        if (!transfer->ticket) continue;
         if (transfer->ticket <= last || transfer->ticket > ring->tickets) broken = 6;
         last = transfer->ticket;
     }
@@ -12336,7 +12317,7 @@ static gpupool_result gpi_ring_enter(gpupool_ring *ring, const char *call, gpi_v
                                call, ring->stage.driver.device);
     if (result == GPUPOOL_OK) gpi_ring_lock(ring);
     else gpi_driver_leave(visit);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+    return result;
 }
 
 static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
@@ -12348,17 +12329,17 @@ static gpupool_result gpi_ring_leave(gpupool_ring *ring, const gpi_visit *visit,
 
 /* ---- a transfer's bytes: without the lock ---- */
 
-/* Between the host's memory and the ring's. */
-static void gpi_ring_move_rows(const gpupool_ring *ring, const gpi_transfer *transfer,
-                               unsigned char *memory, uint64_t at, uint64_t bytes) {
-    int away = ring->away[transfer->down] && transfer->bytes >= GPI_RING_HELP;
+/* Between the host's memory and the ring's. A download's are not read soon, and go past the
+   processor's caches; an upload's are, by the device. */
+static void gpi_ring_move_rows(const gpi_transfer *transfer, unsigned char *memory, uint64_t at,
+                               uint64_t bytes) {
     while (bytes > 0) {
         uint64_t column = at % transfer->width;
         uint64_t part = gpi_ground_min(bytes, transfer->width - column);
         unsigned char *host = transfer->host + at / transfer->width * transfer->host_pitch + column;
-        unsigned char *to = transfer->down ? host : memory, *from = transfer->down ? memory : host;
-        if (away) gpi_host_copy_away(to, from, part);
-        else memcpy(to, from, (size_t)part);
+        if (!transfer->down) memcpy(memory, host, (size_t)part);
+        else if (transfer->bytes < GPI_RING_HELP) memcpy(host, memory, (size_t)part);
+        else gpi_host_copy_away(host, memory, part);
         memory += part;
         at += part;
         bytes -= part;
@@ -12373,16 +12354,16 @@ static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer
         return gpi_host_file_read(&transfer->file, memory, transfer->place + at, bytes);
     if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, at, transfer->user);
     else if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, at, transfer->user);
-    else gpi_ring_move_rows(ring, transfer, memory, at, bytes);
+    else gpi_ring_move_rows(transfer, memory, at, bytes);
     if (transfer->reader || transfer->writer) gpi_driver_come_back(&ring->stage.driver);
     if (!said) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_CALLBACK, "your %s function returned %d at byte %" PRIu64,
                          transfer->reader ? "read" : "write", said, at);
 }
 
-/* Queues the copy between the ring's memory and the device. */
-static gpupool_result gpi_ring_queue(const gpupool_ring *ring, const gpi_transfer *transfer,
-                                     unsigned char *memory, uint64_t at, uint64_t bytes) {
+/* Queues the copy between the device and the host's memory, where rows are a pitch apart. */
+static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char *memory,
+                                     uint64_t pitch, uint64_t at, uint64_t bytes) {
     uint64_t column = at % transfer->width;
     unsigned char *device =
         transfer->device + at / transfer->width * transfer->device_pitch + column;
@@ -12391,28 +12372,37 @@ static gpupool_result gpi_ring_queue(const gpupool_ring *ring, const gpi_transfe
     copy.width = bytes / copy.rows;
     copy.to = transfer->down ? memory : device;
     copy.from = transfer->down ? device : memory;
-    copy.to_pitch = transfer->down ? transfer->width : transfer->device_pitch;
-    copy.from_pitch = transfer->down ? transfer->device_pitch : transfer->width;
-    return gpi_driver_copy(&ring->stage.driver, &copy, transfer->stream, NULL);
+    copy.to_pitch = transfer->down ? pitch : transfer->device_pitch;
+    copy.from_pitch = transfer->down ? transfer->device_pitch : pitch;
+    return gpi_driver_copy(transfer->driver, &copy, transfer->stream, NULL);
+}
+
+/* By which a stream is known: to each thread cudaStreamPerThread is another one. */
+static uint64_t gpi_ring_key(cudaStream_t stream) {
+    if (stream == cudaStreamPerThread) return gpi_host_thread_number() << 1 | 1;
+    return (uint64_t)(uintptr_t)stream;
 }
 
 /* Queues a slot's copy, or a span's, which CUDA takes from one registered slot at a time; and the
-   event behind. *lost is set where something was queued, and is not known to be over. */
+   event behind, which a download waits for. *lost is set where something was queued, the call has
+   failed, and that is not known to be over. */
 static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *slot,
                                     const gpi_transfer *transfer, int *lost) {
+    const gpi_driver *driver = &ring->stage.driver;
     unsigned char *memory = gpi_stage_memory(&ring->stage, slot);
     uint64_t done = 0, part;
     gpupool_result result = GPUPOOL_OK;
     for (*lost = 0; done < slot->length && result == GPUPOOL_OK; done += part) {
         part = gpi_ground_min(slot->length - done, ring->stage.slot_bytes);
-        result = gpi_ring_queue(ring, transfer, memory + done, slot->offset + done, part);
+        result = gpi_ring_queue(transfer, memory + done, transfer->width, slot->offset + done,
+                                part);
         if (result == GPUPOOL_OK) *lost = 1;
     }
-    if (result == GPUPOOL_OK)
-        result = gpi_driver_record(&ring->stage.driver, &slot->event, transfer->stream);
+    slot->key = gpi_ring_key(transfer->stream);
+    if (result == GPUPOOL_OK) result = gpi_driver_record(driver, &slot->event, transfer->stream);
+    if (result == GPUPOOL_OK && transfer->down) result = gpi_driver_event_wait(driver, slot->event);
     if (*lost)
-        *lost = result != GPUPOOL_OK &&
-                ring->stage.driver.stream_sync(transfer->stream) != CUDA_SUCCESS;
+        *lost = result != GPUPOOL_OK && driver->stream_sync(transfer->stream) != CUDA_SUCCESS;
     return result;
 }
 
@@ -12429,12 +12419,8 @@ static int gpi_ring_has_more(const gpi_transfer *transfer) {
 }
 
 static int gpi_ring_is_over(const gpi_transfer *transfer) {
-    return !transfer->gated && !transfer->working && !transfer->ready && !transfer->flying &&
+    return !transfer->gated && !transfer->lands && !transfer->working &&
            !gpi_ring_has_more(transfer);
-}
-
-static int gpi_ring_may_send(const gpi_transfer *transfer) {
-    return !transfer->sender || transfer->sender == gpi_host_thread_number();
 }
 
 /* Bytes of the next chunk. Small at first, so that the device starts early; and at the end, so that
@@ -12454,41 +12440,15 @@ static uint64_t gpi_ring_chunk(const gpupool_ring *ring, const gpi_transfer *tra
     return gpi_ground_min(most / width * width, left);
 }
 
-/* Asks after all that flies, one thread at a time. What has landed is free, or to be emptied. Who
-   waits for a slot that CUDA does not answer for has failed. 1: something landed. */
-static int gpi_ring_poll(gpupool_ring *ring, gpupool_result *result) {
-    gpi_stage *stage = &ring->stage;
-    gpupool_result said;
-    gpi_stage_slot *slot;
-    int landed = 0;
-    if (stage->polling || stage->flying[GPUPOOL_UP] + stage->flying[GPUPOOL_DOWN] == 0) return 0;
-    stage->polling = 1;
-    stage->polls++;
-    while ((slot = gpi_stage_landed(stage, &said)) != NULL) {
-        gpi_transfer *owner = (gpi_transfer *)slot->owner;
-        landed |= slot->landed || owner;
-        if (said != GPUPOOL_OK) *result = said;
-        if (owner) gpi_ring_fail(owner, said);
-        if (owner && (!slot->down || owner->result != GPUPOOL_OK)) {
-            owner->flying--;
-            slot->owner = NULL;
-        }
-        if (!slot->owner && slot->landed) gpi_stage_free(stage, slot);
-        gpi_stage_tell(stage);
-    }
-    stage->polling = 0;
-    return landed;
-}
-
 /* Slots side by side, if asking after what flies and pinning more can make some. That the host
    does not pin more is no failure: a transfer goes on with what there is. */
 static gpi_stage_slot *gpi_ring_slots(gpupool_ring *ring, uint64_t run, gpupool_result *result) {
     gpi_stage *stage = &ring->stage;
     gpi_stage_slot *slot;
-    if (stage->flying[GPUPOOL_UP] > (uint64_t)ring->workers_running + 1)
-        gpi_ring_poll(ring, result); /* few slots in use stay in the processor's caches */
+    if (stage->flying.now > (uint64_t)ring->workers_running + 1)
+        gpi_stage_poll(stage, result); /* few slots in use stay in the processor's caches */
     slot = gpi_stage_take(stage, run);
-    if (!slot && gpi_ring_poll(ring, result)) slot = gpi_stage_take(stage, run);
+    if (!slot && gpi_stage_poll(stage, result)) slot = gpi_stage_take(stage, run);
     while (!slot && *result == GPUPOOL_OK && gpi_stage_pin(stage))
         slot = gpi_stage_take(stage, run);
     if (slot) *result = GPUPOOL_OK; /* whatever was answered on the way */
@@ -12497,9 +12457,8 @@ static gpi_stage_slot *gpi_ring_slots(gpupool_ring *ring, uint64_t run, gpupool_
 
 /* More in flight would not make the link busier, only take room from other transfers. */
 static int gpi_ring_is_ahead(const gpupool_ring *ring, const gpi_transfer *transfer) {
-    uint64_t most = gpi_ground_max(GPI_RING_AHEAD, 4 * ring->stage.slot_bytes);
-    return (uint64_t)transfer->flying * ring->stage.slot_bytes >= most ||
-           gpi_stage_flown(&ring->stage, transfer->key, transfer->down) >= most;
+    return gpi_stage_flown(&ring->stage, gpi_ring_key(transfer->stream)) >=
+           gpi_ground_max(GPI_RING_AHEAD, 4 * ring->stage.slot_bytes);
 }
 
 static void gpi_ring_unstall(gpupool_ring *ring, gpi_transfer *transfer) {
@@ -12512,8 +12471,7 @@ static gpi_stage_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer
     gpupool_result result = GPUPOOL_OK;
     gpi_stage_slot *slot = NULL;
     if (!gpi_ring_has_more(transfer)) return NULL;
-    if (transfer->down && !gpi_ring_may_send(transfer)) return NULL;
-    if (gpi_ring_is_ahead(ring, transfer)) gpi_ring_poll(ring, &result);
+    if (gpi_ring_is_ahead(ring, transfer)) gpi_stage_poll(&ring->stage, &result);
     if (result == GPUPOOL_OK && !gpi_ring_is_ahead(ring, transfer))
         slot = gpi_ring_slots(ring, 1, &result);
     gpi_ring_fail(transfer, result);
@@ -12522,8 +12480,6 @@ static gpi_stage_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer
         slot = NULL;
     }
     if (!slot) return NULL;
-    slot->down = transfer->down;
-    slot->key = transfer->key;
     slot->offset = transfer->cursor;
     slot->length = gpi_ring_chunk(ring, transfer, UINT64_MAX);
     if (transfer->is_file) slot->skip = (transfer->place + slot->offset) % GPI_PAGE_BYTES;
@@ -12532,35 +12488,28 @@ static gpi_stage_slot *gpi_ring_begin(gpupool_ring *ring, gpi_transfer *transfer
     return slot;
 }
 
-/* The host's part of a chunk, the device's, or both: of an upload the host's comes first. The slot
-   is this thread's. */
+/* A chunk's bytes: of an upload they fill the slot, which then flies; of a download the slot is
+   waited for, and emptied. */
 static void gpi_ring_advance(gpupool_ring *ring, gpi_transfer *transfer, gpi_stage_slot *slot) {
-    gpupool_result result = transfer->result;
-    int down = transfer->down, may_send = gpi_ring_may_send(transfer), lost = 0;
-    int moves = down ? slot->landed : !slot->ready, sends = down ? !slot->landed : may_send;
-    slot->ready = 0;
+    unsigned char *memory = gpi_stage_memory(&ring->stage, slot);
+    gpupool_result result = GPUPOOL_OK;
+    int down = transfer->down, lost = 0;
+    if (down) gpi_stage_begin(&ring->arriving);
     gpi_ring_unlock(ring);
-    if (moves && result == GPUPOOL_OK)
-        result = gpi_ring_move(ring, transfer, gpi_stage_memory(&ring->stage, slot), slot->offset,
-                               slot->length);
-    if (sends && result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, transfer, &lost);
+    if (!down) result = gpi_ring_move(ring, transfer, memory, slot->offset, slot->length);
+    if (result == GPUPOOL_OK) result = gpi_ring_send(ring, slot, transfer, &lost);
     gpi_ring_lock(ring);
-    gpi_ring_fail(transfer, result);
-    if (lost) {
-        gpi_stage_set(slot, GPI_STAGE_HELD); /* until the ring ends */
-    } else if (result != GPUPOOL_OK || (down && moves)) {
-        gpi_stage_free(&ring->stage, slot);
-    } else if (sends) {
-        gpi_stage_fly(&ring->stage, slot);
-        if (down || transfer->ticket) slot->owner = transfer;
-        transfer->flying += slot->owner != NULL;
-        ring->stats.chunks[down]++;
-    } else {
-        slot->owner = transfer;
-        slot->ready = 1;
-        transfer->ready++;
-        gpi_stage_tell(&ring->stage);
+    if (down) gpi_stage_end(&ring->arriving);
+    if (result == GPUPOOL_OK) ring->stats.chunks[down]++;
+    if (result == GPUPOOL_OK && down) {
+        gpi_ring_unlock(ring);
+        result = gpi_ring_move(ring, transfer, memory, slot->offset, slot->length);
+        gpi_ring_lock(ring);
     }
+    gpi_ring_fail(transfer, result);
+    if (lost) gpi_stage_set(slot, GPI_STAGE_HELD); /* until the ring ends */
+    else if (result == GPUPOOL_OK && !down) gpi_stage_fly(&ring->stage, slot);
+    else gpi_stage_free(&ring->stage, slot);
 }
 
 /* The next chunk by CUDA's own staging: through pageable memory, which CUDA has done with, or
@@ -12576,12 +12525,11 @@ static int gpi_ring_advance_unstaged(gpupool_ring *ring, gpi_transfer *transfer)
     memory = (unsigned char *)GPUPOOL_MALLOC((size_t)bytes);
     if (!memory) result = gpi_host_no_memory();
     if (memory && !transfer->down) result = gpi_ring_move(ring, transfer, memory, at, bytes);
-    if (result == GPUPOOL_OK) result = gpi_ring_queue(ring, transfer, memory, at, bytes);
+    if (result == GPUPOOL_OK)
+        result = gpi_ring_queue(transfer, memory, transfer->width, at, bytes);
     if (result == GPUPOOL_OK && transfer->down)
         result = gpi_ring_move(ring, transfer, memory, at, bytes);
     GPUPOOL_FREE(memory);
-    if (result == GPUPOOL_OK && transfer->ticket && !transfer->down) /* no slot tells the end */
-        result = gpi_driver_stream_sync(&ring->stage.driver, transfer->stream);
     gpi_ring_lock(ring);
     transfer->working--;
     gpi_ring_fail(transfer, result);
@@ -12594,9 +12542,8 @@ static int gpi_ring_advance_unstaged(gpupool_ring *ring, gpi_transfer *transfer)
 static int gpi_ring_stall(gpupool_ring *ring, gpi_transfer *transfer) {
     uint64_t now = gpi_host_now_ns();
     int at_once = transfer->bytes <= GPI_RING_SMALL;
-    if (!gpi_ring_has_more(transfer) || !gpi_ring_may_send(transfer)) return 0;
-    if (transfer->gated || transfer->working || transfer->flying) return 0;
-    if (!at_once && gpi_stage_flown(&ring->stage, transfer->key, transfer->down)) return 0;
+    if (!gpi_ring_has_more(transfer) || transfer->gated || transfer->working) return 0;
+    if (!at_once && gpi_stage_flown(&ring->stage, gpi_ring_key(transfer->stream))) return 0;
     ring->stats.waits += !transfer->stalled_ns;
     if (!transfer->stalled_ns) transfer->stalled_ns = now;
     if (!at_once && ring->stage.pinned_slots && now - transfer->stalled_ns < GPI_RING_PATIENCE_NS)
@@ -12614,31 +12561,10 @@ static void gpi_ring_wake(gpupool_ring *ring) {
     gpi_ring_lock(ring);
 }
 
-static void gpi_ring_enlist(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_transfer **link = &ring->transfers;
-    while (*link) link = &(*link)->next;
-    *link = transfer;
-    ring->transfer_count++;
-    if (!transfer->by_cuda && ring->under_way[transfer->down]++ == 0)
-        ring->under_way_since_ns[transfer->down] = gpi_host_now_ns();
-}
-
 static void gpi_ring_count(gpupool_ring *ring, const gpi_transfer *done) {
     ring->stats.transfers[done->down]++;
     if (done->by_cuda) ring->stats.direct_bytes[done->down] += done->bytes;
     else ring->stats.staged_bytes[done->down] += done->bytes;
-}
-
-static void gpi_ring_strike(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpi_transfer **link = &ring->transfers;
-    int down = transfer->down;
-    while (*link != transfer) link = &(*link)->next;
-    *link = transfer->next;
-    ring->transfer_count--;
-    gpi_ring_unstall(ring, transfer);
-    if (transfer->result == GPUPOOL_OK) gpi_ring_count(ring, transfer);
-    if (!transfer->by_cuda && --ring->under_way[down] == 0)
-        ring->stats.under_way_ns[down] += gpi_host_now_ns() - ring->under_way_since_ns[down];
 }
 
 static void gpi_ring_spare(gpupool_ring *ring, gpi_transfer *record) {
@@ -12646,9 +12572,12 @@ static void gpi_ring_spare(gpupool_ring *ring, gpi_transfer *record) {
     ring->spare = record;
 }
 
-/* A ticket is over. What failed is remembered; so is a success after the failures of later tickets
-   were forgotten, that would be taken for one of them. */
+/* A transfer is over, and leaves the list. What failed is remembered; so is a success after the
+   failures of later tickets were forgotten, that would be taken for one of them. */
 static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpi_transfer **link = &ring->transfers;
+    while (*link != transfer) link = &(*link)->next;
+    *link = transfer->next;
     if (transfer->result != GPUPOOL_OK || transfer->ticket <= ring->forgotten) {
         gpi_failure *failure = &ring->failures[ring->failure_count++ % GPI_RING_FAILURES];
         ring->forgotten = gpi_ground_max(ring->forgotten, failure->ticket);
@@ -12656,67 +12585,80 @@ static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
         failure->result = transfer->result;
         memcpy(failure->text, transfer->text, sizeof failure->text);
     }
-    gpi_ring_strike(ring, transfer);
+    gpi_ring_unstall(ring, transfer);
+    if (transfer->result == GPUPOOL_OK) gpi_ring_count(ring, transfer);
+    if (!transfer->by_cuda) gpi_stage_end(&ring->under_way[transfer->down]);
     if (transfer->is_file) gpi_host_file_close(&transfer->file);
     gpi_ring_spare(ring, transfer);
     gpi_ring_wake(ring);
 }
 
-/* Whether what a ticket must come after is done. */
+/* Whether the event has passed. Where CUDA does not say, the transfer has failed; what was queued
+   for it is waited for. */
 static int gpi_ring_gate_passed(gpupool_ring *ring, gpi_transfer *transfer) {
     gpupool_result result;
     int passed = 0;
     gpi_ring_unlock(ring);
-    result = gpi_driver_event_query(&ring->stage.driver, transfer->before, &passed);
-    if (result != GPUPOOL_OK && transfer->by_cuda)
-        ring->stage.driver.event_sync(transfer->before);
+    result = gpi_driver_event_query(transfer->driver, transfer->event, &passed);
+    if (result != GPUPOOL_OK && transfer->cursor) transfer->driver->event_sync(transfer->event);
     gpi_ring_lock(ring);
     gpi_ring_fail(transfer, result);
     if (passed || result != GPUPOOL_OK) transfer->gated = 0;
     return !transfer->gated;
 }
 
-/* Does one thing for a transfer; one with a ticket may be gone after a 1. 0: there is nothing that
-   this thread could do for it now. */
+/* All that a gated upload has to queue is queued: it is over when that has arrived. */
+static void gpi_ring_land(gpupool_ring *ring, gpi_transfer *transfer) {
+    gpupool_result result;
+    gpi_ring_unlock(ring);
+    result = gpi_driver_record(transfer->driver, &transfer->event, transfer->stream);
+    if (result != GPUPOOL_OK) transfer->driver->stream_sync(transfer->stream);
+    gpi_ring_lock(ring);
+    gpi_ring_fail(transfer, result);
+    transfer->gated = result == GPUPOOL_OK;
+    transfer->lands = 0;
+}
+
+/* Does one thing for a transfer; the record may be another one's after a 1. 0: there is nothing
+   that this thread could do for it now. */
 static int gpi_ring_step(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_stage_slot *slot = NULL;
-    int did;
+    int did = 0;
     transfer->working++; /* it stays while the lock is open */
     if (!transfer->gated || gpi_ring_gate_passed(ring, transfer)) {
-        slot = transfer->down ? gpi_ring_begin(ring, transfer) : NULL;
-        if (!slot && (transfer->flying || (transfer->ready && gpi_ring_may_send(transfer))))
-            slot = gpi_stage_first(&ring->stage, transfer);
-        if (slot && slot->owner) {
-            transfer->flying -= slot->landed;
-            transfer->ready -= slot->ready;
-            slot->owner = NULL;
-            slot->state = GPI_STAGE_FILLING;
-        }
-        if (!slot && !transfer->down) slot = gpi_ring_begin(ring, transfer);
+        slot = gpi_ring_begin(ring, transfer);
+        did = slot != NULL;
+        if (slot) gpi_ring_advance(ring, transfer, slot);
+        if (transfer->lands && transfer->working == 1 && !gpi_ring_has_more(transfer))
+            gpi_ring_land(ring, transfer);
     }
-    did = slot != NULL;
-    if (did) gpi_ring_advance(ring, transfer, slot);
     transfer->working--;
-    if (!transfer->ticket || !gpi_ring_is_over(transfer)) return did;
+    if (!gpi_ring_is_over(transfer)) return did;
     gpi_ring_finish(ring, transfer);
     return 1;
 }
 
 typedef enum gpi_ring_role {
-    GPI_RING_WORKER,
-    GPI_RING_CALLER /* of something else: another's function may wait for this thread */
+    GPI_RING_UPLOADS = GPUPOOL_UP,     /* a worker that does these first */
+    GPI_RING_DOWNLOADS = GPUPOOL_DOWN, /* or these, so that both go on at once */
+    GPI_RING_CALLER                    /* of something else: a function may wait for this thread */
 } gpi_ring_role;
 
-/* One thing for any of the transfers, or for what flies. Where the caller waits, he stalls. */
+/* One thing for any of the transfers, or for what flies. */
 static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
-    gpi_transfer *transfer = ring->transfers;
     gpupool_result result = GPUPOOL_OK;
-    for (; transfer; transfer = transfer->next) {
-        if (role == GPI_RING_CALLER && (transfer->reader || transfer->writer)) continue;
-        if (gpi_ring_step(ring, transfer)) return 1;
-        if (transfer->ticket && gpi_ring_stall(ring, transfer)) return 1;
+    int pass = role == GPI_RING_CALLER;
+    for (; pass < 2; pass++) {
+        gpi_transfer *transfer = ring->transfers;
+        for (; transfer; transfer = transfer->next) {
+            if (role == GPI_RING_CALLER ? transfer->reader || transfer->writer
+                                        : (transfer->down == (int)role) == pass) continue;
+            if (gpi_ring_step(ring, transfer)) return 1;
+            if (transfer->stream == ring->lanes[transfer->down] && gpi_ring_stall(ring, transfer))
+                return 1; /* on the caller's stream, that would wait */
+        }
     }
-    return gpi_ring_poll(ring, &result);
+    return gpi_stage_poll(&ring->stage, &result);
 }
 
 /* ---- threads without work, and workers ---- */
@@ -12751,11 +12693,12 @@ static void gpi_ring_busy(gpupool_ring *ring, unsigned *round) {
     *round = 0;
 }
 
-/* More threads than these would only be in each other's way, in CUDA's locks most of all. After a
-   reset the ring's streams and events are gone: CUDA may crash where it is asked after them. */
+/* More threads at one transfer would only be in each other's way, in CUDA's locks most of all.
+   After a reset CUDA may crash where it is asked after the ring's streams and events. */
 static int gpi_ring_wants(const gpupool_ring *ring, const gpi_hand *hand) {
     int reset;
-    if (hand - ring->hands >= ring->hands_each * ring->transfer_count) return 0;
+    if (!ring->transfers) return 0;
+    if (!ring->transfers->next && hand - ring->hands >= GPI_RING_HANDS) return 0;
     return gpi_driver_was_reset(&ring->stage.driver, &reset) != GPUPOOL_OK || !reset;
 }
 
@@ -12765,10 +12708,11 @@ static int gpi_ring_stops(const gpupool_ring *ring) {
 
 /* A worker that has nothing to do for long ends: so does a program whose other threads have. */
 static void gpi_ring_worker_loop(gpupool_ring *ring, const gpi_hand *hand) {
+    gpi_ring_role role = (hand - ring->hands) % 2 ? GPI_RING_DOWNLOADS : GPI_RING_UPLOADS;
     unsigned round = 0;
     while (!gpi_ring_stops(ring)) {
         int wanted = gpi_ring_wants(ring, hand);
-        if (wanted && gpi_ring_work(ring, GPI_RING_WORKER)) gpi_ring_busy(ring, &round);
+        if (wanted && gpi_ring_work(ring, role)) gpi_ring_busy(ring, &round);
         else if (wanted || round < GPI_RING_SPIN) gpi_ring_idle(ring, &round, UINT64_MAX);
         else if (gpi_ring_sleep(ring, GPI_RING_LEAVE_NS)) round = 0;
         else if (!gpi_ring_wants(ring, hand)) break;
@@ -12810,31 +12754,24 @@ static void gpi_ring_join(gpi_hand *hand) {
 
 /* Starts the workers that are not there: with the first transfer that is worth it. */
 static void gpi_ring_staff(gpupool_ring *ring) {
-    int i;
-    if (ring->starting || ring->workers_running >= ring->workers_wanted) return;
-    if (gpi_ring_stops(ring)) return;
-    ring->starting = 1;
-    for (i = 0; i < ring->workers_wanted; i++) {
+    int i, started;
+    for (i = 0; i < ring->workers_wanted && !gpi_ring_stops(ring); i++) {
         gpi_hand *hand = &ring->hands[i];
-        int started;
         if (hand->running) continue;
-        gpi_ring_unlock(ring);
         gpi_ring_join(hand); /* it has ended */
-        gpi_host_count_worker(1);
-        gpi_ring_lock(ring);
         hand->ring = ring;
         hand->running = hand->started = 1;
         ring->workers_running++;
+        gpi_host_count_worker(1);
         gpi_ring_unlock(ring);
         started = gpi_host_thread_start(&hand->worker, gpi_ring_worker, hand);
-        if (!started) gpi_host_count_worker(-1);
         gpi_ring_lock(ring);
         if (started) continue;
+        gpi_host_count_worker(-1);
         hand->running = hand->started = 0;
         ring->workers_running--;
         ring->workers_wanted = i; /* the system has no more threads for us */
     }
-    ring->starting = 0;
 }
 
 static void gpi_ring_dismiss(gpupool_ring *ring) {
@@ -12847,78 +12784,99 @@ static void gpi_ring_dismiss(gpupool_ring *ring) {
     ring->stopping = 0;
 }
 
-/* ---- the ways of a transfer ---- */
+/* ---- tickets ---- */
 
-/* A download without workers: nobody else works for it, so CUDA may wait, which it does best. */
-static int gpi_ring_await(gpupool_ring *ring, gpi_transfer *transfer) {
-    gpupool_result result;
-    if (ring->workers_running || !transfer->flying) return 0;
-    transfer->working++;
-    gpi_ring_unlock(ring);
-    result = gpi_driver_stream_sync(&ring->stage.driver, transfer->stream);
-    gpi_ring_lock(ring);
-    transfer->working--;
-    gpi_ring_fail(transfer, result);
-    return 1;
-}
-
-/* For a transfer whose caller waits: returns when it is over. */
-static gpupool_result gpi_ring_run(gpupool_ring *ring, gpi_transfer *transfer) {
-    unsigned round = 0;
-    gpi_ring_lock(ring);
-    gpi_ring_enlist(ring, transfer);
-    if (transfer->bytes >= GPI_RING_HELP) {
-        gpi_ring_staff(ring);
-        gpi_ring_wake(ring);
-    }
-    while (!gpi_ring_is_over(transfer)) {
-        gpupool_result ignored = GPUPOOL_OK; /* those whom it concerns have been told */
-        int did = gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer);
-        if (!did && ring->workers_running) did = gpi_ring_poll(ring, &ignored);
-        else if (!did) did = gpi_ring_work(ring, GPI_RING_CALLER) || gpi_ring_await(ring, transfer);
-        if (did) gpi_ring_busy(ring, &round);
-        else if (!gpi_ring_is_over(transfer)) gpi_ring_idle(ring, &round, UINT64_MAX);
-    }
-    gpi_ring_strike(ring, transfer);
-    gpi_ring_unlock(ring);
-    if (transfer->result == GPUPOOL_OK) return GPUPOOL_OK;
-    return gpi_host_fail(transfer->result, "%s", transfer->text);
-}
-
-/* Gives a transfer its ticket; it begins behind what the caller's stream has been given so far. */
-static gpupool_result gpi_ring_post(gpupool_ring *ring, const gpi_transfer *plan,
+/* Puts a transfer in the list, with a ticket. A gated one begins behind what the caller's stream
+   has been given so far. */
+static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
                                     gpupool_ticket *ticket) {
-    gpi_transfer *record;
-    cudaEvent_t before = NULL;
+    gpi_transfer *record = ring->spare, **link = &ring->transfers;
     gpupool_result result = GPUPOOL_OK;
-    gpi_ring_lock(ring);
-    record = ring->spare;
+    cudaEvent_t event;
     if (record) ring->spare = record->next;
     gpi_ring_unlock(ring);
     if (!record) record = (gpi_transfer *)gpi_host_zeroed(sizeof *record);
-    if (!record) return gpi_host_no_memory();
-    before = record->before;
-    result = gpi_driver_record(&ring->stage.driver, &before, plan->stream);
-    *record = *plan;
-    record->next = NULL;
-    record->before = before;
-    record->gated = 1;
-    record->sender = 0;
-    record->stream = ring->lanes[plan->down];
-    record->key = (uint64_t)(uintptr_t)record->stream;
+    if (!record) result = gpi_host_no_memory();
+    else if (plan->gated) result = gpi_driver_record(plan->driver, &record->event, plan->stream);
     gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK) {
-        *ticket = record->ticket = ++ring->tickets;
-        gpi_ring_enlist(ring, record);
-        if (gpi_ring_has_more(record)) gpi_ring_staff(ring);
-        gpi_ring_wake(ring);
-        if (!ring->workers_running) gpi_ring_work(ring, GPI_RING_CALLER);
-    } else {
-        gpi_ring_spare(ring, record);
-    }
-    gpi_ring_unlock(ring);
-    return result;
+    if (record && result != GPUPOOL_OK) gpi_ring_spare(ring, record);
+    if (result != GPUPOOL_OK) return result;
+    event = record->event;
+    *record = *plan;
+    record->event = event;
+    if (plan->gated) record->stream = ring->lanes[plan->down];
+    *ticket = record->ticket = ++ring->tickets;
+    while (*link) link = &(*link)->next;
+    *link = record;
+    if (!plan->by_cuda) gpi_stage_begin(&ring->under_way[plan->down]);
+    plan->is_file = 0; /* the record closes it */
+    return GPUPOOL_OK;
 }
+
+/* What is known of a ticket that is in the list no more. */
+static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
+    uint64_t i, known = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
+    for (i = 0; i < known; i++) {
+        const gpi_failure *failure = &ring->failures[i];
+        if (failure->ticket != ticket) continue;
+        return failure->result == GPUPOOL_OK ? GPUPOOL_OK
+                                             : gpi_host_fail(failure->result, "%s", failure->text);
+    }
+    if (ticket == 0 || ticket > ring->tickets)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: no ticket %" PRIu64
+                             " was ever given out", ticket);
+    if (ticket > ring->forgotten) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: ticket %" PRIu64 " is from "
+                         "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
+}
+
+/* The transfer of a ticket; NULL: it is in the list no more, or never was. */
+static gpi_transfer *gpi_ring_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
+    gpi_transfer *transfer = ring->transfers;
+    while (transfer && transfer->ticket != ticket) transfer = transfer->next;
+    return transfer;
+}
+
+/* One thing by a thread that waits for something of the ring's, where no worker is free to do it:
+   all of them may be in functions that wait for this thread. */
+static int gpi_ring_help(gpupool_ring *ring) {
+    const gpi_transfer *transfer = ring->transfers;
+    int in_functions = 0;
+    for (; transfer; transfer = transfer->next)
+        if (transfer->reader || transfer->writer) in_functions += transfer->working;
+    return in_functions >= ring->workers_running && gpi_ring_work(ring, GPI_RING_CALLER);
+}
+
+/* Returns once the ticket is done, with its result; or so long after: for ever, where a negative
+   time was given. The caller works for it, if there is time. */
+static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, uint64_t most_ns) {
+    uint64_t start = gpi_host_now_ns(), waited;
+    gpupool_result ignored = GPUPOOL_OK; /* those whom it concerns have been told */
+    gpi_transfer *transfer;
+    unsigned round = 0;
+    while ((transfer = gpi_ring_pending(ring, ticket)) != NULL) {
+        int did = (most_ns && (gpi_ring_step(ring, transfer) || gpi_ring_stall(ring, transfer))) ||
+                  gpi_ring_help(ring) || gpi_stage_poll(&ring->stage, &ignored);
+        if (!gpi_ring_pending(ring, ticket)) break;
+        waited = gpi_host_now_ns() - start;
+        if (waited >= most_ns)
+            return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
+                                 " is not done yet", ticket);
+        if (did) gpi_ring_busy(ring, &round);
+        else gpi_ring_idle(ring, &round, most_ns - waited);
+    }
+    return gpi_ring_told(ring, ticket);
+}
+
+gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
+    gpi_visit visit;
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_ring_wait(ring, ticket, (uint64_t)timeout_ns);
+    return gpi_ring_leave(ring, &visit, result);
+}
+
+/* ---- the ways of a transfer ---- */
 
 typedef enum gpi_way {
     GPI_WAY_RING,
@@ -12927,22 +12885,17 @@ typedef enum gpi_way {
     GPI_WAY_DEVICE  /* directly, in stream order alone */
 } gpi_way;
 
-/* Decides which way a transfer goes. */
-static gpupool_result gpi_ring_way(const gpupool_ring *ring, const gpi_transfer *plan,
-                                   gpi_way *way) {
-    const gpi_driver *driver = &ring->stage.driver;
+/* Decides which way a transfer goes, on a stream that does not capture. */
+static gpupool_result gpi_ring_way(const gpi_transfer *plan, gpi_way *way) {
     gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
-    uint64_t end = (plan->bytes / plan->width - 1) * plan->host_pitch + plan->width;
-    uint64_t tiny = plan->down ? GPI_RING_TINY_DOWN : GPI_RING_TINY_UP;
+    uint64_t tiny = plan->gated ? GPI_RING_SMALL : GPI_RING_TINY, end = plan->bytes;
     gpupool_result result;
     *way = GPI_WAY_RING;
-    if (gpi_driver_is_capturing(driver, plan->stream))
-        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would "
-                             "read the host's memory when it is launched, not now", plan->call);
     if (plan->reader || plan->writer || plan->is_file) return GPUPOOL_OK;
-    result = gpi_driver_place(driver, plan->host, &first);
+    if (plan->width != end) end = (end / plan->width - 1) * plan->host_pitch + plan->width;
+    result = gpi_driver_place(plan->driver, plan->host, &first);
     if (result == GPUPOOL_OK && first == GPI_PLACE_PINNED)
-        result = gpi_driver_place(driver, plan->host + end - 1, &last);
+        result = gpi_driver_place(plan->driver, plan->host + end - 1, &last);
     if (first == GPI_PLACE_DEVICE) *way = GPI_WAY_DEVICE;
     else if (last == GPI_PLACE_PINNED) *way = GPI_WAY_PINNED;
     else if (first == GPI_PLACE_ORDINARY && plan->width == plan->bytes && plan->bytes <= tiny)
@@ -12950,77 +12903,60 @@ static gpupool_result gpi_ring_way(const gpupool_ring *ring, const gpi_transfer 
     return result;
 }
 
-/* One copy, queued on the caller's stream by CUDA itself. *refused: CUDA does not take the memory
-   as a whole. */
-static gpupool_result gpi_ring_direct(gpupool_ring *ring, gpi_transfer *plan,
-                                      gpupool_ticket *ticket, int *refused) {
-    gpupool_result result;
-    gpi_copy copy;
-    copy.to = plan->down ? plan->host : plan->device;
-    copy.from = plan->down ? plan->device : plan->host;
-    copy.to_pitch = plan->down ? plan->host_pitch : plan->device_pitch;
-    copy.from_pitch = plan->down ? plan->device_pitch : plan->host_pitch;
-    copy.width = plan->width;
-    copy.rows = plan->bytes / plan->width;
-    result = gpi_driver_copy(&ring->stage.driver, &copy, plan->stream, refused);
-    if (result != GPUPOOL_OK) return result;
-    plan->by_cuda = 1;
-    plan->cursor = plan->bytes;
-    if (ticket) result = gpi_ring_post(ring, plan, ticket);
-    if (result != GPUPOOL_OK) /* there is no ticket */
-        ring->stage.driver.stream_sync(plan->stream);
-    return result;
+static gpupool_result gpi_ring_may_queue(const gpi_transfer *plan) {
+    if (!gpi_driver_is_capturing(plan->driver, plan->stream)) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would read the "
+                         "host's memory when it is launched, not now", plan->call);
 }
 
-/* Who may queue on the transfer's stream, and by what it is known: where each thread has a default
-   stream of its own, the handle means another one elsewhere. */
-static void gpi_ring_name_stream(const gpupool_ring *ring, gpi_transfer *plan) {
-    int own = plan->stream == cudaStreamPerThread;
-    plan->sender = own || ring->caller_sends ? gpi_host_thread_number() : 0;
-    plan->key = own ? plan->sender << 1 | 1 : (uint64_t)(uintptr_t)plan->stream;
-}
-
-/* Without the lock: copies the bytes, by CUDA itself where it reaches the host's memory. What
-   it refuses can be staged where the host reaches it too. */
+/* Copies the bytes; the lock is held. */
 static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
                                          gpupool_ticket *ticket) {
-    int refused = 0;
-    gpi_way way;
-    gpupool_result result = gpi_ring_way(ring, plan, &way);
-    if (result != GPUPOOL_OK) return result;
-    if (way == GPI_WAY_PINNED || way == GPI_WAY_DEVICE)
-        result = gpi_ring_direct(ring, plan, ticket, &refused);
-    if (way == GPI_WAY_RING || way == GPI_WAY_CUDA || (refused && way == GPI_WAY_PINNED)) {
-        gpi_ring_name_stream(ring, plan);
-        return ticket ? gpi_ring_post(ring, plan, ticket) : gpi_ring_run(ring, plan);
-    }
-    if (result != GPUPOOL_OK || ticket) return result;
-    if (way == GPI_WAY_PINNED)
-        result = gpi_driver_stream_sync(&ring->stage.driver, plan->stream);
-    gpi_ring_lock(ring);
-    if (result == GPUPOOL_OK) gpi_ring_count(ring, plan);
+    gpi_way way = GPI_WAY_RING;
+    gpupool_ticket own = 0;
+    gpupool_result result;
     gpi_ring_unlock(ring);
-    return result;
+    result = gpi_ring_may_queue(plan);
+    if (result == GPUPOOL_OK) result = gpi_ring_way(plan, &way);
+    if (way == GPI_WAY_CUDA && ticket) way = GPI_WAY_RING; /* CUDA may wait for the stream */
+    plan->by_cuda = way != GPI_WAY_RING;
+    if (result == GPUPOOL_OK && plan->by_cuda)
+        result = gpi_ring_queue(plan, plan->host, plan->host_pitch, 0, plan->bytes);
+    if (way == GPI_WAY_PINNED && result == GPUPOOL_E_CUDA &&
+        gpi_thread.cuda_error == (int)CUDA_ERROR_INVALID_VALUE) { /* pinned in part: staged */
+        plan->by_cuda = 0;
+        result = GPUPOOL_OK;
+    }
+    if (plan->by_cuda && !ticket && way == GPI_WAY_PINNED && result == GPUPOOL_OK)
+        result = gpi_driver_stream_sync(plan->driver, plan->stream);
+    gpi_ring_lock(ring);
+    if (result != GPUPOOL_OK) return result;
+    if (plan->by_cuda && !ticket) {
+        gpi_ring_count(ring, plan);
+        return GPUPOOL_OK;
+    }
+    if (plan->by_cuda) plan->cursor = plan->bytes;
+    plan->lands = plan->gated && !plan->down && !plan->by_cuda;
+    result = gpi_ring_post(ring, plan, ticket ? ticket : &own);
+    if (result != GPUPOOL_OK && plan->by_cuda) plan->driver->stream_sync(plan->stream);
+    if (result != GPUPOOL_OK) return result;
+    if (!plan->by_cuda && (ticket || plan->bytes >= GPI_RING_HELP)) gpi_ring_staff(ring);
+    if (ticket || plan->bytes >= GPI_RING_HELP) gpi_ring_wake(ring);
+    return ticket ? GPUPOOL_OK : gpi_ring_wait(ring, own, UINT64_MAX);
 }
 
-/* What CUDA's own staging does cheapest. Whatever is not as usual is left to the long way. 0: so it
-   is. */
+/* What CUDA's own staging does cheapest, without the rest of the long way. 0: that is left. */
 static int gpi_ring_tiny(gpupool_ring *ring, gpi_transfer *plan) {
-    const gpi_driver *driver = &ring->stage.driver;
+    const gpi_driver *driver = plan->driver;
     gpi_way way = GPI_WAY_RING;
-    int did = 0, reset;
-    gpi_copy copy;
-    if (plan->bytes > GPI_RING_TINY_DOWN || ring->forks != gpi_process.forks) return 0;
-    if (gpi_driver_was_reset(driver, &reset) != GPUPOOL_OK || reset ||
-        gpi_driver_push(driver, driver->context) != GPUPOOL_OK)
-        return 0;
-    if (gpi_ring_way(ring, plan, &way) == GPUPOOL_OK && way == GPI_WAY_CUDA) {
-        memset(&copy, 0, sizeof copy);
-        copy.to = plan->down ? plan->host : plan->device;
-        copy.from = plan->down ? plan->device : plan->host;
-        copy.width = plan->bytes;
-        did = gpi_driver_copy(driver, &copy, plan->stream, NULL) == GPUPOOL_OK;
-    }
+    int reset, did;
+    if (plan->bytes > (plan->gated ? GPI_RING_SMALL : GPI_RING_TINY)) return 0;
+    if (ring->forks != gpi_process.forks) return 0;
+    if (gpi_driver_was_reset(driver, &reset) != GPUPOOL_OK || reset) return 0;
+    if (gpi_driver_push(driver, driver->context) != GPUPOOL_OK) return 0;
+    did = !gpi_driver_is_capturing(driver, plan->stream) &&
+          gpi_ring_way(plan, &way) == GPUPOOL_OK && way == GPI_WAY_CUDA &&
+          gpi_ring_queue(plan, plan->host, plan->bytes, 0, plan->bytes) == GPUPOOL_OK;
     gpi_driver_pop(driver, driver->context);
     if (!did) return 0;
     plan->by_cuda = 1;
@@ -13031,10 +12967,10 @@ static int gpi_ring_tiny(gpupool_ring *ring, gpi_transfer *plan) {
 }
 
 /* All transfers come here: so many rows of the plan's width. */
-static gpupool_result gpi_ring_transfer(gpupool_ring *ring, gpi_transfer *plan, uint64_t rows,
-                                        gpupool_ticket *ticket) {
+static gpupool_result gpi_ring_rows(gpupool_ring *ring, gpi_transfer *plan, uint64_t rows,
+                                    gpupool_ticket *ticket) {
     uint64_t pitch = gpi_ground_max(plan->device_pitch, plan->host_pitch);
-    int any = plan->width && rows, by_function = plan->reader || plan->writer || plan->is_file;
+    int any = plan->width && rows;
     const char *wrong = NULL;
     gpupool_result result;
     gpi_visit visit;
@@ -13043,21 +12979,163 @@ static gpupool_result gpi_ring_transfer(gpupool_ring *ring, gpi_transfer *plan, 
     else if (any && pitch > (uint64_t)PTRDIFF_MAX / rows)
         wrong = "bytes, or pitch by rows, is more than any memory has";
     else if (any && !plan->device) wrong = "the device pointer is NULL";
-    else if (any && !plan->host && !by_function) wrong = "the host pointer is NULL";
+    else if (any && !plan->host && !plan->reader && !plan->writer && !plan->is_file)
+        wrong = "the host pointer is NULL";
     if (!ring) return gpi_ring_exists(ring, plan->call);
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
+    plan->driver = &ring->stage.driver;
     plan->bytes = plan->width * rows;
     if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
         plan->width = plan->device_pitch = plan->host_pitch = plan->bytes;
+    plan->gated = ticket || plan->down || plan->stream == cudaStreamPerThread;
     if (any && !ticket && gpi_ring_tiny(ring, plan)) return gpi_host_ok();
     result = gpi_ring_enter(ring, plan->call, &visit);
     if (result != GPUPOOL_OK) return result;
-    if (!any) ring->tickets++; /* nothing to do, and nothing to wait for */
-    if (!any && ticket) *ticket = ring->tickets;
-    gpi_ring_unlock(ring);
     if (any) result = gpi_ring_carry_out(ring, plan, ticket);
-    gpi_driver_leave(&visit);
-    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+    else if (ticket) *ticket = ++ring->tickets; /* nothing to do, and nothing to wait for */
+    return gpi_ring_leave(ring, &visit, result);
+}
+
+/* Of one row. Both sides have one type, though one of them is only read. */
+static gpi_transfer gpi_ring_plan(const char *call, const void *device, const void *host,
+                                  uint64_t bytes, cudaStream_t stream) {
+    gpi_transfer plan;
+    memset(&plan, 0, sizeof plan);
+    plan.call = call;
+    plan.device = (unsigned char *)(uintptr_t)device;
+    plan.host = (unsigned char *)(uintptr_t)host;
+    plan.width = plan.device_pitch = plan.host_pitch = bytes;
+    plan.stream = stream ? stream : cudaStreamLegacy;
+    return plan;
+}
+
+static gpupool_result gpi_ring_lacks(const char *call, const char *what) {
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call, what);
+}
+
+gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
+                              size_t bytes, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload", device_dst, host_src, bytes, stream);
+    return gpi_ring_rows(ring, &plan, 1, NULL);
+}
+
+gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *device_src,
+                                size_t bytes, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_download", device_src, host_dst, bytes, stream);
+    plan.down = GPUPOOL_DOWN;
+    return gpi_ring_rows(ring, &plan, 1, NULL);
+}
+
+gpupool_result gpupool_upload_async(gpupool_ring *ring, void *device_dst, const void *host_src,
+                                    size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_async", device_dst, host_src, bytes, stream);
+    return ticket ? gpi_ring_rows(ring, &plan, 1, ticket) : gpi_ring_lacks(plan.call, "ticket");
+}
+
+gpupool_result gpupool_download_async(gpupool_ring *ring, void *host_dst, const void *device_src,
+                                      size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
+    gpi_transfer plan =
+        gpi_ring_plan("gpupool_download_async", device_src, host_dst, bytes, stream);
+    plan.down = GPUPOOL_DOWN;
+    return ticket ? gpi_ring_rows(ring, &plan, 1, ticket) : gpi_ring_lacks(plan.call, "ticket");
+}
+
+gpupool_result gpupool_upload_2d(gpupool_ring *ring, void *device_dst, size_t device_pitch,
+                                 const void *host_src, size_t host_pitch, size_t width,
+                                 size_t height, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_2d", device_dst, host_src, width, stream);
+    plan.device_pitch = device_pitch;
+    plan.host_pitch = host_pitch;
+    return gpi_ring_rows(ring, &plan, height, NULL);
+}
+
+gpupool_result gpupool_download_2d(gpupool_ring *ring, void *host_dst, size_t host_pitch,
+                                   const void *device_src, size_t device_pitch, size_t width,
+                                   size_t height, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_download_2d", device_src, host_dst, width, stream);
+    plan.down = GPUPOOL_DOWN;
+    plan.device_pitch = device_pitch;
+    plan.host_pitch = host_pitch;
+    return gpi_ring_rows(ring, &plan, height, NULL);
+}
+
+gpupool_result gpupool_upload_from(gpupool_ring *ring, void *device_dst, size_t bytes,
+                                   gpupool_read_fn reader, void *user, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_from", device_dst, NULL, bytes, stream);
+    plan.reader = reader;
+    plan.user = user;
+    if (ring && !reader) return gpi_ring_lacks(plan.call, "read");
+    return gpi_ring_rows(ring, &plan, 1, NULL);
+}
+
+gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, size_t bytes,
+                                   gpupool_write_fn writer, void *user, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_download_to", device_src, NULL, bytes, stream);
+    plan.down = GPUPOOL_DOWN;
+    plan.writer = writer;
+    plan.user = user;
+    if (ring && !writer) return gpi_ring_lacks(plan.call, "write");
+    return gpi_ring_rows(ring, &plan, 1, NULL);
+}
+
+/* Bytes of a file from an offset on. */
+static gpupool_result gpi_ring_file(gpupool_ring *ring, gpi_transfer *plan, int file,
+                                    uint64_t offset, gpupool_ticket *ticket) {
+    gpupool_result result = gpi_ring_exists(ring, plan->call);
+    if (result != GPUPOOL_OK) return result;
+    if (offset > INT64_MAX || plan->width > (uint64_t)INT64_MAX - offset)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: no file has so many bytes", plan->call);
+    result = gpi_host_file_open(&plan->file, file, offset, plan->width);
+    if (result != GPUPOOL_OK) return result;
+    plan->is_file = 1;
+    plan->place = offset;
+    result = gpi_ring_rows(ring, plan, 1, ticket);
+    if (plan->is_file) gpi_host_file_close(&plan->file);
+    return result;
+}
+
+gpupool_result gpupool_upload_file(gpupool_ring *ring, void *device_dst, int file, uint64_t offset,
+                                   size_t bytes, cudaStream_t stream) {
+    gpi_transfer plan = gpi_ring_plan("gpupool_upload_file", device_dst, NULL, bytes, stream);
+    return gpi_ring_file(ring, &plan, file, offset, NULL);
+}
+
+gpupool_result gpupool_upload_file_async(gpupool_ring *ring, void *device_dst, int file,
+                                         uint64_t offset, size_t bytes, cudaStream_t stream,
+                                         gpupool_ticket *ticket) {
+    gpi_transfer plan =
+        gpi_ring_plan("gpupool_upload_file_async", device_dst, NULL, bytes, stream);
+    return ticket ? gpi_ring_file(ring, &plan, file, offset, ticket)
+                  : gpi_ring_lacks(plan.call, "ticket");
+}
+
+/* Each part has a ticket; so many are in the list at a time. The first failure is told, after the
+   parts that are under way. */
+gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
+                                        const gpupool_file_part *parts, size_t count,
+                                        cudaStream_t stream) {
+    static const char call[] = "gpupool_upload_file_list";
+    enum { MOST = GPI_RING_FAILURES / 2 };
+    gpupool_ticket tickets[MOST];
+    gpupool_result result = gpi_ring_exists(ring, call), now;
+    char text[sizeof gpi_thread.text];
+    size_t posted = 0, done = 0;
+    if (result == GPUPOOL_OK && count && !parts) return gpi_ring_lacks(call, "parts");
+    if (result != GPUPOOL_OK) return result;
+    while (done < posted || (posted < count && result == GPUPOOL_OK)) {
+        if (posted < count && posted - done < MOST && result == GPUPOOL_OK) {
+            const gpupool_file_part *part = &parts[posted];
+            gpi_transfer plan = gpi_ring_plan(call, part->device_dst, NULL, part->bytes, stream);
+            now = gpi_ring_file(ring, &plan, file, part->offset, &tickets[posted % MOST]);
+            posted += now == GPUPOOL_OK;
+        } else {
+            now = gpupool_ticket_wait(ring, tickets[done++ % MOST], -1);
+        }
+        if (now == GPUPOOL_OK || result != GPUPOOL_OK) continue;
+        result = now;
+        memcpy(text, gpi_thread.text, sizeof text);
+    }
+    return result == GPUPOOL_OK ? gpi_host_ok() : gpi_host_fail(result, "%s", text);
 }
 
 /* ---- the ring, in public ---- */
@@ -13074,7 +13152,9 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (result != GPUPOOL_OK) return result;
     if (!config->bytes) config->bytes = GPUPOOL_RING_BYTES;
     if (!config->workers) config->workers = GPUPOOL_RING_WORKERS;
-    if (!config->workers) config->workers = cores < 2 ? -1 : cores < 12 ? cores - 1 : 11;
+    if (!config->workers)
+        config->workers = cores < 2 ? -1
+                                    : (int)gpi_ground_min((uint64_t)cores - 1, GPI_RING_WORKERS);
     if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
         return gpi_ring_wrong("device", config->device, "a device's ordinal, or -1");
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
@@ -13084,7 +13164,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
         return gpi_ring_wrong("workers", config->workers, "from -1 to 64");
     if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
-    if (!chunk) chunk = (GPUPOOL_RING_CHUNK_BYTES) * (config->workers < GPI_RING_FEW ? 2u : 1u);
+    if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES;
     chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
     config->chunk_bytes = (size_t)gpi_ground_down(chunk, GPI_PAGE_BYTES);
     return GPUPOOL_OK;
@@ -13098,9 +13178,6 @@ static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_confi
     ring->stage.count = config->bytes / config->chunk_bytes;
     ring->forks = gpi_process.forks;
     ring->workers_wanted = config->workers;
-    ring->hands_each = GPI_RING_HANDS;
-    ring->away[GPUPOOL_UP] = config->workers < GPI_RING_FEW;
-    ring->away[GPUPOOL_DOWN] = 1;
     for (lane = 0; lane < 2 && result == GPUPOOL_OK; lane++)
         result = gpi_driver_stream_new(driver, &ring->lanes[lane]);
     if (result != GPUPOOL_OK && lane == 2) driver->stream_destroy(ring->lanes[0]);
@@ -13125,19 +13202,18 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     gpupool_result result;
     gpi_visit visit;
     gpi_host_begin();
-    if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: ring is NULL");
+    if (!out) return gpi_ring_lacks("gpupool_ring_create", "ring");
     *out = NULL;
     result = gpi_host_may_open("gpupool_ring_create");
     if (result != GPUPOOL_OK) return result;
     memset(&config, 0, sizeof config);
+    config.device = GPUPOOL_DEVICE_CURRENT;
     if (given) config = *given;
-    else config.device = GPUPOOL_DEVICE_CURRENT;
     result = gpi_ring_validate(&config);
+    if (result == GPUPOOL_OK) result = gpi_driver_name_device(&config.device);
     if (result != GPUPOOL_OK) return result;
     gpi_host_watch_forks();
     gpi_host_prepare_workers(gpi_ring_at_exit);
-    result = gpi_driver_name_device(&config.device);
-    if (result != GPUPOOL_OK) return result;
     ring = (gpupool_ring *)gpi_host_zeroed(sizeof *ring);
     if (!ring) return gpi_host_no_memory();
     result = gpi_driver_open(&ring->stage.driver, config.device);
@@ -13158,7 +13234,7 @@ gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *
     if (released_bytes) *released_bytes = 0;
     if (result != GPUPOOL_OK) return result;
     before = ring->stage.pinned.now;
-    gpi_ring_poll(ring, &result);
+    gpi_stage_poll(&ring->stage, &result);
     while (result == GPUPOOL_OK && ring->stage.pinned.now > keep_bytes &&
            gpi_stage_unpin(&ring->stage, &result)) {}
     if (released_bytes && before > ring->stage.pinned.now)
@@ -13171,11 +13247,11 @@ static gpupool_result gpi_ring_close(gpupool_ring *ring) {
     gpupool_result result = GPUPOOL_OK;
     gpi_transfer *record;
     unsigned round = 0;
-    while (result == GPUPOOL_OK && ring->stage.flying[0] + ring->stage.flying[1])
-        if (!gpi_ring_poll(ring, &result)) gpi_ring_idle(ring, &round, UINT64_MAX);
+    while (result == GPUPOOL_OK && ring->stage.flying.now)
+        if (!gpi_stage_poll(&ring->stage, &result)) gpi_ring_idle(ring, &round, UINT64_MAX);
     if (result == GPUPOOL_OK) result = gpi_stage_close(&ring->stage);
     for (record = ring->spare; record && result == GPUPOOL_OK; record = record->next)
-        result = gpi_driver_forget(&ring->stage.driver, &record->before);
+        result = gpi_driver_forget(&ring->stage.driver, &record->event);
     if (result == GPUPOOL_OK && ring->lanes[0] != ring->lanes[1]) {
         result = gpi_driver_stream_drop(&ring->stage.driver, ring->lanes[0]);
         if (result == GPUPOOL_OK) ring->lanes[0] = ring->lanes[1]; /* one does, if it has to stay */
@@ -13201,9 +13277,8 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         if (gpi_ring_work(ring, GPI_RING_CALLER)) round = 0;
         else gpi_ring_idle(ring, &round, UINT64_MAX);
     }
-    if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
-    gpi_ring_dismiss(ring);
-    if (!reset) result = gpi_ring_close(ring);
+    if (result == GPUPOOL_OK) gpi_ring_dismiss(ring);
+    if (result == GPUPOOL_OK && !reset) result = gpi_ring_close(ring);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
     while ((left = ring->transfers) != NULL) { /* tickets; the reset has taken the rest */
         ring->transfers = left->next;
@@ -13216,230 +13291,19 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     return gpi_host_ok();
 }
 
-static gpi_transfer gpi_ring_plan(const char *call, int down, void *device, void *host,
-                                  cudaStream_t stream) {
-    gpi_transfer plan;
-    memset(&plan, 0, sizeof plan);
-    plan.call = call;
-    plan.down = down;
-    plan.device = (unsigned char *)device;
-    plan.host = (unsigned char *)host;
-    plan.stream = stream ? stream : cudaStreamLegacy;
-    return plan;
-}
-
-/* One side is only read; the plan has one type for both directions. */
-static void *gpi_ring_readable(const void *memory) {
-    void *same;
-    memcpy(&same, &memory, sizeof same);
-    return same;
-}
-
-/* A transfer of one row. */
-static gpupool_result gpi_ring_row(gpupool_ring *ring, gpi_transfer *plan, uint64_t bytes,
-                                   gpupool_ticket *ticket) {
-    plan->width = plan->device_pitch = plan->host_pitch = bytes;
-    return gpi_ring_transfer(ring, plan, 1, ticket);
-}
-
-static gpupool_result gpi_ring_lacks(const gpi_transfer *plan, const char *what) {
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", plan->call, what);
-}
-
-gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
-                              size_t bytes, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload", GPUPOOL_UP, device_dst,
-                                      gpi_ring_readable(host_src), stream);
-    return gpi_ring_row(ring, &plan, bytes, NULL);
-}
-
-gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *device_src,
-                                size_t bytes, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_download", GPUPOOL_DOWN,
-                                      gpi_ring_readable(device_src), host_dst, stream);
-    return gpi_ring_row(ring, &plan, bytes, NULL);
-}
-
-gpupool_result gpupool_upload_async(gpupool_ring *ring, void *device_dst, const void *host_src,
-                                    size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_async", GPUPOOL_UP, device_dst,
-                                      gpi_ring_readable(host_src), stream);
-    return ticket ? gpi_ring_row(ring, &plan, bytes, ticket) : gpi_ring_lacks(&plan, "ticket");
-}
-
-gpupool_result gpupool_download_async(gpupool_ring *ring, void *host_dst, const void *device_src,
-                                      size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_download_async", GPUPOOL_DOWN,
-                                      gpi_ring_readable(device_src), host_dst, stream);
-    return ticket ? gpi_ring_row(ring, &plan, bytes, ticket) : gpi_ring_lacks(&plan, "ticket");
-}
-
-gpupool_result gpupool_upload_2d(gpupool_ring *ring, void *device_dst, size_t device_pitch,
-                                 const void *host_src, size_t host_pitch, size_t width,
-                                 size_t height, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_2d", GPUPOOL_UP, device_dst,
-                                      gpi_ring_readable(host_src), stream);
-    plan.width = width;
-    plan.device_pitch = device_pitch;
-    plan.host_pitch = host_pitch;
-    return gpi_ring_transfer(ring, &plan, height, NULL);
-}
-
-gpupool_result gpupool_download_2d(gpupool_ring *ring, void *host_dst, size_t host_pitch,
-                                   const void *device_src, size_t device_pitch, size_t width,
-                                   size_t height, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_download_2d", GPUPOOL_DOWN,
-                                      gpi_ring_readable(device_src), host_dst, stream);
-    plan.width = width;
-    plan.device_pitch = device_pitch;
-    plan.host_pitch = host_pitch;
-    return gpi_ring_transfer(ring, &plan, height, NULL);
-}
-
-gpupool_result gpupool_upload_from(gpupool_ring *ring, void *device_dst, size_t bytes,
-                                   gpupool_read_fn reader, void *user, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_from", GPUPOOL_UP, device_dst, NULL, stream);
-    plan.reader = reader;
-    plan.user = user;
-    return ring && !reader ? gpi_ring_lacks(&plan, "read") : gpi_ring_row(ring, &plan, bytes, NULL);
-}
-
-gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, size_t bytes,
-                                   gpupool_write_fn writer, void *user, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_download_to", GPUPOOL_DOWN,
-                                      gpi_ring_readable(device_src), NULL, stream);
-    plan.writer = writer;
-    plan.user = user;
-    return ring && !writer ? gpi_ring_lacks(&plan, "write")
-                           : gpi_ring_row(ring, &plan, bytes, NULL);
-}
-
-/* A part of a file; the plan knows where it goes. */
-static gpupool_result gpi_ring_file(gpupool_ring *ring, gpi_transfer *plan, int file,
-                                    const gpupool_file_part *part, gpupool_ticket *ticket) {
-    gpupool_result result = gpi_ring_exists(ring, plan->call);
-    if (result != GPUPOOL_OK) return result;
-    if (part->offset > INT64_MAX || part->bytes > (uint64_t)INT64_MAX - part->offset)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: no file has so many bytes", plan->call);
-    result = gpi_host_file_open(&plan->file, file, part->offset, part->bytes);
-    if (result != GPUPOOL_OK) return result;
-    plan->is_file = 1;
-    plan->device = (unsigned char *)part->device_dst;
-    plan->place = part->offset;
-    result = gpi_ring_row(ring, plan, part->bytes, ticket);
-    if (!ticket || result != GPUPOOL_OK || !part->bytes) gpi_host_file_close(&plan->file);
-    return result;
-}
-
-gpupool_result gpupool_upload_file(gpupool_ring *ring, void *device_dst, int file, uint64_t offset,
-                                   size_t bytes, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_file", GPUPOOL_UP, NULL, NULL, stream);
-    gpupool_file_part part = {device_dst, offset, bytes};
-    return gpi_ring_file(ring, &plan, file, &part, NULL);
-}
-
-gpupool_result gpupool_upload_file_async(gpupool_ring *ring, void *device_dst, int file,
-                                         uint64_t offset, size_t bytes, cudaStream_t stream,
-                                         gpupool_ticket *ticket) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_file_async", GPUPOOL_UP, NULL, NULL, stream);
-    gpupool_file_part part = {device_dst, offset, bytes};
-    return ticket ? gpi_ring_file(ring, &plan, file, &part, ticket)
-                  : gpi_ring_lacks(&plan, "ticket");
-}
-
-/* Each part has a ticket; so many are in the list at a time. */
-gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
-                                        const gpupool_file_part *parts, size_t count,
-                                        cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_file_list", GPUPOOL_UP, NULL, NULL, stream);
-    enum { MOST = GPI_RING_FAILURES / 2 };
-    gpupool_ticket tickets[MOST];
-    gpupool_result result = gpi_ring_exists(ring, plan.call), waited;
-    char text[sizeof gpi_thread.draft];
-    size_t posted = 0, done = 0;
-    if (result == GPUPOOL_OK && count && !parts) result = gpi_ring_lacks(&plan, "parts");
-    while (done < posted || (posted < count && result == GPUPOOL_OK)) {
-        if (posted < count && posted - done < MOST && result == GPUPOOL_OK) {
-            result = gpi_ring_file(ring, &plan, file, &parts[posted], &tickets[posted % MOST]);
-            if (result == GPUPOOL_OK) posted++;
-            else memcpy(text, gpi_thread.draft, sizeof text);
-        } else {
-            waited = gpupool_ticket_wait(ring, tickets[done++ % MOST], -1);
-            if (result == GPUPOOL_OK && waited != GPUPOOL_OK)
-                memcpy(text, gpi_thread.draft, sizeof text);
-            if (result == GPUPOOL_OK) result = waited;
-        }
-    }
-    return result == GPUPOOL_OK ? gpi_host_ok() : gpi_host_fail(result, "%s", text);
-}
-
-/* ---- tickets ---- */
-
-/* What is known of a ticket that is in the list no more. */
-static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
-    int i;
-    for (i = 0; i < GPI_RING_FAILURES && ticket; i++) {
-        const gpi_failure *failure = &ring->failures[i];
-        if (failure->ticket != ticket) continue;
-        return failure->result == GPUPOOL_OK ? GPUPOOL_OK
-                                             : gpi_host_fail(failure->result, "%s", failure->text);
-    }
-    if (ticket == 0 || ticket > ring->tickets)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: no ticket %" PRIu64
-                             " was ever given out", ticket);
-    if (ticket > ring->forgotten) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: ticket %" PRIu64 " is from "
-                         "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
-}
-
-/* The transfer of a ticket; NULL: it is in the list no more, or never was. */
-static gpi_transfer *gpi_ring_pending(const gpupool_ring *ring, gpupool_ticket ticket) {
-    gpi_transfer *transfer = ticket ? ring->transfers : NULL; /* 0: those whose caller waits */
-    while (transfer && transfer->ticket != ticket) transfer = transfer->next;
-    return transfer;
-}
-
-/* One thing by a thread that waits for something of the ring's; *asks: how often in vain. While
-   there are workers they have their time first; but all of them may be in functions that wait for
-   this thread. */
-static int gpi_ring_help(gpupool_ring *ring, unsigned *asks) {
-    if (ring->workers_running && ++*asks <= GPI_RING_SPIN) return 0;
-    return gpi_ring_work(ring, GPI_RING_CALLER);
-}
-
-gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
-    uint64_t start = gpi_host_now_ns(), most = timeout_ns < 0 ? UINT64_MAX : (uint64_t)timeout_ns;
-    gpi_visit visit;
-    gpi_transfer *transfer;
-    unsigned round = 0;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
-    if (result != GPUPOOL_OK) return result;
-    while (result == GPUPOOL_OK && (transfer = gpi_ring_pending(ring, ticket)) != NULL) {
-        int did = gpi_ring_help(ring, &transfer->asks);
-        uint64_t waited = gpi_host_now_ns() - start;
-        if (!gpi_ring_pending(ring, ticket)) break;
-        if (waited >= most)
-            result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
-                                   " is not done yet", ticket);
-        else if (did) gpi_ring_busy(ring, &round);
-        else gpi_ring_idle(ring, &round, most - waited);
-    }
-    if (result == GPUPOOL_OK) result = gpi_ring_told(ring, ticket);
-    return gpi_ring_leave(ring, &visit, result);
-}
-
 /* ---- spans ---- */
 
 /* The span's first slot; its number tells which, and its memory whose: rings number alike. NULL,
    with a result: it is not held. */
 static gpi_stage_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
                                      const gpupool_span *span) {
-    gpi_stage_slot *slot = ring->stage.slots;
-    uint64_t left = span ? ring->stage.top : 0;
-    for (; left; left--, slot++)
-        if (slot->state == GPI_STAGE_HELD && slot->run && slot->span == span->number &&
-            slot->span && span->memory == gpi_stage_memory(&ring->stage, slot))
+    uint64_t i, end = span ? ring->stage.top : 0;
+    for (i = 0; i < end; i++) {
+        gpi_stage_slot *slot = &ring->stage.slots[i];
+        if (slot->state == GPI_STAGE_HELD && slot->run && slot->span &&
+            slot->span == span->number && span->memory == gpi_stage_memory(&ring->stage, slot))
             return slot;
+    }
     gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call,
                   span ? "this span is not held, or is another ring's" : "span is NULL");
     return NULL;
@@ -13471,41 +13335,46 @@ static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, size_t bytes)
                          longest);
 }
 
+/* Slots for so many bytes; NULL, with a result: not in the time. */
+static gpi_stage_slot *gpi_ring_span_slots(gpupool_ring *ring, size_t bytes, uint64_t most_ns,
+                                           gpupool_result *result) {
+    uint64_t start = gpi_host_now_ns(), size = ring->stage.slot_bytes, waited;
+    unsigned round = 0;
+    for (;;) {
+        gpi_stage_slot *slot;
+        int did;
+        gpi_host_ok(); /* until pinning, if that is tried, says otherwise */
+        slot = gpi_ring_slots(ring, (bytes + size - 1) / size, result);
+        if (slot || *result != GPUPOOL_OK) return slot;
+        *result = gpi_ring_span_hope(ring, bytes);
+        if (*result != GPUPOOL_OK) return NULL;
+        did = gpi_ring_help(ring);
+        waited = gpi_host_now_ns() - start;
+        if (waited >= most_ns) break;
+        if (did) gpi_ring_busy(ring, &round);
+        else gpi_ring_idle(ring, &round, most_ns - waited);
+    }
+    *result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
+    return NULL;
+}
+
 gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
                                     gpupool_span *span) {
-    uint64_t start = gpi_host_now_ns(), most = timeout_ns < 0 ? UINT64_MAX : (uint64_t)timeout_ns;
     gpi_visit visit;
     gpi_stage_slot *slot = NULL;
-    uint64_t size, waited;
-    unsigned round = 0;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
     if (result != GPUPOOL_OK) return result;
-    size = ring->stage.slot_bytes;
-    if (!span || bytes == 0 || bytes > ring->stage.count * size) {
+    if (!span || bytes == 0 || bytes > ring->stage.count * ring->stage.slot_bytes)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_acquire: %s from 1 to %" PRIu64
-                               ", the whole ring", span ? "bytes must be" :
-                               "span is NULL; bytes may be", ring->stage.count * size);
-        return gpi_ring_leave(ring, &visit, result);
-    }
-    while (result == GPUPOOL_OK && !slot) {
-        int did = 0;
-        gpi_host_ok(); /* until pinning, if that is tried, says otherwise */
-        slot = gpi_ring_slots(ring, (bytes + size - 1) / size, &result);
-        if (slot || result != GPUPOOL_OK) break;
-        result = gpi_ring_span_hope(ring, bytes);
-        if (result == GPUPOOL_OK) did = gpi_ring_help(ring, &ring->span_asks);
-        waited = gpi_host_now_ns() - start;
-        if (result == GPUPOOL_OK && waited >= most)
-            result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
-        else if (result == GPUPOOL_OK && !did) gpi_ring_idle(ring, &round, most - waited);
-    }
+                               ", the whole ring", span ? "bytes must be" : "span is NULL; bytes "
+                               "may be", ring->stage.count * ring->stage.slot_bytes);
+    else slot = gpi_ring_span_slots(ring, bytes, (uint64_t)timeout_ns, &result);
     if (slot) {
         gpi_stage_set(slot, GPI_STAGE_HELD);
         slot->span = span->number = ++ring->spans;
         slot->holder = gpi_host_thread_number();
         slot->length = span->bytes = bytes;
         span->memory = gpi_stage_memory(&ring->stage, slot);
-        ring->span_asks = 0;
         ring->held++;
     }
     return gpi_ring_leave(ring, &visit, result);
@@ -13513,7 +13382,7 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
 
 gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void *device_dst,
                                    cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_span_upload", GPUPOOL_UP, device_dst, NULL, stream);
+    gpi_transfer plan = gpi_ring_plan("gpupool_span_upload", device_dst, NULL, 0, stream);
     gpi_visit visit;
     gpi_stage_slot *slot;
     uint64_t held_bytes;
@@ -13523,29 +13392,28 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
     slot = gpi_ring_span(ring, plan.call, span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
     held_bytes = slot->length;
-    if (!device_dst) result = gpi_ring_lacks(&plan, "device_dst");
+    plan.driver = &ring->stage.driver;
+    if (!device_dst) result = gpi_ring_lacks(plan.call, "device_dst");
     else if (span->bytes == 0 || span->bytes > held_bytes)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: span.bytes was set to 0 or raised",
                                plan.call);
-    else if (gpi_driver_is_capturing(&ring->stage.driver, plan.stream))
-        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures", plan.call);
+    else result = gpi_ring_may_queue(&plan);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
-    gpi_ring_name_stream(ring, &plan);
     plan.width = plan.bytes = slot->length = span->bytes;
     gpi_stage_set(slot, GPI_STAGE_FILLING); /* nobody else sends it, or gives it up */
     gpi_ring_unlock(ring);
     result = gpi_ring_send(ring, slot, &plan, &lost);
     gpi_ring_lock(ring);
     gpi_stage_set(slot, GPI_STAGE_HELD);
-    slot->length = held_bytes;
-    if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
-    slot->down = GPUPOOL_UP;
-    slot->key = plan.key;
-    gpi_stage_fly(&ring->stage, slot);
-    gpi_ring_count(ring, &plan);
-    ring->span_bytes += plan.bytes;
-    ring->held--;
-    memset(span, 0, sizeof *span);
+    if (result == GPUPOOL_OK) {
+        gpi_stage_fly(&ring->stage, slot);
+        gpi_ring_count(ring, &plan);
+        ring->span_bytes += plan.bytes;
+        ring->held--;
+        memset(span, 0, sizeof *span);
+    } else {
+        slot->length = held_bytes;
+    }
     return gpi_ring_leave(ring, &visit, result);
 }
 
@@ -13570,8 +13438,7 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     int way;
     gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_get_stats");
     if (result != GPUPOOL_OK) return result;
-    if (!stats)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_get_stats: stats is NULL");
+    if (!stats) return gpi_ring_lacks("gpupool_ring_get_stats", "stats");
     stage = &ring->stage;
     gpi_ring_lock(ring);
     now = gpi_host_now_ns(); /* not before what others wrote down */
@@ -13583,12 +13450,12 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     stats->workers = (uint64_t)ring->workers_running;
     stats->pin_ns = stage->pin_ns;
     stats->pin_failures = stage->pin_failures;
+    stats->link_busy_ns[GPUPOOL_UP] = gpi_stage_ns(&stage->flying, now);
+    stats->link_busy_ns[GPUPOOL_DOWN] = gpi_stage_ns(&ring->arriving, now);
     for (way = 0; way < 2; way++) {
         double seconds, bytes = (double)stats->staged_bytes[way];
         if (way == GPUPOOL_UP) bytes -= (double)ring->span_bytes; /* filled when nobody looked */
-        if (ring->under_way[way]) stats->under_way_ns[way] += now - ring->under_way_since_ns[way];
-        stats->link_busy_ns[way] = stage->busy_ns[way];
-        if (stage->flying[way]) stats->link_busy_ns[way] += now - stage->flying_since_ns[way];
+        stats->under_way_ns[way] = gpi_stage_ns(&ring->under_way[way], now);
         seconds = (double)stats->under_way_ns[way] * 1e-9;
         if (seconds <= 0) continue;
         stats->gb_per_s[way] = bytes * 1e-9 / seconds;

@@ -68,7 +68,7 @@ static void the_macro_holds_until_it_is_lifted(void) {
 static void the_ring_has_chunks_of_64_kib_at_least(void) {
     gpupool_ring *ring = NULL;
     CHECK_RESULT(gpupool_ring_create(&ring, &(gpupool_ring_config){.workers = -1}), GPUPOOL_OK);
-    CHECK_EQ(ring->stage.slot_bytes, (GPUPOOL_RING_CHUNK_BYTES) > 0 ? 256 * KIB : 64 * KIB);
+    CHECK_EQ(ring->stage.slot_bytes, (GPUPOOL_RING_CHUNK_BYTES) > 0 ? 128 * KIB : 64 * KIB);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_create(&ring, &(gpupool_ring_config){.chunk_bytes = 128 * KIB}),
                  GPUPOOL_OK);

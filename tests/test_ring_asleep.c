@@ -95,7 +95,6 @@ static void let_go_and_end(void) {
 static void a_worker_looks_by_itself(void) {
     scene_open(0);
     at_sleep = let_go_and_end;
-    ring->hands[0].ring = ring;
     gpi_ring_lock(ring);
     gpi_ring_worker_loop(ring, &ring->hands[0]);
     CHECK(!ring->transfers);

@@ -14,22 +14,23 @@
 /* Each from what it is said to be; a ring that has done nothing yet has none. */
 static void figures_of_a_link(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
+    gpi_stage_clock *clocks[] = {&ring->stage.flying, &ring->arriving};
     for (int way = 0; way < 2; way++) {
         gpupool_ring_stats stats = kit_ring_stats(ring);
         CHECK(stats.gb_per_s[way] == 0 && stats.link_busy[way] == 0);
-        ring->stats.under_way_ns[way] = 2000000000;
-        ring->stage.busy_ns[way] = 1000000000;
+        ring->under_way[way].ns = 2000000000;
+        clocks[way]->ns = 1000000000;
         ring->stats.staged_bytes[way] = 4000000000;
         stats = kit_ring_stats(ring);
         CHECK(stats.gb_per_s[way] > 1.999 && stats.gb_per_s[way] < 2.001);
         CHECK(stats.link_busy[way] > 0.499 && stats.link_busy[way] < 0.501);
-        ring->stage.busy_ns[way] = 3000000000;
+        clocks[way]->ns = 3000000000;
         CHECK(kit_ring_stats(ring).link_busy[way] == 1);
-        ring->under_way[way] = 1; /* since a second */
-        ring->under_way_since_ns[way] = gpi_host_now_ns() - 1000000000;
+        ring->under_way[way].now = 1; /* since a second */
+        ring->under_way[way].since_ns = gpi_host_now_ns() - 1000000000;
         stats = kit_ring_stats(ring);
         CHECK(stats.under_way_ns[way] >= 3000000000 && stats.under_way_ns[way] < 60000000000);
-        ring->under_way[way] = 0;
+        ring->under_way[way].now = 0;
     }
     kit_ring_close(ring);
 }
@@ -42,7 +43,7 @@ static void spans_are_not_staged_in_time(void) {
     CHECK_RESULT(gpupool_span_acquire(ring, 100000, 0, &span), GPUPOOL_OK);
     memset(span.memory, 1, 100000);
     CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
-    ring->stats.under_way_ns[GPUPOOL_UP] = 1000000000;
+    ring->under_way[GPUPOOL_UP].ns = 1000000000;
     gpupool_ring_stats stats = kit_ring_stats(ring);
     CHECK_EQ(stats.staged_bytes[GPUPOOL_UP], 100000);
     CHECK(stats.gb_per_s[GPUPOOL_UP] == 0);
@@ -56,7 +57,7 @@ static void one_chunk_is_under_way(void) {
     unsigned char *device = kit_device(40000), *host = kit_host(40000);
     CHECK_RESULT(gpupool_upload(ring, device, host, 40000, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], 40000);
-    CHECK_EQ(ring->under_way[GPUPOOL_UP], 0);
+    CHECK_EQ(ring->under_way[GPUPOOL_UP].now, 0);
     kit_host_free(host, 40000);
     kit_device_free(device, 40000);
     kit_ring_close(ring);
@@ -68,9 +69,8 @@ static void chunks_of_rows(void) {
     gpupool_ring *ring = kit_ring(8 * MIB, 64 * KIB, 0);
     for (size_t i = 0; i < KIT_COUNT(widths); i++) {
         uint64_t width = widths[i], most = 64 * KIB;
-        gpi_transfer plan = gpi_ring_plan("", GPUPOOL_UP, ring, ring, 0);
+        gpi_transfer plan = gpi_ring_plan("", ring, ring, width, 0);
         check_case("width %llu", (unsigned long long)width);
-        plan.width = width;
         plan.bytes = width * (1 + 4000000 / width);
         while (plan.cursor < plan.bytes) {
             uint64_t bytes = gpi_ring_chunk(ring, &plan, UINT64_MAX);

@@ -81,10 +81,7 @@ static void every_invariant_is_watched(void) {
     BREAK(3, stage->slot_bytes, 2 * stage->slot_bytes);
     BREAK(4, s.flying->event, NULL);
     BREAK(4, s.flying->flight, stage->flights + 1);
-    BREAK(4, stage->flying[GPUPOOL_UP], stage->flying[GPUPOOL_UP] - 1);
-    BREAK(4, s.flying->down, GPUPOOL_DOWN);
-    BREAK(5, s.flying->owner, s.waiting);
-    BREAK(5, s.waiting->ready, 1);
+    BREAK(4, stage->flying.now, stage->flying.now - 1);
     BREAK(5, s.waiting->cursor, s.waiting->bytes + 1);
     BREAK(5, s.waiting->working, -1);
     BREAK(6, s.waiting->ticket, s.waiting->next->ticket);

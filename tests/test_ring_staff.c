@@ -78,6 +78,52 @@ static void as_many_as_there_are_processors(void) {
     processors = 0;
 }
 
+/* A transfer that is alone has nine of them; two have all. */
+static void no_more_than_a_transfer_needs(void) {
+    gpupool_ticket tickets[2];
+    scene_open(-1);
+    fake_hold(kit_stream[0], 1);
+    for (int n = 0; n <= 2; n++) {
+        if (n) CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0],
+                                                 &tickets[n - 1]), GPUPOOL_OK);
+        check_case("%d transfers", n);
+        CHECK_EQ(gpi_ring_wants(ring, &ring->hands[8]), n > 0);
+        CHECK_EQ(gpi_ring_wants(ring, &ring->hands[9]), n > 1);
+    }
+    fake_hold(kit_stream[0], 0);
+    for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_OK);
+    scene_close();
+}
+
+/* Half of them look for uploads first, and half for downloads, whichever came first. */
+static void both_ways_at_once(void) {
+    gpupool_ticket tickets[2];
+    unsigned char *back = kit_host(BYTES);
+    scene_open(-1);
+    upload();
+    for (int way = 0; way < 2; way++) {
+        uint64_t before = kit_ring_stats(ring).chunks[way];
+        uint64_t other = kit_ring_stats(ring).chunks[!way];
+        CHECK_RESULT(way ? gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], tickets)
+                         : gpupool_download_async(ring, back, device, BYTES, kit_stream[0],
+                                                  tickets), GPUPOOL_OK);
+        CHECK_RESULT(way ? gpupool_download_async(ring, back, device, BYTES, kit_stream[0],
+                                                  &tickets[1])
+                         : gpupool_upload_async(ring, device, host, BYTES, kit_stream[0],
+                                                &tickets[1]), GPUPOOL_OK);
+        gpi_ring_lock(ring);
+        for (int i = 0; i < 3; i++) CHECK(gpi_ring_work(ring, (gpi_ring_role)way));
+        gpi_ring_unlock(ring);
+        CHECK_EQ(kit_ring_stats(ring).chunks[way], before + 3);
+        CHECK_EQ(kit_ring_stats(ring).chunks[!way], other);
+        for (int i = 0; i < 2; i++)
+            CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_OK);
+    }
+    kit_is_pattern(back, BYTES, 1, 0);
+    kit_host_free(back, BYTES);
+    scene_close();
+}
+
 /* ---- starting ---- */
 
 static void as_many_as_the_system_has(void) {
@@ -86,6 +132,7 @@ static void as_many_as_the_system_has(void) {
         scene_open(3);
         upload();
         CHECK_EQ(kit_ring_stats(ring).workers, had);
+        CHECK_EQ(ring->hands[had].started, 0); /* nobody is to be joined */
         threads_left = 1000;
         upload(); /* it does not ask again */
         CHECK_EQ(kit_ring_stats(ring).workers, had);
@@ -204,76 +251,23 @@ static void the_caller_waits_for_those_at_work(void) {
     scene_close();
 }
 
-/* Chunks that only the caller can send are filled when a copy of his fails: they are sent. Where he
-   is at the last chunk, and alone, none is filled any more. */
-static int may_still_be_filled(void) {
-    const gpi_transfer *transfer;
-    int may;
-    gpi_host_lock(&ring->stage.lock);
-    transfer = ring->transfers;
-    may = !transfer->ready && (transfer->working > 1 || transfer->cursor < transfer->bytes);
-    gpi_host_unlock(&ring->stage.lock);
-    return may;
-}
-
-static void wait_for_a_filled_chunk(void *unused) {
-    (void)unused;
-    while (may_still_be_filled()) gpi_host_idle(64);
-}
-
-static void filled_chunks_are_not_forgotten(void) {
-    scene_open(1);
-    fake_before_call("cuMemcpyAsync", 1, wait_for_a_filled_chunk, NULL);
-    fake_fail_call("cuMemcpyAsync", 1, 0, 0);
-    CHECK_RESULT(gpupool_upload(ring, device, host, BYTES, cudaStreamPerThread), GPUPOOL_E_CUDA);
-    fake_fail_clear();
-    CHECK_EQ(cudaStreamSynchronize(cudaStreamPerThread), cudaSuccess);
-    CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
-    CHECK_EQ(kit_ring_stats(ring).used.now, 0);
-    upload();
-    scene_close();
-}
-
-/* What a worker has read is sent by the caller, and not read again. */
-static atomic_size_t read_bytes;
-
-static int bring_once(void *to, size_t bytes, uint64_t offset, void *waited) {
-    if (pthread_equal(pthread_self(), caller) && !*(int *)waited) {
-        *(int *)waited = 1; /* once: later there may be no chunk left for the worker */
-        wait_for_a_filled_chunk(NULL);
-    }
-    kit_pattern_at((unsigned char *)to, bytes, 1, (size_t)offset);
-    atomic_fetch_add(&read_bytes, bytes);
-    return 0;
-}
-
-static void filled_chunks_are_read_once(void) {
-    int waited = 0;
-    scene_open(1);
-    caller = pthread_self();
-    CHECK_RESULT(gpupool_upload_from(ring, device, 2 * MIB, bring_once, &waited,
-                                     cudaStreamPerThread), GPUPOOL_OK);
-    CHECK_EQ(atomic_load(&read_bytes), 2 * MIB);
-    CHECK_EQ(cudaStreamSynchronize(cudaStreamPerThread), cudaSuccess);
-    upload();
-    scene_close();
-}
-
 /* To a worker the handle of the caller's own stream means another one: it queues no chunk there,
-   however late the caller comes. */
+   and none anywhere before that stream is done. */
 static void let_workers_come(void *unused) {
     (void)unused;
     for (int i = 0; i < 20; i++) gpi_host_idle(10000);
-    fake_hold(cudaStreamPerThread, 0);
+    CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_DOWN], 0);
+    fake_hold(kit_stream[1], 0);
 }
 
 static void downloads_of_the_callers_own_stream(void) {
     scene_open(2);
-    fake_hold(cudaStreamPerThread, 1);
+    fake_hold(kit_stream[1], 1);
+    kit_order(kit_stream[1], cudaStreamPerThread);
     CHECK_EQ(cudaMemcpyAsync(device, host, BYTES, cudaMemcpyHostToDevice, cudaStreamPerThread),
              cudaSuccess);
     unsigned char *back = kit_host(BYTES);
-    fake_before_call("cuMemcpyAsync", 1, let_workers_come, NULL);
+    fake_before_call("cuEventQuery", 1, let_workers_come, NULL);
     CHECK_RESULT(gpupool_download(ring, back, device, BYTES, cudaStreamPerThread), GPUPOOL_OK);
     kit_is_pattern(back, BYTES, 1, 0);
     kit_host_free(back, BYTES);
@@ -408,14 +402,14 @@ int main(int argc, char **argv) {
     if (argc > 1) return die(argv[1]);
 #endif
     FAKE_TEST(as_many_as_there_are_processors);
+    FAKE_TEST(no_more_than_a_transfer_needs);
+    FAKE_TEST(both_ways_at_once);
     FAKE_TEST(as_many_as_the_system_has);
     FAKE_TEST(started_once);
     FAKE_TEST(a_worker_that_cannot_work);
     FAKE_TEST(workers_come_back);
     FAKE_TEST(a_worker_that_is_not_told);
     FAKE_TEST(the_caller_waits_for_those_at_work);
-    FAKE_TEST(filled_chunks_are_not_forgotten);
-    FAKE_TEST(filled_chunks_are_read_once);
     FAKE_TEST(downloads_of_the_callers_own_stream);
     FAKE_TEST(exit_beside_a_stuck_worker);
     FAKE_TEST(exit_from_a_workers_callback);

@@ -1,6 +1,6 @@
 /* What the staging ring reaches, against CUDA's own copies, the host's and the disk's in the same
-   run, and the bars it is held to: make bench-ring. A second table has the rates for other chunks,
-   copy loops and numbers of workers than the ring chooses by itself.
+   run, and the bars it is held to: make bench-ring. A second table has the rates for other chunks
+   and numbers of workers than the ring chooses by itself.
    Usage: ring [RING_MIB [CHUNK_KIB [WORKERS [FOLDER]]]], 0 for the default; the file is made in the
    folder, which should not lie in memory. */
 #define _GNU_SOURCE
@@ -147,6 +147,7 @@ static double host_rate(int past, size_t size) {
 #define READ_BYTES ((size_t)2 << 20)
 
 static int file, direct;       /* direct: past the page cache; -1: not to be had here */
+static int reads_from;         /* one of them */
 static atomic_size_t next_read;
 
 static void uncache(void) {
@@ -186,7 +187,8 @@ static void *read_blocks(void *unused) {
     size_t at;
     if (!memory) stop("aligned_alloc", "no memory");
     while ((at = atomic_fetch_add(&next_read, READ_BYTES)) < FILE_SIZE)
-        if (pread(direct, memory, READ_BYTES, (off_t)at) <= 0) stop("pread", strerror(errno));
+        if (pread(reads_from, memory, READ_BYTES, (off_t)at) <= 0)
+            stop("pread", strerror(errno));
     free(memory);
     return unused;
 }
@@ -194,8 +196,17 @@ static void *read_blocks(void *unused) {
 static double disk_alone(gpupool_ring *ring) {
     (void)ring;
     uncache();
+    reads_from = direct;
     atomic_store(&next_read, 0);
     return on_threads(READERS, read_blocks);
+}
+
+/* As many threads as the ring has read what is in the page cache, each to one place. */
+static double cache_alone(gpupool_ring *ring) {
+    (void)ring;
+    reads_from = file;
+    atomic_store(&next_read, 0);
+    return on_threads(threads, read_blocks);
 }
 
 static double file_rate(double (*way)(gpupool_ring *), gpupool_ring *ring) {
@@ -246,7 +257,8 @@ static void files(gpupool_ring *ring, double line) {
     runs = 3;
     write_file();
     cached = file_rate(file_up, ring);
-    printf("  file in the page cache: %.1f GB/s\n", cached);
+    printf("  file in the page cache: %.1f GB/s; %d threads that only read it: %.1f GB/s\n", cached,
+           threads, file_rate(cache_alone, NULL));
     bar("file in the page cache to device", cached / line, 0.75, "of pinned");
     if (direct < 0) {
         printf("  left out: files past the page cache (%s has no O_DIRECT)\n", folder);
@@ -278,7 +290,7 @@ static void bars(double up_line, double down_line) {
     double up, down, both, plain, away, host, cold = (double)SIZE * 1e-9 / ring_up(ring);
     double up_plain = rate(plain_up, NULL), down_plain = rate(plain_down, NULL);
     gpupool_ring_stats stats;
-    threads = 1 + (int)gpi_ground_min((uint64_t)ring->workers_wanted, (uint64_t)ring->hands_each);
+    threads = 1 + (int)gpi_ground_min((uint64_t)ring->workers_wanted, GPI_RING_HANDS);
     plain = host_rate(0, 0);
     away = host_rate(1, 0);
     host = most(plain, away);
@@ -314,35 +326,34 @@ static void bars(double up_line, double down_line) {
 typedef struct choice {
     const char *name;
     size_t chunk_kib;
-    int workers, away_up, away_down, caller_sends; /* -1: the ring's own choice */
-} choice;
+    int workers;
+} choice; /* 0: the ring's own choice */
 
 static void choices(double up_line, double down_line) {
-    static const choice all[] = {
-        {"as it is", 0, 0, -1, -1, 0},           {"chunks of 256 KiB", 256, 0, -1, -1, 0},
-        {"chunks of 512 KiB", 512, 0, -1, -1, 0}, {"chunks of 1 MiB", 1024, 0, -1, -1, 0},
-        {"chunks of 4 MiB", 4096, 0, -1, -1, 0}, {"up past the caches", 0, 0, 1, -1, 0},
-        {"the same, 512 KiB", 512, 0, 1, -1, 0}, {"down with memcpy", 0, 0, -1, 0, 0},
-        {"1 worker", 0, 1, -1, -1, 0},           {"3 workers", 0, 3, -1, -1, 0},
-        {"5 workers", 0, 5, -1, -1, 0},          {"9 workers", 0, 9, -1, -1, 0},
-        {"15 workers", 0, 15, -1, -1, 0},        {"the caller sends all", 0, 0, -1, -1, 1},
-        {"the same, 512 KiB", 512, 0, -1, -1, 1}};
-    printf("\nother choices                up GB/s  of pinned   down  of pinned\n");
+    static const choice all[] = {{"as it is", 0, 0},
+                                 {"chunks of 512 KiB", 512, 0},
+                                 {"chunks of 1 MiB", 1024, 0},
+                                 {"chunks of 4 MiB", 4096, 0},
+                                 {"1 worker", 0, 1},
+                                 {"3 workers", 0, 3},
+                                 {"5 workers", 0, 5},
+                                 {"7 workers", 0, 7},
+                                 {"11 workers", 0, 11},
+                                 {"15 workers", 0, 15}};
+    printf("\nother choices         up GB/s  of pinned   down  of pinned   both    file\n");
+    runs = 5;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         gpupool_ring_config with = config;
         gpupool_ring *ring;
-        double up, down;
+        double up, down, both;
         if (all[i].chunk_kib) with.chunk_bytes = all[i].chunk_kib << 10;
         if (all[i].workers) with.workers = all[i].workers;
         ring = ring_of(with);
-        if (all[i].workers) ring->hands_each = all[i].workers;
-        if (all[i].away_up >= 0) ring->away[GPUPOOL_UP] = all[i].away_up;
-        if (all[i].away_down >= 0) ring->away[GPUPOOL_DOWN] = all[i].away_down;
-        ring->caller_sends = all[i].caller_sends;
         up = rate(ring_up, ring);
         down = rate(ring_down, ring);
-        printf("  %-26s %7.1f %9.2f %8.1f %8.2f\n", all[i].name, up, up / up_line, down,
-               down / down_line);
+        both = (double)(2 * SIZE) * 1e-9 / timed(both_ways, ring);
+        printf("  %-19s %7.1f %9.2f %8.1f %8.2f %8.1f %7.1f\n", all[i].name, up, up / up_line,
+               down, down / down_line, both, file_rate(file_up, ring));
         ours("destroy", gpupool_ring_destroy(ring));
     }
 }
