@@ -13010,6 +13010,7 @@ static gpi_transfer gpi_ring_plan(const char *call, const void *device, const vo
 }
 
 static gpupool_result gpi_ring_lacks(const char *call, const char *what) {
+    gpi_host_begin();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call, what);
 }
 
@@ -13118,7 +13119,7 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
     enum { MOST = GPI_RING_FAILURES / 2 };
     gpupool_ticket tickets[MOST];
     gpupool_result result = gpi_ring_exists(ring, call), now;
-    char text[sizeof gpi_thread.text];
+    char text[sizeof gpi_thread.draft];
     size_t posted = 0, done = 0;
     if (result == GPUPOOL_OK && count && !parts) return gpi_ring_lacks(call, "parts");
     if (result != GPUPOOL_OK) return result;
@@ -13133,7 +13134,7 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
         }
         if (now == GPUPOOL_OK || result != GPUPOOL_OK) continue;
         result = now;
-        memcpy(text, gpi_thread.text, sizeof text);
+        memcpy(text, gpi_thread.draft, sizeof text);
     }
     return result == GPUPOOL_OK ? gpi_host_ok() : gpi_host_fail(result, "%s", text);
 }
