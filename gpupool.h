@@ -660,8 +660,6 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
      r STREAM                        gpupool_stream_retired
      t BYTES                         gpupool_trim, keeping so much
      l BYTES                         a limit, 0: none
-     q ID  w BYTES  m STREAM  s      gpupool_size, gpupool_would_fit, a free that was refused, and
-                                     all that only look: they too put memory in order
      # ...                           words; the first line has the arena's config
    STREAM: 0 is the default stream, and all of them for gpupool_cudaMalloc and gpupool_cudaFree;
    others are named by their handle, as a number. */
