@@ -4397,6 +4397,7 @@ typedef struct gpi_stream {
     uint64_t settled;         /* what is up to here was made anybody's */
     uint64_t refs;
     uint64_t visit;           /* the latest stitch whose stream was made to wait for this one */
+    uint64_t seen, seen_in;   /* how far it had come in a look, and in which */
 } gpi_stream;
 
 typedef struct gpi_use {      /* of a block by work of a stream, up to a position */
@@ -4423,6 +4424,9 @@ typedef struct gpi_clocks {
     uint64_t loose_uses;      /* of these, those that requests on their way keep for their blocks */
     uint64_t visits;          /* of streams, for stitches of several streams' memory */
     uint64_t device_waits, host_waits;
+    CUevent look_event;       /* over all streams, for those who only look */
+    int is_all_seen;          /* in the latest look: all streams are done with everything */
+    uint64_t looks, seen;     /* looks so far; in the latest, what has passed on all streams */
 } gpi_clocks;
 
 /* -- how far a stream has come -- */
@@ -4440,6 +4444,21 @@ static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
     if (run->lane < GPI_LANE_STREAMS || run->lane >= GPI_LANE_WAITING) return 0;
     owner = (const gpi_stream *)clocks->tree->lanes[run->lane]->owner;
     return run->of.at <= gpi_clock_done(clocks, owner);
+}
+
+/* The same as somebody has seen who only looks, and passes nothing. */
+static uint64_t gpi_clock_seen(const gpi_clocks *clocks, const gpi_stream *stream) {
+    uint64_t at = gpi_clock_done(clocks, stream);
+    if (stream->seen_in == clocks->looks) at = gpi_ground_max(at, stream->seen);
+    return stream->capture ? at : gpi_ground_max(at, clocks->seen);
+}
+
+/* Whether a run is free, and all work at it was seen to be done. */
+static int gpi_clock_is_seen_finished(const gpi_clocks *clocks, const gpi_run *run) {
+    if (run->lane < GPI_LANE_STREAMS || run->lane >= GPI_LANE_WAITING)
+        return run->lane == GPI_LANE_ANY;
+    return run->of.at <= gpi_clock_seen(clocks,
+                                        (gpi_stream *)clocks->tree->lanes[run->lane]->owner);
 }
 
 /* Frees up to this position are done, or behind a mark. */
@@ -4961,6 +4980,48 @@ static gpupool_result gpi_clock_stream_wait(const gpi_clocks *clocks, cudaStream
     return result;
 }
 
+static void gpi_clock_start_look(gpi_clocks *clocks) {
+    clocks->looks++;
+    clocks->seen = 0;
+    clocks->is_all_seen = 0;
+}
+
+/* How far a stream has come, for who only looks. The arena's lock is held, and open while CUDA is
+   asked. */
+static void gpi_clock_look(gpi_clocks *clocks, gpi_stream *stream) {
+    uint64_t look = clocks->looks;
+    int i;
+    stream->seen = 0;
+    stream->seen_in = look;
+    for (i = 0; i < GPI_MARKS; i++) {
+        gpi_mark *mark = &stream->clock.marks[i];
+        uint64_t at = mark->at;
+        int passed;
+        if (at <= gpi_clock_done(clocks, stream)) continue;
+        mark->pins++;
+        gpi_host_unlock(clocks->lock);
+        passed = gpi_clock_ask(clocks, stream, mark);
+        gpi_host_lock(clocks->lock);
+        mark->pins--;
+        if (passed && clocks->looks == look) stream->seen = gpi_ground_max(stream->seen, at);
+    }
+}
+
+/* Whether all streams are done with all that was freed so far, caches included. One thread at a
+   time does it, which holds `growing`. */
+static void gpi_clock_look_at_all(gpi_clocks *clocks) {
+    const gpi_driver *driver = clocks->driver;
+    uint64_t at = clocks->position;
+    int passed = 0;
+    if (!driver->record_all || !driver->context || driver->peer_count || clocks->capturing) return;
+    gpi_host_unlock(clocks->lock);
+    if (gpi_clock_record_event(clocks, clocks->all, &clocks->look_event, NULL) == GPUPOOL_OK)
+        gpi_driver_event_query(driver, clocks->look_event, &passed);
+    gpi_host_lock(clocks->lock);
+    if (passed) clocks->seen = at;
+    clocks->is_all_seen = passed && at == clocks->position;
+}
+
 /* Makes a stream wait, on the device, for another one's work up to a position, which a mark of that
    stream or of ALL is behind. The arena's lock is held, and open while CUDA is called. */
 static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, uint64_t at,
@@ -5098,10 +5159,21 @@ static uint64_t gpi_clock_host_bytes(const gpi_clocks *clocks) { /* the arena's 
     return bytes;
 }
 
+static gpupool_result gpi_clock_drop_look_event(gpi_clocks *clocks) {
+    int reset;
+    gpupool_result result;
+    if (!clocks->look_event) return GPUPOOL_OK;
+    result = gpi_driver_was_reset(clocks->driver, &reset);
+    if (result == GPUPOOL_OK && !reset)
+        result = gpi_driver_event_drop(clocks->driver, clocks->look_event);
+    if (result == GPUPOOL_OK) clocks->look_event = NULL;
+    return result;
+}
+
 /* Gives the events back; those that the driver refuses stay. */
 static gpupool_result gpi_clock_close(gpi_clocks *clocks) {
     gpi_stream *stream = clocks->streams;
-    gpupool_result result = GPUPOOL_OK;
+    gpupool_result result = gpi_clock_drop_look_event(clocks);
     for (; stream && result == GPUPOOL_OK; stream = stream->next)
         result = gpi_clock_drop_events(clocks, stream);
     return result;
@@ -7635,23 +7707,23 @@ static uint64_t gpi_arena_finished_bytes(const gpupool_arena *arena) {
     for (; chunk; chunk = chunk->next) {
         uint64_t end = chunk->unit + chunk->units;
         const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
-        while (run && run->unit < end && gpi_clock_is_finished(&arena->clocks, run))
+        while (run && run->unit < end && gpi_clock_is_seen_finished(&arena->clocks, run))
             run = run->next;
         if (!run || run->unit >= end) bytes += chunk->bytes;
     }
     return bytes;
 }
 
-/* The same for who only looks: memory stays whose it is. A mark over all streams tells what is
-   done, where CUDA can make one. */
+/* For who only looks: how far the streams have come, which passes nothing. An event over all
+   streams tells what is done, where CUDA can record one. The lock is held, and open meanwhile. */
 static void gpi_arena_ask(gpupool_arena *arena) {
-    gpi_stream *stream = arena->clocks.streams;
-    if (arena->ledger.cached_bytes) arena->clocks.position++; /* what caches have is behind it */
+    gpi_clocks *clocks = &arena->clocks;
+    gpi_stream *stream = clocks->streams;
+    gpi_clock_start_look(clocks);
     if (arena->ledger.cached_bytes || gpi_arena_lacks_marks(arena, UINT64_MAX))
-        gpi_clock_record_all(&arena->clocks);
-    gpi_clock_poll(&arena->clocks, arena->clocks.all);
+        gpi_clock_look_at_all(clocks);
     for (; stream; stream = stream->next)
-        if (stream->handle) gpi_clock_poll(&arena->clocks, stream);
+        if (stream->handle && !stream->capture) gpi_clock_look(clocks, stream);
 }
 
 /* -- the record of calls, in the replay's format: the lock is held -- */
@@ -8487,7 +8559,7 @@ static void gpi_verdict_shoot_free(gpi_scene *scene, const gpi_run *run, gpi_sho
     const gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = (gpi_stream *)arena->tree.lanes[run->lane]->owner;
     shot->state = GPI_SHOT_FREE;
-    if (!stream || run->of.at <= gpi_clock_done(clocks, stream)) return;
+    if (!stream || run->of.at <= gpi_clock_seen(clocks, stream)) return;
     shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
     if (stream->capture) return;
     shot->key = gpi_verdict_meet(scene, stream, run->of.at);
@@ -8508,7 +8580,7 @@ static void gpi_verdict_shoot_waiting(gpi_scene *scene, const gpi_run *run, gpi_
         if (use->stream->capture) shot->state = GPI_SHOT_KEPT;
     if (shot->state == GPI_SHOT_KEPT) return;
     for (use = (const gpi_use *)run->of.uses; use; use = use->next) {
-        if (use->at <= gpi_clock_done(clocks, use->stream)) continue;
+        if (use->at <= gpi_clock_seen(clocks, use->stream)) continue;
         shot->state = GPI_SHOT_PENDING;
         shot->key = gpi_verdict_meet(scene, use->stream, use->at);
         count++;
@@ -9314,7 +9386,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     scene->reserved_bytes = arena->ledger.reserved.now;
     scene->limit_bytes = limit;
     scene->captures = arena->captures;
-    scene->is_all_done = arena->clocks.all->clock.passed == arena->clocks.position;
+    scene->is_all_done = arena->clocks.is_all_seen;
     scene->capturing = request->capturing;
     scene->units = request->units;
     scene->align_units = request->align_units;
@@ -9592,6 +9664,9 @@ static int gpi_block_give_up(gpupool_arena *arena, const gpi_request *request,
                              const gpi_siblings *siblings, const gpi_visit *visit) {
     gpupool_verdict verdict;
     gpi_scene scene;
+    gpi_host_lock(&arena->lock);
+    gpi_clock_start_look(&arena->clocks); /* the ladder has asked already */
+    gpi_host_unlock(&arena->lock);
     gpi_verdict_begin(arena, request, siblings, &verdict, &scene);
     gpi_verdict_judge(&verdict, &scene);
     gpi_verdict_end(&scene);
