@@ -49,8 +49,8 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
     GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHUNK STITCH PLAN LIMIT           how it works
-    ARENA LADDER VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHAPE FIGURES
-    STAGE RING REPORT
+    ARENA LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHAPE FIGURES
+    STAGE RING REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words: unit: the smallest size, 512 bytes. Block: what you hold, a run of units. Position: the
@@ -1841,10 +1841,10 @@ typedef struct gpi_driver {
     unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
     int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
     CUcontext peer_contexts[GPI_DEVICES_MAX];
-    void *crumb;             /* memory whose freeing is the wait for the device */
-    int crumb_of_host;
-    CUcontext crumb_context; /* it may be a peer's */
-    unsigned long long crumb_id;
+    void *wait_memory;             /* memory whose freeing is the wait for the device */
+    int wait_memory_of_host;
+    CUcontext wait_memory_context; /* it may be a peer's */
+    unsigned long long wait_memory_id;
 #define GPI_DRIVER_FIELD(field, name, version, group, parameters) \
     CUresult(CUDAAPI *field) parameters;
     GPI_DRIVER_CALLS(GPI_DRIVER_FIELD)
@@ -2093,7 +2093,8 @@ static gpupool_result gpi_driver_look(gpi_driver *driver) {
     return result;
 }
 
-/* The crumb is gone by then. The driver is not entered; one that is not open is left alone. */
+/* No memory for waits is left then. The driver is not entered; one that is not open is left
+   alone. */
 static void gpi_driver_close(gpi_driver *driver) {
     int i;
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
@@ -2362,37 +2363,39 @@ static gpupool_result gpi_driver_enable_peer(const gpi_driver *driver, int devic
 
 /* Waits until all streams of the current context are done, destroyed ones too. It loses no capture,
    not even one on a non-blocking stream, which cuCtxSynchronize would lose: cuMemFree waits so, of
-   whatever memory, and so does cuMemFreeHost (seen on CUDA 13.0). After a reset the crumb is gone,
+   whatever memory, and so does cuMemFreeHost (seen on CUDA 13.0). After a reset that memory is
+   gone,
    and its address may be the program's. */
-static gpupool_result gpi_driver_free_crumb(gpi_driver *driver) {
+static gpupool_result gpi_driver_free_wait_memory(gpi_driver *driver) {
     gpupool_result result;
     int ended;
-    if (!driver->crumb) return GPUPOOL_OK;
-    result = gpi_driver_has_ended(driver, driver->crumb_context, driver->crumb_id, &ended);
-    if (result == GPUPOOL_OK && !ended && driver->crumb_of_host)
-        result = gpi_driver_told(driver, "cuMemFreeHost", driver->host_free(driver->crumb));
+    if (!driver->wait_memory) return GPUPOOL_OK;
+    result = gpi_driver_has_ended(driver, driver->wait_memory_context, driver->wait_memory_id,
+                                  &ended);
+    if (result == GPUPOOL_OK && !ended && driver->wait_memory_of_host)
+        result = gpi_driver_told(driver, "cuMemFreeHost", driver->host_free(driver->wait_memory));
     else if (result == GPUPOOL_OK && !ended)
         result = gpi_driver_told(driver, "cuMemFree",
-                                 driver->memory_free((CUdeviceptr)(uintptr_t)driver->crumb));
-    if (result == GPUPOOL_OK) driver->crumb = NULL;
+                                 driver->memory_free((CUdeviceptr)(uintptr_t)driver->wait_memory));
+    if (result == GPUPOOL_OK) driver->wait_memory = NULL;
     return result;
 }
 
 /* The context is current. */
 static gpupool_result gpi_driver_wait_here(gpi_driver *driver, CUcontext context) {
-    gpupool_result result = gpi_driver_free_crumb(driver); /* of a wait that failed */
-    CUdeviceptr crumb = 0;
+    gpupool_result result = gpi_driver_free_wait_memory(driver); /* of a wait that failed */
+    CUdeviceptr wait_memory = 0;
     if (result != GPUPOOL_OK) return result;
-    driver->crumb_id = 0;
-    driver->crumb_context = context;
-    result = gpi_driver_ask_id(driver, context, &driver->crumb_id);
+    driver->wait_memory_id = 0;
+    driver->wait_memory_context = context;
+    result = gpi_driver_ask_id(driver, context, &driver->wait_memory_id);
     if (result != GPUPOOL_OK) return result;
-    driver->crumb_of_host = driver->memory_alloc(&crumb, 1) != CUDA_SUCCESS;
-    if (driver->crumb_of_host)
+    driver->wait_memory_of_host = driver->memory_alloc(&wait_memory, 1) != CUDA_SUCCESS;
+    if (driver->wait_memory_of_host)
         result = gpi_driver_told(driver, "cuMemHostAlloc",
-                                 driver->host_alloc(&driver->crumb, 1, 0));
-    else driver->crumb = (void *)(uintptr_t)crumb;
-    return result == GPUPOOL_OK ? gpi_driver_free_crumb(driver) : result;
+                                 driver->host_alloc(&driver->wait_memory, 1, 0));
+    else driver->wait_memory = (void *)(uintptr_t)wait_memory;
+    return result == GPUPOOL_OK ? gpi_driver_free_wait_memory(driver) : result;
 }
 
 /* Waits for the device and its peers, whose streams may be at the arena's memory as well. A peer's
@@ -2956,8 +2959,8 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 
        lane -> order 12 (4096..8191 units) -> step 3 (5632..6143) -> run <-> run <-> run
 
-   A lane has two such trees: the free memory that certain users may take. Lane QUIET is memory
-   whose earlier work is known to be done; lane BARE has home addresses without memory behind them;
+   A lane has two such trees: the free memory that certain users may take. Lane ANY is memory
+   whose earlier work is known to be done; lane EMPTY has home addresses without memory behind them;
    lane SPACE has addresses for stitches; the other lanes belong to streams. A live run is in no
    lane but in the index, which finds it by its unit. A run of a stitched block is in neither: PART.
 
@@ -2965,7 +2968,7 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
    the leftmost run that starts in the granule, so the run that contains an address is found in a
    few steps, whatever its size; and the owner, which is for the sections below.
 
-   The second tree of a lane is its edge: runs beside bare addresses. They are taken last. Memory is
+   The second tree of a lane is its edge: runs beside empty addresses, taken last. Memory is
    added where it makes the most of an edge, so what is left alone there keeps large requests
    together; filled with small ones, it would cost a recorded training run 0.8% more memory.
 
@@ -2975,7 +2978,7 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 
    T1  neighbours meet: run.next.unit == run.unit + run.units, and run.next.prev == run
    T2  a free run is in its lane's list of its own order and step, in the tree that it belongs to:
-       in the edge if a neighbour is bare, and it is in no slab; bits say which lists hold runs;
+       in the edge if a neighbour is empty, and it is in no slab; bits say which lists hold runs;
        counts and sums are those of the lists
    T3  no run stands next to a run of the same lane and position, but at the border of a slab
    T4  the index holds exactly the live runs, each in the bucket of its unit
@@ -2994,7 +2997,7 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 #define GPI_TRIES 4                    /* runs looked at in a step where not every run fits, */
 #define GPI_TRIES_SLOW 256             /* and before more memory is got */
 #define GPI_LANE_ANY 0u
-#define GPI_LANE_BARE 1u
+#define GPI_LANE_EMPTY 1u
 #define GPI_LANE_SPACE 2u
 #define GPI_LANE_STREAMS 3u            /* the first lane of a stream */
 #define GPI_LANE_WAITING 0xfffffffbu   /* freed, but other streams may still be at it: `uses`; from
@@ -3109,8 +3112,8 @@ static gpi_run **gpi_tree_head(const gpi_tree *tree, uint64_t bucket) {
 }
 
 static int gpi_tree_is_edge(const gpi_run *run) {
-    return (run->prev && run->prev->lane == GPI_LANE_BARE) ||
-           (run->next && run->next->lane == GPI_LANE_BARE);
+    return (run->prev && run->prev->lane == GPI_LANE_EMPTY) ||
+           (run->next && run->next->lane == GPI_LANE_EMPTY);
 }
 
 GPI_HOT int gpi_tree_is_slab(const gpi_tree *tree, uint64_t unit) {
@@ -3242,7 +3245,7 @@ static int gpi_tree_check(const gpi_tree *tree) {
     memset(addresses, 0, sizeof addresses);
     memset(free, 0, sizeof free);
     for (number = 0; number < tree->lane_count; number++) {
-        int is_memory = number != GPI_LANE_BARE && number != GPI_LANE_SPACE;
+        int is_memory = number != GPI_LANE_EMPTY && number != GPI_LANE_SPACE;
         if (!tree->lanes[number]) continue;
         broken = gpi_tree_check_lane(tree, number, is_memory ? free : addresses);
         if (broken) return broken;
@@ -3587,9 +3590,9 @@ static void gpi_tree_close(gpi_tree *tree) {
     memset(tree, 0, sizeof *tree);
 }
 
-/* Lanes QUIET, BARE and SPACE. 0: the host has no memory. */
+/* Lanes ANY, EMPTY and SPACE. 0: the host has no memory. */
 static int gpi_tree_open(gpi_tree *tree) {
-    if (gpi_tree_lane_add(tree) == GPI_LANE_ANY && gpi_tree_lane_add(tree) == GPI_LANE_BARE &&
+    if (gpi_tree_lane_add(tree) == GPI_LANE_ANY && gpi_tree_lane_add(tree) == GPI_LANE_EMPTY &&
         gpi_tree_lane_add(tree) == GPI_LANE_SPACE && gpi_tree_prepare(tree, 1))
         return 1;
     gpi_tree_close(tree);
@@ -3636,7 +3639,7 @@ GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     run->lane = GPI_LANE_HELD;
 }
 
-/* A run has become bare, or is bare no longer: its free neighbours change trees. */
+/* A run has become empty, or is empty no longer: its free neighbours change trees. */
 static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
     gpi_run *sides[2];
     int i;
@@ -3644,7 +3647,7 @@ static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
     sides[1] = run->next;
     for (i = 0; i < 2; i++) {
         uint32_t lane = sides[i] ? sides[i]->lane : GPI_LANE_HELD;
-        if (lane >= GPI_LANE_WAITING || lane == GPI_LANE_BARE) continue;
+        if (lane >= GPI_LANE_WAITING || lane == GPI_LANE_EMPTY) continue;
         gpi_tree_unfile(tree, sides[i]);
         gpi_tree_file(tree, sides[i], lane);
     }
@@ -3741,7 +3744,7 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64
         gpi_tree_weld(tree, run, side);
     }
     gpi_tree_file(tree, run, lane);
-    if (lane == GPI_LANE_BARE) gpi_tree_refile_sides(tree, run);
+    if (lane == GPI_LANE_EMPTY) gpi_tree_refile_sides(tree, run);
     return run;
 }
 
@@ -3759,7 +3762,7 @@ GPI_HOT gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint
         gpi_tree_file(tree, head, lane);
     }
     if (run->units > units) gpi_tree_file(tree, gpi_tree_split(tree, run, unit + units), lane);
-    if (lane == GPI_LANE_BARE) gpi_tree_refile_sides(tree, run);
+    if (lane == GPI_LANE_EMPTY) gpi_tree_refile_sides(tree, run);
     return run;
 }
 
@@ -5194,10 +5197,10 @@ static void gpi_clock_clear(gpi_clocks *clocks) { /* the host's side only */
 
    A chunk is what one call of the driver gave: a cuMemCreate handle, a cudaMalloc, ... A MAPPED
    chunk is mapped once, at its home, and stays there until it is given back to the driver. Homes
-   lie side by side, so a block may span several chunks; bare addresses are where chunks can still
+   lie side by side, so a block may span several chunks; empty addresses are where chunks can still
    go.
 
-       home addresses    | chunk | chunk |   chunk   | bare  | chunk | bare ...
+       home addresses    | chunk | chunk |   chunk   | empty  | chunk | empty ...
 
    The driver's price for mapped memory is per handle, not per byte: about 40 us up, 30 us down. So
    a chunk is a share of all that is reserved: few chunks in a large arena, yet none so large that
@@ -5205,7 +5208,7 @@ static void gpi_clock_clear(gpi_clocks *clocks) { /* the host's side only */
 
    H1  chunks do not overlap; the cells of a MAPPED chunk's granules, and no others, tell it as
        owner
-   H2  a home unit is in lane BARE exactly if no chunk is there
+   H2  a home unit is in lane EMPTY exactly if no chunk is there
    H3  reserved is the sum of the chunks, with those that the driver has not taken back */
 
 typedef struct gpi_chunk {
@@ -5357,24 +5360,24 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
                                 tally);
 }
 
-/* Every granule under a run that is not bare has a chunk; then no bare one has, if the sums agree.
-   A held run may be bare: stuck, or addresses that another thread is about to map. */
+/* Every granule under a run that is not empty has a chunk; then no empty one has, if sums agree.
+   A held run may be empty: stuck, or addresses that another thread is about to map. */
 static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, uint64_t units) {
-    uint64_t bare = 0, unit, entries = 0, page;
+    uint64_t empty = 0, unit, entries = 0, page;
     const gpi_run *run;
     int i;
     for (run = chunks->home; run; run = run->next) {
-        if (run->lane == GPI_LANE_BARE) bare += run->units;
+        if (run->lane == GPI_LANE_EMPTY) empty += run->units;
         unit = gpi_ground_down(run->unit, chunks->granule_units);
-        for (; run->lane != GPI_LANE_BARE && unit < run->unit + run->units;
+        for (; run->lane != GPI_LANE_EMPTY && unit < run->unit + run->units;
              unit += chunks->granule_units) {
             const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
             if (chunk && unit - chunk->unit < chunk->units) continue;
             if (chunk || run->lane != GPI_LANE_HELD) return 2;
-            bare += chunks->granule_units;
+            empty += chunks->granule_units;
         }
     }
-    if (bare + units != chunks->stitch_unit - chunks->base_unit) return 2;
+    if (empty + units != chunks->stitch_unit - chunks->base_unit) return 2;
     for (page = 0; page < tree->cell_pages; page++)
         for (i = 0; tree->cells[page] && i < GPI_PAGE; i++)
             entries += page * GPI_PAGE + (uint64_t)i < tree->granules &&
@@ -5464,7 +5467,7 @@ static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
                                       chunk->stuck_units * GPUPOOL_UNIT_BYTES);
         gpi_host_lock(chunks->lock);
         if (result != GPUPOOL_OK) break;
-        if (run) gpi_tree_put(tree, run, GPI_LANE_BARE, 0);
+        if (run) gpi_tree_put(tree, run, GPI_LANE_EMPTY, 0);
         chunk->stuck = NULL;
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_release(&chunks->driver, chunk->handle);
@@ -5509,7 +5512,7 @@ static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
         chunks->stuck->stuck = held;
         chunks->stuck->stuck_units = mapped_units;
     } else {
-        gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+        gpi_tree_put(tree, held, GPI_LANE_EMPTY, 0);
     }
     gpi_thread = why;
 }
@@ -5545,8 +5548,8 @@ static gpi_chunk *gpi_chunk_before(const gpi_tree *tree, const gpi_run *run) {
     return (gpi_chunk *)owner;
 }
 
-/* New chunks of about so many units under a held bare run, which has cells: under all of it, or if
-   that fails, none, and the run is bare again. */
+/* New chunks of about so many units under a held empty run, which has cells: under all of it, or if
+   that fails, none, and the run is empty again. */
 static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
                                      uint64_t chunk_units) {
     uint64_t done = 0, mapped = 0, most = held->units;
@@ -5578,7 +5581,7 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
 }
 
 /* A chunk that is one held run, and that no stitch is over, goes back to the driver. If it cannot
-   be unmapped it stays, quiet. */
+   be unmapped it stays, finished. */
 static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk,
                                           gpi_run *held) {
     gpupool_result result;
@@ -5592,7 +5595,7 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
     }
     gpi_chunk_unlink(chunks, chunk);
     gpi_tree_own(tree, chunk->unit, chunk->units, NULL);
-    gpi_tree_put(tree, held, GPI_LANE_BARE, 0);
+    gpi_tree_put(tree, held, GPI_LANE_EMPTY, 0);
     gpi_chunk_stick(chunks, chunk);
     return gpi_chunk_retry(chunks, tree);
 }
@@ -5603,9 +5606,9 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
     uint64_t unit, units;           /* the block */
     int is_alone;                   /* it does not begin in free memory */
     int is_exact;                   /* no chunk may be larger than is needed */
-    uint64_t new_unit, new_units;   /* bare granules that become memory for it */
+    uint64_t new_unit, new_units;   /* empty granules that become memory for it */
     gpi_run *left;                  /* free memory before these, in which the block begins */
-    gpi_run *bare;                  /* the run that they are in; NULL: there is no place */
+    gpi_run *empty;                  /* the run that they are in; NULL: there is no place */
 } gpi_growth;
 
 static int gpi_chunk_is_usable(const gpi_tree *tree, const gpi_run *run) {
@@ -5613,34 +5616,34 @@ static int gpi_chunk_is_usable(const gpi_tree *tree, const gpi_run *run) {
            run->as.place < GPI_SLABS * GPI_SHELF;
 }
 
-static void gpi_chunk_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *bare,
+static void gpi_chunk_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *empty,
                                gpi_run *left, uint64_t align_units) {
-    uint64_t granule = chunks->granule_units, end = bare->unit + bare->units;
-    uint64_t start = gpi_ground_up(left ? left->unit : bare->unit, align_units), from, to;
-    if (left && start >= bare->unit) left = NULL; /* then the block begins in bare addresses */
-    from = gpi_ground_max(gpi_ground_down(start, granule), bare->unit);
+    uint64_t granule = chunks->granule_units, end = empty->unit + empty->units;
+    uint64_t start = gpi_ground_up(left ? left->unit : empty->unit, align_units), from, to;
+    if (left && start >= empty->unit) left = NULL; /* then the block begins in empty addresses */
+    from = gpi_ground_max(gpi_ground_down(start, granule), empty->unit);
     to = gpi_ground_up(start + best->units, granule);
     if (end == chunks->stitch_unit) end -= granule; /* never used: see gpi_tree_from */
     if (to > end || to <= from) return;
-    if (best->bare && to - from >= best->new_units) return;
+    if (best->empty && to - from >= best->new_units) return;
     best->unit = start;
     best->new_unit = from;
     best->new_units = to - from;
     best->left = left;
-    best->bare = bare;
+    best->empty = empty;
 }
 
-/* The place that needs the least new memory, of so many bare runs or of more until there is one:
+/* The place that needs the least new memory, of so many empty runs or of more until there is one:
    beside free memory that is marked as usable. */
 static void gpi_chunk_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
                                  uint64_t align_units, gpi_growth *best) {
-    const gpi_lane *lane = tree->lanes[GPI_LANE_BARE];
+    const gpi_lane *lane = tree->lanes[GPI_LANE_EMPTY];
     uint32_t place = gpi_tree_next(lane, 0);
     int looked = 0;
-    best->bare = NULL;
+    best->empty = NULL;
     for (; place != GPI_NO_PLACE; place = gpi_tree_next(lane, place + 1)) {
         gpi_run *run = lane->lists[place];
-        for (; run && (looked++ < 64 || !best->bare); run = run->list_next) {
+        for (; run && (looked++ < 64 || !best->empty); run = run->list_next) {
             gpi_run *left = best->is_alone ? NULL : run->prev;
             if (left && !gpi_chunk_is_usable(tree, left)) left = NULL;
             gpi_chunk_consider(chunks, best, run, left, align_units);
@@ -5682,10 +5685,10 @@ static gpi_run *gpi_chunk_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uin
    for. */
 static void gpi_chunk_round_up(const gpi_chunks *chunks, gpi_growth *growth, uint64_t size,
                                uint64_t room) {
-    uint64_t bare = growth->bare->unit + growth->bare->units - growth->new_unit;
+    uint64_t empty = growth->empty->unit + growth->empty->units - growth->new_unit;
     uint64_t granule = chunks->granule_units;
-    if (growth->bare->unit + growth->bare->units == chunks->stitch_unit) bare -= granule;
-    size = gpi_ground_min(gpi_ground_min(size, gpi_ground_down(room, granule)), bare);
+    if (growth->empty->unit + growth->empty->units == chunks->stitch_unit) empty -= granule;
+    size = gpi_ground_min(gpi_ground_min(size, gpi_ground_down(room, granule)), empty);
     growth->new_units = gpi_ground_max(growth->new_units, size);
 }
 
@@ -5699,7 +5702,7 @@ static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gro
     gpi_stream *owner = NULL;
     uint64_t at = 0;
     gpupool_result result;
-    result = !growth->bare || growth->new_units > room ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
+    result = !growth->empty || growth->new_units > room ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
     if (result == GPUPOOL_OK && !growth->is_exact) gpi_chunk_round_up(chunks, growth, size, room);
     if (result == GPUPOOL_OK &&
         (!gpi_tree_prepare(tree, 8) ||
@@ -5708,11 +5711,11 @@ static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gro
     if (result == GPUPOOL_OK && left) {
         owner = gpi_clock_borrow(tree, left);
         at = left->of.at;
-        left = gpi_tree_take(tree, left, growth->unit, growth->bare->unit - growth->unit);
+        left = gpi_tree_take(tree, left, growth->unit, growth->empty->unit - growth->unit);
     }
     gpi_tree_unmark(tree);
     if (result != GPUPOOL_OK) return result;
-    held = gpi_tree_take(tree, growth->bare, growth->new_unit, growth->new_units);
+    held = gpi_tree_take(tree, growth->empty, growth->new_unit, growth->new_units);
     result = gpi_chunk_fill(chunks, tree, held, size);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) {
         gpi_tree_put(tree, held, GPI_LANE_ANY, 0); /* it is there now, and stays */
@@ -5816,7 +5819,7 @@ static gpupool_result gpi_chunk_add(gpi_chunks *chunks, gpi_tree *tree, const gp
     return GPUPOOL_OK;
 }
 
-/* A chunk that is one held run goes back to its source. On failure it stays, quiet. */
+/* A chunk that is one held run goes back to its source. On failure it stays, finished. */
 static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
 #if GPUPOOL_NVTX
@@ -5928,7 +5931,7 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
         return gpi_host_no_memory();
     chunks->stitch_unit = chunks->base_unit + home;
     chunks->home = gpi_tree_add_chunk(tree, chunks->base_unit, home);
-    gpi_tree_put(tree, chunks->home, GPI_LANE_BARE, 0);
+    gpi_tree_put(tree, chunks->home, GPI_LANE_EMPTY, 0);
     chunks->space = gpi_tree_add_chunk(tree, chunks->stitch_unit, chunks->space_units - home);
     gpi_tree_put(tree, chunks->space, GPI_LANE_SPACE, 0);
     return GPUPOOL_OK;
@@ -5968,7 +5971,7 @@ static void gpi_chunk_forget(gpi_chunks *chunks) { /* the host's side only */
 /* Once nothing is reserved any more. On failure all is as it was. */
 static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     gpi_driver *driver = &chunks->driver;
-    gpupool_result freed = gpi_driver_free_crumb(driver);
+    gpupool_result freed = gpi_driver_free_wait_memory(driver);
     GPI_ASSERT(chunks->count == 0 || !chunks->reservation);
     if (freed == GPUPOOL_OK && chunks->reservation) {
         CUresult error = driver->unreserve(chunks->reservation, (size_t)chunks->reservation_bytes);
@@ -8425,7 +8428,7 @@ static int gpi_ladder_would(const gpi_outlook *outlook) {
 
 /* Goes through the table. Both locks are held, and open where a step says so; the request's stream
    is kept. */
-static gpupool_result gpi_ladder_climb(gpi_attempt *attempt) {
+static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
     int i = 0;
     attempt->began = attempt->arena->clocks.position;
     if (attempt->arena->chunks.stuck) /* which count as reserved */
@@ -8447,13 +8450,12 @@ static gpupool_result gpi_ladder_climb(gpi_attempt *attempt) {
     return GPUPOOL_E_OUT_OF_MEMORY;
 }
 
-/* == VERDICT ==================================================================================
-   Why a request was not met, with what would help, as a sentence. uses: LADDER and above
+/* == SHOT =====================================================================================
+   All runs, as they are at one time, copied for who thinks about them. uses: LADDER and above
 
-   Nothing is advised on figures alone: the ladder's table is asked whether it would meet the
-   request, of memory as it would be if somebody helped. For that all runs are copied first, some at
-   a time, so that no other thread waits long; what changes meanwhile makes the advice coarser, not
-   the arena wrong. `growing` is held all the time: chunks and stitches stay. */
+   They are copied some at a time, so that no other thread waits long; what changes meanwhile makes
+   the advice coarser, not the arena wrong. `growing` is held all the time: chunks and stitches
+   stay. */
 
 enum { GPI_SLICE = 256 };    /* runs that are copied before the lock is opened for a moment */
 
@@ -8541,7 +8543,7 @@ typedef struct gpi_scene {   /* a request, and all that decides whether it can b
 
 /* Memory waits for work of this stream, up to a position. Returns the stream's key if a mark is
    behind that; 0: none is, and only a wait for all streams will do. */
-static uint64_t gpi_verdict_meet(gpi_scene *scene, gpi_stream *stream, uint64_t at) {
+static uint64_t gpi_shot_meet(gpi_scene *scene, gpi_stream *stream, uint64_t at) {
     const gpi_clocks *clocks = &scene->arena->clocks;
     int i = 0;
     if (stream == clocks->all || !gpi_clock_mark(clocks, stream, at)) {
@@ -8554,7 +8556,7 @@ static uint64_t gpi_verdict_meet(gpi_scene *scene, gpi_stream *stream, uint64_t 
 }
 
 /* Free memory of a stream: for whose work it waits. */
-static void gpi_verdict_shoot_free(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+static void gpi_shot_free(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     const gpupool_arena *arena = scene->arena;
     const gpi_clocks *clocks = &arena->clocks;
     gpi_stream *stream = (gpi_stream *)arena->tree.lanes[run->lane]->owner;
@@ -8562,7 +8564,7 @@ static void gpi_verdict_shoot_free(gpi_scene *scene, const gpi_run *run, gpi_sho
     if (!stream || run->of.at <= gpi_clock_seen(clocks, stream)) return;
     shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
     if (stream->capture) return;
-    shot->key = gpi_verdict_meet(scene, stream, run->of.at);
+    shot->key = gpi_shot_meet(scene, stream, run->of.at);
     shot->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) &&
                       gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
                       !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
@@ -8571,7 +8573,7 @@ static void gpi_verdict_shoot_free(gpi_scene *scene, const gpi_run *run, gpi_sho
 }
 
 /* A block that waits for its users. */
-static void gpi_verdict_shoot_waiting(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+static void gpi_shot_waiting(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     const gpi_clocks *clocks = &scene->arena->clocks;
     const gpi_use *use = (const gpi_use *)run->of.uses;
     int count = 0;
@@ -8582,13 +8584,13 @@ static void gpi_verdict_shoot_waiting(gpi_scene *scene, const gpi_run *run, gpi_
     for (use = (const gpi_use *)run->of.uses; use; use = use->next) {
         if (use->at <= gpi_clock_seen(clocks, use->stream)) continue;
         shot->state = GPI_SHOT_PENDING;
-        shot->key = gpi_verdict_meet(scene, use->stream, use->at);
+        shot->key = gpi_shot_meet(scene, use->stream, use->at);
         count++;
     }
     if (count > 1) shot->key = 0;
 }
 
-static void gpi_verdict_shoot_block(const gpi_run *run, gpi_shot *shot) {
+static void gpi_shot_block(const gpi_run *run, gpi_shot *shot) {
     shot->state = gpi_clock_keeping(run) ? GPI_SHOT_KEPT : GPI_SHOT_LIVE;
     shot->block = run->unit;
     shot->asked_bytes = gpi_arena_requested(run);
@@ -8599,7 +8601,7 @@ static void gpi_verdict_shoot_block(const gpi_run *run, gpi_shot *shot) {
 }
 
 /* The lock is held. */
-static void gpi_verdict_shoot_run(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
+static void gpi_shot_run(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     shot->is_block = 1;
     if (run->lane == GPI_LANE_PART) {
         shot->stitch = (const gpi_stitch *)run->of.uses;
@@ -8607,15 +8609,15 @@ static void gpi_verdict_shoot_run(gpi_scene *scene, const gpi_run *run, gpi_shot
         run = shot->stitch->body;
     }
     shot->state = GPI_SHOT_NONE;
-    if (run->lane >= GPI_LANE_CACHED) gpi_verdict_shoot_block(run, shot);
-    else if (run->lane == GPI_LANE_WAITING) gpi_verdict_shoot_waiting(scene, run, shot);
-    else if (run->lane < GPI_LANE_WAITING && run->lane != GPI_LANE_BARE)
-        gpi_verdict_shoot_free(scene, run, shot);
+    if (run->lane >= GPI_LANE_CACHED) gpi_shot_block(run, shot);
+    else if (run->lane == GPI_LANE_WAITING) gpi_shot_waiting(scene, run, shot);
+    else if (run->lane < GPI_LANE_WAITING && run->lane != GPI_LANE_EMPTY)
+        gpi_shot_free(scene, run, shot);
     if (shot->state != GPI_SHOT_LIVE && shot->state != GPI_SHOT_KEPT) shot->is_block = 0;
 }
 
 /* Copies the runs of a chunk, or of all addresses, from its first one on. */
-static void gpi_verdict_shoot_from(gpi_scene *scene, gpi_run *run) {
+static void gpi_shot_from(gpi_scene *scene, gpi_run *run) {
     gpi_tree *tree = &scene->arena->tree;
     uint64_t at = run->unit, count = 0;
     int begins_chunk = 1;
@@ -8628,7 +8630,7 @@ static void gpi_verdict_shoot_from(gpi_scene *scene, gpi_run *run) {
             shot->unit = gpi_ground_max(run->unit, at); /* it may have joined what was copied */
             shot->units = end - shot->unit;
             shot->begins_chunk = begins_chunk;
-            gpi_verdict_shoot_run(scene, run, shot);
+            gpi_shot_run(scene, run, shot);
             begins_chunk = 0;
             at = end;
         }
@@ -8646,7 +8648,7 @@ static void gpi_verdict_shoot_from(gpi_scene *scene, gpi_run *run) {
 
 /* A cache knows whether its blocks are out or free, and what was asked for with them. The work at
    free ones is done if all streams' is. */
-static void gpi_verdict_ask_caches(gpi_scene *scene) {
+static void gpi_shot_ask_caches(gpi_scene *scene) {
     uint64_t i;
     for (i = 0; i < scene->shot_count; i++) {
         gpi_shot *shot = &scene->shots[i];
@@ -8662,7 +8664,7 @@ static void gpi_verdict_ask_caches(gpi_scene *scene) {
 }
 
 /* `growing` is held, and no other lock. If the host has no memory for the copy, there is none. */
-static void gpi_verdict_shoot(gpi_scene *scene) {
+static void gpi_shot_take(gpi_scene *scene) {
     gpupool_arena *arena = scene->arena;
     gpi_chunk *chunk;
     gpi_host_lock(&arena->lock);
@@ -8671,13 +8673,19 @@ static void gpi_verdict_shoot(gpi_scene *scene) {
     scene->shots = (gpi_shot *)GPUPOOL_MALLOC((size_t)(scene->shot_room * sizeof(gpi_shot)));
     if (!scene->shots) return;
     if (gpi_chunk_is_mapped(&arena->chunks)) {
-        gpi_verdict_shoot_from(scene, arena->chunks.home);
+        gpi_shot_from(scene, arena->chunks.home);
     } else {
         for (chunk = arena->chunks.first; chunk; chunk = chunk->next)
-            gpi_verdict_shoot_from(scene, chunk->first);
+            gpi_shot_from(scene, chunk->first);
     }
-    gpi_verdict_ask_caches(scene);
+    gpi_shot_ask_caches(scene);
 }
+
+/* == VERDICT ==================================================================================
+   Why a request was not met, with what would help, as a sentence. uses: SHOT and above
+
+   Nothing is advised on figures alone: the ladder's table is asked whether it would meet the
+   request, of memory as it would be if somebody helped. */
 
 /* -- memory as it could become -- */
 
@@ -9394,7 +9402,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     gpi_host_unlock(&arena->lock);
     gpi_verdict_ask_device(arena, verdict, scene);
     verdict->siblings_bytes = gpi_ground_min(siblings->reserved_bytes, verdict->others_bytes);
-    gpi_verdict_shoot(scene);
+    gpi_shot_take(scene);
     gpi_verdict_count_pending(verdict, scene);
 }
 
@@ -9680,7 +9688,7 @@ static int gpi_block_give_up(gpupool_arena *arena, const gpi_request *request,
 }
 
 /* One way up the ladder; both locks are held on entry and exit. *block: NULL, with a result. */
-static gpupool_result gpi_block_climb(gpupool_arena *arena, gpi_request *request, void **block) {
+static gpupool_result gpi_block_try(gpupool_arena *arena, gpi_request *request, void **block) {
     gpupool_result result;
     gpi_attempt attempt;
     gpi_use *use = NULL;
@@ -9693,7 +9701,7 @@ static gpupool_result gpi_block_climb(gpupool_arena *arena, gpi_request *request
     gpi_clock_set_capturing(&arena->clocks, request->known, request->capturing);
     request->known->refs++; /* it stays, even if others make it known anew */
     GPI_PUBLISH(&arena->searching, arena->searching + 1);
-    result = gpi_ladder_climb(&attempt);
+    result = gpi_ladder_run(&attempt);
     GPI_PUBLISH(&arena->searching, arena->searching - 1);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(&arena->tree, 2)) {
         gpi_stitch_put(&arena->stitches, attempt.run, request->known,
@@ -9724,7 +9732,7 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
         gpi_host_unlock(&arena->lock);
         request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
         gpi_host_lock(&arena->lock);
-        result = gpi_block_climb(arena, request, &block);
+        result = gpi_block_try(arena, request, &block);
         if (result == GPUPOOL_OK || result != GPUPOOL_E_OUT_OF_MEMORY || arena->in_hand) {
             gpi_arena_leave(arena, &visit);
 #if !GPUPOOL_SINGLE_THREAD
@@ -11230,7 +11238,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena) {
     int i;
     memset(&scene, 0, sizeof scene);
     scene.arena = arena;
-    gpi_verdict_shoot(&scene);
+    gpi_shot_take(&scene);
     gpi_host_lock(&arena->lock);
     gpi_verdict_holders(arena, &scene, top, GPUPOOL_HOLDERS);
     gpi_host_unlock(&arena->lock);
@@ -13754,7 +13762,7 @@ static void gpi_view_copy_cached(gpi_view *view, const gpi_run *run, gpi_stretch
 /* Whether a run is no memory, or nobody's yet: addresses without any, and those of stitches, whose
    blocks are shown at home. */
 static int gpi_view_skips(const gpupool_arena *arena, const gpi_run *run) {
-    if (run->units == 0 || run->lane == GPI_LANE_BARE) return 1;
+    if (run->units == 0 || run->lane == GPI_LANE_EMPTY) return 1;
     if (gpi_stitch_is(&arena->stitches, run)) return 1;
     return run->lane == GPI_LANE_HELD;
 }
@@ -14391,7 +14399,8 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     return gpi_view_close(&view, "gpupool_write_snapshot", file);
 }
 
-/* -- the map as a picture -- */
+/* == PICTURE ==================================================================================
+   The map of memory as an SVG; and the record of calls. uses: REPORT and above */
 
 #define GPI_COLOURS 7       /* streams with a colour of their own; told apart by the colour-blind */
 #define GPI_MAP_X 128.0
@@ -14705,7 +14714,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
 #undef GPI_TRIES
 #undef GPI_TRIES_SLOW
 #undef GPI_LANE_ANY
-#undef GPI_LANE_BARE
+#undef GPI_LANE_EMPTY
 #undef GPI_LANE_SPACE
 #undef GPI_LANE_STREAMS
 #undef GPI_LANE_PART

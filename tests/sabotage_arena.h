@@ -227,7 +227,8 @@ static inline int wrong_granted(size_t at) {
 }
 
 static inline int stream_not_counted(size_t at) {
-    if (at < 2) break_u64(&arena->clocks.stream_count, arena->clocks.stream_count + (at ? 1 : UINT64_MAX));
+    if (at < 2)
+        break_u64(&arena->clocks.stream_count, arena->clocks.stream_count + (at ? 1 : UINT64_MAX));
     return at < 2;
 }
 

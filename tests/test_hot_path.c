@@ -76,7 +76,7 @@ static void pairs(void) {
 static void a_pair_asks_neither_cuda_nor_the_arena(void) { for_pools(pairs); }
 
 /* Large blocks, with another stream about: each free has a mark, for seven calls at most: whether
-   the device was reset, whether the older mark has passed, whether the stream captures, the event. */
+   the device was reset, whether the older mark passed, whether the stream captures, the event. */
 static void marks(void) {
     void *other = get(4096, 1);
     for (int round = 0; round < 4; round++) put(get(4 * MIB, 0), 0);

@@ -452,8 +452,8 @@ static void leave_a_crumb(int of_host) {
     CHECK(fake_fail_fired() > 0);
     fake_fail_clear();
     CHECK(kit_stats(arena).pending.now > 0);
-    CHECK(arena->chunks.driver.crumb != NULL);
-    CHECK_EQ(arena->chunks.driver.crumb_of_host, of_host);
+    CHECK(arena->chunks.driver.wait_memory != NULL);
+    CHECK_EQ(arena->chunks.driver.wait_memory_of_host, of_host);
 }
 
 static void what_a_wait_left_there(void) {

@@ -27,7 +27,7 @@
 /* ---- the model ---- */
 
 /* An owner is a kind of free memory, or BLOCK plus the block's first unit. A kind is a lane's
-   number; or LATE, the first stream's memory at a later position, with a border of the lane between. */
+   number; or LATE, the first stream's memory at a later position, with a border between. */
 #define BLOCK 16
 typedef struct model {
     int units;
