@@ -4967,7 +4967,19 @@ static gpupool_result gpi_clock_record_all(gpi_clocks *clocks) {
     const gpi_driver *driver = clocks->driver;
     if (!driver->record_all || !driver->context || driver->peer_count)
         return GPUPOOL_E_UNSUPPORTED;
-    return clocks->capturing ? GPUPOOL_E_CAPTURING : gpi_clock_record(clocks, clocks->all, NULL);
+    return clocks->capturing ? GPUPOOL_E_CAPTURING : gpi_clock_record(clocks, clocks->all, cudaStreamLegacy);
+}
+
+/* Whether a stream of a call captures; no lock is held, and the arena's context need not be
+   current. */
+static int gpi_clock_is_capturing(const gpi_clocks *clocks, cudaStream_t handle) {
+    const gpi_driver *driver = clocks->driver;
+    CUcontext context = gpi_driver_is_default(handle) ? driver->context : NULL;
+    int captures;
+    if (gpi_driver_push(driver, context) != GPUPOOL_OK) return 0;
+    captures = gpi_driver_is_capturing(driver, handle);
+    gpi_driver_pop(driver, context);
+    return captures;
 }
 
 /* E_CAPTURING: the stream captures, and its graph may not wait for what is outside. */
@@ -5018,7 +5030,7 @@ static void gpi_clock_look_at_all(gpi_clocks *clocks) {
     int passed = 0;
     if (!driver->record_all || !driver->context || driver->peer_count || clocks->capturing) return;
     gpi_host_unlock(clocks->lock);
-    if (gpi_clock_record_event(clocks, clocks->all, &clocks->look_event, NULL) == GPUPOOL_OK)
+    if (gpi_clock_record_event(clocks, clocks->all, &clocks->look_event, cudaStreamLegacy) == GPUPOOL_OK)
         gpi_driver_event_query(driver, clocks->look_event, &passed);
     gpi_host_lock(clocks->lock);
     if (passed) clocks->seen = at;
@@ -9493,8 +9505,11 @@ static void gpi_sibling_ask_one(gpupool_arena *other, const gpi_lack *lack,
                                 gpi_siblings *siblings) {
     uint64_t idle = 0, reserved = 0;
     gpi_visit visit;
-    if (lack->ask == GPI_SIBLING_WAIT && gpi_sibling_has_pending(other))
+    if (lack->ask == GPI_SIBLING_WAIT && gpi_sibling_has_pending(other) &&
+        gpi_driver_enter(&other->chunks.driver, &visit) == GPUPOOL_OK) {
         gpi_clock_wait_device(&other->clocks, &other->chunks.driver);
+        gpi_driver_leave(&visit);
+    }
     if (!gpi_sibling_enter(other, &visit)) return;
     if (lack->ask != GPI_SIBLING_LOOK && gpi_chunk_is(&other->chunks, GPI_FROM_HERE))
         idle = gpi_sibling_idle(other, lack);
@@ -10672,7 +10687,7 @@ gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaS
     if (result != GPUPOOL_OK) return result;
     result = gpi_arena_outlived(arena, name);
     if (result != GPUPOOL_OK) return result;
-    if (gpi_driver_is_capturing(&arena->chunks.driver, call.stream))
+    if (gpi_clock_is_capturing(&arena->clocks, call.stream))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "a capturing stream puts no mark outside its "
                              "graph: keep the block until the graph is destroyed");
     if (gpi_hand_identify(arena, &call) != GPUPOOL_OK) return gpi_thread.result;
