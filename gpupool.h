@@ -4725,9 +4725,11 @@ static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t id
     stream->frees = 0;
     stream->freed_units = stream->settled = 0;
     stream->clock.knows_context = 0;
-    stream->clock.issued = gpi_ground_max(stream->clock.issued, stream->clock.passed);
     GPI_PUBLISH(&stream->identity, identity);
     GPI_PUBLISH(&stream->capture, NULL);
+    /* whoever had the struct before is done, and so are the marks */
+    if (clocks->all) stream->clock.passed = gpi_clock_recorded(clocks, stream);
+    stream->clock.issued = gpi_ground_max(stream->clock.issued, stream->clock.passed);
     clocks->stream_count++;
     return stream;
 }
@@ -4800,11 +4802,14 @@ static gpupool_result gpi_clock_has_ended(const gpi_clocks *clocks, const gpi_st
     return gpi_driver_has_ended(clocks->driver, clock->context, clock->context_id, ended);
 }
 
-/* Whether a peer's work has ended with its context. E_CUDA: the arena's own device was reset, and
-   no memory of it is of use. */
-static gpupool_result gpi_clock_peer_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
-                                               int *ended) {
-    gpupool_result result = gpi_clock_has_ended(clocks, stream, ended);
+/* Whether the work before a mark has ended with a peer's context. E_CUDA: the arena's own device
+   was reset, and no memory of it is of use. */
+static gpupool_result gpi_clock_mark_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
+                                               const gpi_mark *mark, int *ended) {
+    gpupool_result result;
+    *ended = mark->event == NULL; /* the context is known to be gone: gpi_clock_know_context */
+    if (*ended) return GPUPOOL_OK;
+    result = gpi_clock_has_ended(clocks, stream, ended);
     return result == GPUPOOL_OK && *ended && !stream->clock.context ? GPUPOOL_E_CUDA : result;
 }
 
@@ -4819,14 +4824,18 @@ static gpupool_result gpi_clock_drop_events(const gpi_clocks *clocks, gpi_stream
     return result;
 }
 
-/* An event must be of the stream's own context: which that is, is asked for once. */
+/* An event must be of the stream's own context: which that is, is asked for once, and again where
+   it is another device's that was reset. The events go with it: see gpi_clock_mark_has_ended. */
 static gpupool_result gpi_clock_know_context(const gpi_clocks *clocks, gpi_stream *stream,
                                              cudaStream_t handle) {
     gpi_clock *clock = &stream->clock;
     CUcontext context = NULL;
     unsigned long long id = 0;
     gpupool_result result = GPUPOOL_OK;
-    if (clock->knows_context) return GPUPOOL_OK;
+    int ended = 0;
+    if (clock->knows_context && clock->context)
+        result = gpi_clock_has_ended(clocks, stream, &ended);
+    if (result != GPUPOOL_OK || (clock->knows_context && !ended)) return result;
     if (stream != clocks->all) context = gpi_driver_foreign(clocks->driver, handle);
     if (context) result = gpi_driver_ask_id(clocks->driver, context, &id);
     if (result == GPUPOOL_OK && (context != clock->context || id != clock->context_id))
@@ -4894,7 +4903,7 @@ static gpupool_result gpi_clock_record_event(const gpi_clocks *clocks, gpi_strea
 /* Whether a mark's event has passed; it is pinned. */
 static int gpi_clock_ask(const gpi_clocks *clocks, const gpi_stream *stream, const gpi_mark *mark) {
     int passed = 0;
-    if (gpi_clock_peer_has_ended(clocks, stream, &passed) != GPUPOOL_OK) return 0;
+    if (gpi_clock_mark_has_ended(clocks, stream, mark, &passed) != GPUPOOL_OK) return 0;
     if (passed) return 1;
     return gpi_driver_event_query(clocks->driver, mark->event, &passed) == GPUPOOL_OK && passed;
 }
@@ -4967,7 +4976,8 @@ static gpupool_result gpi_clock_record_all(gpi_clocks *clocks) {
     const gpi_driver *driver = clocks->driver;
     if (!driver->record_all || !driver->context || driver->peer_count)
         return GPUPOOL_E_UNSUPPORTED;
-    return clocks->capturing ? GPUPOOL_E_CAPTURING : gpi_clock_record(clocks, clocks->all, cudaStreamLegacy);
+    if (clocks->capturing) return GPUPOOL_E_CAPTURING;
+    return gpi_clock_record(clocks, clocks->all, cudaStreamLegacy);
 }
 
 /* Whether a stream of a call captures; no lock is held, and the arena's context need not be
@@ -5027,10 +5037,12 @@ static void gpi_clock_look(gpi_clocks *clocks, gpi_stream *stream) {
 static void gpi_clock_look_at_all(gpi_clocks *clocks) {
     const gpi_driver *driver = clocks->driver;
     uint64_t at = clocks->position;
+    gpupool_result result;
     int passed = 0;
     if (!driver->record_all || !driver->context || driver->peer_count || clocks->capturing) return;
     gpi_host_unlock(clocks->lock);
-    if (gpi_clock_record_event(clocks, clocks->all, &clocks->look_event, cudaStreamLegacy) == GPUPOOL_OK)
+    result = gpi_clock_record_event(clocks, clocks->all, &clocks->look_event, cudaStreamLegacy);
+    if (result == GPUPOOL_OK)
         gpi_driver_event_query(driver, clocks->look_event, &passed);
     gpi_host_lock(clocks->lock);
     if (passed) clocks->seen = at;
@@ -5052,7 +5064,7 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
     GPI_ASSERT(mark != NULL);
     mark->pins++;
     gpi_host_unlock(clocks->lock);
-    result = gpi_clock_peer_has_ended(clocks, owner, &ended);
+    result = gpi_clock_mark_has_ended(clocks, owner, mark, &ended);
     if (result == GPUPOOL_OK && !ended) result = gpi_clock_stream_wait(clocks, handle, mark->event);
     gpi_host_lock(clocks->lock);
     mark->pins--;
@@ -5064,7 +5076,7 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
 static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark) {
     gpupool_result result;
     int ended;
-    result = gpi_clock_peer_has_ended(clocks, owner, &ended);
+    result = gpi_clock_mark_has_ended(clocks, owner, mark, &ended);
     if (result == GPUPOOL_OK && !ended)
         result = gpi_driver_event_wait(clocks->driver, mark->event);
     gpi_host_lock(clocks->lock);
@@ -11244,10 +11256,10 @@ gpupool_result gpupool_arena_create(gpupool_arena **out, const gpupool_arena_con
 }
 
 /* Names the biggest holders; gpupool_report lists more of them. `growing` is held. */
-static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena) {
+static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks) {
     gpi_holding top[GPUPOOL_HOLDERS];
     char list[320], name[64], size[32];
-    uint64_t blocks = arena->ledger.blocks.now, bytes = arena->ledger.granted.now;
+    uint64_t bytes = arena->ledger.granted.now;
     size_t length = 0;
     gpi_scene scene;
     int i;
@@ -11280,7 +11292,7 @@ static gpupool_result gpi_life_unused(gpupool_arena *arena) {
     live = arena->tree.live_runs;
     captures = arena->captures;
     gpi_arena_unlock(arena);
-    if (live) return gpi_life_tell_leaks(arena);
+    if (live) return gpi_life_tell_leaks(arena, live);
     if (captures)
         return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: captures of arena \"%s\" "
                              "that are not released: %" PRIu64, arena->name, captures);

@@ -64,7 +64,7 @@ broken a_wait_taken_for_work_that_is_done test_races gpi_clock_follow \
 broken marks_before_a_passed_one_have_passed test_races gpi_clock_ask \
     's/passed = 0;/passed = 0; if (stream->clock.marks[0].at \&\& stream->clock.marks[1].at) return 1;/'
 broken the_rest_of_a_pending_block_is_anybodys test_races gpi_tree_take \
-    's/run, unit + units), lane);/run, unit + units), lane == GPI_LANE_BARE ? lane : GPI_LANE_ANY);/'
+    's/run, unit + units), lane);/run, unit + units), lane == GPI_LANE_EMPTY ? lane : GPI_LANE_ANY);/'
 broken what_is_behind_a_mark_is_taken_without_a_wait test_races gpi_clock_follow \
     's/result = gpi_clock_stream_wait(clocks, handle, mark->event);/result = GPUPOOL_OK;/'
 
