@@ -4589,13 +4589,13 @@ static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner
 
 /* -- the check -- */
 
-static gpi_stream *const *gpi_clock_bucket(const gpi_clocks *clocks, uintptr_t key) {
+static size_t gpi_clock_bucket(uintptr_t key) {
     uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15ull;
-    return &clocks->buckets[hash >> (64 - GPI_BUCKET_BITS)];
+    return (size_t)(hash >> (64 - GPI_BUCKET_BITS));
 }
 
 static int gpi_clock_is_filed(const gpi_clocks *clocks, const gpi_stream *stream) {
-    const gpi_stream *other = *gpi_clock_bucket(clocks, stream->handle);
+    const gpi_stream *other = clocks->buckets[gpi_clock_bucket(stream->handle)];
     int found = 0;
     for (; other; other = other->chain) {
         found |= other == stream;
@@ -4671,7 +4671,7 @@ static CUresult gpi_clock_identity(const gpi_driver *driver, cudaStream_t stream
 
 /* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
 GPI_HOT gpi_stream *gpi_clock_find(gpi_clocks *clocks, uintptr_t key) {
-    gpi_stream *stream = GPI_READ(gpi_clock_bucket(clocks, key));
+    gpi_stream *stream = GPI_READ(&clocks->buckets[gpi_clock_bucket(key)]);
     while (stream && GPI_READ(&stream->key) != key) stream = GPI_READ(&stream->chain);
     return stream;
 }
@@ -4700,7 +4700,7 @@ static int gpi_clock_is_same(const gpi_clocks *clocks, const gpi_stream *known,
 
 /* A struct for a key that none has: an empty one, or a new one. NULL: the host has no memory. */
 static gpi_stream *gpi_clock_struct(gpi_clocks *clocks, uintptr_t key) {
-    gpi_stream **bucket = (gpi_stream **)(uintptr_t)gpi_clock_bucket(clocks, key), *stream;
+    gpi_stream **bucket = &clocks->buckets[gpi_clock_bucket(key)], *stream;
     for (stream = *bucket; stream; stream = stream->chain)
         if (stream->handle == 0) return stream;
     stream = (gpi_stream *)gpi_host_zeroed(sizeof *stream);
@@ -4736,7 +4736,7 @@ static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t id
 
 /* Calls with its handle come here from now on, or again. */
 static void gpi_clock_name(gpi_clocks *clocks, gpi_stream *stream) {
-    gpi_stream **bucket = (gpi_stream **)(uintptr_t)gpi_clock_bucket(clocks, stream->handle);
+    gpi_stream **bucket = &clocks->buckets[gpi_clock_bucket(stream->handle)];
     gpi_stream **link = bucket;
     while (*link != stream) link = &(*link)->chain;
     if (link != bucket) { /* to the front: a stream has as many structs as graphs. Who looks for it
@@ -6471,8 +6471,11 @@ static uint64_t gpi_stitch_most_seams(const gpi_stitches *stitches) {
 /* Unmaps the stitches over a chunk that is held, and was idle. */
 static gpupool_result gpi_stitch_clear(gpi_stitches *stitches, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
-    while (chunk->seams && result == GPUPOOL_OK)
-        result = gpi_stitch_unmap(stitches, chunk->seams->stitch);
+    const gpi_seam *seam;
+    while ((seam = chunk->seams) != NULL && result == GPUPOOL_OK) {
+        result = gpi_stitch_unmap(stitches, seam->stitch);
+        GPI_ASSERT(result != GPUPOOL_OK || chunk->seams != seam); /* it took its seams with it */
+    }
     return result;
 }
 
@@ -9760,7 +9763,7 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
         request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
         gpi_host_lock(&arena->lock);
         result = gpi_block_try(arena, request, &block);
-        if (result == GPUPOOL_OK || result != GPUPOOL_E_OUT_OF_MEMORY || arena->in_hand) {
+        if (result != GPUPOOL_E_OUT_OF_MEMORY || arena->in_hand) {
             gpi_arena_leave(arena, &visit);
 #if !GPUPOOL_SINGLE_THREAD
             if (result == GPUPOOL_E_OUT_OF_MEMORY) { /* what a thread may yet put back */
@@ -12014,6 +12017,7 @@ gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_scope_pop");
     if (result != GPUPOOL_OK) return result;
     if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_scope_pop");
+    memset(&inner, 0, sizeof inner);
     gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
     if (arena->ledger.scopes) {
