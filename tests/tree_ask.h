@@ -107,14 +107,14 @@ static inline void ask_find(unsigned lane_mask, int units, int align) {
 
 /* The lanes that a request may look in: any one, or a stream's own and anybody's. */
 static inline void ask_lanes(const model *m, int units, int align) {
-    unsigned all = 0;
+    unsigned asked = 0;
     for (int i = 0; i < m->lane_count; i++) {
-        unsigned lane = 1u << lane_of(m->lane[i]);
-        if (all & lane) continue; /* LATE */
-        ask_find(lane, units, align);
-        if (lane != 1u << LANE_BARE) all |= lane;
+        uint32_t lane = lane_of(m->lane[i]);
+        if (asked >> lane & 1) continue; /* LATE */
+        asked |= 1u << lane;
+        ask_find(1u << lane, units, align);
+        if (lane >= LANE_STREAMS) ask_find(1u << lane | 1u << LANE_ANY, units, align);
     }
-    ask_find(all, units, align);
 }
 
 static inline void ask_start(int units, int align) {
