@@ -198,7 +198,7 @@ static inline int key_of_another_handle(size_t at) {
 static inline int stream_in_no_bucket(size_t at) {
     gpi_stream *stream = stream_at(at), **link;
     if (!stream) return 0;
-    link = (gpi_stream **)gpi_clock_bucket(&arena->clocks, stream->handle);
+    link = &arena->clocks.buckets[gpi_clock_bucket(stream->handle)];
     while (*link != stream) link = &(*link)->chain;
     break_bytes(link, &stream->chain, sizeof stream->chain);
     return 1;
@@ -209,7 +209,7 @@ static inline int two_of_one_key(size_t at) {
     gpi_stream *stream = stream_at(at), *other = at ? stream_at(0) : stream_at(1);
     gpi_stream **bucket, *only = stream;
     if (!stream) return 0;
-    bucket = (gpi_stream **)gpi_clock_bucket(&arena->clocks, other->key);
+    bucket = &arena->clocks.buckets[gpi_clock_bucket(other->key)];
     stream_in_no_bucket(at);
     break_bytes(&stream->chain, bucket, sizeof *bucket);
     break_bytes(bucket, &only, sizeof only);

@@ -311,8 +311,8 @@ static void many_graphs_of_one_stream(void) {
         CHECK_RESULT(gpupool_capture_end(scope[i]), GPUPOOL_OK);
         exec[i] = end(kit_stream[0]);
         put(get(BYTES, kit_stream[0]), kit_stream[0]);
-        gpi_stream *first = *gpi_clock_bucket(&arena->clocks, gpi_clock_key(kit_stream[0]));
-        CHECK_EQ(first->key, gpi_clock_key(kit_stream[0])); /* found at once, however many */
+        uintptr_t key = gpi_clock_key(kit_stream[0]);
+        CHECK_EQ(arena->clocks.buckets[gpi_clock_bucket(key)]->key, key); /* at once, however many */
     }
     for (int i = GRAPHS; i-- > 0;)
         CHECK_EQ(cudaGraphLaunch(exec[i], kit_stream[i % 4]), cudaSuccess);

@@ -148,8 +148,8 @@ static void open_retire_with(uint32_t frees) {
     rest(frees);
     put(block, 512, 0, 1);
     kept[2] = get(512, 1, 2);
-    for (twin_number = 1000; gpi_clock_bucket(&arena->clocks, (uintptr_t)twin_number << 2 | 3) !=
-                             gpi_clock_bucket(&arena->clocks, first);)
+    for (twin_number = 1000; gpi_clock_bucket((uintptr_t)twin_number << 2 | 3) !=
+                             gpi_clock_bucket(first);)
         twin_number++;
     twin = cudaStreamPerThread;
 }
