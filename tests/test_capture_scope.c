@@ -312,7 +312,7 @@ static void many_graphs_of_one_stream(void) {
         exec[i] = end(kit_stream[0]);
         put(get(BYTES, kit_stream[0]), kit_stream[0]);
         uintptr_t key = gpi_clock_key(kit_stream[0]);
-        CHECK_EQ(arena->clocks.buckets[gpi_clock_bucket(key)]->key, key); /* at once, however many */
+        CHECK_EQ(arena->clocks.buckets[gpi_clock_bucket(key)]->key, key); /* at once, always */
     }
     for (int i = GRAPHS; i-- > 0;)
         CHECK_EQ(cudaGraphLaunch(exec[i], kit_stream[i % 4]), cudaSuccess);
