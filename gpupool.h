@@ -5582,7 +5582,7 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     gpi_host_unlock(chunks->lock);
     while (done < most && result == GPUPOOL_OK) {
         uint64_t units = gpi_ground_min(chunk_units, most - done);
-        if (most - done - units < chunk_units / 2) units = most - done; /* no crumbs */
+        if (most - done - units < chunk_units / 2) units = most - done; /* no small rest */
         result = gpi_chunk_make(chunks, held->unit + done, units, &made, &mapped);
         done += units;
     }
@@ -7543,21 +7543,29 @@ GPI_HOT int gpi_arena_shares(const gpupool_arena *arena) {
 
 /* -- free memory comes back -- */
 
-/* A held run becomes free memory of a stream. Finished neighbours join it: all of them while there
-   is no other stream to take them from. */
-GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
-    uint64_t units = run->units;
-    gpi_stitch_put(&arena->stitches, run, stream, gpi_clock_issue(&arena->clocks, stream),
-                   stream->capture ? 0 : gpi_arena_shares(arena) ? units : UINT64_MAX);
+/* A held run becomes free memory of a stream, and finished neighbours of up to so many units join
+   it. */
+GPI_HOT void gpi_arena_put_with(gpupool_arena *arena, gpi_stream *stream, gpi_run *run,
+                                uint64_t absorb_units) {
+    stream->freed_units += run->units;
     stream->frees++;
-    stream->freed_units += units;
+    gpi_stitch_put(&arena->stitches, run, stream, gpi_clock_issue(&arena->clocks, stream),
+                   absorb_units);
 }
 
-/* The same for what a cache has let go, if anything. */
+/* The same for a block that is freed: all neighbours join while there is no other stream to take
+   them from. */
+GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
+    gpi_arena_put_with(arena, stream, run,
+                       stream->capture ? 0 : gpi_arena_shares(arena) ? run->units : UINT64_MAX);
+}
+
+/* The same for what a cache has let go, if anything. No neighbours: a request that is refused may
+   have emptied caches, and has nothing more pending for it. */
 static void gpi_arena_put_evicted(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
     if (!run) return;
     gpi_tree_lay_down(&arena->tree, run);
-    gpi_arena_put(arena, stream, run);
+    gpi_arena_put_with(arena, stream, run, 0);
 }
 
 /* Empties a stream's cache; both locks are held. */
@@ -9328,9 +9336,9 @@ static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
     return largest;
 }
 
-static int gpi_verdict_counts_kept(const gpupool_arena *arena, const gpi_stream *keeper, int all) {
-    return keeper && keeper->capture &&
-           (all || !keeper->key || gpi_arena_takes_finished(arena, keeper));
+static int gpi_verdict_counts_kept(const gpupool_arena *arena, const gpi_stream *graph, int all) {
+    return graph && graph->capture &&
+           (all || !graph->key || gpi_arena_takes_finished(arena, graph));
 }
 
 /* Free, but a graph's before its release. Without `all`, only what no request can have until then:

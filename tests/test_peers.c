@@ -443,7 +443,7 @@ static void events_of_a_reset_peer(void) {
 
 /* A wait for both devices frees something of each, of the host where the device has nothing left;
    CUDA has not taken the peer's back. */
-static void leave_a_crumb(int of_host) {
+static void leave_a_little(int of_host) {
     open_for_the_peer(64 * MIB);
     CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, far[0]), far[0]), GPUPOOL_OK);
     if (of_host) fake_fail_call("cuMemAlloc", 1, 1, 0);
@@ -458,14 +458,14 @@ static void leave_a_crumb(int of_host) {
 
 static void what_a_wait_left_there(void) {
     for (int of_host = 0; of_host < 2; of_host++) {
-        leave_a_crumb(of_host);
+        leave_a_little(of_host);
         reset_the_peer(1);
         CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         CHECK_EQ(kit_stats(arena).pending.now, 0);
         use_the_peer();
         kit_close(arena);
         /* a reset of the arena's own device does not take it */
-        leave_a_crumb(of_host);
+        leave_a_little(of_host);
         CHECK_EQ(cudaDeviceReset(), cudaSuccess);
         for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
         CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
