@@ -77,7 +77,8 @@ The rules:
      memory: a wait inside a capture orders nothing outside. And leave alone what asks CUDA after
      all streams (gpupool_trim, gpupool_would_fit, gpupool_available, gpupool_cudaFree, lowering a
      limit, and, if the arena has seen no capture yet, gpupool_alloc where neither limit nor device
-     leaves room, or where more than 64 streams are about): a capture on a non-blocking stream, not
+     leaves room, or where threads have default streams of their own, or more than 64 streams are
+     about): a capture on a non-blocking stream, not
      in a scope, which the arena was given in no call since it began, cannot be seen, and would be
      lost.
   4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena, nor
@@ -506,10 +507,11 @@ GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
 
 /* Gives memory back to the driver while more than keep_bytes, or config.reserve_bytes, is reserved:
    what is free and known to be finished with. Does not wait for work in flight (a driver before
-   CUDA 12.5 cannot tell without waiting for the device, nor can any once there are peers), but of
-   sources other than MAPPED CUDA does, by itself, as it takes a chunk back. If a CUDA call fails,
-   what went before stays given back, and released_bytes says how much. Not while a stream captures,
-   but for one in a scope: CUDA's way to ask after all streams may lose that capture. */
+   CUDA 12.5 cannot tell without waiting for the device, nor can any once there are peers, or if a
+   stream captured when it was last given to a call), but of sources other than MAPPED CUDA does, by
+   itself, as it takes a chunk back. If a CUDA call fails, what went before stays given back, and
+   released_bytes says how much. Not while a stream captures, but for one in a scope: CUDA's way to
+   ask after all streams may lose that capture. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
@@ -517,9 +519,9 @@ GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
    give to the next stream at once, and becomes free for others as soon as can be; so it is where
    CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
    cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
-   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone,
-   with 16 KiB of records, until more than 64 streams are about, memory is short, or gpupool_trim is
-   called: so nothing grows for ever. Waits for nothing. */
+   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone
+   until memory is wanted while an eighth of it is pending, with 16 KiB of records until more than
+   64 streams are about, or gpupool_trim is called: so nothing grows for ever. Waits for nothing. */
 GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
@@ -2399,7 +2401,7 @@ static gpupool_result gpi_driver_wait_here(gpi_driver *driver, CUcontext context
 }
 
 /* Waits for the device and its peers, whose streams may be at the arena's memory as well. A peer's
-   context that a reset has ended has no work. Between enter and leave. */
+   context that a reset has ended has no work. Between enter and leave; one thread at a time. */
 static gpupool_result gpi_driver_wait(gpi_driver *driver) {
     gpupool_result result = gpi_driver_wait_here(driver, driver->context);
     int i;
@@ -4419,6 +4421,7 @@ typedef struct gpi_clocks {
     gpi_stream *all;
     gpi_mutex waits;          /* one thread at a time waits for the device */
     uint64_t stream_count;    /* those that are not empty, without ALL */
+    uint64_t thread_streams;  /* of these, threads' own */
     uint64_t position;        /* the latest */
     uint64_t advances;        /* how often a clock has passed something */
     uint64_t capturing;       /* streams that are */
@@ -4587,6 +4590,9 @@ static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner
     gpi_clock_queue(clocks, owner);
 }
 
+/* A thread's own stream, which ends unsaid with the thread. */
+static int gpi_clock_is_of_thread(const gpi_stream *stream) { return (stream->handle & 3) == 3; }
+
 /* -- the check -- */
 
 static size_t gpi_clock_bucket(uintptr_t key) {
@@ -4631,7 +4637,7 @@ static int gpi_clock_check_one(const gpi_clocks *clocks, gpi_stream *stream) {
 
 static int gpi_clock_check(const gpi_clocks *clocks) {
     gpi_stream *stream = clocks->streams;
-    uint64_t lanes = 0, count = 0;
+    uint64_t lanes = 0, count = 0, of_threads = 0;
     uint32_t lane;
     for (; stream; stream = stream->next) {
         int broken;
@@ -4640,13 +4646,14 @@ static int gpi_clock_check(const gpi_clocks *clocks) {
         if (broken) return broken;
         lanes++;
         count += stream != clocks->all;
+        of_threads += (uint64_t)gpi_clock_is_of_thread(stream);
     }
     for (lane = GPI_LANE_STREAMS; lane < clocks->tree->lane_count; lane++)
         lanes -= clocks->tree->lanes[lane] != NULL;
     if (lanes) return 2;
     for (stream = clocks->busy; stream; stream = stream->busy_next)
         if (!stream->is_busy || (!stream->busy_next && stream != clocks->busy_last)) return 5;
-    return count == clocks->stream_count ? 0 : 4;
+    return count == clocks->stream_count && of_threads == clocks->thread_streams ? 0 : 4;
 }
 
 /* -- keys and handles -- */
@@ -4731,6 +4738,7 @@ static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t id
     if (clocks->all) stream->clock.passed = gpi_clock_recorded(clocks, stream);
     stream->clock.issued = gpi_ground_max(stream->clock.issued, stream->clock.passed);
     clocks->stream_count++;
+    clocks->thread_streams += (uint64_t)gpi_clock_is_of_thread(stream);
     return stream;
 }
 
@@ -4776,8 +4784,9 @@ static void gpi_clock_forget(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_clock_unname(clocks, stream);
     gpi_tree_lane_drop(clocks->tree, stream->lane);
     gpi_cache_narrow(&stream->cache);
-    stream->handle = 0;
     clocks->stream_count--;
+    clocks->thread_streams -= (uint64_t)gpi_clock_is_of_thread(stream);
+    stream->handle = 0;
     gpi_host_unlock(&stream->cache.lock);
 }
 
@@ -4786,8 +4795,8 @@ enum { GPI_THREADS_KEPT = 64 };
 /* The same for streams that nobody calls with any more: those that were said to end, and where
    there are many streams, those of threads, which may have ended unsaid. */
 static void gpi_clock_forget_gone(gpi_clocks *clocks, gpi_stream *stream) {
-    int is_of_thread = (stream->handle & 3) == 3 && stream != clocks->all;
-    if (!stream->key || (is_of_thread && clocks->stream_count > GPI_THREADS_KEPT))
+    if (!stream->key ||
+        (gpi_clock_is_of_thread(stream) && clocks->stream_count > GPI_THREADS_KEPT))
         gpi_clock_forget(clocks, stream);
 }
 
@@ -4949,10 +4958,18 @@ static gpupool_result gpi_clock_put_mark(gpi_clocks *clocks, gpi_stream *stream,
     return GPUPOOL_OK;
 }
 
+/* Whether CUDA can make an event over all streams: there is none over several devices, nor while a
+   stream captures, or did when it was last asked. */
+static int gpi_clock_can_record_all(const gpi_clocks *clocks) {
+    const gpi_driver *driver = clocks->driver;
+    return driver->record_all && driver->context && !driver->peer_count && !clocks->capturing;
+}
+
 /* The same with a mark that is to spare; if none is, there is no new one. */
 static gpupool_result gpi_clock_record(gpi_clocks *clocks, gpi_stream *stream,
                                        cudaStream_t handle) {
     gpi_mark *mark;
+    if (stream == clocks->all && !gpi_clock_can_record_all(clocks)) return GPUPOOL_E_UNSUPPORTED;
     if (stream->clock.is_recording || stream->capture || !gpi_clock_lacks(clocks, stream))
         return GPUPOOL_OK;
     mark = gpi_clock_spare(clocks, stream);
@@ -4971,12 +4988,8 @@ static void gpi_clock_record_last(gpi_clocks *clocks, gpi_stream *stream, cudaSt
         gpi_clock_put_mark(clocks, stream, mark, handle);
 }
 
-/* A mark behind all that any stream has freed so far, where CUDA can make one without a wait. */
+/* A mark behind all that any stream has freed so far. */
 static gpupool_result gpi_clock_record_all(gpi_clocks *clocks) {
-    const gpi_driver *driver = clocks->driver;
-    if (!driver->record_all || !driver->context || driver->peer_count)
-        return GPUPOOL_E_UNSUPPORTED;
-    if (clocks->capturing) return GPUPOOL_E_CAPTURING;
     return gpi_clock_record(clocks, clocks->all, cudaStreamLegacy);
 }
 
@@ -5018,6 +5031,7 @@ static void gpi_clock_look(gpi_clocks *clocks, gpi_stream *stream) {
     int i;
     stream->seen = 0;
     stream->seen_in = look;
+    stream->refs++;
     for (i = 0; i < GPI_MARKS; i++) {
         gpi_mark *mark = &stream->clock.marks[i];
         uint64_t at = mark->at;
@@ -5030,6 +5044,7 @@ static void gpi_clock_look(gpi_clocks *clocks, gpi_stream *stream) {
         mark->pins--;
         if (passed && clocks->looks == look) stream->seen = gpi_ground_max(stream->seen, at);
     }
+    stream->refs--;
 }
 
 /* Whether all streams are done with all that was freed so far, caches included. One thread at a
@@ -5039,7 +5054,7 @@ static void gpi_clock_look_at_all(gpi_clocks *clocks) {
     uint64_t at = clocks->position;
     gpupool_result result;
     int passed = 0;
-    if (!driver->record_all || !driver->context || driver->peer_count || clocks->capturing) return;
+    if (!gpi_clock_can_record_all(clocks)) return;
     gpi_host_unlock(clocks->lock);
     result = gpi_clock_record_event(clocks, clocks->all, &clocks->look_event, cudaStreamLegacy);
     if (result == GPUPOOL_OK)
@@ -5072,8 +5087,10 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
     return result;
 }
 
-/* The host waits for a mark, which is pinned. No lock is held. */
-static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark) {
+/* The host waits for a mark, which was at this position when it was pinned: the last one of a
+   stream that ends may be put further meanwhile. No lock is held. */
+static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark,
+                                     uint64_t at) {
     gpupool_result result;
     int ended;
     result = gpi_clock_mark_has_ended(clocks, owner, mark, &ended);
@@ -5082,7 +5099,7 @@ static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_
     gpi_host_lock(clocks->lock);
     mark->pins--;
     clocks->host_waits += result == GPUPOOL_OK;
-    if (result == GPUPOOL_OK) gpi_clock_pass(clocks, owner, mark->at);
+    if (result == GPUPOOL_OK) gpi_clock_pass(clocks, owner, at);
     gpi_host_unlock(clocks->lock);
     return result;
 }
@@ -5853,7 +5870,7 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
     gpi_host_unlock(chunks->lock);
     /* what nobody has waited for: cudaFree does, but for its own device only */
     if (!gpi_chunk_is(chunks, GPI_FROM_POOL) && chunks->driver.peer_count)
-        result = gpi_driver_wait(&chunks->driver);
+        result = gpi_clock_wait_device(chunks->clocks, &chunks->driver);
     if (result == GPUPOOL_OK) result = chunks->from->give(chunks, chunk->memory, chunk->bytes);
     gpi_host_lock(chunks->lock);
     if (result != GPUPOOL_OK) {
@@ -7554,10 +7571,10 @@ GPI_HOT void gpi_arena_put_with(gpupool_arena *arena, gpi_stream *stream, gpi_ru
 }
 
 /* The same for a block that is freed: all neighbours join while there is no other stream to take
-   them from. */
+   them from. A thread's stream may end with them, so it takes no more than from others. */
 GPI_HOT void gpi_arena_put(gpupool_arena *arena, gpi_stream *stream, gpi_run *run) {
-    gpi_arena_put_with(arena, stream, run,
-                       stream->capture ? 0 : gpi_arena_shares(arena) ? run->units : UINT64_MAX);
+    int shares = gpi_arena_shares(arena) || gpi_clock_is_of_thread(stream);
+    gpi_arena_put_with(arena, stream, run, stream->capture ? 0 : shares ? run->units : UINT64_MAX);
 }
 
 /* The same for what a cache has let go, if anything. No neighbours: a request that is refused may
@@ -7824,6 +7841,7 @@ typedef struct gpi_attempt {
     gpupool_result result;      /* of one that has failed */
     gpi_stream *wait_for;       /* whose mark to wait for; NULL: for the device */
     gpi_mark *wait_mark;
+    uint64_t wait_at;           /* where that was when it was chosen */
 } gpi_attempt;
 
 typedef enum gpi_outcome {
@@ -7929,15 +7947,27 @@ static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
 
 /* -- memory that other streams are done with -- */
 
+/* Requests put marks over all streams only while no capture was seen: rule 3. */
+static gpupool_result gpi_ladder_record_all(gpupool_arena *arena) {
+    return arena->clocks.has_captured ? GPUPOOL_E_CAPTURING
+                                      : gpi_clock_record_all(&arena->clocks);
+}
+
+/* A mark behind what the request's own stream has freed. */
+static void gpi_ladder_record(gpupool_arena *arena, const gpi_request *request) {
+    if (request->known == arena->clocks.all) gpi_ladder_record_all(arena);
+    else gpi_clock_record(&arena->clocks, request->known, request->by.stream);
+}
+
 enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before streams are asked for */
 
 static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t pending = arena->tree.pending_units * GPUPOOL_UNIT_BYTES;
-    /* many streams, of which some may have ended unsaid: a mark is put over all */
-    if (!arena->clocks.has_captured && arena->clocks.stream_count > GPI_THREADS_KEPT &&
+    /* many streams, or threads, of which some may have ended unsaid: a mark is put over all */
+    if ((arena->clocks.thread_streams || arena->clocks.stream_count > GPI_THREADS_KEPT) &&
         pending > gpi_ground_max(arena->ledger.reserved.now / 8, GPI_PENDING_LEAST))
-        gpi_clock_record_all(&arena->clocks);
+        gpi_ladder_record_all(arena);
     return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
 }
 
@@ -8040,7 +8070,7 @@ static void gpi_ladder_bound_stitches(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     uint64_t most = gpi_stitch_most_seams(&arena->stitches);
     if (arena->stitches.idle_seams <= most) return;
-    gpi_clock_record(&arena->clocks, attempt->request->known, attempt->request->by.stream);
+    gpi_ladder_record(arena, attempt->request);
     gpi_arena_poll(arena, GPI_LOOKS);
     gpi_stitch_bound(&arena->stitches, most);
 }
@@ -8104,7 +8134,7 @@ static gpi_outcome gpi_ladder_take_caches(gpi_attempt *attempt) {
     arena->short_until = arena->clocks.position + GPI_SHORT_FREES;
     if (attempt->is_drained) return GPI_MISSED;
     attempt->is_drained = 1;
-    gpi_clock_record(&arena->clocks, attempt->request->known, attempt->request->by.stream);
+    gpi_ladder_record(arena, attempt->request);
     gpi_arena_pour_all(arena);
     gpi_arena_poll_all(arena);
     return GPI_MOVED;
@@ -8307,8 +8337,10 @@ static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
 static gpi_outcome gpi_ladder_wait_for(gpi_attempt *attempt, gpi_stream *stream) {
     attempt->wait_for = stream;
     attempt->wait_mark = stream ? gpi_clock_mark(&attempt->arena->clocks, stream, 0) : NULL;
-    if (attempt->wait_mark) attempt->wait_mark->pins++;
-    if (attempt->wait_mark) stream->refs++;
+    if (!attempt->wait_mark) return GPI_WAITS;
+    attempt->wait_at = attempt->wait_mark->at;
+    attempt->wait_mark->pins++;
+    stream->refs++;
     return GPI_WAITS;
 }
 
@@ -8319,7 +8351,7 @@ static gpi_outcome gpi_ladder_take_cuda_free(gpi_attempt *attempt) {
     if (attempt->request->known != all || !attempt->arena->tree.lanes[all->lane]->units ||
         gpi_ground_min(all->clock.issued, attempt->began) <= gpi_clock_done(clocks, all))
         return GPI_MISSED;
-    if (!gpi_clock_mark(clocks, all, 0)) gpi_clock_record_all(clocks);
+    if (!gpi_clock_mark(clocks, all, 0)) gpi_ladder_record_all(attempt->arena);
     return gpi_ladder_wait_for(attempt, !attempt->marks_fail && gpi_clock_mark(clocks, all, 0)
                                             ? all : NULL);
 }
@@ -8340,10 +8372,9 @@ static int gpi_ladder_is_behind(const gpi_attempt *attempt, const gpi_stream *st
    The request then takes what others freed before it began. */
 static gpi_outcome gpi_ladder_take_unmarked(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
-    if (attempt->has_asked || arena->clocks.has_captured) return GPI_MISSED;
-    if (!gpi_arena_lacks_marks(arena, attempt->began)) return GPI_MISSED;
+    if (attempt->has_asked || !gpi_arena_lacks_marks(arena, attempt->began)) return GPI_MISSED;
     attempt->has_asked = 1;
-    if (gpi_clock_record_all(&arena->clocks) != GPUPOOL_OK) return GPI_MISSED;
+    if (gpi_ladder_record_all(arena) != GPUPOOL_OK) return GPI_MISSED;
     gpi_arena_poll_all(arena);
     return GPI_MOVED;
 }
@@ -8378,7 +8409,8 @@ static gpupool_result gpi_ladder_wait(gpi_attempt *attempt) {
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = attempt->wait_mark
-                 ? gpi_clock_wait(&arena->clocks, attempt->wait_for, attempt->wait_mark)
+                 ? gpi_clock_wait(&arena->clocks, attempt->wait_for, attempt->wait_mark,
+                                  attempt->wait_at)
                  : gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
@@ -9483,7 +9515,7 @@ static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
         gpi_arena_pour_all(other);
         gpi_tree_drop_slabs(&other->tree);
         if (!lack->capturing && gpi_arena_lacks_marks(other, UINT64_MAX))
-            gpi_clock_record_all(&other->clocks);
+            gpi_ladder_record_all(other);
         gpi_arena_poll_all(other);
     }
     idle = gpi_arena_finished_bytes(other);
@@ -11746,7 +11778,9 @@ static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
     return bytes;
 }
 
-/* A limit that leaves all that is reserved where it is. 0: it does not. The lock is held. */
+/* A limit that leaves all that is reserved where it is. 0: it does not. The lock is held; of one
+   that is lower than before `growing` too, or memory would come that was asked for under the old
+   one. */
 static int gpi_figures_set_limit(gpupool_arena *arena, uint64_t bytes) {
     if (arena->ledger.reserved.now > bytes) return 0;
     gpi_arena_trace_number(arena, 'l', bytes == UINT64_MAX ? 0 : bytes);
@@ -11766,9 +11800,10 @@ static gpupool_result gpi_figures_lower_limit(gpupool_arena *arena, uint64_t byt
     arena->ledger.over_bytes = arena->ledger.reserved.now;
     gpi_arena_settle(arena);
     result = gpi_stitch_trim_below(&arena->stitches, bytes);
-    if (result != GPUPOOL_OK) {
+    if (result != GPUPOOL_OK && arena->ledger.limit_bytes == bytes) { /* no other was set since */
         gpi_arena_trace_number(arena, 'l', before == UINT64_MAX ? 0 : before);
         arena->ledger.limit_bytes = before;
+        arena->ledger.over_bytes = arena->ledger.reserved.now;
     }
     gpi_arena_leave(arena, &visit);
     return result;
@@ -11778,8 +11813,15 @@ static gpupool_result gpi_figures_new_limit(gpupool_arena *arena, uint64_t bytes
     gpupool_result result = GPUPOOL_OK;
     int is_set;
     gpi_host_lock(&arena->lock);
-    is_set = gpi_figures_set_limit(arena, bytes);
+    is_set = bytes >= arena->ledger.limit_bytes && gpi_figures_set_limit(arena, bytes);
     gpi_host_unlock(&arena->lock);
+    if (!is_set) {
+        gpi_host_mutex_lock(&arena->growing);
+        gpi_host_lock(&arena->lock);
+        is_set = gpi_figures_set_limit(arena, bytes);
+        gpi_host_unlock(&arena->lock);
+        gpi_host_mutex_unlock(&arena->growing);
+    }
     if (!is_set) result = gpi_figures_lower_limit(arena, bytes);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }

@@ -138,6 +138,7 @@ static inline void release_graphs(actor *a, world *w) {
 static inline void use_older(actor *a, world *w, graph *g, block *b, unsigned to) {
     graph *of = b->graph;
     int waits = of && of->stage != WHOLE; /* for its launch, as this graph's does */
+    unsigned before = b->place;
     if (!b->kept) {
         if (b->lent || b->anyones) return;
         if (of && of->shares) return; /* or they might wait for each other's release */
@@ -146,7 +147,9 @@ static inline void use_older(actor *a, world *w, graph *g, block *b, unsigned to
         if (of) g->shares |= graph_bit(w, of);
         b->kept = g;
     }
-    if (below(a, 2) && give_back(a, w, b, to)) b->kept = NULL;
+    if (!below(a, 2)) return;
+    if (give_back(a, w, b, to)) b->kept = NULL;
+    else if (waits) belongs(w, b, before); /* refused: its own graph still has it */
 }
 
 static inline void act_inside(actor *a, world *w) {
