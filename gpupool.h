@@ -63,41 +63,55 @@ granted (rounded to units) <= reserved (held from the driver); pending: freed on
 known to be finished there.
 
 The rules:
-  1. Free a block on the stream that used it last: later work there may have the memory at once,
-     other streams only once that work is done. If other streams
-     use the block too, order their work before the free (cudaStreamWaitEvent), or say
-     gpupool_record_use on each of them before freeing. The stream that a block was allocated on
-     counts as one that used it: its earlier work may still be at the memory.
-  2. Destroy an arena when no block of it is live. After cudaDeviceReset what used its memory is
-     gone, and so are a ring's streams: destroying is then all that is left. It is needed: memory
-     of the default source outlives a reset.
-  3. While a stream captures a graph, what the graph uses must stay live until the graph is
-     destroyed, or be allocated in a scope (gpupool_capture_begin). Launch a graph that was captured
-     without one only after what the streams captured had queued before, which may still be at its
-     memory: a wait inside a capture orders nothing outside. And leave alone what asks CUDA after
-     all streams (gpupool_trim, gpupool_would_fit, gpupool_available, gpupool_cudaFree, lowering a
-     limit, and, if the arena has seen no capture yet, gpupool_alloc where neither limit nor device
-     leaves room, or where threads have default streams of their own, or more than 64 streams are
-     about): a capture on a non-blocking stream, not
-     in a scope, which the arena was given in no call since it began, cannot be seen, and would be
-     lost.
-  4. Functions in the config: chunk_alloc and chunk_free must not call into the same arena, nor
+  1. Order. Free a block on the stream whose work used it last. Later work of that stream may have
+     the memory at once, other streams once that work is done. If several streams use a block, make
+     the freeing stream wait for the others first (cudaStreamWaitEvent), or call
+     gpupool_record_stream for each of them before the free. The stream that a block was allocated
+     on counts as one that used it: its earlier work may still be at the memory.
+  2. Arenas end last. Destroy an arena when no block of it is live.
+  3. Capture. While a stream captures a graph, what the graph uses must stay live until the graph is
+     destroyed, or be allocated in a scope (gpupool_begin_capture). Launch a graph that was captured
+     without a scope only after what its streams had queued before the capture: a wait inside a
+     capture orders nothing outside. gpupool cannot see a capture on a non-blocking stream that is
+     in no scope and was given to no call of the arena since it began. While there is one, leave
+     alone what asks CUDA after all streams, or CUDA ends the capture: gpupool_trim,
+     gpupool_would_fit, gpupool_get_available, gpupool_cudaFree, lowering a limit; and if the arena
+     has seen no capture yet, gpupool_alloc where neither limit nor device leaves room, where
+     threads have default streams of their own, or where more than 64 streams are about.
+  4. Functions in the config. chunk_alloc and chunk_free must not call into the same arena, nor
      destroy a stream that it has seen; on_out_of_memory may.
-  5. CUDA gives the handle of a destroyed stream to the next one, even while the old one's work
-     still runs. Destroy streams in files that include this one (its macro cudaStreamDestroy tells
-     the arenas; with GPUPOOL_STATIC, those of its file), or say gpupool_stream_retired first, or
-     set GPUPOOL_STREAM_CHECK.
-
-  6. A mapped chunk keeps its home: as long as it lives, its home address is the same physical
-     memory. A large block may lie at a second address, stitched from several chunks. CUDA's rule
-     for that: between uses of the same memory through different addresses lies the end of a device
-     operation. It does wherever memory changes hands by gpupool_free. Programs whose running
+  5. Streams end. CUDA gives the handle of a destroyed stream to the next one, even while the old
+     one's work still runs. Destroy streams in files that include this one (its macro
+     cudaStreamDestroy tells the arenas; with GPUPOOL_STATIC, those of its file), or call
+     gpupool_retire_stream first, or set GPUPOOL_STREAM_CHECK. A thread that has a default stream of
+     its own calls gpupool_retire_stream with cudaStreamPerThread before it ends. If it does not,
+     what it freed last stays its own until memory is wanted while an eighth of it is pending, and
+     16 KiB of records until more than 64 streams are about, or gpupool_trim is called.
+  6. Addresses. A mapped chunk keeps its home: as long as it lives, its home address is the same
+     physical memory. A large block may lie at a second address, stitched from several chunks. CUDA
+     asks for the end of a device operation between uses of the same memory through different
+     addresses: so it is wherever memory changes hands by gpupool_free. Programs whose running
      kernels hand memory on themselves (persistent kernels, flags in memory) set config.no_stitch.
      A kernel that may start early (programmatic dependent launch) touches a block only after
      griddepcontrol.wait, stitched or not: until then the block's last user may still run.
+  7. Reset. cudaDeviceReset ends memory, streams and events of the device. Destroy its arenas and
+     rings: that is all that is left to do, and it is needed, since mapped memory outlives a reset
+     (seen on an H100). Blocks, captures, spans and tickets are dropped then; chunk_free is not
+     called. Let tickets be done before a reset. A default arena is renewed at the same address by
+     gpupool_get_default_arena, and by an allocation in cudaMalloc's shape: it has no blocks, a
+     limit that was set stays, a trace has ended, peers are to be allowed again. Before CUDA 12 a
+     reset cannot be seen.
+  8. Host functions. In a function that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback) CUDA
+     forbids its own calls. These may be made there: gpupool_free_in_host_function,
+     gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, and the last_ ones.
+  9. Waits. gpupool_trim, gpupool_would_fit, gpupool_get_available and lowering a limit find out
+     whether work is done, and do not wait for it. But a driver before CUDA 12.5 cannot tell without
+     a wait for the device, nor can any once there are peers, or if a stream captured when it was
+     last given to a call. Of sources other than MAPPED, CUDA itself waits for the device as it
+     takes a chunk back.
 
 Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes this one at all
-(those marked * in every file). Booleans are 0 or 1. gpupool_build() returns what is in force.
+(those marked * in every file). Booleans are 0 or 1. gpupool_get_build() returns what is in force.
 
     GPUPOOL_STATIC *        0        1: everything static, so several files can have their own, each
                                      with GPUPOOL_IMPLEMENTATION; one file's calls, those of rule 5
@@ -219,41 +233,45 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 
 /* == WORDS ==================================================================================== */
 
-#define GPUPOOL_VERSION 100          /* 10000 x major + 100 x minor + patch */
-#define GPUPOOL_DEVICE_CURRENT (-1)  /* the device that is current when the arena is made */
-#define GPUPOOL_ORDERS 41            /* order k: sizes of 2^k to 2^(k+1) - 1 units */
+#define GPUPOOL_VERSION 200          /* 10000 x major + 100 x minor + patch */
+
+enum {
+    GPUPOOL_DEVICE_CURRENT = -1,     /* the device that is current when an arena or ring is made */
+    GPUPOOL_ORDERS = 41,             /* order k: sizes of 2^k to 2^(k+1) - 1 units */
+    GPUPOOL_HOLDERS = 3              /* the biggest that a verdict names */
+};
 
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
     GPUPOOL_E_ARGUMENT,      /* fix the call; gpupool_last_error() names argument and rule */
-    GPUPOOL_E_OUT_OF_MEMORY, /* of a request for memory gpupool_last_verdict() says why, and what
-                                would help; of other calls: the driver had none for itself */
-    GPUPOOL_E_NOT_OURS,      /* the pointer is in no chunk of this arena */
+    GPUPOOL_E_OUT_OF_MEMORY, /* gpupool_last_verdict() says why a request failed, and what would
+                                help; from other calls: the driver had no memory for itself */
+    GPUPOOL_E_NOT_OURS,      /* the pointer is in no memory of this arena, or of any */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
     GPUPOOL_E_DOUBLE_FREE,   /* the block there is already free */
     GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block; see GPUPOOL_GUARD */
+    GPUPOOL_E_CORRUPT,       /* gpupool's own records are damaged: something wrote over them */
     GPUPOOL_E_IN_USE,        /* destroy refused: blocks, captures or spans are still out */
     GPUPOOL_E_CAPTURING,     /* would need a call that a capturing stream forbids */
     GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
     GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
-    GPUPOOL_E_CALLBACK,      /* your read or write function returned nonzero */
-    GPUPOOL_E_FILE,          /* reading the file failed, or it is too short; see
-                                gpupool_last_error() */
+    GPUPOOL_E_CALLBACK,      /* your function returned nonzero */
+    GPUPOOL_E_FILE,          /* a file could not be read or written; the error has errno's words */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
 } gpupool_result;
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
-    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, and there are addresses for it;
-                                    else DEVICE, and gpupool_report says why */
+    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, and has addresses left; else
+                                    DEVICE, and gpupool_report says why */
     GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand. CUDA
-                                    cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue) nor
-                                    register it for RDMA. cuMemGetAddressRange returns the chunk
-                                    that an address lies in: a block may span several */
+                                    cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue).
+                                    Who registers memory by cuMemGetAddressRange sees one chunk of
+                                    it: ask for such blocks with GPUPOOL_ONE_CHUNK */
     GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
-    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned memory, for the host at once */
+    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned host memory */
     GPUPOOL_SOURCE_CUSTOM,       /* your two functions: ncclMemAlloc, a test double, ... */
     GPUPOOL_SOURCE_BYPASS        /* no pool: every block its own cudaMalloc, to bisect a bug */
 } gpupool_source;
@@ -264,8 +282,7 @@ typedef enum gpupool_cause {     /* why memory ran out */
     GPUPOOL_CAUSE_TOO_LARGE,     /* larger than the whole device */
     GPUPOOL_CAUSE_DEVICE_FULL,   /* the device is full, mostly of this arena's memory */
     GPUPOOL_CAUSE_OTHERS,        /* the device is full, and others hold what is missing */
-    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free, with what the limit and the device leave,
-                                    but they do not make one block */
+    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free or may be grown, but not in one block */
     GPUPOOL_CAUSE_PENDING,       /* would fit once work in flight has finished */
     GPUPOOL_CAUSE_CAPTURING      /* would need growth that a capturing stream forbids */
 } gpupool_cause;
@@ -273,18 +290,62 @@ typedef enum gpupool_cause {     /* why memory ran out */
 typedef struct gpupool_arena gpupool_arena;
 typedef struct gpupool_capture gpupool_capture;
 
-#define GPUPOOL_HOLDERS 3             /* the biggest that a verdict names */
+typedef enum gpupool_flag {          /* of a request; several are added up */
+    GPUPOOL_ZEROED = 1,              /* the block is zeroed by a memset on the request's stream */
+    GPUPOOL_NO_WAIT = 2,             /* the host never waits: where only a wait would help, the
+                                        request fails, with a verdict */
+    GPUPOOL_ONE_CHUNK = 4            /* the block lies in one allocation of the driver, for those
+                                        who ask cuMemGetAddressRange: NCCL registration, UCX, ... */
+} gpupool_flag;
 
-typedef struct gpupool_holder {      /* live blocks that one line of source asked for (GPUPOOL_SITES
-                                        1), or else that are of one size */
+typedef struct gpupool_request {     /* all zeros but for bytes: gpupool_alloc on stream 0 */
+    size_t bytes;
+    size_t alignment;                /* a power of two, at most 2^40; 0: a unit (512 bytes) */
+    cudaStream_t stream;             /* whose work uses the block first */
+    unsigned flags;                  /* GPUPOOL_ZEROED and so on */
+    const char *file;                /* who asks, for reports with GPUPOOL_SITES 1; must stay valid
+                                        as long as the arena, as __FILE__ does; NULL: not known */
+    int line;
+} gpupool_request;
+
+typedef enum gpupool_state {
+    GPUPOOL_STATE_LIVE,              /* handed out */
+    GPUPOOL_STATE_FREE,              /* free, and the work that used it has finished */
+    GPUPOOL_STATE_PENDING            /* freed; work that used it may still run */
+} gpupool_state;
+
+typedef struct gpupool_block {       /* a live block, or a stretch of free memory */
+    gpupool_arena *arena;
+    int device;
+    gpupool_source source;
+    gpupool_state state;
+    void *memory;                    /* where it begins */
+    size_t bytes;                    /* its size: of a live block what was granted, whole units */
+    size_t requested_bytes;          /* live: of these, what was asked for */
+    void *block;                     /* live: where the block begins. In a walk a stitched block
+                                        appears as several parts, each at its home address */
+    size_t block_bytes;              /* live: what was asked for with the whole block; 0 for the
+                                        second part of a block and all later ones */
+    cudaStream_t stream;             /* live: allocated on; pending: freed on. cudaStreamLegacy,
+                                        cudaStreamPerThread (of any thread), or a handle; NULL: all
+                                        streams, or not known */
+    const char *file;                /* live, with GPUPOOL_SITES 1; NULL: not known */
+    int line;
+} gpupool_block;
+
+/* Gets each block of a walk. Anything but 0 ends the walk. No lock is held. */
+typedef int (*gpupool_block_fn)(const gpupool_block *, void *user);
+
+typedef struct gpupool_holder {      /* live blocks that one line of source asked for (with
+                                        GPUPOOL_SITES 1), or that are of one size */
     const char *file;                /* NULL: not known */
     int line;
-    uint64_t block_bytes;            /* each was asked for with so many; 0 with GPUPOOL_SITES */
+    uint64_t block_bytes;            /* the size asked for with each; 0 with GPUPOOL_SITES */
     uint64_t blocks, bytes;          /* in all; 0: no more holders */
     uint64_t enough;                 /* freeing any so many would do; 0: all of them would not */
 } gpupool_holder;
 
-typedef struct gpupool_verdict {     /* of a request that could not be met; all figures in bytes */
+typedef struct gpupool_verdict {     /* on a request that could not be met; figures in bytes */
     gpupool_cause cause;
     uint64_t asked_bytes;
     uint64_t limit_bytes;            /* 0: none */
@@ -292,34 +353,34 @@ typedef struct gpupool_verdict {     /* of a request that could not be met; all 
     uint64_t reserved_bytes;         /* held by the arena from the driver */
     uint64_t largest_free_bytes;     /* the largest block that free memory makes, whichever stream
                                         may have it; not a graph's memory. BYPASS: 0 */
-    uint64_t pending_bytes;          /* freed on some stream, not known to be finished there */
+    uint64_t pending_bytes;          /* freed; work that used it may still run */
     uint64_t kept_bytes;             /* of these, a graph's until its release */
     uint64_t device_free_bytes;      /* what the driver says is free on the device; of an integrated
-                                        one, whose memory is the host's, all but reserved_bytes */
+                                        GPU, whose memory is the host's, all but reserved_bytes */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
     uint64_t siblings_bytes;         /* of these, held by this process's other arenas */
     uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
     uint64_t fits_bytes;             /* FRAGMENTED: the largest block that could be had */
     uint64_t raise_bytes;            /* raising the limit by so much would do; 0: it would not */
-    int pending_streams;             /* PENDING, CAPTURING: streams whose work to wait for; 0: all
-                                        of the device */
-    cudaStream_t pending_stream;     /* if that is one: this; a default stream as cudaStreamLegacy
-                                        or cudaStreamPerThread */
+    int pending_streams;             /* PENDING, CAPTURING: how many streams to wait for; 0: all of
+                                        the device */
+    cudaStream_t pending_stream;     /* if that is one: this one, or cudaStreamLegacy or
+                                        cudaStreamPerThread */
     gpupool_holder holders[GPUPOOL_HOLDERS]; /* the biggest first */
     char sentence[448];              /* the same for people, with what would make it succeed */
 } gpupool_verdict;
 
-typedef struct gpupool_arena_config { /* all zero is valid: each zero means the default */
-    int device;                      /* CUDA device ordinal: 0 is the first; or
-                                        GPUPOOL_DEVICE_CURRENT */
+typedef struct gpupool_arena_config { /* all zeros: device 0, and every default. A NULL config
+                                        differs in one thing: it means the current device */
+    int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
     gpupool_source source;
-    size_t limit_bytes;              /* hard limit on reserved bytes; 0: GPUPOOL_LIMIT decides */
+    size_t limit_bytes;              /* the most that may be reserved; 0: GPUPOOL_LIMIT decides */
     const char *limit_text;          /* "12GiB", "80%", "-2GiB"; wins over limit_bytes */
-    size_t reserve_bytes;            /* reserve this much now, in whole granules, and keep it when
+    size_t reserve_bytes;            /* reserve so much now, in whole granules, and keep it when
                                         trimming; BYPASS: nothing */
-    size_t chunk_bytes;              /* what is got from the driver at a time, at least; 0: a share
-                                        of what is reserved */
+    size_t chunk_bytes;              /* the least to get from the driver at a time; 0: a share of
+                                        what is reserved */
     int no_stitch;                   /* 1: no block has a second address; see rule 6 */
     void *(*chunk_alloc)(size_t bytes, int device, void *user);  /* SOURCE_CUSTOM: both */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
@@ -365,9 +426,14 @@ typedef struct gpupool_stats {
 typedef struct gpupool_ring gpupool_ring;
 typedef uint64_t gpupool_ticket;     /* of one transfer: never 0, never used twice by a ring */
 
-typedef struct gpupool_ring_config { /* all zero is valid: each zero means the default */
-    int device;                      /* CUDA device ordinal: 0 is the first; or
-                                        GPUPOOL_DEVICE_CURRENT */
+typedef enum gpupool_direction {
+    GPUPOOL_UP = 0,                  /* to the device */
+    GPUPOOL_DOWN = 1
+} gpupool_direction;
+
+typedef struct gpupool_ring_config { /* all zeros: device 0, and every default. A NULL config
+                                        differs in one thing: it means the current device */
+    int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
     size_t bytes;                    /* the most pinned memory the ring ever holds: its limit; from
                                         256 KiB to 16 TiB */
     size_t chunk_bytes;              /* copied and sent at a time, at most, and the ring's are of
@@ -383,7 +449,7 @@ typedef struct gpupool_file_part {   /* of a file, and where it goes */
 
 typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill */
     void *memory;
-    size_t bytes;                    /* may be lowered before gpupool_span_upload */
+    size_t bytes;                    /* may be lowered before it is sent */
     uint64_t number;
 } gpupool_span;
 
@@ -393,8 +459,23 @@ typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill
 typedef int (*gpupool_read_fn)(void *to, size_t bytes, uint64_t offset, void *user);
 typedef int (*gpupool_write_fn)(const void *from, size_t bytes, uint64_t offset, void *user);
 
-#define GPUPOOL_UP 0                 /* which way: to the device */
-#define GPUPOOL_DOWN 1
+typedef struct gpupool_transfer {    /* all zeros but for what is set */
+    gpupool_direction direction;
+    void *to;                        /* UP: device memory; DOWN: host memory */
+    const void *from;                /* UP: host memory; DOWN: device memory */
+    size_t bytes;                    /* in all; with pitches: of each row */
+    size_t to_pitch, from_pitch;     /* from row to row, as of cudaMemcpy2DAsync; both 0: no rows */
+    size_t rows;                     /* with pitches: how many */
+    gpupool_read_fn read;            /* UP: fills pinned memory itself, instead of `from` */
+    gpupool_write_fn write;          /* DOWN: empties pinned memory itself, instead of `to` */
+    void *user;                      /* for read and write */
+    int is_file;                     /* 1, UP: from an open file instead of `from`; see
+                                        gpupool_upload_file */
+    int file;
+    uint64_t offset;                 /* of the first byte in the file */
+    cudaStream_t stream;
+    gpupool_ticket *ticket;          /* NULL: returns as gpupool_upload and gpupool_download do */
+} gpupool_transfer;
 
 typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
@@ -422,142 +503,137 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
 extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
-/* Unless a call says otherwise: any thread may call it at any time; the calling thread's current
-   device, capture mode and CUDA last error are left as they were; a call that fails changes
-   nothing. No context is made but the primary one of an arena's or a ring's device, which is theirs
-   as well until they are destroyed. A stream of 0 is what CUDA takes it for in the file that makes
-   the call: the legacy default stream, or with --default-stream per-thread cudaStreamPerThread, one
-   for each thread; of the arena's device, also where another one is current. */
+/* Unless a call says otherwise: any thread may make it at any time, on a capturing stream too, but
+   not in a host function (rule 8). The calling thread's current device, capture mode and last CUDA
+   error stay as they were. A call that fails changes nothing. Sizes are in bytes. No context is
+   made but the primary one of an arena's or a ring's device, which is kept until both are gone. A
+   stream of 0 means what CUDA takes it for in the file that makes the call: the legacy default
+   stream, or with --default-stream per-thread each thread's own; of the arena's device, also where
+   another one is current. */
 
-GPUPOOL_API const char *gpupool_result_name(gpupool_result);
-/* Of this thread's latest call; gpupool_last_verdict, and calls in CUDA's shape that come to no
-   arena, leave it as it is. */
+/* The results of this thread's calls: of the most recent one, and the text of the most recent one
+   that failed. gpupool_last_verdict does not change them, nor does a call in CUDA's shape that
+   reaches no arena. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
-/* Of this thread's last call that failed: never of something that a call has repaired. */
 GPUPOOL_API const char *gpupool_last_error(void);
-GPUPOOL_API const char *gpupool_build(void);           /* the compile-time options in force */
+GPUPOOL_API const char *gpupool_result_name(gpupool_result);
+
+GPUPOOL_API int gpupool_get_version(void);             /* GPUPOOL_VERSION of the implementation */
+GPUPOOL_API const char *gpupool_get_build(void);       /* its compile-time options */
 
 /* ---- arena: the memory of one device ---- */
 
-/* NULL for the config: the current device, and the default of every macro. */
+/* Makes an arena. With a NULL config: on the current device, with every default; a config of zeros
+   differs in one thing, the device: 0. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
-/* E_IN_USE while blocks are live, or captures not released. Waits for the device, since what was
-   freed may still be in use. After cudaDeviceReset it drops all there was, blocks and captures too,
-   and gives back mapped memory, which outlives a reset, stitches too (seen on an H100); chunk_free
-   is not called then, as chunks went with the reset. If a CUDA call fails the arena is still there,
-   with less reserved perhaps, and this can be tried again. No other thread may use the arena any
-   more. */
+/* Waits for the device, and gives all memory back. E_IN_USE while blocks are live or captures not
+   released, but after a reset (rule 7). If a CUDA call fails the arena is still there, perhaps with
+   less reserved, and this can be tried again. No other thread may use the arena any more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
-/* Made at first use, the same for all callers; NULL with a result when it cannot be made. After
-   cudaDeviceReset this call, and an allocation in CUDA's shape, renew it at the same address: it
-   has no blocks, a limit that was set stays, a trace has ended, peers are to be allowed again.
-   Before CUDA 12 a reset cannot be seen. */
-GPUPOOL_API gpupool_arena *gpupool_default_arena(int device);
+/* The arena of a device that gpupool_cudaMalloc uses, the same for all callers. `get` makes it at
+   the first call, and renews it after a reset (rule 7); NULL, with a result, when it cannot. `find`
+   makes none: NULL, with GPUPOOL_OK, when there is none yet. */
+GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
+GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
-/* A block of so many bytes, aligned to a unit (512 bytes) at least, for work queued on this stream
-   from now on. NULL with a result in gpupool_last_result(). 0 bytes, and more than 2^48, are
-   E_ARGUMENT: such a size is the caller's mistake. An adaptor to a framework decides before the
-   call what the framework expects (gpupool_cudaMalloc answers as cudaMalloc does: NULL and
-   cudaSuccess, cudaErrorMemoryAllocation). A thread that has not called the CUDA runtime may have
-   no current context afterwards. Makes no CUDA call when it finds memory freed earlier at once;
-   otherwise stitches free memory or gets more from the driver, lets this stream wait for others,
-   gives idle memory back to get another size, and at last waits on the host, in this order. */
+/* A block of so many bytes, aligned to 512 bytes at least, for work queued on this stream from now
+   on. NULL, with a result: 0 bytes and more than 2^48 are E_ARGUMENT, as mistakes of the caller.
+   Makes no CUDA call when memory freed earlier fits at once. Else it stitches free memory or grows,
+   makes the stream wait for other streams, gives idle memory back, and waits on the host, in this
+   order. A thread that has not called the CUDA runtime may have no current context afterwards. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
-/* alignment: a power of two of at most 2^40 bytes */
+/* The same with all that can be asked for; the three others are short forms of it. In a pinned
+   arena ZEROED zeroes at once, and then again in each replay if the stream captures. */
+GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
-
-/* The same, zeroed by a memset queued on the stream (at once in a pinned arena, and then again in
-   each replay if the stream captures). */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
-/* The same, but the host never waits: with all that would do in use it fails at once, with a
-   verdict. The device may be made to wait, and memory be got from the driver. */
-GPUPOOL_API void *gpupool_alloc_no_wait(gpupool_arena *, size_t bytes, cudaStream_t);
-
-/* The block's memory goes to later work of this stream at once, to other streams' once the work
-   that is queued here now is done. The block may come from any stream's alloc. NULL is fine.
-   E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE (the pointer is in free memory) change nothing. Waits for
-   nothing. Now and then it records an event on the stream, but for a capturing one. With
-   GPUPOOL_SOURCE_BYPASS this is cudaFree, after a wait for peers if there are any; if CUDA refuses,
-   the block is free all the same, and CUDA is asked again later. With GPUPOOL_GUARD the host waits
-   for the stream, and E_OVERRUN tells that bytes behind the block were written: it is freed all the
-   same. What a capture handed out, or frees, has no guard. */
+/* Frees a block, which may come from any stream's allocation, on the stream that used it last (rule
+   1); NULL is allowed. E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE change nothing. No wait, but with
+   GPUPOOL_GUARD for the stream (E_OVERRUN: bytes behind the block were written; it is freed all the
+   same), and with BYPASS, where this is cudaFree. Records an event on the stream now and then. If
+   CUDA refuses, the block is free all the same, and CUDA is asked again later. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
-/* gpupool_free for functions that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback), where
-   CUDA forbids its own calls: this makes none. What is freed so goes to other streams once the
-   stream is known to be done, by a later call with it or when the device is idle. Not for
-   cudaStreamPerThread: E_ARGUMENT. Of the other calls only gpupool_size, gpupool_get_stats,
-   gpupool_get_limit and the last_ ones may be made there. */
+/* The same for host functions (rule 8): makes no CUDA call. What is freed so goes to other streams
+   once the given stream is known to be done, by a later call with it or when the device is idle.
+   E_ARGUMENT for cudaStreamPerThread. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
                                                          cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
    before that work is done. Records an event, unless two of this stream's are still to pass: then
    its next call does. E_CAPTURING on a capturing stream. */
-GPUPOOL_API gpupool_result gpupool_record_use(gpupool_arena *, const void *block, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
-/* Bytes asked for; 0 with a result if this starts no live block. */
-GPUPOOL_API size_t gpupool_size(gpupool_arena *, const void *block);
+/* Say so before cudaStreamDestroy: what the stream freed no longer belongs to its handle (rule 5),
+   and becomes free for others as soon as its work is done. No wait. Works where CUDA fails, too. */
+GPUPOOL_API gpupool_result gpupool_retire_stream(gpupool_arena *, cudaStream_t);
+GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
-/* Gives memory back to the driver while more than keep_bytes, or config.reserve_bytes, is reserved:
-   what is free and known to be finished with. Does not wait for work in flight (a driver before
-   CUDA 12.5 cannot tell without waiting for the device, nor can any once there are peers, or if a
-   stream captured when it was last given to a call), but of sources other than MAPPED CUDA does, by
-   itself, as it takes a chunk back. If a CUDA call fails, what went before stays given back, and
-   released_bytes says how much. Not while a stream captures, but for one in a scope: CUDA's way to
-   ask after all streams may lose that capture. */
+/* Waits on the host until all work is done that was queued before this stream's frees so far, or
+   all streams' frees: then none of that memory is pending. E_CAPTURING on a capturing stream. */
+GPUPOOL_API gpupool_result gpupool_wait_stream(gpupool_arena *, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_wait_all(gpupool_arena *);
+
+/* The live block that begins at this address: its arena, device, source and sizes. NULL for the
+   arena: of whichever has it. E_NOT_OURS, E_INSIDE, E_DOUBLE_FREE: there is none. May be called in
+   a host function (rule 8) if the arena is given. */
+GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
+                                             gpupool_block *block);
+
+/* Calls fn for each stretch of the arena's memory by address, live and free, as all were at one
+   moment. E_CALLBACK if fn ended the walk. */
+GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_block_fn fn, void *user);
+
+/* Returns idle chunks to the driver until at most max(keep_bytes, config.reserve_bytes) stays
+   reserved. A chunk is idle when all its memory is free and the work that used it is done. Does not
+   wait for that work, but as rule 9 says. If a CUDA call fails, what went before stays given back,
+   and released_bytes says how much. While a stream captures outside of a scope: see rule 3. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
-/* Before cudaStreamDestroy: what this stream freed no longer belongs to its handle, which CUDA may
-   give to the next stream at once, and becomes free for others as soon as can be; so it is where
-   CUDA fails, too, but after cudaDeviceReset. In files that include this one the macro
-   cudaStreamDestroy does so by itself (rule 5). A thread with a default stream of its own says so
-   of cudaStreamPerThread before it ends. Of one that does not, what it freed last is its alone
-   until memory is wanted while an eighth of it is pending, with 16 KiB of records until more than
-   64 streams are about, or gpupool_trim is called: so nothing grows for ever. Waits for nothing. */
-GPUPOOL_API gpupool_result gpupool_stream_retired(gpupool_arena *, cudaStream_t);
-GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
-
-/* Lets kernels of another device use the arena's memory, that which comes later too. E_UNSUPPORTED
-   where the hardware cannot. Streams of the other device may then be given to all calls, but for
-   its default streams, which have no handle that tells them from the arena's device's. When the
-   other device is reset, its work counts as done; allow it again. Before CUDA 12 this cannot be
-   seen: then reset no peer while the arena lives. */
+/* Lets kernels of another device use the arena's memory, also what comes later. E_UNSUPPORTED where
+   the hardware cannot. Streams of that device may then be given to all calls, but for its default
+   streams, which have no handle of their own. After a reset of that device, allow it again. Before
+   CUDA 12 such a reset cannot be seen: reset no peer while the arena lives. */
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
-/* ---- graph capture. Calls on a capturing stream lose no capture and may be used without a scope,
-   under rule 3. In a scope, blocks that are handed out on the stream belong to the graph: a replay
+/* The end of that: waits for the device and its peers, and takes the access back. Of DEVICE and
+   MANAGED memory kernels keep their access, since CUDA gives it for whole devices. E_ARGUMENT for a
+   device that is no peer. */
+GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
+
+/* ---- graph capture. Calls on a capturing stream lose no capture, and may be made without a scope
+   (rule 3). In a scope, blocks that are handed out on the stream belong to the graph: a replay
    finds them as they were. What is freed inside may be handed out again inside, if it was allocated
    there, and to nobody else before the release; of graphs that use one block, the one that it was
    handed out in is released last. Several scopes may be open at once, one for each stream. ---- */
 
-/* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope: as where an arena
-   or a ring cannot be made, the pointer is NULL then. */
-GPUPOOL_API gpupool_result gpupool_capture_begin(gpupool_arena *, cudaStream_t, gpupool_capture **);
+/* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope already. As where an
+   arena or a ring cannot be made, the pointer is NULL on failure. */
+GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
-/* Captured: the stream allocates as before; the memory stays for replays. Retiring the
-   stream ends its scope too. */
-GPUPOOL_API gpupool_result gpupool_capture_end(gpupool_capture *);
+/* Captured: the stream allocates as before; the memory stays for replays. Retiring the stream ends
+   its scope too. */
+GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 
 /* The graph is gone, or the capture failed: all its memory comes back, blocks that were not freed
    too. Waits for the device, since a replay may still run. The scope is no more. */
-GPUPOOL_API gpupool_result gpupool_capture_release(gpupool_capture *);
+GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* ---- cudaMalloc's own shape, on the default arena of the current device; cudaMallocAsync's, on
    that of the stream's device. What cudaMalloc promises holds: any stream may use the block at
-   once, and what is queued when it is freed is done before others get it, whatever stream it is on.
-   Pointers that no default arena knows go to CUDA, but for memory of other arenas (live blocks, of
-   a custom one): cudaErrorInvalidValue. GPUPOOL_GUARD's finds are cudaErrorIllegalAddress. A CUDA
-   call that fails inside is told as the error that it gave. cudaErrorMemoryAllocation and
-   cudaErrorInvalidValue are CUDA's last error, too, as after its own calls. cudaMallocPitch,
-   cudaMalloc3D, cudaMallocManaged and the like stay CUDA's. ---- */
+   once, and what is queued when it is freed is done before others get it. Pointers that no default
+   arena knows go to CUDA, but for memory of other arenas: cudaErrorInvalidValue. GPUPOOL_GUARD's
+   finds are cudaErrorIllegalAddress. A CUDA call that fails inside is told as the error that it
+   gave; cudaErrorMemoryAllocation and cudaErrorInvalidValue are CUDA's last error, too, as after
+   its own calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged and the like stay CUDA's. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
@@ -569,64 +645,59 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
    config.limit_bytes, the environment's GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT (empty ones are
    none), the macro GPUPOOL_LIMIT. ---- */
 
-/* 0: none. Below what is reserved: gives back what it can, and does not grow until it is met. If a
-   CUDA call fails the limit is as before, and what went before stays given back. */
+/* 0: no limit. Below what is reserved: gives back what it can, as gpupool_trim does, and does not
+   grow until the limit is met. Waits for growth that is under way. If a CUDA call fails the limit
+   is as before, and what went before stays given back. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
-GPUPOOL_API gpupool_result gpupool_set_limit_fraction(gpupool_arena *, double); /* 0 < f <= 1 */
 
-/* "1073741824", "12GiB" (K, M, G, T and KiB ... are powers of 1024, KB ... of 1000), "80%" of the
-   device, "80%free" of what is free on it now, "-2GiB": all but that; also "1.5 gb". All else, and
-   what comes to 0, is E_ARGUMENT. An integrated GPU has the host's memory, of which CUDA calls free
-   what no cache of the system's uses: there all that the arena does not hold counts as free. */
+/* The same as text: "1073741824", "12GiB" (K, M, G, T and KiB ... are powers of 1024, KB ... of
+   1000), "80%" of the device, "80%free" of what is free on it now, "-2GiB": all but that; also
+   "1.5 gb". All else, and what comes to 0, is E_ARGUMENT. On an integrated GPU all that the arena
+   does not hold counts as free: CUDA calls free there what no cache of the system's uses. */
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
-GPUPOOL_API size_t gpupool_get_limit(gpupool_arena *); /* 0: none */
+GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes); /* 0: no limit */
 
-/* Bytes that could still be handed out in all, by the limit and by what the device has free. Where
-   no block is live gpupool_alloc gives one of so many; else free memory may be in several places,
-   and gpupool_would_fit tells of one block. At most 2^48. */
-GPUPOOL_API size_t gpupool_available(gpupool_arena *);
+/* Bytes that could still be handed out in all, by the limit and by what the device has free; at
+   most 2^48. Where no block is live gpupool_alloc gives one of so many; else free memory may be in
+   several places, and gpupool_would_fit tells of one block. */
+GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes);
 
-/* Whether one block of so many bytes could be had now, without waiting on the host (but as CUDA
-   does: see gpupool_trim); if not, why not. PENDING: gpupool_alloc, which waits, would succeed. 0
-   too where the call itself fails, of 0 bytes say: the verdict is all zero then, and
-   gpupool_last_result() is not GPUPOOL_OK. */
-GPUPOOL_API int gpupool_would_fit(gpupool_arena *, size_t bytes,
-                                  gpupool_verdict *why /* or NULL */);
+/* Whether one block of so many bytes could be had now, without a wait on the host: GPUPOOL_OK, or
+   E_OUT_OF_MEMORY with the verdict. PENDING: gpupool_alloc, which waits, would succeed. Any other
+   result: the call itself failed, and the verdict is all zeros. Waits as rule 9 says. */
+GPUPOOL_API gpupool_result gpupool_would_fit(gpupool_arena *, size_t bytes,
+                                             gpupool_verdict *why /* or NULL */);
 
-/* The verdict on this thread's latest request that ended in E_OUT_OF_MEMORY. */
+/* The verdict on this thread's most recent allocation that ended in E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
-/* ---- statistics: with GPUPOOL_STATS 0, only now of granted, reserved, pending and blocks, and
+/* ---- statistics: with GPUPOOL_STATS 0, only `now` of granted, reserved, pending and blocks, and
    what is asked for at that moment: limit, largest free run, free orders, host bytes ---- */
 
-GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *,
-                                             gpupool_stats *); /* each stream's figures are of one
-                                                                  moment; nothing is changed */
-GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *); /* peak := now, in scopes too */
+/* Each stream's figures are of one moment. Nothing is changed. */
+GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
+GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *); /* peak := now, in phases too */
 
-/* What did this phase use? Between push and pop all is counted from zero; pop tells what was
-   counted, and adds it to the scope around: there peak becomes the larger of peak and now + the
-   inner peak, now and total grow by the inner ones. Scopes nest, belong to the arena, and count all
-   of its threads. A phase that frees blocks from before it may end below zero: read now as int64_t.
-   The counts are the phase's too; the limit, the orders, the largest free run and host bytes are
-   those of the moment. gpupool_get_stats always tells of the arena's whole life. E_ARGUMENT when
-   there is no scope to pop; E_UNSUPPORTED with GPUPOOL_STATS 0. */
-GPUPOOL_API gpupool_result gpupool_scope_push(gpupool_arena *);
-GPUPOOL_API gpupool_result gpupool_scope_pop(gpupool_arena *, gpupool_stats * /* or NULL */);
+/* What did this phase use? Between begin and end all is counted from zero; end tells what was
+   counted, and adds it to the phase around. Phases nest, belong to the arena, and count all of its
+   threads. A phase that frees blocks from before it may end below zero: read `now` as int64_t.
+   gpupool_get_stats always tells of the arena's whole life. E_ARGUMENT when there is no phase to
+   end; E_UNSUPPORTED with GPUPOOL_STATS 0. */
+GPUPOOL_API gpupool_result gpupool_begin_phase(gpupool_arena *);
+GPUPOOL_API gpupool_result gpupool_end_phase(gpupool_arena *, gpupool_stats * /* or NULL */);
 
-/* Derives every invariant anew; E_ARGUMENT, and the first that is broken is named, if memory was
-   overwritten (or gpupool has a mistake). */
+/* Derives every invariant anew. E_CORRUPT, and the first that is broken is named. */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
 /* ---- reports. What is shown is copied in one piece, and written after the arena's lock is given
-   back. E_ARGUMENT when the file cannot be written. ---- */
+   back. E_FILE when the file cannot be written. ---- */
 
 /* One screen for people: a bar of the limit, the counters, what the limit does not count, the
    biggest holders (by line of source with GPUPOOL_SITES 1, else by size), a map in characters. */
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
 
-/* For programs: one object, all numbers exact integers but fragmentation (1 - the largest
-   block that free memory makes / all that is free).
+/* For programs: one JSON object. All numbers are exact integers, but fragmentation: 1 - the largest
+   block that free memory makes / all that is free.
      "gpupool": 1 (of this form), "name", "device", "source", "unit_bytes",
      "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (null:
      not known), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
@@ -636,11 +707,10 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "streams": [handle], "sites": [{"file", "line", "stream", "allocs", "blocks", "bytes",
      "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes", "blocks": [{"address",
      "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stitched_at"
-     (the address of the block that this is a part of), "stream", "site"}]}]. "stream" and "site"
-     are indices; null: not known. For a handle, 1 stands for the
-   default stream, 5 for all streams (gpupool_cudaFree), other odd numbers for a thread's default
-   stream. A chunk is memory without a gap; of mapped memory, several chunks side by side
-   are one. */
+     (the address of the block that this is a part of), "stream", "site"}]}].
+   "stream" and "site" are indices; null: not known. A handle of 1 is the default stream, 5 all
+   streams (gpupool_cudaFree), another odd number a thread's default stream. A chunk is memory
+   without a gap: mapped chunks side by side are one. */
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 
 /* The map of memory as one picture: chunks in rows, colours for streams, hatching for what is freed
@@ -650,33 +720,22 @@ GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *);
 /* A pickle that pytorch.org/memory_viz opens, with the fields of torch.cuda.memory._snapshot(). */
 GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
 
-/* Records the calls, as text, until called with NULL (or for another file, or the arena is gone):
-   the file must stay open as long. Lines are written under the lock, in the order in which calls
-   took effect, so this is slow. build/replay reads them; of an arena that was fresh when recording
-   began, on one thread, the same calls give the same addresses in another. E_ARGUMENT, from the
-   call that stops, when a line could not be written.
+/* Records the calls, as text, until called with NULL or another file, or the arena is gone: the
+   file must stay open as long. Lines are written under the lock, in the order in which calls took
+   effect, so this is slow. build/replay reads them; of an arena that was fresh when recording
+   began, on one thread, the same calls give the same addresses in another. E_FILE, from the call
+   that stops, when a line could not be written.
      a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, from the arena's first address
      f ID STREAM                     freed        (with chunks: from 0)
      o BYTES STREAM [ALIGNMENT]      asked for in vain
-     u ID STREAM                     gpupool_record_use
-     r STREAM                        gpupool_stream_retired
+     u ID STREAM                     gpupool_record_stream
+     r STREAM                        gpupool_retire_stream
      t BYTES                         gpupool_trim, keeping so much
      l BYTES                         a limit, 0: none
      # ...                           words; the first line has the arena's config
    STREAM: 0 is the default stream, and all of them for gpupool_cudaMalloc and gpupool_cudaFree;
    others are named by their handle, as a number. */
-GPUPOOL_API gpupool_result gpupool_trace_to(gpupool_arena *, FILE * /* NULL: stop */);
-
-/* ---- calls that say where they stand: what gpupool_alloc and its like become with
-   GPUPOOL_SITES 1. file must stay valid as long as the arena, as __FILE__ does; NULL: not known.
-   With GPUPOOL_SITES 0 in the implementation, file and line are forgotten. ---- */
-
-GPUPOOL_API void *gpupool_alloc_at(gpupool_arena *, size_t bytes, cudaStream_t, const char *file,
-                                   int line);
-GPUPOOL_API void *gpupool_alloc_aligned_at(gpupool_arena *, size_t bytes, size_t alignment,
-                                           cudaStream_t, const char *file, int line);
-GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t, const char *file,
-                                    int line);
+GPUPOOL_API gpupool_result gpupool_set_trace(gpupool_arena *, FILE * /* NULL: stop */);
 
 /* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
    memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
@@ -684,18 +743,18 @@ GPUPOOL_API void *gpupool_zalloc_at(gpupool_arena *, size_t bytes, cudaStream_t,
    or more, or with a ticket, and end after a second without work. Pinned, registered and managed
    memory is recognised and goes directly, device memory too; up to 16 KiB (64 KiB down) CUDA's own
    staging is used. All calls but create and destroy may be made by any number of threads, on any
-   streams of the ring's device. A stream that captures is refused with E_CAPTURING, and its capture
-   goes on. No call pins more than config.bytes, and no transfer waits for the ring for ever: one
-   that gets no room goes on without, slowly. ---- */
+   streams of the ring's device; none in a host function (rule 8). A stream that captures is refused
+   with E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no transfer
+   waits for the ring for ever: one that gets no room goes on without, slowly. ---- */
 
-/* NULL for the config: the current device, and the default of every macro. Pins nothing yet. */
+/* Makes a ring, which pins nothing yet. With a NULL config: on the current device, with every
+   default; a config of zeros differs in one thing, the device: 0. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
                                                const gpupool_ring_config *config);
 
-/* Waits for all that is in flight. E_IN_USE while spans are held. After cudaDeviceReset, when other
-   calls are E_CUDA, it drops all there was, spans and tickets too; but let tickets be done before a
-   reset, since a worker may be at CUDA for them. If a CUDA call fails the ring is still there, and
-   this can be tried again. No other thread may use the ring any more. */
+/* Waits for all that is in flight, and gives all back. E_IN_USE while spans are held, but after a
+   reset (rule 7). If a CUDA call fails the ring is still there, and this can be tried again. No
+   other thread may use the ring any more. */
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
 
 /* In stream order: after what the stream was given before, before what it is given later. Upload
@@ -707,49 +766,13 @@ GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_dst, cons
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, const void *device_src,
                                             size_t bytes, cudaStream_t);
 
-/* Return at once, whatever the stream waits for. The transfer comes after what the stream was given
-   before; it is done when the ticket says so: what needs it, on any stream, is to be queued after
-   that. Until then both memories belong to the transfer. Without workers, or while your functions
-   hold all of them up, it gets on only while gpupool_ticket_wait, or another call, works for it. */
-GPUPOOL_API gpupool_result gpupool_upload_async(gpupool_ring *, void *device_dst,
-                                                const void *host_src, size_t bytes, cudaStream_t,
-                                                gpupool_ticket *ticket);
-GPUPOOL_API gpupool_result gpupool_download_async(gpupool_ring *, void *host_dst,
-                                                  const void *device_src, size_t bytes,
-                                                  cudaStream_t, gpupool_ticket *ticket);
-
-/* The transfer's result, once it is done; E_TIMEOUT before. timeout_ns: negative waits for ever, 0
-   only asks. In any order, by any thread, as often as you like; after 64 failures more, one is
-   forgotten, and with it what became of the tickets before it (E_ARGUMENT). */
-GPUPOOL_API gpupool_result gpupool_ticket_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
-
-/* Rows of width bytes, each a pitch after the one before; arguments as of cudaMemcpy2DAsync. */
-GPUPOOL_API gpupool_result gpupool_upload_2d(gpupool_ring *, void *device_dst, size_t device_pitch,
-                                             const void *host_src, size_t host_pitch, size_t width,
-                                             size_t height, cudaStream_t);
-GPUPOOL_API gpupool_result gpupool_download_2d(gpupool_ring *, void *host_dst, size_t host_pitch,
-                                               const void *device_src, size_t device_pitch,
-                                               size_t width, size_t height, cudaStream_t);
-
-/* As upload and download, but your function fills, or empties, the pinned memory itself: read a
-   file straight into it, and it never lies in host memory as a whole. */
-GPUPOOL_API gpupool_result gpupool_upload_from(gpupool_ring *, void *device_dst, size_t bytes,
-                                               gpupool_read_fn, void *user, cudaStream_t);
-GPUPOOL_API gpupool_result gpupool_download_to(gpupool_ring *, const void *device_src,
-                                               size_t bytes, gpupool_write_fn, void *user,
-                                               cudaStream_t);
-
-/* Bytes [offset, offset + bytes) of an open file, read straight into pinned memory by several
-   threads at once: through the page cache what is there, past it (O_DIRECT) what is not, where the
-   file system allows. Stays open until the call returns, or the ticket is done. E_FILE, with what
-   errno says, where it cannot be read there (a pipe), or ends before: then no more is touched than
-   by an upload that fails. Its offset is neither used nor changed. E_UNSUPPORTED on Windows, and
+/* The same from a file: read straight into pinned memory by several threads at once, through the
+   page cache what is there, past it (O_DIRECT) what is not, where the file system allows. The
+   file's own offset is neither used nor changed. E_FILE where it cannot be read there (a pipe), or
+   ends before: then no more is touched than by an upload that fails. E_UNSUPPORTED on Windows, and
    where a strict -std=c99 hides pread. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
                                                uint64_t offset, size_t bytes, cudaStream_t);
-GPUPOOL_API gpupool_result gpupool_upload_file_async(gpupool_ring *, void *device_dst, int file,
-                                                     uint64_t offset, size_t bytes, cudaStream_t,
-                                                     gpupool_ticket *ticket);
 
 /* Many parts of one file, each to its own place: returns when all of them are there. If one fails,
    those after it may be missing. */
@@ -757,18 +780,30 @@ GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
                                                     const gpupool_file_part *parts, size_t count,
                                                     cudaStream_t);
 
+/* Any transfer, of which the calls above are short forms: rows, a file, functions of yours, and
+   with a ticket. That returns at once, whatever the stream waits for. The transfer still comes
+   after what the stream was given before, but it is done only when the ticket says so: until then
+   both memories, and the file, belong to it, and what needs it is to be queued after that. Without
+   workers it gets on only while gpupool_ring_wait, or another call, works for it. */
+GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
+
+/* The result of a transfer with a ticket, once it is done; E_TIMEOUT before. timeout_ns: negative
+   waits for ever, 0 only asks. In any order, by any thread, as often as you like; after 64 failures
+   more, one is forgotten, and with it what became of the tickets before it (E_ARGUMENT). */
+GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
+
 /* Pinned memory to fill in place; it takes whole chunks of the ring. Waits up to timeout_ns
    (negative: for ever; 0: not at all) while it can help: E_TIMEOUT at once if this thread's own
    spans are in the way, or if it holds one and those of other threads are. More than the whole ring
    is E_ARGUMENT. */
-GPUPOOL_API gpupool_result gpupool_span_acquire(gpupool_ring *, size_t bytes, int64_t timeout_ns,
-                                                gpupool_span *span);
+GPUPOOL_API gpupool_result gpupool_ring_acquire_span(gpupool_ring *, size_t bytes,
+                                                     int64_t timeout_ns, gpupool_span *span);
 
 /* Sends the span, in stream order, and gives it back: it is not to be touched any more. If this
    fails, the span is still held. */
-GPUPOOL_API gpupool_result gpupool_span_upload(gpupool_ring *, gpupool_span *span,
-                                               void *device_dst, cudaStream_t);
-GPUPOOL_API gpupool_result gpupool_span_cancel(gpupool_ring *, gpupool_span *span);
+GPUPOOL_API gpupool_result gpupool_ring_upload_span(gpupool_ring *, gpupool_span *span,
+                                                    void *device_dst, cudaStream_t);
+GPUPOOL_API gpupool_result gpupool_ring_cancel_span(gpupool_ring *, gpupool_span *span);
 
 /* Unpins what is not in use, from the end, while more than keep_bytes is pinned. CUDA waits for the
    device to do it. */
@@ -804,6 +839,48 @@ GPI_NAME cudaStream_t gpi_names_stream(cudaStream_t stream) {
 #else
     return stream ? stream : cudaStreamPerThread;
 #endif
+}
+#endif
+
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+GPI_NAME void *gpi_names_alloc_request(gpupool_arena *arena, const gpupool_request *request) {
+    gpupool_request mine;
+    if (!request) return gpupool_alloc_request(arena, request);
+    mine = *request;
+    mine.stream = gpi_names_stream(mine.stream);
+    return gpupool_alloc_request(arena, &mine);
+}
+
+GPI_NAME gpupool_result gpi_names_ring_transfer(gpupool_ring *ring,
+                                                const gpupool_transfer *transfer) {
+    gpupool_transfer mine;
+    if (!transfer) return gpupool_ring_transfer(ring, transfer);
+    mine = *transfer;
+    mine.stream = gpi_names_stream(mine.stream);
+    return gpupool_ring_transfer(ring, &mine);
+}
+#endif
+
+#if GPUPOOL_SITES
+GPI_NAME gpupool_request gpi_names_request(size_t bytes, cudaStream_t stream, const char *file,
+                                           int line) {
+    gpupool_request request = {bytes, 0, stream, 0, file, line};
+    return request;
+}
+
+GPI_NAME void *gpi_names_alloc(gpupool_arena *arena, gpupool_request request) {
+    return gpupool_alloc_request(arena, &request);
+}
+
+GPI_NAME void *gpi_names_alloc_aligned(gpupool_arena *arena, gpupool_request request,
+                                       size_t alignment) {
+    request.alignment = alignment;
+    return gpupool_alloc_request(arena, &request);
+}
+
+GPI_NAME void *gpi_names_zalloc(gpupool_arena *arena, gpupool_request request) {
+    request.flags = GPUPOOL_ZEROED;
+    return gpupool_alloc_request(arena, &request);
 }
 #endif
 
@@ -892,27 +969,20 @@ GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cud
 #undef gpupool_alloc
 #undef gpupool_alloc_aligned
 #undef gpupool_zalloc
-#undef gpupool_alloc_at
-#undef gpupool_alloc_aligned_at
-#undef gpupool_zalloc_at
+#undef gpupool_alloc_request
 #undef gpupool_free
-#undef gpupool_record_use
-#undef gpupool_stream_retired
-#undef gpupool_capture_begin
+#undef gpupool_record_stream
+#undef gpupool_retire_stream
+#undef gpupool_wait_stream
+#undef gpupool_begin_capture
 #undef gpupool_cudaMallocAsync
 #undef gpupool_cudaFreeAsync
 #undef gpupool_upload
 #undef gpupool_download
-#undef gpupool_upload_async
-#undef gpupool_download_async
-#undef gpupool_upload_2d
-#undef gpupool_download_2d
-#undef gpupool_upload_from
-#undef gpupool_download_to
 #undef gpupool_upload_file
-#undef gpupool_upload_file_async
 #undef gpupool_upload_file_list
-#undef gpupool_span_upload
+#undef gpupool_ring_transfer
+#undef gpupool_ring_upload_span
 #if GPUPOOL_STREAM_HOOK
 #undef cudaStreamDestroy
 #endif
@@ -2151,13 +2221,21 @@ static gpupool_result gpi_driver_map(const gpi_driver *driver, uint64_t address,
 }
 
 /* For one device, this one or a peer. */
-static gpupool_result gpi_driver_access_for(const gpi_driver *driver, uint64_t address,
-                                            uint64_t bytes, int device) {
+/* A device's access to mapped memory, or none. */
+static gpupool_result gpi_driver_set_access(const gpi_driver *driver, uint64_t address,
+                                            uint64_t bytes, int device,
+                                            CUmemAccess_flags flags) {
     CUmemAccessDesc access;
     access.location = gpi_driver_kind(driver).location;
     access.location.id = device;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    access.flags = flags;
     return gpi_driver_told(driver, "cuMemSetAccess", driver->access(address, bytes, &access, 1));
+}
+
+static gpupool_result gpi_driver_access_for(const gpi_driver *driver, uint64_t address,
+                                            uint64_t bytes, int device) {
+    return gpi_driver_set_access(driver, address, bytes, device,
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
 static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address,
@@ -2347,6 +2425,17 @@ static void gpi_driver_end_holding(gpi_driver *driver, int device, gpupool_resul
     if (gpi_driver_peer(driver, device) < driver->peer_count) return;
     if (result == GPUPOOL_OK) driver->peer_count++;
     else driver->release_context(device);
+}
+
+/* A peer is one no longer. Nobody waits for the device meanwhile. */
+static void gpi_driver_drop_peer(gpi_driver *driver, int device) {
+    int at = gpi_driver_peer(driver, device);
+    driver->release_context(device);
+    driver->peer_count--;
+    for (; at < driver->peer_count; at++) {
+        driver->peers[at] = driver->peers[at + 1];
+        driver->peer_contexts[at] = driver->peer_contexts[at + 1];
+    }
 }
 
 /* What cuMemAlloc gives becomes accessible by whole devices. The device is held. */
@@ -3331,15 +3420,40 @@ GPI_HOT uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
 typedef struct gpi_fit {               /* what is looked for */
     uint64_t units, align_units;
     uint64_t tries;                    /* misfits that may be passed over in a list */
+    int one_owner;                     /* all of it has to lie in memory of one owner; then it is
+                                          aligned to two units at least */
 } gpi_fit;
 
+/* Where memory of the owner that a unit has ends. */
+static uint64_t gpi_tree_end_of_owner(const gpi_tree *tree, uint64_t unit, uint64_t end) {
+    uint64_t granule = (uint64_t)1 << tree->granule_shift;
+    const void *owner = gpi_tree_owner(tree, unit);
+    for (unit = gpi_ground_down(unit, granule) + granule; unit < end; unit += granule)
+        if (gpi_tree_owner(tree, unit) != owner) return unit;
+    return end;
+}
+
+/* Where a request would start in this run; UINT64_MAX if it does not fit. */
+static uint64_t gpi_tree_start_of(const gpi_tree *tree, const gpi_run *run, const gpi_fit *fit) {
+    uint64_t start = gpi_tree_start(run, fit->units, fit->align_units), owned;
+    uint64_t end = run->unit + run->units;
+    if (!fit->one_owner || !tree->granules) return start;
+    for (; start != UINT64_MAX && start < end && end - start >= fit->units;
+         start = gpi_ground_up(owned, fit->align_units)) {
+        owned = gpi_tree_end_of_owner(tree, start, end);
+        if (owned - start >= fit->units) return start;
+    }
+    return UINT64_MAX;
+}
+
 /* The first run of a list that the request fits in. */
-GPI_HOT gpi_run *gpi_tree_fit(gpi_run *run, const gpi_fit *fit, uint64_t below) {
+GPI_HOT gpi_run *gpi_tree_fit(const gpi_tree *tree, gpi_run *run, const gpi_fit *fit,
+                              uint64_t below) {
     uint64_t tries = fit->tries;
     for (; run; run = run->list_next) {
         if (run->units >= fit->units && run->of.at < below &&
             (fit->align_units == 1 ||
-             gpi_tree_start(run, fit->units, fit->align_units) != UINT64_MAX))
+             gpi_tree_start_of(tree, run, fit) != UINT64_MAX))
             return run;
         if (tries-- == 0) break;
     }
@@ -3356,7 +3470,7 @@ GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, 
         int i;
         for (i = 0; i < lanes->count; i++) {
             gpi_run *run = tree->lanes[lanes->number[i]]->lists[place];
-            run = gpi_tree_fit(run, fit, lanes->below);
+            run = gpi_tree_fit(tree, run, fit, lanes->below);
             if (run) return run;
         }
         for (i = 0; i < lanes->count; i++) {
@@ -3878,6 +3992,7 @@ static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lanes *lanes, uint64
     gpi_fit fit;
     gpi_run *run;
     uint32_t lane;
+    memset(&fit, 0, sizeof fit);
     fit.units = fit.align_units = granule_units;
     fit.tries = tries;
     run = gpi_tree_find(tree, lanes, &fit);
@@ -4349,7 +4464,7 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
 
    CUDA gives a new stream the handle of a destroyed one at once, even while the old one's work
    still runs. So what the old one freed is taken from the handle when it is destroyed: the macro
-   cudaStreamDestroy and gpupool_stream_retired see to that. Where neither can be, with
+   cudaStreamDestroy and gpupool_retire_stream see to that. Where neither can be, with
    GPUPOOL_STREAM_CHECK, a stream is asked for its id, which is never used twice.
 
    K1  passed and the marks are at most issued, and that at most the arena's latest position
@@ -5647,6 +5762,7 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
     uint64_t unit, units;           /* the block */
     int is_alone;                   /* it does not begin in free memory */
     int is_exact;                   /* no chunk may be larger than is needed */
+    int is_one_chunk;               /* all of the block is in one; is_alone, too */
     uint64_t new_unit, new_units;   /* empty granules that become memory for it */
     gpi_run *left;                  /* free memory before these, in which the block begins */
     gpi_run *empty;                  /* the run that they are in; NULL: there is no place */
@@ -5738,7 +5854,8 @@ static void gpi_chunk_round_up(const gpi_chunks *chunks, gpi_growth *growth, uin
 static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
                                      uint64_t most_units, gpi_run **out) {
     uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
-    uint64_t size = gpi_chunk_units(chunks, growth->new_units);
+    uint64_t size = gpi_ground_max(gpi_chunk_units(chunks, growth->new_units),
+                                   growth->is_one_chunk ? growth->new_units : 0);
     gpi_run *held, *left = growth->left;
     gpi_stream *owner = NULL;
     uint64_t at = 0;
@@ -6022,17 +6139,19 @@ static gpupool_result gpi_chunk_close(gpi_chunks *chunks) {
     return freed;
 }
 
-/* Peers may use what is there: MAPPED memory chunk by chunk, all else by whole devices. For one
-   that is a peer already all is done again: a reset may have undone it. */
-static gpupool_result gpi_chunk_allow_peer(gpi_chunks *chunks, int device) {
+/* A peer may use what is there, or may no longer: MAPPED memory chunk by chunk, all else by whole
+   devices, which keep their access. For one that is a peer already all is done again: a reset may
+   have undone it. */
+static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAccess_flags flags) {
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *chunk = chunks->first;
-    if (!gpi_chunk_is_mapped(chunks) && !gpi_chunk_is(chunks, GPI_FROM_HOST))
-        return gpi_driver_enable_peer(driver, device);
-    for (; gpi_chunk_is_mapped(chunks) && chunk && result == GPUPOOL_OK; chunk = chunk->next)
-        result = gpi_driver_access_for(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes,
-                                       device);
+    if (!gpi_chunk_is_mapped(chunks))
+        return flags && !gpi_chunk_is(chunks, GPI_FROM_HOST)
+                   ? gpi_driver_enable_peer(driver, device) : GPUPOOL_OK;
+    for (; chunk && result == GPUPOOL_OK; chunk = chunk->next)
+        result = gpi_driver_set_access(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes,
+                                       device, flags);
     return result;
 }
 
@@ -6607,19 +6726,39 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     return result == GPUPOOL_OK ? gpi_chunk_close(chunks) : result;
 }
 
+static gpupool_result gpi_stitch_set_peer(gpi_stitches *stitches, int device,
+                                          CUmemAccess_flags flags) {
+    gpupool_result result = gpi_chunk_set_peer(stitches->chunks, device, flags);
+    gpi_stitch *stitch = stitches->oldest;
+    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
+        if (stitch->state != GPI_STITCH_SPOILT)
+            result = gpi_driver_set_access(&stitches->chunks->driver,
+                                           stitch->unit * GPUPOOL_UNIT_BYTES,
+                                           stitch->units * GPUPOOL_UNIT_BYTES, device, flags);
+    return result;
+}
+
 /* The peer reaches what is mapped, stitches too; and what will be, once it is in the driver's
    list. */
 static gpupool_result gpi_stitch_allow_peer(gpi_stitches *stitches, int device) {
     gpi_driver *driver = &stitches->chunks->driver;
     gpupool_result result = gpi_driver_hold_peer(driver, device);
-    gpi_stitch *stitch = stitches->oldest;
     if (result != GPUPOOL_OK) return result;
-    result = gpi_chunk_allow_peer(stitches->chunks, device);
-    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
-        if (stitch->state != GPI_STITCH_SPOILT)
-            result = gpi_driver_access_for(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                                           stitch->units * GPUPOOL_UNIT_BYTES, device);
+    result = gpi_stitch_set_peer(stitches, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     gpi_driver_end_holding(driver, device, result);
+    return result;
+}
+
+/* The end of that; if it fails, all is as before. */
+static gpupool_result gpi_stitch_disallow_peer(gpi_stitches *stitches, int device) {
+    gpupool_result result = gpi_stitch_set_peer(stitches, device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    struct gpi_thread why = gpi_thread;
+    if (result == GPUPOOL_OK) {
+        gpi_driver_drop_peer(&stitches->chunks->driver, device);
+        return result;
+    }
+    gpi_stitch_set_peer(stitches, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    gpi_thread = why;
     return result;
 }
 
@@ -6970,6 +7109,7 @@ static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
     gpi_run *run;
     space.number[0] = GPI_LANE_SPACE;
     space.count = 1;
+    memset(&fit, 0, sizeof fit);
     space.below = fit.tries = UINT64_MAX;
     fit.units = stitch->units;
     fit.align_units = plan->align_units;
@@ -7410,7 +7550,7 @@ static gpupool_result gpi_arena_exists(const gpupool_arena *arena, const char *c
     if (arena->forks == gpi_process.forks) return GPUPOOL_OK;
     if (arena->forks < 0)
         return gpi_host_fail(GPUPOOL_E_CUDA, "%s: the device of this default arena was reset, and "
-                             "gpupool_default_arena has not renewed it yet", call);
+                             "gpupool_get_default_arena has not renewed it yet", call);
     return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of the one that made arena "
                          "\"%s\", and has no CUDA context", call, arena->name);
 }
@@ -7481,7 +7621,7 @@ static gpupool_result gpi_arena_outlived(const gpupool_arena *arena, const char 
     if (result != GPUPOOL_OK || !reset) return result;
     return gpi_host_fail(GPUPOOL_E_CUDA, "%s: device %d was reset since arena \"%s\" was made: its "
                          "blocks are gone, only gpupool_arena_destroy is left (or, of a default "
-                         "arena, gpupool_default_arena, which renews it)", call,
+                         "arena, gpupool_get_default_arena, which renews it)", call,
                          arena->chunks.driver.device, arena->name);
 }
 
@@ -7820,6 +7960,8 @@ typedef struct gpi_request {
     gpi_stream *known;
     int capturing;              /* its stream captures */
     int no_wait;                /* the host must not wait */
+    int one_chunk;              /* the block must lie in one chunk, of a MAPPED arena; then it is
+                                   aligned to two units at least, and no cache has it */
 } gpi_request;
 
 typedef struct gpi_outlook {    /* what memory looks like to a request */
@@ -7873,8 +8015,24 @@ GPI_HOT void gpi_ladder_lanes(const gpupool_arena *arena, const gpi_request *req
     lanes->below = UINT64_MAX;
 }
 
+GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit *fit) {
+    fit->units = request->units;
+    fit->align_units = request->align_units;
+    fit->one_owner = request->one_chunk;
+    fit->tries = tries;
+}
+
+/* Where the request would start in a run; UINT64_MAX if it does not fit. */
+static uint64_t gpi_ladder_start(const gpupool_arena *arena, const gpi_run *run,
+                                 const gpi_request *request) {
+    gpi_fit fit;
+    gpi_ladder_fit(request, 0, &fit);
+    return gpi_tree_start_of(&arena->tree, run, &fit);
+}
+
 GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
-    uint64_t start = gpi_ground_up(run->unit, request->align_units);
+    uint64_t start = run->unit;
+    if (request->align_units != 1) start = gpi_ladder_start(arena, run, request);
     if (run->lane != GPI_LANE_ANY) arena->ledger.lane_hits += GPUPOOL_STATS;
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
@@ -7887,12 +8045,6 @@ static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lanes *lan
     if (!run && gpi_tree_is_ready(tree, 5) && gpi_tree_add_slab(tree, lanes, fit->tries))
         run = gpi_tree_find_in_slabs(tree, lanes, fit);
     return run ? run : gpi_tree_find(tree, lanes, fit);
-}
-
-GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit *fit) {
-    fit->units = request->units;
-    fit->align_units = request->align_units;
-    fit->tries = tries;
 }
 
 /* Whichever run fits most closely. Needs three spare structs. */
@@ -7929,6 +8081,7 @@ static void gpi_ladder_unmark(gpupool_arena *arena, const gpi_request *request) 
 /* An idle stitch of the request's size, whose units this stream may take without waiting. */
 static gpi_run *gpi_ladder_restitch(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run;
+    if (request->one_chunk) return NULL;
     if (!arena->stitches.first_of[gpi_tree_place(request->units)]) return NULL;
     gpi_ladder_mark(arena, request);
     run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
@@ -7971,6 +8124,10 @@ static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
     return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
 }
 
+static int gpi_ladder_may_stitch(const gpi_attempt *attempt) {
+    return !attempt->request->one_chunk && gpi_stitch_can(&attempt->arena->stitches);
+}
+
 enum { GPI_SPANS = 256 }; /* runs whose neighbours are looked at */
 
 typedef struct gpi_side_run {  /* of usable runs side by side */
@@ -7994,7 +8151,7 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
     const gpi_request *request = attempt->request;
     gpi_lane *lane = arena->tree.lanes[request->known->lane];
     gpi_side_run stretch;
-    gpi_run *run;
+    gpi_run *run, whole;
     uint64_t start = 0;
     int looked = 0, found = 0;
     uint32_t shelf, place;
@@ -8005,8 +8162,10 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
             for (run = lane->lists[place]; run && !found && looked < GPI_SPANS;
                  run = run->list_next, looked++) {
                 gpi_ladder_stretch(&arena->tree, run, &stretch);
-                start = gpi_ground_up(stretch.first->unit, request->align_units);
-                found = start - stretch.first->unit + request->units <= stretch.units;
+                whole.unit = stretch.first->unit;
+                whole.units = stretch.units;
+                start = gpi_ladder_start(arena, &whole, request);
+                found = start != UINT64_MAX;
             }
     }
     if (found && gpi_tree_prepare(&arena->tree, 2 * stretch.runs + 2)) {
@@ -8043,6 +8202,7 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
     gpi_growth growth;
     memset(&growth, 0, sizeof growth);
     growth.units = request->units;
+    growth.is_alone = growth.is_one_chunk = request->one_chunk;
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_chunk_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                              most_bytes, run);
@@ -8236,7 +8396,7 @@ static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *re
     gpi_run *run = arena->waiting, *before = NULL;
     const gpi_use *use;
     for (; run; before = run, run = run->list_next) {
-        if (gpi_tree_start(run, request->units, request->align_units) == UINT64_MAX) continue;
+        if (gpi_ladder_start(arena, run, request) == UINT64_MAX) continue;
         for (use = (const gpi_use *)run->of.uses; use; use = use->next)
             if (use->stream->capture || use->at > gpi_clock_recorded(clocks, use->stream)) break;
         if (!use) break;
@@ -8283,7 +8443,7 @@ static gpi_outcome gpi_ladder_take_unfinished(gpi_attempt *attempt) {
     if (run) attempt->run = gpi_ladder_take_over(arena, request, run, GPI_BEHIND_A_WAIT);
     if (attempt->run) return GPI_MET;
     if (gpi_ladder_follow_waiting(arena, request)) return gpi_ladder_take_free(attempt);
-    if (!gpi_stitch_can(&arena->stitches)) return GPI_MISSED;
+    if (!gpi_ladder_may_stitch(attempt)) return GPI_MISSED;
     return gpi_ladder_stitch_others(attempt);
 }
 
@@ -8293,7 +8453,7 @@ static gpi_outcome gpi_ladder_take_all_free(gpi_attempt *attempt) {
     gpi_outcome outcome;
     gpi_tree_drop_slabs(&attempt->arena->tree);
     outcome = gpi_ladder_take_free(attempt);
-    if (outcome != GPI_MISSED || !gpi_stitch_can(&attempt->arena->stitches)) return outcome;
+    if (outcome != GPI_MISSED || !gpi_ladder_may_stitch(attempt)) return outcome;
     return gpi_ladder_stitch(attempt, UINT64_MAX);
 }
 
@@ -8425,7 +8585,8 @@ enum {                   /* what a step needs */
     GPI_NEEDS_POOL = 1,  /* blocks share chunks */
     GPI_NEEDS_STITCHES = 2,
     GPI_NEEDS_EVENTS = 4,/* the stream does not capture */
-    GPI_NEEDS_HOST = 8   /* nor is the host forbidden to wait */
+    GPI_NEEDS_HOST = 8,  /* nor is the host forbidden to wait */
+    GPI_NEEDS_CHUNKS = 16/* the block may lie in several */
 };
 
 typedef struct gpi_step {
@@ -8449,7 +8610,8 @@ static int gpi_ladder_could_trim(const gpi_outlook *outlook) {
 static const gpi_step gpi_ladder_steps[] = {
     {"own and anybody's free memory", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_free},
     {"finished memory of others", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_finished},
-    {"runs side by side", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_side_by_side},
+    {"runs side by side", GPI_NEEDS_POOL | GPI_NEEDS_CHUNKS, gpi_ladder_could_fit,
+     gpi_ladder_take_side_by_side},
     {"what cudaFree freed", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS | GPI_NEEDS_HOST,
      gpi_ladder_could_fit, gpi_ladder_take_cuda_free},
     {"growth up to the target", 0, gpi_ladder_could_grow, gpi_ladder_take_target},
@@ -8470,7 +8632,8 @@ static int gpi_ladder_may(const gpi_attempt *attempt, const gpi_step *step) {
     const gpi_request *request = attempt->request;
     unsigned needs = step->needs;
     if ((needs & GPI_NEEDS_POOL) && !gpi_chunk_is(&attempt->arena->chunks, GPI_FROM_POOL)) return 0;
-    if ((needs & GPI_NEEDS_STITCHES) && !gpi_stitch_can(&attempt->arena->stitches)) return 0;
+    if ((needs & GPI_NEEDS_STITCHES) && !gpi_ladder_may_stitch(attempt)) return 0;
+    if ((needs & GPI_NEEDS_CHUNKS) && request->one_chunk) return 0;
     if ((needs & GPI_NEEDS_EVENTS) && request->capturing) return 0;
     return !(needs & GPI_NEEDS_HOST) || !(request->no_wait || attempt->waits_fail);
 }
@@ -8592,6 +8755,7 @@ typedef struct gpi_scene {   /* a request, and all that decides whether it can b
     gpi_shot *shots;
     uint64_t shot_count, shot_room;
     uint64_t units, align_units;
+    int one_chunk;           /* it must lie in one, of a MAPPED arena */
     uint64_t rest_units;     /* chunks: of the last granule, which the device gives whole */
     uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with the
                                            rest */
@@ -8605,6 +8769,20 @@ typedef struct gpi_scene {   /* a request, and all that decides whether it can b
     uint64_t captures;       /* graphs that keep memory */
     int is_all_done;         /* work before all frees so far */
 } gpi_scene;
+
+/* Whether the request fits in a run. */
+static int gpi_shot_holds(const gpi_scene *scene, const gpi_run *run) {
+    gpi_fit fit;
+    memset(&fit, 0, sizeof fit);
+    fit.units = scene->units;
+    fit.align_units = scene->align_units;
+    fit.one_owner = scene->one_chunk;
+    return gpi_tree_start_of(&scene->arena->tree, run, &fit) != UINT64_MAX;
+}
+
+static int gpi_shot_may_stitch(const gpi_scene *scene) {
+    return !scene->one_chunk && gpi_stitch_can(&scene->arena->stitches);
+}
 
 /* -- the copy -- */
 
@@ -8635,8 +8813,7 @@ static void gpi_shot_free(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) 
     shot->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) &&
                       gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
                       !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
-                      (gpi_stitch_can(&arena->stitches) ||
-                       gpi_tree_start(run, scene->units, scene->align_units) != UINT64_MAX);
+                      (gpi_shot_may_stitch(scene) || gpi_shot_holds(scene, run));
 }
 
 /* A block that waits for its users. */
@@ -8816,7 +8993,7 @@ static void gpi_verdict_weigh(const gpi_scene *scene, const gpi_measure *measure
     const gpi_chunk *stuck = chunks->stuck;
     for (; stuck; stuck = stuck->next) outlook->idle_units += stuck->units; /* given back first */
     gpi_plan_ends(measure, &head, &tail);
-    if (!gpi_stitch_can(&scene->arena->stitches)) {
+    if (!gpi_shot_may_stitch(scene)) {
         outlook->need_units = gpi_ground_up(scene->units, granule);
         outlook->idle_units += units;
         return;
@@ -8836,9 +9013,7 @@ static void gpi_verdict_look_at(gpi_scene *scene, const gpi_wish *wish, gpi_meas
     while (i < scene->shot_count) {
         int from_start = scene->shots[i].begins_chunk;
         next = gpi_verdict_stretch(scene, wish, i, &stretch);
-        if (pooled && stretch.units &&
-            gpi_tree_start(&stretch, scene->units, scene->align_units) != UINT64_MAX)
-            outlook->fits = 1;
+        if (pooled && stretch.units && gpi_shot_holds(scene, &stretch)) outlook->fits = 1;
         if (is_mapped && stretch.units)
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, measure);
         if (!is_mapped && from_start && next > i &&
@@ -9005,8 +9180,8 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
     if (shot->state == GPI_SHOT_KEPT) return 0;
     run.unit = shot->block;
     run.units = shot->stitch ? shot->stitch->body->units : shot->units;
-    if (gpi_chunk_is(chunks, GPI_FROM_POOL) &&
-        gpi_tree_start(&run, scene->units, scene->align_units) != UINT64_MAX)
+    if (gpi_chunk_is(chunks, GPI_FROM_POOL) && !(shot->stitch && scene->one_chunk) &&
+        gpi_shot_holds(scene, &run))
         return UINT64_MAX;
     if (!gpi_chunk_is_mapped(chunks))
         return shot->begins_chunk && (number + 1 == scene->shot_count || shot[1].begins_chunk)
@@ -9256,7 +9431,8 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
         gpi_verdict_say(verdict, gpi_limit_human(room, gpi_verdict_free_bytes(verdict) +
                                                          scene->growth_bytes));
         gpi_verdict_fill_in(verdict,
-                          verdict->largest_free_bytes < scene->units * GPUPOOL_UNIT_BYTES
+                          scene->one_chunk ? " is free in all, but no more than %g in one chunk"
+                          : verdict->largest_free_bytes < scene->units * GPUPOOL_UNIT_BYTES
                               ? " is free in all, but no more than %g in one piece"
                               : " is free in all, but no more than %r in one piece, and none that "
                                 "would do is aligned as asked");
@@ -9465,6 +9641,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     scene->capturing = request->capturing;
     scene->units = request->units;
     scene->align_units = request->align_units;
+    scene->one_chunk = request->one_chunk;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     gpi_host_unlock(&arena->lock);
     gpi_verdict_ask_device(arena, verdict, scene);
@@ -10614,21 +10791,7 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
     request->bytes = bytes;
     request->by = gpi_arena_call(stream);
     request->origin = origin;
-    request->capturing = request->no_wait = 0;
-}
-
-void *gpupool_alloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
-                       int line) {
-    gpi_request request;
-    gpi_hand_request(&request, bytes, stream, gpi_hand_origin(file, line));
-    return gpi_hand_alloc(arena, "gpupool_alloc", &request, GPUPOOL_UNIT_BYTES);
-}
-
-void *gpupool_alloc_aligned_at(gpupool_arena *arena, size_t bytes, size_t alignment,
-                               cudaStream_t stream, const char *file, int line) {
-    gpi_request request;
-    gpi_hand_request(&request, bytes, stream, gpi_hand_origin(file, line));
-    return gpi_hand_alloc(arena, "gpupool_alloc_aligned", &request, alignment);
+    request->capturing = request->no_wait = request->one_chunk = 0;
 }
 
 /* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
@@ -10647,36 +10810,61 @@ static gpupool_result gpi_hand_zero(const gpupool_arena *arena, void *block, siz
     return result;
 }
 
-void *gpupool_zalloc_at(gpupool_arena *arena, size_t bytes, cudaStream_t stream, const char *file,
-                        int line) {
-    gpi_request request;
-    void *block;
-    gpi_hand_request(&request, bytes, stream, gpi_hand_origin(file, line));
-    block = gpi_hand_alloc(arena, "gpupool_zalloc", &request, GPUPOOL_UNIT_BYTES);
-    if (!block || gpi_hand_zero(arena, block, bytes, request.by.stream) == GPUPOOL_OK)
+/* `block` is the request's, or NULL. */
+static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_request *request) {
+    if (!block ||
+        gpi_hand_zero(arena, block, (size_t)request->bytes, request->by.stream) == GPUPOOL_OK)
         return block;
-    gpi_block_unhand(arena, block, &request.by);
+    gpi_block_unhand(arena, block, &request->by);
     return NULL;
 }
 
 void *gpupool_alloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
-    return gpupool_alloc_at(arena, bytes, stream, NULL, 0);
-}
-
-void *gpupool_alloc_no_wait(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
     gpi_request request;
     gpi_hand_request(&request, bytes, stream, gpi_hand_origin(NULL, 0));
-    request.no_wait = 1;
-    return gpi_hand_alloc(arena, "gpupool_alloc_no_wait", &request, GPUPOOL_UNIT_BYTES);
+    return gpi_hand_alloc(arena, "gpupool_alloc", &request, GPUPOOL_UNIT_BYTES);
 }
 
 void *gpupool_alloc_aligned(gpupool_arena *arena, size_t bytes, size_t alignment,
                             cudaStream_t stream) {
-    return gpupool_alloc_aligned_at(arena, bytes, alignment, stream, NULL, 0);
+    gpi_request request;
+    gpi_hand_request(&request, bytes, stream, gpi_hand_origin(NULL, 0));
+    return gpi_hand_alloc(arena, "gpupool_alloc_aligned", &request,
+                          alignment ? alignment : GPUPOOL_UNIT_BYTES);
 }
 
 void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
-    return gpupool_zalloc_at(arena, bytes, stream, NULL, 0);
+    gpi_request request;
+    gpi_hand_request(&request, bytes, stream, gpi_hand_origin(NULL, 0));
+    return gpi_hand_zeroed(arena, gpi_hand_alloc(arena, "gpupool_zalloc", &request,
+                                                 GPUPOOL_UNIT_BYTES), &request);
+}
+
+enum { GPI_FLAGS = GPUPOOL_ZEROED | GPUPOOL_NO_WAIT | GPUPOOL_ONE_CHUNK };
+
+static gpupool_result gpi_hand_check(gpupool_arena *arena, const gpupool_request *asked) {
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_alloc_request");
+    if (result != GPUPOOL_OK) return result;
+    if (!asked) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request is NULL");
+    if (!(asked->flags & ~(unsigned)GPI_FLAGS)) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request.flags is %#x, and "
+                         "must be a sum of gpupool_flag", asked->flags);
+}
+
+void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) {
+    gpi_request request;
+    uint64_t alignment;
+    void *block;
+    if (gpi_hand_check(arena, asked) != GPUPOOL_OK) return NULL;
+    gpi_hand_request(&request, asked->bytes, asked->stream,
+                     gpi_hand_origin(asked->file, asked->line));
+    alignment = asked->alignment ? asked->alignment : GPUPOOL_UNIT_BYTES;
+    request.no_wait = (asked->flags & GPUPOOL_NO_WAIT) != 0;
+    request.one_chunk = (asked->flags & GPUPOOL_ONE_CHUNK) && gpi_chunk_is_mapped(&arena->chunks);
+    if (request.one_chunk && gpi_ground_is_power(alignment))
+        alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
+    block = gpi_hand_alloc(arena, "gpupool_alloc", &request, alignment);
+    return asked->flags & GPUPOOL_ZEROED ? gpi_hand_zeroed(arena, block, &request) : block;
 }
 
 gpupool_result gpupool_free(gpupool_arena *arena, void *block, cudaStream_t stream) {
@@ -10732,8 +10920,8 @@ static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *
     return GPUPOOL_OK;
 }
 
-gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaStream_t stream) {
-    const char *name = "gpupool_record_use";
+gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cudaStream_t stream) {
+    const char *name = "gpupool_record_stream";
     gpi_caller call = gpi_arena_call(stream);
     gpi_stream *known;
     gpi_cache *cache;
@@ -10767,19 +10955,6 @@ gpupool_result gpupool_record_use(gpupool_arena *arena, const void *block, cudaS
     return gpi_host_ok();
 }
 
-size_t gpupool_size(gpupool_arena *arena, const void *block) {
-    gpi_cache *cache;
-    gpi_run *run;
-    size_t bytes;
-    if (gpi_arena_begin(arena, "gpupool_size") != GPUPOOL_OK) return 0;
-    run = gpi_block_enter(arena, "gpupool_size", block, &cache);
-    if (!run) return 0;
-    bytes = (size_t)gpi_arena_asked(run);
-    gpi_block_leave(arena, cache);
-    gpi_host_ok();
-    return bytes;
-}
-
 /* == CAPTURE ==================================================================================
    Scopes of graph captures, streams that end, peers. uses: HAND and above
 
@@ -10792,7 +10967,7 @@ static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *ca
     /* once more if it is made known anew meanwhile: the other one was a destroyed stream's */
     while ((known = gpi_clock_find(&arena->clocks, capture->key)) != NULL) {
         if (known->capture)
-            return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: the stream is in a "
+            return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_begin_capture: the stream is in a "
                                  "scope already");
         if (outer) outer->is_kept = 0;
         outer = known;
@@ -10810,16 +10985,16 @@ static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *ca
     return GPUPOOL_OK;
 }
 
-gpupool_result gpupool_capture_begin(gpupool_arena *arena, cudaStream_t stream,
+gpupool_result gpupool_begin_capture(gpupool_arena *arena, cudaStream_t stream,
                                      gpupool_capture **out) {
     gpupool_capture *capture;
     gpupool_result result;
     gpi_host_begin();
     if (!out)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_begin: capture is NULL");
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_begin_capture: capture is NULL");
     *out = NULL;
-    result = gpi_arena_begin(arena, "gpupool_capture_begin");
-    if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_capture_begin");
+    result = gpi_arena_begin(arena, "gpupool_begin_capture");
+    if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_begin_capture");
     if (result != GPUPOOL_OK) return result;
     capture = (gpupool_capture *)gpi_host_zeroed(sizeof *capture);
     if (!capture) return gpi_host_no_memory();
@@ -10847,13 +11022,13 @@ static void gpi_capture_end(gpupool_arena *arena, gpupool_capture *capture) {
     if (capture->outer) gpi_clock_name(&arena->clocks, capture->outer);
 }
 
-gpupool_result gpupool_capture_end(gpupool_capture *capture) {
+gpupool_result gpupool_end_capture(gpupool_capture *capture) {
     gpupool_result result;
     gpi_host_begin();
     if (!capture)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_end: capture is NULL");
-    result = gpi_arena_begin(capture->arena, "gpupool_capture_end");
-    if (result == GPUPOOL_OK) result = gpi_arena_outlived(capture->arena, "gpupool_capture_end");
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_end_capture: capture is NULL");
+    result = gpi_arena_begin(capture->arena, "gpupool_end_capture");
+    if (result == GPUPOOL_OK) result = gpi_arena_outlived(capture->arena, "gpupool_end_capture");
     if (result != GPUPOOL_OK) return result;
     gpi_host_lock(&capture->arena->lock);
     gpi_capture_end(capture->arena, capture);
@@ -10889,17 +11064,17 @@ static void gpi_capture_take_back(gpupool_arena *arena, gpi_stream *stream) {
     gpi_tree_restamp(&arena->tree, stream->lane, position);
 }
 
-gpupool_result gpupool_capture_release(gpupool_capture *capture) {
+gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     gpupool_arena *arena;
     gpi_stream *stream;
     gpi_visit visit;
     gpupool_result result;
     gpi_host_begin();
     if (!capture)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_capture_release: capture is NULL");
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_release_capture: capture is NULL");
     arena = capture->arena;
     stream = capture->stream;
-    result = gpi_arena_enter(arena, "gpupool_capture_release", &visit);
+    result = gpi_arena_enter(arena, "gpupool_release_capture", &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_capture_end(arena, capture);
     gpi_capture_take_back(arena, stream);
@@ -10948,12 +11123,12 @@ static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int
 
 /* Also where CUDA fails: the stream may be gone, and its handle another's, before this is called
    again. */
-gpupool_result gpupool_stream_retired(gpupool_arena *arena, cudaStream_t stream) {
+gpupool_result gpupool_retire_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
     int reset = 0;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_stream_retired");
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_retire_stream");
     if (result != GPUPOOL_OK) return result;
-    if (gpi_arena_outlived(arena, "gpupool_stream_retired") != GPUPOOL_OK) {
+    if (gpi_arena_outlived(arena, "gpupool_retire_stream") != GPUPOOL_OK) {
         result = gpi_thread.result;
         if (gpi_driver_was_reset(&arena->chunks.driver, &reset) == GPUPOOL_OK && reset)
             return result;
@@ -10974,7 +11149,7 @@ cudaError_t gpupool_cudaStreamDestroy(cudaStream_t stream) {
         if (arena->forks < 0 || !gpi_clock_find(&arena->clocks, key)) continue;
         arena->visitors++;
         gpi_host_unlock(&gpi_process.lock);
-        gpupool_stream_retired(arena, stream);
+        gpupool_retire_stream(arena, stream);
         gpi_host_lock(&gpi_process.lock);
         arena->visitors--;
     }
@@ -10996,6 +11171,27 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     if (result == GPUPOOL_OK && arena->chunks.source != GPUPOOL_SOURCE_PINNED)
         result = gpi_driver_can_peer(driver, device);
     if (result == GPUPOOL_OK) result = gpi_stitch_allow_peer(&arena->stitches, device);
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
+    const gpi_driver *driver;
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_disallow_peer", &visit);
+    if (result != GPUPOOL_OK) return result;
+    driver = &arena->chunks.driver;
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_mutex_lock(&arena->clocks.waits); /* who waits for the device goes through the peers */
+    gpi_host_lock(&arena->lock);
+    if (gpi_driver_peer(driver, device) == driver->peer_count)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_disallow_peer: device %d is no peer of "
+                               "arena \"%s\"", device, arena->name);
+    if (result == GPUPOOL_OK) result = gpi_stitch_disallow_peer(&arena->stitches, device);
+    gpi_host_mutex_unlock(&arena->clocks.waits);
     gpi_arena_leave(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -11559,17 +11755,30 @@ static gpupool_arena *gpi_life_find_default(int device) {
     return gpi_life_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
 }
 
-gpupool_arena *gpupool_default_arena(int device) {
+/* The device that a default arena is asked for. */
+static gpupool_result gpi_life_default_device(const char *call, int *device) {
+    gpupool_result result;
+    gpi_host_begin();
+    result = gpi_host_may_open(call);
+    if (result == GPUPOOL_OK) result = gpi_driver_name_device(device);
+    if (result != GPUPOOL_OK || (*device >= 0 && *device < GPI_DEVICES_MAX)) return result;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: device is %d; it must be from -1 (the current "
+                         "one) to %d", call, *device, GPI_DEVICES_MAX - 1);
+}
+
+gpupool_arena *gpupool_find_default_arena(int device) {
+    gpupool_arena *arena;
+    if (gpi_life_default_device("gpupool_find_default_arena", &device) != GPUPOOL_OK) return NULL;
+    arena = gpi_life_default(device);
+    if (arena) gpi_life_left(arena);
+    gpi_host_ok();
+    return arena;
+}
+
+gpupool_arena *gpupool_get_default_arena(int device) {
     gpupool_arena *arena = NULL, *other = NULL;
     gpupool_arena_config config;
-    gpi_host_begin();
-    if (gpi_host_may_open("gpupool_default_arena") != GPUPOOL_OK) return NULL;
-    if (gpi_driver_name_device(&device) != GPUPOOL_OK) return NULL;
-    if (device < 0 || device >= GPI_DEVICES_MAX) {
-        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_default_arena: device is %d; it must be "
-                      "from -1 (the current one) to %d", device, GPI_DEVICES_MAX - 1);
-        return NULL;
-    }
+    if (gpi_life_default_device("gpupool_get_default_arena", &device) != GPUPOOL_OK) return NULL;
     arena = gpi_life_find_default(device);
     if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
     config = gpi_life_default_config(device);
@@ -11658,20 +11867,25 @@ static gpupool_arena *gpi_shape_owner(const void *block) {
     return owner;
 }
 
+/* The arena, default or not, whose memory an address is in; NULL: none's. */
+static gpupool_arena *gpi_shape_any_owner(const void *memory) {
+    uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
+    gpupool_arena *arena, *owner = NULL;
+    gpi_host_lock(&gpi_process.lock);
+    for (arena = gpi_process.arenas; arena && !owner; arena = arena->next)
+        if (gpi_shape_visit(arena, unit, arena->chunks.source == GPUPOOL_SOURCE_CUSTOM))
+            owner = arena;
+    gpi_host_unlock(&gpi_process.lock);
+    return owner;
+}
+
 /* Of an arena that is no default one: at a chunk's start CUDA would take the address for the chunk,
    and free that. A chunk_free may free its chunk, in which no block is live then. */
 static int gpi_shape_is_elsewhere(const void *block) {
-    uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
-    gpupool_arena *arena;
-    int found = 0;
-    gpi_host_lock(&gpi_process.lock);
-    for (arena = gpi_process.arenas; arena && !found; arena = arena->next)
-        found = gpi_shape_visit(arena, unit, arena->chunks.source == GPUPOOL_SOURCE_CUSTOM);
-    gpi_host_unlock(&gpi_process.lock);
-    if (found)
-        gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
-                      "one: gpupool_free is for it", block);
-    return found;
+    if (!gpi_shape_any_owner(block)) return 0;
+    gpi_host_fail(GPUPOOL_E_NOT_OURS, "gpupool_cudaFree: %p is of an arena that is no default "
+                  "one: gpupool_free is for it", block);
+    return 1;
 }
 
 /* The default arena of the stream's device, which CUDA takes too, whichever is current: that may
@@ -11683,14 +11897,14 @@ static gpupool_arena *gpi_shape_of_stream(cudaStream_t stream) {
     gpi_driver own;
     CUcontext context;
     if (stream == cudaStreamLegacy || stream == cudaStreamPerThread) /* never 0 here */
-        return gpupool_default_arena(device);
+        return gpupool_get_default_arena(device);
     if (gpi_host_may_open("gpupool_cudaMallocAsync") != GPUPOOL_OK) return NULL;
     if (gpi_driver_name_device(&device) == GPUPOOL_OK) arena = gpi_life_default(device);
     driver = arena ? &arena->chunks.driver : gpi_driver_ask(&own);
     context = gpi_driver_foreign(driver, stream);
     if (context) device = gpi_driver_device_of(driver, context);
     if (arena) gpi_life_left(arena);
-    return gpupool_default_arena(device);
+    return gpupool_get_default_arena(device);
 }
 
 static cudaError_t gpi_shape_alloc(void **pointer, size_t bytes, const gpi_caller *call) {
@@ -11768,6 +11982,120 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+/* -- waits for frees -- */
+
+/* What a stream has cached goes into its lane. The arena's lock is held, and opened for a
+   moment. */
+static void gpi_figures_drain(gpupool_arena *arena, gpi_stream *known) {
+    gpi_host_unlock(&arena->lock);
+    gpi_host_lock(&known->cache.lock);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_drain(arena, known);
+    gpi_host_unlock(&known->cache.lock);
+}
+
+/* Waits for a mark of the stream, or, where none can be had, for the device. Both locks are held,
+   and open meanwhile. */
+static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *known) {
+    gpi_mark *mark = gpi_clock_mark(&arena->clocks, known, 0);
+    uint64_t at = mark ? mark->at : 0;
+    gpupool_result result;
+    if (mark) mark->pins++;
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = mark ? gpi_clock_wait(&arena->clocks, known, mark, at)
+                  : gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    return result;
+}
+
+gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
+    gpi_caller call = gpi_arena_call(stream);
+    gpi_stream *known;
+    gpi_visit visit;
+    uint64_t at;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_wait_stream", &visit);
+    if (result != GPUPOOL_OK) return result;
+    known = gpi_clock_find(&arena->clocks, call.key);
+    if (known) known->refs++;
+    if (known) gpi_figures_drain(arena, known);
+    at = known ? known->clock.issued : 0;
+    if (known && known->capture) result = GPUPOOL_E_CAPTURING;
+    while (known && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, known)) {
+        result = gpi_clock_record(&arena->clocks, known, call.stream);
+        if (result == GPUPOOL_OK) result = gpi_figures_wait_once(arena, known);
+    }
+    if (known) known->refs--;
+    if (known) gpi_arena_poll_stream(arena, known);
+    gpi_arena_ask_waiting(arena);
+    gpi_arena_leave(arena, &visit);
+    if (result == GPUPOOL_E_CAPTURING)
+        return gpi_host_fail(result, "gpupool_wait_stream: the stream captures, and what it has "
+                             "freed is a graph's");
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+gpupool_result gpupool_wait_all(gpupool_arena *arena) {
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_wait_all", &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_pour_all(arena);
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    gpi_arena_poll_all(arena);
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* -- a block -- */
+
+/* As the program knows the stream with a key; NULL: all streams, or not known. */
+static cudaStream_t gpi_figures_stream(uint64_t key) {
+    if (key == 0 || key == GPI_KEY_ANY) return NULL;
+    if (key == GPI_KEY_LEGACY) return cudaStreamLegacy;
+    return key & 1 ? cudaStreamPerThread : (cudaStream_t)(uintptr_t)key;
+}
+
+static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupool_block *block) {
+    memset(block, 0, sizeof *block);
+    block->arena = arena;
+    block->device = arena->chunks.driver.device;
+    block->source = arena->chunks.source;
+    block->state = GPUPOOL_STATE_LIVE;
+    block->memory = block->block = (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
+    block->bytes = (size_t)(run->units * GPUPOOL_UNIT_BYTES);
+    block->requested_bytes = block->block_bytes = (size_t)gpi_arena_asked(run);
+    block->stream = gpi_figures_stream(run->by.stream);
+#if GPUPOOL_SITES
+    block->file = *run->site->file ? run->site->file : NULL;
+    block->line = run->site->line;
+#endif
+}
+
+gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupool_block *block) {
+    const char *call = "gpupool_get_block";
+    gpupool_result result;
+    gpi_cache *cache;
+    gpi_run *run;
+    gpi_host_begin();
+    if (block) memset(block, 0, sizeof *block);
+    if (!block) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: block is NULL", call);
+    if (!arena) arena = gpi_shape_any_owner(memory);
+    if (!arena)
+        return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no arena's memory", call, memory);
+    result = gpi_arena_begin(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    run = gpi_block_enter(arena, call, memory, &cache);
+    if (!run) return gpi_thread.result;
+    gpi_figures_describe(arena, run, block);
+    gpi_block_leave(arena, cache);
+    return gpi_host_ok();
+}
+
 /* -- limits -- */
 
 static uint64_t gpi_figures_reserved(gpupool_arena *arena) {
@@ -11832,17 +12160,6 @@ gpupool_result gpupool_set_limit(gpupool_arena *arena, size_t bytes) {
     return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes ? bytes : UINT64_MAX) : result;
 }
 
-gpupool_result gpupool_set_limit_fraction(gpupool_arena *arena, double fraction) {
-    double total;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_limit_fraction");
-    if (result != GPUPOOL_OK) return result;
-    if (!(fraction > 0 && fraction <= 1))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_set_limit_fraction: fraction is %g, and "
-                             "must be above 0 and at most 1", fraction);
-    total = (double)arena->chunks.driver.total_bytes;
-    return gpupool_set_limit(arena, (size_t)gpi_ground_max((uint64_t)(total * fraction), 1));
-}
-
 gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     const gpi_driver *driver = arena ? &arena->chunks.driver : NULL;
     size_t free_bytes = 0, total_bytes = 0;
@@ -11865,12 +12182,15 @@ gpupool_result gpupool_set_limit_text(gpupool_arena *arena, const char *text) {
     return result == GPUPOOL_OK ? gpi_figures_new_limit(arena, bytes) : result;
 }
 
-size_t gpupool_get_limit(gpupool_arena *arena) {
+gpupool_result gpupool_get_limit(gpupool_arena *arena, size_t *out) {
     uint64_t bytes;
-    if (gpi_arena_begin(arena, "gpupool_get_limit") != GPUPOOL_OK) return 0;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_limit");
+    if (out) *out = 0;
+    if (result != GPUPOOL_OK) return result;
+    if (!out) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_limit: bytes is NULL");
     bytes = GPI_READ(&arena->ledger.limit_bytes);
-    gpi_host_ok();
-    return bytes == UINT64_MAX ? 0 : (size_t)bytes;
+    if (bytes != UINT64_MAX) *out = (size_t)bytes;
+    return gpi_host_ok();
 }
 
 /* -- what could be had -- */
@@ -11892,30 +12212,33 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
            gpi_verdict_kept_bytes(arena, 0);
 }
 
-size_t gpupool_available(gpupool_arena *arena) {
+gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     gpi_cached cached;
     size_t free_bytes = 0, total_bytes = 0;
     gpi_siblings siblings;
     gpi_visit visit;
     uint64_t most;
-    if (gpi_arena_begin(arena, "gpupool_available") != GPUPOOL_OK) return 0;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_available");
+    if (bytes) *bytes = 0;
+    if (result != GPUPOOL_OK) return result;
+    if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_available: bytes is NULL");
     gpi_sibling_count(arena, 1, &siblings);
-    if (gpi_driver_enter(&arena->chunks.driver, &visit) != GPUPOOL_OK) return 0;
-    if (gpi_arena_outlived(arena, "gpupool_available") != GPUPOOL_OK) {
-        gpi_driver_leave(&visit);
-        return 0;
-    }
-    gpi_driver_memory(&arena->chunks.driver, gpi_figures_reserved(arena), &free_bytes,
-                      &total_bytes); /* or 0 */
+    result = gpi_driver_enter(&arena->chunks.driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_outlived(arena, "gpupool_get_available");
+    if (result == GPUPOOL_OK)
+        gpi_driver_memory(&arena->chunks.driver, gpi_figures_reserved(arena), &free_bytes,
+                          &total_bytes); /* or 0 */
     gpi_driver_leave(&visit);
+    if (result != GPUPOOL_OK) return result;
     most = free_bytes + siblings.idle_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST)) most = UINT64_MAX / 2;
     gpi_arena_fold(arena, &cached);
     most = gpi_figures_available(arena, most);
     gpi_host_unlock(&arena->lock);
     most -= gpi_ground_min(most, GPI_GUARD * GPUPOOL_UNIT_BYTES);
-    gpi_host_ok();
-    return (size_t)gpi_ground_min(most, (uint64_t)1 << GPI_MOST_SHIFT);
+    *bytes = (size_t)gpi_ground_min(most, (uint64_t)1 << GPI_MOST_SHIFT);
+    return gpi_host_ok();
 }
 
 /* The table run dry; both locks are held on entry, `growing` on return. */
@@ -11936,20 +12259,19 @@ static int gpi_figures_would_fit(gpupool_arena *arena, const gpi_request *reques
     return fits;
 }
 
-int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
+gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
     gpupool_verdict verdict;
     gpi_siblings siblings;
     gpi_request request;
     gpi_visit visit;
     int fits;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_would_fit");
     if (why) memset(why, 0, sizeof *why);
-    if (gpi_arena_begin(arena, "gpupool_would_fit") != GPUPOOL_OK) return 0;
-    if (!bytes) {
-        gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
-        return 0;
-    }
+    if (result != GPUPOOL_OK) return result;
+    if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
     gpi_sibling_count(arena, bytes, &siblings);
-    if (gpi_arena_enter(arena, "gpupool_would_fit", &visit) != GPUPOOL_OK) return 0;
+    result = gpi_arena_enter(arena, "gpupool_would_fit", &visit);
+    if (result != GPUPOOL_OK) return result;
     memset(&request, 0, sizeof request);
     request.bytes = bytes;
     request.units = gpi_verdict_units(bytes);
@@ -11958,9 +12280,10 @@ int gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) 
     fits = gpi_figures_would_fit(arena, &request, &siblings, &verdict);
     gpi_host_lock(&arena->lock);
     gpi_arena_leave(arena, &visit);
-    gpi_host_ok();
     if (why) *why = verdict;
-    return fits;
+    if (fits) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name,
+                         verdict.sentence);
 }
 
 gpupool_result gpupool_last_verdict(gpupool_verdict *verdict) {
@@ -12043,13 +12366,13 @@ static gpupool_result gpi_figures_none(const char *call) {
                          "(GPUPOOL_STATS is 0)", call);
 }
 
-gpupool_result gpupool_scope_push(gpupool_arena *arena) {
+gpupool_result gpupool_begin_phase(gpupool_arena *arena) {
     gpupool_stats before;
     gpi_cached cached;
     gpi_scope *scope;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_scope_push");
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_begin_phase");
     if (result != GPUPOOL_OK) return result;
-    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_scope_push");
+    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_begin_phase");
     scope = (gpi_scope *)gpi_host_zeroed(sizeof *scope);
     if (!scope) return gpi_host_no_memory();
     gpi_arena_fold(arena, &cached);
@@ -12060,13 +12383,13 @@ gpupool_result gpupool_scope_push(gpupool_arena *arena) {
     return gpi_host_ok();
 }
 
-gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
+gpupool_result gpupool_end_phase(gpupool_arena *arena, gpupool_stats *stats) {
     gpi_scope *scope = NULL;
     gpupool_stats inner;
     gpi_cached cached;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_scope_pop");
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_end_phase");
     if (result != GPUPOOL_OK) return result;
-    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_scope_pop");
+    if (!GPUPOOL_STATS) return gpi_figures_none("gpupool_end_phase");
     memset(&inner, 0, sizeof inner);
     gpi_arena_fold(arena, &cached);
     gpi_figures_keep_peak(arena);
@@ -12076,8 +12399,8 @@ gpupool_result gpupool_scope_pop(gpupool_arena *arena, gpupool_stats *stats) {
     }
     gpi_host_unlock(&arena->lock);
     if (!scope)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_scope_pop: arena \"%s\" has no scope: "
-                             "each pop needs a push before it", arena->name);
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_end_phase: arena \"%s\" is in no phase: "
+                             "each end needs a begin before it", arena->name);
     if (stats) *stats = inner;
     GPUPOOL_FREE(scope);
     return gpi_host_ok();
@@ -12094,7 +12417,7 @@ gpupool_result gpupool_check(gpupool_arena *arena) {
     broken = gpi_arena_check_all(arena, &letter);
     gpi_host_mutex_unlock(&arena->growing);
     if (!broken) return gpi_host_ok();
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT,
+    return gpi_host_fail(GPUPOOL_E_CORRUPT,
                          "gpupool_check: invariant %c%d of arena \"%s\" is broken", letter,
                          broken, arena->name);
 }
@@ -12985,10 +13308,10 @@ static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket tic
                                              : gpi_host_fail(failure->result, "%s", failure->text);
     }
     if (ticket == 0 || ticket > ring->tickets)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: no ticket %" PRIu64
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_wait: no ticket %" PRIu64
                              " was ever given out", ticket);
     if (ticket > ring->forgotten) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ticket_wait: ticket %" PRIu64 " is from "
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_wait: ticket %" PRIu64 " is from "
                          "before the last %d failures, and forgotten", ticket, GPI_RING_FAILURES);
 }
 
@@ -13022,7 +13345,7 @@ static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, u
         if (!gpi_ring_pending(ring, ticket)) break;
         waited = gpi_host_now_ns() - start;
         if (waited >= most_ns)
-            return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ticket_wait: ticket %" PRIu64
+            return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ring_wait: ticket %" PRIu64
                                  " is not done yet", ticket);
         if (did) gpi_ring_busy(ring, &round);
         else gpi_ring_idle(ring, &round, most_ns - waited);
@@ -13030,9 +13353,9 @@ static gpupool_result gpi_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, u
     return gpi_ring_told(ring, ticket);
 }
 
-gpupool_result gpupool_ticket_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
+gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int64_t timeout_ns) {
     gpi_visit visit;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_ticket_wait", &visit);
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_wait", &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_ring_wait(ring, ticket, (uint64_t)timeout_ns);
     return gpi_ring_leave(ring, &visit, result);
@@ -13189,58 +13512,6 @@ gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *
     return gpi_ring_rows(ring, &plan, 1, NULL);
 }
 
-gpupool_result gpupool_upload_async(gpupool_ring *ring, void *device_dst, const void *host_src,
-                                    size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_async", device_dst, host_src, bytes, stream);
-    return ticket ? gpi_ring_rows(ring, &plan, 1, ticket) : gpi_ring_lacks(plan.call, "ticket");
-}
-
-gpupool_result gpupool_download_async(gpupool_ring *ring, void *host_dst, const void *device_src,
-                                      size_t bytes, cudaStream_t stream, gpupool_ticket *ticket) {
-    gpi_transfer plan =
-        gpi_ring_plan("gpupool_download_async", device_src, host_dst, bytes, stream);
-    plan.down = GPUPOOL_DOWN;
-    return ticket ? gpi_ring_rows(ring, &plan, 1, ticket) : gpi_ring_lacks(plan.call, "ticket");
-}
-
-gpupool_result gpupool_upload_2d(gpupool_ring *ring, void *device_dst, size_t device_pitch,
-                                 const void *host_src, size_t host_pitch, size_t width,
-                                 size_t height, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_2d", device_dst, host_src, width, stream);
-    plan.device_pitch = device_pitch;
-    plan.host_pitch = host_pitch;
-    return gpi_ring_rows(ring, &plan, height, NULL);
-}
-
-gpupool_result gpupool_download_2d(gpupool_ring *ring, void *host_dst, size_t host_pitch,
-                                   const void *device_src, size_t device_pitch, size_t width,
-                                   size_t height, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_download_2d", device_src, host_dst, width, stream);
-    plan.down = GPUPOOL_DOWN;
-    plan.device_pitch = device_pitch;
-    plan.host_pitch = host_pitch;
-    return gpi_ring_rows(ring, &plan, height, NULL);
-}
-
-gpupool_result gpupool_upload_from(gpupool_ring *ring, void *device_dst, size_t bytes,
-                                   gpupool_read_fn reader, void *user, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_from", device_dst, NULL, bytes, stream);
-    plan.reader = reader;
-    plan.user = user;
-    if (ring && !reader) return gpi_ring_lacks(plan.call, "read");
-    return gpi_ring_rows(ring, &plan, 1, NULL);
-}
-
-gpupool_result gpupool_download_to(gpupool_ring *ring, const void *device_src, size_t bytes,
-                                   gpupool_write_fn writer, void *user, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_download_to", device_src, NULL, bytes, stream);
-    plan.down = GPUPOOL_DOWN;
-    plan.writer = writer;
-    plan.user = user;
-    if (ring && !writer) return gpi_ring_lacks(plan.call, "write");
-    return gpi_ring_rows(ring, &plan, 1, NULL);
-}
-
 /* Bytes of a file from an offset on. */
 static gpupool_result gpi_ring_file(gpupool_ring *ring, gpi_transfer *plan, int file,
                                     uint64_t offset, gpupool_ticket *ticket) {
@@ -13263,13 +13534,43 @@ gpupool_result gpupool_upload_file(gpupool_ring *ring, void *device_dst, int fil
     return gpi_ring_file(ring, &plan, file, offset, NULL);
 }
 
-gpupool_result gpupool_upload_file_async(gpupool_ring *ring, void *device_dst, int file,
-                                         uint64_t offset, size_t bytes, cudaStream_t stream,
-                                         gpupool_ticket *ticket) {
-    gpi_transfer plan =
-        gpi_ring_plan("gpupool_upload_file_async", device_dst, NULL, bytes, stream);
-    return ticket ? gpi_ring_file(ring, &plan, file, offset, ticket)
-                  : gpi_ring_lacks(plan.call, "ticket");
+/* What is wrong with a transfer that gpi_ring_rows does not see; NULL: nothing. */
+static const char *gpi_ring_mistake(const gpupool_transfer *transfer) {
+    int down = transfer->direction == GPUPOOL_DOWN;
+    if (transfer->direction != GPUPOOL_UP && !down) return "direction is neither UP nor DOWN";
+    if (down && (transfer->read || transfer->is_file)) return "read and is_file are for UP";
+    if (!down && transfer->write) return "write is for DOWN";
+    if ((transfer->read || transfer->write || transfer->is_file) &&
+        (transfer->to_pitch || transfer->from_pitch))
+        return "functions and files have no pitches";
+    return transfer->read && transfer->is_file ? "either read or is_file" : NULL;
+}
+
+gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer *transfer) {
+    const char *call = "gpupool_ring_transfer", *wrong;
+    const void *device, *host;
+    gpi_transfer plan;
+    size_t rows = 1;
+    if (!transfer) return gpi_ring_lacks(call, "transfer");
+    wrong = gpi_ring_mistake(transfer);
+    gpi_host_begin();
+    if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call, wrong);
+    device = transfer->direction == GPUPOOL_UP ? transfer->to : transfer->from;
+    host = transfer->direction == GPUPOOL_UP ? transfer->from : transfer->to;
+    if (transfer->read || transfer->write || transfer->is_file) host = NULL;
+    plan = gpi_ring_plan(call, device, host, transfer->bytes, transfer->stream);
+    plan.down = (int)transfer->direction;
+    if (transfer->to_pitch || transfer->from_pitch) {
+        plan.device_pitch = plan.down ? transfer->from_pitch : transfer->to_pitch;
+        plan.host_pitch = plan.down ? transfer->to_pitch : transfer->from_pitch;
+        rows = transfer->rows;
+    }
+    plan.reader = transfer->read;
+    plan.writer = transfer->write;
+    plan.user = transfer->user;
+    if (transfer->is_file)
+        return gpi_ring_file(ring, &plan, transfer->file, transfer->offset, transfer->ticket);
+    return gpi_ring_rows(ring, &plan, rows, transfer->ticket);
 }
 
 /* Each part has a ticket; so many are in the list at a time. The first failure is told, after the
@@ -13292,7 +13593,7 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
             now = gpi_ring_file(ring, &plan, file, part->offset, &tickets[posted % MOST]);
             posted += now == GPUPOOL_OK;
         } else {
-            now = gpupool_ticket_wait(ring, tickets[done++ % MOST], -1);
+            now = gpupool_ring_wait(ring, tickets[done++ % MOST], -1);
         }
         if (now == GPUPOOL_OK || result != GPUPOOL_OK) continue;
         result = now;
@@ -13492,9 +13793,9 @@ static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, size_t bytes)
     longest *= ring->stage.slot_bytes;
     if (longest >= bytes) return GPUPOOL_OK;
     if (refused != GPUPOOL_OK) return refused;
-    return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: %" PRIu64 " bytes cannot be had "
-                         "while spans are held that this thread would wait for; the largest span "
-                         "that can be had beside them is %" PRIu64 " bytes", (uint64_t)bytes,
+    return gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ring_acquire_span: %" PRIu64 " bytes cannot "
+                         "be had while spans are held that this thread would wait for; the largest "
+                         "span that can be had beside them is %" PRIu64 " bytes", (uint64_t)bytes,
                          longest);
 }
 
@@ -13517,20 +13818,21 @@ static gpi_stage_slot *gpi_ring_span_slots(gpupool_ring *ring, size_t bytes, uin
         if (did) gpi_ring_busy(ring, &round);
         else gpi_ring_idle(ring, &round, most_ns - waited);
     }
-    *result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_span_acquire: the ring stayed full");
+    *result = gpi_host_fail(GPUPOOL_E_TIMEOUT, "gpupool_ring_acquire_span: the ring stayed full");
     return NULL;
 }
 
-gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
+gpupool_result gpupool_ring_acquire_span(gpupool_ring *ring, size_t bytes, int64_t timeout_ns,
                                     gpupool_span *span) {
     gpi_visit visit;
     gpi_stage_slot *slot = NULL;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_acquire", &visit);
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_acquire_span", &visit);
     if (result != GPUPOOL_OK) return result;
     if (!span || bytes == 0 || bytes > ring->stage.count * ring->stage.slot_bytes)
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_span_acquire: %s from 1 to %" PRIu64
-                               ", the whole ring", span ? "bytes must be" : "span is NULL; bytes "
-                               "may be", ring->stage.count * ring->stage.slot_bytes);
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_acquire_span: %s from 1 to "
+                               "%" PRIu64 ", the whole ring",
+                               span ? "bytes must be" : "span is NULL; bytes may be",
+                               ring->stage.count * ring->stage.slot_bytes);
     else slot = gpi_ring_span_slots(ring, bytes, (uint64_t)timeout_ns, &result);
     if (slot) {
         gpi_stage_set(slot, GPI_STAGE_HELD);
@@ -13543,9 +13845,9 @@ gpupool_result gpupool_span_acquire(gpupool_ring *ring, size_t bytes, int64_t ti
     return gpi_ring_leave(ring, &visit, result);
 }
 
-gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void *device_dst,
+gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, void *device_dst,
                                    cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_span_upload", device_dst, NULL, 0, stream);
+    gpi_transfer plan = gpi_ring_plan("gpupool_ring_upload_span", device_dst, NULL, 0, stream);
     gpi_visit visit;
     gpi_stage_slot *slot;
     uint64_t held_bytes;
@@ -13580,12 +13882,12 @@ gpupool_result gpupool_span_upload(gpupool_ring *ring, gpupool_span *span, void 
     return gpi_ring_leave(ring, &visit, result);
 }
 
-gpupool_result gpupool_span_cancel(gpupool_ring *ring, gpupool_span *span) {
+gpupool_result gpupool_ring_cancel_span(gpupool_ring *ring, gpupool_span *span) {
     gpi_visit visit;
     gpi_stage_slot *slot;
-    gpupool_result result = gpi_ring_enter(ring, "gpupool_span_cancel", &visit);
+    gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_cancel_span", &visit);
     if (result != GPUPOOL_OK) return result;
-    slot = gpi_ring_span(ring, "gpupool_span_cancel", span);
+    slot = gpi_ring_span(ring, "gpupool_ring_cancel_span", span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
     gpi_stage_free(&ring->stage, slot);
     ring->held--;
@@ -13637,7 +13939,7 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
     broken = gpi_ring_check(ring);
     gpi_host_unlock(&ring->stage.lock);
     if (!broken) return result;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_check: invariant R%d is broken", broken);
+    return gpi_host_fail(GPUPOOL_E_CORRUPT, "gpupool_ring_check: invariant R%d is broken", broken);
 }
 
 /* == REPORT ===================================================================================
@@ -13647,8 +13949,8 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
 const char *gpupool_result_name(gpupool_result result) {
     static const char names[][24] = { /* in the order of the enum */
         "GPUPOOL_OK", "GPUPOOL_E_ARGUMENT", "GPUPOOL_E_OUT_OF_MEMORY", "GPUPOOL_E_NOT_OURS",
-        "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_OVERRUN", "GPUPOOL_E_IN_USE",
-        "GPUPOOL_E_CAPTURING",
+        "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_OVERRUN", "GPUPOOL_E_CORRUPT",
+        "GPUPOOL_E_IN_USE", "GPUPOOL_E_CAPTURING",
         "GPUPOOL_E_TIMEOUT", "GPUPOOL_E_UNSUPPORTED", "GPUPOOL_E_FORKED", "GPUPOOL_E_CALLBACK",
         "GPUPOOL_E_FILE", "GPUPOOL_E_HOST_MEMORY", "GPUPOOL_E_CUDA"};
     size_t number = (size_t)result;
@@ -13664,7 +13966,9 @@ const char *gpupool_last_error(void) {
 #define GPI_TEXT(number) #number
 #define GPI_SPELL(macro) GPI_TEXT(macro)
 
-const char *gpupool_build(void) {
+int gpupool_get_version(void) { return GPUPOOL_VERSION; }
+
+const char *gpupool_get_build(void) {
     return "gpupool " GPI_SPELL(GPUPOOL_VERSION) " unit=" GPI_SPELL(GPUPOOL_UNIT_BYTES)
            " chunk=" GPI_SPELL(GPUPOOL_CHUNK_BYTES) " ring=" GPI_SPELL(GPUPOOL_RING_BYTES)
            " ring_chunk=" GPI_SPELL(GPUPOOL_RING_CHUNK_BYTES)
@@ -13681,7 +13985,7 @@ const char *gpupool_build(void) {
 
 static gpupool_result gpi_report_done(const char *call, FILE *file) {
     if (fflush(file) == 0 && !ferror(file)) return gpi_host_ok();
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the file cannot be written: %s", call,
+    return gpi_host_fail(GPUPOOL_E_FILE, "%s: the file cannot be written: %s", call,
                          errno ? strerror(errno) : "something before this call could not");
 }
 
@@ -13719,8 +14023,6 @@ static const char *gpi_report_source(gpupool_source source) {
 
 /* -- the copy that everything below is made from -- */
 
-typedef enum gpi_shade { GPI_SHADE_LIVE, GPI_SHADE_FREE, GPI_SHADE_PENDING } gpi_shade;
-
 #define GPI_NOBODY 0xffffu
 #define GPI_SHOWN 8 /* holders in a report */
 
@@ -13731,7 +14033,7 @@ typedef struct gpi_stretch { /* of memory: a block, or what is free */
     uint32_t slack_bytes;  /* live: granted minus requested */
     uint32_t site;         /* live: index into the view's sites */
     uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
-    uint8_t shade, first;  /* first: the arena's chunk begins here */
+    uint8_t state, first;  /* first: the arena's chunk begins here */
 } gpi_stretch;
 
 typedef struct gpi_view {
@@ -13751,7 +14053,7 @@ typedef struct gpi_view {
     uint64_t key_count, key_room;
     uint16_t last[64];      /* by a hash of the key: its index */
     uint16_t *lanes;        /* lane -> stream */
-    uint64_t units[3];      /* by shade */
+    uint64_t units[3];      /* by state */
     gpi_holding holders[GPI_SHOWN];
 } gpi_view;
 
@@ -13813,7 +14115,7 @@ static void gpi_view_copy_sites(gpi_view *view, gpupool_arena *arena) {
    slack, and the first tells what was asked for. */
 static void gpi_view_copy_live(gpi_view *view, const gpi_run *block, const gpi_stitch *stitch,
                                gpi_stretch *stretch) {
-    stretch->shade = GPI_SHADE_LIVE;
+    stretch->state = GPUPOOL_STATE_LIVE;
     stretch->block_unit = block->unit;
     stretch->stream = gpi_view_stream(view, block->by.stream);
     if (!stitch || stretch->unit == stitch->parts[0].unit)
@@ -13831,7 +14133,7 @@ static void gpi_view_copy_cached(gpi_view *view, const gpi_run *run, gpi_stretch
     uint64_t asked = gpi_cache_asked_at((const gpi_cache *)run->of.uses, run->unit);
     stretch->stream = gpi_view_stream(view, run->by.stream);
     if (!asked) return;
-    stretch->shade = GPI_SHADE_LIVE;
+    stretch->state = GPUPOOL_STATE_LIVE;
     stretch->block_unit = run->unit;
     stretch->block_bytes = asked;
     stretch->slack_bytes = (uint32_t)(run->units * GPUPOOL_UNIT_BYTES - asked);
@@ -13865,13 +14167,13 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
         stretch->unit = run->unit;
         stretch->units = run->units;
         stretch->stream = GPI_NOBODY;
-        stretch->shade = GPI_SHADE_PENDING;
+        stretch->state = GPUPOOL_STATE_PENDING;
         stretch->first = run->prev == NULL;
         if (run->lane == GPI_LANE_CACHED) gpi_view_copy_cached(view, run, stretch);
         else if (block->lane == GPI_LANE_LIVE) gpi_view_copy_live(view, block, stitch, stretch);
-        else if (run->lane == GPI_LANE_ANY) stretch->shade = GPI_SHADE_FREE;
+        else if (run->lane == GPI_LANE_ANY) stretch->state = GPUPOOL_STATE_FREE;
         else if (run->lane < GPI_LANE_WAITING) stretch->stream = view->lanes[run->lane];
-        view->units[stretch->shade] += run->units;
+        view->units[stretch->state] += run->units;
         view->count++;
     }
 }
@@ -13953,15 +14255,13 @@ static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     gpi_thread = before;
 }
 
-static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call,
-                                    const FILE *file) {
+static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const char *call) {
     gpupool_result result = gpi_arena_begin(arena, call);
     gpi_stream *first;
     gpi_cached cached;
     int copied;
     memset(view, 0, sizeof *view);
     if (result != GPUPOOL_OK) return result;
-    if (!file) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
     for (;;) {
         gpi_host_mutex_lock(&arena->growing);
         gpi_arena_fold(arena, &cached);
@@ -13981,8 +14281,18 @@ static gpupool_result gpi_view_open(gpi_view *view, gpupool_arena *arena, const 
 #if !GPUPOOL_SITES
     gpi_view_find_holders(view);
 #endif
-    gpi_view_ask_device(view, &arena->chunks.driver);
     return gpi_host_ok();
+}
+
+/* The same to be written to a file, with what the device says. */
+static gpupool_result gpi_view_open_for(gpi_view *view, gpupool_arena *arena, const char *call,
+                                        const FILE *file) {
+    gpupool_result result = gpi_arena_begin(arena, call);
+    if (result == GPUPOOL_OK && !file)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: file is NULL", call);
+    if (result == GPUPOOL_OK) result = gpi_view_open(view, arena, call);
+    if (result == GPUPOOL_OK) gpi_view_ask_device(view, &arena->chunks.driver);
+    return result;
 }
 
 static gpupool_result gpi_view_close(gpi_view *view, const char *call, FILE *file) {
@@ -13993,7 +14303,7 @@ static gpupool_result gpi_view_close(gpi_view *view, const char *call, FILE *fil
 typedef struct gpi_extent { /* of memory without a gap */
     const gpi_stretch *from, *end; /* its stretches */
     uint64_t number;               /* from 1 */
-    uint64_t unit, all_units, units[3], requested_bytes; /* units: by shade */
+    uint64_t unit, all_units, units[3], requested_bytes; /* units: by state */
 } gpi_extent;
 
 /* The chunk after this one; the first, where its number is 0. 0: there is none. One begins
@@ -14008,8 +14318,8 @@ static int gpi_view_next_chunk(const gpi_view *view, gpi_extent *chunk) {
     chunk->unit = at->unit;
     do {
         chunk->all_units += at->units;
-        chunk->units[at->shade] += at->units;
-        if (at->shade == GPI_SHADE_LIVE)
+        chunk->units[at->state] += at->units;
+        if (at->state == GPUPOOL_STATE_LIVE)
             chunk->requested_bytes += at->units * GPUPOOL_UNIT_BYTES - at->slack_bytes;
         at++;
     } while (at < view->stretches + view->count && !at->first &&
@@ -14021,17 +14331,60 @@ static int gpi_view_next_chunk(const gpi_view *view, gpi_extent *chunk) {
 /* The line of source that asked for a block; NULL: not known. */
 static const gpi_site *gpi_view_site(const gpi_view *view, const gpi_stretch *stretch) {
     const gpi_site *site;
-    if (!GPUPOOL_SITES || stretch->shade != GPI_SHADE_LIVE) return NULL;
+    if (!GPUPOOL_SITES || stretch->state != GPUPOOL_STATE_LIVE) return NULL;
     site = &view->sites[stretch->site];
     return *site->file ? site : NULL;
 }
 
-static uint64_t gpi_view_bytes(const gpi_view *view, gpi_shade shade) {
-    return view->units[shade] * GPUPOOL_UNIT_BYTES;
+/* -- the walk -- */
+
+static void gpi_view_describe(const gpi_view *view, const gpi_stretch *stretch,
+                              gpupool_block *block) {
+    const gpi_site *site = gpi_view_site(view, stretch);
+    uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
+    block->state = (gpupool_state)stretch->state;
+    block->memory = (void *)(uintptr_t)(stretch->unit * GPUPOOL_UNIT_BYTES);
+    block->bytes = (size_t)bytes;
+    block->requested_bytes = block->block_bytes = 0;
+    block->block = NULL;
+    block->stream = stretch->stream == GPI_NOBODY
+                        ? NULL : gpi_figures_stream(view->keys[stretch->stream]);
+    block->file = site ? site->file : NULL;
+    block->line = site ? site->line : 0;
+    if (block->state != GPUPOOL_STATE_LIVE) return;
+    block->requested_bytes = (size_t)(bytes - stretch->slack_bytes);
+    block->block = (void *)(uintptr_t)(stretch->block_unit * GPUPOOL_UNIT_BYTES);
+    block->block_bytes = (size_t)stretch->block_bytes;
+}
+
+gpupool_result gpupool_walk_blocks(gpupool_arena *arena, gpupool_block_fn fn, void *user) {
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_walk_blocks");
+    gpupool_block block;
+    gpi_view view;
+    uint64_t i;
+    int ended = 0;
+    if (result != GPUPOOL_OK) return result;
+    if (!fn) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_walk_blocks: fn is NULL");
+    result = gpi_view_open(&view, arena, "gpupool_walk_blocks");
+    if (result != GPUPOOL_OK) return result;
+    block.arena = arena;
+    block.device = view.device;
+    block.source = view.source;
+    for (i = 0; i < view.count && !ended; i++) {
+        gpi_view_describe(&view, &view.stretches[i], &block);
+        ended = fn(&block, user);
+    }
+    GPUPOOL_FREE(view.room);
+    if (!ended) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_CALLBACK, "gpupool_walk_blocks: fn returned %d", ended);
+}
+
+static uint64_t gpi_view_bytes(const gpi_view *view, gpupool_state state) {
+    return view->units[state] * GPUPOOL_UNIT_BYTES;
 }
 
 static uint64_t gpi_view_free_bytes(const gpi_view *view) {
-    return gpi_view_bytes(view, GPI_SHADE_FREE) + gpi_view_bytes(view, GPI_SHADE_PENDING);
+    return gpi_view_bytes(view, GPUPOOL_STATE_FREE) + gpi_view_bytes(view, GPUPOOL_STATE_PENDING);
 }
 
 /* Of the device's memory in use, what this arena does not hold: the limit does not count it. */
@@ -14052,8 +14405,8 @@ static double gpi_view_fragmentation(const gpi_view *view) {
 #define GPI_MAP_LINES 4
 
 static void gpi_report_bar(FILE *file, const gpi_view *view) {
-    uint64_t live = gpi_view_bytes(view, GPI_SHADE_LIVE), limit = view->stats.limit_bytes;
-    uint64_t freed = live + gpi_view_bytes(view, GPI_SHADE_PENDING);
+    uint64_t live = gpi_view_bytes(view, GPUPOOL_STATE_LIVE), limit = view->stats.limit_bytes;
+    uint64_t freed = live + gpi_view_bytes(view, GPUPOOL_STATE_PENDING);
     uint64_t held = view->stats.reserved.now, whole = gpi_ground_max(limit, held);
     char a[32], b[32];
     int i;
@@ -14150,12 +14503,12 @@ static void gpi_report_holders(FILE *file, const gpi_view *view) {
     }
 }
 
-static char gpi_report_mark(const uint64_t units[3]) { /* by shade */
-    uint64_t rest = units[GPI_SHADE_PENDING] + units[GPI_SHADE_FREE];
+static char gpi_report_mark(const uint64_t units[3]) { /* by state */
+    uint64_t rest = units[GPUPOOL_STATE_PENDING] + units[GPUPOOL_STATE_FREE];
     if (!rest) return '#';
-    if (units[GPI_SHADE_LIVE] >= rest) return '+';
-    if (units[GPI_SHADE_LIVE]) return '-';
-    return units[GPI_SHADE_PENDING] >= units[GPI_SHADE_FREE] ? '~' : '.';
+    if (units[GPUPOOL_STATE_LIVE] >= rest) return '+';
+    if (units[GPUPOOL_STATE_LIVE]) return '-';
+    return units[GPUPOOL_STATE_PENDING] >= units[GPUPOOL_STATE_FREE] ? '~' : '.';
 }
 
 /* Reserved memory laid end to end; a character is what of its share is live, pending and free. */
@@ -14172,7 +14525,7 @@ static void gpi_report_map(FILE *file, const gpi_view *view) {
         uint64_t units = stretch->units, part;
         for (; units; units -= part) {
             part = gpi_ground_min(units, left);
-            sums[stretch->shade] += part;
+            sums[stretch->state] += part;
             left -= part;
             all -= part;
             if (left && all) continue;
@@ -14187,7 +14540,7 @@ static void gpi_report_map(FILE *file, const gpi_view *view) {
 
 gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpi_view view;
-    gpupool_result result = gpi_view_open(&view, arena, "gpupool_report", file);
+    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_report", file);
     if (result != GPUPOOL_OK) return result;
     fprintf(file, "gpupool arena \"%s\": device %d, source %s%s%s%s\n", view.name, view.device,
             gpi_report_source(view.source), *view.instead ? " (not mapped: " : "", view.instead,
@@ -14382,9 +14735,9 @@ static void gpi_json_sites(gpi_writer *out, const gpi_view *view) {
 static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     static const char states[3][8] = {"live", "free", "pending"};
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
-    int live = stretch->shade == GPI_SHADE_LIVE;
+    int live = stretch->state == GPUPOOL_STATE_LIVE;
     gpi_write(out, "{address# bytes# state$", stretch->unit * GPUPOOL_UNIT_BYTES, bytes,
-              states[stretch->shade]);
+              states[stretch->state]);
     if (live) gpi_write(out, "requested_bytes#", bytes - stretch->slack_bytes);
     if (live && stretch->block_unit != stretch->unit)
         gpi_write(out, "stitched_at#", stretch->block_unit * GPUPOOL_UNIT_BYTES);
@@ -14397,7 +14750,7 @@ gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
     const gpi_stretch *stretch;
     gpi_extent chunk;
     gpi_view view;
-    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_json", file);
+    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_json", file);
     if (result != GPUPOOL_OK) return result;
     gpi_write(&out, "{gpupool# name$ device# source$ unit_bytes#", (uint64_t)1, view.name,
               (uint64_t)view.device, gpi_report_source(view.source), (uint64_t)GPUPOOL_UNIT_BYTES);
@@ -14430,7 +14783,7 @@ static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_st
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES;
     gpi_write(out, "{address# size# requested_size# state$ frames[",
               stretch->unit * GPUPOOL_UNIT_BYTES, bytes, bytes - stretch->slack_bytes,
-              states[stretch->shade]);
+              states[stretch->state]);
     if (site)
         gpi_write(out, "{filename$ line# name$}", site->file, (uint64_t)site->line,
                   "gpupool_alloc");
@@ -14439,8 +14792,8 @@ static void gpi_pickle_block(gpi_writer *out, const gpi_view *view, const gpi_st
 
 static void gpi_pickle_segment(gpi_writer *out, const gpi_view *view, const gpi_extent *chunk) {
     const gpi_stretch *stretch = chunk->from;
-    uint64_t live = chunk->units[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES;
-    uint64_t pending = chunk->units[GPI_SHADE_PENDING] * GPUPOOL_UNIT_BYTES;
+    uint64_t live = chunk->units[GPUPOOL_STATE_LIVE] * GPUPOOL_UNIT_BYTES;
+    uint64_t pending = chunk->units[GPUPOOL_STATE_PENDING] * GPUPOOL_UNIT_BYTES;
     gpi_write(out, "{device# address# total_size# allocated_size# active_size# requested_size#",
               (uint64_t)view->device, chunk->unit * GPUPOOL_UNIT_BYTES,
               chunk->all_units * GPUPOOL_UNIT_BYTES, live, live + pending, chunk->requested_bytes);
@@ -14461,7 +14814,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     gpi_extent chunk;
     gpi_view view;
     int device;
-    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_snapshot", file);
+    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_snapshot", file);
     if (result != GPUPOOL_OK) return result;
     gpi_write_word(&out, "\x80\x02"); /* PROTO 2 */
     gpi_write(&out, "{segments[");
@@ -14473,7 +14826,7 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
     gpi_write(&out, "] device_traces[");
     for (device = 0; device <= view.device; device++) gpi_write(&out, "[]"); /* no history */
     gpi_write(&out, "] allocator_settings{PYTORCH_CUDA_ALLOC_CONF$ allocator$ limit_bytes#"
-              "expandable_segments!}}", "", gpupool_build(), view.stats.limit_bytes,
+              "expandable_segments!}}", "", gpupool_get_build(), view.stats.limit_bytes,
               (uint64_t)(view.source == GPUPOOL_SOURCE_MAPPED));
     gpi_write_byte(&out, '.');
     gpi_write_rest(&out);
@@ -14526,14 +14879,14 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
 }
 
 /* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. The tag is open. */
-static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int shade,
+static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int state,
                          unsigned stream) {
     unsigned colour = stream < GPI_COLOURS ? stream : GPI_COLOURS;
     char left[32], wide[32];
     fprintf(file, "<rect x=\"%s\" y=\"%.0f\" width=\"%s\" height=\"%d\" fill=\"",
             gpi_report_decimal(left, x, 2), y, gpi_report_decimal(wide, width, 2), height);
-    if (shade == GPI_SHADE_FREE) fputs("#ececec\"", file);
-    else if (shade == GPI_SHADE_PENDING) fprintf(file, "url(#h%u)\"", colour);
+    if (state == GPUPOOL_STATE_FREE) fputs("#ececec\"", file);
+    else if (state == GPUPOOL_STATE_PENDING) fprintf(file, "url(#h%u)\"", colour);
     else fprintf(file, "%s\"", stream == GPI_NOBODY ? "#3f4f5f" : gpi_svg_colours[colour]);
 }
 
@@ -14541,18 +14894,18 @@ static double gpi_svg_row(uint64_t row) { return GPI_MAP_Y + (double)row * GPI_M
 
 /* Draws what has gathered of stretches less than half a pixel wide. */
 static void gpi_svg_flush(gpi_map *map) {
-    int most = GPI_SHADE_LIVE;
+    int most = GPUPOOL_STATE_LIVE;
     char live[32], freed[32], rest[32];
     if (!map->narrow) return;
-    if (map->sums[GPI_SHADE_PENDING] > map->sums[most]) most = GPI_SHADE_PENDING;
-    if (map->sums[GPI_SHADE_FREE] > map->sums[most]) most = GPI_SHADE_FREE;
+    if (map->sums[GPUPOOL_STATE_PENDING] > map->sums[most]) most = GPUPOOL_STATE_PENDING;
+    if (map->sums[GPUPOOL_STATE_FREE] > map->sums[most]) most = GPUPOOL_STATE_FREE;
     gpi_svg_rect(map->file, GPI_MAP_X + map->from, gpi_svg_row(map->row), map->to - map->from,
                  GPI_MAP_ROW - 3, most, GPI_NOBODY);
     fprintf(map->file,
             "><title>stretches: %" PRIu64 "; %s live, %s freed, %s free</title></rect>\n",
-            map->narrow, gpi_limit_human(live, map->sums[GPI_SHADE_LIVE] * GPUPOOL_UNIT_BYTES),
-            gpi_limit_human(freed, map->sums[GPI_SHADE_PENDING] * GPUPOOL_UNIT_BYTES),
-            gpi_limit_human(rest, map->sums[GPI_SHADE_FREE] * GPUPOOL_UNIT_BYTES));
+            map->narrow, gpi_limit_human(live, map->sums[GPUPOOL_STATE_LIVE] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(freed, map->sums[GPUPOOL_STATE_PENDING] * GPUPOOL_UNIT_BYTES),
+            gpi_limit_human(rest, map->sums[GPUPOOL_STATE_FREE] * GPUPOOL_UNIT_BYTES));
     map->narrow = 0;
     memset(map->sums, 0, sizeof map->sums);
 }
@@ -14563,7 +14916,7 @@ static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi
     char size[32], exact[32], stream[64];
     uint64_t bytes = stretch->units * GPUPOOL_UNIT_BYTES - stretch->slack_bytes;
     fprintf(map->file, "><title>%s: %s (%s bytes) at %#" PRIx64 ", chunk %" PRIu64,
-            words[stretch->shade], gpi_limit_human(size, bytes), gpi_report_number(exact, bytes),
+            words[stretch->state], gpi_limit_human(size, bytes), gpi_report_number(exact, bytes),
             stretch->unit * GPUPOOL_UNIT_BYTES, chunk->number);
     if (site) {
         fputs(", ", map->file);
@@ -14605,14 +14958,14 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_str
             if (!map->narrow++) map->from = x;
             map->to = x + width;
             map->row = row;
-            map->sums[stretch->shade] += units;
+            map->sums[stretch->state] += units;
             if (map->to - map->from >= 1) gpi_svg_flush(map);
             continue;
         }
         gpi_svg_flush(map);
         /* a hair's breadth between blocks that are wide enough to spare it */
         gpi_svg_rect(map->file, GPI_MAP_X + x, gpi_svg_row(row), width > 3 ? width - 0.6 : width,
-                     GPI_MAP_ROW - 3, stretch->shade, stretch->stream);
+                     GPI_MAP_ROW - 3, stretch->state, stretch->stream);
         gpi_svg_title(map, chunk, stretch);
     }
 }
@@ -14643,7 +14996,7 @@ static uint64_t gpi_svg_rows(gpi_map *map, int draw) {
 }
 
 /* Boxes stand side by side, as many as a line holds. */
-static void gpi_svg_legend_box(FILE *file, double *x, double *y, int shade, unsigned stream,
+static void gpi_svg_legend_box(FILE *file, double *x, double *y, int state, unsigned stream,
                                const char *words) {
     size_t letters = strlen(words);
     double width = 44 + 6.4 * (double)letters;
@@ -14651,7 +15004,7 @@ static void gpi_svg_legend_box(FILE *file, double *x, double *y, int shade, unsi
         *x = 16;
         *y += 18;
     }
-    gpi_svg_rect(file, *x, *y, 14, 12, shade, stream);
+    gpi_svg_rect(file, *x, *y, 14, 12, state, stream);
     fprintf(file, " stroke=\"#999\" stroke-width=\"0.5\"/><text x=\"%.0f\" y=\"%.0f\">%s</text>\n",
             *x + 20, *y + 10, words);
     *x += width;
@@ -14662,22 +15015,23 @@ static void gpi_svg_legend(const gpi_map *map) {
     char words[64], size[32];
     double x = 16, y = 70;
     unsigned i;
-    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_NOBODY, "live (any stream)");
-    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_FREE, GPI_NOBODY, "free");
-    gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_PENDING, GPI_NOBODY,
+    gpi_svg_legend_box(map->file, &x, &y, GPUPOOL_STATE_LIVE, GPI_NOBODY, "live (any stream)");
+    gpi_svg_legend_box(map->file, &x, &y, GPUPOOL_STATE_FREE, GPI_NOBODY, "free");
+    gpi_svg_legend_box(map->file, &x, &y, GPUPOOL_STATE_PENDING, GPI_NOBODY,
                        "freed, perhaps still in use");
     gpi_limit_human(size, map->row_units * GPUPOOL_UNIT_BYTES);
     fprintf(map->file, "<text x=\"%.0f\" y=\"80\" fill=\"#555\">a row is %s; short chunks share "
             "one; point at a block for its size</text>\n", x, size);
     for (x = 16, y += 20, i = 0; i < view->key_count && i < GPI_COLOURS; i++)
-        gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, i,
+        gpi_svg_legend_box(map->file, &x, &y, GPUPOOL_STATE_LIVE, i,
                            gpi_svg_stream(words, view->keys[i]));
     if (view->key_count > GPI_COLOURS)
-        gpi_svg_legend_box(map->file, &x, &y, GPI_SHADE_LIVE, GPI_COLOURS, "other streams");
+        gpi_svg_legend_box(map->file, &x, &y, GPUPOOL_STATE_LIVE, GPI_COLOURS, "other streams");
 }
 
 static void gpi_svg_bar(const gpi_map *map) {
-    static const gpi_shade shades[3] = {GPI_SHADE_LIVE, GPI_SHADE_PENDING, GPI_SHADE_FREE};
+    static const gpupool_state states[3] = {GPUPOOL_STATE_LIVE, GPUPOOL_STATE_PENDING,
+                                            GPUPOOL_STATE_FREE};
     const gpupool_stats *stats = &map->view->stats;
     uint64_t whole = gpi_ground_max(stats->limit_bytes, stats->reserved.now);
     double x = 16, width;
@@ -14686,9 +15040,9 @@ static void gpi_svg_bar(const gpi_map *map) {
     fprintf(map->file, "<rect x=\"16\" y=\"48\" width=\"1136\" height=\"12\" fill=\"none\" "
             "stroke=\"#999\"/>\n");
     for (i = 0; i < 3; i++, x += width) {
-        uint64_t bytes = gpi_view_bytes(map->view, shades[i]);
+        uint64_t bytes = gpi_view_bytes(map->view, states[i]);
         width = 1136 / (double)whole * (double)bytes;
-        gpi_svg_rect(map->file, x, 48, width, 12, (int)shades[i], GPI_NOBODY);
+        gpi_svg_rect(map->file, x, 48, width, 12, (int)states[i], GPI_NOBODY);
         fputs("/>\n", map->file);
     }
 }
@@ -14722,7 +15076,7 @@ gpupool_result gpupool_write_svg(gpupool_arena *arena, FILE *file) {
     gpi_view view;
     gpi_map map;
     gpi_extent chunk;
-    gpupool_result result = gpi_view_open(&view, arena, "gpupool_write_svg", file);
+    gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_svg", file);
     if (result != GPUPOOL_OK) return result;
     memset(&map, 0, sizeof map);
     map.file = file;
@@ -14747,7 +15101,7 @@ static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
     fprintf(file, "# gpupool trace 1: source %s, unit %d, limit %" PRIu64 ", reserve %" PRIu64
             ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->chunks.source),
             (int)GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
-            arena->chunks.chunk_bytes, arena->chunks.driver.device, gpupool_build());
+            arena->chunks.chunk_bytes, arena->chunks.driver.device, gpupool_get_build());
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
         uint64_t asked = gpi_arena_asked(run);
         if (asked)
@@ -14755,10 +15109,10 @@ static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
     }
 }
 
-gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
+gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     FILE *before;
     gpi_stream *first;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_trace_to");
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_trace");
     if (result != GPUPOOL_OK) return result;
     first = gpi_arena_lock_all(arena);
     before = arena->trace;
@@ -14766,7 +15120,7 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     if (file) gpi_trace_begin(arena, file);
     gpi_arena_unlock_all(arena, first);
     errno = 0; /* of a line that was not written it tells no more */
-    return before ? gpi_report_done("gpupool_trace_to", before) : gpi_host_ok();
+    return before ? gpi_report_done("gpupool_set_trace", before) : gpi_host_ok();
 }
 
 /* == BACK ===================================================================================== */
@@ -14841,19 +15195,14 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     gpupool_alloc_aligned(arena, bytes, alignment, gpi_names_stream(stream))
 #define gpupool_zalloc(arena, bytes, stream) gpupool_zalloc(arena, bytes, gpi_names_stream(stream))
 #endif
-#define gpupool_alloc_at(arena, bytes, stream, file, line) \
-    gpupool_alloc_at(arena, bytes, gpi_names_stream(stream), file, line)
-#define gpupool_alloc_aligned_at(arena, bytes, alignment, stream, file, line) \
-    gpupool_alloc_aligned_at(arena, bytes, alignment, gpi_names_stream(stream), file, line)
-#define gpupool_zalloc_at(arena, bytes, stream, file, line) \
-    gpupool_zalloc_at(arena, bytes, gpi_names_stream(stream), file, line)
+#define gpupool_alloc_request(arena, request) gpi_names_alloc_request(arena, request)
 #define gpupool_free(arena, block, stream) gpupool_free(arena, block, gpi_names_stream(stream))
-#define gpupool_record_use(arena, block, stream) \
-    gpupool_record_use(arena, block, gpi_names_stream(stream))
-#define gpupool_stream_retired(arena, stream) \
-    gpupool_stream_retired(arena, gpi_names_stream(stream))
-#define gpupool_capture_begin(arena, stream, capture) \
-    gpupool_capture_begin(arena, gpi_names_stream(stream), capture)
+#define gpupool_record_stream(arena, block, stream) \
+    gpupool_record_stream(arena, block, gpi_names_stream(stream))
+#define gpupool_retire_stream(arena, stream) gpupool_retire_stream(arena, gpi_names_stream(stream))
+#define gpupool_wait_stream(arena, stream) gpupool_wait_stream(arena, gpi_names_stream(stream))
+#define gpupool_begin_capture(arena, stream, capture) \
+    gpupool_begin_capture(arena, gpi_names_stream(stream), capture)
 #define gpupool_cudaMallocAsync(pointer, bytes, stream) \
     gpupool_cudaMallocAsync(pointer, bytes, gpi_names_stream(stream))
 #define gpupool_cudaFreeAsync(pointer, stream) \
@@ -14862,36 +15211,26 @@ gpupool_result gpupool_trace_to(gpupool_arena *arena, FILE *file) {
     gpupool_upload(ring, to, from, bytes, gpi_names_stream(stream))
 #define gpupool_download(ring, to, from, bytes, stream) \
     gpupool_download(ring, to, from, bytes, gpi_names_stream(stream))
-#define gpupool_upload_async(ring, to, from, bytes, stream, ticket) \
-    gpupool_upload_async(ring, to, from, bytes, gpi_names_stream(stream), ticket)
-#define gpupool_download_async(ring, to, from, bytes, stream, ticket) \
-    gpupool_download_async(ring, to, from, bytes, gpi_names_stream(stream), ticket)
-#define gpupool_upload_2d(ring, to, to_pitch, from, from_pitch, width, height, stream) \
-    gpupool_upload_2d(ring, to, to_pitch, from, from_pitch, width, height, gpi_names_stream(stream))
-#define gpupool_download_2d(ring, to, to_pitch, from, from_pitch, width, height, stream) \
-    gpupool_download_2d(ring, to, to_pitch, from, from_pitch, width, height, \
-                        gpi_names_stream(stream))
-#define gpupool_upload_from(ring, to, bytes, reader, user, stream) \
-    gpupool_upload_from(ring, to, bytes, reader, user, gpi_names_stream(stream))
-#define gpupool_download_to(ring, from, bytes, writer, user, stream) \
-    gpupool_download_to(ring, from, bytes, writer, user, gpi_names_stream(stream))
 #define gpupool_upload_file(ring, to, file, offset, bytes, stream) \
     gpupool_upload_file(ring, to, file, offset, bytes, gpi_names_stream(stream))
-#define gpupool_upload_file_async(ring, to, file, offset, bytes, stream, ticket) \
-    gpupool_upload_file_async(ring, to, file, offset, bytes, gpi_names_stream(stream), ticket)
 #define gpupool_upload_file_list(ring, file, parts, count, stream) \
     gpupool_upload_file_list(ring, file, parts, count, gpi_names_stream(stream))
-#define gpupool_span_upload(ring, span, to, stream) \
-    gpupool_span_upload(ring, span, to, gpi_names_stream(stream))
+#define gpupool_ring_transfer(ring, transfer) gpi_names_ring_transfer(ring, transfer)
+#define gpupool_ring_upload_span(ring, span, to, stream) \
+    gpupool_ring_upload_span(ring, span, to, gpi_names_stream(stream))
 #endif
 
 #if GPUPOOL_SITES
-#define gpupool_alloc(arena, bytes, stream) \
-    gpupool_alloc_at(arena, bytes, stream, __FILE__, __LINE__)
+#if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+#define gpi_names_here(bytes, stream) \
+    gpi_names_request(bytes, gpi_names_stream(stream), __FILE__, __LINE__)
+#else
+#define gpi_names_here(bytes, stream) gpi_names_request(bytes, stream, __FILE__, __LINE__)
+#endif
+#define gpupool_alloc(arena, bytes, stream) gpi_names_alloc(arena, gpi_names_here(bytes, stream))
 #define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
-    gpupool_alloc_aligned_at(arena, bytes, alignment, stream, __FILE__, __LINE__)
-#define gpupool_zalloc(arena, bytes, stream) \
-    gpupool_zalloc_at(arena, bytes, stream, __FILE__, __LINE__)
+    gpi_names_alloc_aligned(arena, gpi_names_here(bytes, stream), alignment)
+#define gpupool_zalloc(arena, bytes, stream) gpi_names_zalloc(arena, gpi_names_here(bytes, stream))
 #endif
 
 /* Names alone, not calls, so that pointers and deleters get the same functions. */

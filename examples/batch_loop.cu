@@ -78,7 +78,7 @@ struct flight { /* a batch on its way */
 };
 
 static void land(flight &f, cudaStream_t stream) {
-    if (f.block) pool(gpupool_ticket_wait(ring, f.back, -1), "wait"); /* until then it is in use */
+    if (f.block) pool(gpupool_ring_wait(ring, f.back, -1), "wait"); /* until then it is in use */
     pool(gpupool_free(arena, f.block, stream), "free");
     f.block = NULL;
 }
@@ -94,8 +94,14 @@ static void overlapped(std::vector<batch> &batches) {
         pool(gpupool_upload(ring, f.block, batches[b].in.data(), BYTES, stream), "upload");
         work<<<1024, 256, 0, stream>>>(f.block, COUNT);
         cuda(cudaGetLastError(), "kernel");
-        pool(gpupool_download_async(ring, batches[b].out.data(), f.block, BYTES, stream, &f.back),
-             "download");
+        gpupool_transfer back = {};
+        back.direction = GPUPOOL_DOWN;
+        back.to = batches[b].out.data();
+        back.from = f.block;
+        back.bytes = BYTES;
+        back.stream = stream;
+        back.ticket = &f.back;
+        pool(gpupool_ring_transfer(ring, &back), "download");
     }
     for (int i = 0; i < STREAMS; i++) land(flights[i], streams[i]);
 }

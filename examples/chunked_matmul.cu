@@ -1,9 +1,9 @@
 /* A product of matrices that do not fit: 10,000 x 10,000 doubles under a limit of 512 MiB.
 
-   What to see: the matrices hold 2.4 GB. The panels are as large as gpupool_available lets them be,
-   the arena never reserves more than its limit, and the result equals, bit for bit, what cuBLAS
-   computes from whole matrices on the device (the entries are small whole numbers, so that no sum
-   is ever rounded). `chunked_matmul 2000 64MiB` is a smaller one.
+   What to see: the matrices hold 2.4 GB. The panels are as large as gpupool_get_available lets
+   them be, the arena never reserves more than its limit, and the result equals, bit for bit, what
+   cuBLAS computes from whole matrices on the device (the entries are small whole numbers, so that
+   no sum is ever rounded). `chunked_matmul 2000 64MiB` is a smaller one.
    nvcc -I.. chunked_matmul.cu -lcublas */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
@@ -57,10 +57,16 @@ static void multiply(const job &j, const double *a, const double *b, double *c, 
                      (int)rows, b, (int)j.n, &zero, c, (int)rows), "cublasDgemm");
 }
 
+static size_t available_bytes(const job &j) {
+    size_t bytes = 0;
+    if (gpupool_get_available(j.arena, &bytes) != GPUPOOL_OK)
+        die("gpupool_get_available", gpupool_last_error());
+    return bytes;
+}
+
 /* The widest panel p such that p rows of A, p columns of B and p x p of C fit. */
 static size_t panel_width(const job &j) {
-    size_t available = gpupool_available(j.arena), p = 0, least = 3 * 512;
-    if (gpupool_last_result() != GPUPOOL_OK) die("gpupool_available", gpupool_last_error());
+    size_t available = available_bytes(j), p = 0, least = 3 * 512;
     while (p < j.n && (p + 1) * (2 * j.n + p + 1) * sizeof(double) + least <= available) p++;
     if (p == 0) die("limit", "too small for one row and one column");
     return p;
@@ -69,7 +75,7 @@ static size_t panel_width(const job &j) {
 static void multiply_in_panels(const job &j, const matrix &a, const matrix &b, matrix &c) {
     size_t n = j.n, p = panel_width(j), word = sizeof(double);
     printf("  %.0f MiB available: panels of %zu rows and columns, %zu products\n",
-           (double)gpupool_available(j.arena) / (1 << 20), p,
+           (double)available_bytes(j) / (1 << 20), p,
            ((n + p - 1) / p) * ((n + p - 1) / p));
     for (size_t i = 0; i < n; i += p) {
         size_t rows = n - i < p ? n - i : p;

@@ -1,8 +1,8 @@
 /* A captured step with allocations inside, replayed a thousand times beside eager work.
 
-   What to see: between gpupool_capture_begin and _end the blocks belong to the graph: other streams
+   What to see: between gpupool_begin_capture and _end the blocks belong to the graph: other streams
    allocate, stamp, verify and free all the while, and neither they nor a replay ever find a byte of
-   the other's. After gpupool_capture_release the graph's memory is the arena's again.
+   the other's. After gpupool_release_capture the graph's memory is the arena's again.
    nvcc -I.. graph_replay.cu */
 #define GPUPOOL_IMPLEMENTATION
 #include "gpupool.h"
@@ -70,11 +70,11 @@ static cudaGraphExec_t capture(gpupool_arena *arena, cudaStream_t stream, shared
                                gpupool_capture **scope) {
     cudaGraph_t graph;
     cudaGraphExec_t replay;
-    pool(gpupool_capture_begin(arena, stream, scope), "capture_begin");
+    pool(gpupool_begin_capture(arena, stream, scope), "capture_begin");
     cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin");
     step(arena, stream, on_device, 1);
     cuda(cudaStreamEndCapture(stream, &graph), "end");
-    pool(gpupool_capture_end(*scope), "capture_end");
+    pool(gpupool_end_capture(*scope), "capture_end");
     cuda(cudaGraphInstantiate(&replay, graph, 0), "instantiate");
     cuda(cudaGraphDestroy(graph), "graph");
     return replay;
@@ -121,7 +121,7 @@ int main() {
            STEPS, both * 1e6 / STEPS, alone * 1e6 / STEPS);
     printf("wrong numbers seen: %llu, steps made: %llu\n", seen.errors, seen.steps);
     cuda(cudaGraphExecDestroy(replay), "graph");
-    pool(gpupool_capture_release(scope), "capture_release");
+    pool(gpupool_release_capture(scope), "capture_release");
     pool(gpupool_free(arena, on_device, eager), "free");
     uint64_t before = reserved(arena);
     pool(gpupool_trim(arena, 0, NULL), "trim");

@@ -61,9 +61,10 @@ static void by_crashing(gpupool_arena *arena, cudaStream_t stream) {
 }
 
 static int would_fit(gpupool_arena *arena, size_t bytes, gpupool_verdict *why) {
-    int fits = gpupool_would_fit(arena, bytes, why);
-    if (gpupool_last_result() != GPUPOOL_OK) die("would_fit", gpupool_last_error());
-    return fits;
+    gpupool_result result = gpupool_would_fit(arena, bytes, why);
+    if (result != GPUPOOL_OK && result != GPUPOOL_E_OUT_OF_MEMORY)
+        die("would_fit", gpupool_last_error());
+    return result == GPUPOOL_OK;
 }
 
 /* The largest batch that fits: `fits` does, `fails` does not. */

@@ -26,18 +26,24 @@ static size_t begin_of(size_t bytes, size_t i) {
 
 static int load(gpupool_ring *ring, char *block, int file, size_t bytes) {
     gpupool_ticket tickets[PARTS];
+    gpupool_transfer part = {0};
     size_t posted = 0, i;
     int status = 0;
+    part.is_file = 1;
+    part.file = file;
     for (; posted < PARTS && !status; posted++) {
         size_t at = begin_of(bytes, posted);
-        if (gpupool_upload_file_async(ring, block + at, file, at, begin_of(bytes, posted + 1) - at,
-                                      0, &tickets[posted]) != GPUPOOL_OK) {
+        part.to = block + at;
+        part.offset = at;
+        part.bytes = begin_of(bytes, posted + 1) - at;
+        part.ticket = &tickets[posted];
+        if (gpupool_ring_transfer(ring, &part) != GPUPOOL_OK) {
             status = failed("upload", gpupool_last_error());
             break;
         }
     }
     for (i = 0; i < posted; i++) { /* the block and the file are the transfers' until then */
-        if (gpupool_ticket_wait(ring, tickets[i], -1) != GPUPOOL_OK)
+        if (gpupool_ring_wait(ring, tickets[i], -1) != GPUPOOL_OK)
             status = failed("upload", gpupool_last_error());
         else if (!status) printf("%d%%%s", (int)(i + 1) * 100 / PARTS, i + 1 < PARTS ? " " : "\n");
         fflush(stdout);

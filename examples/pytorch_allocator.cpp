@@ -18,7 +18,7 @@ std::atomic<gpupool_arena *> arenas[64]; /* by device */
 std::mutex making;
 
 /* Streams that Tensor.record_stream named. PyTorch means the work that they have when the tensor
-   dies, gpupool_record_use the work that they have when it is called. */
+   dies, gpupool_record_stream the work that they have when it is called. */
 std::mutex lent_lock;
 std::unordered_map<void *, std::set<cudaStream_t>> lent;
 std::atomic<size_t> lent_count{0};
@@ -87,7 +87,7 @@ void gpupool_torch_free(void *block, size_t, int device, cudaStream_t stream) {
     bool captured = graphs::owned > 0 && graphs::is_owned(block);
     if (!captured) /* if one cannot be asked, the memory is kept */
         for (cudaStream_t other : others)
-            if (!result) result = gpupool_record_use(arena, block, other);
+            if (!result) result = gpupool_record_stream(arena, block, other);
     /* a graph's, and lent inside of it: its other streams are not to have it again */
     if (!result && !(captured && !others.empty())) result = gpupool_free(arena, block, stream);
     if (result && result != GPUPOOL_E_FORKED)
@@ -100,7 +100,8 @@ void gpupool_torch_record_stream(void *block, cudaStream_t stream) {
     if (!block) return;
     MUST_CUDA(cudaPointerGetAttributes(&where, block));
     gpupool_arena *arena = where.device < 0 ? nullptr : arenas[where.device].load();
-    if (!arena || gpupool_size(arena, block) == 0) return; /* memory from elsewhere */
+    gpupool_block found;
+    if (!arena || gpupool_get_block(arena, block, &found) != GPUPOOL_OK) return; /* not ours */
     const std::lock_guard<std::mutex> hold(lent_lock);
     lent[block].insert(stream);
     lent_count = lent.size();
@@ -115,7 +116,9 @@ void gpupool_torch_empty_cache(void) {
 
 /* torch.cuda.set_per_process_memory_fraction() */
 void gpupool_torch_fraction(double fraction, int device) {
-    MUST(gpupool_set_limit_fraction(arena_of(device), fraction));
+    char text[32];
+    snprintf(text, sizeof text, "%.6f%%", fraction * 100);
+    MUST(gpupool_set_limit_text(arena_of(device), text));
 }
 
 gpupool_arena *gpupool_torch_arena(int device) { return arenas[device]; }

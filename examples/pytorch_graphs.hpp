@@ -1,7 +1,7 @@
 /* PyTorch's captured graphs on gpupool: the part of pytorch_allocator.cpp that keeps their memory.
 
    What to see: PyTorch opens a pool before a capture, closes it after, and releases it with the
-   graph. A stream that captures for a pool gets a scope (gpupool_capture_begin), so that nobody
+   graph. A stream that captures for a pool gets a scope (gpupool_begin_capture), so that nobody
    else has the graph's memory before the release, and before the last tensor in it is gone: PyTorch
    lets tensors of a graph outlive it. pytorch_graphs.py shows it at work. */
 #include "gpupool.h"
@@ -46,7 +46,7 @@ void settle() {
     for (auto at = pools.begin(); at != pools.end();) {
         pool &p = at->second;
         while (!p.users && !p.tensors && !p.closed.empty() &&
-               gpupool_capture_release(p.closed.back()) == GPUPOOL_OK)
+               gpupool_release_capture(p.closed.back()) == GPUPOOL_OK)
             p.closed.pop_back();
         if (p.users || p.tensors || !p.closed.empty()) ++at;
         else at = pools.erase(at);
@@ -65,7 +65,7 @@ bool enter(gpupool_arena *arena, int device, cudaStream_t stream, std::pair<int,
         if (at.first.first != device || !p.captures || !p.captures(stream)) continue;
         if (!p.open.count(stream)) {
             gpupool_capture *scope;
-            MUST(gpupool_capture_begin(arena, stream, &scope));
+            MUST(gpupool_begin_capture(arena, stream, &scope));
             p.open[stream] = scope;
         }
         *which = at.first;
@@ -114,7 +114,7 @@ void gpupool_torch_end_pool(int device, graphs::pool_id id) {
     graphs::opened--;
     p.captures = nullptr;
     for (; !p.open.empty(); p.open.erase(p.open.begin())) {
-        MUST(gpupool_capture_end(p.open.begin()->second));
+        MUST(gpupool_end_capture(p.open.begin()->second));
         p.closed.push_back(p.open.begin()->second);
     }
     graphs::settle();

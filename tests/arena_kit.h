@@ -3,6 +3,7 @@
 #ifndef ARENA_KIT_H
 #define ARENA_KIT_H
 
+#include "call_kit.h"
 #include "check.h"
 
 #define KIB ((size_t)1 << 10)

@@ -15,7 +15,7 @@ static gpupool_arena *arena;
 
 static inline gpupool_capture *scope_on(cudaStream_t stream) {
     gpupool_capture *scope = NULL;
-    CHECK_RESULT(gpupool_capture_begin(arena, stream, &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, stream, &scope), GPUPOOL_OK);
     return scope;
 }
 
@@ -54,7 +54,7 @@ static inline cudaGraphExec_t end(cudaStream_t stream) { return made(ended(strea
 
 static inline void release(gpupool_capture *scope, cudaGraphExec_t exec) {
     if (exec) CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
 }
 
 static inline void expect(const void *block, size_t bytes, int byte) {

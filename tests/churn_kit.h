@@ -245,7 +245,7 @@ static inline void churn_now_and_then(churn *c) {
     churn_look(c);
     if (what < 12) churn_limit(c);
     else if (what < 32) churn_trim(c);
-    else if (what < 34) CHECK_RESULT(gpupool_stream_retired(c->arena, stream), GPUPOOL_OK);
+    else if (what < 34) CHECK_RESULT(gpupool_retire_stream(c->arena, stream), GPUPOOL_OK);
     churn_device_holds(c);
 }
 

@@ -1,6 +1,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "replay_pass.h"
 
+#include "call_kit.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,20 +38,20 @@ static void failed(runner *r) {
     pthread_mutex_unlock(&first_failure);
 }
 
-/* What only gpupool_trace_to records. What was asked for in vain may be had, but is not kept. */
+/* What only gpupool_set_trace records. What was asked for in vain may be had, but is not kept. */
 static void other_call(runner *r, const replay_op *op, cudaStream_t stream) {
     gpupool_arena *arena = r->pass->arena;
     gpupool_result result = GPUPOOL_OK;
     void *block;
-    if (op->kind == TRACE_USE) result = gpupool_record_use(arena, r->block[op->slot], stream);
-    if (op->kind == TRACE_RETIRE) result = gpupool_stream_retired(arena, stream);
+    if (op->kind == TRACE_USE) result = gpupool_record_stream(arena, r->block[op->slot], stream);
+    if (op->kind == TRACE_RETIRE) result = gpupool_retire_stream(arena, stream);
     if (op->kind == TRACE_TRIM) result = gpupool_trim(arena, op->bytes, NULL);
     if (op->kind == TRACE_LIMIT) result = gpupool_set_limit(arena, op->bytes);
-    if (op->kind == TRACE_SIZE && !gpupool_size(arena, r->block[op->slot]))
+    if (op->kind == TRACE_SIZE && !kit_size(arena, r->block[op->slot]))
         result = gpupool_last_result();
-    if (op->kind == TRACE_FIT) gpupool_would_fit(arena, op->bytes, NULL);
+    if (op->kind == TRACE_FIT) kit_fits(arena, op->bytes, NULL);
     if (op->kind == TRACE_MISTAKE) gpupool_free(arena, r, stream);
-    if (op->kind == TRACE_LOOK) gpupool_get_limit(arena);
+    if (op->kind == TRACE_LOOK) kit_limit(arena);
     if (op->kind == TRACE_IN_VAIN) {
         block = gpupool_alloc_aligned(arena, op->bytes, (size_t)1 << op->align, stream);
         result = block ? gpupool_free(arena, block, stream) : GPUPOOL_OK;

@@ -55,7 +55,7 @@ static inline int more_than_the_total(size_t at) {
 static inline int more_in_a_scope_than_in_all(size_t at) {
     gpi_scope *scope;
     if (at >= 5) return 0;
-    if (!CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK)) return 0;
+    if (!CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK)) return 0;
     scope = arena->ledger.scopes;
     break_u64(&(&scope->before.requested)[at].total, (&arena->ledger.requested)[at].total + 1);
     return 1;
@@ -64,14 +64,14 @@ static inline int more_in_a_scope_than_in_all(size_t at) {
 static inline int less_in_all_than_now(size_t at) {
     gpupool_counter *before;
     if (at >= 5) return 0;
-    if (!CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK)) return 0;
+    if (!CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK)) return 0;
     before = &(&arena->ledger.scopes->before.requested)[at];
     break_u64(&before->now, before->total + 1);
     return 1;
 }
 
 static inline void pop_scope(void) {
-    CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_phase(arena, NULL), GPUPOOL_OK);
 }
 
 /* ---- K1: how far streams have come ---- */

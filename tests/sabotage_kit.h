@@ -87,7 +87,8 @@ static inline void scene_wait(size_t i) {
     for (int stream = 2; stream < 4; stream++) {
         kit_order(kit_stream[scene_block[i].stream], kit_stream[stream]);
         kit_expect(kit_stream[stream], scene_block[i].at, 64, -1);
-        CHECK_RESULT(gpupool_record_use(arena, scene_block[i].at, kit_stream[stream]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, scene_block[i].at, kit_stream[stream]),
+                     GPUPOOL_OK);
     }
     scene_free(i);
 }
@@ -101,7 +102,7 @@ static inline void scene_rest(void) {
 static inline void scene_calm(void) {
     for (size_t i = 25; i < 32; i += 2)
         for (int stream = 0; stream < 4; stream++)
-            CHECK_RESULT(gpupool_record_use(arena, scene_block[i].at, kit_stream[stream]),
+            CHECK_RESULT(gpupool_record_stream(arena, scene_block[i].at, kit_stream[stream]),
                          GPUPOOL_OK);
     scene_free_each(1, 12, 2);
     scene_free_each(25, 32, 2);
@@ -146,7 +147,7 @@ static inline void scene_open(gpupool_source source) {
     scene_calm();
     scene_stitch();
     scene_trim();
-    CHECK_RESULT(gpupool_record_use(arena, scene_block[SCENE_STITCHED + 3].at, kit_stream[2]),
+    CHECK_RESULT(gpupool_record_stream(arena, scene_block[SCENE_STITCHED + 3].at, kit_stream[2]),
                  GPUPOOL_OK);
     scene_free(SCENE_STITCHED + 3);
     scene_rest();
@@ -158,7 +159,7 @@ static inline void scene_open(gpupool_source source) {
     scene_wait(SCENE_STITCHED + 1);
     scene_free(SCENE_STITCHED + 2);
     /* the very first run, which no check may pass over */
-    CHECK_RESULT(gpupool_record_use(arena, scene_block[0].at, kit_stream[3]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, scene_block[0].at, kit_stream[3]), GPUPOOL_OK);
     scene_free_each(42, 48, 1); /* small: into the caches, */
     for (gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next) {
         gpi_host_lock(&stream->cache.lock); /* and from there into the lanes */

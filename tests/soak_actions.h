@@ -46,7 +46,7 @@ static inline void act_renew(actor *a, world *w) {
         MUST(cudaEventDestroy(*tomb));
     }
     *tomb = mark(a, p);
-    if (below(a, 2)) CALL(a, 0, gpupool_stream_retired(w->arena, p->stream));
+    if (below(a, 2)) CALL(a, 0, gpupool_retire_stream(w->arena, p->stream));
     fake_hold(p->stream, 0);
     soak_before(a);
     MUST(cudaStreamDestroy(p->stream)); /* gpupool's, which asks every arena */
@@ -152,7 +152,7 @@ static inline void act_ask(actor *a, world *w) {
     CHECK_EQ(s.allocs - s.frees, s.blocks.now);
     note(a, s.reserved.now);
     soak_before(a);
-    gpupool_available(w->arena);
+    kit_available(w->arena);
     soak_after(a, gpupool_last_result(), 0, "gpupool_available");
     if (below(a, 8) == 0) CALL(a, 0, gpupool_reset_peaks(w->arena));
 }
@@ -164,7 +164,7 @@ static inline void act_fit(actor *a, world *w) {
     size_t bytes = (size_t)1 << below(a, 30);
     gpupool_verdict why;
     soak_before(a);
-    int fits = gpupool_would_fit(w->arena, bytes, &why);
+    int fits = kit_fits(w->arena, bytes, &why);
     soak_after(a, fits ? GPUPOOL_OK : gpupool_last_result(), 1, "gpupool_would_fit");
     note(a, (uint64_t)fits);
     int knows = fake_fail_fired() == a->fired; /* also what is free on the device */
@@ -188,11 +188,11 @@ static inline void act_phase(actor *a, world *w) {
     gpupool_stats s, now, *then;
     if (!soak_alone) return;
     if (w->phases == 0 || (w->phases < PHASES && below(a, 2))) {
-        if (!CALL(a, 0, gpupool_scope_push(w->arena))) return;
+        if (!CALL(a, 0, gpupool_begin_phase(w->arena))) return;
         w->pushed[w->phases++] = kit_stats(w->arena);
         return;
     }
-    if (!CALL(a, 0, gpupool_scope_pop(w->arena, &s))) return;
+    if (!CALL(a, 0, gpupool_end_phase(w->arena, &s))) return;
     then = &w->pushed[--w->phases];
     now = kit_stats(w->arena);
     check_counter(s.requested, then->requested, now.requested);

@@ -34,7 +34,7 @@ static inline void *get_as_cuda(actor *a, world *w, block *b, cudaStream_t strea
         return at;
     }
     while (gpupool_cudaMallocAsync(&at, b->bytes, stream) == cudaSuccess &&
-           gpupool_size(w->arena, at) != b->bytes) {
+           kit_size(w->arena, at) != b->bytes) {
         soak_seen(a, GPUPOOL_OK, "cudaMallocAsync");
         CHECK(fake_fail_fired() > 0);
         while (gpupool_cudaFreeAsync(at, stream) != cudaSuccess) {}
@@ -121,7 +121,7 @@ static inline void act_lend(actor *a, world *w) {
         cudaStream_t stream = enter_after(a, w, b, to);
         verify(b, stream, b->byte);
         if (b->graph) b->graph->after |= 1u << to;
-        if (!b->graph && CALL(a, 0, gpupool_record_use(w->arena, b->at, stream))) b->lent = 1;
+        if (!b->graph && CALL(a, 0, gpupool_record_stream(w->arena, b->at, stream))) b->lent = 1;
         else belongs(w, b, to);
         leave(w, to);
     }
@@ -140,7 +140,7 @@ static inline void act_misuse(actor *a, world *w) {
         REFUSED(a, GPUPOOL_E_ARGUMENT, kit_why(gpupool_alloc(w->arena, 0, stream)));
         if (soak_alone) /* nobody else may use it meanwhile */
             REFUSED(a, GPUPOOL_E_IN_USE, gpupool_arena_destroy(w->arena));
-        CHECK_EQ(gpupool_size(w->arena, b->at + 1), 0);
+        CHECK_EQ(kit_size(w->arena, b->at + 1), 0);
         if (b->bytes > 1)
             REFUSED(a, GPUPOOL_E_INSIDE, gpupool_free(w->arena, b->at + b->bytes - 1, stream));
         leave(w, to);

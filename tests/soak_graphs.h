@@ -41,14 +41,14 @@ static inline void act_capture(actor *a, world *w) {
     other = w->place[branch].stream;
     memset(g, 0, sizeof *g);
     be_on(a, w->place[at].device);
-    if (!CALL(a, 0, gpupool_capture_begin(w->arena, stream, &g->scope[0]))) return;
+    if (!CALL(a, 0, gpupool_begin_capture(w->arena, stream, &g->scope[0]))) return;
     MUST(cudaStreamBeginCapture(stream, modes[below(a, KIT_COUNT(modes))]));
     g->stage = CAPTURING;
     g->place = g->branch = at;
     g->age = w->place[at].age;
     take_place(w, g, at);
     if (!may_capture(w, branch)) return;
-    if (below(a, 4)) CALL(a, 0, gpupool_capture_begin(w->arena, other, &g->scope[1]));
+    if (below(a, 4)) CALL(a, 0, gpupool_begin_capture(w->arena, other, &g->scope[1]));
     join_streams(a, &w->place[at], other);
     g->branch = branch;
     take_place(w, g, branch);
@@ -56,7 +56,7 @@ static inline void act_capture(actor *a, world *w) {
 
 static inline void end_scopes(actor *a, world *w, graph *g) {
     for (int i = 0; i < 2; i++)
-        while (g->scope[i] && !CALL(a, 0, gpupool_capture_end(g->scope[i])) &&
+        while (g->scope[i] && !CALL(a, 0, gpupool_end_capture(g->scope[i])) &&
                !atomic_load(&check_bad)) {}
     g->stage = WHOLE;
     w->taken -= g->branch != g->place ? 2u : 1u;
@@ -78,7 +78,7 @@ static inline void drop_graph(actor *a, world *w, graph *g) {
     }
     if (g->stage != WHOLE) end_scopes(a, w, g);
     for (int i = 0; i < 2; i++)
-        while (g->scope[i] && !CALL(a, 0, gpupool_capture_release(g->scope[i])) &&
+        while (g->scope[i] && !CALL(a, 0, gpupool_release_capture(g->scope[i])) &&
                !atomic_load(&check_bad)) {}
     g->stage = NO_GRAPH;
 }

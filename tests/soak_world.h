@@ -273,7 +273,7 @@ static inline int give_back(actor *a, world *w, block *b, unsigned to) {
                                b->graph == w->place[to].graph);
     gpupool_result got;
     if (is_written(b) && !b->kept) verify(b, stream, b->byte);
-    CHECK_EQ(gpupool_size(w->arena, b->at), b->bytes);
+    CHECK_EQ(kit_size(w->arena, b->at), b->bytes);
     if (b->graph) b->graph->after |= 1u << to;
     soak_before(a);
     if (!whole) got = gpupool_free(w->arena, b->at, stream);
@@ -289,7 +289,7 @@ static inline int give_back(actor *a, world *w, block *b, unsigned to) {
     CHECK(got == GPUPOOL_E_HOST_MEMORY || whole || b->lent || b->graph ||
           w->source == GPUPOOL_SOURCE_BYPASS ||
           (GPUPOOL_STREAM_CHECK && got == GPUPOOL_E_CUDA));
-    CHECK_EQ(gpupool_size(w->arena, b->at), b->bytes);
+    CHECK_EQ(kit_size(w->arena, b->at), b->bytes);
     belongs(w, b, to);
     return 0;
 }
@@ -311,7 +311,7 @@ static inline void soak_open_world(actor *a, world *w, int device, gpupool_sourc
     w->source = source;
     fake_device_memory(device, soak_alone ? LEAST_BYTES << below(a, 4) : DEVICE_BYTES);
     be_on(a, device);
-    w->arena = device ? kit_create(&config) : gpupool_default_arena(device);
+    w->arena = device ? kit_create(&config) : gpupool_get_default_arena(device);
     CHECK(w->arena != NULL);
     for (unsigned i = 0; i < BLOCKS; i++) pthread_mutex_init(&w->block[i].lock, NULL);
     for (unsigned i = 0; i < PLACES; i++) {

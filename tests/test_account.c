@@ -39,7 +39,7 @@ static void stats_laws(gpupool_arena *arena) {
     CHECK(s.pending.now <= s.reserved.now - s.granted.now);
     CHECK(s.granted.now < s.requested.now + 512 * (s.blocks.now + 1));
     if (s.limit_bytes) CHECK(s.reserved.now <= s.limit_bytes);
-    CHECK_EQ(s.limit_bytes, gpupool_get_limit(arena));
+    CHECK_EQ(s.limit_bytes, kit_limit(arena));
     CHECK_EQ(s.allocs - s.frees, s.blocks.now);
     CHECK_EQ(s.blocks.total, s.allocs);
     CHECK(s.largest_free_bytes <= s.reserved.now - s.granted.now);
@@ -242,7 +242,7 @@ static void every_result_has_its_own_name(void) {
 }
 
 static void build_names_the_options(void) {
-    const char *build = gpupool_build();
+    const char *build = gpupool_get_build();
     CHECK(strstr(build, "UNIT") != NULL || strstr(build, "unit") != NULL);
     CHECK(strstr(build, "512") != NULL);
 }

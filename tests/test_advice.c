@@ -105,7 +105,7 @@ static void run(gpupool_source source, size_t chunk_bytes, int rough, uint64_t s
             put(s);
             continue;
         }
-        int fits = gpupool_would_fit(arena, bytes, NULL);
+        int fits = kit_fits(arena, bytes, NULL);
         get(s, bytes, (int)check_below(&random, 2));
         if (CHECK_FAKE && alignment == 1) /* a GPU may not be done meanwhile */
             CHECK_EQ(s->block != NULL, fits);

@@ -87,7 +87,7 @@ static void halves_are_whole_granules(void) {
     config.reserve_bytes = 92 * MIB;
     arena = kit_create(&config);
     count = 0;
-    while (gpupool_would_fit(arena, MIB, NULL)) get(MIB);
+    while (kit_fits(arena, MIB, NULL)) get(MIB);
     CHECK_EQ(fake_used_bytes(0), kit_reserved(arena));
     CHECK(kit_reserved(arena) > 264 * MIB);
     close_all();
@@ -153,7 +153,7 @@ static int raised_for(size_t chunk, size_t wanted) {
     put(0);
     put(5);
     put(4);
-    int refused = !gpupool_would_fit(arena, wanted, &v);
+    int refused = !kit_fits(arena, wanted, &v);
     if (refused) {
         v = refuses(arena, wanted, v.cause);
         raise_as_advised(arena, &v);

@@ -16,14 +16,6 @@ static void put(void *block, int stream) {
 
 /* ---- results ---- */
 
-/* A share of the device that is less than a byte is a limit still. */
-static void a_fraction_of_next_to_nothing(void) {
-    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    CHECK_RESULT(gpupool_set_limit_fraction(arena, 1e-300), GPUPOOL_OK);
-    CHECK_EQ(gpupool_get_limit(arena), 1);
-    kit_close(arena);
-}
-
 static void a_trim_that_fails_has_released_nothing(void) {
     size_t released = 5;
     CHECK_RESULT(gpupool_trim(NULL, 0, &released), GPUPOOL_E_ARGUMENT);
@@ -50,7 +42,7 @@ static void sizes_that_are_refused(void) {
     CHECK(gpupool_alloc_aligned(arena, 512, 3, kit_stream[0]) == NULL);
     CHECK(strstr(gpupool_last_error(), "alignment is 3") != NULL);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
-    CHECK_EQ(gpupool_would_fit(arena, 512, NULL), 1);
+    CHECK_EQ(kit_fits(arena, 512, NULL), 1);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     kit_close(arena);
 }
@@ -87,8 +79,8 @@ static void own_work_is_waited_for_first(void) {
         check_case("done %d", done);
         gpupool_capture *scope = NULL;
         arena = kit_open_limited(GPUPOOL_SOURCE_CUSTOM, 3 * MIB + 512 * KIB);
-        CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[2], &scope), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK); /* nobody asks after all */
+        CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[2], &scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK); /* nobody asks after all */
         void *other = get(1200 * KIB, 1), *rest = get(848 * KIB, 1), *block = get(MIB - 512, 0);
         uint64_t waits = kit_stats(arena).host_syncs;
         fake_mode(done ? FAKE_EAGER : FAKE_STEPPED);
@@ -145,11 +137,11 @@ static void no_memory_for_a_stream(void) {
 static void no_memory_for_a_use(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *first = get(512, 0), *block = get(512, 0);
-    CHECK_RESULT(gpupool_record_use(arena, first, kit_stream[1]), GPUPOOL_OK); /* events are had */
-    CHECK_RESULT(gpupool_record_use(arena, first, kit_stream[2]), GPUPOOL_OK);
+    for (int i = 1; i <= 2; i++) /* events are had */
+        CHECK_RESULT(gpupool_record_stream(arena, first, kit_stream[i]), GPUPOOL_OK);
     for (long n = 1; n < 4; n++) {
         fail_malloc_nth(n, 1);
-        gpupool_result result = gpupool_record_use(arena, block, kit_stream[1]);
+        gpupool_result result = gpupool_record_stream(arena, block, kit_stream[1]);
         CHECK_EQ(result == GPUPOOL_OK, fail_malloc_fired == 0);
         fail_malloc_nth(0, 0);
         fail_malloc_fired = 0;
@@ -216,7 +208,7 @@ static void others_beside_an_arena(void) {
     fake_other_process(0, 100 * MIB);
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *block = get(64 * MIB, 0);
-    CHECK_EQ(gpupool_would_fit(arena, (size_t)1 << 47, &why), 0);
+    CHECK_EQ(kit_fits(arena, (size_t)1 << 47, &why), 0);
     CHECK_EQ(why.reserved_bytes, 64 * MIB);
     CHECK_EQ(why.others_bytes,
              why.device_total_bytes - why.device_free_bytes - why.reserved_bytes);
@@ -251,7 +243,7 @@ static void growth_is_for_more_than_ever_was(void) {
         for (int i = 0; i < 10; i += 2) put(block[i], 0);
         CHECK_RESULT(gpupool_trim(arena, 64 * MIB, NULL), GPUPOOL_OK);
         CHECK_EQ(kit_reserved(arena), 64 * MIB);
-        if (way) CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK);
+        if (way) CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK);
         else CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
         void *large = get(16 * MIB, 0);
         CHECK_EQ(kit_reserved(arena), 64 * MIB);
@@ -259,7 +251,7 @@ static void growth_is_for_more_than_ever_was(void) {
         void *more = get(32 * MIB, 0);
         CHECK(kit_reserved(arena) > 80 * MIB);
         put(more, 0);
-        if (way) CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_OK);
+        if (way) CHECK_RESULT(gpupool_end_phase(arena, NULL), GPUPOOL_OK);
         put(large, 0);
         for (int i = 1; i < 10; i += 2) put(block[i], 0);
         kit_close(arena);
@@ -295,12 +287,12 @@ static void a_use_by_each_stream_of_a_handle(void) {
     cudaStream_t stream = NULL, first;
     CHECK_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     kit_mark(stream, block, 2 * MIB, 1);
-    CHECK_RESULT(gpupool_record_use(arena, block, stream), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, stream), GPUPOOL_OK);
     first = stream;
     CHECK_EQ(own_stream_destroy(stream), cudaSuccess);
     CHECK_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     CHECK(stream == first);
-    CHECK_RESULT(gpupool_record_use(arena, block, stream), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, stream), GPUPOOL_OK);
     put(block, 0);
     void *again = get(2 * MIB, 0);
     kit_mark(kit_stream[0], again, 2 * MIB, 2);
@@ -314,7 +306,6 @@ static void a_use_by_each_stream_of_a_handle(void) {
 #endif
 
 int main(void) {
-    FAKE_TEST(a_fraction_of_next_to_nothing);
     FAKE_TEST(a_trim_that_fails_has_released_nothing);
     FAKE_TEST(pinned_memory_is_within_reach);
     FAKE_TEST(sizes_that_are_refused);

@@ -18,7 +18,7 @@ static void put(void *block, int stream) {
 /* Another stream reads the block, and is not done. */
 static void use_on(void *block, int stream) {
     kit_expect(kit_stream[stream], block, 64, -1);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[stream]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[stream]), GPUPOOL_OK);
 }
 
 /* ---- caches ---- */
@@ -27,13 +27,13 @@ static void mistakes_with_cached_blocks(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *keep = get(4096, 0), *block = get(4096, 0);
     put(block, 0);
-    CHECK_EQ(gpupool_size(arena, block), 0);
+    CHECK_EQ(kit_size(arena, block), 0);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_DOUBLE_FREE);
     put(keep, 0);
-    CHECK_RESULT(gpupool_record_use(arena, keep, kit_stream[1]), GPUPOOL_E_DOUBLE_FREE);
+    CHECK_RESULT(gpupool_record_stream(arena, keep, kit_stream[1]), GPUPOOL_E_DOUBLE_FREE);
     put(get(4096, 0), 0);
     keep = get(4096, 0);
-    CHECK_EQ(gpupool_size(arena, keep), 4096); /* handed out by the cache */
+    CHECK_EQ(kit_size(arena, keep), 4096); /* handed out by the cache */
     put(keep, 0);
     kit_close(arena);
 }
@@ -144,12 +144,12 @@ static void a_chunk_that_cuda_refuses_is_freed(void) {
     int frees = 0, others = 0;
     arena = kit_open(GPUPOOL_SOURCE_BYPASS);
     void *block = get(4096, 0);
-    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
     fake_fail_call("cuMemFree", 1, 0, 0);
     put(block, 0);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
     rewind(file);
     while (fgets(line, sizeof line, file)) {
         frees += !strncmp(line, "f ", 2);
@@ -175,7 +175,7 @@ static void blocks_side_by_side(void) {
     CHECK(below == block[0]);
     put(block[1], 0);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    CHECK_EQ(gpupool_size(arena, below), 4096);
+    CHECK_EQ(kit_size(arena, below), 4096);
     put(block[2], 0);
     put(below, 0);
     kit_close(arena);
@@ -190,13 +190,13 @@ static void beside_a_capture_on_a_blocking_stream(void) {
     void *block = get(4096, 1), *large;
     CHECK_EQ(cudaStreamCreate(&blocking), cudaSuccess);
     CHECK_EQ(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeGlobal), cudaSuccess);
-    CHECK_RESULT(gpupool_record_use(arena, block, 0), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_E_CAPTURING);
     large = kit_alloc(arena, 30 * MIB, 0);
     CHECK_RESULT(gpupool_free(arena, large, 0), GPUPOOL_OK);
     CHECK_EQ(cudaStreamEndCapture(blocking, &graph), cudaSuccess); /* not lost */
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
-    CHECK_RESULT(gpupool_record_use(arena, block, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_OK);
     put(block, 1);
     kit_close(arena);
 }
@@ -212,7 +212,7 @@ static void waiting_out_of_order(void) {
     use_on(fast, 2);
     fake_hold(kit_stream[1], 1);
     kit_expect(kit_stream[1], slow, 64, -1);
-    CHECK_RESULT(gpupool_record_use(arena, slow, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, slow, kit_stream[1]), GPUPOOL_OK);
     put(slow, 0);
     put(fast, 0);
     CHECK_EQ(kit_stats(arena).pending.now, 40 * MIB);
@@ -236,7 +236,7 @@ static void waiting_for_the_second_stream(void) {
     use_on(block, 1);
     fake_mode(FAKE_STEPPED);
     kit_expect(kit_stream[2], block, 64, -1);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
     put(block, 0);
     block = get(60 * MIB, 0);
     CHECK(kit_stats(arena).host_syncs > 0);
@@ -255,7 +255,7 @@ static void waiting_blocks_that_cannot_be_followed(void) {
     kit_order(kit_stream[3], kit_stream[1]);
     use_on(kept, 1);
     use_on(block, 1);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
     put(kept, 0);
     put(block, 3);
     fake_fail_call("cuStreamWaitEvent", 1, 0, 0);
@@ -263,7 +263,7 @@ static void waiting_blocks_that_cannot_be_followed(void) {
     CHECK(second != NULL && second != kept);
     fake_fail_clear();
     put(second, 2);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     fake_mode(FAKE_EAGER);
     kit_close(arena);
 }
@@ -274,7 +274,7 @@ static void waiting_blocks_that_cannot_be_followed(void) {
    from the driver. */
 static void blocks_of_all_streams(void) {
     void *block[3];
-    gpupool_arena *all = gpupool_default_arena(0);
+    gpupool_arena *all = gpupool_get_default_arena(0);
     size_t reserved;
     fake_mode(FAKE_STEPPED);
     fake_fail_call("cuCtxRecordEvent", 1, 1, 0); /* so that no event goes over all streams */

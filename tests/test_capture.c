@@ -45,7 +45,7 @@ static void another_stream_grows_meanwhile(void) {
             begin(kit_stream[0], modes[m]);
             void *block = get(BYTES, kit_stream[1]);
             put(get(40 * BYTES, kit_stream[2]), kit_stream[2]);
-            CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
             put(block, kit_stream[1]);
             CHECK_EQ(cudaGraphDestroy(ended(kit_stream[0])), cudaSuccess);
             kit_close(arena);

@@ -15,9 +15,9 @@ static void put(void *block, int stream) {
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[stream]), GPUPOOL_OK);
 }
 static void begin(int i) {
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[i], &scope[i]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[i], &scope[i]), GPUPOOL_OK);
 }
-static void release(int i) { CHECK_RESULT(gpupool_capture_release(scope[i]), GPUPOOL_OK); }
+static void release(int i) { CHECK_RESULT(gpupool_release_capture(scope[i]), GPUPOOL_OK); }
 static gpi_stream *known_as(int i) {
     return gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[i]));
 }
@@ -31,14 +31,14 @@ static void set_aside_and_back(void) {
     for (int turn = 0; turn < 3; turn++) {
         begin(0);
         CHECK(known_as(0) != own);
-        CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_capture(scope[0]), GPUPOOL_OK);
         CHECK(known_as(0) == own);
         release(0);
     }
     begin(0);
-    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(own->is_kept, 0);
-    CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope[0]), GPUPOOL_OK);
     CHECK(known_as(0) == NULL); /* the key may be another stream's by now */
     release(0);
     kit_close(arena);
@@ -52,9 +52,9 @@ static void not_forgotten_while_set_aside(void) {
     begin(0);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK(own->handle == gpi_clock_key(kit_stream[0]));
-    CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope[0]), GPUPOOL_OK);
     release(0);
-    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(own->handle, 0);
     kit_close(arena);
@@ -73,7 +73,7 @@ static void no_memory_for_a_scope(void) {
             gpupool_stats before = kit_stats(arena);
             gpi_stream *own = known_as(0);
             fail_malloc_nth(n, 1);
-            gpupool_result result = gpupool_capture_begin(arena, kit_stream[0], &scope[0]);
+            gpupool_result result = gpupool_begin_capture(arena, kit_stream[0], &scope[0]);
             fired = fail_malloc_fired;
             fail_malloc_nth(0, 0);
             CHECK_RESULT(result, fired ? GPUPOOL_E_HOST_MEMORY : GPUPOOL_OK);
@@ -208,10 +208,10 @@ static void no_wait_at_the_release_without_a_pool(void) {
         void *busy = get(MIB, 2);
         begin(0);
         put(get(6 * MIB, 0), 0);
-        CHECK_EQ(gpupool_available(arena), MIB); /* and the graph's for nobody */
+        CHECK_EQ(kit_available(arena), MIB); /* and the graph's for nobody */
         release_without_the_wait();
         CHECK_EQ(kit_stats(arena).pending.now, 6 * MIB);
-        CHECK_EQ(gpupool_available(arena), 7 * MIB);
+        CHECK_EQ(kit_available(arena), 7 * MIB);
         fake_hold(kit_stream[2], 1);
         kit_fill(kit_stream[2], busy, MIB, 1);
         if (fenced) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
@@ -278,7 +278,7 @@ static void waiting_blocks_of_two_graphs(void) {
     for (int i = 0; i < 2; i++) {
         kit_order(kit_stream[i], kit_stream[2]);
         kit_fill(kit_stream[2], older[i], 64, i);
-        CHECK_RESULT(gpupool_record_use(arena, older[i], kit_stream[2]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, older[i], kit_stream[2]), GPUPOOL_OK);
         begin(i);
         put(older[i], i);
     }
@@ -296,10 +296,10 @@ static void waiting_out_of_order_for_a_graph(void) {
     cudaGraph_t graph = NULL;
     arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 64 * MIB);
     void *slow = get(20 * MIB, 0), *fast = get(20 * MIB, 0), *rest = get(20 * MIB, 0);
-    CHECK_RESULT(gpupool_record_use(arena, fast, kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, fast, kit_stream[2]), GPUPOOL_OK);
     fake_hold(kit_stream[1], 1);
     kit_expect(kit_stream[1], slow, 64, -1);
-    CHECK_RESULT(gpupool_record_use(arena, slow, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, slow, kit_stream[1]), GPUPOOL_OK);
     put(slow, 0);
     begin(0);
     put(fast, 0);
@@ -321,7 +321,7 @@ static void used_elsewhere_at_the_release(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     begin(0);
     void *block = get(MIB, 0);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
     fake_fail_call("cuMemFree", 1, 1, 0); /* the wait that the release makes */
     release(0);
     fake_fail_clear();
@@ -401,7 +401,7 @@ static void finished_behind_a_stuck_stream(void) {
     fake_mode(FAKE_STEPPED);
     for (int i = 0; i < 2; i++) {
         kit_mark(kit_stream[1 + i], block[i], 64, 1);
-        CHECK_RESULT(gpupool_record_use(arena, block[i], kit_stream[1 + i]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block[i], kit_stream[1 + i]), GPUPOOL_OK);
         put(block[i], 0);
     }
     fake_run(kit_stream[0]);
@@ -426,7 +426,7 @@ static void reset_under_scopes(void) {
     get(MIB, 3);
     begin(0);
     get(MIB, 0);
-    CHECK_RESULT(gpupool_capture_end(scope[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope[0]), GPUPOOL_OK);
     begin(1);
     get(MIB, 1);
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);

@@ -16,7 +16,7 @@ static void launch_at_once(cudaGraphExec_t exec, int stream) {
 
 /* The scope's graph, at once and to its end. */
 static void replay(gpupool_capture *scope, int stream) {
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     cudaGraphExec_t exec = end(kit_stream[0]);
     launch_at_once(exec, stream);
     fake_run_all();
@@ -88,7 +88,7 @@ static void a_block_from_before_is_kept_till_the_release(void) {
     void *old = get(5 * MIB, kit_stream[0]);
     gpupool_capture *scope = scope_on(kit_stream[0]);
     put(old, kit_stream[0]);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     for (int i = 0; i < 4; i++) put(get(KIB, kit_stream[2]), kit_stream[2]); /* looks at fences */
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 5 * MIB, kit_stream[1])), GPUPOOL_E_OUT_OF_MEMORY);
@@ -137,14 +137,14 @@ static void running_out_loses_no_capture(void) {
         gpupool_capture *scope = scope_on(kit_stream[0]);
         begin(kit_stream[0], modes[i % 3]);
         void *inside = get(256 * KIB, kit_stream[0]); /* a little is left */
-        if (i / 6) CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        if (i / 6) CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
         for (int k = 0; k < 12; k++) put(block[k], kit_stream[1]);
         void *most = gpupool_alloc(arena, 11 * MIB, kit_stream[2]);
         for (int k = 12; k < 15; k++) put(block[k], kit_stream[1]);
         void *more = gpupool_alloc(arena, 2 * MIB, kit_stream[3]);
         CHECK(gpupool_alloc(arena, 17 * MIB, kit_stream[3]) == NULL);
         CHECK(source != GPUPOOL_SOURCE_AUTO || (most && more));
-        CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[1]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[1]), GPUPOOL_OK);
         if (most) put(most, kit_stream[2]);
         if (more) put(more, kit_stream[3]);
         fill(kit_stream[0], inside, 256 * KIB, 1);
@@ -158,7 +158,7 @@ static void running_out_after_a_scope_loses_no_capture(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, 4 * MIB);
     void *rest = get(7 * 512 * KIB, kit_stream[1]), *small = get(512 * KIB, kit_stream[1]);
     gpupool_capture *scope = scope_on(kit_stream[0]);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     begin(kit_stream[0], cudaStreamCaptureModeGlobal);
     put(small, kit_stream[1]); /* too little for a fence of its own */
     small = get(512 * KIB, kit_stream[2]);
@@ -190,7 +190,7 @@ static void a_release_waits_for_replays(void) {
         gpupool_capture *scope = scope_on(kit_stream[0]);
         void *block[4];
         for (int i = 0; i < 4; i++) fill(kit_stream[0], block[i] = get(MIB, kit_stream[0]), MIB, i);
-        if (ended) CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        if (ended) CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
         cudaGraphExec_t exec = end(kit_stream[0]);
         CHECK_EQ(cudaGraphLaunch(exec, kit_stream[1]), cudaSuccess);
         if (freed_elsewhere) {
@@ -218,7 +218,7 @@ static void a_release_that_fails_to_wait_for_replays(void) {
         cudaGraphExec_t exec = end(kit_stream[0]);
         CHECK_EQ(cudaGraphLaunch(exec, kit_stream[1]), cudaSuccess);
         if (is_freed) put(block, kit_stream[2]);
-        else CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+        else CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
         CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
         fake_fail_call("cuMemFree", 1, 1, 0);
         release(scope, NULL);
@@ -226,7 +226,7 @@ static void a_release_that_fails_to_wait_for_replays(void) {
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
         gpupool_verdict verdict;
-        CHECK(!gpupool_would_fit(arena, 4 * MIB, &verdict)); /* but to wait would do */
+        CHECK(!kit_fits(arena, 4 * MIB, &verdict)); /* but to wait would do */
         CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_PENDING);
         CHECK_EQ(verdict.pending_streams, 0); /* for one stream's work alone it would not */
         while (fake_step(kit_stream[2])) continue;
@@ -247,13 +247,13 @@ static void lanes_stay_for_the_last_parked_block(void) {
     void *eager = get(MIB, kit_stream[3]), *block[2];
     gpupool_capture *scope = scope_on(kit_stream[0]);
     for (int i = 0; i < 2; i++) block[i] = get(MIB, kit_stream[0]);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     for (int i = 0; i < 2; i++) {
         fill(kit_stream[1 + i], block[i], MIB, i);
         put(block[i], kit_stream[1 + i]);
     }
     fill(kit_stream[2], eager, MIB, 2); /* a parked one that is nobody's, between or behind them */
-    CHECK_RESULT(gpupool_record_use(arena, eager, kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, eager, kit_stream[2]), GPUPOOL_OK);
     put(eager, kit_stream[3]);
     fake_fail_call("cuMemFree", 1, 1, 0);
     release(scope, NULL);
@@ -292,7 +292,7 @@ static void a_stream_ends_inside_its_scope(void) {
         CHECK_EQ(cudaStreamCreateWithFlags(&next, cudaStreamNonBlocking), cudaSuccess);
         CHECK(next == brief);
         put(get(BYTES, next), next);
-        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
         for (int i = 0; i < 3; i++) {
             void *eager = get(BYTES, next);
             fill(next, eager, BYTES, 2);

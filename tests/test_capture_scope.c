@@ -23,7 +23,7 @@ static void captured(cudaStream_t stream, enum cudaStreamCaptureMode mode, int s
     fill(stream, again, 16 * BYTES, 5);
     fill(stream, kept, BYTES, 7);
     put(again, stream);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     exec = end(stream);
     for (int turn = 0; turn < 3; turn++) {
         for (int i = 0; i < 4; i++) {
@@ -72,7 +72,7 @@ static void zeroed_for_each_replay(void) {
         CHECK_EQ(cudaMemcpyAsync(seen, zeroed, BYTES, cudaMemcpyDefault, stream), cudaSuccess);
         fill(stream, zeroed, BYTES, 9);
         put(zeroed, stream);
-        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
         cudaGraphExec_t exec = end(stream);
         for (int turn = 0; turn < 3; turn++) {
             fill(stream, seen, BYTES, 5);
@@ -94,19 +94,19 @@ static void what_is_kept_is_not_available(void) {
         void *before = get(2 * MIB, kit_stream[0]);
         gpupool_capture *scope = scope_on(kit_stream[0]);
         void *inside = get(4 * MIB, kit_stream[0]), *used = get(2 * MIB, kit_stream[0]);
-        CHECK_EQ(gpupool_available(arena), 8 * MIB);
+        CHECK_EQ(kit_available(arena), 8 * MIB);
         put(inside, kit_stream[0]);
-        CHECK_EQ(gpupool_available(arena), 12 * MIB);
+        CHECK_EQ(kit_available(arena), 12 * MIB);
         put(before, kit_stream[0]);
-        CHECK_EQ(gpupool_available(arena), 12 * MIB);
+        CHECK_EQ(kit_available(arena), 12 * MIB);
         put(get(2 * MIB, kit_stream[0]), kit_stream[1]); /* waits for the release */
-        CHECK_EQ(gpupool_available(arena), 10 * MIB);
-        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
-        CHECK_EQ(gpupool_available(arena), 8 * MIB);
+        CHECK_EQ(kit_available(arena), 10 * MIB);
+        CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+        CHECK_EQ(kit_available(arena), 8 * MIB);
         put(used, kit_stream[1]); /* waits */
-        CHECK_EQ(gpupool_available(arena), 8 * MIB);
+        CHECK_EQ(kit_available(arena), 8 * MIB);
         release(scope, NULL);
-        CHECK_EQ(gpupool_available(arena), 16 * MIB);
+        CHECK_EQ(kit_available(arena), 16 * MIB);
         kit_close(arena);
     }
 }
@@ -116,13 +116,13 @@ static void what_is_kept_of_pinned_memory(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_PINNED, 16 * MIB);
     gpupool_capture *scope = scope_on(kit_stream[0]);
     put(get(4 * MIB, kit_stream[0]), kit_stream[0]);
-    CHECK_EQ(gpupool_available(arena), 12 * MIB);
+    CHECK_EQ(kit_available(arena), 12 * MIB);
     put(get(4 * MIB, kit_stream[0]), kit_stream[1]); /* parked */
-    CHECK_EQ(gpupool_available(arena), 8 * MIB);
+    CHECK_EQ(kit_available(arena), 8 * MIB);
     CHECK(gpupool_alloc(arena, 12 * MIB, kit_stream[0]) == NULL);
     CHECK(get(8 * MIB, kit_stream[0]) != NULL);
     release(scope, NULL);
-    CHECK_EQ(gpupool_available(arena), 16 * MIB);
+    CHECK_EQ(kit_available(arena), 16 * MIB);
     kit_close(arena);
 }
 
@@ -148,7 +148,7 @@ static void graphs_keep_their_memory_without_a_pool(void) {
     fill(kit_stream[0], kept, BYTES, 7);
     fill(kit_stream[0], passing, BYTES, 5);
     put(passing, kit_stream[0]);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     cudaGraphExec_t exec = end(kit_stream[0]);
     CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -169,7 +169,7 @@ static void an_older_block_is_kept_without_a_pool(void) {
     begin(kit_stream[0], cudaStreamCaptureModeGlobal);
     fill(kit_stream[0], older, BYTES, 7);
     put(older, kit_stream[0]);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     cudaGraphExec_t exec = end(kit_stream[0]);
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
     CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
@@ -195,7 +195,7 @@ static void what_is_released_is_for_all(void) {
         CHECK(gpupool_alloc(arena, MIB, kit_stream[0]) == NULL);
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
         put(block[1], kit_stream[0]);
-        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
         cudaGraphExec_t exec = end(kit_stream[0]);
         CHECK(gpupool_alloc(arena, MIB, kit_stream[0]) == NULL); /* the graph's, though free */
         CHECK(gpupool_alloc(arena, MIB, kit_stream[1]) == NULL);
@@ -238,7 +238,7 @@ static void a_lost_capture_gives_everything_back(void) {
         arena = kit_open(sources[i / 6]);
         gpupool_capture *scope = scope_on(kit_stream[0]);
         lose(kit_stream[0], modes[i / 2 % 3]);
-        if (i % 2) CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        if (i % 2) CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
         release(scope, NULL);
         all_is_back();
         size_t held = kit_reserved(arena);
@@ -274,7 +274,7 @@ static void two_graphs_at_once(void) {
         }
     }
     for (int i = 0; i < 2; i++) {
-        CHECK_RESULT(gpupool_capture_end(scope[i]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_capture(scope[i]), GPUPOOL_OK);
         graph[i] = ended(kit_stream[i]);
     }
     for (int i = 0; i < 2; i++) exec[i] = made(graph[i]);
@@ -308,7 +308,7 @@ static void many_graphs_of_one_stream(void) {
         begin(kit_stream[0], modes[i % 3]);
         scope[i] = scope_on(kit_stream[0]);
         fill(kit_stream[0], kept[i] = get(BYTES, kit_stream[0]), BYTES, i);
-        CHECK_RESULT(gpupool_capture_end(scope[i]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_capture(scope[i]), GPUPOOL_OK);
         exec[i] = end(kit_stream[0]);
         put(get(BYTES, kit_stream[0]), kit_stream[0]);
         uintptr_t key = gpi_clock_key(kit_stream[0]);
@@ -330,17 +330,17 @@ static void wrong_calls(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     scope = scope_on(kit_stream[0]);
     gpupool_stats before = kit_stats(arena);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &other), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &other), GPUPOOL_E_ARGUMENT);
     CHECK(other == NULL);
-    CHECK_RESULT(gpupool_capture_begin(NULL, kit_stream[1], &other), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_capture_end(NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_capture_release(NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_begin_capture(NULL, kit_stream[1], &other), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_end_capture(NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_release_capture(NULL), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     CHECK(kit_same_stats(before, kit_stats(arena)));
     other = scope_on(kit_stream[1]);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK); /* ended is ended */
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK); /* ended is ended */
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     CHECK(strstr(gpupool_last_error(), "not released: 2") != NULL);
     release(scope, NULL);
@@ -354,12 +354,12 @@ static void no_events_inside(void) {
     begin(kit_stream[0], cudaStreamCaptureModeGlobal);
     gpupool_capture *scope = scope_on(kit_stream[0]);
     void *block = get(BYTES, kit_stream[0]), *eager = get(BYTES, kit_stream[1]);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[0]), GPUPOOL_E_CAPTURING);
-    CHECK_RESULT(gpupool_record_use(arena, eager, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[0]), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_record_stream(arena, eager, kit_stream[1]), GPUPOOL_OK);
     fill(kit_stream[0], block, BYTES, 3);
-    CHECK_EQ(gpupool_size(arena, block), BYTES);
+    CHECK_EQ(kit_size(arena, block), BYTES);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     exec = end(kit_stream[0]); /* none of that was its end */
     put(eager, kit_stream[1]);
     put(block, kit_stream[1]);
@@ -375,15 +375,15 @@ static void a_refusal_in_a_scope_takes_nothing(void) {
     put(get(30 * MIB, kit_stream[1]), kit_stream[1]);
     CHECK_EQ(cudaStreamSynchronize(kit_stream[1]), cudaSuccess);
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* it is quiet */
-    size_t available = gpupool_available(arena);
+    size_t available = kit_available(arena);
     gpupool_capture *scope = scope_on(kit_stream[0]);
     gpupool_stats before = kit_stats(arena);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 100 * MIB, kit_stream[0])),
                  GPUPOOL_E_OUT_OF_MEMORY);
     CHECK_EQ(kit_stats(arena).pending.now, before.pending.now);
     CHECK_EQ(kit_stats(arena).largest_free_bytes, before.largest_free_bytes);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
-    CHECK_EQ(gpupool_available(arena), available);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(kit_available(arena), available);
     put(get(50 * MIB, kit_stream[1]), kit_stream[1]);
     release(scope, NULL);
     put(block, kit_stream[1]);

@@ -70,15 +70,15 @@ static void *come_and_go(void *unused) {
         CHECK_EQ(cudaStreamCreateWithFlags(&two, cudaStreamNonBlocking), cudaSuccess);
         void *block = gpupool_alloc(arena, 100000, one);
         if (block) {
-            CHECK_RESULT(gpupool_record_use(arena, block, two), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_stream(arena, block, two), GPUPOOL_OK);
             CHECK_RESULT(gpupool_free(arena, block, one), GPUPOOL_OK);
         }
         CHECK_EQ(cudaStreamDestroy(one), cudaSuccess);
         CHECK_EQ(cudaStreamDestroy(two), cudaSuccess);
         CHECK_RESULT(gpupool_get_stats(arena, &stats), GPUPOOL_OK);
-        CHECK(gpupool_available(arena) <= LIMIT);
+        CHECK(kit_available(arena) <= LIMIT);
         CHECK_RESULT(gpupool_trim(arena, 8 * MIB, NULL), GPUPOOL_OK); /* a scope is seen */
-        CHECK_EQ(gpupool_would_fit(arena, 2 * LIMIT, NULL), 0);
+        CHECK_EQ(kit_fits(arena, 2 * LIMIT, NULL), 0);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     }
     return NULL;
@@ -91,7 +91,7 @@ static void capture_once(cudaStream_t stream, enum cudaStreamCaptureMode mode, i
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     void *kept, *passing;
-    CHECK_RESULT(gpupool_capture_begin(arena, stream, &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, stream, &scope), GPUPOOL_OK);
     CHECK_EQ(cudaStreamBeginCapture(stream, mode), cudaSuccess);
     kept = gpupool_alloc(arena, 64 * KIB, stream);
     passing = gpupool_alloc(arena, 300 * KIB, stream);
@@ -99,7 +99,7 @@ static void capture_once(cudaStream_t stream, enum cudaStreamCaptureMode mode, i
     if (passing) CHECK_EQ(cudaMemsetAsync(passing, 1, 300 * KIB, stream), cudaSuccess);
     CHECK_RESULT(gpupool_free(arena, passing, stream), GPUPOOL_OK);
     CHECK_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    if (turn % 2) CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    if (turn % 2) CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     CHECK_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     CHECK_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -112,7 +112,7 @@ static void capture_once(cudaStream_t stream, enum cudaStreamCaptureMode mode, i
         free(host);
     }
     CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
 }
 
 static void beside(gpupool_source source, enum cudaStreamCaptureMode mode, int blocking) {
@@ -178,9 +178,9 @@ static void captures_on_every_thread(void) {
 static void *scopes_only(void *stream) {
     for (int turn = 0; turn < TURNS; turn++) {
         gpupool_capture *scope = NULL;
-        CHECK_RESULT(gpupool_capture_begin(arena, (cudaStream_t)stream, &scope), GPUPOOL_OK);
-        if (turn % 2) CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
-        if (scope) CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_begin_capture(arena, (cudaStream_t)stream, &scope), GPUPOOL_OK);
+        if (turn % 2) CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+        if (scope) CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     }
     return NULL;
 }

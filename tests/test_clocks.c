@@ -61,7 +61,7 @@ static void uses_without_end(void) {
     fake_mode(FAKE_STEPPED);
     for (int i = 0; i < 4000; i++) {
         kit_mark(kit_stream[1], block, MIB, i & 127);
-        CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     }
     CHECK(fake_calls("cuEventCreate") - events <= 2);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
@@ -73,10 +73,10 @@ static void uses_without_end(void) {
 static void cuda_free_after_a_scope(void) {
     gpupool_capture *scope;
     void *block = NULL;
-    arena = gpupool_default_arena(0);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    arena = gpupool_get_default_arena(0);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     uint64_t waits = kit_stats(arena).host_syncs;
     for (int i = 0; i < 1000; i++) {
         CHECK_EQ(gpupool_cudaMalloc(&block, MIB), cudaSuccess);
@@ -93,7 +93,7 @@ static void *in_function;
 
 static void CUDART_CB free_there(void *stream) {
     gpupool_stats stats;
-    CHECK_EQ(gpupool_size(arena, in_function), MIB);
+    CHECK_EQ(kit_size(arena, in_function), MIB);
     CHECK_RESULT(gpupool_get_stats(arena, &stats), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free_in_host_function(arena, in_function, (cudaStream_t)stream),
                  GPUPOOL_OK);
@@ -144,7 +144,7 @@ static void what_was_repaired_is_not_told(void) {
     CHECK(other != NULL);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     CHECK(strcmp(gpupool_last_error(), text) == 0);
-    CHECK(gpupool_available(arena) > 0);
+    CHECK(kit_available(arena) > 0);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, other, kit_stream[1]), GPUPOOL_OK);
     kit_close(arena);
@@ -156,10 +156,10 @@ static void looking(FILE *file) {
     gpupool_verdict why;
     void *block = kit_alloc(arena, 4096, kit_stream[0]);
     (void)kit_stats(arena);
-    gpupool_get_limit(arena);
-    gpupool_available(arena);
-    gpupool_would_fit(arena, 16 * MIB, &why);
-    CHECK_EQ(gpupool_size(arena, block), 4096);
+    kit_limit(arena);
+    kit_available(arena);
+    kit_fits(arena, 16 * MIB, &why);
+    CHECK_EQ(kit_size(arena, block), 4096);
     CHECK_RESULT(gpupool_report(arena, file), GPUPOOL_OK);
     CHECK_RESULT(gpupool_write_json(arena, file), GPUPOOL_OK);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);

@@ -30,7 +30,7 @@ static void use_the_arena(void) {
         CALL(kit_why(block[i] = kit_alloc(arena, 30 * MIB, kit_stream[0])));
     }
     for (size_t i = 0; i < 8; i++) {
-        CALL(gpupool_record_use(arena, block[i], other));
+        CALL(gpupool_record_stream(arena, block[i], other));
         CALL(gpupool_free(arena, block[i], kit_stream[0]));
     }
     CALL(kit_why(block[0] = gpupool_zalloc(arena, MIB, other)));
@@ -38,8 +38,8 @@ static void use_the_arena(void) {
     CALL(kit_why(block[0] = gpupool_alloc(arena, MIB, 0)));
     CALL(gpupool_free(arena, block[0], kit_stream[2]));
     CALL(gpupool_set_limit(arena, 100 * MIB));
-    CALL(gpupool_would_fit(arena, MIB, NULL) ? GPUPOOL_OK : gpupool_last_result());
-    CHECK(gpupool_available(arena) > 0);
+    CALL(kit_fits(arena, MIB, NULL) ? GPUPOOL_OK : gpupool_last_result());
+    CHECK(kit_available(arena) > 0);
     CALL(gpupool_set_limit_text(arena, "90%free"));
     CALL(gpupool_set_limit(arena, 0));
     fake_device_memory(1, 8 * MIB);
@@ -50,12 +50,12 @@ static void use_the_arena(void) {
     CHECK(verdict.device_total_bytes == 8 * MIB || arena->chunks.source == GPUPOOL_SOURCE_PINNED);
     fake_device_memory(1, GIB);
     fake_pinned_limit(0);
-    CALL(gpupool_scope_push(arena));
-    CALL(gpupool_scope_pop(arena, NULL));
+    CALL(gpupool_begin_phase(arena));
+    CALL(gpupool_end_phase(arena, NULL));
     CALL(gpupool_get_stats(arena, &stats));
     CALL(gpupool_report(arena, null));
     CALL(gpupool_check(arena));
-    CALL(gpupool_stream_retired(arena, other));
+    CALL(gpupool_retire_stream(arena, other));
     CALL(gpupool_trim(arena, 0, NULL));
     fclose(null);
 }
@@ -68,10 +68,10 @@ static void use_the_ring(void) {
     CALL(gpupool_upload(ring, device, host, sizeof host, kit_stream[0]));
     CALL(gpupool_upload(ring, device, host, 100, kit_stream[0]));
     CALL(gpupool_download(ring, host, device, sizeof host, kit_stream[0]));
-    CALL(gpupool_upload_async(ring, device, host, sizeof host, kit_stream[0], &ticket));
-    CALL(gpupool_ticket_wait(ring, ticket, 20 * KIT_SECOND));
-    CALL(gpupool_span_acquire(ring, MIB, 20 * KIT_SECOND, &span));
-    CALL(gpupool_span_upload(ring, &span, device, kit_stream[0]));
+    CALL(kit_upload_async(ring, device, host, sizeof host, kit_stream[0], &ticket));
+    CALL(gpupool_ring_wait(ring, ticket, 20 * KIT_SECOND));
+    CALL(gpupool_ring_acquire_span(ring, MIB, 20 * KIT_SECOND, &span));
+    CALL(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]));
     CALL(gpupool_ring_get_stats(ring, &stats));
     CALL(gpupool_free(arena, device, kit_stream[0]));
     CALL(gpupool_ring_trim(ring, 0, NULL));
@@ -130,10 +130,10 @@ static void a_device_that_is_not_told(void) {
         fake_fail_clear();
         CHECK_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
         CHECK(gpi_process.default_arenas[0] != NULL && gpi_process.default_arenas[1] == NULL);
-        stats = kit_stats(gpupool_default_arena(0));
+        stats = kit_stats(gpupool_get_default_arena(0));
         CHECK_EQ(stats.allocs, 1);
         CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
-        kit_close(gpupool_default_arena(0));
+        kit_close(gpupool_get_default_arena(0));
     }
     for (long nth = 1; nth <= 3; nth++) { /* of the calls by which it is told */
         fake_fail_call("cudaGetDriverEntryPointByVersion", nth, 0, 0); /* and leaves none */
@@ -142,17 +142,17 @@ static void a_device_that_is_not_told(void) {
         CHECK_EQ(cudaGetLastError(), cudaSuccess);
         fake_fail_clear();
         CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
-        kit_close(gpupool_default_arena(0));
+        kit_close(gpupool_get_default_arena(0));
     }
 }
 
 static void the_default_arena_is_the_streams(void) {
     pthread_t thread;
     move_to_device_1();
-    CHECK(gpupool_default_arena(1) != NULL);
+    CHECK(gpupool_get_default_arena(1) != NULL);
     CHECK_EQ(pthread_create(&thread, NULL, by_its_stream, NULL), 0);
     pthread_join(thread, NULL);
-    kit_close(gpupool_default_arena(1));
+    kit_close(gpupool_get_default_arena(1));
 }
 
 static void run_with(gpupool_source source, int workers) {

@@ -17,7 +17,7 @@ static void one_of_each_size(gpupool_arena *arena, cudaStream_t stream) {
     for (size_t i = 0; i < SIZES; i++) {
         block[i] = kit_alloc(arena, sizes[i], stream);
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
-        CHECK_EQ(gpupool_size(arena, block[i]), sizes[i]);
+        CHECK_EQ(kit_size(arena, block[i]), sizes[i]);
         CHECK_EQ((uintptr_t)block[i] % 256, 0);
         if (block[i]) kit_mark(stream, block[i], sizes[i], (int)i + 1);
     }
@@ -60,10 +60,10 @@ static void last_result_follows_each_call(void) {
     CHECK(gpupool_last_error()[0] != 0);
     void *block = kit_alloc(arena, 1000, kit_stream[0]);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
-    CHECK_EQ(gpupool_size(arena, (char *)block + 1), 0);
+    CHECK_EQ(kit_size(arena, (char *)block + 1), 0);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_INSIDE);
     CHECK(strstr(gpupool_last_error(), " is inside the live block ") != NULL);
-    CHECK_EQ(gpupool_size(arena, block), 1000);
+    CHECK_EQ(kit_size(arena, block), 1000);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
@@ -82,7 +82,7 @@ static void aligned_from(gpupool_source source, size_t most) {
         CHECK_RESULT(kit_why(b), GPUPOOL_OK);
         CHECK_EQ((uintptr_t)a % alignment, 0);
         CHECK_EQ((uintptr_t)b % alignment, 0);
-        CHECK_EQ(gpupool_size(arena, a), 700);
+        CHECK_EQ(kit_size(arena, a), 700);
         if (a) kit_mark(kit_stream[0], a, 700, 1);
         if (b) kit_mark(kit_stream[0], b, 3 * MIB, 2);
         if (a) kit_expect_mark(kit_stream[0], a, 700, 1);

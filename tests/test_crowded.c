@@ -99,7 +99,7 @@ static void an_eighth_more_will_do(void) {
     CHECK(larger != block);
     put(larger, 0);
     CHECK(get(16 * 512 - 3, 0) == block);
-    CHECK_EQ(gpupool_size(arena, block), 16 * 512 - 3);
+    CHECK_EQ(kit_size(arena, block), 16 * 512 - 3);
     CHECK_EQ(kit_stats(arena).requested.now, 16 * 512 - 3);
     CHECK_EQ(kit_stats(arena).granted.now, 18 * 512);
     close_all(&block, 1, 0);

@@ -29,13 +29,13 @@ static void *cuda_block(size_t bytes) {
 static gpupool_stats default_stats(int device) {
     gpupool_stats stats;
     memset(&stats, 0, sizeof stats);
-    CHECK_RESULT(gpupool_get_stats(gpupool_default_arena(device), &stats), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_get_stats(gpupool_get_default_arena(device), &stats), GPUPOOL_OK);
     return stats;
 }
 
 /* The default arena of a test must not outlive it. */
 static void close_default(int device) {
-    gpupool_arena *of_device = gpupool_default_arena(device);
+    gpupool_arena *of_device = gpupool_get_default_arena(device);
     CHECK_RESULT(gpupool_check(of_device), GPUPOOL_OK);
     CHECK_RESULT(gpupool_arena_destroy(of_device), GPUPOOL_OK);
 }
@@ -72,9 +72,9 @@ static void what_is_freed_comes_next(void) {
         CHECK_EQ(default_stats(0).reserved.now, reserved);
         CHECK_EQ(pool_free(block), cudaSuccess);
         if (i != 3) continue;
-        CHECK_RESULT(gpupool_capture_begin(gpupool_default_arena(0), kit_stream[0], &scope),
+        CHECK_RESULT(gpupool_begin_capture(gpupool_get_default_arena(0), kit_stream[0], &scope),
                      GPUPOOL_OK);
-        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     }
     close_default(0);
 }
@@ -198,7 +198,7 @@ static void errors_are_cudas(void) {
     fails_with(cudaErrorInvalidValue, pool_free(block));
     fails_with(cudaErrorInvalidValue, pool_free_async(block, kit_stream[0]));
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_DOUBLE_FREE);
-    CHECK_RESULT(gpupool_set_limit(gpupool_default_arena(0), 4 * MIB), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(gpupool_get_default_arena(0), 4 * MIB), GPUPOOL_OK);
     fails_with(cudaErrorMemoryAllocation, pool_malloc(&none, 8 * MIB));
     CHECK(none == NULL);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
@@ -214,7 +214,7 @@ static void a_failure_ends_no_capture(void) {
     for (int i = 0; i < 2; i++) {
         cudaGraph_t graph = NULL;
         void *none = NULL;
-        CHECK_RESULT(gpupool_set_limit(gpupool_default_arena(0), 4 * MIB), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_set_limit(gpupool_get_default_arena(0), 4 * MIB), GPUPOOL_OK);
         CHECK_EQ(cudaStreamBeginCapture(kit_stream[i], cudaStreamCaptureModeGlobal), cudaSuccess);
         fails_with(cudaErrorMemoryAllocation, pool_malloc_async(&none, 8 * MIB, kit_stream[0]));
         CHECK_EQ(cudaStreamEndCapture(kit_stream[i], &graph), cudaSuccess);
@@ -359,7 +359,7 @@ static void any_streams(void) {
 
 static void at_work(size_t limit) {
     fake_mode(FAKE_STEPPED);
-    arena = gpupool_default_arena(0);
+    arena = gpupool_get_default_arena(0);
     CHECK_RESULT(gpupool_set_limit(arena, limit), GPUPOOL_OK);
     for (int seed = 1; seed <= SCHEDULES && !fake_failures(); seed++) {
         check_case("limit %zu, seed %d", limit, seed);
@@ -379,11 +379,11 @@ static void beside_a_capture(void) {
     cudaGraph_t graph = NULL;
     gpupool_capture *scope = NULL;
     void *block = NULL, *next = NULL, *inside;
-    arena = gpupool_default_arena(0);
+    arena = gpupool_get_default_arena(0);
     fake_mode(FAKE_STEPPED);
     CHECK_RESULT(gpupool_set_limit(arena, 4 * MIB), GPUPOOL_OK);
     CHECK_EQ(gpupool_cudaMalloc(&block, 2 * MIB), cudaSuccess);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
     inside = kit_alloc(arena, MIB, kit_stream[0]);
     kit_fill(kit_stream[1], block, 2 * MIB, 1);
@@ -396,7 +396,7 @@ static void beside_a_capture(void) {
     CHECK_RESULT(gpupool_free(arena, inside, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     fake_run_all();
     close_default(0);
 }
@@ -409,17 +409,17 @@ static void beside_a_scope_of_another_arena(void) {
         void *block = NULL;
         gpupool_arena *mine = kit_open(GPUPOOL_SOURCE_AUTO);
         CHECK_EQ(gpupool_cudaMalloc(&block, 2 * MIB), cudaSuccess);
-        CHECK_RESULT(gpupool_capture_begin(mine, kit_stream[0], &scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_begin_capture(mine, kit_stream[0], &scope), GPUPOOL_OK);
         CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
         void *inside = kit_alloc(mine, MIB, kit_stream[0]);
         CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
-        CHECK_RESULT(gpupool_trim(gpupool_default_arena(0), 0, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_trim(gpupool_get_default_arena(0), 0, NULL), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(mine, inside, kit_stream[0]), GPUPOOL_OK);
         CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
         CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-        if (ended) CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_trim(gpupool_default_arena(0), 0, NULL), GPUPOOL_OK);
+        if (ended) CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_trim(gpupool_get_default_arena(0), 0, NULL), GPUPOOL_OK);
         CHECK_EQ(default_stats(0).reserved.now, 0); /* fences over all streams are back */
         kit_close(mine);
         close_default(0);
@@ -429,10 +429,10 @@ static void beside_a_scope_of_another_arena(void) {
 /* Work on a stream that no recorded use tells of. */
 static void recorded_uses_are_not_all(void) {
     void *block, *next = NULL;
-    arena = gpupool_default_arena(0);
+    arena = gpupool_get_default_arena(0);
     CHECK_RESULT(gpupool_set_limit(arena, 2 * MIB), GPUPOOL_OK);
     block = kit_alloc(arena, 2 * MIB, kit_stream[0]);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     fake_hold(kit_stream[2], 1);
     kit_fill(kit_stream[2], block, MIB, 1);
     CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
@@ -448,12 +448,12 @@ static void recorded_uses_are_not_all(void) {
 
 /* The same of a graph's block, with recorded uses or without: its scope has it no more. */
 static void a_graphs_block_is_no_streams(void) {
-    arena = gpupool_default_arena(0);
+    arena = gpupool_get_default_arena(0);
     for (int recorded = 0; recorded < 2; recorded++) {
         gpupool_capture *scope = NULL;
-        CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
         void *block = kit_alloc(arena, 2 * MIB, kit_stream[0]), *next;
-        if (recorded) CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+        if (recorded) CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
         fake_hold(kit_stream[2], 1);
         kit_fill(kit_stream[2], block, MIB, 1);
         CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
@@ -462,7 +462,7 @@ static void a_graphs_block_is_no_streams(void) {
         CHECK_EQ(fake_failures(), 0);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
         fake_hold(kit_stream[2], 0);
-        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
         CHECK_EQ(default_stats(0).blocks.now, 0);
         CHECK_EQ(default_stats(0).pending.now, 0);
     }

@@ -20,7 +20,7 @@ static void on_a_device_without_mapping(void) {
     CHECK_EQ(cudaMalloc(&theirs, MIB), cudaSuccess);
     for (int i = 0; i < 3; i++)
         CHECK_EQ(gpupool_cudaMalloc(&block[i], 30 * MIB), cudaSuccess);
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     CHECK(kit_stats(arena).chunks_gained > 1);
     CHECK_EQ(kit_stats(arena).blocks.now, 3);
     CHECK_EQ(gpupool_cudaFree(theirs), cudaSuccess);
@@ -31,15 +31,15 @@ static void on_a_device_without_mapping(void) {
 }
 
 static void an_end_in_vain_leaves_it_the_default(void) {
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     void *block = kit_alloc(arena, 1000, kit_stream[0]);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
-    CHECK(gpupool_default_arena(0) == arena);
+    CHECK(gpupool_get_default_arena(0) == arena);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     fake_fail_call("cuMemUnmap", 1, 0, 0);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
     fake_fail_clear();
-    CHECK(gpupool_default_arena(0) == arena);
+    CHECK(gpupool_get_default_arena(0) == arena);
     kit_close(arena);
 }
 
@@ -48,12 +48,12 @@ static void an_end_in_vain_leaves_it_the_default(void) {
 static gpupool_arena *elsewhere;
 static void make_the_default(void *unused) {
     (void)unused;
-    elsewhere = gpupool_default_arena(0);
+    elsewhere = gpupool_get_default_arena(0);
 }
 
 /* And the end fails. */
 static void ended_while_another_is_made(void) {
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     void *block = kit_alloc(arena, 1000, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     fake_before_call("cuMemUnmap", 1, make_the_default, NULL);
@@ -61,16 +61,16 @@ static void ended_while_another_is_made(void) {
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK(elsewhere != NULL && elsewhere != arena);
-    CHECK(gpupool_default_arena(0) == elsewhere);
+    CHECK(gpupool_get_default_arena(0) == elsewhere);
     kit_close(arena); /* an arena like any other now */
-    CHECK(gpupool_default_arena(0) == elsewhere);
+    CHECK(gpupool_get_default_arena(0) == elsewhere);
     kit_close(elsewhere);
 }
 
 static void made_by_two(void) {
     fake_before_call("cuThreadExchangeStreamCaptureMode", 1, make_the_default, NULL);
-    gpupool_arena *arena = gpupool_default_arena(0);
-    CHECK(arena == elsewhere && gpupool_default_arena(0) == arena);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
+    CHECK(arena == elsewhere && gpupool_get_default_arena(0) == arena);
     CHECK_EQ(gpupool_last_result(), GPUPOOL_OK);
     kit_close(arena);
 }
@@ -119,7 +119,7 @@ static void made_by_a_chunk_alloc(void) {
     kit_stream[0] = NULL;
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
     kit_close(arena);
-    kit_close(gpupool_default_arena(0));
+    kit_close(gpupool_get_default_arena(0));
 }
 
 static void *close_it(void *of) {
@@ -152,7 +152,7 @@ static void *free_it(void *block) {
 
 /* So does who looks for the one that an address is of. */
 static void ended_while_another_is_looked_for(void) {
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     pthread_t closer;
     void *block = NULL;
     CHECK_EQ(cudaSetDevice(1), cudaSuccess);
@@ -166,7 +166,7 @@ static void ended_while_another_is_looked_for(void) {
     gpi_host_unlock(&arena->lock);
     CHECK_EQ(pthread_join(destroyer, NULL), 0);
     CHECK_EQ(pthread_join(closer, NULL), 0);
-    kit_close(gpupool_default_arena(1));
+    kit_close(gpupool_get_default_arena(1));
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
 }
 
@@ -186,7 +186,7 @@ static void reset_and_close_beside(void *arena) {
 static void ended_while_a_device_is_asked_for(void) {
     for (int reset = 0; reset < 2; reset++) {
         check_case("reset %d", reset);
-        gpupool_arena *arena = gpupool_default_arena(0);
+        gpupool_arena *arena = gpupool_get_default_arena(0);
         cudaStream_t peer;
         void *block = NULL;
         CHECK_EQ(cudaSetDevice(1), cudaSuccess);
@@ -198,17 +198,17 @@ static void ended_while_a_device_is_asked_for(void) {
         CHECK(gpi_process.default_arenas[0] == NULL);
         CHECK_EQ(gpupool_cudaFreeAsync(block, peer), cudaSuccess);
         CHECK_EQ(cudaStreamDestroy(peer), cudaSuccess);
-        kit_close(gpupool_default_arena(1));
+        kit_close(gpupool_get_default_arena(1));
     }
 }
 
 /* ---- errors in CUDA's words ---- */
 
 static void free_in_a_capture(void) {
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     void *block = kit_alloc(arena, MIB, kit_stream[0]);
     cudaGraph_t graph = NULL;
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
     CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess); /* and waits for a mark */
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
@@ -219,7 +219,7 @@ static void free_in_a_capture(void) {
 static void in_a_child(void) {
     int status = -1;
     void *block = NULL;
-    gpupool_arena *arena = gpupool_default_arena(0), *made = NULL;
+    gpupool_arena *arena = gpupool_get_default_arena(0), *made = NULL;
     CHECK_EQ(gpupool_cudaMalloc(&block, 1000), cudaSuccess);
     pid_t child = fork();
     if (child == 0) {
@@ -229,7 +229,7 @@ static void in_a_child(void) {
         wrong += gpupool_cudaMallocAsync(&other, 1000, kit_stream[0]) !=
                  cudaErrorInitializationError;
         wrong += gpupool_cudaFree(block) == cudaSuccess; /* nobody's here: CUDA is asked */
-        wrong += gpupool_default_arena(0) != NULL;
+        wrong += gpupool_get_default_arena(0) != NULL;
         wrong += gpupool_arena_create(&made, NULL) != GPUPOOL_E_FORKED;
         wrong += gpupool_get_stats(arena, NULL) != GPUPOOL_E_FORKED;
         _exit(wrong);
@@ -269,7 +269,7 @@ static void the_current_device_is_not_known(void) {
     CHECK_RESULT(gpupool_arena_create(&arena, NULL), GPUPOOL_E_CUDA);
     CHECK(arena == NULL);
     fake_fail_call("cudaGetDevice", 1, 0, 0);
-    CHECK(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT) == NULL);
+    CHECK(gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT) == NULL);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
     fake_fail_call("cudaGetDevice", 1, 0, 0);
@@ -279,7 +279,7 @@ static void the_current_device_is_not_known(void) {
     CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[0]), cudaSuccess);
     CHECK_EQ(gpupool_cudaMallocAsync(&block, MIB, cudaStreamPerThread), cudaSuccess);
     CHECK_EQ(gpupool_cudaFreeAsync(block, cudaStreamPerThread), cudaSuccess);
-    kit_close(gpupool_default_arena(0));
+    kit_close(gpupool_get_default_arena(0));
 }
 
 /* A fence for what is freed is of the arena's device, or there is none. */
@@ -298,7 +298,7 @@ static void freed_where_the_context_is_not_to_be_had(void) {
     kit_fill(kit_stream[1], block[1], 512, 2);
     fake_hold(kit_stream[0], 0);
     CHECK_EQ(gpupool_cudaFree(block[1]), cudaSuccess);
-    kit_close(gpupool_default_arena(0));
+    kit_close(gpupool_get_default_arena(0));
 }
 
 /* What the driver does not take back when a creation fails is the driver's; the host's part is

@@ -19,21 +19,21 @@ typedef struct call_result { const char *call; gpupool_result result; } call_res
 #define CALL(call) {#call, call}
 
 static gpupool_result size_result(const void *block) {
-    return gpupool_size(arena, block) ? GPUPOOL_OK : gpupool_last_result();
+    return kit_size(arena, block) ? GPUPOOL_OK : gpupool_last_result();
 }
 
 static gpupool_result limit_result(void) {
-    gpupool_get_limit(arena);
+    kit_limit(arena);
     return gpupool_last_result();
 }
 
 static gpupool_result available_result(void) {
-    gpupool_available(arena);
+    kit_available(arena);
     return gpupool_last_result();
 }
 
 static gpupool_result fit_result(void) {
-    return gpupool_would_fit(arena, MIB, NULL) ? GPUPOOL_OK : gpupool_last_result();
+    return kit_fits(arena, MIB, NULL) ? GPUPOOL_OK : gpupool_last_result();
 }
 
 static void expect_all(const call_result *calls, size_t count, gpupool_result expected) {
@@ -49,17 +49,16 @@ static void asking_calls(const void *block, gpupool_capture *scope, gpupool_resu
         CALL(kit_why(gpupool_alloc(arena, 64 * MIB, 0))),
         CALL(kit_why(gpupool_alloc_aligned(arena, 64 * MIB, MIB, 0))),
         CALL(kit_why(gpupool_zalloc(arena, 1000, 0))),
-        CALL(gpupool_record_use(arena, block, 0)),
+        CALL(gpupool_record_stream(arena, block, 0)),
         CALL(gpupool_trim(arena, 0, NULL)),
         CALL(gpupool_set_limit(arena, GIB)),
-        CALL(gpupool_set_limit_fraction(arena, 0.5)),
         CALL(gpupool_set_limit_text(arena, "80%")),
         CALL(available_result()),
         CALL(fit_result()),
         CALL(gpupool_allow_peer(arena, 1)),
-        CALL(gpupool_capture_begin(arena, 0, &(gpupool_capture *){NULL})),
-        CALL(gpupool_capture_end(scope)),
-        CALL(gpupool_capture_release(scope)),
+        CALL(gpupool_begin_capture(arena, 0, &(gpupool_capture *){NULL})),
+        CALL(gpupool_end_capture(scope)),
+        CALL(gpupool_release_capture(scope)),
     };
     expect_all(calls, KIT_COUNT(calls), expected);
 }
@@ -74,11 +73,11 @@ static void leave_traces(void **live, size_t count, gpupool_capture **scope) {
         block[i] = kit_alloc(arena, 100000, kit_stream[1]);
     for (size_t i = 0; i < KIT_COUNT(block); i++) {
         if (i % 8 == 0)
-            CHECK_RESULT(gpupool_record_use(arena, block[i], kit_stream[2]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_stream(arena, block[i], kit_stream[2]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[1]), GPUPOOL_OK);
     }
-    CHECK_RESULT(gpupool_record_use(arena, live[0], kit_stream[2]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[3], scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, live[0], kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[3], scope), GPUPOOL_OK);
 }
 
 static void reset_the_device(void) {
@@ -97,7 +96,7 @@ static void reset_under(gpupool_source source) {
     CHECK_EQ(cudaFree(NULL), cudaSuccess); /* a new context */
     asking_calls(live[1], scope, GPUPOOL_E_CUDA);
     CHECK(strstr(gpupool_last_error(), "was reset") != NULL);
-    CHECK_RESULT(gpupool_stream_retired(arena, 0), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_retire_stream(arena, 0), GPUPOOL_E_CUDA);
     for (size_t i = 0; i < KIT_COUNT(live); i++) { /* no sense in it, and no harm */
         gpupool_result result = gpupool_free(arena, live[i], 0);
         CHECK(result == GPUPOOL_OK || result == GPUPOOL_E_CUDA);
@@ -127,13 +126,13 @@ static void reset_under_pinned(void) { reset_under(GPUPOOL_SOURCE_PINNED); }
 static void reset_under_the_default_arena(void) {
     void *block = NULL;
     CHECK_EQ(gpupool_cudaMalloc(&block, MIB), cudaSuccess);
-    gpupool_arena *before = gpupool_default_arena(0);
+    gpupool_arena *before = gpupool_get_default_arena(0);
     reset_the_device();
     CHECK_RESULT(gpupool_arena_destroy(before), GPUPOOL_OK);
     CHECK_EQ(gpupool_cudaMalloc(&block, MIB), cudaSuccess);
     kit_mark(0, block, MIB, 3);
     CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
-    kit_close(gpupool_default_arena(0));
+    kit_close(gpupool_get_default_arena(0));
 }
 
 #if CHECK_FAKE
@@ -190,17 +189,17 @@ static void while_cuda_unloads(void) {
     leave_traces(live, KIT_COUNT(live), &scope);
     fake_shutdown(1);
     asking_calls(live[1], scope, GPUPOOL_E_CUDA);
-    CHECK_RESULT(gpupool_stream_retired(arena, 0), GPUPOOL_OK); /* the handle goes */
+    CHECK_RESULT(gpupool_retire_stream(arena, 0), GPUPOOL_OK); /* the handle goes */
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_CUDA);
     CHECK_EQ(gpupool_cudaMalloc(&(void *){NULL}, MIB) != cudaSuccess, 1);
-    CHECK(gpupool_default_arena(0) == NULL);
+    CHECK(gpupool_get_default_arena(0) == NULL);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_CUDA);
     for (size_t i = 1; i < KIT_COUNT(live); i++)
         CHECK_RESULT(gpupool_free(arena, live[i], kit_stream[0]), GPUPOOL_OK);
     gpupool_free(arena, live[0], kit_stream[0]); /* needs a fence: may be refused, and stays */
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     fake_shutdown(0);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     gpupool_free(arena, live[0], kit_stream[0]);
     kit_close(arena);
 }
@@ -238,7 +237,7 @@ static void child_calls(void *block, gpupool_capture *scope) {
     const call_result calls[] = {
         CALL(kit_why(gpupool_alloc(arena, 5000, 0))),
         CALL(gpupool_free(arena, block, 0)),
-        CALL(gpupool_stream_retired(arena, 0)),
+        CALL(gpupool_retire_stream(arena, 0)),
         CALL(size_result(block)),
         CALL(limit_result()),
         CALL(gpupool_get_stats(arena, &stats)),
@@ -247,7 +246,7 @@ static void child_calls(void *block, gpupool_capture *scope) {
         CALL(gpupool_report(arena, stdout)),
         CALL(gpupool_write_svg(arena, stdout)),
         CALL(gpupool_arena_destroy(arena)),
-        CALL(gpupool_default_arena(0) ? GPUPOOL_OK : gpupool_last_result()),
+        CALL(gpupool_get_default_arena(0) ? GPUPOOL_OK : gpupool_last_result()),
     };
     expect_all(calls, KIT_COUNT(calls), GPUPOOL_E_FORKED);
     CHECK_EQ(gpupool_cudaMalloc(&none, 1000), cudaErrorInitializationError);
@@ -263,9 +262,9 @@ static void child_calls(void *block, gpupool_capture *scope) {
 static void a_child_is_told(int locked) {
     pthread_t thread;
     gpupool_capture *scope = NULL;
-    arena = gpupool_default_arena(0);
+    arena = gpupool_get_default_arena(0);
     void *block = kit_alloc(arena, 5000, kit_stream[0]);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
     if (locked) {
         CHECK_EQ(pthread_create(&thread, NULL, hold_all_locks, NULL), 0);
         pthread_mutex_lock(&held);
@@ -292,7 +291,7 @@ static void a_child_is_told(int locked) {
         CHECK_EQ(pthread_join(thread, NULL), 0);
     }
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK); /* the parent goes on */
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     kit_close(arena);
 }
 static void a_child_gets_a_named_result(void) { a_child_is_told(0); }

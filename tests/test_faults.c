@@ -129,18 +129,18 @@ static gpupool_result do_zalloc(void) {
 }
 static gpupool_result do_record(void) {
     if (!slot[0].block) return GPUPOOL_OK;
-    return gpupool_record_use(arena, slot[0].block, kit_stream[2]);
+    return gpupool_record_stream(arena, slot[0].block, kit_stream[2]);
 }
 static gpupool_result do_free_small(void) { return take(0, 0); }
 static gpupool_result do_free_large(void) { return take(1, 0); }
 static gpupool_result do_cross(void) { return alloc_at(4, 3 * MIB + 1, 1); }
 static gpupool_result do_back(void) { return alloc_at(5, 3 * MIB + 1, 0); }
 static gpupool_result do_fit(void) {
-    gpupool_would_fit(arena, 10 * MIB, NULL);
+    kit_fits(arena, 10 * MIB, NULL);
     return GPUPOOL_OK;
 }
 static gpupool_result do_available(void) {
-    gpupool_available(arena);
+    kit_available(arena);
     return gpupool_last_result();
 }
 static gpupool_result do_free_elsewhere(void) {
@@ -168,12 +168,11 @@ static gpupool_result do_trim(void) {
     CHECK_EQ(released, before - (size_t)after.reserved.now);
     return result;
 }
-static gpupool_result do_fraction(void) { return gpupool_set_limit_fraction(arena, 0.5); }
 static gpupool_result do_text(void) { return gpupool_set_limit_text(arena, "50%free"); }
 static gpupool_result do_low_limit(void) { return gpupool_set_limit(arena, 12 * MIB); }
 static gpupool_result do_size(void) {
     if (!slot[3].block) return GPUPOOL_OK;
-    gpupool_size(arena, slot[3].block);
+    kit_size(arena, slot[3].block);
     return gpupool_last_result();
 }
 static gpupool_result do_stats(void) {
@@ -184,7 +183,7 @@ static gpupool_result do_peaks(void) { return gpupool_reset_peaks(arena); }
 static gpupool_result do_check(void) { return gpupool_check(arena); }
 static gpupool_result do_report(void) { return gpupool_report(arena, sink); }
 static gpupool_result do_svg(void) { return gpupool_write_svg(arena, sink); }
-static gpupool_result do_retired(void) { return gpupool_stream_retired(arena, kit_stream[2]); }
+static gpupool_result do_retired(void) { return gpupool_retire_stream(arena, kit_stream[2]); }
 static gpupool_result do_free_next(void) {
     for (int i = 0; i < SLOTS; i++)
         if (slot[i].block) return take(i, slot[i].stream);
@@ -211,7 +210,6 @@ static const struct { const char *name; gpupool_result (*run)(void); } steps[] =
     {"alloc most", do_most},     {"free most", do_free_most},
     {"alloc most elsewhere", do_most_elsewhere},
     {"free last", do_free_last}, {"trim", do_trim},
-    {"set_limit_fraction", do_fraction},
     {"set_limit_text", do_text}, {"set_limit low", do_low_limit},
     {"size", do_size},           {"get_stats", do_stats},
     {"reset_peaks", do_peaks},   {"check", do_check},

@@ -50,7 +50,7 @@ static void end_gaps(gpupool_arena *arena) {
 static void agrees(size_t asked, size_t whole) {
     gpupool_verdict v;
     gpupool_arena *arena = make_gaps();
-    int fits_all = gpupool_would_fit(arena, asked, &v);
+    int fits_all = kit_fits(arena, asked, &v);
     end_gaps(arena);
     CHECK(!fits_all);
     if (v.cause == GPUPOOL_CAUSE_FRAGMENTED) {
@@ -93,7 +93,7 @@ static void gaps_of_other_sizes(void) {
             config.limit_bytes = 80 * sizes[i] + 6 * MIB;
             gpupool_arena *arena = make_gaps();
             size_t asked = config.limit_bytes - (size_t)kit_stats(arena).granted.now;
-            int all = gpupool_would_fit(arena, asked, NULL);
+            int all = kit_fits(arena, asked, NULL);
             end_gaps(arena);
             if (!all) agrees(asked, config.limit_bytes);
             agrees(asked + 2 * MIB, config.limit_bytes);
@@ -108,16 +108,16 @@ static void available_is_had(gpupool_source source, size_t device, size_t limit)
     check_case("source %d, device %zu, limit %zu", (int)source, device, limit);
     fake_device_memory(0, device);
     gpupool_arena *arena = kit_open_limited(source, limit);
-    size_t available = gpupool_available(arena);
+    size_t available = kit_available(arena);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     if (available) {
-        CHECK(gpupool_would_fit(arena, available, &v) || !printf("  %s\n", v.sentence));
+        CHECK(kit_fits(arena, available, &v) || !printf("  %s\n", v.sentence));
         void *all = kit_alloc(arena, available, kit_stream[0]);
-        CHECK_EQ(gpupool_available(arena) <= 2 * MIB, 1);
+        CHECK_EQ(kit_available(arena) <= 2 * MIB, 1);
         CHECK_RESULT(gpupool_free(arena, all, kit_stream[0]), GPUPOOL_OK);
-        CHECK_EQ(gpupool_available(arena) >= available, 1);
+        CHECK_EQ(kit_available(arena) >= available, 1);
     }
-    CHECK(!gpupool_would_fit(arena, available + 2 * MIB, NULL));
+    CHECK(!kit_fits(arena, available + 2 * MIB, NULL));
     kit_close(arena);
 }
 
@@ -138,9 +138,9 @@ static void available_of_each_source(void) {
 static void available_without_bounds(void) {
     gpupool_verdict v;
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_PINNED);
-    size_t available = gpupool_available(arena);
+    size_t available = kit_available(arena);
     CHECK(available > (size_t)1 << 40);
-    CHECK_EQ(gpupool_would_fit(arena, available, &v), 1);
+    CHECK_EQ(kit_fits(arena, available, &v), 1);
     kit_close(arena);
 }
 #endif

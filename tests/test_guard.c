@@ -41,7 +41,7 @@ static void whole_blocks(void) {
             char *block = get(sizes[i], 0);
             kit_expect(kit_stream[0], block, sizes[i], 0xcd);
             kit_fill(kit_stream[0], block, sizes[i], 1 + round);
-            CHECK_EQ(gpupool_size(arena, block), sizes[i]);
+            CHECK_EQ(kit_size(arena, block), sizes[i]);
             CHECK_RESULT(put(block, 0), GPUPOOL_OK);
         }
 }
@@ -112,7 +112,7 @@ static void nothing_in_a_scope(void) {
     char *before = get(4096, 0);
     kit_fill(kit_stream[0], before, 4096, 3);
     fake_mode(FAKE_STEPPED);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
     char *inside = get(4096, 0);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
     kit_fill(kit_stream[0], inside, 4096, 7);
@@ -122,13 +122,13 @@ static void nothing_in_a_scope(void) {
     CHECK_EQ(cudaGraphLaunch(exec, kit_stream[1]), cudaSuccess);
     while (fake_step(kit_stream[1])) continue;
     CHECK_RESULT(put(before, 0), GPUPOOL_OK); /* kept for the graph */
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     CHECK_EQ(cudaGraphLaunch(exec, kit_stream[0]), cudaSuccess);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     CHECK_EQ(fake_failures(), 0);
     CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     kit_close(arena);
 }
 #endif
@@ -143,7 +143,7 @@ static void a_used_block_is_left_alone(void) {
     fake_mode(FAKE_STEPPED);
 #endif
     kit_expect(kit_stream[1], block, 4096, 5);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     CHECK_RESULT(put(block, 0), GPUPOOL_OK);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     kit_finish(arena);
@@ -153,13 +153,13 @@ static void a_used_block_is_left_alone(void) {
 /* The guard's unit is not for handing out. */
 static void what_is_available_can_be_had(void) {
     arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 8 * MIB);
-    char *block = get(5000, 0), *rest = get(gpupool_available(arena), 0);
-    CHECK_EQ(gpupool_available(arena), 0);
+    char *block = get(5000, 0), *rest = get(kit_available(arena), 0);
+    CHECK_EQ(kit_available(arena), 0);
     CHECK_RESULT(put(block, 0), GPUPOOL_OK);
     CHECK_RESULT(put(rest, 0), GPUPOOL_OK);
     kit_finish(arena);
-    CHECK_EQ(gpupool_would_fit(arena, 8 * MIB, NULL), 0);
-    CHECK_EQ(gpupool_would_fit(arena, 8 * MIB - GPUPOOL_UNIT_BYTES, NULL), 1);
+    CHECK_EQ(kit_fits(arena, 8 * MIB, NULL), 0);
+    CHECK_EQ(kit_fits(arena, 8 * MIB - GPUPOOL_UNIT_BYTES, NULL), 1);
     CHECK(!gpupool_alloc_aligned(arena, 8 * MIB, 1024, kit_stream[0]));
     CHECK(strstr(gpupool_last_error(), "aligned") == NULL); /* it is the guard that lacks room */
     kit_close(arena);
@@ -175,7 +175,8 @@ static void in_cudaMallocs_shape(void) {
     kit_fill(kit_stream[1], block, 5001, 3);
     CHECK_EQ(gpupool_cudaFree(block), cudaErrorIllegalAddress);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OVERRUN);
-    CHECK_RESULT(gpupool_arena_destroy(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT)), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_destroy(gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT)),
+                 GPUPOOL_OK);
 }
 
 #if CHECK_FAKE
@@ -284,7 +285,7 @@ static void a_free_that_cuda_fails_is_a_free(void) {
         arena = kit_open(i == 0 ? GPUPOOL_SOURCE_BYPASS : GPUPOOL_SOURCE_AUTO);
         char *block = get(4096, 0);
         kit_fill(kit_stream[0], block, 4097, 5);
-        if (i == 1) CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+        if (i == 1) CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
         kit_order(kit_stream[0], kit_stream[1]);
         fake_fail_call(i == 0 ? "cuMemFree" : "cuEventRecord", 1, 0, 0);
         CHECK_RESULT(put(block, 1), GPUPOOL_E_OVERRUN);
@@ -307,7 +308,8 @@ static void nothing_is_filled_without_the_wait(void) {
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
     fake_hold(kit_stream[1], 0);
-    CHECK_RESULT(gpupool_arena_destroy(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT)), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_arena_destroy(gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT)),
+                 GPUPOOL_OK);
 }
 
 #if GPUPOOL_STREAM_CHECK
@@ -345,11 +347,11 @@ static void nothing_is_given_back(void) {
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
     CHECK_EQ(kit_stats(arena).failures, 1);
     CHECK(kit_reserved(arena) > 0);
-    CHECK_EQ(gpupool_available(arena), 16 * MIB - GPUPOOL_UNIT_BYTES);
+    CHECK_EQ(kit_available(arena), 16 * MIB - GPUPOOL_UNIT_BYTES);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
     for (int i = 0; i < 2; i++)
         block[i] = gpupool_alloc_aligned(arena, 4096, 4 * MIB, kit_stream[0]);
-    CHECK_EQ(gpupool_available(arena),
+    CHECK_EQ(kit_available(arena),
              16 * MIB - kit_reserved(arena) - GPUPOOL_UNIT_BYTES);
     for (int i = 0; i < 2; i++)
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
@@ -357,7 +359,7 @@ static void nothing_is_given_back(void) {
 }
 #endif
 
-static void the_build_says_so(void) { CHECK(strstr(gpupool_build(), " guard=1 ") != NULL); }
+static void the_build_says_so(void) { CHECK(strstr(gpupool_get_build(), " guard=1 ") != NULL); }
 
 int main(void) {
     ARENA_TEST(the_build_says_so);

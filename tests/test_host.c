@@ -41,15 +41,15 @@ static void no_pages(void) {
     unsigned char *host = kit_host(MIB), *device = kit_device(MIB);
     gpupool_span span;
     pages_left = 0;
-    CHECK_RESULT(gpupool_span_acquire(ring, 1000, -1, &span), GPUPOOL_E_HOST_MEMORY);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, -1, &span), GPUPOOL_E_HOST_MEMORY);
     CHECK_EQ(kit_ring_stats(ring).pinned.now, 0);
     kit_pattern(host, MIB, 1);
     CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK); /* without */
     kit_expect_device(device, MIB, 1);
     pages_left = 1000;
     ring->stage.refused_ns = 0;
-    CHECK_RESULT(gpupool_span_acquire(ring, 1000, -1, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     memset(host, 0xee, MIB);
     kit_host_free(host, MIB);
     kit_device_free(device, MIB);

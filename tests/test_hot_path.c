@@ -107,10 +107,10 @@ static void exact(void) {
     CHECK(two != three && four != three); /* a cached block is for its own size only */
     again = get(2 * 512 + 1, 0);
     CHECK(again == three);
-    CHECK_EQ(gpupool_size(arena, again), 2 * 512 + 1);
+    CHECK_EQ(kit_size(arena, again), 2 * 512 + 1);
     put(again, 0);
     again = get(3 * 512, 0);
-    CHECK_EQ(gpupool_size(arena, again), 3 * 512);
+    CHECK_EQ(kit_size(arena, again), 3 * 512);
     CHECK_EQ(kit_stats(arena).requested.now, 9 * 512);
     CHECK_EQ(kit_stats(arena).granted.now, 9 * 512);
     put(again, 0);
@@ -190,7 +190,7 @@ static void last_bytes(int by) {
         void *all = gpupool_alloc(arena, limit - 2 * MIB, kit_stream[by]);
         CHECK_RESULT(kit_why(all), GPUPOOL_OK);
         if (all) kit_mark(kit_stream[by], all, limit - 2 * MIB, 99);
-        CHECK_EQ(gpupool_would_fit(arena, limit, &why), 0);
+        CHECK_EQ(kit_fits(arena, limit, &why), 0);
         if (all) put(all, by);
         kit_close(arena);
     }
@@ -228,9 +228,9 @@ static void accounts(void) {
     for (int order = 0; order < GPUPOOL_ORDERS; order++) CHECK_EQ(stats.live_by_order[order], 0);
     CHECK(stats.largest_free_bytes >= 8 * 4096); /* they have met again */
     put(get(4096, 0), 0);
-    CHECK_EQ(gpupool_available(arena) >= kit_reserved(arena), 1);
+    CHECK_EQ(kit_available(arena) >= kit_reserved(arena), 1);
     put(get(4096, 0), 0);
-    CHECK_EQ(gpupool_would_fit(arena, (size_t)stats.largest_free_bytes, NULL), 1);
+    CHECK_EQ(kit_fits(arena, (size_t)stats.largest_free_bytes, NULL), 1);
     put(get(4096, 0), 0);
     CHECK(text_of(gpupool_report, text, sizeof text) > 0);
     CHECK(strstr(text, "requested           0 B") != NULL || strstr(text, "requested") != NULL);
@@ -270,7 +270,7 @@ static void untold(void) {
     two = get(5000, 0);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     put(one, 0);
-    CHECK_EQ(gpupool_size(arena, two), 5000);
+    CHECK_EQ(kit_size(arena, two), 5000);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     put(two, 0);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
@@ -288,9 +288,9 @@ typedef struct mistake {
 static void *make_mistake(void *argument) {
     const mistake *m = (const mistake *)argument;
     CHECK_RESULT(gpupool_free(arena, m->at, kit_stream[m->stream]), m->expected);
-    CHECK_EQ(gpupool_size(arena, m->at), 0);
+    CHECK_EQ(kit_size(arena, m->at), 0);
     CHECK_RESULT(gpupool_last_result(), m->expected);
-    CHECK_RESULT(gpupool_record_use(arena, m->at, kit_stream[m->stream]), m->expected);
+    CHECK_RESULT(gpupool_record_stream(arena, m->at, kit_stream[m->stream]), m->expected);
     return NULL;
 }
 
@@ -337,11 +337,11 @@ static void elsewhere(void) {
     for (int round = 0; round < 20; round++) {
         put(block, 0);
         block = get(4096, 0);
-        if (round % 4 < 2) CHECK_EQ(gpupool_size(arena, block), 4096); /* out of the cache */
+        if (round % 4 < 2) CHECK_EQ(kit_size(arena, block), 4096); /* out of the cache */
         kit_mark(kit_stream[0], block, 4096, round);
         kit_order(kit_stream[0], kit_stream[1]);
         kit_expect_mark(kit_stream[1], block, 4096, round);
-        if (round % 2) CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+        if (round % 2) CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
         put(block, round % 2 ? 0 : 1);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[2]), GPUPOOL_E_DOUBLE_FREE);
         block = get(4096, round % 3);

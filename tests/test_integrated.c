@@ -22,13 +22,13 @@ static void what_alloc_gives_would_fit(void) {
         check_case("source %d", (int)sources[i]);
         make_device();
         gpupool_arena *arena = kit_open(sources[i]);
-        CHECK(gpupool_available(arena) >= 15 * GIB);
+        CHECK(kit_available(arena) >= 15 * GIB);
         fits(arena, 12 * GIB);
         void *block = kit_alloc(arena, 10 * GIB, kit_stream[0]);
         fits(arena, 3 * GIB);
         gpupool_verdict v = refuses(arena, 8 * GIB, GPUPOOL_CAUSE_DEVICE_FULL);
         CHECK(v.others_bytes < GIB);
-        CHECK(gpupool_available(arena) <= 6 * GIB);
+        CHECK(kit_available(arena) <= 6 * GIB);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
         would_not_fit(arena, 17 * GIB, GPUPOOL_CAUSE_TOO_LARGE);
         kit_close(arena);
@@ -49,13 +49,13 @@ static void percent_of_what_is_free(void) {
     gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
     config.limit_text = "50%free";
     gpupool_arena *arena = kit_create(&config);
-    CHECK_EQ(gpupool_get_limit(arena), 8 * GIB);
+    CHECK_EQ(kit_limit(arena), 8 * GIB);
     void *block = kit_alloc(arena, 6 * GIB, kit_stream[0]);
     CHECK_RESULT(gpupool_set_limit_text(arena, "80%free"), GPUPOOL_OK);
-    size_t limit = gpupool_get_limit(arena);
+    size_t limit = kit_limit(arena);
     CHECK(limit > 7 * GIB && limit <= 8 * GIB); /* of 10 GiB, or a little less */
     CHECK_RESULT(gpupool_set_limit_text(arena, "50%"), GPUPOOL_OK);
-    CHECK_EQ(gpupool_get_limit(arena), 8 * GIB);
+    CHECK_EQ(kit_limit(arena), 8 * GIB);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
 }
@@ -80,7 +80,7 @@ static void other_devices_are_believed(void) {
     fake_other_process(0, 12 * GIB);
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     would_not_fit(arena, 8 * GIB, GPUPOOL_CAUSE_OTHERS);
-    CHECK(gpupool_available(arena) <= 4 * GIB);
+    CHECK(kit_available(arena) <= 4 * GIB);
     kit_close(arena);
 }
 #endif

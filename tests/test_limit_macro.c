@@ -24,7 +24,7 @@
 #if defined(DIGIT)
 static void the_shortest_that_there_is(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    CHECK_EQ(gpupool_get_limit(arena), 9);
+    CHECK_EQ(kit_limit(arena), 9);
     kit_close(arena);
 }
 #elif defined(WRONG)
@@ -36,7 +36,7 @@ static void what_is_wrong_is_named(void) {
 #else
 static void expect_limit(size_t config_bytes, size_t expected) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, config_bytes);
-    CHECK_EQ(gpupool_get_limit(arena), expected);
+    CHECK_EQ(kit_limit(arena), expected);
     kit_close(arena);
 }
 
@@ -49,7 +49,7 @@ static void the_macro_is_the_default(void) {
     expect_limit(0, 40 * MIB);
     expect_limit(30 * MIB, 30 * MIB);
     CHECK_EQ(unsetenv("GPUPOOL_LIMIT"), 0);
-    CHECK(strstr(gpupool_build(), "24MiB") != NULL);
+    CHECK(strstr(gpupool_get_build(), "24MiB") != NULL);
 }
 
 static void the_macro_holds_until_it_is_lifted(void) {

@@ -14,40 +14,21 @@ static size_t device_figure(int total) {
 
 /* Shares of the device are worked out in floating point: a byte more or less is no matter. */
 static void limit_near(gpupool_arena *arena, double expected) {
-    double got = (double)gpupool_get_limit(arena);
+    double got = (double)kit_limit(arena);
     if (fabs(got - expected) > 1)
         check_fail(__FILE__, __LINE__, "the limit is %.0f, not %.0f", got, expected);
 }
 
-/* ---- bytes and fractions ---- */
+/* ---- bytes ---- */
 
 static void limits_in_bytes(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 10 * MIB);
-    CHECK_EQ(gpupool_get_limit(arena), 10 * MIB);
+    CHECK_EQ(kit_limit(arena), 10 * MIB);
     const size_t limits[] = {1, 511, 2 * MIB, 3 * GIB + 1, SIZE_MAX / 2, 0};
     for (size_t i = 0; i < KIT_COUNT(limits); i++) {
         CHECK_RESULT(gpupool_set_limit(arena, limits[i]), GPUPOOL_OK);
-        CHECK_EQ(gpupool_get_limit(arena), limits[i]);
+        CHECK_EQ(kit_limit(arena), limits[i]);
         CHECK_EQ(kit_stats(arena).limit_bytes, limits[i]);
-    }
-    kit_close(arena);
-}
-
-static void limits_as_a_fraction(void) {
-    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    double total = (double)device_figure(1);
-    const double good[] = {1.0, 0.5, 0.25, 1e-6};
-    for (size_t i = 0; i < KIT_COUNT(good); i++) {
-        CHECK_RESULT(gpupool_set_limit_fraction(arena, good[i]), GPUPOOL_OK);
-        limit_near(arena, good[i] * total);
-    }
-    size_t before = gpupool_get_limit(arena);
-    const double bad[] = {0.0, -0.0, -0.5, 1.0000001, 80, (double)NAN, (double)INFINITY};
-    for (size_t i = 0; i < KIT_COUNT(bad); i++) {
-        check_case("fraction %g", bad[i]);
-        CHECK_RESULT(gpupool_set_limit_fraction(arena, bad[i]), GPUPOOL_E_ARGUMENT);
-        CHECK(gpupool_last_error()[0] != 0);
-        CHECK_EQ(gpupool_get_limit(arena), before);
     }
     kit_close(arena);
 }
@@ -83,7 +64,7 @@ static void limits_as_text(void) {
     for (size_t i = 0; i < KIT_COUNT(exact_texts); i++) {
         check_case("\"%s\"", exact_texts[i].text);
         CHECK_RESULT(gpupool_set_limit_text(arena, exact_texts[i].text), GPUPOOL_OK);
-        CHECK_EQ(gpupool_get_limit(arena), exact_texts[i].bytes);
+        CHECK_EQ(kit_limit(arena), exact_texts[i].bytes);
     }
     kit_close(arena);
 }
@@ -131,7 +112,7 @@ static void a_share_in_whole_bytes_is_exact(void) {
         char text[16];
         snprintf(text, sizeof text, "%zu%%", shares[i][0]);
         CHECK_RESULT(gpupool_set_limit_text(arena, text), GPUPOOL_OK);
-        CHECK_EQ(gpupool_get_limit(arena), shares[i][1]);
+        CHECK_EQ(kit_limit(arena), shares[i][1]);
     }
     kit_close(arena);
 }
@@ -154,7 +135,7 @@ static void wrong_text_changes_nothing(void) {
         CHECK_RESULT(gpupool_set_limit_text(arena, text), GPUPOOL_E_ARGUMENT);
         CHECK(strstr(gpupool_last_error(), text) != NULL);
         CHECK(gpupool_last_error()[0] != 0);
-        CHECK_EQ(gpupool_get_limit(arena), 77 * MIB);
+        CHECK_EQ(kit_limit(arena), 77 * MIB);
         CHECK(kit_same_stats(before, kit_stats(arena)));
         gpupool_arena *none = NULL;
         gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_AUTO);
@@ -176,7 +157,7 @@ static void limit_at_creation(const char *text, size_t bytes, size_t expected) {
     config.limit_text = text;
     config.limit_bytes = bytes;
     gpupool_arena *arena = kit_create(&config);
-    CHECK_EQ(gpupool_get_limit(arena), expected);
+    CHECK_EQ(kit_limit(arena), expected);
     kit_close(arena);
 }
 
@@ -211,11 +192,11 @@ static void the_environment_is_read_at_creation(void) {
     CHECK_EQ(setenv("GPUPOOL_LIMIT", "30MiB", 1), 0);
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     CHECK_EQ(setenv("GPUPOOL_LIMIT", "31MiB", 1), 0);
-    CHECK_EQ(gpupool_get_limit(arena), 30 * MIB);
+    CHECK_EQ(kit_limit(arena), 30 * MIB);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 40 * MIB, 0)), GPUPOOL_E_OUT_OF_MEMORY);
     kit_close(arena);
     gpupool_arena *plain = kit_create(NULL);
-    CHECK_EQ(gpupool_get_limit(plain), 31 * MIB);
+    CHECK_EQ(kit_limit(plain), 31 * MIB);
     kit_close(plain);
     CHECK_EQ(unsetenv("GPUPOOL_LIMIT"), 0);
 }
@@ -329,7 +310,7 @@ static void lowering_the_limit_trims_idle_memory(void) {
         CHECK_RESULT(gpupool_set_limit(arena, 100 * MIB), GPUPOOL_OK);
         CHECK(kit_reserved(arena) <= 100 * MIB);
         CHECK_RESULT(gpupool_set_limit(arena, 10 * MIB), GPUPOOL_OK); /* less than is live */
-        CHECK_EQ(gpupool_get_limit(arena), 10 * MIB);
+        CHECK_EQ(kit_limit(arena), 10 * MIB);
         CHECK(kit_reserved(arena) >= 64 * MIB);
         CHECK(kit_reserved(arena) <= 66 * MIB); /* a chunk may be a little larger than its block */
         CHECK_RESULT(kit_why(gpupool_alloc(arena, 3 * MIB, kit_stream[0])),
@@ -355,7 +336,7 @@ static void above_a_lowered_limit_idle_memory_is_stitched(void) {
     for (int i = 0; i < 5; i += 2)
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
     kit_finish(arena);
-    CHECK(gpupool_would_fit(arena, 4 * MIB, NULL));
+    CHECK(kit_fits(arena, 4 * MIB, NULL));
     void *larger = kit_alloc(arena, 4 * MIB, kit_stream[0]);
     CHECK_EQ(kit_stats(arena).stitched_bytes, 4 * MIB);
     CHECK_EQ(kit_reserved(arena), 10 * MIB);
@@ -373,7 +354,6 @@ int main(void) {
     unsetenv("GPUPOOL_LIMIT");
     unsetenv("GPUPOOL_LIMIT_0");
     ARENA_TEST(limits_in_bytes);
-    ARENA_TEST(limits_as_a_fraction);
     ARENA_TEST(limits_as_text);
     ARENA_TEST(limits_as_a_share_of_the_device);
     FAKE_TEST(a_share_in_whole_bytes_is_exact);

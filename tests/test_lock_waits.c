@@ -52,12 +52,12 @@ static void a_block_taken_out_of_its_cache(void) {
     void *block = kit_alloc(arena, 700, kit_stream[0]); /* out of the cache, which knows it */
     enter_first(kit_stream[0]);
     meanwhile = empty_its_cache;
-    CHECK_EQ(gpupool_size(arena, block), 700);
+    CHECK_EQ(kit_size(arena, block), 700);
     CHECK(meanwhile == NULL);
     put(block, kit_stream[0]);
     enter_first(kit_stream[0]);
     meanwhile = empty_its_cache;
-    CHECK_EQ(gpupool_size(arena, block), 0); /* just freed */
+    CHECK_EQ(kit_size(arena, block), 0); /* just freed */
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_DOUBLE_FREE);
     kit_close(arena);
 }
@@ -108,13 +108,13 @@ static void a_block_freed_while_a_scope_is_released(void) {
     int done = 0;
     arena = kit_open(GPUPOOL_SOURCE_DEVICE);
     elsewhere = kit_alloc(arena, 700, kit_stream[1]);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
     kit_alloc(arena, 700, kit_stream[0]); /* the graph's, until the scope is released */
     fake_before_call("cuMemAlloc", 1, free_elsewhere, &done);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     CHECK_EQ(done, 1);
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
-    CHECK_EQ(gpupool_size(arena, elsewhere), 0);
+    CHECK_EQ(kit_size(arena, elsewhere), 0);
     kit_close(arena);
 }
 #endif

@@ -66,7 +66,7 @@ static void model_agrees(void) {
     CHECK_EQ(s.limit_bytes, m.limit);
     if (m.source == GPUPOOL_SOURCE_MAPPED) CHECK_EQ(s.reserved.now, fake_used_bytes(0));
     for (size_t i = 0; i < m.count; i++)
-        CHECK_EQ(gpupool_size(m.arena, m.block[i].at), m.block[i].bytes);
+        CHECK_EQ(kit_size(m.arena, m.block[i].at), m.block[i].bytes);
 }
 
 /* ---- work: cheap, but both ends of each block are written and verified ---- */
@@ -131,7 +131,7 @@ static void call_record_use(void) {
     int other = (int)below(KIT_STREAMS);
     order(b->home, other);
     touch(b, other, 0);
-    CHECK_RESULT(gpupool_record_use(m.arena, b->at, kit_stream[other]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(m.arena, b->at, kit_stream[other]), GPUPOOL_OK);
     m.records++;
 }
 
@@ -171,7 +171,7 @@ static void one_call(void) {
     else if (kind < 996) call_hand_over();
     else if (kind < 998) call_limit();
     else if (kind < 999) call_trim();
-    else CHECK_RESULT(gpupool_stream_retired(m.arena, kit_stream[below(KIT_STREAMS)]), GPUPOOL_OK);
+    else CHECK_RESULT(gpupool_retire_stream(m.arena, kit_stream[below(KIT_STREAMS)]), GPUPOOL_OK);
 }
 
 static void step_a_little(void) {

@@ -17,7 +17,7 @@ static gpupool_verdict refused(gpupool_arena *arena, size_t bytes, gpupool_cause
     CHECK_RESULT(gpupool_last_verdict(&verdict), GPUPOOL_OK);
     CHECK_EQ(verdict.cause, cause);
     CHECK_EQ(verdict.asked_bytes, bytes);
-    CHECK_EQ(verdict.limit_bytes, gpupool_get_limit(arena));
+    CHECK_EQ(verdict.limit_bytes, kit_limit(arena));
     CHECK_EQ(verdict.granted_bytes, after.granted.now);
     CHECK_EQ(verdict.reserved_bytes, after.reserved.now);
     CHECK(verdict.missing_bytes > 0);
@@ -131,8 +131,8 @@ static void would_fit_foretells(gpupool_source source, uint64_t seed) {
         }
         size = 1 + (size_t)check_below(&random, (uint64_t)1 << (10 + check_below(&random, 15)));
         gpupool_verdict why;
-        int fit = gpupool_would_fit(arena, size, &why);
-        CHECK_EQ(fit, gpupool_would_fit(arena, size, NULL));
+        int fit = kit_fits(arena, size, &why);
+        CHECK_EQ(fit, kit_fits(arena, size, NULL));
         if (!fit) CHECK(why.cause != GPUPOOL_CAUSE_NONE && why.sentence[0] != 0);
         block[i] = gpupool_alloc(arena, size, kit_stream[0]);
         CHECK_EQ(block[i] != NULL, fit);
@@ -156,17 +156,17 @@ static void available_can_be_had(void) {
         if (kit_sources[i].source == GPUPOOL_SOURCE_CUSTOM) continue; /* has to be aligned first */
         check_case("%s", kit_sources[i].name);
         gpupool_arena *arena = kit_open_limited(kit_sources[i].source, 64 * MIB);
-        CHECK_EQ(gpupool_available(arena), 64 * MIB);
-        CHECK_EQ(gpupool_would_fit(arena, 64 * MIB, NULL), 1);
-        CHECK_EQ(gpupool_would_fit(arena, 64 * MIB + 1, NULL), 0);
+        CHECK_EQ(kit_available(arena), 64 * MIB);
+        CHECK_EQ(kit_fits(arena, 64 * MIB, NULL), 1);
+        CHECK_EQ(kit_fits(arena, 64 * MIB + 1, NULL), 0);
         void *half = kit_alloc(arena, 32 * MIB, kit_stream[0]);
-        CHECK_EQ(gpupool_available(arena), 32 * MIB);
+        CHECK_EQ(kit_available(arena), 32 * MIB);
         void *rest = kit_alloc(arena, 32 * MIB, kit_stream[0]);
-        CHECK_EQ(gpupool_available(arena), 0);
-        CHECK_EQ(gpupool_would_fit(arena, 1, NULL), 0);
+        CHECK_EQ(kit_available(arena), 0);
+        CHECK_EQ(kit_fits(arena, 1, NULL), 0);
         CHECK_RESULT(gpupool_free(arena, half, kit_stream[0]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(arena, rest, kit_stream[0]), GPUPOOL_OK);
-        CHECK_EQ(gpupool_available(arena), 64 * MIB);
+        CHECK_EQ(kit_available(arena), 64 * MIB);
         kit_close(arena);
     }
 }
@@ -238,7 +238,7 @@ static void idle_chunks_go_where_limit_and_device_are_met(void) {
     gpupool_arena *arena = kit_create(&config);
     have_idle(arena, 16, 2 * MIB);
     fake_other_process(0, 32 * MIB);
-    CHECK_EQ(gpupool_would_fit(arena, 8 * MIB, NULL), 1);
+    CHECK_EQ(kit_fits(arena, 8 * MIB, NULL), 1);
     fake_fail_call("cuMemFree", 1, 0, 0);
     CHECK(gpupool_alloc(arena, 8 * MIB, kit_stream[0]) == NULL);
     void *block = kit_alloc(arena, 8 * MIB, kit_stream[0]);
@@ -278,7 +278,7 @@ static void large_chunks_make_room_on_a_full_device(void) {
     gpupool_arena *arena = full_of_large_chunks(block, 1);
     for (int i = 2; i < 8; i += 5) /* a hole, and the last, which bare addresses follow */
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(gpupool_would_fit(arena, 10 * MIB, NULL), 1);
+    CHECK_EQ(kit_fits(arena, 10 * MIB, NULL), 1);
     fake_fail_call("cuMemRelease", 1, 1, 0);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 10 * MIB, kit_stream[0])), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
@@ -310,7 +310,7 @@ static void own_chunks_make_room(void) {
 static void available_of_pinned_memory(void) {
     fake_device_memory(0, 1000 * MIB);
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_PINNED);
-    CHECK(gpupool_available(arena) > (size_t)1 << 40);
+    CHECK(kit_available(arena) > (size_t)1 << 40);
     kit_close(arena);
 }
 #endif
@@ -332,7 +332,7 @@ static void available_of_awkward_chunks(void) {
     config.limit_bytes = 16 * MIB;
     gpupool_arena *arena = kit_create(&config);
     for (int round = 0; round < 2; round++) { /* with room for a chunk, and in one that is there */
-        size_t available = gpupool_available(arena);
+        size_t available = kit_available(arena);
         CHECK_EQ(available, 16 * MIB - 512);
         void *block = kit_alloc(arena, available, kit_stream[0]);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
@@ -376,7 +376,7 @@ static void go_on(void *unused) {
     if (++rounds == 20) return; /* or it would not end where it is waited for */
     void *block = kit_alloc(shared, MIB, stream);
     kit_fill(stream, block, KIB, rounds);
-    if (parks) CHECK_RESULT(gpupool_record_use(shared, block, kit_stream[2]), GPUPOOL_OK);
+    if (parks) CHECK_RESULT(gpupool_record_stream(shared, block, kit_stream[2]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(shared, block, stream), GPUPOOL_OK);
     fake_before_call("cuEventSynchronize", 1, go_on, NULL);
 }
@@ -444,7 +444,7 @@ static void available_under_odd_limits(void) {
         if (source == GPUPOOL_SOURCE_CUSTOM) continue; /* has to be aligned first */
         check_case("source %d, limit %zu", (int)source, limit);
         gpupool_arena *arena = kit_open_limited(source, limit);
-        size_t available = gpupool_available(arena);
+        size_t available = kit_available(arena);
         for (size_t bytes = available; bytes > 0 && count < KIT_COUNT(block);) {
             block[count] = gpupool_alloc(arena, bytes, kit_stream[0]);
             if (block[count]) count++;
@@ -452,7 +452,7 @@ static void available_under_odd_limits(void) {
         }
         /* one block of so many is had, and behind it a small chunk at most */
         CHECK_RESULT(kit_why(block[0]), GPUPOOL_OK);
-        CHECK_EQ(gpupool_size(arena, block[0]), available);
+        CHECK_EQ(kit_size(arena, block[0]), available);
         CHECK(kit_stats(arena).granted.now < available + 2 * MIB);
         while (count > 0)
             CHECK_RESULT(gpupool_free(arena, block[--count], kit_stream[0]), GPUPOOL_OK);
@@ -467,11 +467,11 @@ static void would_fit_of_no_size(void) {
     for (int round = 0; round < 2; round++) {
         gpupool_verdict why;
         for (size_t i = 0; i < KIT_COUNT(huge); i++) {
-            CHECK_EQ(gpupool_would_fit(arena, huge[i], &why), 0);
+            CHECK_EQ(kit_fits(arena, huge[i], &why), 0);
             CHECK_EQ(why.cause, GPUPOOL_CAUSE_TOO_LARGE);
             CHECK_EQ(why.asked_bytes, huge[i]);
         }
-        CHECK_EQ(gpupool_would_fit(arena, 0, &why), 0);
+        CHECK_EQ(kit_fits(arena, 0, &why), 0);
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
         CHECK(why.cause == GPUPOOL_CAUSE_NONE && why.device_total_bytes == 0);
         CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, kit_stream[0]), kit_stream[0]),
@@ -489,11 +489,11 @@ static void would_fit_of_pinned_memory_in_use(void) {
     fake_mode(FAKE_STEPPED);
     kit_fill(kit_stream[0], block, MIB, 1);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(gpupool_would_fit(arena, MIB, &why), 0);
+    CHECK_EQ(kit_fits(arena, MIB, &why), 0);
     CHECK_EQ(why.cause, GPUPOOL_CAUSE_PENDING);
     CHECK(why.pending_stream == kit_stream[0]);
     CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
-    CHECK_EQ(gpupool_would_fit(arena, MIB, NULL), 1);
+    CHECK_EQ(kit_fits(arena, MIB, NULL), 1);
     kit_close(arena);
 }
 #endif

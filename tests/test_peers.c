@@ -64,6 +64,70 @@ static void without_leave_a_peer_is_refused(void) {
     fake_quiet(0);
 }
 
+/* What was allowed is taken back, from homes and stitches; the peer may be allowed again. */
+static void access_is_taken_back(void) {
+    void *small[16], *large;
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    cudaStream_t far = stream_of(1);
+    for (int i = 0; i < 16; i++) small[i] = kit_alloc(arena, 4 * MIB, kit_stream[0]);
+    for (int i = 0; i < 16; i += 2)
+        CHECK_RESULT(gpupool_free(arena, small[i], kit_stream[0]), GPUPOOL_OK);
+    large = kit_alloc(arena, 30 * MIB, kit_stream[0]);
+    kit_mark(far, large, 30 * MIB, 7);
+    CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_E_ARGUMENT);
+    kit_expect_mark(kit_stream[0], large, 30 * MIB, 7); /* the arena's own access stays */
+    CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
+    CHECK_EQ(fake_failures(), 0);
+    fake_quiet(1);
+    fake_write(far, "stray", small[1], MIB, 1);
+    CHECK(fake_failures() > 0);
+    fake_clear_failures();
+    fake_write(far, "stray", large, MIB, 1);
+    CHECK(fake_failures() > 0);
+    CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
+    fake_clear_failures();
+    cudaGetLastError();
+    fake_quiet(0);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    kit_mark(far, large, 30 * MIB, 8);
+    kit_mark(far, small[1], 4 * MIB, 8);
+    CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
+    CHECK_EQ(fake_failures(), 0);
+    for (int i = 1; i < 16; i += 2)
+        CHECK_RESULT(gpupool_free(arena, small[i], far), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, large, far), GPUPOOL_OK);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+    kit_close(arena);
+}
+
+/* If CUDA refuses on the way the peer has its access as before. */
+static void a_refusal_leaves_the_access(void) {
+    for (long n = 1; n < 4; n++) {
+        void *block[3];
+        check_case("call %ld", n);
+        arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+        for (int i = 0; i < 3; i++) block[i] = kit_alloc(arena, 32 * MIB, kit_stream[0]);
+        CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+        fake_fail_call("cuMemSetAccess", n, 0, 0);
+        CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_E_CUDA);
+        CHECK_EQ(fake_fail_fired(), 1);
+        fake_fail_clear();
+        cudaStream_t far = stream_of(1);
+        for (int i = 0; i < 3; i++) kit_mark(far, block[i], 32 * MIB, i);
+        CHECK_EQ(cudaStreamSynchronize(far), cudaSuccess);
+        CHECK_EQ(fake_failures(), 0);
+        for (int i = 0; i < 3; i++)
+            CHECK_RESULT(gpupool_free(arena, block[i], far), GPUPOOL_OK);
+        CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+        CHECK_RESULT(gpupool_disallow_peer(arena, 1), GPUPOOL_OK);
+        kit_close(arena);
+    }
+}
+
 /* Memory that moves behind other addresses is accessible there too. */
 static void moved_memory_for_a_peer(void) {
     void *small[16], *large;
@@ -190,7 +254,7 @@ static void without_a_pool_peers_are_waited_for(void) {
     for (int recorded = 0; recorded < 2; recorded++) {
         void *block = kit_alloc(arena, MIB, other);
         kit_fill(other, block, MIB, 7);
-        if (recorded) CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_OK);
+        if (recorded) CHECK_RESULT(gpupool_record_stream(arena, block, other), GPUPOOL_OK);
         fake_fail_call("cuCtxPushCurrent", 2, 0, 0); /* then the chunk stays, and is tried again */
         CHECK_RESULT(gpupool_free(arena, block, recorded ? kit_stream[0] : other), GPUPOOL_OK);
         CHECK_EQ(fake_fail_fired(), 1);
@@ -218,13 +282,13 @@ static void contexts_that_cannot_be_entered(void) {
     for (size_t i = 0; i < KIT_COUNT(fails); i++) {
         fake_fail_call(fails[i], 1, 0, 0);
         if (i == 3) fake_fail_call("cuCtxPopCurrent", 1, 0, 0); /* and that fails too */
-        CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, other), GPUPOOL_OK);
         CHECK(fake_fail_fired() > 0);
         fake_fail_clear();
         CHECK_EQ(cudaSetDevice(0), cudaSuccess); /* a context that was not popped is still there */
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     }
-    CHECK_RESULT(gpupool_record_use(arena, block, other), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, other), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, other), GPUPOOL_OK);
     CHECK_EQ(cudaStreamDestroy(other), cudaSuccess);
     kit_close(arena);
@@ -257,7 +321,7 @@ static void both_devices(void) {
     if (block && race_below(2)) {
         order(one, two);
         CHECK_EQ(fake_read(two, "elsewhere", block, bytes, -1), cudaSuccess);
-        CHECK_RESULT(gpupool_record_use(arena, block, two), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, two), GPUPOOL_OK);
     }
     race_put(block, one);
     if (race_below(16) == 0) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
@@ -314,7 +378,7 @@ static void nothing_waits_for_the_wrong_device(void) {
         } else if (way == 1) { /* trimmed */
             CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         } else if (way == 2) { /* retired, and then taken */
-            CHECK_RESULT(gpupool_stream_retired(arena, far[0]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_retire_stream(arena, far[0]), GPUPOOL_OK);
             block = kit_alloc(arena, 8 * MIB, kit_stream[1]);
             kit_fill(kit_stream[1], block, 8 * MIB, 3);
             while (fake_step(kit_stream[1])) continue;
@@ -350,7 +414,7 @@ static void not_before_the_wait_is_over(void) {
     race_open(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
     CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
     void *block = kit_alloc(arena, MIB, kit_stream[1]);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
     fake_run_all();
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
@@ -407,7 +471,7 @@ static void reset_the_peer(int used) {
 
 static void use_the_peer(void) {
     void *block = kit_alloc(arena, MIB, kit_stream[0]);
-    CHECK_RESULT(gpupool_record_use(arena, block, far[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, far[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(cudaStreamDestroy(far[0]), cudaSuccess);
 }
@@ -423,7 +487,7 @@ static void events_of_a_reset_peer(void) {
         check_case("way %d", way);
         open_for_the_peer(64 * MIB);
         void *block = kit_alloc(arena, MIB, kit_stream[0]);
-        CHECK_RESULT(gpupool_record_use(arena, block, far[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, far[0]), GPUPOOL_OK);
         if (way >= 2) CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
         if (way >= 4) { /* idle */
             CHECK_EQ(cudaStreamSynchronize(far[0]), cudaSuccess);
@@ -505,8 +569,8 @@ static void what_the_peer_has_of_a_reset_arena(void) {
         use_the_peer();
         CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
         far[0] = stream_of(1);
-        CHECK_RESULT(gpupool_record_use(arena, live, far[0]), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_record_use(arena, live, kit_stream[1]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, live, far[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, live, kit_stream[1]), GPUPOOL_OK);
         CHECK_EQ(cudaDeviceReset(), cudaSuccess);
         for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
         if (refused) {
@@ -554,9 +618,9 @@ static void memory_of_a_reset_peer(void) {
         void *block = kit_alloc(arena, 6 * MIB, way < 2 ? far[0] : kit_stream[0]);
         if (way == 2) {
             kit_fill(kit_stream[1], waiting, 512, 1);
-            CHECK_RESULT(gpupool_record_use(arena, waiting, kit_stream[1]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_stream(arena, waiting, kit_stream[1]), GPUPOOL_OK);
             CHECK_RESULT(gpupool_free(arena, waiting, kit_stream[0]), GPUPOOL_OK);
-            CHECK_RESULT(gpupool_record_use(arena, block, far[0]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_stream(arena, block, far[0]), GPUPOOL_OK);
             CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
         } else {
             if (way == 1) arena->short_until = arena->clocks.position + 1024;
@@ -580,6 +644,8 @@ int main(void) {
     FAKE_TEST(device_memory_for_a_peer);
     FAKE_TEST(pinned_memory_for_a_peer);
     FAKE_TEST(without_leave_a_peer_is_refused);
+    FAKE_TEST(access_is_taken_back);
+    FAKE_TEST(a_refusal_leaves_the_access);
     FAKE_TEST(moved_memory_for_a_peer);
     FAKE_TEST(a_driver_that_refuses_changes_nothing);
     FAKE_TEST(devices_that_are_none);

@@ -244,7 +244,7 @@ static void cached_elsewhere(void) {
         } else if (race_below(3) == 0) { /* used by another, and said so */
             kit_order(s[0], s[2]);
             CHECK_EQ(fake_read(s[2], "elsewhere", block, bytes, -1), cudaSuccess);
-            CHECK_RESULT(gpupool_record_use(arena, block, s[2]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_stream(arena, block, s[2]), GPUPOOL_OK);
             race_put(block, s[0]);
         } else {
             race_put(block, s[0]);
@@ -303,7 +303,7 @@ static void crowd_call(void) {
     } else if (kind < 75 && b->at) { /* another stream uses it, and says so */
         kit_order(b->stream, other);
         CHECK_EQ(fake_read(other, "elsewhere", b->at, b->bytes, -1), cudaSuccess);
-        CHECK_RESULT(gpupool_record_use(arena, b->at, other), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, b->at, other), GPUPOOL_OK);
         kit_order(other, b->stream); /* its own next write is not gpupool's affair */
     } else if (kind < 85 && b->at) { /* handed to another stream */
         kit_order(b->stream, other);
@@ -314,7 +314,7 @@ static void crowd_call(void) {
     } else if (kind < 91) {
         CHECK_RESULT(gpupool_trim(arena, (size_t)race_below(RACE_BYTES), NULL), GPUPOOL_OK);
     } else if (kind < 93) {
-        CHECK_RESULT(gpupool_stream_retired(arena, other), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_retire_stream(arena, other), GPUPOOL_OK);
     }
 }
 

@@ -12,7 +12,7 @@ static void recorded(gpupool_source source, int taker) {
     void *block = get(SIZE, 0, 1);
     kit_order(kit_stream[0], kit_stream[1]);
     kit_expect(kit_stream[1], block, SIZE / 2, -1);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     put(block, 0);
     fake_run(kit_stream[0]); /* its own stream is done, the reader is not */
     void *next = kit_alloc(arena, SIZE, kit_stream[taker]);
@@ -39,7 +39,7 @@ static void reader_done_first(gpupool_source source) {
     void *block = get(SIZE, 0, 1);
     kit_order(kit_stream[0], kit_stream[1]);
     kit_expect(kit_stream[1], block, SIZE, -1);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     fake_run(kit_stream[1]);
     kit_expect(kit_stream[0], block, SIZE, -1);
     put(block, 0);
@@ -63,7 +63,7 @@ static void recorded_again(gpupool_source source) {
         kit_order(kit_stream[0], kit_stream[s]);
         for (int twice = 0; twice < 2; twice++) {
             kit_expect(kit_stream[s], block, SIZE, -1);
-            CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[s]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[s]), GPUPOOL_OK);
         }
     }
     put(block, 0);
@@ -82,7 +82,8 @@ static void uses_do_not_pile_up(void) {
     open_for(GPUPOOL_SOURCE_MAPPED, SIZE);
     void *block = get(SIZE, 0, 1);
     for (size_t i = 0; i < 100 * KIT_COUNT(streams); i++)
-        CHECK_RESULT(gpupool_record_use(arena, block, streams[i % KIT_COUNT(streams)]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, streams[i % KIT_COUNT(streams)]),
+                     GPUPOOL_OK);
     CHECK_EQ(arena->clocks.uses, 3); /* the first two are one */
     CHECK(fake_live_objects() < 40); /* streams and events: two of these for each stream at most */
     put(block, 0);
@@ -96,12 +97,12 @@ static void each_stream_has_a_use_of_its_own(void) {
     void *block = get(SIZE, 0, 1);
     for (int i = 0; i < 16; i++)
         CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
-    CHECK_RESULT(gpupool_record_use(arena, block, 0), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_record_use(arena, block, cudaStreamPerThread), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, cudaStreamPerThread), GPUPOOL_OK);
     for (int i = 0; i < KIT_STREAMS; i++)
-        CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[i]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[i]), GPUPOOL_OK);
     for (int i = 0; i < 16; i++)
-        CHECK_RESULT(gpupool_record_use(arena, block, streams[i]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, streams[i]), GPUPOOL_OK);
     CHECK_EQ(arena->clocks.uses, 2 + KIT_STREAMS + 16);
     put(block, 0);
     for (int i = 0; i < 16; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
@@ -114,7 +115,7 @@ static void recorded_split(gpupool_source source) {
     void *block = get(SIZE, 0, 1);
     kit_order(kit_stream[0], kit_stream[3]);
     kit_expect(kit_stream[3], block, SIZE, -1);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[3]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[3]), GPUPOOL_OK);
     put(block, 0);
     void *low = get(SIZE / 2, 1, 2);
     void *high = get(SIZE / 2, 2, 3);
@@ -137,7 +138,7 @@ static void *open_behind_a_stuck_stream(gpupool_source source) {
         int reader = i ? 2 : 1;
         kit_order(kit_stream[0], kit_stream[reader]);
         kit_expect(kit_stream[reader], blocks[i], SIZE, -1);
-        CHECK_RESULT(gpupool_record_use(arena, blocks[i], kit_stream[reader]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, blocks[i], kit_stream[reader]), GPUPOOL_OK);
         put(blocks[i], 0);
         fake_run(kit_stream[0]); /* each free has a mark: two may be under way */
     }
@@ -176,7 +177,7 @@ static void recorded_then_wanted(gpupool_source source) {
     size_t held = kit_reserved(arena);
     kit_order(kit_stream[0], kit_stream[1]);
     kit_expect(kit_stream[1], block, SIZE, -1);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     put(block, 0);
     fake_run_all();
     put(get(SIZE, 2, 2), 2);
@@ -191,7 +192,7 @@ static void used_by(int reader, size_t bytes) {
     void *block = get(bytes, 0, 1);
     kit_order(kit_stream[0], kit_stream[reader]);
     kit_expect(kit_stream[reader], block, bytes, -1);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[reader]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[reader]), GPUPOOL_OK);
     put(block, 0);
     fake_run(kit_stream[0]);
 }
@@ -222,7 +223,7 @@ static void many_long_kernels(void) {
         void *block = get(SIZE, 0, i);
         kit_order(kit_stream[0], stream[i]);
         kit_expect(stream[i], block, SIZE, -1);
-        CHECK_RESULT(gpupool_record_use(arena, block, stream[i]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, stream[i]), GPUPOOL_OK);
         put(block, 0);
         fake_run(kit_stream[0]);
     }
@@ -243,7 +244,7 @@ static void many_are_not_all_asked_each_time(void) {
     for (int i = 0; i < COUNT; i++) block[i] = kit_alloc(arena, 4 * KIB, kit_stream[0]);
     for (int i = 0; i < COUNT; i++) {
         kit_mark(kit_stream[1], block[i], 512, i % 256);
-        CHECK_RESULT(gpupool_record_use(arena, block[i], kit_stream[1]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block[i], kit_stream[1]), GPUPOOL_OK);
         put(block[i], 0);
     }
     fake_reset_counters();

@@ -127,7 +127,7 @@ static void own_runs_under_a_limit(void) {
 /* What stream 0 freed is behind a mark, and the limit leaves no room beside it. */
 static void unfinished_memory_of_another_stream(void) {
     fake_mode(FAKE_STEPPED);
-    CHECK_RESULT(gpupool_record_use(arena, NULL, kit_stream[1]), GPUPOOL_E_NOT_OURS);
+    CHECK_RESULT(gpupool_record_stream(arena, NULL, kit_stream[1]), GPUPOOL_E_NOT_OURS);
     allocate(1, MIB, 1);
     allocate(0, 30 * MIB, 0);
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
@@ -141,7 +141,7 @@ static void waiting_memory(void) {
     allocate(0, 30 * MIB, 0);
     kit_order(kit_stream[0], kit_stream[2]);
     kit_expect(kit_stream[2], block[0], 64, 0);
-    CHECK_RESULT(gpupool_record_use(arena, block[0], kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block[0], kit_stream[2]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
     release(0, 0);
 }
@@ -362,7 +362,7 @@ static gpi_lane *lanes_aside;
 
 static void forget_the_stream(void *unused) {
     (void)unused;
-    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK); /* its lane is spare */
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK); /* its lane is spare */
     lanes_aside = arena->tree.spare_lanes;
     arena->tree.spare_lanes = NULL;
     refused_bytes = sizeof(gpi_lane);
@@ -457,21 +457,21 @@ static void all_are_counted(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
     for (int i = 0; i < 8; i++) blocks[i] = kit_alloc(arena, 5 * MIB, kit_stream[i % 4]);
-    CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
     void *kept = kit_alloc(arena, MIB, kit_stream[0]);
     fake_hold(kit_stream[1], 1);
     kit_fill(kit_stream[1], blocks[0], MIB, 1);
     for (int i = 0; i < 8; i++)
-        CHECK_RESULT(gpupool_record_use(arena, blocks[i], kit_stream[1]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, blocks[i], kit_stream[1]), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
     for (int i = 0; i < 8; i++)
         CHECK_RESULT(gpupool_free(arena, blocks[i], kit_stream[2]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, kept, kit_stream[3]), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).host_bytes, counted_bytes - before);
     fake_hold(kit_stream[1], 0);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_phase(arena, NULL), GPUPOOL_OK);
     gpi_stream *stream = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[3]));
     stream->cache.crowded = 1;
     gpi_cache_widen(&stream->cache);

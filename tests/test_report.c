@@ -38,9 +38,9 @@ static gpupool_arena *busy_arena(gpupool_source source, const char *name, size_t
     fake_mode(FAKE_STEPPED);
 #endif
     for (size_t i = 0; i < blocks; i += 3) {
-        if (i % 2) kit_mark(kit_stream[3], block[i], gpupool_size(arena, block[i]), 1);
+        if (i % 2) kit_mark(kit_stream[3], block[i], kit_size(arena, block[i]), 1);
         if (i % 6 == 3 && source != GPUPOOL_SOURCE_BYPASS)
-            CHECK_RESULT(gpupool_record_use(arena, block[i], kit_stream[3]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_stream(arena, block[i], kit_stream[3]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[i % 3]), GPUPOOL_OK);
         block[i] = NULL;
     }
@@ -256,16 +256,16 @@ static void a_report_is_one_screen(void) {
 /* The map as said: units one by one, in shares of which there are at most four lines of 64. */
 static void map_by_units(gpupool_arena *arena, char *map) {
     gpi_view view;
-    CHECK_RESULT(gpi_view_open(&view, arena, "map_by_units", stdout), GPUPOOL_OK);
+    CHECK_RESULT(gpi_view_open(&view, arena, "map_by_units"), GPUPOOL_OK);
     uint64_t all = 0, at = 0, units[3] = {0, 0, 0}, share;
     for (uint64_t i = 0; i < view.count; i++) all += view.stretches[i].units;
     share = (all + 255) / 256;
     for (uint64_t i = 0; i < view.count; i++)
         for (uint64_t k = 0; k < view.stretches[i].units; k++) {
-            units[view.stretches[i].shade]++;
+            units[view.stretches[i].state]++;
             if (++at % share && at < all) continue;
-            uint64_t live = units[GPI_SHADE_LIVE], freed = units[GPI_SHADE_PENDING];
-            uint64_t rest = freed + units[GPI_SHADE_FREE];
+            uint64_t live = units[GPUPOOL_STATE_LIVE], freed = units[GPUPOOL_STATE_PENDING];
+            uint64_t rest = freed + units[GPUPOOL_STATE_FREE];
             if ((at - 1) / share % 64 == 0) map += sprintf(map, "\n  ");
             *map++ = !rest ? '#' : live >= rest ? '+' : live ? '-' : freed * 2 >= rest ? '~' : '.';
             memset(units, 0, sizeof units);
@@ -405,11 +405,11 @@ static void wrong_files_are_errors(void) {
         CHECK_RESULT(reports[i](NULL, stdout), GPUPOOL_E_ARGUMENT);
         FILE *full = fopen("/dev/full", "w");
         if (!full) continue; /* this system has none */
-        CHECK_RESULT(reports[i](arena, full), GPUPOOL_E_ARGUMENT);
+        CHECK_RESULT(reports[i](arena, full), GPUPOOL_E_FILE);
         CHECK(strstr(gpupool_last_error(), "cannot be written") != NULL);
         fclose(full);
         FILE *reading = fopen("/dev/null", "r");
-        CHECK_RESULT(reports[i](arena, reading), GPUPOOL_E_ARGUMENT);
+        CHECK_RESULT(reports[i](arena, reading), GPUPOOL_E_FILE);
         fclose(reading);
     }
     empty_and_close(arena, 20);

@@ -111,9 +111,9 @@ static void numbers_in_another_locale(void) {
 static void lines_by_their_text(void) {
     static const char one[] = "src/model.c", other[] = "src/model.c";
     open_named("lines", GPUPOOL_SOURCE_DEVICE);
-    void *blocks[] = {gpupool_alloc_at(arena, MIB, kit_stream[0], one, 7),
-                      gpupool_alloc_at(arena, 2 * MIB, kit_stream[0], other, 7),
-                      gpupool_alloc_at(arena, 4 * MIB, kit_stream[0], NULL, 9)};
+    void *blocks[] = {kit_alloc_at(arena, MIB, kit_stream[0], one, 7),
+                      kit_alloc_at(arena, 2 * MIB, kit_stream[0], other, 7),
+                      kit_alloc_at(arena, 4 * MIB, kit_stream[0], NULL, 9)};
     written(gpupool_write_json);
     CHECK_EQ(times("\"file\""), 2);
     CHECK(strstr(text, "\"file\":\"src/model.c\",\"line\":7,\"stream\":0,\"allocs\":2,"
@@ -132,7 +132,7 @@ static void lines_by_their_text(void) {
 /* ---- streams ---- */
 
 static void streams_by_other_names(void) {
-    arena = gpupool_default_arena(0);
+    arena = gpupool_get_default_arena(0);
     void *blocks[3];
     CHECK_EQ(gpupool_cudaMalloc(&blocks[0], MIB), cudaSuccess);
     blocks[1] = kit_alloc(arena, MIB, cudaStreamPerThread);
@@ -178,7 +178,7 @@ static void blocks_of_streams_that_are_no_more(void) {
     open_named("outlived", GPUPOOL_SOURCE_DEVICE);
     for (int i = 0; i < MANY; i++)
         CHECK_EQ(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), cudaSuccess);
-    for (int i = 0; i < MANY; i++) blocks[i] = gpupool_alloc_at(arena, 5000, streams[i], "f.c", 1);
+    for (int i = 0; i < MANY; i++) blocks[i] = kit_alloc_at(arena, 5000, streams[i], "f.c", 1);
     for (int i = 0; i < MANY; i++) CHECK_EQ(cudaStreamDestroy(streams[i]), cudaSuccess);
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* they are forgotten */
     written(gpupool_write_json);
@@ -243,7 +243,7 @@ static void a_holder_has_its_own_blocks(void) {
     void *blocks[3];
     char line[80];
     open_named("full", GPUPOOL_SOURCE_DEVICE);
-    for (int i = 0; i < 3; i++) blocks[i] = gpupool_alloc_at(arena, 2 * MIB, 0, "f.c", 1);
+    for (int i = 0; i < 3; i++) blocks[i] = kit_alloc_at(arena, 2 * MIB, 0, "f.c", 1);
     snprintf(line, sizeof line, "  %-30s %12d %12s\n", GPUPOOL_SITES ? "f.c:1" : "2.00 MiB", 3,
              "6.00 MiB");
     CHECK(strstr(written(gpupool_report), line) != NULL);
@@ -294,7 +294,7 @@ static void add_sites(void) {
     static char files[60][24];
     for (int i = 0; i < 60; i++) {
         snprintf(files[i], sizeof files[i], "f%d.c", i);
-        added[i] = gpupool_alloc_at(arena, 600, kit_stream[0], files[i], i);
+        added[i] = kit_alloc_at(arena, 600, kit_stream[0], files[i], i);
     }
 }
 

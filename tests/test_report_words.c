@@ -272,7 +272,7 @@ static void lanes_that_were_of_others(void) {
         for (int k = 0; k < KIT_STREAMS; k++) {
             void *block = kit_alloc(arena, MIB, kit_stream[k]);
             CHECK_RESULT(gpupool_free(arena, block, kit_stream[k]), GPUPOOL_OK);
-            CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[k]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[k]), GPUPOOL_OK);
             CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK); /* it is forgotten */
         }
         CHECK_EQ(arena->clocks.stream_count, 0);

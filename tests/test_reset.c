@@ -42,7 +42,7 @@ static void *cuda_alloc(size_t bytes) {
 
 /* All that a fresh default arena does. */
 static void is_as_new(gpupool_arena *arena) {
-    CHECK(gpupool_default_arena(0) == arena);
+    CHECK(gpupool_get_default_arena(0) == arena);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     void *block = cuda_alloc(8 * MIB);
     CHECK_EQ(kit_stats(arena).blocks.now, 1);
@@ -58,7 +58,7 @@ static void a_default_arena_is_renewed(void) {
     for (int live = 0; live < 2; live++) {
         check_case("live %d", live);
         void *block = cuda_alloc(MIB);
-        gpupool_arena *arena = gpupool_default_arena(0);
+        gpupool_arena *arena = gpupool_get_default_arena(0);
         if (!live) CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
         reset_the_device();
         is_as_new(arena);
@@ -67,7 +67,7 @@ static void a_default_arena_is_renewed(void) {
 }
 
 static void again_and_again(void) {
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     for (int i = 0; i < 5; i++) {
         cuda_alloc((size_t)(i + 1) * 3 * MIB);
         reset_the_device();
@@ -81,7 +81,7 @@ static void again_and_again(void) {
 
 /* By cudaMallocAsync's shape, and by name. */
 static void by_every_way_in(void) {
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     void *block = NULL;
     cudaStream_t stream;
     cuda_alloc(MIB);
@@ -92,7 +92,7 @@ static void by_every_way_in(void) {
     CHECK_EQ(cudaStreamDestroy(stream), cudaSuccess);
     is_as_new(arena);
     reset_the_device();
-    CHECK(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT) == arena);
+    CHECK(gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT) == arena);
     CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, MIB, 0), 0), GPUPOOL_OK);
     is_as_new(arena);
     kit_close(arena);
@@ -100,21 +100,21 @@ static void by_every_way_in(void) {
 
 /* Uses, fences, parked blocks and an open scope go with the reset; the limit stays. */
 static void whatever_was_left_in_it(void) {
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     gpupool_capture *scope = NULL;
     void *block[8];
     CHECK_RESULT(gpupool_set_limit(arena, 96 * MIB), GPUPOOL_OK);
     for (int i = 0; i < 8; i++) block[i] = kit_alloc(arena, (size_t)(i + 1) << 15, kit_stream[0]);
-    CHECK_RESULT(gpupool_record_use(arena, block[1], kit_stream[1]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_record_use(arena, block[2], kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block[1], kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block[2], kit_stream[1]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block[1], kit_stream[0]), GPUPOOL_OK);
     for (int i = 3; i < 8; i++)
         CHECK_RESULT(gpupool_free(arena, block[i], kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[2], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[2], &scope), GPUPOOL_OK);
     kit_alloc(arena, MIB, kit_stream[2]);
     reset_the_device();
     is_as_new(arena);
-    CHECK_EQ(gpupool_get_limit(arena), 96 * MIB);
+    CHECK_EQ(kit_limit(arena), 96 * MIB);
     CHECK_EQ(kit_stats(arena).allocs, 1);
     kit_close(arena);
 }
@@ -137,7 +137,7 @@ static void is_nobodys(void *block) {
 static void blocks_of_before(void) {
     gpupool_arena *other = kit_open(GPUPOOL_SOURCE_AUTO);
     void *block = cuda_alloc(MIB), *of_other = kit_alloc(other, 3 * MIB, 0);
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     reset_the_device();
     is_nobodys(block);
     is_nobodys(of_other);
@@ -170,7 +170,7 @@ static void renewed_at_the_second_try(void) {
     for (size_t i = NO_MAPPING ? 3 : 0; i < KIT_COUNT(calls); i++) {
         check_case("%s", calls[i]);
         void *block = cuda_alloc(MIB), *none = NULL;
-        gpupool_arena *arena = gpupool_default_arena(0);
+        gpupool_arena *arena = gpupool_get_default_arena(0);
         CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
         reset_the_device();
         fake_fail_call(calls[i], 1, 0, 0);
@@ -195,7 +195,7 @@ static void destroyed_after_the_first_try(void) {
         check_case("%s", calls[i]);
         void *none = NULL;
         cuda_alloc(MIB);
-        gpupool_arena *arena = gpupool_default_arena(0);
+        gpupool_arena *arena = gpupool_get_default_arena(0);
         reset_the_device();
         fake_fail_call(calls[i], 1, 0, 0);
         CHECK(gpupool_cudaMalloc(&none, MIB) != cudaSuccess);
@@ -203,8 +203,8 @@ static void destroyed_after_the_first_try(void) {
         cudaGetLastError();
         CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
         CHECK_EQ(fake_live_objects(), 0);
-        is_as_new(gpupool_default_arena(0));
-        kit_close(gpupool_default_arena(0));
+        is_as_new(gpupool_get_default_arena(0));
+        kit_close(gpupool_get_default_arena(0));
     }
 }
 #endif
@@ -218,7 +218,7 @@ static void *allocate(void *unused) {
 
 /* All threads come first: one renews the arena, and the others wait for it. */
 static void renewed_by_many_threads(void) {
-    gpupool_arena *arena = gpupool_default_arena(0);
+    gpupool_arena *arena = gpupool_get_default_arena(0);
     for (int round = 0; round < 5; round++) {
         pthread_t thread[4];
         cuda_alloc(MIB);
@@ -279,7 +279,7 @@ static void whatever_comes_first(void) {
             CHECK_EQ(cudaStreamCreateWithFlags(&from, cudaStreamNonBlocking), cudaSuccess);
             for (int k = 0; k < 4; k++) block[k] = kit_alloc(arena, before, from);
             kit_alloc(arena, before, 0);
-            CHECK_RESULT(gpupool_record_use(arena, block[1], 0), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_record_stream(arena, block[1], 0), GPUPOOL_OK);
             for (int k = 0; k < 3; k++)
                 CHECK_RESULT(gpupool_free(arena, block[k], from), GPUPOOL_OK);
             reset_the_device();
@@ -288,9 +288,9 @@ static void whatever_comes_first(void) {
             now = gpupool_alloc(arena, after, to); /* no sense in it, and no harm */
             gpupool_free(arena, block[3], to);
             gpupool_free(arena, now, to);
-            gpupool_record_use(arena, block[2], to);
-            gpupool_size(arena, block[3]);
-            gpupool_available(arena);
+            gpupool_record_stream(arena, block[2], to);
+            kit_size(arena, block[3]);
+            kit_available(arena);
             CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
             if (to) CHECK_EQ(cudaStreamDestroy(to), cudaSuccess);
         }

@@ -27,10 +27,10 @@ static void results_of_pointers(void) {
 static void results_of_questions(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 0, kit_stream[0])), GPUPOOL_E_ARGUMENT);
-    CHECK_EQ(gpupool_get_limit(arena), 0);
+    CHECK_EQ(kit_limit(arena), 0);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 0, kit_stream[0])), GPUPOOL_E_ARGUMENT);
-    CHECK(gpupool_available(arena) > 0);
+    CHECK(kit_available(arena) > 0);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     kit_close(arena);
 }
@@ -88,7 +88,7 @@ static void results_of_capture(void) {
     void *block = kit_alloc(arena, 5000, kit_stream[0]);
     cudaGraph_t graph = NULL;
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[1], cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_E_CAPTURING);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[1], &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
@@ -102,10 +102,10 @@ static gpupool_result first_wrong_in_a_child(gpupool_arena *arena, void *block) 
         kit_why(gpupool_alloc_aligned(arena, 100, 64, kit_stream[0])),
         kit_why(gpupool_zalloc(arena, 100, kit_stream[0])),
         gpupool_free(arena, block, kit_stream[0]),
-        gpupool_record_use(arena, block, kit_stream[0]),
+        gpupool_record_stream(arena, block, kit_stream[0]),
         gpupool_trim(arena, 0, NULL),
         gpupool_set_limit(arena, MIB),
-        gpupool_stream_retired(arena, kit_stream[0]),
+        gpupool_retire_stream(arena, kit_stream[0]),
         gpupool_arena_destroy(arena),
     };
     for (size_t i = 0; i < KIT_COUNT(got); i++)
@@ -139,12 +139,12 @@ static void results_of_a_ring(void) {
     gpupool_ring *ring;
     gpupool_span span, other;
     CHECK_RESULT(gpupool_ring_create(&ring, NULL), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_upload_from(ring, block, MIB, refuse, NULL, kit_stream[0]),
+    CHECK_RESULT(kit_upload_from(ring, block, MIB, refuse, NULL, kit_stream[0]),
                  GPUPOOL_E_CALLBACK);
     CHECK_RESULT(gpupool_upload_file(ring, block, -1, 0, MIB, kit_stream[0]), GPUPOOL_E_FILE);
-    CHECK_RESULT(gpupool_span_acquire(ring, GPUPOOL_RING_BYTES, -1, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_acquire(ring, 1, -1, &other), GPUPOOL_E_TIMEOUT);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, GPUPOOL_RING_BYTES, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1, -1, &other), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
@@ -167,6 +167,14 @@ static void results_of_the_device(void) {
     CHECK_RESULT(gpupool_arena_create(&arena, &config), GPUPOOL_E_UNSUPPORTED);
 }
 #endif
+
+static void results_of_damage(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
+    arena->tree.live_units++;
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_E_CORRUPT);
+    arena->tree.live_units--;
+    kit_close(arena);
+}
 
 static void every_result_was_produced(void) {
     for (int code = 0; code < CHECK_CODES; code++) {
@@ -191,6 +199,7 @@ int main(void) {
     ARENA_TEST(results_in_a_child);
     ARENA_TEST(results_of_a_ring);
     FAKE_TEST(results_of_the_device);
+    ARENA_TEST(results_of_damage);
     TEST(every_result_was_produced);
     return check_finish();
 }

@@ -163,9 +163,9 @@ static void memory_registered_in_part_is_staged(void) {
         CHECK_RESULT(gpupool_upload(ring, device, own, bytes, kit_stream[0]), GPUPOOL_OK);
         if (parts == 5) CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], staged + bytes);
         kit_expect_device(device, bytes, (uint64_t)parts);
-        CHECK_RESULT(gpupool_upload_2d(ring, device, page / 4, own, page / 2, page / 4, 6,
+        CHECK_RESULT(kit_upload_2d(ring, device, page / 4, own, page / 2, page / 4, 6,
                                        kit_stream[0]), GPUPOOL_OK); /* no row is in two parts */
-        CHECK_RESULT(gpupool_download_2d(ring, own, page / 2, device, page / 4, page / 4, 6,
+        CHECK_RESULT(kit_download_2d(ring, own, page / 2, device, page / 4, page / 4, 6,
                                          kit_stream[0]), GPUPOOL_OK);
         kit_is_pattern(own, bytes, (uint64_t)parts, 0);
         CHECK_RESULT(gpupool_upload(ring, device, own, bytes, kit_stream[0]), GPUPOOL_OK);
@@ -197,7 +197,7 @@ static void rows_with_pitches(void) {
         unsigned char *device = kit_device(device_bytes);
         check_case("%zu x %zu, pitches %zu and %zu", w, h, hp, dp);
         kit_pattern(from, host_bytes, i);
-        CHECK_RESULT(gpupool_upload_2d(ring, device, dp, from, hp, w, h, kit_stream[1]),
+        CHECK_RESULT(kit_upload_2d(ring, device, dp, from, hp, w, h, kit_stream[1]),
                      GPUPOOL_OK);
         unsigned char *copy = kit_fetch(device, device_bytes);
         for (size_t y = 0; y < h; y++) {
@@ -205,7 +205,7 @@ static void rows_with_pitches(void) {
             kit_is_byte(copy + y * dp + w, dp - w, 0xdd);
         }
         free(copy);
-        CHECK_RESULT(gpupool_download_2d(ring, to, hp, device, dp, w, h, kit_stream[1]),
+        CHECK_RESULT(kit_download_2d(ring, to, hp, device, dp, w, h, kit_stream[1]),
                      GPUPOOL_OK);
         for (size_t y = 0; y < h; y++) {
             kit_is_pattern(to + y * hp, w, i, y * hp);
@@ -224,7 +224,7 @@ static void a_single_row(void) {
     gpupool_ring *ring = kit_ring(512 * KIB, 0, 0);
     unsigned char *from = kit_host(100), *device = kit_device(100);
     kit_pattern(from, 100, 3);
-    CHECK_RESULT(gpupool_upload_2d(ring, device, 100, from, PTRDIFF_MAX, 100, 1, kit_stream[1]),
+    CHECK_RESULT(kit_upload_2d(ring, device, 100, from, PTRDIFF_MAX, 100, 1, kit_stream[1]),
                  GPUPOOL_OK);
     kit_expect_device(device, 100, 3);
     kit_host_free(from, 100);
@@ -271,21 +271,21 @@ static void functions_fill_and_empty(void) {
         gpupool_ring *ring = kit_ring(MIB, 0, workers);
         unsigned char *device = kit_device(bytes);
         source s = {9, 0, bytes, UINT64_MAX, kit_host(bytes), 0};
-        CHECK_RESULT(gpupool_upload_from(ring, device, bytes, workers ? bring : bring_in_order, &s,
+        CHECK_RESULT(kit_upload_from(ring, device, bytes, workers ? bring : bring_in_order, &s,
                                          kit_stream[0]), GPUPOOL_OK);
         CHECK_EQ(atomic_load(&s.done), bytes);
         kit_expect_device(device, bytes, 9);
-        CHECK_RESULT(gpupool_download_to(ring, device, bytes, take_away, &s, kit_stream[0]),
+        CHECK_RESULT(kit_download_to(ring, device, bytes, take_away, &s, kit_stream[0]),
                      GPUPOOL_OK);
         kit_is_pattern(s.seen, bytes, 9, 0);
         s.refuse_at = MIB;
-        CHECK_RESULT(gpupool_upload_from(ring, device, bytes, bring, &s, kit_stream[0]),
+        CHECK_RESULT(kit_upload_from(ring, device, bytes, bring, &s, kit_stream[0]),
                      GPUPOOL_E_CALLBACK);
         CHECK(strstr(gpupool_last_error(), "returned 42") != NULL);
-        CHECK_RESULT(gpupool_download_to(ring, device, bytes, take_away, &s, kit_stream[0]),
+        CHECK_RESULT(kit_download_to(ring, device, bytes, take_away, &s, kit_stream[0]),
                      GPUPOOL_E_CALLBACK);
         s.refuse_at = UINT64_MAX;
-        CHECK_RESULT(gpupool_upload_from(ring, device, bytes, bring, &s, kit_stream[0]),
+        CHECK_RESULT(kit_upload_from(ring, device, bytes, bring, &s, kit_stream[0]),
                      GPUPOOL_OK);
         kit_host_free(s.seen, bytes);
         kit_device_free(device, bytes);
@@ -337,23 +337,23 @@ static void capturing_streams_are_refused(void) {
     gpupool_ticket ticket = 0;
     gpupool_span span;
     cudaGraph_t graph = NULL;
-    CHECK_RESULT(gpupool_span_acquire(ring, 1000, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, 0, &span), GPUPOOL_OK);
     memset(span.memory, 0, 1000);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
     for (size_t i = 0; i < 3; i++) {
         size_t n = sizes_tried[i];
         CHECK_RESULT(gpupool_upload(ring, device, from, n, kit_stream[0]), GPUPOOL_E_CAPTURING);
         CHECK_RESULT(gpupool_download(ring, from, device, n, kit_stream[0]), GPUPOOL_E_CAPTURING);
-        CHECK_RESULT(gpupool_upload_async(ring, device, from, n, kit_stream[0], &ticket),
+        CHECK_RESULT(kit_upload_async(ring, device, from, n, kit_stream[0], &ticket),
                      GPUPOOL_E_CAPTURING);
         /* another stream is served while that one captures, and its capture is not lost */
         CHECK_RESULT(gpupool_upload(ring, device, from, n, kit_stream[1]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_download(ring, from, device, n, kit_stream[1]), GPUPOOL_OK);
     }
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_E_CAPTURING);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     memset(from, 0xee, 3 * MIB);
     kit_host_free(from, 3 * MIB);
     kit_device_free(device, 3 * MIB);
@@ -432,14 +432,14 @@ static void the_rate_is_of_what_took_time(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(MIB / 2);
     gpupool_span span;
-    CHECK_RESULT(gpupool_upload_from(ring, device, 100 * KIB, take_long, NULL, kit_stream[0]),
+    CHECK_RESULT(kit_upload_from(ring, device, 100 * KIB, take_long, NULL, kit_stream[0]),
                  GPUPOOL_OK);
     gpupool_ring_stats before = kit_ring_stats(ring);
     CHECK(before.under_way_ns[0] >= 3000000);
     CHECK(before.gb_per_s[0] > 0 && before.gb_per_s[0] < 100 * KIB / 3e6);
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB / 2, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB / 2, 0, &span), GPUPOOL_OK);
     memset(span.memory, 0, span.bytes);
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).staged_bytes[0], MIB / 2 + 100 * KIB);
     CHECK(kit_ring_stats(ring).gb_per_s[0] <= before.gb_per_s[0]);
     kit_device_free(device, MIB / 2);

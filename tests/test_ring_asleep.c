@@ -40,14 +40,14 @@ static void scene_open(int workers) {
     naps = 0;
     sleeper = pthread_self();
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
                  GPUPOOL_OK);
 }
 
 static void scene_close(void) {
     at_sleep = NULL;
     fake_hold(kit_stream[0], 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
     kit_expect_device(device, BYTES, 1);
     kit_device_free(device, BYTES);
     kit_host_free(host, BYTES);
@@ -63,7 +63,7 @@ static void a_ticket_is_waited_for_asleep(void) {
     for (int workers = 0; workers < 2; workers++) {
         scene_open(workers);
         at_sleep = let_go_at_the_third;
-        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
         CHECK(naps >= 3);
         scene_close();
     }
@@ -88,7 +88,7 @@ static void an_upload_is_waited_for_asleep(void) {
 static void let_go_and_end(void) {
     let_go_at_the_third();
     if (naps == 10 && !ring->transfers)
-        CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+        CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
                      GPUPOOL_OK);
 }
 

@@ -44,21 +44,21 @@ static void tickets_in_any_order(void) {
         parcel p[MOST];
         for (uint64_t i = 0; i < MOST; i++) {
             p[i] = parcel_open(1 + (size_t)i * i * 20011, i);
-            CHECK_RESULT(gpupool_upload_async(ring, p[i].device, p[i].host, p[i].bytes,
+            CHECK_RESULT(kit_upload_async(ring, p[i].device, p[i].host, p[i].bytes,
                                               kit_stream[i % 3], &p[i].ticket), GPUPOOL_OK);
             CHECK(i == 0 || p[i].ticket > p[i - 1].ticket);
         }
         for (uint64_t i = MOST; i-- > 0;) {
-            CHECK_RESULT(gpupool_ticket_wait(ring, p[i].ticket, -1), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_ring_wait(ring, p[i].ticket, -1), GPUPOOL_OK);
             kit_expect_device(p[i].device, p[i].bytes, i);
             memset(p[i].host, 0, p[i].bytes);
-            CHECK_RESULT(gpupool_download_async(ring, p[i].host, p[i].device, p[i].bytes,
+            CHECK_RESULT(kit_download_async(ring, p[i].host, p[i].device, p[i].bytes,
                                                 kit_stream[i % 3], &p[i].ticket), GPUPOOL_OK);
         }
         for (uint64_t i = 0; i < MOST; i++) {
-            CHECK_RESULT(gpupool_ticket_wait(ring, p[i].ticket, 100 * KIT_SECOND), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_ring_wait(ring, p[i].ticket, 100 * KIT_SECOND), GPUPOOL_OK);
             kit_is_pattern(p[i].host, p[i].bytes, i, 0);
-            CHECK_RESULT(gpupool_ticket_wait(ring, p[i].ticket, 0), GPUPOOL_OK); /* again */
+            CHECK_RESULT(gpupool_ring_wait(ring, p[i].ticket, 0), GPUPOOL_OK); /* again */
             parcel_close(&p[i]);
         }
         kit_ring_close(ring);
@@ -72,16 +72,16 @@ static void tickets_of_pinned_memory(void) {
     gpupool_ticket ticket = 0;
     CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
     kit_pattern(pinned, MIB, 5);
-    CHECK_RESULT(gpupool_upload_async(ring, device, pinned, MIB, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, pinned, MIB, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
     kit_expect_device(device, MIB, 5);
     CHECK_EQ(kit_ring_stats(ring).pinned.peak, 0);
     gpupool_ticket first = ticket;
-    CHECK_RESULT(gpupool_upload_async(ring, device, pinned, 0, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, pinned, 0, kit_stream[0], &ticket),
                  GPUPOOL_OK);
     CHECK(ticket > first);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_OK);
     CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
     kit_device_free(device, MIB);
     kit_ring_close(ring);
@@ -96,10 +96,10 @@ static void asked_once_of_pinned_memory(void) {
     CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
     kit_pattern(pinned, MIB, 5);
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, device, pinned, MIB, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, pinned, MIB, kit_stream[0], &ticket),
                  GPUPOOL_OK);
     fake_hold(kit_stream[0], 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_OK);
     kit_expect_device(device, MIB, 5);
     CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
     kit_device_free(device, MIB);
@@ -116,21 +116,21 @@ static void tickets_count_when_they_are_done(void) {
     CHECK_EQ(cudaHostAlloc((void **)&pinned, p.bytes, cudaHostAllocDefault), cudaSuccess);
     for (int staged = 0; staged < 2; staged++) {
         fake_hold(kit_stream[0], 1);
-        CHECK_RESULT(gpupool_upload_async(ring, p.device, staged ? p.host : pinned, p.bytes,
+        CHECK_RESULT(kit_upload_async(ring, p.device, staged ? p.host : pinned, p.bytes,
                                           kit_stream[0], &ticket), GPUPOOL_OK);
         CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], staged);
         CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], 0);
         fake_hold(kit_stream[0], 0);
-        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
         CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], staged + 1);
         CHECK_EQ(kit_ring_stats(ring).direct_bytes[GPUPOOL_UP], p.bytes);
         CHECK_EQ(kit_ring_stats(ring).under_way_ns[GPUPOOL_UP] > 0, staged);
     }
     CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], p.bytes);
     fake_fail_call("cuMemcpyAsync", 1, 0, cudaErrorUnknown);
-    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
+    CHECK_RESULT(kit_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, p.ticket, -1), GPUPOOL_E_CUDA);
     CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 2);
     CHECK_EQ(cudaFreeHost(pinned), cudaSuccess);
     parcel_close(&p);
@@ -142,11 +142,11 @@ static void tickets_count_when_they_are_done(void) {
 static void asking_is_work(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     parcel p = parcel_open(3 * MIB, 7);
-    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
+    CHECK_RESULT(kit_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
                  GPUPOOL_OK);
     for (int i = 0; i < 100; i++) {
         CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-        if (gpupool_ticket_wait(ring, p.ticket, 0) == GPUPOOL_OK) break;
+        if (gpupool_ring_wait(ring, p.ticket, 0) == GPUPOOL_OK) break;
         CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 0);
     }
     CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 1);
@@ -161,13 +161,13 @@ static void under_way_is_no_error(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     parcel p = parcel_open(MIB, 8);
     fake_mode(FAKE_STEPPED);
-    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
+    CHECK_RESULT(kit_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
                  GPUPOOL_OK);
     CHECK(cudaSetDevice(99) != cudaSuccess);
-    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, 0), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_wait(ring, p.ticket, 0), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
     fake_mode(FAKE_EAGER);
-    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, p.ticket, -1), GPUPOOL_OK);
     kit_expect_device(p.device, p.bytes, 8);
     parcel_close(&p);
     kit_ring_close(ring);
@@ -179,7 +179,7 @@ typedef struct waiter { gpupool_ring *ring; gpupool_ticket ticket; gpupool_resul
 
 static void *wait_for_it(void *argument) {
     waiter *w = (waiter *)argument;
-    w->result = gpupool_ticket_wait(w->ring, w->ticket, -1);
+    w->result = gpupool_ring_wait(w->ring, w->ticket, -1);
     return NULL;
 }
 
@@ -189,7 +189,7 @@ static void another_thread_waits(void) {
     pthread_t threads[3];
     waiter w[3];
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
+    CHECK_RESULT(kit_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
                  GPUPOOL_OK);
     for (int i = 0; i < 3; i++) {
         w[i] = (waiter){ring, p.ticket, GPUPOOL_E_TIMEOUT};
@@ -210,7 +210,7 @@ static void destroy_finishes_what_is_left(void) {
     for (int workers = 0; workers <= 2; workers += 2) {
         gpupool_ring *ring = kit_ring(MIB, 0, workers);
         parcel p = parcel_open(5 * MIB, 2);
-        CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0],
+        CHECK_RESULT(kit_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0],
                                           &p.ticket), GPUPOOL_OK);
         kit_ring_close(ring);
         kit_expect_device(p.device, p.bytes, 2);
@@ -228,21 +228,21 @@ static void still_streams_hold_nothing(void) {
         fake_hold(kit_stream[0], 1);
         for (uint64_t i = 0; i < MOST; i++) {
             kit_fill(kit_stream[0], late[i].device, 10, 0x77); /* what it must come after */
-            CHECK_RESULT(gpupool_upload_async(ring, late[i].device, late[i].host, late[i].bytes,
+            CHECK_RESULT(kit_upload_async(ring, late[i].device, late[i].host, late[i].bytes,
                                               kit_stream[0], &late[i].ticket), GPUPOOL_OK);
         }
-        CHECK_RESULT(gpupool_ticket_wait(ring, late[0].ticket, 0), GPUPOOL_E_TIMEOUT);
-        CHECK_RESULT(gpupool_ticket_wait(ring, late[3].ticket, KIT_SECOND / 50),
+        CHECK_RESULT(gpupool_ring_wait(ring, late[0].ticket, 0), GPUPOOL_E_TIMEOUT);
+        CHECK_RESULT(gpupool_ring_wait(ring, late[3].ticket, KIT_SECOND / 50),
                      GPUPOOL_E_TIMEOUT);
-        CHECK_RESULT(gpupool_upload_async(ring, now.device, now.host, now.bytes, kit_stream[1],
+        CHECK_RESULT(kit_upload_async(ring, now.device, now.host, now.bytes, kit_stream[1],
                                           &now.ticket), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_ticket_wait(ring, now.ticket, -1), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, now.ticket, -1), GPUPOOL_OK);
         CHECK_RESULT(gpupool_upload(ring, now.device, now.host, now.bytes, kit_stream[1]),
                      GPUPOOL_OK);
         CHECK_EQ(kit_ring_stats(ring).creeps, 0);
         fake_hold(kit_stream[0], 0);
         for (uint64_t i = MOST; i-- > 0;) {
-            CHECK_RESULT(gpupool_ticket_wait(ring, late[i].ticket, -1), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_ring_wait(ring, late[i].ticket, -1), GPUPOOL_OK);
             kit_expect_device(late[i].device, late[i].bytes, i);
             parcel_close(&late[i]);
         }
@@ -268,9 +268,9 @@ static void full_ring_lets_others_pass(void) {
         memset(p.host, 0, p.bytes);
         CHECK_RESULT(gpupool_download(ring, p.host, p.device, p.bytes, kit_stream[1]), GPUPOOL_OK);
         kit_is_pattern(p.host, p.bytes, 6, 0);
-        CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, 300000, kit_stream[1],
+        CHECK_RESULT(kit_upload_async(ring, p.device, p.host, 300000, kit_stream[1],
                                           &p.ticket), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, p.ticket, -1), GPUPOOL_OK);
         fake_hold(kit_stream[0], 0);
         kit_expect_device(stuck.device, bytes, 1);
         parcel_close(&p);
@@ -289,11 +289,11 @@ static void done_means_done_without_the_ring(void) {
     gpupool_span span;
     uint64_t started = gpi_host_now_ns();
     memset(p.host, 7, p.bytes);
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(kit_upload_async(ring, p.device, p.host, p.bytes, kit_stream[0], &p.ticket),
                  GPUPOOL_OK);
     fake_mode(FAKE_THREADED);
-    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, p.ticket, -1), GPUPOOL_OK);
     gpupool_ring_stats stats = kit_ring_stats(ring);
     CHECK(stats.creeps > 1); /* of 256 KiB at most */
     CHECK_EQ(stats.waits, 1);
@@ -303,7 +303,7 @@ static void done_means_done_without_the_ring(void) {
     CHECK_EQ(cudaStreamSynchronize(kit_stream[1]), cudaSuccess);
     CHECK_EQ(fake_failures(), 0);
     fake_mode(FAKE_EAGER);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     parcel_close(&p);
     kit_ring_close(ring);
 }
@@ -327,13 +327,13 @@ static void spans_of_exact_sizes(void) {
             size_t used = (size_t)kit_ring_stats(ring).used.now;
             gpupool_span span;
             check_case("a span of %zu, round %d", tried[i], round);
-            CHECK_RESULT(gpupool_span_acquire(ring, tried[i], -1, &span), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_ring_acquire_span(ring, tried[i], -1, &span), GPUPOOL_OK);
             CHECK_EQ(span.bytes, tried[i]);
             CHECK(kit_ring_stats(ring).used.now < used + tried[i] + 9 * MIB / 4); /* slots */
             span_fill(&span, i);
-            CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
             CHECK(span.memory == NULL && span.bytes == 0);
-            CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]),
+            CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]),
                          GPUPOOL_E_ARGUMENT);
             kit_expect_device(device, tried[i], i);
             kit_device_free(device, tried[i]);
@@ -346,17 +346,17 @@ static void spans_and_what_is_refused(void) {
     unsigned char *device = kit_device(MIB);
     gpupool_span a, b;
     memset(&a, 0, sizeof a);
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB + 1, -1, &a), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB + 1, -1, &a), GPUPOOL_E_ARGUMENT);
     CHECK(strstr(gpupool_last_error(), "1048576") != NULL); /* the largest possible */
-    CHECK_RESULT(gpupool_span_acquire(ring, 0, -1, &a), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_span_acquire(ring, 10, -1, NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_span_cancel(ring, &a), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_span_acquire(ring, 600 * KIB, -1, &a), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(other, &a), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 0, -1, &a), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 10, -1, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &a), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 600 * KIB, -1, &a), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(other, &a), GPUPOOL_E_ARGUMENT);
     /* holding one and asking for more than is left: an answer, not a wait */
-    CHECK_RESULT(gpupool_span_acquire(ring, 600 * KIB, -1, &b), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 600 * KIB, -1, &b), GPUPOOL_E_TIMEOUT);
     CHECK(strstr(gpupool_last_error(), "262144") != NULL); /* what is left: a slot */
-    CHECK_RESULT(gpupool_span_acquire(ring, 262144, -1, &b), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 262144, -1, &b), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_E_IN_USE);
     /* transfers go on beside spans that hold all of the ring */
     unsigned char *host = kit_host(MIB);
@@ -366,16 +366,16 @@ static void spans_and_what_is_refused(void) {
     memset(host, 0xee, MIB);
     kit_host_free(host, MIB);
     a.bytes++;
-    CHECK_RESULT(gpupool_span_upload(ring, &a, device, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &a, device, kit_stream[0]), GPUPOOL_E_ARGUMENT);
     a.bytes = 100; /* less than was asked for is fine */
-    CHECK_RESULT(gpupool_span_upload(ring, &a, NULL, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &a, NULL, kit_stream[0]), GPUPOOL_E_ARGUMENT);
     span_fill(&a, 3);
-    CHECK_RESULT(gpupool_span_upload(ring, &a, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &a, device, kit_stream[0]), GPUPOOL_OK);
     kit_expect_device(device, 100, 3);
     CHECK_EQ(kit_ring_stats(ring).transfers[GPUPOOL_UP], 2);
     CHECK_EQ(kit_ring_stats(ring).staged_bytes[GPUPOOL_UP], MIB + 100);
-    CHECK_RESULT(gpupool_span_cancel(ring, &b), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(ring, &b), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &b), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &b), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).used.now, 0);
     kit_device_free(device, MIB);
@@ -389,14 +389,14 @@ static void span_behind_a_still_stream(void) {
     unsigned char *device = kit_device(MIB);
     gpupool_span span;
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
     span_fill(&span, 1);
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_acquire(ring, 1, 0, &span), GPUPOOL_E_TIMEOUT);
-    CHECK_RESULT(gpupool_span_acquire(ring, 1, KIT_SECOND / 100, &span), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1, 0, &span), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1, KIT_SECOND / 100, &span), GPUPOOL_E_TIMEOUT);
     fake_hold(kit_stream[0], 0);
-    CHECK_RESULT(gpupool_span_acquire(ring, 1, -1, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     kit_expect_device(device, MIB, 1);
     kit_device_free(device, MIB);
     kit_ring_close(ring);
@@ -411,13 +411,13 @@ static void span_beside_a_still_stream(void) {
     gpupool_span span;
     fake_hold(kit_stream[0], 1);
     for (int i = 0; i < 2; i++) {
-        CHECK_RESULT(gpupool_span_acquire(ring, 400 * KIB, 0, &span), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_acquire_span(ring, 400 * KIB, 0, &span), GPUPOOL_OK);
         span_fill(&span, 3);
-        CHECK_RESULT(gpupool_span_upload(ring, &span, device + i * 500 * (int)KIB, kit_stream[i]),
-                     GPUPOOL_OK);
+        unsigned char *to = device + i * 500 * (int)KIB;
+        CHECK_RESULT(gpupool_ring_upload_span(ring, &span, to, kit_stream[i]), GPUPOOL_OK);
     }
-    CHECK_RESULT(gpupool_span_acquire(ring, 400 * KIB, KIT_SECOND, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 400 * KIB, KIT_SECOND, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     fake_hold(kit_stream[0], 0);
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     kit_device_free(device, MIB);
@@ -433,9 +433,9 @@ static void async_passes_blocking_streams(void) {
     CHECK_EQ(cudaStreamCreate(&blocking), cudaSuccess);
     fake_hold(blocking, 1);
     kit_fill(blocking, other, 10, 0x66);
-    CHECK_RESULT(gpupool_upload_async(ring, p.device, p.host, p.bytes, kit_stream[1], &p.ticket),
+    CHECK_RESULT(kit_upload_async(ring, p.device, p.host, p.bytes, kit_stream[1], &p.ticket),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, p.ticket, 20 * KIT_SECOND), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, p.ticket, 20 * KIT_SECOND), GPUPOOL_OK);
     fake_hold(blocking, 0);
     kit_expect_device(p.device, p.bytes, 8);
     CHECK_EQ(cudaStreamDestroy(blocking), cudaSuccess);
@@ -460,13 +460,13 @@ static void span_in_time(void) {
     gpupool_span span;
     pthread_t thread;
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
     span_fill(&span, 2);
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(pthread_create(&thread, NULL, let_go_later, NULL), 0);
-    CHECK_RESULT(gpupool_span_acquire(ring, 1, 100 * KIT_SECOND, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1, 100 * KIT_SECOND, &span), GPUPOOL_OK);
     CHECK_EQ(pthread_join(thread, NULL), 0);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     kit_expect_device(device, MIB, 2);
     kit_device_free(device, MIB);
     kit_ring_close(ring);
@@ -479,14 +479,14 @@ static void *hold_and_ask(void *argument) {
     gpupool_ring *ring = (gpupool_ring *)argument;
     gpupool_span one, two;
     for (int i = 0; i < 200; i++) {
-        if (gpupool_span_acquire(ring, 400 * KIB, -1, &one) != GPUPOOL_OK) {
+        if (gpupool_ring_acquire_span(ring, 400 * KIB, -1, &one) != GPUPOOL_OK) {
             check_fail(__FILE__, __LINE__, "the first span: %s", gpupool_last_error());
             continue;
         }
-        gpupool_result second = gpupool_span_acquire(ring, 400 * KIB, -1, &two);
+        gpupool_result second = gpupool_ring_acquire_span(ring, 400 * KIB, -1, &two);
         CHECK(second == GPUPOOL_OK || second == GPUPOOL_E_TIMEOUT);
-        if (second == GPUPOOL_OK) CHECK_RESULT(gpupool_span_cancel(ring, &two), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_span_cancel(ring, &one), GPUPOOL_OK);
+        if (second == GPUPOOL_OK) CHECK_RESULT(gpupool_ring_cancel_span(ring, &two), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_cancel_span(ring, &one), GPUPOOL_OK);
     }
     return NULL;
 }

@@ -68,15 +68,15 @@ static void no_sleep_beyond_the_time_allowed(void) {
     gpupool_ticket ticket = 0;
     long start;
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, device, &byte, 1, kit_stream[0], &ticket), GPUPOOL_OK);
+    CHECK_RESULT(kit_upload_async(ring, device, &byte, 1, kit_stream[0], &ticket), GPUPOOL_OK);
     start = clock_us;
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 7500000), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 7500000), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(clock_us - start, 7500);
     CHECK(sleeps > 10 && sleeps < 50); /* 20 us, 40 us, ... */
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 10 * KIT_SECOND), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 10 * KIT_SECOND), GPUPOOL_E_TIMEOUT);
     CHECK(longest_us == 5000);
     fake_hold(kit_stream[0], 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
     kit_device_free(device, 1);
     kit_ring_close(ring);
 }

@@ -40,9 +40,9 @@ static void spans_are_not_staged_in_time(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(100000);
     gpupool_span span;
-    CHECK_RESULT(gpupool_span_acquire(ring, 100000, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 100000, 0, &span), GPUPOOL_OK);
     memset(span.memory, 1, 100000);
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
     ring->under_way[GPUPOOL_UP].ns = 1000000000;
     gpupool_ring_stats stats = kit_ring_stats(ring);
     CHECK_EQ(stats.staged_bytes[GPUPOOL_UP], 100000);
@@ -99,11 +99,11 @@ static int no_write(const void *from, size_t bytes, uint64_t offset, void *user)
 static void which_function_it_was(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(MIB);
-    CHECK_RESULT(gpupool_upload_from(ring, device, MIB, no_read, NULL, kit_stream[0]),
+    CHECK_RESULT(kit_upload_from(ring, device, MIB, no_read, NULL, kit_stream[0]),
                  GPUPOOL_E_CALLBACK);
     CHECK(strstr(gpupool_last_error(), "read function returned 7 at byte 0") != NULL);
     CHECK_EQ(kit_ring_stats(ring).used.now, 0);
-    CHECK_RESULT(gpupool_download_to(ring, device, MIB, no_write, NULL, kit_stream[0]),
+    CHECK_RESULT(kit_download_to(ring, device, MIB, no_write, NULL, kit_stream[0]),
                  GPUPOOL_E_CALLBACK);
     CHECK(strstr(gpupool_last_error(), "write function returned 8 at byte 0") != NULL);
     kit_device_free(device, MIB);
@@ -114,20 +114,21 @@ static void what_is_wrong_with_a_span(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(1000);
     gpupool_span span;
-    CHECK_RESULT(gpupool_span_acquire(ring, 1000, 0, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_upload(ring, &span, NULL, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, NULL, kit_stream[0]), GPUPOOL_E_ARGUMENT);
     CHECK(strstr(gpupool_last_error(), "device_dst is NULL") != NULL);
     span.bytes = 1001;
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_E_ARGUMENT);
     CHECK(strstr(gpupool_last_error(), "span.bytes was set to 0 or raised") != NULL);
     span.bytes = 1000;
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
 
     gpupool_span all, more;
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &all), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_upload(ring, &all, NULL, kit_stream[0]), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_span_acquire(ring, 1000, -1, &more), GPUPOOL_E_TIMEOUT); /* of its own */
-    CHECK_RESULT(gpupool_span_cancel(ring, &all), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &all), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &all, NULL, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+    /* its own is in the way */
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 1000, -1, &more), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &all), GPUPOOL_OK);
     kit_device_free(device, 1000);
     kit_ring_close(ring);
 }
@@ -137,7 +138,7 @@ static void rows_beyond_all_memory(void) {
     size_t large = (size_t)1 << 40;
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *device = kit_device(100), *host = kit_host(100);
-    CHECK_RESULT(gpupool_upload_2d(ring, device, large, host, large, large, large, kit_stream[0]),
+    CHECK_RESULT(kit_upload_2d(ring, device, large, host, large, large, large, kit_stream[0]),
                  GPUPOOL_E_ARGUMENT);
     CHECK(strstr(gpupool_last_error(), "more than any memory has") != NULL);
     kit_host_free(host, 100);

@@ -32,25 +32,25 @@ static void trim_stops_at_what_is_in_use(void) {
     gpupool_ring *ring = kit_ring(12 * MIB, 3 * MIB, 0);
     gpupool_span low, high;
     size_t released = 77;
-    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, 0, &low), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_acquire(ring, 3 * MIB, 0, &high), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 4 * MIB, 0, &low), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 3 * MIB, 0, &high), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).pinned.now, 9 * MIB); /* slots of 3 MiB: two, and one */
     CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK); /* the upper one is used */
     CHECK_EQ(released, 0);
-    CHECK_RESULT(gpupool_span_cancel(ring, &high), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &high), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_trim(ring, 9 * MIB, &released), GPUPOOL_OK);
     CHECK_EQ(released, 0);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
     CHECK_EQ(released, 3 * MIB);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).pinned.now, 6 * MIB);
-    CHECK_RESULT(gpupool_span_cancel(ring, &low), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_acquire(ring, 3 * MIB, 0, &low), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_acquire(ring, 512 * KIB, 0, &high), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(ring, &low), GPUPOOL_OK); /* free below, and at the end */
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &low), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 3 * MIB, 0, &low), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 512 * KIB, 0, &high), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &low), GPUPOOL_OK); /* free below, and at the end */
     CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
     CHECK_EQ(released, 0);
-    CHECK_RESULT(gpupool_span_cancel(ring, &high), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &high), GPUPOOL_OK);
     kit_ring_close(ring);
 }
 
@@ -90,23 +90,23 @@ static void no_further_ahead_than_the_link_needs(void) {
     gpupool_ring *ring = kit_ring(64 * MIB, 0, 0);
     unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
     gpupool_ticket ticket, second;
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, MIB, kit_stream[0], &second),
+    CHECK_RESULT(kit_upload_async(ring, device, host, MIB, kit_stream[0], &second),
                  GPUPOOL_OK);
     fake_hold(ring->lanes[GPUPOOL_UP], 1);
     for (int i = 0; i < 200 && kit_ring_stats(ring).used.now < 24 * MIB; i++)
-        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, KIT_SECOND / 20), GPUPOOL_E_TIMEOUT);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, KIT_SECOND / 20), GPUPOOL_E_TIMEOUT);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, KIT_SECOND / 20), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, KIT_SECOND / 20), GPUPOOL_E_TIMEOUT);
     CHECK(kit_ring_stats(ring).used.now >= 24 * MIB);
     CHECK(kit_ring_stats(ring).used.now <= 48 * MIB); /* the first chunks fill no slot */
     CHECK_EQ(kit_ring_stats(ring).creeps, 0);
     fake_fail_call("cuEventQuery", 1, 1, 0); /* what is in the way is asked after in vain */
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     fake_fail_clear();
     fake_hold(ring->lanes[GPUPOOL_UP], 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, second, -1), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, second, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     memset(host, 0xee, bytes);
     kit_host_free(host, bytes);
     kit_device_free(device, bytes);
@@ -121,19 +121,20 @@ static void span_over_several_slots_fails(void) {
     gpupool_ring *ring = kit_ring(8 * MIB, 0, 0);
     unsigned char *device = kit_device(bytes);
     gpupool_span span;
-    CHECK_RESULT(gpupool_span_acquire(ring, bytes, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, bytes, 0, &span), GPUPOOL_OK);
     kit_pattern((unsigned char *)span.memory, bytes, 4);
     for (int n = 1; n <= 2; n++) {
         span.bytes = bytes - KIB; /* this time */
         fake_fail_call("cuMemcpyAsync", n, 0, 0);
-        CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_E_CUDA);
         fake_fail_clear();
         span.bytes = bytes + 1; /* no more than before, though */
-        CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_E_ARGUMENT);
+        CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]),
+                     GPUPOOL_E_ARGUMENT);
     }
     CHECK_EQ(fake_calls("cuMemcpyAsync"), 3); /* none after the first that fails */
     span.bytes = bytes;
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
     kit_expect_device(device, bytes, 4);
     kit_device_free(device, bytes);
     kit_ring_close(ring);
@@ -151,7 +152,7 @@ static void what_is_lost_stays_lost_until_the_end(void) {
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(kit_ring_stats(ring).used.now, MIB / 4); /* a slot */
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, -1, &span), GPUPOOL_E_TIMEOUT);
     CHECK_RESULT(gpupool_upload(ring, device, host, bytes, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
     fake_fail_call("cuMemFree", 1, 0, 0); /* which waits for the device */
@@ -174,10 +175,10 @@ static void asking_fails(void) {
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_E_CUDA);
     CHECK_EQ(kit_ring_stats(ring).used.now, MIB / 4);
     fake_fail_call("cuEventQuery", 1, 0, 0);
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, -1, &span), GPUPOOL_E_CUDA);
     fake_fail_clear();
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     kit_host_free(host, bytes);
     kit_device_free(device, bytes);
     kit_ring_close(ring);
@@ -190,11 +191,11 @@ static void asking_what_comes_before_fails(void) {
     unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
     gpupool_ticket ticket;
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
     fake_fail_call("cuEventQuery", 1, 0, 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], 0);
     fake_hold(kit_stream[0], 0);
@@ -210,14 +211,14 @@ static void asking_for_the_end_fails(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *host = kit_host(bytes), *device = kit_device(bytes);
     gpupool_ticket ticket;
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
                  GPUPOOL_OK);
     fake_hold(ring->lanes[GPUPOOL_UP], 1);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_E_TIMEOUT);
     CHECK_EQ(kit_ring_stats(ring).chunks[GPUPOOL_UP], 1);
     CHECK(fake_pending(ring->lanes[GPUPOOL_UP]) > 0);
     fake_fail_call("cuEventQuery", 1, 0, 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
     CHECK_EQ(fake_pending(ring->lanes[GPUPOOL_UP]), 0);
@@ -287,7 +288,7 @@ static void no_more_events(void) {
     gpupool_ticket ticket = 0;
     fake_fail_call("cuEventCreate", 1, 1, 0);
     CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_E_CUDA);
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, MIB, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, host, MIB, kit_stream[0], &ticket),
                  GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_EQ(ticket, 0);
@@ -380,7 +381,7 @@ typedef struct holder { gpupool_ring *ring; gpupool_span span; } holder;
 
 static void *hold_some(void *argument) {
     holder *h = (holder *)argument;
-    CHECK_RESULT(gpupool_span_acquire(h->ring, 300 * KIB, -1, &h->span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(h->ring, 300 * KIB, -1, &h->span), GPUPOOL_OK);
     return NULL;
 }
 
@@ -391,18 +392,19 @@ static void spans_of_another_thread(void) {
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, hold_some, &h), 0);
     pthread_join(thread, NULL);
-    CHECK_RESULT(gpupool_span_acquire(h.ring, MIB, KIT_SECOND / 100, &more), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_acquire_span(h.ring, MIB, KIT_SECOND / 100, &more),
+                 GPUPOOL_E_TIMEOUT);
     CHECK(strstr(gpupool_last_error(), "stayed full") != NULL);
-    CHECK_RESULT(gpupool_span_acquire(h.ring, 100 * KIB, 0, &own), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_acquire(h.ring, 900 * KIB, -1, &more), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_acquire_span(h.ring, 100 * KIB, 0, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(h.ring, 900 * KIB, -1, &more), GPUPOOL_E_TIMEOUT);
     CHECK(strstr(gpupool_last_error(), "would wait for") != NULL);
     CHECK(strstr(gpupool_last_error(), " 262144 bytes") != NULL); /* a slot of four */
-    CHECK_RESULT(gpupool_span_cancel(h.ring, &own), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_acquire(h.ring, 512 * KIB, 0, &own), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_acquire(h.ring, 1, -1, &more), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_cancel_span(h.ring, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(h.ring, 512 * KIB, 0, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(h.ring, 1, -1, &more), GPUPOOL_E_TIMEOUT);
     CHECK(strstr(gpupool_last_error(), " 0 bytes") != NULL);
-    CHECK_RESULT(gpupool_span_cancel(h.ring, &own), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(h.ring, &h.span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(h.ring, &own), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(h.ring, &h.span), GPUPOOL_OK);
     kit_ring_close(h.ring);
 }
 
@@ -429,7 +431,7 @@ static void no_span_without_pinned_memory(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     gpupool_span span;
     fake_pinned_limit(1000);
-    CHECK_RESULT(gpupool_span_acquire(ring, 100, -1, &span), GPUPOOL_E_HOST_MEMORY);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 100, -1, &span), GPUPOOL_E_HOST_MEMORY);
     CHECK(strstr(gpupool_last_error(), "the host does not pin 262144 bytes more") != NULL);
     fake_pinned_limit(0);
     kit_ring_close(ring);
@@ -471,7 +473,7 @@ static void a_failed_download_leaves_nothing(void) {
     gpupool_ring *ring = kit_ring(8 * MIB, 0, 0);
     unsigned char *device = kit_device(bytes);
     fake_before_call("cuMemcpyAsync", 2, hold, kit_stream[0]);
-    CHECK_RESULT(gpupool_download_to(ring, device, bytes, refuse_and_let_go, kit_stream[0],
+    CHECK_RESULT(kit_download_to(ring, device, bytes, refuse_and_let_go, kit_stream[0],
                                      kit_stream[0]), GPUPOOL_E_CALLBACK);
     CHECK_EQ(fake_pending(kit_stream[0]), 0);
     CHECK_EQ(kit_ring_stats(ring).used.now, 0);
@@ -513,14 +515,14 @@ static void a_span_waits_for_what_is_pinned(void) {
     pthread_t thread;
     fake_pinned_limit(4 * MIB);
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 4 * MIB, 0, &span), GPUPOOL_OK);
     kit_pattern((unsigned char *)span.memory, 4 * MIB, 5);
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(pthread_create(&thread, NULL, let_go, kit_stream[0]), 0);
-    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 4 * MIB, -1, &span), GPUPOOL_OK);
     CHECK(kit_ring_stats(ring).pin_failures > 0);
     pthread_join(thread, NULL);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     fake_pinned_limit(0);
     kit_expect_device(device, 4 * MIB, 5);
     kit_device_free(device, 4 * MIB);
@@ -535,7 +537,7 @@ static void destroy_waits_for_a_still_stream(void) {
     pthread_t thread;
     kit_pattern(host, bytes, 3);
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, host, bytes, kit_stream[0], &ticket),
                  GPUPOOL_OK);
     CHECK_EQ(pthread_create(&thread, NULL, let_go, kit_stream[0]), 0);
     CHECK_RESULT(gpupool_ring_destroy(ring), GPUPOOL_OK);

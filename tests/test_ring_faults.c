@@ -60,43 +60,43 @@ static gpupool_result up_single(scene *s) {
 }
 
 static gpupool_result up_rows(scene *s) {
-    return gpupool_upload_2d(s->ring, s->device, WIDTH, s->host, WIDTH, WIDTH - 1, ROWS,
+    return kit_upload_2d(s->ring, s->device, WIDTH, s->host, WIDTH, WIDTH - 1, ROWS,
                              kit_stream[0]);
 }
 
 static gpupool_result up_from(scene *s) {
-    return gpupool_upload_from(s->ring, s->device, BYTES, bring, s->host, kit_stream[0]);
+    return kit_upload_from(s->ring, s->device, BYTES, bring, s->host, kit_stream[0]);
 }
 
 /* A wait that fails has not waited: the transfer may still be under way. */
 static gpupool_result wait_out(scene *s, gpupool_result posted, gpupool_ticket ticket) {
     gpupool_result result = posted;
     if (posted != GPUPOOL_OK) return posted;
-    result = gpupool_ticket_wait(s->ring, ticket, -1);
+    result = gpupool_ring_wait(s->ring, ticket, -1);
     if (result == GPUPOOL_OK) return result;
     fired_before += fake_fail_fired();
     clear_up();
-    gpupool_ticket_wait(s->ring, ticket, -1);
+    gpupool_ring_wait(s->ring, ticket, -1);
     return result;
 }
 
 static gpupool_result up_async(scene *s) {
     gpupool_ticket ticket = 0;
-    gpupool_result result = gpupool_upload_async(s->ring, s->device, s->host, BYTES,
+    gpupool_result result = kit_upload_async(s->ring, s->device, s->host, BYTES,
                                                  kit_stream[0], &ticket);
     return wait_out(s, result, ticket);
 }
 
 static gpupool_result up_span(scene *s) {
     gpupool_span span;
-    gpupool_result result = gpupool_span_acquire(s->ring, 100000, 0, &span);
+    gpupool_result result = gpupool_ring_acquire_span(s->ring, 100000, 0, &span);
     if (result != GPUPOOL_OK) return result;
     memcpy(span.memory, s->host, 100000);
-    result = gpupool_span_upload(s->ring, &span, s->device, kit_stream[0]);
+    result = gpupool_ring_upload_span(s->ring, &span, s->device, kit_stream[0]);
     if (result == GPUPOOL_OK) return result;
     fired_before += fake_fail_fired();
     clear_up(); /* the span is still held, and can be sent now */
-    CHECK_RESULT(gpupool_span_upload(s->ring, &span, s->device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(s->ring, &span, s->device, kit_stream[0]), GPUPOOL_OK);
     return result;
 }
 
@@ -109,12 +109,12 @@ static gpupool_result down_tiny(scene *s) {
 }
 
 static gpupool_result down_to(scene *s) {
-    return gpupool_download_to(s->ring, s->device, BYTES, take_away, s->host, kit_stream[0]);
+    return kit_download_to(s->ring, s->device, BYTES, take_away, s->host, kit_stream[0]);
 }
 
 static gpupool_result down_async(scene *s) {
     gpupool_ticket ticket = 0;
-    gpupool_result result = gpupool_download_async(s->ring, s->host, s->device, BYTES,
+    gpupool_result result = kit_download_async(s->ring, s->host, s->device, BYTES,
                                                    kit_stream[0], &ticket);
     return wait_out(s, result, ticket);
 }
@@ -189,8 +189,9 @@ static void play_all(int workers, int persist) {
             CHECK_RESULT(a->play(&s), GPUPOOL_OK);
             scene_expect(&s, a);
             if (persist) continue; /* what cannot be asked about stays taken */
-            CHECK_RESULT(gpupool_span_acquire(s.ring, 512 * KIB, KIT_SECOND, &all), GPUPOOL_OK);
-            CHECK_RESULT(gpupool_span_cancel(s.ring, &all), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_ring_acquire_span(s.ring, 512 * KIB, KIT_SECOND, &all),
+                         GPUPOOL_OK);
+            CHECK_RESULT(gpupool_ring_cancel_span(s.ring, &all), GPUPOOL_OK);
         }
         CHECK(!more);
         kit_host_free(s.host, BYTES);
@@ -212,10 +213,10 @@ static void done_with_pinned_memory_when_a_ticket_fails(void) {
     gpupool_ticket ticket = 0;
     CHECK_EQ(cudaHostAlloc((void **)&pinned, MIB, cudaHostAllocDefault), cudaSuccess);
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_download_async(ring, pinned, device, MIB, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_download_async(ring, pinned, device, MIB, kit_stream[0], &ticket),
                  GPUPOOL_OK);
     fake_fail_call("cuEventQuery", 1, 0, 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     CHECK_EQ(fake_pending(kit_stream[0]), 0);
     fake_host_access(pinned, MIB, 1, "the caller's next use");
     fake_fail_clear();
@@ -230,10 +231,10 @@ static void a_flight_that_fails_is_its_tickets_failure(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     unsigned char *host = kit_host(300 * KIB), *device = kit_device(300 * KIB);
     gpupool_ticket ticket = 0;
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, 300 * KIB, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, host, 300 * KIB, kit_stream[0], &ticket),
                  GPUPOOL_OK);
     fake_fail_call("cuEventQuery", 1, 1, 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 5 * KIT_SECOND), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 5 * KIT_SECOND), GPUPOOL_E_CUDA);
     fake_fail_clear();
     memset(host, 0xee, 300 * KIB);
     kit_host_free(host, 300 * KIB);
@@ -365,7 +366,7 @@ static void unpinnable_memory_is_no_failure(void) {
     CHECK_EQ(fake_pinned_peak(), 0);
     CHECK(kit_ring_stats(ring).pin_failures > 0);
     /* whether it is time to try again depends on how fast this machine is */
-    refused = gpupool_span_acquire(ring, 100, 0, &span);
+    refused = gpupool_ring_acquire_span(ring, 100, 0, &span);
     CHECK(refused == GPUPOOL_E_TIMEOUT || refused == GPUPOOL_E_HOST_MEMORY);
     fake_pinned_limit(0);
     kit_host_free(s.host, BYTES);
@@ -377,22 +378,22 @@ static void failures_are_forgotten_in_the_end(void) {
     gpupool_ring *ring = kit_ring(MIB, 0, 0);
     scene s = {ring, kit_host(BYTES), kit_device(BYTES), 0};
     gpupool_ticket fine, tickets[70];
-    CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0], &fine),
+    CHECK_RESULT(kit_upload_async(ring, s.device, s.host, BYTES, kit_stream[0], &fine),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, fine, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, fine, -1), GPUPOOL_OK);
     for (int i = 0; i < 70; i++) {
-        CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0],
+        CHECK_RESULT(kit_upload_async(ring, s.device, s.host, BYTES, kit_stream[0],
                                           &tickets[i]), GPUPOOL_OK);
         fake_fail_call("cuMemcpyAsync", 1, 0, 0);
-        CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_E_CUDA);
-        CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], 0), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_ring_wait(ring, tickets[i], -1), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_ring_wait(ring, tickets[i], 0), GPUPOOL_E_CUDA);
         CHECK(strstr(gpupool_last_error(), "cuMemcpyAsync") != NULL);
         fake_fail_clear();
-        if (i < 64) CHECK_RESULT(gpupool_ticket_wait(ring, fine, 0), GPUPOOL_OK);
+        if (i < 64) CHECK_RESULT(gpupool_ring_wait(ring, fine, 0), GPUPOOL_OK);
     }
-    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[69], 0), GPUPOOL_E_CUDA);
-    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[6], 0), GPUPOOL_E_CUDA);
-    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[5], 0), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_wait(ring, tickets[69], 0), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, tickets[6], 0), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, tickets[5], 0), GPUPOOL_E_ARGUMENT);
     memset(s.host, 0, BYTES);
     kit_host_free(s.host, BYTES);
     kit_device_free(s.device, BYTES);
@@ -405,19 +406,19 @@ static void failures_out_of_order_are_forgotten(void) {
     scene s = {ring, kit_host(BYTES), kit_device(BYTES), 0};
     gpupool_ticket late, tickets[128];
     fake_hold(kit_stream[1], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[1], &late),
+    CHECK_RESULT(kit_upload_async(ring, s.device, s.host, BYTES, kit_stream[1], &late),
                  GPUPOOL_OK);
     fake_fail_call("cuMemcpyAsync", 1, 1, 0);
     for (int i = 0; i < 128; i++) {
         if (i == 64) fake_hold(kit_stream[1], 0);
-        if (i == 64) CHECK_RESULT(gpupool_ticket_wait(ring, late, -1), GPUPOOL_E_CUDA);
-        CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0],
+        if (i == 64) CHECK_RESULT(gpupool_ring_wait(ring, late, -1), GPUPOOL_E_CUDA);
+        CHECK_RESULT(kit_upload_async(ring, s.device, s.host, BYTES, kit_stream[0],
                                           &tickets[i]), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_ring_wait(ring, tickets[i], -1), GPUPOOL_E_CUDA);
     }
     fake_fail_clear();
-    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[63], 0), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_ticket_wait(ring, tickets[64], 0), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, tickets[63], 0), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_wait(ring, tickets[64], 0), GPUPOOL_E_CUDA);
     memset(s.host, 0, BYTES);
     kit_host_free(s.host, BYTES);
     kit_device_free(s.device, BYTES);
@@ -431,18 +432,18 @@ static void a_late_success_is_no_failure(void) {
     gpupool_ticket late, ticket;
     kit_pattern(s.host, BYTES, 7);
     fake_hold(kit_stream[1], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[1], &late),
+    CHECK_RESULT(kit_upload_async(ring, s.device, s.host, BYTES, kit_stream[1], &late),
                  GPUPOOL_OK);
     fake_fail_call("cuMemcpyAsync", 1, 1, 0);
     for (int i = 0; i < 65; i++) {
-        CHECK_RESULT(gpupool_upload_async(ring, s.device, s.host, BYTES, kit_stream[0], &ticket),
+        CHECK_RESULT(kit_upload_async(ring, s.device, s.host, BYTES, kit_stream[0], &ticket),
                      GPUPOOL_OK);
-        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     }
     fake_fail_clear();
     fake_hold(kit_stream[1], 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, late, -1), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, late, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, late, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, late, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
     kit_expect_device(s.device, BYTES, 7);
     memset(s.host, 0, BYTES);

@@ -160,16 +160,25 @@ static void by_the_cache_or_past_it(void) {
     scene_close();
 }
 
+static gpupool_result load_part(unsigned char *to, size_t offset, size_t bytes,
+                                gpupool_ticket *ticket) {
+    gpupool_transfer transfer = kit_transfer(GPUPOOL_UP, to, NULL, bytes, kit_stream[0]);
+    transfer.is_file = 1;
+    transfer.file = file;
+    transfer.offset = offset;
+    transfer.ticket = ticket;
+    return gpupool_ring_transfer(ring, &transfer);
+}
+
 static void tickets_and_their_order(void) {
     gpupool_ticket tickets[8];
     size_t part = BYTES / 8;
     scene_open(2);
     kit_fill(kit_stream[0], device, BYTES, 0x11); /* comes before */
     for (size_t i = 8; i-- > 0;)
-        CHECK_RESULT(gpupool_upload_file_async(ring, device + i * part, file, i * part, part,
-                                               kit_stream[0], &tickets[i]), GPUPOOL_OK);
+        CHECK_RESULT(load_part(device + i * part, i * part, part, &tickets[i]), GPUPOOL_OK);
     for (size_t i = 0; i < 8; i++) {
-        CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, tickets[i], -1), GPUPOOL_OK);
         expect_part(device + i * part, i * part, part);
     }
     scene_close();
@@ -225,9 +234,8 @@ static void reads_that_fail(void) {
         CHECK_RESULT(load(0, BYTES), GPUPOOL_E_FILE);
         CHECK(strstr(gpupool_last_error(), strerror(EIO)) != NULL);
         CHECK_RESULT(load(0, 2 * MIB), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_upload_file_async(ring, device, file, 1, BYTES - 1, kit_stream[0],
-                                               &ticket), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_FILE);
+        CHECK_RESULT(load_part(device, 1, BYTES - 1, &ticket), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_FILE);
         CHECK(strstr(gpupool_last_error(), strerror(EIO)) != NULL);
         refuse = 0;
         CHECK_RESULT(load(0, BYTES), GPUPOOL_OK);
@@ -281,14 +289,11 @@ static void what_is_refused(void) {
     CHECK_RESULT(gpupool_upload_file(ring, device, file, UINT64_MAX, 100, 0), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_upload_file(ring, device, file, 1, (size_t)INT64_MAX, 0),
                  GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_upload_file_async(ring, device, file, 0, 100, 0, NULL),
-                 GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_upload_file_list(NULL, file, NULL, 0, 0), GPUPOOL_E_ARGUMENT);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
     CHECK_RESULT(gpupool_upload_file(ring, device, file, 0, 100, kit_stream[0]),
                  GPUPOOL_E_CAPTURING);
-    CHECK_RESULT(gpupool_upload_file_async(ring, device, file, 0, BYTES, kit_stream[0], &ticket),
-                 GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(load_part(device, 0, BYTES, &ticket), GPUPOOL_E_CAPTURING);
     CHECK_EQ(ticket, 77);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -312,13 +317,10 @@ static void no_descriptor_is_left(void) {
         uncache();
         gpupool_result well = refuse ? GPUPOOL_E_FILE : GPUPOOL_OK;
         CHECK_RESULT(load(0, BYTES), well);
-        CHECK_RESULT(gpupool_upload_file_async(ring, device, file, 0, BYTES, kit_stream[0],
-                                               &ticket), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), well);
-        CHECK_RESULT(gpupool_upload_file_async(ring, NULL, file, 0, BYTES, kit_stream[0],
-                                               &ticket), GPUPOOL_E_ARGUMENT);
-        CHECK_RESULT(gpupool_upload_file_async(ring, device, file, 0, 0, kit_stream[0], &ticket),
-                     GPUPOOL_OK);
+        CHECK_RESULT(load_part(device, 0, BYTES, &ticket), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), well);
+        CHECK_RESULT(load_part(NULL, 0, BYTES, &ticket), GPUPOOL_E_ARGUMENT);
+        CHECK_RESULT(load_part(device, 0, 0, &ticket), GPUPOOL_OK);
         CHECK_EQ(next_descriptor(), next);
     }
     scene_close();
@@ -330,11 +332,11 @@ static void a_file_beside_a_full_ring(void) {
     gpupool_span span;
     scene_open(0);
     uncache();
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
     CHECK_RESULT(load(5, BYTES - 5), GPUPOOL_OK);
     CHECK(kit_ring_stats(ring).creeps > 0);
     expect_part(device, 5, BYTES - 5);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     scene_close();
 }
 

@@ -62,7 +62,7 @@ static int leave_it_all(void) {
     if (gpupool_ring_create(&ring, &config) != GPUPOOL_OK) return 3;
     if (gpupool_upload(ring, device, host, BYTES, 0) != GPUPOOL_OK) return 4;
     for (int i = 0; i < 4; i++)
-        if (gpupool_upload_async(ring, device, host, BYTES, 0, &ticket) != GPUPOOL_OK) return 5;
+        if (kit_upload_async(ring, device, host, BYTES, 0, &ticket) != GPUPOOL_OK) return 5;
     leave();
     return 0;
 }
@@ -153,8 +153,8 @@ static void a_child_is_told(void) {
         int wrong = 0;
         wrong += gpupool_upload(ring, device, host, 3 * MIB, kit_stream[0]) != GPUPOOL_E_FORKED;
         wrong += gpupool_upload(ring, device, host, 100, kit_stream[0]) != GPUPOOL_E_FORKED;
-        wrong += gpupool_upload_async(ring, device, host, 100, 0, &ticket) != GPUPOOL_E_FORKED;
-        wrong += gpupool_span_acquire(ring, 100, -1, &span) != GPUPOOL_E_FORKED;
+        wrong += kit_upload_async(ring, device, host, 100, 0, &ticket) != GPUPOOL_E_FORKED;
+        wrong += gpupool_ring_acquire_span(ring, 100, -1, &span) != GPUPOOL_E_FORKED;
         wrong += gpupool_ring_destroy(ring) != GPUPOOL_E_FORKED;
         wrong += gpupool_ring_create(&ring, NULL) != GPUPOOL_E_FORKED;
         LEAVE_CHILD(wrong);
@@ -198,13 +198,13 @@ static void a_reset_takes_it_all(void) {
     gpupool_ticket ticket;
     gpupool_span span, other;
     CHECK_RESULT(gpupool_upload(staffed, device, host, 3 * MIB, kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_acquire(ring, 100, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 100, 0, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_upload(ring, device, host, MIB, kit_stream[0]), GPUPOOL_OK);
 #if CHECK_FAKE
     fake_hold(kit_stream[1], 1);
 #endif
     CHECK_EQ(cudaMemsetAsync(device, 1, 100, kit_stream[1]), cudaSuccess);
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, MIB, kit_stream[1], &ticket), GPUPOOL_OK);
+    CHECK_RESULT(kit_upload_async(ring, device, host, MIB, kit_stream[1], &ticket), GPUPOOL_OK);
     CHECK_EQ(cudaDeviceReset(), cudaSuccess);
     for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
     CHECK_RESULT(gpupool_upload(ring, device, host, MIB, 0), GPUPOOL_E_CUDA);
@@ -213,9 +213,9 @@ static void a_reset_takes_it_all(void) {
     CHECK_RESULT(gpupool_upload(ring, device, host, 100, 0), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_download(ring, host, device, 100, 0), GPUPOOL_E_CUDA);
     CHECK_EQ(cudaFree(device), cudaSuccess);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
-    CHECK_RESULT(gpupool_span_acquire(ring, 100, -1, &other), GPUPOOL_E_CUDA);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 100, -1, &other), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_E_CUDA);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_E_CUDA);
     kit_ring_close(ring);
     kit_ring_close(staffed);

@@ -32,7 +32,7 @@ static void scene_close(void) {
 static int ask(void *to, size_t bytes, uint64_t offset, void *answer) {
     memset(to, 1, bytes);
     CHECK_RESULT(gpupool_ring_check(ring), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, 0, -1), GPUPOOL_E_ARGUMENT); /* its own has none */
+    CHECK_RESULT(gpupool_ring_wait(ring, 0, -1), GPUPOOL_E_ARGUMENT); /* its own has none */
     CHECK(kit_ring_stats(ring).under_way_ns[GPUPOOL_UP] > 0 || offset == 0);
     return *(int *)answer;
 }
@@ -40,11 +40,11 @@ static int ask(void *to, size_t bytes, uint64_t offset, void *answer) {
 static void a_function_may_ask_after_the_ring(void) {
     int answer = 0;
     scene_open(MIB);
-    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, ask, &answer, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(kit_upload_from(ring, device, BYTES, ask, &answer, kit_stream[0]), GPUPOOL_OK);
     answer = 7;
-    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, ask, &answer, kit_stream[0]),
+    CHECK_RESULT(kit_upload_from(ring, device, BYTES, ask, &answer, kit_stream[0]),
                  GPUPOOL_E_CALLBACK);
-    CHECK_RESULT(gpupool_upload_from(ring, device, 100 * KIB, ask, &answer, kit_stream[0]),
+    CHECK_RESULT(kit_upload_from(ring, device, 100 * KIB, ask, &answer, kit_stream[0]),
                  GPUPOOL_E_CALLBACK); /* of a single chunk */
     CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
@@ -63,7 +63,7 @@ static int leave_for_another_device(void *to, size_t bytes, uint64_t offset, voi
 static void a_function_may_change_the_device(void) {
     int current = -1;
     scene_open(MIB);
-    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, leave_for_another_device, NULL,
+    CHECK_RESULT(kit_upload_from(ring, device, BYTES, leave_for_another_device, NULL,
                                      kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(cudaGetDevice(&current), cudaSuccess);
     CHECK_EQ(current, 0);
@@ -80,9 +80,9 @@ static int bring_alone(void *to, size_t bytes, uint64_t offset, void *elsewhere)
     CHECK_EQ(inside++, 0);
     memset(to, 1, bytes);
     if (offset == 0) {
-        CHECK_RESULT(gpupool_upload_async(ring, elsewhere, host, BYTES, kit_stream[1], &ticket),
+        CHECK_RESULT(kit_upload_async(ring, elsewhere, host, BYTES, kit_stream[1], &ticket),
                      GPUPOOL_OK);
-        CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
     }
     inside--;
     return 0;
@@ -91,7 +91,7 @@ static int bring_alone(void *to, size_t bytes, uint64_t offset, void *elsewhere)
 static void a_function_is_its_callers_alone(void) {
     scene_open(2 * MIB);
     unsigned char *elsewhere = kit_device(BYTES);
-    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, bring_alone, elsewhere, kit_stream[0]),
+    CHECK_RESULT(kit_upload_from(ring, device, BYTES, bring_alone, elsewhere, kit_stream[0]),
                  GPUPOOL_OK);
     kit_expect_device(elsewhere, BYTES, 1);
     kit_device_free(elsewhere, BYTES);
@@ -120,7 +120,7 @@ static int bring_for_others(void *to, size_t bytes, uint64_t offset, void *unuse
 
 static void *upload_from_elsewhere(void *unused) {
     (void)unused;
-    CHECK_RESULT(gpupool_upload_from(ring, device, 4 * MIB, bring_for_others, NULL, kit_stream[0]),
+    CHECK_RESULT(kit_upload_from(ring, device, 4 * MIB, bring_for_others, NULL, kit_stream[0]),
                  GPUPOOL_OK);
     return NULL;
 }
@@ -148,11 +148,11 @@ static void a_function_is_no_waiters(void) {
     gpupool_ticket ticket = 0;
     pthread_t thread = hold_up_the_workers();
     fake_hold(kit_stream[1], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, elsewhere, &byte, 1, kit_stream[1], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, elsewhere, &byte, 1, kit_stream[1], &ticket),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, KIT_SECOND / 10), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, KIT_SECOND / 10), GPUPOOL_E_TIMEOUT);
     fake_hold(kit_stream[1], 0);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
     kit_device_free(elsewhere, 1);
     let_the_workers_go(thread);
 }
@@ -165,10 +165,10 @@ static void a_ticket_beside_held_up_workers(void) {
     gpupool_result result = GPUPOOL_E_TIMEOUT;
     unsigned asked = 0;
     pthread_t thread = hold_up_the_workers();
-    CHECK_RESULT(gpupool_upload_async(ring, elsewhere, &byte, 1, kit_stream[1], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, elsewhere, &byte, 1, kit_stream[1], &ticket),
                  GPUPOOL_OK);
     for (; asked < 1000 && result == GPUPOOL_E_TIMEOUT; asked++)
-        result = gpupool_ticket_wait(ring, ticket, 0);
+        result = gpupool_ring_wait(ring, ticket, 0);
     CHECK_RESULT(result, GPUPOOL_OK);
     kit_device_free(elsewhere, 1);
     let_the_workers_go(thread);
@@ -188,7 +188,7 @@ static int bring_slowly(void *to, size_t bytes, uint64_t offset, void *unused) {
 
 static void *upload_slowly(void *unused) {
     (void)unused;
-    CHECK_RESULT(gpupool_upload_from(ring, device, 4 * MIB, bring_slowly, NULL, kit_stream[0]),
+    CHECK_RESULT(kit_upload_from(ring, device, 4 * MIB, bring_slowly, NULL, kit_stream[0]),
                  GPUPOOL_OK);
     return NULL;
 }
@@ -201,8 +201,8 @@ static void a_function_is_not_for_who_waits_for_a_span(void) {
     waiter = pthread_self();
     CHECK_EQ(pthread_create(&thread, NULL, upload_slowly, NULL), 0);
     while (!begun) sched_yield();
-    CHECK_RESULT(gpupool_span_acquire(ring, 256 * KIB, -1, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 256 * KIB, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     pthread_join(thread, NULL);
     kit_device_free(device, 4 * MIB);
     kit_ring_close(ring);
@@ -234,7 +234,7 @@ static void a_slow_function_holds_up_nobody(void) {
     scene_open(256 * KIB);
     unsigned char *much = kit_device(4 * MIB);
     CHECK_EQ(pthread_create(&thread, NULL, download_beside, NULL), 0);
-    CHECK_RESULT(gpupool_download_to(ring, much, 4 * MIB, take_until_another_is_done, NULL,
+    CHECK_RESULT(kit_download_to(ring, much, 4 * MIB, take_until_another_is_done, NULL,
                                      kit_stream[0]), GPUPOOL_OK);
     pthread_join(thread, NULL);
     kit_device_free(much, 4 * MIB);
@@ -266,7 +266,7 @@ static void ask_and_trim(void *unused) {
     gpupool_span span;
     size_t released = 77;
     (void)unused;
-    CHECK_RESULT(gpupool_span_acquire(ring, 8 * MIB, 0, &span), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 8 * MIB, 0, &span), GPUPOOL_E_TIMEOUT);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
     CHECK_EQ(released, 0);
 }
@@ -284,8 +284,8 @@ static void nobody_pins_what_is_being_unpinned(void) {
     size_t released = 77;
     scene_open(8 * MIB);
     for (int i = 0; i < 2; i++) {
-        CHECK_RESULT(gpupool_span_acquire(ring, 8 * MIB, 0, &span), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_acquire_span(ring, 8 * MIB, 0, &span), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
         if (i) break;
         fake_before_call("cuMemHostUnregister", 1, ask_and_trim, NULL);
         CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
@@ -298,17 +298,17 @@ static void nobody_pins_what_is_being_unpinned(void) {
 /* A span on its way is no longer held: nobody else gives it up, or sends it once more. */
 static void give_up_and_send(void *span) {
     gpupool_span same = *(gpupool_span *)span;
-    CHECK_RESULT(gpupool_span_cancel(ring, &same), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_span_upload(ring, &same, device, kit_stream[1]), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &same), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &same, device, kit_stream[1]), GPUPOOL_E_ARGUMENT);
 }
 
 static void a_span_is_sent_once(void) {
     gpupool_span span;
     scene_open(MIB);
-    CHECK_RESULT(gpupool_span_acquire(ring, BYTES, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, BYTES, 0, &span), GPUPOOL_OK);
     kit_pattern((unsigned char *)span.memory, BYTES, 2);
     fake_before_call("cuMemcpyAsync", 1, give_up_and_send, &span);
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(fake_calls("cuMemcpyAsync"), 2); /* it takes two slots */
     kit_expect_device(device, BYTES, 2);
     scene_close();
@@ -319,12 +319,12 @@ static void nothing_is_unpinned_while_another_pins(void) {
     gpupool_span span;
     size_t released = 0;
     scene_open(8 * MIB);
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     fake_before_call("cuMemHostRegister", 1, trim_only, NULL);
-    CHECK_RESULT(gpupool_span_acquire(ring, 8 * MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 8 * MIB, 0, &span), GPUPOOL_OK);
     CHECK_EQ(fake_calls("cuMemHostRegister"), 4);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     CHECK_RESULT(gpupool_ring_trim(ring, 0, &released), GPUPOOL_OK);
     CHECK_EQ(released, 8 * MIB);
     scene_close();
@@ -364,8 +364,8 @@ static void begun_elsewhere(void) {
         scene_of(4 * MIB, 64 * KIB);
         unsigned char *other = kit_device(BYTES);
         gpupool_span all; /* so that all is pinned */
-        CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, 0, &all), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_span_cancel(ring, &all), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_acquire_span(ring, 4 * MIB, 0, &all), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_ring_cancel_span(ring, &all), GPUPOOL_OK);
         fake_hold(kit_stream[1], 1);
         CHECK_RESULT(gpupool_upload(ring, other, host, BYTES, kit_stream[1]), GPUPOOL_OK);
         fake_before_call("cuEventQuery", 1, take_chunks, &mosts[i]); /* after what flies */
@@ -390,10 +390,10 @@ static void fail_a_chunk(void *unused) {
 static void failed_beside_another_chunk(void) {
     gpupool_ticket ticket = 0;
     scene_open(4 * MIB);
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
                  GPUPOOL_OK);
     fake_before_call("cuMemcpyAsync", 1, fail_a_chunk, NULL);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_E_CUDA);
     fake_fail_clear();
     CHECK_RESULT(gpupool_ring_trim(ring, 0, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_ring_stats(ring).used.now, 0);
@@ -408,16 +408,16 @@ static void let_it_land(void *stream) { fake_hold((cudaStream_t)stream, 0); }
 static void a_span_waited_for_without_end(void) {
     gpupool_span span;
     scene_open(MIB);
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, 0, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, 0, &span), GPUPOOL_OK);
     kit_pattern((unsigned char *)span.memory, BYTES, 1);
     span.bytes = BYTES;
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_span_upload(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &span, device, kit_stream[0]), GPUPOOL_OK);
     fake_before_call("cuEventQuery", 5, let_it_land, kit_stream[0]);
-    CHECK_RESULT(gpupool_span_acquire(ring, MIB, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, MIB, -1, &span), GPUPOOL_OK);
     CHECK_EQ(fake_calls("cuEventQuery"), 5);
     kit_expect_device(device, BYTES, 1);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     scene_close();
 }
 
@@ -434,17 +434,18 @@ static void another_may_not_pin(void) {
     memset(&span, 0, sizeof span);
     scene_open(8 * MIB);
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, 0, &first), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 4 * MIB, 0, &first), GPUPOOL_OK);
     first.bytes = BYTES;
     memset(first.memory, 0, BYTES);
-    CHECK_RESULT(gpupool_span_upload(ring, &first, device, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &first, device, kit_stream[0]), GPUPOOL_OK);
     fake_before_call("cuEventQuery", 1, let_another_fail_to_pin, other);
-    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, KIT_SECOND / 50, &span), GPUPOOL_E_TIMEOUT);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 4 * MIB, KIT_SECOND / 50, &span),
+                 GPUPOOL_E_TIMEOUT);
     CHECK(kit_ring_stats(ring).pin_failures >= 1);
     fake_fail_clear();
     fake_hold(kit_stream[0], 0);
-    CHECK_RESULT(gpupool_span_acquire(ring, 4 * MIB, -1, &span), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_span_cancel(ring, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_acquire_span(ring, 4 * MIB, -1, &span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(ring, &span), GPUPOOL_OK);
     kit_device_free(other, BYTES);
     scene_close();
 }

@@ -26,13 +26,13 @@ static gpupool_result down(void) {
 static gpupool_result up_async(void) {
     gpupool_ticket ticket = 0;
     gpupool_result result =
-        gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket);
-    return result == GPUPOOL_OK ? gpupool_ticket_wait(ring, ticket, -1) : result;
+        kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket);
+    return result == GPUPOOL_OK ? gpupool_ring_wait(ring, ticket, -1) : result;
 }
 static gpupool_result span(void) {
     gpupool_span span;
-    gpupool_result result = gpupool_span_acquire(ring, BYTES, 0, &span);
-    return result == GPUPOOL_OK ? gpupool_span_cancel(ring, &span) : result;
+    gpupool_result result = gpupool_ring_acquire_span(ring, BYTES, 0, &span);
+    return result == GPUPOOL_OK ? gpupool_ring_cancel_span(ring, &span) : result;
 }
 
 static gpupool_result (*const calls[])(void) = {up, up_single, up_pinned, down, up_async, span};
@@ -106,10 +106,10 @@ static void nothing_stays_after_a_reset(void) {
         ring = kit_ring(MIB, 0, workers);
         host = kit_host(BYTES);
         CHECK_EQ(cudaMalloc(&buffer, BYTES), cudaSuccess);
-        CHECK_RESULT(gpupool_upload_async(ring, buffer, host, BYTES, kit_stream[0], &ticket),
+        CHECK_RESULT(kit_upload_async(ring, buffer, host, BYTES, kit_stream[0], &ticket),
                      GPUPOOL_OK);
         fake_hold(kit_stream[0], 1);
-        CHECK_RESULT(gpupool_upload_async(ring, buffer, host, BYTES, kit_stream[0], &ticket),
+        CHECK_RESULT(kit_upload_async(ring, buffer, host, BYTES, kit_stream[0], &ticket),
                      GPUPOOL_OK);
         CHECK_EQ(gpi_process.workers, workers > 0 ? workers : 0);
         long looks = reset_unseen();
@@ -139,7 +139,7 @@ static void no_memory_for_a_ticket_of_pinned_memory(void) {
     scene_open();
     fake_mode(FAKE_STEPPED);
     fail_malloc_nth(1, 0);
-    CHECK_RESULT(gpupool_upload_async(ring, device, pinned, BYTES, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, pinned, BYTES, kit_stream[0], &ticket),
                  GPUPOOL_E_HOST_MEMORY);
     fail_malloc_nth(0, 0);
     fake_host_access(pinned, BYTES, 1, "the caller, after a failure");

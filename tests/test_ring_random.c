@@ -167,7 +167,7 @@ static void end(parcel *p, gpupool_result result, cudaStream_t stream) {
 }
 
 static void settle(parcel *p, int64_t timeout) {
-    gpupool_result result = gpupool_ticket_wait(rings[p->ring], p->ticket, timeout);
+    gpupool_result result = gpupool_ring_wait(rings[p->ring], p->ticket, timeout);
     if (result == GPUPOOL_E_TIMEOUT && timeout >= 0) return;
     p->ticket = 0;
     end(p, result, cudaStreamPerThread);
@@ -222,8 +222,8 @@ static void by_function(parcel *p, cudaStream_t stream) {
     gpupool_ring *ring = rings[p->ring];
     errand e = {p, me, !below(4), !below(8)};
     gpupool_result result;
-    if (p->down) result = gpupool_download_to(ring, p->device, p->bytes, take_away, &e, stream);
-    else result = gpupool_upload_from(ring, p->device, p->bytes, bring, &e, stream);
+    if (p->down) result = kit_download_to(ring, p->device, p->bytes, take_away, &e, stream);
+    else result = kit_upload_from(ring, p->device, p->bytes, bring, &e, stream);
     if (e.fails && result == GPUPOOL_E_CALLBACK) {
         MUST(cudaStreamSynchronize(stream));
         if (!p->down) p->known_bytes = 0;
@@ -247,10 +247,10 @@ static size_t any_size(void) {
 static void by_ticket(parcel *p, cudaStream_t stream) {
     gpupool_result result;
     if (p->down)
-        result = gpupool_download_async(rings[p->ring], p->host + p->skew, p->device, p->bytes,
+        result = kit_download_async(rings[p->ring], p->host + p->skew, p->device, p->bytes,
                                         stream, &p->ticket);
     else
-        result = gpupool_upload_async(rings[p->ring], p->device, p->host + p->skew, p->bytes,
+        result = kit_upload_async(rings[p->ring], p->device, p->host + p->skew, p->bytes,
                                       stream, &p->ticket);
     if (result == GPUPOOL_OK) return;
     p->ticket = 0;
@@ -286,11 +286,11 @@ static void there_and_back_by_rows(parcel *p, cudaStream_t stream) {
     p->seed = check_random(&me->random);
     set_bytes(p, stream);
     p->known_bytes = 0;
-    if (!went_well(gpupool_upload_2d(ring, p->device, device_pitch, p->host, pitch, width, height,
+    if (!went_well(kit_upload_2d(ring, p->device, device_pitch, p->host, pitch, width, height,
                                      stream))) return;
     atomic_fetch_add(&arrived[p->ring][GPUPOOL_UP], 1);
     wipe(p);
-    if (!went_well(gpupool_download_2d(ring, p->host, pitch, p->device, device_pitch, width, height,
+    if (!went_well(kit_download_2d(ring, p->host, pitch, p->device, device_pitch, width, height,
                                        stream))) return;
     atomic_fetch_add(&arrived[p->ring][GPUPOOL_DOWN], 1);
     touch(p->host, p->bytes, 0);
@@ -307,13 +307,13 @@ static void acquire_span(parcel *p) {
     int64_t timeout = threads > 1 ? (int64_t)below(20) * KIT_SECOND / 1000 : -1;
     gpupool_result result;
     if (bytes > most) return;
-    result = gpupool_span_acquire(rings[p->ring], bytes, timeout, &p->span);
+    result = gpupool_ring_acquire_span(rings[p->ring], bytes, timeout, &p->span);
     if (result == GPUPOOL_E_TIMEOUT || !went_well(result)) p->span.memory = NULL;
     p->span_bytes = bytes;
 }
 
 static void cancel_span(parcel *p) {
-    CHECK_RESULT(gpupool_span_cancel(rings[p->ring], &p->span), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_cancel_span(rings[p->ring], &p->span), GPUPOOL_OK);
     CHECK(!p->span.memory);
 }
 
@@ -325,9 +325,9 @@ static void send_span(parcel *p, cudaStream_t stream) {
     p->span.bytes = p->bytes;
     touch(p->span.memory, p->bytes, 1);
     kit_pattern((unsigned char *)p->span.memory, p->bytes, p->seed);
-    CHECK_RESULT(gpupool_span_upload(rings[1 - p->ring], &p->span, p->device, stream),
+    CHECK_RESULT(gpupool_ring_upload_span(rings[1 - p->ring], &p->span, p->device, stream),
                  GPUPOOL_E_ARGUMENT); /* it is not that ring's */
-    gpupool_result result = gpupool_span_upload(rings[p->ring], &p->span, p->device, stream);
+    gpupool_result result = gpupool_ring_upload_span(rings[p->ring], &p->span, p->device, stream);
     if (p->span.memory) touch(p->span.memory, p->bytes, 1);
     end(p, result, stream);
 }

@@ -84,14 +84,14 @@ static void no_more_than_a_transfer_needs(void) {
     scene_open(-1);
     fake_hold(kit_stream[0], 1);
     for (int n = 0; n <= 2; n++) {
-        if (n) CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0],
+        if (n) CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0],
                                                  &tickets[n - 1]), GPUPOOL_OK);
         check_case("%d transfers", n);
         CHECK_EQ(gpi_ring_wants(ring, &ring->hands[8]), n > 0);
         CHECK_EQ(gpi_ring_wants(ring, &ring->hands[9]), n > 1);
     }
     fake_hold(kit_stream[0], 0);
-    for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_ring_wait(ring, tickets[i], -1), GPUPOOL_OK);
     scene_close();
 }
 
@@ -104,12 +104,12 @@ static void both_ways_at_once(void) {
     for (int way = 0; way < 2; way++) {
         uint64_t before = kit_ring_stats(ring).chunks[way];
         uint64_t other = kit_ring_stats(ring).chunks[!way];
-        CHECK_RESULT(way ? gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], tickets)
-                         : gpupool_download_async(ring, back, device, BYTES, kit_stream[0],
+        CHECK_RESULT(way ? kit_upload_async(ring, device, host, BYTES, kit_stream[0], tickets)
+                         : kit_download_async(ring, back, device, BYTES, kit_stream[0],
                                                   tickets), GPUPOOL_OK);
-        CHECK_RESULT(way ? gpupool_download_async(ring, back, device, BYTES, kit_stream[0],
+        CHECK_RESULT(way ? kit_download_async(ring, back, device, BYTES, kit_stream[0],
                                                   &tickets[1])
-                         : gpupool_upload_async(ring, device, host, BYTES, kit_stream[0],
+                         : kit_upload_async(ring, device, host, BYTES, kit_stream[0],
                                                 &tickets[1]), GPUPOOL_OK);
         gpi_ring_lock(ring);
         for (int i = 0; i < 3; i++) CHECK(gpi_ring_work(ring, (gpi_ring_role)way));
@@ -117,7 +117,7 @@ static void both_ways_at_once(void) {
         CHECK_EQ(kit_ring_stats(ring).chunks[way], before + 3);
         CHECK_EQ(kit_ring_stats(ring).chunks[!way], other);
         for (int i = 0; i < 2; i++)
-            CHECK_RESULT(gpupool_ticket_wait(ring, tickets[i], -1), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_ring_wait(ring, tickets[i], -1), GPUPOOL_OK);
     }
     kit_is_pattern(back, BYTES, 1, 0);
     kit_host_free(back, BYTES);
@@ -174,7 +174,7 @@ static int when_the_worker_has_gone(void *to, size_t bytes, uint64_t offset, voi
 static void a_worker_that_cannot_work(void) {
     scene_open(1);
     fake_fail_call("cuThreadExchangeStreamCaptureMode", 2, 0, 0); /* 1: the caller's */
-    CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, when_the_worker_has_gone, NULL,
+    CHECK_RESULT(kit_upload_from(ring, device, BYTES, when_the_worker_has_gone, NULL,
                                      kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(fake_fail_fired(), 1);
     fake_fail_clear();
@@ -199,7 +199,7 @@ static void a_worker_that_is_not_told(void) {
     gpupool_ticket ticket = 0;
     scene_open(1);
     fake_hold(kit_stream[0], 1);
-    CHECK_RESULT(gpupool_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, device, host, BYTES, kit_stream[0], &ticket),
                  GPUPOOL_OK);
     fake_fail_call("cuCtxGetId", 1, 1, 0);
     fake_hold(kit_stream[0], 0);
@@ -210,7 +210,7 @@ static void a_worker_that_is_not_told(void) {
         gpi_host_unlock(&ring->stage.lock);
     }
     fake_fail_clear();
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, 0), GPUPOOL_OK);
     scene_close();
 }
 
@@ -241,7 +241,7 @@ static void the_caller_waits_for_those_at_work(void) {
         cudaStream_t stream = own ? cudaStreamPerThread : kit_stream[0];
         atomic_store(&caller_failed, 0);
         atomic_store(&others_at_work, 0);
-        CHECK_RESULT(gpupool_upload_from(ring, device, BYTES, refuse_the_callers, NULL, stream),
+        CHECK_RESULT(kit_upload_from(ring, device, BYTES, refuse_the_callers, NULL, stream),
                      GPUPOOL_E_CALLBACK);
         CHECK(strstr(gpupool_last_error(), "returned 42") != NULL);
         CHECK_EQ(cudaStreamSynchronize(stream), cudaSuccess);
@@ -314,7 +314,7 @@ static int never_come_back(void *to, size_t bytes, uint64_t offset, void *unused
 
 static void *upload_for_ever(void *unused) {
     caller = pthread_self();
-    gpupool_upload_from(ring, device, BYTES, never_come_back, NULL, kit_stream[0]);
+    kit_upload_from(ring, device, BYTES, never_come_back, NULL, kit_stream[0]);
     return unused;
 }
 
@@ -347,7 +347,7 @@ static int die(const char *how) {
     upload();
     caller = pthread_self();
     if (from_worker)
-        gpupool_upload_from(ring, device, BYTES, exit_from_a_worker, NULL, kit_stream[0]);
+        kit_upload_from(ring, device, BYTES, exit_from_a_worker, NULL, kit_stream[0]);
     wait_for_sleepers(2);
     exit(4);
 }

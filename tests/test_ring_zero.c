@@ -23,33 +23,16 @@ static gpupool_ring *ring;
 static unsigned char *host, *device;
 static gpupool_span span;
 static gpupool_ticket ticket;
-
-static int bring(void *to, size_t bytes, uint64_t offset, void *unused) {
-    (void)unused;
-    memcpy(to, host + offset, bytes);
-    return 0;
-}
-
-static int take(const void *from, size_t bytes, uint64_t offset, void *unused) {
-    (void)unused;
-    memcpy(host + offset, from, bytes);
-    return 0;
-}
+static gpupool_transfer ticketed;
 
 #define EITHER_WAY(name, call, arguments) \
     static gpupool_result name(int here) { return here ? call arguments : (call)arguments; }
 EITHER_WAY(up, gpupool_upload, (ring, device, host, BYTES, 0))
 EITHER_WAY(down, gpupool_download, (ring, host, device, BYTES, 0))
-EITHER_WAY(up_async, gpupool_upload_async, (ring, device, host, BYTES, 0, &ticket))
-EITHER_WAY(down_async, gpupool_download_async, (ring, host, device, BYTES, 0, &ticket))
-EITHER_WAY(up_rows, gpupool_upload_2d, (ring, device, 3072, host, 3072, 3000, 100, 0))
-EITHER_WAY(down_rows, gpupool_download_2d, (ring, host, 3072, device, 3072, 3000, 100, 0))
-EITHER_WAY(up_from, gpupool_upload_from, (ring, device, BYTES, bring, NULL, 0))
-EITHER_WAY(down_to, gpupool_download_to, (ring, device, BYTES, take, NULL, 0))
-EITHER_WAY(up_span, gpupool_span_upload, (ring, &span, device, 0))
+EITHER_WAY(transfer, gpupool_ring_transfer, (ring, &ticketed))
+EITHER_WAY(up_span, gpupool_ring_upload_span, (ring, &span, device, 0))
 
-static gpupool_result (*const calls[])(int) = {up,        down,    up_async, down_async, up_rows,
-                                               down_rows, up_from, down_to,  up_span};
+static gpupool_result (*const calls[])(int) = {up, down, transfer, up_span};
 
 static void zero_is_what_it_is_where_the_call_stands(void) {
     ring = kit_ring(MIB, 0, 0);
@@ -57,20 +40,22 @@ static void zero_is_what_it_is_where_the_call_stands(void) {
     ring->stage.driver.event_record = note_record;
     host = kit_host(BYTES);
     device = kit_device(BYTES);
+    ticketed = kit_transfer(GPUPOOL_UP, device, host, BYTES, 0);
+    ticketed.ticket = &ticket;
     kit_pattern(host, BYTES, 1);
     CHECK_EQ(cudaMemcpy(device, host, BYTES, cudaMemcpyHostToDevice), cudaSuccess);
     for (size_t i = 0; i < KIT_COUNT(calls); i++)
         for (int here = 0; here < 2; here++) {
             check_case("call %zu, here %d", i, here);
             if (calls[i] == up_span) {
-                CHECK_RESULT(gpupool_span_acquire(ring, BYTES, -1, &span), GPUPOOL_OK);
+                CHECK_RESULT(gpupool_ring_acquire_span(ring, BYTES, -1, &span), GPUPOOL_OK);
                 memcpy(span.memory, host, BYTES);
             }
             ticket = 0;
             recorded_on = NULL;
             CHECK_RESULT(calls[i](here), GPUPOOL_OK);
             CHECK(recorded_on == (here ? cudaStreamPerThread : cudaStreamLegacy));
-            if (ticket) CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+            if (ticket) CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
             CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
         }
     kit_is_pattern(host, BYTES, 1, 0);

@@ -97,7 +97,7 @@ static void polls(void) {
 static void takes_over(void) { put(get(2 * ALL, 1, 7), 2 * ALL, 1, 7); }
 static void trims(void) { CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); }
 static void retires_it(void) {
-    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
 }
 static void waits_beside(void) { /* who has `growing` is not waited for by who needs no memory */
     put(get(512, 0, 3), 512, 0, 3);
@@ -157,7 +157,7 @@ static void open_retire(void) { open_retire_with(0); }
 static void open_bare_retire(void) { open_retire_with(8); }
 static void retires(void) {
     void *block;
-    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(cudaStreamSynchronize(kit_stream[0]), cudaSuccess);
     CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK); /* now the struct is nobody's */
     gpi_thread.number = twin_number;
@@ -217,7 +217,7 @@ static void open_renewed(void) {
     CHECK(twin == old);
 }
 static void opens_scope(void) {
-    CHECK_RESULT(gpupool_capture_begin(arena, twin, &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, twin, &scope), GPUPOOL_OK);
 }
 static void uses_renewed(void) {
     void *block = kit_alloc(arena, 512, twin);
@@ -226,7 +226,7 @@ static void uses_renewed(void) {
 static void close_renewed(void) {
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     CHECK(gpi_clock_find(&arena->clocks, gpi_clock_key(twin)) == scope->stream);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     close_all();
     CHECK_EQ(cudaStreamDestroy(twin), cudaSuccess);
 }
@@ -247,23 +247,23 @@ static void open_ring(void) {
 }
 static void ticket(int i) {
     gpupool_ticket number = 0;
-    CHECK_RESULT(gpupool_upload_async(ring, device[i], host[i], LOAD, kit_stream[i], &number),
+    CHECK_RESULT(kit_upload_async(ring, device[i], host[i], LOAD, kit_stream[i], &number),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, number, -1), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, number, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, number, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, number, 0), GPUPOOL_OK);
 }
 static void ticket_first(void) { ticket(0); }
 static void ticket_second(void) { ticket(1); }
 static void span(int i) {
     gpupool_span held;
-    gpupool_result result = gpupool_span_acquire(ring, 200 * KIB, 0, &held);
+    gpupool_result result = gpupool_ring_acquire_span(ring, 200 * KIB, 0, &held);
     if (result != GPUPOOL_OK) {
         CHECK_RESULT(result, GPUPOOL_E_TIMEOUT);
         CHECK_RESULT(gpupool_upload(ring, device[i], host[i], LOAD, kit_stream[i]), GPUPOOL_OK);
         return;
     }
     memcpy(held.memory, host[i], 200 * KIB);
-    CHECK_RESULT(gpupool_span_upload(ring, &held, device[i], kit_stream[i]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_upload_span(ring, &held, device[i], kit_stream[i]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_upload(ring, device[i] + 200 * KIB, host[i] + 200 * KIB, 100 * KIB,
                                 kit_stream[i]), GPUPOOL_OK);
 }

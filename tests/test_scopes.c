@@ -15,10 +15,10 @@ static void a_phase_counts_from_zero(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 64 * MIB);
     gpupool_stats s;
     void *before = kit_alloc(arena, 3 * MIB, kit_stream[0]);
-    CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK);
     void *a = kit_alloc(arena, 2 * MIB, kit_stream[0]), *b = kit_alloc(arena, MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, a, kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_scope_pop(arena, &s), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_phase(arena, &s), GPUPOOL_OK);
     CHECK_EQ(s.struct_bytes, sizeof s);
     CHECK_EQ(s.requested.now, MIB);
     CHECK_EQ(s.requested.peak, 3 * MIB);
@@ -41,10 +41,10 @@ static void a_phase_may_end_below_zero(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     gpupool_stats s;
     void *block = kit_alloc(arena, 5 * MIB, kit_stream[0]);
-    CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_scope_pop(arena, &s), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_phase(arena, &s), GPUPOOL_OK);
     CHECK_EQ(below_zero(s.requested.now), -(int64_t)(5 * MIB));
     CHECK_EQ(below_zero(s.blocks.now), -1);
     CHECK_EQ(s.requested.peak, 0);
@@ -84,10 +84,10 @@ static void one_step(gpupool_arena *arena, uint64_t *random, void **block, size_
     size_t i = (size_t)check_below(random, SLOTS);
     gpupool_stats s;
     if (what == 0 && depth < DEPTH) {
-        CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK);
         stack[++depth] = (level){0, 0, 0};
     } else if (what == 1 && depth > 0) {
-        CHECK_RESULT(gpupool_scope_pop(arena, &s), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_phase(arena, &s), GPUPOOL_OK);
         same_level(s.requested, stack[depth]);
         model_pop();
     } else if (block[i]) {
@@ -125,11 +125,11 @@ static void the_arena_s_life_is_told_within_a_scope(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     void *large = kit_alloc(arena, 8 * MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, large, kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).requested.peak, 8 * MIB);
     CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).requested.peak, 0);
-    CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_phase(arena, NULL), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).requested.peak, 0);
     kit_close(arena);
 }
@@ -138,20 +138,20 @@ static void a_pop_too_many(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     gpupool_stats s;
     memset(&s, 0x55, sizeof s);
-    CHECK_RESULT(gpupool_scope_pop(arena, &s), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_end_phase(arena, &s), GPUPOOL_E_ARGUMENT);
     CHECK_EQ(s.struct_bytes, 0x5555555555555555u);
-    CHECK(strstr(gpupool_last_error(), "has no scope") != NULL);
-    CHECK_RESULT(gpupool_scope_push(NULL), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_scope_pop(NULL, &s), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "is in no phase") != NULL);
+    CHECK_RESULT(gpupool_begin_phase(NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_end_phase(NULL, &s), GPUPOOL_E_ARGUMENT);
     kit_close(arena);
 }
 
 static void open_scopes_go_with_the_arena(void) {
     long live = fail_malloc_live;
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    for (int i = 0; i < 3; i++) CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_OK);
+    for (int i = 0; i < 3; i++) CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_OK);
     fail_malloc_nth(1, 1);
-    CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_E_HOST_MEMORY);
+    CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_E_HOST_MEMORY);
     fail_malloc_nth(0, 0);
     kit_close(arena);
     CHECK_EQ(fail_malloc_live, live);

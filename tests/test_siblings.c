@@ -45,8 +45,8 @@ static void idle_memory_is_given_back(void) {
             leave_idle(first, a % 2 ? 12 : 1);
             gpupool_verdict v;
             if (kit_sources[b].source != GPUPOOL_SOURCE_CUSTOM)
-                CHECK(gpupool_would_fit(second, 8 * GIB, &v) || !printf("%s\n", v.sentence));
-            CHECK(gpupool_available(second) >= 8 * GIB);
+                CHECK(kit_fits(second, 8 * GIB, &v) || !printf("%s\n", v.sentence));
+            CHECK(kit_available(second) >= 8 * GIB);
             fits(second, 8 * GIB);
             void *block = kit_alloc(second, 8 * GIB, kit_stream[0]);
             kit_mark(kit_stream[0], block, 8 * GIB, 5);
@@ -124,7 +124,7 @@ static void behind_cudas_shape(void) {
     CHECK_EQ(gpupool_cudaMalloc(&block, 8 * GIB), cudaSuccess);
     CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
     leave_idle(first, 1); /* and back again */
-    kit_close(gpupool_default_arena(0));
+    kit_close(gpupool_get_default_arena(0));
     kit_close(first);
 }
 
@@ -211,7 +211,7 @@ static void *ask_in_turns(void *of) {
         void *block = gpupool_alloc(arena, 9 * GIB, 0);
         if (block) CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
         else CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
-        gpupool_would_fit(arena, 9 * GIB, NULL);
+        kit_fits(arena, 9 * GIB, NULL);
     }
     return NULL;
 }

@@ -91,7 +91,7 @@ static void cached_blocks_change_streams(void) {
     void *block = NULL, *before = NULL;
     for (int k = 1; k >= 0; k--) {
         before = block;
-        block = gpupool_alloc_at(arena, 4000, kit_stream[k], "loop.c", 5);
+        block = kit_alloc_at(arena, 4000, kit_stream[k], "loop.c", 5);
         if (k == 1) put(arena, block, kit_stream[0]); /* into the other one's cache */
     }
     CHECK(block == before);
@@ -107,10 +107,12 @@ static void cached_blocks_change_streams(void) {
 static void text_counts_not_its_address(void) {
     static const char one[] = "src/model.c", other[] = "src/model.c";
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    void *a = gpupool_alloc_at(arena, 100, kit_stream[0], one, 7);
-    void *b = gpupool_zalloc_at(arena, 200, kit_stream[0], other, 7);
-    void *c = gpupool_alloc_aligned_at(arena, 300, 512, kit_stream[1], other, 7);
-    void *d = gpupool_alloc_at(arena, 400, kit_stream[0], NULL, 9);
+    void *a = kit_alloc_at(arena, 100, kit_stream[0], one, 7);
+    gpupool_request zeroed = {200, 0, kit_stream[0], GPUPOOL_ZEROED, other, 7};
+    gpupool_request aligned = {300, 4096, kit_stream[1], 0, other, 7};
+    void *b = gpupool_alloc_request(arena, &zeroed);
+    void *c = gpupool_alloc_request(arena, &aligned);
+    void *d = kit_alloc_at(arena, 400, kit_stream[0], NULL, 9);
     expect_line(arena, "src/model.c", 7, (figures){3, 3, 600, 600});
     expect_line(arena, "", 0, (figures){1, 1, 400, 400});
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
@@ -127,9 +129,9 @@ static void text_counts_not_its_address(void) {
 static void paths_are_shortened(void) {
     static char map[1 << 16];
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    void *a = gpupool_alloc_at(arena, 600, kit_stream[0], "C:\\net\\layers\\norm.c", 3);
-    void *b = gpupool_alloc_at(arena, 500, kit_stream[0], "net/layers/mask.c", 4);
-    void *wide = gpupool_alloc_at(arena, MIB, kit_stream[0], "net/fill.c", 5);
+    void *a = kit_alloc_at(arena, 600, kit_stream[0], "C:\\net\\layers\\norm.c", 3);
+    void *b = kit_alloc_at(arena, 500, kit_stream[0], "net/layers/mask.c", 4);
+    void *wide = kit_alloc_at(arena, MIB, kit_stream[0], "net/fill.c", 5);
     FILE *file = tmpfile();
     CHECK_RESULT(gpupool_write_svg(arena, file), GPUPOOL_OK);
     rewind(file);
@@ -147,11 +149,11 @@ static void paths_are_shortened(void) {
 static void without_host_memory_the_line_is_unknown(void) {
     long live = fail_malloc_live;
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    void *a = gpupool_alloc_at(arena, 600, kit_stream[0], "a.c", 1), *b, *c;
+    void *a = kit_alloc_at(arena, 600, kit_stream[0], "a.c", 1), *b, *c;
     put(arena, a, kit_stream[0]);
     fail_malloc_nth(1, 1);
-    b = gpupool_alloc_at(arena, 600, kit_stream[0], "b.c", 2); /* from the cache */
-    c = gpupool_alloc_at(arena, 700, kit_stream[0], "c.c", 3);
+    b = kit_alloc_at(arena, 600, kit_stream[0], "b.c", 2); /* from the cache */
+    c = kit_alloc_at(arena, 700, kit_stream[0], "c.c", 3);
     fail_malloc_nth(0, 0);
     CHECK(b == a && c != NULL);
     expect_line(arena, "b.c", 2, (figures){0, 0, 0, 0});
@@ -166,10 +168,10 @@ static void without_host_memory_the_line_is_unknown(void) {
 static void one_unknown_line_of_a_stream(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     for (int i = 0; i < 3; i++)
-        put(arena, gpupool_alloc_at(arena, 600, kit_stream[0], "a.c", 1), kit_stream[0]);
+        put(arena, kit_alloc_at(arena, 600, kit_stream[0], "a.c", 1), kit_stream[0]);
     fail_malloc_nth(1, 1);
     for (int i = 0; i < 3; i++)
-        put(arena, gpupool_alloc_at(arena, 600, kit_stream[0], "b.c", 2 + i), kit_stream[0]);
+        put(arena, kit_alloc_at(arena, 600, kit_stream[0], "b.c", 2 + i), kit_stream[0]);
     fail_malloc_nth(0, 0);
     expect_line(arena, "", 0, (figures){3, 0, 0, 600});
     kit_close(arena);
@@ -183,7 +185,7 @@ static void lines_that_share_buckets(void) {
     static void *block[LINES * 4];
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_DEVICE);
     for (int i = 0; i < LINES * 4; i++)
-        block[i] = gpupool_alloc_at(arena, 512, kit_stream[i / 2 % 2], files[i % 2], i / 4 + 1);
+        block[i] = kit_alloc_at(arena, 512, kit_stream[i / 2 % 2], files[i % 2], i / 4 + 1);
     for (int i = 0; i < LINES * 4; i++) {
         CHECK_EQ(gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block[i] / GPUPOOL_UNIT_BYTES)
                      ->site->blocks, 1);
@@ -204,7 +206,7 @@ static void streams_that_share_buckets(void) {
         for (int i = 0; i < STREAMS; i++) {
             if (!stream[i])
                 CHECK_EQ(cudaStreamCreateWithFlags(&stream[i], cudaStreamNonBlocking), cudaSuccess);
-            block[i] = gpupool_alloc_at(arena, 512, stream[i], "one.c", 1);
+            block[i] = kit_alloc_at(arena, 512, stream[i], "one.c", 1);
             if (round == 0) put(arena, block[i], stream[i]);
         }
     expect_line(arena, "one.c", 1, (figures){2 * STREAMS, STREAMS, 512 * STREAMS, 512 * STREAMS});
@@ -218,17 +220,17 @@ static void streams_that_share_buckets(void) {
 
 static void a_wrong_site_is_noticed(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    void *a = gpupool_alloc_at(arena, 600, kit_stream[0], "a.c", 1);
-    void *b = gpupool_alloc_at(arena, 600, kit_stream[0], "b.c", 2);
+    void *a = kit_alloc_at(arena, 600, kit_stream[0], "a.c", 1);
+    void *b = kit_alloc_at(arena, 600, kit_stream[0], "b.c", 2);
     kit_stats(arena);
     gpi_run *run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)a / GPUPOOL_UNIT_BYTES);
     gpi_site *site = run->site;
     run->site = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)b / GPUPOOL_UNIT_BYTES)->site;
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_E_CORRUPT);
     CHECK(strstr(gpupool_last_error(), "invariant A1") != NULL);
     run->site = site;
     site->bytes++;
-    CHECK_RESULT(gpupool_check(arena), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_E_CORRUPT);
     site->bytes--;
     put(arena, a, kit_stream[0]);
     put(arena, b, kit_stream[0]);

@@ -17,7 +17,7 @@ static void every_source_opens_and_closes(void) {
     for (size_t i = 0; i < KIT_SOURCES; i++) {
         check_case("%s", kit_sources[i].name);
         gpupool_arena *arena = kit_open(kit_sources[i].source);
-        CHECK_EQ(gpupool_get_limit(arena), 0);
+        CHECK_EQ(kit_limit(arena), 0);
         CHECK_EQ(kit_stats(arena).blocks.now, 0);
         use_a_little(arena);
         kit_close(arena);
@@ -101,15 +101,15 @@ static void what_bypass_leaves_over_is_not_available(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_BYPASS, 16 * MIB);
     gpupool_capture *scope = NULL;
     void *block = gpupool_alloc_aligned(arena, MIB, 4 * MIB, kit_stream[0]);
-    CHECK_EQ(gpupool_available(arena), 16 * MIB - kit_reserved(arena));
+    CHECK_EQ(kit_available(arena), 16 * MIB - kit_reserved(arena));
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(gpupool_available(arena), 16 * MIB);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_EQ(kit_available(arena), 16 * MIB);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
     block = kit_alloc(arena, 4 * MIB, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-    CHECK_EQ(gpupool_available(arena), 12 * MIB);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
-    CHECK_EQ(gpupool_available(arena), 16 * MIB);
+    CHECK_EQ(kit_available(arena), 12 * MIB);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
+    CHECK_EQ(kit_available(arena), 16 * MIB);
     kit_close(arena);
 }
 
@@ -120,10 +120,10 @@ static void a_capture_is_no_use_that_can_be_recorded(void) {
         void *block = kit_alloc(arena, 1000, kit_stream[1]);
         check_case("%s", kit_sources[i].name);
         CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeGlobal), cudaSuccess);
-        CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[0]), GPUPOOL_E_CAPTURING);
+        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[0]), GPUPOOL_E_CAPTURING);
         CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
         CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-        CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[0]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[0]), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
         kit_close(arena);
     }
@@ -286,23 +286,23 @@ static void device_current_means_the_current_one(void) {
 /* Default arenas live as long as the process, so this one runs last, without the leak check. */
 static void default_arenas(void) {
     int count = kit_devices();
-    gpupool_arena *zero = gpupool_default_arena(0);
+    gpupool_arena *zero = gpupool_get_default_arena(0);
     CHECK_RESULT(kit_why(zero), GPUPOOL_OK);
-    CHECK(gpupool_default_arena(-7) == NULL);
-    CHECK(gpupool_default_arena(0) == zero);
+    CHECK(gpupool_get_default_arena(-7) == NULL);
+    CHECK(gpupool_get_default_arena(0) == zero);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_OK);
-    CHECK(gpupool_default_arena(GPUPOOL_DEVICE_CURRENT) == zero);
+    CHECK(gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT) == zero);
     if (count > 1) {
-        gpupool_arena *one = gpupool_default_arena(1);
+        gpupool_arena *one = gpupool_get_default_arena(1);
         CHECK_RESULT(kit_why(one), GPUPOOL_OK);
-        CHECK(one != zero && gpupool_default_arena(1) == one);
+        CHECK(one != zero && gpupool_get_default_arena(1) == one);
     }
-    CHECK_RESULT(kit_why(gpupool_default_arena(count)), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(kit_why(gpupool_default_arena(-7)), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(kit_why(gpupool_get_default_arena(count)), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(kit_why(gpupool_get_default_arena(-7)), GPUPOOL_E_ARGUMENT);
     void *block = kit_alloc(zero, 1000, 0);
     CHECK_RESULT(gpupool_arena_destroy(zero), GPUPOOL_E_IN_USE);
     CHECK(strstr(gpupool_last_error(), "\"default\"") != NULL);
-    CHECK(gpupool_default_arena(0) == zero);
+    CHECK(gpupool_get_default_arena(0) == zero);
     CHECK_RESULT(gpupool_free(zero, block, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_check(zero), GPUPOOL_OK);
     CHECK_EQ(cudaPeekAtLastError(), cudaSuccess);

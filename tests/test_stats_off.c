@@ -43,11 +43,11 @@ static void what_is_needed_is_counted(void) {
     CHECK(s.largest_free_bytes > MIB && s.host_bytes > 0);
     CHECK(s.allocs == 0 && s.requested.now == 0 && s.granted.total == 0 && s.splits == 0);
     CHECK(s.live_by_order[2] == 0);
-    CHECK_EQ(gpupool_size(arena, block), 3000);
+    CHECK_EQ(kit_size(arena, block), 3000);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
     CHECK(kit_stats(arena).pending.now >= 3072);
-    CHECK(strstr(gpupool_build(), "stats=0") != NULL);
+    CHECK(strstr(gpupool_get_build(), "stats=0") != NULL);
     kit_close(arena);
 }
 
@@ -103,8 +103,8 @@ static void a_cache_that_is_used_stays_open(void) {
 
 static void scopes_are_left_out(void) {
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    CHECK_RESULT(gpupool_scope_push(arena), GPUPOOL_E_UNSUPPORTED);
-    CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_E_UNSUPPORTED);
+    CHECK_RESULT(gpupool_begin_phase(arena), GPUPOOL_E_UNSUPPORTED);
+    CHECK_RESULT(gpupool_end_phase(arena, NULL), GPUPOOL_E_UNSUPPORTED);
     CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK);
     kit_close(arena);
 }

@@ -35,7 +35,7 @@ static void make_graph(life *l) {
                       (int)stitch_below(w, (size_t)w->streams), (int)stitch_below(w, 256)};
     cudaStream_t stream = kit_stream[b.stream];
     cudaGraph_t graph = NULL;
-    CHECK_RESULT(gpupool_capture_begin(w->arena, stream, &l->scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(w->arena, stream, &l->scope), GPUPOOL_OK);
     CHECK_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
     b.at = (char *)gpupool_alloc(w->arena, b.bytes, stream);
     if (!b.at) CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
@@ -48,7 +48,7 @@ static void make_graph(life *l) {
     CHECK_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     CHECK_EQ(cudaGraphInstantiate(&l->exec, graph, 0), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-    CHECK_RESULT(gpupool_capture_end(l->scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(l->scope), GPUPOOL_OK);
     l->block = b;
     w->kept_bytes = l->is_live ? b.bytes : 0;
     w->kept = (size_t)l->is_live;
@@ -56,7 +56,7 @@ static void make_graph(life *l) {
 
 static void release_graph(life *l) {
     CHECK_EQ(cudaGraphExecDestroy(l->exec), cudaSuccess);
-    CHECK_RESULT(gpupool_capture_release(l->scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(l->scope), GPUPOOL_OK);
     l->scope = NULL;
     l->work.kept_bytes = l->work.kept = 0;
 }

@@ -102,11 +102,11 @@ static void sizes_and_statistics(void) {
     gpupool_stats before = kit_stats(arena);
     CHECK_EQ(before.largest_free_bytes, STRIPE);
     CHECK_EQ(before.largest_block_bytes, LAID * STRIPE);
-    CHECK_EQ(gpupool_would_fit(arena, LAID * STRIPE - 512 * GPUPOOL_GUARD, NULL), 1);
-    CHECK_EQ(gpupool_would_fit(arena, LAID * STRIPE + 1, NULL), 0);
+    CHECK_EQ(kit_fits(arena, LAID * STRIPE - 512 * GPUPOOL_GUARD, NULL), 1);
+    CHECK_EQ(kit_fits(arena, LAID * STRIPE + 1, NULL), 0);
     char *block = (char *)get(bytes, 0);
     gpupool_stats live = kit_stats(arena);
-    CHECK_EQ(gpupool_size(arena, block), bytes);
+    CHECK_EQ(kit_size(arena, block), bytes);
     CHECK_EQ(live.requested.now - before.requested.now, bytes);
     CHECK_EQ(live.granted.now - before.granted.now, 3 * STRIPE + 1024 + 512 * GPUPOOL_GUARD);
     CHECK_EQ(live.stitched_bytes, 3 * STRIPE + 1024 + 512 * GPUPOOL_GUARD);
@@ -120,7 +120,7 @@ static void sizes_and_statistics(void) {
     CHECK_EQ(after.blocks.now, before.blocks.now);
     CHECK_EQ(after.stitched_bytes, 0);
     CHECK_EQ(after.largest_block_bytes, LAID * STRIPE);
-    CHECK_EQ(gpupool_size(arena, block), 0);
+    CHECK_EQ(kit_size(arena, block), 0);
     stripe_close();
 }
 
@@ -168,8 +168,8 @@ static void aligned_blocks(void) {
 static void is_refused(const void *pointer, gpupool_result expected) {
     gpupool_stats before = kit_stats(arena);
     CHECK_RESULT(gpupool_free(arena, (void *)(uintptr_t)pointer, kit_stream[0]), expected);
-    CHECK_RESULT(gpupool_record_use(arena, pointer, kit_stream[1]), expected);
-    CHECK_EQ(gpupool_size(arena, pointer), 0);
+    CHECK_RESULT(gpupool_record_stream(arena, pointer, kit_stream[1]), expected);
+    CHECK_EQ(kit_size(arena, pointer), 0);
     CHECK_RESULT(gpupool_last_result(), expected);
     CHECK(kit_same_stats(before, kit_stats(arena)));
 }
@@ -214,7 +214,7 @@ static void is_not_cudas(void *pointer) {
 
 /* None of these is passed on to CUDA, by the functions that pass on what they do not know. */
 static void nor_are_they_cudas(void) {
-    gpupool_arena *first = gpupool_default_arena(0);
+    gpupool_arena *first = gpupool_get_default_arena(0);
     void *wide, *block[STRIPES], *cut;
     CHECK_RESULT(gpupool_set_limit(first, STRIPES * STRIPE), GPUPOOL_OK);
     for (int i = 0; i < STRIPES; i++)
@@ -260,7 +260,7 @@ static void recorded_uses(void) {
     kit_fill(kit_stream[0], block, LARGE, 4);
     kit_order(kit_stream[0], kit_stream[1]);
     kit_expect(kit_stream[1], block, LARGE, 4);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[1]), GPUPOOL_OK);
     put(block, 0);
     while (fake_step(kit_stream[0])) continue;
     /* what is left besides, and no more */
@@ -345,13 +345,13 @@ static void through_a_ring(int workers) {
     CHECK_RESULT(gpupool_download(ring, host, block, LARGE, kit_stream[0]), GPUPOOL_OK);
     kit_is_pattern(host, LARGE, 8, 0);
     kit_pattern(host, LARGE, 9);
-    CHECK_RESULT(gpupool_upload_async(ring, block, host, LARGE, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_upload_async(ring, block, host, LARGE, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
     memset(host, 0, LARGE);
-    CHECK_RESULT(gpupool_download_async(ring, host, block, LARGE, kit_stream[0], &ticket),
+    CHECK_RESULT(kit_download_async(ring, host, block, LARGE, kit_stream[0], &ticket),
                  GPUPOOL_OK);
-    CHECK_RESULT(gpupool_ticket_wait(ring, ticket, -1), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_ring_wait(ring, ticket, -1), GPUPOOL_OK);
     kit_is_pattern(host, LARGE, 9, 0);
     put(block, 0);
     stripe_close();

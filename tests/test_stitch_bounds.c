@@ -29,7 +29,7 @@ static void none_where_the_config_says_so(void) {
     stripe_open_with(&config);
     CHECK_EQ(kit_stats(arena).largest_free_bytes, STRIPE);
     CHECK_EQ(kit_stats(arena).largest_block_bytes, STRIPE);
-    CHECK_EQ(gpupool_would_fit(arena, STRIPE + 1, &verdict), 1); /* idle chunks make room at home */
+    CHECK_EQ(kit_fits(arena, STRIPE + 1, &verdict), 1); /* idle chunks make room at home */
     char *block = (char *)get(3 * STRIPE, 0);
     kit_fill(kit_stream[0], block, 3 * STRIPE, 1);
     CHECK_EQ(kit_stats(arena).stitches, 0);
@@ -57,7 +57,7 @@ static void nor_for_want_of_anything_else(void) {
         kit_finish(arena);
         CHECK_EQ(kit_stats(arena).largest_free_bytes, MIB);
         CHECK_EQ(kit_stats(arena).largest_block_bytes, no_stitch ? MIB : 2 * MIB);
-        CHECK_EQ(gpupool_would_fit(arena, 2 * MIB, &verdict), !no_stitch);
+        CHECK_EQ(kit_fits(arena, 2 * MIB, &verdict), !no_stitch);
         if (no_stitch) CHECK_EQ(verdict.cause, GPUPOOL_CAUSE_FRAGMENTED);
         void *block = gpupool_alloc(arena, 2 * MIB, kit_stream[0]);
         CHECK_RESULT(kit_why(block), no_stitch ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK);

@@ -15,7 +15,7 @@
 
 static gpupool_capture *scope_begin(int stream) {
     gpupool_capture *scope = NULL;
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[stream], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[stream], &scope), GPUPOOL_OK);
     return scope;
 }
 
@@ -40,7 +40,7 @@ static void replay(cudaGraphExec_t exec, int stream) {
 
 static void release(gpupool_capture *scope, cudaGraphExec_t exec) {
     CHECK_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
 }
 
 /* All that the arena would give back if it could, goes. */
@@ -58,7 +58,7 @@ static void made_in_a_capture(void) {
     char *block = stripe_stitched(LARGE, 1);
     CHECK_EQ(cudaMemsetAsync(block, 7, LARGE, kit_stream[1]), cudaSuccess);
     cudaGraphExec_t exec = capture_end(1);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     trim_all();
     for (int i = 0; i < 3; i++) {
         kit_fill(kit_stream[1], block, LARGE, i);
@@ -89,7 +89,7 @@ static void freed_in_its_scope(void) {
     CHECK_EQ(cudaMemsetAsync(again, 2, LARGE, kit_stream[1]), cudaSuccess);
     put(again, 1);
     cudaGraphExec_t exec = capture_end(1);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     long mapped = fake_mappings();
     CHECK_EQ(mapped, STRIPES + 5);
     trim_all();
@@ -125,7 +125,7 @@ static void many_in_one_scope(void) {
         put(block[i], 1);
     }
     cudaGraphExec_t exec = capture_end(1);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     for (int i = 0; i < 3; i++) {
         trim_all();
         replay(exec, 1);
@@ -149,7 +149,7 @@ static void over_the_bound_in_a_scope(void) {
         put(block, 1);
     }
     cudaGraphExec_t exec = capture_end(1);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     CHECK_EQ(fake_mappings(), STRIPES + SIZES * LAID);
     replay(exec, 1);
     release(scope, exec);
@@ -168,7 +168,7 @@ static void older_than_the_scope(void) {
     CHECK_EQ(cudaMemsetAsync(block, 5, LARGE, kit_stream[1]), cudaSuccess);
     put(block, 1);
     cudaGraphExec_t exec = capture_end(1);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     trim_all();
     for (int i = 0; i < 3; i++) replay(exec, 1);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, (LAID - 4) * STRIPE, kit_stream[0])),
@@ -186,7 +186,7 @@ static void left_to_the_release(void) {
     char *block = stripe_stitched(LARGE, 1);
     CHECK_EQ(cudaMemsetAsync(block, 5, LARGE, kit_stream[1]), cudaSuccess);
     cudaGraphExec_t exec = capture_end(1);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     replay(exec, 1);
     release(scope, exec);
     CHECK_EQ(kit_stats(arena).stitched_bytes, 0);
@@ -204,7 +204,7 @@ static void parked_in_a_scope(void) {
     char *block = stripe_stitched(LARGE, 1);
     fake_mode(FAKE_STEPPED);
     kit_fill(kit_stream[2], block, LARGE, 9);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
     put(block, 1);
     trim_all();
     CHECK_RESULT(kit_why(gpupool_alloc(arena, (LAID - 4) * STRIPE, kit_stream[0])),
@@ -212,7 +212,7 @@ static void parked_in_a_scope(void) {
     fake_run_all();
     trim_all();
     CHECK_EQ(fake_mappings(), LAID + 5 + 5);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     trim_all();
     CHECK_EQ(fake_mappings(), LAID);
     stripe_close();
@@ -247,7 +247,7 @@ static void two_scopes(void) {
         CHECK_EQ(cudaMemsetAsync(block[i], 5 + i, LARGE, kit_stream[1 + i]), cudaSuccess);
         if (i) put(block[i], 1 + i);
         exec[i] = capture_end(1 + i);
-        CHECK_RESULT(gpupool_capture_end(scope[i]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_capture(scope[i]), GPUPOOL_OK);
     }
     for (int i = 0; i < 4; i++) {
         size_t bytes = (LAID - 10 - (size_t)i) * STRIPE;

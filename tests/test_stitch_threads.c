@@ -68,7 +68,7 @@ static void *work(void *of) {
         if (!b->at) break;
         held += b->chunks;
         touch(w->stream, b->at, b->chunks, b->byte, 1);
-        if (i % 8 == 0) CHECK_EQ(gpupool_size(arena, b->at), b->chunks * STRIPE);
+        if (i % 8 == 0) CHECK_EQ(kit_size(arena, b->at), b->chunks * STRIPE);
     }
     for (int i = 0; i < HELD; i++) let_go(w, &block[i], &held);
     return NULL;

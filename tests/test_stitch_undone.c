@@ -126,7 +126,7 @@ static void close_scene(void) {
     fake_mode(FAKE_EAGER);
     CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
     for (int i = 0; i < STRIPES; i++) {
-        int live = stripe_is_live[i] || (i == 0 && stripe[0] && gpupool_size(arena, stripe[0]));
+        int live = stripe_is_live[i] || (i == 0 && stripe[0] && kit_size(arena, stripe[0]));
         if (live && stripe_is_live[i]) kit_expect_mark(kit_stream[0], stripe[i], STRIPE_BYTES, i);
         if (live) put(stripe[i], 0);
         stripe[i] = NULL;

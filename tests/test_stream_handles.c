@@ -72,7 +72,7 @@ static void the_macro_tells_the_arena(void) {
 }
 
 static void by_word(cudaStream_t stream) {
-    CHECK_RESULT(gpupool_stream_retired(arena, stream), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_retire_stream(arena, stream), GPUPOOL_OK);
     CHECK_EQ(own_stream_destroy(stream), cudaSuccess);
 }
 static void stream_retired_tells_the_arena(void) {

@@ -12,7 +12,7 @@ static void stream_gone(gpupool_source source, int told) {
     void *block = kit_alloc(arena, SIZE, brief);
     kit_fill(brief, block, SIZE, 1);
     CHECK_RESULT(gpupool_free(arena, block, brief), GPUPOOL_OK);
-    if (told) CHECK_RESULT(gpupool_stream_retired(arena, brief), GPUPOOL_OK);
+    if (told) CHECK_RESULT(gpupool_retire_stream(arena, brief), GPUPOOL_OK);
     CHECK_EQ(cudaStreamDestroy(brief), cudaSuccess); /* its work may still be queued */
     void *next = kit_alloc(arena, SIZE, kit_stream[1]);
     kit_fill(kit_stream[1], next, SIZE, 2);
@@ -36,7 +36,7 @@ static void handle_reused(gpupool_source source) {
         void *block = kit_alloc(arena, SIZE, brief);
         kit_fill(brief, block, SIZE, round);
         CHECK_RESULT(gpupool_free(arena, block, brief), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_stream_retired(arena, brief), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_retire_stream(arena, brief), GPUPOOL_OK);
         CHECK_EQ(cudaStreamDestroy(brief), cudaSuccess);
     }
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
@@ -49,7 +49,7 @@ static void alone_again(gpupool_source source) {
     open_for(source, 4 * SIZE);
     void *block = get(SIZE, 0, 1);
     put(get(SIZE, 1, 2), 1);
-    CHECK_RESULT(gpupool_stream_retired(arena, kit_stream[1]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[1]), GPUPOOL_OK);
     fake_run_all();
     CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
     long calls = fake_calls(NULL);

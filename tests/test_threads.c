@@ -59,7 +59,7 @@ static void put(parcel *p) {
     int stream = p->byte % 4 ? p->stream : THREADS + p->byte / 4 % KIT_STREAMS;
     if (!p->at) return;
     kit_expect_mark(all_streams[p->stream], p->at, p->bytes, p->byte);
-    if (p->byte % 2) CHECK_EQ(gpupool_size(arena, p->at), p->bytes);
+    if (p->byte % 2) CHECK_EQ(kit_size(arena, p->at), p->bytes);
     if (stream != p->stream) kit_order(all_streams[p->stream], all_streams[stream]);
     CHECK_RESULT(gpupool_free(arena, p->at, all_streams[stream]), GPUPOOL_OK);
     p->at = NULL;
@@ -77,7 +77,7 @@ static parcel swap_mail(parcel p, size_t slot) {
 static void read_elsewhere(const parcel *p, int stream) {
     kit_order(all_streams[p->stream], all_streams[stream]);
     kit_expect_mark(all_streams[stream], p->at, p->bytes, p->byte);
-    CHECK_RESULT(gpupool_record_use(arena, p->at, all_streams[stream]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, p->at, all_streams[stream]), GPUPOOL_OK);
 }
 
 /* ---- a thread's life ---- */
@@ -95,7 +95,7 @@ static void whole_arena_call(uint64_t *random) {
         CHECK(stats.granted.now <= stats.reserved.now);
         CHECK_EQ(stats.allocs - stats.frees, stats.blocks.now);
         break;
-    default: CHECK(gpupool_available(arena) > 0 || gpupool_last_result() == GPUPOOL_OK); break;
+    default: CHECK(kit_available(arena) > 0 || gpupool_last_result() == GPUPOOL_OK); break;
     }
 }
 
@@ -182,7 +182,7 @@ static void *open_and_close(void *unused) {
     (void)unused;
     CHECK_EQ(cudaSetDevice(0), cudaSuccess);
     pthread_barrier_wait(&gate);
-    gpupool_arena *all = gpupool_default_arena(0);
+    gpupool_arena *all = gpupool_get_default_arena(0);
     for (int n = 0; n < 20; n++) {
         gpupool_arena *mine = kit_create(NULL);
         void *a = kit_alloc(mine, 100000, 0), *b = kit_alloc(all, 100000, 0);

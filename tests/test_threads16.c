@@ -55,13 +55,13 @@ static void brief_stream(uint64_t *random) {
 static void brief_capture(uint64_t *random, cudaStream_t stream) {
     gpupool_capture *scope = NULL;
     cudaGraph_t graph = NULL;
-    CHECK_RESULT(gpupool_capture_begin(arena, stream, &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, stream, &scope), GPUPOOL_OK);
     CHECK_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     void *inside = gpupool_alloc(arena, 1000 + (size_t)check_below(random, 100000), stream);
     CHECK_RESULT(gpupool_free(arena, inside, stream), GPUPOOL_OK);
     CHECK_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
 }
 
 static void question(uint64_t *random) {
@@ -70,7 +70,7 @@ static void question(uint64_t *random) {
     case 0: CHECK_RESULT(gpupool_get_stats(arena, &stats), GPUPOOL_OK); break;
     case 1: CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK); break;
     case 2: CHECK_RESULT(gpupool_reset_peaks(arena), GPUPOOL_OK); break;
-    default: gpupool_available(arena); break;
+    default: kit_available(arena); break;
     }
 }
 
@@ -81,7 +81,7 @@ static void hand_over(uint64_t *random, int me) {
     if (!b.at) return;
     kit_order(b.stream, next);
     if (check_below(random, 2)) b.stream = next;
-    else CHECK_RESULT(gpupool_record_use(arena, b.at, next), GPUPOOL_OK);
+    else CHECK_RESULT(gpupool_record_stream(arena, b.at, next), GPUPOOL_OK);
     drop(&b);
 }
 

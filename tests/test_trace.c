@@ -38,13 +38,13 @@ static void one_call(gpupool_arena *arena, uint64_t *random) {
     if (what == 0) CHECK_RESULT(gpupool_trim(arena, check_below(random, 64) * MIB, NULL), 0);
     else if (what == 1) CHECK_RESULT(gpupool_set_limit(arena, 48 * MIB), GPUPOOL_OK);
     else if (what == 2) CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB), GPUPOOL_OK);
-    else if (what == 3) CHECK_RESULT(gpupool_stream_retired(arena, stream), GPUPOOL_OK);
+    else if (what == 3) CHECK_RESULT(gpupool_retire_stream(arena, stream), GPUPOOL_OK);
     else if (what == 4) kit_stats(arena);
-    else if (what == 5) gpupool_would_fit(arena, bytes, NULL);
-    else if (what == 6 && s->block) CHECK(gpupool_size(arena, s->block) > 0);
+    else if (what == 5) kit_fits(arena, bytes, NULL);
+    else if (what == 6 && s->block) CHECK(kit_size(arena, s->block) > 0);
     else if (what == 7) CHECK_RESULT(gpupool_free(arena, s, stream), GPUPOOL_E_NOT_OURS);
     else if (what < 12 && s->block)
-        CHECK_RESULT(gpupool_record_use(arena, s->block, stream), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, s->block, stream), GPUPOOL_OK);
     else if (s->block) {
         CHECK_RESULT(gpupool_free(arena, s->block, stream), GPUPOOL_OK);
         s->block = NULL;
@@ -56,7 +56,7 @@ static void one_call(gpupool_arena *arena, uint64_t *random) {
 
 static void record(FILE *file, uint64_t seed, int steps) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
-    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
     while (steps--) one_call(arena, &seed);
     in_vain += kit_stats(arena).failures;
     stitched += kit_stats(arena).stitches;
@@ -64,7 +64,7 @@ static void record(FILE *file, uint64_t seed, int steps) {
         CHECK_RESULT(gpupool_free(arena, slots[i].block, kit_stream[0]), GPUPOOL_OK);
         slots[i].block = NULL;
     }
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
     kit_close(arena);
 }
 
@@ -99,12 +99,12 @@ static void replay_line(gpupool_arena *arena, const char *line) {
     case 't': CHECK_RESULT(gpupool_trim(arena, a, NULL), GPUPOOL_OK); return;
     case 'l': CHECK_RESULT(gpupool_set_limit(arena, a), GPUPOOL_OK); return;
     case 'r':
-        CHECK_RESULT(gpupool_stream_retired(arena, (cudaStream_t)(uintptr_t)a), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_retire_stream(arena, (cudaStream_t)(uintptr_t)a), GPUPOOL_OK);
         return;
     default: break;
     }
     if (!CHECK(s != NULL && strchr("fu", line[0]))) return;
-    if (line[0] == 'u') CHECK_RESULT(gpupool_record_use(arena, s->block, last), GPUPOOL_OK);
+    if (line[0] == 'u') CHECK_RESULT(gpupool_record_stream(arena, s->block, last), GPUPOOL_OK);
     else CHECK_RESULT(gpupool_free(arena, s->block, last), GPUPOOL_OK);
     if (line[0] == 'f') s->block = NULL;
 }
@@ -137,15 +137,15 @@ static void what_it_says(void) {
     FILE *file = scratch();
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
     void *early = kit_alloc(arena, 1000, 0);
-    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
     void *plain = kit_alloc(arena, 512, kit_stream[0]);
     void *block = gpupool_alloc_aligned(arena, 5000, 4096, kit_stream[0]);
-    CHECK_RESULT(gpupool_record_use(arena, block, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, 0), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
     CHECK_RESULT(gpupool_trim(arena, 4096, NULL), GPUPOOL_OK);
     CHECK_RESULT(gpupool_set_limit(arena, 0), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_stream_retired(arena, 0), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_retire_stream(arena, 0), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, early, 0), GPUPOOL_OK); /* no longer recorded */
     CHECK_RESULT(gpupool_free(arena, plain, 0), GPUPOOL_OK);
     rewind(file);
@@ -167,14 +167,14 @@ static void a_use_that_is_refused_is_no_line(void) {
     FILE *file = scratch();
     cudaGraph_t graph;
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
-    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
     void *block = kit_alloc(arena, 1000, 0);
     CHECK_EQ(cudaStreamBeginCapture(kit_stream[0], cudaStreamCaptureModeRelaxed), cudaSuccess);
-    CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[0]), GPUPOOL_E_CAPTURING);
+    CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[0]), GPUPOOL_E_CAPTURING);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[0], &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
     rewind(file);
     said[fread(said, 1, sizeof said - 1, file)] = 0;
     CHECK(strstr(said, ", limit 0, ") != NULL); /* there is none */
@@ -193,8 +193,8 @@ static void a_late_record_lists_what_is_live(void) {
     int lines = 0;
     for (int i = 0; i < 40; i++)
         block[i] = kit_alloc(arena, (size_t)700 << i % 10, kit_stream[i % 2]);
-    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
     rewind(file);
     while (fgets(line, sizeof line, file)) lines += line[0] == 'a' && line[1] == ' ';
     CHECK_EQ(lines, 40);
@@ -209,24 +209,24 @@ static void calls_that_only_look_are_not_recorded(void) {
     void *block[2];
     FILE *file = scratch(), *paper = scratch();
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
     for (int i = 0; i < 2; i++) block[i] = kit_alloc(arena, 4096, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block[0], kit_stream[0]), GPUPOOL_OK);
     fflush(file);
     long at = ftell(file);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
-    CHECK_RESULT(gpupool_scope_pop(arena, NULL), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_end_phase(arena, NULL), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_set_limit_text(arena, "much"), GPUPOOL_E_ARGUMENT);
     CHECK_RESULT(gpupool_allow_peer(arena, 0), GPUPOOL_E_ARGUMENT);
-    CHECK(gpupool_available(arena) > 0);
-    CHECK_EQ(gpupool_would_fit(arena, 4096, NULL), 1);
-    CHECK_EQ(gpupool_get_limit(arena), 0);
-    CHECK_EQ(gpupool_size(arena, &block), 0);
+    CHECK(kit_available(arena) > 0);
+    CHECK_EQ(kit_fits(arena, 4096, NULL), 1);
+    CHECK_EQ(kit_limit(arena), 0);
+    CHECK_EQ(kit_size(arena, &block), 0);
     CHECK_RESULT(gpupool_report(arena, paper), GPUPOOL_OK);
-    CHECK_EQ(gpupool_size(arena, block[1]), 4096);
+    CHECK_EQ(kit_size(arena, block[1]), 4096);
     CHECK_RESULT(gpupool_free(arena, &block, kit_stream[0]), GPUPOOL_E_NOT_OURS);
     CHECK_EQ(ftell(file), at);
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
     CHECK_RESULT(gpupool_free(arena, block[1], kit_stream[0]), GPUPOOL_OK);
     kit_close(arena);
     fclose(file);
@@ -241,12 +241,12 @@ static void a_limit_that_fails_is_taken_back(void) {
         FILE *file = scratch();
         gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_DEVICE, limits[i]);
         snprintf(expected, sizeof expected, "l %zu\n", limits[i]);
-        CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
         CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 4 * MIB, 0), 0), GPUPOOL_OK);
         fake_fail_call("cuMemFree", 1, 0, 0);
         CHECK_RESULT(gpupool_set_limit(arena, MIB), GPUPOOL_E_CUDA);
-        CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
-        CHECK_EQ(gpupool_get_limit(arena), limits[i]);
+        CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
+        CHECK_EQ(kit_limit(arena), limits[i]);
         rewind(file);
         while (fgets(line, sizeof line, file))
             if (line[0] == 'l') memcpy(last, line, sizeof last);
@@ -263,11 +263,11 @@ static void a_bypass_records_streams(void) {
     unsigned long long s[2], streams[2] = {1, 1};
     FILE *file = scratch();
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_BYPASS);
-    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_OK);
     for (int i = 0; i < 2; i++) s[i] = (unsigned long long)(uintptr_t)kit_stream[i];
     void *block = kit_alloc(arena, 1000, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
     rewind(file);
     said[fread(said, 1, sizeof said - 1, file)] = 0;
     int lines = sscanf(strchr(said, '\n'), "\na %*u 1000 %llu\nf %*u %llu", &streams[0],
@@ -284,14 +284,14 @@ static void a_full_disk_is_told(void) {
     if (!full) return;
     setvbuf(full, NULL, _IONBF, 0);
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
-    CHECK_RESULT(gpupool_trace_to(NULL, full), GPUPOOL_E_ARGUMENT);
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK); /* there is nothing to stop */
-    CHECK_RESULT(gpupool_trace_to(arena, full), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(NULL, full), GPUPOOL_E_ARGUMENT);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK); /* there is nothing to stop */
+    CHECK_RESULT(gpupool_set_trace(arena, full), GPUPOOL_OK);
     void *block = kit_alloc(arena, 1000, 0);
-    CHECK_RESULT(gpupool_trace_to(arena, file), GPUPOOL_E_ARGUMENT); /* but goes on, elsewhere */
+    CHECK_RESULT(gpupool_set_trace(arena, file), GPUPOOL_E_FILE); /* but goes on, elsewhere */
     CHECK(strstr(gpupool_last_error(), "cannot be written: something before") != NULL);
     CHECK_RESULT(gpupool_free(arena, block, 0), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_trace_to(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(arena, NULL), GPUPOOL_OK);
     CHECK(ftell(file) > 0);
     kit_close(arena);
     fclose(full);
@@ -322,11 +322,11 @@ static void threads_take_turns(void) {
     long lines = 0, wrong = 0;
     memset(live, 0, sizeof live);
     shared = kit_open(GPUPOOL_SOURCE_AUTO);
-    CHECK_RESULT(gpupool_trace_to(shared, file), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(shared, file), GPUPOOL_OK);
     for (int i = 0; i < KIT_STREAMS; i++)
         CHECK_EQ(pthread_create(&thread[i], NULL, to_and_fro, kit_stream[i]), 0);
     for (int i = 0; i < KIT_STREAMS; i++) CHECK_EQ(pthread_join(thread[i], NULL), 0);
-    CHECK_RESULT(gpupool_trace_to(shared, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_trace(shared, NULL), GPUPOOL_OK);
     rewind(file);
     while (fgets(line, sizeof line, file)) {
         unsigned long long id = 0, stream;

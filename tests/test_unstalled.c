@@ -73,20 +73,20 @@ static void each_call_beside_a_wait(void) {
         FILE *file = tmpfile();
         CHECK_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
         if (sources[i] == GPUPOOL_SOURCE_MAPPED) /* or the device would wait, not the host */
-            CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+            CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
         start(&w, &thread);
-        CHECK_RESULT(gpupool_stream_retired(arena, other), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_retire_stream(arena, other), GPUPOOL_OK);
         CHECK_EQ(cudaStreamDestroy(other), cudaSuccess);
-        CHECK_EQ(gpupool_get_limit(arena), 32 * MIB);
+        CHECK_EQ(kit_limit(arena), 32 * MIB);
         CHECK_EQ(kit_stats(arena).granted.now, 0);
         CHECK_RESULT(gpupool_report(arena, file), GPUPOOL_OK);
-        CHECK(gpupool_available(arena) > 0);
-        CHECK_EQ(gpupool_would_fit(arena, 32 * MIB, &why), 0);
+        CHECK(kit_available(arena) > 0);
+        CHECK_EQ(kit_fits(arena, 32 * MIB, &why), 0);
         CHECK_EQ(why.cause, GPUPOOL_CAUSE_PENDING);
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
         gpupool_capture *another = NULL;
-        CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[2], &another), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_capture_end(another), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[2], &another), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_capture(another), GPUPOOL_OK);
         CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB), GPUPOOL_OK);
         void *block = kit_alloc(arena, 4096, kit_stream[2]);
         CHECK_RESULT(gpupool_free(arena, block, kit_stream[2]), GPUPOOL_OK);
@@ -95,8 +95,8 @@ static void each_call_beside_a_wait(void) {
         CHECK_EQ(pthread_join(thread, NULL), 0);
         CHECK(w.block != NULL);
         CHECK_RESULT(gpupool_free(arena, w.block, kit_stream[0]), GPUPOOL_OK);
-        CHECK_RESULT(gpupool_capture_release(another), GPUPOOL_OK);
-        if (scope) CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_release_capture(another), GPUPOOL_OK);
+        if (scope) CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
         fclose(file);
         fake_mode(FAKE_EAGER);
         kit_close(arena);
@@ -127,12 +127,12 @@ static void a_request_that_may_not_wait(void) {
         void *rest = kit_alloc(arena, 16 * MIB, kit_stream[1]);
         fake_mode(FAKE_STEPPED);
         kit_mark(kit_stream[1], block, 16 * MIB, 1);
-        CHECK_RESULT(gpupool_record_use(arena, block, kit_stream[2]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block, kit_stream[2]), GPUPOOL_OK);
         if (sources[i] != GPUPOOL_SOURCE_BYPASS)
             CHECK_RESULT(gpupool_free(arena, block, kit_stream[1]), GPUPOOL_OK);
         long waits = fake_calls("cuEventSynchronize") + fake_calls("cuMemFree") +
                      fake_calls("cuMemFreeHost");
-        CHECK(gpupool_alloc_no_wait(arena, 24 * MIB, kit_stream[0]) == NULL);
+        CHECK(kit_alloc_as(arena, 24 * MIB, kit_stream[0], GPUPOOL_NO_WAIT) == NULL);
         CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_OUT_OF_MEMORY);
         CHECK_RESULT(gpupool_last_verdict(&why), GPUPOOL_OK);
         CHECK(why.cause != GPUPOOL_CAUSE_NONE && why.sentence[0]);
@@ -152,12 +152,12 @@ static void a_request_that_may_not_wait(void) {
 /* One that finds memory, or may get it from the driver, is like any other. */
 static void what_needs_no_wait_is_had(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
-    void *block = gpupool_alloc_no_wait(arena, 32 * MIB, kit_stream[0]);
+    void *block = kit_alloc_as(arena, 32 * MIB, kit_stream[0], GPUPOOL_NO_WAIT);
     CHECK(block != NULL);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-    CHECK(gpupool_alloc_no_wait(arena, 32 * MIB, kit_stream[0]) == block);
+    CHECK(kit_alloc_as(arena, 32 * MIB, kit_stream[0], GPUPOOL_NO_WAIT) == block);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
-    CHECK(gpupool_alloc_no_wait(arena, 0, kit_stream[0]) == NULL);
+    CHECK(kit_alloc_as(arena, 0, kit_stream[0], GPUPOOL_NO_WAIT) == NULL);
     CHECK_RESULT(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
     kit_close(arena);
 }

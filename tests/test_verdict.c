@@ -112,7 +112,7 @@ static void the_second_holder_is_not_passed_over(void) {
     for (size_t bytes = 40512; bytes < 40512 + 800 * 32; bytes += 32) {
         check_case("%zu bytes", bytes);
         block[3] = gpupool_alloc(arena, bytes, kit_stream[0]);
-        CHECK(!gpupool_would_fit(arena, 64 * MIB, &v));
+        CHECK(!kit_fits(arena, 64 * MIB, &v));
         CHECK_EQ(v.holders[0].bytes, 3 * 40000);
         CHECK_EQ(v.holders[1].bytes, bytes);
         CHECK_EQ(v.holders[2].blocks, 0);
@@ -295,7 +295,7 @@ static void the_stream_of_freed_blocks_waited_for(void) {
     CHECK(names_stream(&v, kit_stream[0]));
     CHECK(fake_pending(kit_stream[0]) > 0); /* nobody has waited */
     fake_run(kit_stream[0]);
-    CHECK_EQ(gpupool_would_fit(arena, 30 * MIB, NULL), 1);
+    CHECK_EQ(kit_fits(arena, 30 * MIB, NULL), 1);
     v = would_not_fit(arena, 48 * MIB, GPUPOOL_CAUSE_PENDING);
     CHECK(names_stream(&v, kit_stream[1]));
     fake_run(kit_stream[1]);
@@ -311,7 +311,7 @@ static void the_stream_of_a_recorded_use_waited_for(void) {
         fill_arena(arena, 1, 32 * MIB);
         fake_mode(FAKE_STEPPED);
         kit_mark(kit_stream[3], block[0], 32 * MIB, 1);
-        CHECK_RESULT(gpupool_record_use(arena, block[0], kit_stream[3]), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_record_stream(arena, block[0], kit_stream[3]), GPUPOOL_OK);
         put(arena, &block[0]);
         fake_run(kit_stream[0]);
         gpupool_verdict v = would_not_fit(arena, 32 * MIB, GPUPOOL_CAUSE_PENDING);
@@ -391,10 +391,10 @@ static void a_capture_in_the_way(void) {
 static void memory_that_a_graph_keeps(void) {
     gpupool_capture *scope;
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
     void *kept = kit_alloc(arena, 20 * MIB, kit_stream[1]);
     CHECK_RESULT(gpupool_free(arena, kept, kit_stream[1]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     gpupool_verdict v = refuses(arena, 24 * MIB, GPUPOOL_CAUSE_LIMIT);
     raise_as_advised(arena, &v);
     fits(arena, 24 * MIB);
@@ -402,7 +402,7 @@ static void memory_that_a_graph_keeps(void) {
     v = refuses(arena, 16 * MIB, GPUPOOL_CAUSE_LIMIT); /* nor is it free in pieces */
     CHECK_EQ(v.kept_bytes, 20 * MIB);
     CHECK(strstr(v.sentence, "; graphs keep 20.00 MiB that they freed: ") != NULL);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     kit_close(arena);
 }
 
@@ -412,9 +412,9 @@ static void blocks_that_a_graph_has(void) {
     for (int i = 0; i < 2; i++) {
         gpupool_source source = i ? GPUPOOL_SOURCE_DEVICE : GPUPOOL_SOURCE_MAPPED;
         gpupool_arena *arena = kit_open_limited(source, 32 * MIB);
-        CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
         for (int k = 0; k < 10; k++) kit_alloc(arena, 2 * MIB, kit_stream[1]);
-        CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
         void *own = gpupool_alloc(arena, 6 * MIB, kit_stream[0]);
         gpupool_verdict v = refuses(arena, 16 * MIB, GPUPOOL_CAUSE_LIMIT);
         CHECK(strstr(v.sentence, "free") == NULL);
@@ -434,7 +434,7 @@ static void blocks_that_a_graph_has(void) {
             CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
             fits(arena, 10 * MIB);
         }
-        CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
         kit_close(arena);
     }
 }
@@ -444,16 +444,16 @@ static void many_blocks_of_which_a_graph_has_one(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 64 * MIB);
     gpupool_capture *scope;
     void *own[11];
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
     kit_alloc(arena, 2 * MIB, kit_stream[1]);
-    CHECK_RESULT(gpupool_capture_end(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_end_capture(scope), GPUPOOL_OK);
     for (int i = 0; i < 11; i++) own[i] = kit_alloc(arena, 2 * MIB, kit_stream[0]);
     gpupool_verdict v = refuses(arena, 44 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.holders[0].blocks, 12);
     CHECK_EQ(v.holders[0].enough, 12);
     for (int i = 0; i < 11; i++)
         CHECK_RESULT(gpupool_free(arena, own[i], kit_stream[0]), GPUPOOL_OK);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     kit_close(arena);
 }
 #endif

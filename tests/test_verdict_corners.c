@@ -28,7 +28,7 @@ static gpupool_verdict refused(size_t bytes, cudaStream_t stream, gpupool_cause 
 /* Another stream reads it, and is not done. */
 static void use_on(void *block, cudaStream_t stream) {
     kit_expect(stream, block, 64, -1);
-    CHECK_RESULT(gpupool_record_use(arena, block, stream), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_record_stream(arena, block, stream), GPUPOOL_OK);
 }
 
 static void default_streams_are_named(void) {
@@ -110,16 +110,16 @@ static void what_a_graph_keeps_does_not_fit(void) {
     void *block = get(40 * MIB, kit_stream[1]), *rest = get(20 * MIB, kit_stream[1]);
     fake_mode(FAKE_STEPPED);
     use_on(block, kit_stream[2]);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
     put(block, kit_stream[1]);
     for (int i = 0; i < 2; i++) {
-        CHECK_EQ(gpupool_would_fit(arena, 40 * MIB, &v), 0);
+        CHECK_EQ(kit_fits(arena, 40 * MIB, &v), 0);
         CHECK(v.cause != GPUPOOL_CAUSE_PENDING && v.largest_free_bytes < 40 * MIB);
         CHECK_RESULT(kit_why(gpupool_alloc(arena, 40 * MIB, kit_stream[3])),
                      GPUPOOL_E_OUT_OF_MEMORY);
         fake_mode(FAKE_EAGER);
     }
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     fits(arena, 40 * MIB);
     put(rest, kit_stream[1]);
     kit_close(arena);
@@ -198,11 +198,11 @@ static void a_holder_of_any_size(void) {
 static void an_open_scope_keeps_what_it_freed(void) {
     gpupool_capture *scope;
     arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 32 * MIB);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[0], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[0], &scope), GPUPOOL_OK);
     put(kit_alloc(arena, 4 * MIB, kit_stream[0]), kit_stream[0]);
     gpupool_verdict v = would_not_fit(arena, 30 * MIB, GPUPOOL_CAUSE_LIMIT);
     CHECK_EQ(v.kept_bytes, 4 * MIB);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     kit_close(arena);
 }
 
@@ -227,7 +227,7 @@ static void what_was_freed_for_all_waits_for_the_device(void) {
     void *block[2] = {NULL, NULL};
     fake_device_vmm(0, 0); /* chunks that have to go for a larger one */
     fake_mode(FAKE_STEPPED);
-    arena = gpupool_default_arena(0);
+    arena = gpupool_get_default_arena(0);
     CHECK_RESULT(gpupool_set_limit(arena, 64 * MIB), GPUPOOL_OK);
     for (int i = 0; i < 2; i++) {
         CHECK_EQ(gpupool_cudaMalloc(&block[i], 32 * MIB), cudaSuccess);
@@ -250,7 +250,7 @@ static void two_are_waited_for(size_t bytes, gpupool_capture *scope) {
     CHECK_EQ(v.pending_streams, 2);
     fake_mode(FAKE_EAGER);
     fits(arena, bytes);
-    CHECK_RESULT(gpupool_capture_release(scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_release_capture(scope), GPUPOOL_OK);
     kit_close(arena);
 }
 
@@ -263,7 +263,7 @@ static void a_graphs_block_beside_one_to_wait_for(void) {
     use_on(kept, kit_stream[2]);
     use_on(block, kit_stream[2]);
     use_on(block, kit_stream[3]);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
     put(kept, kit_stream[1]);
     put(block, kit_stream[0]);
     fake_run(kit_stream[0]);
@@ -276,7 +276,7 @@ static void two_streams_beside_a_graph(void) {
     arena = kit_open_unstitched(64 * MIB);
     for (int i = 0; i < 3; i++) blocks[i] = get((i ? 20 : 16) * MIB, kit_stream[i + 1]);
     fake_mode(FAKE_STEPPED);
-    CHECK_RESULT(gpupool_capture_begin(arena, kit_stream[1], &scope), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_begin_capture(arena, kit_stream[1], &scope), GPUPOOL_OK);
     for (int i = 0; i < 3; i++) {
         kit_mark(kit_stream[i + 1], blocks[i], 16 * MIB, 1);
         put(blocks[i], kit_stream[i + 1]);

@@ -2,7 +2,7 @@
  *
  * Two formats, either of them gzip'ed or not:
  *   a ID BYTES STREAM [ALIGNMENT] | f ID STREAM   one event a line; # comments are skipped; and
- *   what gpupool_trace_to adds: o BYTES STREAM [ALIGNMENT] | u ID STREAM | r STREAM | t BYTES |
+ *   what gpupool_set_trace adds: o BYTES STREAM [ALIGNMENT] | u ID STREAM | r STREAM | t BYTES |
  *   l BYTES | q ID | w BYTES | m STREAM | s
  *   Thread,Time,Action,Pointer,Size,Stream   RMM's log: allocate, free, allocate failure. Streams 0
  *                                            and 0x1 are one, 0x2 is another for each thread */
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum trace_kind { /* of the calls that gpupool.h lists at gpupool_trace_to */
+typedef enum trace_kind { /* of the calls that gpupool.h lists at gpupool_set_trace */
     TRACE_BLOCK = 0, /* a or f, by bytes */
     TRACE_IN_VAIN,
     TRACE_USE,

@@ -284,7 +284,7 @@ static inline gpi_lanes tree_lanes(unsigned lane_mask) {
 }
 
 static inline gpi_fit tree_fit(uint64_t units, uint64_t align, uint64_t tries) {
-    gpi_fit fit = {units, align, tries};
+    gpi_fit fit = {units, align, tries, 0};
     return fit;
 }
 

@@ -23,7 +23,7 @@ static inline gpupool_verdict would_not_fit(gpupool_arena *arena, size_t bytes,
                                             gpupool_cause cause) {
     gpupool_verdict v;
     memset(&v, 0, sizeof v);
-    CHECK_EQ(gpupool_would_fit(arena, bytes, &v), 0);
+    CHECK_EQ(kit_fits(arena, bytes, &v), 0);
     if (v.cause != cause)
         check_fail(__FILE__, __LINE__, "cause %d, not %d: %s", (int)v.cause, (int)cause,
                    v.sentence);
@@ -48,7 +48,7 @@ static inline gpupool_verdict refuses(gpupool_arena *arena, size_t bytes, gpupoo
 static inline void fits(gpupool_arena *arena, size_t bytes) {
     gpupool_verdict v;
     void *block;
-    if (!gpupool_would_fit(arena, bytes, &v))
+    if (!kit_fits(arena, bytes, &v))
         check_fail(__FILE__, __LINE__, "would not fit: %s", v.sentence);
     block = kit_alloc(arena, bytes, kit_stream[0]);
     CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
@@ -57,7 +57,7 @@ static inline void fits(gpupool_arena *arena, size_t bytes) {
 static inline void raise_as_advised(gpupool_arena *arena, const gpupool_verdict *v) {
     size_t more = advised_bytes(v, "raise the limit by");
     if (!CHECK(more >= v->raise_bytes && more > 0)) printf("  %s\n", v->sentence);
-    CHECK_RESULT(gpupool_set_limit(arena, gpupool_get_limit(arena) + more), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_set_limit(arena, kit_limit(arena) + more), GPUPOOL_OK);
 }
 
 /* The holder that the sentence advises to free blocks of; NULL: none. */

@@ -1,6 +1,7 @@
 /* What a call costs beside others: many idle streams, a request that fails, many threads, threads
    that end. waits [NAME]: all of it, or one of streams, looks, failure, threads, ended. */
 #include "../../gpupool.h"
+#include "../call_kit.h"
 #include "machine.h"
 
 #include <pthread.h>
@@ -91,7 +92,7 @@ static void looks(void) {
     open_arena(0);
     for (int i = 0; i < STREAMS; i++) pair(4096, stream[i]);
     double start = now_ns();
-    for (int i = 0; i < ROUNDS; i++) gpupool_get_limit(arena);
+    for (int i = 0; i < ROUNDS; i++) kit_limit(arena);
     double limit = (now_ns() - start) / ROUNDS;
     start = now_ns();
     for (int i = 0; i < ROUNDS; i++) gpupool_get_stats(arena, &stats);

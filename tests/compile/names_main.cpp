@@ -4,7 +4,7 @@
 
 static bool served(uint64_t bytes) { /* by the pool, which holds so much for it */
     gpupool_stats stats;
-    return gpupool_get_stats(gpupool_default_arena(0), &stats) == GPUPOOL_OK &&
+    return gpupool_get_stats(gpupool_get_default_arena(0), &stats) == GPUPOOL_OK &&
            stats.requested.now == bytes;
 }
 

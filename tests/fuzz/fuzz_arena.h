@@ -73,7 +73,7 @@ static void fuzz_agrees(void) {
         if (!b->at) continue;
         requested += b->bytes;
         blocks++;
-        CHECK_EQ(gpupool_size(fz.arena, b->at), b->bytes);
+        CHECK_EQ(kit_size(fz.arena, b->at), b->bytes);
     }
     CHECK_EQ(s.requested.now, requested);
     CHECK_EQ(s.blocks.now, blocks);
@@ -139,7 +139,7 @@ static void fuzz_lend(fuzz_step s) {
     if (!b) return;
     fuzz_order(b->home, other);
     fuzz_touch(b, other, 0);
-    if (!FUZZ_TRY(gpupool_record_use(fz.arena, b->at, kit_stream[other]), 0))
+    if (!FUZZ_TRY(gpupool_record_stream(fz.arena, b->at, kit_stream[other]), 0))
         fuzz_order(other, b->home);
 }
 
@@ -161,7 +161,7 @@ static void fuzz_misuse(fuzz_step s) {
     static char host[64];
     if (b && s.c % 4 == 0 && b->bytes > 1)
         CHECK_RESULT(gpupool_free(fz.arena, b->at + b->bytes - 1, stream), GPUPOOL_E_INSIDE);
-    else if (b && s.c % 4 == 1) CHECK_EQ(gpupool_size(fz.arena, b->at + 1), 0);
+    else if (b && s.c % 4 == 1) CHECK_EQ(kit_size(fz.arena, b->at + 1), 0);
     else if (s.c % 4 == 2)
         CHECK_RESULT(gpupool_free(fz.arena, host, stream), GPUPOOL_E_NOT_OURS);
     else CHECK(gpupool_alloc_aligned(fz.arena, s.c & 4 ? SIZE_MAX - s.c : 0, 3, stream) == NULL);
@@ -185,8 +185,7 @@ static void fuzz_free_again(fuzz_step s) {
 static void fuzz_limit_moves(fuzz_step s) {
     static const char *const texts[] = {"50%", "10%free", "96MiB", "-100MB", "1", "bad"};
     size_t bytes = s.a & 1 ? fuzz_size(s.b, 0) : 0;
-    if (s.a % 4 == 2) FUZZ_TRY(gpupool_set_limit_fraction(fz.arena, s.b / 256.0 + 0.001), 0);
-    else if (s.a % 4 == 3)
+    if (s.a & 2)
         FUZZ_TRY(gpupool_set_limit_text(fz.arena, texts[s.b % KIT_COUNT(texts)]),
                  1u << GPUPOOL_E_ARGUMENT);
     else FUZZ_TRY(gpupool_set_limit(fz.arena, bytes), 0);
@@ -204,9 +203,9 @@ static void fuzz_ask(fuzz_step s) {
     int fits = 0;
     memset(&why, 0, sizeof why);
     switch (s.a % 4) {
-    case 0: FUZZ_ASK((gpupool_available(fz.arena), gpupool_last_result())); break;
+    case 0: FUZZ_ASK((kit_available(fz.arena), gpupool_last_result())); break;
     case 1:
-        FUZZ_TRY((fits = gpupool_would_fit(fz.arena, bytes, &why), gpupool_last_result()),
+        FUZZ_TRY((fits = kit_fits(fz.arena, bytes, &why), gpupool_last_result()),
                  FUZZ_NO_MEMORY);
         CHECK(fits || fuzz_fault.fired || why.cause != GPUPOOL_CAUSE_NONE);
         break;
@@ -217,15 +216,15 @@ static void fuzz_ask(fuzz_step s) {
 
 static void fuzz_scopes(fuzz_step s) {
     gpupool_stats phase;
-    if (s.a & 1 && fz.scopes < 8) fz.scopes += FUZZ_TRY(gpupool_scope_push(fz.arena), 0);
-    else if (fz.scopes) fz.scopes -= FUZZ_TRY(gpupool_scope_pop(fz.arena, &phase), 0);
-    else CHECK_RESULT(gpupool_scope_pop(fz.arena, NULL), GPUPOOL_E_ARGUMENT);
+    if (s.a & 1 && fz.scopes < 8) fz.scopes += FUZZ_TRY(gpupool_begin_phase(fz.arena), 0);
+    else if (fz.scopes) fz.scopes -= FUZZ_TRY(gpupool_end_phase(fz.arena, &phase), 0);
+    else CHECK_RESULT(gpupool_end_phase(fz.arena, NULL), GPUPOOL_E_ARGUMENT);
 }
 
 static void fuzz_record(int on) {
     FILE *before = fz.trace;
     fz.trace = on ? fopen("/dev/null", "w") : NULL;
-    FUZZ_TRY(gpupool_trace_to(fz.arena, fz.trace), 0);
+    FUZZ_TRY(gpupool_set_trace(fz.arena, fz.trace), 0);
     if (before) fclose(before);
 }
 
@@ -263,7 +262,7 @@ static void fuzz_renew(fuzz_step s) {
     fuzz_order(gone, heir);
     for (fuzz_block *b = fz.block; b < fz.block + FUZZ_BLOCKS; b++)
         if (b->home == gone) b->home = heir;
-    if (!FUZZ_TRY(gpupool_stream_retired(fz.arena, kit_stream[gone]), 0) || s.b & 1) return;
+    if (!FUZZ_TRY(gpupool_retire_stream(fz.arena, kit_stream[gone]), 0) || s.b & 1) return;
     if (fz.capturing) return;
     CHECK_EQ(cudaStreamDestroy(kit_stream[gone]), cudaSuccess);
     CHECK_EQ(cudaStreamCreateWithFlags(&kit_stream[gone], cudaStreamNonBlocking), cudaSuccess);
@@ -278,7 +277,7 @@ static void fuzz_capture(fuzz_step s) {
         cudaStreamCaptureModeGlobal};
     unsigned bypass = fz.source == GPUPOOL_SOURCE_BYPASS ? 1u << GPUPOOL_E_UNSUPPORTED : 0u;
     if (fz.capture) return;
-    if (!FUZZ_TRY(gpupool_capture_begin(fz.arena, stream, &fz.capture), bypass)) return;
+    if (!FUZZ_TRY(gpupool_begin_capture(fz.arena, stream, &fz.capture), bypass)) return;
     CHECK_EQ(cudaStreamBeginCapture(stream, modes[s.a % 3]), cudaSuccess);
     fz.capturing = 1;
 }
@@ -286,10 +285,10 @@ static void fuzz_capture(fuzz_step s) {
 static void fuzz_capture_done(fuzz_step s) {
     cudaGraph_t graph = NULL;
     if (!fz.capturing) return;
-    if (s.a & 1) FUZZ_TRY(gpupool_capture_end(fz.capture), 0);
+    if (s.a & 1) FUZZ_TRY(gpupool_end_capture(fz.capture), 0);
     CHECK_EQ(cudaStreamEndCapture(kit_stream[FUZZ_CAPTURER], &graph), cudaSuccess);
     fz.capturing = 0;
-    if (!(s.a & 1)) FUZZ_TRY(gpupool_capture_end(fz.capture), 0);
+    if (!(s.a & 1)) FUZZ_TRY(gpupool_end_capture(fz.capture), 0);
     CHECK_EQ(cudaGraphInstantiate(&fz.graph, graph, 0), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
@@ -298,7 +297,7 @@ static void fuzz_release(void) {
     if (fz.capturing || !fz.capture) return;
     if (fz.graph) CHECK_EQ(cudaGraphExecDestroy(fz.graph), cudaSuccess);
     fz.graph = NULL;
-    if (!FUZZ_TRY(gpupool_capture_release(fz.capture), 0)) return;
+    if (!FUZZ_TRY(gpupool_release_capture(fz.capture), 0)) return;
     fz.capture = NULL;
     for (fuzz_block *b = fz.block; b < fz.block + FUZZ_BLOCKS; b++) {
         if (b->scoped) b->at = NULL;

@@ -36,11 +36,11 @@ static int fuzz_limit_expected(const char *text, double total, double free, doub
 }
 
 static void fuzz_limit_text(gpupool_arena *arena, const char *text, double total, double others) {
-    size_t before = gpupool_get_limit(arena), after;
+    size_t before = kit_limit(arena), after;
     double expected = 0, least, most;
     int taken = fuzz_limit_expected(text, total, total - others, &expected);
     gpupool_result result = gpupool_set_limit_text(arena, text);
-    after = gpupool_get_limit(arena);
+    after = kit_limit(arena);
     if (result != GPUPOOL_OK) {
         CHECK_RESULT(result, GPUPOOL_E_ARGUMENT);
         CHECK_EQ(after, before);

@@ -65,9 +65,9 @@ static void fuzz_ring_settle(fuzz_lane *l) {
     gpupool_result result;
     if (!l->ticket) return;
     fuzz_ring_let_go();
-    if (!FUZZ_TRY(result = gpupool_ticket_wait(fr.ring, l->ticket, -1), FUZZ_RING_BROKEN))
-        result = gpupool_ticket_wait(fr.ring, l->ticket, -1);
-    CHECK_RESULT(gpupool_ticket_wait(fr.ring, l->ticket, 0), result);
+    if (!FUZZ_TRY(result = gpupool_ring_wait(fr.ring, l->ticket, -1), FUZZ_RING_BROKEN))
+        result = gpupool_ring_wait(fr.ring, l->ticket, -1);
+    CHECK_RESULT(gpupool_ring_wait(fr.ring, l->ticket, 0), result);
     l->ticket = 0;
     fuzz_ring_ended(l, result == GPUPOOL_OK, l->down, l->at, l->bytes);
 }
@@ -123,12 +123,12 @@ static void fuzz_ring_copy(fuzz_step s, int down) {
     fuzz_ring_touches(l, at + bytes);
     if (!down) fuzz_ring_fill(l, at, bytes);
     if (down && s.b & 1)
-        well = FUZZ_TRY(gpupool_download_to(fr.ring, l->device + at, bytes, fuzz_ring_write,
+        well = FUZZ_TRY(kit_download_to(fr.ring, l->device + at, bytes, fuzz_ring_write,
                                             l->host + at, stream), no);
     else if (down)
         well = FUZZ_TRY(gpupool_download(fr.ring, l->host + at, l->device + at, bytes, stream), 0);
     else if (s.b & 1)
-        well = FUZZ_TRY(gpupool_upload_from(fr.ring, l->device + at, bytes, fuzz_ring_read,
+        well = FUZZ_TRY(kit_upload_from(fr.ring, l->device + at, bytes, fuzz_ring_read,
                                             l->host + at, stream), no);
     else well = FUZZ_TRY(gpupool_upload(fr.ring, l->device + at, l->host + at, bytes, stream), 0);
     if (!down && well) memcpy(l->copy + at, l->host + at, bytes);
@@ -142,9 +142,9 @@ static void fuzz_ring_post(fuzz_step s, int down) {
     fuzz_ring_touches(l, at + bytes);
     if (!down) fuzz_ring_fill(l, at, bytes);
     if (s.b & 1) fake_hold(stream, fr.held = 1);
-    if (down ? !FUZZ_TRY(gpupool_download_async(fr.ring, l->host + at, l->device + at, bytes,
+    if (down ? !FUZZ_TRY(kit_download_async(fr.ring, l->host + at, l->device + at, bytes,
                                                 stream, &l->ticket), 0)
-             : !FUZZ_TRY(gpupool_upload_async(fr.ring, l->device + at, l->host + at, bytes, stream,
+             : !FUZZ_TRY(kit_upload_async(fr.ring, l->device + at, l->host + at, bytes, stream,
                                               &l->ticket), 0)) {
         l->ticket = 0;
         fuzz_ring_let_go();
@@ -167,9 +167,9 @@ static void fuzz_ring_rows(fuzz_step s, int down) {
     fuzz_ring_let_go();
     fuzz_ring_touches(l, whole);
     if (!down) fuzz_ring_fill(l, 0, whole);
-    if (down) well = FUZZ_TRY(gpupool_download_2d(fr.ring, l->host, pitch, l->device, pitch, width,
+    if (down) well = FUZZ_TRY(kit_download_2d(fr.ring, l->host, pitch, l->device, pitch, width,
                                                   height, stream), 0);
-    else well = FUZZ_TRY(gpupool_upload_2d(fr.ring, l->device, pitch, l->host, pitch, width,
+    else well = FUZZ_TRY(kit_upload_2d(fr.ring, l->device, pitch, l->host, pitch, width,
                                            height, stream), 0);
     for (size_t y = 0; y < height && well; y++) {
         unsigned char *to = down ? l->expected : l->copy;
@@ -185,7 +185,7 @@ static void fuzz_ring_acquire(fuzz_step s) {
     gpupool_span *span = &fr.span[s.a % FUZZ_SPANS];
     size_t at, bytes = fuzz_ring_size(s, &at);
     if (span->memory) return;
-    if (FUZZ_TRY(gpupool_span_acquire(fr.ring, bytes, s.b & 1 ? 1000 : 0, span),
+    if (FUZZ_TRY(gpupool_ring_acquire_span(fr.ring, bytes, s.b & 1 ? 1000 : 0, span),
                  1u << GPUPOOL_E_TIMEOUT | 1u << GPUPOOL_E_ARGUMENT))
         memset(span->memory, s.c, span->bytes);
     else span->memory = NULL;
@@ -197,7 +197,7 @@ static void fuzz_ring_return(fuzz_step s) {
     fuzz_lane *l;
     if (!span->memory) return;
     if (s.b & 1) {
-        if (FUZZ_TRY(gpupool_span_cancel(fr.ring, span), 0)) span->memory = NULL;
+        if (FUZZ_TRY(gpupool_ring_cancel_span(fr.ring, span), 0)) span->memory = NULL;
         return;
     }
     l = fuzz_ring_lane(s, &stream);
@@ -206,7 +206,7 @@ static void fuzz_ring_return(fuzz_step s) {
     memset(span->memory, ++fr.seed & 255, span->bytes);
     size_t bytes = span->bytes;
     fuzz_ring_touches(l, bytes);
-    if (!FUZZ_TRY(gpupool_span_upload(fr.ring, span, l->device, stream), 0)) {
+    if (!FUZZ_TRY(gpupool_ring_upload_span(fr.ring, span, l->device, stream), 0)) {
         fuzz_ring_let_go();
         fuzz_ring_mend(l, 0, 0, bytes);
         return;
@@ -228,7 +228,7 @@ static void fuzz_ring_ask(fuzz_step s) {
     size_t released = 0;
     switch (s.b % 5) {
     case 0:
-        if (l->ticket) FUZZ_TRY(gpupool_ticket_wait(fr.ring, l->ticket, 0),
+        if (l->ticket) FUZZ_TRY(gpupool_ring_wait(fr.ring, l->ticket, 0),
                                 1u << GPUPOOL_E_TIMEOUT | FUZZ_RING_BROKEN);
         break;
     case 1:
@@ -237,7 +237,7 @@ static void fuzz_ring_ask(fuzz_step s) {
         break;
     case 2: fr.refuse = s.c & 1; break;
     case 3: fuzz_ring_let_go(); break;
-    default: CHECK_RESULT(gpupool_ticket_wait(fr.ring, 1u + UINT64_MAX / 2, 0),
+    default: CHECK_RESULT(gpupool_ring_wait(fr.ring, 1u + UINT64_MAX / 2, 0),
                           GPUPOOL_E_ARGUMENT);
     }
     fuzz_ring_agrees();
@@ -253,7 +253,7 @@ static void fuzz_ring_capture(fuzz_step s) {
     CHECK_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
     CHECK(gpupool_upload(fr.ring, l->device, l->host, 1 + s.c * 300u, stream) ==
           GPUPOOL_E_CAPTURING);
-    CHECK(gpupool_download_async(fr.ring, l->host, l->device, 1 + s.c * 300u, stream, &ticket) ==
+    CHECK(kit_download_async(fr.ring, l->host, l->device, 1 + s.c * 300u, stream, &ticket) ==
           GPUPOOL_E_CAPTURING);
     CHECK_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     CHECK_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -299,7 +299,8 @@ static void fuzz_ring_open(fuzz_step s) {
 static void fuzz_ring_close(void) {
     fuzz_fault.due.verb = 0;
     for (int i = 0; i < FUZZ_SPANS; i++)
-        if (fr.span[i].memory) CHECK_RESULT(gpupool_span_cancel(fr.ring, &fr.span[i]), GPUPOOL_OK);
+        if (fr.span[i].memory)
+            CHECK_RESULT(gpupool_ring_cancel_span(fr.ring, &fr.span[i]), GPUPOOL_OK);
     for (int i = 0; i < FUZZ_LANES; i++) {
         fuzz_lane *l = &fr.lane[i];
         unsigned char *now;

@@ -19,7 +19,7 @@ static const size_t COUNT = 100000;
 
 static size_t pooled() { /* bytes that the program has from the pool */
     gpupool_stats stats;
-    if (gpupool_get_stats(gpupool_default_arena(0), &stats) != GPUPOOL_OK) return 0;
+    if (gpupool_get_stats(gpupool_get_default_arena(0), &stats) != GPUPOOL_OK) return 0;
     return stats.requested.now;
 }
 
@@ -69,7 +69,7 @@ static void kernels_named_after_functions() {
 }
 
 static void too_much_is_bad_alloc() {
-    CHECK(gpupool_set_limit(gpupool_default_arena(0), (size_t)64 << 20) == GPUPOOL_OK);
+    CHECK(gpupool_set_limit(gpupool_get_default_arena(0), (size_t)64 << 20) == GPUPOOL_OK);
     try {
         cuda_numbers vector((size_t)1 << 24);
         CHECK(!"thrown");
@@ -80,7 +80,7 @@ static void too_much_is_bad_alloc() {
     CHECK(cudaMalloc(&none, (size_t)128 << 20) == cudaErrorMemoryAllocation && !none);
     CHECK(cudaGetLastError() == cudaErrorMemoryAllocation);
     CHECK(cudaMalloc(&none, 0) == cudaSuccess && cudaGetLastError() == cudaSuccess);
-    CHECK(gpupool_set_limit(gpupool_default_arena(0), 0) == GPUPOOL_OK);
+    CHECK(gpupool_set_limit(gpupool_get_default_arena(0), 0) == GPUPOOL_OK);
 }
 
 static bool passes(const char *name, void (*test)()) {
@@ -92,7 +92,7 @@ static bool passes(const char *name, void (*test)()) {
         bad++;
     }
     CHECK(cudaDeviceSynchronize() == cudaSuccess && cudaGetLastError() == cudaSuccess);
-    CHECK(pooled() == 0 && gpupool_check(gpupool_default_arena(0)) == GPUPOOL_OK);
+    CHECK(pooled() == 0 && gpupool_check(gpupool_get_default_arena(0)) == GPUPOOL_OK);
     if (bad) printf("FAILED %s\n", name);
     return !bad;
 }

@@ -137,14 +137,14 @@ static void a_graph_with_its_own() {
     gpupool_arena_config config = {};
     kit_arena own = kit_open(config, 16);
     gpupool_capture *scope = nullptr;
-    POOL(gpupool_capture_begin(own.pool, own.stream, &scope));
+    POOL(gpupool_begin_capture(own.pool, own.stream, &scope));
     CUDA(cudaStreamBeginCapture(own.stream, cudaStreamCaptureModeGlobal));
     word *a = (word *)kit_stitched(own.pool, BYTES, own.stream);
     word *b = (word *)kit_stitched(own.pool, BYTES, own.stream);
     cudaGraphExec_t exec = capture_onto(a, b, own.stream);
-    POOL(gpupool_capture_end(scope));
+    POOL(gpupool_end_capture(scope));
     launch_fifty(exec, a, b, own.stream);
-    POOL(gpupool_capture_release(scope));
+    POOL(gpupool_release_capture(scope));
     kit_close(own);
 }
 

@@ -72,7 +72,7 @@ static void between_two_streams() {
     CUDA(cudaStreamDestroy(other));
 }
 
-/* What the reader of a holder's memory says to gpupool_record_use comes before the next holder. */
+/* What the reader of a holder's memory says to gpupool_record_stream comes before the next holder. */
 static void with_a_reader() {
     begin();
     cudaStream_t other = kit_stream(), reader = kit_stream();
@@ -84,7 +84,7 @@ static void with_a_reader() {
         for (word piece = 0, place = 0; piece < mine.count; place += mine.words[piece++]) {
             kit_verify(mine.at[piece], mine.words[piece] * sizeof(word), holder << 32 | place,
                        reader);
-            POOL(gpupool_record_use(arena.pool, mine.at[piece], reader));
+            POOL(gpupool_record_stream(arena.pool, mine.at[piece], reader));
         }
         let_go(mine, stream);
     }

@@ -88,11 +88,11 @@ static void destroying_gives_it_back() {
 
 static void renewing_gives_it_back() {
     const size_t start = free_bytes_anew();
-    gpupool_arena *pool = gpupool_default_arena(0);
+    gpupool_arena *pool = gpupool_get_default_arena(0);
     CHECK(pool);
     for (int round = 0; round < ROUNDS && !kit_bad; round++) {
         left l = reset_with_all_of_it(pool);
-        CHECK(gpupool_default_arena(0) == pool && kit_stats(pool).reserved.now == 0);
+        CHECK(gpupool_get_default_arena(0) == pool && kit_stats(pool).reserved.now == 0);
         expect_free(start);
     }
     POOL(gpupool_arena_destroy(pool));

@@ -150,7 +150,7 @@ static void hand_over(block &b, cudaStream_t next, random_numbers &random) {
         stamp_on(b, next, 1 + random.below(1u << 30));
         b.stream = next;
     } else {
-        POOL(gpupool_record_use(arena, b.at, next));
+        POOL(gpupool_record_stream(arena, b.at, next));
         b.lent = true;
     }
     handed_over++;
@@ -164,7 +164,7 @@ static void graph(random_numbers &random, cudaStream_t stream, cudaStream_t *str
     cudaGraph_t captured = NULL;
     cudaGraphExec_t exec = NULL;
     block kept;
-    POOL(gpupool_capture_begin(arena, stream, &scope));
+    POOL(gpupool_begin_capture(arena, stream, &scope));
     CUDA(cudaStreamBeginCapture(stream, (enum cudaStreamCaptureMode)random.below(3)));
     kept = take(random, stream, 20);
     for (int i = 0; i < 4; i++) {
@@ -173,7 +173,7 @@ static void graph(random_numbers &random, cudaStream_t stream, cudaStream_t *str
         drop(passing);
     }
     CUDA(cudaStreamEndCapture(stream, &captured));
-    POOL(gpupool_capture_end(scope));
+    POOL(gpupool_end_capture(scope));
     captures++;
     if (captured) {
         CUDA(cudaGraphInstantiate(&exec, captured, 0));
@@ -190,7 +190,7 @@ static void graph(random_numbers &random, cudaStream_t stream, cudaStream_t *str
         replays++;
     }
     if (exec) CUDA(cudaGraphExecDestroy(exec)); /* the last may still run */
-    POOL(gpupool_capture_release(scope)); /* with `kept` live */
+    POOL(gpupool_release_capture(scope)); /* with `kept` live */
 }
 
 static void brief_stream(random_numbers &random) {
@@ -289,7 +289,7 @@ int main(int count, char **words) {
         fail("too few large blocks were stitched", "these sizes no longer show anything");
     POOL(gpupool_report(arena, stdout));
     POOL(gpupool_arena_destroy(arena));
-    POOL(gpupool_arena_destroy(gpupool_default_arena(0)));
+    POOL(gpupool_arena_destroy(gpupool_get_default_arena(0)));
     printf(
         "%ld blocks stamped and verified, %.1f GiB; of %ld large ones %.1f%% stitched (%llu "
         "stitches made, %llu times reused); %ld handed over, %ld graphs captured, %ld replays, "
