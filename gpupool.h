@@ -1134,7 +1134,7 @@ typedef struct gpi_gate {
     unsigned turns, sleepers;
 } gpi_gate;
 
-#define GPI_DEVICES_MAX 64
+enum { GPI_DEVICES_MAX = 64 };
 
 static struct gpi_process { /* the only state that is not an arena's */
     gpi_lock lock;
@@ -1388,7 +1388,7 @@ typedef struct gpi_pages {
     uint64_t whole_bytes;
 } gpi_pages;
 
-#define GPI_PAGE_BYTES ((uint64_t)4096)
+enum { GPI_PAGE_BYTES = 4096 };
 
 /* So many bytes, to be pinned, and some more behind them, which are zero. Huge pages, where they
    can be had, are pinned in half the time. A child of fork() does not get these pages: the device
@@ -2714,7 +2714,7 @@ typedef struct gpi_site { /* blocks that one line of source has asked for on one
     uint32_t number;       /* in the latest copy of all */
 } gpi_site;
 
-#define GPI_SITES 256 /* buckets */
+enum { GPI_SITES = 256 }; /* buckets */
 
 typedef struct gpi_origin { /* of a call, as the caller tells it */
     const char *file;
@@ -2740,7 +2740,7 @@ typedef struct gpi_ledger {
 #endif
 } gpi_ledger;
 
-#define GPI_COUNTERS 5
+enum { GPI_COUNTERS = 5 };
 
 /* The i-th counter of a ledger, and of statistics. */
 static gpupool_counter *gpi_ledger_counter(const gpi_ledger *ledger, int i) {
@@ -2880,9 +2880,10 @@ static void gpi_ledger_push(gpi_ledger *ledger, gpi_scope *scope, const gpupool_
 }
 
 /* From allocs to host_syncs. */
-#define GPI_COUNTS \
-    ((int)((offsetof(gpupool_stats, limit_bytes) - offsetof(gpupool_stats, allocs)) / \
-           sizeof(uint64_t)))
+enum {
+    GPI_COUNTS = (offsetof(gpupool_stats, limit_bytes) - offsetof(gpupool_stats, allocs)) /
+                 sizeof(uint64_t)
+};
 
 /* What of stats, taken at this moment, belongs to the innermost scope, which is popped. */
 static gpi_scope *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
@@ -3077,27 +3078,39 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
    T6  a cell has the leftmost run that starts in its granule, or NULL; its bit says which
    T7  a free run lies in slabs wholly, and is in the third tree, or in none */
 
-#define GPI_STEPS 8
-#define GPI_SHELF (64 * GPI_STEPS)     /* places in one tree of a lane */
-#define GPI_SHELVES 3                  /* inner runs, the edge, slabs */
-#define GPI_SLABS 2                    /* the last of them */
-#define GPI_NO_PLACE (GPI_SHELVES * GPI_SHELF)
-#define GPI_SLAB_UNITS (65536 / GPUPOOL_UNIT_BYTES) /* blocks below this live in slabs */
-#define GPI_PAGE 1024                  /* runs, or buckets, got from the host at a time */
-#define GPI_LINE 64                    /* bytes that the processor reads at a time */
-#define GPI_TRIES 4                    /* runs looked at in a step where not every run fits, */
-#define GPI_TRIES_SLOW 256             /* and before more memory is got */
-#define GPI_LANE_ANY 0u
-#define GPI_LANE_EMPTY 1u
-#define GPI_LANE_SPACE 2u
-#define GPI_LANE_STREAMS 3u            /* the first lane of a stream */
-#define GPI_LANE_WAITING 0xfffffffbu   /* freed, but other streams may still be at it: `uses`; from
+enum {
+    GPI_STEPS = 8,
+    GPI_SHELF = 64 * GPI_STEPS,        /* places in one tree of a lane */
+    GPI_SHELVES = 3,                   /* inner runs, the edge, slabs */
+    GPI_SLABS = 2,                     /* the last of them */
+    GPI_NO_PLACE = GPI_SHELVES * GPI_SHELF,
+    GPI_SLAB_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* blocks below this live in slabs */
+    GPI_PAGE = 1024,                   /* runs, or buckets, got from the host at a time */
+    GPI_LINE = 64,                     /* bytes that the processor reads at a time */
+    GPI_TRIES = 4,                     /* runs looked at in a step where not every run fits, */
+    GPI_TRIES_SLOW = 256               /* and before more memory is got */
+};
+
+enum { /* lanes: what a run is */
+    GPI_LANE_ANY,
+    GPI_LANE_EMPTY,
+    GPI_LANE_SPACE,
+    GPI_LANE_STREAMS,                  /* the first lane of a stream */
+    GPI_LANE_WAITING = INT32_MAX - 4,  /* freed, but other streams may still be at it: `uses`; from
                                           here on lanes are not free */
-#define GPI_LANE_PART 0xfffffffcu      /* in a stitched block, which `uses` leads to */
-#define GPI_LANE_HELD 0xfffffffdu      /* not free, not live: being worked on by one thread */
-#define GPI_LANE_CACHED 0xfffffffeu    /* in a stream's cache, which `uses` leads to; in the index,
+    GPI_LANE_PART,                     /* in a stitched block, which `uses` leads to */
+    GPI_LANE_HELD,                     /* not free, not live: being worked on by one thread */
+    GPI_LANE_CACHED,                   /* in a stream's cache, which `uses` leads to; in the index,
                                           as live runs are */
-#define GPI_LANE_LIVE 0xffffffffu
+    GPI_LANE_LIVE
+};
+
+struct gpi_tree_relies { /* does not compile where what the tree relies on does not hold */
+    int a_page_is_a_power : (GPI_PAGE & (GPI_PAGE - 1)) == 0 ? 1 : -1;
+    int steps_have_a_byte : GPI_STEPS == 8 ? 1 : -1;
+    int orders_have_a_word : GPI_SHELF == 64 * GPI_STEPS ? 1 : -1;
+    int live_is_the_last : GPI_LANE_LIVE == INT32_MAX ? 1 : -1;
+};
 
 typedef struct gpi_run {
     uint64_t unit, units;
@@ -3415,6 +3428,11 @@ GPI_HOT uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
         steps = lane->steps[row];
     }
     return row * GPI_STEPS + gpi_ground_low_bit(steps);
+}
+
+/* The first list with runs of an order; GPI_NO_PLACE: there is none. */
+static uint32_t gpi_tree_first(const gpi_lane *lane, uint32_t shelf) {
+    return lane->orders[shelf] ? gpi_tree_next(lane, shelf * GPI_SHELF) : (uint32_t)GPI_NO_PLACE;
 }
 
 typedef struct gpi_fit {               /* what is looked for */
@@ -3762,7 +3780,7 @@ static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
     sides[0] = run->prev;
     sides[1] = run->next;
     for (i = 0; i < 2; i++) {
-        uint32_t lane = sides[i] ? sides[i]->lane : GPI_LANE_HELD;
+        uint32_t lane = sides[i] ? sides[i]->lane : (uint32_t)GPI_LANE_HELD;
         if (lane >= GPI_LANE_WAITING || lane == GPI_LANE_EMPTY) continue;
         gpi_tree_unfile(tree, sides[i]);
         gpi_tree_file(tree, sides[i], lane);
@@ -3956,7 +3974,7 @@ static void gpi_tree_finish(gpi_tree *tree, uint32_t number, uint64_t at) {
     uint32_t shelf, place;
     gpi_run *run, *next;
     for (shelf = 0; shelf < GPI_SHELVES && lane->units; shelf++) {
-        place = lane->orders[shelf] ? gpi_tree_next(lane, shelf * GPI_SHELF) : GPI_NO_PLACE;
+        place = gpi_tree_first(lane, shelf);
         for (; place != GPI_NO_PLACE; place = gpi_tree_next(lane, place + 1)) {
             for (run = lane->lists[place]; run; run = next) {
                 next = run->list_next;
@@ -4046,13 +4064,20 @@ static void gpi_tree_drop_slabs(gpi_tree *tree) {
    C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones
    C4  only a crowded cache has slots from the host */
 
-#define GPI_BINS 128
-#define GPI_SLOTS 64
-#define GPI_SLOTS_MOST 4096            /* of a crowded one */
-#define GPI_NO_SLOT 0xffffu
-#define GPI_CACHE_UNITS ((1u << 16) / GPUPOOL_UNIT_BYTES) /* of the largest block */
-#define GPI_SMALL_UNITS ((1u << 16) / GPUPOOL_UNIT_BYTES) /* a crowded cache is for these */
-#define GPI_CACHE_WAITS 256            /* 64 a pause, less one for each lock that is got at once */
+enum {
+    GPI_BINS = 128,
+    GPI_SLOTS = 64,
+    GPI_SLOTS_MOST = 4096,             /* of a crowded one */
+    GPI_NO_SLOT = UINT16_MAX,
+    GPI_CACHE_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* of the largest block */
+    GPI_SMALL_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* a crowded cache is for these */
+    GPI_CACHE_WAITS = 256              /* 64 a pause, less one for each lock that is got at once */
+};
+
+struct gpi_cache_relies {
+    int a_slot_has_a_number : GPI_SLOTS_MOST < GPI_NO_SLOT ? 1 : -1;
+    int bins_are_a_power : (GPI_BINS & (GPI_BINS - 1)) == 0 ? 1 : -1;
+};
 
 typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
 
@@ -4839,7 +4864,7 @@ static gpi_stream *gpi_clock_struct(gpi_clocks *clocks, uintptr_t key) {
    has no memory. */
 static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t identity) {
     gpi_stream *stream = gpi_clock_struct(clocks, key);
-    uint32_t lane = stream ? gpi_tree_lane_add(clocks->tree) : GPI_LANE_LIVE;
+    uint32_t lane = stream ? gpi_tree_lane_add(clocks->tree) : (uint32_t)GPI_LANE_LIVE;
     if (lane == GPI_LANE_LIVE) return NULL;
     clocks->tree->lanes[lane]->owner = stream;
     stream->lane = lane;
@@ -6440,7 +6465,8 @@ static void gpi_stitch_remove_seam(gpi_seam *seam) {
 GPI_HOT void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
                                 uint64_t at, uint64_t absorb_units) {
     run->of.at = at;
-    gpi_tree_put(stitches->tree, run, stream ? stream->lane : GPI_LANE_ANY, absorb_units);
+    gpi_tree_put(stitches->tree, run, stream ? stream->lane : (uint32_t)GPI_LANE_ANY,
+                 absorb_units);
 }
 
 /* A held block that is stitched becomes free: its parts do, and its stitch is idle. */
@@ -8056,7 +8082,7 @@ GPI_HOT gpi_run *gpi_ladder_quick(gpupool_arena *arena, const gpi_request *reque
     gpi_ladder_lanes(arena, request, request->units, &lanes);
     if (lanes.count == 0) return NULL;
     gpi_ladder_fit(request, tries, &fit);
-    if (request->units < GPI_SLAB_UNITS && arena->tree.granules)
+    if ((int64_t)request->units < GPI_SLAB_UNITS && arena->tree.granules)
         run = gpi_ladder_find_small(arena, &lanes, &fit);
     else
         run = gpi_tree_find(&arena->tree, &lanes, &fit);
@@ -8157,7 +8183,7 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
     uint32_t shelf, place;
     gpi_ladder_mark(arena, request);
     for (shelf = 0; shelf < GPI_SLABS && lane->usable_below; shelf++) {
-        place = lane->orders[shelf] ? gpi_tree_next(lane, shelf * GPI_SHELF) : GPI_NO_PLACE;
+        place = gpi_tree_first(lane, shelf);
         for (; place != GPI_NO_PLACE && !found; place = gpi_tree_next(lane, place + 1))
             for (run = lane->lists[place]; run && !found && looked < GPI_SPANS;
                  run = run->list_next, looked++) {
@@ -8322,7 +8348,7 @@ static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *req
     lane.number[0] = stream->lane;
     lane.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
     run = gpi_tree_find(&arena->tree, &lane, &fit);
-    if (!run && request->units < GPI_SLAB_UNITS)
+    if (!run && (int64_t)request->units < GPI_SLAB_UNITS)
         run = gpi_tree_find_in_slabs(&arena->tree, &lane, &fit);
     return run;
 }
@@ -8731,10 +8757,8 @@ typedef struct gpi_wish {    /* what counts as free, beside what is */
     gpi_pending pending;
     uint64_t key;            /* of this stream only; 0: of all */
     const gpi_holding *holding; /* blocks of this holder, */
-    uint64_t mask;           /* bit n: its n-th; GPI_ALL: all */
+    uint64_t mask;           /* bit n: its n-th; UINT64_MAX: all */
 } gpi_wish;
-
-#define GPI_ALL UINT64_MAX
 
 typedef struct gpi_siblings { /* the process's other arenas of the device */
     uint64_t reserved_bytes; /* by all of them */
@@ -8950,7 +8974,7 @@ static int gpi_verdict_counts(const gpi_wish *wish, const gpi_shot *shot) {
         return wish->pending && (!wish->key || shot->key == wish->key);
     if (shot->state != GPI_SHOT_LIVE || !wish->holding) return 0;
     if (!gpi_verdict_holds(wish->holding, shot)) return 0;
-    if (wish->mask == GPI_ALL) return 1;
+    if (wish->mask == UINT64_MAX) return 1;
     while (n < GPI_SUBSETS && wish->holding->blocks[n] != shot->block) n++;
     return (int)(wish->mask >> n & 1);
 }
@@ -9094,7 +9118,7 @@ static void gpi_verdict_holders(gpupool_arena *arena, const gpi_scene *scene, gp
    votes for its size or against the one that does. A size with half of a slot's bytes always wins.
    Then the blocks of those that stand are counted. All is done twice, with two ways to spread: two
    sizes that meet in one are apart in the other. */
-#define GPI_BALLOTS 256
+enum { GPI_BALLOTS = 256 };
 
 typedef struct gpi_ballot {
     uint64_t sizes[2 * GPI_BALLOTS], votes[2 * GPI_BALLOTS], blocks[2 * GPI_BALLOTS];
@@ -9211,7 +9235,7 @@ static uint64_t gpi_verdict_count_by_gain(const gpi_scene *scene, const gpi_hold
    Of few blocks every choice is tried. */
 static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) {
     uint64_t count, mask, blocks = holding->shown.blocks;
-    if (blocks == 0 || gpi_verdict_lacks_without(scene, holding, GPI_ALL)) return 0;
+    if (blocks == 0 || gpi_verdict_lacks_without(scene, holding, UINT64_MAX)) return 0;
     if (blocks > GPI_SUBSETS)
         return gpi_verdict_count_by_gain(scene, holding,
                                          gpi_verdict_lacks_without(scene, NULL, 0));
@@ -14023,8 +14047,10 @@ static const char *gpi_report_source(gpupool_source source) {
 
 /* -- the copy that everything below is made from -- */
 
-#define GPI_NOBODY 0xffffu
-#define GPI_SHOWN 8 /* holders in a report */
+enum {
+    GPI_NOBODY = UINT16_MAX,
+    GPI_SHOWN = 8           /* holders in a report */
+};
 
 typedef struct gpi_stretch { /* of memory: a block, or what is free */
     uint64_t unit, units;
@@ -14201,7 +14227,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
                            gpi_tree_page(&arena->tree, page) + GPI_PAGE);
 }
 
-#define GPI_DIGIT 11 /* bits of an address that one round of sorting looks at */
+enum { GPI_DIGIT = 11 }; /* bits of an address that one round of sorting looks at */
 
 static unsigned gpi_view_digit(uint64_t unit, unsigned shift) {
     return (unsigned)(unit >> shift & ((1 << GPI_DIGIT) - 1));
@@ -14401,8 +14427,10 @@ static double gpi_view_fragmentation(const gpi_view *view) {
 
 /* -- the report for people -- */
 
-#define GPI_BAR 64         /* characters of the bar and of the map */
-#define GPI_MAP_LINES 4
+enum {
+    GPI_BAR = 64,           /* characters of the bar and of the map */
+    GPI_MAP_LINES = 4
+};
 
 static void gpi_report_bar(FILE *file, const gpi_view *view) {
     uint64_t live = gpi_view_bytes(view, GPUPOOL_STATE_LIVE), limit = view->stats.limit_bytes;
@@ -14414,7 +14442,7 @@ static void gpi_report_bar(FILE *file, const gpi_view *view) {
     whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
     for (i = 0; i < GPI_BAR; i++) {
-        double at = i ? (i + 0.5) / GPI_BAR * (double)whole : 1; /* a little is not nothing */
+        double at = i ? (i + 0.5) / (int)GPI_BAR * (double)whole : 1; /* a little is not nothing */
         fputc(at <= (double)live ? '#' : at <= (double)freed ? '~' : at <= (double)held ? '.' : ' ',
               file);
     }
@@ -14836,12 +14864,14 @@ gpupool_result gpupool_write_snapshot(gpupool_arena *arena, FILE *file) {
 /* == PICTURE ==================================================================================
    The map of memory as an SVG; and the record of calls. uses: REPORT and above */
 
-#define GPI_COLOURS 7       /* streams with a colour of their own; told apart by the colour-blind */
-#define GPI_MAP_X 128.0
-#define GPI_MAP_Y 144       /* pixels above the first row, */
-#define GPI_MAP_WIDTH 1024.0
-#define GPI_MAP_ROW 16      /* and from row to row */
-#define GPI_MAP_ROWS 96     /* aimed at */
+enum {
+    GPI_COLOURS = 7,        /* streams with a colour of their own; told apart by the colour-blind */
+    GPI_MAP_Y = 144,        /* pixels above the first row, */
+    GPI_MAP_ROW = 16,       /* and from row to row */
+    GPI_MAP_ROWS = 96       /* aimed at */
+};
+
+static const double gpi_svg_left = 128, gpi_svg_width = 1024; /* pixels: where rows are */
 
 static const char gpi_svg_colours[GPI_COLOURS + 1][8] = {
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7f7f7f"};
@@ -14881,7 +14911,7 @@ static const char *gpi_svg_stream(char room[64], uint64_t key) {
 /* Live: solid, dark where the stream is not known. Freed: hatched. Free: pale. The tag is open. */
 static void gpi_svg_rect(FILE *file, double x, double y, double width, int height, int state,
                          unsigned stream) {
-    unsigned colour = stream < GPI_COLOURS ? stream : GPI_COLOURS;
+    unsigned colour = stream < GPI_COLOURS ? stream : (unsigned)GPI_COLOURS;
     char left[32], wide[32];
     fprintf(file, "<rect x=\"%s\" y=\"%.0f\" width=\"%s\" height=\"%d\" fill=\"",
             gpi_report_decimal(left, x, 2), y, gpi_report_decimal(wide, width, 2), height);
@@ -14890,7 +14920,7 @@ static void gpi_svg_rect(FILE *file, double x, double y, double width, int heigh
     else fprintf(file, "%s\"", stream == GPI_NOBODY ? "#3f4f5f" : gpi_svg_colours[colour]);
 }
 
-static double gpi_svg_row(uint64_t row) { return GPI_MAP_Y + (double)row * GPI_MAP_ROW; }
+static double gpi_svg_row(uint64_t row) { return (double)(GPI_MAP_Y + row * GPI_MAP_ROW); }
 
 /* Draws what has gathered of stretches less than half a pixel wide. */
 static void gpi_svg_flush(gpi_map *map) {
@@ -14899,7 +14929,7 @@ static void gpi_svg_flush(gpi_map *map) {
     if (!map->narrow) return;
     if (map->sums[GPUPOOL_STATE_PENDING] > map->sums[most]) most = GPUPOOL_STATE_PENDING;
     if (map->sums[GPUPOOL_STATE_FREE] > map->sums[most]) most = GPUPOOL_STATE_FREE;
-    gpi_svg_rect(map->file, GPI_MAP_X + map->from, gpi_svg_row(map->row), map->to - map->from,
+    gpi_svg_rect(map->file, gpi_svg_left + map->from, gpi_svg_row(map->row), map->to - map->from,
                  GPI_MAP_ROW - 3, most, GPI_NOBODY);
     fprintf(map->file,
             "><title>stretches: %" PRIu64 "; %s live, %s freed, %s free</title></rect>\n",
@@ -14937,13 +14967,13 @@ static void gpi_svg_label(const gpi_map *map, uint64_t row, uint64_t number, uin
     if (units) gpi_limit_human(words, units * GPUPOOL_UNIT_BYTES);
     else snprintf(words, sizeof words, "chunk %" PRIu64, number);
     fprintf(map->file, "<text x=\"%.0f\" y=\"%.0f\" text-anchor=\"end\">%s%s</text>\n",
-            GPI_MAP_X - 8, gpi_svg_row(row) + 10, units ? "+ " : "", words);
+            gpi_svg_left - 8, gpi_svg_row(row) + 10, units ? "+ " : "", words);
 }
 
 /* One stretch that begins `at` units into the picture, cut where rows end. */
 static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_stretch *stretch,
                             uint64_t at) {
-    double scale = GPI_MAP_WIDTH / (double)map->row_units;
+    double scale = gpi_svg_width / (double)map->row_units;
     uint64_t done = 0, units;
     for (; done < stretch->units; done += units, at += units) {
         uint64_t column = at % map->row_units, row = at / map->row_units;
@@ -14964,7 +14994,7 @@ static void gpi_svg_stretch(gpi_map *map, const gpi_extent *chunk, const gpi_str
         }
         gpi_svg_flush(map);
         /* a hair's breadth between blocks that are wide enough to spare it */
-        gpi_svg_rect(map->file, GPI_MAP_X + x, gpi_svg_row(row), width > 3 ? width - 0.6 : width,
+        gpi_svg_rect(map->file, gpi_svg_left + x, gpi_svg_row(row), width > 3 ? width - 0.6 : width,
                      GPI_MAP_ROW - 3, stretch->state, stretch->stream);
         gpi_svg_title(map, chunk, stretch);
     }
@@ -15000,7 +15030,7 @@ static void gpi_svg_legend_box(FILE *file, double *x, double *y, int state, unsi
                                const char *words) {
     size_t letters = strlen(words);
     double width = 44 + 6.4 * (double)letters;
-    if (*x + width > GPI_MAP_X + GPI_MAP_WIDTH) {
+    if (*x + width > gpi_svg_left + gpi_svg_width) {
         *x = 16;
         *y += 18;
     }
@@ -15130,58 +15160,14 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 #undef GPI_PRINTF
 #undef GPI_THREAD_LOCAL
 #undef GPI_HOT
-#undef GPI_DEVICES_MAX
 #undef GPI_DRIVER_CALLS
-#undef GPI_SITES
-#undef GPI_COUNTERS
-#undef GPI_COUNTS
-#undef GPI_ALL
-#undef GPI_BALLOTS
-#undef GPI_STEPS
-#undef GPI_SHELF
-#undef GPI_NO_PLACE
-#undef GPI_SHELVES
-#undef GPI_SLABS
-#undef GPI_SLAB_UNITS
-#undef GPI_PAGE
-#undef GPI_LINE
-#undef GPI_DIGIT
-#undef GPI_TRIES
-#undef GPI_TRIES_SLOW
-#undef GPI_LANE_ANY
-#undef GPI_LANE_EMPTY
-#undef GPI_LANE_SPACE
-#undef GPI_LANE_STREAMS
-#undef GPI_LANE_PART
-#undef GPI_LANE_HELD
-#undef GPI_LANE_LIVE
-#undef GPI_LANE_CACHED
-#undef GPI_LANE_WAITING
 #undef GPI_READ
 #undef GPI_PUBLISH
-#undef GPI_SLOTS
-#undef GPI_SLOTS_MOST
-#undef GPI_BINS
-#undef GPI_SMALL_UNITS
-#undef GPI_CACHE_WAITS
-#undef GPI_NO_SLOT
-#undef GPI_CACHE_UNITS
-#undef GPI_PAGE_BYTES
 #undef GPI_STEADY
 #undef GPI_FILES
 #undef GPI_DIRECT
 #undef GPI_TEXT
 #undef GPI_SPELL
-#undef GPI_SHOWN
-#undef GPI_BAR
-#undef GPI_MAP_LINES
-#undef GPI_NOBODY
-#undef GPI_COLOURS
-#undef GPI_MAP_X
-#undef GPI_MAP_Y
-#undef GPI_MAP_WIDTH
-#undef GPI_MAP_ROW
-#undef GPI_MAP_ROWS
 
 #endif /* GPUPOOL_IMPLEMENTATION */
 

@@ -136,6 +136,40 @@ static inline void trim(actor *a, world *w, size_t keep) {
 
 static inline void act_trim(actor *a, world *w) { trim(a, w, (size_t)below(a, 200) * MIB); }
 
+static inline int has_graphs(const world *w) {
+    int count = 0;
+    for (const graph *g = w->graph; g < w->graph + GRAPHS; g++) count += g->stage != NO_GRAPH;
+    return count > 0;
+}
+
+/* For what was freed so far, of a stream or of all: then none of it is pending, but a graph's. */
+static inline void act_frees(actor *a, world *w) {
+    unsigned at = some_place(a, w);
+    cudaStream_t stream = enter(a, w, at);
+    if (below(a, 2)) CALL(a, 0, gpupool_wait_stream(w->arena, stream));
+    else if (CALL(a, 0, gpupool_wait_all(w->arena)) && soak_alone && !has_graphs(w))
+        CHECK_EQ(kit_stats(w->arena).pending.now, 0);
+    leave(w, at);
+}
+
+static inline int see_block(const gpupool_block *block, void *user) {
+    uint64_t *live = (uint64_t *)user;
+    if (block->state == GPUPOOL_STATE_LIVE) *live += block->bytes;
+    return 0;
+}
+
+/* A walk, and what the live blocks are. */
+static inline void act_walk(actor *a, world *w) {
+    uint64_t live = 0;
+    gpupool_block found;
+    block *b = pick_up(a, w);
+    if (CALL(a, 0, gpupool_walk_blocks(w->arena, see_block, &live)) && soak_alone)
+        CHECK_EQ(live, kit_stats(w->arena).granted.now);
+    if (b && b->at && CALL(a, 0, gpupool_get_block(NULL, b->at, &found)))
+        CHECK(found.arena == w->arena && found.requested_bytes == b->bytes);
+    if (b) put_down(b);
+}
+
 /* No graphs, no work: then all that is free is known to be. */
 static inline void act_rest(actor *a, world *w) {
     if (!soak_alone || soak_world[w == soak_world].taken) return;
@@ -291,7 +325,8 @@ static const action actions[] = {
     {"report", act_report, 1},           {"check", act_check, 3},
     {"brief arena", act_brief_arena, 2}, {"fault", act_fault, 40},
     {"others", act_others, 6},           {"rest", act_rest, 2},
-    {"reset", act_reset, 30},
+    {"reset", act_reset, 30},            {"frees", act_frees, 8},
+    {"walk", act_walk, 2},
 };
 
 #endif

@@ -51,6 +51,8 @@ static inline void *get_in_a_way(actor *a, world *w, block *b, unsigned kind, cu
     if (kind == 2 && stream) be_on(a, (int)below(a, WORLDS));
     soak_before(a);
     if (kind == 0) return gpupool_zalloc(w->arena, b->bytes, stream);
+    if (kind == 3) /* NO_WAIT, ONE_CHUNK, both or none */
+        return kit_alloc_as(w->arena, b->bytes, stream, 2u * (unsigned)below(a, 4));
     if (kind != 1) return gpupool_alloc(w->arena, b->bytes, stream);
     at = gpupool_alloc_aligned(w->arena, b->bytes, alignment, stream);
     CHECK_EQ((uintptr_t)at & (alignment - 1), 0);

@@ -55,7 +55,10 @@ static void asking_calls(const void *block, gpupool_capture *scope, gpupool_resu
         CALL(gpupool_set_limit_text(arena, "80%")),
         CALL(available_result()),
         CALL(fit_result()),
+        CALL(gpupool_wait_stream(arena, 0)),
+        CALL(gpupool_wait_all(arena)),
         CALL(gpupool_allow_peer(arena, 1)),
+        CALL(gpupool_disallow_peer(arena, 1)),
         CALL(gpupool_begin_capture(arena, 0, &(gpupool_capture *){NULL})),
         CALL(gpupool_end_capture(scope)),
         CALL(gpupool_release_capture(scope)),
@@ -245,6 +248,7 @@ static void child_calls(void *block, gpupool_capture *scope) {
         CALL(gpupool_check(arena)),
         CALL(gpupool_report(arena, stdout)),
         CALL(gpupool_write_svg(arena, stdout)),
+        CALL(gpupool_walk_blocks(arena, NULL, NULL)),
         CALL(gpupool_arena_destroy(arena)),
         CALL(gpupool_get_default_arena(0) ? GPUPOOL_OK : gpupool_last_result()),
     };

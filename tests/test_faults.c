@@ -175,6 +175,21 @@ static gpupool_result do_size(void) {
     kit_size(arena, slot[3].block);
     return gpupool_last_result();
 }
+static gpupool_result do_wait_stream(void) { return gpupool_wait_stream(arena, kit_stream[1]); }
+static gpupool_result do_wait_all(void) { return gpupool_wait_all(arena); }
+static gpupool_result do_one_chunk(void) {
+    return put(7, kit_alloc_as(arena, 3 * MIB, kit_stream[3], GPUPOOL_ONE_CHUNK), 3 * MIB, 3);
+}
+static int see(const gpupool_block *block, void *user) {
+    *(uint64_t *)user += block->bytes;
+    return 0;
+}
+static gpupool_result do_walk(void) {
+    uint64_t bytes = 0;
+    gpupool_result result = gpupool_walk_blocks(arena, see, &bytes);
+    CHECK(bytes <= kit_reserved(arena)); /* what the driver has not taken back is no memory */
+    return result;
+}
 static gpupool_result do_stats(void) {
     gpupool_stats stats;
     return gpupool_get_stats(arena, &stats);
@@ -199,11 +214,13 @@ static gpupool_result do_destroy(void) {
 static const struct { const char *name; gpupool_result (*run)(void); } steps[] = {
     {"create", do_create},       {"alloc small", do_small},
     {"alloc large", do_large},   {"alloc aligned", do_aligned},
-    {"zalloc", do_zalloc},       {"record_use", do_record},
+    {"zalloc", do_zalloc},       {"record_stream", do_record},
     {"free small", do_free_small},
     {"free large", do_free_large},
     {"alloc across", do_cross},  {"alloc back", do_back},
-    {"would_fit", do_fit},       {"available", do_available},
+    {"alloc in one chunk", do_one_chunk},
+    {"free it", do_free_last},
+    {"would_fit", do_fit},       {"get_available", do_available},
     {"free elsewhere", do_free_elsewhere},
     {"set_limit", do_limit},     {"alloc in vain", do_in_vain},
     {"alloc too much", do_too_much},
@@ -212,9 +229,11 @@ static const struct { const char *name; gpupool_result (*run)(void); } steps[] =
     {"free last", do_free_last}, {"trim", do_trim},
     {"set_limit_text", do_text}, {"set_limit low", do_low_limit},
     {"size", do_size},           {"get_stats", do_stats},
+    {"wait_stream", do_wait_stream},
+    {"wait_all", do_wait_all},   {"walk", do_walk},
     {"reset_peaks", do_peaks},   {"check", do_check},
     {"report", do_report},       {"write_svg", do_svg},
-    {"stream_retired", do_retired},
+    {"retire_stream", do_retired},
     {"free one", do_free_next},  {"free another", do_free_next},
     {"free a third", do_free_next},
     {"trim again", do_trim},
