@@ -1,4 +1,4 @@
-/* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.1
+/* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
 Do this:
     #define GPUPOOL_IMPLEMENTATION
@@ -48,56 +48,60 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHUNK STITCH PLAN LIMIT           how it works
+    GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK STITCH PLAN LIMIT     how it works
     ARENA LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHAPE FIGURES
-    STAGE RING REPORT PICTURE
+    STAGE RING SEND REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
 
-Words: unit: the smallest size, 512 bytes. Block: what you hold, a run of units. Position: the
-number of a free; a stream's clock tells up to which position the stream's work is known to be done.
-Mark: an event on a stream, behind which all frees up to a position lie. Lane: the free memory of
-one stream; finished memory is anybody's. Granule: 2 MiB, the driver's page for mapping. Chunk:
-memory got from the driver in one call; home: the address where a chunk is mapped for all its life.
-Stitch: a second address range over free memory of several chunks, for one large block. requested <=
-granted (rounded to units) <= reserved (held from the driver); pending: freed on a stream, and not
-known to be finished there.
+Words. Unit: the smallest size, 512 bytes. Block: what gpupool_alloc returns, a run of units. Chunk:
+memory got from the driver in one call. Home: the address where a chunk is mapped for all its life.
+Stitch: a second address range, over free memory of several chunks, for one large block. Requested:
+the bytes asked for; granted: the same rounded up to units; reserved: held from the driver. Pending:
+freed, while GPU work that was queued before the free may still run.
+Further words of the inside. Position: the number of a free. Clock: up to which position a stream's
+work is done. Mark: an event that was recorded behind all frees up to a position. Lane: the free
+memory of one stream; lane ANY: free memory whose work is done. Granule: 2 MiB, the driver's page.
 
 The rules:
-  1. Order. Free a block on the stream whose work used it last. Later work of that stream may have
-     the memory at once, other streams once that work is done. If several streams use a block, make
-     the freeing stream wait for the others first (cudaStreamWaitEvent), or call
-     gpupool_record_stream for each of them before the free. The stream that a block was allocated
-     on counts as one that used it: its earlier work may still be at the memory.
-  2. Arenas end last. Destroy an arena when no block of it is live.
-  3. Capture. While a stream captures a graph, what the graph uses must stay live until the graph is
-     destroyed, or be allocated in a scope (gpupool_begin_capture). Launch a graph that was captured
-     without a scope only after what its streams had queued before the capture: a wait inside a
-     capture orders nothing outside. gpupool cannot see a capture on a non-blocking stream that is
-     in no scope and was given to no call of the arena since it began. While there is one, leave
-     alone what asks CUDA after all streams, or CUDA ends the capture: gpupool_trim,
-     gpupool_would_fit, gpupool_get_available, gpupool_cudaFree, lowering a limit; and if the arena
-     has seen no capture yet, gpupool_alloc where neither limit nor device leaves room, where
-     threads have default streams of their own, or where more than 64 streams are about.
+  1. Order. Free a block on the stream whose work used it last. Later work of that stream may get
+     the memory at once; other streams get it when the work queued before the free is done. If
+     several streams use a block, make the freeing stream wait for the others before the free
+     (cudaStreamWaitEvent), or call gpupool_record_stream for each of them, after its last work on
+     the block and before the free. The stream of the allocation counts as a user, even if it never
+     touches the block, since its earlier work may still be at the memory: where A allocates and B
+     uses and frees, B waits for A before its first use.
+  2. Ends. Destroy an arena when no block of it is live. Streams, rings and arenas may be destroyed
+     in any order, once no call with them is to come.
+  3. Capture. Memory that a graph uses must stay live as long as the graph and the executables made
+     from it, or be allocated in a scope (gpupool_begin_capture). Launch a graph that was captured
+     without a scope only after the work that its streams had queued before the capture.
+     One thing gpupool cannot see: a capture on a non-blocking stream that has no scope and was
+     passed to no call of the arena since the capture began. During such a capture do not call
+     gpupool_trim, gpupool_would_fit, gpupool_get_available or gpupool_cudaFree, and do not lower a
+     limit: CUDA might end the capture. Nor call gpupool_alloc if this arena never saw a capture and
+     one of these holds: limit or device leave no room; threads use default streams of their own;
+     the arena knows more than 64 streams.
   4. Functions in the config. chunk_alloc and chunk_free must not call into the same arena, nor
-     destroy a stream that it has seen; on_out_of_memory may.
-  5. Streams end. CUDA gives the handle of a destroyed stream to the next one, even while the old
-     one's work still runs. Destroy streams in files that include this one (its macro
-     cudaStreamDestroy tells the arenas; with GPUPOOL_STATIC, those of its file), or call
-     gpupool_retire_stream first, or set GPUPOOL_STREAM_CHECK. A thread that has a default stream of
-     its own calls gpupool_retire_stream with cudaStreamPerThread before it ends. If it does not,
-     what it freed last stays its own until memory is wanted while an eighth of it is pending, and
-     16 KiB of records until more than 64 streams are about, or gpupool_trim is called.
+     destroy a stream that it has seen. on_out_of_memory may: it frees something, or allocates.
+  5. Destroyed streams. CUDA gives the handle of a destroyed stream to the next one, even while the
+     old one's work still runs. So an arena must hear of it: destroy streams in files that include
+     this one (its macro cudaStreamDestroy tells all arenas; with GPUPOOL_STATIC, those of the
+     file), or call gpupool_retire_stream first (both does no harm), or set GPUPOOL_STREAM_CHECK. A
+     thread with a default stream of its own calls gpupool_retire_stream with cudaStreamPerThread
+     before it ends. Without that, what the thread freed last goes to others only when a request
+     finds more than an eighth of the reserved memory pending, or at gpupool_trim; and 16 KiB of
+     records stay until then, or until the arena knows more than 64 streams.
   6. Addresses. A mapped chunk keeps its home: as long as it lives, its home address is the same
-     physical memory. A large block may lie at a second address, stitched from several chunks. CUDA
-     asks for the end of a device operation between uses of the same memory through different
-     addresses: so it is wherever memory changes hands by gpupool_free. Programs whose running
+     physical memory. A large block may lie at a second address, stitched from several chunks. Where
+     memory is used through two addresses, CUDA wants the end of a device operation between the two
+     uses. Wherever memory changes hands by gpupool_free, there is one. Programs whose running
      kernels hand memory on themselves (persistent kernels, flags in memory) set config.no_stitch.
      A kernel that may start early (programmatic dependent launch) touches a block only after
      griddepcontrol.wait, stitched or not: until then the block's last user may still run.
-  7. Reset. cudaDeviceReset ends memory, streams and events of the device. Destroy its arenas and
-     rings: that is all that is left to do, and it is needed, since mapped memory outlives a reset
-     (seen on an H100). Blocks, captures, spans and tickets are dropped then; chunk_free is not
-     called. Let tickets be done before a reset. A default arena is renewed at the same address by
+  7. Reset. cudaDeviceReset ends memory, streams and events of the device. All that is left to do
+     with its arenas and rings is to destroy them; do so, since mapped memory outlives a reset (seen
+     on an H100). Blocks, captures, spans and tickets are dropped then; chunk_free is not called.
+     Let tickets be done before a reset. A default arena is renewed at the same address by
      gpupool_get_default_arena, and by an allocation in cudaMalloc's shape: it has no blocks, a
      limit that was set stays, a trace has ended, peers are to be allowed again. Before CUDA 12 a
      reset cannot be seen.
@@ -105,17 +109,16 @@ The rules:
      forbids its own calls. These may be made there: gpupool_free_in_host_function,
      gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, and the last_ ones.
   9. Waits. gpupool_trim, gpupool_would_fit, gpupool_get_available and lowering a limit find out
-     whether work is done, and do not wait for it. But a driver before CUDA 12.5 cannot tell without
-     a wait for the device, nor can any once there are peers, or if a stream captured when it was
-     last given to a call. Of sources other than MAPPED, CUDA itself waits for the device as it
-     takes a chunk back.
+     whether work is done, and do not wait for it, with three exceptions. They wait for the device
+     with a driver before CUDA 12.5, in an arena with peers, and when a stream of the arena captured
+     the last time a call was given it. And CUDA itself waits for the device when it takes back a
+     chunk that is not MAPPED.
 
-Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes this one at all
-(those marked * in every file). Booleans are 0 or 1. gpupool_get_build() returns what is in force.
+Options: define them in the file with GPUPOOL_IMPLEMENTATION, before its first include of this one;
+those marked * in every file. Booleans are 0 or 1. gpupool_get_build() returns what is in force.
 
-    GPUPOOL_STATIC *        0        1: everything static, so several files can have their own, each
-                                     with GPUPOOL_IMPLEMENTATION; one file's calls, those of rule 5
-                                     and REPLACE_CUDA_MALLOC too, know nothing of another's arenas
+    GPUPOOL_STATIC *        0        1: everything static: each file with GPUPOOL_IMPLEMENTATION
+                                     has a gpupool of its own, which knows of no other file's arenas
     GPUPOOL_API *           extern   what stands before each declaration, for a DLL say; in C++ they
                                      are extern "C" anyway
     GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two, from 256 to 2 MiB
@@ -125,8 +128,8 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
     GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
     GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; 64 KiB at least
     GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
-    GPUPOOL_CHECK           1        0: no asserts. 2: every invariant, around every call (slow).
-                                     3: that, and GPUPOOL_GUARD
+    GPUPOOL_CHECK           1        1: asserts. 0: none. 2: every invariant, around every call
+                                     (slow). 3: that, and GPUPOOL_GUARD
     GPUPOOL_GUARD           0        1: writes in the 256 bytes past a block's end are found when it
                                      is freed, and blocks hold 0xcd when new, 0xdd when freed;
                                      frees wait. Not together with GPUPOOL_NVTX, by which a tool
@@ -137,17 +140,16 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
     GPUPOOL_NVTX            0        1: tells compute-sanitizer (--nvtx yes) of every block in
                                      cudaMalloc chunks, which AUTO then takes; names are sites
     GPUPOOL_SINGLE_THREAD   0        1: no locks, and no ring has workers
-    GPUPOOL_STREAM_HOOK *   1        0: cudaStreamDestroy is left alone; see rule 5
+    GPUPOOL_STREAM_HOOK *   1        0: the name cudaStreamDestroy is left alone; see rule 5
     GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) which stream it has been
                                      given, unless that captures, and fails with E_CUDA where CUDA
                                      does not tell; rule 5
-    GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: cudaMalloc, cudaFree and their Async forms are gpupool's
-                                     functions, called, as pointers or as a template's arguments;
-                                     in device code they call CUDA's
+    GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: the names cudaMalloc, cudaFree and their Async forms mean
+                                     gpupool's functions, in calls, as pointers and as arguments of
+                                     templates; in device code these call CUDA's
     GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
     GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p), where p may
-                                     be NULL. Pageable, not pinned: a transfer that gets no room in
-                                     the ring relies on CUDA's staging of it
+                                     be NULL. Must be pageable memory, not pinned
 */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
@@ -160,7 +162,7 @@ Options: define them where GPUPOOL_IMPLEMENTATION is, before that file includes 
 #include <cuda_runtime.h> /* its overloads, before the names are macros */
 #endif
 
-/* CUDA's own, which may be a macro there: what it stands for is lost once it is one here. */
+/* CUDA's cudaFreeAsync, whatever this file makes of that name further down. */
 static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t stream) {
     return cudaFreeAsync(pointer, stream);
 }
@@ -252,7 +254,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block; see GPUPOOL_GUARD */
     GPUPOOL_E_CORRUPT,       /* gpupool's own records are damaged: something wrote over them */
     GPUPOOL_E_IN_USE,        /* destroy refused: blocks, captures or spans are still out */
-    GPUPOOL_E_CAPTURING,     /* would need a call that a capturing stream forbids */
+    GPUPOOL_E_CAPTURING,     /* not while this stream captures; the capture goes on */
     GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
     GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
@@ -284,7 +286,7 @@ typedef enum gpupool_cause {     /* why memory ran out */
     GPUPOOL_CAUSE_OTHERS,        /* the device is full, and others hold what is missing */
     GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free or may be grown, but not in one block */
     GPUPOOL_CAUSE_PENDING,       /* would fit once work in flight has finished */
-    GPUPOOL_CAUSE_CAPTURING      /* would need growth that a capturing stream forbids */
+    GPUPOOL_CAUSE_CAPTURING      /* the same, but a capturing stream cannot wait for that */
 } gpupool_cause;
 
 typedef struct gpupool_arena gpupool_arena;
@@ -319,13 +321,15 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
     int device;
     gpupool_source source;
     gpupool_state state;
-    void *memory;                    /* where it begins */
-    size_t bytes;                    /* its size: of a live block what was granted, whole units */
-    size_t requested_bytes;          /* live: of these, what was asked for */
-    void *block;                     /* live: where the block begins. In a walk a stitched block
-                                        appears as several parts, each at its home address */
-    size_t block_bytes;              /* live: what was asked for with the whole block; 0 for the
-                                        second part of a block and all later ones */
+    void *memory;                    /* where this stretch begins */
+    size_t bytes;                    /* its size, in whole units */
+    size_t requested_bytes;          /* live: what was asked for of it: bytes less what rounding up
+                                        has added */
+    void *block;                     /* live: the pointer that was handed out. Of a stitched block a
+                                        walk shows several stretches, each with its home address in
+                                        `memory`; of any other block one, and both are the same */
+    size_t block_bytes;              /* live: what was asked for with the whole block; 0 in all
+                                        stretches of it but the first that the walk shows */
     cudaStream_t stream;             /* live: allocated on; pending: freed on. cudaStreamLegacy,
                                         cudaStreamPerThread (of any thread), or a handle; NULL: all
                                         streams, or not known */
@@ -341,8 +345,9 @@ typedef struct gpupool_holder {      /* live blocks that one line of source aske
     const char *file;                /* NULL: not known */
     int line;
     uint64_t block_bytes;            /* the size asked for with each; 0 with GPUPOOL_SITES */
-    uint64_t blocks, bytes;          /* in all; 0: no more holders */
-    uint64_t enough;                 /* freeing any so many would do; 0: all of them would not */
+    uint64_t blocks, bytes;          /* how many, and their sum; both 0: no more holders */
+    uint64_t enough;                 /* free so many of these blocks, whichever, and the request
+                                        succeeds; 0: not even all of them would do */
 } gpupool_holder;
 
 typedef struct gpupool_verdict {     /* on a request that could not be met; figures in bytes */
@@ -351,18 +356,20 @@ typedef struct gpupool_verdict {     /* on a request that could not be met; figu
     uint64_t limit_bytes;            /* 0: none */
     uint64_t granted_bytes;          /* held by live blocks */
     uint64_t reserved_bytes;         /* held by the arena from the driver */
-    uint64_t largest_free_bytes;     /* the largest block that free memory makes, whichever stream
+    uint64_t largest_block_bytes;    /* the largest block that free memory makes, whichever stream
                                         may have it; not a graph's memory. BYPASS: 0 */
     uint64_t pending_bytes;          /* freed; work that used it may still run */
-    uint64_t kept_bytes;             /* of these, a graph's until its release */
+    uint64_t kept_bytes;             /* of pending_bytes, a graph's until its release */
     uint64_t device_free_bytes;      /* what the driver says is free on the device; of an integrated
                                         GPU, whose memory is the host's, all but reserved_bytes */
     uint64_t device_total_bytes;
     uint64_t others_bytes;           /* device memory in use that this arena does not hold */
-    uint64_t siblings_bytes;         /* of these, held by this process's other arenas */
-    uint64_t missing_bytes;          /* the least that would have to become free, or allowed */
+    uint64_t siblings_bytes;         /* of others_bytes, held by this process's other arenas */
+    uint64_t missing_bytes;          /* the least that has to become free, of the limit or of the
+                                        device; in scattered places it may not be enough */
     uint64_t fits_bytes;             /* FRAGMENTED: the largest block that could be had */
-    uint64_t raise_bytes;            /* raising the limit by so much would do; 0: it would not */
+    uint64_t raise_bytes;            /* with a limit of limit_bytes + raise_bytes the request
+                                        succeeds; 0: no limit would do */
     int pending_streams;             /* PENDING, CAPTURING: how many streams to wait for; 0: all of
                                         the device */
     cudaStream_t pending_stream;     /* if that is one: this one, or cudaStreamLegacy or
@@ -384,24 +391,27 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
     int no_stitch;                   /* 1: no block has a second address; see rule 6 */
     void *(*chunk_alloc)(size_t bytes, int device, void *user);  /* SOURCE_CUSTOM: both */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
-    int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* nonzero: try again. Free
-                                        missing_bytes first: a try in vain looks at every block */
+    int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* called when all else has
+                                        failed, waits too: free missing_bytes and return nonzero,
+                                        and the request is tried again; 0: it fails. Not called by
+                                        gpupool_would_fit */
     void *user;
     const char *name;                /* appears in reports and pictures; 31 bytes are copied */
 } gpupool_arena_config;
 
 typedef struct gpupool_counter {
-    uint64_t now, peak, total;       /* total: every increase added up. peak: where several streams
-                                        are at work, off by what their caches keep at most: 1 MiB
-                                        or a 256th of reserved for each, and an 8th in all where
-                                        threads wait for each other */
+    uint64_t now, peak, total;       /* total: every increase added up. peak is exact with one
+                                        stream. Each further one may make it off by what its cache
+                                        keeps: 1 MiB or a 256th of reserved, all together by an 8th
+                                        of reserved */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
     size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
     gpupool_counter requested;       /* bytes asked for by live blocks */
-    gpupool_counter granted;         /* the same, rounded to units; to an 8th more at most where
-                                        threads wait for each other */
+    gpupool_counter granted;         /* the same, rounded up to units. Where threads wait for each
+                                        other a cached block may serve a request up to an 8th
+                                        smaller than itself */
     gpupool_counter reserved;        /* bytes held from the driver */
     gpupool_counter pending;         /* freed on some stream, not known to be finished there */
     gpupool_counter blocks;          /* live blocks */
@@ -453,9 +463,10 @@ typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill
     uint64_t number;
 } gpupool_span;
 
-/* Your functions: bring, or take away, [offset, offset + bytes) of the transfer. Anything but 0
-   fails it with E_CALLBACK. With workers they are called by these and the caller at once, each with
-   its own part; without, by the caller in order of offset. They must not use the ring. */
+/* Your functions: bring, or take away, bytes [offset, offset + bytes) of the transfer, counted from
+   its first; each byte once. Anything but 0 fails the transfer with E_CALLBACK. Workers and the
+   caller call them at the same time, each for another part; without workers the caller does, in
+   order of offset. They must not use the ring, nor throw. */
 typedef int (*gpupool_read_fn)(void *to, size_t bytes, uint64_t offset, void *user);
 typedef int (*gpupool_write_fn)(const void *from, size_t bytes, uint64_t offset, void *user);
 
@@ -484,10 +495,10 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t limit_bytes;            /* the most that is ever pinned */
     uint64_t workers;                /* running now */
     uint64_t transfers[2];
-    uint64_t staged_bytes[2];        /* through the ring, and in creeps */
+    uint64_t staged_bytes[2];        /* through the ring, with what creeps did */
     uint64_t direct_bytes[2];        /* by CUDA itself: pinned memory, and tiny transfers */
     uint64_t chunks[2];
-    uint64_t creeps;                 /* steps made without the ring because it stayed full */
+    uint64_t creeps;                 /* steps by CUDA's own staging, because the ring stayed full */
     uint64_t waits, wait_ns;         /* transfers that found the ring full, and for how long */
     uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
     uint64_t under_way_ns[2];        /* time with a transfer through the ring under way */
@@ -504,16 +515,17 @@ extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
 /* Unless a call says otherwise: any thread may make it at any time, on a capturing stream too, but
-   not in a host function (rule 8). The calling thread's current device, capture mode and last CUDA
-   error stay as they were. A call that fails changes nothing. Sizes are in bytes. No context is
-   made but the primary one of an arena's or a ring's device, which is kept until both are gone. A
-   stream of 0 means what CUDA takes it for in the file that makes the call: the legacy default
-   stream, or with --default-stream per-thread each thread's own; of the arena's device, also where
-   another one is current. */
+   not in a host function (rule 8). If it fails, it has changed nothing. The calling thread's
+   current device, capture mode and last CUDA error stay as they were; so does its context, and a
+   thread that had none has none afterwards (the driver API needs one, the runtime makes it). Sizes
+   are in bytes. Only the primary context of an arena's or a ring's device is used, and kept until
+   they are gone. A stream of 0 means what CUDA takes it for in the file that makes the call: the
+   legacy default stream, or with --default-stream per-thread each thread's own; of the arena's
+   device. */
 
-/* The results of this thread's calls: of the most recent one, and the text of the most recent one
-   that failed. gpupool_last_verdict does not change them, nor does a call in CUDA's shape that
-   reaches no arena. */
+/* The results of this thread's calls: of the most recent one; and the text of the most recent one
+   that failed, one line, valid until the next failure. gpupool_last_verdict does not change them,
+   nor does a call in CUDA's shape that reaches no arena. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
 GPUPOOL_API const char *gpupool_last_error(void);
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
@@ -523,31 +535,34 @@ GPUPOOL_API const char *gpupool_get_build(void);       /* its compile-time optio
 
 /* ---- arena: the memory of one device ---- */
 
-/* Makes an arena. With a NULL config: on the current device, with every default; a config of zeros
-   differs in one thing, the device: 0. */
+/* Makes an arena. A NULL config means the current device and every default; a config of zeros means
+   device 0 and every default. On failure *arena is NULL. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
 /* Waits for the device, and gives all memory back. E_IN_USE while blocks are live or captures not
-   released, but after a reset (rule 7). If a CUDA call fails the arena is still there, perhaps with
-   less reserved, and this can be tried again. No other thread may use the arena any more. */
+   released, unless the device was reset (rule 7). If a CUDA call fails the arena is still there,
+   perhaps with less reserved: try again. No other thread may use the arena any more. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* The arena of a device that gpupool_cudaMalloc uses, the same for all callers. `get` makes it at
    the first call, and renews it after a reset (rule 7); NULL, with a result, when it cannot. `find`
-   makes none: NULL, with GPUPOOL_OK, when there is none yet. */
+   makes none: NULL, with GPUPOOL_OK, when there is none. It lives until gpupool_arena_destroy, or
+   as long as the process. */
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
 /* A block of so many bytes, aligned to 512 bytes at least, for work queued on this stream from now
-   on. NULL, with a result: 0 bytes and more than 2^48 are E_ARGUMENT, as mistakes of the caller.
-   Makes no CUDA call when memory freed earlier fits at once. Else it stitches free memory or grows,
-   makes the stream wait for other streams, gives idle memory back, and waits on the host, in this
-   order. A thread that has not called the CUDA runtime may have no current context afterwards. */
+   on. NULL, with a result, on failure; 0 bytes and more than 2^48 are E_ARGUMENT. No CUDA call when
+   memory freed earlier fits at once. Else it stitches free memory or grows, makes the stream wait
+   for other streams, gives idle memory back to get a larger chunk, and waits on the host, in this
+   order. On a capturing stream it may grow, but waits for nothing: where only a wait would help, it
+   is E_OUT_OF_MEMORY with cause CAPTURING, and the capture goes on. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* The same with all that can be asked for; the three others are short forms of it. In a pinned
-   arena ZEROED zeroes at once, and then again in each replay if the stream captures. */
+   arena ZEROED zeroes on the host, before the call returns; if the stream captures, also in each
+   replay. */
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
@@ -567,8 +582,9 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *
                                                          cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
-   before that work is done. Records an event, unless two of this stream's are still to pass: then
-   its next call does. E_CAPTURING on a capturing stream. */
+   before that work is done. Records an event for that. While two earlier events of the stream are
+   still to pass it records none: then the block waits for a later event of the stream, or until all
+   streams are done. E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
 /* Say so before cudaStreamDestroy: what the stream freed no longer belongs to its handle (rule 5),
@@ -576,25 +592,30 @@ GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *bl
 GPUPOOL_API gpupool_result gpupool_retire_stream(gpupool_arena *, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
 
-/* Waits on the host until all work is done that was queued before this stream's frees so far, or
-   all streams' frees: then none of that memory is pending. E_CAPTURING on a capturing stream. */
+/* Waits on the host for the work that was queued before this stream's frees so far: then none of
+   what it freed is pending, but where other streams use it too. E_CAPTURING on a capturing
+   stream. */
 GPUPOOL_API gpupool_result gpupool_wait_stream(gpupool_arena *, cudaStream_t);
+
+/* The same for all frees so far, on any stream, of retired streams and host functions too: then
+   only what graphs keep is pending. Waits for the device. */
 GPUPOOL_API gpupool_result gpupool_wait_all(gpupool_arena *);
 
-/* The live block that begins at this address: its arena, device, source and sizes. NULL for the
-   arena: of whichever has it. E_NOT_OURS, E_INSIDE, E_DOUBLE_FREE: there is none. May be called in
-   a host function (rule 8) if the arena is given. */
+/* Describes the live block that begins at this address. E_INSIDE: the address is inside the block
+   that is described. E_DOUBLE_FREE: it is in free memory; E_NOT_OURS: in no memory of the arena;
+   *block is all zeros then. With a NULL arena: of whichever arena has it, but not in a host
+   function (rule 8). */
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
                                              gpupool_block *block);
 
-/* Calls fn for each stretch of the arena's memory by address, live and free, as all were at one
-   moment. E_CALLBACK if fn ended the walk. */
+/* Calls fn for each stretch of the arena's reserved memory, live and free, in order of address, as
+   all were at one moment. fn may use the arena. E_CALLBACK if fn ended the walk. */
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_block_fn fn, void *user);
 
 /* Returns idle chunks to the driver until at most max(keep_bytes, config.reserve_bytes) stays
-   reserved. A chunk is idle when all its memory is free and the work that used it is done. Does not
-   wait for that work, but as rule 9 says. If a CUDA call fails, what went before stays given back,
-   and released_bytes says how much. While a stream captures outside of a scope: see rule 3. */
+   reserved. A chunk is idle when all its memory is free and the work that used it is done; what
+   caches hold is free. Does not wait for that work, but for rule 9. If a CUDA call fails, what went
+   before stays given back, and released_bytes says how much. Captures: see rule 3. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
@@ -609,28 +630,40 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
    device that is no peer. */
 GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 
-/* ---- graph capture. Calls on a capturing stream lose no capture, and may be made without a scope
-   (rule 3). In a scope, blocks that are handed out on the stream belong to the graph: a replay
-   finds them as they were. What is freed inside may be handed out again inside, if it was allocated
-   there, and to nobody else before the release; of graphs that use one block, the one that it was
-   handed out in is released last. Several scopes may be open at once, one for each stream. ---- */
+/* ---- graph capture. No call on a capturing stream ends the capture, also where it fails. Memory
+   that is to stay for replays is allocated in a scope:
 
-/* Before or after cudaStreamBeginCapture. E_ARGUMENT if the stream has a scope already. As where an
-   arena or a ring cannot be made, the pointer is NULL on failure. */
+       gpupool_begin_capture(arena, stream, &scope);   // before or after cudaStreamBeginCapture
+       cudaStreamBeginCapture(stream, mode);           // any mode
+       ...                                             // gpupool_alloc, gpupool_free on the stream
+       cudaStreamEndCapture(stream, &graph);
+       gpupool_end_capture(scope);                     // before or after cudaStreamEndCapture
+       ...                                             // launch as often as you like
+       cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
+       gpupool_release_capture(scope);
+
+   Blocks that a scope has handed out belong to the graph: their memory is at the same addresses in
+   each replay, and nobody else's before the release, freed or not. What is freed in the scope may
+   be handed out in it again, if it was allocated there. A block from before may be freed in the
+   scope, too: it comes back with the release. A capture that forks needs a scope for each stream
+   that allocates. Where two graphs use one block, release the scope that allocated it last. ---- */
+
+/* E_ARGUMENT if the stream has a scope already. On failure *capture is NULL. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
-/* Captured: the stream allocates as before; the memory stays for replays. Retiring the stream ends
-   its scope too. */
+/* The stream allocates as outside of the scope from now on; the graph's memory stays for replays.
+   Retiring the stream ends its scope too. */
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 
-/* The graph is gone, or the capture failed: all its memory comes back, blocks that were not freed
-   too. Waits for the device, since a replay may still run. The scope is no more. */
+/* Call it when graph and executables are destroyed, or when the capture failed; it ends a scope
+   that is open. Gives back all the graph's memory, blocks that were not freed too: their pointers
+   are no longer yours. Waits for the device, since a replay may still run. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* ---- cudaMalloc's own shape, on the default arena of the current device; cudaMallocAsync's, on
    that of the stream's device. What cudaMalloc promises holds: any stream may use the block at
-   once, and what is queued when it is freed is done before others get it. Pointers that no default
-   arena knows go to CUDA, but for memory of other arenas: cudaErrorInvalidValue. GPUPOOL_GUARD's
+   once, and what is queued when it is freed is done before others get it. A pointer of no default
+   arena goes to CUDA; if another arena has it, that is cudaErrorInvalidValue. GPUPOOL_GUARD's
    finds are cudaErrorIllegalAddress. A CUDA call that fails inside is told as the error that it
    gave; cudaErrorMemoryAllocation and cudaErrorInvalidValue are CUDA's last error, too, as after
    its own calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged and the like stay CUDA's. ---- */
@@ -641,9 +674,9 @@ GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **, size_t, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
 
 /* ---- limits: on reserved bytes. What CUDA's context, other libraries and other processes hold is
-   not counted. An arena's first limit is the first there is of config.limit_text,
-   config.limit_bytes, the environment's GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT (empty ones are
-   none), the macro GPUPOOL_LIMIT. ---- */
+   not counted. An arena begins with the first of these that is set: config.limit_text,
+   config.limit_bytes, the environment's GPUPOOL_LIMIT_<device>, then GPUPOOL_LIMIT, the macro
+   GPUPOOL_LIMIT. ---- */
 
 /* 0: no limit. Below what is reserved: gives back what it can, as gpupool_trim does, and does not
    grow until the limit is met. Waits for growth that is under way. If a CUDA call fails the limit
@@ -658,13 +691,14 @@ GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *)
 GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes); /* 0: no limit */
 
 /* Bytes that could still be handed out in all, by the limit and by what the device has free; at
-   most 2^48. Where no block is live gpupool_alloc gives one of so many; else free memory may be in
-   several places, and gpupool_would_fit tells of one block. */
+   most 2^48. While no block is live, one block may have them all; else free memory may be in
+   several places: gpupool_would_fit tells of one block. */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes);
 
-/* Whether one block of so many bytes could be had now, without a wait on the host: GPUPOOL_OK, or
-   E_OUT_OF_MEMORY with the verdict. PENDING: gpupool_alloc, which waits, would succeed. Any other
-   result: the call itself failed, and the verdict is all zeros. Waits as rule 9 says. */
+/* Whether one block of so many bytes could be had now, by some stream, without a wait on the host:
+   GPUPOOL_OK, or E_OUT_OF_MEMORY with the verdict. If that has cause PENDING, gpupool_alloc would
+   succeed all the same, since it waits. Any other result: the call itself failed, and the verdict
+   is all zeros. Waits as rule 9 says. */
 GPUPOOL_API gpupool_result gpupool_would_fit(gpupool_arena *, size_t bytes,
                                              gpupool_verdict *why /* or NULL */);
 
@@ -678,11 +712,12 @@ GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
 GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *); /* peak := now, in phases too */
 
-/* What did this phase use? Between begin and end all is counted from zero; end tells what was
-   counted, and adds it to the phase around. Phases nest, belong to the arena, and count all of its
-   threads. A phase that frees blocks from before it may end below zero: read `now` as int64_t.
-   gpupool_get_stats always tells of the arena's whole life. E_ARGUMENT when there is no phase to
-   end; E_UNSUPPORTED with GPUPOOL_STATS 0. */
+/* What did this phase of the program use? From begin to end counters and counts start at zero (so a
+   peak is that of the phase's growth; limit, orders and host bytes are those of the moment). Phases
+   nest, belong to the arena, and count all of its threads; the one around counts them too. A phase
+   that frees blocks from before it may end below zero: read `now` as int64_t. gpupool_get_stats
+   tells of the arena's whole life. E_ARGUMENT without a begin; E_UNSUPPORTED with GPUPOOL_STATS
+   0. */
 GPUPOOL_API gpupool_result gpupool_begin_phase(gpupool_arena *);
 GPUPOOL_API gpupool_result gpupool_end_phase(gpupool_arena *, gpupool_stats * /* or NULL */);
 
@@ -742,19 +777,20 @@ GPUPOOL_API gpupool_result gpupool_set_trace(gpupool_arena *, FILE * /* NULL: st
    pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
    or more, or with a ticket, and end after a second without work. Pinned, registered and managed
    memory is recognised and goes directly, device memory too; up to 16 KiB (64 KiB down) CUDA's own
-   staging is used. All calls but create and destroy may be made by any number of threads, on any
-   streams of the ring's device; none in a host function (rule 8). A stream that captures is refused
-   with E_CAPTURING, and its capture goes on. No call pins more than config.bytes, and no transfer
-   waits for the ring for ever: one that gets no room goes on without, slowly. ---- */
+   staging is used. A ring needs no arena: the device's side is any memory of its device. All calls
+   but create and destroy may be made by any number of threads, on any streams of the ring's device;
+   none in a host function (rule 8). A stream that captures is refused with E_CAPTURING, and its
+   capture goes on. No call pins more than config.bytes, and no transfer waits for the ring for
+   ever: one that gets no room goes on without, slowly. ---- */
 
-/* Makes a ring, which pins nothing yet. With a NULL config: on the current device, with every
-   default; a config of zeros differs in one thing, the device: 0. */
+/* Makes a ring, which pins nothing yet. A NULL config means the current device and every default; a
+   config of zeros means device 0 and every default. On failure *ring is NULL. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
                                                const gpupool_ring_config *config);
 
-/* Waits for all that is in flight, and gives all back. E_IN_USE while spans are held, but after a
-   reset (rule 7). If a CUDA call fails the ring is still there, and this can be tried again. No
-   other thread may use the ring any more. */
+/* Waits for all that is in flight, and gives all back. E_IN_USE while spans are held, unless the
+   device was reset (rule 7). If a CUDA call fails the ring is still there: try again. No other
+   thread may use the ring any more. */
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
 
 /* In stream order: after what the stream was given before, before what it is given later. Upload
@@ -769,33 +805,34 @@ GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, cons
 /* The same from a file: read straight into pinned memory by several threads at once, through the
    page cache what is there, past it (O_DIRECT) what is not, where the file system allows. The
    file's own offset is neither used nor changed. E_FILE where it cannot be read there (a pipe), or
-   ends before: then no more is touched than by an upload that fails. E_UNSUPPORTED on Windows, and
-   where a strict -std=c99 hides pread. */
+   ends before. E_UNSUPPORTED on Windows, and where a strict -std=c11 hides pread: define
+   _GNU_SOURCE or compile as gnu11 where the implementation is. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
                                                uint64_t offset, size_t bytes, cudaStream_t);
 
-/* Many parts of one file, each to its own place: returns when all of them are there. If one fails,
-   those after it may be missing. */
+/* Many parts of one file, each to its own place: returns when all of them are on the device, for
+   any stream. If one fails, those after it may be missing. */
 GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
                                                     const gpupool_file_part *parts, size_t count,
                                                     cudaStream_t);
 
-/* Any transfer, of which the calls above are short forms: rows, a file, functions of yours, and
-   with a ticket. That returns at once, whatever the stream waits for. The transfer still comes
-   after what the stream was given before, but it is done only when the ticket says so: until then
-   both memories, and the file, belong to it, and what needs it is to be queued after that. Without
-   workers it gets on only while gpupool_ring_wait, or another call, works for it. */
+/* Any transfer; the calls above are short forms. With a ticket the call returns at once. The
+   transfer begins after what the stream was given before, but later work of the stream does NOT
+   wait for it: wait for the ticket, then any stream may use the data. Until then both memories, and
+   the file, belong to the transfer. Transfers with tickets run at the same time, on one stream too.
+   Without workers one gets on only while a call works for it: gpupool_ring_wait with time to spare.
+   */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
 
 /* The result of a transfer with a ticket, once it is done; E_TIMEOUT before. timeout_ns: negative
-   waits for ever, 0 only asks. In any order, by any thread, as often as you like; after 64 failures
-   more, one is forgotten, and with it what became of the tickets before it (E_ARGUMENT). */
+   waits for ever, 0 only asks. In any order, by any thread, as often as you like. Results are
+   forgotten (E_ARGUMENT) only when 64 later transfers have failed. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
-/* Pinned memory to fill in place; it takes whole chunks of the ring. Waits up to timeout_ns
-   (negative: for ever; 0: not at all) while it can help: E_TIMEOUT at once if this thread's own
-   spans are in the way, or if it holds one and those of other threads are. More than the whole ring
-   is E_ARGUMENT. */
+/* One stretch of pinned memory, to fill in place: so many bytes, in whole chunks of the ring. Waits
+   up to timeout_ns (negative: for ever; 0: not at all), but not where that cannot help: E_TIMEOUT
+   at once if spans that this thread holds are in the way, or if it holds one and spans of other
+   threads are in the way, which might wait for this one. More than the whole ring is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_ring_acquire_span(gpupool_ring *, size_t bytes,
                                                      int64_t timeout_ns, gpupool_span *span);
 
@@ -3244,132 +3281,6 @@ GPI_HOT gpi_cell *gpi_tree_cell(const gpi_tree *tree, uint64_t unit) {
     return &tree->cells[granule / GPI_PAGE][granule % GPI_PAGE];
 }
 
-static int gpi_tree_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run *before,
-                              uint32_t number) {
-    int is_slab = gpi_tree_is_slab(tree, run->unit);
-    uint64_t granule = (uint64_t)1 << tree->granule_shift, unit = run->unit;
-    if (run->lane != number || run->by.list_prev != before) return 2;
-    if (!gpi_tree_is_met(run)) return 1;
-    for (; tree->slab_count && unit < run->unit + run->units;
-         unit = gpi_ground_down(unit, granule) + granule)
-        if (gpi_tree_is_slab(tree, unit) != is_slab) return 7;
-    if (run->next && run->next->lane == number && run->next->of.at == run->of.at &&
-        gpi_tree_is_slab(tree, run->next->unit) == is_slab) /* of two, the first tells */
-        return 3;
-    return 0;
-}
-
-/* One list of a lane; what it holds is added to units and counts. */
-static int gpi_tree_check_list(const gpi_tree *tree, uint32_t number, uint32_t place,
-                               uint64_t *units, uint64_t *counts) {
-    const gpi_run *run = tree->lanes[number]->lists[place], *before = NULL;
-    for (; run; before = run, run = run->list_next) {
-        int broken = gpi_tree_check_run(tree, run, before, number);
-        if (broken) return broken;
-        if (run->as.place != place || gpi_tree_place(run->units) != place % GPI_SHELF) return 2;
-        if (gpi_tree_shelf(tree, run) != place / GPI_SHELF) return 2;
-        *units += run->units;
-        counts[gpi_tree_order(place)]++;
-    }
-    return 0;
-}
-
-static int gpi_tree_check_lane(const gpi_tree *tree, uint32_t number, uint64_t *counts) {
-    static const gpi_run *const none[GPI_STEPS] = {NULL};
-    const gpi_lane *lane = tree->lanes[number];
-    uint64_t units = 0;
-    uint32_t row, step;
-    for (row = 0; row < GPI_SHELVES * 64; row++) {
-        gpi_run *const *lists = &lane->lists[row * GPI_STEPS];
-        if ((lane->steps[row] != 0) != (int)(lane->orders[row / 64] >> row % 64 & 1)) return 2;
-        if (!lane->steps[row] && !memcmp(lists, none, sizeof none)) continue; /* most are empty */
-        for (step = 0; step < GPI_STEPS; step++) {
-            int broken;
-            if ((lists[step] != NULL) != (lane->steps[row] >> step & 1)) return 2;
-            broken = gpi_tree_check_list(tree, number, row * GPI_STEPS + step, &units, counts);
-            if (broken) return broken;
-        }
-    }
-    return units == lane->units ? 0 : 2;
-}
-
-typedef struct gpi_tally { uint64_t free_runs, live_runs; } gpi_tally;
-
-/* Walks a chunk from left to right and adds up what it meets: the lists and the index must hold as
-   much, or a run is in none. */
-static int gpi_tree_check_chunk(const gpi_run *run, uint64_t unit, uint64_t units,
-                                gpi_tally *tally) {
-    uint64_t end = unit + units;
-    if (run->prev || run->unit != unit) return 5;
-    for (; run; run = run->next) {
-        if (run->unit != unit || (run->next && run->next->prev != run)) return 1;
-        if (run->lane >= GPI_LANE_CACHED) tally->live_runs++;
-        else if (run->lane < GPI_LANE_WAITING) tally->free_runs++;
-        unit += run->units;
-    }
-    return unit == end ? 0 : 1;
-}
-
-/* The table against the runs of its addresses, of which this is the first. */
-static int gpi_tree_check_table(const gpi_tree *tree, const gpi_run *run) {
-    uint64_t granule, words = tree->granules / 64 + 1, bits = 0, word, slabs = tree->slab_count;
-    for (; run; run = run->next) {
-        int is_first = !run->prev || (run->prev->unit - tree->base_unit) >> tree->granule_shift !=
-                                         (run->unit - tree->base_unit) >> tree->granule_shift;
-        granule = (run->unit - tree->base_unit) >> tree->granule_shift;
-        if (!(tree->starts[granule / 64] >> granule % 64 & 1)) return 6;
-        if ((gpi_tree_cell(tree, run->unit)->first == run) != is_first) return 6;
-        bits += (uint64_t)is_first;
-    }
-    for (word = 0; word < words; word++) {
-        bits -= gpi_ground_bits(tree->starts[word]);
-        slabs -= gpi_ground_bits(tree->slabs[word]);
-    }
-    return bits ? 6 : slabs ? 7 : 0;
-}
-
-static int gpi_tree_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
-    uint64_t runs = 0;
-    uint32_t number, place;
-    for (number = 0; number < tree->lane_count; number++)
-        for (place = 0; tree->lanes[number] && place < GPI_NO_PLACE; place++) {
-            const gpi_run *run = tree->lanes[number]->lists[place];
-            for (; run; run = run->list_next) runs++;
-        }
-    if (runs != tally->free_runs) return 2;
-    return tree->live_runs == tally->live_runs ? 0 : 4;
-}
-
-static int gpi_tree_check(const gpi_tree *tree) {
-    uint64_t pending = 0, bucket, runs = 0, units = 0, orders[GPUPOOL_ORDERS];
-    uint64_t addresses[64], free[64];
-    uint32_t number;
-    int broken;
-    memset(orders, 0, sizeof orders);
-    memset(addresses, 0, sizeof addresses);
-    memset(free, 0, sizeof free);
-    for (number = 0; number < tree->lane_count; number++) {
-        int is_memory = number != GPI_LANE_EMPTY && number != GPI_LANE_SPACE;
-        if (!tree->lanes[number]) continue;
-        broken = gpi_tree_check_lane(tree, number, is_memory ? free : addresses);
-        if (broken) return broken;
-        if (number >= GPI_LANE_STREAMS) pending += tree->lanes[number]->units;
-    }
-    if (pending != tree->pending_units) return 2;
-    if (memcmp(free, tree->free_by_order, sizeof tree->free_by_order)) return 2;
-    for (bucket = 0; bucket < tree->bucket_count; bucket++) {
-        const gpi_run *run = *gpi_tree_head(tree, bucket);
-        for (; run; run = run->list_next, runs++) {
-            if (run->lane < GPI_LANE_CACHED || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
-            if (!gpi_tree_is_met(run)) return 1;
-            units += run->units;
-            orders[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
-        }
-    }
-    if (runs != tree->live_runs || units != tree->live_units) return 4;
-    return memcmp(orders, tree->live_by_order, sizeof orders) ? 4 : 0;
-}
-
 /* -- questions -- */
 
 /* What leads to the live run that starts at this unit, or to NULL. */
@@ -4733,70 +4644,12 @@ static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner
 /* A thread's own stream, which ends unsaid with the thread. */
 static int gpi_clock_is_of_thread(const gpi_stream *stream) { return (stream->handle & 3) == 3; }
 
-/* -- the check -- */
+/* -- keys and handles -- */
 
 static size_t gpi_clock_bucket(uintptr_t key) {
     uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15ull;
     return (size_t)(hash >> (64 - GPI_BUCKET_BITS));
 }
-
-static int gpi_clock_is_filed(const gpi_clocks *clocks, const gpi_stream *stream) {
-    const gpi_stream *other = clocks->buckets[gpi_clock_bucket(stream->handle)];
-    int found = 0;
-    for (; other; other = other->chain) {
-        found |= other == stream;
-        if (other != stream && stream->key && other->key == stream->key) return 0;
-    }
-    return found;
-}
-
-static int gpi_clock_check_lane(const gpi_clocks *clocks, const gpi_stream *stream) {
-    const gpi_lane *lane = clocks->tree->lanes[stream->lane];
-    uint32_t place;
-    if (!lane || lane->owner != stream) return 2;
-    for (place = 0; lane->units && place < GPI_NO_PLACE; place++) {
-        const gpi_run *run = lane->lists[place];
-        for (; run; run = run->list_next)
-            if (run->of.at == 0 || run->of.at > stream->clock.issued) return 2;
-    }
-    return 0;
-}
-
-static int gpi_clock_check_one(const gpi_clocks *clocks, gpi_stream *stream) {
-    const gpi_clock *clock = &stream->clock;
-    uint64_t issued = stream == clocks->all ? clocks->position : clock->issued;
-    int i;
-    if (clock->passed > issued || clock->issued > clocks->position) return 1;
-    for (i = 0; i < GPI_MARKS; i++)
-        if (clock->marks[i].at > issued) return 1;
-    if (stream->key && stream->key != stream->handle) return 4;
-    if (!gpi_clock_is_filed(clocks, stream)) return 4;
-    if (gpi_clock_is_busy(clocks, stream) && !stream->is_busy) return 5;
-    return gpi_clock_check_lane(clocks, stream);
-}
-
-static int gpi_clock_check(const gpi_clocks *clocks) {
-    gpi_stream *stream = clocks->streams;
-    uint64_t lanes = 0, count = 0, of_threads = 0;
-    uint32_t lane;
-    for (; stream; stream = stream->next) {
-        int broken;
-        if (stream->handle == 0) continue;
-        broken = gpi_clock_check_one(clocks, stream);
-        if (broken) return broken;
-        lanes++;
-        count += stream != clocks->all;
-        of_threads += (uint64_t)gpi_clock_is_of_thread(stream);
-    }
-    for (lane = GPI_LANE_STREAMS; lane < clocks->tree->lane_count; lane++)
-        lanes -= clocks->tree->lanes[lane] != NULL;
-    if (lanes) return 2;
-    for (stream = clocks->busy; stream; stream = stream->busy_next)
-        if (!stream->is_busy || (!stream->busy_next && stream != clocks->busy_last)) return 5;
-    return count == clocks->stream_count && of_threads == clocks->thread_streams ? 0 : 4;
-}
-
-/* -- keys and handles -- */
 
 /* Handles are addresses, so even; the default streams take odd keys, one for each thread if they
    are per thread. Thread numbers are never used twice, unlike handles. */
@@ -5372,6 +5225,196 @@ static void gpi_clock_clear(gpi_clocks *clocks) { /* the host's side only */
     }
 }
 
+/* == CHECK ====================================================================================
+   Whether the tree and the clocks are as their invariants say: the number of one that does not
+   hold, or 0. gpupool_check asks, and with GPUPOOL_CHECK 2 every call. uses: TREE, CLOCK */
+
+/* -- the tree -- */
+
+static int gpi_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run *before,
+                              uint32_t number) {
+    int is_slab = gpi_tree_is_slab(tree, run->unit);
+    uint64_t granule = (uint64_t)1 << tree->granule_shift, unit = run->unit;
+    if (run->lane != number || run->by.list_prev != before) return 2;
+    if (!gpi_tree_is_met(run)) return 1;
+    for (; tree->slab_count && unit < run->unit + run->units;
+         unit = gpi_ground_down(unit, granule) + granule)
+        if (gpi_tree_is_slab(tree, unit) != is_slab) return 7;
+    if (run->next && run->next->lane == number && run->next->of.at == run->of.at &&
+        gpi_tree_is_slab(tree, run->next->unit) == is_slab) /* of two, the first tells */
+        return 3;
+    return 0;
+}
+
+/* One list of a lane; what it holds is added to units and counts. */
+static int gpi_check_list(const gpi_tree *tree, uint32_t number, uint32_t place,
+                               uint64_t *units, uint64_t *counts) {
+    const gpi_run *run = tree->lanes[number]->lists[place], *before = NULL;
+    for (; run; before = run, run = run->list_next) {
+        int broken = gpi_check_run(tree, run, before, number);
+        if (broken) return broken;
+        if (run->as.place != place || gpi_tree_place(run->units) != place % GPI_SHELF) return 2;
+        if (gpi_tree_shelf(tree, run) != place / GPI_SHELF) return 2;
+        *units += run->units;
+        counts[gpi_tree_order(place)]++;
+    }
+    return 0;
+}
+
+static int gpi_check_lane(const gpi_tree *tree, uint32_t number, uint64_t *counts) {
+    static const gpi_run *const none[GPI_STEPS] = {NULL};
+    const gpi_lane *lane = tree->lanes[number];
+    uint64_t units = 0;
+    uint32_t row, step;
+    for (row = 0; row < GPI_SHELVES * 64; row++) {
+        gpi_run *const *lists = &lane->lists[row * GPI_STEPS];
+        if ((lane->steps[row] != 0) != (int)(lane->orders[row / 64] >> row % 64 & 1)) return 2;
+        if (!lane->steps[row] && !memcmp(lists, none, sizeof none)) continue; /* most are empty */
+        for (step = 0; step < GPI_STEPS; step++) {
+            int broken;
+            if ((lists[step] != NULL) != (lane->steps[row] >> step & 1)) return 2;
+            broken = gpi_check_list(tree, number, row * GPI_STEPS + step, &units, counts);
+            if (broken) return broken;
+        }
+    }
+    return units == lane->units ? 0 : 2;
+}
+
+typedef struct gpi_tally { uint64_t free_runs, live_runs; } gpi_tally;
+
+/* Walks a chunk from left to right and adds up what it meets: the lists and the index must hold as
+   much, or a run is in none. */
+static int gpi_check_chunk(const gpi_run *run, uint64_t unit, uint64_t units,
+                                gpi_tally *tally) {
+    uint64_t end = unit + units;
+    if (run->prev || run->unit != unit) return 5;
+    for (; run; run = run->next) {
+        if (run->unit != unit || (run->next && run->next->prev != run)) return 1;
+        if (run->lane >= GPI_LANE_CACHED) tally->live_runs++;
+        else if (run->lane < GPI_LANE_WAITING) tally->free_runs++;
+        unit += run->units;
+    }
+    return unit == end ? 0 : 1;
+}
+
+/* The table against the runs of its addresses, of which this is the first. */
+static int gpi_check_table(const gpi_tree *tree, const gpi_run *run) {
+    uint64_t granule, words = tree->granules / 64 + 1, bits = 0, word, slabs = tree->slab_count;
+    for (; run; run = run->next) {
+        int is_first = !run->prev || (run->prev->unit - tree->base_unit) >> tree->granule_shift !=
+                                         (run->unit - tree->base_unit) >> tree->granule_shift;
+        granule = (run->unit - tree->base_unit) >> tree->granule_shift;
+        if (!(tree->starts[granule / 64] >> granule % 64 & 1)) return 6;
+        if ((gpi_tree_cell(tree, run->unit)->first == run) != is_first) return 6;
+        bits += (uint64_t)is_first;
+    }
+    for (word = 0; word < words; word++) {
+        bits -= gpi_ground_bits(tree->starts[word]);
+        slabs -= gpi_ground_bits(tree->slabs[word]);
+    }
+    return bits ? 6 : slabs ? 7 : 0;
+}
+
+static int gpi_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
+    uint64_t runs = 0;
+    uint32_t number, place;
+    for (number = 0; number < tree->lane_count; number++)
+        for (place = 0; tree->lanes[number] && place < GPI_NO_PLACE; place++) {
+            const gpi_run *run = tree->lanes[number]->lists[place];
+            for (; run; run = run->list_next) runs++;
+        }
+    if (runs != tally->free_runs) return 2;
+    return tree->live_runs == tally->live_runs ? 0 : 4;
+}
+
+static int gpi_check_tree(const gpi_tree *tree) {
+    uint64_t pending = 0, bucket, runs = 0, units = 0, orders[GPUPOOL_ORDERS];
+    uint64_t addresses[64], free[64];
+    uint32_t number;
+    int broken;
+    memset(orders, 0, sizeof orders);
+    memset(addresses, 0, sizeof addresses);
+    memset(free, 0, sizeof free);
+    for (number = 0; number < tree->lane_count; number++) {
+        int is_memory = number != GPI_LANE_EMPTY && number != GPI_LANE_SPACE;
+        if (!tree->lanes[number]) continue;
+        broken = gpi_check_lane(tree, number, is_memory ? free : addresses);
+        if (broken) return broken;
+        if (number >= GPI_LANE_STREAMS) pending += tree->lanes[number]->units;
+    }
+    if (pending != tree->pending_units) return 2;
+    if (memcmp(free, tree->free_by_order, sizeof tree->free_by_order)) return 2;
+    for (bucket = 0; bucket < tree->bucket_count; bucket++) {
+        const gpi_run *run = *gpi_tree_head(tree, bucket);
+        for (; run; run = run->list_next, runs++) {
+            if (run->lane < GPI_LANE_CACHED || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
+            if (!gpi_tree_is_met(run)) return 1;
+            units += run->units;
+            orders[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
+        }
+    }
+    if (runs != tree->live_runs || units != tree->live_units) return 4;
+    return memcmp(orders, tree->live_by_order, sizeof orders) ? 4 : 0;
+}
+
+/* -- the clocks -- */
+
+static int gpi_check_is_filed(const gpi_clocks *clocks, const gpi_stream *stream) {
+    const gpi_stream *other = clocks->buckets[gpi_clock_bucket(stream->handle)];
+    int found = 0;
+    for (; other; other = other->chain) {
+        found |= other == stream;
+        if (other != stream && stream->key && other->key == stream->key) return 0;
+    }
+    return found;
+}
+
+static int gpi_check_stream_lane(const gpi_clocks *clocks, const gpi_stream *stream) {
+    const gpi_lane *lane = clocks->tree->lanes[stream->lane];
+    uint32_t place;
+    if (!lane || lane->owner != stream) return 2;
+    for (place = 0; lane->units && place < GPI_NO_PLACE; place++) {
+        const gpi_run *run = lane->lists[place];
+        for (; run; run = run->list_next)
+            if (run->of.at == 0 || run->of.at > stream->clock.issued) return 2;
+    }
+    return 0;
+}
+
+static int gpi_check_stream(const gpi_clocks *clocks, gpi_stream *stream) {
+    const gpi_clock *clock = &stream->clock;
+    uint64_t issued = stream == clocks->all ? clocks->position : clock->issued;
+    int i;
+    if (clock->passed > issued || clock->issued > clocks->position) return 1;
+    for (i = 0; i < GPI_MARKS; i++)
+        if (clock->marks[i].at > issued) return 1;
+    if (stream->key && stream->key != stream->handle) return 4;
+    if (!gpi_check_is_filed(clocks, stream)) return 4;
+    if (gpi_clock_is_busy(clocks, stream) && !stream->is_busy) return 5;
+    return gpi_check_stream_lane(clocks, stream);
+}
+
+static int gpi_check_clocks(const gpi_clocks *clocks) {
+    gpi_stream *stream = clocks->streams;
+    uint64_t lanes = 0, count = 0, of_threads = 0;
+    uint32_t lane;
+    for (; stream; stream = stream->next) {
+        int broken;
+        if (stream->handle == 0) continue;
+        broken = gpi_check_stream(clocks, stream);
+        if (broken) return broken;
+        lanes++;
+        count += stream != clocks->all;
+        of_threads += (uint64_t)gpi_clock_is_of_thread(stream);
+    }
+    for (lane = GPI_LANE_STREAMS; lane < clocks->tree->lane_count; lane++)
+        lanes -= clocks->tree->lanes[lane] != NULL;
+    if (lanes) return 2;
+    for (stream = clocks->busy; stream; stream = stream->busy_next)
+        if (!stream->is_busy || (!stream->busy_next && stream != clocks->busy_last)) return 5;
+    return count == clocks->stream_count && of_threads == clocks->thread_streams ? 0 : 4;
+}
+
 /* == CHUNK ====================================================================================
    Memory from the driver: how it is got, where it lies, how it is given back. uses: DRIVER, LEDGER,
    TREE, CLOCK
@@ -5530,13 +5573,13 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
     memset(tally, 0, sizeof *tally);
     for (chunk = chunks->first; !gpi_chunk_is_mapped(chunks) && chunk && !broken;
          chunk = chunk->next)
-        broken = gpi_tree_check_chunk(chunk->first, chunk->unit, chunk->units, tally);
+        broken = gpi_check_chunk(chunk->first, chunk->unit, chunk->units, tally);
     if (!gpi_chunk_is_mapped(chunks)) return broken;
-    broken = gpi_tree_check_chunk(chunks->home, chunks->base_unit,
+    broken = gpi_check_chunk(chunks->home, chunks->base_unit,
                                   chunks->stitch_unit - chunks->base_unit, tally);
-    if (!broken) broken = gpi_tree_check_table(tree, chunks->home);
+    if (!broken) broken = gpi_check_table(tree, chunks->home);
     if (broken) return broken;
-    return gpi_tree_check_chunk(chunks->space, chunks->stitch_unit,
+    return gpi_check_chunk(chunks->space, chunks->stitch_unit,
                                 chunks->base_unit + chunks->space_units - chunks->stitch_unit,
                                 tally);
 }
@@ -7545,15 +7588,15 @@ static int gpi_arena_check(gpupool_arena *arena, char *letter) {
     }
     *letter = 'T';
     if ((broken = gpi_chunk_check_runs(&arena->chunks, &arena->tree, &tally)) != 0) return broken;
-    if ((broken = gpi_tree_check(&arena->tree)) != 0) return broken;
-    if ((broken = gpi_tree_check_tally(&arena->tree, &tally)) != 0) return broken;
+    if ((broken = gpi_check_tree(&arena->tree)) != 0) return broken;
+    if ((broken = gpi_check_tally(&arena->tree, &tally)) != 0) return broken;
     *letter = 'H';
     if ((broken = gpi_chunk_check(&arena->chunks, &arena->tree, ledger->reserved.now)) != 0)
         return broken;
     *letter = 'S';
     if ((broken = gpi_stitch_check(&arena->stitches)) != 0) return broken;
     *letter = 'K';
-    if ((broken = gpi_clock_check(&arena->clocks)) != 0) return broken;
+    if ((broken = gpi_check_clocks(&arena->clocks)) != 0) return broken;
     if (gpi_arena_check_refs(arena)) return 3;
     *letter = 'A';
     if (ledger->granted.now != (arena->tree.live_units - free_units) * GPUPOOL_UNIT_BYTES)
@@ -9380,7 +9423,7 @@ static void gpi_verdict_fill_in(gpupool_verdict *verdict, const char *form) {
             gpi_limit_human(room, verdict->others_bytes - verdict->siblings_bytes);
             break;
         case 'p': gpi_limit_human(room, verdict->pending_bytes - verdict->kept_bytes); break;
-        case 'r': gpi_limit_human(room, verdict->largest_free_bytes); break;
+        case 'r': gpi_limit_human(room, verdict->largest_block_bytes); break;
         case 's': gpi_limit_human(room, verdict->siblings_bytes); break;
         case '+': gpi_limit_enough(room, verdict->raise_bytes); break;
         case 'b': /* "the 3 blocks of model.c:88", "the block of 30 MiB" */
@@ -9456,7 +9499,7 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
                                                          scene->growth_bytes));
         gpi_verdict_fill_in(verdict,
                           scene->one_chunk ? " is free in all, but no more than %g in one chunk"
-                          : verdict->largest_free_bytes < scene->units * GPUPOOL_UNIT_BYTES
+                          : verdict->largest_block_bytes < scene->units * GPUPOOL_UNIT_BYTES
                               ? " is free in all, but no more than %g in one piece"
                               : " is free in all, but no more than %r in one piece, and none that "
                                 "would do is aligned as asked");
@@ -9652,10 +9695,10 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     verdict->pending_bytes = arena->ledger.pending.now;
     verdict->kept_bytes = gpi_verdict_kept_bytes(arena, 1);
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST))
-        verdict->largest_free_bytes =
+        verdict->largest_block_bytes =
             gpi_tree_largest(arena->tree.lanes[GPI_LANE_ANY]) * GPUPOOL_UNIT_BYTES;
     else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
-        verdict->largest_free_bytes = gpi_verdict_largest(arena);
+        verdict->largest_block_bytes = gpi_verdict_largest(arena);
     scene->arena = arena;
     scene->siblings = siblings;
     scene->reserved_bytes = arena->ledger.reserved.now;
@@ -12100,6 +12143,17 @@ static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupo
 #endif
 }
 
+/* Where the block around an address begins, which an arena has; or the address itself. */
+static const void *gpi_figures_begin(gpupool_arena *arena, const void *memory) {
+    uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
+    const gpi_run *run = NULL;
+    gpi_host_lock(&arena->lock);
+    if (gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
+    if (run) memory = (const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES);
+    gpi_host_unlock(&arena->lock);
+    return memory;
+}
+
 gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupool_block *block) {
     const char *call = "gpupool_get_block";
     gpupool_result result;
@@ -12114,10 +12168,15 @@ gpupool_result gpupool_get_block(gpupool_arena *arena, const void *memory, gpupo
     result = gpi_arena_begin(arena, call);
     if (result != GPUPOOL_OK) return result;
     run = gpi_block_enter(arena, call, memory, &cache);
+    if (!run && gpi_thread.result == GPUPOOL_E_INSIDE) {
+        struct gpi_thread why = gpi_thread;
+        run = gpi_block_enter(arena, call, gpi_figures_begin(arena, memory), &cache);
+        gpi_thread = why;
+    }
     if (!run) return gpi_thread.result;
     gpi_figures_describe(arena, run, block);
     gpi_block_leave(arena, cache);
-    return gpi_host_ok();
+    return block->memory == memory ? gpi_host_ok() : GPUPOOL_E_INSIDE;
 }
 
 /* -- limits -- */
@@ -12704,7 +12763,7 @@ static gpupool_result gpi_stage_close(gpi_stage *stage) {
    do. Hence nobody waits for a slot for ever: a transfer that gets none for a while goes on by
    CUDA's own staging.
 
-   To read first: gpi_ring_way, gpi_ring_post, gpi_ring_step, gpi_ring_wait, gpi_ring_worker_loop.
+   To read first: gpi_ring_post, gpi_ring_step, gpi_ring_wait, gpi_ring_worker_loop.
 
    R5  a transfer's cursor is at most its bytes
    R6  tickets rise along the list of transfers, and are at most the last that was given out */
@@ -13385,7 +13444,14 @@ gpupool_result gpupool_ring_wait(gpupool_ring *ring, gpupool_ticket ticket, int6
     return gpi_ring_leave(ring, &visit, result);
 }
 
-/* ---- the ways of a transfer ---- */
+/* == SEND =====================================================================================
+   Which way a transfer goes, and the ring's public calls. uses: RING and above
+
+   Pinned memory, and what is tiny, is left to CUDA. Any other transfer joins the ring's list; a
+   call without a ticket works for its own until that is done.
+   To read first: gpi_send_way, gpi_send_carry_out, gpi_send_rows. */
+
+/* -- the ways of a transfer -- */
 
 typedef enum gpi_way {
     GPI_WAY_RING,
@@ -13395,7 +13461,7 @@ typedef enum gpi_way {
 } gpi_way;
 
 /* Decides which way a transfer goes, on a stream that does not capture. */
-static gpupool_result gpi_ring_way(const gpi_transfer *plan, gpi_way *way) {
+static gpupool_result gpi_send_way(const gpi_transfer *plan, gpi_way *way) {
     gpi_place_kind first = GPI_PLACE_ORDINARY, last = GPI_PLACE_ORDINARY;
     uint64_t tiny = plan->gated ? GPI_RING_SMALL : GPI_RING_TINY, end = plan->bytes;
     gpupool_result result;
@@ -13412,21 +13478,21 @@ static gpupool_result gpi_ring_way(const gpi_transfer *plan, gpi_way *way) {
     return result;
 }
 
-static gpupool_result gpi_ring_may_queue(const gpi_transfer *plan) {
+static gpupool_result gpi_send_may_queue(const gpi_transfer *plan) {
     if (!gpi_driver_is_capturing(plan->driver, plan->stream)) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the stream captures, and a graph would read the "
                          "host's memory when it is launched, not now", plan->call);
 }
 
 /* Copies the bytes; the lock is held. */
-static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
+static gpupool_result gpi_send_carry_out(gpupool_ring *ring, gpi_transfer *plan,
                                          gpupool_ticket *ticket) {
     gpi_way way = GPI_WAY_RING;
     gpupool_ticket own = 0;
     gpupool_result result;
     gpi_ring_unlock(ring);
-    result = gpi_ring_may_queue(plan);
-    if (result == GPUPOOL_OK) result = gpi_ring_way(plan, &way);
+    result = gpi_send_may_queue(plan);
+    if (result == GPUPOOL_OK) result = gpi_send_way(plan, &way);
     if (way == GPI_WAY_CUDA && ticket) way = GPI_WAY_RING; /* CUDA may wait for the stream */
     plan->by_cuda = way != GPI_WAY_RING;
     if (result == GPUPOOL_OK && plan->by_cuda)
@@ -13455,7 +13521,7 @@ static gpupool_result gpi_ring_carry_out(gpupool_ring *ring, gpi_transfer *plan,
 }
 
 /* What CUDA's own staging does cheapest, without the rest of the long way. 0: that is left. */
-static int gpi_ring_tiny(gpupool_ring *ring, gpi_transfer *plan) {
+static int gpi_send_tiny(gpupool_ring *ring, gpi_transfer *plan) {
     const gpi_driver *driver = plan->driver;
     gpi_way way = GPI_WAY_RING;
     int reset, did;
@@ -13464,7 +13530,7 @@ static int gpi_ring_tiny(gpupool_ring *ring, gpi_transfer *plan) {
     if (gpi_driver_was_reset(driver, &reset) != GPUPOOL_OK || reset) return 0;
     if (gpi_driver_push(driver, driver->context) != GPUPOOL_OK) return 0;
     did = !gpi_driver_is_capturing(driver, plan->stream) &&
-          gpi_ring_way(plan, &way) == GPUPOOL_OK && way == GPI_WAY_CUDA &&
+          gpi_send_way(plan, &way) == GPUPOOL_OK && way == GPI_WAY_CUDA &&
           gpi_ring_queue(plan, plan->host, plan->bytes, 0, plan->bytes) == GPUPOOL_OK;
     gpi_driver_pop(driver, driver->context);
     if (!did) return 0;
@@ -13476,7 +13542,7 @@ static int gpi_ring_tiny(gpupool_ring *ring, gpi_transfer *plan) {
 }
 
 /* All transfers come here: so many rows of the plan's width. */
-static gpupool_result gpi_ring_rows(gpupool_ring *ring, gpi_transfer *plan, uint64_t rows,
+static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint64_t rows,
                                     gpupool_ticket *ticket) {
     uint64_t pitch = gpi_ground_max(plan->device_pitch, plan->host_pitch);
     int any = plan->width && rows;
@@ -13497,16 +13563,16 @@ static gpupool_result gpi_ring_rows(gpupool_ring *ring, gpi_transfer *plan, uint
     if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
         plan->width = plan->device_pitch = plan->host_pitch = plan->bytes;
     plan->gated = ticket || plan->down || plan->stream == cudaStreamPerThread;
-    if (any && !ticket && gpi_ring_tiny(ring, plan)) return gpi_host_ok();
+    if (any && !ticket && gpi_send_tiny(ring, plan)) return gpi_host_ok();
     result = gpi_ring_enter(ring, plan->call, &visit);
     if (result != GPUPOOL_OK) return result;
-    if (any) result = gpi_ring_carry_out(ring, plan, ticket);
+    if (any) result = gpi_send_carry_out(ring, plan, ticket);
     else if (ticket) *ticket = ++ring->tickets; /* nothing to do, and nothing to wait for */
     return gpi_ring_leave(ring, &visit, result);
 }
 
 /* Of one row. Both sides have one type, though one of them is only read. */
-static gpi_transfer gpi_ring_plan(const char *call, const void *device, const void *host,
+static gpi_transfer gpi_send_plan(const char *call, const void *device, const void *host,
                                   uint64_t bytes, cudaStream_t stream) {
     gpi_transfer plan;
     memset(&plan, 0, sizeof plan);
@@ -13518,26 +13584,26 @@ static gpi_transfer gpi_ring_plan(const char *call, const void *device, const vo
     return plan;
 }
 
-static gpupool_result gpi_ring_lacks(const char *call, const char *what) {
+static gpupool_result gpi_send_lacks(const char *call, const char *what) {
     gpi_host_begin();
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call, what);
 }
 
 gpupool_result gpupool_upload(gpupool_ring *ring, void *device_dst, const void *host_src,
                               size_t bytes, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload", device_dst, host_src, bytes, stream);
-    return gpi_ring_rows(ring, &plan, 1, NULL);
+    gpi_transfer plan = gpi_send_plan("gpupool_upload", device_dst, host_src, bytes, stream);
+    return gpi_send_rows(ring, &plan, 1, NULL);
 }
 
 gpupool_result gpupool_download(gpupool_ring *ring, void *host_dst, const void *device_src,
                                 size_t bytes, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_download", device_src, host_dst, bytes, stream);
+    gpi_transfer plan = gpi_send_plan("gpupool_download", device_src, host_dst, bytes, stream);
     plan.down = GPUPOOL_DOWN;
-    return gpi_ring_rows(ring, &plan, 1, NULL);
+    return gpi_send_rows(ring, &plan, 1, NULL);
 }
 
 /* Bytes of a file from an offset on. */
-static gpupool_result gpi_ring_file(gpupool_ring *ring, gpi_transfer *plan, int file,
+static gpupool_result gpi_send_file(gpupool_ring *ring, gpi_transfer *plan, int file,
                                     uint64_t offset, gpupool_ticket *ticket) {
     gpupool_result result = gpi_ring_exists(ring, plan->call);
     if (result != GPUPOOL_OK) return result;
@@ -13547,19 +13613,19 @@ static gpupool_result gpi_ring_file(gpupool_ring *ring, gpi_transfer *plan, int 
     if (result != GPUPOOL_OK) return result;
     plan->is_file = 1;
     plan->place = offset;
-    result = gpi_ring_rows(ring, plan, 1, ticket);
+    result = gpi_send_rows(ring, plan, 1, ticket);
     if (plan->is_file) gpi_host_file_close(&plan->file);
     return result;
 }
 
 gpupool_result gpupool_upload_file(gpupool_ring *ring, void *device_dst, int file, uint64_t offset,
                                    size_t bytes, cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_upload_file", device_dst, NULL, bytes, stream);
-    return gpi_ring_file(ring, &plan, file, offset, NULL);
+    gpi_transfer plan = gpi_send_plan("gpupool_upload_file", device_dst, NULL, bytes, stream);
+    return gpi_send_file(ring, &plan, file, offset, NULL);
 }
 
-/* What is wrong with a transfer that gpi_ring_rows does not see; NULL: nothing. */
-static const char *gpi_ring_mistake(const gpupool_transfer *transfer) {
+/* What is wrong with a transfer that gpi_send_rows does not see; NULL: nothing. */
+static const char *gpi_send_mistake(const gpupool_transfer *transfer) {
     int down = transfer->direction == GPUPOOL_DOWN;
     if (transfer->direction != GPUPOOL_UP && !down) return "direction is neither UP nor DOWN";
     if (down && (transfer->read || transfer->is_file)) return "read and is_file are for UP";
@@ -13575,14 +13641,14 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
     const void *device, *host;
     gpi_transfer plan;
     size_t rows = 1;
-    if (!transfer) return gpi_ring_lacks(call, "transfer");
-    wrong = gpi_ring_mistake(transfer);
+    if (!transfer) return gpi_send_lacks(call, "transfer");
+    wrong = gpi_send_mistake(transfer);
     gpi_host_begin();
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", call, wrong);
     device = transfer->direction == GPUPOOL_UP ? transfer->to : transfer->from;
     host = transfer->direction == GPUPOOL_UP ? transfer->from : transfer->to;
     if (transfer->read || transfer->write || transfer->is_file) host = NULL;
-    plan = gpi_ring_plan(call, device, host, transfer->bytes, transfer->stream);
+    plan = gpi_send_plan(call, device, host, transfer->bytes, transfer->stream);
     plan.down = (int)transfer->direction;
     if (transfer->to_pitch || transfer->from_pitch) {
         plan.device_pitch = plan.down ? transfer->from_pitch : transfer->to_pitch;
@@ -13593,8 +13659,8 @@ gpupool_result gpupool_ring_transfer(gpupool_ring *ring, const gpupool_transfer 
     plan.writer = transfer->write;
     plan.user = transfer->user;
     if (transfer->is_file)
-        return gpi_ring_file(ring, &plan, transfer->file, transfer->offset, transfer->ticket);
-    return gpi_ring_rows(ring, &plan, rows, transfer->ticket);
+        return gpi_send_file(ring, &plan, transfer->file, transfer->offset, transfer->ticket);
+    return gpi_send_rows(ring, &plan, rows, transfer->ticket);
 }
 
 /* Each part has a ticket; so many are in the list at a time. The first failure is told, after the
@@ -13608,13 +13674,13 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
     gpupool_result result = gpi_ring_exists(ring, call), now;
     char text[sizeof gpi_thread.draft];
     size_t posted = 0, done = 0;
-    if (result == GPUPOOL_OK && count && !parts) return gpi_ring_lacks(call, "parts");
+    if (result == GPUPOOL_OK && count && !parts) return gpi_send_lacks(call, "parts");
     if (result != GPUPOOL_OK) return result;
     while (done < posted || (posted < count && result == GPUPOOL_OK)) {
         if (posted < count && posted - done < MOST && result == GPUPOOL_OK) {
             const gpupool_file_part *part = &parts[posted];
-            gpi_transfer plan = gpi_ring_plan(call, part->device_dst, NULL, part->bytes, stream);
-            now = gpi_ring_file(ring, &plan, file, part->offset, &tickets[posted % MOST]);
+            gpi_transfer plan = gpi_send_plan(call, part->device_dst, NULL, part->bytes, stream);
+            now = gpi_send_file(ring, &plan, file, part->offset, &tickets[posted % MOST]);
             posted += now == GPUPOOL_OK;
         } else {
             now = gpupool_ring_wait(ring, tickets[done++ % MOST], -1);
@@ -13626,14 +13692,14 @@ gpupool_result gpupool_upload_file_list(gpupool_ring *ring, int file,
     return result == GPUPOOL_OK ? gpi_host_ok() : gpi_host_fail(result, "%s", text);
 }
 
-/* ---- the ring, in public ---- */
+/* -- the ring, in public -- */
 
-static gpupool_result gpi_ring_wrong(const char *field, double value, const char *rule) {
+static gpupool_result gpi_send_wrong(const char *field, double value, const char *rule) {
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_ring_create: config.%s is %.0f, and must be "
                          "%s", field, value, rule);
 }
 
-static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
+static gpupool_result gpi_send_validate(gpupool_ring_config *config) {
     int cores = gpi_host_cores(), count = 0;
     size_t chunk = config->chunk_bytes;
     gpupool_result result = gpi_driver_devices(&count);
@@ -13644,13 +13710,13 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
         config->workers = cores < 2 ? -1
                                     : (int)gpi_ground_min((uint64_t)cores - 1, GPI_RING_WORKERS);
     if (config->device < GPUPOOL_DEVICE_CURRENT || config->device >= count)
-        return gpi_ring_wrong("device", config->device, "a device's ordinal, or -1");
+        return gpi_send_wrong("device", config->device, "a device's ordinal, or -1");
     if (config->bytes < (size_t)1 << 18 || config->bytes > (uint64_t)1 << 44)
-        return gpi_ring_wrong("bytes", (double)config->bytes, "from 256 KiB to 16 TiB");
+        return gpi_send_wrong("bytes", (double)config->bytes, "from 256 KiB to 16 TiB");
     if (chunk && (chunk < (size_t)1 << 16 || chunk > config->bytes / 4))
-        return gpi_ring_wrong("chunk_bytes", (double)chunk, "from 64 KiB to a quarter of the ring");
+        return gpi_send_wrong("chunk_bytes", (double)chunk, "from 64 KiB to a quarter of the ring");
     if (config->workers < -1 || config->workers > GPI_RING_WORKERS_MOST)
-        return gpi_ring_wrong("workers", config->workers, "from -1 to 64");
+        return gpi_send_wrong("workers", config->workers, "from -1 to 64");
     if (config->workers < 0 || GPUPOOL_SINGLE_THREAD) config->workers = 0;
     if (!chunk) chunk = GPUPOOL_RING_CHUNK_BYTES;
     chunk = (size_t)gpi_ground_max(gpi_ground_min(chunk, config->bytes / 4), 1u << 16);
@@ -13658,7 +13724,7 @@ static gpupool_result gpi_ring_validate(gpupool_ring_config *config) {
     return GPUPOOL_OK;
 }
 
-static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_config *config) {
+static gpupool_result gpi_send_open(gpupool_ring *ring, const gpupool_ring_config *config) {
     const gpi_driver *driver = &ring->stage.driver;
     gpupool_result result = GPUPOOL_OK;
     int lane;
@@ -13673,7 +13739,7 @@ static gpupool_result gpi_ring_open(gpupool_ring *ring, const gpupool_ring_confi
 }
 
 /* The host's side goes. */
-static void gpi_ring_forget(gpupool_ring *ring) {
+static void gpi_send_forget(gpupool_ring *ring) {
     gpi_transfer *record;
     while ((record = ring->spare) != NULL) {
         ring->spare = record->next;
@@ -13690,14 +13756,14 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     gpupool_result result;
     gpi_visit visit;
     gpi_host_begin();
-    if (!out) return gpi_ring_lacks("gpupool_ring_create", "ring");
+    if (!out) return gpi_send_lacks("gpupool_ring_create", "ring");
     *out = NULL;
     result = gpi_host_may_open("gpupool_ring_create");
     if (result != GPUPOOL_OK) return result;
     memset(&config, 0, sizeof config);
     config.device = GPUPOOL_DEVICE_CURRENT;
     if (given) config = *given;
-    result = gpi_ring_validate(&config);
+    result = gpi_send_validate(&config);
     if (result == GPUPOOL_OK) result = gpi_driver_name_device(&config.device);
     if (result != GPUPOOL_OK) return result;
     gpi_host_watch_forks();
@@ -13707,11 +13773,11 @@ gpupool_result gpupool_ring_create(gpupool_ring **out, const gpupool_ring_config
     result = gpi_driver_open(&ring->stage.driver, config.device);
     if (result == GPUPOOL_OK) result = gpi_driver_enter(&ring->stage.driver, &visit);
     if (result == GPUPOOL_OK) {
-        result = gpi_ring_open(ring, &config);
+        result = gpi_send_open(ring, &config);
         gpi_driver_leave(&visit);
     }
     if (result == GPUPOOL_OK) *out = ring;
-    else gpi_ring_forget(ring);
+    else gpi_send_forget(ring);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -13731,7 +13797,7 @@ gpupool_result gpupool_ring_trim(gpupool_ring *ring, size_t keep_bytes, size_t *
 }
 
 /* Gives all to the driver that is its own; what it does not take back stays the ring's. */
-static gpupool_result gpi_ring_close(gpupool_ring *ring) {
+static gpupool_result gpi_send_close(gpupool_ring *ring) {
     gpupool_result result = GPUPOOL_OK;
     gpi_transfer *record;
     unsigned round = 0;
@@ -13766,7 +13832,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
         else gpi_ring_idle(ring, &round, UINT64_MAX);
     }
     if (result == GPUPOOL_OK) gpi_ring_dismiss(ring);
-    if (result == GPUPOOL_OK && !reset) result = gpi_ring_close(ring);
+    if (result == GPUPOOL_OK && !reset) result = gpi_send_close(ring);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
     while ((left = ring->transfers) != NULL) { /* tickets; the reset has taken the rest */
         ring->transfers = left->next;
@@ -13775,15 +13841,15 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     }
     gpi_host_unlock(&ring->stage.lock);
     gpi_driver_leave(&visit);
-    gpi_ring_forget(ring);
+    gpi_send_forget(ring);
     return gpi_host_ok();
 }
 
-/* ---- spans ---- */
+/* -- spans -- */
 
 /* The span's first slot; its number tells which, and its memory whose: rings number alike. NULL,
    with a result: it is not held. */
-static gpi_stage_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
+static gpi_stage_slot *gpi_send_span(const gpupool_ring *ring, const char *call,
                                      const gpupool_span *span) {
     uint64_t i, end = span ? ring->stage.top : 0;
     for (i = 0; i < end; i++) {
@@ -13800,7 +13866,7 @@ static gpi_stage_slot *gpi_ring_span(const gpupool_ring *ring, const char *call,
 /* Whether waiting can help: what flies will land, and other threads may give up their spans. A
    thread that holds one itself does not wait for those of others, which may wait for its own.
    Where pinning more was refused just now, what is pinned has to do. */
-static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, size_t bytes) {
+static gpupool_result gpi_send_span_hope(const gpupool_ring *ring, size_t bytes) {
     const gpi_stage_slot *slots = ring->stage.slots, *first = slots;
     gpupool_result refused = gpi_thread.result;
     uint64_t end = refused == GPUPOOL_OK ? ring->stage.count : ring->stage.pinned_slots;
@@ -13824,7 +13890,7 @@ static gpupool_result gpi_ring_span_hope(const gpupool_ring *ring, size_t bytes)
 }
 
 /* Slots for so many bytes; NULL, with a result: not in the time. */
-static gpi_stage_slot *gpi_ring_span_slots(gpupool_ring *ring, size_t bytes, uint64_t most_ns,
+static gpi_stage_slot *gpi_send_span_slots(gpupool_ring *ring, size_t bytes, uint64_t most_ns,
                                            gpupool_result *result) {
     uint64_t start = gpi_host_now_ns(), size = ring->stage.slot_bytes, waited;
     unsigned round = 0;
@@ -13834,7 +13900,7 @@ static gpi_stage_slot *gpi_ring_span_slots(gpupool_ring *ring, size_t bytes, uin
         gpi_host_ok(); /* until pinning, if that is tried, says otherwise */
         slot = gpi_ring_slots(ring, (bytes + size - 1) / size, result);
         if (slot || *result != GPUPOOL_OK) return slot;
-        *result = gpi_ring_span_hope(ring, bytes);
+        *result = gpi_send_span_hope(ring, bytes);
         if (*result != GPUPOOL_OK) return NULL;
         did = gpi_ring_help(ring);
         waited = gpi_host_now_ns() - start;
@@ -13857,7 +13923,7 @@ gpupool_result gpupool_ring_acquire_span(gpupool_ring *ring, size_t bytes, int64
                                "%" PRIu64 ", the whole ring",
                                span ? "bytes must be" : "span is NULL; bytes may be",
                                ring->stage.count * ring->stage.slot_bytes);
-    else slot = gpi_ring_span_slots(ring, bytes, (uint64_t)timeout_ns, &result);
+    else slot = gpi_send_span_slots(ring, bytes, (uint64_t)timeout_ns, &result);
     if (slot) {
         gpi_stage_set(slot, GPI_STAGE_HELD);
         slot->span = span->number = ++ring->spans;
@@ -13871,22 +13937,22 @@ gpupool_result gpupool_ring_acquire_span(gpupool_ring *ring, size_t bytes, int64
 
 gpupool_result gpupool_ring_upload_span(gpupool_ring *ring, gpupool_span *span, void *device_dst,
                                    cudaStream_t stream) {
-    gpi_transfer plan = gpi_ring_plan("gpupool_ring_upload_span", device_dst, NULL, 0, stream);
+    gpi_transfer plan = gpi_send_plan("gpupool_ring_upload_span", device_dst, NULL, 0, stream);
     gpi_visit visit;
     gpi_stage_slot *slot;
     uint64_t held_bytes;
     int lost = 0;
     gpupool_result result = gpi_ring_enter(ring, plan.call, &visit);
     if (result != GPUPOOL_OK) return result;
-    slot = gpi_ring_span(ring, plan.call, span);
+    slot = gpi_send_span(ring, plan.call, span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
     held_bytes = slot->length;
     plan.driver = &ring->stage.driver;
-    if (!device_dst) result = gpi_ring_lacks(plan.call, "device_dst");
+    if (!device_dst) result = gpi_send_lacks(plan.call, "device_dst");
     else if (span->bytes == 0 || span->bytes > held_bytes)
         result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: span.bytes was set to 0 or raised",
                                plan.call);
-    else result = gpi_ring_may_queue(&plan);
+    else result = gpi_send_may_queue(&plan);
     if (result != GPUPOOL_OK) return gpi_ring_leave(ring, &visit, result);
     plan.width = plan.bytes = slot->length = span->bytes;
     gpi_stage_set(slot, GPI_STAGE_FILLING); /* nobody else sends it, or gives it up */
@@ -13911,7 +13977,7 @@ gpupool_result gpupool_ring_cancel_span(gpupool_ring *ring, gpupool_span *span) 
     gpi_stage_slot *slot;
     gpupool_result result = gpi_ring_enter(ring, "gpupool_ring_cancel_span", &visit);
     if (result != GPUPOOL_OK) return result;
-    slot = gpi_ring_span(ring, "gpupool_ring_cancel_span", span);
+    slot = gpi_send_span(ring, "gpupool_ring_cancel_span", span);
     if (!slot) return gpi_ring_leave(ring, &visit, GPUPOOL_E_ARGUMENT);
     gpi_stage_free(&ring->stage, slot);
     ring->held--;
@@ -13919,7 +13985,7 @@ gpupool_result gpupool_ring_cancel_span(gpupool_ring *ring, gpupool_span *span) 
     return gpi_ring_leave(ring, &visit, result);
 }
 
-/* ---- figures ---- */
+/* -- figures -- */
 
 gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *stats) {
     const gpi_stage *stage;
@@ -13927,7 +13993,7 @@ gpupool_result gpupool_ring_get_stats(gpupool_ring *ring, gpupool_ring_stats *st
     int way;
     gpupool_result result = gpi_ring_exists(ring, "gpupool_ring_get_stats");
     if (result != GPUPOOL_OK) return result;
-    if (!stats) return gpi_ring_lacks("gpupool_ring_get_stats", "stats");
+    if (!stats) return gpi_send_lacks("gpupool_ring_get_stats", "stats");
     stage = &ring->stage;
     gpi_ring_lock(ring);
     now = gpi_host_now_ns(); /* not before what others wrote down */

@@ -125,7 +125,7 @@ static inline void drop_lane_of_nobody(void) {
 }
 
 static inline int is_a_streams(const gpi_run *run) {
-    return run->lane >= LANE_STREAMS && run->lane < LANE_WAITING;
+    return run->lane >= GPI_LANE_STREAMS && run->lane < GPI_LANE_WAITING;
 }
 
 static inline int run_later_than_issued(size_t at) {
@@ -270,13 +270,13 @@ static inline int lost_waiting_run(size_t at) {
 
 static inline int waiting_but_live(size_t at) {
     gpi_run *run = waiting_at(at);
-    if (run) break_u32(&run->lane, LANE_LIVE);
+    if (run) break_u32(&run->lane, GPI_LANE_LIVE);
     return run != NULL;
 }
 
 static inline int waiting_but_free(size_t at) {
     gpi_run *run = waiting_at(at);
-    if (run) break_u32(&run->lane, LANE_ANY);
+    if (run) break_u32(&run->lane, GPI_LANE_ANY);
     return run != NULL;
 }
 

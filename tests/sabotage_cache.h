@@ -5,7 +5,6 @@
 
 #include "sabotage_kit.h"
 
-#define NO_SLOT 0xffffu
 
 typedef struct slot_place { gpi_cache *cache; gpi_slot *slot; } slot_place;
 
@@ -49,13 +48,13 @@ static inline unsigned slot_number(slot_place place) {
 
 static inline int slot_of_a_held_run(size_t at) {
     gpi_slot *slot = used_slot(at);
-    if (slot) break_u32(&slot->run->lane, LANE_HELD);
+    if (slot) break_u32(&slot->run->lane, GPI_LANE_HELD);
     return slot != NULL;
 }
 
 static inline int slot_of_a_plain_run(size_t at) {
     gpi_slot *slot = used_slot(at);
-    if (slot) break_u32(&slot->run->lane, LANE_LIVE);
+    if (slot) break_u32(&slot->run->lane, GPI_LANE_LIVE);
     return slot != NULL;
 }
 
@@ -128,7 +127,7 @@ static inline int slot_in_two_lists(size_t at) {
     uint16_t *head;
     if (!place.slot) return 0;
     head = at % 2 ? place.cache->bins : place.cache->chains;
-    while (*head != NO_SLOT) head++;
+    while (*head != GPI_NO_SLOT) head++;
     break_u16(head, slot_number(place));
     return 1;
 }

@@ -84,14 +84,14 @@ static inline int bare_turns_to(size_t at, uint32_t lane) {
     return run != NULL;
 }
 
-static inline int free_without_memory(size_t at) { return bare_turns_to(at, LANE_ANY); }
+static inline int free_without_memory(size_t at) { return bare_turns_to(at, GPI_LANE_ANY); }
 static inline int freed_without_memory(size_t at) {
     return bare_turns_to(at, stream_at(0)->lane);
 }
 
 static inline int bare_with_memory(size_t at) {
     gpi_run *run = run_at(at, is_anybodys);
-    if (run) move_part(run, run->unit, run->units, LANE_BARE);
+    if (run) move_part(run, run->unit, run->units, GPI_LANE_EMPTY);
     return run != NULL;
 }
 

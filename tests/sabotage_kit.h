@@ -6,17 +6,6 @@
 #include "arena_kit.h"
 
 /* gpupool.h takes its private macros back. */
-#define LANE_ANY 0u
-#define LANE_BARE 1u
-#define LANE_SPACE 2u
-#define LANE_STREAMS 3u
-#define LANE_WAITING 0xfffffffbu
-#define LANE_PART 0xfffffffcu
-#define LANE_HELD 0xfffffffdu
-#define LANE_CACHED 0xfffffffeu
-#define LANE_LIVE 0xffffffffu
-#define STEPS 8u
-#define SHELF (64 * STEPS)
 #define SHELVES 3
 
 /* ---- the log ---- */
@@ -199,19 +188,19 @@ static inline gpi_run **range_at(size_t at) {
 }
 
 typedef int (*run_test)(const gpi_run *run);
-static inline int is_free(const gpi_run *run) { return run->lane < LANE_WAITING; }
-static inline int is_live(const gpi_run *run) { return run->lane >= LANE_CACHED; }
+static inline int is_free(const gpi_run *run) { return run->lane < GPI_LANE_WAITING; }
+static inline int is_live(const gpi_run *run) { return run->lane >= GPI_LANE_CACHED; }
 static inline int is_cached(const gpi_run *run) {
-    return run->lane == LANE_CACHED;
+    return run->lane == GPI_LANE_CACHED;
 }
 static inline int is_live_in_use(const gpi_run *run) {
     return is_live(run) && run->of.uses && !is_cached(run);
 }
 static inline int is_held(const gpi_run *run) {
-    return run->lane == LANE_HELD || run->lane == LANE_WAITING;
+    return run->lane == GPI_LANE_HELD || run->lane == GPI_LANE_WAITING;
 }
-static inline int is_anybodys(const gpi_run *run) { return run->lane == LANE_ANY; }
-static inline int is_bare(const gpi_run *run) { return run->lane == LANE_BARE; }
+static inline int is_anybodys(const gpi_run *run) { return run->lane == GPI_LANE_ANY; }
+static inline int is_bare(const gpi_run *run) { return run->lane == GPI_LANE_EMPTY; }
 
 static inline gpi_run *run_at(size_t at, run_test test) {
     gpi_run **range;

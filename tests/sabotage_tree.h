@@ -100,7 +100,7 @@ static inline int run_without_bits(size_t at) {
     if (!run) return 0;
     lane = lane_of(run);
     while (lane->steps[row]) row++;
-    break_run(&lane->lists[row * STEPS], run);
+    break_run(&lane->lists[row * GPI_STEPS], run);
     return 1;
 }
 
@@ -112,8 +112,8 @@ static inline int in_no_list(size_t at) {
 
 /* The bits of a list as they should be. */
 static inline void set_bits(gpi_lane *lane, uint32_t place) {
-    uint32_t row = place / STEPS;
-    uint8_t bit = (uint8_t)(1u << place % STEPS);
+    uint32_t row = place / GPI_STEPS;
+    uint8_t bit = (uint8_t)(1u << place % GPI_STEPS);
     uint64_t order = 1ull << row % 64, *orders = &lane->orders[row / 64];
     break_u8(&lane->steps[row], lane->lists[place] ? lane->steps[row] | bit
                                                    : lane->steps[row] & ~bit);
@@ -135,16 +135,16 @@ static inline int move_to_list(gpi_run *run, uint32_t place) {
 
 static inline int in_another_list(size_t at) {
     gpi_run *run = run_at(at / 2, is_free);
-    return move_to_list(run, run ? run->as.place ^ (at % 2 ? 1 : STEPS) : 0);
+    return move_to_list(run, run ? run->as.place ^ (at % 2 ? 1 : GPI_STEPS) : 0);
 }
 
 static inline int on_another_shelf(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    return move_to_list(run, run ? (run->as.place + SHELF) % (SHELVES * SHELF) : 0);
+    return move_to_list(run, run ? (run->as.place + GPI_SHELF) % (SHELVES * GPI_SHELF) : 0);
 }
 
 static inline int wrong_place(size_t at) {
-    static const uint32_t off[] = {1, STEPS, SHELF};
+    static const uint32_t off[] = {1, GPI_STEPS, GPI_SHELF};
     gpi_run *run = run_at(at / 3, is_free);
     if (run) break_u32(&run->as.place, run->as.place ^ off[at % 3]);
     return run != NULL;
@@ -158,7 +158,7 @@ static inline int wrong_list_prev(size_t at) {
 
 static inline int wrong_lane_number(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    if (run) break_u32(&run->lane, run->lane == LANE_ANY ? LANE_STREAMS : LANE_ANY);
+    if (run) break_u32(&run->lane, run->lane == GPI_LANE_ANY ? GPI_LANE_STREAMS : GPI_LANE_ANY);
     return run != NULL;
 }
 
@@ -181,7 +181,7 @@ static inline int bits_of_no_run(size_t at) {
     uint32_t row = 0;
     if (!lane) return 0;
     while (lane->steps[row]) row++;
-    break_u8(&lane->steps[row], (uint8_t)(at % 2 ? 1u << (STEPS - 1) : 1u));
+    break_u8(&lane->steps[row], (uint8_t)(at % 2 ? 1u << (GPI_STEPS - 1) : 1u));
     break_u64(&lane->orders[row / 64], lane->orders[row / 64] | 1ull << row % 64);
     return 1;
 }
@@ -219,7 +219,7 @@ static inline int lost_free_run(size_t at) {
 }
 
 static inline void find_free_run(void) {
-    cut_run->lane = LANE_HELD;
+    cut_run->lane = GPI_LANE_HELD;
     gpi_tree_file(&arena->tree, cut_run, cut_lane);
 }
 
@@ -288,7 +288,7 @@ static inline int wrong_live_sum(size_t at) {
 }
 
 static inline int is_live_and_plain(const gpi_run *run) {
-    return run->lane == LANE_LIVE && !run->of.uses;
+    return run->lane == GPI_LANE_LIVE && !run->of.uses;
 }
 
 /* In no bucket, as all sums have it too, the ledger's among them. */
@@ -302,12 +302,12 @@ static inline int lost_live_run(size_t at) {
     break_u64(&ledger->granted.now, ledger->granted.now - bytes);
     break_u64(&ledger->blocks.now, ledger->blocks.now - 1);
     gpi_tree_lay_down(&arena->tree, cut_run);
-    cut_run->lane = LANE_LIVE;
+    cut_run->lane = GPI_LANE_LIVE;
     return 1;
 }
 
 static inline void find_live_run(void) {
-    cut_run->lane = LANE_HELD;
+    cut_run->lane = GPI_LANE_HELD;
     gpi_tree_bring_alive(&arena->tree, cut_run, cut_run->as.slack_bytes);
 }
 

@@ -44,9 +44,12 @@ static void what_it_is_not(void) {
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     char *block = (char *)kit_alloc(arena, 5000, kit_stream[0]);
     CHECK_RESULT(gpupool_get_block(arena, block + 512, &found), GPUPOOL_E_INSIDE);
-    CHECK(found.arena == NULL && found.bytes == 0);
+    CHECK(found.arena == arena && found.memory == block && found.requested_bytes == 5000);
+    CHECK(strstr(gpupool_last_error(), "offset 512") != NULL);
     CHECK_RESULT(gpupool_get_block(NULL, block + 1, &found), GPUPOOL_E_INSIDE);
+    CHECK(found.memory == block);
     CHECK_RESULT(gpupool_get_block(arena, &local, &found), GPUPOOL_E_NOT_OURS);
+    CHECK(found.arena == NULL && found.bytes == 0);
     CHECK_RESULT(gpupool_get_block(NULL, &local, &found), GPUPOOL_E_NOT_OURS);
     CHECK_RESULT(gpupool_get_block(NULL, NULL, &found), GPUPOOL_E_NOT_OURS);
     CHECK_RESULT(gpupool_get_block(arena, block, NULL), GPUPOOL_E_ARGUMENT);
@@ -101,7 +104,7 @@ static void the_walk_adds_up_to_the_figures(void) {
         check_case("%s", kit_sources[i].name);
         arena = kit_open(kit_sources[i].source);
         for (size_t k = 0; k < 40; k++)
-            blocks[k] = kit_alloc(arena, 1000 << k % 11, kit_stream[k % 2]);
+            blocks[k] = kit_alloc(arena, (size_t)1000 << k % 11, kit_stream[k % 2]);
         for (size_t k = 0; k < 40; k += 3) put(blocks[k], k % 2);
         memset(&sum, 0, sizeof sum);
         CHECK_RESULT(gpupool_walk_blocks(arena, add_up, &sum), GPUPOOL_OK);

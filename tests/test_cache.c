@@ -7,11 +7,7 @@
 #include "check.h"
 
 #define BLOCKS 160 /* more than a cache has slots, unless it is crowded */
-#define SLOTS 64 /* gpupool.h takes its private macros back */
-#define NO_SLOT 0xffff
 #define SIZES 40 /* units; an eighth is up to five, in up to three bins */
-#define LANE_LIVE 0xffffffffu
-#define LANE_CACHED 0xfffffffeu
 #define UNIT ((uint64_t)GPUPOOL_UNIT_BYTES)
 
 typedef enum place { NOWHERE, PLAIN, FREE, OUT } place; /* not live, live, and in the cache */
@@ -80,7 +76,7 @@ static uint64_t bytes_for(uint64_t units) { return units * UNIT - below(UNIT); }
 static void make_plain(size_t i) {
     uint64_t bytes = bytes_for(runs[i].units);
     gpi_cache_fold(&cache, &ledger);
-    runs[i].lane = LANE_LIVE;
+    runs[i].lane = GPI_LANE_LIVE;
     runs[i].as.slack_bytes = (uint32_t)(runs[i].units * UNIT - bytes);
     model[i].where = PLAIN;
     gain(i, bytes);
@@ -104,9 +100,9 @@ static void count_free(size_t i) {
 /* One that was freed, or one that a crowded cache keeps track of. */
 static void admit(size_t i) {
     int out = cache.crowded && below(2);
-    CHECK_EQ(cache.empty == NO_SLOT, count(FREE) + count(OUT) == cache.room);
-    if (cache.empty == NO_SLOT && cache.crowded) gpi_cache_widen(&cache);
-    if (cache.empty == NO_SLOT) return;
+    CHECK_EQ(cache.empty == GPI_NO_SLOT, count(FREE) + count(OUT) == cache.room);
+    if (cache.empty == GPI_NO_SLOT && cache.crowded) gpi_cache_widen(&cache);
+    if (cache.empty == GPI_NO_SLOT) return;
     gpi_cache_fold(&cache, &ledger);
     if (!out) count_free(i);
     gpi_host_lock(&cache.lock);
@@ -144,7 +140,7 @@ static void give(size_t i, uint64_t offset) {
 static void let_go(size_t i) {
     int is_out = model[i].where == OUT;
     gpi_cache_release(&cache, runs[i].unit);
-    CHECK_EQ(runs[i].lane == LANE_LIVE, is_out || model[i].where == PLAIN);
+    CHECK_EQ(runs[i].lane == GPI_LANE_LIVE, is_out || model[i].where == PLAIN);
     if (is_out) model[i].where = PLAIN;
 }
 
@@ -155,11 +151,11 @@ static void evict(void) {
     run = gpi_cache_evict(&cache);
     if (run) {
         size_t i = (size_t)(run - runs);
-        CHECK(model[i].where == FREE && run->lane == LANE_LIVE && run->as.slack_bytes == 0);
+        CHECK(model[i].where == FREE && run->lane == GPI_LANE_LIVE && run->as.slack_bytes == 0);
         forget(i);
     } else { /* one that was out is plain now: whose run leads here no more */
         for (size_t i = 0; i < BLOCKS; i++)
-            if (model[i].where == OUT && runs[i].lane == LANE_LIVE) model[i].where = PLAIN;
+            if (model[i].where == OUT && runs[i].lane == GPI_LANE_LIVE) model[i].where = PLAIN;
     }
     CHECK_EQ(count(FREE) + count(OUT) + 1, frees + outs);
 }
@@ -170,7 +166,7 @@ static void evict_free(void) {
     if (count(FREE) == 0) return;
     run = gpi_cache_evict_free(&cache);
     i = (size_t)(run - runs);
-    CHECK(model[i].where == FREE && run->lane == LANE_LIVE);
+    CHECK(model[i].where == FREE && run->lane == GPI_LANE_LIVE);
     forget(i);
 }
 
@@ -184,7 +180,7 @@ static void agree(void) {
     for (size_t i = 0; i < BLOCKS; i++) {
         int cached = model[i].where == FREE || model[i].where == OUT;
         if (model[i].where == NOWHERE) continue;
-        CHECK_EQ(runs[i].lane, cached ? LANE_CACHED : LANE_LIVE);
+        CHECK_EQ(runs[i].lane, cached ? GPI_LANE_CACHED : GPI_LANE_LIVE);
         CHECK(runs[i].of.uses == (cached ? (void *)&cache : NULL));
         if (!cached) CHECK_EQ(runs[i].as.slack_bytes, runs[i].units * UNIT - model[i].bytes);
     }
@@ -253,7 +249,7 @@ static void random_calls_agree_with_the_model(void) {
             agree();
         }
         folded();
-        CHECK_EQ(cache.room, cache.crowded ? 4 * SLOTS : SLOTS);
+        CHECK_EQ(cache.room, cache.crowded ? 4 * GPI_SLOTS : GPI_SLOTS);
         while (cache.used) evict();
         cache.waits = 1;
         gpi_cache_narrow(&cache);
@@ -267,10 +263,10 @@ static void random_calls_agree_with_the_model(void) {
 static void a_full_cache_is_emptied(void) {
     start(7);
     for (size_t i = 0; i < BLOCKS; i++) make_plain(i);
-    for (size_t i = 0; cache.empty != NO_SLOT; i++) admit(i);
-    CHECK_EQ(cache.used, SLOTS);
+    for (size_t i = 0; cache.empty != GPI_NO_SLOT; i++) admit(i);
+    CHECK_EQ(cache.used, GPI_SLOTS);
     for (int n = 0; n < 20; n++) take();
-    for (int n = 0; n < SLOTS; n++) {
+    for (int n = 0; n < GPI_SLOTS; n++) {
         evict();
         agree();
     }
@@ -283,8 +279,8 @@ static void a_full_cache_is_emptied(void) {
 static void whose_turn_it_is(void) {
     start(7);
     for (size_t i = 0; i < BLOCKS; i++) make_plain(i);
-    for (size_t i = 0; cache.empty != NO_SLOT; i++) admit(i);
-    for (size_t i = 0; count(OUT) < SLOTS / 4; i++) {
+    for (size_t i = 0; cache.empty != GPI_NO_SLOT; i++) admit(i);
+    for (size_t i = 0; count(OUT) < GPI_SLOTS / 4; i++) {
         take();
         for (size_t k = 0; k < 2; k++) give((size_t)(cache.slots[k].run - runs), 0);
     }
@@ -293,7 +289,7 @@ static void whose_turn_it_is(void) {
         CHECK(gpi_cache_evict(&cache) == next);
         forget((size_t)(next - runs));
     }
-    while (count(OUT) <= SLOTS / 4) take();
+    while (count(OUT) <= GPI_SLOTS / 4) take();
     CHECK(gpi_cache_evict(&cache) == NULL);
     gpi_cache_close(&cache);
 }

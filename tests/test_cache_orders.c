@@ -9,9 +9,6 @@
 #define MINE 3
 #define OTHERS 62
 #define BLOCKS (MINE + OTHERS)
-#define SLOTS 64 /* gpupool.h takes its private macros back */
-#define NO_SLOT 0xffff
-#define LANE_LIVE 0xffffffffu
 #define CALLS 8
 #define UNIT ((uint64_t)GPUPOOL_UNIT_BYTES)
 
@@ -45,18 +42,18 @@ static void agrees(void) {
     CHECK_EQ(now.cache.used, count(FREE) + count(OUT));
     CHECK_EQ(now.cache.free_blocks, count(FREE));
     CHECK_EQ(now.cache.free_units, units);
-    CHECK_EQ(now.cache.empty == NO_SLOT, now.cache.used == SLOTS);
+    CHECK_EQ(now.cache.empty == GPI_NO_SLOT, now.cache.used == GPI_SLOTS);
 }
 
 /* ---- calls: 1 if it has changed something ---- */
 
 static int admit(size_t i) {
     if (now.where[i] == NOWHERE) { /* handed out by the tree first */
-        now.runs[i].lane = LANE_LIVE;
+        now.runs[i].lane = GPI_LANE_LIVE;
         now.runs[i].as.slack_bytes = 0;
         now.where[i] = PLAIN;
     }
-    if (now.where[i] != PLAIN || now.cache.empty == NO_SLOT) return 0;
+    if (now.where[i] != PLAIN || now.cache.empty == GPI_NO_SLOT) return 0;
     gpi_host_lock(&now.cache.lock);
     gpi_cache_admit(&now.cache, &now.runs[i], GPI_SLOT_FREE);
     gpi_host_unlock(&now.cache.lock);
@@ -89,7 +86,7 @@ static int give(size_t i) {
 static int let_go(size_t i) {
     gpi_cache_release(&now.cache, now.runs[i].unit);
     if (now.where[i] != OUT) return 0;
-    CHECK_EQ(now.runs[i].lane, LANE_LIVE);
+    CHECK_EQ(now.runs[i].lane, GPI_LANE_LIVE);
     CHECK_EQ(now.runs[i].as.slack_bytes, 7);
     now.where[i] = PLAIN;
     return 1;
@@ -97,13 +94,13 @@ static int let_go(size_t i) {
 
 /* One that is free comes out, or one that is out is the tree's alone; the latter while many are. */
 static int evict(void) {
-    int many = count(OUT) > SLOTS / 4;
+    int many = count(OUT) > GPI_SLOTS / 4;
     gpi_run *run;
     if (now.cache.used == 0) return 0;
     run = gpi_cache_evict(&now.cache);
     if (run) {
         size_t i = (size_t)(run - now.runs);
-        CHECK(!many && now.where[i] == FREE && run->lane == LANE_LIVE && !run->of.uses);
+        CHECK(!many && now.where[i] == FREE && run->lane == GPI_LANE_LIVE && !run->of.uses);
         run->lane = 0;
         now.where[i] = NOWHERE;
         return 1;
@@ -167,7 +164,7 @@ static void start(size_t others, size_t out) {
 
 static void from_an_empty_cache(void) { start(0, 0); }
 static void from_a_nearly_full_one(void) { start(OTHERS, 0); }
-static void from_one_with_many_out(void) { start(OTHERS, SLOTS / 4); }
+static void from_one_with_many_out(void) { start(OTHERS, GPI_SLOTS / 4); }
 
 int main(void) {
     TEST(from_an_empty_cache);

@@ -362,7 +362,7 @@ static void freed_on_another_capturing_stream(void) {
     release(0);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     gpi_run *run = arena->chunks.home;
-    while (run->lane != 0xffffffffu) run = run->next;
+    while (run->lane != GPI_LANE_LIVE) run = run->next;
     put((void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES), 2);
     kit_close(arena);
 }

@@ -28,7 +28,6 @@ static void choosy_free(void *memory) {
 
 /* ---- run structs, put aside ---- */
 
-#define PAGE 1024 /* structs got from the host at a time */
 static gpupool_arena *arena;
 static gpi_run *aside;
 static uint64_t aside_count;
@@ -43,7 +42,7 @@ static void put_aside_all_but(uint64_t left) {
         aside = run;
         aside_count++;
     }
-    refused_bytes = PAGE * sizeof(gpi_run);
+    refused_bytes = GPI_PAGE * sizeof(gpi_run);
 }
 
 static void put_back(void) {
@@ -324,13 +323,13 @@ static void used_up_on_the_way_up(void) {
 /* While memory is mapped for a block, another thread's has the last of the index's first page. */
 static void one_more(void *unused) {
     (void)unused;
-    CHECK_EQ(arena->tree.live_runs, PAGE / 2 - 1);
+    CHECK_EQ(arena->tree.live_runs, GPI_PAGE / 2 - 1);
     other = kit_stream[1];
     fresh = kit_alloc(arena, 512, other);
 }
 
 static void the_index_is_used_up_meanwhile(void) {
-    static void *small[PAGE / 2];
+    static void *small[GPI_PAGE / 2];
     for (int stitched = 0; stitched < 2; stitched++) {
         gpupool_arena_config config = kit_config(GPUPOOL_SOURCE_MAPPED);
         int n = 0;
@@ -341,7 +340,7 @@ static void the_index_is_used_up_meanwhile(void) {
         for (int i = 0; stitched && i < 4; i += 2) release(i, 0);
         CHECK_RESULT(gpupool_trim(arena, SIZE_MAX, NULL), GPUPOOL_OK);
         if (stitched) CHECK_RESULT(gpupool_set_limit(arena, kit_reserved(arena)), GPUPOOL_OK);
-        while (arena->tree.live_runs < PAGE / 2 - 1)
+        while (arena->tree.live_runs < GPI_PAGE / 2 - 1)
             small[n++] = kit_alloc(arena, 512, kit_stream[0]);
         fresh = NULL;
         fake_before_call("cuMemMap", 1, one_more, NULL);

@@ -69,7 +69,7 @@ static void chunks_of_rows(void) {
     gpupool_ring *ring = kit_ring(8 * MIB, 64 * KIB, 0);
     for (size_t i = 0; i < KIT_COUNT(widths); i++) {
         uint64_t width = widths[i], most = 64 * KIB;
-        gpi_transfer plan = gpi_ring_plan("", ring, ring, width, 0);
+        gpi_transfer plan = gpi_send_plan("", ring, ring, width, 0);
         check_case("width %llu", (unsigned long long)width);
         plan.bytes = width * (1 + 4000000 / width);
         while (plan.cursor < plan.bytes) {

@@ -27,7 +27,7 @@ static void each_letter_has_its_figure(void) {
     v.others_bytes = 20 * KIB;
     v.siblings_bytes = 12 * KIB; /* so others hold 8 */
     v.fits_bytes = 13 * KIB;
-    v.largest_free_bytes = 9 * KIB;
+    v.largest_block_bytes = 9 * KIB;
     v.raise_bytes = 10 * KIB;
     v.holders[0] = holder(33 * KIB, 3, 2);
     gpi_verdict_fill_in(&v, "%a|%d|%f|%g|%h|%k|%l|%m|%n|%o|%r|%s|%+|%b|%w.");

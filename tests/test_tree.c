@@ -51,14 +51,14 @@ static void search(model *m, const char *lanes) {
 
 static void every_state_with_two_streams(void) {
     model m = {.units = FEW_UNITS, .lane_count = 3,
-               .lane = {LANE_ANY, LANE_STREAMS, LANE_STREAMS + 1}};
+               .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS, GPI_LANE_STREAMS + 1}};
     search(&m, "anybody's memory, two streams");
 }
 
 /* One stream, with frees before and after its mark: known to be finished before, or not. */
 static void every_state_with_two_positions(void) {
     model m = {.units = FEW_UNITS - 1, .lane_count = 3,
-               .lane = {LANE_ANY, LANE_STREAMS, LATE}};
+               .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS, LATE}};
     search(&m, "anybody's memory, one stream with a mark");
     m.is_passed = 1;
     search(&m, "anybody's memory, one stream with a mark that has passed");
@@ -66,13 +66,13 @@ static void every_state_with_two_positions(void) {
 
 static void every_state_with_bare_addresses(void) {
     model m = {.units = FEW_UNITS - 1, .lane_count = 3,
-               .lane = {LANE_ANY, LANE_BARE, LANE_STREAMS}};
+               .lane = {GPI_LANE_ANY, GPI_LANE_EMPTY, GPI_LANE_STREAMS}};
     search(&m, "anybody's memory, bare addresses, one stream");
 }
 
 /* The second granule, of which the chunk has all units, is a slab. */
 static void every_state_with_a_slab(void) {
-    model m = {.units = FEW_UNITS, .lane_count = 2, .lane = {LANE_ANY, LANE_STREAMS}};
+    model m = {.units = FEW_UNITS, .lane_count = 2, .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS}};
     for (int unit = 0; unit < m.units; unit++) m.slab[unit] = tree_granule(unit) == 1;
     search(&m, "anybody's memory, one stream, a slab");
 }

@@ -16,8 +16,8 @@ static void expect_place(uint64_t units) {
     check_case("%llu units", (unsigned long long)units);
     while ((uint64_t)2 << order <= units) order++;
     while (step < 7 && (uint64_t)(8 + step + 1) << order <= units * 8) step++;
-    CHECK_EQ(place / STEPS, order);
-    CHECK_EQ(place % STEPS, step);
+    CHECK_EQ(place / GPI_STEPS, order);
+    CHECK_EQ(place % GPI_STEPS, step);
 }
 
 static void places_of_all_sizes(void) {
@@ -33,20 +33,20 @@ static void places_of_all_sizes(void) {
 /* In the last step of the last order: where a request misses it, there is no step after it. */
 static void the_last_place(void) {
     uint64_t most = ((uint64_t)1 << GPUPOOL_ORDERS) - 1;
-    gpi_lanes any = {{LANE_ANY, 0}, 1, UINT64_MAX};
+    gpi_lanes any = {{GPI_LANE_ANY, 0}, 1, UINT64_MAX};
     gpi_fit fit = tree_fit(most, 1, 4);
     gpi_tree one;
     gpi_run *run;
     memset(&one, 0, sizeof one);
     CHECK_EQ(gpi_tree_open(&one), 1);
-    run = gpi_tree_put(&one, gpi_tree_add_chunk(&one, TREE_BASE, most), LANE_ANY, 0);
+    run = gpi_tree_put(&one, gpi_tree_add_chunk(&one, TREE_BASE, most), GPI_LANE_ANY, 0);
     CHECK_EQ(gpi_tree_place(most), (GPUPOOL_ORDERS - 1) * 8 + 7);
     CHECK(gpi_tree_find(&one, &any, &fit) == run);
     fit.align_units = 2;
     CHECK(gpi_tree_find(&one, &any, &fit) == NULL); /* it begins at an odd unit */
     fit.units = (uint64_t)1 << (GPUPOOL_ORDERS - 1);
     CHECK(gpi_tree_find(&one, &any, &fit) == run);
-    CHECK_EQ(gpi_tree_check(&one), 0);
+    CHECK_EQ(gpi_check_tree(&one), 0);
     gpi_tree_close(&one);
 }
 
@@ -54,10 +54,10 @@ static void the_last_place(void) {
 
 static void open_huge(void) {
     model lanes = {.units = 1, .lane_count = 3,
-                   .lane = {LANE_ANY, LANE_STREAMS, LANE_STREAMS + 1}};
+                   .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS, GPI_LANE_STREAMS + 1}};
     tree_open_lanes(&lanes);
     tree_open_table(HUGE_UNITS, HUGE_GRANULE);
-    tree_open_chunk(HUGE_UNITS, LANE_ANY);
+    tree_open_chunk(HUGE_UNITS, GPI_LANE_ANY);
 }
 
 /* The chunk is tiled from end to end by runs that know their neighbours. */
@@ -75,7 +75,7 @@ static void expect_tiled(void) {
    them in a later granule. */
 static void expect_found(uint64_t *random) {
     const gpi_run *run = tree_first;
-    CHECK_EQ(gpi_tree_check_table(&tree, run), 0);
+    CHECK_EQ(gpi_check_table(&tree, run), 0);
     for (; run; run = run->next) {
         uint64_t last = run->unit + run->units - 1;
         const gpi_run *next = run->next;
@@ -101,7 +101,7 @@ static uint64_t random_units(uint64_t *random) {
 }
 
 static gpi_run *take_somewhere(uint64_t *random) {
-    unsigned lane_mask = check_below(random, 2) ? 1u : 1u | 1u << LANE_STREAMS;
+    unsigned lane_mask = check_below(random, 2) ? 1u : 1u | 1u << GPI_LANE_STREAMS;
     uint64_t units = random_units(random), align = (uint64_t)1 << check_below(random, 30), start;
     gpi_run *run = tree_find(lane_mask, units, align, UINT64_MAX);
     CHECK_EQ(run != NULL, fits_somewhere(lane_mask, units, align));
@@ -118,7 +118,7 @@ static gpi_run *take_somewhere(uint64_t *random) {
 static uint64_t position, marked;
 
 static void set_mark(uint64_t *random) {
-    for (uint32_t lane = LANE_STREAMS; lane <= LANE_LAST; lane++)
+    for (uint32_t lane = GPI_LANE_STREAMS; lane <= LANE_LAST; lane++)
         tree.lanes[lane]->borders[1 + check_below(random, 2)] = position;
     marked = position;
 }
@@ -126,17 +126,17 @@ static void set_mark(uint64_t *random) {
 /* What was freed before the mark is finished; of one lane it is anybody's from now on. */
 static void pass_mark(void) {
     const gpi_run *run = tree_first;
-    for (uint32_t lane = LANE_STREAMS; lane <= LANE_LAST; lane++)
+    for (uint32_t lane = GPI_LANE_STREAMS; lane <= LANE_LAST; lane++)
         tree.lanes[lane]->borders[0] = marked;
     gpi_tree_finish(&tree, LANE_LAST, marked);
     for (; run; run = run->next)
-        CHECK(run->lane == LANE_ANY ? run->of.at == 0
+        CHECK(run->lane == GPI_LANE_ANY ? run->of.at == 0
                                     : run->lane != LANE_LAST || run->of.at > marked);
 }
 
 static void put_somewhere(gpi_run *run, uint64_t *random) {
     uint64_t absorb = check_below(random, 2) ? run->units : UINT64_MAX;
-    uint32_t lane = check_below(random, 3) ? LANE_ANY : LANE_STREAMS;
+    uint32_t lane = check_below(random, 3) ? GPI_LANE_ANY : GPI_LANE_STREAMS;
     if (lane) lane += (uint32_t)check_below(random, 2);
     gpi_tree_lay_down(&tree, run);
     run->of.at = ++position;
@@ -158,7 +158,7 @@ static void random_calls_of_all_orders(void) {
         if (live[i]) taken++, orders |= 1ull << gpi_tree_order(gpi_tree_place(live[i]->units));
         if (call % 100 == 0) set_mark(&random);
         if (call % 1000 == 50) pass_mark();
-        if (call % 16 == 0) CHECK_EQ(gpi_tree_check(&tree), 0);
+        if (call % 16 == 0) CHECK_EQ(gpi_check_tree(&tree), 0);
         if (call % 16 == 0) expect_tiled();
         if (call % 1000 == 0) expect_found(&random);
     }
@@ -175,7 +175,7 @@ static void one_block_of_all_units(void) {
         gpi_tree_bring_alive(&tree, run, 0);
         CHECK_EQ(tree.live_by_order[31], 1);
         CHECK(!tree_find(1, 1, 1, UINT64_MAX));
-        CHECK_EQ(gpi_tree_check(&tree), 0);
+        CHECK_EQ(gpi_check_tree(&tree), 0);
     }
     tree_close();
 }
@@ -230,14 +230,14 @@ static void index_with_stride(uint64_t stride) {
         gpi_tree_bring_alive(&tree, many[i], 0);
         if (i % 20000 == 0) expect_first(i + 1);
     }
-    CHECK_EQ(gpi_tree_check(&tree), 0);
+    CHECK_EQ(gpi_check_tree(&tree), 0);
     CHECK(longest_bucket() <= 24); /* evenly spread, about ten */
     shuffle(&random);
     for (size_t i = MANY; i-- > 0;) {
         gpi_tree_lay_down(&tree, many[i]);
         if (i % 20000 == 0) expect_first(i);
     }
-    CHECK_EQ(gpi_tree_check(&tree), 0);
+    CHECK_EQ(gpi_check_tree(&tree), 0);
     CHECK_EQ(tree.live_runs, 0);
     tree_close();
 }

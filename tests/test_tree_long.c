@@ -15,7 +15,7 @@
 /* ---- anybody's memory and a stream's lane ---- */
 
 static void every_state_of_a_few_long_runs(void) {
-    model m = {.units = 16, .lane_count = 2, .lane = {LANE_ANY, LANE_STREAMS}};
+    model m = {.units = 16, .lane_count = 2, .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS}};
     char bound[40];
     snprintf(bound, sizeof bound, ", at most %d runs", LONG_RUNS);
     states = calls = 0;
@@ -64,7 +64,7 @@ static void visit_blocks(model *m, int from) {
     gpi_run *rest;
     states++;
     for (int i = 0; i < block_count; i++) there_and_back(m, blocks[i], here);
-    if (gpi_tree_check(&tree) != 0) check_fail(__FILE__, __LINE__, "%s check", model_text(m));
+    if (gpi_check_tree(&tree) != 0) check_fail(__FILE__, __LINE__, "%s check", model_text(m));
     rest = tree_run(from);
     for (int unit = from; unit < m->units; unit++)
         for (int units = 1; unit + units <= m->units; units++) {
@@ -78,8 +78,8 @@ static void visit_blocks(model *m, int from) {
 }
 
 static void every_state_of_one_lane(void) {
-    model m = {.units = ONE_LANE_UNITS, .lane_count = 1, .lane = {LANE_STREAMS}};
-    memset(m.owner, LANE_STREAMS, sizeof m.owner);
+    model m = {.units = ONE_LANE_UNITS, .lane_count = 1, .lane = {GPI_LANE_STREAMS}};
+    memset(m.owner, GPI_LANE_STREAMS, sizeof m.owner);
     states = calls = 0;
     tree_open(&m);
     visit_blocks(&m, 0);

@@ -8,7 +8,7 @@
 
 /* Fails the first request, the second, ... until none is left to fail. */
 static void try_until_it_succeeds(int (*call)(void), long least_requests) {
-    model m = {.units = 16, .lane_count = 2, .lane = {LANE_ANY, LANE_STREAMS}};
+    model m = {.units = 16, .lane_count = 2, .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS}};
     long n = 1;
     model_take(&m, 3, 5);
     model_take(&m, 9, 2);
@@ -29,12 +29,12 @@ static void try_until_it_succeeds(int (*call)(void), long least_requests) {
     CHECK(n - 1 > least_requests);
 }
 
-static int prepare_runs(void) { return gpi_tree_prepare(&tree, 20 * PAGE); }
+static int prepare_runs(void) { return gpi_tree_prepare(&tree, 20 * GPI_PAGE); }
 
 /* The index grows by a page of buckets, and its list of pages as well, at 17 pages. */
 static int fill_buckets(void) {
     gpi_run *run;
-    for (int i = 0; i < 17 * (int)PAGE; i++) {
+    for (int i = 0; i < 17 * (int)GPI_PAGE; i++) {
         if (!gpi_tree_prepare(&tree, 1)) return 0;
         run = gpi_tree_add_chunk(&tree, TREE_BASE * 2 + (uint64_t)i, 1);
         gpi_tree_bring_alive(&tree, run, 0);
@@ -43,7 +43,7 @@ static int fill_buckets(void) {
 }
 
 static void drop_buckets(void) {
-    for (uint64_t unit = TREE_BASE * 2; unit < TREE_BASE * 2 + 17 * PAGE; unit++) {
+    for (uint64_t unit = TREE_BASE * 2; unit < TREE_BASE * 2 + 17 * GPI_PAGE; unit++) {
         gpi_run *run = gpi_tree_live(&tree, unit);
         if (!run) break;
         gpi_tree_lay_down(&tree, run);
@@ -59,14 +59,14 @@ static int fill_and_drop_buckets(void) {
 
 static int add_lanes(void) {
     uint32_t lanes[40], count = 0;
-    while (count < 40 && (lanes[count] = gpi_tree_lane_add(&tree)) != LANE_LIVE) count++;
+    while (count < 40 && (lanes[count] = gpi_tree_lane_add(&tree)) != GPI_LANE_LIVE) count++;
     for (uint32_t i = count; i-- > 0;) gpi_tree_lane_drop(&tree, lanes[i]);
     return count == 40;
 }
 
 /* Addresses in three pages of cells, and so one request for each. */
 static int prepare_cells(void) {
-    return gpi_tree_prepare_cells(&tree, TREE_BASE, 2 * PAGE * TREE_GRANULE);
+    return gpi_tree_prepare_cells(&tree, TREE_BASE, 2 * GPI_PAGE * TREE_GRANULE);
 }
 
 /* What was there of it by then, close frees. */
@@ -74,7 +74,7 @@ static int open_a_table(void) {
     gpi_tree other;
     int done;
     memset(&other, 0, sizeof other);
-    done = gpi_tree_open_table(&other, TREE_BASE - 1, 2 * PAGE, 3 * PAGE, TREE_GRANULE);
+    done = gpi_tree_open_table(&other, TREE_BASE - 1, 2 * GPI_PAGE, 3 * GPI_PAGE, TREE_GRANULE);
     CHECK_EQ(other.host_bytes != 0, done);
     gpi_tree_close(&other);
     return done;

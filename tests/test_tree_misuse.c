@@ -45,7 +45,7 @@ static void take_all(gpi_run *run) { gpi_tree_take(&tree, run, run->unit, run->u
 static void take_more(gpi_run *run) { gpi_tree_take(&tree, run, run->unit, run->units + 1); }
 static void take_before(gpi_run *run) { gpi_tree_take(&tree, run, run->unit - 1, run->units); }
 static void take_nothing(gpi_run *run) { gpi_tree_take(&tree, run, run->unit, 0); }
-static void put_held(gpi_run *run) { gpi_tree_put(&tree, run, LANE_ANY, 0); }
+static void put_held(gpi_run *run) { gpi_tree_put(&tree, run, GPI_LANE_ANY, 0); }
 
 enum { FREE = 1, LIVE = 2, HELD = 4, LEFT = 8, RIGHT = 16 }; /* LEFT: with a neighbour there */
 
@@ -120,10 +120,10 @@ static void visit(const model *m) {
     for (gpi_run *run = tree_first; run; run = run->next) {
         uint32_t lane = run->lane;
         unsigned kind = kind_of(run);
-        try_all(run, lane == LANE_LIVE ? LIVE : FREE, m);
+        try_all(run, lane == GPI_LANE_LIVE ? LIVE : FREE, m);
         tree_hold(run);
         try_all(run, HELD, m);
-        if (lane == LANE_LIVE) gpi_tree_bring_alive(&tree, run, 0);
+        if (lane == GPI_LANE_LIVE) gpi_tree_bring_alive(&tree, run, 0);
         else tree_put(run, kind, 0);
     }
     expect_state(m);
@@ -131,7 +131,7 @@ static void visit(const model *m) {
 
 static void wrong_calls_are_refused(void) {
     model m = {.units = MISUSE_UNITS, .lane_count = 3,
-               .lane = {LANE_ANY, LANE_STREAMS, LANE_STREAMS + 1}};
+               .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS, GPI_LANE_STREAMS + 1}};
     uint64_t all = 0;
     tree_open(&m);
     model_each(&m, 0, m.units, visit);

@@ -114,7 +114,7 @@ static void what_a_graph_keeps_does_not_fit(void) {
     put(block, kit_stream[1]);
     for (int i = 0; i < 2; i++) {
         CHECK_EQ(kit_fits(arena, 40 * MIB, &v), 0);
-        CHECK(v.cause != GPUPOOL_CAUSE_PENDING && v.largest_free_bytes < 40 * MIB);
+        CHECK(v.cause != GPUPOOL_CAUSE_PENDING && v.largest_block_bytes < 40 * MIB);
         CHECK_RESULT(kit_why(gpupool_alloc(arena, 40 * MIB, kit_stream[3])),
                      GPUPOOL_E_OUT_OF_MEMORY);
         fake_mode(FAKE_EAGER);
@@ -602,7 +602,7 @@ static void memory_that_could_not_be_unmapped(void) {
     gpupool_verdict v = would_not_fit(arena, 40 * MIB, GPUPOOL_CAUSE_LIMIT);
     fake_fail_clear();
     CHECK_EQ(v.reserved_bytes, 16 * MIB);
-    CHECK_EQ(v.largest_free_bytes + v.pending_bytes, 0);
+    CHECK_EQ(v.largest_block_bytes + v.pending_bytes, 0);
     CHECK_EQ(v.raise_bytes, 8 * MIB);
     fits(arena, 32 * MIB);
     kit_close(arena);

@@ -22,9 +22,9 @@ static inline unsigned naive_step(unsigned units) {
 static inline void ask_prepare(const model *m) {
     ask_count = 0;
     for (int unit = 0, end; unit < m->units; unit = end) {
-        int edge = unit > 0 && m->owner[unit - 1] == LANE_BARE;
+        int edge = unit > 0 && m->owner[unit - 1] == GPI_LANE_EMPTY;
         end = model_end(m, unit);
-        edge |= end < m->units && m->owner[end] == LANE_BARE;
+        edge |= end < m->units && m->owner[end] == GPI_LANE_EMPTY;
         if (!model_is_free(m, unit)) continue;
         ask_runs[ask_count].unit = unit;
         ask_runs[ask_count].units = end - unit;
@@ -113,7 +113,7 @@ static inline void ask_lanes(const model *m, int units, int align) {
         if (asked >> lane & 1) continue; /* LATE */
         asked |= 1u << lane;
         ask_find(1u << lane, units, align);
-        if (lane >= LANE_STREAMS) ask_find(1u << lane | 1u << LANE_ANY, units, align);
+        if (lane >= GPI_LANE_STREAMS) ask_find(1u << lane | 1u << GPI_LANE_ANY, units, align);
     }
 }
 
@@ -139,7 +139,7 @@ static inline void ask_live(const model *m) {
         const gpi_run *run = gpi_tree_live(&tree, TREE_BASE + (uint64_t)unit);
         int inside = unit >= 0 && unit < m->units;
         CHECK_EQ(run != NULL, inside && m->owner[unit] == BLOCK + unit);
-        if (run) CHECK(run == tree_run(unit) && run->lane == LANE_LIVE);
+        if (run) CHECK(run == tree_run(unit) && run->lane == GPI_LANE_LIVE);
     }
     CHECK(!gpi_tree_live(&tree, 0) && !gpi_tree_live(&tree, UINT64_MAX));
 }

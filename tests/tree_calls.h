@@ -34,7 +34,7 @@ static inline void call_take(const model *m, int from, int unit, int units) {
     gpi_run *run;
     begin(m, "take", unit, units, 0);
     run = gpi_tree_take(&tree, tree_run(from), first, (uint64_t)units);
-    CHECK(run->lane == LANE_HELD && run->unit == first && run->units == (uint64_t)units);
+    CHECK(run->lane == GPI_LANE_HELD && run->unit == first && run->units == (uint64_t)units);
     gpi_tree_bring_alive(&tree, run, 0);
     model_take(&after, unit, units);
     end(&after);
@@ -111,7 +111,7 @@ static inline void take_all_parts(const model *m, int unit) {
 static inline void put_into_all_lanes(const model *m, int unit) {
     for (int i = 0; i < m->lane_count; i++) {
         call_put(m, unit, m->lane[i], UINT64_MAX);
-        if (m->lane[i] < LANE_STREAMS) continue;
+        if (m->lane[i] < GPI_LANE_STREAMS) continue;
         call_put(m, unit, m->lane[i], (uint64_t)(model_end(m, unit) - unit));
         call_put(m, unit, m->lane[i], 0);
     }
@@ -123,11 +123,11 @@ static inline void make_every_call(const model *m) {
         else put_into_all_lanes(m, unit);
     }
     for (int i = 0; i < m->lane_count; i++)
-        if (m->lane[i] >= LANE_STREAMS)
+        if (m->lane[i] >= GPI_LANE_STREAMS)
             for (uint64_t at = 0; at <= at_of(m->lane[i]); at++)
                 call_finish(m, lane_of(m->lane[i]), at);
     for (int i = 0; i < m->lane_count; i++)
-        if (m->lane[i] != LANE_BARE) call_add_slab(m, 1u << lane_of(m->lane[i]));
+        if (m->lane[i] != GPI_LANE_EMPTY) call_add_slab(m, 1u << lane_of(m->lane[i]));
     call_drop_slabs(m);
 }
 

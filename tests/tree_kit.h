@@ -6,17 +6,9 @@
 #include "check.h"
 
 /* gpupool.h takes its private macros back. */
-#define LANE_ANY 0u
-#define LANE_BARE 1u
-#define LANE_SPACE 2u
-#define LANE_STREAMS 3u
-#define LANE_LAST (LANE_STREAMS + 1) /* of a model's */
+#define LANE_LAST (GPI_LANE_STREAMS + 1) /* of a model's */
 #define LATE 5u                        /* of lane STREAMS too, freed after its mark */
 #define KINDS 6u
-#define LANE_HELD 0xfffffffdu
-#define LANE_LIVE 0xffffffffu
-#define STEPS 8u
-#define PAGE 1024u /* run structs got from the host at a time */
 
 #define TREE_MOST 16                   /* units of a model */
 #define TREE_BASE ((uint64_t)0x7ff01)  /* odd: alignment has to look at addresses, not at offsets */
@@ -45,10 +37,10 @@ static inline int model_border(const model *m, int unit) {
 
 static inline int model_is_free(const model *m, int unit) { return m->owner[unit] < BLOCK; }
 
-static inline uint32_t lane_of(unsigned kind) { return kind == LATE ? LANE_STREAMS : kind; }
+static inline uint32_t lane_of(unsigned kind) { return kind == LATE ? GPI_LANE_STREAMS : kind; }
 
 static inline uint64_t at_of(unsigned kind) {
-    return kind == LATE ? 2 : kind >= LANE_STREAMS ? 1 : 0;
+    return kind == LATE ? 2 : kind >= GPI_LANE_STREAMS ? 1 : 0;
 }
 
 /* The end of the run that begins at this unit. */
@@ -73,8 +65,8 @@ static inline int model_joins(const model *m, int unit, unsigned kind, uint64_t 
     unsigned side = m->owner[unit];
     int first = unit;
     if (side == kind) return 1;
-    if (kind < LANE_STREAMS) return 0;
-    if (side != LANE_ANY && !(side == LANE_STREAMS && kind == LATE && m->is_passed)) return 0;
+    if (kind < GPI_LANE_STREAMS) return 0;
+    if (side != GPI_LANE_ANY && !(side == GPI_LANE_STREAMS && kind == LATE && m->is_passed)) return 0;
     while (first > 0 && m->owner[first - 1] == side && !model_border(m, first)) first--;
     return (uint64_t)(model_end(m, first) - first) <= absorb_units;
 }
@@ -98,7 +90,7 @@ static inline void model_put(model *m, int unit, unsigned kind, uint64_t absorb_
 static inline void model_finish(model *m, uint32_t lane, uint64_t at) {
     for (int unit = 0; unit < m->units; unit++) {
         unsigned kind = m->owner[unit];
-        if (kind < BLOCK && lane_of(kind) == lane && at_of(kind) <= at) m->owner[unit] = LANE_ANY;
+        if (kind < BLOCK && lane_of(kind) == lane && at_of(kind) <= at) m->owner[unit] = GPI_LANE_ANY;
     }
 }
 
@@ -178,24 +170,24 @@ static inline void model_each(model *m, int unit, int runs, void (*visit)(const 
 static gpi_tree tree;
 static gpi_run *tree_first; /* the chunk's leftmost, for good */
 
-/* The model's lanes, and no others: gpi_tree_check, which takes most of the time here, would look
+/* The model's lanes, and no others: gpi_check_tree, which takes most of the time here, would look
    at each. */
 static inline void tree_open_lanes(const model *m) {
     unsigned used = 0;
     CHECK_EQ(gpi_tree_open(&tree), 1);
     for (int i = 0; i < m->lane_count; i++) used |= 1u << lane_of(m->lane[i]);
-    for (uint32_t lane = LANE_STREAMS; used >> lane; lane++)
+    for (uint32_t lane = GPI_LANE_STREAMS; used >> lane; lane++)
         CHECK_EQ(gpi_tree_lane_add(&tree), lane);
     for (uint32_t lane = 0; lane < tree.lane_count; lane++)
         if (!(used >> lane & 1)) gpi_tree_lane_drop(&tree, lane);
-        else if (lane == LANE_STREAMS) tree.lanes[lane]->borders[m->is_passed ? 0 : 2] = 1;
+        else if (lane == GPI_LANE_STREAMS) tree.lanes[lane]->borders[m->is_passed ? 0 : 2] = 1;
     CHECK_EQ(gpi_tree_prepare(&tree, 2 * TREE_MOST), 1);
 }
 
 /* Cells for so many units and a granule more; and addresses behind these that have no runs. */
 static inline void tree_open_table(uint64_t units, uint64_t granule) {
     uint64_t base = TREE_BASE - TREE_BASE % granule, cells = units / granule + 2;
-    CHECK_EQ(gpi_tree_open_table(&tree, base, cells, cells + 3 * PAGE, granule), 1);
+    CHECK_EQ(gpi_tree_open_table(&tree, base, cells, cells + 3 * GPI_PAGE, granule), 1);
     CHECK_EQ(gpi_tree_prepare_cells(&tree, base, units + granule), 1);
 }
 
@@ -234,8 +226,8 @@ static inline void tree_open(const model *m) {
 
 /* A run leaves its lane or the index, whole. */
 static inline void tree_hold(gpi_run *run) {
-    if (run->lane == LANE_LIVE) gpi_tree_lay_down(&tree, run);
-    else if (run->lane != LANE_HELD) gpi_tree_take(&tree, run, run->unit, run->units);
+    if (run->lane == GPI_LANE_LIVE) gpi_tree_lay_down(&tree, run);
+    else if (run->lane != GPI_LANE_HELD) gpi_tree_take(&tree, run, run->unit, run->units);
 }
 
 /* The chunk becomes one held run. */
@@ -250,8 +242,8 @@ static inline gpi_run *tree_hold_all(void) {
 
 static inline void tree_close(void) {
     gpi_tree_remove_chunk(&tree, tree_hold_all());
-    CHECK_EQ(gpi_tree_check(&tree), 0);
-    CHECK_EQ(tree.spare_count, tree.page_count * PAGE);
+    CHECK_EQ(gpi_check_tree(&tree), 0);
+    CHECK_EQ(tree.spare_count, tree.page_count * GPI_PAGE);
     gpi_tree_close(&tree);
 }
 
@@ -297,7 +289,7 @@ static inline gpi_run *tree_find(unsigned lane_mask, uint64_t units, uint64_t al
 }
 
 static inline unsigned kind_of(const gpi_run *run) {
-    return run->lane == LANE_STREAMS && run->of.at == at_of(LATE) ? LATE : run->lane;
+    return run->lane == GPI_LANE_STREAMS && run->of.at == at_of(LATE) ? LATE : run->lane;
 }
 
 /* The chunk's runs from left to right as a code; 0, which no state has, if they do not tile it. */
@@ -307,7 +299,7 @@ static inline tree_code tree_read(int units) {
     if (tree_first->prev) return 0;
     for (const gpi_run *run = tree_first; run; run = run->next) {
         if (run->unit != TREE_BASE + unit || run->units > end - unit) return 0;
-        if (run->lane > LANE_LAST && run->lane != LANE_LIVE) return 0;
+        if (run->lane > LANE_LAST && run->lane != GPI_LANE_LIVE) return 0;
         if (run->lane <= LANE_LAST && run->of.at != at_of(kind_of(run))) return 0;
         code = code_add(code, (int)unit, (int)run->units,
                         run->lane > LANE_LAST ? CODE_BLOCK : kind_of(run));
@@ -319,8 +311,8 @@ static inline tree_code tree_read(int units) {
 /* ---- the two side by side ---- */
 
 static inline int expect_state(const model *m) {
-    return CHECK_EQ(tree_read(m->units), model_code(m)) && CHECK_EQ(gpi_tree_check(&tree), 0) &&
-           CHECK_EQ(gpi_tree_check_table(&tree, tree_first), 0);
+    return CHECK_EQ(tree_read(m->units), model_code(m)) && CHECK_EQ(gpi_check_tree(&tree), 0) &&
+           CHECK_EQ(gpi_check_table(&tree, tree_first), 0);
 }
 
 static inline void expect_sums(const model *m) {
@@ -332,8 +324,8 @@ static inline void expect_sums(const model *m) {
     for (int i = 0; i < m->lane_count; i++)
         CHECK_EQ(tree.lanes[lane_of(m->lane[i])]->units, units[lane_of(m->lane[i])]);
     CHECK_EQ(tree.live_units, live);
-    CHECK_EQ(tree.pending_units, units[LANE_STREAMS] + units[LANE_LAST]);
-    CHECK_EQ(tree.spare_count + (uint64_t)model_runs(m), tree.page_count * PAGE);
+    CHECK_EQ(tree.pending_units, units[GPI_LANE_STREAMS] + units[LANE_LAST]);
+    CHECK_EQ(tree.spare_count + (uint64_t)model_runs(m), tree.page_count * GPI_PAGE);
 }
 
 #endif

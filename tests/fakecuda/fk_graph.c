@@ -75,6 +75,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t handle,
     return fk_end((cudaError_t)error);
 }
 
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t handle,
+                                          unsigned long long flags) {
+    return cudaGraphInstantiate(out, handle, flags); /* the same since CUDA 12 */
+}
+
 static void fk_issue_node(fk_exec *exec, int i, fk_stream *stream, const fk_clock *start,
                           fk_clock *clocks) {
     const fk_node *node = &exec->graph->nodes[i];
