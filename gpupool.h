@@ -2322,11 +2322,20 @@ static int gpi_driver_is_default(cudaStream_t stream) { /* NULL comes no further
 }
 
 /* The stream's context where it is not the device's own: a stream of another device, say. */
+static CUresult gpi_driver_ask_foreign(const gpi_driver *driver, cudaStream_t stream,
+                                       CUcontext *context) {
+    CUresult error = CUDA_SUCCESS;
+    *context = NULL;
+    if (gpi_driver_is_default(stream) || !driver->stream_context) return CUDA_SUCCESS;
+    error = driver->stream_context(stream, context);
+    if (error != CUDA_SUCCESS || *context == driver->context) *context = NULL;
+    return error;
+}
+
+/* The same; also NULL where CUDA does not tell. */
 static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t stream) {
     CUcontext context = NULL;
-    if (gpi_driver_is_default(stream) || !driver->stream_context) return NULL;
-    if (driver->stream_context(stream, &context) != CUDA_SUCCESS) return NULL;
-    return context == driver->context ? NULL : context;
+    return gpi_driver_ask_foreign(driver, stream, &context) == CUDA_SUCCESS ? context : NULL;
 }
 
 /* For gpi_driver_foreign and gpi_driver_device_of where no arena is: every stream is foreign. */
@@ -4449,6 +4458,7 @@ typedef struct gpi_stream {
     gpi_clock clock;
     uint32_t lane;
     uint32_t frees;           /* into the lane since the newest mark */
+    uint32_t misses, skips;   /* see gpi_clock_record_in_passing */
     uint64_t freed_units;
     uint64_t settled;         /* what is up to here was made anybody's */
     uint64_t refs;
@@ -4722,7 +4732,7 @@ static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t id
     clocks->tree->lanes[lane]->owner = stream;
     stream->lane = lane;
     stream->handle = key;
-    stream->frees = 0;
+    stream->frees = stream->misses = stream->skips = 0;
     stream->freed_units = stream->settled = 0;
     stream->clock.knows_context = 0;
     GPI_PUBLISH(&stream->identity, identity);
@@ -4838,8 +4848,10 @@ static gpupool_result gpi_clock_know_context(const gpi_clocks *clocks, gpi_strea
     if (clock->knows_context && clock->context)
         result = gpi_clock_has_ended(clocks, stream, &ended);
     if (result != GPUPOOL_OK || (clock->knows_context && !ended)) return result;
-    if (stream != clocks->all) context = gpi_driver_foreign(clocks->driver, handle);
-    if (context) result = gpi_driver_ask_id(clocks->driver, context, &id);
+    if (stream != clocks->all)
+        result = gpi_driver_told(clocks->driver, "cuStreamGetCtx",
+                                 gpi_driver_ask_foreign(clocks->driver, handle, &context));
+    if (result == GPUPOOL_OK && context) result = gpi_driver_ask_id(clocks->driver, context, &id);
     if (result == GPUPOOL_OK && (context != clock->context || id != clock->context_id))
         result = gpi_clock_drop_events(clocks, stream);
     if (result != GPUPOOL_OK) return result;
@@ -4969,6 +4981,23 @@ static gpupool_result gpi_clock_record(gpi_clocks *clocks, gpi_stream *stream,
     if (!mark && gpi_clock_poll(clocks, stream)) mark = gpi_clock_spare(clocks, stream);
     if (!mark || stream->clock.is_recording) return GPUPOOL_OK;
     return gpi_clock_put_mark(clocks, stream, mark, handle);
+}
+
+enum { GPI_MISSES_MOST = 6 };
+
+/* The same for a free. While the device is far behind no mark is to spare, and asking CUDA each time
+   would cost more than the free: it is asked at every second such free, at every fourth, and so on
+   up to the 64th. */
+static void gpi_clock_record_in_passing(gpi_clocks *clocks, gpi_stream *stream,
+                                        cudaStream_t handle) {
+    if (stream->skips && !gpi_clock_spare(clocks, stream)) {
+        stream->skips--;
+        return;
+    }
+    gpi_clock_record(clocks, stream, handle);
+    if (gpi_clock_spare(clocks, stream) || !gpi_clock_lacks(clocks, stream)) stream->misses = 0;
+    else if (stream->misses < GPI_MISSES_MOST) stream->misses++;
+    stream->skips = ((uint32_t)1 << stream->misses) - 1;
 }
 
 /* The last mark of a stream that ends: the newest one is recorded again if none is to spare, for no
@@ -10084,8 +10113,10 @@ static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) 
     run = gpi_ladder_of_some(arena, request, &choices);
     if (!run) return NULL;
     request->known->refs++;
-    if (is_short && choices > 1 && gpi_arena_poll(arena, GPI_LOOKS)) {
-        if (gpi_tree_prepare(&arena->tree, 3)) mine = gpi_ladder_quick(arena, request, GPI_TRIES);
+    if (is_short && choices > 1) {
+        int more = gpi_arena_poll(arena, GPI_LOOKS); /* others may have taken the run meanwhile */
+        if (more && gpi_tree_prepare(&arena->tree, 3))
+            mine = gpi_ladder_quick(arena, request, GPI_TRIES);
         run = mine ? NULL : gpi_ladder_of_some(arena, request, &choices);
     }
     if (run && gpi_tree_prepare(&arena->tree, 3))
@@ -10507,7 +10538,7 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **li
 static void gpi_block_mark(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     known->refs++;
     if (known == arena->clocks.all) gpi_clock_record_all(&arena->clocks);
-    else gpi_clock_record(&arena->clocks, known, stream);
+    else gpi_clock_record_in_passing(&arena->clocks, known, stream);
     known->frees = 0; /* not asked for again soon where it could not be had */
     known->freed_units = 0;
     known->refs--;

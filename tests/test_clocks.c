@@ -53,6 +53,38 @@ static void after_a_shortage(void) {
     kit_close(arena);
 }
 
+static void *taken[2];
+
+static void take_them(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 2; i++) taken[i] = kit_alloc(arena, 4 * MIB, kit_stream[1 + i]);
+}
+
+/* While a request asks two streams how far they are, both take back what it had in mind. */
+static void runs_that_go_meanwhile(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 8 * MIB);
+    void *block = kit_alloc(arena, 8 * MIB, kit_stream[3]), *mine;
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, MIB, kit_stream[3])), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[3]), GPUPOOL_OK); /* memory was short */
+    take_them(NULL);
+    fake_mode(FAKE_STEPPED);
+    for (int i = 0; i < 2; i++) {
+        kit_mark(kit_stream[1 + i], taken[i], 4 * MIB, i);
+        CHECK_RESULT(gpupool_free(arena, taken[i], kit_stream[1 + i]), GPUPOOL_OK);
+    }
+    taken[0] = taken[1] = NULL;
+    fake_before_call("cuEventQuery", 1, take_them, NULL);
+    mine = gpupool_alloc(arena, 2 * MIB, kit_stream[0]);
+    CHECK(taken[0] != NULL && taken[1] != NULL);
+    CHECK_RESULT(kit_why(mine), GPUPOOL_E_OUT_OF_MEMORY);
+    CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
+    for (int i = 0; i < 2; i++)
+        CHECK_RESULT(gpupool_free(arena, taken[i], kit_stream[1 + i]), GPUPOOL_OK);
+    fake_run_all();
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* However often a block's use is recorded, the stream has two events. */
 static void uses_without_end(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
@@ -189,6 +221,7 @@ static void looking_leaves_caches_alone(void) {
 int main(void) {
     FAKE_TEST(threads_that_end);
     FAKE_TEST(after_a_shortage);
+    FAKE_TEST(runs_that_go_meanwhile);
     FAKE_TEST(uses_without_end);
     FAKE_TEST(cuda_free_after_a_scope);
     FAKE_TEST(freed_in_a_host_function);

@@ -104,6 +104,24 @@ static void access_is_taken_back(void) {
     kit_close(arena);
 }
 
+/* Which context a stream is of is asked again where CUDA did not tell. */
+static void a_context_that_was_not_told(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    cudaStream_t far = stream_of(1);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    fake_fail_call("cuStreamGetCtx", 1, 0, 0);
+    CHECK_RESULT(gpupool_record_stream(arena, block, far), GPUPOOL_OK);
+    CHECK_EQ(fake_fail_fired(), 1);
+    fake_fail_clear();
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_stream(arena, far), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_wait_stream(arena, kit_stream[0]), GPUPOOL_OK);
+    CHECK_EQ(kit_stats(arena).pending.now, 0);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+    kit_close(arena);
+}
+
 /* If CUDA refuses on the way the peer has its access as before. */
 static void a_refusal_leaves_the_access(void) {
     for (long n = 1; n < 4; n++) {
@@ -645,6 +663,7 @@ int main(void) {
     FAKE_TEST(pinned_memory_for_a_peer);
     FAKE_TEST(without_leave_a_peer_is_refused);
     FAKE_TEST(access_is_taken_back);
+    FAKE_TEST(a_context_that_was_not_told);
     FAKE_TEST(a_refusal_leaves_the_access);
     FAKE_TEST(moved_memory_for_a_peer);
     FAKE_TEST(a_driver_that_refuses_changes_nothing);
