@@ -3,7 +3,7 @@
 Do this:
     #define GPUPOOL_IMPLEMENTATION
 before you include this file in *one* C, C++ or .cu file; include it plainly everywhere else.
-The CUDA runtime is linked (-lcudart; nvcc does that by itself), and before glibc 2.34 -lpthread.
+Link the CUDA runtime (-lcudart; nvcc does so itself; no -lcuda), before glibc 2.34 -lpthread too.
 
 A complete program:
 
@@ -53,7 +53,7 @@ Contents (search for "== NAME"):
     STAGE RING SEND REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
 
-Words. Unit: the smallest size, 512 bytes. Block: what gpupool_alloc returns, a run of units. Chunk:
+Words. Unit: GPUPOOL_UNIT_BYTES (512). Block: what gpupool_alloc returns, a run of units. Chunk:
 memory got from the driver in one call. Home: the address where a chunk is mapped for all its life.
 Stitch: a second address range, over free memory of several chunks, for one large block. Requested:
 the bytes asked for; granted: the same rounded up to units; reserved: held from the driver. Pending:
@@ -68,51 +68,54 @@ The rules:
      several streams use a block, make the freeing stream wait for the others before the free
      (cudaStreamWaitEvent), or call gpupool_record_stream for each of them, after its last work on
      the block and before the free. The stream of the allocation counts as a user, even if it never
-     touches the block, since its earlier work may still be at the memory: where A allocates and B
-     uses and frees, B waits for A before its first use.
+     touches the block: its earlier work may still use the memory. If A allocates, and B uses and
+     frees, make B wait for A before B's first use.
   2. Ends. Destroy an arena when no block of it is live. Streams, rings and arenas may be destroyed
      in any order, once no call with them is to come.
-  3. Capture. Memory that a graph uses must stay live as long as the graph and the executables made
-     from it, or be allocated in a scope (gpupool_begin_capture). Launch a graph that was captured
-     without a scope only after the work that its streams had queued before the capture.
-     One thing gpupool cannot see: a capture on a non-blocking stream that has no scope and was
-     passed to no call of the arena since the capture began. During such a capture do not call
+  3. Capture. Memory that a graph uses stays live as long as the graph and its executables, or is
+     allocated or freed in a scope (gpupool_begin_capture). A graph that was captured without a
+     scope: before it is launched, make the launching stream wait for the work that the captured
+     streams had queued before the capture, which may still be at the memory.
+     gpupool cannot see a capture on a non-blocking stream if the stream has no scope and no call of
+     the arena was given the stream since the capture began. During such a capture do not call
      gpupool_trim, gpupool_would_fit, gpupool_get_available or gpupool_cudaFree, and do not lower a
-     limit: CUDA might end the capture. Nor call gpupool_alloc if this arena never saw a capture and
-     one of these holds: limit or device leave no room; threads use default streams of their own;
-     the arena knows more than 64 streams.
+     limit: CUDA might end the capture. In an arena that never saw a capture do not call
+     gpupool_alloc either, if memory is short, if threads use default streams of their own, or if
+     the arena knows more than 64 streams. With a scope none of this matters.
   4. Functions in the config. chunk_alloc and chunk_free must not call into the same arena, nor
      destroy a stream that it has seen. on_out_of_memory may: it frees something, or allocates.
   5. Destroyed streams. CUDA gives the handle of a destroyed stream to the next one, even while the
-     old one's work still runs. So an arena must hear of it: destroy streams in files that include
-     this one (its macro cudaStreamDestroy tells all arenas; with GPUPOOL_STATIC, those of the
-     file), or call gpupool_retire_stream first (both does no harm), or set GPUPOOL_STREAM_CHECK. A
-     thread with a default stream of its own calls gpupool_retire_stream with cudaStreamPerThread
-     before it ends. Without that, what the thread freed last goes to others only when a request
-     finds more than an eighth of the reserved memory pending, or at gpupool_trim; and 16 KiB of
-     records stay until then, or until the arena knows more than 64 streams.
+     old one's work still runs. An arena that does not know would take the two for one, and hand the
+     old one's memory on too early. So tell it, in one of three ways. Destroy streams in files that
+     include this one: its macro cudaStreamDestroy tells all arenas (with GPUPOOL_STATIC the
+     file's). Or call gpupool_retire_stream first (both does no harm). Or set GPUPOOL_STREAM_CHECK,
+     where a library destroys streams. A thread with a default stream of its own calls
+     gpupool_retire_stream with cudaStreamPerThread before it ends. If it does not, its last frees
+     stay pending until gpupool_trim, or until a request finds more than an eighth of the reserved
+     memory pending; 16 KiB of records stay until then, or until the arena knows more than 64
+     streams.
   6. Addresses. A mapped chunk keeps its home: as long as it lives, its home address is the same
      physical memory. A large block may lie at a second address, stitched from several chunks. Where
      memory is used through two addresses, CUDA wants the end of a device operation between the two
-     uses. Wherever memory changes hands by gpupool_free, there is one. Programs whose running
-     kernels hand memory on themselves (persistent kernels, flags in memory) set config.no_stitch.
+     uses. gpupool_free puts one between two owners. If running kernels pass memory on without a
+     free (persistent kernels, flags in memory), set config.no_stitch.
      A kernel that may start early (programmatic dependent launch) touches a block only after
      griddepcontrol.wait, stitched or not: until then the block's last user may still run.
   7. Reset. cudaDeviceReset ends memory, streams and events of the device. All that is left to do
      with its arenas and rings is to destroy them; do so, since mapped memory outlives a reset (seen
-     on an H100). Blocks, captures, spans and tickets are dropped then; chunk_free is not called.
-     Let tickets be done before a reset. A default arena is renewed at the same address by
+     on an H100). The reset drops blocks, captures and spans; chunk_free is not called. Wait for all
+     tickets before a reset. A default arena is renewed at the same address by
      gpupool_get_default_arena, and by an allocation in cudaMalloc's shape: it has no blocks, a
      limit that was set stays, a trace has ended, peers are to be allowed again. Before CUDA 12 a
-     reset cannot be seen.
+     reset cannot be seen: destroy arenas and rings first.
   8. Host functions. In a function that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback) CUDA
      forbids its own calls. These may be made there: gpupool_free_in_host_function,
      gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, and the last_ ones.
-  9. Waits. gpupool_trim, gpupool_would_fit, gpupool_get_available and lowering a limit find out
-     whether work is done, and do not wait for it, with three exceptions. They wait for the device
-     with a driver before CUDA 12.5, in an arena with peers, and when a stream of the arena captured
-     the last time a call was given it. And CUDA itself waits for the device when it takes back a
-     chunk that is not MAPPED.
+  9. Waits. gpupool_trim, gpupool_would_fit, gpupool_get_available and lowering a limit ask whether
+     work is done, and do not wait for it. With four exceptions: they wait for the device if the
+     driver is older than CUDA 12.5, if the arena has peers, or if a stream was capturing when it
+     was last given to a call; and CUDA itself waits for the device when it takes back a chunk that
+     is not MAPPED. Where gpupool waits for the device it ends no capture.
 
 Options: define them in the file with GPUPOOL_IMPLEMENTATION, before its first include of this one;
 those marked * in every file. Booleans are 0 or 1. gpupool_get_build() returns what is in force.
@@ -125,9 +128,9 @@ those marked * in every file. Booleans are 0 or 1. gpupool_get_build() returns w
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
     GPUPOOL_CHUNK_BYTES     0        see config.chunk_bytes; 0: in proportion to what is held
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
-    GPUPOOL_RING_BYTES      64 MiB   the most pinned memory that a ring holds
-    GPUPOOL_RING_CHUNK_BYTES 2 MiB   what a ring copies and sends at a time; 64 KiB at least
-    GPUPOOL_RING_WORKERS    0        its threads; 0: a processor each but one, at most 11; -1: none
+    GPUPOOL_RING_BYTES      64 MiB   the default of a ring's config.bytes,
+    GPUPOOL_RING_CHUNK_BYTES 2 MiB   of its config.chunk_bytes,
+    GPUPOOL_RING_WORKERS    0        of its config.workers; 0: processors less one, at most 11
     GPUPOOL_CHECK           1        1: asserts. 0: none. 2: every invariant, around every call
                                      (slow). 3: that, and GPUPOOL_GUARD
     GPUPOOL_GUARD           0        1: writes in the 256 bytes past a block's end are found when it
@@ -141,9 +144,8 @@ those marked * in every file. Booleans are 0 or 1. gpupool_get_build() returns w
                                      cudaMalloc chunks, which AUTO then takes; names are sites
     GPUPOOL_SINGLE_THREAD   0        1: no locks, and no ring has workers
     GPUPOOL_STREAM_HOOK *   1        0: the name cudaStreamDestroy is left alone; see rule 5
-    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) which stream it has been
-                                     given, unless that captures, and fails with E_CUDA where CUDA
-                                     does not tell; rule 5
+    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) for the stream's id, but
+                                     for a capturing one; E_CUDA where CUDA gives none; rule 5
     GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: the names cudaMalloc, cudaFree and their Async forms mean
                                      gpupool's functions, in calls, as pointers and as arguments of
                                      templates; in device code these call CUDA's
@@ -258,7 +260,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
     GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
-    GPUPOOL_E_CALLBACK,      /* your function returned nonzero */
+    GPUPOOL_E_CALLBACK,      /* your walk, read or write function returned nonzero */
     GPUPOOL_E_FILE,          /* a file could not be read or written; the error has errno's words */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
@@ -302,7 +304,7 @@ typedef enum gpupool_flag {          /* of a request; several are added up */
 
 typedef struct gpupool_request {     /* all zeros but for bytes: gpupool_alloc on stream 0 */
     size_t bytes;
-    size_t alignment;                /* a power of two, at most 2^40; 0: a unit (512 bytes) */
+    size_t alignment;                /* a power of two, at most 2^40; 0: a unit */
     cudaStream_t stream;             /* whose work uses the block first */
     unsigned flags;                  /* GPUPOOL_ZEROED and so on */
     const char *file;                /* who asks, for reports with GPUPOOL_SITES 1; must stay valid
@@ -323,13 +325,12 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
     gpupool_state state;
     void *memory;                    /* where this stretch begins */
     size_t bytes;                    /* its size, in whole units */
-    size_t requested_bytes;          /* live: what was asked for of it: bytes less what rounding up
-                                        has added */
+    size_t requested_bytes;          /* live: `bytes` less what rounding up has added */
     void *block;                     /* live: the pointer that was handed out. Of a stitched block a
                                         walk shows several stretches, each with its home address in
                                         `memory`; of any other block one, and both are the same */
-    size_t block_bytes;              /* live: what was asked for with the whole block; 0 in all
-                                        stretches of it but the first that the walk shows */
+    size_t block_bytes;              /* live: the whole block's requested size; in a walk only its
+                                        first stretch has it, the others have 0 */
     cudaStream_t stream;             /* live: allocated on; pending: freed on. cudaStreamLegacy,
                                         cudaStreamPerThread (of any thread), or a handle; NULL: all
                                         streams, or not known */
@@ -392,26 +393,24 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
     void *(*chunk_alloc)(size_t bytes, int device, void *user);  /* SOURCE_CUSTOM: both */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* called when all else has
-                                        failed, waits too: free missing_bytes and return nonzero,
-                                        and the request is tried again; 0: it fails. Not called by
-                                        gpupool_would_fit */
+                                        failed for a request, of whatever stream and flags: free
+                                        missing_bytes and return nonzero to have it tried again;
+                                        0: it fails. Not called by gpupool_would_fit */
     void *user;
     const char *name;                /* appears in reports and pictures; 31 bytes are copied */
 } gpupool_arena_config;
 
 typedef struct gpupool_counter {
     uint64_t now, peak, total;       /* total: every increase added up. peak is exact with one
-                                        stream. Each further one may make it off by what its cache
-                                        keeps: 1 MiB or a 256th of reserved, all together by an 8th
-                                        of reserved */
+                                        stream. Each further one may make it off by the larger of
+                                        1 MiB and a 256th of reserved, all by an 8th at most */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
     size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
     gpupool_counter requested;       /* bytes asked for by live blocks */
-    gpupool_counter granted;         /* the same, rounded up to units. Where threads wait for each
-                                        other a cached block may serve a request up to an 8th
-                                        smaller than itself */
+    gpupool_counter granted;         /* the same, rounded up to units. While threads contend, up to
+                                        an 8th of a cached block may go unused by its request */
     gpupool_counter reserved;        /* bytes held from the driver */
     gpupool_counter pending;         /* freed on some stream, not known to be finished there */
     gpupool_counter blocks;          /* live blocks */
@@ -446,9 +445,10 @@ typedef struct gpupool_ring_config { /* all zeros: device 0, and every default. 
     int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
     size_t bytes;                    /* the most pinned memory the ring ever holds: its limit; from
                                         256 KiB to 16 TiB */
-    size_t chunk_bytes;              /* copied and sent at a time, at most, and the ring's are of
-                                        this size; from 64 KiB to a quarter of the ring */
-    int workers;                     /* threads that help the caller, at most 64; -1: none */
+    size_t chunk_bytes;              /* the size of the ring's slots, the most that is copied and
+                                        sent at a time; from 64 KiB to a quarter of the ring */
+    int workers;                     /* threads that help the caller, at most 64; -1: none; 0: see
+                                        GPUPOOL_RING_WORKERS */
 } gpupool_ring_config;
 
 typedef struct gpupool_file_part {   /* of a file, and where it goes */
@@ -460,7 +460,7 @@ typedef struct gpupool_file_part {   /* of a file, and where it goes */
 typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill */
     void *memory;
     size_t bytes;                    /* may be lowered before it is sent */
-    uint64_t number;
+    uint64_t number;                 /* the ring's */
 } gpupool_span;
 
 /* Your functions: bring, or take away, bytes [offset, offset + bytes) of the transfer, counted from
@@ -523,9 +523,9 @@ extern "C" { /* whatever GPUPOOL_API is */
    legacy default stream, or with --default-stream per-thread each thread's own; of the arena's
    device. */
 
-/* The results of this thread's calls: of the most recent one; and the text of the most recent one
-   that failed, one line, valid until the next failure. gpupool_last_verdict does not change them,
-   nor does a call in CUDA's shape that reaches no arena. */
+/* Of each thread: the result of its most recent call; and one line of text on its most recent call
+   that failed, valid until its next failure. gpupool_last_verdict changes neither, nor does a call
+   in CUDA's shape that reaches no arena. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
 GPUPOOL_API const char *gpupool_last_error(void);
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
@@ -552,11 +552,11 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
-/* A block of so many bytes, aligned to 512 bytes at least, for work queued on this stream from now
-   on. NULL, with a result, on failure; 0 bytes and more than 2^48 are E_ARGUMENT. No CUDA call when
-   memory freed earlier fits at once. Else it stitches free memory or grows, makes the stream wait
-   for other streams, gives idle memory back to get a larger chunk, and waits on the host, in this
-   order. On a capturing stream it may grow, but waits for nothing: where only a wait would help, it
+/* A block of so many bytes, aligned to a unit at least, for work queued on this stream from now on.
+   NULL, with a result, on failure; 0 bytes and more than 2^48 are E_ARGUMENT. No CUDA call when
+   memory freed earlier fits at once. Else it tries, in this order: stitch free memory or grow; make
+   the stream wait for other streams; return idle memory to get a larger chunk; wait on the host. On
+   a capturing stream it may grow, but waits for nothing: where only a wait would help, it
    is E_OUT_OF_MEMORY with cause CAPTURING, and the capture goes on. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
@@ -569,32 +569,32 @@ GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t al
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* Frees a block, which may come from any stream's allocation, on the stream that used it last (rule
-   1); NULL is allowed. E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE change nothing. No wait, but with
-   GPUPOOL_GUARD for the stream (E_OVERRUN: bytes behind the block were written; it is freed all the
-   same), and with BYPASS, where this is cudaFree. Records an event on the stream now and then. If
-   CUDA refuses, the block is free all the same, and CUDA is asked again later. */
+   1); NULL is allowed. E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE change nothing. Records an event now
+   and then; if CUDA refuses the event the block is freed, with GPUPOOL_OK, and CUDA is asked again
+   later. Waits only with GPUPOOL_GUARD (for the stream; E_OVERRUN: bytes past the block were
+   written, the block is freed) and with BYPASS (calls cudaFree). */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
-/* The same for host functions (rule 8): makes no CUDA call. What is freed so goes to other streams
-   once the given stream is known to be done, by a later call with it or when the device is idle.
-   E_ARGUMENT for cudaStreamPerThread. */
+/* The same for host functions (rule 8): makes no CUDA call. Other streams get the memory once
+   gpupool knows that the given stream is done: by a later call with the stream, or by a wait for
+   the device. E_ARGUMENT for cudaStreamPerThread, which is another one on CUDA's thread. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
                                                          cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
    before that work is done. Records an event for that. While two earlier events of the stream are
-   still to pass it records none: then the block waits for a later event of the stream, or until all
-   streams are done. E_CAPTURING on a capturing stream. */
+   not done it records none: the memory then waits for a later event of the stream, or for all
+   streams. E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
-/* Say so before cudaStreamDestroy: what the stream freed no longer belongs to its handle (rule 5),
-   and becomes free for others as soon as its work is done. No wait. Works where CUDA fails, too. */
+/* Call it before cudaStreamDestroy (rule 5): what the stream freed no longer belongs to its handle,
+   and others get it once the stream's work is done. No wait. Works after a CUDA error, too. The
+   second call does it for all arenas, and then destroys the stream. */
 GPUPOOL_API gpupool_result gpupool_retire_stream(gpupool_arena *, cudaStream_t);
-GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t); /* the same for all arenas */
+GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t);
 
-/* Waits on the host for the work that was queued before this stream's frees so far: then none of
-   what it freed is pending, but where other streams use it too. E_CAPTURING on a capturing
-   stream. */
+/* Waits on the host for the work queued before this stream's frees so far. What the stream freed is
+   then not pending, except where other streams use it too. E_CAPTURING on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_wait_stream(gpupool_arena *, cudaStream_t);
 
 /* The same for all frees so far, on any stream, of retired streams and host functions too: then
@@ -614,14 +614,14 @@ GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_block_fn
 
 /* Returns idle chunks to the driver until at most max(keep_bytes, config.reserve_bytes) stays
    reserved. A chunk is idle when all its memory is free and the work that used it is done; what
-   caches hold is free. Does not wait for that work, but for rule 9. If a CUDA call fails, what went
+   caches hold is free. Does not wait for that work (see rule 9). If a CUDA call fails, what went
    before stays given back, and released_bytes says how much. Captures: see rule 3. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
 /* Lets kernels of another device use the arena's memory, also what comes later. E_UNSUPPORTED where
-   the hardware cannot. Streams of that device may then be given to all calls, but for its default
-   streams, which have no handle of their own. After a reset of that device, allow it again. Before
+   the hardware cannot. All calls then take that device's streams, except its default streams: they
+   have no handle of their own. After a reset of that device, allow it again. Before
    CUDA 12 such a reset cannot be seen: reset no peer while the arena lives. */
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
@@ -643,10 +643,11 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
        gpupool_release_capture(scope);
 
    Blocks that a scope has handed out belong to the graph: their memory is at the same addresses in
-   each replay, and nobody else's before the release, freed or not. What is freed in the scope may
-   be handed out in it again, if it was allocated there. A block from before may be freed in the
-   scope, too: it comes back with the release. A capture that forks needs a scope for each stream
-   that allocates. Where two graphs use one block, release the scope that allocated it last. ---- */
+   each replay, and nobody else's before the release. You may free them, in the scope or later, or
+   leave them to the release; after it they must not be freed. What is freed in the scope may be
+   handed out in it again, if it was allocated there. A block from before may be freed in the scope,
+   too: its memory comes back with the release. A capture that forks needs a scope for each stream
+   that allocates. If two graphs use one block, release last the scope that allocated it. ---- */
 
 /* E_ARGUMENT if the stream has a scope already. On failure *capture is NULL. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
@@ -656,17 +657,18 @@ GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, 
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 
 /* Call it when graph and executables are destroyed, or when the capture failed; it ends a scope
-   that is open. Gives back all the graph's memory, blocks that were not freed too: their pointers
-   are no longer yours. Waits for the device, since a replay may still run. */
+   that is open. Gives back all the graph's memory, blocks that were not freed too. Waits for the
+   device, since a replay may still run. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
 /* ---- cudaMalloc's own shape, on the default arena of the current device; cudaMallocAsync's, on
-   that of the stream's device. What cudaMalloc promises holds: any stream may use the block at
-   once, and what is queued when it is freed is done before others get it. A pointer of no default
-   arena goes to CUDA; if another arena has it, that is cudaErrorInvalidValue. GPUPOOL_GUARD's
-   finds are cudaErrorIllegalAddress. A CUDA call that fails inside is told as the error that it
-   gave; cudaErrorMemoryAllocation and cudaErrorInvalidValue are CUDA's last error, too, as after
-   its own calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged and the like stay CUDA's. ---- */
+   that of the stream's device. cudaMalloc's promises hold: any stream may use the block at once,
+   and others get it after all work queued before its free is done; the free itself does not wait.
+   The Async forms are in stream order. A pointer of no arena goes to CUDA; a pointer of an arena
+   that is no default one is cudaErrorInvalidValue. GPUPOOL_GUARD's finds are
+   cudaErrorIllegalAddress. A CUDA call that fails inside is told as the error that it gave;
+   cudaErrorMemoryAllocation and cudaErrorInvalidValue are CUDA's last error, too, as after its own
+   calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged and the like stay CUDA's. ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
@@ -674,9 +676,9 @@ GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **, size_t, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
 
 /* ---- limits: on reserved bytes. What CUDA's context, other libraries and other processes hold is
-   not counted. An arena begins with the first of these that is set: config.limit_text,
-   config.limit_bytes, the environment's GPUPOOL_LIMIT_<device>, then GPUPOOL_LIMIT, the macro
-   GPUPOOL_LIMIT. ---- */
+   not counted. A new arena takes the first of these that is set: config.limit_text,
+   config.limit_bytes, the environment's GPUPOOL_LIMIT_<device>, the environment's GPUPOOL_LIMIT,
+   the macro GPUPOOL_LIMIT. ---- */
 
 /* 0: no limit. Below what is reserved: gives back what it can, as gpupool_trim does, and does not
    grow until the limit is met. Waits for growth that is under way. If a CUDA call fails the limit
@@ -686,7 +688,7 @@ GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 /* The same as text: "1073741824", "12GiB" (K, M, G, T and KiB ... are powers of 1024, KB ... of
    1000), "80%" of the device, "80%free" of what is free on it now, "-2GiB": all but that; also
    "1.5 gb". All else, and what comes to 0, is E_ARGUMENT. On an integrated GPU all that the arena
-   does not hold counts as free: CUDA calls free there what no cache of the system's uses. */
+   does not hold counts as free: CUDA's own figure leaves out the system's caches. */
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
 GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes); /* 0: no limit */
 
@@ -744,8 +746,8 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stitched_at"
      (the address of the block that this is a part of), "stream", "site"}]}].
    "stream" and "site" are indices; null: not known. A handle of 1 is the default stream, 5 all
-   streams (gpupool_cudaFree), another odd number a thread's default stream. A chunk is memory
-   without a gap: mapped chunks side by side are one. */
+   streams (gpupool_cudaFree), another odd number a thread's default stream. In this list mapped
+   chunks side by side are one. */
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 
 /* The map of memory as one picture: chunks in rows, colours for streams, hatching for what is freed
@@ -760,8 +762,9 @@ GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
    effect, so this is slow. build/replay reads them; of an arena that was fresh when recording
    began, on one thread, the same calls give the same addresses in another. E_FILE, from the call
    that stops, when a line could not be written.
-     a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, from the arena's first address
-     f ID STREAM                     freed        (with chunks: from 0)
+     a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, of a MAPPED arena counted from
+                                     the arena's first address
+     f ID STREAM                     freed
      o BYTES STREAM [ALIGNMENT]      asked for in vain
      u ID STREAM                     gpupool_record_stream
      r STREAM                        gpupool_retire_stream
@@ -794,19 +797,19 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
 
 /* In stream order: after what the stream was given before, before what it is given later. Upload
-   returns when the source may be changed (its last bytes may still be on their way), download when
-   the destination is filled; where that is device memory, both only in stream order. If it fails,
-   any part of the destination may have been written, and nothing else. */
+   returns when you may change the source (its last bytes may still be on their way), download when
+   the destination is filled. With device memory on both sides, both only queue the copy. If it
+   fails, any part of the destination may have been written, and nothing else. */
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_dst, const void *host_src,
                                           size_t bytes, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, const void *device_src,
                                             size_t bytes, cudaStream_t);
 
-/* The same from a file: read straight into pinned memory by several threads at once, through the
-   page cache what is there, past it (O_DIRECT) what is not, where the file system allows. The
-   file's own offset is neither used nor changed. E_FILE where it cannot be read there (a pipe), or
-   ends before. E_UNSUPPORTED on Windows, and where a strict -std=c11 hides pread: define
-   _GNU_SOURCE or compile as gnu11 where the implementation is. */
+/* The same from a file: several threads read it straight into pinned memory. Cached pages come from
+   the page cache, others by O_DIRECT where the file system allows. The file's own offset is neither
+   used nor changed. E_FILE where it cannot be read there (a pipe), or ends before. E_UNSUPPORTED on
+   Windows, and where a strict -std=c11 hides pread: define _GNU_SOURCE or compile as gnu11 where
+   the implementation is. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
                                                uint64_t offset, size_t bytes, cudaStream_t);
 
@@ -820,30 +823,30 @@ GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
    transfer begins after what the stream was given before, but later work of the stream does NOT
    wait for it: wait for the ticket, then any stream may use the data. Until then both memories, and
    the file, belong to the transfer. Transfers with tickets run at the same time, on one stream too.
-   Without workers one gets on only while a call works for it: gpupool_ring_wait with time to spare.
-   */
+   Without workers one advances only in gpupool_ring_wait with a timeout_ns other than 0. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
 
 /* The result of a transfer with a ticket, once it is done; E_TIMEOUT before. timeout_ns: negative
-   waits for ever, 0 only asks. In any order, by any thread, as often as you like. Results are
-   forgotten (E_ARGUMENT) only when 64 later transfers have failed. */
+   waits for ever, 0 only asks. In any order, by any thread, as often as you like. The ring
+   remembers its 64 latest failures; when one is forgotten, its ticket and all before it are
+   E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
 /* One stretch of pinned memory, to fill in place: so many bytes, in whole chunks of the ring. Waits
-   up to timeout_ns (negative: for ever; 0: not at all), but not where that cannot help: E_TIMEOUT
-   at once if spans that this thread holds are in the way, or if it holds one and spans of other
-   threads are in the way, which might wait for this one. More than the whole ring is E_ARGUMENT. */
+   up to timeout_ns (negative: for ever; 0: not at all). E_TIMEOUT at once where a wait might never
+   end: this thread's own spans are in the way, or this thread holds a span and spans of other
+   threads are in the way. More than the whole ring is E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_ring_acquire_span(gpupool_ring *, size_t bytes,
                                                      int64_t timeout_ns, gpupool_span *span);
 
-/* Sends the span, in stream order, and gives it back: it is not to be touched any more. If this
-   fails, the span is still held. */
+/* Sends the span, in stream order, and gives it back; the call does not wait. Or gives it back
+   unsent. The span is not to be touched any more; if the call fails, it is still held. */
 GPUPOOL_API gpupool_result gpupool_ring_upload_span(gpupool_ring *, gpupool_span *span,
                                                     void *device_dst, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_ring_cancel_span(gpupool_ring *, gpupool_span *span);
 
-/* Unpins what is not in use, from the end, while more than keep_bytes is pinned. CUDA waits for the
-   device to do it. */
+/* Unpins what is not in use, from the end, while more than keep_bytes is pinned. Unpinning waits
+   for the device. */
 GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
                                              size_t *released_bytes /* or NULL */);
 
@@ -4985,9 +4988,9 @@ static gpupool_result gpi_clock_record(gpi_clocks *clocks, gpi_stream *stream,
 
 enum { GPI_MISSES_MOST = 6 };
 
-/* The same for a free. While the device is far behind no mark is to spare, and asking CUDA each time
-   would cost more than the free: it is asked at every second such free, at every fourth, and so on
-   up to the 64th. */
+/* The same for a free. While the device is far behind no mark is to spare, and asking CUDA each
+   time would cost more than the free: it is asked at every second such free, at every fourth, and
+   so on up to the 64th. */
 static void gpi_clock_record_in_passing(gpi_clocks *clocks, gpi_stream *stream,
                                         cudaStream_t handle) {
     if (stream->skips && !gpi_clock_spare(clocks, stream)) {

@@ -152,9 +152,9 @@ static inline void act_frees(actor *a, world *w) {
     leave(w, at);
 }
 
-static inline int see_block(const gpupool_block *block, void *user) {
+static inline int see_block(const gpupool_block *seen, void *user) {
     uint64_t *live = (uint64_t *)user;
-    if (block->state == GPUPOOL_STATE_LIVE) *live += block->bytes;
+    if (seen->state == GPUPOOL_STATE_LIVE) *live += seen->bytes;
     return 0;
 }
 

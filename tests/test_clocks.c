@@ -53,6 +53,36 @@ static void after_a_shortage(void) {
     kit_close(arena);
 }
 
+/* The device is far behind: its events do not pass, and frees ask ever less often whether they have.
+   Once they have, the next ones are recorded as before. */
+static void frees_far_ahead_of_the_device(void) {
+    arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *other = kit_alloc(arena, 4096, kit_stream[0]), *blocks[4];
+    fake_mode(FAKE_STEPPED);
+    long asked = fake_calls("cuEventQuery"), recorded = 0;
+    for (int i = 0; i < 2000; i++) {
+        for (int k = 0; k < 4; k++) {
+            blocks[k] = kit_alloc(arena, 4 * MIB, kit_stream[1]);
+            kit_mark(kit_stream[1], blocks[k], 4 * MIB, k);
+        }
+        for (int k = 0; k < 4; k++)
+            CHECK_RESULT(gpupool_free(arena, blocks[k], kit_stream[1]), GPUPOOL_OK);
+    }
+    CHECK(fake_calls("cuEventQuery") - asked < 400); /* of 8,000 frees */
+    fake_run_all();
+    for (int i = 0; i < 300; i++) {
+        if (i == 150) recorded = fake_calls("cuEventRecord");
+        blocks[0] = kit_alloc(arena, 4 * MIB, kit_stream[1]);
+        kit_mark(kit_stream[1], blocks[0], 4 * MIB, 1);
+        CHECK_RESULT(gpupool_free(arena, blocks[0], kit_stream[1]), GPUPOOL_OK);
+        fake_run_all();
+    }
+    CHECK(fake_calls("cuEventRecord") - recorded > 100);
+    fake_mode(FAKE_EAGER);
+    CHECK_RESULT(gpupool_free(arena, other, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void *taken[2];
 
 static void take_them(void *unused) {
@@ -221,6 +251,7 @@ static void looking_leaves_caches_alone(void) {
 int main(void) {
     FAKE_TEST(threads_that_end);
     FAKE_TEST(after_a_shortage);
+    FAKE_TEST(frees_far_ahead_of_the_device);
     FAKE_TEST(runs_that_go_meanwhile);
     FAKE_TEST(uses_without_end);
     FAKE_TEST(cuda_free_after_a_scope);
