@@ -104,6 +104,28 @@ static void access_is_taken_back(void) {
     kit_close(arena);
 }
 
+/* An event over all streams of a device says nothing of its peers': cudaMalloc waits for them. */
+static void all_streams_are_the_peers_too(void) {
+    void *block;
+    fake_mode(FAKE_STEPPED);
+    arena = gpupool_get_default_arena(0);
+    CHECK_RESULT(gpupool_allow_peer(arena, 1), GPUPOOL_OK);
+    cudaStream_t far = stream_of(1);
+    CHECK_RESULT(gpupool_set_limit(arena, 4 * MIB), GPUPOOL_OK);
+    block = kit_alloc(arena, 4 * MIB, far);
+    kit_mark(far, block, 4 * MIB, 1);
+    CHECK_RESULT(gpupool_free(arena, block, far), GPUPOOL_OK);
+    CHECK_EQ(gpupool_cudaMalloc(&block, 4 * MIB), cudaSuccess);
+    CHECK_EQ(fake_pending(far), 0);
+    kit_mark(kit_stream[0], block, 4 * MIB, 2);
+    fake_run_all();
+    CHECK_EQ(fake_failures(), 0);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK_EQ(cudaStreamDestroy(far), cudaSuccess);
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+
 /* Which context a stream is of is asked again where CUDA did not tell. */
 static void a_context_that_was_not_told(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
@@ -664,6 +686,7 @@ int main(void) {
     FAKE_TEST(without_leave_a_peer_is_refused);
     FAKE_TEST(access_is_taken_back);
     FAKE_TEST(a_context_that_was_not_told);
+    FAKE_TEST(all_streams_are_the_peers_too);
     FAKE_TEST(a_refusal_leaves_the_access);
     FAKE_TEST(moved_memory_for_a_peer);
     FAKE_TEST(a_driver_that_refuses_changes_nothing);
