@@ -4893,8 +4893,10 @@ static gpupool_result gpi_clock_record_here(const gpi_clocks *clocks, gpi_stream
     if (!*event) result = gpi_driver_event_new(driver, event);
     if (result != GPUPOOL_OK) return result;
     if (stream == clocks->all) return gpi_clock_record_context(clocks, *event);
-    if (gpi_driver_is_capturing(driver, handle) || !gpi_clock_is_same(clocks, stream, handle))
-        return GPUPOOL_E_CAPTURING;
+    if (gpi_driver_is_capturing(driver, handle)) return GPUPOOL_E_CAPTURING;
+    if (!gpi_clock_is_same(clocks, stream, handle))
+        return gpi_host_fail(GPUPOOL_E_CUDA, "this stream is not known to be the one that had its "
+                             "handle before");
     return gpi_driver_event_record(driver, *event, handle);
 }
 
@@ -12116,7 +12118,11 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_stream *known;
     gpi_visit visit;
     uint64_t at;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_wait_stream", &visit);
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
+    if (result == GPUPOOL_OK) result = gpi_arena_outlived(arena, "gpupool_wait_stream");
+    if (result == GPUPOOL_OK && gpi_clock_find(&arena->clocks, call.key))
+        result = gpi_hand_identify(arena, &call);
+    if (result == GPUPOOL_OK) result = gpi_arena_enter(arena, "gpupool_wait_stream", &visit);
     if (result != GPUPOOL_OK) return result;
     known = gpi_clock_find(&arena->clocks, call.key);
     if (known) known->refs++;
