@@ -3155,10 +3155,10 @@ enum { /* lanes: what a run is */
 };
 
 struct gpi_tree_relies { /* does not compile where what the tree relies on does not hold */
-    int a_page_is_a_power : (GPI_PAGE & (GPI_PAGE - 1)) == 0 ? 1 : -1;
-    int steps_have_a_byte : GPI_STEPS == 8 ? 1 : -1;
-    int orders_have_a_word : GPI_SHELF == 64 * GPI_STEPS ? 1 : -1;
-    int live_is_the_last : GPI_LANE_LIVE == INT32_MAX ? 1 : -1;
+    unsigned a_page_is_a_power : (GPI_PAGE & (GPI_PAGE - 1)) == 0 ? 1 : -1;
+    unsigned steps_have_a_byte : GPI_STEPS == 8 ? 1 : -1;
+    unsigned orders_have_a_word : GPI_SHELF == 64 * GPI_STEPS ? 1 : -1;
+    unsigned live_is_the_last : GPI_LANE_LIVE == INT32_MAX ? 1 : -1;
 };
 
 typedef struct gpi_run {
@@ -3998,8 +3998,8 @@ enum {
 };
 
 struct gpi_cache_relies {
-    int a_slot_has_a_number : GPI_SLOTS_MOST < GPI_NO_SLOT ? 1 : -1;
-    int bins_are_a_power : (GPI_BINS & (GPI_BINS - 1)) == 0 ? 1 : -1;
+    unsigned a_slot_has_a_number : GPI_SLOTS_MOST < GPI_NO_SLOT ? 1 : -1;
+    unsigned bins_are_a_power : (GPI_BINS & (GPI_BINS - 1)) == 0 ? 1 : -1;
 };
 
 typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
@@ -11913,6 +11913,7 @@ static cudaError_t gpi_shape_error(gpupool_result result) {
     case GPUPOOL_E_NOT_OURS:
     case GPUPOOL_E_INSIDE:
     case GPUPOOL_E_DOUBLE_FREE:
+    case GPUPOOL_E_CORRUPT:
     case GPUPOOL_E_IN_USE:
     case GPUPOOL_E_TIMEOUT:
     case GPUPOOL_E_UNSUPPORTED:
@@ -15314,15 +15315,22 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
 
 #if GPUPOOL_SITES
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-#define gpi_names_here(bytes, stream) \
-    gpi_names_request(bytes, gpi_names_stream(stream), __FILE__, __LINE__)
-#else
-#define gpi_names_here(bytes, stream) gpi_names_request(bytes, stream, __FILE__, __LINE__)
-#endif
-#define gpupool_alloc(arena, bytes, stream) gpi_names_alloc(arena, gpi_names_here(bytes, stream))
+#define gpupool_alloc(arena, bytes, stream) \
+    gpi_names_alloc(arena, gpi_names_request(bytes, gpi_names_stream(stream), __FILE__, __LINE__))
 #define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
-    gpi_names_alloc_aligned(arena, gpi_names_here(bytes, stream), alignment)
-#define gpupool_zalloc(arena, bytes, stream) gpi_names_zalloc(arena, gpi_names_here(bytes, stream))
+    gpi_names_alloc_aligned( \
+        arena, gpi_names_request(bytes, gpi_names_stream(stream), __FILE__, __LINE__), alignment)
+#define gpupool_zalloc(arena, bytes, stream) \
+    gpi_names_zalloc(arena, gpi_names_request(bytes, gpi_names_stream(stream), __FILE__, __LINE__))
+#else
+#define gpupool_alloc(arena, bytes, stream) \
+    gpi_names_alloc(arena, gpi_names_request(bytes, stream, __FILE__, __LINE__))
+#define gpupool_alloc_aligned(arena, bytes, alignment, stream) \
+    gpi_names_alloc_aligned(arena, gpi_names_request(bytes, stream, __FILE__, __LINE__), \
+                            alignment)
+#define gpupool_zalloc(arena, bytes, stream) \
+    gpi_names_zalloc(arena, gpi_names_request(bytes, stream, __FILE__, __LINE__))
+#endif
 #endif
 
 /* Names alone, not calls, so that pointers and deleters get the same functions. */

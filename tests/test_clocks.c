@@ -53,8 +53,8 @@ static void after_a_shortage(void) {
     kit_close(arena);
 }
 
-/* The device is far behind: its events do not pass, and frees ask ever less often whether they have.
-   Once they have, the next ones are recorded as before. */
+/* The device is far behind: its events do not pass, and frees ask ever less often whether they
+   have. Once they have, the next ones are recorded as before. */
 static void frees_far_ahead_of_the_device(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     void *other = kit_alloc(arena, 4096, kit_stream[0]), *blocks[4];

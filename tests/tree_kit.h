@@ -66,7 +66,8 @@ static inline int model_joins(const model *m, int unit, unsigned kind, uint64_t 
     int first = unit;
     if (side == kind) return 1;
     if (kind < GPI_LANE_STREAMS) return 0;
-    if (side != GPI_LANE_ANY && !(side == GPI_LANE_STREAMS && kind == LATE && m->is_passed)) return 0;
+    if (side != GPI_LANE_ANY && !(side == GPI_LANE_STREAMS && kind == LATE && m->is_passed))
+        return 0;
     while (first > 0 && m->owner[first - 1] == side && !model_border(m, first)) first--;
     return (uint64_t)(model_end(m, first) - first) <= absorb_units;
 }
@@ -90,7 +91,8 @@ static inline void model_put(model *m, int unit, unsigned kind, uint64_t absorb_
 static inline void model_finish(model *m, uint32_t lane, uint64_t at) {
     for (int unit = 0; unit < m->units; unit++) {
         unsigned kind = m->owner[unit];
-        if (kind < BLOCK && lane_of(kind) == lane && at_of(kind) <= at) m->owner[unit] = GPI_LANE_ANY;
+        if (kind < BLOCK && lane_of(kind) == lane && at_of(kind) <= at)
+            m->owner[unit] = GPI_LANE_ANY;
     }
 }
 

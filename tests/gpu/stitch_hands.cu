@@ -72,7 +72,8 @@ static void between_two_streams() {
     CUDA(cudaStreamDestroy(other));
 }
 
-/* What the reader of a holder's memory says to gpupool_record_stream comes before the next holder. */
+/* What the reader of a holder's memory says to gpupool_record_stream comes before the next
+   holder. */
 static void with_a_reader() {
     begin();
     cudaStream_t other = kit_stream(), reader = kit_stream();
