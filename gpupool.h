@@ -2260,8 +2260,7 @@ static gpupool_result gpi_driver_map(const gpi_driver *driver, uint64_t address,
     return gpi_driver_told(driver, "cuMemMap", driver->map(address, bytes, 0, handle, 0));
 }
 
-/* For one device, this one or a peer. */
-/* A device's access to mapped memory, or none. */
+/* For one device, this one or a peer: access, or none. */
 static gpupool_result gpi_driver_set_access(const gpi_driver *driver, uint64_t address,
                                             uint64_t bytes, int device,
                                             CUmemAccess_flags flags) {
@@ -3155,9 +3154,7 @@ enum { /* lanes: what a run is */
 };
 
 struct gpi_tree_relies { /* does not compile where what the tree relies on does not hold */
-    unsigned a_page_is_a_power : (GPI_PAGE & (GPI_PAGE - 1)) == 0 ? 1 : -1;
     unsigned steps_have_a_byte : GPI_STEPS == 8 ? 1 : -1;
-    unsigned orders_have_a_word : GPI_SHELF == 64 * GPI_STEPS ? 1 : -1;
     unsigned live_is_the_last : GPI_LANE_LIVE == INT32_MAX ? 1 : -1;
 };
 
@@ -3999,7 +3996,7 @@ enum {
 
 struct gpi_cache_relies {
     unsigned a_slot_has_a_number : GPI_SLOTS_MOST < GPI_NO_SLOT ? 1 : -1;
-    unsigned bins_are_a_power : (GPI_BINS & (GPI_BINS - 1)) == 0 ? 1 : -1;
+    unsigned slots_are_a_power : (GPI_SLOTS & (GPI_SLOTS - 1)) == 0 ? 1 : -1;
 };
 
 typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
@@ -5266,7 +5263,7 @@ static void gpi_clock_clear(gpi_clocks *clocks) { /* the host's side only */
 /* -- the tree -- */
 
 static int gpi_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run *before,
-                              uint32_t number) {
+                         uint32_t number) {
     int is_slab = gpi_tree_is_slab(tree, run->unit);
     uint64_t granule = (uint64_t)1 << tree->granule_shift, unit = run->unit;
     if (run->lane != number || run->by.list_prev != before) return 2;
@@ -5282,7 +5279,7 @@ static int gpi_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run
 
 /* One list of a lane; what it holds is added to units and counts. */
 static int gpi_check_list(const gpi_tree *tree, uint32_t number, uint32_t place,
-                               uint64_t *units, uint64_t *counts) {
+                          uint64_t *units, uint64_t *counts) {
     const gpi_run *run = tree->lanes[number]->lists[place], *before = NULL;
     for (; run; before = run, run = run->list_next) {
         int broken = gpi_check_run(tree, run, before, number);
@@ -5319,7 +5316,7 @@ typedef struct gpi_tally { uint64_t free_runs, live_runs; } gpi_tally;
 /* Walks a chunk from left to right and adds up what it meets: the lists and the index must hold as
    much, or a run is in none. */
 static int gpi_check_chunk(const gpi_run *run, uint64_t unit, uint64_t units,
-                                gpi_tally *tally) {
+                           gpi_tally *tally) {
     uint64_t end = unit + units;
     if (run->prev || run->unit != unit) return 5;
     for (; run; run = run->next) {
@@ -5610,12 +5607,12 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
         broken = gpi_check_chunk(chunk->first, chunk->unit, chunk->units, tally);
     if (!gpi_chunk_is_mapped(chunks)) return broken;
     broken = gpi_check_chunk(chunks->home, chunks->base_unit,
-                                  chunks->stitch_unit - chunks->base_unit, tally);
+                             chunks->stitch_unit - chunks->base_unit, tally);
     if (!broken) broken = gpi_check_table(tree, chunks->home);
     if (broken) return broken;
     return gpi_check_chunk(chunks->space, chunks->stitch_unit,
-                                chunks->base_unit + chunks->space_units - chunks->stitch_unit,
-                                tally);
+                           chunks->base_unit + chunks->space_units - chunks->stitch_unit,
+                           tally);
 }
 
 /* Every granule under a run that is not empty has a chunk; then no empty one has, if sums agree.
@@ -8688,8 +8685,7 @@ enum {                   /* what a step needs */
     GPI_NEEDS_POOL = 1,  /* blocks share chunks */
     GPI_NEEDS_STITCHES = 2,
     GPI_NEEDS_EVENTS = 4,/* the stream does not capture */
-    GPI_NEEDS_HOST = 8,  /* nor is the host forbidden to wait */
-    GPI_NEEDS_CHUNKS = 16/* the block may lie in several */
+    GPI_NEEDS_HOST = 8   /* nor is the host forbidden to wait */
 };
 
 typedef struct gpi_step {
@@ -8713,8 +8709,7 @@ static int gpi_ladder_could_trim(const gpi_outlook *outlook) {
 static const gpi_step gpi_ladder_steps[] = {
     {"own and anybody's free memory", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_free},
     {"finished memory of others", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_finished},
-    {"runs side by side", GPI_NEEDS_POOL | GPI_NEEDS_CHUNKS, gpi_ladder_could_fit,
-     gpi_ladder_take_side_by_side},
+    {"runs side by side", GPI_NEEDS_POOL, gpi_ladder_could_fit, gpi_ladder_take_side_by_side},
     {"what cudaFree freed", GPI_NEEDS_POOL | GPI_NEEDS_EVENTS | GPI_NEEDS_HOST,
      gpi_ladder_could_fit, gpi_ladder_take_cuda_free},
     {"growth up to the target", 0, gpi_ladder_could_grow, gpi_ladder_take_target},
@@ -8736,7 +8731,6 @@ static int gpi_ladder_may(const gpi_attempt *attempt, const gpi_step *step) {
     unsigned needs = step->needs;
     if ((needs & GPI_NEEDS_POOL) && !gpi_chunk_is(&attempt->arena->chunks, GPI_FROM_POOL)) return 0;
     if ((needs & GPI_NEEDS_STITCHES) && !gpi_ladder_may_stitch(attempt)) return 0;
-    if ((needs & GPI_NEEDS_CHUNKS) && request->one_chunk) return 0;
     if ((needs & GPI_NEEDS_EVENTS) && request->capturing) return 0;
     return !(needs & GPI_NEEDS_HOST) || !(request->no_wait || attempt->waits_fail);
 }
@@ -11278,21 +11272,26 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
+static gpupool_result gpi_capture_is_peer(const gpupool_arena *arena, int device) {
+    const gpi_driver *driver = &arena->chunks.driver;
+    if (gpi_driver_peer(driver, device) < driver->peer_count) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_disallow_peer: device %d is no peer of arena "
+                         "\"%s\"", device, arena->name);
+}
+
 gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
-    const gpi_driver *driver;
     gpi_visit visit;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_disallow_peer", &visit);
     if (result != GPUPOOL_OK) return result;
-    driver = &arena->chunks.driver;
+    result = gpi_capture_is_peer(arena, device);
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    if (result == GPUPOOL_OK)
+        result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_mutex_lock(&arena->clocks.waits); /* who waits for the device goes through the peers */
     gpi_host_lock(&arena->lock);
-    if (gpi_driver_peer(driver, device) == driver->peer_count)
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_disallow_peer: device %d is no peer of "
-                               "arena \"%s\"", device, arena->name);
+    if (result == GPUPOOL_OK) result = gpi_capture_is_peer(arena, device); /* still */
     if (result == GPUPOOL_OK) result = gpi_stitch_disallow_peer(&arena->stitches, device);
     gpi_host_mutex_unlock(&arena->clocks.waits);
     gpi_arena_leave(arena, &visit);

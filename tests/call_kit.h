@@ -83,24 +83,26 @@ static inline gpupool_result kit_download_async(gpupool_ring *ring, void *to, co
     return gpupool_ring_transfer(ring, &transfer);
 }
 
-static inline gpupool_result kit_upload_2d(gpupool_ring *ring, void *to, size_t to_pitch,
-                                           const void *from, size_t from_pitch, size_t width,
-                                           size_t rows, cudaStream_t stream) {
-    gpupool_transfer transfer = kit_transfer(GPUPOOL_UP, to, from, width, stream);
+static inline gpupool_result kit_rows(gpupool_ring *ring, gpupool_transfer transfer,
+                                      size_t to_pitch, size_t from_pitch, size_t rows) {
     transfer.to_pitch = to_pitch;
     transfer.from_pitch = from_pitch;
     transfer.rows = rows;
     return gpupool_ring_transfer(ring, &transfer);
 }
 
+static inline gpupool_result kit_upload_2d(gpupool_ring *ring, void *to, size_t to_pitch,
+                                           const void *from, size_t from_pitch, size_t width,
+                                           size_t rows, cudaStream_t stream) {
+    return kit_rows(ring, kit_transfer(GPUPOOL_UP, to, from, width, stream), to_pitch, from_pitch,
+                    rows);
+}
+
 static inline gpupool_result kit_download_2d(gpupool_ring *ring, void *to, size_t to_pitch,
                                              const void *from, size_t from_pitch, size_t width,
                                              size_t rows, cudaStream_t stream) {
-    gpupool_transfer transfer = kit_transfer(GPUPOOL_DOWN, to, from, width, stream);
-    transfer.to_pitch = to_pitch;
-    transfer.from_pitch = from_pitch;
-    transfer.rows = rows;
-    return gpupool_ring_transfer(ring, &transfer);
+    return kit_rows(ring, kit_transfer(GPUPOOL_DOWN, to, from, width, stream), to_pitch,
+                    from_pitch, rows);
 }
 
 static inline gpupool_result kit_upload_from(gpupool_ring *ring, void *to, size_t bytes,

@@ -155,6 +155,32 @@ static void free_memory_of_one_chunk_serves(void) {
     }
 }
 
+#if CHECK_FAKE
+/* Runs side by side in one chunk make the block, though one is anybody's, and the other the
+   stream's own, with work at it: the host waits for nothing. */
+static void runs_side_by_side(void) {
+    void *large, *small, *whole;
+    arena = open_with_chunks(4 * MIB, 4 * MIB);
+    large = kit_alloc(arena, 3 * MIB, kit_stream[0]);
+    small = kit_alloc(arena, MIB, kit_stream[1]); /* with two streams not all neighbours join */
+    put(large);
+    CHECK_RESULT(gpupool_wait_all(arena), GPUPOOL_OK);
+    fake_mode(FAKE_STEPPED);
+    kit_mark(kit_stream[0], small, MIB, 1);
+    put(small);
+    uint64_t waits = kit_stats(arena).host_syncs;
+    whole = kit_alloc_as(arena, 4 * MIB, kit_stream[0], GPUPOOL_ONE_CHUNK);
+    CHECK_RESULT(kit_why(whole), GPUPOOL_OK);
+    CHECK(is_in_one(whole, 4 * MIB));
+    CHECK_EQ(kit_stats(arena).host_syncs, waits);
+    CHECK(fake_pending(kit_stream[0]) > 0);
+    put(whole);
+    fake_run_all();
+    fake_mode(FAKE_EAGER);
+    kit_close(arena);
+}
+#endif
+
 /* Free memory that is enough, but in several chunks, is left alone; the new chunk is as large as
    the block. */
 static void a_larger_block_gets_a_chunk_of_its_own(void) {
@@ -264,6 +290,7 @@ int main(void) {
     ARENA_TEST(the_line_is_the_requests);
 #endif
     ARENA_TEST(free_memory_of_one_chunk_serves);
+    FAKE_TEST(runs_side_by_side);
     ARENA_TEST(a_larger_block_gets_a_chunk_of_its_own);
     ARENA_TEST(other_sources_have_no_other_blocks);
     ARENA_TEST(idle_chunks_make_room);
