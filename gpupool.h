@@ -13673,6 +13673,8 @@ static const char *gpi_send_mistake(const gpupool_transfer *transfer) {
     if ((transfer->read || transfer->write || transfer->is_file) &&
         (transfer->to_pitch || transfer->from_pitch))
         return "functions and files have no pitches";
+    if (transfer->rows > 1 && transfer->bytes && !transfer->to_pitch && !transfer->from_pitch)
+        return "rows need pitches";
     return transfer->read && transfer->is_file ? "either read or is_file" : NULL;
 }
 

@@ -139,6 +139,8 @@ static void descriptions(void) {
     odd.to_pitch = 10; /* the other is 0 */
     odd.rows = 2;
     refused(odd, "pitch");
+    odd.to_pitch = 0; /* else one row would go, and nothing would be said of the other */
+    refused(odd, "rows need pitches");
 }
 
 static void rows(void) {
