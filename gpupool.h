@@ -582,9 +582,8 @@ GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *
                                                          cudaStream_t);
 
 /* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
-   before that work is done. Records an event for that. While two earlier events of the stream are
-   not done it records none: the memory then waits for a later event of the stream, or for all
-   streams. E_CAPTURING on a capturing stream. */
+   before that work is done. Records an event for that, one of two that the stream has. E_CAPTURING
+   on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
 /* Call it before cudaStreamDestroy (rule 5): what the stream freed no longer belongs to its handle,
@@ -1297,6 +1296,16 @@ static void gpi_host_unlock(gpi_lock *lock) {
 #else
     __atomic_store_n(&lock->held, 0, __ATOMIC_RELEASE);
 #endif
+}
+
+/* In the middle of long work under a lock: leaves it open for so long that a thread that waits for
+   it sees that. */
+static void gpi_host_reopen(gpi_lock *lock) {
+    gpi_host_unlock(lock);
+#if !GPUPOOL_SINGLE_THREAD
+    gpi_host_relax(2);
+#endif
+    gpi_host_lock(lock);
 }
 
 /* What one thread publishes under a lock and others read without it. */
@@ -4399,8 +4408,10 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
    to wait for its event on the device.
 
    A mark is recorded only by a call that names the stream, by its own thread, with no lock held: a
-   handle kept for later may be destroyed, be another thread's, or capture by then. No event is
-   recorded again before it has passed: so a stream that goes on freeing cannot keep others waiting.
+   handle kept for later may be destroyed, be another thread's, or capture by then. Of two marks
+   that have not passed the older stays until it has: so others get to know how far a stream has
+   come that goes on freeing. The newer may be put further, which makes those who will wait for it
+   wait for work that was queued before they asked, too; but not while a thread waits for it.
 
    Clocks that no call advances belong to destroyed streams, to threads that ended, and to streams
    that nobody uses just now. The stream ALL advances them: gpupool_cudaFree frees on it, its events
@@ -4557,7 +4568,7 @@ static gpi_mark *gpi_clock_mark(const gpi_clocks *clocks, gpi_stream *stream, ui
     return first;
 }
 
-/* One that may be recorded: it was not yet, or has passed. */
+/* One to spare: it was not recorded yet, or has passed. */
 static gpi_mark *gpi_clock_spare(const gpi_clocks *clocks, gpi_stream *stream) {
     uint64_t done = gpi_clock_done(clocks, stream);
     int i;
@@ -4972,44 +4983,47 @@ static int gpi_clock_can_record_all(const gpi_clocks *clocks) {
     return driver->record_all && driver->context && !driver->peer_count && !clocks->capturing;
 }
 
-/* The same with a mark that is to spare; if none is, there is no new one. */
+/* Whether a mark is of use behind what the stream has freed, and can be had now. */
+static gpupool_result gpi_clock_can_record(const gpi_clocks *clocks, const gpi_stream *stream,
+                                           int *can) {
+    *can = 0;
+    if (stream == clocks->all && !gpi_clock_can_record_all(clocks)) return GPUPOOL_E_UNSUPPORTED;
+    *can = !stream->clock.is_recording && !stream->capture && gpi_clock_lacks(clocks, stream);
+    return GPUPOOL_OK;
+}
+
+/* A mark behind what the stream has freed: one to spare, else the newer one is put further; but
+   where a thread waits for that, there is no new one. */
 static gpupool_result gpi_clock_record(gpi_clocks *clocks, gpi_stream *stream,
                                        cudaStream_t handle) {
-    gpi_mark *mark;
-    if (stream == clocks->all && !gpi_clock_can_record_all(clocks)) return GPUPOOL_E_UNSUPPORTED;
-    if (stream->clock.is_recording || stream->capture || !gpi_clock_lacks(clocks, stream))
-        return GPUPOOL_OK;
+    gpi_mark *mark, *marks = stream->clock.marks;
+    int can;
+    gpupool_result result = gpi_clock_can_record(clocks, stream, &can);
+    if (!can) return result;
     mark = gpi_clock_spare(clocks, stream);
-    if (!mark && gpi_clock_poll(clocks, stream)) mark = gpi_clock_spare(clocks, stream);
-    if (!mark || stream->clock.is_recording) return GPUPOOL_OK;
-    return gpi_clock_put_mark(clocks, stream, mark, handle);
+    if (!mark) mark = &marks[marks[1].at > marks[0].at];
+    return mark->pins ? GPUPOOL_OK : gpi_clock_put_mark(clocks, stream, mark, handle);
 }
 
 enum { GPI_MISSES_MOST = 6 };
 
-/* The same for a free. While the device is far behind no mark is to spare, and asking CUDA each
-   time would cost more than the free: it is asked at every second such free, at every fourth, and
-   so on up to the 64th. */
+/* The same for a free where memory is plenty: only with a mark to spare. While the device is far
+   behind none is, and asking CUDA each time would cost more than the free: it is asked at every
+   second such free, at every fourth, and so on up to the 64th. */
 static void gpi_clock_record_in_passing(gpi_clocks *clocks, gpi_stream *stream,
                                         cudaStream_t handle) {
-    if (stream->skips && !gpi_clock_spare(clocks, stream)) {
+    gpi_mark *spare = gpi_clock_spare(clocks, stream);
+    int can;
+    if (stream->skips && !spare) {
         stream->skips--;
         return;
     }
-    gpi_clock_record(clocks, stream, handle);
+    if (!spare && gpi_clock_poll(clocks, stream)) spare = gpi_clock_spare(clocks, stream);
+    gpi_clock_can_record(clocks, stream, &can);
+    if (spare && can) gpi_clock_put_mark(clocks, stream, spare, handle);
     if (gpi_clock_spare(clocks, stream) || !gpi_clock_lacks(clocks, stream)) stream->misses = 0;
     else if (stream->misses < GPI_MISSES_MOST) stream->misses++;
     stream->skips = ((uint32_t)1 << stream->misses) - 1;
-}
-
-/* The last mark of a stream that ends: the newest one is recorded again if none is to spare, for no
-   other call will put one behind it. */
-static void gpi_clock_record_last(gpi_clocks *clocks, gpi_stream *stream, cudaStream_t handle) {
-    gpi_mark *mark = &stream->clock.marks[0];
-    gpi_clock_record(clocks, stream, handle);
-    if (stream->clock.marks[1].at > mark->at) mark = &stream->clock.marks[1];
-    if (!stream->clock.is_recording && !mark->pins && gpi_clock_lacks(clocks, stream))
-        gpi_clock_put_mark(clocks, stream, mark, handle);
 }
 
 /* A mark behind all that any stream has freed so far. */
@@ -5111,8 +5125,8 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
     return result;
 }
 
-/* The host waits for a mark, which was at this position when it was pinned: the last one of a
-   stream that ends may be put further meanwhile. No lock is held. */
+/* The host waits for a mark, which was at this position when it was pinned; a recording that was
+   under way then may put it further. No lock is held. */
 static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark,
                                      uint64_t at) {
     gpupool_result result;
@@ -8250,7 +8264,7 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
     gpi_lane *lane = arena->tree.lanes[request->known->lane];
-    gpi_side_run stretch;
+    gpi_side_run stretch = {NULL, 0, 0};
     gpi_run *run, whole;
     uint64_t start = 0;
     int looked = 0, found = 0;
@@ -8976,8 +8990,7 @@ static void gpi_shot_from(gpi_scene *scene, gpi_run *run) {
         run = run->next;
         if (++count % GPI_SLICE == 0 && run) {
             tree->cursor = run;
-            gpi_host_unlock(&scene->arena->lock);
-            gpi_host_lock(&scene->arena->lock);
+            gpi_host_reopen(&scene->arena->lock);
             run = tree->cursor;
             tree->cursor = NULL;
         }
@@ -9165,15 +9178,13 @@ static void gpi_verdict_rank(gpi_holding *top, int most, const gpi_holding *hold
 
 #if GPUPOOL_SITES
 /* The biggest first; those that are left over have no blocks. The lock is held. */
-static void gpi_verdict_holders(gpupool_arena *arena, const gpi_scene *scene, gpi_holding *top,
-                                int most) {
+static void gpi_verdict_places(gpupool_arena *arena, gpi_holding *top, int most) {
     gpi_holding one;
     const gpi_site *site = NULL;
     int bucket;
-    (void)scene;
-    gpi_ledger_add_up_places(&arena->ledger);
     memset(top, 0, (size_t)most * sizeof *top);
     memset(&one, 0, sizeof one);
+    gpi_ledger_add_up_places(&arena->ledger);
     while ((site = gpi_ledger_next_site(&arena->ledger, site, &bucket)) != NULL) {
         if (site->place != site || !site->place_blocks) continue;
         one.place = site;
@@ -9183,6 +9194,12 @@ static void gpi_verdict_holders(gpupool_arena *arena, const gpi_scene *scene, gp
         one.shown.bytes = site->place_bytes;
         gpi_verdict_rank(top, most, &one);
     }
+}
+
+static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int most) {
+    gpi_host_lock(&scene->arena->lock);
+    gpi_verdict_places(scene->arena, top, most);
+    gpi_host_unlock(&scene->arena->lock);
 }
 #else
 /* Sizes are spread over slots, and of each slot the one with most of its bytes stands: every block
@@ -9235,12 +9252,10 @@ static void gpi_verdict_elect(const gpi_ballot *ballot, gpi_holding *top, int mo
     }
 }
 
-static void gpi_verdict_holders(gpupool_arena *arena, const gpi_scene *scene, gpi_holding *top,
-                                int most) {
+static void gpi_verdict_holders(const gpi_scene *scene, gpi_holding *top, int most) {
     gpi_ballot ballot;
     uint64_t i;
     int round;
-    (void)arena;
     memset(&ballot, 0, sizeof ballot);
     for (round = 0; round < 2; round++)
         for (i = 0; i < scene->shot_count; i++)
@@ -9323,9 +9338,7 @@ static uint64_t gpi_verdict_count_frees(gpi_scene *scene, gpi_holding *holding) 
 static void gpi_verdict_name_holders(gpupool_verdict *verdict, gpi_scene *scene) {
     gpi_holding top[GPUPOOL_HOLDERS];
     int i;
-    gpi_host_lock(&scene->arena->lock);
-    gpi_verdict_holders(scene->arena, scene, top, GPUPOOL_HOLDERS);
-    gpi_host_unlock(&scene->arena->lock);
+    gpi_verdict_holders(scene, top, GPUPOOL_HOLDERS);
     for (i = 0; i < GPUPOOL_HOLDERS; i++) {
         verdict->holders[i] = top[i].shown;
         if (verdict->cause != GPUPOOL_CAUSE_TOO_LARGE)
@@ -10536,8 +10549,10 @@ static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **li
 
 static void gpi_block_mark(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
     known->refs++;
-    if (known == arena->clocks.all) gpi_clock_record_all(&arena->clocks);
-    else gpi_clock_record_in_passing(&arena->clocks, known, stream);
+    if (known == arena->clocks.all || arena->clocks.position <= arena->short_until)
+        gpi_clock_record(&arena->clocks, known, stream);
+    else
+        gpi_clock_record_in_passing(&arena->clocks, known, stream);
     known->frees = 0; /* not asked for again soon where it could not be had */
     known->freed_units = 0;
     known->refs--;
@@ -11209,7 +11224,7 @@ static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int
         if (known->capture) gpi_host_count_scope(-1); /* it ends here, */
         if (outer) outer->is_kept = 0; /* and what it set aside is nobody's */
         if (last) last->refs++;
-        if (last && can_mark) gpi_clock_record_last(&arena->clocks, last, call->stream);
+        if (last && can_mark) gpi_clock_record(&arena->clocks, last, call->stream);
         if (last) last->refs--;
         known->refs--;
         gpi_clock_forget(&arena->clocks, known);
@@ -11607,9 +11622,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
     memset(&scene, 0, sizeof scene);
     scene.arena = arena;
     gpi_shot_take(&scene);
-    gpi_host_lock(&arena->lock);
-    gpi_verdict_holders(arena, &scene, top, GPUPOOL_HOLDERS);
-    gpi_host_unlock(&arena->lock);
+    gpi_verdict_holders(&scene, top, GPUPOOL_HOLDERS);
     gpi_verdict_end(&scene);
     list[0] = 0;
     for (i = 0; i < GPUPOOL_HOLDERS && top[i].shown.blocks; i++)
@@ -12991,6 +13004,23 @@ static uint64_t gpi_ring_key(cudaStream_t stream) {
     return (uint64_t)(uintptr_t)stream;
 }
 
+/* Waits for an event by asking again and again: while one thread is in cuEventSynchronize, other
+   threads' copies are not queued (seen on an H100: 29 instead of 48 GB/s with ten threads). */
+static gpupool_result gpi_ring_await(const gpi_driver *driver, CUevent event) {
+#if GPUPOOL_SINGLE_THREAD
+    return gpi_driver_event_wait(driver, event);
+#else
+    gpupool_result result = GPUPOOL_OK;
+    unsigned round = 0;
+    int passed = 0;
+    while (!passed && result == GPUPOOL_OK) {
+        gpi_host_relax(round++);
+        result = gpi_driver_event_query(driver, event, &passed);
+    }
+    return result;
+#endif
+}
+
 /* Queues a slot's copy, or a span's, which CUDA takes from one registered slot at a time; and the
    event behind, which a download waits for. *lost is set where something was queued, the call has
    failed, and that is not known to be over. */
@@ -13008,7 +13038,7 @@ static gpupool_result gpi_ring_send(const gpupool_ring *ring, gpi_stage_slot *sl
     }
     slot->key = gpi_ring_key(transfer->stream);
     if (result == GPUPOOL_OK) result = gpi_driver_record(driver, &slot->event, transfer->stream);
-    if (result == GPUPOOL_OK && transfer->down) result = gpi_driver_event_wait(driver, slot->event);
+    if (result == GPUPOOL_OK && transfer->down) result = gpi_ring_await(driver, slot->event);
     if (*lost)
         *lost = result != GPUPOOL_OK && driver->stream_sync(transfer->stream) != CUDA_SUCCESS;
     return result;
@@ -14328,7 +14358,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     gpi_view_copy_streams(view, arena);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
-    gpi_verdict_holders(arena, NULL, view->holders, GPI_SHOWN);
+    gpi_verdict_places(arena, view->holders, GPI_SHOWN);
 #endif
     for (page = 0; page < arena->tree.page_count; page++)
         gpi_view_copy_runs(view, arena, gpi_tree_page(&arena->tree, page),

@@ -12,7 +12,8 @@
 
 #if CHECK_FAKE
 
-/* ---- when an event is recorded, no memory is takeable by it yet, and the lock is open ---- */
+/* ---- when an event is recorded, what it is recorded for is not takeable by it yet, and the lock
+   is open ---- */
 
 static gpupool_arena *watched;
 static int watched_records, published_early, left_locked;
@@ -22,7 +23,7 @@ static CUresult CUDAAPI before_record(CUevent event, CUstream stream) {
     for (; other; other = other->next)
         for (int i = 0; i < GPI_MARKS; i++)
             published_early += other->clock.marks[i].event == event &&
-                               other->clock.marks[i].at > gpi_clock_done(&watched->clocks, other);
+                               other->clock.marks[i].at >= other->clock.issued;
     if (watched) watched_records++;
     if (watched) left_locked += watched->lock.held;
     return cuEventRecord(event, stream);
@@ -133,6 +134,32 @@ static void a_hand_over_costs_one_event_and_one_wait(void) {
     CHECK_EQ(kit_stats(arena).fence_waits, waited());
     CHECK(waited() > 50);
     race_close();
+}
+
+/* Two streams far behind the host hand one piece of memory to and fro: each time one event and one
+   wait on the device, and the host waits for nothing. */
+static void a_hand_over_far_ahead_of_the_device(void) {
+    arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 2 * MIB);
+    for (int i = 0; i < 8; i++) {
+        void *block = kit_alloc(arena, 2 * MIB, kit_stream[i % 2]);
+        CHECK_RESULT(gpupool_free(arena, block, kit_stream[i % 2]), GPUPOOL_OK);
+    }
+    for (int round = 0; round < 2; round++) {
+        long records = recorded(), waits = waited();
+        for (int i = 0; i < 2; i++) fake_hold(kit_stream[i], 1);
+        for (int i = 0; i < 100; i++) {
+            void *block = kit_alloc(arena, 2 * MIB, kit_stream[i % 2]);
+            race_work(kit_stream[i % 2], block, 2 * MIB);
+            CHECK_RESULT(gpupool_free(arena, block, kit_stream[i % 2]), GPUPOOL_OK);
+        }
+        CHECK_EQ(recorded() - records, 100);
+        CHECK(waited() - waits >= 99);
+        CHECK_EQ(fake_calls("cuEventSynchronize"), 0);
+        CHECK_EQ(kit_stats(arena).host_syncs, 0);
+        for (int i = 0; i < 2; i++) fake_hold(kit_stream[i], 0);
+        fake_run_all();
+    }
+    kit_close(arena);
 }
 
 /* With another stream about, frees have one fence for each MiB; and each its own while memory is
@@ -358,6 +385,7 @@ int main(void) {
     FAKE_TEST(memory_goes_back_and_forth);
     FAKE_TEST(freed_on_the_stream_that_used_it_last);
     FAKE_TEST(a_hand_over_costs_one_event_and_one_wait);
+    FAKE_TEST(a_hand_over_far_ahead_of_the_device);
     FAKE_TEST(frees_have_a_fence_now_and_then);
     FAKE_TEST(a_finished_hand_over_costs_one_question);
     FAKE_TEST(events_are_recorded_before_they_are_relied_on);
