@@ -48,8 +48,8 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API                                    what you use
-    GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK STITCH PLAN LIMIT     how it works
-    ARENA LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHAPE FIGURES
+    GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK GROWTH STITCH PLAN
+    ARENA LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHARE SHAPE FIGURES
     STAGE RING SEND REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
 
@@ -116,6 +116,14 @@ The rules:
      driver is older than CUDA 12.5, if the arena has peers, or if a stream was capturing when it
      was last given to a call; and CUDA itself waits for the device when it takes back a chunk that
      is not MAPPED. Where gpupool waits for the device it ends no capture.
+ 10. Registration. Between config.on_map and config.on_unmap the addresses of a chunk or a stitch
+     map the same physical memory: so register it once, for a network card, NCCL, or another
+     library. Every byte of a block lies in one mapping that you were told of, whole: a chunk or
+     several side by side at home, or a stitch. The functions run with no lock held, on the thread
+     whose call maps or unmaps, with the arena's context current and the capture mode relaxed. They
+     must not call into the same arena. If on_map returns anything but 0, what has appeared goes
+     again, and the call fails with E_CALLBACK. While a stream captures, an arena with such
+     functions does not grow: E_CAPTURING. A device reset ends all mappings without a call.
 
 Options: define them in the file with GPUPOOL_IMPLEMENTATION, before its first include of this one;
 those marked * in every file. Booleans are 0 or 1. gpupool_get_build() returns what is in force.
@@ -298,9 +306,42 @@ typedef enum gpupool_flag {          /* of a request; several are added up */
     GPUPOOL_ZEROED = 1,              /* the block is zeroed by a memset on the request's stream */
     GPUPOOL_NO_WAIT = 2,             /* the host never waits: where only a wait would help, the
                                         request fails, with a verdict */
-    GPUPOOL_ONE_CHUNK = 4            /* the block lies in one allocation of the driver, for those
+    GPUPOOL_ONE_CHUNK = 4,           /* the block lies in one allocation of the driver, for those
                                         who ask cuMemGetAddressRange: NCCL registration, UCX, ... */
+    GPUPOOL_EXPORTABLE = 8           /* the block has a chunk for itself, and its size is rounded up
+                                        to whole granules (2 MiB): for gpupool_export */
 } gpupool_flag;
+
+typedef enum gpupool_share {         /* who else may hold an arena's memory; added up */
+    GPUPOOL_SHARE_PROCESSES = 1,     /* other processes: see gpupool_export. Linux */
+    GPUPOOL_SHARE_RDMA = 2           /* network cards and the like (GPUDirect RDMA) */
+} gpupool_share;
+
+/* Addresses at which a chunk is mapped, or part of a chunk behind a block; or a stitch. */
+typedef struct gpupool_mapping {
+    void *memory;
+    size_t bytes;
+    size_t offset;                   /* of the first byte in its chunk */
+    size_t chunk_bytes;              /* of all of the chunk; 0: a stitch, of several chunks */
+    unsigned long long handle;       /* the chunk's CUmemGenericAllocationHandle, which stays the
+                                        arena's; 0: a stitch, or not of SOURCE_MAPPED */
+} gpupool_mapping;
+
+typedef struct gpupool_exported {    /* of a block: see gpupool_export */
+    uint64_t bytes;
+    int device;                      /* the exporter's */
+    int descriptor;                  /* by its number in the process that has the struct */
+} gpupool_exported;
+
+typedef struct gpupool_imported {    /* see gpupool_import */
+    void *memory;
+    size_t bytes;
+    int device;
+    unsigned long long handle;       /* gpupool's */
+} gpupool_imported;
+
+/* Gets a mapping. Anything but 0 ends a walk, or refuses what has appeared. */
+typedef int (*gpupool_map_fn)(const gpupool_mapping *, void *user);
 
 typedef struct gpupool_request {     /* all zeros but for bytes: gpupool_alloc on stream 0 */
     size_t bytes;
@@ -392,6 +433,13 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
     int no_stitch;                   /* 1: no block has a second address; see rule 6 */
     void *(*chunk_alloc)(size_t bytes, int device, void *user);  /* SOURCE_CUSTOM: both */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
+    unsigned share;                  /* gpupool_share, added up: asked for at each chunk's creation,
+                                        of SOURCE_MAPPED alone. It costs next to nothing; but a
+                                        process that exports cannot be checkpointed by the driver,
+                                        so there is none unless you ask */
+    gpupool_map_fn on_map, on_unmap; /* called when a chunk or a stitch has appeared, before anybody
+                                        gets memory of it; and before it goes, when nobody has. See
+                                        rule 10 */
     int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* called when all else has
                                         failed for a request, of whatever stream and flags: free
                                         missing_bytes and return nonzero to have it tried again;
@@ -628,6 +676,35 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
    MANAGED memory kernels keep their access, since CUDA gives it for whole devices. E_ARGUMENT for a
    device that is no peer. */
 GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
+
+/* ---- memory that others hold: chunks for registration, and blocks for other processes ---- */
+
+/* Calls fn for each chunk behind a live block, in the order of the block's addresses; mapping.memory
+   is where in the block that chunk's part begins. fn may use the arena. E_CALLBACK if fn ended the
+   walk; for other addresses see gpupool_get_block. */
+GPUPOOL_API gpupool_result gpupool_walk_chunks(gpupool_arena *, const void *block,
+                                               gpupool_map_fn fn, void *user);
+
+/* Makes what another process needs to map a block that was asked for with GPUPOOL_EXPORTABLE. The
+   struct and its descriptor go there over a Unix socket (SCM_RIGHTS). Exported again, the block has
+   the same struct. The descriptor is the arena's, and close-on-exec. While exported the block is
+   not to be freed: E_IN_USE. E_CAPTURING for a block that is a graph's. */
+GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gpupool_exported *);
+
+/* The end of one gpupool_export; with the last one the descriptor is closed. Call it when the other
+   processes have closed what they imported, or are gone: they go on seeing the memory, whoever has
+   it then. E_ARGUMENT for a block that is not exported. */
+GPUPOOL_API gpupool_result gpupool_export_close(gpupool_arena *, const void *block);
+
+/* Maps a block that another process exports, for kernels of this device. `exported` has the
+   descriptor as it came here; it may be closed afterwards. The memory lives until both sides have
+   let go, even if the other process dies. Whose work uses it when is for you to order: events go
+   between processes too (cudaIpcGetEventHandle). E_CUDA if that is no such descriptor. */
+GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *exported,
+                                          gpupool_imported *imported);
+
+/* Unmaps it, and waits for no work: do so before. On failure it is still there. */
+GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported);
 
 /* ---- graph capture. No call on a capturing stream ends the capture, also where it fails. Memory
    that is to stay for replays is allocated in a scope:
@@ -1540,6 +1617,24 @@ static gpupool_result gpi_host_file_open(gpi_file *file, int descriptor, uint64_
 #endif
 }
 
+/* A descriptor, or -1. */
+static void gpi_host_close(int descriptor) {
+#if !defined(_WIN32)
+    if (descriptor >= 0) close(descriptor);
+#else
+    (void)descriptor;
+#endif
+}
+
+/* No program that this process starts has it. */
+static void gpi_host_close_on_exec(int descriptor) {
+#if !defined(_WIN32)
+    fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+#else
+    (void)descriptor;
+#endif
+}
+
 static void gpi_host_file_close(const gpi_file *file) {
 #if GPI_DIRECT
     if (file->direct >= 0) close(file->direct);
@@ -1938,6 +2033,10 @@ typedef unsigned long long gpi_handle;
     CALL(create, "cuMemCreate", 10020, GPI_CALL_MAPS,                                              \
          (gpi_handle *, size_t, const CUmemAllocationProp *, unsigned long long))                  \
     CALL(release, "cuMemRelease", 10020, GPI_CALL_MAPS, (gpi_handle))                              \
+    CALL(export_handle, "cuMemExportToShareableHandle", 10020, GPI_CALL_OPTIONAL,                  \
+         (void *, gpi_handle, CUmemAllocationHandleType, unsigned long long))                      \
+    CALL(import_handle, "cuMemImportFromShareableHandle", 10020, GPI_CALL_OPTIONAL,                \
+         (gpi_handle *, void *, CUmemAllocationHandleType))                                        \
     CALL(map, "cuMemMap", 10020, GPI_CALL_MAPS,                                                    \
          (CUdeviceptr, size_t, size_t, gpi_handle, unsigned long long))                            \
     CALL(unmap, "cuMemUnmap", 10020, GPI_CALL_MAPS, (CUdeviceptr, size_t))                         \
@@ -1955,6 +2054,7 @@ typedef enum gpi_call_group {
 typedef struct gpi_driver {
     int device;
     int mapped;              /* memory can be mapped: the functions are there, the device has it */
+    unsigned share;          /* gpupool_share: what mapped memory is made with */
     uint64_t granule_bytes;  /* driver's page for mapping; what chunked sources round to */
     uint64_t total_bytes;    /* of the device */
     int is_integrated;       /* it has no memory but the host's */
@@ -2180,6 +2280,9 @@ static CUmemAllocationProp gpi_driver_kind(const gpi_driver *driver) {
     kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     kind.location.id = driver->device;
+    if (driver->share & GPUPOOL_SHARE_PROCESSES)
+        kind.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    kind.allocFlags.gpuDirectRDMACapable = (driver->share & GPUPOOL_SHARE_RDMA) != 0;
     return kind;
 }
 
@@ -2293,6 +2396,23 @@ static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t addre
     for (i = 0; i < driver->peer_count && result == GPUPOOL_OK; i++)
         result = gpi_driver_access_for(driver, address, bytes, driver->peers[i]);
     return result;
+}
+
+/* A new descriptor of the memory, for other processes. */
+static gpupool_result gpi_driver_export(const gpi_driver *driver, gpi_handle handle,
+                                        int *descriptor) {
+    CUresult error = driver->export_handle(descriptor, handle,
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    gpupool_result result = gpi_driver_told(driver, "cuMemExportToShareableHandle", error);
+    if (result == GPUPOOL_OK) gpi_host_close_on_exec(*descriptor);
+    return result;
+}
+
+static gpupool_result gpi_driver_import(const gpi_driver *driver, int descriptor,
+                                        gpi_handle *handle) {
+    CUresult error = driver->import_handle(handle, (void *)(uintptr_t)descriptor,
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    return gpi_driver_told(driver, "cuMemImportFromShareableHandle", error);
 }
 
 static gpupool_result gpi_driver_unmap(const gpi_driver *driver, uint64_t address, uint64_t bytes) {
@@ -3364,11 +3484,16 @@ static uint32_t gpi_tree_first(const gpi_lane *lane, uint32_t shelf) {
     return lane->orders[shelf] ? gpi_tree_next(lane, shelf * GPI_SHELF) : (uint32_t)GPI_NO_PLACE;
 }
 
+typedef enum gpi_owners {              /* of the memory that a block lies in */
+    GPI_OWNERS_ANY,
+    GPI_OWNERS_ONE,                    /* all of it is in memory of one */
+    GPI_OWNERS_WHOLE                   /* and is all that this one has */
+} gpi_owners;
+
 typedef struct gpi_fit {               /* what is looked for */
     uint64_t units, align_units;
     uint64_t tries;                    /* misfits that may be passed over in a list */
-    int one_owner;                     /* all of it has to lie in memory of one owner; then it is
-                                          aligned to two units at least */
+    gpi_owners owners;                 /* but for ANY, it is aligned to two units at least */
 } gpi_fit;
 
 /* Where memory of the owner that a unit has ends. */
@@ -3380,15 +3505,24 @@ static uint64_t gpi_tree_end_of_owner(const gpi_tree *tree, uint64_t unit, uint6
     return end;
 }
 
+/* Whether these units are all that their owner has; they begin and end with granules. */
+static int gpi_tree_is_whole(const gpi_tree *tree, uint64_t unit, uint64_t units) {
+    const void *owner = gpi_tree_owner(tree, unit);
+    return (unit == tree->base_unit || gpi_tree_owner(tree, unit - 1) != owner) &&
+           gpi_tree_owner(tree, unit + units) != owner;
+}
+
 /* Where a request would start in this run; UINT64_MAX if it does not fit. */
 static uint64_t gpi_tree_start_of(const gpi_tree *tree, const gpi_run *run, const gpi_fit *fit) {
     uint64_t start = gpi_tree_start(run, fit->units, fit->align_units), owned;
     uint64_t end = run->unit + run->units;
-    if (!fit->one_owner || !tree->granules) return start;
+    if (fit->owners == GPI_OWNERS_ANY || !tree->granules) return start;
     for (; start != UINT64_MAX && start < end && end - start >= fit->units;
          start = gpi_ground_up(owned, fit->align_units)) {
         owned = gpi_tree_end_of_owner(tree, start, end);
-        if (owned - start >= fit->units) return start;
+        if (owned - start < fit->units) continue;
+        if (fit->owners == GPI_OWNERS_ONE || gpi_tree_is_whole(tree, start, fit->units))
+            return start;
     }
     return UINT64_MAX;
 }
@@ -5490,6 +5624,8 @@ typedef struct gpi_chunk {
     gpi_run *stuck;                /* addresses that the driver has not unmapped, held: from their
                                       start so many units */
     uint64_t stuck_units;
+    uint64_t exports;              /* of the block that has all of it, by this descriptor */
+    int descriptor;
     struct gpi_seam *seams;        /* MAPPED: the stitches over it */
 #if GPUPOOL_NVTX
     void *heap;                    /* what a tool calls it; NULL: it is not told */
@@ -5507,7 +5643,11 @@ typedef struct gpi_chunks {
     uint64_t chunk_bytes;          /* 0: by what is reserved already */
     void *(*chunk_alloc)(size_t, int, void *);
     void (*chunk_free)(void *, size_t, int, void *);
+    gpupool_map_fn on_map, on_unmap;
+    uint64_t telling;              /* calls of these under way */
     void *user;
+    gpi_mutex *growing;            /* the arena's: held on entry to all that makes or gives back */
+    uint64_t exports;              /* chunks that are exported */
     uint64_t reservation, reservation_bytes; /* MAPPED: addresses for homes and stitches */
     uint64_t base_unit, space_units;         /* the same in units */
     uint64_t stitch_unit;          /* homes are below, stitches above; UINT64_MAX: no stitches */
@@ -5721,6 +5861,42 @@ static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
     GPUPOOL_FREE(chunk);
 }
 
+/* -- the program is told of what is mapped -- */
+
+/* Calls the program's function, if there is one, with no lock held. Both locks are held on entry
+   and exit; what is told of is held, so that nobody else has it meanwhile. */
+static gpupool_result gpi_chunk_tell(gpi_chunks *chunks, gpupool_map_fn fn,
+                                     const gpupool_mapping *mapping) {
+    int said;
+    if (!fn) return GPUPOOL_OK;
+    chunks->telling++;
+    gpi_host_unlock(chunks->lock);
+    gpi_host_mutex_unlock(chunks->growing);
+    said = fn(mapping, chunks->user);
+    gpi_driver_come_back(&chunks->driver);
+    gpi_host_mutex_lock(chunks->growing);
+    gpi_host_lock(chunks->lock);
+    chunks->telling--;
+    if (!said) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_CALLBACK, "your on_map function returned %d for %" PRIu64
+                         " bytes at %p", said, (uint64_t)mapping->bytes, mapping->memory);
+}
+
+static gpupool_mapping gpi_chunk_mapping(const gpi_chunks *chunks, const gpi_chunk *chunk) {
+    gpupool_mapping mapping;
+    memset(&mapping, 0, sizeof mapping);
+    mapping.memory = gpi_chunk_is_mapped(chunks)
+                         ? (void *)(uintptr_t)(chunk->unit * GPUPOOL_UNIT_BYTES) : chunk->memory;
+    mapping.bytes = mapping.chunk_bytes = (size_t)chunk->bytes;
+    mapping.handle = gpi_chunk_is_mapped(chunks) ? chunk->handle : 0;
+    return mapping;
+}
+
+static void gpi_chunk_tell_going(gpi_chunks *chunks, const gpi_chunk *chunk) {
+    gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
+    gpi_chunk_tell(chunks, chunks->on_unmap, &mapping); /* what it says changes nothing */
+}
+
 /* -- MAPPED chunks come and go -- */
 
 /* Releases what is stuck, the latest first: addresses are unmapped before the handles behind them
@@ -5850,7 +6026,7 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
 }
 
 /* A chunk that is one held run, and that no stitch is over, goes back to the driver. If it cannot
-   be unmapped it stays, finished. */
+   be unmapped it stays, finished; but where the program was told that it goes, it is stuck. */
 static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk,
                                           gpi_run *held) {
     gpupool_result result;
@@ -5858,236 +6034,56 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
     gpi_host_unlock(chunks->lock);
     result = gpi_driver_unmap(&chunks->driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
     gpi_host_lock(chunks->lock);
-    if (result != GPUPOOL_OK) {
+    if (result != GPUPOOL_OK && !chunks->on_map && !chunks->on_unmap) {
         gpi_tree_put(tree, held, GPI_LANE_ANY, 0);
         return result;
     }
     gpi_chunk_unlink(chunks, chunk);
     gpi_tree_own(tree, chunk->unit, chunk->units, NULL);
-    gpi_tree_put(tree, held, GPI_LANE_EMPTY, 0);
     gpi_chunk_stick(chunks, chunk);
+    if (result != GPUPOOL_OK) {
+        chunk->stuck = held;
+        chunk->stuck_units = held->units;
+        return result;
+    }
+    gpi_tree_put(tree, held, GPI_LANE_EMPTY, 0);
     return gpi_chunk_retry(chunks, tree);
 }
 
-/* -- growth of a MAPPED arena at home -- */
-
-typedef struct gpi_growth { /* a block that gets new memory, and where */
-    uint64_t unit, units;           /* the block */
-    int is_alone;                   /* it does not begin in free memory */
-    int is_exact;                   /* no chunk may be larger than is needed */
-    int is_one_chunk;               /* all of the block is in one; is_alone, too */
-    uint64_t new_unit, new_units;   /* empty granules that become memory for it */
-    gpi_run *left;                  /* free memory before these, in which the block begins */
-    gpi_run *empty;                  /* the run that they are in; NULL: there is no place */
-} gpi_growth;
-
-static int gpi_chunk_is_usable(const gpi_tree *tree, const gpi_run *run) {
-    return run->lane < GPI_LANE_WAITING && run->of.at < tree->lanes[run->lane]->usable_below &&
-           run->as.place < GPI_SLABS * GPI_SHELF;
-}
-
-static void gpi_chunk_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *empty,
-                               gpi_run *left, uint64_t align_units) {
-    uint64_t granule = chunks->granule_units, end = empty->unit + empty->units;
-    uint64_t start = gpi_ground_up(left ? left->unit : empty->unit, align_units), from, to;
-    if (left && start >= empty->unit) left = NULL; /* then the block begins in empty addresses */
-    from = gpi_ground_max(gpi_ground_down(start, granule), empty->unit);
-    to = gpi_ground_up(start + best->units, granule);
-    if (end == chunks->stitch_unit) end -= granule; /* never used: see gpi_tree_from */
-    if (to > end || to <= from) return;
-    if (best->empty && to - from >= best->new_units) return;
-    best->unit = start;
-    best->new_unit = from;
-    best->new_units = to - from;
-    best->left = left;
-    best->empty = empty;
-}
-
-/* The place that needs the least new memory, of so many empty runs or of more until there is one:
-   beside free memory that is marked as usable. */
-static void gpi_chunk_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
-                                 uint64_t align_units, gpi_growth *best) {
-    const gpi_lane *lane = tree->lanes[GPI_LANE_EMPTY];
-    uint32_t place = gpi_tree_next(lane, 0);
-    int looked = 0;
-    best->empty = NULL;
-    for (; place != GPI_NO_PLACE; place = gpi_tree_next(lane, place + 1)) {
-        gpi_run *run = lane->lists[place];
-        for (; run && (looked++ < 64 || !best->empty); run = run->list_next) {
-            gpi_run *left = best->is_alone ? NULL : run->prev;
-            if (left && !gpi_chunk_is_usable(tree, left)) left = NULL;
-            gpi_chunk_consider(chunks, best, run, left, align_units);
+/* The chunks of a held run go back to the driver; the program was told of so many that they have
+   appeared. */
+static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
+                                    uint64_t told) {
+    struct gpi_thread why = gpi_thread;
+    uint64_t end = held->unit + held->units;
+    gpi_run *rest = held;
+    for (; held; held = rest) {
+        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(tree, held->unit);
+        uint64_t next = chunk->unit + chunk->units;
+        if (next < end && !gpi_tree_prepare(tree, 2)) {
+            gpi_tree_put(tree, held, GPI_LANE_ANY, 0); /* no host memory: they stay, untold */
+            break;
         }
+        rest = next < end ? gpi_tree_split(tree, held, next) : NULL;
+        if (told) told--, gpi_chunk_tell_going(chunks, chunk);
+        gpi_chunk_give_back(chunks, tree, chunk, held);
     }
+    gpi_thread = why;
 }
 
-/* How large a new chunk is: a share of what is reserved, or of the request. The driver's price is
-   per handle, so few large chunks are cheap; but a chunk with one live block in it cannot be
-   stitched whole, which costs memory, above all where a limit has to be met. Measured on recorded
-   runs. */
-static uint64_t gpi_chunk_units(const gpi_chunks *chunks, uint64_t new_units) {
-    const uint64_t mib = (1u << 20) / GPUPOOL_UNIT_BYTES, granule = chunks->granule_units;
-    int limited = chunks->ledger->limit_bytes != UINT64_MAX;
-    uint64_t units = chunks->units / (limited ? 512 : 96);
-    uint64_t least = limited ? 0 : gpi_ground_min(chunks->units / 4, 8 * mib);
-    if (chunks->chunk_bytes)
-        return gpi_ground_up(chunks->chunk_bytes, chunks->driver.granule_bytes) /
-               GPUPOOL_UNIT_BYTES;
-    units = gpi_ground_max(units, new_units / (limited ? 64 : 32));
-    units = gpi_ground_min(gpi_ground_max(units, least), 32 * mib);
-    return gpi_ground_max(gpi_ground_down(units, granule), granule);
-}
-
-/* Cuts [unit, unit + units) out of a held run; the rest goes to a lane. Needs two spare structs. */
-static gpi_run *gpi_chunk_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units,
-                                uint32_t lane) {
-    if (run->units > unit - run->unit + units)
-        gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), lane, 0);
-    if (unit > run->unit) {
-        gpi_run *head = run;
-        run = gpi_tree_split(tree, run, unit);
-        gpi_tree_put(tree, head, lane, 0);
-    }
-    return run;
-}
-
-/* Where a chunk of the usual size is larger than the growth needs: as much of it as there is room
-   for. */
-static void gpi_chunk_round_up(const gpi_chunks *chunks, gpi_growth *growth, uint64_t size,
-                               uint64_t room) {
-    uint64_t empty = growth->empty->unit + growth->empty->units - growth->new_unit;
-    uint64_t granule = chunks->granule_units;
-    if (growth->empty->unit + growth->empty->units == chunks->stitch_unit) empty -= granule;
-    size = gpi_ground_min(gpi_ground_min(size, gpi_ground_down(room, granule)), empty);
-    growth->new_units = gpi_ground_max(growth->new_units, size);
-}
-
-/* Gets memory for a block at home, so that at most most_units are reserved. The run is held,
-   exactly the block. Lanes that it may begin in are marked as usable, and no longer on return. */
-static gpupool_result gpi_chunk_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
-                                     uint64_t most_units, gpi_run **out) {
-    uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
-    uint64_t size = gpi_ground_max(gpi_chunk_units(chunks, growth->new_units),
-                                   growth->is_one_chunk ? growth->new_units : 0);
-    gpi_run *held, *left = growth->left;
-    gpi_stream *owner = NULL;
-    uint64_t at = 0;
-    gpupool_result result;
-    result = !growth->empty || growth->new_units > room ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
-    if (result == GPUPOOL_OK && !growth->is_exact) gpi_chunk_round_up(chunks, growth, size, room);
-    if (result == GPUPOOL_OK &&
-        (!gpi_tree_prepare(tree, 8) ||
-         !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units)))
-        result = gpi_host_no_memory();
-    if (result == GPUPOOL_OK && left) {
-        owner = gpi_clock_borrow(tree, left);
-        at = left->of.at;
-        left = gpi_tree_take(tree, left, growth->unit, growth->empty->unit - growth->unit);
-    }
-    gpi_tree_unmark(tree);
-    if (result != GPUPOOL_OK) return result;
-    held = gpi_tree_take(tree, growth->empty, growth->new_unit, growth->new_units);
-    result = gpi_chunk_fill(chunks, tree, held, size);
-    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) {
-        gpi_tree_put(tree, held, GPI_LANE_ANY, 0); /* it is there now, and stays */
-        result = gpi_host_no_memory();
-    }
-    if (result != GPUPOOL_OK) {
-        if (left) gpi_clock_return(chunks->clocks, left, owner, at);
-        return result;
-    }
-    if (owner) owner->refs--;
-    if (left) gpi_tree_weld(tree, left, held);
-    *out = gpi_chunk_carve(tree, left ? left : held, growth->unit, growth->units, GPI_LANE_ANY);
-    return GPUPOOL_OK;
-}
-
-/* -- growth of the other sources -- */
-
-/* A chunk for a request of so many bytes: an eighth of what is reserved, so that their number grows
-   with the logarithm of the memory; a request larger than that gets a chunk of its own. */
-static uint64_t gpi_chunk_size(const gpi_chunks *chunks, uint64_t need, uint64_t most) {
-    uint64_t reserved = chunks->units * GPUPOOL_UNIT_BYTES;
-    uint64_t granule = chunks->driver.granule_bytes, size;
-    uint64_t room = most - gpi_ground_min(most, reserved);
-    if (!gpi_chunk_is(chunks, GPI_FROM_POOL)) return need;
-    size = chunks->chunk_bytes ? chunks->chunk_bytes
-                               : gpi_ground_min(reserved / 8, (uint64_t)1 << 30);
-    size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
-    if (room < granule) /* the last of the limit, in one or two: not a chunk for each block */
-        size = gpi_ground_min(gpi_ground_down(room, GPUPOOL_UNIT_BYTES), 1u << 20);
-    else
-        size = gpi_ground_min(size, gpi_ground_down(room, granule));
-    return gpi_ground_max(need, size);
-}
-
-/* The driver holds whole granules for a chunk of more than 1 MiB, so that is what is asked for and
-   counted. */
-static uint64_t gpi_chunk_whole(const gpi_chunks *chunks, uint64_t bytes) {
-    int fine = bytes <= 1u << 20 || !gpi_chunk_is(chunks, GPI_FROM_GRANULES);
-    return gpi_ground_up(bytes, fine ? GPUPOOL_UNIT_BYTES : chunks->driver.granule_bytes);
-}
-
-/* The least growth that surely holds a request. CUDA aligns to 512 bytes at least. */
-static uint64_t gpi_chunk_need(const gpi_chunks *chunks, uint64_t units, uint64_t align_units) {
-    if (gpi_chunk_is_mapped(chunks))
-        return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, chunks->driver.granule_bytes);
-    units += align_units - 1;
-    if (gpi_chunk_is(chunks, GPI_FROM_UNALIGNED) || GPUPOOL_UNIT_BYTES > 512) units++;
-    return gpi_chunk_whole(chunks, units * GPUPOOL_UNIT_BYTES);
-}
-
-/* What the source gives for a request, at least `need`: smaller ones are asked for when it refuses.
-   The lock is open. */
-static gpupool_result gpi_chunk_ask(const gpi_chunks *chunks, uint64_t need, gpi_chunk *chunk) {
-    gpupool_result result;
-    for (;; chunk->bytes = gpi_ground_max(need, gpi_chunk_whole(chunks, chunk->bytes / 2))) {
-        result = chunks->from->get(chunks, chunk->bytes, &chunk->memory);
-        if (result != GPUPOOL_E_OUT_OF_MEMORY || chunk->bytes == need) return result;
-    }
-}
-
-/* A chunk for a request under at most most_bytes of reserved memory. The run is held, exactly the
-   request. */
-static gpupool_result gpi_chunk_add(gpi_chunks *chunks, gpi_tree *tree, const gpi_growth *growth,
-                                    uint64_t align_units, uint64_t most_bytes, gpi_run **out) {
-    uint64_t need = gpi_chunk_need(chunks, growth->units, align_units), address;
+/* Tells the program of the new chunks of a held run. If it refuses one, all go back. */
+static gpupool_result gpi_chunk_announce(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held) {
+    uint64_t unit = held->unit, end = unit + held->units, told = 0;
     gpupool_result result = GPUPOOL_OK;
-    gpi_chunk *chunk;
-    if (need > most_bytes || chunks->ledger->reserved.now > most_bytes - need)
-        return GPUPOOL_E_OUT_OF_MEMORY;
-    chunk = (gpi_chunk *)gpi_host_zeroed(sizeof *chunk);
-    if (!chunk || !gpi_tree_prepare(tree, 4)) {
-        GPUPOOL_FREE(chunk);
-        return gpi_host_no_memory();
+    for (; chunks->on_map && unit < end; told++) {
+        const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
+        gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
+        result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
+        if (result != GPUPOOL_OK) break;
+        unit = chunk->unit + chunk->units;
     }
-    chunk->bytes = gpi_chunk_size(chunks, need, most_bytes);
-    gpi_host_unlock(chunks->lock);
-    result = gpi_chunk_ask(chunks, need, chunk);
-    gpi_host_lock(chunks->lock);
-    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
-        gpi_host_unlock(chunks->lock);
-        chunks->from->give(chunks, chunk->memory, chunk->bytes);
-        gpi_host_lock(chunks->lock);
-        result = gpi_host_no_memory();
-    }
-    if (result != GPUPOOL_OK) {
-        GPUPOOL_FREE(chunk);
-        return result;
-    }
-    address = (uint64_t)(uintptr_t)chunk->memory;
-    chunk->unit = gpi_ground_up(address, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
-    chunk->units = (address + chunk->bytes) / GPUPOOL_UNIT_BYTES - chunk->unit;
-    chunk->first = gpi_tree_add_chunk(tree, chunk->unit, chunk->units);
-    gpi_chunk_link(chunks, NULL, chunk);
-    gpi_chunk_gained(chunks, chunk);
-#if GPUPOOL_NVTX
-    if (gpi_chunk_is(chunks, GPI_FROM_TOLD))
-        chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
-#endif
-    *out = gpi_chunk_carve(tree, chunk->first, gpi_ground_up(chunk->unit, align_units),
-                           growth->units, GPI_LANE_ANY);
-    return GPUPOOL_OK;
+    if (result != GPUPOOL_OK) gpi_chunk_give_all_back(chunks, tree, held, told);
+    return result;
 }
 
 /* A chunk that is one held run goes back to its source. On failure it stays, finished. */
@@ -6148,25 +6144,6 @@ static uint64_t gpi_chunk_busy_bytes(const gpi_chunks *chunks, const gpi_tree *t
     for (; chunk; chunk = chunk->next)
         if (!gpi_chunk_is_idle(chunks, tree, chunk)) units += chunk->units;
     return units * GPUPOOL_UNIT_BYTES;
-}
-
-/* The largest request that a new chunk holds, if the limit leaves so much for it, and the device.
-   Above 1 MiB the device gives whole granules. */
-static uint64_t gpi_chunk_room(const gpi_chunks *chunks, uint64_t limit_bytes,
-                               uint64_t device_bytes) {
-    uint64_t granule = chunks->driver.granule_bytes, bytes, lost;
-    uint64_t by_device = gpi_ground_max(gpi_ground_down(device_bytes, granule),
-                                        gpi_ground_min(device_bytes, 1u << 20));
-    bytes = gpi_ground_min(limit_bytes, gpi_chunk_is(chunks, GPI_FROM_DEVICE) ? by_device
-                                                                              : device_bytes);
-    if (gpi_chunk_is_mapped(chunks))
-        bytes = gpi_ground_down(bytes, granule);
-    else if (gpi_chunk_is(chunks, GPI_FROM_GRANULES))
-        bytes = gpi_ground_max(gpi_ground_down(bytes, granule), gpi_ground_min(bytes, 1u << 20));
-    bytes = gpi_ground_down(bytes, GPUPOOL_UNIT_BYTES);
-    if (gpi_chunk_is_mapped(chunks)) return bytes;
-    lost = gpi_chunk_need(chunks, 1, 1) - GPUPOOL_UNIT_BYTES; /* by a chunk's own alignment */
-    return bytes - gpi_ground_min(bytes, lost);
 }
 
 /* -- opening and closing -- */
@@ -6235,6 +6212,7 @@ static void gpi_chunk_forget(gpi_chunks *chunks) { /* the host's side only */
     for (i = 0; i < 2; i++)
         for (chunk = i ? chunks->stuck : chunks->first; chunk; chunk = next) {
             next = chunk->next;
+            if (chunk->exports) gpi_host_close(chunk->descriptor); /* after a reset */
             GPUPOOL_FREE(chunk);
         }
 }
@@ -6268,9 +6246,280 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
     return result;
 }
 
+/* == GROWTH ===================================================================================
+   How large a new chunk is, and where its block lies. uses: TREE, CLOCK, CHUNK
+
+   A block at home may begin in free memory and go on in a new chunk behind it: only what is missing
+   is got from the driver. Other sources give a chunk for each growth, wherever that lies.
+
+       home      | chunk |....####|########|.....| empty
+                              ^ free    ^ new chunk: the block, and what is left of the chunk
+
+   G1  what a growth takes is held until all of it is there; if a call fails it is as it was */
+
+/* -- growth of a MAPPED arena at home -- */
+
+typedef struct gpi_growth { /* a block that gets new memory, and where */
+    uint64_t unit, units;           /* the block */
+    int is_alone;                   /* it does not begin in free memory */
+    int is_exact;                   /* no chunk may be larger than is needed */
+    int is_one_chunk;               /* all of the block is in one; is_alone, too */
+    uint64_t new_unit, new_units;   /* empty granules that become memory for it */
+    gpi_run *left;                  /* free memory before these, in which the block begins */
+    gpi_run *empty;                  /* the run that they are in; NULL: there is no place */
+} gpi_growth;
+
+static int gpi_growth_is_usable(const gpi_tree *tree, const gpi_run *run) {
+    return run->lane < GPI_LANE_WAITING && run->of.at < tree->lanes[run->lane]->usable_below &&
+           run->as.place < GPI_SLABS * GPI_SHELF;
+}
+
+static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *empty,
+                               gpi_run *left, uint64_t align_units) {
+    uint64_t granule = chunks->granule_units, end = empty->unit + empty->units;
+    uint64_t start = gpi_ground_up(left ? left->unit : empty->unit, align_units), from, to;
+    if (left && start >= empty->unit) left = NULL; /* then the block begins in empty addresses */
+    from = gpi_ground_max(gpi_ground_down(start, granule), empty->unit);
+    to = gpi_ground_up(start + best->units, granule);
+    if (end == chunks->stitch_unit) end -= granule; /* never used: see gpi_tree_from */
+    if (to > end || to <= from) return;
+    if (best->empty && to - from >= best->new_units) return;
+    best->unit = start;
+    best->new_unit = from;
+    best->new_units = to - from;
+    best->left = left;
+    best->empty = empty;
+}
+
+/* The place that needs the least new memory, of so many empty runs or of more until there is one:
+   beside free memory that is marked as usable. */
+static void gpi_growth_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
+                                 uint64_t align_units, gpi_growth *best) {
+    const gpi_lane *lane = tree->lanes[GPI_LANE_EMPTY];
+    uint32_t place = gpi_tree_next(lane, 0);
+    int looked = 0;
+    best->empty = NULL;
+    for (; place != GPI_NO_PLACE; place = gpi_tree_next(lane, place + 1)) {
+        gpi_run *run = lane->lists[place];
+        for (; run && (looked++ < 64 || !best->empty); run = run->list_next) {
+            gpi_run *left = best->is_alone ? NULL : run->prev;
+            if (left && !gpi_growth_is_usable(tree, left)) left = NULL;
+            gpi_growth_consider(chunks, best, run, left, align_units);
+        }
+    }
+}
+
+/* How large a new chunk is: a share of what is reserved, or of the request. The driver's price is
+   per handle, so few large chunks are cheap; but a chunk with one live block in it cannot be
+   stitched whole, which costs memory, above all where a limit has to be met. Measured on recorded
+   runs. */
+static uint64_t gpi_growth_units(const gpi_chunks *chunks, uint64_t new_units) {
+    const uint64_t mib = (1u << 20) / GPUPOOL_UNIT_BYTES, granule = chunks->granule_units;
+    int limited = chunks->ledger->limit_bytes != UINT64_MAX;
+    uint64_t units = chunks->units / (limited ? 512 : 96);
+    uint64_t least = limited ? 0 : gpi_ground_min(chunks->units / 4, 8 * mib);
+    if (chunks->chunk_bytes)
+        return gpi_ground_up(chunks->chunk_bytes, chunks->driver.granule_bytes) /
+               GPUPOOL_UNIT_BYTES;
+    units = gpi_ground_max(units, new_units / (limited ? 64 : 32));
+    units = gpi_ground_min(gpi_ground_max(units, least), 32 * mib);
+    return gpi_ground_max(gpi_ground_down(units, granule), granule);
+}
+
+/* Cuts [unit, unit + units) out of a held run; the rest goes to a lane. Needs two spare structs. */
+static gpi_run *gpi_growth_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units,
+                                uint32_t lane) {
+    if (run->units > unit - run->unit + units)
+        gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), lane, 0);
+    if (unit > run->unit) {
+        gpi_run *head = run;
+        run = gpi_tree_split(tree, run, unit);
+        gpi_tree_put(tree, head, lane, 0);
+    }
+    return run;
+}
+
+/* Where a chunk of the usual size is larger than the growth needs: as much of it as there is room
+   for. */
+static void gpi_growth_round_up(const gpi_chunks *chunks, gpi_growth *growth, uint64_t size,
+                               uint64_t room) {
+    uint64_t empty = growth->empty->unit + growth->empty->units - growth->new_unit;
+    uint64_t granule = chunks->granule_units;
+    if (growth->empty->unit + growth->empty->units == chunks->stitch_unit) empty -= granule;
+    size = gpi_ground_min(gpi_ground_min(size, gpi_ground_down(room, granule)), empty);
+    growth->new_units = gpi_ground_max(growth->new_units, size);
+}
+
+/* Gets memory for a block at home, so that at most most_units are reserved. The run is held,
+   exactly the block. Lanes that it may begin in are marked as usable, and no longer on return. */
+static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
+                                     uint64_t most_units, gpi_run **out) {
+    uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
+    uint64_t size = gpi_ground_max(gpi_growth_units(chunks, growth->new_units),
+                                   growth->is_one_chunk ? growth->new_units : 0);
+    gpi_run *held, *left = growth->left;
+    gpi_stream *owner = NULL;
+    uint64_t at = 0;
+    gpupool_result result;
+    result = !growth->empty || growth->new_units > room ? GPUPOOL_E_OUT_OF_MEMORY : GPUPOOL_OK;
+    if (result == GPUPOOL_OK && !growth->is_exact) gpi_growth_round_up(chunks, growth, size, room);
+    if (result == GPUPOOL_OK &&
+        (!gpi_tree_prepare(tree, 8) ||
+         !gpi_tree_prepare_cells(tree, growth->new_unit, growth->new_units)))
+        result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK && left) {
+        owner = gpi_clock_borrow(tree, left);
+        at = left->of.at;
+        left = gpi_tree_take(tree, left, growth->unit, growth->empty->unit - growth->unit);
+    }
+    gpi_tree_unmark(tree);
+    if (result != GPUPOOL_OK) return result;
+    held = gpi_tree_take(tree, growth->empty, growth->new_unit, growth->new_units);
+    result = gpi_chunk_fill(chunks, tree, held, size);
+    if (result == GPUPOOL_OK) result = gpi_chunk_announce(chunks, tree, held);
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) {
+        gpi_tree_put(tree, held, GPI_LANE_ANY, 0); /* it is there now, and stays */
+        result = gpi_host_no_memory();
+    }
+    if (result != GPUPOOL_OK) {
+        if (left) gpi_clock_return(chunks->clocks, left, owner, at);
+        return result;
+    }
+    if (owner) owner->refs--;
+    if (left) gpi_tree_weld(tree, left, held);
+    *out = gpi_growth_carve(tree, left ? left : held, growth->unit, growth->units, GPI_LANE_ANY);
+    return GPUPOOL_OK;
+}
+
+/* -- growth of the other sources -- */
+
+/* A chunk for a request of so many bytes: an eighth of what is reserved, so that their number grows
+   with the logarithm of the memory; a request larger than that gets a chunk of its own. */
+static uint64_t gpi_growth_size(const gpi_chunks *chunks, uint64_t need, uint64_t most) {
+    uint64_t reserved = chunks->units * GPUPOOL_UNIT_BYTES;
+    uint64_t granule = chunks->driver.granule_bytes, size;
+    uint64_t room = most - gpi_ground_min(most, reserved);
+    if (!gpi_chunk_is(chunks, GPI_FROM_POOL)) return need;
+    size = chunks->chunk_bytes ? chunks->chunk_bytes
+                               : gpi_ground_min(reserved / 8, (uint64_t)1 << 30);
+    size = gpi_ground_up(gpi_ground_max(gpi_ground_max(size, need), granule), granule);
+    if (room < granule) /* the last of the limit, in one or two: not a chunk for each block */
+        size = gpi_ground_min(gpi_ground_down(room, GPUPOOL_UNIT_BYTES), 1u << 20);
+    else
+        size = gpi_ground_min(size, gpi_ground_down(room, granule));
+    return gpi_ground_max(need, size);
+}
+
+/* The driver holds whole granules for a chunk of more than 1 MiB, so that is what is asked for and
+   counted. */
+static uint64_t gpi_growth_whole(const gpi_chunks *chunks, uint64_t bytes) {
+    int fine = bytes <= 1u << 20 || !gpi_chunk_is(chunks, GPI_FROM_GRANULES);
+    return gpi_ground_up(bytes, fine ? GPUPOOL_UNIT_BYTES : chunks->driver.granule_bytes);
+}
+
+/* The least growth that surely holds a request. CUDA aligns to 512 bytes at least. */
+static uint64_t gpi_growth_need(const gpi_chunks *chunks, uint64_t units, uint64_t align_units) {
+    if (gpi_chunk_is_mapped(chunks))
+        return gpi_ground_up(units * GPUPOOL_UNIT_BYTES, chunks->driver.granule_bytes);
+    units += align_units - 1;
+    if (gpi_chunk_is(chunks, GPI_FROM_UNALIGNED) || GPUPOOL_UNIT_BYTES > 512) units++;
+    return gpi_growth_whole(chunks, units * GPUPOOL_UNIT_BYTES);
+}
+
+/* What the source gives for a request, at least `need`: smaller ones are asked for when it refuses.
+   The lock is open. */
+static gpupool_result gpi_growth_ask(const gpi_chunks *chunks, uint64_t need, gpi_chunk *chunk) {
+    gpupool_result result;
+    for (;; chunk->bytes = gpi_ground_max(need, gpi_growth_whole(chunks, chunk->bytes / 2))) {
+        result = chunks->from->get(chunks, chunk->bytes, &chunk->memory);
+        if (result != GPUPOOL_E_OUT_OF_MEMORY || chunk->bytes == need) return result;
+    }
+}
+
+/* Tells the program of a new chunk, which is one held run. If it refuses, the chunk goes back. On
+   success there are spare structs to carve it with. */
+static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
+    gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
+    struct gpi_thread why;
+    gpupool_result result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
+    if (result == GPUPOOL_OK && gpi_tree_prepare(tree, 4)) return GPUPOOL_OK;
+    if (result == GPUPOOL_OK) {
+        gpi_tree_put(tree, chunk->first, GPI_LANE_ANY, 0); /* it is there now, and stays */
+        return gpi_host_no_memory();
+    }
+    why = gpi_thread;
+    gpi_chunk_drop(chunks, tree, chunk);
+    gpi_thread = why;
+    return result;
+}
+
+/* A chunk for a request under at most most_bytes of reserved memory. The run is held, exactly the
+   request. */
+static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const gpi_growth *growth,
+                                    uint64_t align_units, uint64_t most_bytes, gpi_run **out) {
+    uint64_t need = gpi_growth_need(chunks, growth->units, align_units), address;
+    gpupool_result result = GPUPOOL_OK;
+    gpi_chunk *chunk;
+    if (need > most_bytes || chunks->ledger->reserved.now > most_bytes - need)
+        return GPUPOOL_E_OUT_OF_MEMORY;
+    chunk = (gpi_chunk *)gpi_host_zeroed(sizeof *chunk);
+    if (!chunk || !gpi_tree_prepare(tree, 4)) {
+        GPUPOOL_FREE(chunk);
+        return gpi_host_no_memory();
+    }
+    chunk->bytes = gpi_growth_size(chunks, need, most_bytes);
+    gpi_host_unlock(chunks->lock);
+    result = gpi_growth_ask(chunks, need, chunk);
+    gpi_host_lock(chunks->lock);
+    if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 4)) {
+        gpi_host_unlock(chunks->lock);
+        chunks->from->give(chunks, chunk->memory, chunk->bytes);
+        gpi_host_lock(chunks->lock);
+        result = gpi_host_no_memory();
+    }
+    if (result != GPUPOOL_OK) {
+        GPUPOOL_FREE(chunk);
+        return result;
+    }
+    address = (uint64_t)(uintptr_t)chunk->memory;
+    chunk->unit = gpi_ground_up(address, GPUPOOL_UNIT_BYTES) / GPUPOOL_UNIT_BYTES;
+    chunk->units = (address + chunk->bytes) / GPUPOOL_UNIT_BYTES - chunk->unit;
+    chunk->first = gpi_tree_add_chunk(tree, chunk->unit, chunk->units);
+    gpi_chunk_link(chunks, NULL, chunk);
+    gpi_chunk_gained(chunks, chunk);
+#if GPUPOOL_NVTX
+    if (gpi_chunk_is(chunks, GPI_FROM_TOLD))
+        chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
+#endif
+    result = gpi_growth_welcome(chunks, tree, chunk);
+    if (result != GPUPOOL_OK) return result;
+    *out = gpi_growth_carve(tree, chunk->first, gpi_ground_up(chunk->unit, align_units),
+                           growth->units, GPI_LANE_ANY);
+    return GPUPOOL_OK;
+}
+
+/* The largest request that a new chunk holds, if the limit leaves so much for it, and the device.
+   Above 1 MiB the device gives whole granules. */
+static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
+                               uint64_t device_bytes) {
+    uint64_t granule = chunks->driver.granule_bytes, bytes, lost;
+    uint64_t by_device = gpi_ground_max(gpi_ground_down(device_bytes, granule),
+                                        gpi_ground_min(device_bytes, 1u << 20));
+    bytes = gpi_ground_min(limit_bytes, gpi_chunk_is(chunks, GPI_FROM_DEVICE) ? by_device
+                                                                              : device_bytes);
+    if (gpi_chunk_is_mapped(chunks))
+        bytes = gpi_ground_down(bytes, granule);
+    else if (gpi_chunk_is(chunks, GPI_FROM_GRANULES))
+        bytes = gpi_ground_max(gpi_ground_down(bytes, granule), gpi_ground_min(bytes, 1u << 20));
+    bytes = gpi_ground_down(bytes, GPUPOOL_UNIT_BYTES);
+    if (gpi_chunk_is_mapped(chunks)) return bytes;
+    lost = gpi_growth_need(chunks, 1, 1) - GPUPOOL_UNIT_BYTES; /* by a chunk's own alignment */
+    return bytes - gpi_ground_min(bytes, lost);
+}
+
 /* == STITCH ===================================================================================
    A large block from free memory that lies in several places: a second range of addresses over it.
-   uses: DRIVER, TREE, CLOCK, CHUNK
+   uses: DRIVER, TREE, CLOCK, CHUNK, GROWTH
 
    The chunks stay mapped at home. A stitch maps their handles once more, side by side: free memory
    at the end of one chunk, wholly free chunks, free memory at the start of one more. Handles map
@@ -6340,6 +6589,8 @@ typedef struct gpi_stitch {
     uint64_t user_at;        /* the position at which it freed the block */
     uint64_t look;           /* the latest look of a verdict, and its number in that */
     uint64_t nth;
+    int is_told;             /* the program knows of it */
+    int is_leaving;          /* a thread is about to unmap it */
     uint32_t seam_count, part_count;
     gpi_seam *seams;         /* by address, behind this struct */
     gpi_part *parts;         /* by offset, behind the seams */
@@ -6589,7 +6840,7 @@ GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *st
    in. */
 static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t units, uint64_t *runs) {
     const gpi_run *run = gpi_tree_at(tree, unit);
-    for (; gpi_chunk_is_usable(tree, run); run = run->next) {
+    for (; gpi_growth_is_usable(tree, run); run = run->next) {
         ++*runs;
         if (run->unit + run->units >= unit + units) return 1;
     }
@@ -6664,7 +6915,37 @@ static void gpi_stitch_give_space(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpi_tree_put(stitches->tree, run, GPI_LANE_SPACE, 0);
 }
 
-/* Unmaps a stitch that is not in use, and that nothing uses any more. On failure it stays. */
+static gpupool_mapping gpi_stitch_mapping(const gpi_stitch *stitch) {
+    gpupool_mapping mapping;
+    memset(&mapping, 0, sizeof mapping);
+    mapping.memory = (void *)(uintptr_t)(stitch->unit * GPUPOOL_UNIT_BYTES);
+    mapping.bytes = (size_t)(stitch->units * GPUPOOL_UNIT_BYTES);
+    return mapping;
+}
+
+/* Whether the program is told of what is mapped; then both locks are open at times. */
+static int gpi_stitch_tells(const gpi_stitches *stitches) {
+    return stitches->chunks->on_map || stitches->chunks->on_unmap;
+}
+
+/* The program is told once, and then the stitch's addresses are taken away. */
+static gpupool_result gpi_stitch_take_down(gpi_stitches *stitches, gpi_stitch *stitch) {
+    gpi_chunks *chunks = stitches->chunks;
+    gpupool_mapping mapping = gpi_stitch_mapping(stitch);
+    gpupool_result result;
+    stitch->is_leaving = 1;
+    if (stitch->is_told) gpi_chunk_tell(chunks, chunks->on_unmap, &mapping);
+    stitch->is_told = 0;
+    gpi_host_unlock(chunks->lock);
+    result = gpi_driver_unmap(&chunks->driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                              stitch->units * GPUPOOL_UNIT_BYTES);
+    gpi_host_lock(chunks->lock);
+    stitch->is_leaving = 0;
+    return result;
+}
+
+/* Unmaps a stitch that is not in use, and that nothing uses any more. On failure it stays; spoilt,
+   if the program was told that it goes. */
 static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitch) {
     gpupool_result result;
     int was_idle = stitch->state == GPI_STITCH_IDLE;
@@ -6672,11 +6953,8 @@ static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitc
         gpi_stitch_unset_idle(stitches, stitch);
         gpi_stitch_set_spoilt(stitches, stitch);
     }
-    gpi_host_unlock(stitches->chunks->lock);
-    result = gpi_driver_unmap(&stitches->chunks->driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                              stitch->units * GPUPOOL_UNIT_BYTES);
-    gpi_host_lock(stitches->chunks->lock);
-    if (result != GPUPOOL_OK && !was_idle) return result;
+    result = gpi_stitch_take_down(stitches, stitch);
+    if (result != GPUPOOL_OK && (!was_idle || gpi_stitch_tells(stitches))) return result;
     stitches->idle_seams -= stitch->seam_count;
     if (result != GPUPOOL_OK) {
         gpi_stitch_set_idle(stitches, stitch, NULL, 0);
@@ -6698,7 +6976,7 @@ static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitc
 }
 
 static int gpi_stitch_has_passed(const gpi_stitches *stitches, const gpi_stitch *stitch) {
-    if (stitch->state == GPI_STITCH_USED) return 0;
+    if (stitch->state == GPI_STITCH_USED || stitch->is_leaving) return 0;
     return !stitch->user ||
            stitch->user_at <= gpi_clock_done(stitches->clocks, stitch->user);
 }
@@ -6711,6 +6989,7 @@ static void gpi_stitch_bound(gpi_stitches *stitches, uint64_t most_seams) {
         newer = stitch->newer; /* which stays: whoever unmaps one holds `growing` */
         if (!gpi_stitch_has_passed(stitches, stitch)) continue;
         if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return;
+        if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* it was open */
     }
 }
 
@@ -6718,11 +6997,13 @@ static uint64_t gpi_stitch_most_seams(const gpi_stitches *stitches) {
     return gpi_ground_max(GPI_IDLE_SEAMS, 4 * stitches->chunks->count);
 }
 
-/* Unmaps the stitches over a chunk that is held, and was idle. */
+/* Unmaps the stitches over a chunk that is held, and was idle. E_IN_USE: another thread is about to
+   unmap one. */
 static gpupool_result gpi_stitch_clear(gpi_stitches *stitches, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
     const gpi_seam *seam;
     while ((seam = chunk->seams) != NULL && result == GPUPOOL_OK) {
+        if (seam->stitch->is_leaving) return GPUPOOL_E_IN_USE;
         result = gpi_stitch_unmap(stitches, seam->stitch);
         GPI_ASSERT(result != GPUPOOL_OK || chunk->seams != seam); /* it took its seams with it */
     }
@@ -6759,12 +7040,16 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
     gpi_run *held;
     if (!gpi_chunk_is_mapped(chunks)) {
         gpi_tree_unfile(tree, chunk->first);
+        gpi_chunk_tell_going(chunks, chunk);
         return gpi_chunk_drop(chunks, tree, chunk);
     }
     if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
     held = gpi_stitch_take(tree, gpi_tree_at(tree, chunk->unit), chunk->unit, chunk->units);
     result = gpi_stitch_clear(stitches, chunk);
-    if (result == GPUPOOL_OK) return gpi_chunk_give_back(chunks, tree, chunk, held);
+    if (result == GPUPOOL_OK) {
+        gpi_chunk_tell_going(chunks, chunk);
+        return gpi_chunk_give_back(chunks, tree, chunk, held);
+    }
     gpi_tree_put(tree, held, GPI_LANE_ANY, 0);
     return result;
 }
@@ -6796,10 +7081,13 @@ static gpupool_result gpi_stitch_trim(gpi_stitches *stitches, uint64_t keep_byte
     for (i = 0; i < count && result == GPUPOOL_OK && *reserved > keep_bytes; i++) {
         gpi_chunk *chunk = stitches->room[i].chunk;
         if (chunk->bytes > *reserved - keep_bytes) continue;
-        if (gpi_chunk_is_idle(chunks, stitches->tree, chunk)) /* still: the lock was open */
-            result = gpi_stitch_drop_chunk(stitches, chunk);
+        if (!gpi_chunk_is_idle(chunks, stitches->tree, chunk)) continue; /* the lock was open */
+        result = gpi_stitch_drop_chunk(stitches, chunk);
+        if (result != GPUPOOL_OK || !gpi_stitch_tells(stitches)) continue;
+        result = gpi_stitch_list_idle(stitches, &count); /* all locks were */
+        i = UINT64_MAX;
     }
-    return result;
+    return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result;
 }
 
 /* The same until at most so many bytes are reserved, if there is as much idle: the last chunk may
@@ -6888,7 +7176,7 @@ static void gpi_stitch_forget(gpi_stitches *stitches) { /* the host's side only 
 
 /* == PLAN =====================================================================================
    How a stitch comes to be: what is free, which of it is taken, and what is grown for the rest.
-   uses: DRIVER, TREE, CLOCK, CHUNK, STITCH
+   uses: DRIVER, TREE, CLOCK, CHUNK, GROWTH, STITCH
 
    Wholly free chunks are taken, the largest first. What is then left of the request comes from free
    memory at the end of a chunk (the head) or at the start of another (the tail), the shortest that
@@ -6935,14 +7223,14 @@ static uint64_t gpi_plan_free_at_start(const gpi_tree *tree, const gpi_chunk *ch
     const gpi_run *run = gpi_tree_from(tree, chunk->unit);
     uint64_t end = chunk->unit + chunk->units;
     if (run->unit > chunk->unit) run = run->prev;
-    while (run->unit < end && gpi_chunk_is_usable(tree, run)) run = run->next;
+    while (run->unit < end && gpi_growth_is_usable(tree, run)) run = run->next;
     return gpi_ground_min(gpi_ground_max(run->unit, chunk->unit), end) - chunk->unit;
 }
 
 static uint64_t gpi_plan_free_at_end(const gpi_tree *tree, const gpi_chunk *chunk) {
     uint64_t end = chunk->unit + chunk->units, from = end;
     const gpi_run *run = gpi_tree_from(tree, end)->prev;
-    for (; run && from > chunk->unit && gpi_chunk_is_usable(tree, run); run = run->prev)
+    for (; run && from > chunk->unit && gpi_growth_is_usable(tree, run); run = run->prev)
         from = run->unit;
     return end - gpi_ground_max(from, chunk->unit);
 }
@@ -7073,7 +7361,7 @@ static int gpi_plan_draw(gpi_stitches *stitches, gpi_plan *plan) {
                                plan->most_units)
         return 0;
     plan->seam_count = (plan->head.units != 0) + plan->whole_count + (plan->tail.units != 0) +
-                       plan->new_units / gpi_chunk_units(chunks, plan->new_units);
+                       plan->new_units / gpi_growth_units(chunks, plan->new_units);
     return plan->seam_count <= plan->most_seams;
 }
 
@@ -7329,8 +7617,8 @@ static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan
     growth.units = plan->new_units;
     growth.is_alone = 1;
     growth.is_exact = plan->tail.units != 0;
-    gpi_chunk_find_place(stitches->chunks, stitches->tree, 1, &growth);
-    return gpi_chunk_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
+    gpi_growth_find_place(stitches->chunks, stitches->tree, 1, &growth);
+    return gpi_growth_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
 }
 
 /* Maps a stitch that has its addresses. If that fails they are free again, or the stitch is spoilt;
@@ -7356,13 +7644,42 @@ static gpupool_result gpi_plan_bring(gpi_stitches *stitches, gpi_stitch *stitch)
     return result;
 }
 
-/* Makes what was planned. The block is held; on failure all is as it was. No lane is marked on
-   return. */
+/* Tells the program of a new stitch, whose block is held. If it refuses, the block's units are the
+   stream's free memory, and the stitch is unmapped. */
+static gpupool_result gpi_plan_announce(gpi_stitches *stitches, const gpi_plan *plan,
+                                        gpi_stitch *stitch) {
+    gpupool_mapping mapping = gpi_stitch_mapping(stitch);
+    struct gpi_thread why;
+    gpupool_result result = gpi_chunk_tell(stitches->chunks, stitches->chunks->on_map, &mapping);
+    stitch->is_told = result == GPUPOOL_OK;
+    if (result == GPUPOOL_OK) return result;
+    why = gpi_thread;
+    gpi_stitch_put(stitches, stitch->body, plan->known,
+                   gpi_clock_issue(stitches->clocks, plan->known), 0);
+    gpi_stitch_unmap(stitches, stitch); /* nothing has ever used it */
+    gpi_thread = why;
+    return result;
+}
+
+/* Growth by what a stitch lacks, where the program is told of chunks: all locks are open then, and
+   the plan is of no use after. The new memory is anybody's, and the ladder starts again. */
+static gpupool_result gpi_plan_grow_first(gpi_stitches *stitches, const gpi_plan *plan) {
+    gpi_run *grown = NULL;
+    gpupool_result result;
+    gpi_tree_unmark(stitches->tree);
+    result = gpi_plan_grow(stitches, plan, &grown);
+    if (result == GPUPOOL_OK) gpi_tree_put(stitches->tree, grown, GPI_LANE_ANY, 0);
+    return result;
+}
+
+/* Makes what was planned. The block is held; on failure all is as it was. NULL with success: memory
+   is other than it was. No lane is marked on return. */
 static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch = NULL;
     gpi_run *grown = NULL;
     uint64_t i;
+    if (plan->new_units && gpi_stitch_tells(stitches)) return gpi_plan_grow_first(stitches, plan);
     stitches->taken_count = 0;
     if (!gpi_tree_prepare(stitches->tree, 2 * plan->whole_count + 16) ||
         !gpi_plan_take_all(stitches, plan))
@@ -7389,8 +7706,9 @@ static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan
         if (stitches->taken[i].owner) stitches->taken[i].owner->refs--;
     stitches->used_units += plan->units;
     stitches->made++;
-    *out = stitch->body;
-    return GPUPOOL_OK;
+    result = gpi_plan_announce(stitches, plan, stitch);
+    if (result == GPUPOOL_OK) *out = stitch->body;
+    return result;
 }
 
 /* == LIMIT ====================================================================================
@@ -7704,7 +8022,7 @@ static void gpi_arena_check_now(gpupool_arena *arena) {
     char letter;
     int broken;
     if (!gpi_host_mutex_try(&arena->growing)) return; /* a thread is at work, and checks after it */
-    broken = arena->in_hand ? 0 : gpi_arena_check_all(arena, &letter);
+    broken = arena->in_hand || arena->chunks.telling ? 0 : gpi_arena_check_all(arena, &letter);
     gpi_host_mutex_unlock(&arena->growing);
     GPUPOOL_ASSERT(broken == 0);
     (void)broken; /* with NDEBUG */
@@ -8074,8 +8392,8 @@ typedef struct gpi_request {
     gpi_stream *known;
     int capturing;              /* its stream captures */
     int no_wait;                /* the host must not wait */
-    int one_chunk;              /* the block must lie in one chunk, of a MAPPED arena; then it is
-                                   aligned to two units at least, and no cache has it */
+    gpi_owners owners;          /* of the chunks that the block may lie in: ANY but in a MAPPED
+                                   arena. But for ANY, no cache has it */
 } gpi_request;
 
 typedef struct gpi_outlook {    /* what memory looks like to a request */
@@ -8110,8 +8428,15 @@ typedef enum gpi_outcome {
 
 static gpi_outcome gpi_ladder_outcome(gpi_attempt *attempt, gpupool_result result) {
     attempt->result = result;
-    return result == GPUPOOL_OK              ? GPI_MET
-           : result == GPUPOOL_E_OUT_OF_MEMORY ? GPI_MISSED : GPI_FAILED;
+    if (result == GPUPOOL_OK) return attempt->run ? GPI_MET : GPI_MOVED;
+    return result == GPUPOOL_E_OUT_OF_MEMORY ? GPI_MISSED : GPI_FAILED;
+}
+
+/* Whether nothing may be mapped now: the program would be told, and could not register memory while
+   a stream captures. */
+static int gpi_ladder_is_barred(const gpupool_arena *arena, const gpi_request *request) {
+    if (!arena->chunks.on_map && !arena->chunks.on_unmap) return 0;
+    return request->capturing || arena->clocks.capturing || GPI_READ(&gpi_process.scopes);
 }
 
 /* -- the stream's own free memory, and anybody's -- */
@@ -8132,7 +8457,7 @@ GPI_HOT void gpi_ladder_lanes(const gpupool_arena *arena, const gpi_request *req
 GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit *fit) {
     fit->units = request->units;
     fit->align_units = request->align_units;
-    fit->one_owner = request->one_chunk;
+    fit->owners = request->owners;
     fit->tries = tries;
 }
 
@@ -8195,7 +8520,7 @@ static void gpi_ladder_unmark(gpupool_arena *arena, const gpi_request *request) 
 /* An idle stitch of the request's size, whose units this stream may take without waiting. */
 static gpi_run *gpi_ladder_restitch(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run;
-    if (request->one_chunk) return NULL;
+    if (request->owners) return NULL;
     if (!arena->stitches.first_of[gpi_tree_place(request->units)]) return NULL;
     gpi_ladder_mark(arena, request);
     run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
@@ -8239,7 +8564,8 @@ static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
 }
 
 static int gpi_ladder_may_stitch(const gpi_attempt *attempt) {
-    return !attempt->request->one_chunk && gpi_stitch_can(&attempt->arena->stitches);
+    return !attempt->request->owners && gpi_stitch_can(&attempt->arena->stitches) &&
+           !gpi_ladder_is_barred(attempt->arena, attempt->request);
 }
 
 enum { GPI_SPANS = 256 }; /* runs whose neighbours are looked at */
@@ -8251,10 +8577,10 @@ typedef struct gpi_side_run {  /* of usable runs side by side */
 
 /* The stretch around a free run. */
 static void gpi_ladder_stretch(const gpi_tree *tree, gpi_run *run, gpi_side_run *stretch) {
-    while (run->prev && gpi_chunk_is_usable(tree, run->prev)) run = run->prev;
+    while (run->prev && gpi_growth_is_usable(tree, run->prev)) run = run->prev;
     stretch->first = run;
     stretch->units = stretch->runs = 0;
-    for (; run && gpi_chunk_is_usable(tree, run); run = run->next, stretch->runs++)
+    for (; run && gpi_growth_is_usable(tree, run); run = run->next, stretch->runs++)
         stretch->units += run->units;
 }
 
@@ -8314,15 +8640,17 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
                                       gpi_run **run) {
     uint64_t most_bytes = arena->ledger.limit_bytes;
     gpi_growth growth;
+    if (gpi_ladder_is_barred(arena, request)) return GPUPOOL_E_OUT_OF_MEMORY;
     memset(&growth, 0, sizeof growth);
     growth.units = request->units;
-    growth.is_alone = growth.is_one_chunk = request->one_chunk;
+    growth.is_alone = growth.is_one_chunk = request->owners != GPI_OWNERS_ANY;
+    growth.is_exact = request->owners == GPI_OWNERS_WHOLE;
     if (!gpi_chunk_is_mapped(&arena->chunks))
-        return gpi_chunk_add(&arena->chunks, &arena->tree, &growth, request->align_units,
+        return gpi_growth_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                              most_bytes, run);
     gpi_ladder_mark(arena, request);
-    gpi_chunk_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
-    return gpi_chunk_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
+    gpi_growth_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
+    return gpi_growth_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
                           run);
 }
 
@@ -8589,7 +8917,7 @@ static uint64_t gpi_ladder_room_at_most(const gpupool_arena *arena, int is_limit
 static gpi_outcome gpi_ladder_take_idle(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
-    uint64_t need = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
+    uint64_t need = gpi_growth_need(&arena->chunks, request->units, request->align_units);
     uint64_t limit = arena->ledger.limit_bytes;
     int is_limited, waits = !gpi_chunk_is_mapped(&arena->chunks);
     gpupool_result result = GPUPOOL_E_OUT_OF_MEMORY;
@@ -8753,7 +9081,7 @@ static int gpi_ladder_may(const gpi_attempt *attempt, const gpi_step *step) {
 static void gpi_ladder_look(const gpi_attempt *attempt, gpi_outlook *outlook) {
     const gpupool_arena *arena = attempt->arena;
     outlook->fits = outlook->joins = 1;
-    outlook->need_units = gpi_chunk_need(&arena->chunks, attempt->request->units,
+    outlook->need_units = gpi_growth_need(&arena->chunks, attempt->request->units,
                                          attempt->request->align_units) / GPUPOOL_UNIT_BYTES;
     outlook->room_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     outlook->idle_units = arena->ledger.reserved.now / GPUPOOL_UNIT_BYTES;
@@ -8788,7 +9116,9 @@ static gpupool_result gpi_ladder_run(gpi_attempt *attempt) {
         }
         if (outcome != GPI_MISSED) i = 0;
     }
-    return GPUPOOL_E_OUT_OF_MEMORY;
+    if (!gpi_ladder_is_barred(attempt->arena, attempt->request)) return GPUPOOL_E_OUT_OF_MEMORY;
+    return gpi_host_fail(GPUPOOL_E_CAPTURING, "arena \"%s\" has on_map or on_unmap, and does not "
+                         "grow while a stream captures", attempt->arena->name);
 }
 
 /* == SHOT =====================================================================================
@@ -8864,7 +9194,7 @@ typedef struct gpi_scene {   /* a request, and all that decides whether it can b
     gpi_shot *shots;
     uint64_t shot_count, shot_room;
     uint64_t units, align_units;
-    int one_chunk;           /* it must lie in one, of a MAPPED arena */
+    gpi_owners owners;       /* of the chunks that it may lie in */
     uint64_t rest_units;     /* chunks: of the last granule, which the device gives whole */
     uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with the
                                            rest */
@@ -8885,12 +9215,12 @@ static int gpi_shot_holds(const gpi_scene *scene, const gpi_run *run) {
     memset(&fit, 0, sizeof fit);
     fit.units = scene->units;
     fit.align_units = scene->align_units;
-    fit.one_owner = scene->one_chunk;
+    fit.owners = scene->owners;
     return gpi_tree_start_of(&scene->arena->tree, run, &fit) != UINT64_MAX;
 }
 
 static int gpi_shot_may_stitch(const gpi_scene *scene) {
-    return !scene->one_chunk && gpi_stitch_can(&scene->arena->stitches);
+    return !scene->owners && gpi_stitch_can(&scene->arena->stitches);
 }
 
 /* -- the copy -- */
@@ -9141,7 +9471,7 @@ static gpi_outlook gpi_verdict_look(gpi_scene *scene, const gpi_wish *wish) {
     if (gpi_chunk_is_mapped(chunks))
         gpi_verdict_weigh(scene, &measure, &outlook);
     else
-        outlook.need_units = gpi_chunk_need(chunks, scene->units, scene->align_units) /
+        outlook.need_units = gpi_growth_need(chunks, scene->units, scene->align_units) /
                              GPUPOOL_UNIT_BYTES + scene->rest_units;
     return outlook;
 }
@@ -9290,7 +9620,7 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
     if (shot->state == GPI_SHOT_KEPT) return 0;
     run.unit = shot->block;
     run.units = shot->stitch ? shot->stitch->body->units : shot->units;
-    if (gpi_chunk_is(chunks, GPI_FROM_POOL) && !(shot->stitch && scene->one_chunk) &&
+    if (gpi_chunk_is(chunks, GPI_FROM_POOL) && !(shot->stitch && scene->owners) &&
         gpi_shot_holds(scene, &run))
         return UINT64_MAX;
     if (!gpi_chunk_is_mapped(chunks))
@@ -9413,7 +9743,7 @@ static void gpi_verdict_resize(gpi_scene *scene, uint64_t units) {
     const gpi_chunks *chunks = &scene->arena->chunks;
     uint64_t need;
     scene->units = units;
-    need = gpi_chunk_need(chunks, units, scene->align_units);
+    need = gpi_growth_need(chunks, units, scene->align_units);
     scene->limit_units -= scene->rest_units;
     scene->rest_units = 0;
     if (gpi_chunk_is(chunks, GPI_FROM_DEVICE) && !gpi_chunk_is_mapped(chunks) && need > 1u << 20)
@@ -9495,7 +9825,7 @@ static uint64_t gpi_verdict_own_bytes(const gpi_scene *scene) {
 /* Whether the request would fit if no block were live and nothing else were reserved. */
 static int gpi_verdict_fits_alone(const gpi_scene *scene) {
     const gpupool_arena *arena = scene->arena;
-    uint64_t need = gpi_chunk_need(&arena->chunks, scene->units, scene->align_units);
+    uint64_t need = gpi_growth_need(&arena->chunks, scene->units, scene->align_units);
     uint64_t reserved = scene->reserved_bytes / GPUPOOL_UNIT_BYTES;
     return !scene->captures && need <= scene->limit_bytes &&
            need / GPUPOOL_UNIT_BYTES + scene->rest_units <= scene->device_units + reserved;
@@ -9539,7 +9869,7 @@ static void gpi_verdict_explain(gpupool_verdict *verdict, const gpi_scene *scene
         gpi_verdict_say(verdict, gpi_limit_human(room, gpi_verdict_free_bytes(verdict) +
                                                          scene->growth_bytes));
         gpi_verdict_fill_in(verdict,
-                          scene->one_chunk ? " is free in all, but no more than %g in one chunk"
+                          scene->owners ? " is free in all, but no more than %g in one chunk"
                           : verdict->largest_block_bytes < scene->units * GPUPOOL_UNIT_BYTES
                               ? " is free in all, but no more than %g in one piece"
                               : " is free in all, but no more than %r in one piece, and none that "
@@ -9694,7 +10024,7 @@ static void gpi_verdict_ask_device(const gpupool_arena *arena, gpupool_verdict *
     verdict->device_total_bytes = total_bytes;
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_DEVICE)) {
         uint64_t granule = arena->chunks.driver.granule_bytes;
-        uint64_t need = gpi_chunk_need(&arena->chunks, scene->units, scene->align_units);
+        uint64_t need = gpi_growth_need(&arena->chunks, scene->units, scene->align_units);
         if (need > 1u << 20) { /* it gives whole granules only */
             free_bytes = (size_t)gpi_ground_down(free_bytes, granule);
             if (!gpi_chunk_is_mapped(&arena->chunks))
@@ -9749,7 +10079,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     scene->capturing = request->capturing;
     scene->units = request->units;
     scene->align_units = request->align_units;
-    scene->one_chunk = request->one_chunk;
+    scene->owners = request->owners;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     gpi_host_unlock(&arena->lock);
     gpi_verdict_ask_device(arena, verdict, scene);
@@ -10014,7 +10344,7 @@ static void gpi_block_count_failure(gpupool_arena *arena) { /* no lock is held *
 static gpi_lack gpi_block_lack(const gpupool_arena *arena, const gpi_request *request) {
     gpi_lack lack;
     lack.arena = arena;
-    lack.bytes = gpi_chunk_need(&arena->chunks, request->units, request->align_units);
+    lack.bytes = gpi_growth_need(&arena->chunks, request->units, request->align_units);
     lack.ask = gpi_sibling_can_help(arena, lack.bytes) ? GPI_SIBLING_GIVE : GPI_SIBLING_LOOK;
     lack.may_wait = !request->capturing && !request->no_wait;
     lack.capturing = request->capturing || arena->clocks.capturing;
@@ -10505,11 +10835,20 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *kn
                          known->capture ? UINT64_MAX : gpi_clock_issue(clocks, known));
 }
 
+/* Whether another process may have the block. */
+static int gpi_block_is_exported(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, run->unit);
+    return !gpi_stitch_is(&arena->stitches, run) && chunk->exports;
+}
+
 /* Frees the live block that the link leads to, and no cache has; the arena's lock is held. */
 GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
                                       cudaStream_t stream) {
     gpi_run *run = *link;
     GPI_ASSERT(run != NULL);
+    if (arena->chunks.exports && gpi_block_is_exported(arena, run))
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_free: the block is exported: "
+                             "gpupool_export_close comes first");
     if ((run->of.uses || known->capture) && !gpi_block_add_uses(arena, run, known))
         return gpi_host_no_memory();
     gpi_block_count_free(arena, run, stream);
@@ -10903,7 +11242,8 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
     request->bytes = bytes;
     request->by = gpi_arena_call(stream);
     request->origin = origin;
-    request->capturing = request->no_wait = request->one_chunk = 0;
+    request->capturing = request->no_wait = 0;
+    request->owners = GPI_OWNERS_ANY;
 }
 
 /* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
@@ -10952,15 +11292,36 @@ void *gpupool_zalloc(gpupool_arena *arena, size_t bytes, cudaStream_t stream) {
                                                  GPUPOOL_UNIT_BYTES), &request);
 }
 
-enum { GPI_FLAGS = GPUPOOL_ZEROED | GPUPOOL_NO_WAIT | GPUPOOL_ONE_CHUNK };
+enum { GPI_FLAGS = GPUPOOL_ZEROED | GPUPOOL_NO_WAIT | GPUPOOL_ONE_CHUNK | GPUPOOL_EXPORTABLE };
 
 static gpupool_result gpi_hand_check(gpupool_arena *arena, const gpupool_request *asked) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_alloc_request");
     if (result != GPUPOOL_OK) return result;
     if (!asked) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request is NULL");
+    if ((asked->flags & GPUPOOL_EXPORTABLE) &&
+        !(arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: GPUPOOL_EXPORTABLE is for "
+                             "arenas with GPUPOOL_SHARE_PROCESSES in config.share");
     if (!(asked->flags & ~(unsigned)GPI_FLAGS)) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_alloc_request: request.flags is %#x, and "
                          "must be a sum of gpupool_flag", asked->flags);
+}
+
+/* The chunks that a request's block may lie in, by its flags; the alignment that goes with them. */
+static void gpi_hand_choose_owners(const gpupool_arena *arena, gpi_request *request, unsigned flags,
+                                   uint64_t *alignment) {
+    uint64_t granule = arena->chunks.driver.granule_bytes, least = 2 * GPUPOOL_UNIT_BYTES;
+    if (!gpi_chunk_is_mapped(&arena->chunks) ||
+        !(flags & (GPUPOOL_ONE_CHUNK | GPUPOOL_EXPORTABLE)))
+        return;
+    request->owners = GPI_OWNERS_ONE;
+    if (flags & GPUPOOL_EXPORTABLE) {
+        request->owners = GPI_OWNERS_WHOLE;
+        if (request->bytes <= (uint64_t)1 << 48)
+            request->bytes = gpi_ground_up(request->bytes, granule);
+        least = granule;
+    }
+    if (gpi_ground_is_power(*alignment)) *alignment = gpi_ground_max(*alignment, least);
 }
 
 void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) {
@@ -10972,9 +11333,7 @@ void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) 
                      gpi_hand_origin(asked->file, asked->line));
     alignment = asked->alignment ? asked->alignment : GPUPOOL_UNIT_BYTES;
     request.no_wait = (asked->flags & GPUPOOL_NO_WAIT) != 0;
-    request.one_chunk = (asked->flags & GPUPOOL_ONE_CHUNK) && gpi_chunk_is_mapped(&arena->chunks);
-    if (request.one_chunk && gpi_ground_is_power(alignment))
-        alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
+    gpi_hand_choose_owners(arena, &request, asked->flags, &alignment);
     block = gpi_hand_alloc(arena, "gpupool_alloc", &request, alignment);
     return asked->flags & GPUPOOL_ZEROED ? gpi_hand_zeroed(arena, block, &request) : block;
 }
@@ -11328,6 +11687,9 @@ static gpupool_result gpi_life_validate(const gpupool_arena_config *config) {
     if ((config->source == GPUPOOL_SOURCE_CUSTOM) != (config->chunk_alloc != NULL))
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_alloc and "
                              "GPUPOOL_SOURCE_CUSTOM belong together");
+    if (config->share & ~(unsigned)(GPUPOOL_SHARE_PROCESSES | GPUPOOL_SHARE_RDMA))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.share is %#x, and "
+                             "must be a sum of gpupool_share", config->share);
     if (config->chunk_bytes > (uint64_t)1 << 48 || config->reserve_bytes > (uint64_t)1 << 48)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_arena_create: config.chunk_bytes and "
                              "config.reserve_bytes must be at most 2^48");
@@ -11440,10 +11802,33 @@ static gpupool_result gpi_life_open_space(gpupool_arena *arena, gpupool_source a
     if (asked != GPUPOOL_SOURCE_AUTO) return result;
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK) result = gpi_chunk_try_mapping(&arena->chunks, &arena->tree);
-    if (gpi_life_cannot_map(result)) result = gpi_life_fall_back(arena);
+    if (gpi_life_cannot_map(result) && !arena->chunks.driver.share)
+        result = gpi_life_fall_back(arena);
     gpi_host_unlock(&arena->lock);
     if (result == GPUPOOL_OK) gpi_thread = before; /* no call has failed */
     return result;
+}
+
+/* Whether the arena's memory can be what config.share asks for. */
+static gpupool_result gpi_life_may_share(gpi_chunks *chunks, unsigned share) {
+    const gpi_driver *driver = &chunks->driver;
+    const char *lacks = NULL;
+    if (share && !gpi_chunk_is_mapped(chunks)) lacks = "SOURCE_MAPPED";
+#if defined(_WIN32)
+    else if (share & GPUPOOL_SHARE_PROCESSES) lacks = "file descriptors";
+#endif
+    else if ((share & GPUPOOL_SHARE_PROCESSES) &&
+             (!driver->export_handle || !driver->import_handle ||
+              !gpi_driver_has(driver,
+                              CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)))
+        lacks = "handles that are file descriptors";
+    else if ((share & GPUPOOL_SHARE_RDMA) &&
+             !gpi_driver_has(driver, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
+        lacks = "GPUDirect RDMA of mapped memory";
+    chunks->driver.share = share;
+    if (!lacks) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "config.share: device %d or this arena has no %s",
+                         driver->device, lacks);
 }
 
 static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_config *config) {
@@ -11462,8 +11847,12 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
                              "GPUPOOL_SOURCE_MAPPED: device %d or this build "
                              "has no virtual memory management",
                              chunks->driver.device);
+    result = gpi_life_may_share(chunks, config->share);
+    if (result != GPUPOOL_OK) return result;
     chunks->from = &gpi_sources[chunks->source];
     chunks->stitch_unit = UINT64_MAX;
+    chunks->on_map = config->on_map;
+    chunks->on_unmap = config->on_unmap;
     chunks->chunk_alloc = config->chunk_alloc;
     chunks->chunk_free = config->chunk_free;
     chunks->chunk_bytes = config->chunk_bytes ? config->chunk_bytes : GPUPOOL_CHUNK_BYTES;
@@ -11523,18 +11912,22 @@ static gpupool_result gpi_life_build(gpupool_arena *arena, const gpupool_arena_c
     gpi_host_mutex_open(&arena->growing);
     gpi_host_mutex_open(&arena->clocks.waits);
     arena->chunks.lock = arena->clocks.lock = &arena->lock;
+    arena->chunks.growing = &arena->growing;
+    gpi_host_mutex_lock(&arena->growing);
     arena->chunks.ledger = &arena->ledger;
     arena->chunks.clocks = arena->stitches.clocks = &arena->clocks;
     arena->stitches.chunks = &arena->chunks;
     arena->stitches.tree = arena->clocks.tree = &arena->tree;
     gpi_ledger_open(&arena->ledger);
     result = gpi_life_open(arena, config);
-    if (result == GPUPOOL_OK) return result;
-    why = gpi_thread; /* of the failure, not of the cleaning up */
-    gpi_host_lock(&arena->lock);
-    gpi_life_close(arena);
-    gpi_life_forget(arena);
-    gpi_thread = why;
+    if (result != GPUPOOL_OK) {
+        why = gpi_thread; /* of the failure, not of the cleaning up */
+        gpi_host_lock(&arena->lock);
+        gpi_life_close(arena);
+        gpi_life_forget(arena);
+        gpi_thread = why;
+    }
+    gpi_host_mutex_unlock(&arena->growing);
     return result;
 }
 
@@ -11906,6 +12299,309 @@ gpupool_arena *gpupool_get_default_arena(int device) {
     gpupool_arena_destroy(arena); /* another thread was first */
     gpi_host_ok();
     return other;
+}
+
+/* == SHARE ====================================================================================
+   Memory that others hold: the chunks behind a block, and blocks in other processes.
+   uses: DRIVER, CHUNK, STITCH, ARENA, BLOCK
+
+   A block that can be exported is all of one chunk (GPI_OWNERS_WHOLE), for whoever imports it sees
+   the whole chunk. Its descriptor and the number of exports are the chunk's; while it is exported
+   the block cannot be freed, so the chunk stays.
+
+   X1  chunks.exports is the number of chunks that have exports, and a descriptor */
+
+/* -- the chunks behind a block -- */
+
+typedef struct gpi_walk { /* mappings that are copied before the program sees them */
+    gpupool_mapping *list;
+    uint64_t count, room; /* count may be more than there is room for */
+} gpi_walk;
+
+typedef struct gpi_seen { /* home units of a block, and from which of its units on they are seen */
+    uint64_t unit, units, at;
+} gpi_seen;
+
+/* Such units that lie in one chunk. */
+static void gpi_share_note(gpi_walk *walk, const gpi_chunks *chunks, const gpi_chunk *chunk,
+                           const gpi_seen *part) {
+    gpupool_mapping *mapping = &walk->list[walk->count];
+    uint64_t begin;
+    if (walk->count++ >= walk->room) return;
+    *mapping = gpi_chunk_mapping(chunks, chunk);
+    begin = (uint64_t)(uintptr_t)mapping->memory;
+    mapping->memory = (void *)(uintptr_t)(part->at * GPUPOOL_UNIT_BYTES);
+    mapping->bytes = (size_t)(part->units * GPUPOOL_UNIT_BYTES);
+    mapping->offset = (size_t)(part->unit * GPUPOOL_UNIT_BYTES - begin);
+}
+
+/* The chunk that has a home unit. */
+static const gpi_chunk *gpi_share_chunk(const gpupool_arena *arena, uint64_t unit) {
+    const gpi_chunk *chunk = arena->chunks.first;
+    if (gpi_chunk_is_mapped(&arena->chunks))
+        return (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
+    while (chunk && unit - chunk->unit >= chunk->units) chunk = chunk->next;
+    return chunk;
+}
+
+/* Such units that lie side by side. */
+static void gpi_share_note_home(gpi_walk *walk, const gpupool_arena *arena, gpi_seen seen) {
+    uint64_t left = seen.units;
+    for (; left; left -= seen.units, seen.unit += seen.units, seen.at += seen.units) {
+        const gpi_chunk *chunk = gpi_share_chunk(arena, seen.unit);
+        seen.units = gpi_ground_min(left, chunk->unit + chunk->units - seen.unit);
+        gpi_share_note(walk, &arena->chunks, chunk, &seen);
+    }
+}
+
+/* The arena's lock is held. */
+static void gpi_share_note_block(gpi_walk *walk, const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_stitch *stitch = NULL;
+    gpi_seen seen;
+    uint32_t i;
+    seen.at = seen.unit = run->unit;
+    seen.units = run->units;
+    walk->count = 0;
+    if (gpi_stitch_is(&arena->stitches, run)) stitch = gpi_stitch_of(&arena->stitches, run);
+    else gpi_share_note_home(walk, arena, seen);
+    for (i = 0; stitch && i < stitch->part_count; i++, seen.at += seen.units) {
+        seen.unit = stitch->parts[i].unit;
+        seen.units = stitch->parts[i].units;
+        gpi_share_note_home(walk, arena, seen);
+    }
+}
+
+gpupool_result gpupool_walk_chunks(gpupool_arena *arena, const void *block, gpupool_map_fn fn,
+                                   void *user) {
+    const char *call = "gpupool_walk_chunks";
+    gpi_walk walk = {NULL, 0, 0};
+    uint64_t i;
+    int ended = 0;
+    gpupool_result result = gpi_arena_begin(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    if (!fn) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: fn is NULL", call);
+    do {
+        gpi_cache *cache;
+        const gpi_run *run;
+        GPUPOOL_FREE(walk.list);
+        walk.room = walk.count + 16;
+        walk.list = (gpupool_mapping *)gpi_host_zeroed((size_t)walk.room * sizeof *walk.list);
+        if (!walk.list) return gpi_host_no_memory();
+        run = gpi_block_enter(arena, call, block, &cache);
+        if (run) gpi_share_note_block(&walk, arena, run);
+        if (run) gpi_block_leave(arena, cache);
+        if (!run) result = gpi_thread.result;
+    } while (result == GPUPOOL_OK && walk.count > walk.room);
+    for (i = 0; i < walk.count && result == GPUPOOL_OK && !ended; i++)
+        ended = fn(&walk.list[i], user);
+    GPUPOOL_FREE(walk.list);
+    if (result != GPUPOOL_OK) return result;
+    return ended ? gpi_host_fail(GPUPOOL_E_CALLBACK, "%s: fn returned %d", call, ended)
+                 : gpi_host_ok();
+}
+
+/* -- to another process -- */
+
+/* The chunk of a block that is all of it, with the arena's lock held; NULL with a result, and no
+   lock. */
+static gpi_chunk *gpi_share_enter(gpupool_arena *arena, const char *call, const void *block,
+                                  const gpi_run **run) {
+    gpi_chunk *chunk;
+    gpi_cache *cache;
+    *run = gpi_block_enter(arena, call, block, &cache);
+    if (!*run) return NULL;
+    chunk = (gpi_chunk *)(uintptr_t)gpi_share_chunk(arena, (*run)->unit);
+    if (!cache && (arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES) && chunk &&
+        (*run)->unit == chunk->unit && (*run)->units == chunk->units)
+        return chunk;
+    gpi_block_leave(arena, cache);
+    gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the block was not asked for with GPUPOOL_EXPORTABLE",
+                  call);
+    return NULL;
+}
+
+static void gpi_share_fill(const gpi_chunks *chunks, const gpi_chunk *chunk,
+                           gpupool_exported *exported) {
+    memset(exported, 0, sizeof *exported);
+    exported->bytes = chunk->bytes;
+    exported->device = chunks->driver.device;
+    exported->descriptor = chunk->descriptor;
+}
+
+/* One export more; the first one gets the descriptor. `growing` and the lock are held on entry, the
+   lock open while CUDA is called: the block is exported by then, so that nobody frees it. */
+static gpupool_result gpi_share_export(gpi_chunks *chunks, gpi_chunk *chunk) {
+    gpupool_result result = GPUPOOL_OK;
+    int descriptor = -1;
+    if (chunk->exports++) return GPUPOOL_OK;
+    chunks->exports++;
+    gpi_host_unlock(chunks->lock);
+    result = gpi_driver_export(&chunks->driver, chunk->handle, &descriptor);
+    gpi_host_lock(chunks->lock);
+    chunk->descriptor = descriptor;
+    if (result == GPUPOOL_OK) return result;
+    chunk->exports--;
+    chunks->exports--;
+    return result;
+}
+
+gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
+                              gpupool_exported *exported) {
+    const char *call = "gpupool_export";
+    const gpi_run *run;
+    gpi_chunk *chunk;
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_begin(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    if (!exported) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is NULL", call);
+    memset(exported, 0, sizeof *exported);
+    exported->descriptor = -1;
+    result = gpi_arena_enter(arena, call, &visit);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_unlock(&arena->lock);
+    chunk = gpi_share_enter(arena, call, block, &run);
+    if (!chunk) {
+        result = gpi_thread.result;
+        gpi_host_lock(&arena->lock);
+    } else if (gpi_clock_keeping(run)) {
+        result = gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: the block is a graph's until its release",
+                               call);
+    } else {
+        result = gpi_share_export(&arena->chunks, chunk);
+        if (result == GPUPOOL_OK) gpi_share_fill(&arena->chunks, chunk, exported);
+    }
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+gpupool_result gpupool_export_close(gpupool_arena *arena, const void *block) {
+    const char *call = "gpupool_export_close";
+    const gpi_run *run;
+    gpi_chunk *chunk;
+    int was_exported, descriptor = -1;
+    gpupool_result result = gpi_arena_begin(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    chunk = gpi_share_enter(arena, call, block, &run);
+    if (!chunk) return gpi_thread.result;
+    was_exported = chunk->exports != 0 && chunk->descriptor >= 0;
+    if (was_exported && --chunk->exports == 0) {
+        descriptor = chunk->descriptor;
+        chunk->descriptor = -1;
+        arena->chunks.exports--;
+    }
+    gpi_host_unlock(&arena->lock);
+    gpi_host_close(descriptor);
+    if (was_exported) return gpi_host_ok();
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: the block is not exported", call);
+}
+
+/* -- from another process -- */
+
+/* Addresses for an imported handle, mapped. On failure there are none. */
+static gpupool_result gpi_share_map(const gpi_driver *driver, gpi_handle handle, uint64_t bytes,
+                                    CUdeviceptr *address) {
+    struct gpi_thread why;
+    gpupool_result result =
+        gpi_driver_told(driver, "cuMemAddressReserve",
+                        driver->reserve(address, (size_t)bytes, 0, 0, 0));
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_driver_map(driver, *address, bytes, handle);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_access(driver, *address, bytes);
+        if (result == GPUPOOL_OK) return result;
+        why = gpi_thread;
+        gpi_driver_unmap(driver, *address, bytes);
+        gpi_thread = why;
+    }
+    why = gpi_thread;
+    gpi_driver_told(driver, "cuMemAddressFree", driver->unreserve(*address, (size_t)bytes));
+    gpi_thread = why;
+    return result;
+}
+
+static gpupool_result gpi_share_take(const gpi_driver *driver, const gpupool_exported *exported,
+                                     gpupool_imported *imported) {
+    gpi_handle handle = 0;
+    CUdeviceptr address = 0;
+    struct gpi_thread why;
+    gpupool_result result = gpi_driver_import(driver, exported->descriptor, &handle);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_share_map(driver, handle, exported->bytes, &address);
+    if (result != GPUPOOL_OK) {
+        why = gpi_thread;
+        gpi_driver_release(driver, handle);
+        gpi_thread = why;
+        return result;
+    }
+    imported->memory = (void *)(uintptr_t)address;
+    imported->bytes = (size_t)exported->bytes;
+    imported->handle = handle;
+    return result;
+}
+
+/* A driver that is open for this call alone. */
+static gpupool_result gpi_share_open(const char *call, int device, gpi_driver *driver,
+                                     gpi_visit *visit) {
+    gpupool_result result = gpi_host_may_open(call);
+    if (result == GPUPOOL_OK) result = gpi_driver_name_device(&device);
+    if (result == GPUPOOL_OK) result = gpi_driver_open(driver, device);
+    if (result != GPUPOOL_OK) return result;
+    if (!driver->mapped || !driver->import_handle)
+        result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: device %d or this build has no virtual "
+                               "memory management", call, device);
+    if (result == GPUPOOL_OK) result = gpi_driver_enter(driver, visit);
+    if (result != GPUPOOL_OK) gpi_driver_close(driver);
+    return result;
+}
+
+gpupool_result gpupool_import(int device, const gpupool_exported *exported,
+                              gpupool_imported *imported) {
+    const char *call = "gpupool_import";
+    gpi_driver driver;
+    gpi_visit visit;
+    gpupool_result result;
+    gpi_host_begin();
+    if (!exported || !imported)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s is NULL", call,
+                             exported ? "imported" : "exported");
+    memset(imported, 0, sizeof *imported);
+    if (exported->bytes == 0 || exported->bytes > (uint64_t)1 << 48 || exported->descriptor < 0)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is not of gpupool_export", call);
+    result = gpi_share_open(call, device, &driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    imported->device = driver.device;
+    result = gpi_share_take(&driver, exported, imported);
+    gpi_driver_leave(&visit);
+    if (result == GPUPOOL_OK) return gpi_host_ok(); /* the context is held for the mapping */
+    gpi_driver_close(&driver);
+    memset(imported, 0, sizeof *imported);
+    return result;
+}
+
+gpupool_result gpupool_import_close(gpupool_imported *imported) {
+    const char *call = "gpupool_import_close";
+    uint64_t address;
+    gpi_driver driver;
+    gpi_visit visit;
+    gpupool_result result;
+    gpi_host_begin();
+    if (!imported || !imported->memory)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: imported is NULL, or closed", call);
+    result = gpi_share_open(call, imported->device, &driver, &visit);
+    if (result != GPUPOOL_OK) return result;
+    address = (uint64_t)(uintptr_t)imported->memory;
+    result = gpi_driver_unmap(&driver, address, imported->bytes);
+    if (result == GPUPOOL_OK) {
+        gpi_driver_told(&driver, "cuMemAddressFree",
+                        driver.unreserve(address, imported->bytes));
+        result = gpi_driver_release(&driver, imported->handle);
+    }
+    gpi_driver_leave(&visit);
+    gpi_driver_close(&driver);
+    if (result != GPUPOOL_OK) return result;
+    driver.release_context(imported->device); /* what gpupool_import held */
+    memset(imported, 0, sizeof *imported);
+    return gpi_host_ok();
 }
 
 /* == SHAPE ====================================================================================
@@ -12339,10 +13035,10 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
     /* BYPASS: chunks that CUDA has once not taken back, or not waited for at a graph's release.
        What alignment left over of one that a block is in, or a graph keeps, goes to nobody. */
     if (!gpi_chunk_is(chunks, GPI_FROM_POOL))
-        return gpi_chunk_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
+        return gpi_growth_room(chunks, gpi_ledger_room(&arena->ledger), device_bytes) + idle +
                arena->ledger.pending.now - gpi_verdict_kept_bytes(arena, 1);
     /* an idle chunk may be given back for a larger one */
-    most = gpi_chunk_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
+    most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
                           device_bytes + idle);
     return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
            gpi_verdict_kept_bytes(arena, 0);

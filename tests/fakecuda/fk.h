@@ -94,6 +94,9 @@ typedef struct fk_piece {
     fk_kind         kind;      /* FK_RESERVED: made by cuMemCreate */
     uint64_t        handle;    /* while it is held */
     int             holds;     /* releases that the handle still takes */
+    int             types;     /* that it may be exported as */
+    int             rdma;
+    int             file;      /* another process's, that the bytes are in; 0: they are in ours */
 } fk_piece;
 
 typedef struct fk_entry {      /* one granule of a reservation */
@@ -130,6 +133,8 @@ uint64_t   fk_pick_address(size_t bytes, size_t alignment);
 uint64_t   fk_address_if_free(uint64_t address, size_t bytes);
 fk_piece  *fk_new_piece(size_t bytes, int device, fk_kind kind); /* NULL: device memory is short */
 void       fk_unref_piece(fk_piece *piece);
+int        fk_memory_file(void);
+fk_piece  *fk_import_piece(int file, uint64_t at, size_t bytes, int device);
 fk_extent  fk_extent_at(uint64_t address, size_t bytes, int device);
 unsigned char *fk_bytes(const fk_extent *extent);
 void       fk_allow_peer(int device, int peer);
@@ -140,6 +145,8 @@ void       fk_count_mapping(int by);             /* 1: one more handle's mapping
 void       fk_memory_drop_device(int device);    /* but not what is mapped; -1: all there is */
 long       fk_memory_objects(void);
 void       fk_memory_defaults(void);
+fk_piece  *fk_find_handle(uint64_t handle);      /* fk_vmm.c; NULL: it is no live one */
+uint64_t   fk_hold_handle(fk_piece *piece);
 long       fk_handle_objects(void);              /* fk_vmm.c */
 void       fk_handles_drop(void);
 
@@ -276,6 +283,7 @@ void        fk_graphs_drop_device(int device);
 
 int  fk_is_device(int device);
 int  fk_has_vmm(int device);
+int  fk_has_sharing(int device);
 size_t      fk_page_cache(int device);
 size_t      fk_granularity(void);
 void fk_context_made(int device);       /* by a call of the runtime, which uses it too */

@@ -28,7 +28,7 @@
 
 static struct {
     int count;
-    int no_vmm[FK_DEVICES], no_peers[FK_DEVICES], integrated[FK_DEVICES];
+    int no_vmm[FK_DEVICES], no_sharing[FK_DEVICES], no_peers[FK_DEVICES], integrated[FK_DEVICES];
     size_t page_cache[FK_DEVICES];
     size_t granularity;
     unsigned long long resets[FK_DEVICES];
@@ -71,6 +71,8 @@ int fk_device_of(CUcontext context) {
 
 size_t fk_page_cache(int device) { return fk.page_cache[device]; }
 int fk_has_vmm(int device) { return !fk.no_vmm[device]; }
+
+int fk_has_sharing(int device) { return fk_has_vmm(device) && !fk.no_sharing[device]; }
 size_t fk_granularity(void) { return fk.granularity ? fk.granularity : FK_GRANULE; }
 
 void fk_devices_defaults(void) {
@@ -87,6 +89,12 @@ void fake_devices(int n) {
 void fake_device_vmm(int device, int supported) {
     fk_lock();
     if (device >= 0 && device < FK_DEVICES) fk.no_vmm[device] = !supported;
+    fk_unlock();
+}
+
+void fake_device_sharing(int device, int supported) {
+    fk_lock();
+    if (device >= 0 && device < FK_DEVICES) fk.no_sharing[device] = !supported;
     fk_unlock();
 }
 
@@ -271,6 +279,8 @@ static int fk_attribute(int *value, int attribute, int device) {
     case 89: *value = 1; break;                         /* concurrent managed access */
     case 99: *value = 1; break;                         /* host registration */
     case 102: *value = fk_has_vmm(device); break;       /* virtual memory management */
+    case 103:                                           /* handles as file descriptors */
+    case 110: *value = fk_has_sharing(device); break;   /* RDMA */
     case 115: *value = 1; break;                        /* memory pools */
     default: return 1;
     }
@@ -517,6 +527,8 @@ static const struct {
     FK_ENTRY(cuMemCreate, 0),
     FK_ENTRY(cuMemRelease, 0),
     FK_ENTRY(cuMemRetainAllocationHandle, 11000),
+    FK_ENTRY(cuMemExportToShareableHandle, 0),
+    FK_ENTRY(cuMemImportFromShareableHandle, 0),
     FK_ENTRY(cuMemMap, 0),
     FK_ENTRY(cuMemUnmap, 0),
     FK_ENTRY(cuMemSetAccess, 0),

@@ -212,9 +212,26 @@ fk_piece *fk_new_piece(size_t bytes, int device, fk_kind kind) {
     return piece;
 }
 
+/* So that another process finds them: a descriptor of this one's, and a place in that file. */
+int fk_memory_file(void) { return fk.file; }
+
+/* Of another process's memory, at a place in its file; it is counted there. */
+fk_piece *fk_import_piece(int file, uint64_t at, size_t bytes, int device) {
+    fk_piece *piece = fk_new(1, sizeof *piece);
+    piece->bytes = bytes;
+    piece->device = device;
+    piece->kind = FK_RESERVED;
+    piece->refs = 1;
+    piece->file = file;
+    piece->file_at = at;
+    fk.pieces++;
+    return piece;
+}
+
 static void fk_forget_bytes(fk_piece *piece) {
     size_t bytes = (size_t)fk_round(piece->bytes, 4096);
     munmap(piece->view, bytes);
+    if (piece->file) return;
     if (fallocate(fk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)piece->file_at,
                   (off_t)bytes))
         fk_stop("cannot give memory back to the host");
@@ -223,7 +240,8 @@ static void fk_forget_bytes(fk_piece *piece) {
 void fk_unref_piece(fk_piece *piece) {
     if (--piece->refs > 0) return;
     fk_oracle_drop(piece);
-    if (fk_on_device(piece->kind)) fk.used[piece->device] -= piece->bytes;
+    if (piece->file) close(piece->file);
+    else if (fk_on_device(piece->kind)) fk.used[piece->device] -= piece->bytes;
     else fk.pinned -= piece->bytes;
     if (piece->kind <= FK_RESERVED) {
         if (piece->view) fk_forget_bytes(piece);
@@ -238,7 +256,8 @@ unsigned char *fk_bytes(const fk_extent *extent) {
     fk_piece *piece = extent->piece;
     if (!piece->view) {
         void *p = mmap(NULL, (size_t)fk_round(piece->bytes, 4096), PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_NORESERVE, fk.file, (off_t)piece->file_at);
+                       MAP_SHARED | MAP_NORESERVE, piece->file ? piece->file : fk.file,
+                       (off_t)piece->file_at);
         if (p == MAP_FAILED) fk_stop("cannot map device memory");
         piece->view = p;
     }

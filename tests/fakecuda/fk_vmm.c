@@ -93,10 +93,17 @@ static int fk_create(CUmemGenericAllocationHandle *handle, size_t size,
         return CUDA_ERROR_INVALID_VALUE;
     if (fk_bad_location(&prop->location)) return CUDA_ERROR_INVALID_DEVICE;
     if (!fk_has_vmm(prop->location.id)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((prop->requestedHandleTypes || prop->allocFlags.gpuDirectRDMACapable) &&
+        !fk_has_sharing(prop->location.id))
+        return CUDA_ERROR_NOT_SUPPORTED;
     fk_price_by_size(fk_create_price, FK_COUNT(fk_create_price), size);
     piece = fk_new_piece(size, prop->location.id, FK_RESERVED);
     if (!piece) return CUDA_ERROR_OUT_OF_MEMORY;
     piece->holds = 1;
+    piece->types = (int)prop->requestedHandleTypes;
+    piece->rdma = prop->allocFlags.gpuDirectRDMACapable;
     *handle = piece->handle = fk_pool_add(&fk_handles, piece);
     return 0;
 }
@@ -131,11 +138,13 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 }
 
 /* Asked for by an address, a handle that was released lives again. */
-static CUmemGenericAllocationHandle fk_hold_handle(fk_piece *piece) {
+uint64_t fk_hold_handle(fk_piece *piece) {
     if (piece->holds++ > 0) return piece->handle;
     piece->refs++;
     return piece->handle = fk_pool_add(&fk_handles, piece);
 }
+
+fk_piece *fk_find_handle(uint64_t handle) { return fk_pool_get(&fk_handles, handle); }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
     int error = fk_begin(FK_cuMemRetainAllocationHandle);
@@ -308,6 +317,12 @@ static int fk_pointer_attribute(void *data, int attribute, uint64_t ptr) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: memcpy(data, &type, sizeof type); return 0;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: memcpy(data, &same, sizeof same); return 0;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: memcpy(data, &managed, sizeof managed); return 0;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        memcpy(data, &extent.piece->types, sizeof extent.piece->types);
+        return 0;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        memcpy(data, &extent.piece->rdma, sizeof extent.piece->rdma);
+        return 0;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         memcpy(data, &extent.piece->device, sizeof extent.piece->device);
         return 0;
