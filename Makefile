@@ -104,7 +104,7 @@ gpu-stress: ## on a GPU: kernels verify every block, for SECONDS=60 on THREADS=8
 NCCL_HOME ?= $(firstword $(patsubst %/include/nccl.h,%,\
                $(wildcard $(TOOLKIT)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h)))
 GPU_STITCH := $(patsubst tests/gpu/%.cu,$(BUILD)/gpu-stitch/%,\
-                $(filter-out $(if $(NCCL_HOME),,%_nccl.cu) $(if $(TOOL),%_early.cu %_reset.cu),\
+                $(filter-out $(if $(NCCL_HOME),,%_nccl.cu %_registered.cu) $(if $(TOOL),%_early.cu %_reset.cu),\
                   $(wildcard tests/gpu/stitch_*.cu)))
 gpu-stitch: $(GPU_STITCH) ## on one GPU or two: stitched blocks in CUDA and NCCL; TOOL=memcheck
 	@PATH="$$PATH:$(TOOLKIT)/bin" BUILD=$(BUILD)/gpu-stitch TOOL=$(TOOL) \
@@ -116,7 +116,9 @@ $(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
 	$(Q)$(NVCC) -std=c++14 -O2 -lineinfo $(if $(GPU),-arch=native) -Werror all-warnings \
 	  -Xcompiler -Wall,-Wextra $(STITCH_LIBS) -o $@ $<
 $(BUILD)/gpu-stitch/stitch_gemm: STITCH_LIBS := -lcublas
-$(BUILD)/gpu-stitch/stitch_nccl: STITCH_LIBS = -I$(NCCL_HOME)/include -L$(NCCL_HOME)/lib64 \
+$(BUILD)/gpu-stitch/stitch_registered: STITCH_CUDA := -lcuda
+$(BUILD)/gpu-stitch/stitch_nccl $(BUILD)/gpu-stitch/stitch_registered: STITCH_LIBS = \
+  $(STITCH_CUDA) -I$(NCCL_HOME)/include -L$(NCCL_HOME)/lib64 \
   -L$(NCCL_HOME)/lib -l:libnccl.so.2 -Xlinker -rpath,$(NCCL_HOME)/lib64:$(NCCL_HOME)/lib
 
 GPU_NAMES := $(BUILD)/gpu-names/cxx17 $(BUILD)/gpu-names/cxx20

@@ -135,6 +135,7 @@ those marked * in every file. Booleans are 0 or 1. gpupool_get_build() returns w
     GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two, from 256 to 2 MiB
     GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
     GPUPOOL_CHUNK_BYTES     0        see config.chunk_bytes; 0: in proportion to what is held
+    GPUPOOL_SHARE           0        config.share of default arenas: 1 other processes, 2 RDMA, 3
     GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
     GPUPOOL_RING_BYTES      64 MiB   the default of a ring's config.bytes,
     GPUPOOL_RING_CHUNK_BYTES 2 MiB   of its config.chunk_bytes,
@@ -190,6 +191,9 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 #endif
 #ifndef GPUPOOL_CHUNK_BYTES
 #define GPUPOOL_CHUNK_BYTES 0
+#endif
+#ifndef GPUPOOL_SHARE
+#define GPUPOOL_SHARE 0
 #endif
 #ifndef GPUPOOL_MAPPED
 #define GPUPOOL_MAPPED 1
@@ -263,12 +267,13 @@ typedef enum gpupool_result {
     GPUPOOL_E_DOUBLE_FREE,   /* the block there is already free */
     GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block; see GPUPOOL_GUARD */
     GPUPOOL_E_CORRUPT,       /* gpupool's own records are damaged: something wrote over them */
-    GPUPOOL_E_IN_USE,        /* destroy refused: blocks, captures or spans are still out */
+    GPUPOOL_E_IN_USE,        /* destroy refused: blocks, captures or spans are still out. free
+                                refused: the block is exported */
     GPUPOOL_E_CAPTURING,     /* not while this stream captures; the capture goes on */
     GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
     GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
     GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
-    GPUPOOL_E_CALLBACK,      /* your walk, read or write function returned nonzero */
+    GPUPOOL_E_CALLBACK,      /* your walk, read, write or on_map function returned nonzero */
     GPUPOOL_E_FILE,          /* a file could not be read or written; the error has errno's words */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
@@ -596,7 +601,8 @@ GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 /* The arena of a device that gpupool_cudaMalloc uses, the same for all callers. `get` makes it at
    the first call, and renews it after a reset (rule 7); NULL, with a result, when it cannot. `find`
    makes none: NULL, with GPUPOOL_OK, when there is none. It lives until gpupool_arena_destroy, or
-   as long as the process. */
+   as long as the process. Its source: the environment's GPUPOOL_SOURCE (auto, mapped, device,
+   managed or bypass; with bypass each block is cudaMalloc's own, as cudaIpcGetMemHandle needs). */
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
@@ -12160,12 +12166,31 @@ static int gpi_life_was_reset(const gpupool_arena *arena) {
     return result == GPUPOOL_OK && reset;
 }
 
-static gpupool_arena_config gpi_life_default_config(int device) {
-    gpupool_arena_config config;
-    memset(&config, 0, sizeof config);
-    config.device = device;
-    config.name = "default";
-    return config;
+/* The source of default arenas, by the environment's GPUPOOL_SOURCE. */
+static gpupool_result gpi_life_default_source(gpupool_source *source) {
+    static const struct { const char *name; gpupool_source source; } known[] = {
+        {"", GPUPOOL_SOURCE_AUTO}, {"auto", GPUPOOL_SOURCE_AUTO}, {"mapped", GPUPOOL_SOURCE_MAPPED},
+        {"device", GPUPOOL_SOURCE_DEVICE}, {"managed", GPUPOOL_SOURCE_MANAGED},
+        {"bypass", GPUPOOL_SOURCE_BYPASS}};
+    const char *name = getenv("GPUPOOL_SOURCE");
+    size_t i;
+    *source = GPUPOOL_SOURCE_AUTO;
+    for (i = 0; name && i < sizeof known / sizeof *known; i++)
+        if (strcmp(name, known[i].name) == 0) {
+            *source = known[i].source;
+            return GPUPOOL_OK;
+        }
+    if (!name) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "environment variable GPUPOOL_SOURCE is \"%.32s\", and "
+                         "must be auto, mapped, device, managed or bypass", name);
+}
+
+static gpupool_result gpi_life_default_config(int device, gpupool_arena_config *config) {
+    memset(config, 0, sizeof *config);
+    config->device = device;
+    config->name = "default";
+    config->share = GPUPOOL_SHARE;
+    return gpi_life_default_source(&config->source);
 }
 
 /* With a visitor more. NULL: none was made yet, or a reset has closed it. */
@@ -12259,7 +12284,10 @@ static gpupool_arena *gpi_life_find_default(int device) {
     }
     gpi_host_ok();
     if (!arena || arena->forks != GPI_RENEWING) return arena;
-    config = gpi_life_default_config(device);
+    if (gpi_life_default_config(device, &config) != GPUPOOL_OK) {
+        gpi_life_set_forks(arena, GPI_CLOSED);
+        return NULL;
+    }
     return gpi_life_renew(arena, &config) == GPUPOOL_OK ? arena : NULL;
 }
 
@@ -12289,7 +12317,7 @@ gpupool_arena *gpupool_get_default_arena(int device) {
     if (gpi_life_default_device("gpupool_get_default_arena", &device) != GPUPOOL_OK) return NULL;
     arena = gpi_life_find_default(device);
     if (arena || gpi_thread.result != GPUPOOL_OK) return arena;
-    config = gpi_life_default_config(device);
+    if (gpi_life_default_config(device, &config) != GPUPOOL_OK) return NULL;
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) return NULL;
     gpi_host_lock(&gpi_process.lock);
     other = gpi_process.default_arenas[device];
@@ -14831,7 +14859,8 @@ const char *gpupool_get_build(void) {
            " chunk=" GPI_SPELL(GPUPOOL_CHUNK_BYTES) " ring=" GPI_SPELL(GPUPOOL_RING_BYTES)
            " ring_chunk=" GPI_SPELL(GPUPOOL_RING_CHUNK_BYTES)
            " ring_workers=" GPI_SPELL(GPUPOOL_RING_WORKERS) " limit=\"" GPUPOOL_LIMIT "\""
-           " mapped=" GPI_SPELL(GPUPOOL_MAPPED) " check=" GPI_SPELL(GPUPOOL_CHECK)
+           " share=" GPI_SPELL(GPUPOOL_SHARE) " mapped=" GPI_SPELL(GPUPOOL_MAPPED)
+           " check=" GPI_SPELL(GPUPOOL_CHECK)
            " guard=" GPI_SPELL(GPI_GUARD)
            " stats=" GPI_SPELL(GPUPOOL_STATS) " sites=" GPI_SPELL(GPUPOOL_SITES)
            " nvtx=" GPI_SPELL(GPUPOOL_NVTX)

@@ -1,8 +1,8 @@
-/* All-reduce straight from blocks of a pool of NCCL's own memory, registered with NCCL once.
+/* All-reduce straight from blocks of an arena whose memory is registered with NCCL once, by on_map.
 
    What to see: the sum checked on every GPU, and the bandwidth from three kinds of memory:
    cudaMalloc'ed buffers, not registered; buffers of ncclMemAlloc, each registered; blocks of the
-   pool. A thread for each GPU; or, under a launcher, a process for each, on any machines:
+   arena. A thread for each GPU; or, under a launcher, a process for each, on any machines:
        mpirun -np 2 -x NCCL_COMM_ID=node1:31337 ./nccl_allreduce
    cc nccl_allreduce.c -I.. -I$CUDA_HOME/include -L$CUDA_HOME/lib64 -lcudart -lnccl -lpthread */
 #define GPUPOOL_IMPLEMENTATION
@@ -35,22 +35,19 @@ static void die(const char *what, const char *why) {
 static void cuda(cudaError_t e, const char *what) { if (e) die(what, cudaGetErrorString(e)); }
 static void nccl(ncclResult_t e, const char *what) { if (e) die(what, ncclGetErrorString(e)); }
 
-/* The arena reserves all that it needs at once: one piece, one registration. */
-static void *chunk_alloc(size_t bytes, int device, void *user) {
+/* Each chunk is registered once, when it appears, and as long as it is mapped. */
+static int on_map(const gpupool_mapping *mapping, void *user) {
     rank *r = (rank *)user;
-    void *piece;
-    (void)device; /* it is current */
-    if (r->handle || ncclMemAlloc(&piece, bytes) != ncclSuccess) return NULL;
-    nccl(ncclCommRegister(r->comm, piece, bytes, &r->handle), "ncclCommRegister");
-    return piece;
+    if (r->handle) return 1; /* this program needs one chunk; others keep a list */
+    return ncclCommRegister(r->comm, mapping->memory, mapping->bytes, &r->handle) != ncclSuccess;
 }
 
-static void chunk_free(void *piece, size_t bytes, int device, void *user) {
+static int on_unmap(const gpupool_mapping *mapping, void *user) {
     rank *r = (rank *)user;
-    (void)bytes, (void)device;
+    (void)mapping;
     nccl(ncclCommDeregister(r->comm, r->handle), "ncclCommDeregister");
-    nccl(ncclMemFree(piece), "ncclMemFree");
     r->handle = NULL;
+    return 0;
 }
 
 static double seconds(void) {
@@ -81,16 +78,16 @@ static void measure(const rank *r, const char *kind, float *from, float *to) {
     free(host);
 }
 
-static void from_pool(rank *r) {
+static void from_arena(rank *r) {
     gpupool_arena *arena;
-    gpupool_arena_config config = {.device = r->device, .source = GPUPOOL_SOURCE_CUSTOM,
-                                   .reserve_bytes = 2 * BYTES, .chunk_alloc = chunk_alloc,
-                                   .chunk_free = chunk_free, .user = r, .name = "NCCL"};
+    gpupool_arena_config config = {.device = r->device, .reserve_bytes = 2 * BYTES,
+                                   .chunk_bytes = 2 * BYTES, .on_map = on_map,
+                                   .on_unmap = on_unmap, .user = r, .name = "NCCL"};
     if (gpupool_arena_create(&arena, &config) != GPUPOOL_OK) die("arena", gpupool_last_error());
     float *from = (float *)gpupool_alloc(arena, BYTES, r->stream);
     float *to = (float *)gpupool_alloc(arena, BYTES, r->stream);
     if (!from || !to) die("alloc", gpupool_last_error());
-    measure(r, "blocks of the pool", from, to);
+    measure(r, "blocks of the arena", from, to);
     if (gpupool_free(arena, from, r->stream) || gpupool_free(arena, to, r->stream) ||
         gpupool_arena_destroy(arena)) die("the end", gpupool_last_error());
 }
@@ -117,7 +114,7 @@ static void *work(void *argument) {
     cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "stream");
     nccl(ncclCommInitRank(&r->comm, r->of, r->id, r->number), "ncclCommInitRank");
     from_cuda_and_nccl(r);
-    from_pool(r);
+    from_arena(r);
     nccl(ncclCommDestroy(r->comm), "ncclCommDestroy");
     cuda(cudaStreamDestroy(r->stream), "stream");
     return NULL;

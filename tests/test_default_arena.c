@@ -3,6 +3,7 @@
    not do. */
 // build: plain
 // build: asan -fsanitize=address,undefined
+#define _DEFAULT_SOURCE /* setenv */
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
 #include "arena_kit.h"
@@ -28,6 +29,33 @@ static void on_a_device_without_mapping(void) {
     for (int i = 0; i < 3; i++) CHECK_EQ(gpupool_cudaFree(block[i]), cudaSuccess);
     CHECK_EQ(kit_stats(arena).blocks.now, 0);
     kit_close(arena);
+}
+
+/* Programs that call cudaIpcGetMemHandle need cudaMalloc's own memory beneath them. */
+static void the_environment_chooses_the_source(void) {
+    static const struct { const char *name; gpupool_source source; } asked[] = {
+        {"", GPUPOOL_SOURCE_MAPPED}, {"auto", GPUPOOL_SOURCE_MAPPED},
+        {"mapped", GPUPOOL_SOURCE_MAPPED}, {"device", GPUPOOL_SOURCE_DEVICE},
+        {"managed", GPUPOOL_SOURCE_MANAGED}, {"bypass", GPUPOOL_SOURCE_BYPASS}};
+    gpupool_block found;
+    void *block = NULL;
+    for (size_t i = 0; i < KIT_COUNT(asked); i++) {
+        check_case("GPUPOOL_SOURCE=%s", asked[i].name);
+        CHECK_EQ(setenv("GPUPOOL_SOURCE", asked[i].name, 1), 0);
+        CHECK_EQ(gpupool_cudaMalloc(&block, MIB), cudaSuccess);
+        CHECK_RESULT(gpupool_get_block(NULL, block, &found), GPUPOOL_OK);
+        CHECK_EQ(found.source, asked[i].source);
+        CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+        kit_close(gpupool_get_default_arena(0));
+    }
+    check_case(" ");
+    CHECK_EQ(setenv("GPUPOOL_SOURCE", "Device", 1), 0);
+    CHECK(!gpupool_get_default_arena(0));
+    CHECK_EQ(gpupool_last_result(), GPUPOOL_E_ARGUMENT);
+    CHECK(strstr(gpupool_last_error(), "GPUPOOL_SOURCE is \"Device\""));
+    CHECK(gpupool_cudaMalloc(&block, MIB) != cudaSuccess);
+    cudaGetLastError();
+    CHECK_EQ(unsetenv("GPUPOOL_SOURCE"), 0);
 }
 
 static void an_end_in_vain_leaves_it_the_default(void) {
@@ -320,6 +348,7 @@ static void neither_made_nor_undone(void) {
 
 int main(void) {
     FAKE_TEST(on_a_device_without_mapping);
+    FAKE_TEST(the_environment_chooses_the_source);
     FAKE_TEST(an_end_in_vain_leaves_it_the_default);
     FAKE_TEST(ended_while_another_is_made);
     FAKE_TEST(made_by_two);
