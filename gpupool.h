@@ -4515,6 +4515,11 @@ static uint64_t gpi_cache_asked_around(const gpi_cache *cache, uint64_t unit) {
     return asked;
 }
 
+/* Whether the ledger does not know all of it. */
+static int gpi_cache_has_news(const gpi_cache *cache) {
+    return cache->free_units != cache->told_units || cache->allocs + cache->frees != 0;
+}
+
 /* What the cache has done since goes to the ledger. */
 static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
     ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
@@ -8206,9 +8211,11 @@ static void gpi_arena_fold(gpupool_arena *arena, gpi_cached *cached) {
         if (!GPI_READ(&stream->cache.used)) continue;
         gpi_host_lock(&stream->cache.lock);
         gpi_cache_count(&stream->cache, cached);
-        gpi_host_lock(&arena->lock);
-        gpi_cache_fold(&stream->cache, &arena->ledger);
-        gpi_host_unlock(&arena->lock);
+        if (gpi_cache_has_news(&stream->cache)) {
+            gpi_host_lock(&arena->lock);
+            gpi_cache_fold(&stream->cache, &arena->ledger);
+            gpi_host_unlock(&arena->lock);
+        }
         gpi_host_unlock(&stream->cache.lock);
     }
     gpi_host_lock(&arena->lock);
