@@ -57,8 +57,8 @@ TOOLS := replay demo fixed_range crowd waits bench-run churn ring
 # ---- targets -------------------------------------------------------------------------------------
 
 .PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-test-programs gpu-stress \
-        gpu-stitch gpu-names examples windows bench bench-memory bench-ring soak soak-memory fuzz \
-        prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
+        gpu-stitch gpu-names gpu-cpp examples windows bench bench-memory bench-ring soak \
+        soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -74,7 +74,8 @@ test: ## every test, on the simulated GPU; needs gcc and make only
 	@$(MAKE) --no-print-directory ON=sim \
 	  $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) test-programs
 	@ON=sim CC='$(CC)' CXX='$(CXX)' NVCC='$(if $(TOOLKIT),$(NVCC))' TOOLKIT='$(TOOLKIT)' \
-	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh tests/compile/names.sh $(TESTS) \
+	  BUILD='$(BUILD)' tests/run.sh $(JOBS) tests/compile/matrix.sh tests/compile/names.sh \
+	  tests/compile/cpp.sh $(TESTS) \
 	  tests/hygiene_test.sh tests/replay_test.sh tests/bench_test.sh tests/docs_test.sh \
 	  tests/windows_test.sh tests/pytorch_test.sh examples/run_examples.sh
 
@@ -130,6 +131,17 @@ $(GPU_NAMES): $(BUILD)/gpu-names/cxx%: $(wildcard tests/gpu/names*) gpupool.h
 	@echo "  $@"
 	$(Q)$(NVCC) -std=c++$* -O2 $(if $(GPU),-arch=native) -Werror all-warnings -o $@ \
 	  tests/gpu/names_main.cu tests/gpu/names_other.cu
+
+GPU_CPP := $(BUILD)/gpu-cpp/cpp_thrust
+gpu-cpp: $(GPU_CPP) ## on a GPU: Thrust over the header's C++; TOOL=memcheck
+	@PATH="$$PATH:$(TOOLKIT)/bin" BUILD=$(BUILD)/gpu-cpp TOOL=$(TOOL) \
+	  UNDER=$(if $(TOOL),tests/gpu/under.sh) tests/run.sh 1 $^
+$(GPU_CPP): $(BUILD)/gpu-cpp/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
+	$(if $(NVCC),,$(error gpu-cpp needs nvcc))
+	@mkdir -p $(@D)
+	@echo "  $@"
+	$(Q)$(NVCC) -std=c++17 -O2 -lineinfo $(if $(GPU),-arch=native) -Werror all-warnings \
+	  -Xcompiler -Wall,-Wextra -o $@ $<
 
 coverage: $(FAKE) ## what no test executes of gpupool.h, line by line and branch by branch
 	@CC='$(CC)' tests/coverage.sh $(BUILD) $(JOBS) '$(SIM_CUDA)'

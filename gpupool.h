@@ -47,7 +47,7 @@ What it does not do: it has no thread of its own but a ring's workers, moves no 
 bookkeeping in device memory, prints nothing unless asked, and never aborts over a mistake of yours.
 
 Contents (search for "== NAME"):
-    OPTIONS LINKAGE WORDS API                                    what you use
+    OPTIONS LINKAGE WORDS API CPP                                what you use
     GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK GROWTH STITCH PLAN
     ARENA LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHARE SHAPE FIGURES
     STAGE RING SEND REPORT PICTURE
@@ -1079,6 +1079,157 @@ GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cud
 
 #undef GPI_UNTYPED
 #undef GPI_NAME
+
+/* == CPP ======================================================================================
+   The same in C++: owners of an arena and of a block, a resource for cuda::mr and RMM, an allocator
+   for Thrust. What fails throws gpupool::bad_alloc; in a file without exceptions it gives a null
+   pointer or an empty owner. 0 bytes are a null pointer, and no failure. */
+
+#if defined(__cplusplus)
+#include <new> /* who catches std::bad_alloc needs it; small, and there without a C++ library */
+
+/* Files of one program may differ in these: so do the names of what they make of this. */
+#if GPUPOOL_STATIC
+namespace gpupool { namespace {
+#elif defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+namespace gpupool { inline namespace per_thread {
+#else
+namespace gpupool { inline namespace legacy {
+#endif
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS) || defined(_CPPUNWIND)
+#define GPI_CPP_FAIL() throw bad_alloc()
+inline namespace throwing {
+#else
+#define GPI_CPP_FAIL() static_cast<void>(0)
+inline namespace returning {
+#endif
+#if !defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+inline cudaStream_t gpi_names_stream(cudaStream_t stream) { return stream; }
+#endif
+#define GPI_CPP_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+struct bad_alloc : std::bad_alloc { /* what() is gpupool_last_error(), as it was then */
+    char text[600];
+    bad_alloc() noexcept { snprintf(text, sizeof text, "%s", gpupool_last_error()); }
+    const char *what() const noexcept override { return text; }
+};
+struct stream { /* as an argument: a cudaStream_t, what converts to it, or has it as get() */
+    cudaStream_t handle;
+    stream(cudaStream_t of = nullptr) noexcept : handle(gpi_names_stream(of)) {}
+    template <class S>
+    stream(const S &s, decltype(cudaStreamQuery(s)) = cudaSuccess) : handle(gpi_names_stream(s)) {}
+    template <class S>
+    stream(const S &s, decltype(cudaStreamQuery(s.get())) = cudaSuccess) : stream(s.get()) {}
+};
+template <class T> T gpi_put(T &place, T next) { T last = place; place = next; return last; }
+
+/* Owns an arena and destroys it, when no block of it is live any more (rule 2). */
+class arena {
+    gpupool_arena *arena_;
+public:
+    explicit arena(const gpupool_arena_config *config = nullptr) {
+        if (gpupool_arena_create(&arena_, config) != GPUPOOL_OK) GPI_CPP_FAIL();
+    }
+    explicit arena(const gpupool_arena_config &config) : arena(&config) {}
+    arena(arena &&from) noexcept : arena_(from.release()) {}
+    arena &operator=(arena from) noexcept { arena_ = gpi_put(from.arena_, arena_); return *this; }
+    ~arena() { if (arena_) gpupool_arena_destroy(arena_); }
+    gpupool_arena *get() const noexcept { return arena_; } /* NULL: none */
+    gpupool_arena *release() noexcept { return gpi_put<gpupool_arena *>(arena_, nullptr); }
+};
+
+/* Refers to an arena that lives longer; without one, to the current device's default arena. Meets
+   the concepts of cuda::mr, from CUDA 12.2's to RMM 26's. With a stream these are gpupool_alloc and
+   gpupool_free (rule 1). Without, the host waits for the device, and then any stream may use the
+   block, whose work is done when it is given back. */
+class resource {
+    gpupool_arena *arena_;
+    const char *file_; /* where it was made: in reports, the site of its blocks */
+    int line_;
+public:
+    resource(const arena &of, GPI_CPP_SITE) : resource(of.get(), file, line) {}
+    resource(gpupool_arena *of = gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT), GPI_CPP_SITE)
+        : arena_(of), file_(file), line_(line) {}
+    gpupool_arena *get() const noexcept { return arena_; }
+    friend bool operator==(const resource &a, const resource &b) { return a.arena_ == b.arena_; }
+    friend bool operator!=(const resource &a, const resource &b) { return a.arena_ != b.arena_; }
+    void *allocate(stream on, size_t bytes, size_t align = 0) const {
+        gpupool_request request = {bytes, align, on.handle, 0, file_, line_};
+        void *block = bytes ? gpupool_alloc_request(arena_, &request) : nullptr;
+        if (bytes && !block) GPI_CPP_FAIL();
+        return block;
+    }
+    void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
+        gpupool_free(arena_, block, on.handle);
+    }
+    void *allocate_sync(size_t bytes, size_t align = 0) const {
+        void *block = allocate(stream(), bytes, align);
+        if (!block || gpupool_wait_all(arena_) == GPUPOOL_OK) return block;
+        deallocate(stream(), block);
+        GPI_CPP_FAIL();
+        return nullptr;
+    }
+    void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate({}, p); }
+    /* cuda::mr's older names. allocate(0, bytes) might mean two things, and does not compile. */
+    void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
+    void *allocate(size_t bytes, size_t align = 0) const { return allocate_sync(bytes, align); }
+    void deallocate(void *block, size_t = 0, size_t = 0) const noexcept { deallocate_sync(block); }
+    void *allocate_async(size_t n, size_t align, stream on) const { return allocate(on, n, align); }
+    void deallocate_async(void *p, size_t, size_t, stream on) const noexcept { deallocate(on, p); }
+};
+struct host_resource : resource { /* of an arena of MANAGED or PINNED memory */
+    explicit host_resource(resource of) : resource(of) {}
+};
+#if defined(_CUDA_MEMORY_RESOURCE) && /* is <cuda/memory_resource>, if included before this */ \
+    (defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE) || CCCL_VERSION >= 3001000)
+constexpr void get_property(const resource &, cuda::mr::device_accessible) noexcept {}
+constexpr void get_property(const host_resource &, cuda::mr::host_accessible) noexcept {}
+#endif
+
+/* Owns a block, and frees it on its stream; set_stream: another one uses it last (rule 1). */
+class block {
+    struct held { gpupool_arena *arena; void *data; size_t bytes; cudaStream_t on; } held_;
+public:
+    block() noexcept : held_() {}
+    block(resource of, size_t bytes, stream on = stream(), size_t align = 0)
+        : held_{of.get(), of.allocate(on, bytes, align), bytes, on.handle} {}
+    block(block &&from) noexcept : held_(gpi_put(from.held_, held())) {}
+    block &operator=(block from) noexcept { held_ = gpi_put(from.held_, held_); return *this; }
+    ~block() { if (held_.data) gpupool_free(held_.arena, held_.data, held_.on); }
+    void *data() const noexcept { return held_.data; }
+    size_t size() const noexcept { return held_.data ? held_.bytes : 0; }
+    void set_stream(stream on) noexcept { held_.on = on.handle; }
+    void *release() noexcept { return gpi_put(held_, held()).data; } /* not freed any more */
+};
+
+/* A container's, for work on one stream. allocator<char>(arena, stream): the temporary storage of
+   thrust::cuda::par. allocator<T, thrust::device_ptr>(arena): a thrust::device_vector of T, whose
+   own work is on the default stream. */
+template <class T, template <class> class... Pointer> struct gpi_pointer { typedef T *type; };
+template <class T, template <class> class P> struct gpi_pointer<T, P> { typedef P<T> type; };
+template <class T, template <class> class... Pointer> struct allocator {
+    typedef T value_type;
+    typedef typename gpi_pointer<T, Pointer...>::type pointer;
+    template <class U> struct rebind { typedef allocator<U, Pointer...> other; };
+    resource of;
+    stream on;
+    allocator(resource r = resource(), stream s = stream()) : of(r), on(s) {}
+    template <class U, template <class> class... P>
+    allocator(const allocator<U, P...> &other) : of(other.of), on(other.on) {}
+    pointer allocate(size_t count) {
+        size_t bytes = count <= SIZE_MAX / sizeof(T) ? count * sizeof(T) : SIZE_MAX;
+        return static_cast<pointer>(static_cast<T *>(of.allocate(on, bytes, alignof(T))));
+    }
+    void deallocate(T *block, size_t) noexcept { of.deallocate(on, block); }
+    template <class P> void deallocate(P p, decltype(sizeof p.get()) n) { deallocate(p.get(), n); }
+    friend bool operator==(const allocator &a, const allocator &b) { return !(a != b); }
+    friend bool operator!=(const allocator &a, const allocator &b) {
+        return a.of != b.of || a.on.handle != b.on.handle;
+    }
+};
+}}} /* namespace gpupool */
+#undef GPI_CPP_FAIL
+#undef GPI_CPP_SITE
+#endif
 
 #endif /* GPUPOOL_H */
 
