@@ -48,9 +48,9 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API CPP                                what you use
-    GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK GROWTH STITCH PLAN
-    ARENA LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHARE SHAPE FIGURES
-    STAGE RING SEND REPORT PICTURE
+    GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK GROWTH STITCH PLAN    how it works
+    LIMIT ARENA TAG LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHARE SHAPE FIGURES
+    STAGE RING SEND WORDING VIEW REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
 
 Words. Unit: GPUPOOL_UNIT_BYTES (512). Block: what gpupool_alloc returns, a run of units. Chunk:
@@ -254,7 +254,8 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 enum {
     GPUPOOL_DEVICE_CURRENT = -1,     /* the device that is current when an arena or ring is made */
     GPUPOOL_ORDERS = 41,             /* order k: sizes of 2^k to 2^(k+1) - 1 units */
-    GPUPOOL_HOLDERS = 3              /* the biggest that a verdict names */
+    GPUPOOL_HOLDERS = 3,             /* the biggest that a verdict names */
+    GPUPOOL_TAGS = 64                /* the most that an arena has */
 };
 
 typedef enum gpupool_result {
@@ -301,7 +302,8 @@ typedef enum gpupool_cause {     /* why memory ran out */
     GPUPOOL_CAUSE_OTHERS,        /* the device is full, and others hold what is missing */
     GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free or may be grown, but not in one block */
     GPUPOOL_CAUSE_PENDING,       /* would fit once work in flight has finished */
-    GPUPOOL_CAUSE_CAPTURING      /* the same, but a capturing stream cannot wait for that */
+    GPUPOOL_CAUSE_CAPTURING,     /* the same, but a capturing stream cannot wait for that */
+    GPUPOOL_CAUSE_TAG            /* over the budget of the request's tag */
 } gpupool_cause;
 
 typedef struct gpupool_arena gpupool_arena;
@@ -356,6 +358,8 @@ typedef struct gpupool_request {     /* all zeros but for bytes: gpupool_alloc o
     const char *file;                /* who asks, for reports with GPUPOOL_SITES 1; must stay valid
                                         as long as the arena, as __FILE__ does; NULL: not known */
     int line;
+    int tag;                         /* of gpupool_tag, whose budget the block counts against; 0:
+                                        none */
 } gpupool_request;
 
 typedef enum gpupool_state {
@@ -382,6 +386,7 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
                                         streams, or not known */
     const char *file;                /* live, with GPUPOOL_SITES 1; NULL: not known */
     int line;
+    int tag;                         /* live: the request's */
 } gpupool_block;
 
 /* Gets each block of a walk. Anything but 0 ends the walk. No lock is held. */
@@ -422,8 +427,31 @@ typedef struct gpupool_verdict {     /* on a request that could not be met; figu
     cudaStream_t pending_stream;     /* if that is one: this one, or cudaStreamLegacy or
                                         cudaStreamPerThread */
     gpupool_holder holders[GPUPOOL_HOLDERS]; /* the biggest first */
+    int tag;                         /* cause TAG: whose budget; limit_bytes, granted_bytes,
+                                        missing_bytes and raise_bytes are then the tag's, and all
+                                        that is said of free memory is 0 */
     char sentence[448];              /* the same for people, with what would make it succeed */
 } gpupool_verdict;
+
+/* A soft limit was passed, or memory has come back under it. */
+typedef struct gpupool_soft_limit {
+    gpupool_arena *arena;
+    int tag;                         /* 0: the arena's own, on reserved bytes */
+    int is_over;                     /* 1: passed */
+    uint64_t now_bytes, soft_limit_bytes;
+} gpupool_soft_limit;
+
+/* Called once for each time that it was passed, and for each time that it no longer is: with no
+   lock held, by the call that made it so, before that returns; or, where that was in a host
+   function, by the next one that allocates or frees. May use the arena: a cache sheds load here. */
+typedef void (*gpupool_soft_fn)(const gpupool_soft_limit *, void *user);
+
+typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
+    size_t limit_bytes;              /* granted bytes that blocks with the tag may have; 0: any */
+    size_t soft_limit_bytes;         /* the same for on_soft_limit; 0: none */
+    gpupool_soft_fn on_soft_limit;
+    void *user;
+} gpupool_tag_config;
 
 typedef struct gpupool_arena_config { /* all zeros: device 0, and every default. A NULL config
                                         differs in one thing: it means the current device */
@@ -449,6 +477,8 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
                                         failed for a request, of whatever stream and flags: free
                                         missing_bytes and return nonzero to have it tried again;
                                         0: it fails. Not called by gpupool_would_fit */
+    size_t soft_limit_bytes;         /* reserved bytes, for on_soft_limit; 0: none */
+    gpupool_soft_fn on_soft_limit;
     void *user;
     const char *name;                /* appears in reports and pictures; 31 bytes are copied */
 } gpupool_arena_config;
@@ -482,6 +512,14 @@ typedef struct gpupool_stats {
     uint64_t host_bytes;             /* host memory used for the arena's own records */
     uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
 } gpupool_stats;
+
+typedef struct gpupool_tag_stats {
+    char name[32];
+    gpupool_counter granted;         /* bytes of live blocks with the tag, in whole units */
+    gpupool_counter blocks;          /* live ones */
+    uint64_t failures;               /* requests that were over the budget */
+    uint64_t limit_bytes, soft_limit_bytes; /* 0: none */
+} gpupool_tag_stats;
 
 /* ---- the staging ring ---- */
 
@@ -685,9 +723,9 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 
 /* ---- memory that others hold: chunks for registration, and blocks for other processes ---- */
 
-/* Calls fn for each chunk behind a live block, in the order of the block's addresses; mapping.memory
-   is where in the block that chunk's part begins. fn may use the arena. E_CALLBACK if fn ended the
-   walk; for other addresses see gpupool_get_block. */
+/* Calls fn for each chunk behind a live block, in the order of the block's addresses;
+   mapping.memory is where in the block that chunk's part begins. fn may use the arena. E_CALLBACK
+   if fn ended the walk; for other addresses see gpupool_get_block. */
 GPUPOOL_API gpupool_result gpupool_walk_chunks(gpupool_arena *, const void *block,
                                                gpupool_map_fn fn, void *user);
 
@@ -788,6 +826,20 @@ GPUPOOL_API gpupool_result gpupool_would_fit(gpupool_arena *, size_t bytes,
 
 /* The verdict on this thread's most recent allocation that ended in E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
+
+/* ---- tags: what part of the program has how much, and how much it may have ---- */
+
+/* Makes a tag, which lives as long as the arena. Requests name it in request.tag; the block counts
+   against its budget, in granted bytes, until it is freed, whoever frees it. Untagged work pays
+   nothing. A NULL config means all zeros. On failure *tag is 0; E_UNSUPPORTED beyond
+   GPUPOOL_TAGS. */
+GPUPOOL_API gpupool_result gpupool_tag(gpupool_arena *, const char *name,
+                                       const gpupool_tag_config *, int *tag);
+
+/* Other limits; 0: none. What is over a lowered one stays. */
+GPUPOOL_API gpupool_result gpupool_set_tag_limits(gpupool_arena *, int tag, size_t limit_bytes,
+                                                  size_t soft_limit_bytes);
+GPUPOOL_API gpupool_result gpupool_get_tag_stats(gpupool_arena *, int tag, gpupool_tag_stats *);
 
 /* ---- statistics: with GPUPOOL_STATS 0, only `now` of granted, reserved, pending and blocks, and
    what is asked for at that moment: limit, largest free run, free orders, host bytes ---- */
@@ -986,7 +1038,7 @@ GPI_NAME gpupool_result gpi_names_ring_transfer(gpupool_ring *ring,
 #if GPUPOOL_SITES
 GPI_NAME gpupool_request gpi_names_request(size_t bytes, cudaStream_t stream, const char *file,
                                            int line) {
-    gpupool_request request = {bytes, 0, stream, 0, file, line};
+    gpupool_request request = {bytes, 0, stream, 0, file, line, 0};
     return request;
 }
 
@@ -3060,6 +3112,15 @@ typedef struct gpi_scope {
     gpupool_stats before; /* as it was at the push; peaks: of the scope around, so far */
 } gpi_scope;
 
+typedef struct gpi_tag {
+    gpupool_tag_stats stats; /* limits: UINT64_MAX for none */
+    uint64_t coming;         /* of granted: of requests under way */
+    uint64_t coming_blocks;
+    gpupool_soft_fn on_soft_limit;
+    void *user;
+    int told;                /* is_over, as the program was told last */
+} gpi_tag;
+
 typedef struct gpi_ledger {
     gpupool_counter requested, granted, reserved, pending, blocks; /* in gpupool_stats' order */
     uint64_t limit_bytes; /* UINT64_MAX: none */
@@ -3067,6 +3128,8 @@ typedef struct gpi_ledger {
     uint64_t allocs, frees, failures, lane_hits;
     uint64_t cached_bytes; /* free in caches, when these were last folded in */
     gpi_scope *scopes;    /* the innermost first */
+    gpi_tag *tags[GPUPOOL_TAGS + 1]; /* [0]: the arena's own soft limit, on what is reserved */
+    int tag_count;        /* of the others; they are [1], [2], ... */
 #if GPUPOOL_SITES
     gpi_site *sites[GPI_SITES];
     gpi_site unknown;     /* where the host had no memory for another */
@@ -3114,6 +3177,25 @@ static int gpi_ledger_check(const gpi_ledger *ledger) {
     return 0;
 }
 
+/* -- tags -- */
+
+/* 1, 0: over its soft limit, or not. */
+static int gpi_ledger_is_over(const gpi_ledger *ledger, int tag) {
+    const gpi_tag *of = ledger->tags[tag];
+    uint64_t now = tag ? of->stats.granted.now : ledger->reserved.now;
+    return now > of->stats.soft_limit_bytes;
+}
+
+/* The first tag of which the program was not told how it is; -1: none. */
+static int gpi_ledger_untold(const gpi_ledger *ledger) {
+    int i;
+    for (i = 0; i <= ledger->tag_count; i++)
+        if (ledger->tags[i] && ledger->tags[i]->on_soft_limit &&
+            gpi_ledger_is_over(ledger, i) != ledger->tags[i]->told)
+            return i;
+    return -1;
+}
+
 static uint64_t gpi_ledger_room(const gpi_ledger *ledger) {
     if (ledger->reserved.now >= ledger->limit_bytes) return 0;
     return ledger->limit_bytes - ledger->reserved.now;
@@ -3143,6 +3225,14 @@ static void gpi_ledger_add(gpupool_counter *counter, uint64_t amount) {
 static void gpi_ledger_sub(gpupool_counter *counter, uint64_t amount) {
     GPI_ASSERT(counter->now >= amount);
     counter->now -= amount;
+}
+
+/* A block with a tag is gone. Returns whether the program is to be told of something. */
+static int gpi_ledger_untag(gpi_ledger *ledger, uint32_t tag, uint64_t bytes) {
+    gpi_tag *of = ledger->tags[tag];
+    gpi_ledger_sub(&of->stats.granted, bytes);
+    gpi_ledger_sub(&of->stats.blocks, 1);
+    return of->on_soft_limit && gpi_ledger_is_over(ledger, (int)tag) != of->told;
 }
 
 static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
@@ -3355,6 +3445,8 @@ static void gpi_ledger_fold_site(gpi_site *site) {
 
 static void gpi_ledger_close(gpi_ledger *ledger) {
     gpi_scope *scope = ledger->scopes, *outer;
+    int tag;
+    for (tag = 0; tag <= ledger->tag_count; tag++) GPUPOOL_FREE(ledger->tags[tag]);
     for (; scope; scope = outer) {
         outer = scope->outer;
         GPUPOOL_FREE(scope);
@@ -3460,7 +3552,8 @@ typedef struct gpi_run {
     } of;
     uint32_t lane;
     union {
-        uint32_t slack_bytes;          /* live: granted minus requested */
+        uint32_t slack;                /* live: granted minus requested bytes, and above those
+                                          GPI_SLACK_BITS the tag */
         uint32_t place;                /* free: the list of its lane that it is in */
     } as;
 #if GPUPOOL_SITES
@@ -3662,13 +3755,6 @@ static uint64_t gpi_tree_end_of_owner(const gpi_tree *tree, uint64_t unit, uint6
     return end;
 }
 
-/* Whether these units are all that their owner has; they begin and end with granules. */
-static int gpi_tree_is_whole(const gpi_tree *tree, uint64_t unit, uint64_t units) {
-    const void *owner = gpi_tree_owner(tree, unit);
-    return (unit == tree->base_unit || gpi_tree_owner(tree, unit - 1) != owner) &&
-           gpi_tree_owner(tree, unit + units) != owner;
-}
-
 /* Where a request would start in this run; UINT64_MAX if it does not fit. */
 static uint64_t gpi_tree_start_of(const gpi_tree *tree, const gpi_run *run, const gpi_fit *fit) {
     uint64_t start = gpi_tree_start(run, fit->units, fit->align_units), owned;
@@ -3676,9 +3762,11 @@ static uint64_t gpi_tree_start_of(const gpi_tree *tree, const gpi_run *run, cons
     if (fit->owners == GPI_OWNERS_ANY || !tree->granules) return start;
     for (; start != UINT64_MAX && start < end && end - start >= fit->units;
          start = gpi_ground_up(owned, fit->align_units)) {
+        const void *owner = gpi_tree_owner(tree, start);
         owned = gpi_tree_end_of_owner(tree, start, end);
         if (owned - start < fit->units) continue;
-        if (fit->owners == GPI_OWNERS_ONE || gpi_tree_is_whole(tree, start, fit->units))
+        if (fit->owners == GPI_OWNERS_ONE || (gpi_tree_owner(tree, start - 1) != owner &&
+                                              gpi_tree_owner(tree, start + fit->units) != owner))
             return start;
     }
     return UINT64_MAX;
@@ -4136,8 +4224,16 @@ static void gpi_tree_split_bucket(gpi_tree *tree) {
     }
 }
 
+enum { GPI_SLACK_BITS = 24 }; /* a block is rounded up by less than 2^24 bytes */
+
+GPI_HOT uint32_t gpi_tree_slack(const gpi_run *run) { /* of a live one */
+    return run->as.slack & ((1u << GPI_SLACK_BITS) - 1);
+}
+
+GPI_HOT uint32_t gpi_tree_tag(const gpi_run *run) { return run->as.slack >> GPI_SLACK_BITS; }
+
 /* A held run becomes live: found by its unit from now on. Needs what prepare made sure of. */
-GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_bytes) {
+GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack) {
     gpi_run **head;
     GPI_ASSERT(run->lane == GPI_LANE_HELD);
     if (tree->live_runs * 2 >= tree->bucket_count) {
@@ -4147,7 +4243,7 @@ GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack_b
     head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
     run->lane = GPI_LANE_LIVE;
     run->of.uses = NULL;
-    run->as.slack_bytes = slack_bytes;
+    run->as.slack = slack;
     run->by.stream = 0;
     run->list_next = *head;
     *head = run;
@@ -4565,7 +4661,7 @@ static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state
     slot->unit = run->unit;
     slot->units = run->units;
     slot->bin = (uint8_t)gpi_cache_bin(run->units);
-    slot->slack_bytes = run->as.slack_bytes;
+    slot->slack_bytes = run->as.slack; /* without a tag */
     run->lane = GPI_LANE_CACHED;
     run->of.uses = cache;
     gpi_cache_link(cache, slot, state);
@@ -4581,7 +4677,7 @@ static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
     int was_free = slot->state == GPI_SLOT_FREE;
     gpi_run *run = slot->run;
     run->lane = GPI_LANE_LIVE;
-    run->as.slack_bytes = was_free ? 0 : slot->slack_bytes;
+    run->as.slack = was_free ? 0 : slot->slack_bytes;
     run->of.uses = NULL;
     gpi_cache_unlink(cache, slot);
     gpi_cache_link(cache, slot, GPI_SLOT_EMPTY);
@@ -6227,7 +6323,8 @@ static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run 
             break;
         }
         rest = next < end ? gpi_tree_split(tree, held, next) : NULL;
-        if (told) told--, gpi_chunk_tell_going(chunks, chunk);
+        if (told) gpi_chunk_tell_going(chunks, chunk);
+        told -= told != 0;
         gpi_chunk_give_back(chunks, tree, chunk, held);
     }
     gpi_thread = why;
@@ -7975,6 +8072,7 @@ static const char *gpi_limit_base(const char *file) {
        and bytes of its live runs
    A2  ledger.pending is what lanes of streams and caches hold, and what waits
    A3  a waiting run is in lane WAITING, and has a use
+   A4  a tag's granted bytes and blocks are those of the live runs with it, and what is coming
    Locks, in this order: `growing` sleeps, and is held by the one thread that gets memory from the
    driver or gives it back, but never while the host waits for the device or runs a function of the
    caller's; a stream's lock is held by whoever uses its cache; `lock` by whoever changes the tree.
@@ -7991,6 +8089,7 @@ struct gpupool_arena {
     int visitors;                 /* threads on their way through those: it stays until they left */
     int forks;                    /* of the process when the arena was made; or GPI_CLOSED */
     int searching;                /* threads that look for memory: none goes into caches */
+    int is_untold;                /* a soft limit was passed, and the program not told: see TAG */
     FILE *trace;                  /* where calls are recorded, or NULL */
     gpi_clocks clocks;
     gpi_chunks chunks;
@@ -8030,7 +8129,7 @@ GPI_HOT void gpi_arena_count_pending(gpupool_arena *arena) {
 /* -- the check -- */
 
 static uint64_t gpi_arena_requested(const gpi_run *run) {
-    return run->units * GPUPOOL_UNIT_BYTES - run->as.slack_bytes;
+    return run->units * GPUPOOL_UNIT_BYTES - gpi_tree_slack(run);
 }
 
 /* What was requested with a live run; 0 where it is free in a cache. The stream's lock is held. */
@@ -8072,6 +8171,27 @@ static int gpi_arena_check_live(gpupool_arena *arena) {
 #else
     return 0;
 #endif
+}
+
+/* What is granted with tags, from the live runs themselves. */
+static int gpi_arena_check_tags(const gpupool_arena *arena) {
+    uint64_t bytes[GPUPOOL_TAGS + 1], blocks[GPUPOOL_TAGS + 1], at = 0;
+    const gpi_run *run;
+    int tag;
+    memset(bytes, 0, sizeof bytes);
+    memset(blocks, 0, sizeof blocks);
+    while (arena->ledger.tag_count && (run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        if (run->lane == GPI_LANE_CACHED) continue;
+        if (gpi_tree_tag(run) > (uint32_t)arena->ledger.tag_count) return 1;
+        bytes[gpi_tree_tag(run)] += run->units * GPUPOOL_UNIT_BYTES;
+        blocks[gpi_tree_tag(run)]++;
+    }
+    for (tag = 1; tag <= arena->ledger.tag_count; tag++) {
+        const gpi_tag *of = arena->ledger.tags[tag];
+        if (of->stats.granted.now != bytes[tag] + of->coming) return 1;
+        if (of->stats.blocks.now != blocks[tag] + of->coming_blocks) return 1;
+    }
+    return 0;
 }
 
 /* What refers to the streams: uses of live and of waiting blocks, and idle stitches. Everything
@@ -8128,6 +8248,7 @@ static int gpi_arena_check(gpupool_arena *arena, char *letter) {
         return 1;
     if (GPUPOOL_STATS && ledger->blocks.now != arena->tree.live_runs - free_blocks) return 1;
     if (gpi_arena_check_live(arena)) return 1;
+    if (gpi_arena_check_tags(arena)) return 4;
     for (run = arena->waiting; run; run = run->list_next) {
         if (run->lane != GPI_LANE_WAITING || !run->of.uses) return 3;
         waiting += run->units;
@@ -8236,6 +8357,8 @@ static gpupool_result gpi_arena_enter(gpupool_arena *arena, const char *call, gp
 }
 
 static void gpi_arena_leave(gpupool_arena *arena, const gpi_visit *visit) {
+    if (arena->ledger.tags[0] && gpi_ledger_untold(&arena->ledger) >= 0)
+        GPI_PUBLISH(&arena->is_untold, 1);
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     gpi_driver_leave(visit);
@@ -8536,6 +8659,204 @@ static void gpi_arena_trace_block(gpupool_arena *arena, char verb, const gpi_run
 
 static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t number) {
     if (arena->trace) fprintf(arena->trace, "%c %" PRIu64 "\n", verb, number);
+}
+
+/* == TAG ======================================================================================
+   Budgets for parts of a program, and soft limits that call before anything fails. uses: LEDGER,
+   TREE, ARENA
+
+   A live run carries its tag above its slack, so untagged work pays nothing. No cache has a block
+   with a tag: a request with one asks for an alignment of two units, which caches do not give. What
+   a budget is charged with before the block is there is `coming`.
+
+   B1  no function of the program's is called with a lock held */
+
+/* What a sentence begins with, if the arena has no such tag; NULL: it has. */
+static gpupool_result gpi_tag_exists(const gpupool_arena *arena, const char *call, int tag) {
+    if (tag > 0 && tag <= arena->ledger.tag_count) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: tag is %d, and must be one of this arena's %d",
+                         call, tag, arena->ledger.tag_count);
+}
+
+/* Tells the program of soft limits, until there is nothing new. No lock is held; what is told may
+   change that, and is told again then. */
+static void gpi_tag_tell(gpupool_arena *arena) {
+    struct gpi_thread before = gpi_thread; /* of the call that is under way */
+    gpupool_soft_limit what;
+    gpi_tag *of;
+    memset(&what, 0, sizeof what);
+    what.arena = arena;
+    GPI_PUBLISH(&arena->is_untold, 0);
+    for (;;) {
+        gpi_host_lock(&arena->lock);
+        what.tag = gpi_ledger_untold(&arena->ledger);
+        if (what.tag < 0) break;
+        of = arena->ledger.tags[what.tag];
+        what.is_over = of->told = gpi_ledger_is_over(&arena->ledger, what.tag);
+        what.now_bytes = what.tag ? of->stats.granted.now : arena->ledger.reserved.now;
+        what.soft_limit_bytes = of->stats.soft_limit_bytes;
+        gpi_host_unlock(&arena->lock);
+        of->on_soft_limit(&what, of->user);
+    }
+    gpi_host_unlock(&arena->lock);
+    gpi_thread = before;
+}
+
+/* -- a request with a tag -- */
+
+static void gpi_tag_explain(const gpi_tag *of, gpupool_verdict *verdict) {
+    char asked[32], limit[32], held[32], more[32];
+    snprintf(verdict->sentence, sizeof verdict->sentence, "%s is over the budget of tag \"%s\": "
+             "%s, of which blocks hold %s: raise it by %s, or free %s of it",
+             gpi_limit_human(asked, verdict->asked_bytes), of->stats.name,
+             gpi_limit_human(limit, verdict->limit_bytes),
+             gpi_limit_human(held, verdict->granted_bytes),
+             gpi_limit_enough(more, verdict->raise_bytes),
+             gpi_limit_enough(more, verdict->missing_bytes));
+}
+
+/* Over the budget: the verdict, and the program may free something. Returns whether to try again.
+   No lock is held. */
+static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64_t asked_bytes) {
+    gpupool_verdict verdict;
+    gpi_tag *of;
+    memset(&verdict, 0, sizeof verdict);
+    gpi_host_lock(&arena->lock);
+    of = arena->ledger.tags[tag];
+    verdict.cause = GPUPOOL_CAUSE_TAG;
+    verdict.tag = tag;
+    verdict.asked_bytes = asked_bytes;
+    verdict.limit_bytes = of->stats.limit_bytes;
+    verdict.granted_bytes = of->stats.granted.now;
+    verdict.missing_bytes = verdict.raise_bytes =
+        verdict.granted_bytes + bytes - gpi_ground_min(verdict.limit_bytes,
+                                                       verdict.granted_bytes + bytes);
+    of->stats.failures += GPUPOOL_STATS;
+    gpi_host_unlock(&arena->lock);
+    gpi_tag_explain(of, &verdict);
+    if (arena->on_out_of_memory && arena->on_out_of_memory(&verdict, arena->user)) return 1;
+    gpi_thread.verdict = verdict;
+    gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "arena \"%s\": %s", arena->name, verdict.sentence);
+    return 0;
+}
+
+/* Charges the budget with a block that is to come. E_OUT_OF_MEMORY with the verdict, if that is
+   more than it has. */
+static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t bytes,
+                                     uint64_t asked_bytes) {
+    gpupool_result result = gpi_tag_exists(arena, "gpupool_alloc_request", tag);
+    int fits;
+    if (result != GPUPOOL_OK || bytes == 0) return result; /* 0: the request will be refused */
+    for (;;) {
+        gpi_tag *of;
+        gpi_host_lock(&arena->lock);
+        of = arena->ledger.tags[tag];
+        fits = of->stats.granted.now <= of->stats.limit_bytes &&
+               bytes <= of->stats.limit_bytes - of->stats.granted.now;
+        if (fits) {
+            gpi_ledger_add(&of->stats.granted, bytes);
+            gpi_ledger_add(&of->stats.blocks, 1);
+            of->coming += bytes;
+            of->coming_blocks++;
+        }
+        gpi_host_unlock(&arena->lock);
+        if (fits) return GPUPOOL_OK;
+        if (!gpi_tag_give_up(arena, tag, bytes, asked_bytes)) return GPUPOOL_E_OUT_OF_MEMORY;
+    }
+}
+
+/* The block has come, and gets its tag; or none has (NULL), and the budget its bytes back. */
+static void gpi_tag_settle(gpupool_arena *arena, int tag, uint64_t bytes, const void *block) {
+    gpi_run *run;
+    gpi_tag *of;
+    int tells;
+    if (bytes == 0) return;
+    gpi_host_lock(&arena->lock);
+    of = arena->ledger.tags[tag];
+    of->coming -= bytes;
+    of->coming_blocks--;
+    if (block) {
+        run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
+        GPI_ASSERT(run && run->units * GPUPOOL_UNIT_BYTES == bytes);
+        run->as.slack |= (uint32_t)tag << GPI_SLACK_BITS;
+    } else {
+        gpi_ledger_untag(&arena->ledger, (uint32_t)tag, bytes);
+    }
+    tells = gpi_ledger_untold(&arena->ledger) >= 0;
+    gpi_host_unlock(&arena->lock);
+    if (tells) gpi_tag_tell(arena);
+}
+
+/* -- in public -- */
+
+static uint64_t gpi_tag_limit(size_t bytes) { return bytes ? bytes : UINT64_MAX; }
+
+static gpi_tag *gpi_tag_new(const char *name, const gpupool_tag_config *config) {
+    gpi_tag *of = (gpi_tag *)gpi_host_zeroed(sizeof *of);
+    if (!of) return NULL;
+    snprintf(of->stats.name, sizeof of->stats.name, "%s", name);
+    of->stats.limit_bytes = gpi_tag_limit(config->limit_bytes);
+    of->stats.soft_limit_bytes = gpi_tag_limit(config->soft_limit_bytes);
+    of->on_soft_limit = config->on_soft_limit;
+    of->user = config->user;
+    return of;
+}
+
+gpupool_result gpupool_tag(gpupool_arena *arena, const char *name,
+                           const gpupool_tag_config *given, int *tag) {
+    gpupool_tag_config config;
+    gpi_tag *of;
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_tag");
+    if (tag) *tag = 0;
+    if (result != GPUPOOL_OK) return result;
+    if (!tag || !name)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_tag: %s is NULL", tag ? "name" : "tag");
+    memset(&config, 0, sizeof config);
+    if (given) config = *given;
+    of = gpi_tag_new(name, &config);
+    if (!of) return gpi_host_no_memory();
+    gpi_host_lock(&arena->lock);
+    if (arena->ledger.tag_count < GPUPOOL_TAGS) {
+        *tag = ++arena->ledger.tag_count;
+        arena->ledger.tags[*tag] = of;
+    }
+    gpi_host_unlock(&arena->lock);
+    if (*tag) return gpi_host_ok();
+    GPUPOOL_FREE(of);
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_tag: an arena has at most %d tags",
+                         (int)GPUPOOL_TAGS);
+}
+
+gpupool_result gpupool_set_tag_limits(gpupool_arena *arena, int tag, size_t limit_bytes,
+                                      size_t soft_limit_bytes) {
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_set_tag_limits");
+    if (result == GPUPOOL_OK) result = gpi_tag_exists(arena, "gpupool_set_tag_limits", tag);
+    if (result != GPUPOOL_OK) return result;
+    gpi_host_lock(&arena->lock);
+    arena->ledger.tags[tag]->stats.limit_bytes = gpi_tag_limit(limit_bytes);
+    arena->ledger.tags[tag]->stats.soft_limit_bytes = gpi_tag_limit(soft_limit_bytes);
+    gpi_host_unlock(&arena->lock);
+    gpi_tag_tell(arena);
+    return gpi_host_ok();
+}
+
+/* As the program sees it; the lock is held. */
+static void gpi_tag_read(const gpupool_arena *arena, int tag, gpupool_tag_stats *stats) {
+    *stats = arena->ledger.tags[tag]->stats;
+    if (stats->limit_bytes == UINT64_MAX) stats->limit_bytes = 0;
+    if (stats->soft_limit_bytes == UINT64_MAX) stats->soft_limit_bytes = 0;
+}
+
+gpupool_result gpupool_get_tag_stats(gpupool_arena *arena, int tag, gpupool_tag_stats *stats) {
+    gpupool_result result = gpi_arena_begin(arena, "gpupool_get_tag_stats");
+    if (result == GPUPOOL_OK) result = gpi_tag_exists(arena, "gpupool_get_tag_stats", tag);
+    if (result != GPUPOOL_OK) return result;
+    if (!stats)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_tag_stats: stats is NULL");
+    gpi_host_lock(&arena->lock);
+    gpi_tag_read(arena, tag, stats);
+    gpi_host_unlock(&arena->lock);
+    return gpi_host_ok();
 }
 
 /* == LADDER ===================================================================================
@@ -10759,7 +11080,7 @@ static void gpi_block_bound_cache(gpupool_arena *arena, gpi_stream *known, uint6
 static int gpi_block_caches(const gpupool_arena *arena, const gpi_stream *known,
                             const gpi_run *run) {
     uint64_t most = gpi_block_cache_units(arena, 0);
-    if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS)) return 0;
+    if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS) || gpi_tree_tag(run)) return 0;
     if (gpi_stitch_is(&arena->stitches, run) || known->capture) return 0;
     return !arena->searching && arena->clocks.position >= arena->short_until &&
            !gpi_arena_takes_finished(arena, known);
@@ -10812,7 +11133,7 @@ GPI_HOT void *gpi_block_take(gpupool_arena *arena, gpi_request *request, int cac
         run = gpi_block_from_tree(arena, request, cached);
     if (run) block = gpi_block_bring(arena, run, use, request);
     if (block && cached && known->cache.crowded && run->units <= GPI_SMALL_UNITS &&
-        gpi_block_caches(arena, known, run))
+        request->align_units == 1 && gpi_block_caches(arena, known, run))
         gpi_block_admit(arena, known, run, GPI_SLOT_OUT);
     if (cached) gpi_host_unlock(&known->cache.lock);
     if (!run && ready && known->key == request->by.key && arena->clocks.busy) {
@@ -10824,7 +11145,9 @@ GPI_HOT void *gpi_block_take(gpupool_arena *arena, gpi_request *request, int cac
     gpi_arena_unlock(arena);
     if (!ready) gpi_host_no_memory();
     if (run || !ready) return block;
-    return gpi_block_slow(arena, request);
+    block = gpi_block_slow(arena, request);
+    if (GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
+    return block;
 }
 
 /* Whether the request is a legal one; else the mistake is told. */
@@ -10967,9 +11290,15 @@ GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *known
     return known->frees && !known->capture;
 }
 
+static void gpi_block_untag(gpupool_arena *arena, const gpi_run *run) {
+    if (gpi_ledger_untag(&arena->ledger, gpi_tree_tag(run), run->units * GPUPOOL_UNIT_BYTES))
+        GPI_PUBLISH(&arena->is_untold, 1);
+}
+
 /* Of a live run, before it is laid down. */
 GPI_HOT void gpi_block_count_free(gpupool_arena *arena, const gpi_run *run, cudaStream_t stream) {
     uint64_t bytes = gpi_arena_requested(run);
+    if (gpi_tree_tag(run)) gpi_block_untag(arena, run);
     if (arena->trace) gpi_arena_trace_block(arena, 'f', run, stream);
 #if GPUPOOL_NVTX
     gpi_block_tell_gone(run);
@@ -11389,6 +11718,7 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
 #else
     if (result == GPUPOOL_OK) result = gpi_block_give(arena, block, call);
 #endif
+    if (result == GPUPOOL_OK && GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -11471,6 +11801,19 @@ static gpupool_result gpi_hand_check(gpupool_arena *arena, const gpupool_request
                          "must be a sum of gpupool_flag", asked->flags);
 }
 
+/* With a tag: its budget is charged first, so that no two threads share what is left of it. */
+static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, uint64_t alignment,
+                                   int tag) {
+    uint64_t bytes = gpi_verdict_units(request->bytes) * GPUPOOL_UNIT_BYTES;
+    void *block;
+    if (gpi_ground_is_power(alignment)) /* no cache has it: those know no tags */
+        alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
+    if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) return NULL;
+    block = gpi_hand_alloc(arena, "gpupool_alloc", request, alignment);
+    gpi_tag_settle(arena, tag, bytes, block);
+    return block;
+}
+
 /* The chunks that a request's block may lie in, by its flags; the alignment that goes with them. */
 static void gpi_hand_choose_owners(const gpupool_arena *arena, gpi_request *request, unsigned flags,
                                    uint64_t *alignment) {
@@ -11498,7 +11841,8 @@ void *gpupool_alloc_request(gpupool_arena *arena, const gpupool_request *asked) 
     alignment = asked->alignment ? asked->alignment : GPUPOOL_UNIT_BYTES;
     request.no_wait = (asked->flags & GPUPOOL_NO_WAIT) != 0;
     gpi_hand_choose_owners(arena, &request, asked->flags, &alignment);
-    block = gpi_hand_alloc(arena, "gpupool_alloc", &request, alignment);
+    if (asked->tag) block = gpi_hand_alloc_tagged(arena, &request, alignment, asked->tag);
+    else block = gpi_hand_alloc(arena, "gpupool_alloc", &request, alignment);
     return asked->flags & GPUPOOL_ZEROED ? gpi_hand_zeroed(arena, block, &request) : block;
 }
 
@@ -11899,6 +12243,18 @@ static gpupool_result gpi_life_first_limit(gpupool_arena *arena,
     return gpi_limit_parse(where, text, total_bytes, free_bytes, &arena->ledger.limit_bytes);
 }
 
+/* config.soft_limit_bytes: the ledger's tag 0. 0: the host has no memory. */
+static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config *config) {
+    gpupool_tag_config soft;
+    if (!config->soft_limit_bytes || !config->on_soft_limit) return 1;
+    memset(&soft, 0, sizeof soft);
+    soft.soft_limit_bytes = config->soft_limit_bytes;
+    soft.on_soft_limit = config->on_soft_limit;
+    soft.user = config->user;
+    arena->ledger.tags[0] = gpi_tag_new("", &soft);
+    return arena->ledger.tags[0] != NULL;
+}
+
 /* reserve_bytes: got now, as anybody's memory; the verdict, if the device has none. Both locks are
    held, and open in between. */
 static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
@@ -12027,6 +12383,7 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     arena->keep_bytes = config->reserve_bytes;
     snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
     result = gpi_life_first_limit(arena, config);
+    if (result == GPUPOOL_OK && !gpi_life_soft_limit(arena, config)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && !gpi_tree_open(&arena->tree)) result = gpi_host_no_memory();
     if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
         result = gpi_life_open_space(arena, config->source);
@@ -12339,8 +12696,8 @@ static gpupool_result gpi_life_default_source(gpupool_source *source) {
             return GPUPOOL_OK;
         }
     if (!name) return GPUPOOL_OK;
-    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "environment variable GPUPOOL_SOURCE is \"%.32s\", and "
-                         "must be auto, mapped, device, managed or bypass", name);
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "environment variable GPUPOOL_SOURCE is \"%.32s\", "
+                         "and must be auto, mapped, device, managed or bypass", name);
 }
 
 static gpupool_result gpi_life_default_config(int device, gpupool_arena_config *config) {
@@ -12977,6 +13334,7 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     if (released_bytes) *released_bytes = (size_t)(before - arena->ledger.reserved.now);
     gpi_arena_trace_number(arena, 't', keep_bytes);
     gpi_arena_leave(arena, &visit);
+    if (GPI_READ(&arena->is_untold)) gpi_tag_tell(arena);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
@@ -13076,6 +13434,7 @@ static void gpi_figures_describe(gpupool_arena *arena, const gpi_run *run, gpupo
     block->file = *run->site->file ? run->site->file : NULL;
     block->line = run->site->line;
 #endif
+    block->tag = (int)gpi_tree_tag(run);
 }
 
 /* Where the block around an address begins, which an arena has; or the address itself. */
@@ -14986,9 +15345,8 @@ gpupool_result gpupool_ring_check(gpupool_ring *ring) {
     return gpi_host_fail(GPUPOOL_E_CORRUPT, "gpupool_ring_check: invariant R%d is broken", broken);
 }
 
-/* == REPORT ===================================================================================
-   For people and for programs: names, the table, the map, files. What is shown is copied under the
-   lock and written after it is given back. uses: ARENA */
+/* == WORDING ==================================================================================
+   Results, sources and numbers as text. uses: HOST */
 
 const char *gpupool_result_name(gpupool_result result) {
     static const char names[][24] = { /* in the order of the enum */
@@ -15028,7 +15386,7 @@ const char *gpupool_get_build(void) {
            " replace_cuda_malloc=" GPI_SPELL(GPUPOOL_REPLACE_CUDA_MALLOC);
 }
 
-static gpupool_result gpi_report_done(const char *call, FILE *file) {
+static gpupool_result gpi_wording_done(const char *call, FILE *file) {
     if (fflush(file) == 0 && !ferror(file)) return gpi_host_ok();
     return gpi_host_fail(GPUPOOL_E_FILE, "%s: the file cannot be written: %s", call,
                          errno ? strerror(errno) : "something before this call could not");
@@ -15036,7 +15394,7 @@ static gpupool_result gpi_report_done(const char *call, FILE *file) {
 
 /* Bytes of the letter that the text begins with, in UTF-8; 0: it is none, as where a name was cut
    off, or written in another encoding. */
-static size_t gpi_report_letter(const char *text, size_t length) {
+static size_t gpi_wording_letter(const char *text, size_t length) {
     unsigned first = (unsigned char)*text, second, i;
     size_t bytes = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3
                    : first < 0xf5 ? 4 : 0;
@@ -15051,7 +15409,7 @@ static size_t gpi_report_letter(const char *text, size_t length) {
 }
 
 /* With a point, which printf has from the locale. */
-static const char *gpi_report_decimal(char room[32], double value, int digits) {
+static const char *gpi_wording_decimal(char room[32], double value, int digits) {
     uint64_t scale = 1, parts;
     int i;
     for (i = 0; i < digits; i++) scale *= 10;
@@ -15060,13 +15418,15 @@ static const char *gpi_report_decimal(char room[32], double value, int digits) {
     return room;
 }
 
-static const char *gpi_report_source(gpupool_source source) {
+static const char *gpi_wording_source(gpupool_source source) {
     static const char names[7][8] = {"auto", "mapped", "device", "managed",
                                      "pinned", "custom", "bypass"};
     return names[source];
 }
 
-/* -- the copy that everything below is made from -- */
+/* == VIEW =====================================================================================
+   A copy of the arena as it is at one moment, by address: reports, files and pictures are made from
+   it. uses: ARENA, FIGURES */
 
 enum {
     GPI_NOBODY = UINT16_MAX,
@@ -15081,6 +15441,7 @@ typedef struct gpi_stretch { /* of memory: a block, or what is free */
     uint32_t site;         /* live: index into the view's sites */
     uint16_t stream;       /* index into the view's keys; GPI_NOBODY: not known, or several */
     uint8_t state, first;  /* first: the arena's chunk begins here */
+    uint8_t tag;           /* live */
 } gpi_stretch;
 
 typedef struct gpi_view {
@@ -15102,6 +15463,8 @@ typedef struct gpi_view {
     uint16_t *lanes;        /* lane -> stream */
     uint64_t units[3];      /* by state */
     gpi_holding holders[GPI_SHOWN];
+    gpupool_tag_stats tags[GPUPOOL_TAGS + 1];
+    int tag_count;
 } gpi_view;
 
 /* 0: the room is not enough for what the arena has now. The lock is held. */
@@ -15164,11 +15527,12 @@ static void gpi_view_copy_live(gpi_view *view, const gpi_run *block, const gpi_s
                                gpi_stretch *stretch) {
     stretch->state = GPUPOOL_STATE_LIVE;
     stretch->block_unit = block->unit;
+    stretch->tag = (uint8_t)gpi_tree_tag(block);
     stretch->stream = gpi_view_stream(view, block->by.stream);
     if (!stitch || stretch->unit == stitch->parts[0].unit)
-        stretch->block_bytes = block->units * GPUPOOL_UNIT_BYTES - block->as.slack_bytes;
+        stretch->block_bytes = block->units * GPUPOOL_UNIT_BYTES - gpi_tree_slack(block);
     if (!stitch || stretch->unit == stitch->parts[stitch->part_count - 1].unit)
-        stretch->slack_bytes = (uint32_t)gpi_ground_min(block->as.slack_bytes,
+        stretch->slack_bytes = (uint32_t)gpi_ground_min(gpi_tree_slack(block),
                                                         stretch->units * GPUPOOL_UNIT_BYTES - 1);
 #if GPUPOOL_SITES
     stretch->site = block->site->number;
@@ -15230,6 +15594,7 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream;
     gpi_cached cached;
     uint64_t page;
+    int tag;
     memset(&cached, 0, sizeof cached);
     for (stream = arena->clocks.streams; stream; stream = stream->next)
         gpi_cache_count(&stream->cache, &cached);
@@ -15239,6 +15604,8 @@ static void gpi_view_copy(gpi_view *view, gpupool_arena *arena) {
     view->device = arena->chunks.driver.device;
     view->source = arena->chunks.source;
     gpi_view_copy_streams(view, arena);
+    view->tag_count = arena->ledger.tag_count;
+    for (tag = 1; tag <= view->tag_count; tag++) gpi_tag_read(arena, tag, &view->tags[tag]);
 #if GPUPOOL_SITES
     gpi_view_copy_sites(view, arena);
     gpi_verdict_places(arena, view->holders, GPI_SHOWN);
@@ -15344,7 +15711,7 @@ static gpupool_result gpi_view_open_for(gpi_view *view, gpupool_arena *arena, co
 
 static gpupool_result gpi_view_close(gpi_view *view, const char *call, FILE *file) {
     GPUPOOL_FREE(view->room);
-    return gpi_report_done(call, file);
+    return gpi_wording_done(call, file);
 }
 
 typedef struct gpi_extent { /* of memory without a gap */
@@ -15393,6 +15760,7 @@ static void gpi_view_describe(const gpi_view *view, const gpi_stretch *stretch,
     block->memory = (void *)(uintptr_t)(stretch->unit * GPUPOOL_UNIT_BYTES);
     block->bytes = (size_t)bytes;
     block->requested_bytes = block->block_bytes = 0;
+    block->tag = stretch->tag;
     block->block = NULL;
     block->stream = stretch->stream == GPI_NOBODY
                         ? NULL : gpi_figures_stream(view->keys[stretch->stream]);
@@ -15446,7 +15814,8 @@ static double gpi_view_fragmentation(const gpi_view *view) {
     return 1 - (double)view->stats.largest_block_bytes / (double)free_bytes;
 }
 
-/* -- the report for people -- */
+/* == REPORT ===================================================================================
+   The arena for people and for programs: a screen, JSON, a snapshot. uses: WORDING, VIEW */
 
 enum {
     GPI_BAR = 64,           /* characters of the bar and of the map */
@@ -15552,6 +15921,21 @@ static void gpi_report_holders(FILE *file, const gpi_view *view) {
     }
 }
 
+static void gpi_report_tags(FILE *file, const gpi_view *view) {
+    char held[32], limit[32], most[32], blocks[32];
+    int i;
+    for (i = 1; i <= view->tag_count; i++) {
+        const gpupool_tag_stats *tag = &view->tags[i];
+        if (i == 1)
+            fprintf(file, "\n  %-30s %12s %12s %12s %12s\n", "tags", "blocks", "granted", "peak",
+                    "budget");
+        fprintf(file, "  %-30s %12s %12s %12s %12s\n", tag->name,
+                gpi_report_number(blocks, tag->blocks.now),
+                gpi_limit_human(held, tag->granted.now), gpi_limit_human(most, tag->granted.peak),
+                tag->limit_bytes ? gpi_limit_human(limit, tag->limit_bytes) : "none");
+    }
+}
+
 static char gpi_report_mark(const uint64_t units[3]) { /* by state */
     uint64_t rest = units[GPUPOOL_STATE_PENDING] + units[GPUPOOL_STATE_FREE];
     if (!rest) return '#';
@@ -15592,11 +15976,12 @@ gpupool_result gpupool_report(gpupool_arena *arena, FILE *file) {
     gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_report", file);
     if (result != GPUPOOL_OK) return result;
     fprintf(file, "gpupool arena \"%s\": device %d, source %s%s%s%s\n", view.name, view.device,
-            gpi_report_source(view.source), *view.instead ? " (not mapped: " : "", view.instead,
+            gpi_wording_source(view.source), *view.instead ? " (not mapped: " : "", view.instead,
             *view.instead ? ")" : "");
     gpi_report_bar(file, &view);
     gpi_report_counters(file, &view);
     gpi_report_counts(file, &view);
+    gpi_report_tags(file, &view);
     gpi_report_holders(file, &view);
     gpi_report_map(file, &view);
     return gpi_view_close(&view, "gpupool_report", file);
@@ -15652,7 +16037,7 @@ static void gpi_write_text(gpi_writer *out, const char *text, size_t length) {
     }
     for (; length > 0; length--, text++) {
         unsigned c = (unsigned char)*text;
-        if (letter == 0) letter = gpi_report_letter(text, length);
+        if (letter == 0) letter = gpi_wording_letter(text, length);
         if (letter == 0) c = '?';
         else letter--;
         if (!out->pickle && (c == '"' || c == '\\')) gpi_write_byte(out, '\\');
@@ -15755,7 +16140,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
               gpi_view_free_bytes(view), stats->largest_free_bytes, stats->largest_block_bytes,
               stats->stitched_bytes);
     gpi_write(out, "host_bytes# fragmentation", stats->host_bytes);
-    gpi_write_word(out, gpi_report_decimal(fragmentation, gpi_view_fragmentation(view), 6));
+    gpi_write_word(out, gpi_wording_decimal(fragmentation, gpi_view_fragmentation(view), 6));
     out->comma = ",\n";
     gpi_write(out, "live_by_order[");
     gpi_write_list(out, stats->live_by_order, GPUPOOL_ORDERS);
@@ -15763,6 +16148,22 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     gpi_write_list(out, stats->free_by_order, GPUPOOL_ORDERS);
     gpi_write(out, "]\n streams[");
     gpi_write_list(out, view->keys, view->key_count);
+    gpi_write(out, "]\n");
+}
+
+static void gpi_json_tags(gpi_writer *out, const gpi_view *view) {
+    int i;
+    gpi_write(out, "tags[");
+    for (i = 1; i <= view->tag_count; i++) {
+        const gpupool_tag_stats *tag = &view->tags[i];
+        gpi_write(out, "\n{name$ limit_bytes# soft_limit_bytes#", tag->name,
+                  tag->limit_bytes ? tag->limit_bytes : UINT64_MAX,
+                  tag->soft_limit_bytes ? tag->soft_limit_bytes : UINT64_MAX);
+        gpi_write(out, "granted{now# peak# total#}", tag->granted.now, tag->granted.peak,
+                  tag->granted.total);
+        gpi_write(out, "blocks{now# peak# total#} failures#}", tag->blocks.now, tag->blocks.peak,
+                  tag->blocks.total, tag->failures);
+    }
     gpi_write(out, "]\n");
 }
 
@@ -15790,6 +16191,7 @@ static void gpi_json_block(gpi_writer *out, const gpi_stretch *stretch) {
     if (live) gpi_write(out, "requested_bytes#", bytes - stretch->slack_bytes);
     if (live && stretch->block_unit != stretch->unit)
         gpi_write(out, "stitched_at#", stretch->block_unit * GPUPOOL_UNIT_BYTES);
+    if (stretch->tag) gpi_write(out, "tag#", (uint64_t)stretch->tag - 1);
     gpi_write(out, "stream# site#}\n", gpi_json_index(stretch->stream),
               GPUPOOL_SITES && live ? (uint64_t)stretch->site : UINT64_MAX);
 }
@@ -15802,8 +16204,9 @@ gpupool_result gpupool_write_json(gpupool_arena *arena, FILE *file) {
     gpupool_result result = gpi_view_open_for(&view, arena, "gpupool_write_json", file);
     if (result != GPUPOOL_OK) return result;
     gpi_write(&out, "{gpupool# name$ device# source$ unit_bytes#", (uint64_t)1, view.name,
-              (uint64_t)view.device, gpi_report_source(view.source), (uint64_t)GPUPOOL_UNIT_BYTES);
+              (uint64_t)view.device, gpi_wording_source(view.source), (uint64_t)GPUPOOL_UNIT_BYTES);
     gpi_json_figures(&out, &view);
+    gpi_json_tags(&out, &view);
     if (GPUPOOL_SITES) gpi_json_sites(&out, &view);
     gpi_write(&out, "chunks[");
     memset(&chunk, 0, sizeof chunk);
@@ -15910,7 +16313,7 @@ typedef struct gpi_map { /* rows of equal bytes, filled from left to right */
 static void gpi_svg_text(FILE *file, const char *text) { /* as XML wants it */
     size_t letter;
     for (; *text; text += letter ? letter : 1) {
-        letter = gpi_report_letter(text, strlen(text));
+        letter = gpi_wording_letter(text, strlen(text));
         if (letter == 3 && strncmp(text, "\xef\xbf", 2) == 0 && (unsigned char)text[2] >= 0xbe)
             letter = 0; /* U+FFFE and U+FFFF are letters, but not XML's */
         if (*text == '<') fputs("&lt;", file);
@@ -15935,7 +16338,7 @@ static void gpi_svg_rect(FILE *file, double x, double y, double width, int heigh
     unsigned colour = stream < GPI_COLOURS ? stream : (unsigned)GPI_COLOURS;
     char left[32], wide[32];
     fprintf(file, "<rect x=\"%s\" y=\"%.0f\" width=\"%s\" height=\"%d\" fill=\"",
-            gpi_report_decimal(left, x, 2), y, gpi_report_decimal(wide, width, 2), height);
+            gpi_wording_decimal(left, x, 2), y, gpi_wording_decimal(wide, width, 2), height);
     if (state == GPUPOOL_STATE_FREE) fputs("#ececec\"", file);
     else if (state == GPUPOOL_STATE_PENDING) fprintf(file, "url(#h%u)\"", colour);
     else fprintf(file, "%s\"", stream == GPI_NOBODY ? "#3f4f5f" : gpi_svg_colours[colour]);
@@ -15977,6 +16380,10 @@ static void gpi_svg_title(const gpi_map *map, const gpi_extent *chunk, const gpi
     if (stretch->block_unit && stretch->block_unit != stretch->unit)
         fprintf(map->file, ", part of the block at %#" PRIx64,
                 stretch->block_unit * GPUPOOL_UNIT_BYTES);
+    if (stretch->tag) {
+        fputs(", tag ", map->file);
+        gpi_svg_text(map->file, map->view->tags[stretch->tag].name);
+    }
     if (stretch->stream != GPI_NOBODY)
         fprintf(map->file, ", %s", gpi_svg_stream(stream, map->view->keys[stretch->stream]));
     fputs("</title></rect>\n", map->file);
@@ -16150,7 +16557,7 @@ static void gpi_trace_begin(gpupool_arena *arena, FILE *file) {
     uint64_t limit = arena->ledger.limit_bytes, at = 0;
     const gpi_run *run;
     fprintf(file, "# gpupool trace 1: source %s, unit %d, limit %" PRIu64 ", reserve %" PRIu64
-            ", chunk %" PRIu64 ", device %d, %s\n", gpi_report_source(arena->chunks.source),
+            ", chunk %" PRIu64 ", device %d, %s\n", gpi_wording_source(arena->chunks.source),
             (int)GPUPOOL_UNIT_BYTES, limit == UINT64_MAX ? 0 : limit, arena->keep_bytes,
             arena->chunks.chunk_bytes, arena->chunks.driver.device, gpupool_get_build());
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
@@ -16171,7 +16578,7 @@ gpupool_result gpupool_set_trace(gpupool_arena *arena, FILE *file) {
     if (file) gpi_trace_begin(arena, file);
     gpi_arena_unlock_all(arena, first);
     errno = 0; /* of a line that was not written it tells no more */
-    return before ? gpi_report_done("gpupool_set_trace", before) : gpi_host_ok();
+    return before ? gpi_wording_done("gpupool_set_trace", before) : gpi_host_ok();
 }
 
 /* == BACK ===================================================================================== */
