@@ -1205,7 +1205,7 @@ public:
     friend bool operator==(const resource &a, const resource &b) { return a.arena_ == b.arena_; }
     friend bool operator!=(const resource &a, const resource &b) { return a.arena_ != b.arena_; }
     void *allocate(stream on, size_t bytes, size_t align = 0) const {
-        gpupool_request request = {bytes, align, on.handle, 0, file_, line_};
+        gpupool_request request = {bytes, align, on.handle, 0, file_, line_, 0};
         void *block = bytes ? gpupool_alloc_request(arena_, &request) : nullptr;
         if (bytes && !block) GPI_CPP_FAIL();
         return block;
