@@ -747,7 +747,7 @@ GPUPOOL_API gpupool_result gpupool_export_close(gpupool_arena *, const void *blo
 GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *exported,
                                           gpupool_imported *imported);
 
-/* Unmaps it, and waits for no work: do so before. On failure it is still there. */
+/* Unmaps it, and waits for no work: do so before. If a CUDA call fails, try again. */
 GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported);
 
 /* ---- graph capture. No call on a capturing stream ends the capture, also where it fails. Memory
@@ -12977,6 +12977,7 @@ static gpupool_result gpi_share_export(gpi_chunks *chunks, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
     int descriptor = -1;
     if (chunk->exports++) return GPUPOOL_OK;
+    chunk->descriptor = -1; /* nothing to be closed yet */
     chunks->exports++;
     gpi_host_unlock(chunks->lock);
     result = gpi_driver_export(&chunks->driver, chunk->handle, &descriptor);
@@ -13085,7 +13086,12 @@ static gpupool_result gpi_share_take(const gpi_driver *driver, const gpupool_exp
 /* A driver that is open for this call alone. */
 static gpupool_result gpi_share_open(const char *call, int device, gpi_driver *driver,
                                      gpi_visit *visit) {
+    int count = 0;
     gpupool_result result = gpi_host_may_open(call);
+    if (result == GPUPOOL_OK) result = gpi_driver_devices(&count);
+    if (result == GPUPOOL_OK && (device < GPUPOOL_DEVICE_CURRENT || device >= count))
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: device is %d; it must be from -1 (the current "
+                             "one) to %d", call, device, count - 1);
     if (result == GPUPOOL_OK) result = gpi_driver_name_device(&device);
     if (result == GPUPOOL_OK) result = gpi_driver_open(driver, device);
     if (result != GPUPOOL_OK) return result;
@@ -13121,9 +13127,21 @@ gpupool_result gpupool_import(int device, const gpupool_exported *exported,
     return result;
 }
 
+/* CUDA keeps the addresses while anything is mapped there: once they are gone, all is, though an
+   earlier try may have unmapped it. */
+static gpupool_result gpi_share_unmap(const gpi_driver *driver, const gpupool_imported *imported) {
+    uint64_t address = (uint64_t)(uintptr_t)imported->memory;
+    gpupool_result unmapped = gpi_driver_unmap(driver, address, imported->bytes), freed;
+    struct gpi_thread why = gpi_thread;
+    freed = gpi_driver_told(driver, "cuMemAddressFree",
+                            driver->unreserve(address, imported->bytes));
+    if (freed == GPUPOOL_OK || unmapped == GPUPOOL_OK) return freed;
+    gpi_thread = why;
+    return unmapped;
+}
+
 gpupool_result gpupool_import_close(gpupool_imported *imported) {
     const char *call = "gpupool_import_close";
-    uint64_t address;
     gpi_driver driver;
     gpi_visit visit;
     gpupool_result result;
@@ -13132,12 +13150,10 @@ gpupool_result gpupool_import_close(gpupool_imported *imported) {
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: imported is NULL, or closed", call);
     result = gpi_share_open(call, imported->device, &driver, &visit);
     if (result != GPUPOOL_OK) return result;
-    address = (uint64_t)(uintptr_t)imported->memory;
-    result = gpi_driver_unmap(&driver, address, imported->bytes);
+    if (imported->handle) result = gpi_driver_release(&driver, imported->handle);
     if (result == GPUPOOL_OK) {
-        gpi_driver_told(&driver, "cuMemAddressFree",
-                        driver.unreserve(address, imported->bytes));
-        result = gpi_driver_release(&driver, imported->handle);
+        imported->handle = 0; /* the mapping holds the memory */
+        result = gpi_share_unmap(&driver, imported);
     }
     gpi_driver_leave(&visit);
     gpi_driver_close(&driver);
