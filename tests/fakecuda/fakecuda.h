@@ -101,6 +101,8 @@ void   fake_devices(int n);              /* 1 to 8; default 2 */
 void   fake_device_memory(int device, size_t bytes);   /* default 140 GiB each */
 void   fake_other_process(int device, size_t bytes);   /* device memory that someone else holds */
 void   fake_device_vmm(int device, int supported);     /* default 1 */
+void   fake_device_sharing(int device, int supported); /* of mapped memory, with other processes and
+                                            by RDMA; default 1 */
 /* The device has the host's memory. So much of it is the system's page cache: cudaMemGetInfo calls
    it used, and an allocation gets it all the same. */
 void   fake_device_integrated(int device, size_t page_cache);

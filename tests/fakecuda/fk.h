@@ -96,6 +96,7 @@ typedef struct fk_piece {
     int             holds;     /* releases that the handle still takes */
     int             types;     /* that it may be exported as */
     int             rdma;
+    int             is_shared; /* was exported, or imported: other processes write it too */
     int             file;      /* another process's, that the bytes are in; 0: they are in ours */
 } fk_piece;
 

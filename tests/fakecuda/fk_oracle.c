@@ -249,7 +249,8 @@ void fk_oracle_touch(fk_piece *piece, size_t at, size_t bytes, int write, int mu
                      const fk_actor *actor, uint64_t address) {
     fk_touch touch = {actor, address - at, write, must_be_written, 0};
     if (fk_off) return;
-    if (piece->kind >= FK_MANAGED) touch.must_be_written = 0;   /* the host may have written it */
+    if (piece->kind >= FK_MANAGED || piece->is_shared)
+        touch.must_be_written = 0; /* the host, or another process, may have written it */
     while (bytes > 0) {
         size_t granule = at / FK_GRANULE, from = at % FK_GRANULE;
         size_t part = FK_GRANULE - from < bytes ? FK_GRANULE - from : bytes;

@@ -46,6 +46,7 @@ static int fk_export(int *descriptor, uint64_t handle, int type) {
         close(file);
         return CUDA_ERROR_UNKNOWN;
     }
+    piece->is_shared = 1;
     *descriptor = file;
     return 0;
 }
@@ -77,6 +78,7 @@ static int fk_import(CUmemGenericAllocationHandle *handle, int descriptor, int t
         file = open(path, O_RDWR | O_CLOEXEC);
         if (file < 0) return CUDA_ERROR_INVALID_VALUE; /* the real one would still have it */
         piece = fk_import_piece(file, letter.at, letter.bytes, letter.device);
+        piece->is_shared = 1;
         piece->types = letter.types;
         piece->rdma = letter.rdma;
         *handle = fk_hold_handle(piece);

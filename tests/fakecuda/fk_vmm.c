@@ -93,7 +93,7 @@ static int fk_create(CUmemGenericAllocationHandle *handle, size_t size,
         return CUDA_ERROR_INVALID_VALUE;
     if (fk_bad_location(&prop->location)) return CUDA_ERROR_INVALID_DEVICE;
     if (!fk_has_vmm(prop->location.id)) return CUDA_ERROR_NOT_SUPPORTED;
-    if (prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     if ((prop->requestedHandleTypes || prop->allocFlags.gpuDirectRDMACapable) &&
         !fk_has_sharing(prop->location.id))
