@@ -16,18 +16,18 @@ static inline int share_send(int socket, const gpupool_exported *exported) {
     gpupool_exported empty;
     struct msghdr message;
     struct iovec part;
-    union { struct cmsghdr head; char room[CMSG_SPACE(sizeof(int))]; } control;
+    size_t control[CMSG_SPACE(sizeof(int)) / sizeof(size_t)];
     struct cmsghdr *head;
     memset(&empty, 0, sizeof empty);
     memset(&message, 0, sizeof message);
-    memset(&control, 0, sizeof control);
+    memset(control, 0, sizeof control);
     part.iov_base = exported ? (void *)(uintptr_t)exported : &empty;
     part.iov_len = sizeof empty;
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     if (exported) {
-        message.msg_control = control.room;
-        message.msg_controllen = sizeof control.room;
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
         head = CMSG_FIRSTHDR(&message);
         head->cmsg_level = SOL_SOCKET;
         head->cmsg_type = SCM_RIGHTS;
@@ -42,16 +42,16 @@ static inline int share_send(int socket, const gpupool_exported *exported) {
 static inline int share_receive(int socket, gpupool_exported *exported) {
     struct msghdr message;
     struct iovec part;
-    union { struct cmsghdr head; char room[CMSG_SPACE(sizeof(int))]; } control;
+    size_t control[CMSG_SPACE(sizeof(int)) / sizeof(size_t)];
     struct cmsghdr *head;
     memset(&message, 0, sizeof message);
-    memset(&control, 0, sizeof control);
+    memset(control, 0, sizeof control);
     part.iov_base = exported;
     part.iov_len = sizeof *exported;
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = control.room;
-    message.msg_controllen = sizeof control.room;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
     if (recvmsg(socket, &message, MSG_WAITALL | MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *exported)
         return 0;
     exported->descriptor = -1;
@@ -72,8 +72,8 @@ static inline char share_hear(int socket) {
     return read(socket, &word, 1) == 1 ? word : (char)0;
 }
 
-/* Before any call of CUDA, which no fork survives. The child's life is live(socket); its exit status
-   is what that returns. -1: none could be made. */
+/* Before any call of CUDA, which no fork survives. The child's life is live(socket), which returns
+   its exit status. A child made later has the sockets of earlier ones too. -1: none was made. */
 static inline pid_t share_fork(int *socket, int (*live)(int)) {
     int ends[2];
     pid_t child;

@@ -1,5 +1,5 @@
-/* gpupool_walk_chunks: the chunks behind a block, in every source, of blocks at home and of stitched
-   ones: what is written through the block is read where the walk says it is. */
+/* gpupool_walk_chunks: the chunks behind a block, in every source, of blocks at home and of
+   stitched ones: what is written through the block is read where the walk says it is. */
 // build: plain
 // build: asan -fsanitize=address,undefined
 // build: check2 -DGPUPOOL_CHECK=2
@@ -82,8 +82,7 @@ static void small_blocks_of_one_chunk(void) {
 
 /* ---- several chunks ---- */
 
-/* Writes another byte into each part, through its address in the block; the second address of a
-   chunk that lies at home is known from blocks there. */
+/* As CUDA itself tells them. */
 static void at_home_over_several_chunks(void) {
     share_open(2 * MIB, 0);
     char *parts[8], *block;
@@ -161,7 +160,8 @@ static void stitched_blocks(void) {
     config.share = GPUPOOL_SHARE_PROCESSES;
     stripe_open_with(&config);
     for (int round = 0; round < 2; round++) { /* the second time they are idle stitches */
-        char *large = stripe_stitched(5 * STRIPE - 3 * 512, 0), *small = stripe_stitched(3 * MIB, 0);
+        char *large = stripe_stitched(5 * STRIPE - 3 * 512, 0);
+        char *small = stripe_stitched(3 * MIB, 0);
         content_is_where_the_walk_says(large, 5 * STRIPE - 3 * 512);
         content_is_where_the_walk_says(small, 3 * MIB);
         gpupool_exported none;
@@ -196,8 +196,7 @@ static void exported_beside_stitches(void) {
 }
 #endif
 
-/* Handed to a graph, or found by a walk of blocks: the same. */
-static void a_block_at_random(void) {
+static void blocks_at_random(void) {
     uint64_t random = 3;
     char *blocks[32] = {NULL};
     size_t sizes[32];
@@ -210,7 +209,8 @@ static void a_block_at_random(void) {
             share_put(blocks[i]);
             blocks[i] = NULL;
         } else {
-            sizes[i] = 1 + (size_t)check_below(&random, (uint64_t)1 << (8 + check_below(&random, 17)));
+            uint64_t bound = (uint64_t)1 << (8 + check_below(&random, 17));
+            sizes[i] = 1 + (size_t)check_below(&random, bound);
             blocks[i] = (char *)gpupool_alloc(arena, sizes[i], kit_stream[check_below(&random, 2)]);
         }
     }
@@ -285,7 +285,7 @@ int main(void) {
     SHARE_TEST(very_many_chunks);
     SHARE_FAKE_TEST(stitched_blocks);
     SHARE_FAKE_TEST(exported_beside_stitches);
-    SHARE_TEST(a_block_at_random);
+    SHARE_TEST(blocks_at_random);
     SHARE_TEST(it_may_end_the_walk);
     SHARE_TEST(it_may_use_the_arena);
     SHARE_TEST(pointers_that_start_no_block);

@@ -3,6 +3,7 @@
 // build: plain
 // build: asan -fsanitize=address,undefined
 // build: check2 -DGPUPOOL_CHECK=2
+// build: default -DGPUPOOL_SHARE=1
 #define _DEFAULT_SOURCE
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
@@ -131,6 +132,24 @@ static void a_trim_leaves_it(void) {
     kit_close(arena);
 }
 
+#if GPUPOOL_SHARE
+/* A block of the default arena, in cudaFree's shape. */
+static void nor_by_cuda_free(void) {
+    arena = gpupool_get_default_arena(0);
+    char *block = share_get(BYTES);
+    kit_mark(kit_stream[0], block, BYTES, 5);
+    gpupool_exported exported = share_exported(block);
+    CHECK_EQ(gpupool_cudaFree(block), cudaErrorInvalidValue);
+    CHECK_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+    CHECK_EQ(gpupool_cudaFreeAsync(block, kit_stream[1]), cudaErrorInvalidValue);
+    CHECK_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+    stays(block, &exported, kit_stats(arena));
+    share_unexport(block);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    kit_close(arena);
+}
+#endif
+
 /* ---- graphs ---- */
 
 static void blocks_of_a_graph(void) {
@@ -194,7 +213,8 @@ static void blocks_and_pointers_that_are_not_for_it(void) {
     void *foreign = NULL;
     gpupool_exported exported;
     share_open(8 * MIB, 0);
-    char *small = (char *)share_any(100), *large = (char *)share_any(3 * MIB), *huge = (char *)share_any(20 * MIB);
+    char *small = (char *)share_any(100), *large = (char *)share_any(3 * MIB);
+    char *huge = (char *)share_any(20 * MIB);
     char *block = share_get(BYTES), *freed = share_get(BYTES);
     CHECK_EQ(cudaMalloc(&foreign, 100), cudaSuccess);
     share_put(freed);
@@ -264,6 +284,9 @@ int main(void) {
     SHARE_TEST(one_after_the_other);
     SHARE_TEST(it_cannot_be_freed);
     SHARE_TEST(a_trim_leaves_it);
+#if GPUPOOL_SHARE
+    SHARE_TEST(nor_by_cuda_free);
+#endif
     SHARE_TEST(blocks_of_a_graph);
     SHARE_TEST(during_a_capture);
     SHARE_TEST(blocks_and_pointers_that_are_not_for_it);

@@ -159,7 +159,8 @@ static void each_fails_in_turn(void) {
     for (size_t i = 0; i < KIT_COUNT(calls); i++)
         for (int host = 0; host < 2; host++) {
             long n = 1, bad = atomic_load(&check_bad);
-            do check_case("%s: %s number %ld", calls[i].name, host ? "host memory" : "CUDA call", n);
+            const char *what = host ? "host memory" : "CUDA call";
+            do check_case("%s: %s number %ld", calls[i].name, what, n);
             while (one_fault(i, n, host, 0) && atomic_load(&check_bad) == bad && ++n);
             one_fault(i, 1, host, 1);
             if (n > most) most = n;

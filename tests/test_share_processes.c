@@ -80,8 +80,8 @@ static int export_and_wait(int socket) {
     return 2;
 }
 
-/* What was imported before stays, whoever dies. What comes later, from a descriptor that has arrived
-   already, is had as well, or refused in words. */
+/* What was imported before stays, whoever dies. What comes later, from a descriptor that has
+   arrived already, is had as well, or refused in words. */
 static void the_exporter_is_killed(void) {
     gpupool_exported first, second;
     gpupool_imported imported, late;
