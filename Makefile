@@ -57,8 +57,8 @@ TOOLS := replay demo fixed_range crowd waits bench-run churn ring
 # ---- targets -------------------------------------------------------------------------------------
 
 .PHONY: help demo test test-programs coverage gpu-test gpu-sanitize gpu-test-programs gpu-stress \
-        gpu-stitch gpu-names gpu-cpp examples windows bench bench-memory bench-ring soak \
-        soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
+        gpu-stitch gpu-share gpu-names gpu-cpp examples windows bench bench-memory bench-ring \
+        soak soak-memory fuzz prove schedules sanitize sanitize-run valgrind test32 tools all clean FORCE
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -110,6 +110,9 @@ GPU_STITCH := $(patsubst tests/gpu/%.cu,$(BUILD)/gpu-stitch/%,\
 gpu-stitch: $(GPU_STITCH) ## on one GPU or two: stitched blocks in CUDA and NCCL; TOOL=memcheck
 	@PATH="$$PATH:$(TOOLKIT)/bin" BUILD=$(BUILD)/gpu-stitch TOOL=$(TOOL) \
 	  UNDER=$(if $(TOOL),tests/gpu/under.sh) tests/run.sh 1 $^
+gpu-share: $(BUILD)/gpu-stitch/share ## on a GPU: blocks in two processes, exported and imported
+	@tests/run.sh 1 $<
+$(BUILD)/gpu-stitch/share: tests/share_socket.h
 $(BUILD)/gpu-stitch/%: tests/gpu/%.cu tests/gpu/kit.h gpupool.h
 	$(if $(NVCC),,$(error gpu-stitch needs nvcc))
 	@mkdir -p $(@D)
