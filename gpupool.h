@@ -6111,6 +6111,10 @@ static void gpi_chunk_gained(gpi_chunks *chunks, const gpi_chunk *chunk) {
 }
 
 static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
+    if (chunk->exports) { /* a reset has ended its block */
+        gpi_host_close(chunk->descriptor);
+        chunks->exports--;
+    }
     chunks->count--;
     chunks->lost++;
     chunks->units -= chunk->bytes / GPUPOOL_UNIT_BYTES;

@@ -277,6 +277,21 @@ static void closed_before_it_is_exported(void) {
     share_put(block);
     kit_close(arena);
 }
+
+/* A reset ends blocks; destroying the arena closes what was exported. */
+static void a_reset(void) {
+    share_open(0, 0);
+    char *block = share_get(BYTES), *other = share_get(BYTES);
+    gpupool_exported one = share_exported(block), two = share_exported(other), none;
+    CHECK_EQ(share_exported(other).descriptor, two.descriptor);
+    CHECK_EQ(cudaDeviceReset(), cudaSuccess);
+    for (int i = 0; i < KIT_STREAMS; i++) kit_stream[i] = NULL;
+    CHECK_RESULT(gpupool_export(arena, block, &none), GPUPOOL_E_CUDA);
+    CHECK_EQ(none.descriptor, -1);
+    CHECK(share_is_open(one.descriptor) && share_is_open(two.descriptor));
+    CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_OK);
+    CHECK(!share_is_open(one.descriptor) && !share_is_open(two.descriptor));
+}
 #endif
 
 int main(void) {
@@ -292,5 +307,6 @@ int main(void) {
     SHARE_TEST(blocks_and_pointers_that_are_not_for_it);
     SHARE_TEST(other_arenas);
     SHARE_FAKE_TEST(closed_before_it_is_exported);
+    SHARE_FAKE_TEST(a_reset);
     return check_finish();
 }
