@@ -11579,7 +11579,7 @@ static int gpi_hand_can(const gpupool_arena *arena, cudaStream_t stream) {
 typedef struct gpi_guarded { /* what is known of a live block */
     uint64_t guarded_bytes;  /* where its guard begins; 0: it has none */
     uint64_t granted_bytes;
-    int is_used;             /* by other streams or by a graph */
+    int is_used;             /* by other streams, by a graph or by other processes */
 } gpi_guarded;
 
 /* Gives a live block another guard, and returns what it had. */
@@ -11593,7 +11593,9 @@ static gpi_guarded gpi_hand_exchange(gpupool_arena *arena, const void *block, ui
     if (run) {
         before.guarded_bytes = run->guarded_bytes;
         before.granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
-        before.is_used = run->lane == GPI_LANE_LIVE && run->of.uses;
+        before.is_used = run->lane == GPI_LANE_LIVE &&
+                         (run->of.uses ||
+                          (arena->chunks.exports && gpi_block_is_exported(arena, run)));
         run->guarded_bytes = bytes;
     }
     gpi_host_unlock(&arena->lock);
@@ -11822,14 +11824,15 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
 static void gpi_hand_choose_owners(const gpupool_arena *arena, gpi_request *request, unsigned flags,
                                    uint64_t *alignment) {
     uint64_t granule = arena->chunks.driver.granule_bytes, least = 2 * GPUPOOL_UNIT_BYTES;
+    uint64_t guard = GPI_GUARD * GPUPOOL_UNIT_BYTES;
     if (!gpi_chunk_is_mapped(&arena->chunks) ||
         !(flags & (GPUPOOL_ONE_CHUNK | GPUPOOL_EXPORTABLE)))
         return;
     request->owners = GPI_OWNERS_ONE;
     if (flags & GPUPOOL_EXPORTABLE) {
         request->owners = GPI_OWNERS_WHOLE;
-        if (request->bytes <= (uint64_t)1 << 48)
-            request->bytes = gpi_ground_up(request->bytes, granule);
+        if (request->bytes && request->bytes <= (uint64_t)1 << 48) /* with the guard */
+            request->bytes = gpi_ground_up(request->bytes + guard, granule) - guard;
         least = granule;
     }
     if (gpi_ground_is_power(*alignment)) *alignment = gpi_ground_max(*alignment, least);
