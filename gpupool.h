@@ -3112,14 +3112,14 @@ typedef struct gpi_scope {
     gpupool_stats before; /* as it was at the push; peaks: of the scope around, so far */
 } gpi_scope;
 
-typedef struct gpi_tag {
+typedef struct gpi_ledger_tag {
     gpupool_tag_stats stats; /* limits: UINT64_MAX for none */
     uint64_t coming;         /* of granted: of requests under way */
     uint64_t coming_blocks;
     gpupool_soft_fn on_soft_limit;
     void *user;
     int told;                /* is_over, as the program was told last */
-} gpi_tag;
+} gpi_ledger_tag;
 
 typedef struct gpi_ledger {
     gpupool_counter requested, granted, reserved, pending, blocks; /* in gpupool_stats' order */
@@ -3128,7 +3128,7 @@ typedef struct gpi_ledger {
     uint64_t allocs, frees, failures, lane_hits;
     uint64_t cached_bytes; /* free in caches, when these were last folded in */
     gpi_scope *scopes;    /* the innermost first */
-    gpi_tag *tags[GPUPOOL_TAGS + 1]; /* [0]: the arena's own soft limit, on what is reserved */
+    gpi_ledger_tag *tags[GPUPOOL_TAGS + 1]; /* [0]: the arena's own soft limit, on reserved */
     int tag_count;        /* of the others; they are [1], [2], ... */
 #if GPUPOOL_SITES
     gpi_site *sites[GPI_SITES];
@@ -3181,7 +3181,7 @@ static int gpi_ledger_check(const gpi_ledger *ledger) {
 
 /* 1, 0: over its soft limit, or not. */
 static int gpi_ledger_is_over(const gpi_ledger *ledger, int tag) {
-    const gpi_tag *of = ledger->tags[tag];
+    const gpi_ledger_tag *of = ledger->tags[tag];
     uint64_t now = tag ? of->stats.granted.now : ledger->reserved.now;
     return now > of->stats.soft_limit_bytes;
 }
@@ -3229,7 +3229,7 @@ static void gpi_ledger_sub(gpupool_counter *counter, uint64_t amount) {
 
 /* A block with a tag is gone. Returns whether the program is to be told of something. */
 static int gpi_ledger_untag(gpi_ledger *ledger, uint32_t tag, uint64_t bytes) {
-    gpi_tag *of = ledger->tags[tag];
+    gpi_ledger_tag *of = ledger->tags[tag];
     gpi_ledger_sub(&of->stats.granted, bytes);
     gpi_ledger_sub(&of->stats.blocks, 1);
     return of->on_soft_limit && gpi_ledger_is_over(ledger, (int)tag) != of->told;
@@ -8191,7 +8191,7 @@ static int gpi_arena_check_tags(const gpupool_arena *arena) {
         blocks[gpi_tree_tag(run)]++;
     }
     for (tag = 1; tag <= arena->ledger.tag_count; tag++) {
-        const gpi_tag *of = arena->ledger.tags[tag];
+        const gpi_ledger_tag *of = arena->ledger.tags[tag];
         if (of->stats.granted.now != bytes[tag] + of->coming) return 1;
         if (of->stats.blocks.now != blocks[tag] + of->coming_blocks) return 1;
     }
@@ -8687,7 +8687,7 @@ static gpupool_result gpi_tag_exists(const gpupool_arena *arena, const char *cal
 static void gpi_tag_tell(gpupool_arena *arena) {
     struct gpi_thread before = gpi_thread; /* of the call that is under way */
     gpupool_soft_limit what;
-    gpi_tag *of;
+    gpi_ledger_tag *of;
     memset(&what, 0, sizeof what);
     what.arena = arena;
     GPI_PUBLISH(&arena->is_untold, 0);
@@ -8708,7 +8708,7 @@ static void gpi_tag_tell(gpupool_arena *arena) {
 
 /* -- a request with a tag -- */
 
-static void gpi_tag_explain(const gpi_tag *of, gpupool_verdict *verdict) {
+static void gpi_tag_explain(const gpi_ledger_tag *of, gpupool_verdict *verdict) {
     char asked[32], limit[32], held[32], more[32];
     snprintf(verdict->sentence, sizeof verdict->sentence, "%s is over the budget of tag \"%s\": "
              "%s, of which blocks hold %s: raise it by %s, or free %s of it",
@@ -8723,7 +8723,7 @@ static void gpi_tag_explain(const gpi_tag *of, gpupool_verdict *verdict) {
    No lock is held. */
 static int gpi_tag_give_up(gpupool_arena *arena, int tag, uint64_t bytes, uint64_t asked_bytes) {
     gpupool_verdict verdict;
-    gpi_tag *of;
+    gpi_ledger_tag *of;
     memset(&verdict, 0, sizeof verdict);
     gpi_host_lock(&arena->lock);
     of = arena->ledger.tags[tag];
@@ -8752,7 +8752,7 @@ static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t byt
     int fits;
     if (result != GPUPOOL_OK || bytes == 0) return result; /* 0: the request will be refused */
     for (;;) {
-        gpi_tag *of;
+        gpi_ledger_tag *of;
         gpi_host_lock(&arena->lock);
         of = arena->ledger.tags[tag];
         fits = of->stats.granted.now <= of->stats.limit_bytes &&
@@ -8772,7 +8772,7 @@ static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t byt
 /* The block has come, and gets its tag; or none has (NULL), and the budget its bytes back. */
 static void gpi_tag_settle(gpupool_arena *arena, int tag, uint64_t bytes, const void *block) {
     gpi_run *run;
-    gpi_tag *of;
+    gpi_ledger_tag *of;
     int tells;
     if (bytes == 0) return;
     gpi_host_lock(&arena->lock);
@@ -8795,8 +8795,8 @@ static void gpi_tag_settle(gpupool_arena *arena, int tag, uint64_t bytes, const 
 
 static uint64_t gpi_tag_limit(size_t bytes) { return bytes ? bytes : UINT64_MAX; }
 
-static gpi_tag *gpi_tag_new(const char *name, const gpupool_tag_config *config) {
-    gpi_tag *of = (gpi_tag *)gpi_host_zeroed(sizeof *of);
+static gpi_ledger_tag *gpi_tag_new(const char *name, const gpupool_tag_config *config) {
+    gpi_ledger_tag *of = (gpi_ledger_tag *)gpi_host_zeroed(sizeof *of);
     if (!of) return NULL;
     snprintf(of->stats.name, sizeof of->stats.name, "%s", name);
     of->stats.limit_bytes = gpi_tag_limit(config->limit_bytes);
@@ -8809,7 +8809,7 @@ static gpi_tag *gpi_tag_new(const char *name, const gpupool_tag_config *config) 
 gpupool_result gpupool_tag(gpupool_arena *arena, const char *name,
                            const gpupool_tag_config *given, int *tag) {
     gpupool_tag_config config;
-    gpi_tag *of;
+    gpi_ledger_tag *of;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_tag");
     if (tag) *tag = 0;
     if (result != GPUPOOL_OK) return result;
@@ -13097,8 +13097,8 @@ static gpupool_result gpi_share_open(const char *call, int device, gpi_driver *d
     gpupool_result result = gpi_host_may_open(call);
     if (result == GPUPOOL_OK) result = gpi_driver_devices(&count);
     if (result == GPUPOOL_OK && (device < GPUPOOL_DEVICE_CURRENT || device >= count))
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: device is %d; it must be from -1 (the current "
-                             "one) to %d", call, device, count - 1);
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: device is %d; it must be from -1 (the "
+                             "current one) to %d", call, device, count - 1);
     if (result == GPUPOOL_OK) result = gpi_driver_name_device(&device);
     if (result == GPUPOOL_OK) result = gpi_driver_open(driver, device);
     if (result != GPUPOOL_OK) return result;

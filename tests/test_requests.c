@@ -66,10 +66,10 @@ static void refused(const gpupool_request *request, const char *words) {
 }
 
 static void mistakes_are_named(void) {
-    gpupool_request request = kit_request(100, kit_stream[0], 8);
+    gpupool_request request = kit_request(100, kit_stream[0], 16);
     arena = kit_open(GPUPOOL_SOURCE_AUTO);
     refused(NULL, "request is NULL");
-    refused(&request, "request.flags is 0x8");
+    refused(&request, "request.flags is 0x10");
     request = kit_request(0, kit_stream[0], 0);
     refused(&request, "bytes is 0");
     request = kit_request(100, kit_stream[0], GPUPOOL_ONE_CHUNK);
