@@ -12886,10 +12886,10 @@ static void gpi_share_note(gpi_walk *walk, const gpi_chunks *chunks, const gpi_c
 }
 
 /* The chunk that has a home unit. */
-static const gpi_chunk *gpi_share_chunk(const gpupool_arena *arena, uint64_t unit) {
-    const gpi_chunk *chunk = arena->chunks.first;
+static gpi_chunk *gpi_share_chunk(const gpupool_arena *arena, uint64_t unit) {
+    gpi_chunk *chunk = arena->chunks.first;
     if (gpi_chunk_is_mapped(&arena->chunks))
-        return (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
+        return (gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
     while (chunk && unit - chunk->unit >= chunk->units) chunk = chunk->next;
     return chunk;
 }
@@ -12960,7 +12960,7 @@ static gpi_chunk *gpi_share_enter(gpupool_arena *arena, const char *call, const 
     gpi_cache *cache;
     *run = gpi_block_enter(arena, call, block, &cache);
     if (!*run) return NULL;
-    chunk = (gpi_chunk *)(uintptr_t)gpi_share_chunk(arena, (*run)->unit);
+    chunk = gpi_share_chunk(arena, (*run)->unit);
     if (!cache && (arena->chunks.driver.share & GPUPOOL_SHARE_PROCESSES) && chunk &&
         (*run)->unit == chunk->unit && (*run)->units == chunk->units)
         return chunk;

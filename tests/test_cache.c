@@ -77,7 +77,7 @@ static void make_plain(size_t i) {
     uint64_t bytes = bytes_for(runs[i].units);
     gpi_cache_fold(&cache, &ledger);
     runs[i].lane = GPI_LANE_LIVE;
-    runs[i].as.slack_bytes = (uint32_t)(runs[i].units * UNIT - bytes);
+    runs[i].as.slack = (uint32_t)(runs[i].units * UNIT - bytes);
     model[i].where = PLAIN;
     gain(i, bytes);
     gpi_ledger_add(&ledger.blocks, 1);
@@ -151,7 +151,7 @@ static void evict(void) {
     run = gpi_cache_evict(&cache);
     if (run) {
         size_t i = (size_t)(run - runs);
-        CHECK(model[i].where == FREE && run->lane == GPI_LANE_LIVE && run->as.slack_bytes == 0);
+        CHECK(model[i].where == FREE && run->lane == GPI_LANE_LIVE && run->as.slack == 0);
         forget(i);
     } else { /* one that was out is plain now: whose run leads here no more */
         for (size_t i = 0; i < BLOCKS; i++)
@@ -182,7 +182,7 @@ static void agree(void) {
         if (model[i].where == NOWHERE) continue;
         CHECK_EQ(runs[i].lane, cached ? GPI_LANE_CACHED : GPI_LANE_LIVE);
         CHECK(runs[i].of.uses == (cached ? (void *)&cache : NULL));
-        if (!cached) CHECK_EQ(runs[i].as.slack_bytes, runs[i].units * UNIT - model[i].bytes);
+        if (!cached) CHECK_EQ(runs[i].as.slack, runs[i].units * UNIT - model[i].bytes);
     }
 }
 

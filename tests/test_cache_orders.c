@@ -50,7 +50,7 @@ static void agrees(void) {
 static int admit(size_t i) {
     if (now.where[i] == NOWHERE) { /* handed out by the tree first */
         now.runs[i].lane = GPI_LANE_LIVE;
-        now.runs[i].as.slack_bytes = 0;
+        now.runs[i].as.slack = 0;
         now.where[i] = PLAIN;
     }
     if (now.where[i] != PLAIN || now.cache.empty == GPI_NO_SLOT) return 0;
@@ -87,7 +87,7 @@ static int let_go(size_t i) {
     gpi_cache_release(&now.cache, now.runs[i].unit);
     if (now.where[i] != OUT) return 0;
     CHECK_EQ(now.runs[i].lane, GPI_LANE_LIVE);
-    CHECK_EQ(now.runs[i].as.slack_bytes, 7);
+    CHECK_EQ(now.runs[i].as.slack, 7);
     now.where[i] = PLAIN;
     return 1;
 }
