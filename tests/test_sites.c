@@ -108,8 +108,8 @@ static void text_counts_not_its_address(void) {
     static const char one[] = "src/model.c", other[] = "src/model.c";
     gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_AUTO);
     void *a = kit_alloc_at(arena, 100, kit_stream[0], one, 7);
-    gpupool_request zeroed = {200, 0, kit_stream[0], GPUPOOL_ZEROED, other, 7};
-    gpupool_request aligned = {300, 4096, kit_stream[1], 0, other, 7};
+    gpupool_request zeroed = {200, 0, kit_stream[0], GPUPOOL_ZEROED, other, 7, 0};
+    gpupool_request aligned = {300, 4096, kit_stream[1], 0, other, 7, 0};
     void *b = gpupool_alloc_request(arena, &zeroed);
     void *c = gpupool_alloc_request(arena, &aligned);
     void *d = kit_alloc_at(arena, 400, kit_stream[0], NULL, 9);

@@ -35,7 +35,7 @@ static int ring_calls(void *device) {
 int main(void) {
     gpupool_arena *arena = gpupool_get_default_arena(0);
     gpupool_capture *scope = NULL;
-    gpupool_request request = {1000, 0, 0, GPUPOOL_ZEROED, NULL, 0};
+    gpupool_request request = {1000, 0, 0, GPUPOOL_ZEROED, NULL, 0, 0};
     void *a = gpupool_alloc(arena, 1000, 0), *b = gpupool_zalloc(arena, 1000, cudaStreamPerThread);
     void *c = gpupool_alloc_aligned(arena, 1000, 4096, NULL), *d = NULL;
     int fine = a && b && c && gpupool_cudaMallocAsync(&d, 1000, 0) == cudaSuccess;
