@@ -6315,7 +6315,7 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
 /* The chunks of a held run go back to the driver; the program was told of so many that they have
    appeared. */
 static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
-                                    uint64_t told) {
+                                    uint64_t announced) {
     struct gpi_thread why = gpi_thread;
     uint64_t end = held->unit + held->units;
     gpi_run *rest = held;
@@ -6327,8 +6327,8 @@ static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run 
             break;
         }
         rest = next < end ? gpi_tree_split(tree, held, next) : NULL;
-        if (told) gpi_chunk_tell_going(chunks, chunk);
-        told -= told != 0;
+        if (announced) gpi_chunk_tell_going(chunks, chunk);
+        announced -= announced != 0;
         gpi_chunk_give_back(chunks, tree, chunk, held);
     }
     gpi_thread = why;
@@ -6336,16 +6336,16 @@ static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run 
 
 /* Tells the program of the new chunks of a held run. If it refuses one, all go back. */
 static gpupool_result gpi_chunk_announce(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held) {
-    uint64_t unit = held->unit, end = unit + held->units, told = 0;
+    uint64_t unit = held->unit, end = unit + held->units, announced = 0;
     gpupool_result result = GPUPOOL_OK;
-    for (; chunks->on_map && unit < end; told++) {
+    for (; chunks->on_map && unit < end; announced++) {
         const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
         gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
         result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
         if (result != GPUPOOL_OK) break;
         unit = chunk->unit + chunk->units;
     }
-    if (result != GPUPOOL_OK) gpi_chunk_give_all_back(chunks, tree, held, told);
+    if (result != GPUPOOL_OK) gpi_chunk_give_all_back(chunks, tree, held, announced);
     return result;
 }
 
