@@ -1853,6 +1853,12 @@ static gpupool_result gpi_host_file_open(gpi_file *file, int descriptor, uint64_
 #endif
 }
 
+#if defined(_WIN32)
+enum { GPI_DESCRIPTORS = 0 };
+#else
+enum { GPI_DESCRIPTORS = 1 }; /* the system has them */
+#endif
+
 /* A descriptor, or -1. */
 static void gpi_host_close(int descriptor) {
 #if !defined(_WIN32)
@@ -5898,7 +5904,8 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
    H1  chunks do not overlap; the cells of a MAPPED chunk's granules, and no others, tell it as
        owner
    H2  a home unit is in lane EMPTY exactly if no chunk is there
-   H3  reserved is the sum of the chunks, with those that the driver has not taken back */
+   H3  reserved is the sum of the chunks, with those that the driver has not taken back
+   H4  exports is the number of chunks that are exported */
 
 typedef struct gpi_chunk {
     struct gpi_chunk *prev, *next; /* by address in a MAPPED arena */
@@ -6084,9 +6091,10 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
 
 static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
                            uint64_t reserved_bytes) {
-    uint64_t bytes = 0, units = 0, count = 0, unit;
+    uint64_t bytes = 0, units = 0, count = 0, exports = 0, unit;
     const gpi_chunk *chunk, *before = NULL;
     for (chunk = chunks->first; chunk; before = chunk, chunk = chunk->next, count++) {
+        exports += chunk->exports != 0;
         bytes += chunk->is_away ? 0 : chunk->bytes;
         units += chunk->units;
         if (chunk->prev != before) return 1;
@@ -6096,6 +6104,7 @@ static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
             if (gpi_tree_owner(tree, unit) != chunk) return 1;
     }
     if (before != chunks->last) return 1;
+    if (exports != chunks->exports) return 4;
     for (chunk = chunks->stuck; chunk; chunk = chunk->next, count++) bytes += chunk->bytes;
     if (count != chunks->count || bytes != chunks->units * GPUPOOL_UNIT_BYTES) return 3;
     if (bytes != reserved_bytes) return 3;
@@ -6734,7 +6743,9 @@ static gpupool_result gpi_growth_ask(const gpi_chunks *chunks, uint64_t need, gp
 static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
     struct gpi_thread why;
-    gpupool_result result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
+    gpupool_result result;
+    if (!chunks->on_map) return GPUPOOL_OK; /* the lock was not open since they were prepared */
+    result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
     if (result == GPUPOOL_OK && gpi_tree_prepare(tree, 4)) return GPUPOOL_OK;
     if (result == GPUPOOL_OK) {
         gpi_tree_put(tree, chunk->first, GPI_LANE_ANY, 0); /* it is there now, and stays */
@@ -13064,9 +13075,7 @@ static gpupool_result gpi_life_may_share(gpi_chunks *chunks, unsigned share) {
     const gpi_driver *driver = &chunks->driver;
     const char *lacks = NULL;
     if (share && !gpi_chunk_is_mapped(chunks)) lacks = "SOURCE_MAPPED";
-#if defined(_WIN32)
-    else if (share & GPUPOOL_SHARE_PROCESSES) lacks = "file descriptors";
-#endif
+    else if ((share & GPUPOOL_SHARE_PROCESSES) && !GPI_DESCRIPTORS) lacks = "file descriptors";
     else if ((share & GPUPOOL_SHARE_PROCESSES) &&
              (!driver->export_handle || !driver->import_handle ||
               !gpi_driver_has(driver,
@@ -13587,9 +13596,7 @@ gpupool_arena *gpupool_get_default_arena(int device) {
 
    A block that can be exported is all of one chunk (GPI_OWNERS_WHOLE), for whoever imports it sees
    the whole chunk. Its descriptor and the number of exports are the chunk's; while it is exported
-   the block cannot be freed, so the chunk stays.
-
-   X1  chunks.exports is the number of chunks that have exports, and a descriptor */
+   the block cannot be freed, so the chunk stays: H4. */
 
 /* -- the chunks behind a block -- */
 
