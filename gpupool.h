@@ -730,15 +730,14 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
    device that is no peer. */
 GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 
-/* ---- sleep: the arena's device memory goes back to the driver, addresses and blocks stay. Waking
-   gets memory again, at the same addresses: pointers and captured graphs are good as before.
-   Touching memory that sleeps, or launching a graph that does, is a fault that ends the context. ----
-   */
+/* ---- sleep. Touching memory that sleeps, or launching a graph that does, is a fault that ends
+   the context. The arena's device memory goes back to the driver, addresses and blocks stay. Waking
+   gets memory again, at the same addresses: pointers and captured graphs are good as before. ---- */
 
-/* Waits for the device, copies what live blocks hold to the host (KEEP; through the ring, or by CUDA
-   alone if that is NULL), and gives all device memory back. Until gpupool_wake: free is as ever;
-   what would hand out memory or give it back is E_ASLEEP. E_UNSUPPORTED but for MAPPED; E_CAPTURING
-   while a stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
+/* Waits for the device, copies what live blocks hold to the host (KEEP; through the ring, or by
+   CUDA alone if that is NULL), and gives all device memory back. Until gpupool_wake: free is as
+   ever; what would hand out memory or give it back is E_ASLEEP. E_UNSUPPORTED but for MAPPED;
+   E_CAPTURING while a stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
    config.backup_bytes. If it fails the arena is awake, all as before. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content,
                                          gpupool_ring * /* or NULL */);
@@ -8139,25 +8138,25 @@ enum { /* a default arena that a reset has emptied; in place of the number of fo
     GPI_RENEWING = -2             /* a thread is about to open it again */
 };
 
-typedef enum gpi_sleep_state {
+typedef enum gpi_arena_state {
     GPI_AWAKE,
     GPI_ON_ITS_WAY,               /* a thread is putting it to sleep, or waking it */
     GPI_ASLEEP
-} gpi_sleep_state;
+} gpi_arena_state;
 
-typedef struct gpi_saved {        /* home units, and where the host has what they held */
+typedef struct gpi_arena_saved {        /* home units, and where the host has what they held */
     uint64_t unit, units;
     uint64_t offset;
-} gpi_saved;
+} gpi_arena_saved;
 
-typedef struct gpi_sleep {
-    gpi_sleep_state state;
+typedef struct gpi_arena_sleep {
+    gpi_arena_state state;
     gpi_run *held;                /* free memory, set aside; linked by list_next */
-    gpi_saved *saved;
+    gpi_arena_saved *saved;
     uint64_t saved_count;
     unsigned char *backup;
     uint64_t backup_bytes, backup_most;
-} gpi_sleep;
+} gpi_arena_sleep;
 
 struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
@@ -8177,7 +8176,7 @@ struct gpupool_arena {
     uint64_t in_hand;             /* runs that threads have taken without `growing`, and may
                                      return */
     uint64_t captures;            /* scopes not yet released */
-    gpi_sleep sleep;
+    gpi_arena_sleep sleep;
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
@@ -12289,9 +12288,10 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
    Gives an arena's device memory back while its blocks stay, and gets memory again at the same
    addresses. uses: CHUNK, STITCH, ARENA, BLOCK, and the ring's public calls
 
-   While an arena sleeps no memory is to be handed out, and the hot paths do not ask whether it does.
-   So all that is free is set aside (held), caches are emptied and kept empty (arena.searching), and
-   each live block gets a use that never passes: what is freed meanwhile waits, in lane WAITING.
+   While an arena sleeps no memory is to be handed out, and the hot paths do not ask whether it
+   does. So all that is free is set aside (held), caches are emptied and kept empty
+   (arena.searching), and each live block gets a use that never passes: what is freed meanwhile
+   waits, in lane WAITING.
 
        awake  ->  set aside, wait, copy down, unmap, release  ->  asleep
        asleep ->  create, map, copy up, put back              ->  awake
@@ -12423,18 +12423,19 @@ static int gpi_sleep_is_live(const gpi_run *run) {
 }
 
 /* Whether home units go on where a stretch ends, in the same chunk. */
-static int gpi_sleep_goes_on(const gpupool_arena *arena, const gpi_saved *last, uint64_t unit) {
+static int gpi_sleep_goes_on(const gpupool_arena *arena, const gpi_arena_saved *last,
+                             uint64_t unit) {
     return last->unit + last->units == unit &&
            gpi_tree_owner(&arena->tree, last->unit) == gpi_tree_owner(&arena->tree, unit);
 }
 
 /* Adds a run to what is to be copied, chunk by chunk. */
 static void gpi_sleep_note(gpupool_arena *arena, const gpi_run *run) {
-    gpi_sleep *sleep = &arena->sleep;
+    gpi_arena_sleep *sleep = &arena->sleep;
     uint64_t unit = run->unit, end = unit + run->units, units;
     for (; unit < end; unit += units) {
         const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
-        gpi_saved *last = &sleep->saved[sleep->saved_count - (sleep->saved_count != 0)];
+        gpi_arena_saved *last = &sleep->saved[sleep->saved_count - (sleep->saved_count != 0)];
         units = gpi_ground_min(end, chunk->unit + chunk->units) - unit;
         if (sleep->saved_count && gpi_sleep_goes_on(arena, last, unit)) {
             last->units += units;
@@ -12450,18 +12451,18 @@ static void gpi_sleep_note(gpupool_arena *arena, const gpi_run *run) {
 
 /* Lists what is to be copied. 0: the host has no memory. */
 static int gpi_sleep_list(gpupool_arena *arena) {
-    gpi_sleep *sleep = &arena->sleep;
+    gpi_arena_sleep *sleep = &arena->sleep;
     const gpi_run *run;
     uint64_t most = arena->chunks.count + 1;
     for (run = arena->chunks.home; run; run = run->next) most += (uint64_t)gpi_sleep_is_live(run);
-    sleep->saved = (gpi_saved *)gpi_host_zeroed((size_t)most * sizeof *sleep->saved);
+    sleep->saved = (gpi_arena_saved *)gpi_host_zeroed((size_t)most * sizeof *sleep->saved);
     if (!sleep->saved) return 0;
     for (run = arena->chunks.home; run; run = run->next)
         if (gpi_sleep_is_live(run)) gpi_sleep_note(arena, run);
     return 1;
 }
 
-static void gpi_sleep_forget_backup(gpi_sleep *sleep) {
+static void gpi_sleep_forget_backup(gpi_arena_sleep *sleep) {
     GPUPOOL_FREE(sleep->saved);
     GPUPOOL_FREE(sleep->backup);
     sleep->saved = NULL;
@@ -12469,7 +12470,7 @@ static void gpi_sleep_forget_backup(gpi_sleep *sleep) {
     sleep->saved_count = sleep->backup_bytes = 0;
 }
 
-static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_saved *part,
+static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_saved *part,
                                      unsigned char *host, cudaStream_t stream, int down) {
     gpi_copy copy;
     void *device = (void *)(uintptr_t)(part->unit * GPUPOOL_UNIT_BYTES);
@@ -12482,14 +12483,14 @@ static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_saved *
 }
 
 /* Whether all that was in its chunk was freed while the arena slept. */
-static int gpi_sleep_is_gone(const gpupool_arena *arena, const gpi_saved *part) {
+static int gpi_sleep_is_gone(const gpupool_arena *arena, const gpi_arena_saved *part) {
     return ((const gpi_chunk *)gpi_tree_owner(&arena->tree, part->unit))->is_away;
 }
 
 /* All of it, one way; no lock is held. */
 static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *ring, int down) {
     const gpi_driver *driver = &arena->chunks.driver;
-    const gpi_sleep *sleep = &arena->sleep;
+    const gpi_arena_sleep *sleep = &arena->sleep;
     gpupool_result result, ended;
     cudaStream_t stream = NULL;
     uint64_t i;
@@ -12497,7 +12498,7 @@ static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *rin
     result = gpi_driver_stream_new(driver, &stream);
     if (result != GPUPOOL_OK) return result;
     for (i = 0; i < sleep->saved_count && result == GPUPOOL_OK; i++) {
-        const gpi_saved *part = &sleep->saved[i];
+        const gpi_arena_saved *part = &sleep->saved[i];
         unsigned char *host = sleep->backup + part->offset;
         void *device = (void *)(uintptr_t)(part->unit * GPUPOOL_UNIT_BYTES);
         size_t bytes = (size_t)(part->units * GPUPOOL_UNIT_BYTES);
@@ -12515,7 +12516,7 @@ static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *rin
 
 /* Room for it, and the copy. Both locks are held, and open meanwhile. */
 static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
-    gpi_sleep *sleep = &arena->sleep;
+    gpi_arena_sleep *sleep = &arena->sleep;
     gpupool_result result = GPUPOOL_OK;
     if (!gpi_sleep_list(arena)) return gpi_host_no_memory();
     if (sleep->backup_bytes > sleep->backup_most)

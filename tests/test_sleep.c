@@ -18,7 +18,7 @@ static gpupool_arena *arena;
 static gpupool_ring *ring;
 static char *block[BLOCKS];
 static size_t bytes[BLOCKS];
-static unsigned doublings = 13; /* the largest blocks are of 512 bytes so often doubled, or twice that */
+static unsigned doublings = 13; /* of 512 bytes, and up to twice that: the largest block */
 
 static void put(int i) {
     if (block[i])
@@ -385,7 +385,8 @@ static void threads_meet_it(void) {
     for (int i = 0; i < 3; i++)
         pthread_create(&thread[i], NULL, beside, (void *)(uintptr_t)i);
     for (int i = 0; i < 20; i++) {
-        CHECK_RESULT(gpupool_sleep(arena, i % 2 ? GPUPOOL_KEEP : GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+        CHECK_RESULT(gpupool_sleep(arena, i % 2 ? GPUPOOL_KEEP : GPUPOOL_DISCARD, NULL),
+                     GPUPOOL_OK);
         CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_OK);
     }
     for (int i = 0; i < 3; i++) pthread_join(thread[i], NULL);
