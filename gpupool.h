@@ -49,7 +49,7 @@ bookkeeping in device memory, prints nothing unless asked, and never aborts over
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API CPP                                what you use
     GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK GROWTH STITCH PLAN    how it works
-    LIMIT ARENA TAG LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE LIFE SHARE SHAPE FIGURES
+    LIMIT ARENA TAG LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE FIGURES
     STAGE RING SEND WORDING VIEW REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
 
@@ -277,8 +277,14 @@ typedef enum gpupool_result {
     GPUPOOL_E_CALLBACK,      /* your walk, read, write or on_map function returned nonzero */
     GPUPOOL_E_FILE,          /* a file could not be read or written; the error has errno's words */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
+    GPUPOOL_E_ASLEEP,        /* the arena sleeps: gpupool_wake comes first */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
 } gpupool_result;
+
+typedef enum gpupool_content {   /* what becomes of it in gpupool_sleep */
+    GPUPOOL_DISCARD = 0,         /* after waking, blocks hold anything */
+    GPUPOOL_KEEP                 /* it is copied to host memory, and back */
+} gpupool_content;
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
     GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, and has addresses left; else
@@ -477,6 +483,7 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
                                         failed for a request, of whatever stream and flags: free
                                         missing_bytes and return nonzero to have it tried again;
                                         0: it fails. Not called by gpupool_would_fit */
+    size_t backup_bytes;             /* the most host memory that gpupool_sleep may take; 0: any */
     size_t soft_limit_bytes;         /* reserved bytes, for on_soft_limit; 0: none */
     gpupool_soft_fn on_soft_limit;
     void *user;
@@ -509,6 +516,8 @@ typedef struct gpupool_stats {
     uint64_t largest_free_bytes;     /* longest run of free reserved memory */
     uint64_t largest_block_bytes;    /* the largest block that it makes, stitched if need be */
     uint64_t stitched_bytes;         /* of granted: in stitched blocks */
+    uint64_t asleep_bytes;           /* reserved before gpupool_sleep gave it back; 0: awake */
+    uint64_t backup_bytes;           /* host memory that holds what blocks held */
     uint64_t host_bytes;             /* host memory used for the arena's own records */
     uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
 } gpupool_stats;
@@ -720,6 +729,22 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
    MANAGED memory kernels keep their access, since CUDA gives it for whole devices. E_ARGUMENT for a
    device that is no peer. */
 GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
+
+/* ---- sleep. Touching memory that sleeps, or launching a graph that does, is a fault that ends
+   the context. The arena's device memory goes back to the driver, addresses and blocks stay. Waking
+   gets memory again, at the same addresses: pointers and captured graphs are good as before. ---- */
+
+/* Waits for the device, copies what live blocks hold to the host (KEEP; through the ring, or by
+   CUDA alone if that is NULL), and gives all device memory back. Until gpupool_wake: free is as
+   ever; what would hand out memory or give it back is E_ASLEEP. E_UNSUPPORTED but for MAPPED;
+   E_CAPTURING while a stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
+   config.backup_bytes. If it fails the arena is awake, all as before. */
+GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content,
+                                         gpupool_ring * /* or NULL */);
+
+/* Memory again, for what is still live. E_OUT_OF_MEMORY with the reason where the limit or the
+   device leave too little: nothing has changed, try again later. The host memory is given back. */
+GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, gpupool_ring * /* or NULL */);
 
 /* ---- memory that others hold: chunks for registration, and blocks for other processes ---- */
 
@@ -1468,6 +1493,7 @@ static struct gpi_process { /* the only state that is not an arena's */
     uint64_t threads;       /* numbers given out to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
     int scopes;             /* of captures, not yet ended, of all arenas */
+    int asleep;             /* arenas that are */
     int workers;            /* threads of rings */
     int ending;             /* they are to stop, since the process ends */
     int watching_exit;      /* and the gate is open: where they sleep */
@@ -1825,6 +1851,12 @@ static gpupool_result gpi_host_file_open(gpi_file *file, int descriptor, uint64_
                          "POSIX systems define _DEFAULT_SOURCE");
 #endif
 }
+
+#if defined(_WIN32)
+enum { GPI_DESCRIPTORS = 0 };
+#else
+enum { GPI_DESCRIPTORS = 1 }; /* the system has them */
+#endif
 
 /* A descriptor, or -1. */
 static void gpi_host_close(int descriptor) {
@@ -3125,6 +3157,7 @@ typedef struct gpi_ledger {
     gpupool_counter requested, granted, reserved, pending, blocks; /* in gpupool_stats' order */
     uint64_t limit_bytes; /* UINT64_MAX: none */
     uint64_t over_bytes;  /* what was reserved when the limit was last set: it may be more */
+    uint64_t away_bytes;  /* what was reserved before the arena fell asleep */
     uint64_t allocs, frees, failures, lane_hits;
     uint64_t cached_bytes; /* free in caches, when these were last folded in */
     gpi_scope *scopes;    /* the innermost first */
@@ -3160,7 +3193,7 @@ static int gpi_ledger_check(const gpi_ledger *ledger) {
     const gpi_scope *scope, *inner = NULL;
     int i;
     if (ledger->requested.now > ledger->granted.now) return 1;
-    if (ledger->granted.now > ledger->reserved.now) return 1;
+    if (ledger->granted.now > ledger->reserved.now + ledger->away_bytes) return 1;
     if (ledger->reserved.now > gpi_ground_max(ledger->limit_bytes, ledger->over_bytes)) return 1;
     for (i = 0; i < GPI_COUNTERS; i++) {
         const gpupool_counter *counter = gpi_ledger_counter(ledger, i);
@@ -5870,7 +5903,8 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
    H1  chunks do not overlap; the cells of a MAPPED chunk's granules, and no others, tell it as
        owner
    H2  a home unit is in lane EMPTY exactly if no chunk is there
-   H3  reserved is the sum of the chunks, with those that the driver has not taken back */
+   H3  reserved is the sum of the chunks, with those that the driver has not taken back
+   H4  exports is the number of chunks that are exported */
 
 typedef struct gpi_chunk {
     struct gpi_chunk *prev, *next; /* by address in a MAPPED arena */
@@ -5884,6 +5918,8 @@ typedef struct gpi_chunk {
     uint64_t stuck_units;
     uint64_t exports;              /* of the block that has all of it, by this descriptor */
     int descriptor;
+    int is_away;                   /* asleep: it is not mapped, and has no handle, or an idle one */
+    int is_untold;                 /* asleep: the program was told that it has gone */
     struct gpi_seam *seams;        /* MAPPED: the stitches over it */
 #if GPUPOOL_NVTX
     void *heap;                    /* what a tool calls it; NULL: it is not told */
@@ -6054,10 +6090,11 @@ static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, 
 
 static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
                            uint64_t reserved_bytes) {
-    uint64_t bytes = 0, units = 0, count = 0, unit;
+    uint64_t bytes = 0, units = 0, count = 0, exports = 0, unit;
     const gpi_chunk *chunk, *before = NULL;
     for (chunk = chunks->first; chunk; before = chunk, chunk = chunk->next, count++) {
-        bytes += chunk->bytes;
+        exports += chunk->exports != 0;
+        bytes += chunk->is_away ? 0 : chunk->bytes;
         units += chunk->units;
         if (chunk->prev != before) return 1;
         if (!gpi_chunk_is_mapped(chunks)) continue;
@@ -6066,6 +6103,7 @@ static int gpi_chunk_check(const gpi_chunks *chunks, const gpi_tree *tree,
             if (gpi_tree_owner(tree, unit) != chunk) return 1;
     }
     if (before != chunks->last) return 1;
+    if (exports != chunks->exports) return 4;
     for (chunk = chunks->stuck; chunk; chunk = chunk->next, count++) bytes += chunk->bytes;
     if (count != chunks->count || bytes != chunks->units * GPUPOOL_UNIT_BYTES) return 3;
     if (bytes != reserved_bytes) return 3;
@@ -6704,7 +6742,9 @@ static gpupool_result gpi_growth_ask(const gpi_chunks *chunks, uint64_t need, gp
 static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
     struct gpi_thread why;
-    gpupool_result result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
+    gpupool_result result;
+    if (!chunks->on_map) return GPUPOOL_OK; /* the lock was not open since they were prepared */
+    result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
     if (result == GPUPOOL_OK && gpi_tree_prepare(tree, 4)) return GPUPOOL_OK;
     if (result == GPUPOOL_OK) {
         gpi_tree_put(tree, chunk->first, GPI_LANE_ANY, 0); /* it is there now, and stays */
@@ -6854,6 +6894,7 @@ typedef struct gpi_stitch {
     uint64_t nth;
     int is_told;             /* the program knows of it */
     int is_leaving;          /* a thread is about to unmap it */
+    int is_away;             /* asleep: it is not mapped */
     uint32_t seam_count, part_count;
     gpi_seam *seams;         /* by address, behind this struct */
     gpi_part *parts;         /* by offset, behind the seams */
@@ -7207,6 +7248,22 @@ static gpupool_result gpi_stitch_take_down(gpi_stitches *stitches, gpi_stitch *s
     return result;
 }
 
+/* A stitch that is not mapped, nor among the idle ones, is no more. */
+static void gpi_stitch_remove(gpi_stitches *stitches, gpi_stitch *stitch) {
+    gpi_stitch_unlink(stitches, stitch);
+    gpi_stitch_unlink_size(stitches, stitch);
+    while (stitch->seam_count) {
+        gpi_stitch_remove_seam(&stitch->seams[--stitch->seam_count]);
+        stitches->seams--;
+        stitches->host_bytes -= sizeof(gpi_seam);
+    }
+    stitches->host_bytes -= gpi_stitch_bytes(stitch);
+    gpi_stitch_give_space(stitches, stitch);
+    stitches->count--;
+    stitches->unmapped++;
+    GPUPOOL_FREE(stitch);
+}
+
 /* Unmaps a stitch that is not in use, and that nothing uses any more. On failure it stays; spoilt,
    if the program was told that it goes. */
 static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitch) {
@@ -7223,18 +7280,7 @@ static gpupool_result gpi_stitch_unmap(gpi_stitches *stitches, gpi_stitch *stitc
         gpi_stitch_set_idle(stitches, stitch, NULL, 0);
         return result;
     }
-    gpi_stitch_unlink(stitches, stitch);
-    gpi_stitch_unlink_size(stitches, stitch);
-    while (stitch->seam_count) {
-        gpi_stitch_remove_seam(&stitch->seams[--stitch->seam_count]);
-        stitches->seams--;
-        stitches->host_bytes -= sizeof(gpi_seam);
-    }
-    stitches->host_bytes -= gpi_stitch_bytes(stitch);
-    gpi_stitch_give_space(stitches, stitch);
-    stitches->count--;
-    stitches->unmapped++;
-    GPUPOOL_FREE(stitch);
+    gpi_stitch_remove(stitches, stitch);
     return GPUPOOL_OK;
 }
 
@@ -7372,8 +7418,9 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     gpi_stitch *stitch, *next;
     for (stitch = stitches->oldest; stitch && result == GPUPOOL_OK; stitch = next) {
         next = stitch->newer;
-        result = gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                                  stitch->units * GPUPOOL_UNIT_BYTES);
+        if (!stitch->is_away)
+            result = gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                                      stitch->units * GPUPOOL_UNIT_BYTES);
         if (result != GPUPOOL_OK) break;
         gpi_stitch_forget_user(stitch);
         gpi_stitch_unlink(stitches, stitch);
@@ -7381,10 +7428,13 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     }
     while (gpi_chunk_is_mapped(chunks) && chunks->first && result == GPUPOOL_OK) {
         gpi_chunk *chunk = chunks->first;
-        result = gpi_driver_unmap(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
+        if (!chunk->is_away)
+            result = gpi_driver_unmap(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
         if (result != GPUPOOL_OK) break;
         gpi_chunk_unlink(chunks, chunk);
-        gpi_chunk_stick(chunks, chunk);
+        chunks->units += chunk->is_away ? chunk->units : 0;
+        if (chunk->handle) gpi_chunk_stick(chunks, chunk);
+        else gpi_chunk_lost(chunks, chunk);
     }
     if (result == GPUPOOL_OK && gpi_chunk_is_mapped(chunks))
         result = gpi_chunk_retry(chunks, stitches->tree);
@@ -8088,6 +8138,26 @@ enum { /* a default arena that a reset has emptied; in place of the number of fo
     GPI_RENEWING = -2             /* a thread is about to open it again */
 };
 
+typedef enum gpi_arena_state {
+    GPI_AWAKE,
+    GPI_ON_ITS_WAY,               /* a thread is putting it to sleep, or waking it */
+    GPI_ASLEEP
+} gpi_arena_state;
+
+typedef struct gpi_arena_saved {        /* home units, and where the host has what they held */
+    uint64_t unit, units;
+    uint64_t offset;
+} gpi_arena_saved;
+
+typedef struct gpi_arena_sleep {
+    gpi_arena_state state;
+    gpi_run *held;                /* free memory, set aside; linked by list_next */
+    gpi_arena_saved *saved;
+    uint64_t saved_count;
+    unsigned char *backup;
+    uint64_t backup_bytes, backup_most;
+} gpi_arena_sleep;
+
 struct gpupool_arena {
     gpupool_arena *next;          /* of the process */
     int visitors;                 /* threads on their way through those: it stays until they left */
@@ -8106,6 +8176,7 @@ struct gpupool_arena {
     uint64_t in_hand;             /* runs that threads have taken without `growing`, and may
                                      return */
     uint64_t captures;            /* scopes not yet released */
+    gpi_arena_sleep sleep;
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
     int (*on_out_of_memory)(const gpupool_verdict *, void *);
@@ -8315,6 +8386,13 @@ static void gpi_arena_check_now(gpupool_arena *arena) {
     (void)broken; /* with NDEBUG */
 }
 #endif
+
+/* For calls that hand out memory, or give it back. */
+static gpupool_result gpi_arena_is_awake(const gpupool_arena *arena, const char *call) {
+    if (arena->sleep.state == GPI_AWAKE) return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ASLEEP, "%s: arena \"%s\" sleeps, and gpupool_wake comes first",
+                         call, arena->name);
+}
 
 /* Every public call begins here; no lock is held. */
 GPI_HOT gpupool_result gpi_arena_begin(gpupool_arena *arena, const char *call) {
@@ -10903,6 +10981,10 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     for (;;) {
         gpupool_result result = gpi_arena_enter(arena, "gpupool_alloc", &visit);
         if (result != GPUPOOL_OK) break;
+        if (gpi_arena_is_awake(arena, "gpupool_alloc") != GPUPOOL_OK) {
+            gpi_arena_leave(arena, &visit);
+            break;
+        }
         gpi_host_unlock(&arena->lock);
         request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
         gpi_host_lock(&arena->lock);
@@ -11704,7 +11786,7 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     gpi_stream *known;
     uint64_t bytes = 0;
     int in_scope;
-    if (result == GPUPOOL_OK && block) {
+    if (result == GPUPOOL_OK && block && arena->sleep.state == GPI_AWAKE) {
         /* first of all, so that the host has the memory for it once the block is filled */
         known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
         if (!known) return gpi_thread.result;
@@ -12062,6 +12144,11 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     stream = capture->stream;
     result = gpi_arena_enter(arena, "gpupool_release_capture", &visit);
     if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_is_awake(arena, "gpupool_release_capture");
+    if (result != GPUPOOL_OK) {
+        gpi_arena_leave(arena, &visit);
+        return result;
+    }
     gpi_capture_end(arena, capture);
     gpi_capture_take_back(arena, stream);
     stream->refs++;
@@ -12149,6 +12236,11 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     int count = 0;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_allow_peer", &visit);
     if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_is_awake(arena, "gpupool_allow_peer");
+    if (result != GPUPOOL_OK) {
+        gpi_arena_leave(arena, &visit);
+        return result;
+    }
     driver = &arena->chunks.driver;
     result = gpi_driver_devices(&count);
     if (result == GPUPOOL_OK && (device < 0 || device >= count || device == driver->device))
@@ -12172,6 +12264,11 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_disallow_peer", &visit);
     if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_is_awake(arena, "gpupool_disallow_peer");
+    if (result != GPUPOOL_OK) {
+        gpi_arena_leave(arena, &visit);
+        return result;
+    }
     result = gpi_capture_is_peer(arena, device);
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
@@ -12183,6 +12280,644 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     if (result == GPUPOOL_OK) result = gpi_capture_is_peer(arena, device); /* still */
     if (result == GPUPOOL_OK) result = gpi_stitch_disallow_peer(&arena->stitches, device);
     gpi_host_mutex_unlock(&arena->clocks.waits);
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* == SLEEP ====================================================================================
+   Gives an arena's device memory back while its blocks stay, and gets memory again at the same
+   addresses. uses: CHUNK, STITCH, ARENA, BLOCK, and the ring's public calls
+
+   While an arena sleeps no memory is to be handed out, and the hot paths do not ask whether it
+   does. So all that is free is set aside (held), caches are emptied and kept empty
+   (arena.searching), and each live block gets a use that never passes: what is freed meanwhile
+   waits, in lane WAITING.
+
+       awake  ->  set aside, wait, copy down, unmap, release  ->  asleep
+       asleep ->  create, map, copy up, put back              ->  awake
+
+   Z1  asleep: every free run at home is held, but a graph's; every live run has the sleeper's use
+   Z2  a call that fails leaves the state that it found */
+
+/* -- what is free, and what is freed meanwhile -- */
+
+enum { GPI_SLEEPER = 1 }; /* added to no position: the use never passes */
+
+static uint64_t gpi_sleep_at(void) { return UINT64_MAX - GPI_SLEEPER; }
+
+/* The sleeper's use is one of the stream ALL. */
+static gpi_use **gpi_sleep_use(const gpupool_arena *arena, gpi_run *run) {
+    gpi_use **link = (gpi_use **)(void *)&run->of.uses;
+    while (*link && ((*link)->stream != arena->clocks.all || (*link)->at != gpi_sleep_at()))
+        link = &(*link)->next;
+    return link;
+}
+
+static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
+    gpi_use **link = gpi_sleep_use(arena, run), *use = *link;
+    if (!use) return;
+    *link = use->next;
+    gpi_clock_free_use(&arena->clocks, use);
+}
+
+/* All streams' caches; the lock is held, and open in between. Nothing gets into them. */
+static void gpi_sleep_empty_caches(gpupool_arena *arena) {
+    gpi_stream *stream = arena->clocks.streams;
+    for (; stream; stream = stream->next) {
+        if (!GPI_READ(&stream->cache.used)) continue;
+        gpi_host_unlock(&arena->lock);
+        gpi_host_lock(&stream->cache.lock);
+        gpi_host_lock(&arena->lock);
+        gpi_arena_drain(arena, stream);
+        gpi_host_unlock(&stream->cache.lock);
+    }
+}
+
+static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_stream *owner;
+    if (run->lane == GPI_LANE_ANY) return 1;
+    if (run->lane < GPI_LANE_STREAMS || run->lane >= GPI_LANE_WAITING) return 0;
+    owner = (const gpi_stream *)arena->tree.lanes[run->lane]->owner;
+    return !owner->capture; /* a graph's own is nobody else's */
+}
+
+/* Everything that is free is set aside. */
+static void gpi_sleep_hold(gpupool_arena *arena) {
+    gpi_run *run = arena->chunks.home;
+    gpi_tree_drop_slabs(&arena->tree);
+    for (; run; run = run->next) {
+        gpi_stream *owner;
+        if (!gpi_sleep_is_free(arena, run)) continue;
+        owner = gpi_clock_borrow(&arena->tree, run);
+        gpi_tree_unfile(&arena->tree, run);
+        run->by.stream = (uintptr_t)owner;
+        run->list_next = arena->sleep.held;
+        arena->sleep.held = run;
+    }
+}
+
+/* It is its owners' again, or where all work was waited for, anybody's. */
+static void gpi_sleep_put_back(gpupool_arena *arena) {
+    gpi_run *run;
+    while ((run = arena->sleep.held) != NULL) {
+        arena->sleep.held = run->list_next;
+        gpi_clock_return(&arena->clocks, run, (gpi_stream *)run->by.stream, run->of.at);
+    }
+}
+
+/* Every live block, in whatever lane, gets the sleeper's use. 0: the host has no memory for it. */
+static int gpi_sleep_use_all(gpupool_arena *arena) {
+    uint64_t at = 0;
+    gpi_run *run;
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        if (!*gpi_sleep_use(arena, run) &&
+            !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_sleep_at()))
+            return 0;
+    return 1;
+}
+
+static void gpi_sleep_unuse_all(gpupool_arena *arena) {
+    uint64_t at = 0;
+    gpi_run *run;
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) gpi_sleep_drop_use(arena, run);
+    for (run = arena->waiting; run; run = run->list_next) gpi_sleep_drop_use(arena, run);
+    arena->waiting_seen = 0;
+}
+
+/* What was freed while the arena slept, and nothing else uses, is set aside like all that is
+   free. */
+static void gpi_sleep_hold_freed(gpupool_arena *arena) {
+    gpi_run **link = &arena->waiting, *last = NULL, *run;
+    gpi_stitch *stitch, *newer;
+    while ((run = *link) != NULL) {
+        gpi_use *use = (gpi_use *)run->of.uses;
+        while (use && (use->at == gpi_sleep_at() ||
+                       use->at <= gpi_clock_done(&arena->clocks, use->stream)))
+            use = use->next;
+        if (use) {
+            last = run;
+            link = &run->list_next;
+            continue;
+        }
+        *link = run->list_next;
+        arena->waiting_units -= run->units;
+        gpi_clock_drop_uses(&arena->clocks, run);
+        run->lane = GPI_LANE_HELD;
+        gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
+    }
+    arena->waiting_last = last;
+    gpi_sleep_hold(arena);
+    for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
+        newer = stitch->newer;
+        if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
+        gpi_stitch_unset_idle(&arena->stitches, stitch); /* its block was freed: it is no more */
+        gpi_stitch_remove(&arena->stitches, stitch);
+    }
+}
+
+/* -- what blocks hold -- */
+
+static int gpi_sleep_is_live(const gpi_run *run) {
+    return run->lane == GPI_LANE_PART || run->lane == GPI_LANE_WAITING ||
+           run->lane >= GPI_LANE_LIVE;
+}
+
+/* Whether home units go on where a stretch ends, in the same chunk. */
+static int gpi_sleep_goes_on(const gpupool_arena *arena, const gpi_arena_saved *last,
+                             uint64_t unit) {
+    return last->unit + last->units == unit &&
+           gpi_tree_owner(&arena->tree, last->unit) == gpi_tree_owner(&arena->tree, unit);
+}
+
+/* Adds a run to what is to be copied, chunk by chunk. */
+static void gpi_sleep_note(gpupool_arena *arena, const gpi_run *run) {
+    gpi_arena_sleep *sleep = &arena->sleep;
+    uint64_t unit = run->unit, end = unit + run->units, units;
+    for (; unit < end; unit += units) {
+        const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
+        gpi_arena_saved *last = &sleep->saved[sleep->saved_count - (sleep->saved_count != 0)];
+        units = gpi_ground_min(end, chunk->unit + chunk->units) - unit;
+        if (sleep->saved_count && gpi_sleep_goes_on(arena, last, unit)) {
+            last->units += units;
+        } else {
+            last = &sleep->saved[sleep->saved_count++];
+            last->unit = unit;
+            last->units = units;
+            last->offset = sleep->backup_bytes;
+        }
+        sleep->backup_bytes += units * GPUPOOL_UNIT_BYTES;
+    }
+}
+
+/* Lists what is to be copied. 0: the host has no memory. */
+static int gpi_sleep_list(gpupool_arena *arena) {
+    gpi_arena_sleep *sleep = &arena->sleep;
+    const gpi_run *run;
+    uint64_t most = arena->chunks.count + 1;
+    for (run = arena->chunks.home; run; run = run->next) most += (uint64_t)gpi_sleep_is_live(run);
+    sleep->saved = (gpi_arena_saved *)gpi_host_zeroed((size_t)most * sizeof *sleep->saved);
+    if (!sleep->saved) return 0;
+    for (run = arena->chunks.home; run; run = run->next)
+        if (gpi_sleep_is_live(run)) gpi_sleep_note(arena, run);
+    return 1;
+}
+
+static void gpi_sleep_forget_backup(gpi_arena_sleep *sleep) {
+    GPUPOOL_FREE(sleep->saved);
+    GPUPOOL_FREE(sleep->backup);
+    sleep->saved = NULL;
+    sleep->backup = NULL;
+    sleep->saved_count = sleep->backup_bytes = 0;
+}
+
+static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_saved *part,
+                                     unsigned char *host, cudaStream_t stream, int down) {
+    gpi_copy copy;
+    void *device = (void *)(uintptr_t)(part->unit * GPUPOOL_UNIT_BYTES);
+    memset(&copy, 0, sizeof copy);
+    copy.rows = 1;
+    copy.width = part->units * GPUPOOL_UNIT_BYTES;
+    copy.to = down ? (void *)host : device;
+    copy.from = down ? device : (void *)host;
+    return gpi_driver_copy(driver, &copy, stream, NULL);
+}
+
+/* Whether all that was in its chunk was freed while the arena slept. */
+static int gpi_sleep_is_gone(const gpupool_arena *arena, const gpi_arena_saved *part) {
+    return ((const gpi_chunk *)gpi_tree_owner(&arena->tree, part->unit))->is_away;
+}
+
+/* All of it, one way; no lock is held. */
+static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *ring, int down) {
+    const gpi_driver *driver = &arena->chunks.driver;
+    const gpi_arena_sleep *sleep = &arena->sleep;
+    gpupool_result result, ended;
+    cudaStream_t stream = NULL;
+    uint64_t i;
+    if (!sleep->saved_count) return GPUPOOL_OK;
+    result = gpi_driver_stream_new(driver, &stream);
+    if (result != GPUPOOL_OK) return result;
+    for (i = 0; i < sleep->saved_count && result == GPUPOOL_OK; i++) {
+        const gpi_arena_saved *part = &sleep->saved[i];
+        unsigned char *host = sleep->backup + part->offset;
+        void *device = (void *)(uintptr_t)(part->unit * GPUPOOL_UNIT_BYTES);
+        size_t bytes = (size_t)(part->units * GPUPOOL_UNIT_BYTES);
+        if (gpi_sleep_is_gone(arena, part)) continue;
+        if (!ring) result = gpi_sleep_copy(driver, part, host, stream, down);
+        else if (down) result = gpupool_download(ring, host, device, bytes, stream);
+        else result = gpupool_upload(ring, device, host, bytes, stream);
+    }
+    ended = gpi_driver_stream_sync(driver, stream);
+    if (ended != GPUPOOL_OK) /* no copy may be under way when memory is unmapped */
+        gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    if (driver->stream_destroy(stream) != CUDA_SUCCESS) driver->stream_destroy(stream);
+    return result == GPUPOOL_OK ? ended : result;
+}
+
+/* Room for it, and the copy. Both locks are held, and open meanwhile. */
+static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
+    gpi_arena_sleep *sleep = &arena->sleep;
+    gpupool_result result = GPUPOOL_OK;
+    if (!gpi_sleep_list(arena)) return gpi_host_no_memory();
+    if (sleep->backup_bytes > sleep->backup_most)
+        result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "gpupool_sleep: blocks hold %" PRIu64
+                               " bytes, more than config.backup_bytes", sleep->backup_bytes);
+    if (result == GPUPOOL_OK && sleep->backup_bytes) {
+        sleep->backup = (unsigned char *)GPUPOOL_MALLOC((size_t)sleep->backup_bytes);
+        if (!sleep->backup) result = gpi_host_no_memory();
+    }
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = gpi_sleep_copy_all(arena, ring, 1);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    return result;
+}
+
+/* -- the driver's side: both locks are held, the lock open while it is called -- */
+
+static int gpi_sleep_keeps(const gpi_stitch *stitch) {
+    return stitch->state == GPI_STITCH_USED || (stitch->state == GPI_STITCH_IDLE && stitch->user);
+}
+
+static gpupool_result gpi_sleep_unmap_range(gpi_chunks *chunks, uint64_t unit, uint64_t units) {
+    gpupool_result result;
+    gpi_host_unlock(chunks->lock);
+    result = gpi_driver_unmap(&chunks->driver, unit * GPUPOOL_UNIT_BYTES,
+                              units * GPUPOOL_UNIT_BYTES);
+    gpi_host_lock(chunks->lock);
+    return result;
+}
+
+static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) {
+    uint64_t address = chunk->unit * GPUPOOL_UNIT_BYTES;
+    gpupool_result result;
+    gpi_host_unlock(chunks->lock);
+    result = gpi_driver_map(&chunks->driver, address, chunk->bytes, chunk->handle);
+    if (result == GPUPOOL_OK) {
+        result = gpi_driver_access(&chunks->driver, address, chunk->bytes);
+        if (result != GPUPOOL_OK) gpi_driver_unmap(&chunks->driver, address, chunk->bytes);
+    }
+    gpi_host_lock(chunks->lock);
+    if (result == GPUPOOL_OK) chunk->is_away = 0;
+    return result;
+}
+
+static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitch) {
+    uint32_t mapped;
+    gpupool_result result;
+    gpi_stitches stitches;
+    memset(&stitches, 0, sizeof stitches);
+    stitches.chunks = chunks;
+    gpi_host_unlock(chunks->lock);
+    result = gpi_plan_map(&stitches, stitch, &mapped);
+    gpi_host_lock(chunks->lock);
+    if (result == GPUPOOL_OK) stitch->is_away = 0;
+    return result;
+}
+
+/* Maps what is away and has a handle: chunks, then stitches. */
+static gpupool_result gpi_sleep_map_all(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk = chunks->first;
+    gpi_stitch *stitch = arena->stitches.oldest;
+    gpupool_result result = GPUPOOL_OK;
+    for (; chunk && result == GPUPOOL_OK; chunk = chunk->next)
+        if (chunk->is_away && chunk->handle) result = gpi_sleep_map_chunk(chunks, chunk);
+    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
+        if (stitch->is_away) result = gpi_sleep_map_stitch(chunks, stitch);
+    return result;
+}
+
+/* Unmaps stitches, then chunks. */
+static gpupool_result gpi_sleep_unmap_all(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk = chunks->first;
+    gpi_stitch *stitch = arena->stitches.oldest;
+    gpupool_result result = GPUPOOL_OK;
+    for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer) {
+        if (stitch->is_away || !gpi_sleep_keeps(stitch)) continue;
+        result = gpi_sleep_unmap_range(chunks, stitch->unit, stitch->units);
+        stitch->is_away = result == GPUPOOL_OK;
+    }
+    for (; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
+        if (chunk->is_away) continue;
+        result = gpi_sleep_unmap_range(chunks, chunk->unit, chunk->units);
+        chunk->is_away = result == GPUPOOL_OK;
+    }
+    return result;
+}
+
+/* The handles of chunks that are away, of which the driver keeps what it does not take. */
+static void gpi_sleep_release_all(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk = chunks->first;
+    for (; chunk; chunk = chunk->next) {
+        gpupool_result result;
+        if (!chunk->is_away || !chunk->handle) continue;
+        gpi_host_unlock(chunks->lock);
+        result = gpi_driver_release(&chunks->driver, chunk->handle);
+        gpi_host_lock(chunks->lock);
+        if (result == GPUPOOL_OK) chunk->handle = 0;
+    }
+}
+
+/* reserved is what is not away. */
+static void gpi_sleep_account(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    const gpi_chunk *chunk;
+    uint64_t here = 0, away = 0;
+    for (chunk = chunks->first; chunk; chunk = chunk->next)
+        if (chunk->is_away) away += chunk->bytes;
+        else here += chunk->bytes;
+    for (chunk = chunks->stuck; chunk; chunk = chunk->next) here += chunk->bytes;
+    arena->ledger.away_bytes = away;
+    chunks->units = here / GPUPOOL_UNIT_BYTES;
+    gpi_chunk_account(chunks);
+}
+
+typedef enum gpi_sleep_news { GPI_GOES, GPI_APPEARS } gpi_sleep_news;
+
+/* Tells of all chunks and stitches that are kept: that they are there again, or go. */
+static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) {
+    gpupool_map_fn fn = news == GPI_APPEARS ? arena->chunks.on_map : arena->chunks.on_unmap;
+    int appears = news == GPI_APPEARS;
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk;
+    gpi_stitch *stitch;
+    gpupool_result result = GPUPOOL_OK, first = GPUPOOL_OK;
+    for (chunk = chunks->first; chunk; chunk = chunk->next) {
+        gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
+        if (chunk->is_away || chunk->is_untold != appears) continue;
+        result = gpi_chunk_tell(chunks, fn, &mapping);
+        chunk->is_untold = !appears || result != GPUPOOL_OK;
+        if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
+    }
+    for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer) {
+        gpupool_mapping mapping = gpi_stitch_mapping(stitch);
+        if (!gpi_sleep_keeps(stitch) || stitch->is_told == appears) continue;
+        result = gpi_chunk_tell(chunks, fn, &mapping);
+        stitch->is_told = appears && result == GPUPOOL_OK;
+        if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
+    }
+    return appears ? first : GPUPOOL_OK;
+}
+
+/* -- falling asleep -- */
+
+static gpupool_result gpi_sleep_may(const gpupool_arena *arena) {
+    const char *call = "gpupool_sleep";
+    gpupool_result result = gpi_arena_is_awake(arena, call);
+    if (result != GPUPOOL_OK) return result;
+    if (!gpi_chunk_is_mapped(&arena->chunks))
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: only SOURCE_MAPPED can sleep", call);
+    if (arena->clocks.capturing || GPI_READ(&gpi_process.scopes))
+        return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: a stream captures", call);
+    if (arena->chunks.exports)
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "%s: %" PRIu64 " blocks are exported", call,
+                             arena->chunks.exports);
+    return GPUPOOL_OK;
+}
+
+/* Threads that look for memory, or tell the program of some, get done first; none begins. */
+static void gpi_sleep_wait_for_others(gpupool_arena *arena) {
+    unsigned round = 0;
+    while (arena->searching > 1 || arena->in_hand || arena->chunks.telling) { /* 1: this one */
+        gpi_arena_unlock(arena);
+        gpi_host_mutex_unlock(&arena->growing);
+        gpi_host_idle(round++);
+        gpi_host_mutex_lock(&arena->growing);
+        gpi_host_lock(&arena->lock);
+    }
+}
+
+/* Nothing is handed out from here on, and nothing is under way at the end. Both locks are held, and
+   open while the host waits. */
+static gpupool_result gpi_sleep_settle(gpupool_arena *arena) {
+    const gpi_stitch *stitch;
+    gpupool_result result;
+    gpi_sleep_wait_for_others(arena);
+    gpi_sleep_empty_caches(arena);
+    gpi_sleep_hold(arena);
+    if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    if (result != GPUPOOL_OK) return result;
+    gpi_arena_poll_all(arena);
+    gpi_sleep_hold(arena);
+    gpi_stitch_bound(&arena->stitches, 0);
+    for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer)
+        if (!gpi_sleep_keeps(stitch)) return GPUPOOL_E_CUDA; /* it could not be unmapped */
+    return GPUPOOL_OK;
+}
+
+/* Awake again, as before. */
+static void gpi_sleep_undo(gpupool_arena *arena) {
+    gpi_sleep_forget_backup(&arena->sleep);
+    gpi_sleep_unuse_all(arena);
+    gpi_sleep_put_back(arena);
+    GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    arena->sleep.state = GPI_AWAKE;
+    gpi_arena_poll_all(arena);
+}
+
+gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content, gpupool_ring *ring) {
+    struct gpi_thread why;
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_sleep", &visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_sleep_may(arena);
+    if (result != GPUPOOL_OK) {
+        gpi_arena_leave(arena, &visit);
+        return result;
+    }
+    arena->sleep.state = GPI_ON_ITS_WAY;
+    GPI_PUBLISH(&arena->searching, arena->searching + 1);
+    result = gpi_sleep_settle(arena);
+    if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) result = gpi_sleep_save(arena, ring);
+    if (result == GPUPOOL_OK) {
+        gpi_sleep_tell(arena, GPI_GOES);
+        result = gpi_sleep_unmap_all(arena);
+        if (result != GPUPOOL_OK) {
+            why = gpi_thread;
+            gpi_sleep_map_all(arena);
+            gpi_sleep_tell(arena, GPI_APPEARS);
+            gpi_thread = why;
+        }
+    }
+    if (result == GPUPOOL_OK) {
+        gpi_sleep_release_all(arena);
+        gpi_sleep_account(arena);
+        arena->sleep.state = GPI_ASLEEP;
+        gpi_host_add(&gpi_process.asleep, 1);
+    } else {
+        gpi_sleep_undo(arena);
+    }
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
+}
+
+/* The host's side, of an arena that ends. */
+static void gpi_sleep_forget(gpupool_arena *arena) {
+    gpi_sleep_forget_backup(&arena->sleep);
+    if (arena->sleep.state == GPI_ASLEEP) gpi_host_add(&gpi_process.asleep, -1);
+    arena->sleep.state = GPI_AWAKE;
+}
+
+/* E_ASLEEP if the memory at an address sleeps. */
+static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
+    uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
+    const gpupool_arena *arena;
+    gpupool_result result = GPUPOOL_OK;
+    if (!GPI_READ(&gpi_process.asleep)) return GPUPOOL_OK;
+    gpi_host_lock(&gpi_process.lock);
+    for (arena = gpi_process.arenas; arena && result == GPUPOOL_OK; arena = arena->next)
+        if (arena->sleep.state == GPI_ASLEEP && gpi_chunk_owns(&arena->chunks, unit))
+            result = gpi_host_fail(GPUPOOL_E_ASLEEP, "%s: the device memory is of arena \"%s\", "
+                                   "which sleeps", call, arena->name);
+    gpi_host_unlock(&gpi_process.lock);
+    return result;
+}
+
+/* -- waking -- */
+
+/* Whether a chunk has nothing but what is set aside. */
+static int gpi_sleep_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
+    const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
+    for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
+        if (run->lane != GPI_LANE_HELD) return 0;
+    return 1;
+}
+
+/* Says who has the memory that the device lacks. */
+static gpupool_result gpi_sleep_no_memory(gpupool_arena *arena) {
+    size_t free_bytes = 0, total_bytes = 0;
+    char free_text[32], total[32], need[32];
+    gpi_driver_memory(&arena->chunks.driver, 0, &free_bytes, &total_bytes);
+    return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\" needs %s, and of the "
+                         "device's %s only %s is free: others (arenas, processes, libraries) hold "
+                         "the rest", arena->name,
+                         gpi_limit_human(need, arena->ledger.away_bytes),
+                         gpi_limit_human(total, total_bytes),
+                         gpi_limit_human(free_text, free_bytes));
+}
+
+/* Memory for every chunk that is not vacant; on failure none has any that had none. */
+static gpupool_result gpi_sleep_create_all(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk;
+    uint64_t bytes = 0;
+    gpupool_result result = GPUPOOL_OK;
+    for (chunk = chunks->first; chunk; chunk = chunk->next)
+        bytes += gpi_sleep_is_vacant(arena, chunk) ? 0 : chunk->bytes;
+    if (bytes > gpi_ledger_room(&arena->ledger))
+        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\" needs %" PRIu64
+                             " bytes, and its limit leaves %" PRIu64 ": raise it, or free blocks",
+                             arena->name, bytes, gpi_ledger_room(&arena->ledger));
+    for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
+        if (chunk->handle || gpi_sleep_is_vacant(arena, chunk)) continue;
+        gpi_host_unlock(chunks->lock);
+        result = gpi_driver_create(&chunks->driver, chunk->bytes, &chunk->handle);
+        gpi_host_lock(chunks->lock);
+        if (result != GPUPOOL_OK) chunk->handle = 0;
+    }
+    return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_sleep_no_memory(arena) : result;
+}
+
+/* Vacant chunks are gone for good: their addresses are empty. */
+static void gpi_sleep_drop_vacant(gpupool_arena *arena) {
+    gpi_chunks *chunks = &arena->chunks;
+    gpi_chunk *chunk, *next;
+    for (chunk = chunks->first; chunk; chunk = next) {
+        gpi_run *run;
+        next = chunk->next;
+        if (!chunk->is_away) continue;
+        run = gpi_stitch_take(&arena->tree, gpi_tree_at(&arena->tree, chunk->unit), chunk->unit,
+                              chunk->units);
+        gpi_tree_own(&arena->tree, chunk->unit, chunk->units, NULL);
+        gpi_tree_put(&arena->tree, run, GPI_LANE_EMPTY, 0);
+        gpi_chunk_unlink(chunks, chunk);
+        chunks->units += chunk->units;
+        gpi_chunk_lost(chunks, chunk);
+    }
+}
+
+/* Everything is mapped: what was set aside is free again. Room for the runs was made before. */
+static void gpi_sleep_end(gpupool_arena *arena) {
+#if GPI_GUARD
+    uint64_t at = 0;
+    gpi_run *run;
+    while (!arena->sleep.backup && (run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        run->guarded_bytes = 0; /* discarded, too */
+#endif
+    gpi_sleep_forget_backup(&arena->sleep);
+    gpi_sleep_unuse_all(arena);
+    gpi_sleep_put_back(arena);
+    gpi_sleep_drop_vacant(arena);
+    gpi_sleep_account(arena);
+    GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    arena->sleep.state = GPI_AWAKE;
+    gpi_host_add(&gpi_process.asleep, -1);
+    gpi_arena_poll_all(arena);
+}
+
+/* Both locks are held, and open in between. On failure the arena sleeps as before. */
+static gpupool_result gpi_sleep_wake(gpupool_arena *arena, gpupool_ring *ring) {
+    struct gpi_thread why;
+    gpupool_result result;
+    arena->sleep.state = GPI_ON_ITS_WAY;
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+    if (result != GPUPOOL_OK) {
+        arena->sleep.state = GPI_ASLEEP;
+        return result;
+    }
+    gpi_sleep_hold_freed(arena);
+    result = gpi_tree_prepare(&arena->tree, 4 * arena->chunks.count + 8)
+                 ? GPUPOOL_OK : gpi_host_no_memory();
+    if (result == GPUPOOL_OK) result = gpi_sleep_create_all(arena);
+    if (result == GPUPOOL_OK) result = gpi_sleep_map_all(arena);
+    gpi_sleep_account(arena);
+    if (result == GPUPOOL_OK) {
+        result = gpi_sleep_tell(arena, GPI_APPEARS);
+        if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
+    }
+    if (result == GPUPOOL_OK && arena->sleep.backup) {
+        gpi_arena_unlock(arena);
+        gpi_host_mutex_unlock(&arena->growing);
+        result = gpi_sleep_copy_all(arena, ring, 0);
+        gpi_host_mutex_lock(&arena->growing);
+        gpi_host_lock(&arena->lock);
+        if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
+    }
+    if (result == GPUPOOL_OK) {
+        gpi_sleep_end(arena);
+        return result;
+    }
+    why = gpi_thread;
+    gpi_sleep_unmap_all(arena);
+    gpi_sleep_release_all(arena);
+    gpi_sleep_account(arena);
+    arena->sleep.state = GPI_ASLEEP;
+    gpi_thread = why;
+    return result;
+}
+
+gpupool_result gpupool_wake(gpupool_arena *arena, gpupool_ring *ring) {
+    gpi_visit visit;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_wake", &visit);
+    if (result != GPUPOOL_OK) return result;
+    if (arena->sleep.state != GPI_ASLEEP)
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_wake: arena \"%s\" does not sleep",
+                               arena->name);
+    if (result == GPUPOOL_OK) result = gpi_sleep_wake(arena, ring);
     gpi_arena_leave(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
@@ -12341,9 +13076,7 @@ static gpupool_result gpi_life_may_share(gpi_chunks *chunks, unsigned share) {
     const gpi_driver *driver = &chunks->driver;
     const char *lacks = NULL;
     if (share && !gpi_chunk_is_mapped(chunks)) lacks = "SOURCE_MAPPED";
-#if defined(_WIN32)
-    else if (share & GPUPOOL_SHARE_PROCESSES) lacks = "file descriptors";
-#endif
+    else if ((share & GPUPOOL_SHARE_PROCESSES) && !GPI_DESCRIPTORS) lacks = "file descriptors";
     else if ((share & GPUPOOL_SHARE_PROCESSES) &&
              (!driver->export_handle || !driver->import_handle ||
               !gpi_driver_has(driver,
@@ -12388,6 +13121,7 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
     arena->on_out_of_memory = config->on_out_of_memory;
     arena->clocks.driver = &chunks->driver;
     arena->keep_bytes = config->reserve_bytes;
+    arena->sleep.backup_most = config->backup_bytes ? config->backup_bytes : UINT64_MAX;
     snprintf(arena->name, sizeof arena->name, "%s", config->name ? config->name : "arena");
     result = gpi_life_first_limit(arena, config);
     if (result == GPUPOOL_OK && !gpi_life_soft_limit(arena, config)) result = gpi_host_no_memory();
@@ -12408,6 +13142,7 @@ static void gpi_life_free(gpupool_arena *arena) {
 }
 
 static void gpi_life_forget(gpupool_arena *arena) { /* the host's side only, but the struct */
+    gpi_sleep_forget(arena);
     gpi_ledger_close(&arena->ledger); /* before the caches, which hold sites too */
     gpi_stitch_forget(&arena->stitches);
     gpi_chunk_forget(&arena->chunks);
@@ -12558,6 +13293,7 @@ static gpupool_result gpi_life_tell_leaks(gpupool_arena *arena, uint64_t blocks)
 
 /* `growing` is held. */
 static gpupool_result gpi_life_unused(gpupool_arena *arena) {
+    gpupool_result result = GPUPOOL_OK;
     uint64_t live, captures;
     gpi_cached cached;
     gpi_arena_fold(arena, &cached);
@@ -12566,7 +13302,11 @@ static gpupool_result gpi_life_unused(gpupool_arena *arena) {
     gpi_arena_pour_all(arena);
     live = arena->tree.live_runs;
     captures = arena->captures;
+    /* with no block it needs no memory for that */
+    if (!live && !captures && arena->sleep.state == GPI_ASLEEP)
+        result = gpi_sleep_wake(arena, NULL);
     gpi_arena_unlock(arena);
+    if (result != GPUPOOL_OK) return result;
     if (live) return gpi_life_tell_leaks(arena, live);
     if (captures)
         return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_arena_destroy: captures of arena \"%s\" "
@@ -12857,9 +13597,7 @@ gpupool_arena *gpupool_get_default_arena(int device) {
 
    A block that can be exported is all of one chunk (GPI_OWNERS_WHOLE), for whoever imports it sees
    the whole chunk. Its descriptor and the number of exports are the chunk's; while it is exported
-   the block cannot be freed, so the chunk stays.
-
-   X1  chunks.exports is the number of chunks that have exports, and a descriptor */
+   the block cannot be freed, so the chunk stays: H4. */
 
 /* -- the chunks behind a block -- */
 
@@ -13009,6 +13747,11 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     exported->descriptor = -1;
     result = gpi_arena_enter(arena, call, &visit);
     if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_is_awake(arena, call);
+    if (result != GPUPOOL_OK) {
+        gpi_arena_leave(arena, &visit);
+        return result;
+    }
     gpi_host_unlock(&arena->lock);
     chunk = gpi_share_enter(arena, call, block, &run);
     if (!chunk) {
@@ -13351,6 +14094,11 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     if (released_bytes) *released_bytes = 0;
     result = gpi_arena_enter(arena, "gpupool_trim", &visit);
     if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_is_awake(arena, "gpupool_trim");
+    if (result != GPUPOOL_OK) {
+        gpi_arena_leave(arena, &visit);
+        return result;
+    }
     gpi_arena_settle(arena);
     before = arena->ledger.reserved.now;
     result = gpi_stitch_trim(&arena->stitches, gpi_ground_max(keep_bytes, arena->keep_bytes));
@@ -13622,6 +14370,8 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     if (bytes) *bytes = 0;
     if (result != GPUPOOL_OK) return result;
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_available: bytes is NULL");
+    result = gpi_arena_is_awake(arena, "gpupool_get_available");
+    if (result != GPUPOOL_OK) return result;
     gpi_sibling_count(arena, 1, &siblings);
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
     if (result != GPUPOOL_OK) return result;
@@ -13672,6 +14422,11 @@ gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_ver
     gpi_sibling_count(arena, bytes, &siblings);
     result = gpi_arena_enter(arena, "gpupool_would_fit", &visit);
     if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_is_awake(arena, "gpupool_would_fit");
+    if (result != GPUPOOL_OK) {
+        gpi_arena_leave(arena, &visit);
+        return result;
+    }
     memset(&request, 0, sizeof request);
     request.bytes = bytes;
     request.units = gpi_verdict_units(bytes);
@@ -13720,6 +14475,8 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->largest_free_bytes = gpi_verdict_longest_run(arena);
     stats->largest_block_bytes = gpi_verdict_largest(arena);
     stats->stitched_bytes = arena->stitches.used_units * GPUPOOL_UNIT_BYTES;
+    stats->asleep_bytes = ledger->away_bytes;
+    stats->backup_bytes = arena->sleep.backup_bytes;
     stats->host_bytes = sizeof *arena + arena->tree.host_bytes + arena->chunks.host_bytes +
                         arena->stitches.host_bytes + gpi_clock_host_bytes(&arena->clocks) +
                         arena->captures * sizeof(gpupool_capture);
@@ -14930,6 +15687,8 @@ static gpupool_result gpi_send_rows(gpupool_ring *ring, gpi_transfer *plan, uint
         wrong = "the host pointer is NULL";
     if (!ring) return gpi_ring_exists(ring, plan->call);
     if (wrong) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: %s", plan->call, wrong);
+    result = gpi_sleep_is_at(plan->call, plan->device);
+    if (result != GPUPOOL_OK) return result;
     plan->driver = &ring->stage.driver;
     plan->bytes = plan->width * rows;
     if (plan->device_pitch == plan->width && plan->host_pitch == plan->width) /* one long row */
@@ -15415,7 +16174,7 @@ const char *gpupool_result_name(gpupool_result result) {
         "GPUPOOL_E_INSIDE", "GPUPOOL_E_DOUBLE_FREE", "GPUPOOL_E_OVERRUN", "GPUPOOL_E_CORRUPT",
         "GPUPOOL_E_IN_USE", "GPUPOOL_E_CAPTURING",
         "GPUPOOL_E_TIMEOUT", "GPUPOOL_E_UNSUPPORTED", "GPUPOOL_E_FORKED", "GPUPOOL_E_CALLBACK",
-        "GPUPOOL_E_FILE", "GPUPOOL_E_HOST_MEMORY", "GPUPOOL_E_CUDA"};
+        "GPUPOOL_E_FILE", "GPUPOOL_E_HOST_MEMORY", "GPUPOOL_E_ASLEEP", "GPUPOOL_E_CUDA"};
     size_t number = (size_t)result;
     return number < sizeof names / sizeof *names ? names[number] : "no gpupool_result";
 }
@@ -15956,6 +16715,9 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
     if (stats->stitched_bytes)
         fprintf(file, "  %-12s %s of live memory\n", "stitched",
                 gpi_limit_human(a, stats->stitched_bytes));
+    if (stats->asleep_bytes)
+        fprintf(file, "  %-12s %s; the host holds %s of it\n", "asleep",
+                gpi_limit_human(a, stats->asleep_bytes), gpi_limit_human(b, stats->backup_bytes));
     fprintf(file, "  %-12s %s on the device, %s on the host\n", "waits",
             gpi_report_number(a, stats->fence_waits), gpi_report_number(b, stats->host_syncs));
     fprintf(file, "  %-12s longest run %s, largest block %s; fragmentation %.0f%%\n", "free memory",
@@ -16200,6 +16962,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     gpi_write(out, "\n free_bytes# largest_free_bytes# largest_block_bytes# stitched_bytes#",
               gpi_view_free_bytes(view), stats->largest_free_bytes, stats->largest_block_bytes,
               stats->stitched_bytes);
+    gpi_write(out, "asleep_bytes# backup_bytes#", stats->asleep_bytes, stats->backup_bytes);
     gpi_write(out, "host_bytes# fragmentation", stats->host_bytes);
     gpi_write_word(out, gpi_wording_decimal(fragmentation, gpi_view_fragmentation(view), 6));
     out->comma = ",\n";

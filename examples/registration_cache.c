@@ -104,8 +104,8 @@ int main(void) {
     }
     gpupool_stats stats;
     gpupool_get_stats(arena, &stats);
-    printf("%d blocks sent, in %d parts; %d registrations; %llu blocks were stitched\n", sends, parts,
-           c.registered, (unsigned long long)(stats.stitches + stats.stitches_reused));
+    printf("%d blocks sent, in %d parts; %d registrations; %llu blocks were stitched\n", sends,
+           parts, c.registered, (unsigned long long)(stats.stitches + stats.stitches_reused));
     for (int i = 0; i < 32; i++) gpupool_free(arena, block[i], 0);
     if (gpupool_arena_destroy(arena) != GPUPOOL_OK) {
         fprintf(stderr, "%s\n", gpupool_last_error());

@@ -256,6 +256,16 @@ static inline int wrong_cached_sum(size_t at) {
     return at < 2;
 }
 
+/* ---- A4 ---- */
+
+static inline int wrong_tag_sum(size_t at) {
+    gpi_ledger_tag *tag = arena->ledger.tags[1];
+    if (at == 0) break_u64(&tag->stats.granted.now, tag->stats.granted.now - 512);
+    if (at == 1) break_u64(&tag->stats.blocks.now, tag->stats.blocks.now - 1);
+    if (at == 2) break_u64(&tag->coming, 512);
+    return at < 3;
+}
+
 static inline int wrong_waiting_sum(size_t at) {
     uint64_t *sum = &arena->waiting_units;
     if (at < 2) break_u64(sum, at ? *sum - 1 : *sum + 1);

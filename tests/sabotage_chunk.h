@@ -138,4 +138,11 @@ static inline int lost_stuck_chunk(size_t at) {
     return chunk != NULL;
 }
 
+/* ---- H4 ---- */
+
+static inline int wrong_export_sum(size_t at) {
+    if (at == 0) break_u64(&arena->chunks.exports, arena->chunks.exports + 1);
+    return at < 1;
+}
+
 #endif

@@ -60,6 +60,13 @@ static inline void *scene_alloc(size_t bytes, int stream) {
     return block;
 }
 
+static inline void scene_alloc_tagged(size_t bytes, int stream) {
+    gpupool_request request = kit_request(bytes, kit_stream[stream], 0);
+    CHECK_RESULT(gpupool_tag(arena, "scene", NULL, &request.tag), GPUPOOL_OK);
+    scene_block[scene_count].at = gpupool_alloc_request(arena, &request);
+    scene_block[scene_count++].stream = stream;
+}
+
 static inline void scene_free(size_t i) {
     cudaStream_t stream = kit_stream[scene_block[i].stream];
     CHECK_RESULT(gpupool_free(arena, scene_block[i].at, stream), GPUPOOL_OK);
@@ -161,6 +168,7 @@ static inline void scene_open(gpupool_source source) {
     scene_alloc(28000, 0); /* what 48 and 49 had */
     scene_alloc(29000, 1);
     scene_alloc(3000, 0); /* in a slab, or what a new one leaves free */
+    scene_alloc_tagged(26000, 1);
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK); /* now the ledger knows of it too */
 }
 

@@ -298,7 +298,7 @@ static inline int lost_live_run(size_t at) {
     cut_run = run_at(at, is_live_and_plain);
     if (!cut_run) return 0;
     bytes = cut_run->units * GPUPOOL_UNIT_BYTES;
-    break_u64(&ledger->requested.now, ledger->requested.now - (bytes - cut_run->as.slack));
+    break_u64(&ledger->requested.now, ledger->requested.now - (bytes - gpi_tree_slack(cut_run)));
     break_u64(&ledger->granted.now, ledger->granted.now - bytes);
     break_u64(&ledger->blocks.now, ledger->blocks.now - 1);
     gpi_tree_lay_down(&arena->tree, cut_run);

@@ -109,6 +109,7 @@ static const saboteur saboteurs[] = {
     PLAIN("H3", larger_stuck_chunk, MAPPED),
     PLAIN("H3 T2", lost_chunk, BOTH), /* and, but in a MAPPED arena, all its runs */
     PLAIN("H3", lost_stuck_chunk, MAPPED),
+    PLAIN("H4", wrong_export_sum, BOTH),
     PLAIN("S1", part_leads_elsewhere, MAPPED),
     PLAIN("S1", part_is_held, MAPPED),
     PLAIN("S1", part_of_other_units, MAPPED),
@@ -154,6 +155,7 @@ static const saboteur saboteurs[] = {
     MISSED("A2", wrong_pending, NULL, BOTH, "the check counts it anew, as every look does"),
     PLAIN("A2", wrong_cached_sum, BOTH),
     PLAIN("A2", wrong_waiting_sum, BOTH),
+    PLAIN("A4", wrong_tag_sum, BOTH),
     PLAIN("A2 K3", lost_waiting_run, BOTH), /* and its uses */
     PLAIN("A3 T4", waiting_but_live, BOTH),     /* and is not in the index */
     PLAIN("A3 T2 T3", waiting_but_free, BOTH), /* and is in no list, and a neighbour may be quiet */
@@ -214,7 +216,8 @@ static void sabotage_all(void) {
 
 /* What holds during a call is no state to break; test_faults sees to it. */
 static const char *of_calls = "D1 D2 D3 R1 R2 R3 R4 R5 R6 " /* R: test_ring_sabotage.c */
-                              "S3 S7 S8 S9 P1 P2";      /* test_stitch_graphs.c, _blocks, _undone */
+                              "S3 S7 S8 S9 P1 P2 "      /* test_stitch_graphs.c, _blocks, _undone */
+                              "G1 B1 Z1 Z2";            /* test_growth.c, _tags, _sleep */
 
 /* A line of a banner begins with three spaces, a letter and a number. */
 static int banner_line(const char *line, char name[8]) {

@@ -147,7 +147,7 @@ static void a_budget_holds(void) {
     second = take(7 * MIB - GUARDS, cache, 0);
     CHECK(second != NULL);
     give(first, 0);
-    CHECK_RESULT(gpupool_set_tag_limits(arena, cache, MIB, 0), GPUPOOL_OK); /* what is there stays */
+    CHECK_RESULT(gpupool_set_tag_limits(arena, cache, MIB, 0), GPUPOOL_OK); /* what is there */
     CHECK(!take(1, cache, 0));
     give(second, 0);
     second = take(1, cache, 0);

@@ -1,7 +1,7 @@
-/* Two GPUs: each arena registers its chunks and stitches with NCCL by on_map, once, and ends that by
-   on_unmap, while blocks of all sizes come and go under a limit that moves: no registration is ever
-   stale, every block is in one or several side by side, every sum of all-reduces in place is right.
-   CHURN=SECONDS, 10 if not set. */
+/* Two GPUs: each arena registers its chunks and stitches with NCCL by on_map, once, and ends that
+   by on_unmap, while blocks of all sizes come and go under a limit that moves: no registration is
+   ever stale, every block is in one or several side by side, every sum of all-reduces in place is
+   right. CHURN=SECONDS, 10 if not set. */
 #include "kit.h"
 
 #include <chrono>
@@ -152,7 +152,8 @@ static void alloc_pair(pair &p, std::mt19937_64 &random) {
 
 static void blocks_come_and_go() {
     const char *seconds = getenv("CHURN");
-    auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds ? atoi(seconds) : 10);
+    auto end = std::chrono::steady_clock::now() +
+               std::chrono::seconds(seconds ? atoi(seconds) : 10);
     std::mt19937_64 random(1);
     std::vector<pair> pairs(12);
     word steps = 0, sums = 0;
@@ -170,8 +171,8 @@ static void blocks_come_and_go() {
     for (int i = 0; i < 2; i++) {
         CUDA(cudaSetDevice(i));
         CHECK(kit_wrong_words() == 0);
-        printf("GPU %d: %llu steps, %llu sums, %ld registrations, %ld of them ended, %llu stitches\n",
-               i, steps, sums, ranks[i].told, ranks[i].gone,
+        printf("GPU %d: %llu steps, %llu sums, %ld registrations, %ld of them ended, "
+               "%llu stitches\n", i, steps, sums, ranks[i].told, ranks[i].gone,
                (word)kit_stats(ranks[i].pool).stitches);
     }
 }
