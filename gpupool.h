@@ -732,7 +732,7 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 
 /* ---- sleep. Touching memory that sleeps, or launching a graph that does, is a fault that ends
    the context. The arena's device memory goes back to the driver, addresses and blocks stay. Waking
-   gets memory again, at the same addresses: pointers and captured graphs are good as before. ---- */
+   gets memory again, at the same addresses: pointers and graphs are as good as before. ---- */
 
 /* Waits for the device, copies what live blocks hold to the host (KEEP; through the ring, or by
    CUDA alone if that is NULL), and gives all device memory back. Until gpupool_wake: free is as

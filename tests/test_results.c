@@ -35,6 +35,16 @@ static void results_of_questions(void) {
     kit_close(arena);
 }
 
+static void results_of_sleep(void) {
+    gpupool_arena *arena = kit_open(GPUPOOL_SOURCE_MAPPED);
+    void *block = kit_alloc(arena, MIB, kit_stream[0]);
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_RESULT(kit_why(gpupool_alloc(arena, 1, kit_stream[0])), GPUPOOL_E_ASLEEP);
+    CHECK_RESULT(gpupool_wake(arena, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_free(arena, block, kit_stream[0]), GPUPOOL_OK);
+    kit_close(arena);
+}
+
 static void results_of_shortage(void) {
     gpupool_arena *arena = kit_open_limited(GPUPOOL_SOURCE_AUTO, 4 * MIB);
     CHECK_RESULT(kit_why(gpupool_alloc(arena, 5 * MIB, kit_stream[0])),
@@ -192,6 +202,7 @@ static void every_result_was_produced(void) {
 int main(void) {
     ARENA_TEST(results_of_pointers);
     ARENA_TEST(results_of_questions);
+    ARENA_TEST(results_of_sleep);
     ARENA_TEST(results_of_shortage);
     FAKE_TEST(a_creation_that_cannot_be_undone);
     FAKE_TEST(a_reset_beside_memory_without_addresses);
