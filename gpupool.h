@@ -1542,6 +1542,16 @@ static void gpi_host_relax(unsigned round) {
 }
 #endif
 
+static void gpi_host_add(int *place, int more) {
+#if GPUPOOL_SINGLE_THREAD
+    *place += more;
+#elif defined(_WIN32)
+    InterlockedExchangeAdd((volatile LONG *)place, more);
+#else
+    __atomic_fetch_add(place, more, __ATOMIC_RELAXED);
+#endif
+}
+
 /* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
 #if GPUPOOL_SINGLE_THREAD
 GPI_HOT int gpi_host_try(gpi_lock *lock) {
@@ -1569,14 +1579,6 @@ GPI_HOT int gpi_host_peek(const int *place) {
     return *(const volatile int *)place;
 #else
     return __atomic_load_n(place, __ATOMIC_RELAXED);
-#endif
-}
-
-static void gpi_host_add(int *place, int more) {
-#if defined(_WIN32)
-    InterlockedExchangeAdd((volatile LONG *)place, more);
-#else
-    __atomic_fetch_add(place, more, __ATOMIC_RELAXED);
 #endif
 }
 

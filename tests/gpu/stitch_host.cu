@@ -1,6 +1,6 @@
 /* Blocks, stitched ones too, are freed in host functions (cudaLaunchHostFunc), where CUDA forbids
-   its own calls, while the main thread calls cudaMalloc and cudaFree: nothing hangs, and whoever has
-   the memory next finds no word wrong. */
+   its own calls, while the main thread calls cudaMalloc and cudaFree: nothing hangs, and the next
+   owner of the memory finds no word wrong. */
 #include "kit.h"
 
 #include <atomic>
