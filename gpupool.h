@@ -738,7 +738,9 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
    CUDA alone if that is NULL), and gives all device memory back. Until gpupool_wake: free is as
    ever; what would hand out memory or give it back is E_ASLEEP. E_UNSUPPORTED but for MAPPED;
    E_CAPTURING while a stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
-   config.backup_bytes. If it fails the arena is awake, all as before. */
+   config.backup_bytes. Transfers with a ticket, from or to its blocks, must have ended. If it fails
+   the arena is awake, all as before; but where CUDA neither unmaps memory nor maps it again (E_CUDA)
+   the arena sleeps, and gpupool_wake tries once more. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content,
                                          gpupool_ring * /* or NULL */);
 
@@ -1508,6 +1510,7 @@ static GPI_THREAD_LOCAL struct gpi_thread {
     gpupool_verdict verdict;
     char text[600];         /* of the last call that failed before the latest call, */
     char draft[600];        /* and of what failed in that: if result is OK, it was repaired */
+    int telling;            /* it runs a program's on_map or on_unmap; how many, one in another */
 } gpi_thread;
 
 #if !GPUPOOL_SINGLE_THREAD
@@ -5606,10 +5609,23 @@ static void gpi_clock_free_use(gpi_clocks *clocks, gpi_use *use) {
     GPUPOOL_FREE(use);
 }
 
-/* Work of this stream, up to this position, uses the block too. 0: the host has no memory. */
+enum { GPI_NEVER = 1 }; /* added to no position: such a use never passes */
+
+static uint64_t gpi_clock_never(void) { return UINT64_MAX - GPI_NEVER; }
+
+/* The link to the use that never passes: of a block whose arena sleeps. To NULL: it has none. */
+static gpi_use **gpi_clock_sleeper(gpi_run *run) {
+    gpi_use **link = (gpi_use **)(void *)&run->of.uses;
+    while (*link && (*link)->at != gpi_clock_never()) link = &(*link)->next;
+    return link;
+}
+
+/* Work of this stream, up to this position, uses the block too. A use that never passes is one of
+   its own, beside the stream's other. 0: the host has no memory. */
 static int gpi_clock_use(gpi_clocks *clocks, gpi_run *run, gpi_stream *stream, uint64_t at) {
+    uint64_t never = gpi_clock_never();
     gpi_use *use = (gpi_use *)run->of.uses;
-    while (use && use->stream != stream) use = use->next;
+    while (use && (use->stream != stream || (use->at == never) != (at == never))) use = use->next;
     if (!use) {
         use = gpi_clock_new_use(clocks, stream, at);
         if (!use) return 0;
@@ -5921,7 +5937,7 @@ typedef struct gpi_chunk {
     uint64_t exports;              /* of the block that has all of it, by this descriptor */
     int descriptor;
     int is_away;                   /* asleep: it is not mapped, and has no handle, or an idle one */
-    int is_untold;                 /* asleep: the program was told that it has gone */
+    int is_untold;                 /* the program was not told of it, or that it has gone */
     struct gpi_seam *seams;        /* MAPPED: the stitches over it */
 #if GPUPOOL_NVTX
     void *heap;                    /* what a tool calls it; NULL: it is not told */
@@ -6174,7 +6190,9 @@ static gpupool_result gpi_chunk_tell(gpi_chunks *chunks, gpupool_map_fn fn,
     chunks->telling++;
     gpi_host_unlock(chunks->lock);
     gpi_host_mutex_unlock(chunks->growing);
+    gpi_thread.telling++;
     said = fn(mapping, chunks->user);
+    gpi_thread.telling--;
     gpi_driver_come_back(&chunks->driver);
     gpi_host_mutex_lock(chunks->growing);
     gpi_host_lock(chunks->lock);
@@ -6196,7 +6214,17 @@ static gpupool_mapping gpi_chunk_mapping(const gpi_chunks *chunks, const gpi_chu
 
 static void gpi_chunk_tell_going(gpi_chunks *chunks, const gpi_chunk *chunk) {
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
+    if (chunk->is_untold) return;
     gpi_chunk_tell(chunks, chunks->on_unmap, &mapping); /* what it says changes nothing */
+}
+
+/* It has not gone after all. */
+static void gpi_chunk_tell_again(gpi_chunks *chunks, gpi_chunk *chunk) {
+    struct gpi_thread why = gpi_thread;
+    gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
+    if (chunk->is_untold) return;
+    chunk->is_untold = gpi_chunk_tell(chunks, chunks->on_map, &mapping) != GPUPOOL_OK;
+    gpi_thread = why;
 }
 
 /* -- MAPPED chunks come and go -- */
@@ -6352,6 +6380,19 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
     return gpi_chunk_retry(chunks, tree);
 }
 
+/* The chunks of a held run are free memory; all but so many are unknown to the program. */
+static void gpi_chunk_stay_untold(const gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
+                                  uint64_t announced) {
+    uint64_t unit = held->unit, end = unit + held->units;
+    while (unit < end) {
+        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(tree, unit);
+        chunk->is_untold = chunks->on_map && !announced;
+        announced -= announced != 0;
+        unit = chunk->unit + chunk->units;
+    }
+    gpi_tree_put(tree, held, GPI_LANE_ANY, 0);
+}
+
 /* The chunks of a held run go back to the driver; the program was told of so many that they have
    appeared. */
 static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
@@ -6363,7 +6404,7 @@ static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run 
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(tree, held->unit);
         uint64_t next = chunk->unit + chunk->units;
         if (next < end && !gpi_tree_prepare(tree, 2)) {
-            gpi_tree_put(tree, held, GPI_LANE_ANY, 0); /* no host memory: they stay, untold */
+            gpi_chunk_stay_untold(chunks, tree, held, announced); /* no host memory */
             break;
         }
         rest = next < end ? gpi_tree_split(tree, held, next) : NULL;
@@ -6406,6 +6447,7 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
 #if GPUPOOL_NVTX
         if (chunk->heap) chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
 #endif
+        gpi_chunk_tell_again(chunks, chunk);
         gpi_tree_put(tree, chunk->first, GPI_LANE_ANY, 0);
         return result;
     }
@@ -6753,6 +6795,7 @@ static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi
         return gpi_host_no_memory();
     }
     why = gpi_thread;
+    chunk->is_untold = 1;
     gpi_chunk_drop(chunks, tree, chunk);
     gpi_thread = why;
     return result;
@@ -7408,7 +7451,8 @@ static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t byt
     uint64_t count = 0;
     if (result != GPUPOOL_OK || stitches->chunks->ledger->reserved.now <= bytes) return result;
     result = gpi_stitch_list_idle(stitches, &count);
-    return count ? gpi_stitch_drop_chunk(stitches, stitches->room[count - 1].chunk) : result;
+    if (count) result = gpi_stitch_drop_chunk(stitches, stitches->room[count - 1].chunk);
+    return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result; /* it is just going */
 }
 
 /* After a reset, which takes chunks with it, but no mapped memory: all of it goes back, with the
@@ -8178,6 +8222,8 @@ struct gpupool_arena {
     uint64_t in_hand;             /* runs that threads have taken without `growing`, and may
                                      return */
     uint64_t captures;            /* scopes not yet released */
+    uint64_t halfway;             /* calls that found the arena awake, and go on without its lock
+                                     for a while */
     gpi_arena_sleep sleep;
     uint64_t keep_bytes;          /* trim keeps this much: config.reserve_bytes */
     uint64_t granted_most;        /* the peak before peaks were last reset */
@@ -8851,7 +8897,7 @@ static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t byt
 
 /* The block has come, and gets its tag; or none has (NULL), and the budget its bytes back. */
 static void gpi_tag_settle(gpupool_arena *arena, int tag, uint64_t bytes, const void *block) {
-    gpi_run *run;
+    gpi_run *run = NULL; /* NULL, too, if its capture scope was released meanwhile */
     gpi_ledger_tag *of;
     int tells;
     if (bytes == 0) return;
@@ -8861,7 +8907,9 @@ static void gpi_tag_settle(gpupool_arena *arena, int tag, uint64_t bytes, const 
     of->coming_blocks--;
     if (block) {
         run = gpi_tree_live(&arena->tree, (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES);
-        GPI_ASSERT(run && run->units * GPUPOOL_UNIT_BYTES == bytes);
+        if (run && run->units * GPUPOOL_UNIT_BYTES != bytes) run = NULL;
+    }
+    if (run) {
         run->as.slack |= (uint32_t)tag << GPI_SLACK_BITS;
     } else {
         gpi_ledger_untag(&arena->ledger, (uint32_t)tag, bytes);
@@ -10970,15 +11018,22 @@ static gpupool_result gpi_block_try(gpupool_arena *arena, gpi_request *request, 
 
 enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory back */
 
+/* Whether other threads have memory in hand that they may yet put back; or tell the program of some,
+   and with it there may be enough. */
+static int gpi_block_is_coming(const gpupool_arena *arena, const gpi_request *request) {
+    const gpi_ledger *ledger = &arena->ledger;
+    if (arena->in_hand) return 1;
+    return arena->chunks.telling && !gpi_thread.telling && !request->no_wait &&
+           request->bytes <= ledger->reserved.now - ledger->granted.now;
+}
+
 /* No lock is held. */
 static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     gpi_siblings siblings;
     gpi_visit visit;
     void *block = NULL;
     int borrows = 0;
-#if !GPUPOOL_SINGLE_THREAD
     unsigned round = 0;
-#endif
     memset(&siblings, 0, sizeof siblings);
     for (;;) {
         gpupool_result result = gpi_arena_enter(arena, "gpupool_alloc", &visit);
@@ -10991,14 +11046,13 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
         request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
         gpi_host_lock(&arena->lock);
         result = gpi_block_try(arena, request, &block);
-        if (result != GPUPOOL_E_OUT_OF_MEMORY || arena->in_hand) {
+        if (result == GPUPOOL_E_OUT_OF_MEMORY && gpi_block_is_coming(arena, request)) {
             gpi_arena_leave(arena, &visit);
-#if !GPUPOOL_SINGLE_THREAD
-            if (result == GPUPOOL_E_OUT_OF_MEMORY) { /* what a thread may yet put back */
-                gpi_host_relax(round++);
-                continue;
-            }
-#endif
+            gpi_host_idle(round++);
+            continue;
+        }
+        if (result != GPUPOOL_E_OUT_OF_MEMORY) {
+            gpi_arena_leave(arena, &visit);
             if (result != GPUPOOL_OK) break;
             gpi_host_ok();
             return block;
@@ -11403,7 +11457,8 @@ GPI_HOT void gpi_block_count_free(gpupool_arena *arena, const gpi_run *run, cuda
 static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *known) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_use *keeping = gpi_clock_keeping(run);
-    if (known == clocks->all && !keeping) /* marks over all streams cover every use */
+    if (known == clocks->all && !keeping && !*gpi_clock_sleeper(run))
+        /* marks over all streams cover every use */
         gpi_clock_drop_uses(clocks, run);
     else
         gpi_clock_drop_passed(clocks, run);
@@ -11645,6 +11700,23 @@ static void gpi_block_unhand(gpupool_arena *arena, void *block, const gpi_caller
    What the public calls hand out and take back: blocks, with a guard behind each where
    GPUPOOL_GUARD asks for guards. uses: BLOCK and above */
 
+/* What is filled and compared must be mapped: if the arena is awake it stays so, until gpi_hand_go.
+   No lock is held. */
+static gpupool_result gpi_hand_stay(gpupool_arena *arena, const char *call) {
+    gpupool_result result;
+    gpi_host_lock(&arena->lock);
+    result = gpi_arena_is_awake(arena, call);
+    arena->halfway += result == GPUPOOL_OK;
+    gpi_host_unlock(&arena->lock);
+    return result;
+}
+
+static void gpi_hand_go(gpupool_arena *arena) {
+    gpi_host_lock(&arena->lock);
+    arena->halfway--;
+    gpi_host_unlock(&arena->lock);
+}
+
 #if GPI_GUARD
 enum {
     GPI_GUARD_BYTES = 256, /* at least so many are behind each block; so many are compared */
@@ -11772,7 +11844,12 @@ GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request
                              uint64_t alignment) {
     void *block = gpi_block_get(arena, name, request, alignment);
 #if GPI_GUARD
-    if (block && gpi_hand_fill(arena, (char *)block, request->bytes, &request->by) != GPUPOOL_OK) {
+    gpupool_result result = block ? gpi_hand_stay(arena, name) : GPUPOOL_OK;
+    if (block && result == GPUPOOL_OK) {
+        result = gpi_hand_fill(arena, (char *)block, request->bytes, &request->by);
+        gpi_hand_go(arena);
+    }
+    if (result != GPUPOOL_OK) {
         gpi_block_unhand(arena, block, &request->by);
         return NULL;
     }
@@ -11788,13 +11865,14 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     gpi_stream *known;
     uint64_t bytes = 0;
     int in_scope;
-    if (result == GPUPOOL_OK && block && arena->sleep.state == GPI_AWAKE) {
+    if (result == GPUPOOL_OK && block && gpi_hand_stay(arena, "gpupool_free") == GPUPOOL_OK) {
         /* first of all, so that the host has the memory for it once the block is filled */
         known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
-        if (!known) return gpi_thread.result;
-        in_scope = GPI_READ(&known->capture) != NULL;
-        gpi_host_unlock(&known->cache.lock);
-        bytes = gpi_hand_look(arena, (char *)block, call, in_scope, &found);
+        if (!known) result = gpi_thread.result;
+        in_scope = known && GPI_READ(&known->capture) != NULL;
+        if (known) gpi_host_unlock(&known->cache.lock);
+        if (known) bytes = gpi_hand_look(arena, (char *)block, call, in_scope, &found);
+        gpi_hand_go(arena);
     }
     why = gpi_thread;
     if (result == GPUPOOL_OK) result = gpi_block_give(arena, block, call);
@@ -11831,8 +11909,8 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
 }
 
 /* By the host in a pinned arena; and by the stream where it captures, again in each replay. */
-static gpupool_result gpi_hand_zero(const gpupool_arena *arena, void *block, size_t bytes,
-                                     cudaStream_t stream) {
+static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t bytes,
+                                    cudaStream_t stream) {
     const gpi_driver *driver = &arena->chunks.driver;
     int is_host = arena->chunks.source == GPUPOOL_SOURCE_PINNED;
     gpi_visit visit;
@@ -11848,9 +11926,14 @@ static gpupool_result gpi_hand_zero(const gpupool_arena *arena, void *block, siz
 
 /* `block` is the request's, or NULL. */
 static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_request *request) {
-    if (!block ||
-        gpi_hand_zero(arena, block, (size_t)request->bytes, request->by.stream) == GPUPOOL_OK)
-        return block;
+    gpupool_result result;
+    if (!block) return NULL;
+    result = gpi_hand_stay(arena, "gpupool_zalloc");
+    if (result == GPUPOOL_OK) {
+        result = gpi_hand_zero(arena, block, (size_t)request->bytes, request->by.stream);
+        gpi_hand_go(arena);
+    }
+    if (result == GPUPOOL_OK) return block;
     gpi_block_unhand(arena, block, &request->by);
     return NULL;
 }
@@ -12154,12 +12237,14 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
     gpi_capture_end(arena, capture);
     gpi_capture_take_back(arena, stream);
     stream->refs++;
+    arena->halfway++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     /* a replay may still run; if CUDA fails, its memory waits for a later mark */
     gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
+    arena->halfway--;
     stream->refs--;
     /* what other threads freed in the scope meanwhile */
     gpi_capture_let_go(arena, stream, gpi_clock_issue(&arena->clocks, stream));
@@ -12272,6 +12357,7 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
         return result;
     }
     result = gpi_capture_is_peer(arena, device);
+    arena->halfway++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     if (result == GPUPOOL_OK)
@@ -12279,6 +12365,7 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_mutex_lock(&arena->clocks.waits); /* who waits for the device goes through the peers */
     gpi_host_lock(&arena->lock);
+    arena->halfway--;
     if (result == GPUPOOL_OK) result = gpi_capture_is_peer(arena, device); /* still */
     if (result == GPUPOOL_OK) result = gpi_stitch_disallow_peer(&arena->stitches, device);
     gpi_host_mutex_unlock(&arena->clocks.waits);
@@ -12303,20 +12390,8 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
 
 /* -- what is free, and what is freed meanwhile -- */
 
-enum { GPI_SLEEPER = 1 }; /* added to no position: the use never passes */
-
-static uint64_t gpi_sleep_at(void) { return UINT64_MAX - GPI_SLEEPER; }
-
-/* The sleeper's use is one of the stream ALL. */
-static gpi_use **gpi_sleep_use(const gpupool_arena *arena, gpi_run *run) {
-    gpi_use **link = (gpi_use **)(void *)&run->of.uses;
-    while (*link && ((*link)->stream != arena->clocks.all || (*link)->at != gpi_sleep_at()))
-        link = &(*link)->next;
-    return link;
-}
-
 static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
-    gpi_use **link = gpi_sleep_use(arena, run), *use = *link;
+    gpi_use **link = gpi_clock_sleeper(run), *use = *link;
     if (!use) return;
     *link = use->next;
     gpi_clock_free_use(&arena->clocks, use);
@@ -12372,8 +12447,8 @@ static int gpi_sleep_use_all(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (!*gpi_sleep_use(arena, run) &&
-            !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_sleep_at()))
+        if (!*gpi_clock_sleeper(run) &&
+            !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_clock_never()))
             return 0;
     return 1;
 }
@@ -12393,7 +12468,7 @@ static void gpi_sleep_hold_freed(gpupool_arena *arena) {
     gpi_stitch *stitch, *newer;
     while ((run = *link) != NULL) {
         gpi_use *use = (gpi_use *)run->of.uses;
-        while (use && (use->at == gpi_sleep_at() ||
+        while (use && (use->at == gpi_clock_never() ||
                        use->at <= gpi_clock_done(&arena->clocks, use->stream)))
             use = use->next;
         if (use) {
@@ -12682,10 +12757,12 @@ static gpupool_result gpi_sleep_may(const gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Threads that look for memory, or tell the program of some, get done first; none begins. */
+/* Threads that look for memory, tell the program of some, or are halfway through a call get done
+   first; none begins. */
 static void gpi_sleep_wait_for_others(gpupool_arena *arena) {
     unsigned round = 0;
-    while (arena->searching > 1 || arena->in_hand || arena->chunks.telling) { /* 1: this one */
+    while (arena->searching > 1 || /* this one is 1 */
+           arena->in_hand || arena->chunks.telling || arena->halfway) {
         gpi_arena_unlock(arena);
         gpi_host_mutex_unlock(&arena->growing);
         gpi_host_idle(round++);
@@ -12699,8 +12776,8 @@ static void gpi_sleep_wait_for_others(gpupool_arena *arena) {
 static gpupool_result gpi_sleep_settle(gpupool_arena *arena) {
     const gpi_stitch *stitch;
     gpupool_result result;
-    gpi_sleep_wait_for_others(arena);
     gpi_sleep_empty_caches(arena);
+    gpi_sleep_wait_for_others(arena); /* last: the lock stays shut from here to the uses */
     gpi_sleep_hold(arena);
     if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
     gpi_arena_unlock(arena);
@@ -12717,6 +12794,16 @@ static gpupool_result gpi_sleep_settle(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
+/* Not all could be unmapped: all is mapped again. 0: the driver refuses that, too; then what is away
+   keeps its memory, and waking maps it. */
+static int gpi_sleep_remap(gpupool_arena *arena) {
+    struct gpi_thread why = gpi_thread;
+    int is_there = gpi_sleep_map_all(arena) == GPUPOOL_OK;
+    if (is_there) gpi_sleep_tell(arena, GPI_APPEARS);
+    gpi_thread = why;
+    return is_there;
+}
+
 /* Awake again, as before. */
 static void gpi_sleep_undo(gpupool_arena *arena) {
     gpi_sleep_forget_backup(&arena->sleep);
@@ -12728,9 +12815,12 @@ static void gpi_sleep_undo(gpupool_arena *arena) {
 }
 
 gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content, gpupool_ring *ring) {
-    struct gpi_thread why;
     gpi_visit visit;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_sleep", &visit);
+    int is_away = 0;
+    gpupool_result result;
+    if (gpi_thread.telling)
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_sleep: on_map or on_unmap calls it");
+    result = gpi_arena_enter(arena, "gpupool_sleep", &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_sleep_may(arena);
     if (result != GPUPOOL_OK) {
@@ -12744,15 +12834,10 @@ gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content, gpup
     if (result == GPUPOOL_OK) {
         gpi_sleep_tell(arena, GPI_GOES);
         result = gpi_sleep_unmap_all(arena);
-        if (result != GPUPOOL_OK) {
-            why = gpi_thread;
-            gpi_sleep_map_all(arena);
-            gpi_sleep_tell(arena, GPI_APPEARS);
-            gpi_thread = why;
-        }
+        if (result == GPUPOOL_OK) gpi_sleep_release_all(arena);
+        is_away = result == GPUPOOL_OK || !gpi_sleep_remap(arena);
     }
-    if (result == GPUPOOL_OK) {
-        gpi_sleep_release_all(arena);
+    if (is_away) {
         gpi_sleep_account(arena);
         arena->sleep.state = GPI_ASLEEP;
         gpi_host_add(&gpi_process.asleep, 1);

@@ -323,6 +323,43 @@ static void others_go_on_meanwhile(void) {
     close_registered();
 }
 
+static void *ask_for_what_comes(void *unused) {
+    (void)unused;
+    pthread_barrier_wait(&inside);
+    pthread_barrier_wait(&inside); /* on_map ends at about this time */
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 512, kit_stream[1]), kit_stream[1]),
+                 GPUPOOL_OK);
+    return NULL;
+}
+
+static int add_after_a_while(const gpupool_mapping *mapping, void *user) {
+    struct timespec while_ = {0, 100000000};
+    if (waits_inside) {
+        waits_inside = 0;
+        pthread_barrier_wait(&inside);
+        pthread_barrier_wait(&inside);
+        nanosleep(&while_, NULL);
+    }
+    CHECK_RESULT(gpupool_sleep(arena, GPUPOOL_DISCARD, NULL), GPUPOOL_E_IN_USE);
+    return registry_add(mapping, user);
+}
+
+/* The limit's last chunk is told of: who asks meanwhile gets memory of it. */
+static void a_request_waits_for_what_appears(void) {
+    gpupool_arena_config config = registry_config(GPUPOOL_SOURCE_MAPPED, 2 * MIB);
+    pthread_t thread;
+    config.on_map = add_after_a_while;
+    pthread_barrier_init(&inside, NULL, 2);
+    arena = kit_create(&config);
+    waits_inside = 1;
+    pthread_create(&thread, NULL, ask_for_what_comes, NULL);
+    CHECK_RESULT(gpupool_free(arena, kit_alloc(arena, 512, kit_stream[0]), kit_stream[0]),
+                 GPUPOOL_OK);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&inside);
+    close_registered();
+}
+
 static void *churn(void *number) {
     uint64_t random = 100 + (uint64_t)(uintptr_t)number;
     int stream = (int)(uintptr_t)number;
@@ -436,6 +473,7 @@ int main(void) {
     FAKE_TEST(registrations_beside_calls_that_fail);
     FAKE_TEST(what_cuda_does_not_unmap_is_nobodys);
     FAKE_TEST(others_go_on_meanwhile);
+    FAKE_TEST(a_request_waits_for_what_appears);
     FAKE_TEST(threads_grow_at_once);
     FAKE_TEST(nothing_grows_while_a_stream_captures);
     FAKE_TEST(a_function_may_use_another_arena);

@@ -395,10 +395,29 @@ static void threads_meet_it(void) {
 
 #endif
 
+/* cudaFree is over all streams, like the use by which a sleeping arena keeps its blocks. */
+static void freed_by_cudaFree(void) {
+    gpupool_arena *whole = gpupool_get_default_arena(0);
+    void *block = NULL, *again = NULL;
+    CHECK_EQ(gpupool_cudaMalloc(&block, 4 * MIB), cudaSuccess);
+    CHECK_RESULT(gpupool_sleep(whole, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
+    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK(!gpupool_alloc(whole, MIB, kit_stream[0]));
+    CHECK_EQ(gpupool_last_result(), GPUPOOL_E_ASLEEP);
+    CHECK(gpupool_cudaMalloc(&again, MIB) != cudaSuccess);
+    cudaGetLastError();
+    CHECK_RESULT(gpupool_wake(whole, NULL), GPUPOOL_OK);
+    CHECK_RESULT(gpupool_check(whole), GPUPOOL_OK);
+    CHECK_EQ(gpupool_cudaMalloc(&again, 4 * MIB), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFree(again), cudaSuccess);
+    kit_close(whole);
+}
+
 int main(void) {
     FAKE_TEST(what_blocks_hold_is_kept);
     FAKE_TEST(discarded_blocks_are_blocks_still);
     FAKE_TEST(freed_while_it_sleeps);
+    FAKE_TEST(freed_by_cudaFree);
     FAKE_TEST(what_is_seen_of_it);
     FAKE_TEST(destroyed_while_it_sleeps);
     FAKE_TEST(reset_while_it_sleeps);
