@@ -739,8 +739,8 @@ GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
    ever; what would hand out memory or give it back is E_ASLEEP. E_UNSUPPORTED but for MAPPED;
    E_CAPTURING while a stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
    config.backup_bytes. Transfers with a ticket, from or to its blocks, must have ended. If it fails
-   the arena is awake, all as before; but where CUDA neither unmaps memory nor maps it again (E_CUDA)
-   the arena sleeps, and gpupool_wake tries once more. */
+   the arena is awake, all as before; but where CUDA neither unmaps memory nor maps it again
+   (E_CUDA), the arena sleeps, and gpupool_wake tries once more. */
 GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content,
                                          gpupool_ring * /* or NULL */);
 
@@ -11018,8 +11018,8 @@ static gpupool_result gpi_block_try(gpupool_arena *arena, gpi_request *request, 
 
 enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory back */
 
-/* Whether other threads have memory in hand that they may yet put back; or tell the program of some,
-   and with it there may be enough. */
+/* Whether other threads have memory in hand that they may yet put back; or tell the program of
+   some, and with it there may be enough. */
 static int gpi_block_is_coming(const gpupool_arena *arena, const gpi_request *request) {
     const gpi_ledger *ledger = &arena->ledger;
     if (arena->in_hand) return 1;
@@ -12794,8 +12794,8 @@ static gpupool_result gpi_sleep_settle(gpupool_arena *arena) {
     return GPUPOOL_OK;
 }
 
-/* Not all could be unmapped: all is mapped again. 0: the driver refuses that, too; then what is away
-   keeps its memory, and waking maps it. */
+/* Not all could be unmapped: all is mapped again. 0: the driver refuses that, too; then what is
+   away keeps its memory, and waking maps it. */
 static int gpi_sleep_remap(gpupool_arena *arena) {
     struct gpi_thread why = gpi_thread;
     int is_there = gpi_sleep_map_all(arena) == GPUPOOL_OK;
