@@ -751,8 +751,9 @@ GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, gpupool_ring * /* or NU
 /* ---- memory that others hold: chunks for registration, and blocks for other processes ---- */
 
 /* Calls fn for each chunk behind a live block, in the order of the block's addresses;
-   mapping.memory is where in the block that chunk's part begins. fn may use the arena. E_CALLBACK
-   if fn ended the walk; for other addresses see gpupool_get_block. */
+   mapping.memory is where in the block that chunk's part begins. fn may use the arena. While the
+   arena sleeps handles are 0. E_CALLBACK if fn ended the walk; for other addresses see
+   gpupool_get_block. */
 GPUPOOL_API gpupool_result gpupool_walk_chunks(gpupool_arena *, const void *block,
                                                gpupool_map_fn fn, void *user);
 
@@ -14023,6 +14024,7 @@ static cudaError_t gpi_shape_error(gpupool_result result) {
     case GPUPOOL_E_UNSUPPORTED:
     case GPUPOOL_E_CALLBACK:
     case GPUPOOL_E_FILE:
+    case GPUPOOL_E_ASLEEP:
     default: return cudaErrorInvalidValue;
     }
 }
