@@ -398,10 +398,10 @@ static void threads_meet_it(void) {
 /* cudaFree is over all streams, like the use by which a sleeping arena keeps its blocks. */
 static void freed_by_cudaFree(void) {
     gpupool_arena *whole = gpupool_get_default_arena(0);
-    void *block = NULL, *again = NULL;
-    CHECK_EQ(gpupool_cudaMalloc(&block, 4 * MIB), cudaSuccess);
+    void *before = NULL, *again = NULL;
+    CHECK_EQ(gpupool_cudaMalloc(&before, 4 * MIB), cudaSuccess);
     CHECK_RESULT(gpupool_sleep(whole, GPUPOOL_DISCARD, NULL), GPUPOOL_OK);
-    CHECK_EQ(gpupool_cudaFree(block), cudaSuccess);
+    CHECK_EQ(gpupool_cudaFree(before), cudaSuccess);
     CHECK(!gpupool_alloc(whole, MIB, kit_stream[0]));
     CHECK_EQ(gpupool_last_result(), GPUPOOL_E_ASLEEP);
     CHECK(gpupool_cudaMalloc(&again, MIB) != cudaSuccess);
