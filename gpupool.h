@@ -902,7 +902,7 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      not known), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
      "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
      "largest_free_bytes" (in one run), "largest_block_bytes", "stitched_bytes", "fragmentation",
-     "host_bytes", "live_by_order": [], "free_by_order": [],
+     "asleep_bytes", "backup_bytes", "host_bytes", "live_by_order": [], "free_by_order": [],
      "streams": [handle], "sites": [{"file", "line", "stream", "allocs", "blocks", "bytes",
      "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes", "blocks": [{"address",
      "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stitched_at"

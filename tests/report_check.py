@@ -81,7 +81,8 @@ def check_stats(path, arena):
                "chunks_lost", "stitches", "stitches_reused", "fence_waits", "host_syncs")]
     shown += [arena["limit_bytes"] or 0]
     shown += [arena[name] for name in ("largest_free_bytes", "largest_block_bytes",
-                                       "stitched_bytes", "host_bytes")]
+                                       "stitched_bytes", "asleep_bytes", "backup_bytes",
+                                       "host_bytes")]
     assert shown + arena["live_by_order"] + arena["free_by_order"] == figures
     free, total, others = (arena[name] for name in
                            ("device_free_bytes", "device_total_bytes", "others_bytes"))
