@@ -903,13 +903,15 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
      "largest_free_bytes" (in one run), "largest_block_bytes", "stitched_bytes", "fragmentation",
      "asleep_bytes", "backup_bytes", "host_bytes", "live_by_order": [], "free_by_order": [],
-     "streams": [handle], "sites": [{"file", "line", "stream", "allocs", "blocks", "bytes",
-     "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes", "blocks": [{"address",
-     "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of live ones), "stitched_at"
-     (the address of the block that this is a part of), "stream", "site"}]}].
-   "stream" and "site" are indices; null: not known. A handle of 1 is the default stream, 5 all
-   streams (gpupool_cudaFree), another odd number a thread's default stream. In this list mapped
-   chunks side by side are one. */
+     "streams": [handle], "tags": [{"name", "limit_bytes", "soft_limit_bytes", "granted", "blocks":
+     {"now", "peak", "total"}, "failures"}], "sites": [{"file", "line", "stream", "allocs",
+     "blocks", "bytes", "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes",
+     "blocks": [{"address", "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of
+     live ones), "stitched_at" (the address of the block that this is a part of), "stream",
+     "site", "tag" (if it has one)}]}].
+   "stream", "site" and "tag" are indices; null: not known. A handle of 1 is the default stream, 5
+   all streams (gpupool_cudaFree), another odd number a thread's default stream. In this list
+   mapped chunks side by side are one. */
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 
 /* The map of memory as one picture: chunks in rows, colours for streams, hatching for what is freed
@@ -1511,7 +1513,7 @@ static GPI_THREAD_LOCAL struct gpi_thread {
     gpupool_verdict verdict;
     char text[600];         /* of the last call that failed before the latest call, */
     char draft[600];        /* and of what failed in that: if result is OK, it was repaired */
-    int telling;            /* it runs a program's on_map or on_unmap; how many, one in another */
+    const void *telling;    /* it runs an on_map or on_unmap: of these chunks, the latest */
 } gpi_thread;
 
 #if !GPUPOOL_SINGLE_THREAD
@@ -6186,14 +6188,15 @@ static void gpi_chunk_lost(gpi_chunks *chunks, gpi_chunk *chunk) {
    and exit; what is told of is held, so that nobody else has it meanwhile. */
 static gpupool_result gpi_chunk_tell(gpi_chunks *chunks, gpupool_map_fn fn,
                                      const gpupool_mapping *mapping) {
+    const void *outer = gpi_thread.telling;
     int said;
     if (!fn) return GPUPOOL_OK;
     chunks->telling++;
     gpi_host_unlock(chunks->lock);
     gpi_host_mutex_unlock(chunks->growing);
-    gpi_thread.telling++;
+    gpi_thread.telling = chunks;
     said = fn(mapping, chunks->user);
-    gpi_thread.telling--;
+    gpi_thread.telling = outer;
     gpi_driver_come_back(&chunks->driver);
     gpi_host_mutex_lock(chunks->growing);
     gpi_host_lock(chunks->lock);
@@ -6621,7 +6624,7 @@ static int gpi_growth_is_usable(const gpi_tree *tree, const gpi_run *run) {
 }
 
 static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *empty,
-                               gpi_run *left, uint64_t align_units) {
+                                gpi_run *left, uint64_t align_units) {
     uint64_t granule = chunks->granule_units, end = empty->unit + empty->units;
     uint64_t start = gpi_ground_up(left ? left->unit : empty->unit, align_units), from, to;
     if (left && start >= empty->unit) left = NULL; /* then the block begins in empty addresses */
@@ -6640,7 +6643,7 @@ static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_
 /* The place that needs the least new memory, of so many empty runs or of more until there is one:
    beside free memory that is marked as usable. */
 static void gpi_growth_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
-                                 uint64_t align_units, gpi_growth *best) {
+                                  uint64_t align_units, gpi_growth *best) {
     const gpi_lane *lane = tree->lanes[GPI_LANE_EMPTY];
     uint32_t place = gpi_tree_next(lane, 0);
     int looked = 0;
@@ -6674,7 +6677,7 @@ static uint64_t gpi_growth_units(const gpi_chunks *chunks, uint64_t new_units) {
 
 /* Cuts [unit, unit + units) out of a held run; the rest goes to a lane. Needs two spare structs. */
 static gpi_run *gpi_growth_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units,
-                                uint32_t lane) {
+                                 uint32_t lane) {
     if (run->units > unit - run->unit + units)
         gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), lane, 0);
     if (unit > run->unit) {
@@ -6688,7 +6691,7 @@ static gpi_run *gpi_growth_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, ui
 /* Where a chunk of the usual size is larger than the growth needs: as much of it as there is room
    for. */
 static void gpi_growth_round_up(const gpi_chunks *chunks, gpi_growth *growth, uint64_t size,
-                               uint64_t room) {
+                                uint64_t room) {
     uint64_t empty = growth->empty->unit + growth->empty->units - growth->new_unit;
     uint64_t granule = chunks->granule_units;
     if (growth->empty->unit + growth->empty->units == chunks->stitch_unit) empty -= granule;
@@ -6699,7 +6702,7 @@ static void gpi_growth_round_up(const gpi_chunks *chunks, gpi_growth *growth, ui
 /* Gets memory for a block at home, so that at most most_units are reserved. The run is held,
    exactly the block. Lanes that it may begin in are marked as usable, and no longer on return. */
 static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
-                                     uint64_t most_units, gpi_run **out) {
+                                      uint64_t most_units, gpi_run **out) {
     uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
     uint64_t size = gpi_ground_max(gpi_growth_units(chunks, growth->new_units),
                                    growth->is_one_chunk ? growth->new_units : 0);
@@ -6805,7 +6808,7 @@ static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi
 /* A chunk for a request under at most most_bytes of reserved memory. The run is held, exactly the
    request. */
 static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const gpi_growth *growth,
-                                    uint64_t align_units, uint64_t most_bytes, gpi_run **out) {
+                                     uint64_t align_units, uint64_t most_bytes, gpi_run **out) {
     uint64_t need = gpi_growth_need(chunks, growth->units, align_units), address;
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *chunk;
@@ -6843,14 +6846,14 @@ static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const g
     result = gpi_growth_welcome(chunks, tree, chunk);
     if (result != GPUPOOL_OK) return result;
     *out = gpi_growth_carve(tree, chunk->first, gpi_ground_up(chunk->unit, align_units),
-                           growth->units, GPI_LANE_ANY);
+                            growth->units, GPI_LANE_ANY);
     return GPUPOOL_OK;
 }
 
 /* The largest request that a new chunk holds, if the limit leaves so much for it, and the device.
    Above 1 MiB the device gives whole granules. */
 static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
-                               uint64_t device_bytes) {
+                                uint64_t device_bytes) {
     uint64_t granule = chunks->driver.granule_bytes, bytes, lost;
     uint64_t by_device = gpi_ground_max(gpi_ground_down(device_bytes, granule),
                                         gpi_ground_min(device_bytes, 1u << 20));
@@ -8498,6 +8501,16 @@ static void gpi_arena_leave(gpupool_arena *arena, const gpi_visit *visit) {
 #endif
 }
 
+/* gpi_arena_enter where the arena must not sleep. */
+static gpupool_result gpi_arena_enter_awake(gpupool_arena *arena, const char *call,
+                                            gpi_visit *visit) {
+    gpupool_result result = gpi_arena_enter(arena, call, visit);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_arena_is_awake(arena, call);
+    if (result != GPUPOOL_OK) gpi_arena_leave(arena, visit);
+    return result;
+}
+
 /* -- streams of calls -- */
 
 typedef struct gpi_caller {     /* by which stream a call is made */
@@ -8593,15 +8606,17 @@ static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
-/* Pours all caches out. The arena's lock is held, and open in between. */
-static void gpi_arena_pour_all(gpupool_arena *arena) {
+/* Empties all caches that way: gpi_arena_pour_out, or gpi_arena_drain. The arena's lock is held,
+   and open in between. */
+static void gpi_arena_empty_all(gpupool_arena *arena,
+                                void (*empty)(gpupool_arena *, gpi_stream *)) {
     gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
         if (!GPI_READ(&stream->cache.used)) continue;
         gpi_host_unlock(&arena->lock);
         gpi_host_lock(&stream->cache.lock);
         gpi_host_lock(&arena->lock);
-        gpi_arena_pour_out(arena, stream);
+        empty(arena, stream);
         gpi_host_unlock(&stream->cache.lock);
     }
 }
@@ -8728,7 +8743,7 @@ static int gpi_arena_lacks_marks(const gpupool_arena *arena, uint64_t at) {
    waits for the device, with no lock held. Both locks are held on entry and exit. */
 static void gpi_arena_settle(gpupool_arena *arena) {
     gpi_stream *stream;
-    gpi_arena_pour_all(arena);
+    gpi_arena_empty_all(arena, gpi_arena_pour_out);
     gpi_arena_poll_all(arena);
     if (gpi_arena_lacks_marks(arena, UINT64_MAX)) {
         if (gpi_clock_record_all(&arena->clocks) == GPUPOOL_E_UNSUPPORTED) {
@@ -8802,7 +8817,7 @@ static void gpi_arena_trace_number(gpupool_arena *arena, char verb, uint64_t num
 
    B1  no function of the program's is called with a lock held */
 
-/* What a sentence begins with, if the arena has no such tag; NULL: it has. */
+/* E_ARGUMENT: the arena has no such tag. */
 static gpupool_result gpi_tag_exists(const gpupool_arena *arena, const char *call, int tag) {
     if (tag > 0 && tag <= arena->ledger.tag_count) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: tag is %d, and must be one of this arena's %d",
@@ -9265,11 +9280,11 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
     growth.is_exact = request->owners == GPI_OWNERS_WHOLE;
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_growth_add(&arena->chunks, &arena->tree, &growth, request->align_units,
-                             most_bytes, run);
+                              most_bytes, run);
     gpi_ladder_mark(arena, request);
     gpi_growth_find_place(&arena->chunks, &arena->tree, request->align_units, &growth);
     return gpi_growth_grow(&arena->chunks, &arena->tree, &growth, most_bytes / GPUPOOL_UNIT_BYTES,
-                          run);
+                           run);
 }
 
 /* More memory while that stays below the target, and where more is live than ever before. So a
@@ -9355,7 +9370,7 @@ static gpi_outcome gpi_ladder_take_caches(gpi_attempt *attempt) {
     if (attempt->is_drained) return GPI_MISSED;
     attempt->is_drained = 1;
     gpi_ladder_record(arena, attempt->request);
-    gpi_arena_pour_all(arena);
+    gpi_arena_empty_all(arena, gpi_arena_pour_out);
     gpi_arena_poll_all(arena);
     return GPI_MOVED;
 }
@@ -9700,7 +9715,7 @@ static void gpi_ladder_look(const gpi_attempt *attempt, gpi_outlook *outlook) {
     const gpupool_arena *arena = attempt->arena;
     outlook->fits = outlook->joins = 1;
     outlook->need_units = gpi_growth_need(&arena->chunks, attempt->request->units,
-                                         attempt->request->align_units) / GPUPOOL_UNIT_BYTES;
+                                          attempt->request->align_units) / GPUPOOL_UNIT_BYTES;
     outlook->room_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     outlook->idle_units = arena->ledger.reserved.now / GPUPOOL_UNIT_BYTES;
 }
@@ -10745,7 +10760,7 @@ static uint64_t gpi_sibling_idle(gpupool_arena *other, const gpi_lack *lack) {
     uint64_t idle, keep = other->keep_bytes, reserved = other->ledger.reserved.now;
     if (!lack->capturing) gpi_arena_ask(other);
     if (lack->ask > GPI_SIBLING_COUNT) {
-        gpi_arena_pour_all(other);
+        gpi_arena_empty_all(other, gpi_arena_pour_out);
         gpi_tree_drop_slabs(&other->tree);
         if (!lack->capturing && gpi_arena_lacks_marks(other, UINT64_MAX))
             gpi_ladder_record_all(other);
@@ -11024,7 +11039,7 @@ enum { GPI_BORROWS = 8 }; /* times that a request has other arenas give memory b
 static int gpi_block_is_coming(const gpupool_arena *arena, const gpi_request *request) {
     const gpi_ledger *ledger = &arena->ledger;
     if (arena->in_hand) return 1;
-    return arena->chunks.telling && !gpi_thread.telling && !request->no_wait &&
+    return arena->chunks.telling && gpi_thread.telling != &arena->chunks && !request->no_wait &&
            request->bytes <= ledger->reserved.now - ledger->granted.now;
 }
 
@@ -11037,12 +11052,8 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     unsigned round = 0;
     memset(&siblings, 0, sizeof siblings);
     for (;;) {
-        gpupool_result result = gpi_arena_enter(arena, "gpupool_alloc", &visit);
+        gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_alloc", &visit);
         if (result != GPUPOOL_OK) break;
-        if (gpi_arena_is_awake(arena, "gpupool_alloc") != GPUPOOL_OK) {
-            gpi_arena_leave(arena, &visit);
-            break;
-        }
         gpi_host_unlock(&arena->lock);
         request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
         gpi_host_lock(&arena->lock);
@@ -12228,13 +12239,8 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_release_capture: capture is NULL");
     arena = capture->arena;
     stream = capture->stream;
-    result = gpi_arena_enter(arena, "gpupool_release_capture", &visit);
+    result = gpi_arena_enter_awake(arena, "gpupool_release_capture", &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_is_awake(arena, "gpupool_release_capture");
-    if (result != GPUPOOL_OK) {
-        gpi_arena_leave(arena, &visit);
-        return result;
-    }
     gpi_capture_end(arena, capture);
     gpi_capture_take_back(arena, stream);
     stream->refs++;
@@ -12322,13 +12328,8 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
     const gpi_driver *driver;
     int count = 0;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_allow_peer", &visit);
+    gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_allow_peer", &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_is_awake(arena, "gpupool_allow_peer");
-    if (result != GPUPOOL_OK) {
-        gpi_arena_leave(arena, &visit);
-        return result;
-    }
     driver = &arena->chunks.driver;
     result = gpi_driver_devices(&count);
     if (result == GPUPOOL_OK && (device < 0 || device >= count || device == driver->device))
@@ -12350,13 +12351,8 @@ static gpupool_result gpi_capture_is_peer(const gpupool_arena *arena, int device
 
 gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_disallow_peer", &visit);
+    gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_disallow_peer", &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_is_awake(arena, "gpupool_disallow_peer");
-    if (result != GPUPOOL_OK) {
-        gpi_arena_leave(arena, &visit);
-        return result;
-    }
     result = gpi_capture_is_peer(arena, device);
     arena->halfway++;
     gpi_arena_unlock(arena);
@@ -12396,19 +12392,6 @@ static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
     if (!use) return;
     *link = use->next;
     gpi_clock_free_use(&arena->clocks, use);
-}
-
-/* All streams' caches; the lock is held, and open in between. Nothing gets into them. */
-static void gpi_sleep_empty_caches(gpupool_arena *arena) {
-    gpi_stream *stream = arena->clocks.streams;
-    for (; stream; stream = stream->next) {
-        if (!GPI_READ(&stream->cache.used)) continue;
-        gpi_host_unlock(&arena->lock);
-        gpi_host_lock(&stream->cache.lock);
-        gpi_host_lock(&arena->lock);
-        gpi_arena_drain(arena, stream);
-        gpi_host_unlock(&stream->cache.lock);
-    }
 }
 
 static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
@@ -12744,10 +12727,13 @@ static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) 
 
 /* -- falling asleep -- */
 
-static gpupool_result gpi_sleep_may(const gpupool_arena *arena) {
+static gpupool_result gpi_sleep_may(const gpupool_arena *arena, gpupool_content content) {
     const char *call = "gpupool_sleep";
-    gpupool_result result = gpi_arena_is_awake(arena, call);
-    if (result != GPUPOOL_OK) return result;
+    if (content != GPUPOOL_KEEP && content != GPUPOOL_DISCARD)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: content is %d, and must be GPUPOOL_KEEP or "
+                             "GPUPOOL_DISCARD", call, (int)content);
+    if (gpi_thread.telling == &arena->chunks)
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "%s: the arena's on_map or on_unmap calls it", call);
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: only SOURCE_MAPPED can sleep", call);
     if (arena->clocks.capturing || GPI_READ(&gpi_process.scopes))
@@ -12777,7 +12763,7 @@ static void gpi_sleep_wait_for_others(gpupool_arena *arena) {
 static gpupool_result gpi_sleep_settle(gpupool_arena *arena) {
     const gpi_stitch *stitch;
     gpupool_result result;
-    gpi_sleep_empty_caches(arena);
+    gpi_arena_empty_all(arena, gpi_arena_drain); /* nothing gets into them any more */
     gpi_sleep_wait_for_others(arena); /* last: the lock stays shut from here to the uses */
     gpi_sleep_hold(arena);
     if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
@@ -12818,12 +12804,9 @@ static void gpi_sleep_undo(gpupool_arena *arena) {
 gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content, gpupool_ring *ring) {
     gpi_visit visit;
     int is_away = 0;
-    gpupool_result result;
-    if (gpi_thread.telling)
-        return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_sleep: on_map or on_unmap calls it");
-    result = gpi_arena_enter(arena, "gpupool_sleep", &visit);
+    gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_sleep", &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_sleep_may(arena);
+    result = gpi_sleep_may(arena, content);
     if (result != GPUPOOL_OK) {
         gpi_arena_leave(arena, &visit);
         return result;
@@ -13387,7 +13370,7 @@ static gpupool_result gpi_life_unused(gpupool_arena *arena) {
     gpi_arena_fold(arena, &cached);
     gpi_host_unlock(&arena->lock);
     gpi_host_lock(&arena->lock);
-    gpi_arena_pour_all(arena);
+    gpi_arena_empty_all(arena, gpi_arena_pour_out);
     live = arena->tree.live_runs;
     captures = arena->captures;
     /* with no block it needs no memory for that */
@@ -13833,13 +13816,8 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     if (!exported) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is NULL", call);
     memset(exported, 0, sizeof *exported);
     exported->descriptor = -1;
-    result = gpi_arena_enter(arena, call, &visit);
+    result = gpi_arena_enter_awake(arena, call, &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_is_awake(arena, call);
-    if (result != GPUPOOL_OK) {
-        gpi_arena_leave(arena, &visit);
-        return result;
-    }
     gpi_host_unlock(&arena->lock);
     chunk = gpi_share_enter(arena, call, block, &run);
     if (!chunk) {
@@ -14181,13 +14159,8 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     uint64_t before;
     gpupool_result result;
     if (released_bytes) *released_bytes = 0;
-    result = gpi_arena_enter(arena, "gpupool_trim", &visit);
+    result = gpi_arena_enter_awake(arena, "gpupool_trim", &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_is_awake(arena, "gpupool_trim");
-    if (result != GPUPOOL_OK) {
-        gpi_arena_leave(arena, &visit);
-        return result;
-    }
     gpi_arena_settle(arena);
     before = arena->ledger.reserved.now;
     result = gpi_stitch_trim(&arena->stitches, gpi_ground_max(keep_bytes, arena->keep_bytes));
@@ -14260,7 +14233,7 @@ gpupool_result gpupool_wait_all(gpupool_arena *arena) {
     gpi_visit visit;
     gpupool_result result = gpi_arena_enter(arena, "gpupool_wait_all", &visit);
     if (result != GPUPOOL_OK) return result;
-    gpi_arena_pour_all(arena);
+    gpi_arena_empty_all(arena, gpi_arena_pour_out);
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
@@ -14444,7 +14417,7 @@ static uint64_t gpi_figures_available(const gpupool_arena *arena, uint64_t devic
                arena->ledger.pending.now - gpi_verdict_kept_bytes(arena, 1);
     /* an idle chunk may be given back for a larger one */
     most = gpi_growth_room(chunks, limit - gpi_ground_min(limit, reserved - idle),
-                          device_bytes + idle);
+                           device_bytes + idle);
     return most + gpi_chunk_busy_bytes(chunks, &arena->tree) - arena->ledger.granted.now -
            gpi_verdict_kept_bytes(arena, 0);
 }
@@ -14509,13 +14482,8 @@ gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_ver
     if (result != GPUPOOL_OK) return result;
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
     gpi_sibling_count(arena, bytes, &siblings);
-    result = gpi_arena_enter(arena, "gpupool_would_fit", &visit);
+    result = gpi_arena_enter_awake(arena, "gpupool_would_fit", &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_is_awake(arena, "gpupool_would_fit");
-    if (result != GPUPOOL_OK) {
-        gpi_arena_leave(arena, &visit);
-        return result;
-    }
     memset(&request, 0, sizeof request);
     request.bytes = bytes;
     request.units = gpi_verdict_units(bytes);

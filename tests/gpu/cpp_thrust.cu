@@ -109,7 +109,8 @@ static void too_much_is_bad_alloc() {
 
 static std::atomic<int> thread_bad;
 
-static void sort_in_thread(gpupool_arena *pool, cudaStream_t stream, int seed) {
+static void sort_in_thread(gpupool_arena *pool, cudaStream_t stream, int number) {
+    const int seed = 1000 * number;
     gpupool::allocator<char> scratch(pool, stream);
     numbers a(COUNT / 4, ints(pool)), b{ints(pool)};
     for (int round = 0; round < 20; round++) {
@@ -124,7 +125,8 @@ static void sort_in_thread(gpupool_arena *pool, cudaStream_t stream, int seed) {
     }
 }
 
-static void threads() {
+/* Runs it in eight threads, each with a stream, on one arena. */
+static void in_threads(void (*work)(gpupool_arena *, cudaStream_t, int)) {
     gpupool::arena arena;
     std::vector<std::thread> running;
     std::vector<cudaStream_t> streams;
@@ -133,16 +135,18 @@ static void threads() {
     thread_bad = 0;
     for (int i = 0; i < 8; i++) {
         streams.push_back(kit_stream());
-        running.push_back(std::thread([&arena, device, i, stream = streams[i]] {
+        running.push_back(std::thread([&arena, work, device, i, stream = streams[i]] {
             thread_bad += cudaSetDevice(device) != cudaSuccess;
-            sort_in_thread(arena.get(), stream, 1000 * i);
+            work(arena.get(), stream, i);
         }));
     }
     for (std::thread &each : running) each.join();
-    CHECK(thread_bad == 0 && held(arena.get()) == 0);
+    CHECK(thread_bad == 0 && kit_wrong_words() == 0 && held(arena.get()) == 0);
     POOL(gpupool_check(arena.get()));
     for (cudaStream_t stream : streams) CUDA(cudaStreamDestroy(stream));
 }
+
+static void threads() { in_threads(sort_in_thread); }
 
 /* ---- the resource ---- */
 
@@ -176,7 +180,9 @@ static void alignments() {
 }
 
 /* Blocks of random sizes and alignments, each verified in its thread's stream before its free. */
-static void churn(gpupool::resource memory, cudaStream_t stream, unsigned seed) {
+static void churn(gpupool_arena *pool, cudaStream_t stream, int number) {
+    gpupool::resource memory(pool);
+    unsigned seed = number + 1;
     std::vector<piece> pieces;
     word mark = (word)seed << 48;
     for (int i = 0; i < 2000 || !pieces.empty(); i++) {
@@ -200,25 +206,7 @@ static void churn(gpupool::resource memory, cudaStream_t stream, unsigned seed) 
     thread_bad += cudaGetLastError() != cudaSuccess;
 }
 
-static void resource_in_threads() {
-    gpupool::arena arena;
-    std::vector<std::thread> running;
-    std::vector<cudaStream_t> streams;
-    int device;
-    CUDA(cudaGetDevice(&device));
-    thread_bad = 0;
-    for (unsigned i = 0; i < 8; i++) {
-        streams.push_back(kit_stream());
-        running.push_back(std::thread([&arena, device, i, stream = streams[i]] {
-            thread_bad += cudaSetDevice(device) != cudaSuccess;
-            churn(arena, stream, i + 1);
-        }));
-    }
-    for (std::thread &each : running) each.join();
-    CHECK(kit_wrong_words() == 0 && thread_bad == 0 && held(arena.get()) == 0);
-    POOL(gpupool_check(arena.get()));
-    for (cudaStream_t stream : streams) CUDA(cudaStreamDestroy(stream));
-}
+static void resource_in_threads() { in_threads(churn); }
 
 /* Freed on the stream that used it last; the other one's next block waits for that. */
 static void a_block_changes_streams() {
