@@ -6943,7 +6943,8 @@ typedef struct gpi_stitch {
     uint64_t nth;
     int is_told;             /* the program knows of it */
     int is_leaving;          /* a thread is about to unmap it */
-    int is_away;             /* asleep: it is not mapped */
+    int is_away;             /* asleep: it is not mapped, */
+    uint32_t left_seams;     /* but for so many, which could not be unmapped: the first ones */
     uint32_t seam_count, part_count;
     gpi_seam *seams;         /* by address, behind this struct */
     gpi_part *parts;         /* by offset, behind the seams */
@@ -7459,6 +7460,15 @@ static gpupool_result gpi_stitch_trim_below(gpi_stitches *stitches, uint64_t byt
     return result == GPUPOOL_E_IN_USE ? GPUPOOL_OK : result; /* it is just going */
 }
 
+/* The units at its beginning that are mapped: all, but while the arena sleeps. */
+static uint64_t gpi_stitch_mapped_units(const gpi_stitch *stitch) {
+    uint64_t units = 0;
+    uint32_t i;
+    if (!stitch->is_away) return stitch->units;
+    for (i = 0; i < stitch->left_seams; i++) units += stitch->seams[i].chunk->units;
+    return units;
+}
+
 /* After a reset, which takes chunks with it, but no mapped memory: all of it goes back, with the
    blocks in it. What CUDA refuses is there for the next try. The lock is held. */
 static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
@@ -7466,11 +7476,13 @@ static gpupool_result gpi_stitch_salvage(gpi_stitches *stitches) {
     gpi_driver *driver = &chunks->driver;
     gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch, *next;
+    uint64_t mapped;
     for (stitch = stitches->oldest; stitch && result == GPUPOOL_OK; stitch = next) {
         next = stitch->newer;
-        if (!stitch->is_away)
+        mapped = gpi_stitch_mapped_units(stitch);
+        if (mapped)
             result = gpi_driver_unmap(driver, stitch->unit * GPUPOOL_UNIT_BYTES,
-                                      stitch->units * GPUPOOL_UNIT_BYTES);
+                                      mapped * GPUPOOL_UNIT_BYTES);
         if (result != GPUPOOL_OK) break;
         gpi_stitch_forget_user(stitch);
         gpi_stitch_unlink(stitches, stitch);
@@ -12611,30 +12623,38 @@ static gpupool_result gpi_sleep_unmap_range(gpi_chunks *chunks, uint64_t unit, u
     return result;
 }
 
+/* Maps a chunk if it is away. One that is not may have failed here before: access is set again. */
 static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) {
     uint64_t address = chunk->unit * GPUPOOL_UNIT_BYTES;
-    gpupool_result result;
+    int is_away = chunk->is_away;
+    gpupool_result result = GPUPOOL_OK;
     gpi_host_unlock(chunks->lock);
-    result = gpi_driver_map(&chunks->driver, address, chunk->bytes, chunk->handle);
+    if (is_away) result = gpi_driver_map(&chunks->driver, address, chunk->bytes, chunk->handle);
     if (result == GPUPOOL_OK) {
+        is_away = 0; /* if it gets no access, too: the caller unmaps it */
         result = gpi_driver_access(&chunks->driver, address, chunk->bytes);
-        if (result != GPUPOOL_OK) gpi_driver_unmap(&chunks->driver, address, chunk->bytes);
     }
     gpi_host_lock(chunks->lock);
-    if (result == GPUPOOL_OK) chunk->is_away = 0;
+    chunk->is_away = is_away;
     return result;
 }
 
+/* The same for a stitch. What an earlier try has left of it is unmapped first. */
 static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitch) {
-    uint32_t mapped;
-    gpupool_result result;
+    uint64_t left = gpi_stitch_mapped_units(stitch);
+    uint32_t mapped = stitch->left_seams;
+    gpupool_result result = GPUPOOL_OK;
     gpi_stitches stitches;
     memset(&stitches, 0, sizeof stitches);
     stitches.chunks = chunks;
     gpi_host_unlock(chunks->lock);
-    result = gpi_plan_map(&stitches, stitch, &mapped);
+    if (left)
+        result = gpi_driver_unmap(&chunks->driver, stitch->unit * GPUPOOL_UNIT_BYTES,
+                                  left * GPUPOOL_UNIT_BYTES);
+    if (result == GPUPOOL_OK) result = gpi_plan_map(&stitches, stitch, &mapped);
     gpi_host_lock(chunks->lock);
-    if (result == GPUPOOL_OK) stitch->is_away = 0;
+    stitch->is_away = result != GPUPOOL_OK;
+    stitch->left_seams = stitch->is_away ? mapped : 0;
     return result;
 }
 
@@ -12645,7 +12665,7 @@ static gpupool_result gpi_sleep_map_all(gpupool_arena *arena) {
     gpi_stitch *stitch = arena->stitches.oldest;
     gpupool_result result = GPUPOOL_OK;
     for (; chunk && result == GPUPOOL_OK; chunk = chunk->next)
-        if (chunk->is_away && chunk->handle) result = gpi_sleep_map_chunk(chunks, chunk);
+        if (chunk->handle) result = gpi_sleep_map_chunk(chunks, chunk);
     for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
         if (stitch->is_away) result = gpi_sleep_map_stitch(chunks, stitch);
     return result;

@@ -294,19 +294,29 @@ static void memory_is_gone_when_it_wakes(void) {
     close_arena();
 }
 
-/* Each CUDA call of both in turn. */
+/* Whether it sleeps although gpupool_sleep failed: then it wakes. */
+static int wakes_after_all(void) {
+    gpupool_result woken = gpupool_wake(arena, ring);
+    if (woken != GPUPOOL_OK) CHECK_RESULT(woken, GPUPOOL_E_ARGUMENT);
+    return woken == GPUPOOL_OK;
+}
+
+/* Each CUDA call of both in turn; or that one and all that follow, so that what sleep has unmapped
+   cannot be mapped again: then it sleeps, and nothing is lost. */
 static void calls_that_fail(void) {
-    int failed[2] = {0, 0};
+    int failed[2] = {0, 0}, slept_after_all = 0;
     doublings = 10;
-    for (int keep = 0; keep < 2; keep++)
+    for (int way = 0; way < 4; way++)
         for (long nth = 1;; nth++) {
+            const int keep = way % 2, persist = way / 2;
             long fired;
             gpupool_result slept, woken = GPUPOOL_OK;
-            check_case("keep %d, call %ld", keep, nth);
+            check_case("keep %d, persist %d, call %ld", keep, persist, nth);
             open_arena();
             fill(6);
             cudaDeviceSynchronize();
-            fake_fail_nth(nth, 0);
+            fake_fail_nth(nth, persist);
+            if (persist) fake_fail_except("cuStreamDestroy"); /* one that stays is lost */
             slept = gpupool_sleep(arena, keep ? GPUPOOL_KEEP : GPUPOOL_DISCARD, keep ? ring : NULL);
             if (slept == GPUPOOL_OK) woken = gpupool_wake(arena, keep ? ring : NULL);
             fired = fake_fail_fired();
@@ -315,8 +325,9 @@ static void calls_that_fail(void) {
             kit_capture_globally();
             failed[0] += slept != GPUPOOL_OK;
             failed[1] += woken != GPUPOOL_OK;
+            if (slept != GPUPOOL_OK) slept_after_all += wakes_after_all();
             if (woken != GPUPOOL_OK) {
-                is_asleep();
+                if (!persist) is_asleep(); /* else it could not unmap all of it again */
                 CHECK_RESULT(gpupool_wake(arena, keep ? ring : NULL), GPUPOOL_OK);
             }
             is_awake();
@@ -326,6 +337,7 @@ static void calls_that_fail(void) {
             if (!fired) break;
         }
     CHECK(failed[0] > 10 && failed[1] > 10);
+    CHECK(slept_after_all > 0);
     doublings = 13;
     check_case(" ");
 }
