@@ -59,8 +59,9 @@ Stitch: a second address range, over free memory of several chunks, for one larg
 the bytes asked for; granted: the same rounded up to units; reserved: held from the driver. Pending:
 freed, while GPU work that was queued before the free may still run.
 Further words of the inside. Position: the number of a free. Clock: up to which position a stream's
-work is done. Mark: an event that was recorded behind all frees up to a position. Lane: the free
-memory of one stream; lane ANY: free memory whose work is done. Granule: 2 MiB, the driver's page.
+work is done. Mark: an event that was recorded behind all frees up to a position. Free list: the
+free memory of one stream; list ANY: free memory whose work is done. Granule: 2 MiB, the driver's
+page.
 
 The rules:
   1. Order. Free a block on the stream whose work used it last. Later work of that stream may get
@@ -505,7 +506,7 @@ typedef struct gpupool_stats {
     gpupool_counter pending;         /* freed on some stream, not known to be finished there */
     gpupool_counter blocks;          /* live blocks */
     uint64_t allocs, frees, failures;
-    uint64_t lane_hits;              /* served from memory freed on the same stream */
+    uint64_t same_stream_allocs;              /* served from memory freed on the same stream */
     uint64_t splits, merges;
     uint64_t chunks_gained, chunks_lost; /* got from and given back to the driver */
     uint64_t stitches;               /* blocks put together from free memory in several places */
@@ -3166,7 +3167,7 @@ typedef struct gpi_ledger {
     uint64_t limit_bytes; /* UINT64_MAX: none */
     uint64_t over_bytes;  /* what was reserved when the limit was last set: it may be more */
     uint64_t away_bytes;  /* what was reserved before the arena fell asleep */
-    uint64_t allocs, frees, failures, lane_hits;
+    uint64_t allocs, frees, failures, same_stream_allocs;
     uint64_t cached_bytes; /* free in caches, when these were last folded in */
     gpi_scope *scopes;    /* the innermost first */
     gpi_ledger_tag *tags[GPUPOOL_TAGS + 1]; /* [0]: the arena's own soft limit, on reserved */
@@ -3516,30 +3517,31 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
    have runs; an order says which of its eight steps (of an eighth of its size) have runs; a step
    has the list of them. The smallest step in which every run is large enough is two bit scans away.
 
-       lane -> order 12 (4096..8191 units) -> step 3 (5632..6143) -> run <-> run <-> run
+       list -> order 12 (4096..8191 units) -> step 3 (5632..6143) -> run <-> run <-> run
 
-   A lane has two such trees: the free memory that certain users may take. Lane ANY is memory
-   whose earlier work is known to be done; lane EMPTY has home addresses without memory behind them;
-   lane SPACE has addresses for stitches; the other lanes belong to streams. A live run is in no
-   lane but in the index, which finds it by its unit. A run of a stitched block is in neither: PART.
+   A list has two such trees: the free memory that certain users may take. Free list ANY is memory
+   whose earlier work is known to be done; list EMPTY has home addresses without memory behind them;
+   list SPACE has addresses for stitches; the other free lists belong to streams. A live run is in
+   no list but in the index, which finds it by its unit. A run of a stitched block is in neither:
+   PART.
 
    A MAPPED arena's tree also has a table of its addresses, one cell for each granule. A cell tells
    the leftmost run that starts in the granule, so the run that contains an address is found in a
    few steps, whatever its size; and the owner, which is for the sections below.
 
-   The second tree of a lane is its edge: runs beside empty addresses, taken last. Memory is
+   The second tree of a list is its edge: runs beside empty addresses, taken last. Memory is
    added where it makes the most of an edge, so what is left alone there keeps large requests
    together; filled with small ones, it would cost a recorded training run 0.8% more memory.
 
-   The third tree of a lane is for blocks below 64 KiB. They share slabs, granules that are marked
+   The third tree of a list is for blocks below 64 KiB. They share slabs, granules that are marked
    as such, so that they lie close together and leave whole chunks free. Where memory is short,
    slabs are no more: the marks are taken away, and their free runs join their neighbours.
 
    T1  neighbours meet: run.next.unit == run.unit + run.units, and run.next.prev == run
-   T2  a free run is in its lane's list of its own order and step, in the tree that it belongs to:
+   T2  a free run is in its list's bin of its own order and step, in the tree that it belongs to:
        in the edge if a neighbour is empty, and it is in no slab; bits say which lists hold runs;
        counts and sums are those of the lists
-   T3  no run stands next to a run of the same lane and position, but at the border of a slab
+   T3  no run stands next to a run of the same list and position, but at the border of a slab
    T4  the index holds exactly the live runs, each in the bucket of its unit
    T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it)
    T6  a cell has the leftmost run that starts in its granule, or NULL; its bit says which
@@ -3547,10 +3549,10 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 
 enum {
     GPI_STEPS = 8,
-    GPI_SHELF = 64 * GPI_STEPS,        /* places in one tree of a lane */
-    GPI_SHELVES = 3,                   /* inner runs, the edge, slabs */
+    GPI_KIND_BINS = 64 * GPI_STEPS,        /* places in one tree of a list */
+    GPI_KINDS = 3,                   /* inner runs, the edge, slabs */
     GPI_SLABS = 2,                     /* the last of them */
-    GPI_NO_PLACE = GPI_SHELVES * GPI_SHELF,
+    GPI_NO_BIN = GPI_KINDS * GPI_KIND_BINS,
     GPI_SLAB_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* blocks below this live in slabs */
     GPI_PAGE = 1024,                   /* runs, or buckets, got from the host at a time */
     GPI_LINE = 64,                     /* bytes that the processor reads at a time */
@@ -3558,23 +3560,23 @@ enum {
     GPI_TRIES_SLOW = 256               /* and before more memory is got */
 };
 
-enum { /* lanes: what a run is */
-    GPI_LANE_ANY,
-    GPI_LANE_EMPTY,
-    GPI_LANE_SPACE,
-    GPI_LANE_STREAMS,                  /* the first lane of a stream */
-    GPI_LANE_WAITING = INT32_MAX - 4,  /* freed, but other streams may still be at it: `uses`; from
-                                          here on lanes are not free */
-    GPI_LANE_PART,                     /* in a stitched block, which `uses` leads to */
-    GPI_LANE_HELD,                     /* not free, not live: being worked on by one thread */
-    GPI_LANE_CACHED,                   /* in a stream's cache, which `uses` leads to; in the index,
+enum { /* free lists: what a run is */
+    GPI_LIST_ANY,
+    GPI_LIST_EMPTY,
+    GPI_LIST_SPACE,
+    GPI_LIST_STREAMS,                  /* the first list of a stream */
+    GPI_LIST_WAITING = INT32_MAX - 4,  /* freed, but other streams may still be at it: `uses`; from
+                                          here on free lists are not free */
+    GPI_LIST_PART,                     /* in a stitched block, which `uses` leads to */
+    GPI_LIST_TAKEN,                     /* not free, not live: being worked on by one thread */
+    GPI_LIST_CACHED,                   /* in a stream's cache, which `uses` leads to; in the index,
                                           as live runs are */
-    GPI_LANE_LIVE
+    GPI_LIST_LIVE
 };
 
 struct gpi_tree_relies { /* does not compile where what the tree relies on does not hold */
     unsigned steps_have_a_byte : GPI_STEPS == 8 ? 1 : -1;
-    unsigned live_is_the_last : GPI_LANE_LIVE == INT32_MAX ? 1 : -1;
+    unsigned live_is_the_last : GPI_LIST_LIVE == INT32_MAX ? 1 : -1;
 };
 
 typedef struct gpi_run {
@@ -3589,13 +3591,13 @@ typedef struct gpi_run {
     union {
         void *uses;                    /* live: uses by other streams; cached: the cache; part: its
                                           stitch */
-        uint64_t at;                   /* free: its position, see CLOCK; 0 in lanes of nobody */
+        uint64_t at;                   /* free: its position, see CLOCK; 0 in lists of nobody */
     } of;
-    uint32_t lane;
+    uint32_t list;
     union {
         uint32_t slack;                /* live: granted minus requested bytes, and above those
                                           GPI_SLACK_BITS the tag */
-        uint32_t place;                /* free: the list of its lane that it is in */
+        uint32_t bin;                /* free: the list of its list that it is in */
     } as;
 #if GPUPOOL_SITES
     gpi_site *site;                    /* live: who asked for it */
@@ -3608,26 +3610,26 @@ typedef struct gpi_run {
 #endif
 } gpi_run;
 
-/* A list's place is one number: tree * GPI_SHELF + order * GPI_STEPS + step. */
-typedef struct gpi_lane {
-    struct gpi_lane *spare;            /* of a lane not in use, and so empty: the next one */
-    void *owner;                       /* the stream that the lane is of; NULL: anybody's */
-    uint64_t units;                    /* free in this lane */
+/* A list's place is one number: tree * GPI_KIND_BINS + order * GPI_STEPS + step. */
+typedef struct gpi_list {
+    struct gpi_list *spare;            /* of a list not in use, and so empty: the next one */
+    void *owner;                       /* the stream that the list is of; NULL: anybody's */
+    uint64_t units;                    /* free in this list */
     uint64_t usable_below;             /* runs at positions below this may be taken by the request
                                           that memory is looked for just now; 0: none */
     uint64_t borders[3];               /* runs join only where no border is between their positions:
                                           they are at or below the first (which is known to be
                                           finished), the second, the third, or above */
-    uint64_t orders[GPI_SHELVES];      /* bit k: order k has runs */
-    uint8_t steps[GPI_SHELVES * 64];   /* bit s: that step of the order has runs */
-    gpi_run *lists[GPI_SHELVES * GPI_SHELF];
-} gpi_lane;
+    uint64_t orders[GPI_KINDS];      /* bit k: order k has runs */
+    uint8_t steps[GPI_KINDS * 64];   /* bit s: that step of the order has runs */
+    gpi_run *heads[GPI_KINDS * GPI_KIND_BINS];
+} gpi_list;
 
-typedef struct gpi_lanes {             /* where to look for a run */
+typedef struct gpi_lists {             /* where to look for a run */
     uint32_t number[2];
     int count;
     uint64_t below;                    /* at positions below this */
-} gpi_lanes;
+} gpi_lists;
 
 typedef struct gpi_cell {              /* of a granule of addresses */
     gpi_run *first;                    /* the leftmost run that starts here, or NULL */
@@ -3635,9 +3637,9 @@ typedef struct gpi_cell {              /* of a granule of addresses */
 } gpi_cell;
 
 typedef struct gpi_tree {
-    gpi_lane **lanes;                  /* NULL: number not in use */
-    uint32_t lane_count, lane_room;
-    gpi_lane *spare_lanes;
+    gpi_list **lists;                  /* NULL: number not in use */
+    uint32_t list_count, list_room;
+    gpi_list *spare_lists;
     gpi_run **pages;                   /* where run structs live */
     uint64_t page_count, page_room;
     gpi_run ***buckets;                /* pages of heads of the index's lists */
@@ -3655,18 +3657,18 @@ typedef struct gpi_tree {
     gpi_run *spare;                    /* run structs not in use, linked by list_next */
     uint64_t spare_count;
     uint64_t live_runs, live_units;
-    uint64_t pending_units;            /* free in lanes of streams */
+    uint64_t pending_units;            /* free in free lists of streams */
     uint64_t splits, merges;
     uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
     gpi_run *cursor;                   /* where a walk in slices goes on */
 } gpi_tree;
 
-static uint32_t gpi_tree_place(uint64_t units) { /* of an inner run */
+static uint32_t gpi_tree_bin(uint64_t units) { /* of an inner run */
     unsigned order = gpi_ground_high_bit(units);
     return order * GPI_STEPS + (uint32_t)((units << 3) >> order) - GPI_STEPS;
 }
 
-static unsigned gpi_tree_order(uint32_t place) { return place % GPI_SHELF / GPI_STEPS; }
+static unsigned gpi_tree_order(uint32_t bin) { return bin % GPI_KIND_BINS / GPI_STEPS; }
 
 /* Linear hashing: two more buckets per live run, split in turn, so that no call ever pays for a
    re-hash of the whole. Two, because where there are many each run looked at is a cache miss.
@@ -3682,8 +3684,8 @@ static gpi_run **gpi_tree_head(const gpi_tree *tree, uint64_t bucket) {
 }
 
 static int gpi_tree_is_edge(const gpi_run *run) {
-    return (run->prev && run->prev->lane == GPI_LANE_EMPTY) ||
-           (run->next && run->next->lane == GPI_LANE_EMPTY);
+    return (run->prev && run->prev->list == GPI_LIST_EMPTY) ||
+           (run->next && run->next->list == GPI_LIST_EMPTY);
 }
 
 GPI_HOT int gpi_tree_is_slab(const gpi_tree *tree, uint64_t unit) {
@@ -3693,8 +3695,8 @@ GPI_HOT int gpi_tree_is_slab(const gpi_tree *tree, uint64_t unit) {
     return granule < tree->granules && (tree->slabs[granule / 64] >> granule % 64 & 1);
 }
 
-/* Which tree of its lane a free run belongs to. */
-GPI_HOT uint32_t gpi_tree_shelf(const gpi_tree *tree, const gpi_run *run) {
+/* Which tree of its list a free run belongs to. */
+GPI_HOT uint32_t gpi_tree_kind(const gpi_tree *tree, const gpi_run *run) {
     if (gpi_tree_is_slab(tree, run->unit)) return GPI_SLABS;
     return gpi_tree_is_edge(run) ? 1 : 0;
 }
@@ -3757,22 +3759,22 @@ GPI_HOT uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t ali
     return lost < run->units && run->units - lost >= units ? start : UINT64_MAX;
 }
 
-/* The next list with runs, at or after the given one, in the same tree of the lane. */
-GPI_HOT uint32_t gpi_tree_next(const gpi_lane *lane, uint32_t place) {
-    uint32_t row = place / GPI_STEPS, shelf = row / 64;
-    unsigned steps = lane->steps[row] & (0xffu << place % GPI_STEPS);
+/* The next list with runs, at or after the given one, in the same tree of the list. */
+GPI_HOT uint32_t gpi_tree_next(const gpi_list *list, uint32_t bin) {
+    uint32_t row = bin / GPI_STEPS, kind = row / 64;
+    unsigned steps = list->steps[row] & (0xffu << bin % GPI_STEPS);
     if (steps == 0) {
-        uint64_t orders = lane->orders[shelf] & (~(uint64_t)1 << row % 64);
-        if (orders == 0) return GPI_NO_PLACE;
-        row = shelf * 64 + gpi_ground_low_bit(orders);
-        steps = lane->steps[row];
+        uint64_t orders = list->orders[kind] & (~(uint64_t)1 << row % 64);
+        if (orders == 0) return GPI_NO_BIN;
+        row = kind * 64 + gpi_ground_low_bit(orders);
+        steps = list->steps[row];
     }
     return row * GPI_STEPS + gpi_ground_low_bit(steps);
 }
 
-/* The first list with runs of an order; GPI_NO_PLACE: there is none. */
-static uint32_t gpi_tree_first(const gpi_lane *lane, uint32_t shelf) {
-    return lane->orders[shelf] ? gpi_tree_next(lane, shelf * GPI_SHELF) : (uint32_t)GPI_NO_PLACE;
+/* The first list with runs of an order; GPI_NO_BIN: there is none. */
+static uint32_t gpi_tree_first(const gpi_list *list, uint32_t kind) {
+    return list->orders[kind] ? gpi_tree_next(list, kind * GPI_KIND_BINS) : (uint32_t)GPI_NO_BIN;
 }
 
 typedef enum gpi_owners {              /* of the memory that a block lies in */
@@ -3827,44 +3829,44 @@ GPI_HOT gpi_run *gpi_tree_fit(const gpi_tree *tree, gpi_run *run, const gpi_fit 
     return NULL;
 }
 
-/* A free run that the request fits in, in one tree of the lanes: list by list from the request's
-   own step upward, the lanes in turn. In that step a run may be too short, and in any when aligned
-   or where positions are bounded. */
-GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lanes *lanes, uint32_t place,
+/* A free run that the request fits in, in one tree of the free lists: list by list from the
+   request's own step upward, the free lists in turn. In that step a run may be too short, and in
+   any when aligned or where positions are bounded. */
+GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lists *lists, uint32_t bin,
                                   const gpi_fit *fit) {
     for (;;) {
-        uint32_t least = GPI_NO_PLACE;
+        uint32_t least = GPI_NO_BIN;
         int i;
-        for (i = 0; i < lanes->count; i++) {
-            gpi_run *run = tree->lanes[lanes->number[i]]->lists[place];
-            run = gpi_tree_fit(tree, run, fit, lanes->below);
+        for (i = 0; i < lists->count; i++) {
+            gpi_run *run = tree->lists[lists->number[i]]->heads[bin];
+            run = gpi_tree_fit(tree, run, fit, lists->below);
             if (run) return run;
         }
-        for (i = 0; i < lanes->count; i++) {
-            uint32_t next = gpi_tree_next(tree->lanes[lanes->number[i]], place + 1);
+        for (i = 0; i < lists->count; i++) {
+            uint32_t next = gpi_tree_next(tree->lists[lists->number[i]], bin + 1);
             if (next < least) least = next;
         }
-        if (least == GPI_NO_PLACE) return NULL;
-        place = least;
+        if (least == GPI_NO_BIN) return NULL;
+        bin = least;
     }
 }
 
 /* In no slab. */
-GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lanes *lanes, const gpi_fit *fit) {
-    uint32_t first = gpi_tree_place(fit->units);
-    gpi_run *run = gpi_tree_find_on(tree, lanes, first, fit);
-    return run ? run : gpi_tree_find_on(tree, lanes, first + GPI_SHELF, fit);
+GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lists *lists, const gpi_fit *fit) {
+    uint32_t first = gpi_tree_bin(fit->units);
+    gpi_run *run = gpi_tree_find_on(tree, lists, first, fit);
+    return run ? run : gpi_tree_find_on(tree, lists, first + GPI_KIND_BINS, fit);
 }
 
-static uint64_t gpi_tree_largest(const gpi_lane *lane) {
+static uint64_t gpi_tree_largest(const gpi_list *list) {
     uint64_t largest = 0;
-    uint32_t shelf;
-    for (shelf = 0; shelf < GPI_SHELVES; shelf++) {
+    uint32_t kind;
+    for (kind = 0; kind < GPI_KINDS; kind++) {
         const gpi_run *run;
         uint32_t row;
-        if (lane->orders[shelf] == 0) continue;
-        row = shelf * 64 + gpi_ground_high_bit(lane->orders[shelf]);
-        run = lane->lists[row * GPI_STEPS + gpi_ground_high_bit(lane->steps[row])];
+        if (list->orders[kind] == 0) continue;
+        row = kind * 64 + gpi_ground_high_bit(list->orders[kind]);
+        run = list->heads[row * GPI_STEPS + gpi_ground_high_bit(list->steps[row])];
         for (; run; run = run->list_next) largest = gpi_ground_max(largest, run->units);
     }
     return largest;
@@ -3893,11 +3895,11 @@ static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
     return (gpi_run *)(uintptr_t)first;
 }
 
-/* No lane is usable any more: marks do not outlast the lock under which they were made. */
+/* No list is usable any more: marks do not outlast the lock under which they were made. */
 static void gpi_tree_unmark(gpi_tree *tree) {
     uint32_t i;
-    for (i = 0; i < tree->lane_count; i++)
-        if (tree->lanes[i]) tree->lanes[i]->usable_below = 0;
+    for (i = 0; i < tree->list_count; i++)
+        if (tree->lists[i]) tree->lists[i]->usable_below = 0;
 }
 
 /* For walks over all live runs, from *at = 0; NULL at the end. In the order of their structs in the
@@ -3906,7 +3908,7 @@ static gpi_run *gpi_tree_next_live(const gpi_tree *tree, uint64_t *at) {
     while (*at < tree->page_count * GPI_PAGE) {
         gpi_run *run = gpi_tree_page(tree, *at / GPI_PAGE) + *at % GPI_PAGE;
         ++*at;
-        if (run->units && run->lane >= GPI_LANE_CACHED) return run;
+        if (run->units && run->list >= GPI_LIST_CACHED) return run;
     }
     return NULL;
 }
@@ -4021,45 +4023,45 @@ GPI_HOT void gpi_tree_leave(gpi_tree *tree, const gpi_run *run) {
     *word &= ~bit;
 }
 
-/* A new empty lane's number, or GPI_LANE_LIVE when the host has no memory. */
-static uint32_t gpi_tree_lane_add(gpi_tree *tree) {
+/* A new empty list's number, or GPI_LIST_LIVE when the host has no memory. */
+static uint32_t gpi_tree_list_add(gpi_tree *tree) {
     uint32_t number = 0;
-    uint64_t room = tree->lane_room;
-    void *list = tree->lanes;
-    gpi_lane *lane;
-    while (number < tree->lane_count && tree->lanes[number]) number++;
-    if (!gpi_tree_grow_list(tree, &list, &room, (uint64_t)number + 1)) return GPI_LANE_LIVE;
-    tree->lanes = (gpi_lane **)list;
-    tree->lane_room = (uint32_t)room;
-    lane = tree->spare_lanes;
-    if (lane) {
-        tree->spare_lanes = lane->spare;
+    uint64_t room = tree->list_room;
+    void *grown = tree->lists;
+    gpi_list *list;
+    while (number < tree->list_count && tree->lists[number]) number++;
+    if (!gpi_tree_grow_list(tree, &grown, &room, (uint64_t)number + 1)) return GPI_LIST_LIVE;
+    tree->lists = (gpi_list **)grown;
+    tree->list_room = (uint32_t)room;
+    list = tree->spare_lists;
+    if (list) {
+        tree->spare_lists = list->spare;
     } else {
-        lane = (gpi_lane *)gpi_host_zeroed(sizeof *lane);
-        if (!lane) return GPI_LANE_LIVE;
-        tree->host_bytes += sizeof *lane;
+        list = (gpi_list *)gpi_host_zeroed(sizeof *list);
+        if (!list) return GPI_LIST_LIVE;
+        tree->host_bytes += sizeof *list;
     }
-    lane->owner = NULL;
-    memset(lane->borders, 0, sizeof lane->borders);
-    tree->lanes[number] = lane;
-    if (number == tree->lane_count) tree->lane_count++;
+    list->owner = NULL;
+    memset(list->borders, 0, sizeof list->borders);
+    tree->lists[number] = list;
+    if (number == tree->list_count) tree->list_count++;
     return number;
 }
 
-static void gpi_tree_lane_drop(gpi_tree *tree, uint32_t number) {
-    GPI_ASSERT(tree->lanes[number]->units == 0);
-    tree->lanes[number]->spare = tree->spare_lanes;
-    tree->spare_lanes = tree->lanes[number];
-    tree->lanes[number] = NULL;
+static void gpi_tree_list_drop(gpi_tree *tree, uint32_t number) {
+    GPI_ASSERT(tree->lists[number]->units == 0);
+    tree->lists[number]->spare = tree->spare_lists;
+    tree->spare_lists = tree->lists[number];
+    tree->lists[number] = NULL;
 }
 
 static void gpi_tree_close(gpi_tree *tree) {
-    gpi_lane *lane, *next;
+    gpi_list *list, *next;
     uint64_t i;
-    for (i = 0; i < tree->lane_count; i++) GPUPOOL_FREE(tree->lanes[i]);
-    for (lane = tree->spare_lanes; lane; lane = next) {
-        next = lane->spare;
-        GPUPOOL_FREE(lane);
+    for (i = 0; i < tree->list_count; i++) GPUPOOL_FREE(tree->lists[i]);
+    for (list = tree->spare_lists; list; list = next) {
+        next = list->spare;
+        GPUPOOL_FREE(list);
     }
     for (i = 0; i < tree->page_count; i++) GPUPOOL_FREE(tree->pages[i]);
     for (i = 0; i < tree->bucket_page_count; i++) GPUPOOL_FREE(tree->buckets[i]);
@@ -4067,59 +4069,59 @@ static void gpi_tree_close(gpi_tree *tree) {
     GPUPOOL_FREE(tree->cells);
     GPUPOOL_FREE(tree->starts);
     GPUPOOL_FREE(tree->slabs);
-    GPUPOOL_FREE(tree->lanes);
+    GPUPOOL_FREE(tree->lists);
     GPUPOOL_FREE(tree->pages);
     GPUPOOL_FREE(tree->buckets);
     memset(tree, 0, sizeof *tree);
 }
 
-/* Lanes ANY, EMPTY and SPACE. 0: the host has no memory. */
+/* Lists ANY, EMPTY and SPACE. 0: the host has no memory. */
 static int gpi_tree_open(gpi_tree *tree) {
-    if (gpi_tree_lane_add(tree) == GPI_LANE_ANY && gpi_tree_lane_add(tree) == GPI_LANE_EMPTY &&
-        gpi_tree_lane_add(tree) == GPI_LANE_SPACE && gpi_tree_prepare(tree, 1))
+    if (gpi_tree_list_add(tree) == GPI_LIST_ANY && gpi_tree_list_add(tree) == GPI_LIST_EMPTY &&
+        gpi_tree_list_add(tree) == GPI_LIST_SPACE && gpi_tree_prepare(tree, 1))
         return 1;
     gpi_tree_close(tree);
     return 0;
 }
 
 GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
-    gpi_lane *lane = tree->lanes[number];
+    gpi_list *list = tree->lists[number];
     uint64_t units = run->units;
-    uint32_t shelf = gpi_tree_shelf(tree, run), inner = gpi_tree_place(units);
-    uint32_t order = inner / GPI_STEPS, place = inner + shelf * GPI_SHELF;
-    gpi_run *next = lane->lists[place];
-    run->lane = number;
-    run->as.place = place;
+    uint32_t kind = gpi_tree_kind(tree, run), inner = gpi_tree_bin(units);
+    uint32_t order = inner / GPI_STEPS, bin = inner + kind * GPI_KIND_BINS;
+    gpi_run *next = list->heads[bin];
+    run->list = number;
+    run->as.bin = bin;
     run->by.list_prev = NULL;
     run->list_next = next;
     if (next) next->by.list_prev = run;
-    lane->lists[place] = run;
-    lane->orders[shelf] |= (uint64_t)1 << order;
-    lane->steps[place / GPI_STEPS] =
-        (uint8_t)(lane->steps[place / GPI_STEPS] | 1u << place % GPI_STEPS);
-    lane->units += units;
-    if (number >= GPI_LANE_STREAMS) tree->pending_units += units;
-    if (number == GPI_LANE_ANY || number >= GPI_LANE_STREAMS) tree->free_by_order[order]++;
+    list->heads[bin] = run;
+    list->orders[kind] |= (uint64_t)1 << order;
+    list->steps[bin / GPI_STEPS] =
+        (uint8_t)(list->steps[bin / GPI_STEPS] | 1u << bin % GPI_STEPS);
+    list->units += units;
+    if (number >= GPI_LIST_STREAMS) tree->pending_units += units;
+    if (number == GPI_LIST_ANY || number >= GPI_LIST_STREAMS) tree->free_by_order[order]++;
 }
 
 GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
-    gpi_lane *lane = tree->lanes[run->lane];
-    uint32_t place = run->as.place, row = place / GPI_STEPS;
+    gpi_list *list = tree->lists[run->list];
+    uint32_t bin = run->as.bin, row = bin / GPI_STEPS;
     if (run->list_next) run->list_next->by.list_prev = run->by.list_prev;
     if (run->by.list_prev) {
         run->by.list_prev->list_next = run->list_next;
     } else {
-        lane->lists[place] = run->list_next;
+        list->heads[bin] = run->list_next;
         if (!run->list_next) {
-            lane->steps[row] = (uint8_t)(lane->steps[row] & ~(1u << place % GPI_STEPS));
-            if (!lane->steps[row]) lane->orders[row / 64] &= ~((uint64_t)1 << row % 64);
+            list->steps[row] = (uint8_t)(list->steps[row] & ~(1u << bin % GPI_STEPS));
+            if (!list->steps[row]) list->orders[row / 64] &= ~((uint64_t)1 << row % 64);
         }
     }
-    lane->units -= run->units;
-    if (run->lane >= GPI_LANE_STREAMS) tree->pending_units -= run->units;
-    if (run->lane == GPI_LANE_ANY || run->lane >= GPI_LANE_STREAMS)
+    list->units -= run->units;
+    if (run->list >= GPI_LIST_STREAMS) tree->pending_units -= run->units;
+    if (run->list == GPI_LIST_ANY || run->list >= GPI_LIST_STREAMS)
         tree->free_by_order[row % 64]--;
-    run->lane = GPI_LANE_HELD;
+    run->list = GPI_LIST_TAKEN;
 }
 
 /* A run has become empty, or is empty no longer: its free neighbours change trees. */
@@ -4129,10 +4131,10 @@ static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
     sides[0] = run->prev;
     sides[1] = run->next;
     for (i = 0; i < 2; i++) {
-        uint32_t lane = sides[i] ? sides[i]->lane : (uint32_t)GPI_LANE_HELD;
-        if (lane >= GPI_LANE_WAITING || lane == GPI_LANE_EMPTY) continue;
+        uint32_t list = sides[i] ? sides[i]->list : (uint32_t)GPI_LIST_TAKEN;
+        if (list >= GPI_LIST_WAITING || list == GPI_LIST_EMPTY) continue;
         gpi_tree_unfile(tree, sides[i]);
-        gpi_tree_file(tree, sides[i], lane);
+        gpi_tree_file(tree, sides[i], list);
     }
 }
 
@@ -4152,10 +4154,10 @@ GPI_HOT void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
     tree->spare_count++;
 }
 
-/* Cuts a held run in two at `unit`; returns the right part, held too. Needs one spare struct. */
+/* Cuts a taken run in two at `unit`; returns the right part, taken too. Needs one spare struct. */
 GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     gpi_run *right;
-    GPI_ASSERT(run->lane == GPI_LANE_HELD && unit > run->unit && unit < run->unit + run->units);
+    GPI_ASSERT(run->list == GPI_LIST_TAKEN && unit > run->unit && unit < run->unit + run->units);
     right = gpi_tree_new(tree);
     right->unit = unit;
     right->units = run->unit + run->units - unit;
@@ -4164,17 +4166,17 @@ GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     right->next = run->next;
     if (run->next) run->next->prev = right;
     run->next = right;
-    right->lane = GPI_LANE_HELD;
+    right->list = GPI_LIST_TAKEN;
     right->of.at = run->of.at;
     gpi_tree_enter(tree, right);
     tree->splits += GPUPOOL_STATS;
     return right;
 }
 
-/* Makes two held neighbours one. The left struct stays (T5). */
+/* Makes two taken neighbours one. The left struct stays (T5). */
 GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     GPI_ASSERT(right && left->next == right);
-    GPI_ASSERT(left->lane == GPI_LANE_HELD && right->lane == GPI_LANE_HELD);
+    GPI_ASSERT(left->list == GPI_LIST_TAKEN && right->list == GPI_LIST_TAKEN);
     gpi_tree_leave(tree, right);
     left->units += right->units;
     left->next = right->next;
@@ -4183,69 +4185,69 @@ GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     tree->merges += GPUPOOL_STATS;
 }
 
-/* Whether no border of a lane is between two positions. */
-GPI_HOT int gpi_tree_is_between(const gpi_lane *lane, uint64_t a, uint64_t b) {
-    const uint64_t *borders = lane->borders;
+/* Whether no border of a list is between two positions. */
+GPI_HOT int gpi_tree_is_between(const gpi_list *list, uint64_t a, uint64_t b) {
+    const uint64_t *borders = list->borders;
     uint64_t low = a < b ? a : b, high = a < b ? b : a;
     return (low <= borders[0] && borders[0] < high) || (low <= borders[1] && borders[1] < high) ||
            (low <= borders[2] && borders[2] < high);
 }
 
-/* Whether a neighbour becomes one with a run at this position in this lane: memory that others may
+/* Whether a neighbour becomes one with a run at this position in this list: memory that others may
    not have yet joins finished memory only up to a size. */
 GPI_HOT int gpi_tree_joins(const gpi_tree *tree, const gpi_run *side, const gpi_run *run,
                            uint32_t number, uint64_t absorb_units) {
-    const gpi_lane *lane = tree->lanes[number];
-    if (side->lane == number) {
-        if (gpi_tree_is_between(lane, side->of.at, run->of.at) &&
-            (side->of.at > lane->borders[0] || side->units > absorb_units))
+    const gpi_list *list = tree->lists[number];
+    if (side->list == number) {
+        if (gpi_tree_is_between(list, side->of.at, run->of.at) &&
+            (side->of.at > list->borders[0] || side->units > absorb_units))
             return 0;
-    } else if (side->lane != GPI_LANE_ANY || side->units > absorb_units) {
+    } else if (side->list != GPI_LIST_ANY || side->units > absorb_units) {
         return 0;
     }
     return gpi_tree_is_slab(tree, side->unit) == gpi_tree_is_slab(tree, run->unit);
 }
 
-/* A held run becomes free in a lane, at the position that it has, and one with every neighbour that
-   is free for the same users. Finished neighbours of up to absorb_units join a stream's run: not
-   larger ones, since other streams could then no longer take them without a wait. */
-static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t lane, uint64_t absorb_units) {
+/* A taken run becomes free in a list, at the position that it has, and one with every neighbour
+   that is free for the same users. Finished neighbours of up to absorb_units join a stream's run:
+   not larger ones, since other streams could then no longer take them without a wait. */
+static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t list, uint64_t absorb_units) {
     gpi_run *side;
     uint64_t at = run->of.at;
-    GPI_ASSERT(run->lane == GPI_LANE_HELD);
-    if (lane < GPI_LANE_STREAMS) absorb_units = run->of.at = at = 0;
-    while ((side = run->prev) != NULL && gpi_tree_joins(tree, side, run, lane, absorb_units)) {
+    GPI_ASSERT(run->list == GPI_LIST_TAKEN);
+    if (list < GPI_LIST_STREAMS) absorb_units = run->of.at = at = 0;
+    while ((side = run->prev) != NULL && gpi_tree_joins(tree, side, run, list, absorb_units)) {
         gpi_tree_unfile(tree, side);
         at = gpi_ground_max(at, side->of.at);
         gpi_tree_weld(tree, side, run);
         run = side;
         run->of.at = at;
     }
-    while ((side = run->next) != NULL && gpi_tree_joins(tree, side, run, lane, absorb_units)) {
+    while ((side = run->next) != NULL && gpi_tree_joins(tree, side, run, list, absorb_units)) {
         gpi_tree_unfile(tree, side);
         run->of.at = gpi_ground_max(run->of.at, side->of.at);
         gpi_tree_weld(tree, run, side);
     }
-    gpi_tree_file(tree, run, lane);
-    if (lane == GPI_LANE_EMPTY) gpi_tree_refile_sides(tree, run);
+    gpi_tree_file(tree, run, list);
+    if (list == GPI_LIST_EMPTY) gpi_tree_refile_sides(tree, run);
     return run;
 }
 
 /* Takes [unit, unit + units) out of a free run and holds it; what is left at both ends stays free
    where it was. Needs two spare structs. */
 GPI_HOT gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
-    uint32_t lane = run->lane;
+    uint32_t list = run->list;
     gpi_run *head = NULL;
-    GPI_ASSERT(lane < GPI_LANE_WAITING && unit >= run->unit);
+    GPI_ASSERT(list < GPI_LIST_WAITING && unit >= run->unit);
     GPI_ASSERT(units > 0 && units <= run->units && unit - run->unit <= run->units - units);
     gpi_tree_unfile(tree, run);
     if (unit > run->unit) {
         head = run;
         run = gpi_tree_split(tree, run, unit);
-        gpi_tree_file(tree, head, lane);
+        gpi_tree_file(tree, head, list);
     }
-    if (run->units > units) gpi_tree_file(tree, gpi_tree_split(tree, run, unit + units), lane);
-    if (lane == GPI_LANE_EMPTY) gpi_tree_refile_sides(tree, run);
+    if (run->units > units) gpi_tree_file(tree, gpi_tree_split(tree, run, unit + units), list);
+    if (list == GPI_LIST_EMPTY) gpi_tree_refile_sides(tree, run);
     return run;
 }
 
@@ -4273,16 +4275,16 @@ GPI_HOT uint32_t gpi_tree_slack(const gpi_run *run) { /* of a live one */
 
 GPI_HOT uint32_t gpi_tree_tag(const gpi_run *run) { return run->as.slack >> GPI_SLACK_BITS; }
 
-/* A held run becomes live: found by its unit from now on. Needs what prepare made sure of. */
+/* A taken run becomes live: found by its unit from now on. Needs what prepare made sure of. */
 GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack) {
     gpi_run **head;
-    GPI_ASSERT(run->lane == GPI_LANE_HELD);
+    GPI_ASSERT(run->list == GPI_LIST_TAKEN);
     if (tree->live_runs * 2 >= tree->bucket_count) {
         gpi_tree_split_bucket(tree);
         gpi_tree_split_bucket(tree);
     }
     head = gpi_tree_head(tree, gpi_tree_bucket(tree, run->unit));
-    run->lane = GPI_LANE_LIVE;
+    run->list = GPI_LIST_LIVE;
     run->of.uses = NULL;
     run->as.slack = slack;
     run->by.stream = 0;
@@ -4296,9 +4298,9 @@ GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack) 
 /* A live run becomes held: forgotten by the index, not free yet. `link` leads to it. */
 GPI_HOT void gpi_tree_lay_down_at(gpi_tree *tree, gpi_run **link) {
     gpi_run *run = *link;
-    GPI_ASSERT(run && run->lane == GPI_LANE_LIVE);
+    GPI_ASSERT(run && run->list == GPI_LIST_LIVE);
     *link = run->list_next;
-    run->lane = GPI_LANE_HELD;
+    run->list = GPI_LIST_TAKEN;
     tree->live_runs--;
     tree->live_units -= run->units;
     tree->live_by_order[gpi_ground_high_bit(run->units)] -= GPUPOOL_STATS;
@@ -4315,82 +4317,82 @@ static gpi_run *gpi_tree_add_chunk(gpi_tree *tree, uint64_t unit, uint64_t units
     memset(run, 0, sizeof *run);
     run->unit = unit;
     run->units = units;
-    run->lane = GPI_LANE_HELD;
+    run->list = GPI_LIST_TAKEN;
     gpi_tree_enter(tree, run);
     return run;
 }
 
 static void gpi_tree_remove_chunk(gpi_tree *tree, gpi_run *run) {
-    GPI_ASSERT(run->lane == GPI_LANE_HELD && !run->prev && !run->next);
+    GPI_ASSERT(run->list == GPI_LIST_TAKEN && !run->prev && !run->next);
     gpi_tree_retire(tree, run);
 }
 
-/* Of a lane, what is at or below a position becomes anybody's. */
+/* Of a list, what is at or below a position becomes anybody's. */
 static void gpi_tree_finish(gpi_tree *tree, uint32_t number, uint64_t at) {
-    gpi_lane *lane = tree->lanes[number];
-    uint32_t shelf, place;
+    gpi_list *list = tree->lists[number];
+    uint32_t kind, bin;
     gpi_run *run, *next;
-    for (shelf = 0; shelf < GPI_SHELVES && lane->units; shelf++) {
-        place = gpi_tree_first(lane, shelf);
-        for (; place != GPI_NO_PLACE; place = gpi_tree_next(lane, place + 1)) {
-            for (run = lane->lists[place]; run; run = next) {
+    for (kind = 0; kind < GPI_KINDS && list->units; kind++) {
+        bin = gpi_tree_first(list, kind);
+        for (; bin != GPI_NO_BIN; bin = gpi_tree_next(list, bin + 1)) {
+            for (run = list->heads[bin]; run; run = next) {
                 next = run->list_next;
                 if (run->of.at > at) continue;
                 gpi_tree_unfile(tree, run);
-                gpi_tree_put(tree, run, GPI_LANE_ANY, 0);
+                gpi_tree_put(tree, run, GPI_LIST_ANY, 0);
             }
         }
     }
 }
 
-/* All of a lane is at another position. */
+/* All of a list is at another position. */
 static void gpi_tree_restamp(gpi_tree *tree, uint32_t number, uint64_t at) {
-    gpi_lane *lane = tree->lanes[number];
-    uint32_t place;
+    gpi_list *list = tree->lists[number];
+    uint32_t bin;
     gpi_run *run;
-    for (place = 0; lane->units && place < GPI_NO_PLACE; place++)
-        for (run = lane->lists[place]; run; run = run->list_next) run->of.at = at;
+    for (bin = 0; list->units && bin < GPI_NO_BIN; bin++)
+        for (run = list->heads[bin]; run; run = run->list_next) run->of.at = at;
 }
 
 /* -- slabs -- */
 
 /* Where a small block would go among the slabs. */
-GPI_HOT gpi_run *gpi_tree_find_in_slabs(const gpi_tree *tree, const gpi_lanes *lanes,
+GPI_HOT gpi_run *gpi_tree_find_in_slabs(const gpi_tree *tree, const gpi_lists *lists,
                                         const gpi_fit *fit) {
-    return gpi_tree_find_on(tree, lanes, gpi_tree_place(fit->units) + GPI_SLABS * GPI_SHELF, fit);
+    return gpi_tree_find_on(tree, lists, gpi_tree_bin(fit->units) + GPI_SLABS * GPI_KIND_BINS, fit);
 }
 
-/* One more slab, of free memory of these lanes. NULL: there is no whole granule. Needs two spare
-   structs. */
-static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lanes *lanes, uint64_t tries) {
+/* One more slab, of free memory of these free lists. NULL: there is no whole granule. Needs two
+   spare structs. */
+static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lists *lists, uint64_t tries) {
     uint64_t granule_units = (uint64_t)1 << tree->granule_shift, granule, start;
     gpi_fit fit;
     gpi_run *run;
-    uint32_t lane;
+    uint32_t list;
     memset(&fit, 0, sizeof fit);
     fit.units = fit.align_units = granule_units;
     fit.tries = tries;
-    run = gpi_tree_find(tree, lanes, &fit);
+    run = gpi_tree_find(tree, lists, &fit);
     if (!run) return NULL;
-    lane = run->lane;
+    list = run->list;
     start = gpi_ground_up(run->unit, granule_units);
     run = gpi_tree_take(tree, run, start, granule_units);
     granule = (start - tree->base_unit) >> tree->granule_shift;
     tree->slabs[granule / 64] |= (uint64_t)1 << granule % 64;
     tree->slab_count++;
-    return gpi_tree_put(tree, run, lane, 0);
+    return gpi_tree_put(tree, run, list, 0);
 }
 
 /* There are no slabs any more: what is free in them joins what is beside it. */
 static void gpi_tree_drop_slabs(gpi_tree *tree) {
-    uint32_t number, place;
+    uint32_t number, bin;
     gpi_run *runs = NULL, *run;
     if (tree->slab_count == 0) return;
-    for (number = 0; number < tree->lane_count; number++) {
-        gpi_lane *lane = tree->lanes[number];
-        while (lane && lane->orders[GPI_SLABS]) {
-            place = gpi_tree_next(lane, GPI_SLABS * GPI_SHELF);
-            run = lane->lists[place];
+    for (number = 0; number < tree->list_count; number++) {
+        gpi_list *list = tree->lists[number];
+        while (list && list->orders[GPI_SLABS]) {
+            bin = gpi_tree_next(list, GPI_SLABS * GPI_KIND_BINS);
+            run = list->heads[bin];
             gpi_tree_unfile(tree, run);
             run->by.stream = number; /* where it goes back to */
             run->list_next = runs;
@@ -4416,7 +4418,7 @@ static void gpi_tree_drop_slabs(gpi_tree *tree) {
    a cache is crowded. It has more slots, the blocks that the tree hands out get one as well, and a
    block of up to an eighth more than is asked for will do.
 
-   C1  a slot's run is in lane CACHED, and leads back here
+   C1  a slot's run is in list CACHED, and leads back here
    C2  a slot is in the list that its state asks for, once
    C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones
    C4  only a crowded cache has slots from the host */
@@ -4471,7 +4473,7 @@ typedef struct gpi_cache {
     uint16_t few_chains[GPI_SLOTS];
 } gpi_cache;
 
-static unsigned gpi_cache_bin(uint64_t units) { return gpi_tree_place(units) % GPI_BINS; }
+static unsigned gpi_cache_bin(uint64_t units) { return gpi_tree_bin(units) % GPI_BINS; }
 
 GPI_HOT uint16_t *gpi_cache_chain(const gpi_cache *cache, uint64_t unit) {
     return &cache->chains[(unit * 0x9e3779b97f4a7c15ull) >> 32 & (cache->room - 1)];
@@ -4505,7 +4507,7 @@ static int gpi_cache_check(gpi_cache *cache) {
         for (at = *gpi_cache_list(cache, slot); at != i; at = cache->slots[at].next)
             if (at >= cache->room) return 2;
         if (slot->state == GPI_SLOT_EMPTY) continue;
-        if (slot->run->lane != GPI_LANE_CACHED || slot->run->of.uses != cache ||
+        if (slot->run->list != GPI_LIST_CACHED || slot->run->of.uses != cache ||
             slot->run->unit != slot->unit ||
             slot->run->units != slot->units || slot->bin != gpi_cache_bin(slot->units))
             return 1;
@@ -4696,14 +4698,14 @@ static int gpi_cache_is_open(gpi_cache *cache) {
 static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state) {
     gpi_slot *slot = &cache->slots[cache->empty];
     GPI_ASSERT(GPI_READ(&cache->lock.held));
-    GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->lane == GPI_LANE_LIVE && !run->of.uses);
+    GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->list == GPI_LIST_LIVE && !run->of.uses);
     cache->empty = slot->next;
     slot->run = run;
     slot->unit = run->unit;
     slot->units = run->units;
     slot->bin = (uint8_t)gpi_cache_bin(run->units);
     slot->slack_bytes = run->as.slack; /* without a tag */
-    run->lane = GPI_LANE_CACHED;
+    run->list = GPI_LIST_CACHED;
     run->of.uses = cache;
     gpi_cache_link(cache, slot, state);
     GPI_PUBLISH(&cache->used, cache->used + 1);
@@ -4717,7 +4719,7 @@ static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state
 static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
     int was_free = slot->state == GPI_SLOT_FREE;
     gpi_run *run = slot->run;
-    run->lane = GPI_LANE_LIVE;
+    run->list = GPI_LIST_LIVE;
     run->as.slack = was_free ? 0 : slot->slack_bytes;
     run->of.uses = NULL;
     gpi_cache_unlink(cache, slot);
@@ -4818,7 +4820,7 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
     gpi_ledger_fold(&ledger->blocks, &cache->blocks);
     ledger->allocs += cache->allocs * GPUPOOL_STATS;
     ledger->frees += cache->frees * GPUPOOL_STATS;
-    ledger->lane_hits += cache->allocs * GPUPOOL_STATS;
+    ledger->same_stream_allocs += cache->allocs * GPUPOOL_STATS;
     cache->allocs = cache->frees = 0;
 #if GPUPOOL_SITES
     for (; cache->changed; cache->changed = cache->changed->changed)
@@ -4857,7 +4859,7 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
    GPUPOOL_STREAM_CHECK, a stream is asked for its id, which is never used twice.
 
    K1  passed and the marks are at most issued, and that at most the arena's latest position
-   K2  a lane of a stream belongs to one stream; its runs are at positions from 1 to issued
+   K2  a list of a stream belongs to one stream; its runs are at positions from 1 to issued
    K3  a stream's struct is kept while uses, idle stitches or runs refer to it: refs counts them
    K4  a stream is in the bucket of its handle, and no two have the same key
    K5  a stream with free memory or with a mark that has not passed is in the queue of busy ones
@@ -4900,8 +4902,8 @@ typedef struct gpi_stream {
     struct gpupool_capture *capture; /* what it holds is a graph's, until the release */
     gpi_cache cache;
     gpi_clock clock;
-    uint32_t lane;
-    uint32_t frees;           /* into the lane since the newest mark */
+    uint32_t list;
+    uint32_t frees;           /* into the list since the newest mark */
     uint32_t misses, skips;   /* see gpi_clock_record_in_passing */
     uint64_t freed_units;
     uint64_t settled;         /* what is up to here was made anybody's */
@@ -4951,9 +4953,9 @@ static uint64_t gpi_clock_done(const gpi_clocks *clocks, const gpi_stream *strea
 /* Whether a run is free, and all work at it done. */
 static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
     const gpi_stream *owner;
-    if (run->lane == GPI_LANE_ANY) return 1;
-    if (run->lane < GPI_LANE_STREAMS || run->lane >= GPI_LANE_WAITING) return 0;
-    owner = (const gpi_stream *)clocks->tree->lanes[run->lane]->owner;
+    if (run->list == GPI_LIST_ANY) return 1;
+    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING) return 0;
+    owner = (const gpi_stream *)clocks->tree->lists[run->list]->owner;
     return run->of.at <= gpi_clock_done(clocks, owner);
 }
 
@@ -4966,10 +4968,10 @@ static uint64_t gpi_clock_seen(const gpi_clocks *clocks, const gpi_stream *strea
 
 /* Whether a run is free, and all work at it was seen to be done. */
 static int gpi_clock_is_seen_finished(const gpi_clocks *clocks, const gpi_run *run) {
-    if (run->lane < GPI_LANE_STREAMS || run->lane >= GPI_LANE_WAITING)
-        return run->lane == GPI_LANE_ANY;
+    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
+        return run->list == GPI_LIST_ANY;
     return run->of.at <= gpi_clock_seen(clocks,
-                                        (gpi_stream *)clocks->tree->lanes[run->lane]->owner);
+                                        (gpi_stream *)clocks->tree->lists[run->list]->owner);
 }
 
 /* Frees up to this position are done, or behind a mark. */
@@ -5012,7 +5014,7 @@ static gpi_mark *gpi_clock_spare(const gpi_clocks *clocks, gpi_stream *stream) {
 }
 
 static int gpi_clock_is_busy(const gpi_clocks *clocks, gpi_stream *stream) {
-    return stream->handle && (clocks->tree->lanes[stream->lane]->units ||
+    return stream->handle && (clocks->tree->lists[stream->list]->units ||
                               gpi_clock_mark(clocks, stream, 0) != NULL);
 }
 
@@ -5044,9 +5046,9 @@ static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) 
     return count;
 }
 
-/* Where the lane's runs do not join: see gpi_tree_joins. */
+/* Where the list's runs do not join: see gpi_tree_joins. */
 static void gpi_clock_set_borders(const gpi_clocks *clocks, const gpi_stream *stream) {
-    uint64_t *borders = clocks->tree->lanes[stream->lane]->borders;
+    uint64_t *borders = clocks->tree->lists[stream->list]->borders;
     borders[0] = gpi_clock_done(clocks, stream);
     borders[1] = stream->clock.marks[0].at;
     borders[2] = stream->clock.marks[1].at;
@@ -5066,7 +5068,7 @@ static void gpi_clock_settle(gpi_clocks *clocks, gpi_stream *stream) {
     if (!stream->handle || stream->settled >= done) return;
     stream->settled = done;
     gpi_clock_set_borders(clocks, stream);
-    gpi_tree_finish(clocks->tree, stream->lane, done);
+    gpi_tree_finish(clocks->tree, stream->list, done);
 }
 
 /* The next position, for a free or a use of this stream. */
@@ -5078,20 +5080,20 @@ GPI_HOT uint64_t gpi_clock_issue(gpi_clocks *clocks, gpi_stream *stream) {
 
 /* The stream that a free run is of, which is kept until the run comes back; NULL: anybody's. */
 static gpi_stream *gpi_clock_borrow(const gpi_tree *tree, const gpi_run *run) {
-    gpi_stream *owner = (gpi_stream *)tree->lanes[run->lane]->owner;
+    gpi_stream *owner = (gpi_stream *)tree->lists[run->list]->owner;
     if (owner) owner->refs++;
     return owner;
 }
 
-/* A held run is its owner's again, at its old position. */
+/* A taken run is its owner's again, at its old position. */
 static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner, uint64_t at) {
     if (owner) owner->refs--;
     run->of.at = at;
     if (!owner || at <= gpi_clock_done(clocks, owner)) {
-        gpi_tree_put(clocks->tree, run, GPI_LANE_ANY, 0);
+        gpi_tree_put(clocks->tree, run, GPI_LIST_ANY, 0);
         return;
     }
-    gpi_tree_put(clocks->tree, run, owner->lane, 0);
+    gpi_tree_put(clocks->tree, run, owner->list, 0);
     gpi_clock_queue(clocks, owner);
 }
 
@@ -5144,12 +5146,12 @@ static gpi_stream *gpi_clock_enter(gpi_clocks *clocks, uintptr_t key) {
 /* Whether the handle in this call is the stream's that has its key, and not one made since, as far
    as CUDA can tell: where it fails to, this is not known to be the same. Without a lock the struct
    may be another's by now: the caller looks at its key again. */
-static int gpi_clock_is_same(const gpi_clocks *clocks, const gpi_stream *known,
+static int gpi_clock_is_same(const gpi_clocks *clocks, const gpi_stream *owner,
                              cudaStream_t stream) {
     uint64_t identity;
-    if (!GPUPOOL_STREAM_CHECK || GPI_READ(&known->capture)) return 1;
+    if (!GPUPOOL_STREAM_CHECK || GPI_READ(&owner->capture)) return 1;
     if (gpi_clock_identity(clocks->driver, stream, &identity) != CUDA_SUCCESS) return 0;
-    return identity == 0 || identity == GPI_READ(&known->identity);
+    return identity == 0 || identity == GPI_READ(&owner->identity);
 }
 
 /* A struct for a key that none has: an empty one, or a new one. NULL: the host has no memory. */
@@ -5171,10 +5173,10 @@ static gpi_stream *gpi_clock_struct(gpi_clocks *clocks, uintptr_t key) {
    has no memory. */
 static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t identity) {
     gpi_stream *stream = gpi_clock_struct(clocks, key);
-    uint32_t lane = stream ? gpi_tree_lane_add(clocks->tree) : (uint32_t)GPI_LANE_LIVE;
-    if (lane == GPI_LANE_LIVE) return NULL;
-    clocks->tree->lanes[lane]->owner = stream;
-    stream->lane = lane;
+    uint32_t list = stream ? gpi_tree_list_add(clocks->tree) : (uint32_t)GPI_LIST_LIVE;
+    if (list == GPI_LIST_LIVE) return NULL;
+    clocks->tree->lists[list]->owner = stream;
+    stream->list = list;
     stream->handle = key;
     stream->frees = stream->misses = stream->skips = 0;
     stream->freed_units = stream->settled = 0;
@@ -5229,7 +5231,7 @@ static int gpi_clock_is_empty(const gpi_clocks *clocks, gpi_stream *stream) {
 static void gpi_clock_forget(gpi_clocks *clocks, gpi_stream *stream) {
     if (!gpi_clock_is_empty(clocks, stream) || !gpi_host_try(&stream->cache.lock)) return;
     gpi_clock_unname(clocks, stream);
-    gpi_tree_lane_drop(clocks->tree, stream->lane);
+    gpi_tree_list_drop(clocks->tree, stream->list);
     gpi_cache_narrow(&stream->cache);
     clocks->stream_count--;
     clocks->thread_streams -= (uint64_t)gpi_clock_is_of_thread(stream);
@@ -5336,7 +5338,7 @@ static gpupool_result gpi_clock_record_here(const gpi_clocks *clocks, gpi_stream
     if (stream == clocks->all) return gpi_clock_record_context(clocks, *event);
     if (gpi_driver_is_capturing(driver, handle)) return GPUPOOL_E_CAPTURING;
     if (!gpi_clock_is_same(clocks, stream, handle))
-        return gpi_host_fail(GPUPOOL_E_CUDA, "this stream is not known to be the one that had its "
+        return gpi_host_fail(GPUPOOL_E_CUDA, "this stream is not owner to be the one that had its "
                              "handle before");
     return gpi_driver_event_record(driver, *event, handle);
 }
@@ -5663,7 +5665,7 @@ static void gpi_clock_drop_uses(gpi_clocks *clocks, gpi_run *run) {
 
 /* The use by which a graph keeps a block until its release, freed or not; NULL: none does. */
 static gpi_use *gpi_clock_keeping(const gpi_run *run) {
-    gpi_use *use = run->lane == GPI_LANE_CACHED ? NULL : (gpi_use *)run->of.uses;
+    gpi_use *use = run->list == GPI_LIST_CACHED ? NULL : (gpi_use *)run->of.uses;
     while (use && !use->stream->capture) use = use->next;
     return use;
 }
@@ -5726,49 +5728,49 @@ static int gpi_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run
                          uint32_t number) {
     int is_slab = gpi_tree_is_slab(tree, run->unit);
     uint64_t granule = (uint64_t)1 << tree->granule_shift, unit = run->unit;
-    if (run->lane != number || run->by.list_prev != before) return 2;
+    if (run->list != number || run->by.list_prev != before) return 2;
     if (!gpi_tree_is_met(run)) return 1;
     for (; tree->slab_count && unit < run->unit + run->units;
          unit = gpi_ground_down(unit, granule) + granule)
         if (gpi_tree_is_slab(tree, unit) != is_slab) return 7;
-    if (run->next && run->next->lane == number && run->next->of.at == run->of.at &&
+    if (run->next && run->next->list == number && run->next->of.at == run->of.at &&
         gpi_tree_is_slab(tree, run->next->unit) == is_slab) /* of two, the first tells */
         return 3;
     return 0;
 }
 
-/* One list of a lane; what it holds is added to units and counts. */
-static int gpi_check_list(const gpi_tree *tree, uint32_t number, uint32_t place,
+/* One list of a list; what it holds is added to units and counts. */
+static int gpi_check_bin(const gpi_tree *tree, uint32_t number, uint32_t bin,
                           uint64_t *units, uint64_t *counts) {
-    const gpi_run *run = tree->lanes[number]->lists[place], *before = NULL;
+    const gpi_run *run = tree->lists[number]->heads[bin], *before = NULL;
     for (; run; before = run, run = run->list_next) {
         int broken = gpi_check_run(tree, run, before, number);
         if (broken) return broken;
-        if (run->as.place != place || gpi_tree_place(run->units) != place % GPI_SHELF) return 2;
-        if (gpi_tree_shelf(tree, run) != place / GPI_SHELF) return 2;
+        if (run->as.bin != bin || gpi_tree_bin(run->units) != bin % GPI_KIND_BINS) return 2;
+        if (gpi_tree_kind(tree, run) != bin / GPI_KIND_BINS) return 2;
         *units += run->units;
-        counts[gpi_tree_order(place)]++;
+        counts[gpi_tree_order(bin)]++;
     }
     return 0;
 }
 
-static int gpi_check_lane(const gpi_tree *tree, uint32_t number, uint64_t *counts) {
+static int gpi_check_list(const gpi_tree *tree, uint32_t number, uint64_t *counts) {
     static const gpi_run *const none[GPI_STEPS] = {NULL};
-    const gpi_lane *lane = tree->lanes[number];
+    const gpi_list *list = tree->lists[number];
     uint64_t units = 0;
     uint32_t row, step;
-    for (row = 0; row < GPI_SHELVES * 64; row++) {
-        gpi_run *const *lists = &lane->lists[row * GPI_STEPS];
-        if ((lane->steps[row] != 0) != (int)(lane->orders[row / 64] >> row % 64 & 1)) return 2;
-        if (!lane->steps[row] && !memcmp(lists, none, sizeof none)) continue; /* most are empty */
+    for (row = 0; row < GPI_KINDS * 64; row++) {
+        gpi_run *const *heads = &list->heads[row * GPI_STEPS];
+        if ((list->steps[row] != 0) != (int)(list->orders[row / 64] >> row % 64 & 1)) return 2;
+        if (!list->steps[row] && !memcmp(heads, none, sizeof none)) continue; /* most are empty */
         for (step = 0; step < GPI_STEPS; step++) {
             int broken;
-            if ((lists[step] != NULL) != (lane->steps[row] >> step & 1)) return 2;
-            broken = gpi_check_list(tree, number, row * GPI_STEPS + step, &units, counts);
+            if ((heads[step] != NULL) != (list->steps[row] >> step & 1)) return 2;
+            broken = gpi_check_bin(tree, number, row * GPI_STEPS + step, &units, counts);
             if (broken) return broken;
         }
     }
-    return units == lane->units ? 0 : 2;
+    return units == list->units ? 0 : 2;
 }
 
 typedef struct gpi_tally { uint64_t free_runs, live_runs; } gpi_tally;
@@ -5781,8 +5783,8 @@ static int gpi_check_chunk(const gpi_run *run, uint64_t unit, uint64_t units,
     if (run->prev || run->unit != unit) return 5;
     for (; run; run = run->next) {
         if (run->unit != unit || (run->next && run->next->prev != run)) return 1;
-        if (run->lane >= GPI_LANE_CACHED) tally->live_runs++;
-        else if (run->lane < GPI_LANE_WAITING) tally->free_runs++;
+        if (run->list >= GPI_LIST_CACHED) tally->live_runs++;
+        else if (run->list < GPI_LIST_WAITING) tally->free_runs++;
         unit += run->units;
     }
     return unit == end ? 0 : 1;
@@ -5808,10 +5810,10 @@ static int gpi_check_table(const gpi_tree *tree, const gpi_run *run) {
 
 static int gpi_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
     uint64_t runs = 0;
-    uint32_t number, place;
-    for (number = 0; number < tree->lane_count; number++)
-        for (place = 0; tree->lanes[number] && place < GPI_NO_PLACE; place++) {
-            const gpi_run *run = tree->lanes[number]->lists[place];
+    uint32_t number, bin;
+    for (number = 0; number < tree->list_count; number++)
+        for (bin = 0; tree->lists[number] && bin < GPI_NO_BIN; bin++) {
+            const gpi_run *run = tree->lists[number]->heads[bin];
             for (; run; run = run->list_next) runs++;
         }
     if (runs != tally->free_runs) return 2;
@@ -5826,19 +5828,19 @@ static int gpi_check_tree(const gpi_tree *tree) {
     memset(orders, 0, sizeof orders);
     memset(addresses, 0, sizeof addresses);
     memset(free, 0, sizeof free);
-    for (number = 0; number < tree->lane_count; number++) {
-        int is_memory = number != GPI_LANE_EMPTY && number != GPI_LANE_SPACE;
-        if (!tree->lanes[number]) continue;
-        broken = gpi_check_lane(tree, number, is_memory ? free : addresses);
+    for (number = 0; number < tree->list_count; number++) {
+        int is_memory = number != GPI_LIST_EMPTY && number != GPI_LIST_SPACE;
+        if (!tree->lists[number]) continue;
+        broken = gpi_check_list(tree, number, is_memory ? free : addresses);
         if (broken) return broken;
-        if (number >= GPI_LANE_STREAMS) pending += tree->lanes[number]->units;
+        if (number >= GPI_LIST_STREAMS) pending += tree->lists[number]->units;
     }
     if (pending != tree->pending_units) return 2;
     if (memcmp(free, tree->free_by_order, sizeof tree->free_by_order)) return 2;
     for (bucket = 0; bucket < tree->bucket_count; bucket++) {
         const gpi_run *run = *gpi_tree_head(tree, bucket);
         for (; run; run = run->list_next, runs++) {
-            if (run->lane < GPI_LANE_CACHED || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
+            if (run->list < GPI_LIST_CACHED || gpi_tree_bucket(tree, run->unit) != bucket) return 4;
             if (!gpi_tree_is_met(run)) return 1;
             units += run->units;
             orders[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
@@ -5860,12 +5862,12 @@ static int gpi_check_is_filed(const gpi_clocks *clocks, const gpi_stream *stream
     return found;
 }
 
-static int gpi_check_stream_lane(const gpi_clocks *clocks, const gpi_stream *stream) {
-    const gpi_lane *lane = clocks->tree->lanes[stream->lane];
-    uint32_t place;
-    if (!lane || lane->owner != stream) return 2;
-    for (place = 0; lane->units && place < GPI_NO_PLACE; place++) {
-        const gpi_run *run = lane->lists[place];
+static int gpi_check_stream_list(const gpi_clocks *clocks, const gpi_stream *stream) {
+    const gpi_list *list = clocks->tree->lists[stream->list];
+    uint32_t bin;
+    if (!list || list->owner != stream) return 2;
+    for (bin = 0; list->units && bin < GPI_NO_BIN; bin++) {
+        const gpi_run *run = list->heads[bin];
         for (; run; run = run->list_next)
             if (run->of.at == 0 || run->of.at > stream->clock.issued) return 2;
     }
@@ -5882,25 +5884,25 @@ static int gpi_check_stream(const gpi_clocks *clocks, gpi_stream *stream) {
     if (stream->key && stream->key != stream->handle) return 4;
     if (!gpi_check_is_filed(clocks, stream)) return 4;
     if (gpi_clock_is_busy(clocks, stream) && !stream->is_busy) return 5;
-    return gpi_check_stream_lane(clocks, stream);
+    return gpi_check_stream_list(clocks, stream);
 }
 
 static int gpi_check_clocks(const gpi_clocks *clocks) {
     gpi_stream *stream = clocks->streams;
-    uint64_t lanes = 0, count = 0, of_threads = 0;
-    uint32_t lane;
+    uint64_t lists = 0, count = 0, of_threads = 0;
+    uint32_t list;
     for (; stream; stream = stream->next) {
         int broken;
         if (stream->handle == 0) continue;
         broken = gpi_check_stream(clocks, stream);
         if (broken) return broken;
-        lanes++;
+        lists++;
         count += stream != clocks->all;
         of_threads += (uint64_t)gpi_clock_is_of_thread(stream);
     }
-    for (lane = GPI_LANE_STREAMS; lane < clocks->tree->lane_count; lane++)
-        lanes -= clocks->tree->lanes[lane] != NULL;
-    if (lanes) return 2;
+    for (list = GPI_LIST_STREAMS; list < clocks->tree->list_count; list++)
+        lists -= clocks->tree->lists[list] != NULL;
+    if (lists) return 2;
     for (stream = clocks->busy; stream; stream = stream->busy_next)
         if (!stream->is_busy || (!stream->busy_next && stream != clocks->busy_last)) return 5;
     return count == clocks->stream_count && of_threads == clocks->thread_streams ? 0 : 4;
@@ -5923,7 +5925,7 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
 
    H1  chunks do not overlap; the cells of a MAPPED chunk's granules, and no others, tell it as
        owner
-   H2  a home unit is in lane EMPTY exactly if no chunk is there
+   H2  a home unit is in list EMPTY exactly if no chunk is there
    H3  reserved is the sum of the chunks, with those that the driver has not taken back
    H4  exports is the number of chunks that are exported */
 
@@ -6085,19 +6087,19 @@ static int gpi_chunk_check_runs(const gpi_chunks *chunks, const gpi_tree *tree, 
 }
 
 /* Every granule under a run that is not empty has a chunk; then no empty one has, if sums agree.
-   A held run may be empty: stuck, or addresses that another thread is about to map. */
+   A taken run may be empty: stuck, or addresses that another thread is about to map. */
 static int gpi_chunk_check_home(const gpi_chunks *chunks, const gpi_tree *tree, uint64_t units) {
     uint64_t empty = 0, unit, entries = 0, page;
     const gpi_run *run;
     int i;
     for (run = chunks->home; run; run = run->next) {
-        if (run->lane == GPI_LANE_EMPTY) empty += run->units;
+        if (run->list == GPI_LIST_EMPTY) empty += run->units;
         unit = gpi_ground_down(run->unit, chunks->granule_units);
-        for (; run->lane != GPI_LANE_EMPTY && unit < run->unit + run->units;
+        for (; run->list != GPI_LIST_EMPTY && unit < run->unit + run->units;
              unit += chunks->granule_units) {
             const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
             if (chunk && unit - chunk->unit < chunk->units) continue;
-            if (chunk || run->lane != GPI_LANE_HELD) return 2;
+            if (chunk || run->list != GPI_LIST_TAKEN) return 2;
             empty += chunks->granule_units;
         }
     }
@@ -6246,7 +6248,7 @@ static gpupool_result gpi_chunk_retry(gpi_chunks *chunks, gpi_tree *tree) {
                                       chunk->stuck_units * GPUPOOL_UNIT_BYTES);
         gpi_host_lock(chunks->lock);
         if (result != GPUPOOL_OK) break;
-        if (run) gpi_tree_put(tree, run, GPI_LANE_EMPTY, 0);
+        if (run) gpi_tree_put(tree, run, GPI_LIST_EMPTY, 0);
         chunk->stuck = NULL;
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_release(&chunks->driver, chunk->handle);
@@ -6263,14 +6265,14 @@ static void gpi_chunk_stick(gpi_chunks *chunks, gpi_chunk *chunk) {
     chunks->stuck = chunk;
 }
 
-/* Takes back what a growth has made so far, newest first: mapped_units from the held run's start on
-   are mapped. What the driver refuses is stuck, and counted. The lock is open. */
-static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
+/* Takes back what a growth has made so far, newest first: mapped_units from the taken run's start
+   on are mapped. What the driver refuses is stuck, and counted. The lock is open. */
+static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                              uint64_t mapped_units, gpi_chunk *made) {
     struct gpi_thread why = gpi_thread; /* of the failure, not of the undoing */
     gpi_chunk *next, *stuck = NULL;
     int mapped = mapped_units &&
-                 gpi_driver_unmap(&chunks->driver, held->unit * GPUPOOL_UNIT_BYTES,
+                 gpi_driver_unmap(&chunks->driver, taken->unit * GPUPOOL_UNIT_BYTES,
                                   mapped_units * GPUPOOL_UNIT_BYTES) != GPUPOOL_OK;
     for (; made; made = next) {
         next = made->next;
@@ -6288,10 +6290,10 @@ static void gpi_chunk_unmake(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
         gpi_chunk_gained(chunks, stuck);
     }
     if (mapped) {
-        chunks->stuck->stuck = held;
+        chunks->stuck->stuck = taken;
         chunks->stuck->stuck_units = mapped_units;
     } else {
-        gpi_tree_put(tree, held, GPI_LANE_EMPTY, 0);
+        gpi_tree_put(tree, taken, GPI_LIST_EMPTY, 0);
     }
     gpi_thread = why;
 }
@@ -6327,29 +6329,29 @@ static gpi_chunk *gpi_chunk_before(const gpi_tree *tree, const gpi_run *run) {
     return (gpi_chunk *)owner;
 }
 
-/* New chunks of about so many units under a held empty run, which has cells: under all of it, or if
-   that fails, none, and the run is empty again. */
-static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
+/* New chunks of about so many units under a taken empty run, which has cells: under all of it, or
+   if that fails, none, and the run is empty again. */
+static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                      uint64_t chunk_units) {
-    uint64_t done = 0, mapped = 0, most = held->units;
+    uint64_t done = 0, mapped = 0, most = taken->units;
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *made = NULL, *before, *next;
     gpi_host_unlock(chunks->lock);
     while (done < most && result == GPUPOOL_OK) {
         uint64_t units = gpi_ground_min(chunk_units, most - done);
         if (most - done - units < chunk_units / 2) units = most - done; /* no small rest */
-        result = gpi_chunk_make(chunks, held->unit + done, units, &made, &mapped);
+        result = gpi_chunk_make(chunks, taken->unit + done, units, &made, &mapped);
         done += units;
     }
     if (result == GPUPOOL_OK)
-        result = gpi_driver_access(&chunks->driver, held->unit * GPUPOOL_UNIT_BYTES,
+        result = gpi_driver_access(&chunks->driver, taken->unit * GPUPOOL_UNIT_BYTES,
                                    most * GPUPOOL_UNIT_BYTES);
     if (result != GPUPOOL_OK) {
-        gpi_chunk_unmake(chunks, tree, held, mapped, made);
+        gpi_chunk_unmake(chunks, tree, taken, mapped, made);
         return result;
     }
     gpi_host_lock(chunks->lock);
-    before = gpi_chunk_before(tree, held);
+    before = gpi_chunk_before(tree, taken);
     for (; made; made = next) { /* the last of them first */
         next = made->next;
         gpi_chunk_link(chunks, before, made);
@@ -6359,69 +6361,69 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     return GPUPOOL_OK;
 }
 
-/* A chunk that is one held run, and that no stitch is over, goes back to the driver. If it cannot
+/* A chunk that is one taken run, and that no stitch is over, goes back to the driver. If it cannot
    be unmapped it stays, finished; but where the program was told that it goes, it is stuck. */
 static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk,
-                                          gpi_run *held) {
+                                          gpi_run *taken) {
     gpupool_result result;
-    GPI_ASSERT(!chunk->seams && held->unit == chunk->unit && held->units == chunk->units);
+    GPI_ASSERT(!chunk->seams && taken->unit == chunk->unit && taken->units == chunk->units);
     gpi_host_unlock(chunks->lock);
     result = gpi_driver_unmap(&chunks->driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
     gpi_host_lock(chunks->lock);
     if (result != GPUPOOL_OK && !chunks->on_map && !chunks->on_unmap) {
-        gpi_tree_put(tree, held, GPI_LANE_ANY, 0);
+        gpi_tree_put(tree, taken, GPI_LIST_ANY, 0);
         return result;
     }
     gpi_chunk_unlink(chunks, chunk);
     gpi_tree_own(tree, chunk->unit, chunk->units, NULL);
     gpi_chunk_stick(chunks, chunk);
     if (result != GPUPOOL_OK) {
-        chunk->stuck = held;
-        chunk->stuck_units = held->units;
+        chunk->stuck = taken;
+        chunk->stuck_units = taken->units;
         return result;
     }
-    gpi_tree_put(tree, held, GPI_LANE_EMPTY, 0);
+    gpi_tree_put(tree, taken, GPI_LIST_EMPTY, 0);
     return gpi_chunk_retry(chunks, tree);
 }
 
-/* The chunks of a held run are free memory; all but so many are unknown to the program. */
-static void gpi_chunk_stay_untold(const gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
+/* The chunks of a taken run are free memory; all but so many are unknown to the program. */
+static void gpi_chunk_stay_untold(const gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                   uint64_t announced) {
-    uint64_t unit = held->unit, end = unit + held->units;
+    uint64_t unit = taken->unit, end = unit + taken->units;
     while (unit < end) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(tree, unit);
         chunk->is_untold = chunks->on_map && !announced;
         announced -= announced != 0;
         unit = chunk->unit + chunk->units;
     }
-    gpi_tree_put(tree, held, GPI_LANE_ANY, 0);
+    gpi_tree_put(tree, taken, GPI_LIST_ANY, 0);
 }
 
-/* The chunks of a held run go back to the driver; the program was told of so many that they have
+/* The chunks of a taken run go back to the driver; the program was told of so many that they have
    appeared. */
-static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held,
+static void gpi_chunk_give_all_back(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
                                     uint64_t announced) {
     struct gpi_thread why = gpi_thread;
-    uint64_t end = held->unit + held->units;
-    gpi_run *rest = held;
-    for (; held; held = rest) {
-        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(tree, held->unit);
+    uint64_t end = taken->unit + taken->units;
+    gpi_run *rest = taken;
+    for (; taken; taken = rest) {
+        gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(tree, taken->unit);
         uint64_t next = chunk->unit + chunk->units;
         if (next < end && !gpi_tree_prepare(tree, 2)) {
-            gpi_chunk_stay_untold(chunks, tree, held, announced); /* no host memory */
+            gpi_chunk_stay_untold(chunks, tree, taken, announced); /* no host memory */
             break;
         }
-        rest = next < end ? gpi_tree_split(tree, held, next) : NULL;
+        rest = next < end ? gpi_tree_split(tree, taken, next) : NULL;
         if (announced) gpi_chunk_tell_going(chunks, chunk);
         announced -= announced != 0;
-        gpi_chunk_give_back(chunks, tree, chunk, held);
+        gpi_chunk_give_back(chunks, tree, chunk, taken);
     }
     gpi_thread = why;
 }
 
-/* Tells the program of the new chunks of a held run. If it refuses one, all go back. */
-static gpupool_result gpi_chunk_announce(gpi_chunks *chunks, gpi_tree *tree, gpi_run *held) {
-    uint64_t unit = held->unit, end = unit + held->units, announced = 0;
+/* Tells the program of the new chunks of a taken run. If it refuses one, all go back. */
+static gpupool_result gpi_chunk_announce(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken) {
+    uint64_t unit = taken->unit, end = unit + taken->units, announced = 0;
     gpupool_result result = GPUPOOL_OK;
     for (; chunks->on_map && unit < end; announced++) {
         const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
@@ -6430,11 +6432,11 @@ static gpupool_result gpi_chunk_announce(gpi_chunks *chunks, gpi_tree *tree, gpi
         if (result != GPUPOOL_OK) break;
         unit = chunk->unit + chunk->units;
     }
-    if (result != GPUPOOL_OK) gpi_chunk_give_all_back(chunks, tree, held, announced);
+    if (result != GPUPOOL_OK) gpi_chunk_give_all_back(chunks, tree, taken, announced);
     return result;
 }
 
-/* A chunk that is one held run goes back to its source. On failure it stays, finished. */
+/* A chunk that is one taken run goes back to its source. On failure it stays, finished. */
 static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
     gpupool_result result = GPUPOOL_OK;
 #if GPUPOOL_NVTX
@@ -6452,7 +6454,7 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
         if (chunk->heap) chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
 #endif
         gpi_chunk_tell_again(chunks, chunk);
-        gpi_tree_put(tree, chunk->first, GPI_LANE_ANY, 0);
+        gpi_tree_put(tree, chunk->first, GPI_LIST_ANY, 0);
         return result;
     }
     gpi_tree_remove_chunk(tree, chunk->first);
@@ -6475,7 +6477,7 @@ static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tr
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
-    return run->lane == GPI_LANE_ANY && run->unit + run->units >= chunk->unit + chunk->units;
+    return run->list == GPI_LIST_ANY && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
 static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
@@ -6528,9 +6530,9 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
         return gpi_host_no_memory();
     chunks->stitch_unit = chunks->base_unit + home;
     chunks->home = gpi_tree_add_chunk(tree, chunks->base_unit, home);
-    gpi_tree_put(tree, chunks->home, GPI_LANE_EMPTY, 0);
+    gpi_tree_put(tree, chunks->home, GPI_LIST_EMPTY, 0);
     chunks->space = gpi_tree_add_chunk(tree, chunks->stitch_unit, chunks->space_units - home);
-    gpi_tree_put(tree, chunks->space, GPI_LANE_SPACE, 0);
+    gpi_tree_put(tree, chunks->space, GPI_LIST_SPACE, 0);
     return GPUPOOL_OK;
 }
 
@@ -6540,14 +6542,14 @@ static gpupool_result gpi_chunk_open_space(gpi_chunks *chunks, gpi_tree *tree) {
 static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) {
     uint64_t units = chunks->granule_units;
     gpupool_result result;
-    gpi_run *held;
+    gpi_run *taken;
     if (!gpi_tree_prepare(tree, 8) || !gpi_tree_prepare_cells(tree, chunks->base_unit, units))
         return gpi_host_no_memory();
-    held = gpi_tree_take(tree, chunks->home, chunks->base_unit, units);
-    result = gpi_chunk_fill(chunks, tree, held, units);
+    taken = gpi_tree_take(tree, chunks->home, chunks->base_unit, units);
+    result = gpi_chunk_fill(chunks, tree, taken, units);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) return GPUPOOL_OK;
     if (result != GPUPOOL_OK) return result;
-    if (gpi_chunk_give_back(chunks, tree, chunks->first, held) == GPUPOOL_OK) {
+    if (gpi_chunk_give_back(chunks, tree, chunks->first, taken) == GPUPOOL_OK) {
         chunks->gained = chunks->lost = 0; /* as if nothing had been */
         memset(&chunks->ledger->reserved, 0, sizeof chunks->ledger->reserved);
         tree->splits = tree->merges = 0;
@@ -6619,8 +6621,8 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
 } gpi_growth;
 
 static int gpi_growth_is_usable(const gpi_tree *tree, const gpi_run *run) {
-    return run->lane < GPI_LANE_WAITING && run->of.at < tree->lanes[run->lane]->usable_below &&
-           run->as.place < GPI_SLABS * GPI_SHELF;
+    return run->list < GPI_LIST_WAITING && run->of.at < tree->lists[run->list]->usable_below &&
+           run->as.bin < GPI_SLABS * GPI_KIND_BINS;
 }
 
 static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_run *empty,
@@ -6644,12 +6646,12 @@ static void gpi_growth_consider(const gpi_chunks *chunks, gpi_growth *best, gpi_
    beside free memory that is marked as usable. */
 static void gpi_growth_find_place(const gpi_chunks *chunks, const gpi_tree *tree,
                                   uint64_t align_units, gpi_growth *best) {
-    const gpi_lane *lane = tree->lanes[GPI_LANE_EMPTY];
-    uint32_t place = gpi_tree_next(lane, 0);
+    const gpi_list *list = tree->lists[GPI_LIST_EMPTY];
+    uint32_t bin = gpi_tree_next(list, 0);
     int looked = 0;
     best->empty = NULL;
-    for (; place != GPI_NO_PLACE; place = gpi_tree_next(lane, place + 1)) {
-        gpi_run *run = lane->lists[place];
+    for (; bin != GPI_NO_BIN; bin = gpi_tree_next(list, bin + 1)) {
+        gpi_run *run = list->heads[bin];
         for (; run && (looked++ < 64 || !best->empty); run = run->list_next) {
             gpi_run *left = best->is_alone ? NULL : run->prev;
             if (left && !gpi_growth_is_usable(tree, left)) left = NULL;
@@ -6675,15 +6677,16 @@ static uint64_t gpi_growth_units(const gpi_chunks *chunks, uint64_t new_units) {
     return gpi_ground_max(gpi_ground_down(units, granule), granule);
 }
 
-/* Cuts [unit, unit + units) out of a held run; the rest goes to a lane. Needs two spare structs. */
+/* Cuts [unit, unit + units) out of a taken run; the rest goes to a list. Needs two spare structs.
+   */
 static gpi_run *gpi_growth_carve(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units,
-                                 uint32_t lane) {
+                                 uint32_t list) {
     if (run->units > unit - run->unit + units)
-        gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), lane, 0);
+        gpi_tree_put(tree, gpi_tree_split(tree, run, unit + units), list, 0);
     if (unit > run->unit) {
         gpi_run *head = run;
         run = gpi_tree_split(tree, run, unit);
-        gpi_tree_put(tree, head, lane, 0);
+        gpi_tree_put(tree, head, list, 0);
     }
     return run;
 }
@@ -6699,14 +6702,14 @@ static void gpi_growth_round_up(const gpi_chunks *chunks, gpi_growth *growth, ui
     growth->new_units = gpi_ground_max(growth->new_units, size);
 }
 
-/* Gets memory for a block at home, so that at most most_units are reserved. The run is held,
-   exactly the block. Lanes that it may begin in are marked as usable, and no longer on return. */
+/* Gets memory for a block at home, so that at most most_units are reserved. The run is taken,
+   exactly the block. Lists that it may begin in are marked as usable, and no longer on return. */
 static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_growth *growth,
                                       uint64_t most_units, gpi_run **out) {
     uint64_t room = most_units - gpi_ground_min(most_units, chunks->units);
     uint64_t size = gpi_ground_max(gpi_growth_units(chunks, growth->new_units),
                                    growth->is_one_chunk ? growth->new_units : 0);
-    gpi_run *held, *left = growth->left;
+    gpi_run *taken, *left = growth->left;
     gpi_stream *owner = NULL;
     uint64_t at = 0;
     gpupool_result result;
@@ -6723,11 +6726,11 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
     }
     gpi_tree_unmark(tree);
     if (result != GPUPOOL_OK) return result;
-    held = gpi_tree_take(tree, growth->empty, growth->new_unit, growth->new_units);
-    result = gpi_chunk_fill(chunks, tree, held, size);
-    if (result == GPUPOOL_OK) result = gpi_chunk_announce(chunks, tree, held);
+    taken = gpi_tree_take(tree, growth->empty, growth->new_unit, growth->new_units);
+    result = gpi_chunk_fill(chunks, tree, taken, size);
+    if (result == GPUPOOL_OK) result = gpi_chunk_announce(chunks, tree, taken);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) {
-        gpi_tree_put(tree, held, GPI_LANE_ANY, 0); /* it is there now, and stays */
+        gpi_tree_put(tree, taken, GPI_LIST_ANY, 0); /* it is there now, and stays */
         result = gpi_host_no_memory();
     }
     if (result != GPUPOOL_OK) {
@@ -6735,8 +6738,8 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
         return result;
     }
     if (owner) owner->refs--;
-    if (left) gpi_tree_weld(tree, left, held);
-    *out = gpi_growth_carve(tree, left ? left : held, growth->unit, growth->units, GPI_LANE_ANY);
+    if (left) gpi_tree_weld(tree, left, taken);
+    *out = gpi_growth_carve(tree, left ? left : taken, growth->unit, growth->units, GPI_LIST_ANY);
     return GPUPOOL_OK;
 }
 
@@ -6785,7 +6788,7 @@ static gpupool_result gpi_growth_ask(const gpi_chunks *chunks, uint64_t need, gp
     }
 }
 
-/* Tells the program of a new chunk, which is one held run. If it refuses, the chunk goes back. On
+/* Tells the program of a new chunk, which is one taken run. If it refuses, the chunk goes back. On
    success there are spare structs to carve it with. */
 static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi_chunk *chunk) {
     gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
@@ -6795,7 +6798,7 @@ static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi
     result = gpi_chunk_tell(chunks, chunks->on_map, &mapping);
     if (result == GPUPOOL_OK && gpi_tree_prepare(tree, 4)) return GPUPOOL_OK;
     if (result == GPUPOOL_OK) {
-        gpi_tree_put(tree, chunk->first, GPI_LANE_ANY, 0); /* it is there now, and stays */
+        gpi_tree_put(tree, chunk->first, GPI_LIST_ANY, 0); /* it is there now, and stays */
         return gpi_host_no_memory();
     }
     why = gpi_thread;
@@ -6805,7 +6808,7 @@ static gpupool_result gpi_growth_welcome(gpi_chunks *chunks, gpi_tree *tree, gpi
     return result;
 }
 
-/* A chunk for a request under at most most_bytes of reserved memory. The run is held, exactly the
+/* A chunk for a request under at most most_bytes of reserved memory. The run is taken, exactly the
    request. */
 static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const gpi_growth *growth,
                                      uint64_t align_units, uint64_t most_bytes, gpi_run **out) {
@@ -6846,7 +6849,7 @@ static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const g
     result = gpi_growth_welcome(chunks, tree, chunk);
     if (result != GPUPOOL_OK) return result;
     *out = gpi_growth_carve(tree, chunk->first, gpi_ground_up(chunk->unit, align_units),
-                            growth->units, GPI_LANE_ANY);
+                            growth->units, GPI_LIST_ANY);
     return GPUPOOL_OK;
 }
 
@@ -6886,12 +6889,12 @@ static uint64_t gpi_growth_room(const gpi_chunks *chunks, uint64_t limit_bytes,
    and nothing else happened. Memory that a stream has freed may be stitched for it at once,
    whatever still runs there, since mapping adds an address and removes none.
 
-   When the block is freed its units go back to the lanes as home runs, and the stitch stays mapped,
-   idle. The same size asked for again, with the same units free, takes it back without a call of
-   the driver: programs repeat themselves. Idle stitches are bounded by their handles, and the one
-   unused for longest goes first, once the work of its last user is done.
+   When the block is freed its units go back to the free lists as home runs, and the stitch stays
+   mapped, idle. The same size asked for again, with the same units free, takes it back without a
+   call of the driver: programs repeat themselves. Idle stitches are bounded by their handles, and
+   the one unused for longest goes first, once the work of its last user is done.
 
-   S1  a unit is free or in one block, known by its home address: a run in lane PART leads to the
+   S1  a unit is free or in one block, known by its home address: a run in list PART leads to the
        stitch of a block that is not free, and is one of its parts; the parts are all of the block,
        each at the offset at which the stitch maps its chunk
    S2  an idle stitch owns no units. It remembers its last user, and is unmapped only when that has
@@ -6961,7 +6964,7 @@ typedef struct gpi_stitches {
     gpi_clocks *clocks;
     int off;                 /* config.no_stitch */
     gpi_stitch *oldest, *newest;
-    gpi_stitch *first_of[GPI_SHELF], *last_of[GPI_SHELF]; /* by size: gpi_tree_place */
+    gpi_stitch *first_of[GPI_KIND_BINS], *last_of[GPI_KIND_BINS]; /* by size: gpi_tree_bin */
     uint64_t count, seams, idle_seams; /* seams: of all; idle_seams: of those that are not used */
     uint64_t used_units;     /* in stitched blocks */
     uint64_t making_units;   /* addresses of the stitch that is being made */
@@ -7014,7 +7017,7 @@ static int gpi_stitch_check_parts(const gpi_stitch *stitch) {
         }
         if ((part->run != NULL) != (stitch->state == GPI_STITCH_USED)) return 2;
         if (!part->run) continue;
-        if (part->run->lane != GPI_LANE_PART || part->run->of.uses != stitch) return 1;
+        if (part->run->list != GPI_LIST_PART || part->run->of.uses != stitch) return 1;
         if (part->run->unit != part->unit || part->run->units != part->units) return 1;
     }
     return at == stitch->body->unit - stitch->unit + stitch->body->units ? 0 : 1;
@@ -7030,7 +7033,7 @@ static int gpi_stitch_check_one(const gpi_stitches *stitches, const gpi_stitch *
         units += seam->chunk->units;
     }
     if (units != stitch->units || gpi_stitch_of(stitches, stitch->body) != stitch) return 6;
-    if (stitch->state != GPI_STITCH_USED && stitch->body->lane != GPI_LANE_HELD) return 5;
+    if (stitch->state != GPI_STITCH_USED && stitch->body->list != GPI_LIST_TAKEN) return 5;
     if (stitch->state == GPI_STITCH_SPOILT) return 0;
     return gpi_stitch_check_parts(stitch);
 }
@@ -7058,13 +7061,13 @@ static int gpi_stitch_check(const gpi_stitches *stitches) {
     if (before != stitches->newest || count != stitches->count || seams != stitches->seams ||
         idle_seams != stitches->idle_seams || used != stitches->used_units)
         return 6;
-    for (run = stitches->chunks->home; run; run = run->next) parts -= run->lane == GPI_LANE_PART;
+    for (run = stitches->chunks->home; run; run = run->next) parts -= run->list == GPI_LIST_PART;
     if (parts) return 1; /* each is one of its stitch's, so none is left */
     for (run = stitches->chunks->space; run; run = run->next)
-        if (run->lane == GPI_LANE_SPACE) space += run->units;
-    for (i = 0; i < GPI_SHELF; i++)
+        if (run->list == GPI_LIST_SPACE) space += run->units;
+    for (i = 0; i < GPI_KIND_BINS; i++)
         for (stitch = stitches->first_of[i]; stitch; stitch = stitch->same_next)
-            count -= gpi_tree_place(stitch->body->units) == i;
+            count -= gpi_tree_bin(stitch->body->units) == i;
     return count == 0 && space == stitches->chunks->base_unit + stitches->chunks->space_units -
                                       stitches->chunks->stitch_unit ? 0 : 6;
 }
@@ -7087,7 +7090,7 @@ static void gpi_stitch_unlink(gpi_stitches *stitches, gpi_stitch *stitch) {
 }
 
 static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) { /* as the latest */
-    uint32_t size = gpi_tree_place(stitch->body->units);
+    uint32_t size = gpi_tree_bin(stitch->body->units);
     stitch->same_next = NULL;
     stitch->same_prev = stitches->last_of[size];
     if (stitch->same_prev) stitch->same_prev->same_next = stitch;
@@ -7096,7 +7099,7 @@ static void gpi_stitch_link_size(gpi_stitches *stitches, gpi_stitch *stitch) { /
 }
 
 static void gpi_stitch_unlink_size(gpi_stitches *stitches, gpi_stitch *stitch) {
-    uint32_t size = gpi_tree_place(stitch->body->units);
+    uint32_t size = gpi_tree_bin(stitch->body->units);
     if (stitch->same_next) stitch->same_next->same_prev = stitch->same_prev;
     else stitches->last_of[size] = stitch->same_prev;
     if (stitch->same_prev) stitch->same_prev->same_next = stitch->same_next;
@@ -7154,23 +7157,23 @@ static void gpi_stitch_remove_seam(gpi_seam *seam) {
 
 /* -- a block is freed, or taken again -- */
 
-/* A held run, or part of one, becomes free: for a stream at a position; NULL: for anybody. */
+/* A taken run, or part of one, becomes free: for a stream at a position; NULL: for anybody. */
 GPI_HOT void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
                                 uint64_t at, uint64_t absorb_units) {
     run->of.at = at;
-    gpi_tree_put(stitches->tree, run, stream ? stream->lane : (uint32_t)GPI_LANE_ANY,
+    gpi_tree_put(stitches->tree, run, stream ? stream->list : (uint32_t)GPI_LIST_ANY,
                  absorb_units);
 }
 
-/* A held block that is stitched becomes free: its parts do, and its stitch is idle. */
+/* A taken block that is stitched becomes free: its parts do, and its stitch is idle. */
 static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
                                  uint64_t at, uint64_t absorb_units) {
     gpi_stitch *stitch = gpi_stitch_of(stitches, run);
     uint32_t i;
-    GPI_ASSERT(run->lane == GPI_LANE_HELD && stitch->state == GPI_STITCH_USED);
+    GPI_ASSERT(run->list == GPI_LIST_TAKEN && stitch->state == GPI_STITCH_USED);
     for (i = 0; i < stitch->part_count; i++) {
         gpi_run *part = stitch->parts[i].run;
-        part->lane = GPI_LANE_HELD;
+        part->list = GPI_LIST_TAKEN;
         gpi_stitch_put_home(stitches, part, stream, at, absorb_units);
         stitch->parts[i].run = NULL;
     }
@@ -7180,7 +7183,7 @@ static void gpi_stitch_put_parts(gpi_stitches *stitches, gpi_run *run, gpi_strea
     gpi_stitch_link(stitches, stitch);
 }
 
-/* A held block becomes free. */
+/* A taken block becomes free. */
 GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream, uint64_t at,
                             uint64_t absorb_units) {
     if (stream) gpi_clock_queue(stitches->clocks, stream);
@@ -7190,8 +7193,8 @@ GPI_HOT void gpi_stitch_put(gpi_stitches *stitches, gpi_run *run, gpi_stream *st
         gpi_stitch_put_home(stitches, run, stream, at, absorb_units);
 }
 
-/* Whether all these home units are free, in lanes that are usable; counts the runs that they are
-   in. */
+/* Whether all these home units are free, in free lists that are usable; counts the runs that they
+   are in. */
 static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t units, uint64_t *runs) {
     const gpi_run *run = gpi_tree_at(tree, unit);
     for (; gpi_growth_is_usable(tree, run); run = run->next) {
@@ -7201,32 +7204,32 @@ static int gpi_stitch_is_free(const gpi_tree *tree, uint64_t unit, uint64_t unit
     return 0;
 }
 
-/* Free units side by side, from a run on, become one held run. Needs two spare structs for each
+/* Free units side by side, from a run on, become one taken run. Needs two spare structs for each
    run. */
 static gpi_run *gpi_stitch_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
-    gpi_run *next, *piece, *held = NULL;
+    gpi_run *next, *piece, *taken = NULL;
     uint64_t end = unit + units, piece_units;
     for (; unit < end; unit += piece_units, run = next) {
         next = run->next;
         piece_units = gpi_ground_min(run->unit + run->units, end) - unit;
         piece = gpi_tree_take(tree, run, unit, piece_units);
-        if (held) gpi_tree_weld(tree, held, piece);
-        else held = piece;
+        if (taken) gpi_tree_weld(tree, taken, piece);
+        else taken = piece;
     }
-    return held;
+    return taken;
 }
 
-static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *held) {
-    held->lane = GPI_LANE_PART;
-    held->of.uses = stitch;
-    part->run = held;
+static void gpi_stitch_use_part(gpi_stitch *stitch, gpi_part *part, gpi_run *taken) {
+    taken->list = GPI_LIST_PART;
+    taken->of.uses = stitch;
+    part->run = taken;
 }
 
-/* An idle stitch of just this size whose units are free in usable lanes: its block, held. Makes no
-   call of the driver. The first that was made comes first, so that a program that repeats itself
-   meets the same choices again. NULL: there is none. */
+/* An idle stitch of just this size whose units are free in usable free lists: its block, held.
+   Makes no call of the driver. The first that was made comes first, so that a program that repeats
+   itself meets the same choices again. NULL: there is none. */
 static gpi_run *gpi_stitch_reuse(gpi_stitches *stitches, uint64_t units, uint64_t align_units) {
-    gpi_stitch *stitch = stitches->first_of[gpi_tree_place(units)];
+    gpi_stitch *stitch = stitches->first_of[gpi_tree_bin(units)];
     int tries = GPI_REUSE_TRIES;
     uint64_t runs = 0;
     uint32_t i = 0;
@@ -7266,7 +7269,7 @@ static void gpi_stitch_give_space(gpi_stitches *stitches, gpi_stitch *stitch) {
     }
     while (run->unit + run->units < stitch->unit + stitch->units)
         gpi_tree_weld(stitches->tree, run, run->next);
-    gpi_tree_put(stitches->tree, run, GPI_LANE_SPACE, 0);
+    gpi_tree_put(stitches->tree, run, GPI_LIST_SPACE, 0);
 }
 
 static gpupool_mapping gpi_stitch_mapping(const gpi_stitch *stitch) {
@@ -7396,20 +7399,20 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
     gpi_chunks *chunks = stitches->chunks;
     gpi_tree *tree = stitches->tree;
     gpupool_result result;
-    gpi_run *held;
+    gpi_run *taken;
     if (!gpi_chunk_is_mapped(chunks)) {
         gpi_tree_unfile(tree, chunk->first);
         gpi_chunk_tell_going(chunks, chunk);
         return gpi_chunk_drop(chunks, tree, chunk);
     }
     if (!gpi_tree_prepare(tree, 2)) return gpi_host_no_memory();
-    held = gpi_stitch_take(tree, gpi_tree_at(tree, chunk->unit), chunk->unit, chunk->units);
+    taken = gpi_stitch_take(tree, gpi_tree_at(tree, chunk->unit), chunk->unit, chunk->units);
     result = gpi_stitch_clear(stitches, chunk);
     if (result == GPUPOOL_OK) {
         gpi_chunk_tell_going(chunks, chunk);
-        return gpi_chunk_give_back(chunks, tree, chunk, held);
+        return gpi_chunk_give_back(chunks, tree, chunk, taken);
     }
-    gpi_tree_put(tree, held, GPI_LANE_ANY, 0);
+    gpi_tree_put(tree, taken, GPI_LIST_ANY, 0);
     return result;
 }
 
@@ -7559,13 +7562,13 @@ static void gpi_stitch_forget(gpi_stitches *stitches) { /* the host's side only 
 
        | chunk ...head | chunk | chunk | grown | tail... chunk |
 
-   P1  planning changes nothing; the lanes that it may use are marked by the caller
+   P1  planning changes nothing; the free lists that it may use are marked by the caller
    P2  making takes all units under the lock before the first call of the driver, and gives each
        back to its owner if a call fails (S9) */
 
 typedef struct gpi_plan {
     uint64_t units, align_units;  /* the block, */
-    gpi_stream *known;            /* the stream that it is for, */
+    gpi_stream *owner;            /* the stream that it is for, */
     cudaStream_t stream;          /* and its handle */
     uint64_t most_units;          /* that may be reserved afterwards */
     uint64_t most_seams;          /* that are worth their price */
@@ -7576,7 +7579,7 @@ typedef struct gpi_plan {
     uint64_t seam_count;
 } gpi_plan;
 
-/* What is free in usable lanes, of one arena at one time. */
+/* What is free in usable free lists, of one arena at one time. */
 typedef struct gpi_measure {
     gpi_free_chunk heads[2], tails[2]; /* the longest, from two chunks each */
     uint64_t whole_units, whole_count;
@@ -7717,7 +7720,7 @@ static void gpi_plan_rest(const gpi_stitches *stitches, gpi_plan *plan, uint64_t
 }
 
 /* 0: the host has no memory for the plan, or the memory is not there, or not worth its price. The
-   lanes that may be used are marked. */
+   free lists that may be used are marked. */
 static int gpi_plan_draw(gpi_stitches *stitches, gpi_plan *plan) {
     const gpi_chunks *chunks = stitches->chunks;
     gpi_free_chunk spare;
@@ -7766,7 +7769,7 @@ static int gpi_plan_has_room(gpi_stitches *stitches) {
     return 1;
 }
 
-/* Takes home units of the plan, as one part for each stretch of equal lane. 0: the host has no
+/* Takes home units of the plan, as one part for each stretch of equal list. 0: the host has no
    memory; what was taken so far is in stitches->taken. */
 static int gpi_plan_take_units(gpi_stitches *stitches, uint64_t unit, uint64_t units) {
     gpi_tree *tree = stitches->tree;
@@ -7819,7 +7822,7 @@ static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *pl
     clocks->visits++;
     for (i = 0; i < stitches->taken_count && result == GPUPOOL_OK; i++) {
         gpi_stream *owner = stitches->taken[i].owner;
-        if (!owner || owner == plan->known || owner->visit == clocks->visits) continue;
+        if (!owner || owner == plan->owner || owner->visit == clocks->visits) continue;
         if (stitches->taken[i].at <= gpi_clock_done(clocks, owner)) continue;
         owner->visit = clocks->visits;
         result = gpi_clock_follow(clocks, owner, gpi_clock_recorded(clocks, owner), plan->stream);
@@ -7832,7 +7835,7 @@ static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *pl
 static void gpi_plan_give_grown(gpi_stitches *stitches, gpi_run *grown) {
     struct gpi_thread why = gpi_thread;
     uint64_t unit = grown->unit, end = unit + grown->units;
-    gpi_tree_put(stitches->tree, grown, GPI_LANE_ANY, 0);
+    gpi_tree_put(stitches->tree, grown, GPI_LIST_ANY, 0);
     while (unit < end) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
         unit = chunk->unit + chunk->units;
@@ -7881,10 +7884,10 @@ static int gpi_plan_take_space(gpi_stitches *stitches, const gpi_plan *plan,
                                  gpi_stitch *stitch) {
     gpi_tree *tree = stitches->tree;
     uint64_t skip = plan->head.units ? plan->head.chunk->units - plan->head.units : 0, start;
-    gpi_lanes space;
+    gpi_lists space;
     gpi_fit fit;
     gpi_run *run;
-    space.number[0] = GPI_LANE_SPACE;
+    space.number[0] = GPI_LIST_SPACE;
     space.count = 1;
     memset(&fit, 0, sizeof fit);
     space.below = fit.tries = UINT64_MAX;
@@ -8029,8 +8032,8 @@ static gpupool_result gpi_plan_announce(gpi_stitches *stitches, const gpi_plan *
     stitch->is_told = result == GPUPOOL_OK;
     if (result == GPUPOOL_OK) return result;
     why = gpi_thread;
-    gpi_stitch_put(stitches, stitch->body, plan->known,
-                   gpi_clock_issue(stitches->clocks, plan->known), 0);
+    gpi_stitch_put(stitches, stitch->body, plan->owner,
+                   gpi_clock_issue(stitches->clocks, plan->owner), 0);
     gpi_stitch_unmap(stitches, stitch); /* nothing has ever used it */
     gpi_thread = why;
     return result;
@@ -8043,12 +8046,12 @@ static gpupool_result gpi_plan_grow_first(gpi_stitches *stitches, const gpi_plan
     gpupool_result result;
     gpi_tree_unmark(stitches->tree);
     result = gpi_plan_grow(stitches, plan, &grown);
-    if (result == GPUPOOL_OK) gpi_tree_put(stitches->tree, grown, GPI_LANE_ANY, 0);
+    if (result == GPUPOOL_OK) gpi_tree_put(stitches->tree, grown, GPI_LIST_ANY, 0);
     return result;
 }
 
 /* Makes what was planned. The block is held; on failure all is as it was. NULL with success: memory
-   is other than it was. No lane is marked on return. */
+   is other than it was. No list is marked on return. */
 static gpupool_result gpi_plan_make(gpi_stitches *stitches, const gpi_plan *plan, gpi_run **out) {
     gpupool_result result = GPUPOOL_OK;
     gpi_stitch *stitch = NULL;
@@ -8136,7 +8139,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
     if (unit < 0)
-        return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
+        return gpi_limit_wrong(where, text, "ends in no unit that is owner: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
     if (!whole && unit < 2) /* "0.8" may mean 80%, "1.5" may mean GiB */
         return gpi_limit_wrong(where, text, "is no whole number of bytes: add a unit, or %");
@@ -8186,8 +8189,8 @@ static const char *gpi_limit_base(const char *file) {
    A1  ledger.granted is the tree's live units but for what caches have free, ledger.blocks its live
        runs but for those, ledger.requested what they were asked for with; each site has the blocks
        and bytes of its live runs
-   A2  ledger.pending is what lanes of streams and caches hold, and what waits
-   A3  a waiting run is in lane WAITING, and has a use
+   A2  ledger.pending is what free lists of streams and caches hold, and what waits
+   A3  a waiting run is in list WAITING, and has a use
    A4  a tag's granted bytes and blocks are those of the live runs with it, and what is coming
    Locks, in this order: `growing` sleeps, and is held by the one thread that gets memory from the
    driver or gives it back, but never while the host waits for the device or runs a function of the
@@ -8273,7 +8276,7 @@ static uint64_t gpi_arena_requested(const gpi_run *run) {
 
 /* What was requested with a live run; 0 where it is free in a cache. The stream's lock is held. */
 static uint64_t gpi_arena_asked(const gpi_run *run) {
-    if (run->lane != GPI_LANE_CACHED) return gpi_arena_requested(run);
+    if (run->list != GPI_LIST_CACHED) return gpi_arena_requested(run);
     return gpi_cache_asked_at((gpi_cache *)run->of.uses, run->unit);
 }
 
@@ -8320,7 +8323,7 @@ static int gpi_arena_check_tags(const gpupool_arena *arena) {
     memset(bytes, 0, sizeof bytes);
     memset(blocks, 0, sizeof blocks);
     while (arena->ledger.tag_count && (run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
-        if (run->lane == GPI_LANE_CACHED) continue;
+        if (run->list == GPI_LIST_CACHED) continue;
         if (gpi_tree_tag(run) > (uint32_t)arena->ledger.tag_count) return 1;
         bytes[gpi_tree_tag(run)] += run->units * GPUPOOL_UNIT_BYTES;
         blocks[gpi_tree_tag(run)]++;
@@ -8347,7 +8350,7 @@ static int gpi_arena_check_refs(const gpupool_arena *arena) {
     for (run = arena->waiting; run; run = run->list_next)
         for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
-        if (run->lane == GPI_LANE_CACHED) continue;
+        if (run->list == GPI_LIST_CACHED) continue;
         for (use = (const gpi_use *)run->of.uses; use; use = use->next) uses++;
     }
     if (uses + arena->clocks.loose_uses != arena->clocks.uses) return 1;
@@ -8389,7 +8392,7 @@ static int gpi_arena_check(gpupool_arena *arena, char *letter) {
     if (gpi_arena_check_live(arena)) return 1;
     if (gpi_arena_check_tags(arena)) return 4;
     for (run = arena->waiting; run; run = run->list_next) {
-        if (run->lane != GPI_LANE_WAITING || !run->of.uses) return 3;
+        if (run->list != GPI_LIST_WAITING || !run->of.uses) return 3;
         waiting += run->units;
     }
     if (waiting != arena->waiting_units) return 2;
@@ -8541,29 +8544,29 @@ GPI_HOT gpi_caller gpi_arena_call(cudaStream_t stream) {
 
 /* The stream that calls with this key go to; it may have been forgotten, or never been known. The
    lock is held. NULL: the host has no memory. */
-static gpi_stream *gpi_arena_known(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
-    gpi_stream *known = gpi_clock_find(&arena->clocks, key);
-    if (known) return known;
-    known = gpi_clock_know(&arena->clocks, key, identity);
-    if (known) gpi_clock_name(&arena->clocks, known);
-    return known;
+static gpi_stream *gpi_arena_owner(gpupool_arena *arena, uintptr_t key, uint64_t identity) {
+    gpi_stream *owner = gpi_clock_find(&arena->clocks, key);
+    if (owner) return owner;
+    owner = gpi_clock_know(&arena->clocks, key, identity);
+    if (owner) gpi_clock_name(&arena->clocks, owner);
+    return owner;
 }
 
 /* The same of a stream that was known when the call began. If it was forgotten since, it comes back
    as itself, or another thread's next call would take it for a stream that is gone. */
-static gpi_stream *gpi_arena_known_again(gpupool_arena *arena, const gpi_caller *call) {
-    gpi_stream *known = gpi_clock_find(&arena->clocks, call->key);
+static gpi_stream *gpi_arena_owner_again(gpupool_arena *arena, const gpi_caller *call) {
+    gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key);
     uint64_t identity;
-    if (known) return known;
+    if (owner) return owner;
     /* not told: 0, and the next call makes it known anew */
     gpi_clock_identity(arena->clocks.driver, call->stream, &identity);
-    return gpi_arena_known(arena, call->key, identity);
+    return gpi_arena_owner(arena, call->key, identity);
 }
 
 /* A block for all streams at once, as cudaMalloc gives, or for the host, as in a pinned arena: of
    finished memory only, for work that was queued before is not known to come first. */
-GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *known) {
-    return known == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
+GPI_HOT int gpi_arena_takes_finished(const gpupool_arena *arena, const gpi_stream *owner) {
+    return owner == arena->clocks.all || gpi_chunk_is(&arena->chunks, GPI_FROM_HOST);
 }
 
 /* Whether streams may come to want each other's memory. */
@@ -8573,7 +8576,7 @@ GPI_HOT int gpi_arena_shares(const gpupool_arena *arena) {
 
 /* -- free memory comes back -- */
 
-/* A held run becomes free memory of a stream, and finished neighbours of up to so many units join
+/* A taken run becomes free memory of a stream, and finished neighbours of up to so many units join
    it. */
 GPI_HOT void gpi_arena_put_with(gpupool_arena *arena, gpi_stream *stream, gpi_run *run,
                                 uint64_t absorb_units) {
@@ -8606,7 +8609,7 @@ static void gpi_arena_drain(gpupool_arena *arena, gpi_stream *stream) {
     gpi_cache_fold(&stream->cache, &arena->ledger);
 }
 
-/* What is free in a stream's cache goes into its lane; a crowded one goes on to keep track of what
+/* What is free in a stream's cache goes into its list; a crowded one goes on to keep track of what
    is out. */
 static void gpi_arena_pour_out(gpupool_arena *arena, gpi_stream *stream) {
     if (!stream->cache.crowded) {
@@ -8654,15 +8657,15 @@ static void gpi_arena_fold(gpupool_arena *arena, gpi_cached *cached) {
     gpi_arena_count_pending(arena);
 }
 
-/* No call comes to this stream any more; what it has cached goes into its lane. The arena's lock is
+/* No call comes to this stream any more; what it has cached goes into its list. The arena's lock is
    held, and opened for a moment. */
-static void gpi_arena_unname(gpupool_arena *arena, gpi_stream *known) {
+static void gpi_arena_unname(gpupool_arena *arena, gpi_stream *owner) {
     gpi_host_unlock(&arena->lock);
-    gpi_host_lock(&known->cache.lock);
+    gpi_host_lock(&owner->cache.lock);
     gpi_host_lock(&arena->lock);
-    gpi_arena_drain(arena, known);
-    gpi_clock_unname(&arena->clocks, known);
-    gpi_host_unlock(&known->cache.lock);
+    gpi_arena_drain(arena, owner);
+    gpi_clock_unname(&arena->clocks, owner);
+    gpi_host_unlock(&owner->cache.lock);
 }
 
 /* -- blocks that wait: freed, while work that other streams had queued may still use them -- */
@@ -8687,7 +8690,7 @@ static int gpi_arena_ask_waiting(gpupool_arena *arena) {
         next = run->list_next;
         if (gpi_clock_drop_passed(&arena->clocks, run)) {
             arena->waiting_units -= run->units;
-            run->lane = GPI_LANE_HELD;
+            run->list = GPI_LIST_TAKEN;
             gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
             any = 1;
             continue;
@@ -8719,23 +8722,23 @@ static void gpi_arena_poll_stream(gpupool_arena *arena, gpi_stream *stream) {
 /* Asks a few streams how far they have come, and makes what they are done with anybody's. Returns
    whether there is more of it. The lock is held, and open while CUDA is asked. */
 static int gpi_arena_poll(gpupool_arena *arena, int looks) {
-    uint64_t units = arena->tree.lanes[GPI_LANE_ANY]->units;
+    uint64_t units = arena->tree.lists[GPI_LIST_ANY]->units;
     gpi_stream *list[GPI_LOOKS_MOST];
     int count, i;
     gpi_clock_poll(&arena->clocks, arena->clocks.all);
     count = gpi_clock_next_busy(&arena->clocks, list, looks);
     for (i = 0; i < count; i++) gpi_arena_poll_stream(arena, list[i]);
-    return gpi_arena_ask_waiting(arena) || arena->tree.lanes[GPI_LANE_ANY]->units > units;
+    return gpi_arena_ask_waiting(arena) || arena->tree.lists[GPI_LIST_ANY]->units > units;
 }
 
 /* The same of all streams. */
 static int gpi_arena_poll_all(gpupool_arena *arena) {
-    uint64_t units = arena->tree.lanes[GPI_LANE_ANY]->units;
+    uint64_t units = arena->tree.lists[GPI_LIST_ANY]->units;
     gpi_stream *stream = arena->clocks.streams;
     gpi_clock_poll(&arena->clocks, arena->clocks.all);
     for (; stream; stream = stream->next)
         if (stream->handle) gpi_arena_poll_stream(arena, stream);
-    return gpi_arena_ask_waiting(arena) || arena->tree.lanes[GPI_LANE_ANY]->units > units;
+    return gpi_arena_ask_waiting(arena) || arena->tree.lists[GPI_LIST_ANY]->units > units;
 }
 
 /* Whether work may be at freed memory, and no mark is behind it: of what was freed up to here. */
@@ -8744,7 +8747,7 @@ static int gpi_arena_lacks_marks(const gpupool_arena *arena, uint64_t at) {
     for (; stream; stream = stream->next) {
         uint64_t issued = gpi_ground_min(stream->clock.issued, at);
         if (!stream->handle || stream->capture) continue;
-        if (!arena->tree.lanes[stream->lane]->units && !(arena->waiting && stream->refs)) continue;
+        if (!arena->tree.lists[stream->list]->units && !(arena->waiting && stream->refs)) continue;
         if (issued > gpi_clock_recorded(&arena->clocks, stream)) return 1;
     }
     return 0;
@@ -9034,7 +9037,7 @@ typedef struct gpi_request {
     uint64_t bytes, units, align_units;
     gpi_caller by;
     gpi_origin origin;
-    gpi_stream *known;
+    gpi_stream *owner;
     int capturing;              /* its stream captures */
     int no_wait;                /* the host must not wait */
     gpi_owners owners;          /* of the chunks that the block may lie in: ANY but in a MAPPED
@@ -9086,17 +9089,17 @@ static int gpi_ladder_is_barred(const gpupool_arena *arena, const gpi_request *r
 
 /* -- the stream's own free memory, and anybody's -- */
 
-/* Where a request's stream may take without waiting; its own lane first. */
-GPI_HOT void gpi_ladder_lanes(const gpupool_arena *arena, const gpi_request *request,
-                              uint64_t units_least, gpi_lanes *lanes) {
-    gpi_lane *const *all = arena->tree.lanes;
-    const gpi_stream *known = request->known;
+/* Where a request's stream may take without waiting; its own list first. */
+GPI_HOT void gpi_ladder_lists(const gpupool_arena *arena, const gpi_request *request,
+                              uint64_t units_least, gpi_lists *lists) {
+    gpi_list *const *all = arena->tree.lists;
+    const gpi_stream *owner = request->owner;
     int count = 0;
-    if (all[known->lane]->units >= units_least && !gpi_arena_takes_finished(arena, known))
-        lanes->number[count++] = known->lane;
-    if (all[GPI_LANE_ANY]->units >= units_least) lanes->number[count++] = GPI_LANE_ANY;
-    lanes->count = count;
-    lanes->below = UINT64_MAX;
+    if (all[owner->list]->units >= units_least && !gpi_arena_takes_finished(arena, owner))
+        lists->number[count++] = owner->list;
+    if (all[GPI_LIST_ANY]->units >= units_least) lists->number[count++] = GPI_LIST_ANY;
+    lists->count = count;
+    lists->below = UINT64_MAX;
 }
 
 GPI_HOT void gpi_ladder_fit(const gpi_request *request, uint64_t tries, gpi_fit *fit) {
@@ -9117,56 +9120,56 @@ static uint64_t gpi_ladder_start(const gpupool_arena *arena, const gpi_run *run,
 GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t start = run->unit;
     if (request->align_units != 1) start = gpi_ladder_start(arena, run, request);
-    if (run->lane != GPI_LANE_ANY) arena->ledger.lane_hits += GPUPOOL_STATS;
+    if (run->list != GPI_LIST_ANY) arena->ledger.same_stream_allocs += GPUPOOL_STATS;
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
 /* A small block: in a slab, in a new one, or where there is no room for a slab. */
-static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lanes *lanes,
+static gpi_run *gpi_ladder_find_small(gpupool_arena *arena, const gpi_lists *lists,
                                       const gpi_fit *fit) {
     gpi_tree *tree = &arena->tree;
-    gpi_run *run = gpi_tree_find_in_slabs(tree, lanes, fit);
-    if (!run && gpi_tree_is_ready(tree, 5) && gpi_tree_add_slab(tree, lanes, fit->tries))
-        run = gpi_tree_find_in_slabs(tree, lanes, fit);
-    return run ? run : gpi_tree_find(tree, lanes, fit);
+    gpi_run *run = gpi_tree_find_in_slabs(tree, lists, fit);
+    if (!run && gpi_tree_is_ready(tree, 5) && gpi_tree_add_slab(tree, lists, fit->tries))
+        run = gpi_tree_find_in_slabs(tree, lists, fit);
+    return run ? run : gpi_tree_find(tree, lists, fit);
 }
 
 /* Whichever run fits most closely. Needs three spare structs. */
 GPI_HOT gpi_run *gpi_ladder_quick(gpupool_arena *arena, const gpi_request *request,
                                   uint64_t tries) {
-    gpi_lanes lanes;
+    gpi_lists lists;
     gpi_fit fit;
     gpi_run *run;
-    gpi_ladder_lanes(arena, request, request->units, &lanes);
-    if (lanes.count == 0) return NULL;
+    gpi_ladder_lists(arena, request, request->units, &lists);
+    if (lists.count == 0) return NULL;
     gpi_ladder_fit(request, tries, &fit);
     if ((int64_t)request->units < GPI_SLAB_UNITS && arena->tree.granules)
-        run = gpi_ladder_find_small(arena, &lanes, &fit);
+        run = gpi_ladder_find_small(arena, &lists, &fit);
     else
-        run = gpi_tree_find(&arena->tree, &lanes, &fit);
+        run = gpi_tree_find(&arena->tree, &lists, &fit);
     return run ? gpi_ladder_cut(arena, run, request) : NULL;
 }
 
 /* Marks what the request may take without waiting; all marks are taken away before the lock is
    opened. */
 static void gpi_ladder_mark(gpupool_arena *arena, const gpi_request *request) {
-    gpi_lanes lanes;
+    gpi_lists lists;
     int i;
-    gpi_ladder_lanes(arena, request, 1, &lanes);
-    for (i = 0; i < lanes.count; i++)
-        arena->tree.lanes[lanes.number[i]]->usable_below = UINT64_MAX;
+    gpi_ladder_lists(arena, request, 1, &lists);
+    for (i = 0; i < lists.count; i++)
+        arena->tree.lists[lists.number[i]]->usable_below = UINT64_MAX;
 }
 
 static void gpi_ladder_unmark(gpupool_arena *arena, const gpi_request *request) {
-    arena->tree.lanes[request->known->lane]->usable_below = 0;
-    arena->tree.lanes[GPI_LANE_ANY]->usable_below = 0;
+    arena->tree.lists[request->owner->list]->usable_below = 0;
+    arena->tree.lists[GPI_LIST_ANY]->usable_below = 0;
 }
 
 /* An idle stitch of the request's size, whose units this stream may take without waiting. */
 static gpi_run *gpi_ladder_restitch(gpupool_arena *arena, const gpi_request *request) {
     gpi_run *run;
     if (request->owners) return NULL;
-    if (!arena->stitches.first_of[gpi_tree_place(request->units)]) return NULL;
+    if (!arena->stitches.first_of[gpi_tree_bin(request->units)]) return NULL;
     gpi_ladder_mark(arena, request);
     run = gpi_stitch_reuse(&arena->stitches, request->units, request->align_units);
     gpi_ladder_unmark(arena, request);
@@ -9192,8 +9195,8 @@ static gpupool_result gpi_ladder_record_all(gpupool_arena *arena) {
 
 /* A mark behind what the request's own stream has freed. */
 static void gpi_ladder_record(gpupool_arena *arena, const gpi_request *request) {
-    if (request->known == arena->clocks.all) gpi_ladder_record_all(arena);
-    else gpi_clock_record(&arena->clocks, request->known, request->by.stream);
+    if (request->owner == arena->clocks.all) gpi_ladder_record_all(arena);
+    else gpi_clock_record(&arena->clocks, request->owner, request->by.stream);
 }
 
 enum { GPI_PENDING_LEAST = 8 << 20 }; /* bytes that may be pending before streams are asked for */
@@ -9234,17 +9237,17 @@ static void gpi_ladder_stretch(const gpi_tree *tree, gpi_run *run, gpi_side_run 
 static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     const gpi_request *request = attempt->request;
-    gpi_lane *lane = arena->tree.lanes[request->known->lane];
+    gpi_list *list = arena->tree.lists[request->owner->list];
     gpi_side_run stretch = {NULL, 0, 0};
     gpi_run *run, whole;
     uint64_t start = 0;
     int looked = 0, found = 0;
-    uint32_t shelf, place;
+    uint32_t kind, bin;
     gpi_ladder_mark(arena, request);
-    for (shelf = 0; shelf < GPI_SLABS && lane->usable_below; shelf++) {
-        place = gpi_tree_first(lane, shelf);
-        for (; place != GPI_NO_PLACE && !found; place = gpi_tree_next(lane, place + 1))
-            for (run = lane->lists[place]; run && !found && looked < GPI_SPANS;
+    for (kind = 0; kind < GPI_SLABS && list->usable_below; kind++) {
+        bin = gpi_tree_first(list, kind);
+        for (; bin != GPI_NO_BIN && !found; bin = gpi_tree_next(list, bin + 1))
+            for (run = list->heads[bin]; run && !found && looked < GPI_SPANS;
                  run = run->list_next, looked++) {
                 gpi_ladder_stretch(&arena->tree, run, &stretch);
                 whole.unit = stretch.first->unit;
@@ -9254,7 +9257,7 @@ static gpi_outcome gpi_ladder_take_side_by_side(gpi_attempt *attempt) {
             }
     }
     if (found && gpi_tree_prepare(&arena->tree, 2 * stretch.runs + 2)) {
-        arena->ledger.lane_hits += GPUPOOL_STATS;
+        arena->ledger.same_stream_allocs += GPUPOOL_STATS;
         while (stretch.first->unit + stretch.first->units <= start)
             stretch.first = stretch.first->next;
         attempt->run = gpi_stitch_take(&arena->tree, stretch.first, start, request->units);
@@ -9330,7 +9333,7 @@ static gpi_outcome gpi_ladder_stitch_marked(gpi_attempt *attempt, uint64_t most_
     memset(&plan, 0, sizeof plan);
     plan.units = attempt->request->units;
     plan.align_units = attempt->request->align_units;
-    plan.known = attempt->request->known;
+    plan.owner = attempt->request->owner;
     plan.stream = attempt->request->by.stream;
     plan.most_units = arena->ledger.limit_bytes / GPUPOOL_UNIT_BYTES;
     plan.most_seams = most_seams;
@@ -9391,7 +9394,7 @@ static gpi_outcome gpi_ladder_take_caches(gpi_attempt *attempt) {
 
 static int gpi_ladder_may_follow(const gpupool_arena *arena, const gpi_request *request) {
     /* not in a scope: a replay is no later work of the stream. BYPASS: what is free is a chunk */
-    return !request->known->capture && !gpi_arena_takes_finished(arena, request->known) &&
+    return !request->owner->capture && !gpi_arena_takes_finished(arena, request->owner) &&
            gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
 }
 
@@ -9400,17 +9403,17 @@ static int gpi_ladder_may_follow(const gpupool_arena *arena, const gpi_request *
 static gpi_run *gpi_ladder_of(const gpupool_arena *arena, const gpi_request *request,
                               const gpi_stream *stream, uint64_t tries) {
     gpi_run *run;
-    gpi_lanes lane;
+    gpi_lists list;
     gpi_fit fit;
-    if (stream == request->known || stream->capture || !stream->handle) return NULL;
-    if (arena->tree.lanes[stream->lane]->units < request->units) return NULL;
+    if (stream == request->owner || stream->capture || !stream->handle) return NULL;
+    if (arena->tree.lists[stream->list]->units < request->units) return NULL;
     gpi_ladder_fit(request, tries, &fit);
-    lane.count = 1;
-    lane.number[0] = stream->lane;
-    lane.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
-    run = gpi_tree_find(&arena->tree, &lane, &fit);
+    list.count = 1;
+    list.number[0] = stream->list;
+    list.below = gpi_clock_recorded(&arena->clocks, stream) + 1;
+    run = gpi_tree_find(&arena->tree, &list, &fit);
     if (!run && (int64_t)request->units < GPI_SLAB_UNITS)
-        run = gpi_tree_find_in_slabs(&arena->tree, &lane, &fit);
+        run = gpi_tree_find_in_slabs(&arena->tree, &list, &fit);
     return run;
 }
 
@@ -9471,7 +9474,7 @@ static gpi_run *gpi_ladder_take_over(gpupool_arena *arena, const gpi_request *re
         owner->refs--;
         return run;
     }
-    arena->ledger.lane_hits -= GPUPOOL_STATS;
+    arena->ledger.same_stream_allocs -= GPUPOOL_STATS;
     gpi_clock_return(clocks, run, owner, at);
     return NULL;
 }
@@ -9502,9 +9505,9 @@ static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *re
         return 0;
     }
     gpi_clock_drop_uses(clocks, run);
-    run->lane = GPI_LANE_HELD;
-    gpi_stitch_put(&arena->stitches, run, request->known,
-                   gpi_clock_issue(clocks, request->known), 0);
+    run->list = GPI_LIST_TAKEN;
+    gpi_stitch_put(&arena->stitches, run, request->owner,
+                   gpi_clock_issue(clocks, request->owner), 0);
     return 1;
 }
 
@@ -9514,7 +9517,7 @@ static gpi_outcome gpi_ladder_stitch_others(gpi_attempt *attempt) {
     gpi_stream *stream = arena->clocks.busy;
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
-            arena->tree.lanes[stream->lane]->usable_below =
+            arena->tree.lists[stream->list]->usable_below =
                 gpi_clock_recorded(&arena->clocks, stream) + 1;
     gpi_ladder_mark(arena, attempt->request);
     return gpi_ladder_stitch_marked(attempt, UINT64_MAX);
@@ -9547,9 +9550,9 @@ static gpi_outcome gpi_ladder_take_all_free(gpi_attempt *attempt) {
 /* What a chunk may have once all idle ones are given back. Where it is too little they stay. */
 static uint64_t gpi_ladder_room_at_most(const gpupool_arena *arena, int is_limited) {
     uint64_t idle = gpi_chunk_idle_bytes(&arena->chunks, &arena->tree);
-    uint64_t held = arena->ledger.reserved.now - idle, limit = arena->ledger.limit_bytes;
+    uint64_t taken = arena->ledger.reserved.now - idle, limit = arena->ledger.limit_bytes;
     size_t free_bytes = 0, total_bytes = 0;
-    if (is_limited) return limit - gpi_ground_min(limit, held);
+    if (is_limited) return limit - gpi_ground_min(limit, taken);
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_HERE) ||
         gpi_driver_memory(&arena->chunks.driver, arena->ledger.reserved.now, &free_bytes,
                           &total_bytes) != CUDA_SUCCESS)
@@ -9595,7 +9598,7 @@ static gpi_outcome gpi_ladder_wait_for(gpi_attempt *attempt, gpi_stream *stream)
 static gpi_outcome gpi_ladder_take_cuda_free(gpi_attempt *attempt) {
     gpi_clocks *clocks = &attempt->arena->clocks;
     gpi_stream *all = clocks->all;
-    if (attempt->request->known != all || !attempt->arena->tree.lanes[all->lane]->units ||
+    if (attempt->request->owner != all || !attempt->arena->tree.lists[all->list]->units ||
         gpi_ground_min(all->clock.issued, attempt->began) <= gpi_clock_done(clocks, all))
         return GPI_MISSED;
     if (!gpi_clock_mark(clocks, all, 0)) gpi_ladder_record_all(attempt->arena);
@@ -9610,7 +9613,7 @@ static int gpi_ladder_is_behind(const gpi_attempt *attempt, const gpi_stream *st
     uint64_t issued = is_all ? arena->clocks.position : stream->clock.issued;
     if (!stream->handle || stream->capture) return 0;
     if (is_all && !arena->tree.pending_units && !arena->waiting) return 0;
-    if (!is_all && !arena->tree.lanes[stream->lane]->units && !(arena->waiting && stream->refs))
+    if (!is_all && !arena->tree.lists[stream->list]->units && !(arena->waiting && stream->refs))
         return 0;
     return gpi_ground_min(issued, attempt->began) > gpi_clock_done(&arena->clocks, stream);
 }
@@ -9634,9 +9637,9 @@ static gpi_outcome gpi_ladder_take_wait(gpi_attempt *attempt) {
     const gpi_mark *mark;
     uint64_t at = UINT64_MAX;
     int any = 0;
-    if (!attempt->marks_fail && gpi_ladder_is_behind(attempt, attempt->request->known) &&
-        gpi_clock_mark(clocks, attempt->request->known, 0))
-        return gpi_ladder_wait_for(attempt, attempt->request->known);
+    if (!attempt->marks_fail && gpi_ladder_is_behind(attempt, attempt->request->owner) &&
+        gpi_clock_mark(clocks, attempt->request->owner, 0))
+        return gpi_ladder_wait_for(attempt, attempt->request->owner);
     for (stream = clocks->streams; stream; stream = stream->next) {
         any |= gpi_ladder_is_behind(attempt, stream);
         if (attempt->marks_fail || !gpi_ladder_is_behind(attempt, stream)) continue;
@@ -9888,7 +9891,7 @@ static uint64_t gpi_shot_meet(gpi_scene *scene, gpi_stream *stream, uint64_t at)
 static void gpi_shot_free(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     const gpupool_arena *arena = scene->arena;
     const gpi_clocks *clocks = &arena->clocks;
-    gpi_stream *stream = (gpi_stream *)arena->tree.lanes[run->lane]->owner;
+    gpi_stream *stream = (gpi_stream *)arena->tree.lists[run->list]->owner;
     shot->state = GPI_SHOT_FREE;
     if (!stream || run->of.at <= gpi_clock_seen(clocks, stream)) return;
     shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
@@ -9922,7 +9925,7 @@ static void gpi_shot_block(const gpi_run *run, gpi_shot *shot) {
     shot->state = gpi_clock_keeping(run) ? GPI_SHOT_KEPT : GPI_SHOT_LIVE;
     shot->block = run->unit;
     shot->asked_bytes = gpi_arena_requested(run);
-    shot->cache = run->lane == GPI_LANE_CACHED ? (gpi_cache *)run->of.uses : NULL;
+    shot->cache = run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
 #if GPUPOOL_SITES
     shot->place = run->site->place;
 #endif
@@ -9931,15 +9934,15 @@ static void gpi_shot_block(const gpi_run *run, gpi_shot *shot) {
 /* The lock is held. */
 static void gpi_shot_run(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     shot->is_block = 1;
-    if (run->lane == GPI_LANE_PART) {
+    if (run->list == GPI_LIST_PART) {
         shot->stitch = (const gpi_stitch *)run->of.uses;
         shot->is_block = shot->stitch->parts[0].run == run;
         run = shot->stitch->body;
     }
     shot->state = GPI_SHOT_NONE;
-    if (run->lane >= GPI_LANE_CACHED) gpi_shot_block(run, shot);
-    else if (run->lane == GPI_LANE_WAITING) gpi_shot_waiting(scene, run, shot);
-    else if (run->lane < GPI_LANE_WAITING && run->lane != GPI_LANE_EMPTY)
+    if (run->list >= GPI_LIST_CACHED) gpi_shot_block(run, shot);
+    else if (run->list == GPI_LIST_WAITING) gpi_shot_waiting(scene, run, shot);
+    else if (run->list < GPI_LIST_WAITING && run->list != GPI_LIST_EMPTY)
         gpi_shot_free(scene, run, shot);
     if (shot->state != GPI_SHOT_LIVE && shot->state != GPI_SHOT_KEPT) shot->is_block = 0;
 }
@@ -10604,12 +10607,12 @@ static void gpi_verdict_judge(gpupool_verdict *verdict, gpi_scene *scene) {
 
 /* The longest run of memory that some stream may have; what a graph keeps is for its replays. */
 static uint64_t gpi_verdict_longest_run(const gpupool_arena *arena) {
-    gpi_lane *const *lanes = arena->tree.lanes;
+    gpi_list *const *lists = arena->tree.lists;
     const gpi_stream *stream = arena->clocks.busy;
-    uint64_t largest = gpi_tree_largest(lanes[GPI_LANE_ANY]);
+    uint64_t largest = gpi_tree_largest(lists[GPI_LIST_ANY]);
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
-            largest = gpi_ground_max(largest, gpi_tree_largest(lanes[stream->lane]));
+            largest = gpi_ground_max(largest, gpi_tree_largest(lists[stream->list]));
     return largest * GPUPOOL_UNIT_BYTES;
 }
 
@@ -10618,10 +10621,10 @@ static uint64_t gpi_verdict_largest(gpupool_arena *arena) {
     gpi_stream *stream = arena->clocks.busy;
     uint64_t largest = gpi_verdict_longest_run(arena);
     if (!gpi_stitch_can(&arena->stitches)) return largest;
-    arena->tree.lanes[GPI_LANE_ANY]->usable_below = UINT64_MAX;
+    arena->tree.lists[GPI_LIST_ANY]->usable_below = UINT64_MAX;
     for (; stream; stream = stream->busy_next)
         if (stream->handle && !stream->capture)
-            arena->tree.lanes[stream->lane]->usable_below = UINT64_MAX;
+            arena->tree.lists[stream->list]->usable_below = UINT64_MAX;
     largest = gpi_ground_max(largest, gpi_plan_largest(&arena->stitches) * GPUPOOL_UNIT_BYTES);
     gpi_tree_unmark(&arena->tree);
     return largest;
@@ -10641,7 +10644,7 @@ static uint64_t gpi_verdict_kept_bytes(const gpupool_arena *arena, int all) {
     uint64_t units = 0;
     for (; stream; stream = stream->busy_next)
         if (gpi_verdict_counts_kept(arena, stream, all))
-            units += arena->tree.lanes[stream->lane]->units;
+            units += arena->tree.lists[stream->list]->units;
     for (; run; run = run->list_next)
         if (gpi_clock_keeping(run)) units += run->units;
     return units * GPUPOOL_UNIT_BYTES;
@@ -10712,7 +10715,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     verdict->kept_bytes = gpi_verdict_kept_bytes(arena, 1);
     if (gpi_chunk_is(&arena->chunks, GPI_FROM_HOST))
         verdict->largest_block_bytes =
-            gpi_tree_largest(arena->tree.lanes[GPI_LANE_ANY]) * GPUPOOL_UNIT_BYTES;
+            gpi_tree_largest(arena->tree.lists[GPI_LIST_ANY]) * GPUPOOL_UNIT_BYTES;
     else if (gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         verdict->largest_block_bytes = gpi_verdict_largest(arena);
     scene->arena = arena;
@@ -10940,18 +10943,18 @@ static void gpi_block_trace(gpupool_arena *arena, const gpi_request *request, co
     fputc('\n', arena->trace);
 }
 
-/* Makes a held run the caller's block. The tree has been prepared. */
+/* Makes a taken run the caller's block. The tree has been prepared. */
 GPI_HOT void *gpi_block_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
                               const gpi_request *request) {
     uint64_t granted = run->units * GPUPOOL_UNIT_BYTES;
     gpi_tree_bring_alive(&arena->tree, run, (uint32_t)(granted - request->bytes));
     run->of.uses = use;
     if (use) arena->clocks.loose_uses--;
-    run->by.stream = request->known->handle;
+    run->by.stream = request->owner->handle;
     gpi_ledger_charge(&arena->ledger, request->bytes, granted);
     if (arena->trace) gpi_block_trace(arena, request, run);
 #if GPUPOOL_SITES
-    run->site = gpi_ledger_site(&arena->ledger, request->origin, request->known->handle);
+    run->site = gpi_ledger_site(&arena->ledger, request->origin, request->owner->handle);
     gpi_ledger_site_add(run->site, request->bytes);
 #endif
 #if GPUPOOL_NVTX
@@ -10963,10 +10966,10 @@ GPI_HOT void *gpi_block_bring(gpupool_arena *arena, gpi_run *run, gpi_use *use,
 
 /* What a graph is to keep a block by; NULL outside of scopes. 0: the host has no memory for it.
    Asked for before memory is taken. */
-static int gpi_block_can_keep(gpupool_arena *arena, gpi_stream *known, gpi_use **use) {
+static int gpi_block_can_keep(gpupool_arena *arena, gpi_stream *owner, gpi_use **use) {
     *use = NULL;
-    if (!known->capture) return 1;
-    *use = gpi_clock_new_use(&arena->clocks, known, UINT64_MAX);
+    if (!owner->capture) return 1;
+    *use = gpi_clock_new_use(&arena->clocks, owner, UINT64_MAX);
     arena->clocks.loose_uses += *use != NULL;
     return *use != NULL;
 }
@@ -11025,22 +11028,22 @@ static gpupool_result gpi_block_try(gpupool_arena *arena, gpi_request *request, 
     memset(&attempt, 0, sizeof attempt);
     attempt.arena = arena;
     attempt.request = request;
-    request->known = gpi_arena_known_again(arena, &request->by);
-    if (!request->known || !gpi_block_can_keep(arena, request->known, &use))
+    request->owner = gpi_arena_owner_again(arena, &request->by);
+    if (!request->owner || !gpi_block_can_keep(arena, request->owner, &use))
         return gpi_host_no_memory();
-    gpi_clock_set_capturing(&arena->clocks, request->known, request->capturing);
-    request->known->refs++; /* it stays, even if others make it known anew */
+    gpi_clock_set_capturing(&arena->clocks, request->owner, request->capturing);
+    request->owner->refs++; /* it stays, even if others make it known anew */
     GPI_PUBLISH(&arena->searching, arena->searching + 1);
     result = gpi_ladder_run(&attempt);
     GPI_PUBLISH(&arena->searching, arena->searching - 1);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(&arena->tree, 2)) {
-        gpi_stitch_put(&arena->stitches, attempt.run, request->known,
-                       gpi_clock_issue(&arena->clocks, request->known), 0);
+        gpi_stitch_put(&arena->stitches, attempt.run, request->owner,
+                       gpi_clock_issue(&arena->clocks, request->owner), 0);
         result = gpi_host_no_memory();
     }
     if (result == GPUPOOL_OK) *block = gpi_block_bring(arena, attempt.run, use, request);
     else gpi_block_keep_not(arena, use);
-    request->known->refs--;
+    request->owner->refs--;
     return result;
 }
 
@@ -11105,7 +11108,7 @@ static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) 
     if (!gpi_ladder_may_follow(arena, request)) return NULL;
     run = gpi_ladder_of_some(arena, request, &choices);
     if (!run) return NULL;
-    request->known->refs++;
+    request->owner->refs++;
     if (is_short && choices > 1) {
         int more = gpi_arena_poll(arena, GPI_LOOKS); /* others may have taken the run meanwhile */
         if (more && gpi_tree_prepare(&arena->tree, 3))
@@ -11115,10 +11118,10 @@ static gpi_run *gpi_block_hand_over(gpupool_arena *arena, gpi_request *request) 
     if (run && gpi_tree_prepare(&arena->tree, 3))
         mine = gpi_ladder_take_over(arena, request, run,
                                     is_short ? GPI_BEHIND_A_WAIT : GPI_IF_FINISHED);
-    request->known->refs--;
+    request->owner->refs--;
     if (!mine || gpi_tree_prepare(&arena->tree, 3)) return mine;
-    gpi_stitch_put(&arena->stitches, mine, request->known,
-                   gpi_clock_issue(&arena->clocks, request->known), 0);
+    gpi_stitch_put(&arena->stitches, mine, request->owner,
+                   gpi_clock_issue(&arena->clocks, request->owner), 0);
     return NULL;
 }
 
@@ -11139,37 +11142,37 @@ static gpupool_result gpi_block_not_told(gpupool_arena *arena, CUresult error) {
 static gpupool_result gpi_block_rename(gpupool_arena *arena, const gpi_caller *call) {
     cudaStream_t stream = call->stream;
     uintptr_t key = call->key;
-    gpi_stream *known, *now;
+    gpi_stream *owner, *now;
     uint64_t identity;
     CUresult error = gpi_clock_identity(arena->clocks.driver, stream, &identity);
     if (error != CUDA_SUCCESS) return gpi_block_not_told(arena, error);
-    known = gpi_clock_enter(&arena->clocks, key);
+    owner = gpi_clock_enter(&arena->clocks, key);
     gpi_host_lock(&arena->lock);
-    if (known && !known->capture && known->identity != identity) {
-        gpi_arena_drain(arena, known);
-        gpi_clock_unname(&arena->clocks, known);
+    if (owner && !owner->capture && owner->identity != identity) {
+        gpi_arena_drain(arena, owner);
+        gpi_clock_unname(&arena->clocks, owner);
     }
-    now = gpi_arena_known(arena, key, identity);
+    now = gpi_arena_owner(arena, key, identity);
     gpi_arena_unlock(arena);
-    if (known) gpi_host_unlock(&known->cache.lock);
+    if (owner) gpi_host_unlock(&owner->cache.lock);
     return now ? GPUPOOL_OK : gpi_host_no_memory();
 }
 
 /* The stream of a call, with its lock held. `known`: who had the key a moment ago. NULL with a
    result. */
-GPI_HOT gpi_stream *gpi_block_visit(gpupool_arena *arena, gpi_stream *known,
+GPI_HOT gpi_stream *gpi_block_visit(gpupool_arena *arena, gpi_stream *owner,
                                     const gpi_caller *call) {
     int asked = 0; /* who has the key since is this stream: it cannot go during the call */
     for (;; asked = 1) {
-        if (known) {
-            gpi_host_lock(&known->cache.lock);
-            if (GPI_READ(&known->key) == call->key &&
-                (asked || gpi_clock_is_same(&arena->clocks, known, call->stream)))
-                return known;
-            gpi_host_unlock(&known->cache.lock);
+        if (owner) {
+            gpi_host_lock(&owner->cache.lock);
+            if (GPI_READ(&owner->key) == call->key &&
+                (asked || gpi_clock_is_same(&arena->clocks, owner, call->stream)))
+                return owner;
+            gpi_host_unlock(&owner->cache.lock);
         }
         if (gpi_block_rename(arena, call) != GPUPOOL_OK) return NULL;
-        known = gpi_clock_find(&arena->clocks, call->key);
+        owner = gpi_clock_find(&arena->clocks, call->key);
     }
 }
 
@@ -11198,7 +11201,7 @@ static gpi_site *gpi_block_site(gpupool_arena *arena, const gpi_request *request
     gpi_host_lock(&arena->lock);
     site = gpi_ledger_site(&arena->ledger, origin, key);
     if (site == &arena->ledger.unknown)
-        site = gpi_ledger_adopt(&arena->ledger, &request->known->cache.unknown, key);
+        site = gpi_ledger_adopt(&arena->ledger, &request->owner->cache.unknown, key);
     gpi_host_unlock(&arena->lock);
     return site;
 }
@@ -11206,10 +11209,10 @@ static gpi_site *gpi_block_site(gpupool_arena *arena, const gpi_request *request
 
 /* Whether a stream has nothing in its cache, so that calls need not lock it. Nothing gets in
    without the arena's lock. */
-GPI_HOT int gpi_block_is_uncached(const gpupool_arena *arena, gpi_stream *known,
+GPI_HOT int gpi_block_is_uncached(const gpupool_arena *arena, gpi_stream *owner,
                                   cudaStream_t stream) {
-    return known && GPI_READ(&known->cache.used) == 0 &&
-           gpi_clock_is_same(&arena->clocks, known, stream);
+    return owner && GPI_READ(&owner->cache.used) == 0 &&
+           gpi_clock_is_same(&arena->clocks, owner, stream);
 }
 
 /* The arena's lock, in the hot paths. A thread that waits for it too long wants its stream's cache
@@ -11233,52 +11236,52 @@ static uint64_t gpi_block_cache_units(const gpupool_arena *arena, int crowded) {
 }
 
 /* Evicts until so many units more may be free in the stream's cache; both locks are held. */
-static void gpi_block_bound_cache(gpupool_arena *arena, gpi_stream *known, uint64_t units) {
-    gpi_cache *cache = &known->cache;
+static void gpi_block_bound_cache(gpupool_arena *arena, gpi_stream *owner, uint64_t units) {
+    gpi_cache *cache = &owner->cache;
     cache->most_units = gpi_block_cache_units(arena, cache->crowded);
     if (cache->free_units + units <= cache->most_units) return;
     if (cache->crowded) units += cache->most_units / 4; /* not to come back for this soon */
     while (cache->free_units + units > cache->most_units)
-        gpi_arena_put_evicted(arena, known, gpi_cache_evict_free(cache));
+        gpi_arena_put_evicted(arena, owner, gpi_cache_evict_free(cache));
 }
 
 /* Whether a block of its stream's could join the stream's cache, if that is open. */
-static int gpi_block_caches(const gpupool_arena *arena, const gpi_stream *known,
+static int gpi_block_caches(const gpupool_arena *arena, const gpi_stream *owner,
                             const gpi_run *run) {
     uint64_t most = gpi_block_cache_units(arena, 0);
     if (run->units > gpi_ground_min(most / 4, GPI_CACHE_UNITS) || gpi_tree_tag(run)) return 0;
-    if (gpi_stitch_is(&arena->stitches, run) || known->capture) return 0;
+    if (gpi_stitch_is(&arena->stitches, run) || owner->capture) return 0;
     return !arena->searching && arena->clocks.position >= arena->short_until &&
-           !gpi_arena_takes_finished(arena, known);
+           !gpi_arena_takes_finished(arena, owner);
 }
 
 /* A live block is the cache's from now on; both locks are held. */
-static void gpi_block_admit(gpupool_arena *arena, gpi_stream *known, gpi_run *run,
+static void gpi_block_admit(gpupool_arena *arena, gpi_stream *owner, gpi_run *run,
                             gpi_slot_state state) {
-    gpi_cache *cache = &known->cache;
-    if (state == GPI_SLOT_FREE) gpi_block_bound_cache(arena, known, run->units);
+    gpi_cache *cache = &owner->cache;
+    if (state == GPI_SLOT_FREE) gpi_block_bound_cache(arena, owner, run->units);
     if (cache->crowded && cache->empty == GPI_NO_SLOT && cache->room < GPI_SLOTS_MOST)
         gpi_cache_widen(cache);
     while (cache->empty == GPI_NO_SLOT)
-        gpi_arena_put_evicted(arena, known, gpi_cache_evict(cache));
+        gpi_arena_put_evicted(arena, owner, gpi_cache_evict(cache));
     gpi_cache_admit(cache, run, state);
-    run->by.stream = known->handle;
+    run->by.stream = owner->handle;
 }
 
 /* From the tree: under the arena's lock, and the stream's if `cached`. */
 static gpi_run *gpi_block_from_tree(gpupool_arena *arena, gpi_request *request, int cached) {
-    gpi_stream *known = request->known;
+    gpi_stream *owner = request->owner;
     gpi_run *run;
     if (cached) {
-        gpi_cache_fold(&known->cache, &arena->ledger);
+        gpi_cache_fold(&owner->cache, &arena->ledger);
         /* what the cache keeps from merging may be just what a large request lacks: this is worth
            one per cent of memory on recorded training runs */
-        if (request->units > GPI_CACHE_UNITS && !known->cache.crowded)
-            gpi_arena_drain(arena, known);
+        if (request->units > GPI_CACHE_UNITS && !owner->cache.crowded)
+            gpi_arena_drain(arena, owner);
     }
     run = gpi_ladder_quick(arena, request, GPI_TRIES);
-    if (!run && cached && known->cache.free_blocks) {
-        gpi_arena_pour_out(arena, known);
+    if (!run && cached && owner->cache.free_blocks) {
+        gpi_arena_pour_out(arena, owner);
         run = gpi_ladder_quick(arena, request, GPI_TRIES);
     }
     if (!run) run = gpi_ladder_restitch(arena, request);
@@ -11287,22 +11290,22 @@ static gpi_run *gpi_block_from_tree(gpupool_arena *arena, gpi_request *request, 
 
 /* The cache has no block of this size. `cached`: the stream's lock is held, and not on return. */
 GPI_HOT void *gpi_block_take(gpupool_arena *arena, gpi_request *request, int cached) {
-    gpi_stream *known = request->known;
+    gpi_stream *owner = request->owner;
     gpi_run *run = NULL;
     gpi_use *use = NULL;
     void *block = NULL;
     int ready;
-    gpi_block_lock(arena, &known->cache);
+    gpi_block_lock(arena, &owner->cache);
     ready = gpi_tree_is_ready(&arena->tree, 3) || gpi_tree_prepare(&arena->tree, 3);
-    if (known->capture) ready &= gpi_block_can_keep(arena, known, &use);
-    if (ready && known->key == request->by.key && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
+    if (owner->capture) ready &= gpi_block_can_keep(arena, owner, &use);
+    if (ready && owner->key == request->by.key && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         run = gpi_block_from_tree(arena, request, cached);
     if (run) block = gpi_block_bring(arena, run, use, request);
-    if (block && cached && known->cache.crowded && run->units <= GPI_SMALL_UNITS &&
-        request->align_units == 1 && gpi_block_caches(arena, known, run))
-        gpi_block_admit(arena, known, run, GPI_SLOT_OUT);
-    if (cached) gpi_host_unlock(&known->cache.lock);
-    if (!run && ready && known->key == request->by.key && arena->clocks.busy) {
+    if (block && cached && owner->cache.crowded && run->units <= GPI_SMALL_UNITS &&
+        request->align_units == 1 && gpi_block_caches(arena, owner, run))
+        gpi_block_admit(arena, owner, run, GPI_SLOT_OUT);
+    if (cached) gpi_host_unlock(&owner->cache.lock);
+    if (!run && ready && owner->key == request->by.key && arena->clocks.busy) {
         run = gpi_block_hand_over(arena, request);
         if (run) block = gpi_block_bring(arena, run, NULL, request);
     }
@@ -11334,20 +11337,20 @@ static void *gpi_block_get(gpupool_arena *arena, const char *call, gpi_request *
     void *block;
     if (gpi_arena_begin(arena, call) != GPUPOOL_OK) return NULL;
     if (!gpi_block_is_legal(arena, request, call, alignment)) return NULL;
-    request->known = gpi_clock_find(&arena->clocks, request->by.key);
-    if (gpi_block_is_uncached(arena, request->known, request->by.stream))
+    request->owner = gpi_clock_find(&arena->clocks, request->by.key);
+    if (gpi_block_is_uncached(arena, request->owner, request->by.stream))
         return gpi_block_take(arena, request, 0);
-    request->known = gpi_block_visit(arena, request->known, &request->by);
-    if (!request->known) {
+    request->owner = gpi_block_visit(arena, request->owner, &request->by);
+    if (!request->owner) {
         gpi_block_count_failure(arena);
         return NULL;
     }
     if (request->align_units == 1)
-        slot = gpi_cache_take(&request->known->cache, request->units, request->bytes);
+        slot = gpi_cache_take(&request->owner->cache, request->units, request->bytes);
     if (!slot) return gpi_block_take(arena, request, 1);
     block = (void *)(uintptr_t)(slot->unit * GPUPOOL_UNIT_BYTES);
 #if GPUPOOL_SITES
-    gpi_cache_sign(&request->known->cache, slot, gpi_block_site(arena, request, slot->run));
+    gpi_cache_sign(&request->owner->cache, slot, gpi_block_site(arena, request, slot->run));
 #endif
 #if GPUPOOL_NVTX
     gpi_block_tell(slot->run, request->bytes, request->origin);
@@ -11357,7 +11360,7 @@ static void *gpi_block_get(gpupool_arena *arena, const char *call, gpi_request *
         gpi_block_trace(arena, request, slot->run);
         gpi_host_unlock(&arena->lock);
     }
-    gpi_host_unlock(&request->known->cache.lock);
+    gpi_host_unlock(&request->owner->cache.lock);
     return block;
 }
 
@@ -11392,7 +11395,7 @@ static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *
         return gpi_host_fail(GPUPOOL_E_NOT_OURS, "%s: %p is in no memory of arena \"%s\"", call,
                              block, arena->name);
     run = gpi_block_around(arena, unit);
-    if (run && run->lane >= GPI_LANE_CACHED && !is_free)
+    if (run && run->list >= GPI_LIST_CACHED && !is_free)
         return gpi_host_fail(GPUPOOL_E_INSIDE, "%s: %p is inside the live block at %p, at offset "
                              "%" PRIu64, call, block,
                              (void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
@@ -11405,7 +11408,7 @@ static gpupool_result gpi_block_mistake(const gpupool_arena *arena, const char *
 static gpi_cache *gpi_block_cache_of(const gpupool_arena *arena, uint64_t unit) {
     const gpi_run *run = gpi_tree_live(&arena->tree, unit);
     if (!run && gpi_chunk_owns(&arena->chunks, unit)) run = gpi_block_around(arena, unit);
-    return run && run->lane == GPI_LANE_CACHED ? (gpi_cache *)run->of.uses : NULL;
+    return run && run->list == GPI_LIST_CACHED ? (gpi_cache *)run->of.uses : NULL;
 }
 
 /* The live run of a block, with the arena's lock held, and that of the cache which has it (*cache,
@@ -11445,15 +11448,15 @@ static void gpi_block_leave(gpupool_arena *arena, gpi_cache *cache) {
 /* With several streams about, a stream's frees get a mark now and then while the stream is known to
    be alive, so that others can have the memory: every 64th, or when they add up to a 1024th of what
    is reserved; each, where memory was short of late, or where none can be had before. */
-GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *known) {
+GPI_HOT int gpi_block_is_due(const gpupool_arena *arena, const gpi_stream *owner) {
     uint64_t share = gpi_ground_max(arena->ledger.reserved.now / 1024, 1u << 20);
-    if (!gpi_arena_takes_finished(arena, known)) {
+    if (!gpi_arena_takes_finished(arena, owner)) {
         if (!gpi_arena_shares(arena)) return 0;
-        if (known->frees < 64 && known->freed_units * GPUPOOL_UNIT_BYTES < share &&
+        if (owner->frees < 64 && owner->freed_units * GPUPOOL_UNIT_BYTES < share &&
             arena->clocks.position > arena->short_until)
             return 0;
     }
-    return known->frees && !known->capture;
+    return owner->frees && !owner->capture;
 }
 
 static void gpi_block_untag(gpupool_arena *arena, const gpi_run *run) {
@@ -11478,21 +11481,21 @@ GPI_HOT void gpi_block_count_free(gpupool_arena *arena, const gpi_run *run, cuda
 /* What a block with uses, or freed in a scope, has to wait for: those uses, and the work of the
    stream that frees it. What a graph was handed, and frees itself, it may have again at once: then
    no use is left. 0: the host has no memory. */
-static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *known) {
+static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *owner) {
     gpi_clocks *clocks = &arena->clocks;
     gpi_use *keeping = gpi_clock_keeping(run);
-    if (known == clocks->all && !keeping && !*gpi_clock_sleeper(run))
+    if (owner == clocks->all && !keeping && !*gpi_clock_sleeper(run))
         /* marks over all streams cover every use */
         gpi_clock_drop_uses(clocks, run);
     else
         gpi_clock_drop_passed(clocks, run);
-    if (keeping && keeping->stream == known && run->of.uses == keeping && !keeping->next) {
+    if (keeping && keeping->stream == owner && run->of.uses == keeping && !keeping->next) {
         gpi_clock_drop_uses(clocks, run);
         return 1;
     }
-    if (!run->of.uses && !known->capture) return 1;
-    return gpi_clock_use(clocks, run, known,
-                         known->capture ? UINT64_MAX : gpi_clock_issue(clocks, known));
+    if (!run->of.uses && !owner->capture) return 1;
+    return gpi_clock_use(clocks, run, owner,
+                         owner->capture ? UINT64_MAX : gpi_clock_issue(clocks, owner));
 }
 
 /* Whether another process may have the block. */
@@ -11502,65 +11505,65 @@ static int gpi_block_is_exported(const gpupool_arena *arena, const gpi_run *run)
 }
 
 /* Frees the live block that the link leads to, and no cache has; the arena's lock is held. */
-GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_stream *known,
+GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_stream *owner,
                                       cudaStream_t stream) {
     gpi_run *run = *link;
     GPI_ASSERT(run != NULL);
     if (arena->chunks.exports && gpi_block_is_exported(arena, run))
         return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_free: the block is exported: "
                              "gpupool_export_close comes first");
-    if ((run->of.uses || known->capture) && !gpi_block_add_uses(arena, run, known))
+    if ((run->of.uses || owner->capture) && !gpi_block_add_uses(arena, run, owner))
         return gpi_host_no_memory();
     gpi_block_count_free(arena, run, stream);
     gpi_tree_lay_down_at(&arena->tree, link);
     if (run->of.uses) {
-        run->lane = GPI_LANE_WAITING;
+        run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
-        known->frees += 64; /* the next mark is due */
+        owner->frees += 64; /* the next mark is due */
     } else {
-        gpi_arena_put(arena, known, run);
+        gpi_arena_put(arena, owner, run);
     }
     return GPUPOOL_OK;
 }
 
 /* The same for a block of a stream whose cache's lock is held, too: it may join the cache. */
 static gpupool_result gpi_block_free_to_cache(gpupool_arena *arena, gpi_run **link,
-                                              gpi_stream *known, cudaStream_t stream) {
-    gpi_cache *cache = &known->cache;
+                                              gpi_stream *owner, cudaStream_t stream) {
+    gpi_cache *cache = &owner->cache;
     gpi_run *run = *link;
     gpupool_result result = GPUPOOL_OK;
     gpi_cache_fold(cache, &arena->ledger); /* first, or peaks would be reckoned from after this */
-    if (run->of.uses || known->capture) {
-        result = gpi_block_free(arena, link, known, stream);
+    if (run->of.uses || owner->capture) {
+        result = gpi_block_free(arena, link, owner, stream);
     } else {
         cache->crowded |= cache->waits >= GPI_CACHE_WAITS;
-        if (gpi_block_caches(arena, known, run) && gpi_cache_is_open(cache)) {
+        if (gpi_block_caches(arena, owner, run) && gpi_cache_is_open(cache)) {
             gpi_block_count_free(arena, run, stream);
-            gpi_block_admit(arena, known, run, GPI_SLOT_FREE);
+            gpi_block_admit(arena, owner, run, GPI_SLOT_FREE);
         } else {
-            result = gpi_block_free(arena, link, known, stream);
+            result = gpi_block_free(arena, link, owner, stream);
         }
-        if (cache->rest) gpi_arena_drain(arena, known);
+        if (cache->rest) gpi_arena_drain(arena, owner);
     }
     gpi_cache_fold(cache, &arena->ledger);
     return result;
 }
 
-static void gpi_block_mark(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
-    known->refs++;
-    if (known == arena->clocks.all || arena->clocks.position <= arena->short_until)
-        gpi_clock_record(&arena->clocks, known, stream);
+static void gpi_block_mark(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
+    owner->refs++;
+    if (owner == arena->clocks.all || arena->clocks.position <= arena->short_until)
+        gpi_clock_record(&arena->clocks, owner, stream);
     else
-        gpi_clock_record_in_passing(&arena->clocks, known, stream);
-    known->frees = 0; /* not asked for again soon where it could not be had */
-    known->freed_units = 0;
-    known->refs--;
+        gpi_clock_record_in_passing(&arena->clocks, owner, stream);
+    owner->frees = 0; /* not asked for again soon where it could not be had */
+    owner->freed_units = 0;
+    owner->refs--;
 }
 
 /* The end of a free: the stream's mark, if one is due. The arena's lock is held, and no longer on
    return. */
-GPI_HOT void gpi_block_end_free(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
-    if (gpi_block_is_due(arena, known)) gpi_block_mark(arena, known, stream);
+GPI_HOT void gpi_block_end_free(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
+    if (gpi_block_is_due(arena, owner)) gpi_block_mark(arena, owner, stream);
     gpi_arena_unlock(arena);
 }
 
@@ -11569,24 +11572,24 @@ GPI_HOT void gpi_block_end_free(gpupool_arena *arena, gpi_stream *known, cudaStr
 static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
                                           const gpi_caller *call) {
     gpupool_result result;
-    gpi_stream *known;
+    gpi_stream *owner;
     gpi_cache *cache;
     gpi_run *run = gpi_block_enter(arena, "gpupool_free", block, &cache);
     if (!run) return gpi_thread.result;
-    known = gpi_arena_known_again(arena, call);
-    if (!known) {
+    owner = gpi_arena_owner_again(arena, call);
+    if (!owner) {
         gpi_block_leave(arena, cache);
         return gpi_host_no_memory();
     }
-    if (cache && run->lane == GPI_LANE_CACHED) {
+    if (cache && run->list == GPI_LIST_CACHED) {
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
     }
-    known->refs++;
+    owner->refs++;
     if (cache) gpi_host_unlock(&cache->lock);
-    result = gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), known, call->stream);
-    known->refs--;
-    gpi_block_end_free(arena, known, call->stream);
+    result = gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), owner, call->stream);
+    owner->refs--;
+    gpi_block_end_free(arena, owner, call->stream);
     return result;
 }
 
@@ -11595,7 +11598,7 @@ static gpupool_result gpi_block_free_slow(gpupool_arena *arena, void *block,
 static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
                                            const gpi_caller *call) {
     gpupool_result result;
-    gpi_stream *known;
+    gpi_stream *owner;
     gpi_cache *none;
     gpi_visit visit;
     gpi_run *run;
@@ -11609,9 +11612,9 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
         gpi_arena_leave(arena, &visit);
         return result;
     }
-    known = gpi_arena_known_again(arena, call);
-    if (!known || (known->capture && !gpi_clock_keeping(run) &&
-                   !gpi_clock_use(&arena->clocks, run, known, UINT64_MAX))) {
+    owner = gpi_arena_owner_again(arena, call);
+    if (!owner || (owner->capture && !gpi_clock_keeping(run) &&
+                   !gpi_clock_use(&arena->clocks, run, owner, UINT64_MAX))) {
         gpi_arena_leave(arena, &visit);
         return gpi_host_no_memory();
     }
@@ -11619,7 +11622,7 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
     gpi_block_count_free(arena, run, call->stream);
     gpi_tree_lay_down(&arena->tree, run);
     if (run->of.uses) {
-        run->lane = GPI_LANE_WAITING;
+        run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
     } else {
         gpi_stitch_put(&arena->stitches, run, NULL, 0, 0); /* one with what alignment left over */
@@ -11631,35 +11634,35 @@ static gpupool_result gpi_block_free_chunk(gpupool_arena *arena, void *block,
 
 /* More came back to a cache than it may keep, since others joined it meanwhile. The stream's lock
    is held. */
-static void gpi_block_overflow(gpupool_arena *arena, gpi_stream *known, cudaStream_t stream) {
+static void gpi_block_overflow(gpupool_arena *arena, gpi_stream *owner, cudaStream_t stream) {
     gpi_host_lock(&arena->lock);
-    gpi_block_bound_cache(arena, known, 0);
-    gpi_cache_fold(&known->cache, &arena->ledger);
-    known->refs++;
-    gpi_host_unlock(&known->cache.lock);
-    gpi_block_end_free(arena, known, stream);
+    gpi_block_bound_cache(arena, owner, 0);
+    gpi_cache_fold(&owner->cache, &arena->ledger);
+    owner->refs++;
+    gpi_host_unlock(&owner->cache.lock);
+    gpi_block_end_free(arena, owner, stream);
     gpi_host_lock(&arena->lock);
-    known->refs--;
+    owner->refs--;
     gpi_host_unlock(&arena->lock);
 }
 
 /* While a stream's cache is empty and rests, or is not for this block, the arena's lock alone will
    do. 0: it is for this block, or the block is not simply found. */
-static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *known, uint64_t unit,
+static int gpi_block_give_uncached(gpupool_arena *arena, gpi_stream *owner, uint64_t unit,
                                    const gpi_caller *call, gpupool_result *result) {
     gpi_run **link = NULL, *run = NULL;
-    gpi_block_lock(arena, &known->cache);
-    if (known->key == call->key && known->cache.used == 0) link = gpi_tree_link(&arena->tree, unit);
+    gpi_block_lock(arena, &owner->cache);
+    if (owner->key == call->key && owner->cache.used == 0) link = gpi_tree_link(&arena->tree, unit);
     if (link) run = *link;
-    if (run && run->lane == GPI_LANE_CACHED) run = NULL;
-    if (run && known->cache.rest) known->cache.rest--;
-    else if (run && gpi_block_caches(arena, known, run)) run = NULL;
+    if (run && run->list == GPI_LIST_CACHED) run = NULL;
+    if (run && owner->cache.rest) owner->cache.rest--;
+    else if (run && gpi_block_caches(arena, owner, run)) run = NULL;
     if (!run) {
         gpi_host_unlock(&arena->lock);
         return 0;
     }
-    *result = gpi_block_free(arena, link, known, call->stream);
-    gpi_block_end_free(arena, known, call->stream);
+    *result = gpi_block_free(arena, link, owner, call->stream);
+    gpi_block_end_free(arena, owner, call->stream);
     return 1;
 }
 
@@ -11667,19 +11670,19 @@ GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const g
     uint64_t unit = (uint64_t)(uintptr_t)block / GPUPOOL_UNIT_BYTES;
     int is_aligned = (uintptr_t)block % GPUPOOL_UNIT_BYTES == 0;
     gpupool_result result = GPUPOOL_OK;
-    gpi_stream *known;
+    gpi_stream *owner;
     gpi_slot *slot;
     gpi_run **link, *run;
     if (!block) return GPUPOOL_OK;
     if (!gpi_chunk_is(&arena->chunks, GPI_FROM_POOL))
         return gpi_block_free_chunk(arena, block, call);
-    known = gpi_clock_find(&arena->clocks, call->key);
-    if (is_aligned && gpi_block_is_uncached(arena, known, call->stream) &&
-        gpi_block_give_uncached(arena, known, unit, call, &result))
+    owner = gpi_clock_find(&arena->clocks, call->key);
+    if (is_aligned && gpi_block_is_uncached(arena, owner, call->stream) &&
+        gpi_block_give_uncached(arena, owner, unit, call, &result))
         return result;
-    known = gpi_block_visit(arena, known, call);
-    if (!known) return gpi_thread.result;
-    slot = is_aligned && !GPI_READ(&arena->searching) ? gpi_cache_give(&known->cache, unit) : NULL;
+    owner = gpi_block_visit(arena, owner, call);
+    if (!owner) return gpi_thread.result;
+    slot = is_aligned && !GPI_READ(&arena->searching) ? gpi_cache_give(&owner->cache, unit) : NULL;
     if (slot) {
 #if GPUPOOL_NVTX
         gpi_block_tell_gone(slot->run);
@@ -11689,21 +11692,21 @@ GPI_HOT gpupool_result gpi_block_give(gpupool_arena *arena, void *block, const g
             gpi_arena_trace_block(arena, 'f', slot->run, call->stream);
             gpi_host_unlock(&arena->lock);
         }
-        if (known->cache.free_units > known->cache.most_units)
-            gpi_block_overflow(arena, known, call->stream);
+        if (owner->cache.free_units > owner->cache.most_units)
+            gpi_block_overflow(arena, owner, call->stream);
         else
-            gpi_host_unlock(&known->cache.lock);
+            gpi_host_unlock(&owner->cache.lock);
         return GPUPOOL_OK;
     }
-    gpi_block_lock(arena, &known->cache);
+    gpi_block_lock(arena, &owner->cache);
     link = gpi_tree_link(&arena->tree, unit);
     run = is_aligned ? *link : NULL;
-    if (run && run->lane == GPI_LANE_CACHED && !gpi_cache_is_out(&known->cache, unit)) run = NULL;
-    if (run && run->lane == GPI_LANE_CACHED) gpi_cache_release(&known->cache, unit);
-    if (run) result = gpi_block_free_to_cache(arena, link, known, call->stream);
-    gpi_host_unlock(&known->cache.lock);
+    if (run && run->list == GPI_LIST_CACHED && !gpi_cache_is_out(&owner->cache, unit)) run = NULL;
+    if (run && run->list == GPI_LIST_CACHED) gpi_cache_release(&owner->cache, unit);
+    if (run) result = gpi_block_free_to_cache(arena, link, owner, call->stream);
+    gpi_host_unlock(&owner->cache.lock);
     if (run) {
-        gpi_block_end_free(arena, known, call->stream);
+        gpi_block_end_free(arena, owner, call->stream);
         return result;
     }
     gpi_host_unlock(&arena->lock);
@@ -11773,7 +11776,7 @@ static gpi_guarded gpi_hand_exchange(gpupool_arena *arena, const void *block, ui
     if (run) {
         before.guarded_bytes = run->guarded_bytes;
         before.granted_bytes = run->units * GPUPOOL_UNIT_BYTES;
-        before.is_used = run->lane == GPI_LANE_LIVE &&
+        before.is_used = run->list == GPI_LIST_LIVE &&
                          (run->of.uses ||
                           (arena->chunks.exports && gpi_block_is_exported(arena, run)));
         run->guarded_bytes = bytes;
@@ -11886,16 +11889,16 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
 #if GPI_GUARD
     struct gpi_thread why;
     gpupool_result found = GPUPOOL_OK;
-    gpi_stream *known;
+    gpi_stream *owner;
     uint64_t bytes = 0;
     int in_scope;
     if (result == GPUPOOL_OK && block && gpi_hand_stay(arena, "gpupool_free") == GPUPOOL_OK) {
         /* first of all, so that the host has the memory for it once the block is filled */
-        known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
-        if (!known) result = gpi_thread.result;
-        in_scope = known && GPI_READ(&known->capture) != NULL;
-        if (known) gpi_host_unlock(&known->cache.lock);
-        if (known) bytes = gpi_hand_look(arena, (char *)block, call, in_scope, &found);
+        owner = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
+        if (!owner) result = gpi_thread.result;
+        in_scope = owner && GPI_READ(&owner->capture) != NULL;
+        if (owner) gpi_host_unlock(&owner->cache.lock);
+        if (owner) bytes = gpi_hand_look(arena, (char *)block, call, in_scope, &found);
         gpi_hand_go(arena);
     }
     why = gpi_thread;
@@ -12054,7 +12057,7 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
                                              cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
     gpupool_result result = gpi_arena_begin(arena, "gpupool_free_in_host_function");
-    gpi_stream *known = NULL;
+    gpi_stream *owner = NULL;
     gpi_cache *cache;
     gpi_run *run;
     if (result != GPUPOOL_OK || !block) return result;
@@ -12067,8 +12070,8 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
         gpi_cache_release(cache, run->unit);
         gpi_cache_fold(cache, &arena->ledger);
     }
-    known = gpi_arena_known(arena, call.key, 0);
-    result = known ? gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), known,
+    owner = gpi_arena_owner(arena, call.key, 0);
+    result = owner ? gpi_block_free(arena, gpi_tree_link(&arena->tree, run->unit), owner,
                                     call.stream)
                    : gpi_host_no_memory();
     gpi_block_leave(arena, cache);
@@ -12078,29 +12081,29 @@ gpupool_result gpupool_free_in_host_function(gpupool_arena *arena, void *block,
 /* The stream of a use is known, and is not an earlier one with the same handle, which may still be
    at work: CUDA is asked, since a use lasts. No lock is held. */
 static gpupool_result gpi_hand_identify(gpupool_arena *arena, const gpi_caller *call) {
-    gpi_stream *known = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
+    gpi_stream *owner = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
     uint64_t identity = 0;
-    if (!known) return gpi_thread.result;
-    if (!gpi_driver_is_default(call->stream) && !known->capture)
+    if (!owner) return gpi_thread.result;
+    if (!gpi_driver_is_default(call->stream) && !owner->capture)
         gpi_driver_stream_id(arena->clocks.driver, call->stream, &identity);
-    if (identity && known->identity && known->identity != identity) {
+    if (identity && owner->identity && owner->identity != identity) {
         gpi_host_lock(&arena->lock);
-        gpi_arena_drain(arena, known);
-        gpi_clock_unname(&arena->clocks, known);
+        gpi_arena_drain(arena, owner);
+        gpi_clock_unname(&arena->clocks, owner);
         gpi_arena_unlock(arena);
-        gpi_host_unlock(&known->cache.lock);
-        known = gpi_block_visit(arena, NULL, call);
-        if (!known) return gpi_thread.result;
+        gpi_host_unlock(&owner->cache.lock);
+        owner = gpi_block_visit(arena, NULL, call);
+        if (!owner) return gpi_thread.result;
     }
-    if (identity) GPI_PUBLISH(&known->identity, identity);
-    gpi_host_unlock(&known->cache.lock);
+    if (identity) GPI_PUBLISH(&owner->identity, identity);
+    gpi_host_unlock(&owner->cache.lock);
     return GPUPOOL_OK;
 }
 
 gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cudaStream_t stream) {
     const char *name = "gpupool_record_stream";
     gpi_caller call = gpi_arena_call(stream);
-    gpi_stream *known;
+    gpi_stream *owner;
     gpi_cache *cache;
     gpi_run *run;
     gpupool_result result = gpi_arena_begin(arena, name);
@@ -12118,16 +12121,16 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
         gpi_cache_fold(cache, &arena->ledger);
         gpi_host_unlock(&cache->lock);
     }
-    known = gpi_arena_known_again(arena, &call);
-    if (!known || !gpi_clock_use(&arena->clocks, run, known,
-                                 gpi_clock_issue(&arena->clocks, known))) {
+    owner = gpi_arena_owner_again(arena, &call);
+    if (!owner || !gpi_clock_use(&arena->clocks, run, owner,
+                                 gpi_clock_issue(&arena->clocks, owner))) {
         gpi_arena_unlock(arena);
         return gpi_host_no_memory();
     }
     if (arena->trace) gpi_arena_trace_block(arena, 'u', run, stream);
-    known->refs++;
-    gpi_clock_record(&arena->clocks, known, call.stream);
-    known->refs--;
+    owner->refs++;
+    gpi_clock_record(&arena->clocks, owner, call.stream);
+    owner->refs--;
     gpi_arena_unlock(arena);
     return gpi_host_ok();
 }
@@ -12136,18 +12139,18 @@ gpupool_result gpupool_record_stream(gpupool_arena *arena, const void *block, cu
    Scopes of graph captures, streams that end, peers. uses: HAND and above
 
    In a scope the stream's key is that of a struct of the graph's: what it frees goes into the
-   graph's own lane, and its clock passes at the release. */
+   graph's own list, and its clock passes at the release. */
 
 /* Gives a scope its stream. What it sets aside comes back if the host has no memory for it. */
 static gpupool_result gpi_capture_open(gpupool_arena *arena, gpupool_capture *capture) {
-    gpi_stream *outer = NULL, *known;
+    gpi_stream *outer = NULL, *owner;
     /* once more if it is made known anew meanwhile: the other one was a destroyed stream's */
-    while ((known = gpi_clock_find(&arena->clocks, capture->key)) != NULL) {
-        if (known->capture)
+    while ((owner = gpi_clock_find(&arena->clocks, capture->key)) != NULL) {
+        if (owner->capture)
             return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_begin_capture: the stream is in a "
                                  "scope already");
         if (outer) outer->is_kept = 0;
-        outer = known;
+        outer = owner;
         outer->is_kept = 1;
         gpi_arena_unname(arena, outer);
     }
@@ -12233,12 +12236,12 @@ static void gpi_capture_take_back(gpupool_arena *arena, gpi_stream *stream) {
         if (!keeping || keeping->stream != stream) continue;
         gpi_block_count_free(arena, run, 0);
         gpi_tree_lay_down(&arena->tree, run);
-        run->lane = GPI_LANE_WAITING;
+        run->list = GPI_LIST_WAITING;
         gpi_arena_wait_for_uses(arena, run);
     }
     gpi_capture_let_go(arena, stream, position);
     gpi_stitch_restamp(&arena->stitches, stream, position);
-    gpi_tree_restamp(&arena->tree, stream->lane, position);
+    gpi_tree_restamp(&arena->tree, stream->list, position);
 }
 
 gpupool_result gpupool_release_capture(gpupool_capture *capture) {
@@ -12282,19 +12285,19 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
 /* The key is the next stream's from now on. The lock is held, and opened for a moment. `can_mark`:
    CUDA can be called. */
 static void gpi_capture_retire(gpupool_arena *arena, const gpi_caller *call, int can_mark) {
-    gpi_stream *known = gpi_clock_find(&arena->clocks, call->key), *last;
-    if (known) {
-        gpi_stream *outer = known->capture ? known->capture->outer : NULL;
-        last = known->capture ? outer : known;
-        known->refs++;
-        gpi_arena_unname(arena, known); /* first, so that the mark covers what the cache had */
-        if (known->capture) gpi_host_count_scope(-1); /* it ends here, */
+    gpi_stream *owner = gpi_clock_find(&arena->clocks, call->key), *last;
+    if (owner) {
+        gpi_stream *outer = owner->capture ? owner->capture->outer : NULL;
+        last = owner->capture ? outer : owner;
+        owner->refs++;
+        gpi_arena_unname(arena, owner); /* first, so that the mark covers what the cache had */
+        if (owner->capture) gpi_host_count_scope(-1); /* it ends here, */
         if (outer) outer->is_kept = 0; /* and what it set aside is nobody's */
         if (last) last->refs++;
         if (last && can_mark) gpi_clock_record(&arena->clocks, last, call->stream);
         if (last) last->refs--;
-        known->refs--;
-        gpi_clock_forget(&arena->clocks, known);
+        owner->refs--;
+        gpi_clock_forget(&arena->clocks, owner);
         gpi_arena_poll(arena, GPI_LOOKS); /* or streams that came and went would pile up */
     }
     gpi_arena_trace_number(arena, 'r', gpi_arena_trace_stream(call->stream));
@@ -12389,7 +12392,7 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
    While an arena sleeps no memory is to be handed out, and the hot paths do not ask whether it
    does. So all that is free is set aside (held), caches are emptied and kept empty
    (arena.searching), and each live block gets a use that never passes: what is freed meanwhile
-   waits, in lane WAITING.
+   waits, in list WAITING.
 
        awake  ->  set aside, wait, copy down, unmap, release  ->  asleep
        asleep ->  create, map, copy up, put back              ->  awake
@@ -12408,9 +12411,9 @@ static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
 
 static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_stream *owner;
-    if (run->lane == GPI_LANE_ANY) return 1;
-    if (run->lane < GPI_LANE_STREAMS || run->lane >= GPI_LANE_WAITING) return 0;
-    owner = (const gpi_stream *)arena->tree.lanes[run->lane]->owner;
+    if (run->list == GPI_LIST_ANY) return 1;
+    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING) return 0;
+    owner = (const gpi_stream *)arena->tree.lists[run->list]->owner;
     return !owner->capture; /* a graph's own is nobody else's */
 }
 
@@ -12438,7 +12441,7 @@ static void gpi_sleep_put_back(gpupool_arena *arena) {
     }
 }
 
-/* Every live block, in whatever lane, gets the sleeper's use. 0: the host has no memory for it. */
+/* Every live block, in whatever list, gets the sleeper's use. 0: the host has no memory for it. */
 static int gpi_sleep_use_all(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
@@ -12475,7 +12478,7 @@ static void gpi_sleep_hold_freed(gpupool_arena *arena) {
         *link = run->list_next;
         arena->waiting_units -= run->units;
         gpi_clock_drop_uses(&arena->clocks, run);
-        run->lane = GPI_LANE_HELD;
+        run->list = GPI_LIST_TAKEN;
         gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
     }
     arena->waiting_last = last;
@@ -12491,8 +12494,8 @@ static void gpi_sleep_hold_freed(gpupool_arena *arena) {
 /* -- what blocks hold -- */
 
 static int gpi_sleep_is_live(const gpi_run *run) {
-    return run->lane == GPI_LANE_PART || run->lane == GPI_LANE_WAITING ||
-           run->lane >= GPI_LANE_LIVE;
+    return run->list == GPI_LIST_PART || run->list == GPI_LIST_WAITING ||
+           run->list >= GPI_LIST_LIVE;
 }
 
 /* Whether home units go on where a stretch ends, in the same chunk. */
@@ -12880,7 +12883,7 @@ static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
 static int gpi_sleep_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
     for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
-        if (run->lane != GPI_LANE_HELD) return 0;
+        if (run->list != GPI_LIST_TAKEN) return 0;
     return 1;
 }
 
@@ -12930,7 +12933,7 @@ static void gpi_sleep_drop_vacant(gpupool_arena *arena) {
         run = gpi_stitch_take(&arena->tree, gpi_tree_at(&arena->tree, chunk->unit), chunk->unit,
                               chunk->units);
         gpi_tree_own(&arena->tree, chunk->unit, chunk->units, NULL);
-        gpi_tree_put(&arena->tree, run, GPI_LANE_EMPTY, 0);
+        gpi_tree_put(&arena->tree, run, GPI_LIST_EMPTY, 0);
         gpi_chunk_unlink(chunks, chunk);
         chunks->units += chunk->units;
         gpi_chunk_lost(chunks, chunk);
@@ -13102,7 +13105,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.bytes = gpi_ground_up(bytes, arena->chunks.driver.granule_bytes);
     request.units = request.bytes / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
-    request.known = arena->clocks.all;
+    request.owner = arena->clocks.all;
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_block_lack(arena, &request);
@@ -13111,7 +13114,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
         gpi_host_lock(&arena->lock);
         result = gpi_ladder_grow(arena, &request, &run);
     }
-    if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LANE_ANY, 0);
+    if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LIST_ANY, 0);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_scene scene;
@@ -13411,7 +13414,7 @@ static void gpi_life_drop_uses(gpupool_arena *arena) {
     uint64_t at = 0;
     for (; run; run = run->list_next) gpi_clock_drop_uses(&arena->clocks, run);
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (run->lane != GPI_LANE_CACHED) gpi_clock_drop_uses(&arena->clocks, run);
+        if (run->list != GPI_LIST_CACHED) gpi_clock_drop_uses(&arena->clocks, run);
 }
 
 /* After a reset: what is left of it on the device, and on its peers, goes back, and all the host
@@ -13521,16 +13524,16 @@ static int gpi_life_was_reset(const gpupool_arena *arena) {
 
 /* The source of default arenas, by the environment's GPUPOOL_SOURCE. */
 static gpupool_result gpi_life_default_source(gpupool_source *source) {
-    static const struct { const char *name; gpupool_source source; } known[] = {
+    static const struct { const char *name; gpupool_source source; } owner[] = {
         {"", GPUPOOL_SOURCE_AUTO}, {"auto", GPUPOOL_SOURCE_AUTO}, {"mapped", GPUPOOL_SOURCE_MAPPED},
         {"device", GPUPOOL_SOURCE_DEVICE}, {"managed", GPUPOOL_SOURCE_MANAGED},
         {"bypass", GPUPOOL_SOURCE_BYPASS}};
     const char *name = getenv("GPUPOOL_SOURCE");
     size_t i;
     *source = GPUPOOL_SOURCE_AUTO;
-    for (i = 0; name && i < sizeof known / sizeof *known; i++)
-        if (strcmp(name, known[i].name) == 0) {
-            *source = known[i].source;
+    for (i = 0; name && i < sizeof owner / sizeof *owner; i++)
+        if (strcmp(name, owner[i].name) == 0) {
+            *source = owner[i].source;
             return GPUPOOL_OK;
         }
     if (!name) return GPUPOOL_OK;
@@ -14193,26 +14196,26 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
 
 /* -- waits for frees -- */
 
-/* What a stream has cached goes into its lane. The arena's lock is held, and opened for a
+/* What a stream has cached goes into its list. The arena's lock is held, and opened for a
    moment. */
-static void gpi_figures_drain(gpupool_arena *arena, gpi_stream *known) {
+static void gpi_figures_drain(gpupool_arena *arena, gpi_stream *owner) {
     gpi_host_unlock(&arena->lock);
-    gpi_host_lock(&known->cache.lock);
+    gpi_host_lock(&owner->cache.lock);
     gpi_host_lock(&arena->lock);
-    gpi_arena_drain(arena, known);
-    gpi_host_unlock(&known->cache.lock);
+    gpi_arena_drain(arena, owner);
+    gpi_host_unlock(&owner->cache.lock);
 }
 
 /* Waits for a mark of the stream, or, where none can be had, for the device. Both locks are held,
    and open meanwhile. */
-static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *known) {
-    gpi_mark *mark = gpi_clock_mark(&arena->clocks, known, 0);
+static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *owner) {
+    gpi_mark *mark = gpi_clock_mark(&arena->clocks, owner, 0);
     uint64_t at = mark ? mark->at : 0;
     gpupool_result result;
     if (mark) mark->pins++;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    result = mark ? gpi_clock_wait(&arena->clocks, known, mark, at)
+    result = mark ? gpi_clock_wait(&arena->clocks, owner, mark, at)
                   : gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
@@ -14221,7 +14224,7 @@ static gpupool_result gpi_figures_wait_once(gpupool_arena *arena, gpi_stream *kn
 
 gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
     gpi_caller call = gpi_arena_call(stream);
-    gpi_stream *known;
+    gpi_stream *owner;
     gpi_visit visit;
     uint64_t at;
     gpupool_result result = gpi_arena_begin(arena, "gpupool_wait_stream");
@@ -14230,17 +14233,17 @@ gpupool_result gpupool_wait_stream(gpupool_arena *arena, cudaStream_t stream) {
         result = gpi_hand_identify(arena, &call);
     if (result == GPUPOOL_OK) result = gpi_arena_enter(arena, "gpupool_wait_stream", &visit);
     if (result != GPUPOOL_OK) return result;
-    known = gpi_clock_find(&arena->clocks, call.key);
-    if (known) known->refs++;
-    if (known) gpi_figures_drain(arena, known);
-    at = known ? known->clock.issued : 0;
-    if (known && known->capture) result = GPUPOOL_E_CAPTURING;
-    while (known && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, known)) {
-        result = gpi_clock_record(&arena->clocks, known, call.stream);
-        if (result == GPUPOOL_OK) result = gpi_figures_wait_once(arena, known);
+    owner = gpi_clock_find(&arena->clocks, call.key);
+    if (owner) owner->refs++;
+    if (owner) gpi_figures_drain(arena, owner);
+    at = owner ? owner->clock.issued : 0;
+    if (owner && owner->capture) result = GPUPOOL_E_CAPTURING;
+    while (owner && result == GPUPOOL_OK && at > gpi_clock_done(&arena->clocks, owner)) {
+        result = gpi_clock_record(&arena->clocks, owner, call.stream);
+        if (result == GPUPOOL_OK) result = gpi_figures_wait_once(arena, owner);
     }
-    if (known) known->refs--;
-    if (known) gpi_arena_poll_stream(arena, known);
+    if (owner) owner->refs--;
+    if (owner) gpi_arena_poll_stream(arena, owner);
     gpi_arena_ask_waiting(arena);
     gpi_arena_leave(arena, &visit);
     if (result == GPUPOOL_E_CAPTURING)
@@ -14539,7 +14542,7 @@ static void gpi_figures_read(gpupool_arena *arena, const gpi_cached *cached,
     stats->allocs = arena->ledger.allocs;
     stats->frees = arena->ledger.frees;
     stats->failures = arena->ledger.failures;
-    stats->lane_hits = arena->ledger.lane_hits;
+    stats->same_stream_allocs = arena->ledger.same_stream_allocs;
     stats->splits = arena->tree.splits;
     stats->merges = arena->tree.merges;
     stats->chunks_gained = arena->chunks.gained;
@@ -14984,7 +14987,7 @@ struct gpupool_ring {
     gpupool_ticket tickets, forgotten; /* the last given out; of failures forgotten, the highest */
     gpi_failure failures[GPI_RING_FAILURES];
     uint64_t failure_count;
-    cudaStream_t lanes[2];           /* the ring's own streams, up and down; or one for both */
+    cudaStream_t lists[2];           /* the ring's own streams, up and down; or one for both */
     uint64_t spans, held, span_bytes;
     gpi_hand hands[GPI_RING_WORKERS_MOST];
     int workers_wanted, workers_running, stopping;
@@ -15428,7 +15431,7 @@ static int gpi_ring_work(gpupool_ring *ring, gpi_ring_role role) {
             if (role == GPI_RING_CALLER ? transfer->reader || transfer->writer
                                         : (transfer->down == (int)role) == pass) continue;
             if (gpi_ring_step(ring, transfer)) return 1;
-            if (transfer->stream == ring->lanes[transfer->down] && gpi_ring_stall(ring, transfer))
+            if (transfer->stream == ring->lists[transfer->down] && gpi_ring_stall(ring, transfer))
                 return 1; /* on the caller's stream, that would wait */
         }
     }
@@ -15578,7 +15581,7 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
     event = record->event;
     *record = *plan;
     record->event = event;
-    if (plan->gated) record->stream = ring->lanes[plan->down];
+    if (plan->gated) record->stream = ring->lists[plan->down];
     *ticket = record->ticket = ++ring->tickets;
     while (*link) link = &(*link)->next;
     *link = record;
@@ -15589,8 +15592,8 @@ static gpupool_result gpi_ring_post(gpupool_ring *ring, gpi_transfer *plan,
 
 /* What is known of a ticket that is in the list no more. */
 static gpupool_result gpi_ring_told(const gpupool_ring *ring, gpupool_ticket ticket) {
-    uint64_t i, known = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
-    for (i = 0; i < known; i++) {
+    uint64_t i, owner = gpi_ground_min(ring->failure_count, GPI_RING_FAILURES);
+    for (i = 0; i < owner; i++) {
         const gpi_failure *failure = &ring->failures[i];
         if (failure->ticket != ticket) continue;
         return failure->result == GPUPOOL_OK ? GPUPOOL_OK
@@ -15937,14 +15940,14 @@ static gpupool_result gpi_send_validate(gpupool_ring_config *config) {
 static gpupool_result gpi_send_open(gpupool_ring *ring, const gpupool_ring_config *config) {
     const gpi_driver *driver = &ring->stage.driver;
     gpupool_result result = GPUPOOL_OK;
-    int lane;
+    int list;
     ring->stage.slot_bytes = config->chunk_bytes;
     ring->stage.count = config->bytes / config->chunk_bytes;
     ring->forks = gpi_process.forks;
     ring->workers_wanted = config->workers;
-    for (lane = 0; lane < 2 && result == GPUPOOL_OK; lane++)
-        result = gpi_driver_stream_new(driver, &ring->lanes[lane]);
-    if (result != GPUPOOL_OK && lane == 2) driver->stream_destroy(ring->lanes[0]);
+    for (list = 0; list < 2 && result == GPUPOOL_OK; list++)
+        result = gpi_driver_stream_new(driver, &ring->lists[list]);
+    if (result != GPUPOOL_OK && list == 2) driver->stream_destroy(ring->lists[0]);
     return result;
 }
 
@@ -16016,12 +16019,12 @@ static gpupool_result gpi_send_close(gpupool_ring *ring) {
     if (result == GPUPOOL_OK) result = gpi_stage_close(&ring->stage);
     for (record = ring->spare; record && result == GPUPOOL_OK; record = record->next)
         result = gpi_driver_forget(&ring->stage.driver, &record->event);
-    if (result == GPUPOOL_OK && ring->lanes[0] != ring->lanes[1]) {
-        result = gpi_driver_stream_drop(&ring->stage.driver, ring->lanes[0]);
-        if (result == GPUPOOL_OK) ring->lanes[0] = ring->lanes[1]; /* one does, if it has to stay */
+    if (result == GPUPOOL_OK && ring->lists[0] != ring->lists[1]) {
+        result = gpi_driver_stream_drop(&ring->stage.driver, ring->lists[0]);
+        if (result == GPUPOOL_OK) ring->lists[0] = ring->lists[1]; /* one does, if it has to stay */
     }
     if (result != GPUPOOL_OK) return result;
-    return gpi_driver_stream_drop(&ring->stage.driver, ring->lanes[1]);
+    return gpi_driver_stream_drop(&ring->stage.driver, ring->lists[1]);
 }
 
 gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
@@ -16344,7 +16347,7 @@ typedef struct gpi_stretch { /* of memory: a block, or what is free */
 typedef struct gpi_view {
     gpupool_stats stats;
     char name[32], instead[96];
-    int device, known;      /* known: what the device says of its memory */
+    int device, owner;      /* known: what the device says of its memory */
     gpupool_source source;
     size_t device_free_bytes, device_total_bytes;
     void *room;             /* one piece of the host's memory, in which all that follows is */
@@ -16357,7 +16360,7 @@ typedef struct gpi_view {
     uint64_t *keys;         /* of streams */
     uint64_t key_count, key_room;
     uint16_t last[64];      /* by a hash of the key: its index */
-    uint16_t *lanes;        /* lane -> stream */
+    uint16_t *lists;        /* list -> stream */
     uint64_t units[3];      /* by state */
     gpi_holding holders[GPI_SHOWN];
     gpupool_tag_stats tags[GPUPOOL_TAGS + 1];
@@ -16374,13 +16377,13 @@ static int gpi_view_lay_out(gpi_view *view, const gpupool_arena *arena) {
     view->key_room = gpi_ground_min(arena->clocks.stream_count + sites + 16, GPI_NOBODY);
     view->need_bytes = 2 * runs * sizeof *view->stretches + sites * sizeof *view->sites +
                        view->key_room * sizeof *view->keys +
-                       arena->tree.lane_count * sizeof *view->lanes;
+                       arena->tree.list_count * sizeof *view->lists;
     if (view->need_bytes > view->room_bytes) return 0;
     view->stretches = (gpi_stretch *)view->room;
     view->others = view->stretches + runs;
     view->sites = (gpi_site *)(view->others + runs);
     view->keys = (uint64_t *)(view->sites + sites);
-    view->lanes = (uint16_t *)(view->keys + view->key_room);
+    view->lists = (uint16_t *)(view->keys + view->key_room);
     return 1;
 }
 
@@ -16401,7 +16404,7 @@ static void gpi_view_copy_streams(gpi_view *view, gpupool_arena *arena) {
     const gpi_stream *stream = arena->clocks.streams;
     for (; stream; stream = stream->next) {
         if (!stream->handle || (stream == arena->clocks.all && !stream->clock.issued)) continue;
-        view->lanes[stream->lane] = gpi_view_stream(view, stream->handle);
+        view->lists[stream->list] = gpi_view_stream(view, stream->handle);
     }
 }
 
@@ -16453,9 +16456,9 @@ static void gpi_view_copy_cached(gpi_view *view, const gpi_run *run, gpi_stretch
 /* Whether a run is no memory, or nobody's yet: addresses without any, and those of stitches, whose
    blocks are shown at home. */
 static int gpi_view_skips(const gpupool_arena *arena, const gpi_run *run) {
-    if (run->units == 0 || run->lane == GPI_LANE_EMPTY) return 1;
+    if (run->units == 0 || run->list == GPI_LIST_EMPTY) return 1;
     if (gpi_stitch_is(&arena->stitches, run)) return 1;
-    return run->lane == GPI_LANE_HELD;
+    return run->list == GPI_LIST_TAKEN;
 }
 
 /* All runs that are memory; page by page, since their lists lead all over the host's memory. By
@@ -16467,7 +16470,7 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
         const gpi_stitch *stitch = NULL;
         const gpi_run *block = run;
         if (gpi_view_skips(arena, run)) continue;
-        if (run->lane == GPI_LANE_PART) {
+        if (run->list == GPI_LIST_PART) {
             stitch = (const gpi_stitch *)run->of.uses;
             block = stitch->body;
         }
@@ -16477,10 +16480,10 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
         stretch->stream = GPI_NOBODY;
         stretch->state = GPUPOOL_STATE_PENDING;
         stretch->first = run->prev == NULL;
-        if (run->lane == GPI_LANE_CACHED) gpi_view_copy_cached(view, run, stretch);
-        else if (block->lane == GPI_LANE_LIVE) gpi_view_copy_live(view, block, stitch, stretch);
-        else if (run->lane == GPI_LANE_ANY) stretch->state = GPUPOOL_STATE_FREE;
-        else if (run->lane < GPI_LANE_WAITING) stretch->stream = view->lanes[run->lane];
+        if (run->list == GPI_LIST_CACHED) gpi_view_copy_cached(view, run, stretch);
+        else if (block->list == GPI_LIST_LIVE) gpi_view_copy_live(view, block, stitch, stretch);
+        else if (run->list == GPI_LIST_ANY) stretch->state = GPUPOOL_STATE_FREE;
+        else if (run->list < GPI_LIST_WAITING) stretch->stream = view->lists[run->list];
         view->units[stretch->state] += run->units;
         view->count++;
     }
@@ -16558,7 +16561,7 @@ static void gpi_view_ask_device(gpi_view *view, const gpi_driver *driver) {
     gpi_visit visit;
     if (view->source != GPUPOOL_SOURCE_PINNED &&
         gpi_driver_enter(driver, &visit) == GPUPOOL_OK) {
-        view->known =
+        view->owner =
             gpi_driver_memory(driver, view->stats.reserved.now, &view->device_free_bytes,
                               &view->device_total_bytes) == CUDA_SUCCESS;
         gpi_driver_leave(&visit);
@@ -16725,7 +16728,7 @@ static void gpi_report_bar(FILE *file, const gpi_view *view) {
     uint64_t held = view->stats.reserved.now, whole = gpi_ground_max(limit, held);
     char a[32], b[32];
     int i;
-    if (!limit && view->known) whole = held + view->device_free_bytes;
+    if (!limit && view->owner) whole = held + view->device_free_bytes;
     whole = gpi_ground_max(whole, 1);
     fprintf(file, "  [");
     for (i = 0; i < GPI_BAR; i++) {
@@ -16736,7 +16739,7 @@ static void gpi_report_bar(FILE *file, const gpi_view *view) {
     if (limit)
         fprintf(file, "] %s of a limit of %s\n", gpi_limit_human(a, held),
                 gpi_limit_human(b, limit));
-    else if (view->known)
+    else if (view->owner)
         fprintf(file, "] %s, no limit; the device has %s more free\n", gpi_limit_human(a, held),
                 gpi_limit_human(b, view->device_free_bytes));
     else
@@ -16781,7 +16784,8 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
     fprintf(file, "\n  %-12s ", "calls");
     if (GPUPOOL_STATS)
         fprintf(file, "allocs %s (%s from the same stream), frees %s, failures %s\n",
-                gpi_report_number(a, stats->allocs), gpi_report_number(b, stats->lane_hits),
+                gpi_report_number(a, stats->allocs),
+                gpi_report_number(b, stats->same_stream_allocs),
                 gpi_report_number(c, stats->frees), gpi_report_number(d, stats->failures));
     else
         fputs("not counted, nor are requested and total: GPUPOOL_STATS is 0\n", file);
@@ -16800,7 +16804,7 @@ static void gpi_report_counts(FILE *file, const gpi_view *view) {
     fprintf(file, "  %-12s longest run %s, largest block %s; fragmentation %.0f%%\n", "free memory",
             gpi_limit_human(a, stats->largest_free_bytes),
             gpi_limit_human(b, stats->largest_block_bytes), gpi_view_fragmentation(view) * 100);
-    if (view->known)
+    if (view->owner)
         fprintf(file, "  %-12s %s of the device's %s: CUDA's context, libraries, other processes\n",
                 "not counted", gpi_limit_human(a, gpi_view_others(view)),
                 gpi_limit_human(b, view->device_total_bytes));
@@ -17017,7 +17021,7 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
     const gpupool_stats *stats = &view->stats;
     const gpupool_counter *counter;
     uint64_t count[GPI_COUNTS];
-    uint64_t unknown = view->known ? 0 : UINT64_MAX;
+    uint64_t unknown = view->owner ? 0 : UINT64_MAX;
     char fragmentation[32];
     int i;
     memcpy(count, (const char *)stats + offsetof(gpupool_stats, allocs), sizeof count);
@@ -17031,8 +17035,8 @@ static void gpi_json_figures(gpi_writer *out, const gpi_view *view) {
         gpi_write(out, gpi_report_names[i]);
         gpi_write(out, "{now# peak# total#}\n", counter->now, counter->peak, counter->total);
     }
-    gpi_write(out, "}\n counts{allocs# frees# failures# lane_hits# splits# merges#", count[0],
-              count[1], count[2], count[3], count[4], count[5]);
+    gpi_write(out, "}\n counts{allocs# frees# failures# same_stream_allocs# splits# merges#",
+              count[0], count[1], count[2], count[3], count[4], count[5]);
     gpi_write(out, "chunks_gained# chunks_lost# stitches# stitches_reused#", count[6], count[7],
               count[8], count[9]);
     gpi_write(out, "fence_waits# host_syncs#}", count[10], count[11]);

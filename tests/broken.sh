@@ -54,7 +54,7 @@ broken bare_is_not_asked_again_at_free test_schedules gpi_block_give_uncached \
 broken key_is_not_asked_again_at_alloc test_schedules gpi_block_take \
     's/known->key == request->by.key && //'
 broken stream_made_without_looking_again test_schedules gpi_block_rename \
-    's/now = gpi_arena_known(arena, key, identity);/now = gpi_clock_know(\&arena->clocks, key, identity); gpi_clock_name(\&arena->clocks, now);/'
+    's/now = gpi_arena_owner(arena, key, identity);/now = gpi_clock_know(\&arena->clocks, key, identity); gpi_clock_name(\&arena->clocks, now);/'
 broken ticket_has_two_at_its_end test_schedules gpi_ring_step \
     's/transfer->working++;//; s/transfer->working--;//; s/transfer->working == 1 \&\& //'
 
@@ -64,7 +64,7 @@ broken a_wait_taken_for_work_that_is_done test_races gpi_clock_follow \
 broken marks_before_a_passed_one_have_passed test_races gpi_clock_ask \
     's/passed = 0;/passed = 0; if (stream->clock.marks[0].at \&\& stream->clock.marks[1].at) return 1;/'
 broken the_rest_of_a_pending_block_is_anybodys test_races gpi_tree_take \
-    's/run, unit + units), lane);/run, unit + units), lane == GPI_LANE_EMPTY ? lane : GPI_LANE_ANY);/'
+    's/run, unit + units), list);/run, unit + units), list == GPI_LIST_EMPTY ? list : GPI_LIST_ANY);/'
 broken what_is_behind_a_mark_is_taken_without_a_wait test_races gpi_clock_follow \
     's/result = gpi_clock_stream_wait(clocks, handle, mark->event);/result = GPUPOOL_OK;/'
 
@@ -72,7 +72,7 @@ broken what_is_behind_a_mark_is_taken_without_a_wait test_races gpi_clock_follow
 broken parts_in_the_wrong_order test_stitch gpi_stitch_map \
     's/stitch->seams\[\*mapped\]/stitch->seams[stitch->seam_count - 1 - *mapped]/'
 broken taken_units_are_anybodys test_stitch_undone gpi_clock_return \
-    's/owner->lane, 0)/GPI_LANE_ANY, 0)/'
+    's/owner->list, 0)/GPI_LIST_ANY, 0)/'
 broken a_half_mapped_stitch_is_left test_stitch_undone gpi_stitch_map \
     's/if (result == GPUPOOL_OK || !\*mapped) return result;/if (result != GPUPOOL_OK) *mapped = 0; return result;/'
 broken unmapped_while_in_use test_stitch_bounds gpi_stitch_bound \

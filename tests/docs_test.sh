@@ -153,7 +153,7 @@ if [[ ${FIGURES:-} ]]; then
     check "calls in them" figure "3.2 million calls" \
         "$(count $of "$few[0-9]+ states, ([0-9]+) calls")"
     of=test_tree_long-plain
-    many='16 units, one lane: '
+    many='16 units, one list: '
     check "states of 16 units" figure "3.5 million states" "$(count $of "$many([0-9]+) states")"
     check "calls in them" figure "51 million calls" \
         "$(count $of "$many[0-9]+ states, ([0-9]+) calls")"

@@ -98,39 +98,39 @@ static inline int issued_beyond_the_latest(size_t at) {
     return stream != NULL;
 }
 
-/* ---- K2: lanes of streams ---- */
+/* ---- K2: free lists of streams ---- */
 
 static inline int lane_of_another_stream(size_t at) {
     gpi_stream *stream = stream_at(at), *other = stream_at(at == 0);
-    if (stream) break_u32(&stream->lane, other->lane);
+    if (stream) break_u32(&stream->list, other->list);
     return stream != NULL;
 }
 
 static inline int lane_with_another_owner(size_t at) {
     gpi_stream *stream = stream_at(at);
     void *other = at % 2 ? NULL : (void *)stream_at(at == 0);
-    if (stream) break_bytes(&arena->tree.lanes[stream->lane]->owner, &other, sizeof other);
+    if (stream) break_bytes(&arena->tree.lists[stream->list]->owner, &other, sizeof other);
     return stream != NULL;
 }
 
 static inline int lane_of_nobody(size_t at) {
-    if (at == 0) gpi_tree_lane_add(&arena->tree);
+    if (at == 0) gpi_tree_list_add(&arena->tree);
     return at == 0;
 }
 
 static inline void drop_lane_of_nobody(void) {
-    uint32_t lane = arena->tree.lane_count;
-    while (!arena->tree.lanes[lane - 1] || arena->tree.lanes[lane - 1]->owner) lane--;
-    gpi_tree_lane_drop(&arena->tree, lane - 1);
+    uint32_t list = arena->tree.list_count;
+    while (!arena->tree.lists[list - 1] || arena->tree.lists[list - 1]->owner) list--;
+    gpi_tree_list_drop(&arena->tree, list - 1);
 }
 
 static inline int is_a_streams(const gpi_run *run) {
-    return run->lane >= GPI_LANE_STREAMS && run->lane < GPI_LANE_WAITING;
+    return run->list >= GPI_LIST_STREAMS && run->list < GPI_LIST_WAITING;
 }
 
 static inline int run_later_than_issued(size_t at) {
     gpi_run *run = run_at(at, is_a_streams);
-    gpi_stream *stream = run ? (gpi_stream *)arena->tree.lanes[run->lane]->owner : NULL;
+    gpi_stream *stream = run ? (gpi_stream *)arena->tree.lists[run->list]->owner : NULL;
     if (run) break_u64(&run->of.at, stream->clock.issued + 1);
     return run != NULL;
 }
@@ -280,13 +280,13 @@ static inline int lost_waiting_run(size_t at) {
 
 static inline int waiting_but_live(size_t at) {
     gpi_run *run = waiting_at(at);
-    if (run) break_u32(&run->lane, GPI_LANE_LIVE);
+    if (run) break_u32(&run->list, GPI_LIST_LIVE);
     return run != NULL;
 }
 
 static inline int waiting_but_free(size_t at) {
     gpi_run *run = waiting_at(at);
-    if (run) break_u32(&run->lane, GPI_LANE_ANY);
+    if (run) break_u32(&run->list, GPI_LIST_ANY);
     return run != NULL;
 }
 

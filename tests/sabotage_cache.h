@@ -48,13 +48,13 @@ static inline unsigned slot_number(slot_place place) {
 
 static inline int slot_of_a_held_run(size_t at) {
     gpi_slot *slot = used_slot(at);
-    if (slot) break_u32(&slot->run->lane, GPI_LANE_HELD);
+    if (slot) break_u32(&slot->run->list, GPI_LIST_TAKEN);
     return slot != NULL;
 }
 
 static inline int slot_of_a_plain_run(size_t at) {
     gpi_slot *slot = used_slot(at);
-    if (slot) break_u32(&slot->run->lane, GPI_LANE_LIVE);
+    if (slot) break_u32(&slot->run->list, GPI_LIST_LIVE);
     return slot != NULL;
 }
 

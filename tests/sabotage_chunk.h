@@ -60,14 +60,14 @@ static inline int last_is_not_the_last(size_t at) {
 static uint64_t moved_unit, moved_units;
 static uint32_t moved_from;
 
-/* A part of a free run joins another lane. */
-static inline void move_part(gpi_run *run, uint64_t unit, uint64_t units, uint32_t lane) {
+/* A part of a free run joins another list. */
+static inline void move_part(gpi_run *run, uint64_t unit, uint64_t units, uint32_t list) {
     CHECK_EQ(gpi_tree_prepare(&arena->tree, 2), 1);
     CHECK_EQ(gpi_tree_prepare_cells(&arena->tree, unit, units), 1);
     moved_unit = unit;
     moved_units = units;
-    moved_from = run->lane;
-    gpi_tree_put(&arena->tree, gpi_tree_take(&arena->tree, run, unit, units), lane, 0);
+    moved_from = run->list;
+    gpi_tree_put(&arena->tree, gpi_tree_take(&arena->tree, run, unit, units), list, 0);
 }
 
 static inline int holds_moved(const gpi_run *run) { return moved_unit - run->unit < run->units; }
@@ -77,21 +77,21 @@ static inline void move_back(void) {
 }
 
 /* A granule at either end of a bare run. */
-static inline int bare_turns_to(size_t at, uint32_t lane) {
+static inline int bare_turns_to(size_t at, uint32_t list) {
     gpi_run *run = run_at(at / 2, is_bare);
     uint64_t units = arena->chunks.granule_units;
-    if (run) move_part(run, at % 2 ? run->unit + run->units - units : run->unit, units, lane);
+    if (run) move_part(run, at % 2 ? run->unit + run->units - units : run->unit, units, list);
     return run != NULL;
 }
 
-static inline int free_without_memory(size_t at) { return bare_turns_to(at, GPI_LANE_ANY); }
+static inline int free_without_memory(size_t at) { return bare_turns_to(at, GPI_LIST_ANY); }
 static inline int freed_without_memory(size_t at) {
-    return bare_turns_to(at, stream_at(0)->lane);
+    return bare_turns_to(at, stream_at(0)->list);
 }
 
 static inline int bare_with_memory(size_t at) {
     gpi_run *run = run_at(at, is_anybodys);
-    if (run) move_part(run, run->unit, run->units, GPI_LANE_EMPTY);
+    if (run) move_part(run, run->unit, run->units, GPI_LIST_EMPTY);
     return run != NULL;
 }
 

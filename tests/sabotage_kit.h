@@ -126,10 +126,10 @@ static inline void scene_trim(void) {
     fake_fail_clear();
 }
 
-/* Blocks live on two streams, one of them in use on another; memory free in lanes of all kinds, in
-   several runs each; two marks on each stream; waiting blocks; stitches in use and
-   idle; blocks that caches have, free and handed out again. Of all that was freed since the calm
-   the work is queued yet. */
+/* Blocks live on two streams, one of them in use on another; memory free in free lists of all
+   kinds, in several runs each; two marks on each stream; waiting blocks; stitches in use and idle;
+   blocks that caches have, free and handed out again. Of all that was freed since the calm the work
+   is queued yet. */
 static inline void scene_open(gpupool_source source) {
     gpupool_arena_config config = kit_config(source);
     config.chunk_bytes = source == GPUPOOL_SOURCE_MAPPED ? 2 * MIB : 8 * MIB;
@@ -158,7 +158,7 @@ static inline void scene_open(gpupool_source source) {
     CHECK_RESULT(gpupool_record_stream(arena, scene_block[0].at, kit_stream[3]), GPUPOOL_OK);
     scene_free_each(42, 48, 1); /* small: into the caches, */
     for (gpi_stream *stream = arena->clocks.streams; stream; stream = stream->next) {
-        gpi_host_lock(&stream->cache.lock); /* and from there into the lanes */
+        gpi_host_lock(&stream->cache.lock); /* and from there into the free lists */
         gpi_host_lock(&arena->lock);
         gpi_arena_pour_out(arena, stream);
         gpi_arena_unlock(arena);
@@ -196,19 +196,19 @@ static inline gpi_run **range_at(size_t at) {
 }
 
 typedef int (*run_test)(const gpi_run *run);
-static inline int is_free(const gpi_run *run) { return run->lane < GPI_LANE_WAITING; }
-static inline int is_live(const gpi_run *run) { return run->lane >= GPI_LANE_CACHED; }
+static inline int is_free(const gpi_run *run) { return run->list < GPI_LIST_WAITING; }
+static inline int is_live(const gpi_run *run) { return run->list >= GPI_LIST_CACHED; }
 static inline int is_cached(const gpi_run *run) {
-    return run->lane == GPI_LANE_CACHED;
+    return run->list == GPI_LIST_CACHED;
 }
 static inline int is_live_in_use(const gpi_run *run) {
     return is_live(run) && run->of.uses && !is_cached(run);
 }
 static inline int is_held(const gpi_run *run) {
-    return run->lane == GPI_LANE_HELD || run->lane == GPI_LANE_WAITING;
+    return run->list == GPI_LIST_TAKEN || run->list == GPI_LIST_WAITING;
 }
-static inline int is_anybodys(const gpi_run *run) { return run->lane == GPI_LANE_ANY; }
-static inline int is_bare(const gpi_run *run) { return run->lane == GPI_LANE_EMPTY; }
+static inline int is_anybodys(const gpi_run *run) { return run->list == GPI_LIST_ANY; }
+static inline int is_bare(const gpi_run *run) { return run->list == GPI_LIST_EMPTY; }
 
 static inline gpi_run *run_at(size_t at, run_test test) {
     gpi_run **range;

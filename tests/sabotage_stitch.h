@@ -16,7 +16,7 @@ static inline int is_idle(const gpi_stitch *stitch) { return stitch->state == GP
 static inline int has_user(const gpi_stitch *stitch) { return is_idle(stitch) && stitch->user; }
 static inline int has_no_user(const gpi_stitch *stitch) { return is_idle(stitch) && !stitch->user; }
 static inline int is_waiting(const gpi_stitch *stitch) {
-    return is_used(stitch) && stitch->body->lane == GPI_LANE_WAITING;
+    return is_used(stitch) && stitch->body->list == GPI_LIST_WAITING;
 }
 
 static inline gpi_stitch *stitch_at(size_t at, stitch_test test) {
@@ -63,7 +63,7 @@ static inline int part_leads_elsewhere(size_t at) {
 
 static inline int part_is_held(size_t at) {
     gpi_part *part = part_at(at, is_used);
-    if (part) break_u32(&part->run->lane, GPI_LANE_HELD);
+    if (part) break_u32(&part->run->list, GPI_LIST_TAKEN);
     return part != NULL;
 }
 
@@ -95,7 +95,7 @@ static inline int part_of_no_stitch(size_t at) {
     gpi_run *run = arena->waiting;
     for (; run; run = run->list_next)
         if (run->unit < arena->chunks.stitch_unit && at-- == 0) break;
-    if (run) break_u32(&run->lane, GPI_LANE_PART);
+    if (run) break_u32(&run->list, GPI_LIST_PART);
     return run != NULL;
 }
 
@@ -162,14 +162,14 @@ static inline int seam_that_its_chunk_forgot(size_t at) {
 
 static inline int idle_body_is_not_held(size_t at) {
     gpi_stitch *stitch = stitch_at(at, is_idle);
-    if (stitch) break_u32(&stitch->body->lane, GPI_LANE_PART);
+    if (stitch) break_u32(&stitch->body->list, GPI_LIST_PART);
     return stitch != NULL;
 }
 
 /* It looks like a block. */
 static inline int idle_body_is_live(size_t at) {
     gpi_stitch *stitch = stitch_at(at, is_idle);
-    if (stitch) break_u32(&stitch->body->lane, GPI_LANE_LIVE);
+    if (stitch) break_u32(&stitch->body->list, GPI_LIST_LIVE);
     return stitch != NULL;
 }
 
@@ -210,7 +210,7 @@ static inline int newest_is_not_the_newest(size_t at) {
 }
 
 static inline gpi_stitch **list_of_size(const gpi_stitch *stitch) {
-    return &arena->stitches.first_of[gpi_tree_place(stitch->body->units)];
+    return &arena->stitches.first_of[gpi_tree_bin(stitch->body->units)];
 }
 
 static inline int in_no_list_of_its_size(size_t at) {
@@ -232,7 +232,7 @@ static inline int in_the_list_of_another_size(size_t at) {
 /* Addresses that no stitch has, and that are not free either. */
 static gpi_run *lost_run;
 
-static inline int is_space(const gpi_run *run) { return run->lane == GPI_LANE_SPACE; }
+static inline int is_space(const gpi_run *run) { return run->list == GPI_LIST_SPACE; }
 
 static inline int lost_addresses(size_t at) {
     gpi_run *run = run_at(at, is_space);
@@ -242,6 +242,6 @@ static inline int lost_addresses(size_t at) {
     return 1;
 }
 
-static inline void find_addresses(void) { gpi_tree_put(&arena->tree, lost_run, GPI_LANE_SPACE, 0); }
+static inline void find_addresses(void) { gpi_tree_put(&arena->tree, lost_run, GPI_LIST_SPACE, 0); }
 
 #endif

@@ -46,11 +46,11 @@ static inline int free_gap(size_t at) { return gap_after(at, is_free_pair); }
 static inline int live_gap(size_t at) { return gap_after(at, is_live_pair); }
 static inline int held_gap(size_t at) { return gap_after(at, is_held_pair); }
 
-/* ---- T2: lists, bits and sums of lanes ---- */
+/* ---- T2: lists, bits and sums of free lists ---- */
 
-static inline gpi_lane *lane_of(const gpi_run *run) { return arena->tree.lanes[run->lane]; }
+static inline gpi_list *lane_of(const gpi_run *run) { return arena->tree.lists[run->list]; }
 
-static inline gpi_run **list_of(const gpi_run *run) { return &lane_of(run)->lists[run->as.place]; }
+static inline gpi_run **list_of(const gpi_run *run) { return &lane_of(run)->heads[run->as.bin]; }
 
 static inline void unlink_free(gpi_run *run) {
     break_run(run->by.list_prev ? &run->by.list_prev->list_next : list_of(run), run->list_next);
@@ -95,12 +95,12 @@ static inline int twin_in_a_bucket(size_t at) {
 /* In a list of an order that has no bits. */
 static inline int run_without_bits(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    gpi_lane *lane;
+    gpi_list *list;
     size_t row = 0;
     if (!run) return 0;
-    lane = lane_of(run);
-    while (lane->steps[row]) row++;
-    break_run(&lane->lists[row * GPI_STEPS], run);
+    list = lane_of(run);
+    while (list->steps[row]) row++;
+    break_run(&list->heads[row * GPI_STEPS], run);
     return 1;
 }
 
@@ -111,42 +111,42 @@ static inline int in_no_list(size_t at) {
 }
 
 /* The bits of a list as they should be. */
-static inline void set_bits(gpi_lane *lane, uint32_t place) {
+static inline void set_bits(gpi_list *list, uint32_t place) {
     uint32_t row = place / GPI_STEPS;
     uint8_t bit = (uint8_t)(1u << place % GPI_STEPS);
-    uint64_t order = 1ull << row % 64, *orders = &lane->orders[row / 64];
-    break_u8(&lane->steps[row], lane->lists[place] ? lane->steps[row] | bit
-                                                   : lane->steps[row] & ~bit);
-    break_u64(orders, lane->steps[row] ? *orders | order : *orders & ~order);
+    uint64_t order = 1ull << row % 64, *orders = &list->orders[row / 64];
+    break_u8(&list->steps[row], list->heads[place] ? list->steps[row] | bit
+                                                   : list->steps[row] & ~bit);
+    break_u64(orders, list->steps[row] ? *orders | order : *orders & ~order);
 }
 
 /* Filed by the book, but elsewhere. */
 static inline int move_to_list(gpi_run *run, uint32_t place) {
-    gpi_lane *lane;
+    gpi_list *list;
     if (!run) return 0;
-    lane = lane_of(run);
+    list = lane_of(run);
     unlink_free(run);
-    set_bits(lane, run->as.place);
-    break_u32(&run->as.place, place);
-    link_free(run, &lane->lists[place]);
-    set_bits(lane, place);
+    set_bits(list, run->as.bin);
+    break_u32(&run->as.bin, place);
+    link_free(run, &list->heads[place]);
+    set_bits(list, place);
     return 1;
 }
 
 static inline int in_another_list(size_t at) {
     gpi_run *run = run_at(at / 2, is_free);
-    return move_to_list(run, run ? run->as.place ^ (at % 2 ? 1 : GPI_STEPS) : 0);
+    return move_to_list(run, run ? run->as.bin ^ (at % 2 ? 1 : GPI_STEPS) : 0);
 }
 
 static inline int on_another_shelf(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    return move_to_list(run, run ? (run->as.place + GPI_SHELF) % (SHELVES * GPI_SHELF) : 0);
+    return move_to_list(run, run ? (run->as.bin + GPI_KIND_BINS) % (SHELVES * GPI_KIND_BINS) : 0);
 }
 
 static inline int wrong_place(size_t at) {
-    static const uint32_t off[] = {1, GPI_STEPS, GPI_SHELF};
+    static const uint32_t off[] = {1, GPI_STEPS, GPI_KIND_BINS};
     gpi_run *run = run_at(at / 3, is_free);
-    if (run) break_u32(&run->as.place, run->as.place ^ off[at % 3]);
+    if (run) break_u32(&run->as.bin, run->as.bin ^ off[at % 3]);
     return run != NULL;
 }
 
@@ -158,7 +158,7 @@ static inline int wrong_list_prev(size_t at) {
 
 static inline int wrong_lane_number(size_t at) {
     gpi_run *run = run_at(at, is_free);
-    if (run) break_u32(&run->lane, run->lane == GPI_LANE_ANY ? GPI_LANE_STREAMS : GPI_LANE_ANY);
+    if (run) break_u32(&run->list, run->list == GPI_LIST_ANY ? GPI_LIST_STREAMS : GPI_LIST_ANY);
     return run != NULL;
 }
 
@@ -169,34 +169,34 @@ static inline int live_run_in_a_list(size_t at) {
 }
 
 static inline int wrong_step_bit(size_t at) {
-    gpi_lane *lane = at / 24 < arena->tree.lane_count ? arena->tree.lanes[at / 24] : NULL;
-    uint8_t *steps = lane ? &lane->steps[at / 8 % 3 * 64 + at % 8 * 4] : NULL;
+    gpi_list *list = at / 24 < arena->tree.list_count ? arena->tree.lists[at / 24] : NULL;
+    uint8_t *steps = list ? &list->steps[at / 8 % 3 * 64 + at % 8 * 4] : NULL;
     if (steps) break_u8(steps, *steps ^ 1u << at % 8);
     return steps != NULL;
 }
 
 /* An empty list, and all bits say that it is not. */
 static inline int bits_of_no_run(size_t at) {
-    gpi_lane *lane = at / 2 < arena->tree.lane_count ? arena->tree.lanes[at / 2] : NULL;
+    gpi_list *list = at / 2 < arena->tree.list_count ? arena->tree.lists[at / 2] : NULL;
     uint32_t row = 0;
-    if (!lane) return 0;
-    while (lane->steps[row]) row++;
-    break_u8(&lane->steps[row], (uint8_t)(at % 2 ? 1u << (GPI_STEPS - 1) : 1u));
-    break_u64(&lane->orders[row / 64], lane->orders[row / 64] | 1ull << row % 64);
+    if (!list) return 0;
+    while (list->steps[row]) row++;
+    break_u8(&list->steps[row], (uint8_t)(at % 2 ? 1u << (GPI_STEPS - 1) : 1u));
+    break_u64(&list->orders[row / 64], list->orders[row / 64] | 1ull << row % 64);
     return 1;
 }
 
 static inline int wrong_order_bit(size_t at) {
-    gpi_lane *lane = at / 24 < arena->tree.lane_count ? arena->tree.lanes[at / 24] : NULL;
-    uint64_t *orders = lane ? &lane->orders[at / 8 % 3] : NULL;
+    gpi_list *list = at / 24 < arena->tree.list_count ? arena->tree.lists[at / 24] : NULL;
+    uint64_t *orders = list ? &list->orders[at / 8 % 3] : NULL;
     if (orders) break_u64(orders, *orders ^ 1ull << (at % 8 * 4));
     return orders != NULL;
 }
 
 static inline int wrong_lane_sum(size_t at) {
-    gpi_lane *lane = at / 3 < arena->tree.lane_count ? arena->tree.lanes[at / 3] : NULL;
-    if (!lane) return 0;
-    if (at % 3 == 0) break_u64(&lane->units, lane->units + 1);
+    gpi_list *list = at / 3 < arena->tree.list_count ? arena->tree.lists[at / 3] : NULL;
+    if (!list) return 0;
+    if (at % 3 == 0) break_u64(&list->units, list->units + 1);
     if (at % 3 == 1) break_u64(&arena->tree.free_by_order[0], arena->tree.free_by_order[0] + 1);
     if (at % 3 == 2) break_u64(&arena->tree.free_by_order[35], arena->tree.free_by_order[35] + 1);
     return 1;
@@ -212,14 +212,14 @@ static inline int wrong_pending_sum(size_t at) {
 static inline int lost_free_run(size_t at) {
     cut_run = run_at(at, is_free);
     if (!cut_run) return 0;
-    cut_lane = cut_run->lane;
+    cut_lane = cut_run->list;
     gpi_tree_unfile(&arena->tree, cut_run);
-    cut_run->lane = cut_lane;
+    cut_run->list = cut_lane;
     return 1;
 }
 
 static inline void find_free_run(void) {
-    cut_run->lane = GPI_LANE_HELD;
+    cut_run->list = GPI_LIST_TAKEN;
     gpi_tree_file(&arena->tree, cut_run, cut_lane);
 }
 
@@ -230,7 +230,7 @@ static inline int cut_in_two(size_t at) {
     if (!cut_run || !CHECK_EQ(gpi_tree_prepare(&arena->tree, 1), 1)) return 0;
     if (is_mapped())
         CHECK_EQ(gpi_tree_prepare_cells(&arena->tree, cut_run->unit + cut_run->units / 2, 0), 1);
-    cut_lane = cut_run->lane;
+    cut_lane = cut_run->list;
     gpi_tree_unfile(&arena->tree, cut_run);
     cut_rest = gpi_tree_split(&arena->tree, cut_run, cut_run->unit + cut_run->units / 2);
     gpi_tree_file(&arena->tree, cut_run, cut_lane);
@@ -288,7 +288,7 @@ static inline int wrong_live_sum(size_t at) {
 }
 
 static inline int is_live_and_plain(const gpi_run *run) {
-    return run->lane == GPI_LANE_LIVE && !run->of.uses;
+    return run->list == GPI_LIST_LIVE && !run->of.uses;
 }
 
 /* In no bucket, as all sums have it too, the ledger's among them. */
@@ -302,12 +302,12 @@ static inline int lost_live_run(size_t at) {
     break_u64(&ledger->granted.now, ledger->granted.now - bytes);
     break_u64(&ledger->blocks.now, ledger->blocks.now - 1);
     gpi_tree_lay_down(&arena->tree, cut_run);
-    cut_run->lane = GPI_LANE_LIVE;
+    cut_run->list = GPI_LIST_LIVE;
     return 1;
 }
 
 static inline void find_live_run(void) {
-    cut_run->lane = GPI_LANE_HELD;
+    cut_run->list = GPI_LIST_TAKEN;
     gpi_tree_bring_alive(&arena->tree, cut_run, cut_run->as.slack);
 }
 

@@ -236,7 +236,7 @@ static inline void act_phase(actor *a, world *w) {
     CHECK_EQ(s.allocs, now.allocs - then->allocs);
     CHECK_EQ(s.frees, now.frees - then->frees);
     CHECK_EQ(s.failures, now.failures - then->failures);
-    CHECK_EQ(s.lane_hits, now.lane_hits - then->lane_hits);
+    CHECK_EQ(s.same_stream_allocs, now.same_stream_allocs - then->same_stream_allocs);
 }
 
 static inline void act_report(actor *a, world *w) {

@@ -76,7 +76,7 @@ static uint64_t bytes_for(uint64_t units) { return units * UNIT - below(UNIT); }
 static void make_plain(size_t i) {
     uint64_t bytes = bytes_for(runs[i].units);
     gpi_cache_fold(&cache, &ledger);
-    runs[i].lane = GPI_LANE_LIVE;
+    runs[i].list = GPI_LIST_LIVE;
     runs[i].as.slack = (uint32_t)(runs[i].units * UNIT - bytes);
     model[i].where = PLAIN;
     gain(i, bytes);
@@ -87,7 +87,7 @@ static void make_plain(size_t i) {
 
 static void forget(size_t i) {
     model[i].where = NOWHERE;
-    runs[i].lane = 0;
+    runs[i].list = 0;
 }
 
 static void count_free(size_t i) {
@@ -140,7 +140,7 @@ static void give(size_t i, uint64_t offset) {
 static void let_go(size_t i) {
     int is_out = model[i].where == OUT;
     gpi_cache_release(&cache, runs[i].unit);
-    CHECK_EQ(runs[i].lane == GPI_LANE_LIVE, is_out || model[i].where == PLAIN);
+    CHECK_EQ(runs[i].list == GPI_LIST_LIVE, is_out || model[i].where == PLAIN);
     if (is_out) model[i].where = PLAIN;
 }
 
@@ -151,11 +151,11 @@ static void evict(void) {
     run = gpi_cache_evict(&cache);
     if (run) {
         size_t i = (size_t)(run - runs);
-        CHECK(model[i].where == FREE && run->lane == GPI_LANE_LIVE && run->as.slack == 0);
+        CHECK(model[i].where == FREE && run->list == GPI_LIST_LIVE && run->as.slack == 0);
         forget(i);
     } else { /* one that was out is plain now: whose run leads here no more */
         for (size_t i = 0; i < BLOCKS; i++)
-            if (model[i].where == OUT && runs[i].lane == GPI_LANE_LIVE) model[i].where = PLAIN;
+            if (model[i].where == OUT && runs[i].list == GPI_LIST_LIVE) model[i].where = PLAIN;
     }
     CHECK_EQ(count(FREE) + count(OUT) + 1, frees + outs);
 }
@@ -166,7 +166,7 @@ static void evict_free(void) {
     if (count(FREE) == 0) return;
     run = gpi_cache_evict_free(&cache);
     i = (size_t)(run - runs);
-    CHECK(model[i].where == FREE && run->lane == GPI_LANE_LIVE);
+    CHECK(model[i].where == FREE && run->list == GPI_LIST_LIVE);
     forget(i);
 }
 
@@ -180,7 +180,7 @@ static void agree(void) {
     for (size_t i = 0; i < BLOCKS; i++) {
         int cached = model[i].where == FREE || model[i].where == OUT;
         if (model[i].where == NOWHERE) continue;
-        CHECK_EQ(runs[i].lane, cached ? GPI_LANE_CACHED : GPI_LANE_LIVE);
+        CHECK_EQ(runs[i].list, cached ? GPI_LIST_CACHED : GPI_LIST_LIVE);
         CHECK(runs[i].of.uses == (cached ? (void *)&cache : NULL));
         if (!cached) CHECK_EQ(runs[i].as.slack, runs[i].units * UNIT - model[i].bytes);
     }
@@ -196,7 +196,7 @@ static void folded(void) {
     CHECK_EQ(ledger.requested.total, asked.total);
     CHECK_EQ(ledger.cached_bytes, free_units() * UNIT);
     CHECK_EQ(ledger.allocs, takes);
-    CHECK_EQ(ledger.lane_hits, takes);
+    CHECK_EQ(ledger.same_stream_allocs, takes);
     CHECK_EQ(ledger.frees, gives);
 }
 

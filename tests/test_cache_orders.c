@@ -49,7 +49,7 @@ static void agrees(void) {
 
 static int admit(size_t i) {
     if (now.where[i] == NOWHERE) { /* handed out by the tree first */
-        now.runs[i].lane = GPI_LANE_LIVE;
+        now.runs[i].list = GPI_LIST_LIVE;
         now.runs[i].as.slack = 0;
         now.where[i] = PLAIN;
     }
@@ -86,7 +86,7 @@ static int give(size_t i) {
 static int let_go(size_t i) {
     gpi_cache_release(&now.cache, now.runs[i].unit);
     if (now.where[i] != OUT) return 0;
-    CHECK_EQ(now.runs[i].lane, GPI_LANE_LIVE);
+    CHECK_EQ(now.runs[i].list, GPI_LIST_LIVE);
     CHECK_EQ(now.runs[i].as.slack, 7);
     now.where[i] = PLAIN;
     return 1;
@@ -100,8 +100,8 @@ static int evict(void) {
     run = gpi_cache_evict(&now.cache);
     if (run) {
         size_t i = (size_t)(run - now.runs);
-        CHECK(!many && now.where[i] == FREE && run->lane == GPI_LANE_LIVE && !run->of.uses);
-        run->lane = 0;
+        CHECK(!many && now.where[i] == FREE && run->list == GPI_LIST_LIVE && !run->of.uses);
+        run->list = 0;
         now.where[i] = NOWHERE;
         return 1;
     }

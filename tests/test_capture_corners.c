@@ -159,7 +159,7 @@ static void no_memory_to_wait_for_others(void) {
             arena = kit_open_limited(GPUPOOL_SOURCE_MAPPED, 2 * MIB);
             void *live = get(MIB, 1), *block = get(bytes, 0);
             put(block, 0);
-            begin(2); /* which takes the spare lane */
+            begin(2); /* which takes the spare list */
             gpupool_stats before = kit_stats(arena);
             fail_malloc_nth(n, persist);
             block = gpupool_alloc(arena, bytes, kit_stream[1]);
@@ -199,8 +199,8 @@ static void no_wait_at_the_release(void) {
     kit_close(arena);
 }
 
-/* Without a pool, where no step waits for lanes, a request that lacks this memory does: also behind
-   the mark of a trim that has not passed. */
+/* Without a pool, where no step waits for free lists, a request that lacks this memory does: also
+   behind the mark of a trim that has not passed. */
 static void no_wait_at_the_release_without_a_pool(void) {
     cudaGraph_t graph;
     for (int fenced = 0; fenced < 2; fenced++) {
@@ -362,7 +362,7 @@ static void freed_on_another_capturing_stream(void) {
     release(0);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     gpi_run *run = arena->chunks.home;
-    while (run->lane != GPI_LANE_LIVE) run = run->next;
+    while (run->list != GPI_LIST_LIVE) run = run->next;
     put((void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES), 2);
     kit_close(arena);
 }

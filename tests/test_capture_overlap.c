@@ -235,12 +235,12 @@ static void a_release_that_fails_to_wait_for_replays(void) {
         CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
         overwrite_all();
         for (int i = 0; i < 2; i++) CHECK_RESULT(gpupool_trim(arena, 0, NULL), GPUPOOL_OK);
-        CHECK_EQ(arena->clocks.stream_count, 0); /* nor is anything left of the graph's lanes */
+        CHECK_EQ(arena->clocks.stream_count, 0); /* nor is any of the graph's lists left */
         kit_close(arena);
     }
 }
 
-/* The graph's lanes stay for as long as any of its blocks is yet to come into them. */
+/* The graph's free lists stay for as long as any of its blocks is yet to come into them. */
 static void lanes_stay_for_the_last_parked_block(void) {
     arena = kit_open(GPUPOOL_SOURCE_MAPPED);
     fake_mode(FAKE_STEPPED);

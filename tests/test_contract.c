@@ -164,7 +164,7 @@ static void zalloc_that_fails_is_counted(void) {
 }
 #endif
 
-/* ---- the promise of the lane: free, then alloc, costs no CUDA call ---- */
+/* ---- the promise of the list: free, then alloc, costs no CUDA call ---- */
 
 static void reuse_makes_no_cuda_call(void) {
     static const gpupool_source pooled[] = {GPUPOOL_SOURCE_MAPPED, GPUPOOL_SOURCE_DEVICE,
@@ -182,7 +182,7 @@ static void reuse_makes_no_cuda_call(void) {
             CHECK_EQ(kit_stats(arena).reserved.total, reserved);
             CHECK_RESULT(gpupool_free(arena, again, kit_stream[1]), GPUPOOL_OK);
         }
-        CHECK(kit_stats(arena).lane_hits >= SIZES);
+        CHECK(kit_stats(arena).same_stream_allocs >= SIZES);
         kit_close(arena);
     }
 }

@@ -440,7 +440,7 @@ static void ask_for_it(void *unused) {
     gpi_request request = {.units = 2048, .align_units = 1, .by = gpi_arena_call(kit_stream[0])};
     (void)unused;
     gpi_host_lock(&arena->lock);
-    request.known = gpi_arena_known(arena, request.by.key, 0);
+    request.owner = gpi_arena_owner(arena, request.by.key, 0);
     for (int is_short = 0; is_short < 2; is_short++) {
         arena->short_until = is_short ? UINT64_MAX : 0;
         CHECK(gpi_block_hand_over(arena, &request) == NULL);

@@ -203,7 +203,7 @@ static void a_finished_hand_over_costs_one_question(void) {
     kit_close(arena);
 }
 
-/* ---- publish before record: a lane that others may take before its event is recorded ---- */
+/* ---- publish before record: a list that others may take before its event is recorded ---- */
 
 static void watch(void) {
     watched = arena;

@@ -357,14 +357,14 @@ static void the_index_is_used_up_meanwhile(void) {
 }
 
 /* The call's stream is forgotten meanwhile, and there is no memory to know it by. */
-static gpi_lane *lanes_aside;
+static gpi_list *lanes_aside;
 
 static void forget_the_stream(void *unused) {
     (void)unused;
-    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK); /* its lane is spare */
-    lanes_aside = arena->tree.spare_lanes;
-    arena->tree.spare_lanes = NULL;
-    refused_bytes = sizeof(gpi_lane);
+    CHECK_RESULT(gpupool_retire_stream(arena, kit_stream[0]), GPUPOOL_OK); /* its list is spare */
+    lanes_aside = arena->tree.spare_lists;
+    arena->tree.spare_lists = NULL;
+    refused_bytes = sizeof(gpi_list);
 }
 
 static void streams_that_cannot_be_known(void) {
@@ -376,7 +376,7 @@ static void streams_that_cannot_be_known(void) {
     gpi_caller call = gpi_arena_call(kit_stream[1]);
     CHECK_RESULT(gpi_block_free_slow(arena, first, &call), GPUPOOL_E_HOST_MEMORY);
     refused_bytes = 0;
-    arena->tree.spare_lanes = lanes_aside;
+    arena->tree.spare_lists = lanes_aside;
     CHECK_EQ(kit_stats(arena).blocks.now, 1);
     CHECK_RESULT(gpupool_free(arena, first, kit_stream[1]), GPUPOOL_OK);
     kit_close(arena);
@@ -418,7 +418,7 @@ static void not_cleared_and_of_no_stream(void) {
     CHECK(strstr(gpupool_last_error(), "cuMemsetD8Async") != NULL);
     fake_fail_clear();
     refused_bytes = 0;
-    arena->tree.spare_lanes = lanes_aside;
+    arena->tree.spare_lists = lanes_aside;
     CHECK_RESULT(gpupool_check(arena), GPUPOOL_OK);
     CHECK_RESULT(gpupool_arena_destroy(arena), GPUPOOL_E_IN_USE);
     run = gpi_tree_next_live(&arena->tree, &at);

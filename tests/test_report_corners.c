@@ -45,7 +45,7 @@ static void a_view_lies_in_its_room(void) {
     view.room_bytes = need;
     CHECK_EQ(gpi_view_lay_out(&view, arena), 1);
     CHECK(view.stretches == view.room);
-    CHECK((char *)(view.lanes + arena->tree.lane_count) == (char *)view.room + view.need_bytes);
+    CHECK((char *)(view.lists + arena->tree.list_count) == (char *)view.room + view.need_bytes);
     free(view.room);
     kit_close(arena);
 }

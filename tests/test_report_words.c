@@ -44,7 +44,7 @@ static void a_small_arena(void) {
     says("{\"gpupool\":1,\"name\":\"small\",\"device\":0,\"source\":\"device\",");
     says(",\"others_bytes\":0,\n");
     says("\"free_bytes\":2097152,\"largest_free_bytes\":1048576,");
-    says("\"allocs\":3,\"frees\":1,\"failures\":1,\"lane_hits\":0,");
+    says("\"allocs\":3,\"frees\":1,\"failures\":1,\"same_stream_allocs\":0,");
     says("\"fragmentation\":0.500000,\n");
     says("\"streams\":[%llu,%llu],\n", stream[1], stream[0]);
     says("\"state\":\"pending\",\"stream\":1,\"site\":null},\n"
@@ -268,7 +268,7 @@ static void lanes_that_were_of_others(void) {
     for (int i = 0; i < KIT_STREAMS; i++) {
         check_case("stream %d", i);
         fake_mode(FAKE_EAGER);
-        open_named("lanes", GPUPOOL_SOURCE_DEVICE);
+        open_named("lists", GPUPOOL_SOURCE_DEVICE);
         for (int k = 0; k < KIT_STREAMS; k++) {
             void *block = kit_alloc(arena, MIB, kit_stream[k]);
             CHECK_RESULT(gpupool_free(arena, block, kit_stream[k]), GPUPOOL_OK);

@@ -56,7 +56,7 @@ static const saboteur saboteurs[] = {
     PLAIN("T2", on_another_shelf, BOTH),
     PLAIN("T2", wrong_place, BOTH),
     PLAIN("T2", wrong_list_prev, BOTH),
-    PLAIN("T2 T3", wrong_lane_number, BOTH), /* a neighbour may be in that lane */
+    PLAIN("T2 T3", wrong_lane_number, BOTH), /* a neighbour may be in that list */
     PLAIN("T2", live_run_in_a_list, BOTH),
     PLAIN("T2", wrong_step_bit, BOTH),
     PLAIN("T2", bits_of_no_run, BOTH),
@@ -253,7 +253,7 @@ static void the_scene_has_everything(void) {
     CHECK(marked_stream_at(1) && busy_at(1));
     for (int i = 0; i < 2; i++) {
         gpi_stream *stream = gpi_clock_find(&arena->clocks, gpi_clock_key(kit_stream[i]));
-        CHECK(arena->tree.lanes[stream->lane]->units > 0);
+        CHECK(arena->tree.lists[stream->list]->units > 0);
         CHECK(stream->cache.free_blocks > 1 && stream->cache.used > stream->cache.free_blocks);
     }
     scene_close();

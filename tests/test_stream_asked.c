@@ -215,7 +215,7 @@ static void made_known_once(void) {
 }
 
 /* What a destroyed stream's work may still be at is not the new one's with its handle, also where
-   CUDA fails to tell that it is a new one; whether it lies in the cache or in a lane. */
+   CUDA fails to tell that it is a new one; whether it lies in the cache or in a list. */
 static void not_known_to_be_the_same(void) {
     for (int cached = 0; cached < 2; cached++) {
         check_case("cached %d", cached);

@@ -24,7 +24,7 @@ static cudaStream_t new_stream(void) {
     return stream;
 }
 
-/* Small blocks are in a cache when the stream goes, large ones in its lane. */
+/* Small blocks are in a cache when the stream goes, large ones in its list. */
 static void old_handle(void) {
     static const size_t sizes[] = {512, 4096, 100000, MIB};
     size_t bytes = sizes[race_below(KIT_COUNT(sizes))];

@@ -15,7 +15,7 @@ static void same_stream(gpupool_source source) {
     void *again = get(SIZE, 0, 2);
     CHECK(again == first);
     CHECK_EQ(fake_calls(NULL), calls);
-    CHECK_EQ(kit_stats(arena).lane_hits, 1);
+    CHECK_EQ(kit_stats(arena).same_stream_allocs, 1);
     CHECK_EQ(kit_stats(arena).fence_waits + kit_stats(arena).host_syncs, 0);
     put(again, 0);
     close_arena();

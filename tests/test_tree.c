@@ -1,5 +1,5 @@
 /* TREE by enumeration: every state of a small chunk and every call in it, against the naive model.
-   A state is the sequence of its runs, each a block or free in a lane. It is made anew in the tree
+   A state is the sequence of its runs, each a block or free in a list. It is made anew in the tree
    for each call, and what the call leaves is compared whole. The search is breadth-first from one
    free run, so it meets what calls can reach; that must be every state there is. */
 // build: plain -O2
@@ -18,7 +18,7 @@ static struct {
     uint64_t count, room;
 } queue;
 
-/* Three bits a unit do for a state, where no run of a lane meets another of the same. */
+/* Three bits a unit do for a state, where no run of a list meets another of the same. */
 static void enqueue(const model *m) {
     size_t bit = 0;
     for (int unit = 0; unit < m->units; unit++) {
@@ -31,7 +31,7 @@ static void enqueue(const model *m) {
     if (CHECK(queue.count < queue.room)) queue.states[queue.count++] = model_code(m);
 }
 
-static void search(model *m, const char *lanes) {
+static void search(model *m, const char *lists) {
     memset(&queue, 0, sizeof queue);
     queue.room = model_states(m);
     queue.states = (tree_code *)malloc(queue.room * sizeof *queue.states);
@@ -46,33 +46,33 @@ static void search(model *m, const char *lanes) {
     CHECK_EQ(states, queue.room);
     tree_close();
     free(queue.states);
-    report(m, lanes, "");
+    report(m, lists, "");
 }
 
 static void every_state_with_two_streams(void) {
-    model m = {.units = FEW_UNITS, .lane_count = 3,
-               .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS, GPI_LANE_STREAMS + 1}};
+    model m = {.units = FEW_UNITS, .list_count = 3,
+               .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, GPI_LIST_STREAMS + 1}};
     search(&m, "anybody's memory, two streams");
 }
 
 /* One stream, with frees before and after its mark: known to be finished before, or not. */
 static void every_state_with_two_positions(void) {
-    model m = {.units = FEW_UNITS - 1, .lane_count = 3,
-               .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS, LATE}};
+    model m = {.units = FEW_UNITS - 1, .list_count = 3,
+               .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, LATE}};
     search(&m, "anybody's memory, one stream with a mark");
     m.is_passed = 1;
     search(&m, "anybody's memory, one stream with a mark that has passed");
 }
 
 static void every_state_with_bare_addresses(void) {
-    model m = {.units = FEW_UNITS - 1, .lane_count = 3,
-               .lane = {GPI_LANE_ANY, GPI_LANE_EMPTY, GPI_LANE_STREAMS}};
+    model m = {.units = FEW_UNITS - 1, .list_count = 3,
+               .list = {GPI_LIST_ANY, GPI_LIST_EMPTY, GPI_LIST_STREAMS}};
     search(&m, "anybody's memory, bare addresses, one stream");
 }
 
 /* The second granule, of which the chunk has all units, is a slab. */
 static void every_state_with_a_slab(void) {
-    model m = {.units = FEW_UNITS, .lane_count = 2, .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS}};
+    model m = {.units = FEW_UNITS, .list_count = 2, .list = {GPI_LIST_ANY, GPI_LIST_STREAMS}};
     for (int unit = 0; unit < m.units; unit++) m.slab[unit] = tree_granule(unit) == 1;
     search(&m, "anybody's memory, one stream, a slab");
 }

@@ -11,7 +11,7 @@
 
 /* The sizes of an order go by, an eighth of it a step. */
 static void expect_place(uint64_t units) {
-    uint32_t place = gpi_tree_place(units);
+    uint32_t place = gpi_tree_bin(units);
     unsigned order = 0, step = 0;
     check_case("%llu units", (unsigned long long)units);
     while ((uint64_t)2 << order <= units) order++;
@@ -33,14 +33,14 @@ static void places_of_all_sizes(void) {
 /* In the last step of the last order: where a request misses it, there is no step after it. */
 static void the_last_place(void) {
     uint64_t most = ((uint64_t)1 << GPUPOOL_ORDERS) - 1;
-    gpi_lanes any = {{GPI_LANE_ANY, 0}, 1, UINT64_MAX};
+    gpi_lists any = {{GPI_LIST_ANY, 0}, 1, UINT64_MAX};
     gpi_fit fit = tree_fit(most, 1, 4);
     gpi_tree one;
     gpi_run *run;
     memset(&one, 0, sizeof one);
     CHECK_EQ(gpi_tree_open(&one), 1);
-    run = gpi_tree_put(&one, gpi_tree_add_chunk(&one, TREE_BASE, most), GPI_LANE_ANY, 0);
-    CHECK_EQ(gpi_tree_place(most), (GPUPOOL_ORDERS - 1) * 8 + 7);
+    run = gpi_tree_put(&one, gpi_tree_add_chunk(&one, TREE_BASE, most), GPI_LIST_ANY, 0);
+    CHECK_EQ(gpi_tree_bin(most), (GPUPOOL_ORDERS - 1) * 8 + 7);
     CHECK(gpi_tree_find(&one, &any, &fit) == run);
     fit.align_units = 2;
     CHECK(gpi_tree_find(&one, &any, &fit) == NULL); /* it begins at an odd unit */
@@ -53,11 +53,11 @@ static void the_last_place(void) {
 /* ---- random calls in 2^31 units ---- */
 
 static void open_huge(void) {
-    model lanes = {.units = 1, .lane_count = 3,
-                   .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS, GPI_LANE_STREAMS + 1}};
-    tree_open_lanes(&lanes);
+    model lists = {.units = 1, .list_count = 3,
+                   .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, GPI_LIST_STREAMS + 1}};
+    tree_open_lanes(&lists);
     tree_open_table(HUGE_UNITS, HUGE_GRANULE);
-    tree_open_chunk(HUGE_UNITS, GPI_LANE_ANY);
+    tree_open_chunk(HUGE_UNITS, GPI_LIST_ANY);
 }
 
 /* The chunk is tiled from end to end by runs that know their neighbours. */
@@ -89,7 +89,7 @@ static void expect_found(uint64_t *random) {
 static int fits_somewhere(unsigned lane_mask, uint64_t units, uint64_t align) {
     for (const gpi_run *run = tree_first; run; run = run->next) {
         uint64_t over = run->unit % align, lost = over ? align - over : 0;
-        if (run->lane > LANE_LAST || !(lane_mask >> run->lane & 1)) continue;
+        if (run->list > LANE_LAST || !(lane_mask >> run->list & 1)) continue;
         if (run->units >= lost && run->units - lost >= units) return 1;
     }
     return 0;
@@ -101,7 +101,7 @@ static uint64_t random_units(uint64_t *random) {
 }
 
 static gpi_run *take_somewhere(uint64_t *random) {
-    unsigned lane_mask = check_below(random, 2) ? 1u : 1u | 1u << GPI_LANE_STREAMS;
+    unsigned lane_mask = check_below(random, 2) ? 1u : 1u | 1u << GPI_LIST_STREAMS;
     uint64_t units = random_units(random), align = (uint64_t)1 << check_below(random, 30), start;
     gpi_run *run = tree_find(lane_mask, units, align, UINT64_MAX);
     CHECK_EQ(run != NULL, fits_somewhere(lane_mask, units, align));
@@ -114,34 +114,35 @@ static gpi_run *take_somewhere(uint64_t *random) {
     return run;
 }
 
-/* Each free has a later position than any before; a mark now and then is a border of both lanes. */
+/* Each free has a later position than any before; a mark now and then is a border of both free
+   lists. */
 static uint64_t position, marked;
 
 static void set_mark(uint64_t *random) {
-    for (uint32_t lane = GPI_LANE_STREAMS; lane <= LANE_LAST; lane++)
-        tree.lanes[lane]->borders[1 + check_below(random, 2)] = position;
+    for (uint32_t list = GPI_LIST_STREAMS; list <= LANE_LAST; list++)
+        tree.lists[list]->borders[1 + check_below(random, 2)] = position;
     marked = position;
 }
 
-/* What was freed before the mark is finished; of one lane it is anybody's from now on. */
+/* What was freed before the mark is finished; of one list it is anybody's from now on. */
 static void pass_mark(void) {
     const gpi_run *run = tree_first;
-    for (uint32_t lane = GPI_LANE_STREAMS; lane <= LANE_LAST; lane++)
-        tree.lanes[lane]->borders[0] = marked;
+    for (uint32_t list = GPI_LIST_STREAMS; list <= LANE_LAST; list++)
+        tree.lists[list]->borders[0] = marked;
     gpi_tree_finish(&tree, LANE_LAST, marked);
     for (; run; run = run->next)
-        CHECK(run->lane == GPI_LANE_ANY ? run->of.at == 0
-                                    : run->lane != LANE_LAST || run->of.at > marked);
+        CHECK(run->list == GPI_LIST_ANY ? run->of.at == 0
+                                    : run->list != LANE_LAST || run->of.at > marked);
 }
 
 static void put_somewhere(gpi_run *run, uint64_t *random) {
     uint64_t absorb = check_below(random, 2) ? run->units : UINT64_MAX;
-    uint32_t lane = check_below(random, 3) ? GPI_LANE_ANY : GPI_LANE_STREAMS;
-    if (lane) lane += (uint32_t)check_below(random, 2);
+    uint32_t list = check_below(random, 3) ? GPI_LIST_ANY : GPI_LIST_STREAMS;
+    if (list) list += (uint32_t)check_below(random, 2);
     gpi_tree_lay_down(&tree, run);
     run->of.at = ++position;
-    run = gpi_tree_put(&tree, run, lane, absorb);
-    CHECK_EQ(run->of.at, lane ? position : 0);
+    run = gpi_tree_put(&tree, run, list, absorb);
+    CHECK_EQ(run->of.at, list ? position : 0);
 }
 
 static void random_calls_of_all_orders(void) {
@@ -155,7 +156,7 @@ static void random_calls_of_all_orders(void) {
         CHECK_EQ(gpi_tree_prepare(&tree, 3), 1);
         if (live[i]) put_somewhere(live[i], &random);
         live[i] = live[i] ? NULL : take_somewhere(&random);
-        if (live[i]) taken++, orders |= 1ull << gpi_tree_order(gpi_tree_place(live[i]->units));
+        if (live[i]) taken++, orders |= 1ull << gpi_tree_order(gpi_tree_bin(live[i]->units));
         if (call % 100 == 0) set_mark(&random);
         if (call % 1000 == 50) pass_mark();
         if (call % 16 == 0) CHECK_EQ(gpi_check_tree(&tree), 0);

@@ -1,5 +1,5 @@
-/* TREE by enumeration in 16 units, where runs have more orders and steps: every state of one lane,
-   and with anybody's memory beside a stream's lane every state of a few runs (all: 291 million). */
+/* TREE by enumeration in 16 units, where runs have more orders and steps: every state of one list,
+   and with anybody's memory beside a stream's list every state of a few runs (all: 291 million). */
 // build: plain -O2
 #define GPUPOOL_IMPLEMENTATION
 #include "../gpupool.h"
@@ -12,10 +12,10 @@
 #define LONG_RUNS 4
 #endif
 
-/* ---- anybody's memory and a stream's lane ---- */
+/* ---- anybody's memory and a stream's list ---- */
 
 static void every_state_of_a_few_long_runs(void) {
-    model m = {.units = 16, .lane_count = 2, .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS}};
+    model m = {.units = 16, .list_count = 2, .list = {GPI_LIST_ANY, GPI_LIST_STREAMS}};
     char bound[40];
     snprintf(bound, sizeof bound, ", at most %d runs", LONG_RUNS);
     states = calls = 0;
@@ -25,9 +25,9 @@ static void every_state_of_a_few_long_runs(void) {
     report(&m, "anybody's memory, one stream", bound);
 }
 
-/* ---- one lane ---- */
+/* ---- one list ---- */
 
-/* With one lane a call is undone by another: what take cuts out, put makes one again. So the states
+/* With one list a call is undone by another: what take cuts out, put makes one again. So the states
    are a graph whose edges are blocks, and going there and back over each makes every call. Taking
    blocks from left to right meets each state once, in place. The runs are compared after each call,
    lists and index once in a state, after all of its calls. */
@@ -38,8 +38,8 @@ static int block_count;
 static gpi_run *put_block(model *m, struct block b) {
     gpi_run *run = gpi_tree_live(&tree, TREE_BASE + (uint64_t)b.unit);
     gpi_tree_lay_down(&tree, run);
-    memset(&m->owner[b.unit], (int)m->lane[0], (size_t)b.units);
-    return tree_put(run, m->lane[0], UINT64_MAX);
+    memset(&m->owner[b.unit], (int)m->list[0], (size_t)b.units);
+    return tree_put(run, m->list[0], UINT64_MAX);
 }
 
 static void take_block(model *m, struct block b, gpi_run *from) {
@@ -78,8 +78,8 @@ static void visit_blocks(model *m, int from) {
 }
 
 static void every_state_of_one_lane(void) {
-    model m = {.units = ONE_LANE_UNITS, .lane_count = 1, .lane = {GPI_LANE_STREAMS}};
-    memset(m.owner, GPI_LANE_STREAMS, sizeof m.owner);
+    model m = {.units = ONE_LANE_UNITS, .list_count = 1, .list = {GPI_LIST_STREAMS}};
+    memset(m.owner, GPI_LIST_STREAMS, sizeof m.owner);
     states = calls = 0;
     tree_open(&m);
     visit_blocks(&m, 0);
@@ -87,7 +87,7 @@ static void every_state_of_one_lane(void) {
     expect_state(&m);
     expect_sums(&m);
     tree_close();
-    report(&m, "one lane", "");
+    report(&m, "one list", "");
 }
 
 int main(void) {

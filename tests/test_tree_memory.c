@@ -8,7 +8,7 @@
 
 /* Fails the first request, the second, ... until none is left to fail. */
 static void try_until_it_succeeds(int (*call)(void), long least_requests) {
-    model m = {.units = 16, .lane_count = 2, .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS}};
+    model m = {.units = 16, .list_count = 2, .list = {GPI_LIST_ANY, GPI_LIST_STREAMS}};
     long n = 1;
     model_take(&m, 3, 5);
     model_take(&m, 9, 2);
@@ -58,9 +58,9 @@ static int fill_and_drop_buckets(void) {
 }
 
 static int add_lanes(void) {
-    uint32_t lanes[40], count = 0;
-    while (count < 40 && (lanes[count] = gpi_tree_lane_add(&tree)) != GPI_LANE_LIVE) count++;
-    for (uint32_t i = count; i-- > 0;) gpi_tree_lane_drop(&tree, lanes[i]);
+    uint32_t lists[40], count = 0;
+    while (count < 40 && (lists[count] = gpi_tree_list_add(&tree)) != GPI_LIST_LIVE) count++;
+    for (uint32_t i = count; i-- > 0;) gpi_tree_list_drop(&tree, lists[i]);
     return count == 40;
 }
 
@@ -101,7 +101,7 @@ static void no_memory_to_open(void) {
         CHECK_EQ(fail_malloc_live, 0);
     }
     fail_malloc_nth(0, 0);
-    CHECK(n > 6); /* the list of lanes, three lanes, and pages of run structs and of buckets */
+    CHECK(n > 6); /* the list of lists, three lists, and pages of run structs and of buckets */
 }
 
 int main(void) {

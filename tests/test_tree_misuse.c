@@ -40,12 +40,12 @@ static void weld_to_left(gpi_run *run) { gpi_tree_weld(&tree, run->prev, run); }
 static void weld_to_right(gpi_run *run) { gpi_tree_weld(&tree, run, run->next); }
 static void weld_backwards(gpi_run *run) { gpi_tree_weld(&tree, run->next, run); }
 static void remove_chunk(gpi_run *run) { gpi_tree_remove_chunk(&tree, run); }
-static void drop_lane(gpi_run *run) { gpi_tree_lane_drop(&tree, run->lane); }
+static void drop_lane(gpi_run *run) { gpi_tree_list_drop(&tree, run->list); }
 static void take_all(gpi_run *run) { gpi_tree_take(&tree, run, run->unit, run->units); }
 static void take_more(gpi_run *run) { gpi_tree_take(&tree, run, run->unit, run->units + 1); }
 static void take_before(gpi_run *run) { gpi_tree_take(&tree, run, run->unit - 1, run->units); }
 static void take_nothing(gpi_run *run) { gpi_tree_take(&tree, run, run->unit, 0); }
-static void put_held(gpi_run *run) { gpi_tree_put(&tree, run, GPI_LANE_ANY, 0); }
+static void put_held(gpi_run *run) { gpi_tree_put(&tree, run, GPI_LIST_ANY, 0); }
 
 enum { FREE = 1, LIVE = 2, HELD = 4, LEFT = 8, RIGHT = 16 }; /* LEFT: with a neighbour there */
 
@@ -118,20 +118,20 @@ static void try_all(gpi_run *run, int kind, const model *m) {
 static void visit(const model *m) {
     tree_build(m);
     for (gpi_run *run = tree_first; run; run = run->next) {
-        uint32_t lane = run->lane;
+        uint32_t list = run->list;
         unsigned kind = kind_of(run);
-        try_all(run, lane == GPI_LANE_LIVE ? LIVE : FREE, m);
+        try_all(run, list == GPI_LIST_LIVE ? LIVE : FREE, m);
         tree_hold(run);
         try_all(run, HELD, m);
-        if (lane == GPI_LANE_LIVE) gpi_tree_bring_alive(&tree, run, 0);
+        if (list == GPI_LIST_LIVE) gpi_tree_bring_alive(&tree, run, 0);
         else tree_put(run, kind, 0);
     }
     expect_state(m);
 }
 
 static void wrong_calls_are_refused(void) {
-    model m = {.units = MISUSE_UNITS, .lane_count = 3,
-               .lane = {GPI_LANE_ANY, GPI_LANE_STREAMS, GPI_LANE_STREAMS + 1}};
+    model m = {.units = MISUSE_UNITS, .list_count = 3,
+               .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, GPI_LIST_STREAMS + 1}};
     uint64_t all = 0;
     tree_open(&m);
     model_each(&m, 0, m.units, visit);

@@ -102,7 +102,7 @@ static void blocks_that_the_same_streams_use(void) {
     }
 }
 
-/* Neither waiting nor in the graph's lanes is it to be had by others. */
+/* Neither waiting nor in the graph's free lists is it to be had by others. */
 static void what_a_graph_keeps_does_not_fit(void) {
     gpupool_capture *scope = NULL;
     gpupool_verdict v;

@@ -7,7 +7,7 @@
 /* The state's free runs, as find sees them. */
 typedef struct free_run {
     int unit, units;
-    unsigned lane, slab; /* lane: the kind */
+    unsigned list, slab; /* list: the kind */
     unsigned rank; /* find prefers low ones: by step, and those beside bare addresses last */
 } free_run;
 static free_run ask_runs[TREE_MOST];
@@ -22,13 +22,13 @@ static inline unsigned naive_step(unsigned units) {
 static inline void ask_prepare(const model *m) {
     ask_count = 0;
     for (int unit = 0, end; unit < m->units; unit = end) {
-        int edge = unit > 0 && m->owner[unit - 1] == GPI_LANE_EMPTY;
+        int edge = unit > 0 && m->owner[unit - 1] == GPI_LIST_EMPTY;
         end = model_end(m, unit);
-        edge |= end < m->units && m->owner[end] == GPI_LANE_EMPTY;
+        edge |= end < m->units && m->owner[end] == GPI_LIST_EMPTY;
         if (!model_is_free(m, unit)) continue;
         ask_runs[ask_count].unit = unit;
         ask_runs[ask_count].units = end - unit;
-        ask_runs[ask_count].lane = m->owner[unit];
+        ask_runs[ask_count].list = m->owner[unit];
         ask_runs[ask_count].slab = m->slab[unit];
         ask_runs[ask_count++].rank = (edge && !m->slab[unit] ? 1000 : 0) +
                                      naive_step((unsigned)(end - unit));
@@ -42,21 +42,21 @@ static inline int naive_start(int unit, int run_units, int units, int align) {
     return -1;
 }
 
-static inline int may_find(const gpi_lanes *lanes, const free_run *run) {
+static inline int may_find(const gpi_lists *lists, const free_run *run) {
     int found = 0;
-    for (int i = 0; i < lanes->count; i++) found |= lanes->number[i] == lane_of(run->lane);
-    return found && at_of(run->lane) < lanes->below;
+    for (int i = 0; i < lists->count; i++) found |= lists->number[i] == lane_of(run->list);
+    return found && at_of(run->list) < lists->below;
 }
 
 /* The rank of the best run that fits; UINT32_MAX if there is none. Sure: among runs of a step that
    no misfit is in, which few tries must find as well as many. */
-static inline unsigned naive_find(const gpi_lanes *lanes, unsigned slab, const gpi_fit *fit,
+static inline unsigned naive_find(const gpi_lists *lists, unsigned slab, const gpi_fit *fit,
                                   int sure) {
     int units = (int)fit->units, align = (int)fit->align_units;
     unsigned best = UINT32_MAX, sure_step = naive_step((unsigned)(units + align - 1));
     for (const free_run *run = ask_runs; run < ask_runs + ask_count; run++) {
-        if (!may_find(lanes, run) || run->rank >= best || run->slab != slab) continue;
-        if (sure && (run->rank % 1000 <= sure_step || lanes->below <= at_of(LATE))) continue;
+        if (!may_find(lists, run) || run->rank >= best || run->slab != slab) continue;
+        if (sure && (run->rank % 1000 <= sure_step || lists->below <= at_of(LATE))) continue;
         if (naive_start(run->unit, run->units, units, align) >= 0) best = run->rank;
     }
     return best;
@@ -75,20 +75,20 @@ static inline uint64_t in_front(const gpi_run *run) {
     return count;
 }
 
-static inline void ask_find_among(const gpi_lanes *lanes, unsigned slab, gpi_fit *fit) {
+static inline void ask_find_among(const gpi_lists *lists, unsigned slab, gpi_fit *fit) {
     static const uint64_t tries[] = {0, 1, UINT64_MAX};
-    unsigned best = naive_find(lanes, slab, fit, 0);
+    unsigned best = naive_find(lists, slab, fit, 0);
     for (int i = 0; i < 3; i++) {
         int all = tries[i] == UINT64_MAX;
         const gpi_run *run;
         const free_run *found;
         fit->tries = tries[i];
-        run = slab ? gpi_tree_find_in_slabs(&tree, lanes, fit) : gpi_tree_find(&tree, lanes, fit);
+        run = slab ? gpi_tree_find_in_slabs(&tree, lists, fit) : gpi_tree_find(&tree, lists, fit);
         found = run ? ask_run(run) : NULL;
         if (all) CHECK_EQ(found ? found->rank : UINT32_MAX, best);
-        if (!run && !all) CHECK_EQ(naive_find(lanes, slab, fit, 1), UINT32_MAX);
+        if (!run && !all) CHECK_EQ(naive_find(lists, slab, fit, 1), UINT32_MAX);
         if (!run || !CHECK(found)) continue;
-        CHECK(found->lane == kind_of(run) && may_find(lanes, found) && found->slab == slab);
+        CHECK(found->list == kind_of(run) && may_find(lists, found) && found->slab == slab);
         CHECK(naive_start(found->unit, found->units, (int)fit->units, (int)fit->align_units) >= 0);
         CHECK(in_front(run) <= tries[i]);
     }
@@ -96,24 +96,24 @@ static inline void ask_find_among(const gpi_lanes *lanes, unsigned slab, gpi_fit
 
 /* At any position, and where a position bounds what may be had. */
 static inline void ask_find(unsigned lane_mask, int units, int align) {
-    gpi_lanes lanes = tree_lanes(lane_mask);
+    gpi_lists lists = tree_lanes(lane_mask);
     gpi_fit fit = tree_fit((uint64_t)units, (uint64_t)align, 0);
     for (int i = 0; i < 2; i++) {
-        lanes.below = i ? at_of(LATE) : UINT64_MAX;
-        ask_find_among(&lanes, 0, &fit);
-        if (tree.slab_count) ask_find_among(&lanes, 1, &fit);
+        lists.below = i ? at_of(LATE) : UINT64_MAX;
+        ask_find_among(&lists, 0, &fit);
+        if (tree.slab_count) ask_find_among(&lists, 1, &fit);
     }
 }
 
-/* The lanes that a request may look in: any one, or a stream's own and anybody's. */
+/* The free lists that a request may look in: any one, or a stream's own and anybody's. */
 static inline void ask_lanes(const model *m, int units, int align) {
     unsigned asked = 0;
-    for (int i = 0; i < m->lane_count; i++) {
-        uint32_t lane = lane_of(m->lane[i]);
-        if (asked >> lane & 1) continue; /* LATE */
-        asked |= 1u << lane;
-        ask_find(1u << lane, units, align);
-        if (lane >= GPI_LANE_STREAMS) ask_find(1u << lane | 1u << GPI_LANE_ANY, units, align);
+    for (int i = 0; i < m->list_count; i++) {
+        uint32_t list = lane_of(m->list[i]);
+        if (asked >> list & 1) continue; /* LATE */
+        asked |= 1u << list;
+        ask_find(1u << list, units, align);
+        if (list >= GPI_LIST_STREAMS) ask_find(1u << list | 1u << GPI_LIST_ANY, units, align);
     }
 }
 
@@ -125,12 +125,12 @@ static inline void ask_start(int units, int align) {
     }
 }
 
-static inline void ask_largest(unsigned lane) {
+static inline void ask_largest(unsigned list) {
     int largest = 0;
     for (int i = 0; i < ask_count; i++)
-        if (lane_of(ask_runs[i].lane) == lane && ask_runs[i].units > largest)
+        if (lane_of(ask_runs[i].list) == list && ask_runs[i].units > largest)
             largest = ask_runs[i].units;
-    CHECK_EQ(gpi_tree_largest(tree.lanes[lane]), largest);
+    CHECK_EQ(gpi_tree_largest(tree.lists[list]), largest);
 }
 
 /* Only the first unit of a block leads to it: not the others, no free one, none outside. */
@@ -139,7 +139,7 @@ static inline void ask_live(const model *m) {
         const gpi_run *run = gpi_tree_live(&tree, TREE_BASE + (uint64_t)unit);
         int inside = unit >= 0 && unit < m->units;
         CHECK_EQ(run != NULL, inside && m->owner[unit] == BLOCK + unit);
-        if (run) CHECK(run == tree_run(unit) && run->lane == GPI_LANE_LIVE);
+        if (run) CHECK(run == tree_run(unit) && run->list == GPI_LIST_LIVE);
     }
     CHECK(!gpi_tree_live(&tree, 0) && !gpi_tree_live(&tree, UINT64_MAX));
 }
@@ -179,7 +179,7 @@ static inline void ask_everything(const model *m) {
     ask_prepare(m);
     ask_live(m);
     ask_table(m);
-    for (int i = 0; i < m->lane_count; i++) ask_largest(lane_of(m->lane[i]));
+    for (int i = 0; i < m->list_count; i++) ask_largest(lane_of(m->list[i]));
     for (int units = 1; units <= m->units + 1; units++)
         for (int align = 1; align <= m->units; align *= 2) {
             ask_start(units, align);

@@ -34,7 +34,7 @@ static inline void call_take(const model *m, int from, int unit, int units) {
     gpi_run *run;
     begin(m, "take", unit, units, 0);
     run = gpi_tree_take(&tree, tree_run(from), first, (uint64_t)units);
-    CHECK(run->lane == GPI_LANE_HELD && run->unit == first && run->units == (uint64_t)units);
+    CHECK(run->list == GPI_LIST_TAKEN && run->unit == first && run->units == (uint64_t)units);
     gpi_tree_bring_alive(&tree, run, 0);
     model_take(&after, unit, units);
     end(&after);
@@ -47,21 +47,21 @@ static inline void call_put(const model *m, int unit, unsigned kind, uint64_t ab
     run = tree_run(unit);
     gpi_tree_lay_down(&tree, run);
     run = tree_put(run, kind, absorb_units);
-    CHECK(run->lane == lane_of(kind) && run->of.at == at_of(kind));
+    CHECK(run->list == lane_of(kind) && run->of.at == at_of(kind));
     CHECK(TREE_BASE + (uint64_t)unit - run->unit < run->units);
     model_put(&after, unit, kind, absorb_units);
     end(&after);
 }
 
-static inline void call_finish(const model *m, uint32_t lane, uint64_t at) {
+static inline void call_finish(const model *m, uint32_t list, uint64_t at) {
     model after = *m;
-    begin(m, "finish", (int)lane, 0, at);
-    gpi_tree_finish(&tree, lane, at);
-    model_finish(&after, lane, at);
+    begin(m, "finish", (int)list, 0, at);
+    gpi_tree_finish(&tree, list, at);
+    model_finish(&after, list, at);
     end(&after);
 }
 
-/* Whether the granule from `unit` on is free in one of these lanes, and no slab. */
+/* Whether the granule from `unit` on is free in one of these free lists, and no slab. */
 static inline int may_be_slab(const model *m, unsigned lane_mask, int unit) {
     int end = unit + TREE_GRANULE;
     if (tree_granule(unit) == tree_granule(unit - 1) || end > m->units || m->slab[unit]) return 0;
@@ -73,12 +73,12 @@ static inline int may_be_slab(const model *m, unsigned lane_mask, int unit) {
 /* A granule that was free becomes a slab, and its memory stays free for the same users. */
 static inline void call_add_slab(const model *m, unsigned lane_mask) {
     model after = *m;
-    gpi_lanes lanes = tree_lanes(lane_mask);
+    gpi_lists lists = tree_lanes(lane_mask);
     uint64_t slabs;
     int any = 0;
     begin(m, "add_slab", (int)lane_mask, 0, 0);
     slabs = tree.slabs[0];
-    gpi_run *run = gpi_tree_add_slab(&tree, &lanes, UINT64_MAX);
+    gpi_run *run = gpi_tree_add_slab(&tree, &lists, UINT64_MAX);
     for (int unit = 1; unit < m->units; unit++) {
         any |= may_be_slab(m, lane_mask, unit);
         if (!run || TREE_BASE + (uint64_t)unit != run->unit) continue;
@@ -107,13 +107,13 @@ static inline void take_all_parts(const model *m, int unit) {
         for (int units = 1; units <= run_end - start; units++) call_take(m, unit, start, units);
 }
 
-/* Whatever the bound, only the lane of a stream absorbs. */
+/* Whatever the bound, only the list of a stream absorbs. */
 static inline void put_into_all_lanes(const model *m, int unit) {
-    for (int i = 0; i < m->lane_count; i++) {
-        call_put(m, unit, m->lane[i], UINT64_MAX);
-        if (m->lane[i] < GPI_LANE_STREAMS) continue;
-        call_put(m, unit, m->lane[i], (uint64_t)(model_end(m, unit) - unit));
-        call_put(m, unit, m->lane[i], 0);
+    for (int i = 0; i < m->list_count; i++) {
+        call_put(m, unit, m->list[i], UINT64_MAX);
+        if (m->list[i] < GPI_LIST_STREAMS) continue;
+        call_put(m, unit, m->list[i], (uint64_t)(model_end(m, unit) - unit));
+        call_put(m, unit, m->list[i], 0);
     }
 }
 
@@ -122,12 +122,12 @@ static inline void make_every_call(const model *m) {
         if (model_is_free(m, unit)) take_all_parts(m, unit);
         else put_into_all_lanes(m, unit);
     }
-    for (int i = 0; i < m->lane_count; i++)
-        if (m->lane[i] >= GPI_LANE_STREAMS)
-            for (uint64_t at = 0; at <= at_of(m->lane[i]); at++)
-                call_finish(m, lane_of(m->lane[i]), at);
-    for (int i = 0; i < m->lane_count; i++)
-        if (m->lane[i] != GPI_LANE_EMPTY) call_add_slab(m, 1u << lane_of(m->lane[i]));
+    for (int i = 0; i < m->list_count; i++)
+        if (m->list[i] >= GPI_LIST_STREAMS)
+            for (uint64_t at = 0; at <= at_of(m->list[i]); at++)
+                call_finish(m, lane_of(m->list[i]), at);
+    for (int i = 0; i < m->list_count; i++)
+        if (m->list[i] != GPI_LIST_EMPTY) call_add_slab(m, 1u << lane_of(m->list[i]));
     call_drop_slabs(m);
 }
 
@@ -140,8 +140,8 @@ static inline void visit(const model *m) {
     make_every_call(m);
 }
 
-static inline void report(const model *m, const char *lanes, const char *bound) {
-    printf("%d units, %s%s: %llu states, %llu calls\n", m->units, lanes, bound,
+static inline void report(const model *m, const char *lists, const char *bound) {
+    printf("%d units, %s%s: %llu states, %llu calls\n", m->units, lists, bound,
            (unsigned long long)states, (unsigned long long)calls);
 }
 

@@ -6,8 +6,8 @@
 #include "check.h"
 
 /* gpupool.h takes its private macros back. */
-#define LANE_LAST (GPI_LANE_STREAMS + 1) /* of a model's */
-#define LATE 5u                        /* of lane STREAMS too, freed after its mark */
+#define LANE_LAST (GPI_LIST_STREAMS + 1) /* of a model's */
+#define LATE 5u                        /* of list STREAMS too, freed after its mark */
 #define KINDS 6u
 
 #define TREE_MOST 16                   /* units of a model */
@@ -18,13 +18,13 @@
 
 /* ---- the model ---- */
 
-/* An owner is a kind of free memory, or BLOCK plus the block's first unit. A kind is a lane's
+/* An owner is a kind of free memory, or BLOCK plus the block's first unit. A kind is a list's
    number; or LATE, the first stream's memory at a later position, with a border between. */
 #define BLOCK 16
 typedef struct model {
     int units;
-    int lane_count;
-    unsigned char lane[4];             /* kinds that memory may be free in */
+    int list_count;
+    unsigned char list[4];             /* kinds that memory may be free in */
     int is_passed;                     /* what was freed before the mark is known to be finished */
     unsigned char owner[TREE_MOST];
     unsigned char slab[TREE_MOST];     /* 1: of a granule that is a slab */
@@ -37,10 +37,10 @@ static inline int model_border(const model *m, int unit) {
 
 static inline int model_is_free(const model *m, int unit) { return m->owner[unit] < BLOCK; }
 
-static inline uint32_t lane_of(unsigned kind) { return kind == LATE ? GPI_LANE_STREAMS : kind; }
+static inline uint32_t lane_of(unsigned kind) { return kind == LATE ? GPI_LIST_STREAMS : kind; }
 
 static inline uint64_t at_of(unsigned kind) {
-    return kind == LATE ? 2 : kind >= GPI_LANE_STREAMS ? 1 : 0;
+    return kind == LATE ? 2 : kind >= GPI_LIST_STREAMS ? 1 : 0;
 }
 
 /* The end of the run that begins at this unit. */
@@ -65,8 +65,8 @@ static inline int model_joins(const model *m, int unit, unsigned kind, uint64_t 
     unsigned side = m->owner[unit];
     int first = unit;
     if (side == kind) return 1;
-    if (kind < GPI_LANE_STREAMS) return 0;
-    if (side != GPI_LANE_ANY && !(side == GPI_LANE_STREAMS && kind == LATE && m->is_passed))
+    if (kind < GPI_LIST_STREAMS) return 0;
+    if (side != GPI_LIST_ANY && !(side == GPI_LIST_STREAMS && kind == LATE && m->is_passed))
         return 0;
     while (first > 0 && m->owner[first - 1] == side && !model_border(m, first)) first--;
     return (uint64_t)(model_end(m, first) - first) <= absorb_units;
@@ -88,15 +88,15 @@ static inline void model_put(model *m, int unit, unsigned kind, uint64_t absorb_
 }
 
 /* What of a stream's memory is at or below a position is anybody's. */
-static inline void model_finish(model *m, uint32_t lane, uint64_t at) {
+static inline void model_finish(model *m, uint32_t list, uint64_t at) {
     for (int unit = 0; unit < m->units; unit++) {
         unsigned kind = m->owner[unit];
-        if (kind < BLOCK && lane_of(kind) == lane && at_of(kind) <= at)
-            m->owner[unit] = GPI_LANE_ANY;
+        if (kind < BLOCK && lane_of(kind) == list && at_of(kind) <= at)
+            m->owner[unit] = GPI_LIST_ANY;
     }
 }
 
-/* The state as one number, four bits a unit: the lane, or 7 in a block; 8 more where runs begin. */
+/* The state as one number, four bits a unit: the list, or 7 in a block; 8 more where runs begin. */
 #define CODE_BLOCK 7u
 typedef uint64_t tree_code;
 
@@ -124,7 +124,7 @@ static inline void model_decode(model *m, tree_code code) {
 }
 
 /* For a failure: a letter a unit, with bars at the borders of slabs, '.' in anybody's memory, '_'
-   in bare, A and B in lanes of streams, a: LATE, 1 2 3 in blocks. */
+   in bare, A and B in free lists of streams, a: LATE, 1 2 3 in blocks. */
 static inline const char *model_text(const model *m) {
     static char text[2 * TREE_MOST + 1];
     int block = 0, at = 0;
@@ -139,14 +139,14 @@ static inline const char *model_text(const model *m) {
     return text;
 }
 
-/* How many states there are: runs of one lane never meet, blocks may. One more unit lengthens the
-   last run, or begins a block, or begins a run of another lane than the last one's; at the border
-   of a slab it begins a block or a run of any lane. */
+/* How many states there are: runs of one list never meet, blocks may. One more unit lengthens the
+   last run, or begins a block, or begins a run of another list than the last one's; at the border
+   of a slab it begins a block or a run of any list. */
 static inline uint64_t model_states(const model *m) {
-    uint64_t lanes = (uint64_t)m->lane_count, in_block = 1, in_lane = lanes, block;
+    uint64_t lists = (uint64_t)m->list_count, in_block = 1, in_lane = lists, block;
     for (int unit = 1; unit < m->units; unit++) {
         block = in_block * (model_border(m, unit) ? 1 : 2) + in_lane;
-        in_lane = in_lane * lanes + in_block * lanes;
+        in_lane = in_lane * lists + in_block * lists;
         in_block = block;
     }
     return in_block + in_lane;
@@ -154,8 +154,8 @@ static inline uint64_t model_states(const model *m) {
 
 /* Calls `visit` for each way to fill the model from `unit` on with at most so many runs. */
 static inline void model_each(model *m, int unit, int runs, void (*visit)(const model *)) {
-    for (int kind = 0; kind <= m->lane_count; kind++) {
-        int owner = kind < m->lane_count ? m->lane[kind] : BLOCK + unit;
+    for (int kind = 0; kind <= m->list_count; kind++) {
+        int owner = kind < m->list_count ? m->list[kind] : BLOCK + unit;
         if (unit > 0 && m->owner[unit - 1] == owner && !model_border(m, unit))
             continue; /* would be one run */
         for (int units = 1; unit + units <= m->units; units++) {
@@ -172,17 +172,17 @@ static inline void model_each(model *m, int unit, int runs, void (*visit)(const 
 static gpi_tree tree;
 static gpi_run *tree_first; /* the chunk's leftmost, for good */
 
-/* The model's lanes, and no others: gpi_check_tree, which takes most of the time here, would look
-   at each. */
+/* The model's free lists, and no others: gpi_check_tree, which takes most of the time here, would
+   look at each. */
 static inline void tree_open_lanes(const model *m) {
     unsigned used = 0;
     CHECK_EQ(gpi_tree_open(&tree), 1);
-    for (int i = 0; i < m->lane_count; i++) used |= 1u << lane_of(m->lane[i]);
-    for (uint32_t lane = GPI_LANE_STREAMS; used >> lane; lane++)
-        CHECK_EQ(gpi_tree_lane_add(&tree), lane);
-    for (uint32_t lane = 0; lane < tree.lane_count; lane++)
-        if (!(used >> lane & 1)) gpi_tree_lane_drop(&tree, lane);
-        else if (lane == GPI_LANE_STREAMS) tree.lanes[lane]->borders[m->is_passed ? 0 : 2] = 1;
+    for (int i = 0; i < m->list_count; i++) used |= 1u << lane_of(m->list[i]);
+    for (uint32_t list = GPI_LIST_STREAMS; used >> list; list++)
+        CHECK_EQ(gpi_tree_list_add(&tree), list);
+    for (uint32_t list = 0; list < tree.list_count; list++)
+        if (!(used >> list & 1)) gpi_tree_list_drop(&tree, list);
+        else if (list == GPI_LIST_STREAMS) tree.lists[list]->borders[m->is_passed ? 0 : 2] = 1;
     CHECK_EQ(gpi_tree_prepare(&tree, 2 * TREE_MOST), 1);
 }
 
@@ -223,13 +223,13 @@ static inline void tree_mark_slabs(const model *m) {
 static inline void tree_open(const model *m) {
     tree_open_lanes(m);
     tree_open_table(TREE_MOST, TREE_GRANULE);
-    tree_open_chunk((uint64_t)m->units, m->lane[0]);
+    tree_open_chunk((uint64_t)m->units, m->list[0]);
 }
 
-/* A run leaves its lane or the index, whole. */
+/* A run leaves its list or the index, whole. */
 static inline void tree_hold(gpi_run *run) {
-    if (run->lane == GPI_LANE_LIVE) gpi_tree_lay_down(&tree, run);
-    else if (run->lane != GPI_LANE_HELD) gpi_tree_take(&tree, run, run->unit, run->units);
+    if (run->list == GPI_LIST_LIVE) gpi_tree_lay_down(&tree, run);
+    else if (run->list != GPI_LIST_TAKEN) gpi_tree_take(&tree, run, run->unit, run->units);
 }
 
 /* The chunk becomes one held run. */
@@ -270,11 +270,11 @@ static inline gpi_run *tree_run(int unit) {
     return run;
 }
 
-static inline gpi_lanes tree_lanes(unsigned lane_mask) {
-    gpi_lanes lanes = {{0, 0}, 0, UINT64_MAX};
-    for (uint32_t lane = LANE_LAST + 1; lane-- > 0;) /* anybody's last, as the arena has it */
-        if (lane_mask >> lane & 1) lanes.number[lanes.count++] = lane;
-    return lanes;
+static inline gpi_lists tree_lanes(unsigned lane_mask) {
+    gpi_lists lists = {{0, 0}, 0, UINT64_MAX};
+    for (uint32_t list = LANE_LAST + 1; list-- > 0;) /* anybody's last, as the arena has it */
+        if (lane_mask >> list & 1) lists.number[lists.count++] = list;
+    return lists;
 }
 
 static inline gpi_fit tree_fit(uint64_t units, uint64_t align, uint64_t tries) {
@@ -282,16 +282,16 @@ static inline gpi_fit tree_fit(uint64_t units, uint64_t align, uint64_t tries) {
     return fit;
 }
 
-/* In the lanes of this mask; in no slab. */
+/* In the free lists of this mask; in no slab. */
 static inline gpi_run *tree_find(unsigned lane_mask, uint64_t units, uint64_t align,
                                  uint64_t tries) {
-    gpi_lanes lanes = tree_lanes(lane_mask);
+    gpi_lists lists = tree_lanes(lane_mask);
     gpi_fit fit = tree_fit(units, align, tries);
-    return gpi_tree_find(&tree, &lanes, &fit);
+    return gpi_tree_find(&tree, &lists, &fit);
 }
 
 static inline unsigned kind_of(const gpi_run *run) {
-    return run->lane == GPI_LANE_STREAMS && run->of.at == at_of(LATE) ? LATE : run->lane;
+    return run->list == GPI_LIST_STREAMS && run->of.at == at_of(LATE) ? LATE : run->list;
 }
 
 /* The chunk's runs from left to right as a code; 0, which no state has, if they do not tile it. */
@@ -301,10 +301,10 @@ static inline tree_code tree_read(int units) {
     if (tree_first->prev) return 0;
     for (const gpi_run *run = tree_first; run; run = run->next) {
         if (run->unit != TREE_BASE + unit || run->units > end - unit) return 0;
-        if (run->lane > LANE_LAST && run->lane != GPI_LANE_LIVE) return 0;
-        if (run->lane <= LANE_LAST && run->of.at != at_of(kind_of(run))) return 0;
+        if (run->list > LANE_LAST && run->list != GPI_LIST_LIVE) return 0;
+        if (run->list <= LANE_LAST && run->of.at != at_of(kind_of(run))) return 0;
         code = code_add(code, (int)unit, (int)run->units,
-                        run->lane > LANE_LAST ? CODE_BLOCK : kind_of(run));
+                        run->list > LANE_LAST ? CODE_BLOCK : kind_of(run));
         unit += run->units;
     }
     return unit == end ? code : 0;
@@ -323,10 +323,10 @@ static inline void expect_sums(const model *m) {
         if (model_is_free(m, unit)) units[lane_of(m->owner[unit])]++;
         else live++;
     }
-    for (int i = 0; i < m->lane_count; i++)
-        CHECK_EQ(tree.lanes[lane_of(m->lane[i])]->units, units[lane_of(m->lane[i])]);
+    for (int i = 0; i < m->list_count; i++)
+        CHECK_EQ(tree.lists[lane_of(m->list[i])]->units, units[lane_of(m->list[i])]);
     CHECK_EQ(tree.live_units, live);
-    CHECK_EQ(tree.pending_units, units[GPI_LANE_STREAMS] + units[LANE_LAST]);
+    CHECK_EQ(tree.pending_units, units[GPI_LIST_STREAMS] + units[LANE_LAST]);
     CHECK_EQ(tree.spare_count + (uint64_t)model_runs(m), tree.page_count * GPI_PAGE);
 }
 

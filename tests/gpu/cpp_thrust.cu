@@ -75,7 +75,7 @@ static void temporary_storage() {
             CHECK(kit_stats(arena.get()).requested.peak > vectors);
             CHECK(held(arena.get()) == vectors);
         }
-        CHECK(kit_stats(arena.get()).lane_hits > 0);
+        CHECK(kit_stats(arena.get()).same_stream_allocs > 0);
     }
     CHECK(held(arena.get()) == 0);
     CUDA(cudaStreamDestroy(stream));

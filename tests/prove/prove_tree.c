@@ -9,8 +9,8 @@
 void prove_later_places_have_larger_runs(void) {
     uint64_t a = any_below(MOST), b = any_below(MOST);
     ASSUME(a > 0 && a <= b);
-    CLAIM(gpi_tree_place(a) <= gpi_tree_place(b));
-    CLAIM(gpi_tree_place(b) < GPUPOOL_ORDERS * GPI_STEPS);
+    CLAIM(gpi_tree_bin(a) <= gpi_tree_bin(b));
+    CLAIM(gpi_tree_bin(b) < GPUPOOL_ORDERS * GPI_STEPS);
 }
 
 // broken: s/return lost < run->units \&\& run->units - lost >= units/return run->units - lost >= units/
@@ -31,17 +31,17 @@ void prove_start(void) {
 
 /* Of two positions, whichever comes first, and any border: it is told if and only if it lies at or
    after the one, and before the other. */
-// broken: s/if (low <= lane->borders\[i\] \&\& lane->borders\[i\] < high) return 1;/if (low < lane->borders[i] \&\& lane->borders[i] < high) return 1;/
+// broken: s/if (low <= list->borders\[i\] \&\& list->borders\[i\] < high) return 1;/if (low < list->borders[i] \&\& list->borders[i] < high) return 1;/
 void prove_what_is_between_two_positions(void) {
-    static gpi_lane lane;
+    static gpi_list list;
     uint64_t a = any(), b = any();
     int i, is_between = 0;
     for (i = 0; i < 3; i++) {
-        lane.borders[i] = any();
-        is_between |= (a <= lane.borders[i]) != (b <= lane.borders[i]);
+        list.borders[i] = any();
+        is_between |= (a <= list.borders[i]) != (b <= list.borders[i]);
     }
-    CLAIM(gpi_tree_is_between(&lane, a, b) == is_between);
-    CLAIM(gpi_tree_is_between(&lane, b, a) == is_between);
+    CLAIM(gpi_tree_is_between(&list, a, b) == is_between);
+    CLAIM(gpi_tree_is_between(&list, b, a) == is_between);
 }
 
 // broken: s/return bucket \& tree->bucket_mask >> (bucket >= tree->bucket_count);/return bucket >> (bucket >= tree->bucket_count);/
@@ -68,7 +68,7 @@ void prove_what_is_cut_is_made_one_again(void) {
     ASSUME(at > unit && at < unit + units);
     run->unit = unit;
     run->units = units;
-    run->lane = GPI_LANE_HELD;
+    run->list = GPI_LIST_TAKEN;
     if (any() & 1) (run->prev = &left)->next = run;
     if (any() & 1) (run->next = &right)->prev = run;
     tree.spare = &runs[1];
@@ -98,7 +98,7 @@ void prove_two_cuts_are_mended_in_any_order(void) {
     ASSUME(one > unit && one < unit + units && two > unit && two < unit + units && one != two);
     first.unit = unit;
     first.units = units;
-    first.lane = GPI_LANE_HELD;
+    first.list = GPI_LIST_TAKEN;
     tree.spare = &second;
     tree.spare_count = 2;
     second.list_next = &third;
