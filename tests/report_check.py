@@ -78,7 +78,8 @@ def check_stats(path, arena):
              for which in ("now", "peak", "total")]
     shown += [arena["counts"][name] for name in
               ("allocs", "frees", "failures", "same_stream_allocs", "splits", "merges",
-               "chunks_gained", "chunks_lost", "stitches", "stitches_reused", "fence_waits", "host_syncs")]
+               "chunks_gained", "chunks_lost", "stitches", "stitches_reused", "fence_waits",
+               "host_syncs")]
     shown += [arena["limit_bytes"] or 0]
     shown += [arena[name] for name in ("largest_free_bytes", "largest_block_bytes",
                                        "stitched_bytes", "asleep_bytes", "backup_bytes",
