@@ -256,7 +256,8 @@ enum {
     GPUPOOL_DEVICE_CURRENT = -1,     /* the device that is current when an arena or ring is made */
     GPUPOOL_ORDERS = 41,             /* order k: sizes of 2^k to 2^(k+1) - 1 units */
     GPUPOOL_HOLDERS = 3,             /* the biggest that a verdict names */
-    GPUPOOL_TAGS = 64                /* the most that an arena has */
+    GPUPOOL_TAGS = 64,               /* the most that an arena has */
+    GPUPOOL_ALL = -1                 /* all of an arena, in gpupool_sleep and gpupool_wake */
 };
 
 typedef enum gpupool_result {
@@ -278,7 +279,7 @@ typedef enum gpupool_result {
     GPUPOOL_E_CALLBACK,      /* your walk, read, write or on_map function returned nonzero */
     GPUPOOL_E_FILE,          /* a file could not be read or written; the error has errno's words */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
-    GPUPOOL_E_ASLEEP,        /* the arena sleeps: gpupool_wake comes first */
+    GPUPOOL_E_ASLEEP,        /* the arena or the tag sleeps: gpupool_wake comes first */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
 } gpupool_result;
 
@@ -458,6 +459,12 @@ typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
     size_t soft_limit_bytes;         /* the same for on_soft_limit; 0: none */
     gpupool_soft_fn on_soft_limit;
     void *user;
+    int can_sleep;                   /* 1: gpupool_sleep takes this tag. Its blocks then have chunks
+                                        of their own, and what they free goes to other streams, or
+                                        to blocks of another size, once the work has finished */
+    size_t reserve_bytes;            /* memory that only blocks with this tag get: chunks of their
+                                        own, reserved now, in whole granules, and kept when
+                                        trimming. Both need SOURCE_MAPPED, else E_UNSUPPORTED */
 } gpupool_tag_config;
 
 typedef struct gpupool_arena_config { /* all zeros: device 0, and every default. A NULL config
@@ -529,6 +536,7 @@ typedef struct gpupool_tag_stats {
     gpupool_counter blocks;          /* live ones */
     uint64_t failures;               /* requests that were over the budget */
     uint64_t limit_bytes, soft_limit_bytes; /* 0: none */
+    uint64_t asleep_bytes;           /* of its own chunks, returned to the driver while it sleeps */
 } gpupool_tag_stats;
 
 /* ---- the staging ring ---- */
@@ -731,23 +739,29 @@ GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
    device that is no peer. */
 GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 
-/* ---- sleep. Touching memory that sleeps, or launching a graph that does, is a fault that ends
-   the context. The arena's device memory goes back to the driver, addresses and blocks stay. Waking
-   gets memory again, at the same addresses: pointers and graphs are as good as before. ---- */
+/* ---- sleep. A kernel or copy that touches sleeping memory, or a graph launch that does, faults
+   and ends the CUDA context. Sleeping returns device memory to the driver; addresses and blocks
+   stay. Waking gets memory again at the same addresses: pointers and captured graphs stay good. A
+   tag made with can_sleep sleeps and wakes alone; GPUPOOL_ALL means all of the arena. ---- */
 
-/* Waits for the device, copies what live blocks hold to the host (KEEP; through the ring, or by
-   CUDA alone if that is NULL), and gives all device memory back. Until gpupool_wake: free is as
-   ever; what would hand out memory or give it back is E_ASLEEP. E_UNSUPPORTED but for MAPPED;
-   E_CAPTURING while a stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond
-   config.backup_bytes. Transfers with a ticket, from or to its blocks, must have ended. If it fails
-   the arena is awake, all as before; but where CUDA neither unmaps memory nor maps it again
-   (E_CUDA), the arena sleeps, and gpupool_wake tries once more. */
-GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, gpupool_content,
-                                         gpupool_ring * /* or NULL */);
+/* Waits for the device, copies what the tag's live blocks hold to host memory (KEEP; through the
+   ring, or by CUDA alone if that is NULL), and returns the tag's chunks to the driver. Until
+   gpupool_wake, gpupool_free works as ever, and a request with the tag fails with E_ASLEEP (after
+   GPUPOOL_ALL also each call that gets or returns chunks). Tickets of a ring from or to the blocks
+   must have ended. On failure the memory is awake as before; only if the driver neither unmaps
+   chunks nor maps them again (E_CUDA) it sleeps, and gpupool_wake tries once more.
+   E_ARGUMENT for a tag without can_sleep; E_UNSUPPORTED off SOURCE_MAPPED; E_CAPTURING while a
+   stream captures; E_IN_USE while a block is exported; E_HOST_MEMORY beyond config.backup_bytes;
+   E_ASLEEP if it sleeps already. */
+GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
+                                         gpupool_content, gpupool_ring * /* or NULL */);
 
-/* Memory again, for what is still live. E_OUT_OF_MEMORY with the reason where the limit or the
-   device leave too little: nothing has changed, try again later. The host memory is given back. */
-GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, gpupool_ring * /* or NULL */);
+/* Gets memory again for what is still live, waits for the device, and copies kept content back. The
+   host memory is returned. E_OUT_OF_MEMORY with the reason where the limit or the device leave too
+   little room: the memory sleeps as before, and a later call may succeed. E_ARGUMENT if nothing
+   sleeps. After GPUPOOL_ALL slept, tags may be woken one by one; GPUPOOL_ALL wakes the rest. */
+GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
+                                        gpupool_ring * /* or NULL */);
 
 /* ---- memory that others hold: chunks for registration, and blocks for other processes ---- */
 
@@ -3564,7 +3578,8 @@ enum { /* free lists: what a run is */
     GPI_LIST_ANY,
     GPI_LIST_EMPTY,
     GPI_LIST_SPACE,
-    GPI_LIST_STREAMS,                  /* the first list of a stream */
+    GPI_LIST_TAGS,                     /* finished memory of tags that have chunks of their own */
+    GPI_LIST_STREAMS = GPI_LIST_TAGS + GPUPOOL_TAGS, /* the first list of a stream */
     GPI_LIST_WAITING = INT32_MAX - 4,  /* freed, but other streams may still be at it: `uses`; from
                                           here on free lists are not free */
     GPI_LIST_PART,                     /* in a stitched block, which `uses` leads to */
@@ -3699,6 +3714,12 @@ GPI_HOT int gpi_tree_is_slab(const gpi_tree *tree, uint64_t unit) {
 GPI_HOT uint32_t gpi_tree_kind(const gpi_tree *tree, const gpi_run *run) {
     if (gpi_tree_is_slab(tree, run->unit)) return GPI_SLABS;
     return gpi_tree_is_edge(run) ? 1 : 0;
+}
+
+/* Whether a run is free, and all work that used it has finished: in list ANY, or a tag's. */
+static int gpi_tree_is_finished(const gpi_run *run) {
+    return run->list == GPI_LIST_ANY ||
+           (run->list >= GPI_LIST_TAGS && run->list < GPI_LIST_STREAMS);
 }
 
 /* Its neighbours know it: a run that a list has is one of a chunk's. */
@@ -3878,6 +3899,7 @@ static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint6
     uint64_t more = *room ? *room * 2 : 16;
     void *larger;
     if (need <= *room) return 1;
+    while (more < need) more *= 2;
     larger = gpi_host_zeroed(more * sizeof(void *));
     if (!larger) return 0;
     if (*list) memcpy(larger, *list, *room * sizeof(void *));
@@ -4023,14 +4045,12 @@ GPI_HOT void gpi_tree_leave(gpi_tree *tree, const gpi_run *run) {
     *word &= ~bit;
 }
 
-/* A new empty list's number, or GPI_LIST_LIVE when the host has no memory. */
-static uint32_t gpi_tree_list_add(gpi_tree *tree) {
-    uint32_t number = 0;
+/* Makes the empty free list of this number, which is not in use. 0: the host has no memory. */
+static int gpi_tree_list_open(gpi_tree *tree, uint32_t number) {
     uint64_t room = tree->list_room;
     void *grown = tree->lists;
     gpi_list *list;
-    while (number < tree->list_count && tree->lists[number]) number++;
-    if (!gpi_tree_grow_list(tree, &grown, &room, (uint64_t)number + 1)) return GPI_LIST_LIVE;
+    if (!gpi_tree_grow_list(tree, &grown, &room, (uint64_t)number + 1)) return 0;
     tree->lists = (gpi_list **)grown;
     tree->list_room = (uint32_t)room;
     list = tree->spare_lists;
@@ -4038,14 +4058,21 @@ static uint32_t gpi_tree_list_add(gpi_tree *tree) {
         tree->spare_lists = list->spare;
     } else {
         list = (gpi_list *)gpi_host_zeroed(sizeof *list);
-        if (!list) return GPI_LIST_LIVE;
+        if (!list) return 0;
         tree->host_bytes += sizeof *list;
     }
     list->owner = NULL;
     memset(list->borders, 0, sizeof list->borders);
+    while (tree->list_count <= number) tree->lists[tree->list_count++] = NULL;
     tree->lists[number] = list;
-    if (number == tree->list_count) tree->list_count++;
-    return number;
+    return 1;
+}
+
+/* A new empty list for a stream: its number, or GPI_LIST_LIVE when the host has no memory. */
+static uint32_t gpi_tree_list_add(gpi_tree *tree) {
+    uint32_t number = GPI_LIST_STREAMS;
+    while (number < tree->list_count && tree->lists[number]) number++;
+    return gpi_tree_list_open(tree, number) ? number : (uint32_t)GPI_LIST_LIVE;
 }
 
 static void gpi_tree_list_drop(gpi_tree *tree, uint32_t number) {
@@ -4077,8 +4104,8 @@ static void gpi_tree_close(gpi_tree *tree) {
 
 /* Lists ANY, EMPTY and SPACE. 0: the host has no memory. */
 static int gpi_tree_open(gpi_tree *tree) {
-    if (gpi_tree_list_add(tree) == GPI_LIST_ANY && gpi_tree_list_add(tree) == GPI_LIST_EMPTY &&
-        gpi_tree_list_add(tree) == GPI_LIST_SPACE && gpi_tree_prepare(tree, 1))
+    if (gpi_tree_list_open(tree, GPI_LIST_ANY) && gpi_tree_list_open(tree, GPI_LIST_EMPTY) &&
+        gpi_tree_list_open(tree, GPI_LIST_SPACE) && gpi_tree_prepare(tree, 1))
         return 1;
     gpi_tree_close(tree);
     return 0;
@@ -4101,7 +4128,7 @@ GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
         (uint8_t)(list->steps[bin / GPI_STEPS] | 1u << bin % GPI_STEPS);
     list->units += units;
     if (number >= GPI_LIST_STREAMS) tree->pending_units += units;
-    if (number == GPI_LIST_ANY || number >= GPI_LIST_STREAMS) tree->free_by_order[order]++;
+    if (number == GPI_LIST_ANY || number >= GPI_LIST_TAGS) tree->free_by_order[order]++;
 }
 
 GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
@@ -4119,8 +4146,7 @@ GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     }
     list->units -= run->units;
     if (run->list >= GPI_LIST_STREAMS) tree->pending_units -= run->units;
-    if (run->list == GPI_LIST_ANY || run->list >= GPI_LIST_STREAMS)
-        tree->free_by_order[row % 64]--;
+    if (run->list == GPI_LIST_ANY || run->list >= GPI_LIST_TAGS) tree->free_by_order[row % 64]--;
     run->list = GPI_LIST_TAKEN;
 }
 
@@ -4953,8 +4979,8 @@ static uint64_t gpi_clock_done(const gpi_clocks *clocks, const gpi_stream *strea
 /* Whether a run is free, and all work at it done. */
 static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
     const gpi_stream *owner;
-    if (run->list == GPI_LIST_ANY) return 1;
-    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING) return 0;
+    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
+        return gpi_tree_is_finished(run);
     owner = (const gpi_stream *)clocks->tree->lists[run->list]->owner;
     return run->of.at <= gpi_clock_done(clocks, owner);
 }
@@ -4969,7 +4995,7 @@ static uint64_t gpi_clock_seen(const gpi_clocks *clocks, const gpi_stream *strea
 /* Whether a run is free, and all work at it was seen to be done. */
 static int gpi_clock_is_seen_finished(const gpi_clocks *clocks, const gpi_run *run) {
     if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
-        return run->list == GPI_LIST_ANY;
+        return gpi_tree_is_finished(run);
     return run->of.at <= gpi_clock_seen(clocks,
                                         (gpi_stream *)clocks->tree->lists[run->list]->owner);
 }
@@ -5338,7 +5364,7 @@ static gpupool_result gpi_clock_record_here(const gpi_clocks *clocks, gpi_stream
     if (stream == clocks->all) return gpi_clock_record_context(clocks, *event);
     if (gpi_driver_is_capturing(driver, handle)) return GPUPOOL_E_CAPTURING;
     if (!gpi_clock_is_same(clocks, stream, handle))
-        return gpi_host_fail(GPUPOOL_E_CUDA, "this stream is not owner to be the one that had its "
+        return gpi_host_fail(GPUPOOL_E_CUDA, "this stream is not known to be the one that had its "
                              "handle before");
     return gpi_driver_event_record(driver, *event, handle);
 }
@@ -5935,6 +5961,7 @@ typedef struct gpi_chunk {
     void *memory;                  /* other sources: what the source gave */
     uint64_t bytes;                /* and how much of it */
     uint64_t unit, units;          /* the part that blocks are cut from */
+    int tag;                       /* whose blocks alone it has; 0: those of all other requests */
     gpi_run *first;                /* other sources: the leftmost run */
     gpi_run *stuck;                /* addresses that the driver has not unmapped, held: from their
                                       start so many units */
@@ -5948,6 +5975,13 @@ typedef struct gpi_chunk {
     void *heap;                    /* what a tool calls it; NULL: it is not told */
 #endif
 } gpi_chunk;
+
+typedef struct gpi_apart {         /* chunks of one tag */
+    int is_apart;                  /* it has chunks of its own, */
+    int can_sleep;                 /* and they can sleep */
+    uint64_t units;
+    uint64_t reserve_units;        /* trimming keeps so many */
+} gpi_apart;
 
 typedef struct gpi_chunks {
     gpi_driver driver;
@@ -5972,6 +6006,8 @@ typedef struct gpi_chunks {
     gpi_chunk *first, *last;
     gpi_chunk *stuck;              /* which the driver has not taken back */
     uint64_t units, count;         /* of all, stuck ones too */
+    int is_apart;                  /* some tag has chunks of its own */
+    gpi_apart apart[GPUPOOL_TAGS + 1]; /* by tag */
     uint64_t gained, lost;
     uint64_t host_bytes;
 } gpi_chunks;
@@ -6143,7 +6179,29 @@ static int gpi_chunk_owns(const gpi_chunks *chunks, uint64_t unit) {
     return chunk != NULL;
 }
 
+/* The list of finished memory at a home address: ANY, or that of the tag whose chunk is there. */
+static uint32_t gpi_chunk_list(const gpi_chunks *chunks, const gpi_tree *tree, uint64_t unit) {
+    const gpi_chunk *chunk;
+    if (!chunks->is_apart) return GPI_LIST_ANY;
+    chunk = (const gpi_chunk *)gpi_tree_owner(tree, unit);
+    return chunk && chunk->tag ? GPI_LIST_TAGS + (uint32_t)chunk->tag - 1 : (uint32_t)GPI_LIST_ANY;
+}
+
+/* A taken run at home becomes finished free memory. */
+static void gpi_chunk_put(const gpi_chunks *chunks, gpi_tree *tree, gpi_run *run) {
+    gpi_tree_put(tree, run, gpi_chunk_list(chunks, tree, run->unit), 0);
+}
+
+/* A taken run goes back to the stream that it was taken from (NULL: it was finished memory), at its
+   old position. */
+static void gpi_chunk_return(const gpi_chunks *chunks, gpi_run *run, gpi_stream *owner,
+                             uint64_t at) {
+    if (owner) gpi_clock_return(chunks->clocks, run, owner, at);
+    else gpi_chunk_put(chunks, chunks->clocks->tree, run);
+}
+
 static void gpi_chunk_link(gpi_chunks *chunks, gpi_chunk *before, gpi_chunk *chunk) {
+    chunks->apart[chunk->tag].units += chunk->units;
     chunk->prev = before;
     chunk->next = before ? before->next : chunks->first;
     if (chunk->next) chunk->next->prev = chunk;
@@ -6153,6 +6211,7 @@ static void gpi_chunk_link(gpi_chunks *chunks, gpi_chunk *before, gpi_chunk *chu
 }
 
 static void gpi_chunk_unlink(gpi_chunks *chunks, gpi_chunk *chunk) {
+    chunks->apart[chunk->tag].units -= chunk->units;
     if (chunk->next) chunk->next->prev = chunk->prev;
     else chunks->last = chunk->prev;
     if (chunk->prev) chunk->prev->next = chunk->next;
@@ -6329,10 +6388,10 @@ static gpi_chunk *gpi_chunk_before(const gpi_tree *tree, const gpi_run *run) {
     return (gpi_chunk *)owner;
 }
 
-/* New chunks of about so many units under a taken empty run, which has cells: under all of it, or
-   if that fails, none, and the run is empty again. */
+/* New chunks of about so many units under a taken empty run, which has cells, for the blocks of a
+   tag, or of all others: under all of it, or if that fails, none, and the run is empty again. */
 static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run *taken,
-                                     uint64_t chunk_units) {
+                                     uint64_t chunk_units, int tag) {
     uint64_t done = 0, mapped = 0, most = taken->units;
     gpupool_result result = GPUPOOL_OK;
     gpi_chunk *made = NULL, *before, *next;
@@ -6354,6 +6413,7 @@ static gpupool_result gpi_chunk_fill(gpi_chunks *chunks, gpi_tree *tree, gpi_run
     before = gpi_chunk_before(tree, taken);
     for (; made; made = next) { /* the last of them first */
         next = made->next;
+        made->tag = tag;
         gpi_chunk_link(chunks, before, made);
         gpi_tree_own(tree, made->unit, made->units, made);
         gpi_chunk_gained(chunks, made);
@@ -6371,7 +6431,7 @@ static gpupool_result gpi_chunk_give_back(gpi_chunks *chunks, gpi_tree *tree, gp
     result = gpi_driver_unmap(&chunks->driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes);
     gpi_host_lock(chunks->lock);
     if (result != GPUPOOL_OK && !chunks->on_map && !chunks->on_unmap) {
-        gpi_tree_put(tree, taken, GPI_LIST_ANY, 0);
+        gpi_chunk_put(chunks, tree, taken);
         return result;
     }
     gpi_chunk_unlink(chunks, chunk);
@@ -6396,7 +6456,7 @@ static void gpi_chunk_stay_untold(const gpi_chunks *chunks, gpi_tree *tree, gpi_
         announced -= announced != 0;
         unit = chunk->unit + chunk->units;
     }
-    gpi_tree_put(tree, taken, GPI_LIST_ANY, 0);
+    gpi_chunk_put(chunks, tree, taken);
 }
 
 /* The chunks of a taken run go back to the driver; the program was told of so many that they have
@@ -6477,7 +6537,9 @@ static const gpi_run *gpi_chunk_first_run(const gpi_chunks *chunks, const gpi_tr
 static int gpi_chunk_is_idle(const gpi_chunks *chunks, const gpi_tree *tree,
                              const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(chunks, tree, chunk);
-    return run->list == GPI_LIST_ANY && run->unit + run->units >= chunk->unit + chunk->units;
+    const gpi_apart *apart = &chunks->apart[chunk->tag];
+    if (apart->units - chunk->units < apart->reserve_units) return 0;
+    return gpi_tree_is_finished(run) && run->unit + run->units >= chunk->unit + chunk->units;
 }
 
 static uint64_t gpi_chunk_idle_bytes(const gpi_chunks *chunks, const gpi_tree *tree) {
@@ -6546,7 +6608,7 @@ static gpupool_result gpi_chunk_try_mapping(gpi_chunks *chunks, gpi_tree *tree) 
     if (!gpi_tree_prepare(tree, 8) || !gpi_tree_prepare_cells(tree, chunks->base_unit, units))
         return gpi_host_no_memory();
     taken = gpi_tree_take(tree, chunks->home, chunks->base_unit, units);
-    result = gpi_chunk_fill(chunks, tree, taken, units);
+    result = gpi_chunk_fill(chunks, tree, taken, units, 0);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) return GPUPOOL_OK;
     if (result != GPUPOOL_OK) return result;
     if (gpi_chunk_give_back(chunks, tree, chunks->first, taken) == GPUPOOL_OK) {
@@ -6592,8 +6654,9 @@ static gpupool_result gpi_chunk_set_peer(gpi_chunks *chunks, int device, CUmemAc
         return flags && !gpi_chunk_is(chunks, GPI_FROM_HOST)
                    ? gpi_driver_enable_peer(driver, device) : GPUPOOL_OK;
     for (; chunk && result == GPUPOOL_OK; chunk = chunk->next)
-        result = gpi_driver_set_access(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes,
-                                       device, flags);
+        if (!chunk->is_away)
+            result = gpi_driver_set_access(driver, chunk->unit * GPUPOOL_UNIT_BYTES, chunk->bytes,
+                                           device, flags);
     return result;
 }
 
@@ -6615,6 +6678,7 @@ typedef struct gpi_growth { /* a block that gets new memory, and where */
     int is_alone;                   /* it does not begin in free memory */
     int is_exact;                   /* no chunk may be larger than is needed */
     int is_one_chunk;               /* all of the block is in one; is_alone, too */
+    int tag;                        /* of the new chunks */
     uint64_t new_unit, new_units;   /* empty granules that become memory for it */
     gpi_run *left;                  /* free memory before these, in which the block begins */
     gpi_run *empty;                  /* the run that they are in; NULL: there is no place */
@@ -6727,19 +6791,20 @@ static gpupool_result gpi_growth_grow(gpi_chunks *chunks, gpi_tree *tree, gpi_gr
     gpi_tree_unmark(tree);
     if (result != GPUPOOL_OK) return result;
     taken = gpi_tree_take(tree, growth->empty, growth->new_unit, growth->new_units);
-    result = gpi_chunk_fill(chunks, tree, taken, size);
+    result = gpi_chunk_fill(chunks, tree, taken, size, growth->tag);
     if (result == GPUPOOL_OK) result = gpi_chunk_announce(chunks, tree, taken);
     if (result == GPUPOOL_OK && !gpi_tree_prepare(tree, 2)) {
-        gpi_tree_put(tree, taken, GPI_LIST_ANY, 0); /* it is there now, and stays */
+        gpi_chunk_put(chunks, tree, taken); /* it is there now, and stays */
         result = gpi_host_no_memory();
     }
     if (result != GPUPOOL_OK) {
-        if (left) gpi_clock_return(chunks->clocks, left, owner, at);
+        if (left) gpi_chunk_return(chunks, left, owner, at);
         return result;
     }
     if (owner) owner->refs--;
     if (left) gpi_tree_weld(tree, left, taken);
-    *out = gpi_growth_carve(tree, left ? left : taken, growth->unit, growth->units, GPI_LIST_ANY);
+    *out = gpi_growth_carve(tree, left ? left : taken, growth->unit, growth->units,
+                            gpi_chunk_list(chunks, tree, growth->new_unit));
     return GPUPOOL_OK;
 }
 
@@ -7160,9 +7225,23 @@ static void gpi_stitch_remove_seam(gpi_seam *seam) {
 /* A taken run, or part of one, becomes free: for a stream at a position; NULL: for anybody. */
 GPI_HOT void gpi_stitch_put_home(gpi_stitches *stitches, gpi_run *run, gpi_stream *stream,
                                 uint64_t at, uint64_t absorb_units) {
+    uint32_t list = stream ? stream->list : (uint32_t)GPI_LIST_ANY;
     run->of.at = at;
-    gpi_tree_put(stitches->tree, run, stream ? stream->list : (uint32_t)GPI_LIST_ANY,
-                 absorb_units);
+    if (stitches->chunks->is_apart) {
+        uint32_t own = gpi_chunk_list(stitches->chunks, stitches->tree, run->unit);
+        if (own != GPI_LIST_ANY) list = own;
+    }
+    gpi_tree_put(stitches->tree, run, list, absorb_units);
+}
+
+/* The tag whose chunks the block at a unit lies in; 0: chunks that all others share. */
+static int gpi_stitch_tag_at(const gpi_stitches *stitches, uint64_t unit) {
+    const void *owner;
+    if (!stitches->chunks->is_apart) return 0;
+    owner = gpi_tree_owner(stitches->tree, unit);
+    if (!owner) return 0;
+    if (unit < stitches->chunks->stitch_unit) return ((const gpi_chunk *)owner)->tag;
+    return ((const gpi_stitch *)owner)->seams[0].chunk->tag;
 }
 
 /* A taken block that is stitched becomes free: its parts do, and its stitch is idle. */
@@ -7412,7 +7491,7 @@ static gpupool_result gpi_stitch_drop_chunk(gpi_stitches *stitches, gpi_chunk *c
         gpi_chunk_tell_going(chunks, chunk);
         return gpi_chunk_give_back(chunks, tree, chunk, taken);
     }
-    gpi_tree_put(tree, taken, GPI_LIST_ANY, 0);
+    gpi_chunk_put(chunks, tree, taken);
     return result;
 }
 
@@ -7511,7 +7590,7 @@ static gpupool_result gpi_stitch_set_peer(gpi_stitches *stitches, int device,
     gpupool_result result = gpi_chunk_set_peer(stitches->chunks, device, flags);
     gpi_stitch *stitch = stitches->oldest;
     for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
-        if (stitch->state != GPI_STITCH_SPOILT)
+        if (stitch->state != GPI_STITCH_SPOILT && !stitch->is_away)
             result = gpi_driver_set_access(&stitches->chunks->driver,
                                            stitch->unit * GPUPOOL_UNIT_BYTES,
                                            stitch->units * GPUPOOL_UNIT_BYTES, device, flags);
@@ -7570,6 +7649,7 @@ typedef struct gpi_plan {
     uint64_t units, align_units;  /* the block, */
     gpi_stream *owner;            /* the stream that it is for, */
     cudaStream_t stream;          /* and its handle */
+    int tag;                      /* whose chunks it may use; 0: those that all others share */
     uint64_t most_units;          /* that may be reserved afterwards */
     uint64_t most_seams;          /* that are worth their price */
     gpi_free_chunk head, tail;    /* free units at the end of one chunk, at the start of another */
@@ -7809,7 +7889,7 @@ static int gpi_plan_take_all(gpi_stitches *stitches, const gpi_plan *plan) {
 static void gpi_plan_give_units(gpi_stitches *stitches) {
     while (stitches->taken_count) {
         const gpi_part *part = &stitches->taken[--stitches->taken_count];
-        gpi_clock_return(stitches->clocks, part->run, part->owner, part->at);
+        gpi_chunk_return(stitches->chunks, part->run, part->owner, part->at);
     }
 }
 
@@ -7835,7 +7915,7 @@ static gpupool_result gpi_plan_follow(gpi_stitches *stitches, const gpi_plan *pl
 static void gpi_plan_give_grown(gpi_stitches *stitches, gpi_run *grown) {
     struct gpi_thread why = gpi_thread;
     uint64_t unit = grown->unit, end = unit + grown->units;
-    gpi_tree_put(stitches->tree, grown, GPI_LIST_ANY, 0);
+    gpi_chunk_put(stitches->chunks, stitches->tree, grown);
     while (unit < end) {
         gpi_chunk *chunk = (gpi_chunk *)gpi_tree_owner(stitches->tree, unit);
         unit = chunk->unit + chunk->units;
@@ -7995,6 +8075,7 @@ static gpupool_result gpi_plan_grow(gpi_stitches *stitches, const gpi_plan *plan
     growth.units = plan->new_units;
     growth.is_alone = 1;
     growth.is_exact = plan->tail.units != 0;
+    growth.tag = plan->tag;
     gpi_growth_find_place(stitches->chunks, stitches->tree, 1, &growth);
     return gpi_growth_grow(stitches->chunks, stitches->tree, &growth, plan->most_units, grown);
 }
@@ -8046,7 +8127,7 @@ static gpupool_result gpi_plan_grow_first(gpi_stitches *stitches, const gpi_plan
     gpupool_result result;
     gpi_tree_unmark(stitches->tree);
     result = gpi_plan_grow(stitches, plan, &grown);
-    if (result == GPUPOOL_OK) gpi_tree_put(stitches->tree, grown, GPI_LIST_ANY, 0);
+    if (result == GPUPOOL_OK) gpi_chunk_put(stitches->chunks, stitches->tree, grown);
     return result;
 }
 
@@ -8139,7 +8220,7 @@ static gpupool_result gpi_limit_parse(const char *where, const char *text, uint6
     if (*at == ' ' && at[1]) at++;
     unit = gpi_limit_unit(at, total_bytes, free_bytes);
     if (unit < 0)
-        return gpi_limit_wrong(where, text, "ends in no unit that is owner: B KiB MiB GiB TiB "
+        return gpi_limit_wrong(where, text, "ends in no unit that is known: B KiB MiB GiB TiB "
                                "KB MB GB TB K M G T % %free");
     if (!whole && unit < 2) /* "0.8" may mean 80%, "1.5" may mean GiB */
         return gpi_limit_wrong(where, text, "is no whole number of bytes: add a unit, or %");
@@ -8214,13 +8295,18 @@ typedef struct gpi_arena_saved {        /* home units, and where the host has wh
     uint64_t offset;
 } gpi_arena_saved;
 
-typedef struct gpi_arena_sleep {
-    gpi_arena_state state;
-    gpi_run *held;                /* free memory, set aside; linked by list_next */
+typedef struct gpi_arena_backup {  /* of one part of the arena that sleeps */
     gpi_arena_saved *saved;
     uint64_t saved_count;
-    unsigned char *backup;
-    uint64_t backup_bytes, backup_most;
+    unsigned char *memory;
+    uint64_t bytes;
+} gpi_arena_backup;
+
+typedef struct gpi_arena_sleep {  /* arrays: [0] the chunks that all share, [tag] a tag's own */
+    unsigned char states[GPUPOOL_TAGS + 1]; /* gpi_arena_state */
+    gpi_arena_backup backups[GPUPOOL_TAGS + 1];
+    gpi_run *aside;               /* free memory, set aside; linked by list_next */
+    uint64_t backup_bytes, backup_most; /* of all */
 } gpi_arena_sleep;
 
 struct gpupool_arena {
@@ -8454,9 +8540,14 @@ static void gpi_arena_check_now(gpupool_arena *arena) {
 }
 #endif
 
-/* For calls that hand out memory, or give it back. */
-static gpupool_result gpi_arena_is_awake(const gpupool_arena *arena, const char *call) {
-    if (arena->sleep.state == GPI_AWAKE) return GPUPOOL_OK;
+/* For calls that get memory from the driver, or return it: of a tag's own chunks, or of those that
+   all share (0). */
+static gpupool_result gpi_arena_is_awake(const gpupool_arena *arena, const char *call, int tag) {
+    if (arena->sleep.states[tag] == GPI_AWAKE) return GPUPOOL_OK;
+    if (tag)
+        return gpi_host_fail(GPUPOOL_E_ASLEEP, "%s: tag \"%s\" of arena \"%s\" sleeps, and "
+                             "gpupool_wake comes first", call, arena->ledger.tags[tag]->stats.name,
+                             arena->name);
     return gpi_host_fail(GPUPOOL_E_ASLEEP, "%s: arena \"%s\" sleeps, and gpupool_wake comes first",
                          call, arena->name);
 }
@@ -8516,12 +8607,12 @@ static void gpi_arena_leave(gpupool_arena *arena, const gpi_visit *visit) {
 #endif
 }
 
-/* gpi_arena_enter where the arena must not sleep. */
-static gpupool_result gpi_arena_enter_awake(gpupool_arena *arena, const char *call,
+/* gpi_arena_enter where a tag's own chunks must not sleep, or those that all share (0). */
+static gpupool_result gpi_arena_enter_awake(gpupool_arena *arena, const char *call, int tag,
                                             gpi_visit *visit) {
     gpupool_result result = gpi_arena_enter(arena, call, visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_arena_is_awake(arena, call);
+    result = gpi_arena_is_awake(arena, call, tag);
     if (result != GPUPOOL_OK) gpi_arena_leave(arena, visit);
     return result;
 }
@@ -8677,6 +8768,14 @@ static void gpi_arena_wait_for_uses(gpupool_arena *arena, gpi_run *run) {
     arena->waiting_last = run;
     arena->waiting_units += run->units;
     arena->waiting_seen = 0;
+}
+
+/* Takes a run out of `waiting`; `before` is the one before it there, or NULL. */
+static void gpi_arena_end_waiting(gpupool_arena *arena, gpi_run *run, gpi_run *before) {
+    if (before) before->list_next = run->list_next;
+    else arena->waiting = run->list_next;
+    if (arena->waiting_last == run) arena->waiting_last = before;
+    arena->waiting_units -= run->units;
 }
 
 /* Those whose users have all passed become anybody's. Returns whether any did. */
@@ -8911,6 +9010,11 @@ static gpupool_result gpi_tag_charge(gpupool_arena *arena, int tag, uint64_t byt
     for (;;) {
         gpi_ledger_tag *of;
         gpi_host_lock(&arena->lock);
+        result = gpi_arena_is_awake(arena, "gpupool_alloc_request", tag);
+        if (result != GPUPOOL_OK) {
+            gpi_host_unlock(&arena->lock);
+            return result;
+        }
         of = arena->ledger.tags[tag];
         fits = of->stats.granted.now <= of->stats.limit_bytes &&
                bytes <= of->stats.limit_bytes - of->stats.granted.now;
@@ -8965,31 +9069,6 @@ static gpi_ledger_tag *gpi_tag_new(const char *name, const gpupool_tag_config *c
     return of;
 }
 
-gpupool_result gpupool_tag(gpupool_arena *arena, const char *name,
-                           const gpupool_tag_config *given, int *tag) {
-    gpupool_tag_config config;
-    gpi_ledger_tag *of;
-    gpupool_result result = gpi_arena_begin(arena, "gpupool_tag");
-    if (tag) *tag = 0;
-    if (result != GPUPOOL_OK) return result;
-    if (!tag || !name)
-        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_tag: %s is NULL", tag ? "name" : "tag");
-    memset(&config, 0, sizeof config);
-    if (given) config = *given;
-    of = gpi_tag_new(name, &config);
-    if (!of) return gpi_host_no_memory();
-    gpi_host_lock(&arena->lock);
-    if (arena->ledger.tag_count < GPUPOOL_TAGS) {
-        *tag = ++arena->ledger.tag_count;
-        arena->ledger.tags[*tag] = of;
-    }
-    gpi_host_unlock(&arena->lock);
-    if (*tag) return gpi_host_ok();
-    GPUPOOL_FREE(of);
-    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_tag: an arena has at most %d tags",
-                         (int)GPUPOOL_TAGS);
-}
-
 gpupool_result gpupool_set_tag_limits(gpupool_arena *arena, int tag, size_t limit_bytes,
                                       size_t soft_limit_bytes) {
     gpupool_result result = gpi_arena_begin(arena, "gpupool_set_tag_limits");
@@ -9042,6 +9121,7 @@ typedef struct gpi_request {
     int no_wait;                /* the host must not wait */
     gpi_owners owners;          /* of the chunks that the block may lie in: ANY but in a MAPPED
                                    arena. But for ANY, no cache has it */
+    int tag;                    /* whose own chunks the block lies in; 0: those of all others */
 } gpi_request;
 
 typedef struct gpi_outlook {    /* what memory looks like to a request */
@@ -9089,15 +9169,22 @@ static int gpi_ladder_is_barred(const gpupool_arena *arena, const gpi_request *r
 
 /* -- the stream's own free memory, and anybody's -- */
 
+/* The list of finished memory that a request may have. */
+GPI_HOT uint32_t gpi_ladder_finished(const gpi_request *request) {
+    return request->tag ? GPI_LIST_TAGS + (uint32_t)request->tag - 1 : (uint32_t)GPI_LIST_ANY;
+}
+
 /* Where a request's stream may take without waiting; its own list first. */
 GPI_HOT void gpi_ladder_lists(const gpupool_arena *arena, const gpi_request *request,
                               uint64_t units_least, gpi_lists *lists) {
     gpi_list *const *all = arena->tree.lists;
     const gpi_stream *owner = request->owner;
+    uint32_t finished = gpi_ladder_finished(request);
     int count = 0;
-    if (all[owner->list]->units >= units_least && !gpi_arena_takes_finished(arena, owner))
+    if (all[owner->list]->units >= units_least && !request->tag &&
+        !gpi_arena_takes_finished(arena, owner))
         lists->number[count++] = owner->list;
-    if (all[GPI_LIST_ANY]->units >= units_least) lists->number[count++] = GPI_LIST_ANY;
+    if (all[finished]->units >= units_least) lists->number[count++] = finished;
     lists->count = count;
     lists->below = UINT64_MAX;
 }
@@ -9120,7 +9207,7 @@ static uint64_t gpi_ladder_start(const gpupool_arena *arena, const gpi_run *run,
 GPI_HOT gpi_run *gpi_ladder_cut(gpupool_arena *arena, gpi_run *run, const gpi_request *request) {
     uint64_t start = run->unit;
     if (request->align_units != 1) start = gpi_ladder_start(arena, run, request);
-    if (run->list != GPI_LIST_ANY) arena->ledger.same_stream_allocs += GPUPOOL_STATS;
+    if (run->list >= GPI_LIST_STREAMS) arena->ledger.same_stream_allocs += GPUPOOL_STATS;
     return gpi_tree_take(&arena->tree, run, start, request->units);
 }
 
@@ -9162,7 +9249,7 @@ static void gpi_ladder_mark(gpupool_arena *arena, const gpi_request *request) {
 
 static void gpi_ladder_unmark(gpupool_arena *arena, const gpi_request *request) {
     arena->tree.lists[request->owner->list]->usable_below = 0;
-    arena->tree.lists[GPI_LIST_ANY]->usable_below = 0;
+    arena->tree.lists[gpi_ladder_finished(request)]->usable_below = 0;
 }
 
 /* An idle stitch of the request's size, whose units this stream may take without waiting. */
@@ -9176,10 +9263,37 @@ static gpi_run *gpi_ladder_restitch(gpupool_arena *arena, const gpi_request *req
     return run;
 }
 
+/* A block of the request's tag and size that the request's own stream has freed: the stream's later
+   work may use it at once. (A tag with chunks of its own has no free list for each stream: what is
+   freed there waits for its users in `waiting`.) NULL: there is none. */
+static gpi_run *gpi_ladder_own_waiting(gpupool_arena *arena, const gpi_request *request) {
+    gpi_run *run = arena->waiting, *before = NULL;
+    for (; run; before = run, run = run->list_next) {
+        const gpi_use *use = (const gpi_use *)run->of.uses;
+        if (run->units != request->units || run->unit % request->align_units || request->owners ||
+            gpi_stitch_tag_at(&arena->stitches, run->unit) != request->tag)
+            continue;
+        while (use && (use->at <= gpi_clock_done(&arena->clocks, use->stream) ||
+                       (use->stream == request->owner && !use->stream->capture &&
+                        use->at != gpi_clock_never())))
+            use = use->next;
+        if (!use) break;
+    }
+    if (!run) return NULL;
+    gpi_arena_end_waiting(arena, run, before);
+    gpi_clock_drop_uses(&arena->clocks, run);
+    run->list = GPI_LIST_TAKEN;
+    arena->ledger.same_stream_allocs += GPUPOOL_STATS;
+    return run;
+}
+
 static gpi_outcome gpi_ladder_take_free(gpi_attempt *attempt) {
     gpupool_arena *arena = attempt->arena;
     if (!gpi_tree_prepare(&arena->tree, 3))
         return gpi_ladder_outcome(attempt, gpi_host_no_memory());
+    if (attempt->request->tag && !gpi_arena_takes_finished(arena, attempt->request->owner))
+        attempt->run = gpi_ladder_own_waiting(arena, attempt->request);
+    if (attempt->run) return GPI_MET;
     attempt->run = gpi_ladder_quick(arena, attempt->request, GPI_TRIES_SLOW);
     if (!attempt->run) attempt->run = gpi_ladder_restitch(arena, attempt->request);
     return attempt->run ? GPI_MET : GPI_MISSED;
@@ -9208,6 +9322,8 @@ static gpi_outcome gpi_ladder_take_finished(gpi_attempt *attempt) {
     if ((arena->clocks.thread_streams || arena->clocks.stream_count > GPI_THREADS_KEPT) &&
         pending > gpi_ground_max(arena->ledger.reserved.now / 8, GPI_PENDING_LEAST))
         gpi_ladder_record_all(arena);
+    if (attempt->request->tag && arena->waiting && !attempt->request->capturing)
+        gpi_ladder_record(arena, attempt->request);
     return gpi_arena_poll(arena, GPI_LOOKS_MOST) ? gpi_ladder_take_free(attempt) : GPI_MISSED;
 }
 
@@ -9293,6 +9409,7 @@ static gpupool_result gpi_ladder_grow(gpupool_arena *arena, const gpi_request *r
     growth.units = request->units;
     growth.is_alone = growth.is_one_chunk = request->owners != GPI_OWNERS_ANY;
     growth.is_exact = request->owners == GPI_OWNERS_WHOLE;
+    growth.tag = request->tag;
     if (!gpi_chunk_is_mapped(&arena->chunks))
         return gpi_growth_add(&arena->chunks, &arena->tree, &growth, request->align_units,
                               most_bytes, run);
@@ -9335,6 +9452,7 @@ static gpi_outcome gpi_ladder_stitch_marked(gpi_attempt *attempt, uint64_t most_
     plan.align_units = attempt->request->align_units;
     plan.owner = attempt->request->owner;
     plan.stream = attempt->request->by.stream;
+    plan.tag = attempt->request->tag;
     plan.most_units = arena->ledger.limit_bytes / GPUPOOL_UNIT_BYTES;
     plan.most_seams = most_seams;
     if (gpi_plan_draw(&arena->stitches, &plan))
@@ -9395,7 +9513,7 @@ static gpi_outcome gpi_ladder_take_caches(gpi_attempt *attempt) {
 static int gpi_ladder_may_follow(const gpupool_arena *arena, const gpi_request *request) {
     /* not in a scope: a replay is no later work of the stream. BYPASS: what is free is a chunk */
     return !request->owner->capture && !gpi_arena_takes_finished(arena, request->owner) &&
-           gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
+           !request->tag && gpi_chunk_is(&arena->chunks, GPI_FROM_POOL);
 }
 
 /* A run of a stream that the request fits in, and that is finished or behind a mark. NULL: there is
@@ -9487,15 +9605,13 @@ static int gpi_ladder_follow_waiting(gpupool_arena *arena, const gpi_request *re
     const gpi_use *use;
     for (; run; before = run, run = run->list_next) {
         if (gpi_ladder_start(arena, run, request) == UINT64_MAX) continue;
+        if (gpi_stitch_tag_at(&arena->stitches, run->unit)) continue;
         for (use = (const gpi_use *)run->of.uses; use; use = use->next)
             if (use->stream->capture || use->at > gpi_clock_recorded(clocks, use->stream)) break;
         if (!use) break;
     }
     if (!run) return 0;
-    if (before) before->list_next = run->list_next; /* nobody else's while the lock is open */
-    else arena->waiting = run->list_next;
-    if (arena->waiting_last == run) arena->waiting_last = before;
-    arena->waiting_units -= run->units;
+    gpi_arena_end_waiting(arena, run, before); /* nobody else's while the lock is open */
     arena->in_hand++;
     for (use = (const gpi_use *)run->of.uses; use; use = use->next)
         if (gpi_clock_follow(clocks, use->stream, use->at, request->by.stream) != GPUPOOL_OK) break;
@@ -9789,6 +9905,7 @@ typedef enum gpi_shot_state {
 typedef struct gpi_shot {    /* a home run, as it was when it was met */
     uint64_t unit, units;
     gpi_shot_state state;
+    int tag;                 /* whose chunk it lies in; 0: one that all others share */
     int begins_chunk;        /* chunks that have their own addresses */
     int is_block;            /* live: a block, or the first part of a stitched one */
     int is_marked;           /* pending: streams can be made to wait for it, on the device */
@@ -9843,6 +9960,7 @@ typedef struct gpi_scene {   /* a request, and all that decides whether it can b
     uint64_t shot_count, shot_room;
     uint64_t units, align_units;
     gpi_owners owners;       /* of the chunks that it may lie in */
+    int tag;                 /* whose chunks these are; 0: those of all others */
     uint64_t rest_units;     /* chunks: of the last granule, which the device gives whole */
     uint64_t limit_units, device_units; /* that the limit and the device leave for growth, with the
                                            rest */
@@ -9897,7 +10015,7 @@ static void gpi_shot_free(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) 
     shot->state = stream->capture ? GPI_SHOT_KEPT : GPI_SHOT_PENDING;
     if (stream->capture) return;
     shot->key = gpi_shot_meet(scene, stream, run->of.at);
-    shot->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) &&
+    shot->is_marked = run->of.at <= gpi_clock_recorded(clocks, stream) && !scene->tag &&
                       gpi_chunk_is(&arena->chunks, GPI_FROM_POOL) &&
                       !gpi_chunk_is(&arena->chunks, GPI_FROM_HOST) &&
                       (gpi_shot_may_stitch(scene) || gpi_shot_holds(scene, run));
@@ -9934,6 +10052,8 @@ static void gpi_shot_block(const gpi_run *run, gpi_shot *shot) {
 /* The lock is held. */
 static void gpi_shot_run(gpi_scene *scene, const gpi_run *run, gpi_shot *shot) {
     shot->is_block = 1;
+    if (run->list != GPI_LIST_EMPTY)
+        shot->tag = gpi_stitch_tag_at(&scene->arena->stitches, run->unit);
     if (run->list == GPI_LIST_PART) {
         shot->stitch = (const gpi_stitch *)run->of.uses;
         shot->is_block = shot->stitch->parts[0].run == run;
@@ -10045,13 +10165,14 @@ static int gpi_verdict_counts(const gpi_wish *wish, const gpi_shot *shot) {
 static uint64_t gpi_verdict_stretch(gpi_scene *scene, const gpi_wish *wish, uint64_t i,
                                     gpi_run *stretch) {
     const gpi_shot *shots = scene->shots;
+    int tag = shots[i].tag;
     stretch->unit = shots[i].unit;
     stretch->units = 0;
     do {
         scene->visits++;
         if (!gpi_verdict_counts(wish, &shots[i])) break;
         stretch->units += shots[i++].units;
-    } while (i < scene->shot_count && !shots[i].begins_chunk);
+    } while (i < scene->shot_count && !shots[i].begins_chunk && shots[i].tag == tag);
     return i;
 }
 
@@ -10098,7 +10219,15 @@ static void gpi_verdict_look_at(gpi_scene *scene, const gpi_wish *wish, gpi_meas
     uint64_t i = 0, next;
     while (i < scene->shot_count) {
         int from_start = scene->shots[i].begins_chunk;
+        int is_other = scene->shots[i].tag != scene->tag;
         next = gpi_verdict_stretch(scene, wish, i, &stretch);
+        if (is_other && stretch.units) { /* it could only be given back, chunk by chunk */
+            gpi_measure other;
+            memset(&other, 0, sizeof other);
+            gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, &other);
+            outlook->idle_units += other.whole_units;
+            stretch.units = 0;
+        }
         if (pooled && stretch.units && gpi_shot_holds(scene, &stretch)) outlook->fits = 1;
         if (is_mapped && stretch.units)
             gpi_verdict_measure(scene->arena, stretch.unit, stretch.units, measure);
@@ -10269,7 +10398,7 @@ static uint64_t gpi_verdict_gain(const gpi_scene *scene, uint64_t number) {
     run.unit = shot->block;
     run.units = shot->stitch ? shot->stitch->body->units : shot->units;
     if (gpi_chunk_is(chunks, GPI_FROM_POOL) && !(shot->stitch && scene->owners) &&
-        gpi_shot_holds(scene, &run))
+        shot->tag == scene->tag && gpi_shot_holds(scene, &run))
         return UINT64_MAX;
     if (!gpi_chunk_is_mapped(chunks))
         return shot->begins_chunk && (number + 1 == scene->shot_count || shot[1].begins_chunk)
@@ -10728,6 +10857,7 @@ static void gpi_verdict_begin(gpupool_arena *arena, const gpi_request *request,
     scene->units = request->units;
     scene->align_units = request->align_units;
     scene->owners = request->owners;
+    scene->tag = request->tag;
     scene->limit_units = gpi_ledger_room(&arena->ledger) / GPUPOOL_UNIT_BYTES;
     gpi_host_unlock(&arena->lock);
     gpi_verdict_ask_device(arena, verdict, scene);
@@ -11067,7 +11197,7 @@ static void *gpi_block_slow(gpupool_arena *arena, gpi_request *request) {
     unsigned round = 0;
     memset(&siblings, 0, sizeof siblings);
     for (;;) {
-        gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_alloc", &visit);
+        gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_alloc", request->tag, &visit);
         if (result != GPUPOOL_OK) break;
         gpi_host_unlock(&arena->lock);
         request->capturing = gpi_driver_is_capturing(&arena->chunks.driver, request->by.stream);
@@ -11478,6 +11608,11 @@ GPI_HOT void gpi_block_count_free(gpupool_arena *arena, const gpi_run *run, cuda
 #endif
 }
 
+/* Whether a block lies in a tag's own chunks, which have no free list for each stream. */
+GPI_HOT int gpi_block_is_apart(const gpupool_arena *arena, const gpi_run *run) {
+    return arena->chunks.is_apart && gpi_stitch_tag_at(&arena->stitches, run->unit);
+}
+
 /* What a block with uses, or freed in a scope, has to wait for: those uses, and the work of the
    stream that frees it. What a graph was handed, and frees itself, it may have again at once: then
    no use is left. 0: the host has no memory. */
@@ -11493,7 +11628,7 @@ static int gpi_block_add_uses(gpupool_arena *arena, gpi_run *run, gpi_stream *ow
         gpi_clock_drop_uses(clocks, run);
         return 1;
     }
-    if (!run->of.uses && !owner->capture) return 1;
+    if (!run->of.uses && !owner->capture && !gpi_block_is_apart(arena, run)) return 1;
     return gpi_clock_use(clocks, run, owner,
                          owner->capture ? UINT64_MAX : gpi_clock_issue(clocks, owner));
 }
@@ -11512,7 +11647,8 @@ GPI_HOT gpupool_result gpi_block_free(gpupool_arena *arena, gpi_run **link, gpi_
     if (arena->chunks.exports && gpi_block_is_exported(arena, run))
         return gpi_host_fail(GPUPOOL_E_IN_USE, "gpupool_free: the block is exported: "
                              "gpupool_export_close comes first");
-    if ((run->of.uses || owner->capture) && !gpi_block_add_uses(arena, run, owner))
+    if ((run->of.uses || owner->capture || gpi_block_is_apart(arena, run)) &&
+        !gpi_block_add_uses(arena, run, owner))
         return gpi_host_no_memory();
     gpi_block_count_free(arena, run, stream);
     gpi_tree_lay_down_at(&arena->tree, link);
@@ -11729,10 +11865,12 @@ static void gpi_block_unhand(gpupool_arena *arena, void *block, const gpi_caller
 
 /* What is filled and compared must be mapped: if the arena is awake it stays so, until gpi_hand_go.
    No lock is held. */
-static gpupool_result gpi_hand_stay(gpupool_arena *arena, const char *call) {
+static gpupool_result gpi_hand_stay(gpupool_arena *arena, const char *call, const void *block) {
     gpupool_result result;
     gpi_host_lock(&arena->lock);
-    result = gpi_arena_is_awake(arena, call);
+    result = gpi_arena_is_awake(arena, call,
+                                gpi_stitch_tag_at(&arena->stitches, (uint64_t)(uintptr_t)block /
+                                                                        GPUPOOL_UNIT_BYTES));
     arena->halfway += result == GPUPOOL_OK;
     gpi_host_unlock(&arena->lock);
     return result;
@@ -11871,7 +12009,7 @@ GPI_HOT void *gpi_hand_alloc(gpupool_arena *arena, const char *name, gpi_request
                              uint64_t alignment) {
     void *block = gpi_block_get(arena, name, request, alignment);
 #if GPI_GUARD
-    gpupool_result result = block ? gpi_hand_stay(arena, name) : GPUPOOL_OK;
+    gpupool_result result = block ? gpi_hand_stay(arena, name, block) : GPUPOOL_OK;
     if (block && result == GPUPOOL_OK) {
         result = gpi_hand_fill(arena, (char *)block, request->bytes, &request->by);
         gpi_hand_go(arena);
@@ -11892,7 +12030,8 @@ static gpupool_result gpi_hand_free(gpupool_arena *arena, void *block, const gpi
     gpi_stream *owner;
     uint64_t bytes = 0;
     int in_scope;
-    if (result == GPUPOOL_OK && block && gpi_hand_stay(arena, "gpupool_free") == GPUPOOL_OK) {
+    if (result == GPUPOOL_OK && block &&
+        gpi_hand_stay(arena, "gpupool_free", block) == GPUPOOL_OK) {
         /* first of all, so that the host has the memory for it once the block is filled */
         owner = gpi_block_visit(arena, gpi_clock_find(&arena->clocks, call->key), call);
         if (!owner) result = gpi_thread.result;
@@ -11931,7 +12070,7 @@ GPI_HOT void gpi_hand_request(gpi_request *request, size_t bytes, cudaStream_t s
     request->bytes = bytes;
     request->by = gpi_arena_call(stream);
     request->origin = origin;
-    request->capturing = request->no_wait = 0;
+    request->capturing = request->no_wait = request->tag = 0;
     request->owners = GPI_OWNERS_ANY;
 }
 
@@ -11955,7 +12094,7 @@ static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t by
 static void *gpi_hand_zeroed(gpupool_arena *arena, void *block, const gpi_request *request) {
     gpupool_result result;
     if (!block) return NULL;
-    result = gpi_hand_stay(arena, "gpupool_zalloc");
+    result = gpi_hand_stay(arena, "gpupool_zalloc", block);
     if (result == GPUPOOL_OK) {
         result = gpi_hand_zero(arena, block, (size_t)request->bytes, request->by.stream);
         gpi_hand_go(arena);
@@ -12009,6 +12148,7 @@ static void *gpi_hand_alloc_tagged(gpupool_arena *arena, gpi_request *request, u
     if (gpi_ground_is_power(alignment)) /* no cache has it: those know no tags */
         alignment = gpi_ground_max(alignment, 2 * GPUPOOL_UNIT_BYTES);
     if (gpi_tag_charge(arena, tag, bytes, request->bytes) != GPUPOOL_OK) return NULL;
+    if (arena->chunks.apart[tag].is_apart) request->tag = tag;
     block = gpi_hand_alloc(arena, "gpupool_alloc", request, alignment);
     gpi_tag_settle(arena, tag, bytes, block);
     return block;
@@ -12254,7 +12394,7 @@ gpupool_result gpupool_release_capture(gpupool_capture *capture) {
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_release_capture: capture is NULL");
     arena = capture->arena;
     stream = capture->stream;
-    result = gpi_arena_enter_awake(arena, "gpupool_release_capture", &visit);
+    result = gpi_arena_enter_awake(arena, "gpupool_release_capture", 0, &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_capture_end(arena, capture);
     gpi_capture_take_back(arena, stream);
@@ -12343,7 +12483,7 @@ gpupool_result gpupool_allow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
     const gpi_driver *driver;
     int count = 0;
-    gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_allow_peer", &visit);
+    gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_allow_peer", 0, &visit);
     if (result != GPUPOOL_OK) return result;
     driver = &arena->chunks.driver;
     result = gpi_driver_devices(&count);
@@ -12366,7 +12506,7 @@ static gpupool_result gpi_capture_is_peer(const gpupool_arena *arena, int device
 
 gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
     gpi_visit visit;
-    gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_disallow_peer", &visit);
+    gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_disallow_peer", 0, &visit);
     if (result != GPUPOOL_OK) return result;
     result = gpi_capture_is_peer(arena, device);
     arena->halfway++;
@@ -12386,21 +12526,74 @@ gpupool_result gpupool_disallow_peer(gpupool_arena *arena, int device) {
 }
 
 /* == SLEEP ====================================================================================
-   Gives an arena's device memory back while its blocks stay, and gets memory again at the same
+   Returns device memory to the driver while its blocks stay live, and gets memory again at the same
    addresses. uses: CHUNK, STITCH, ARENA, BLOCK, and the ring's public calls
 
-   While an arena sleeps no memory is to be handed out, and the hot paths do not ask whether it
-   does. So all that is free is set aside (held), caches are emptied and kept empty
-   (arena.searching), and each live block gets a use that never passes: what is freed meanwhile
-   waits, in list WAITING.
+   An arena has parts that sleep and wake alone: part 0 is the chunks that all share; a tag with
+   can_sleep has a part of its own, with the tag's number. Each call takes one part, or all.
 
        awake  ->  set aside, wait, copy down, unmap, release  ->  asleep
        asleep ->  create, map, copy up, put back              ->  awake
 
-   Z1  asleep: every free run at home is held, but a graph's; every live run has the sleeper's use
-   Z2  a call that fails leaves the state that it found */
+   While a part sleeps nobody may get its memory, and the hot paths do not ask whether it sleeps. So
+   all its free memory is set aside, where no request finds it; and each of its live blocks gets a
+   use that never passes, so that blocks freed meanwhile wait in list WAITING. For part 0 the caches
+   are emptied too, and kept empty (arena.searching).
 
-/* -- what is free, and what is freed meanwhile -- */
+   Z1  asleep: every free run of the part is set aside, except a graph's; every live run of the part
+       has the use that never passes
+   Z2  a call that fails leaves the part in the state that it found
+   Read first: gpupool_sleep, gpi_sleep_quiet, gpi_sleep_unmap_all, gpupool_wake, gpi_sleep_wake */
+
+/* -- parts: those that the call under way moves are GPI_ON_ITS_WAY -- */
+
+static int gpi_sleep_moves(const gpupool_arena *arena, int part) {
+    return arena->sleep.states[part] == GPI_ON_ITS_WAY;
+}
+
+/* Sets the state of the parts that the call moves. */
+static void gpi_sleep_set_moving(gpupool_arena *arena, gpi_arena_state state) {
+    int part;
+    for (part = 0; part <= GPUPOOL_TAGS; part++)
+        if (gpi_sleep_moves(arena, part)) arena->sleep.states[part] = (unsigned char)state;
+}
+
+/* Marks the parts that a call names, and that are in this state, as moving. Returns how many. */
+static int gpi_sleep_choose(gpupool_arena *arena, int tag, gpi_arena_state state) {
+    int part, count = 0;
+    for (part = 0; part <= GPUPOOL_TAGS; part++) {
+        if (tag != GPUPOOL_ALL && part != tag) continue;
+        if (part && !arena->chunks.apart[part].is_apart) continue;
+        if (arena->sleep.states[part] != state) continue;
+        arena->sleep.states[part] = GPI_ON_ITS_WAY;
+        count++;
+    }
+    return count;
+}
+
+static int gpi_sleep_any(const gpupool_arena *arena, gpi_arena_state state) {
+    int part = 0;
+    while (part <= GPUPOOL_TAGS && arena->sleep.states[part] != state) part++;
+    return part <= GPUPOOL_TAGS;
+}
+
+/* Whether the block that starts with this run belongs to a part that moves. */
+static int gpi_sleep_moves_block(const gpupool_arena *arena, const gpi_run *run) {
+    return gpi_sleep_moves(arena, gpi_stitch_tag_at(&arena->stitches, run->unit));
+}
+
+static int gpi_sleep_moves_stitch(const gpupool_arena *arena, const gpi_stitch *stitch) {
+    return stitch->seam_count && gpi_sleep_moves(arena, stitch->seams[0].chunk->tag);
+}
+
+/* Counts the parts of all arenas that sleep: transfers ask nothing while there are none. */
+static void gpi_sleep_count(const gpupool_arena *arena, int change) {
+    int part;
+    for (part = 0; part <= GPUPOOL_TAGS; part++)
+        if (gpi_sleep_moves(arena, part)) gpi_host_add(&gpi_process.asleep, change);
+}
+
+/* -- free memory, and blocks freed meanwhile -- */
 
 static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
     gpi_use **link = gpi_clock_sleeper(run), *use = *link;
@@ -12409,44 +12602,53 @@ static void gpi_sleep_drop_use(gpupool_arena *arena, gpi_run *run) {
     gpi_clock_free_use(&arena->clocks, use);
 }
 
+/* Whether a run is free memory that others could get; a graph's own is nobody else's. */
 static int gpi_sleep_is_free(const gpupool_arena *arena, const gpi_run *run) {
     const gpi_stream *owner;
-    if (run->list == GPI_LIST_ANY) return 1;
-    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING) return 0;
+    if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
+        return gpi_tree_is_finished(run);
     owner = (const gpi_stream *)arena->tree.lists[run->list]->owner;
-    return !owner->capture; /* a graph's own is nobody else's */
+    return !owner->capture;
 }
 
-/* Everything that is free is set aside. */
-static void gpi_sleep_hold(gpupool_arena *arena) {
+/* Sets aside all free memory of the parts that move. A stream's free memory remembers the stream:
+   a call that fails puts it back. */
+static void gpi_sleep_set_aside(gpupool_arena *arena) {
     gpi_run *run = arena->chunks.home;
     gpi_tree_drop_slabs(&arena->tree);
     for (; run; run = run->next) {
         gpi_stream *owner;
-        if (!gpi_sleep_is_free(arena, run)) continue;
+        if (!gpi_sleep_is_free(arena, run) || !gpi_sleep_moves_block(arena, run)) continue;
         owner = gpi_clock_borrow(&arena->tree, run);
         gpi_tree_unfile(&arena->tree, run);
         run->by.stream = (uintptr_t)owner;
-        run->list_next = arena->sleep.held;
-        arena->sleep.held = run;
+        run->list_next = arena->sleep.aside;
+        arena->sleep.aside = run;
     }
 }
 
-/* It is its owners' again, or where all work was waited for, anybody's. */
+/* Puts the memory that was set aside back into its free lists: of the parts that move. */
 static void gpi_sleep_put_back(gpupool_arena *arena) {
-    gpi_run *run;
-    while ((run = arena->sleep.held) != NULL) {
-        arena->sleep.held = run->list_next;
-        gpi_clock_return(&arena->clocks, run, (gpi_stream *)run->by.stream, run->of.at);
+    gpi_run *run = arena->sleep.aside, *next;
+    arena->sleep.aside = NULL;
+    for (; run; run = next) {
+        next = run->list_next;
+        if (gpi_sleep_moves_block(arena, run)) {
+            gpi_chunk_return(&arena->chunks, run, (gpi_stream *)run->by.stream, run->of.at);
+            continue;
+        }
+        run->list_next = arena->sleep.aside; /* of a part that goes on sleeping */
+        arena->sleep.aside = run;
     }
 }
 
-/* Every live block, in whatever list, gets the sleeper's use. 0: the host has no memory for it. */
+/* Gives every live block of the parts that move the use that never passes. 0: the host has no
+   memory for it. */
 static int gpi_sleep_use_all(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
     while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        if (!*gpi_clock_sleeper(run) &&
+        if (gpi_sleep_moves_block(arena, run) && !*gpi_clock_sleeper(run) &&
             !gpi_clock_use(&arena->clocks, run, arena->clocks.all, gpi_clock_never()))
             return 0;
     return 1;
@@ -12455,134 +12657,160 @@ static int gpi_sleep_use_all(gpupool_arena *arena) {
 static void gpi_sleep_unuse_all(gpupool_arena *arena) {
     uint64_t at = 0;
     gpi_run *run;
-    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) gpi_sleep_drop_use(arena, run);
-    for (run = arena->waiting; run; run = run->list_next) gpi_sleep_drop_use(arena, run);
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
+        if (gpi_sleep_moves_block(arena, run)) gpi_sleep_drop_use(arena, run);
+    for (run = arena->waiting; run; run = run->list_next)
+        if (gpi_sleep_moves_block(arena, run)) gpi_sleep_drop_use(arena, run);
     arena->waiting_seen = 0;
 }
 
-/* What was freed while the arena slept, and nothing else uses, is set aside like all that is
-   free. */
-static void gpi_sleep_hold_freed(gpupool_arena *arena) {
-    gpi_run **link = &arena->waiting, *last = NULL, *run;
+/* Whether nothing but sleep keeps a freed block waiting. */
+static int gpi_sleep_is_done(const gpupool_arena *arena, const gpi_run *run) {
+    const gpi_use *use = (const gpi_use *)run->of.uses;
+    while (use && (use->at == gpi_clock_never() ||
+                   use->at <= gpi_clock_done(&arena->clocks, use->stream)))
+        use = use->next;
+    return !use;
+}
+
+/* Sets aside the blocks that were freed while their part slept, and that no work uses; their
+   stitches, which are not mapped, end. */
+static void gpi_sleep_set_aside_freed(gpupool_arena *arena) {
+    gpi_run *run = arena->waiting, *before = NULL, *next;
     gpi_stitch *stitch, *newer;
-    while ((run = *link) != NULL) {
-        gpi_use *use = (gpi_use *)run->of.uses;
-        while (use && (use->at == gpi_clock_never() ||
-                       use->at <= gpi_clock_done(&arena->clocks, use->stream)))
-            use = use->next;
-        if (use) {
-            last = run;
-            link = &run->list_next;
+    for (; run; run = next) {
+        next = run->list_next;
+        if (!gpi_sleep_moves_block(arena, run) || !gpi_sleep_is_done(arena, run)) {
+            before = run;
             continue;
         }
-        *link = run->list_next;
-        arena->waiting_units -= run->units;
+        gpi_arena_end_waiting(arena, run, before);
         gpi_clock_drop_uses(&arena->clocks, run);
         run->list = GPI_LIST_TAKEN;
         gpi_stitch_put(&arena->stitches, run, NULL, 0, 0);
     }
-    arena->waiting_last = last;
-    gpi_sleep_hold(arena);
+    gpi_sleep_set_aside(arena);
     for (stitch = arena->stitches.oldest; stitch; stitch = newer) {
         newer = stitch->newer;
         if (!stitch->is_away || stitch->state != GPI_STITCH_IDLE || stitch->user) continue;
-        gpi_stitch_unset_idle(&arena->stitches, stitch); /* its block was freed: it is no more */
+        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
+        gpi_stitch_unset_idle(&arena->stitches, stitch);
         gpi_stitch_remove(&arena->stitches, stitch);
     }
 }
 
-/* -- what blocks hold -- */
+/* -- the content of blocks -- */
 
 static int gpi_sleep_is_live(const gpi_run *run) {
     return run->list == GPI_LIST_PART || run->list == GPI_LIST_WAITING ||
            run->list >= GPI_LIST_LIVE;
 }
 
-/* Whether home units go on where a stretch ends, in the same chunk. */
+/* Whether a unit follows the last saved stretch, in the same chunk. */
 static int gpi_sleep_goes_on(const gpupool_arena *arena, const gpi_arena_saved *last,
                              uint64_t unit) {
     return last->unit + last->units == unit &&
            gpi_tree_owner(&arena->tree, last->unit) == gpi_tree_owner(&arena->tree, unit);
 }
 
-/* Adds a run to what is to be copied, chunk by chunk. */
+/* Adds a home run to what is to be copied, one stretch for each chunk that the run lies in. */
 static void gpi_sleep_note(gpupool_arena *arena, const gpi_run *run) {
-    gpi_arena_sleep *sleep = &arena->sleep;
     uint64_t unit = run->unit, end = unit + run->units, units;
     for (; unit < end; unit += units) {
         const gpi_chunk *chunk = (const gpi_chunk *)gpi_tree_owner(&arena->tree, unit);
-        gpi_arena_saved *last = &sleep->saved[sleep->saved_count - (sleep->saved_count != 0)];
+        gpi_arena_backup *backup = &arena->sleep.backups[chunk->tag];
+        gpi_arena_saved *last = &backup->saved[backup->saved_count - (backup->saved_count != 0)];
         units = gpi_ground_min(end, chunk->unit + chunk->units) - unit;
-        if (sleep->saved_count && gpi_sleep_goes_on(arena, last, unit)) {
+        if (backup->saved_count && gpi_sleep_goes_on(arena, last, unit)) {
             last->units += units;
         } else {
-            last = &sleep->saved[sleep->saved_count++];
+            last = &backup->saved[backup->saved_count++];
             last->unit = unit;
             last->units = units;
-            last->offset = sleep->backup_bytes;
+            last->offset = backup->bytes;
         }
-        sleep->backup_bytes += units * GPUPOOL_UNIT_BYTES;
+        backup->bytes += units * GPUPOOL_UNIT_BYTES;
+        arena->sleep.backup_bytes += units * GPUPOOL_UNIT_BYTES;
     }
 }
 
-/* Lists what is to be copied. 0: the host has no memory. */
+/* Lists what is to be copied. 0: the host has no memory for the lists. */
 static int gpi_sleep_list(gpupool_arena *arena) {
-    gpi_arena_sleep *sleep = &arena->sleep;
     const gpi_run *run;
     uint64_t most = arena->chunks.count + 1;
+    int part;
     for (run = arena->chunks.home; run; run = run->next) most += (uint64_t)gpi_sleep_is_live(run);
-    sleep->saved = (gpi_arena_saved *)gpi_host_zeroed((size_t)most * sizeof *sleep->saved);
-    if (!sleep->saved) return 0;
+    for (part = 0; part <= GPUPOOL_TAGS; part++) {
+        gpi_arena_backup *backup = &arena->sleep.backups[part];
+        if (!gpi_sleep_moves(arena, part)) continue;
+        backup->saved = (gpi_arena_saved *)gpi_host_zeroed((size_t)most * sizeof *backup->saved);
+        if (!backup->saved) return 0;
+    }
     for (run = arena->chunks.home; run; run = run->next)
-        if (gpi_sleep_is_live(run)) gpi_sleep_note(arena, run);
+        if (gpi_sleep_is_live(run) && gpi_sleep_moves_block(arena, run)) gpi_sleep_note(arena, run);
     return 1;
 }
 
-static void gpi_sleep_forget_backup(gpi_arena_sleep *sleep) {
-    GPUPOOL_FREE(sleep->saved);
-    GPUPOOL_FREE(sleep->backup);
-    sleep->saved = NULL;
-    sleep->backup = NULL;
-    sleep->saved_count = sleep->backup_bytes = 0;
+/* Frees the backup of the parts that move. */
+static void gpi_sleep_forget_backup(gpupool_arena *arena) {
+    int part;
+    for (part = 0; part <= GPUPOOL_TAGS; part++) {
+        gpi_arena_backup *backup = &arena->sleep.backups[part];
+        if (!gpi_sleep_moves(arena, part)) continue;
+        GPUPOOL_FREE(backup->saved);
+        GPUPOOL_FREE(backup->memory);
+        arena->sleep.backup_bytes -= backup->bytes;
+        memset(backup, 0, sizeof *backup);
+    }
 }
 
-static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_saved *part,
-                                     unsigned char *host, cudaStream_t stream, int down) {
+static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_saved *saved,
+                                     unsigned char *host, cudaStream_t stream,
+                                     gpupool_direction way) {
     gpi_copy copy;
-    void *device = (void *)(uintptr_t)(part->unit * GPUPOOL_UNIT_BYTES);
+    void *device = (void *)(uintptr_t)(saved->unit * GPUPOOL_UNIT_BYTES);
     memset(&copy, 0, sizeof copy);
     copy.rows = 1;
-    copy.width = part->units * GPUPOOL_UNIT_BYTES;
-    copy.to = down ? (void *)host : device;
-    copy.from = down ? device : (void *)host;
+    copy.width = saved->units * GPUPOOL_UNIT_BYTES;
+    copy.to = way == GPUPOOL_DOWN ? (void *)host : device;
+    copy.from = way == GPUPOOL_DOWN ? device : (void *)host;
     return gpi_driver_copy(driver, &copy, stream, NULL);
 }
 
-/* Whether all that was in its chunk was freed while the arena slept. */
-static int gpi_sleep_is_gone(const gpupool_arena *arena, const gpi_arena_saved *part) {
-    return ((const gpi_chunk *)gpi_tree_owner(&arena->tree, part->unit))->is_away;
+/* Copies one part's stretches, except those whose chunk is gone since all its blocks were freed. */
+static gpupool_result gpi_sleep_copy_part(gpupool_arena *arena, const gpi_arena_backup *backup,
+                                          gpupool_ring *ring, cudaStream_t stream,
+                                          gpupool_direction way) {
+    gpupool_result result = GPUPOOL_OK;
+    uint64_t i;
+    for (i = 0; i < backup->saved_count && result == GPUPOOL_OK; i++) {
+        const gpi_arena_saved *saved = &backup->saved[i];
+        unsigned char *host = backup->memory + saved->offset;
+        void *device = (void *)(uintptr_t)(saved->unit * GPUPOOL_UNIT_BYTES);
+        size_t bytes = (size_t)(saved->units * GPUPOOL_UNIT_BYTES);
+        if (((const gpi_chunk *)gpi_tree_owner(&arena->tree, saved->unit))->is_away) continue;
+        if (!ring)
+            result = gpi_sleep_copy(&arena->chunks.driver, saved, host, stream, way);
+        else if (way == GPUPOOL_DOWN)
+            result = gpupool_download(ring, host, device, bytes, stream);
+        else
+            result = gpupool_upload(ring, device, host, bytes, stream);
+    }
+    return result;
 }
 
-/* All of it, one way; no lock is held. */
-static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *ring, int down) {
+/* Copies the backups of all parts that move, one way, and waits for the copies. No lock is held. */
+static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *ring,
+                                         gpupool_direction way) {
     const gpi_driver *driver = &arena->chunks.driver;
-    const gpi_arena_sleep *sleep = &arena->sleep;
     gpupool_result result, ended;
     cudaStream_t stream = NULL;
-    uint64_t i;
-    if (!sleep->saved_count) return GPUPOOL_OK;
+    int part;
     result = gpi_driver_stream_new(driver, &stream);
     if (result != GPUPOOL_OK) return result;
-    for (i = 0; i < sleep->saved_count && result == GPUPOOL_OK; i++) {
-        const gpi_arena_saved *part = &sleep->saved[i];
-        unsigned char *host = sleep->backup + part->offset;
-        void *device = (void *)(uintptr_t)(part->unit * GPUPOOL_UNIT_BYTES);
-        size_t bytes = (size_t)(part->units * GPUPOOL_UNIT_BYTES);
-        if (gpi_sleep_is_gone(arena, part)) continue;
-        if (!ring) result = gpi_sleep_copy(driver, part, host, stream, down);
-        else if (down) result = gpupool_download(ring, host, device, bytes, stream);
-        else result = gpupool_upload(ring, device, host, bytes, stream);
-    }
+    for (part = 0; part <= GPUPOOL_TAGS && result == GPUPOOL_OK; part++)
+        if (gpi_sleep_moves(arena, part))
+            result = gpi_sleep_copy_part(arena, &arena->sleep.backups[part], ring, stream, way);
     ended = gpi_driver_stream_sync(driver, stream);
     if (ended != GPUPOOL_OK) /* no copy may be under way when memory is unmapped */
         gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
@@ -12590,29 +12818,45 @@ static gpupool_result gpi_sleep_copy_all(gpupool_arena *arena, gpupool_ring *rin
     return result == GPUPOOL_OK ? ended : result;
 }
 
-/* Room for it, and the copy. Both locks are held, and open meanwhile. */
-static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
-    gpi_arena_sleep *sleep = &arena->sleep;
-    gpupool_result result = GPUPOOL_OK;
-    if (!gpi_sleep_list(arena)) return gpi_host_no_memory();
-    if (sleep->backup_bytes > sleep->backup_most)
-        result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "gpupool_sleep: blocks hold %" PRIu64
-                               " bytes, more than config.backup_bytes", sleep->backup_bytes);
-    if (result == GPUPOOL_OK && sleep->backup_bytes) {
-        sleep->backup = (unsigned char *)GPUPOOL_MALLOC((size_t)sleep->backup_bytes);
-        if (!sleep->backup) result = gpi_host_no_memory();
-    }
-    if (result != GPUPOOL_OK) return result;
+/* The same with both locks held on entry and exit, and open meanwhile. */
+static gpupool_result gpi_sleep_copy_open(gpupool_arena *arena, gpupool_ring *ring,
+                                          gpupool_direction way) {
+    gpupool_result result;
+    int part = 0;
+    while (part <= GPUPOOL_TAGS &&
+           (!gpi_sleep_moves(arena, part) || !arena->sleep.backups[part].saved_count))
+        part++;
+    if (part > GPUPOOL_TAGS) return GPUPOOL_OK; /* nothing is kept */
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
-    result = gpi_sleep_copy_all(arena, ring, 1);
+    result = gpi_sleep_copy_all(arena, ring, way);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     return result;
 }
 
-/* -- the driver's side: both locks are held, the lock open while it is called -- */
+/* Gets host memory for the content, and copies the content there. Both locks are held, and open
+   meanwhile. */
+static gpupool_result gpi_sleep_save(gpupool_arena *arena, gpupool_ring *ring) {
+    gpi_arena_sleep *sleep = &arena->sleep;
+    int part;
+    if (!gpi_sleep_list(arena)) return gpi_host_no_memory();
+    if (sleep->backup_bytes > sleep->backup_most)
+        return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "gpupool_sleep: the backup needs %" PRIu64
+                             " bytes of host memory, more than config.backup_bytes",
+                             sleep->backup_bytes);
+    for (part = 0; part <= GPUPOOL_TAGS; part++) {
+        gpi_arena_backup *backup = &sleep->backups[part];
+        if (!gpi_sleep_moves(arena, part) || !backup->bytes) continue;
+        backup->memory = (unsigned char *)GPUPOOL_MALLOC((size_t)backup->bytes);
+        if (!backup->memory) return gpi_host_no_memory();
+    }
+    return gpi_sleep_copy_open(arena, ring, GPUPOOL_DOWN);
+}
 
+/* -- the driver's side: both locks are held, the lock open while the driver is called -- */
+
+/* Whether a stitch stays through sleep: its block is live, or a capture scope holds it. */
 static int gpi_sleep_keeps(const gpi_stitch *stitch) {
     return stitch->state == GPI_STITCH_USED || (stitch->state == GPI_STITCH_IDLE && stitch->user);
 }
@@ -12626,7 +12870,8 @@ static gpupool_result gpi_sleep_unmap_range(gpi_chunks *chunks, uint64_t unit, u
     return result;
 }
 
-/* Maps a chunk if it is away. One that is not may have failed here before: access is set again. */
+/* Maps a chunk if it is away. A chunk that is mapped may have failed here before: its access is set
+   again. */
 static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) {
     uint64_t address = chunk->unit * GPUPOOL_UNIT_BYTES;
     int is_away = chunk->is_away;
@@ -12634,7 +12879,7 @@ static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) 
     gpi_host_unlock(chunks->lock);
     if (is_away) result = gpi_driver_map(&chunks->driver, address, chunk->bytes, chunk->handle);
     if (result == GPUPOOL_OK) {
-        is_away = 0; /* if it gets no access, too: the caller unmaps it */
+        is_away = 0; /* also if it gets no access: the caller unmaps it */
         result = gpi_driver_access(&chunks->driver, address, chunk->bytes);
     }
     gpi_host_lock(chunks->lock);
@@ -12642,7 +12887,7 @@ static gpupool_result gpi_sleep_map_chunk(gpi_chunks *chunks, gpi_chunk *chunk) 
     return result;
 }
 
-/* The same for a stitch. What an earlier try has left of it is unmapped first. */
+/* Maps a stitch that is away. What an earlier try has left of it is unmapped first. */
 static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitch) {
     uint64_t left = gpi_stitch_mapped_units(stitch);
     uint32_t mapped = stitch->left_seams;
@@ -12661,16 +12906,18 @@ static gpupool_result gpi_sleep_map_stitch(gpi_chunks *chunks, gpi_stitch *stitc
     return result;
 }
 
-/* Maps what is away and has a handle: chunks, then stitches. */
+/* Maps what is away and has a handle: chunks, then the stitches over them. */
 static gpupool_result gpi_sleep_map_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk = chunks->first;
     gpi_stitch *stitch = arena->stitches.oldest;
     gpupool_result result = GPUPOOL_OK;
     for (; chunk && result == GPUPOOL_OK; chunk = chunk->next)
-        if (chunk->handle) result = gpi_sleep_map_chunk(chunks, chunk);
+        if (chunk->handle && gpi_sleep_moves(arena, chunk->tag))
+            result = gpi_sleep_map_chunk(chunks, chunk);
     for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer)
-        if (stitch->is_away) result = gpi_sleep_map_stitch(chunks, stitch);
+        if (stitch->is_away && gpi_sleep_moves_stitch(arena, stitch))
+            result = gpi_sleep_map_stitch(chunks, stitch);
     return result;
 }
 
@@ -12682,24 +12929,25 @@ static gpupool_result gpi_sleep_unmap_all(gpupool_arena *arena) {
     gpupool_result result = GPUPOOL_OK;
     for (; stitch && result == GPUPOOL_OK; stitch = stitch->newer) {
         if (stitch->is_away || !gpi_sleep_keeps(stitch)) continue;
+        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
         result = gpi_sleep_unmap_range(chunks, stitch->unit, stitch->units);
         stitch->is_away = result == GPUPOOL_OK;
     }
     for (; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
-        if (chunk->is_away) continue;
+        if (chunk->is_away || !gpi_sleep_moves(arena, chunk->tag)) continue;
         result = gpi_sleep_unmap_range(chunks, chunk->unit, chunk->units);
         chunk->is_away = result == GPUPOOL_OK;
     }
     return result;
 }
 
-/* The handles of chunks that are away, of which the driver keeps what it does not take. */
+/* Releases the handles of chunks that are away; a chunk keeps a handle that the driver refuses. */
 static void gpi_sleep_release_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk = chunks->first;
     for (; chunk; chunk = chunk->next) {
         gpupool_result result;
-        if (!chunk->is_away || !chunk->handle) continue;
+        if (!chunk->is_away || !chunk->handle || !gpi_sleep_moves(arena, chunk->tag)) continue;
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_release(&chunks->driver, chunk->handle);
         gpi_host_lock(chunks->lock);
@@ -12707,14 +12955,20 @@ static void gpi_sleep_release_all(gpupool_arena *arena) {
     }
 }
 
-/* reserved is what is not away. */
+/* Counts anew what is reserved, and what sleeps: in all, and by tag. */
 static void gpi_sleep_account(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     const gpi_chunk *chunk;
     uint64_t here = 0, away = 0;
-    for (chunk = chunks->first; chunk; chunk = chunk->next)
-        if (chunk->is_away) away += chunk->bytes;
-        else here += chunk->bytes;
+    int tag;
+    for (tag = 1; tag <= arena->ledger.tag_count; tag++)
+        arena->ledger.tags[tag]->stats.asleep_bytes = 0;
+    for (chunk = chunks->first; chunk; chunk = chunk->next) {
+        if (!chunk->is_away) here += chunk->bytes;
+        else away += chunk->bytes;
+        if (chunk->is_away && chunk->tag)
+            arena->ledger.tags[chunk->tag]->stats.asleep_bytes += chunk->bytes;
+    }
     for (chunk = chunks->stuck; chunk; chunk = chunk->next) here += chunk->bytes;
     arena->ledger.away_bytes = away;
     chunks->units = here / GPUPOOL_UNIT_BYTES;
@@ -12723,7 +12977,8 @@ static void gpi_sleep_account(gpupool_arena *arena) {
 
 typedef enum gpi_sleep_news { GPI_GOES, GPI_APPEARS } gpi_sleep_news;
 
-/* Tells of all chunks and stitches that are kept: that they are there again, or go. */
+/* Tells the program of each chunk and stitch of the parts that move: that it is there again, or
+   goes. Returns the first refusal. */
 static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) {
     gpupool_map_fn fn = news == GPI_APPEARS ? arena->chunks.on_map : arena->chunks.on_unmap;
     int appears = news == GPI_APPEARS;
@@ -12734,6 +12989,7 @@ static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) 
     for (chunk = chunks->first; chunk; chunk = chunk->next) {
         gpupool_mapping mapping = gpi_chunk_mapping(chunks, chunk);
         if (chunk->is_away || chunk->is_untold != appears) continue;
+        if (!gpi_sleep_moves(arena, chunk->tag)) continue;
         result = gpi_chunk_tell(chunks, fn, &mapping);
         chunk->is_untold = !appears || result != GPUPOOL_OK;
         if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
@@ -12741,6 +12997,7 @@ static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) 
     for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer) {
         gpupool_mapping mapping = gpi_stitch_mapping(stitch);
         if (!gpi_sleep_keeps(stitch) || stitch->is_told == appears) continue;
+        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
         result = gpi_chunk_tell(chunks, fn, &mapping);
         stitch->is_told = appears && result == GPUPOOL_OK;
         if (result != GPUPOOL_OK && first == GPUPOOL_OK) first = result;
@@ -12750,45 +13007,85 @@ static gpupool_result gpi_sleep_tell(gpupool_arena *arena, gpi_sleep_news news) 
 
 /* -- falling asleep -- */
 
-static gpupool_result gpi_sleep_may(const gpupool_arena *arena, gpupool_content content) {
+/* Whether a block of the parts that a call names is exported. */
+static int gpi_sleep_is_exported(const gpupool_arena *arena, int tag) {
+    const gpi_chunk *chunk = arena->chunks.exports ? arena->chunks.first : NULL;
+    while (chunk && !(chunk->exports && (tag == GPUPOOL_ALL || chunk->tag == tag)))
+        chunk = chunk->next;
+    return chunk != NULL;
+}
+
+/* Whether the arguments are good, for gpupool_sleep and gpupool_wake. */
+static gpupool_result gpi_sleep_check_tag(const gpupool_arena *arena, const char *call, int tag) {
+    if (!gpi_chunk_is_mapped(&arena->chunks))
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: only SOURCE_MAPPED can sleep", call);
+    if (tag == GPUPOOL_ALL) return GPUPOOL_OK;
+    if (tag > 0 && tag <= arena->ledger.tag_count && arena->chunks.apart[tag].can_sleep)
+        return GPUPOOL_OK;
+    return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: tag is %d, and must be GPUPOOL_ALL or a tag of "
+                         "this arena that was made with can_sleep", call, tag);
+}
+
+static gpupool_result gpi_sleep_may(const gpupool_arena *arena, int tag, gpupool_content content) {
     const char *call = "gpupool_sleep";
+    gpupool_result result = gpi_sleep_check_tag(arena, call, tag);
+    if (result != GPUPOOL_OK) return result;
     if (content != GPUPOOL_KEEP && content != GPUPOOL_DISCARD)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: content is %d, and must be GPUPOOL_KEEP or "
                              "GPUPOOL_DISCARD", call, (int)content);
-    if (gpi_thread.telling == &arena->chunks)
-        return gpi_host_fail(GPUPOOL_E_IN_USE, "%s: the arena's on_map or on_unmap calls it", call);
-    if (!gpi_chunk_is_mapped(&arena->chunks))
-        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "%s: only SOURCE_MAPPED can sleep", call);
     if (arena->clocks.capturing || GPI_READ(&gpi_process.scopes))
         return gpi_host_fail(GPUPOOL_E_CAPTURING, "%s: a stream captures", call);
-    if (arena->chunks.exports)
-        return gpi_host_fail(GPUPOOL_E_IN_USE, "%s: %" PRIu64 " blocks are exported", call,
-                             arena->chunks.exports);
+    if (gpi_sleep_is_exported(arena, tag))
+        return gpi_host_fail(GPUPOOL_E_IN_USE, "%s: a block is exported", call);
     return GPUPOOL_OK;
 }
 
-/* Threads that look for memory, tell the program of some, or are halfway through a call get done
-   first; none begins. */
-static void gpi_sleep_wait_for_others(gpupool_arena *arena) {
-    unsigned round = 0;
-    while (arena->searching > 1 || /* this one is 1 */
-           arena->in_hand || arena->chunks.telling || arena->halfway) {
-        gpi_arena_unlock(arena);
-        gpi_host_mutex_unlock(&arena->growing);
-        gpi_host_idle(round++);
-        gpi_host_mutex_lock(&arena->growing);
-        gpi_host_lock(&arena->lock);
-    }
+/* Whether a request for a part that moves is under way in another thread. */
+static int gpi_sleep_is_awaited(const gpupool_arena *arena) {
+    int tag;
+    if (gpi_sleep_moves(arena, 0) && (arena->searching > 1 || arena->in_hand)) return 1;
+    for (tag = 1; tag <= arena->ledger.tag_count; tag++)
+        if (gpi_sleep_moves(arena, tag) && arena->ledger.tags[tag]->coming_blocks) return 1;
+    return arena->chunks.telling || arena->halfway;
 }
 
-/* Nothing is handed out from here on, and nothing is under way at the end. Both locks are held, and
-   open while the host waits. */
-static gpupool_result gpi_sleep_settle(gpupool_arena *arena) {
-    const gpi_stitch *stitch;
+/* Opens both locks for a moment, so that other threads get on. */
+static void gpi_sleep_let_others(gpupool_arena *arena, unsigned round) {
+    gpi_arena_unlock(arena);
+    gpi_host_mutex_unlock(&arena->growing);
+    gpi_host_idle(round);
+    gpi_host_mutex_lock(&arena->growing);
+    gpi_host_lock(&arena->lock);
+}
+
+/* Unmaps the idle stitches of the parts that move, except those that a capture scope holds. E_CUDA:
+   one could not be unmapped. */
+static gpupool_result gpi_sleep_drop_idle(gpupool_arena *arena) {
+    gpi_stitches *stitches = &arena->stitches;
+    gpi_stitch *stitch = stitches->oldest, *newer;
+    for (; stitch; stitch = newer) {
+        newer = stitch->newer;
+        if (!gpi_sleep_moves_stitch(arena, stitch)) continue;
+        if (gpi_stitch_has_passed(stitches, stitch)) {
+            if (gpi_stitch_unmap(stitches, stitch) != GPUPOOL_OK) return GPUPOOL_E_CUDA;
+            if (gpi_stitch_tells(stitches)) newer = stitches->oldest; /* the locks were open */
+        } else if (!gpi_sleep_keeps(stitch)) {
+            return GPUPOOL_E_CUDA;
+        }
+    }
+    return GPUPOOL_OK;
+}
+
+/* Makes the parts quiet: nothing of them is handed out from here on, and no work uses them at the
+   end. Both locks are held, and open while the host waits. */
+static gpupool_result gpi_sleep_quiet(gpupool_arena *arena) {
     gpupool_result result;
-    gpi_arena_empty_all(arena, gpi_arena_drain); /* nothing gets into them any more */
-    gpi_sleep_wait_for_others(arena); /* last: the lock stays shut from here to the uses */
-    gpi_sleep_hold(arena);
+    unsigned round = 0;
+    if (gpi_sleep_moves(arena, 0))
+        gpi_arena_empty_all(arena, gpi_arena_drain); /* nothing gets into them any more */
+    /* last: the lock stays shut from here until each block has its use */
+    while (gpi_sleep_is_awaited(arena)) gpi_sleep_let_others(arena, round++);
+    gpi_sleep_set_aside(arena);
     if (!gpi_sleep_use_all(arena)) return gpi_host_no_memory();
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
@@ -12797,15 +13094,12 @@ static gpupool_result gpi_sleep_settle(gpupool_arena *arena) {
     gpi_host_lock(&arena->lock);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_poll_all(arena);
-    gpi_sleep_hold(arena);
-    gpi_stitch_bound(&arena->stitches, 0);
-    for (stitch = arena->stitches.oldest; stitch; stitch = stitch->newer)
-        if (!gpi_sleep_keeps(stitch)) return GPUPOOL_E_CUDA; /* it could not be unmapped */
-    return GPUPOOL_OK;
+    gpi_sleep_set_aside(arena); /* what had been freed before, and was still in use */
+    return gpi_sleep_drop_idle(arena);
 }
 
-/* Not all could be unmapped: all is mapped again. 0: the driver refuses that, too; then what is
-   away keeps its memory, and waking maps it. */
+/* Not all could be unmapped: maps all again. 0: the driver refuses that, too; then the part sleeps
+   with the memory that it has left, and waking maps the rest. */
 static int gpi_sleep_remap(gpupool_arena *arena) {
     struct gpi_thread why = gpi_thread;
     int is_there = gpi_sleep_map_all(arena) == GPUPOOL_OK;
@@ -12816,27 +13110,46 @@ static int gpi_sleep_remap(gpupool_arena *arena) {
 
 /* Awake again, as before. */
 static void gpi_sleep_undo(gpupool_arena *arena) {
-    gpi_sleep_forget_backup(&arena->sleep);
+    gpi_sleep_forget_backup(arena);
     gpi_sleep_unuse_all(arena);
     gpi_sleep_put_back(arena);
-    GPI_PUBLISH(&arena->searching, arena->searching - 1);
-    arena->sleep.state = GPI_AWAKE;
+    if (gpi_sleep_moves(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    gpi_sleep_set_moving(arena, GPI_AWAKE);
     gpi_arena_poll_all(arena);
 }
 
-gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content, gpupool_ring *ring) {
+/* Enters the arena once no other thread puts a part to sleep or wakes one. */
+static gpupool_result gpi_sleep_enter(gpupool_arena *arena, const char *call, gpi_visit *visit) {
+    unsigned round = 0;
+    gpupool_result result;
+    for (;;) {
+        result = gpi_arena_enter(arena, call, visit);
+        if (result != GPUPOOL_OK) return result;
+        if (gpi_thread.telling == &arena->chunks)
+            result = gpi_host_fail(GPUPOOL_E_IN_USE, "%s: the arena's on_map or on_unmap calls it",
+                                   call);
+        if (result == GPUPOOL_OK && !gpi_sleep_any(arena, GPI_ON_ITS_WAY)) return GPUPOOL_OK;
+        gpi_arena_leave(arena, visit);
+        if (result != GPUPOOL_OK) return result;
+        gpi_host_idle(round++);
+    }
+}
+
+gpupool_result gpupool_sleep(gpupool_arena *arena, int tag, gpupool_content content,
+                             gpupool_ring *ring) {
     gpi_visit visit;
     int is_away = 0;
-    gpupool_result result = gpi_arena_enter_awake(arena, "gpupool_sleep", &visit);
+    gpupool_result result = gpi_sleep_enter(arena, "gpupool_sleep", &visit);
     if (result != GPUPOOL_OK) return result;
-    result = gpi_sleep_may(arena, content);
+    result = gpi_sleep_may(arena, tag, content);
+    if (result == GPUPOOL_OK && !gpi_sleep_choose(arena, tag, GPI_AWAKE))
+        result = gpi_host_fail(GPUPOOL_E_ASLEEP, "gpupool_sleep: it sleeps already");
     if (result != GPUPOOL_OK) {
         gpi_arena_leave(arena, &visit);
         return result;
     }
-    arena->sleep.state = GPI_ON_ITS_WAY;
-    GPI_PUBLISH(&arena->searching, arena->searching + 1);
-    result = gpi_sleep_settle(arena);
+    if (gpi_sleep_moves(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching + 1);
+    result = gpi_sleep_quiet(arena);
     if (result == GPUPOOL_OK && content == GPUPOOL_KEEP) result = gpi_sleep_save(arena, ring);
     if (result == GPUPOOL_OK) {
         gpi_sleep_tell(arena, GPI_GOES);
@@ -12846,8 +13159,8 @@ gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content, gpup
     }
     if (is_away) {
         gpi_sleep_account(arena);
-        arena->sleep.state = GPI_ASLEEP;
-        gpi_host_add(&gpi_process.asleep, 1);
+        gpi_sleep_count(arena, 1);
+        gpi_sleep_set_moving(arena, GPI_ASLEEP);
     } else {
         gpi_sleep_undo(arena);
     }
@@ -12857,79 +13170,116 @@ gpupool_result gpupool_sleep(gpupool_arena *arena, gpupool_content content, gpup
 
 /* The host's side, of an arena that ends. */
 static void gpi_sleep_forget(gpupool_arena *arena) {
-    gpi_sleep_forget_backup(&arena->sleep);
-    if (arena->sleep.state == GPI_ASLEEP) gpi_host_add(&gpi_process.asleep, -1);
-    arena->sleep.state = GPI_AWAKE;
+    gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP);
+    gpi_sleep_forget_backup(arena);
+    gpi_sleep_count(arena, -1);
+    gpi_sleep_set_moving(arena, GPI_AWAKE);
 }
 
-/* E_ASLEEP if the memory at an address sleeps. */
+/* E_ASLEEP if the memory at an address sleeps. For transfers; no lock is held. */
 static gpupool_result gpi_sleep_is_at(const char *call, const void *memory) {
     uint64_t unit = (uint64_t)(uintptr_t)memory / GPUPOOL_UNIT_BYTES;
-    const gpupool_arena *arena;
+    gpupool_arena *arena;
     gpupool_result result = GPUPOOL_OK;
     if (!GPI_READ(&gpi_process.asleep)) return GPUPOOL_OK;
     gpi_host_lock(&gpi_process.lock);
-    for (arena = gpi_process.arenas; arena && result == GPUPOOL_OK; arena = arena->next)
-        if (arena->sleep.state == GPI_ASLEEP && gpi_chunk_owns(&arena->chunks, unit))
+    arena = gpi_process.arenas;
+    while (arena && !(gpi_sleep_any(arena, GPI_ASLEEP) && gpi_chunk_owns(&arena->chunks, unit)))
+        arena = arena->next;
+    if (arena) {
+        const gpi_run *run;
+        gpi_host_lock(&arena->lock);
+        run = gpi_block_around(arena, unit);
+        if (run && arena->sleep.states[gpi_stitch_tag_at(&arena->stitches, run->unit)] ==
+                       GPI_ASLEEP)
             result = gpi_host_fail(GPUPOOL_E_ASLEEP, "%s: the device memory is of arena \"%s\", "
-                                   "which sleeps", call, arena->name);
+                                   "and sleeps", call, arena->name);
+        gpi_host_unlock(&arena->lock);
+    }
     gpi_host_unlock(&gpi_process.lock);
     return result;
 }
 
 /* -- waking -- */
 
-/* Whether a chunk has nothing but what is set aside. */
+/* Whether a chunk needs no memory: all in it is set aside, and the tag reserves nothing. */
 static int gpi_sleep_is_vacant(const gpupool_arena *arena, const gpi_chunk *chunk) {
     const gpi_run *run = gpi_chunk_first_run(&arena->chunks, &arena->tree, chunk);
+    if (arena->chunks.apart[chunk->tag].reserve_units) return 0;
     for (; run && run->unit < chunk->unit + chunk->units; run = run->next)
         if (run->list != GPI_LIST_TAKEN) return 0;
     return 1;
 }
 
-/* Says who has the memory that the device lacks. */
-static gpupool_result gpi_sleep_no_memory(gpupool_arena *arena) {
-    size_t free_bytes = 0, total_bytes = 0;
-    char free_text[32], total[32], need[32];
-    gpi_driver_memory(&arena->chunks.driver, 0, &free_bytes, &total_bytes);
-    return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\" needs %s, and of the "
-                         "device's %s only %s is free: others (arenas, processes, libraries) hold "
-                         "the rest", arena->name,
-                         gpi_limit_human(need, arena->ledger.away_bytes),
-                         gpi_limit_human(total, total_bytes),
-                         gpi_limit_human(free_text, free_bytes));
+static int gpi_sleep_needs(const gpupool_arena *arena, const gpi_chunk *chunk) {
+    return gpi_sleep_moves(arena, chunk->tag) && chunk->is_away &&
+           !gpi_sleep_is_vacant(arena, chunk);
 }
 
-/* Memory for every chunk that is not vacant; on failure none has any that had none. */
+/* Why there is no memory for waking, as the thread's verdict and as a sentence: the limit, or what
+   others hold of the device. */
+static gpupool_result gpi_sleep_give_up(gpupool_arena *arena, gpupool_cause cause, uint64_t bytes) {
+    size_t free_bytes = 0, total_bytes = 0;
+    char free_text[32], total[32], need[32];
+    gpupool_verdict verdict;
+    uint64_t room = gpi_ledger_room(&arena->ledger);
+    memset(&verdict, 0, sizeof verdict);
+    gpi_driver_memory(&arena->chunks.driver, 0, &free_bytes, &total_bytes);
+    verdict.cause = cause;
+    verdict.asked_bytes = bytes;
+    verdict.limit_bytes = arena->ledger.limit_bytes == UINT64_MAX ? 0 : arena->ledger.limit_bytes;
+    verdict.granted_bytes = arena->ledger.granted.now;
+    verdict.reserved_bytes = arena->ledger.reserved.now;
+    verdict.device_free_bytes = free_bytes;
+    verdict.device_total_bytes = total_bytes;
+    verdict.others_bytes = total_bytes - gpi_ground_min(total_bytes,
+                                                        free_bytes + verdict.reserved_bytes);
+    if (cause == GPUPOOL_CAUSE_LIMIT) verdict.raise_bytes = bytes - room;
+    verdict.missing_bytes = bytes - gpi_ground_min(bytes, cause == GPUPOOL_CAUSE_LIMIT
+                                                              ? room : free_bytes);
+    if (cause == GPUPOOL_CAUSE_LIMIT)
+        snprintf(verdict.sentence, sizeof verdict.sentence, "waking needs %s, and the limit leaves "
+                 "%s: raise the limit by %s, or free blocks", gpi_limit_human(need, bytes),
+                 gpi_limit_human(free_text, room), gpi_limit_enough(total, verdict.raise_bytes));
+    else
+        snprintf(verdict.sentence, sizeof verdict.sentence, "waking needs %s, and of the device's "
+                 "%s only %s is free: others (arenas, processes, libraries) hold the rest",
+                 gpi_limit_human(need, bytes), gpi_limit_human(total, total_bytes),
+                 gpi_limit_human(free_text, free_bytes));
+    gpi_thread.verdict = verdict;
+    return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\": %s", arena->name,
+                         verdict.sentence);
+}
+
+/* Gets memory for every chunk that needs it; on failure the caller releases the new handles. */
 static gpupool_result gpi_sleep_create_all(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk;
     uint64_t bytes = 0;
     gpupool_result result = GPUPOOL_OK;
     for (chunk = chunks->first; chunk; chunk = chunk->next)
-        bytes += gpi_sleep_is_vacant(arena, chunk) ? 0 : chunk->bytes;
+        bytes += gpi_sleep_needs(arena, chunk) ? chunk->bytes : 0;
     if (bytes > gpi_ledger_room(&arena->ledger))
-        return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "gpupool_wake: arena \"%s\" needs %" PRIu64
-                             " bytes, and its limit leaves %" PRIu64 ": raise it, or free blocks",
-                             arena->name, bytes, gpi_ledger_room(&arena->ledger));
+        return gpi_sleep_give_up(arena, GPUPOOL_CAUSE_LIMIT, bytes);
     for (chunk = chunks->first; chunk && result == GPUPOOL_OK; chunk = chunk->next) {
-        if (chunk->handle || gpi_sleep_is_vacant(arena, chunk)) continue;
+        if (chunk->handle || !gpi_sleep_needs(arena, chunk)) continue;
         gpi_host_unlock(chunks->lock);
         result = gpi_driver_create(&chunks->driver, chunk->bytes, &chunk->handle);
         gpi_host_lock(chunks->lock);
         if (result != GPUPOOL_OK) chunk->handle = 0;
     }
-    return result == GPUPOOL_E_OUT_OF_MEMORY ? gpi_sleep_no_memory(arena) : result;
+    return result == GPUPOOL_E_OUT_OF_MEMORY
+               ? gpi_sleep_give_up(arena, GPUPOOL_CAUSE_OTHERS, bytes) : result;
 }
 
-/* Vacant chunks are gone for good: their addresses are empty. */
+/* Vacant chunks end: their addresses are empty again. */
 static void gpi_sleep_drop_vacant(gpupool_arena *arena) {
     gpi_chunks *chunks = &arena->chunks;
     gpi_chunk *chunk, *next;
     for (chunk = chunks->first; chunk; chunk = next) {
         gpi_run *run;
         next = chunk->next;
-        if (!chunk->is_away) continue;
+        if (!chunk->is_away || !gpi_sleep_moves(arena, chunk->tag)) continue;
         run = gpi_stitch_take(&arena->tree, gpi_tree_at(&arena->tree, chunk->unit), chunk->unit,
                               chunk->units);
         gpi_tree_own(&arena->tree, chunk->unit, chunk->units, NULL);
@@ -12940,57 +13290,57 @@ static void gpi_sleep_drop_vacant(gpupool_arena *arena) {
     }
 }
 
-/* Everything is mapped: what was set aside is free again. Room for the runs was made before. */
+/* All is mapped: the free memory goes back to its lists. The run structs were prepared before. */
 static void gpi_sleep_end(gpupool_arena *arena) {
 #if GPI_GUARD
     uint64_t at = 0;
     gpi_run *run;
-    while (!arena->sleep.backup && (run = gpi_tree_next_live(&arena->tree, &at)) != NULL)
-        run->guarded_bytes = 0; /* discarded, too */
+    while ((run = gpi_tree_next_live(&arena->tree, &at)) != NULL) {
+        int part = gpi_stitch_tag_at(&arena->stitches, run->unit);
+        if (gpi_sleep_moves(arena, part) && !arena->sleep.backups[part].memory)
+            run->guarded_bytes = 0; /* the guard's bytes were discarded, too */
+    }
 #endif
-    gpi_sleep_forget_backup(&arena->sleep);
+    gpi_sleep_forget_backup(arena);
     gpi_sleep_unuse_all(arena);
     gpi_sleep_put_back(arena);
     gpi_sleep_drop_vacant(arena);
     gpi_sleep_account(arena);
-    GPI_PUBLISH(&arena->searching, arena->searching - 1);
-    arena->sleep.state = GPI_AWAKE;
-    gpi_host_add(&gpi_process.asleep, -1);
+    gpi_sleep_count(arena, -1);
+    if (gpi_sleep_moves(arena, 0)) GPI_PUBLISH(&arena->searching, arena->searching - 1);
+    gpi_sleep_set_moving(arena, GPI_AWAKE);
     gpi_arena_poll_all(arena);
 }
 
-/* Both locks are held, and open in between. On failure the arena sleeps as before. */
+/* Maps all that the parts need, and fills it. Both locks are held, and open in between. */
+static gpupool_result gpi_sleep_restore(gpupool_arena *arena, gpupool_ring *ring) {
+    gpupool_result result = gpi_sleep_create_all(arena);
+    if (result == GPUPOOL_OK) result = gpi_sleep_map_all(arena);
+    gpi_sleep_account(arena);
+    if (result != GPUPOOL_OK) return result;
+    result = gpi_sleep_tell(arena, GPI_APPEARS);
+    if (result == GPUPOOL_OK) result = gpi_sleep_copy_open(arena, ring, GPUPOOL_UP);
+    if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
+    return result;
+}
+
+/* Wakes the parts that are marked as moving. Both locks are held, and open in between. On failure
+   they sleep as before. */
 static gpupool_result gpi_sleep_wake(gpupool_arena *arena, gpupool_ring *ring) {
     struct gpi_thread why;
     gpupool_result result;
-    arena->sleep.state = GPI_ON_ITS_WAY;
     gpi_arena_unlock(arena);
     gpi_host_mutex_unlock(&arena->growing);
     result = gpi_clock_wait_device(&arena->clocks, &arena->chunks.driver);
     gpi_host_mutex_lock(&arena->growing);
     gpi_host_lock(&arena->lock);
     if (result != GPUPOOL_OK) {
-        arena->sleep.state = GPI_ASLEEP;
+        gpi_sleep_set_moving(arena, GPI_ASLEEP);
         return result;
     }
-    gpi_sleep_hold_freed(arena);
+    gpi_sleep_set_aside_freed(arena);
     result = gpi_tree_prepare(&arena->tree, 4 * arena->chunks.count + 8)
-                 ? GPUPOOL_OK : gpi_host_no_memory();
-    if (result == GPUPOOL_OK) result = gpi_sleep_create_all(arena);
-    if (result == GPUPOOL_OK) result = gpi_sleep_map_all(arena);
-    gpi_sleep_account(arena);
-    if (result == GPUPOOL_OK) {
-        result = gpi_sleep_tell(arena, GPI_APPEARS);
-        if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
-    }
-    if (result == GPUPOOL_OK && arena->sleep.backup) {
-        gpi_arena_unlock(arena);
-        gpi_host_mutex_unlock(&arena->growing);
-        result = gpi_sleep_copy_all(arena, ring, 0);
-        gpi_host_mutex_lock(&arena->growing);
-        gpi_host_lock(&arena->lock);
-        if (result != GPUPOOL_OK) gpi_sleep_tell(arena, GPI_GOES);
-    }
+                 ? gpi_sleep_restore(arena, ring) : gpi_host_no_memory();
     if (result == GPUPOOL_OK) {
         gpi_sleep_end(arena);
         return result;
@@ -12999,18 +13349,19 @@ static gpupool_result gpi_sleep_wake(gpupool_arena *arena, gpupool_ring *ring) {
     gpi_sleep_unmap_all(arena);
     gpi_sleep_release_all(arena);
     gpi_sleep_account(arena);
-    arena->sleep.state = GPI_ASLEEP;
+    gpi_sleep_set_moving(arena, GPI_ASLEEP);
     gpi_thread = why;
     return result;
 }
 
-gpupool_result gpupool_wake(gpupool_arena *arena, gpupool_ring *ring) {
+gpupool_result gpupool_wake(gpupool_arena *arena, int tag, gpupool_ring *ring) {
     gpi_visit visit;
-    gpupool_result result = gpi_arena_enter(arena, "gpupool_wake", &visit);
+    gpupool_result result = gpi_sleep_enter(arena, "gpupool_wake", &visit);
     if (result != GPUPOOL_OK) return result;
-    if (arena->sleep.state != GPI_ASLEEP)
-        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_wake: arena \"%s\" does not sleep",
-                               arena->name);
+    result = gpi_sleep_check_tag(arena, "gpupool_wake", tag);
+    if (result == GPUPOOL_OK && !gpi_sleep_choose(arena, tag, GPI_ASLEEP))
+        result = gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_wake: nothing of that sleeps in arena "
+                               "\"%s\"", arena->name);
     if (result == GPUPOOL_OK) result = gpi_sleep_wake(arena, ring);
     gpi_arena_leave(arena, &visit);
     return result == GPUPOOL_OK ? gpi_host_ok() : result;
@@ -13091,9 +13442,9 @@ static int gpi_life_soft_limit(gpupool_arena *arena, const gpupool_arena_config 
     return arena->ledger.tags[0] != NULL;
 }
 
-/* reserve_bytes: got now, as anybody's memory; the verdict, if the device has none. Both locks are
-   held, and open in between. */
-static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
+/* reserve_bytes of an arena (tag 0) or of a tag: reserved now, as finished free memory. Without
+   memory, the thread has the verdict. Both locks are held, and open in between. */
+static gpupool_result gpi_life_reserve(gpupool_arena *arena, int tag, uint64_t bytes) {
     gpi_siblings siblings;
     gpi_request request;
     gpi_lack lack;
@@ -13106,6 +13457,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
     request.units = request.bytes / GPUPOOL_UNIT_BYTES;
     request.align_units = 1;
     request.owner = arena->clocks.all;
+    request.tag = tag;
     result = gpi_ladder_grow(arena, &request, &run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         lack = gpi_block_lack(arena, &request);
@@ -13114,7 +13466,7 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
         gpi_host_lock(&arena->lock);
         result = gpi_ladder_grow(arena, &request, &run);
     }
-    if (result == GPUPOOL_OK) gpi_tree_put(&arena->tree, run, GPI_LIST_ANY, 0);
+    if (result == GPUPOOL_OK) gpi_chunk_put(&arena->chunks, &arena->tree, run);
     if (result == GPUPOOL_E_OUT_OF_MEMORY) {
         gpupool_verdict *verdict = &gpi_thread.verdict;
         gpi_scene scene;
@@ -13126,6 +13478,73 @@ static gpupool_result gpi_life_reserve(gpupool_arena *arena, uint64_t bytes) {
         gpi_host_fail(result, "config.reserve_bytes: %s", verdict->sentence);
     }
     return result;
+}
+
+/* Takes back the newest tag, which has no memory. */
+static void gpi_life_drop_tag(gpupool_arena *arena, int tag) {
+    uint32_t list = GPI_LIST_TAGS + (uint32_t)tag - 1;
+    if (list < arena->tree.list_count && arena->tree.lists[list])
+        gpi_tree_list_drop(&arena->tree, list);
+    memset(&arena->chunks.apart[tag], 0, sizeof arena->chunks.apart[tag]);
+    GPUPOOL_FREE(arena->ledger.tags[tag]);
+    arena->ledger.tags[tag] = NULL;
+    arena->ledger.tag_count--;
+}
+
+/* Makes the free list and the reserve of a tag that has chunks of its own. On failure the tag is of
+   no use: the caller takes it away, or leaves it unused. */
+static gpupool_result gpi_life_set_apart(gpupool_arena *arena, int tag,
+                                         const gpupool_tag_config *config) {
+    gpi_apart *apart = &arena->chunks.apart[tag];
+    gpupool_result result;
+    if (!gpi_tree_list_open(&arena->tree, GPI_LIST_TAGS + (uint32_t)tag - 1))
+        return gpi_host_no_memory();
+    apart->is_apart = arena->chunks.is_apart = 1;
+    apart->can_sleep = config->can_sleep;
+    result = gpi_life_reserve(arena, tag, config->reserve_bytes);
+    if (result == GPUPOOL_OK)
+        apart->reserve_units = gpi_ground_up(config->reserve_bytes, GPUPOOL_UNIT_BYTES) /
+                               GPUPOOL_UNIT_BYTES;
+    return result;
+}
+
+static gpupool_result gpi_life_check_tag(const gpupool_arena *arena, const char *name,
+                                         const int *tag, const gpupool_tag_config *config) {
+    if (!tag || !name)
+        return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_tag: %s is NULL", tag ? "name" : "tag");
+    if ((config->can_sleep || config->reserve_bytes) && !gpi_chunk_is_mapped(&arena->chunks))
+        return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_tag: can_sleep and reserve_bytes need "
+                             "SOURCE_MAPPED");
+    return GPUPOOL_OK;
+}
+
+gpupool_result gpupool_tag(gpupool_arena *arena, const char *name,
+                           const gpupool_tag_config *given, int *tag) {
+    gpupool_tag_config config;
+    gpi_ledger_tag *of = NULL;
+    gpi_visit visit;
+    int number;
+    gpupool_result result = gpi_arena_enter(arena, "gpupool_tag", &visit);
+    if (tag) *tag = 0;
+    if (result != GPUPOOL_OK) return result;
+    memset(&config, 0, sizeof config);
+    if (given) config = *given;
+    result = gpi_life_check_tag(arena, name, tag, &config);
+    if (result == GPUPOOL_OK && arena->ledger.tag_count == GPUPOOL_TAGS)
+        result = gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "gpupool_tag: an arena has at most %d tags",
+                               (int)GPUPOOL_TAGS);
+    if (result == GPUPOOL_OK && !(of = gpi_tag_new(name, &config))) result = gpi_host_no_memory();
+    if (result == GPUPOOL_OK) {
+        number = ++arena->ledger.tag_count;
+        arena->ledger.tags[number] = of;
+        if (config.can_sleep || config.reserve_bytes)
+            result = gpi_life_set_apart(arena, number, &config);
+        if (result == GPUPOOL_OK) *tag = number;
+        else if (number == arena->ledger.tag_count && !arena->chunks.apart[number].units)
+            gpi_life_drop_tag(arena, number);
+    }
+    gpi_arena_leave(arena, &visit);
+    return result == GPUPOOL_OK ? gpi_host_ok() : result;
 }
 
 /* Whether CUDA has just said that it cannot map on this device, or that it has no addresses. */
@@ -13224,7 +13643,7 @@ static gpupool_result gpi_life_open(gpupool_arena *arena, const gpupool_arena_co
         result = gpi_life_open_space(arena, config->source);
     gpi_host_lock(&arena->lock);
     if (result == GPUPOOL_OK && !gpi_clock_open(&arena->clocks)) result = gpi_host_no_memory();
-    if (result == GPUPOOL_OK) result = gpi_life_reserve(arena, config->reserve_bytes);
+    if (result == GPUPOOL_OK) result = gpi_life_reserve(arena, 0, config->reserve_bytes);
     gpi_host_unlock(&arena->lock);
     return result;
 }
@@ -13397,7 +13816,7 @@ static gpupool_result gpi_life_unused(gpupool_arena *arena) {
     live = arena->tree.live_runs;
     captures = arena->captures;
     /* with no block it needs no memory for that */
-    if (!live && !captures && arena->sleep.state == GPI_ASLEEP)
+    if (!live && !captures && gpi_sleep_choose(arena, GPUPOOL_ALL, GPI_ASLEEP))
         result = gpi_sleep_wake(arena, NULL);
     gpi_arena_unlock(arena);
     if (result != GPUPOOL_OK) return result;
@@ -13839,7 +14258,7 @@ gpupool_result gpupool_export(gpupool_arena *arena, const void *block,
     if (!exported) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: exported is NULL", call);
     memset(exported, 0, sizeof *exported);
     exported->descriptor = -1;
-    result = gpi_arena_enter_awake(arena, call, &visit);
+    result = gpi_arena_enter_awake(arena, call, 0, &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_host_unlock(&arena->lock);
     chunk = gpi_share_enter(arena, call, block, &run);
@@ -14182,7 +14601,7 @@ gpupool_result gpupool_trim(gpupool_arena *arena, size_t keep_bytes, size_t *rel
     uint64_t before;
     gpupool_result result;
     if (released_bytes) *released_bytes = 0;
-    result = gpi_arena_enter_awake(arena, "gpupool_trim", &visit);
+    result = gpi_arena_enter_awake(arena, "gpupool_trim", 0, &visit);
     if (result != GPUPOOL_OK) return result;
     gpi_arena_settle(arena);
     before = arena->ledger.reserved.now;
@@ -14455,7 +14874,7 @@ gpupool_result gpupool_get_available(gpupool_arena *arena, size_t *bytes) {
     if (bytes) *bytes = 0;
     if (result != GPUPOOL_OK) return result;
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_get_available: bytes is NULL");
-    result = gpi_arena_is_awake(arena, "gpupool_get_available");
+    result = gpi_arena_is_awake(arena, "gpupool_get_available", 0);
     if (result != GPUPOOL_OK) return result;
     gpi_sibling_count(arena, 1, &siblings);
     result = gpi_driver_enter(&arena->chunks.driver, &visit);
@@ -14505,7 +14924,7 @@ gpupool_result gpupool_would_fit(gpupool_arena *arena, size_t bytes, gpupool_ver
     if (result != GPUPOOL_OK) return result;
     if (!bytes) return gpi_host_fail(GPUPOOL_E_ARGUMENT, "gpupool_would_fit: bytes is 0");
     gpi_sibling_count(arena, bytes, &siblings);
-    result = gpi_arena_enter_awake(arena, "gpupool_would_fit", &visit);
+    result = gpi_arena_enter_awake(arena, "gpupool_would_fit", 0, &visit);
     if (result != GPUPOOL_OK) return result;
     memset(&request, 0, sizeof request);
     request.bytes = bytes;
@@ -16482,7 +16901,7 @@ static void gpi_view_copy_runs(gpi_view *view, const gpupool_arena *arena, const
         stretch->first = run->prev == NULL;
         if (run->list == GPI_LIST_CACHED) gpi_view_copy_cached(view, run, stretch);
         else if (block->list == GPI_LIST_LIVE) gpi_view_copy_live(view, block, stitch, stretch);
-        else if (run->list == GPI_LIST_ANY) stretch->state = GPUPOOL_STATE_FREE;
+        else if (gpi_tree_is_finished(run)) stretch->state = GPUPOOL_STATE_FREE;
         else if (run->list < GPI_LIST_WAITING) stretch->stream = view->lists[run->list];
         view->units[stretch->state] += run->units;
         view->count++;

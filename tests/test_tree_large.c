@@ -54,7 +54,7 @@ static void the_last_place(void) {
 
 static void open_huge(void) {
     model lists = {.units = 1, .list_count = 3,
-                   .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, GPI_LIST_STREAMS + 1}};
+                   .list = {GPI_LIST_ANY, FIRST, SECOND}};
     tree_open_lanes(&lists);
     tree_open_table(HUGE_UNITS, HUGE_GRANULE);
     tree_open_chunk(HUGE_UNITS, GPI_LIST_ANY);
@@ -89,7 +89,7 @@ static void expect_found(uint64_t *random) {
 static int fits_somewhere(unsigned lane_mask, uint64_t units, uint64_t align) {
     for (const gpi_run *run = tree_first; run; run = run->next) {
         uint64_t over = run->unit % align, lost = over ? align - over : 0;
-        if (run->list > LANE_LAST || !(lane_mask >> run->list & 1)) continue;
+        if (run->list > LIST_LAST || !(lane_mask >> kind_of(run) & 1)) continue;
         if (run->units >= lost && run->units - lost >= units) return 1;
     }
     return 0;
@@ -101,7 +101,7 @@ static uint64_t random_units(uint64_t *random) {
 }
 
 static gpi_run *take_somewhere(uint64_t *random) {
-    unsigned lane_mask = check_below(random, 2) ? 1u : 1u | 1u << GPI_LIST_STREAMS;
+    unsigned lane_mask = check_below(random, 2) ? 1u : 1u | 1u << FIRST;
     uint64_t units = random_units(random), align = (uint64_t)1 << check_below(random, 30), start;
     gpi_run *run = tree_find(lane_mask, units, align, UINT64_MAX);
     CHECK_EQ(run != NULL, fits_somewhere(lane_mask, units, align));
@@ -119,7 +119,7 @@ static gpi_run *take_somewhere(uint64_t *random) {
 static uint64_t position, marked;
 
 static void set_mark(uint64_t *random) {
-    for (uint32_t list = GPI_LIST_STREAMS; list <= LANE_LAST; list++)
+    for (uint32_t list = GPI_LIST_STREAMS; list <= LIST_LAST; list++)
         tree.lists[list]->borders[1 + check_below(random, 2)] = position;
     marked = position;
 }
@@ -127,12 +127,12 @@ static void set_mark(uint64_t *random) {
 /* What was freed before the mark is finished; of one list it is anybody's from now on. */
 static void pass_mark(void) {
     const gpi_run *run = tree_first;
-    for (uint32_t list = GPI_LIST_STREAMS; list <= LANE_LAST; list++)
+    for (uint32_t list = GPI_LIST_STREAMS; list <= LIST_LAST; list++)
         tree.lists[list]->borders[0] = marked;
-    gpi_tree_finish(&tree, LANE_LAST, marked);
+    gpi_tree_finish(&tree, LIST_LAST, marked);
     for (; run; run = run->next)
         CHECK(run->list == GPI_LIST_ANY ? run->of.at == 0
-                                    : run->list != LANE_LAST || run->of.at > marked);
+                                    : run->list != LIST_LAST || run->of.at > marked);
 }
 
 static void put_somewhere(gpi_run *run, uint64_t *random) {

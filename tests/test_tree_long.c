@@ -15,7 +15,7 @@
 /* ---- anybody's memory and a stream's list ---- */
 
 static void every_state_of_a_few_long_runs(void) {
-    model m = {.units = 16, .list_count = 2, .list = {GPI_LIST_ANY, GPI_LIST_STREAMS}};
+    model m = {.units = 16, .list_count = 2, .list = {GPI_LIST_ANY, FIRST}};
     char bound[40];
     snprintf(bound, sizeof bound, ", at most %d runs", LONG_RUNS);
     states = calls = 0;
@@ -78,8 +78,8 @@ static void visit_blocks(model *m, int from) {
 }
 
 static void every_state_of_one_lane(void) {
-    model m = {.units = ONE_LANE_UNITS, .list_count = 1, .list = {GPI_LIST_STREAMS}};
-    memset(m.owner, GPI_LIST_STREAMS, sizeof m.owner);
+    model m = {.units = ONE_LANE_UNITS, .list_count = 1, .list = {FIRST}};
+    memset(m.owner, FIRST, sizeof m.owner);
     states = calls = 0;
     tree_open(&m);
     visit_blocks(&m, 0);

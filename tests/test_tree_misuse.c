@@ -131,7 +131,7 @@ static void visit(const model *m) {
 
 static void wrong_calls_are_refused(void) {
     model m = {.units = MISUSE_UNITS, .list_count = 3,
-               .list = {GPI_LIST_ANY, GPI_LIST_STREAMS, GPI_LIST_STREAMS + 1}};
+               .list = {GPI_LIST_ANY, FIRST, SECOND}};
     uint64_t all = 0;
     tree_open(&m);
     model_each(&m, 0, m.units, visit);

@@ -109,11 +109,11 @@ static inline void ask_find(unsigned lane_mask, int units, int align) {
 static inline void ask_lanes(const model *m, int units, int align) {
     unsigned asked = 0;
     for (int i = 0; i < m->list_count; i++) {
-        uint32_t list = lane_of(m->list[i]);
-        if (asked >> list & 1) continue; /* LATE */
-        asked |= 1u << list;
-        ask_find(1u << list, units, align);
-        if (list >= GPI_LIST_STREAMS) ask_find(1u << list | 1u << GPI_LIST_ANY, units, align);
+        unsigned kind = index_of(m->list[i]);
+        if (asked >> kind & 1) continue; /* LATE */
+        asked |= 1u << kind;
+        ask_find(1u << kind, units, align);
+        if (kind >= FIRST) ask_find(1u << kind | 1u << GPI_LIST_ANY, units, align);
     }
 }
 

@@ -67,7 +67,7 @@ static inline int may_be_slab(const model *m, unsigned lane_mask, int unit) {
     if (tree_granule(unit) == tree_granule(unit - 1) || end > m->units || m->slab[unit]) return 0;
     for (int i = unit; i < end; i++)
         if (m->owner[i] != m->owner[unit]) return 0;
-    return model_is_free(m, unit) && lane_mask >> lane_of(m->owner[unit]) & 1;
+    return model_is_free(m, unit) && lane_mask >> index_of(m->owner[unit]) & 1;
 }
 
 /* A granule that was free becomes a slab, and its memory stays free for the same users. */
@@ -111,7 +111,7 @@ static inline void take_all_parts(const model *m, int unit) {
 static inline void put_into_all_lanes(const model *m, int unit) {
     for (int i = 0; i < m->list_count; i++) {
         call_put(m, unit, m->list[i], UINT64_MAX);
-        if (m->list[i] < GPI_LIST_STREAMS) continue;
+        if (m->list[i] < FIRST) continue;
         call_put(m, unit, m->list[i], (uint64_t)(model_end(m, unit) - unit));
         call_put(m, unit, m->list[i], 0);
     }
@@ -123,11 +123,11 @@ static inline void make_every_call(const model *m) {
         else put_into_all_lanes(m, unit);
     }
     for (int i = 0; i < m->list_count; i++)
-        if (m->list[i] >= GPI_LIST_STREAMS)
+        if (m->list[i] >= FIRST)
             for (uint64_t at = 0; at <= at_of(m->list[i]); at++)
                 call_finish(m, lane_of(m->list[i]), at);
     for (int i = 0; i < m->list_count; i++)
-        if (m->list[i] != GPI_LIST_EMPTY) call_add_slab(m, 1u << lane_of(m->list[i]));
+        if (m->list[i] != GPI_LIST_EMPTY) call_add_slab(m, 1u << index_of(m->list[i]));
     call_drop_slabs(m);
 }
 
