@@ -1,10 +1,9 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
-What it is. An arena gets large chunks of device memory from the CUDA driver, keeps them, and hands
-out blocks of them. A call that allocates or frees a block takes tens of nanoseconds and makes no
-CUDA call when memory that was freed earlier fits. A ring copies ordinary (pageable) host memory to
-the device and back at nearly nine tenths of the speed of pinned memory. Arenas and rings work
-without each other.
+What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
+hands out blocks of them. Where memory that was freed earlier fits, an allocation takes tens of
+nanoseconds and makes no CUDA call. A ring copies ordinary (pageable) host memory to the device and
+back, at nearly nine tenths of the speed of pinned memory. Arenas and rings work without each other.
 
 How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
@@ -32,7 +31,8 @@ A complete program:
         return gpupool_arena_destroy(arena) != GPUPOOL_OK;
     }
 
-The picture. Names in capitals are sections of this file; each uses the ones below it:
+The picture. Names in capitals are sections of this file. A layer uses the layers below it; in the
+file the lowest layer comes first.
 
     your program        gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
     CACHE               small blocks that a stream freed, by size, for the same stream
@@ -53,6 +53,8 @@ What it does:
     block can be put together from free memory in several chunks (a stitch).
   * Ordered: another stream gets freed memory only after the work queued before the free, or behind
     a wait on the device. No lock is held while the host waits for the device.
+  * Stable: a block's address, and the physical memory behind it, do not change while the block is
+    live (except across gpupool_sleep).
   * Honest: it enforces limits, and when memory runs out it says why and what would help.
 What it does not do: it moves no live memory, keeps no bookkeeping in device memory, starts no
 thread except a ring's workers, prints nothing unless asked, and never aborts over a mistake of the
@@ -64,20 +66,24 @@ Words:
     chunk       memory that the arena got from the driver in one call
     home        the address at which a chunk is mapped from its creation to its release
     stitch      a second address range, mapped over free memory of several chunks, for one block
-    requested   the bytes that the program asked for; granted: these bytes, rounded up to units
-    reserved    the bytes of all chunks of an arena
-    live        handed out and not freed yet
-    pending     freed, while work that was queued before the free may still use the memory
-    idle        a chunk whose memory is all free and whose work has finished
-    scope       the time of a graph capture in which allocations belong to the graph
-    kept        memory that belongs to a graph until gpupool_release_capture
+    grow        to get another chunk from the driver
+    cache       small blocks that a stream has freed, ready for the same stream
+    live        of a block: handed out, and not freed yet
+    pending     of freed memory: work that was queued before the free may still use it
+    idle        of a chunk: all its memory is free, and the work that used it has finished
+    kept        of memory: it belongs to a graph until gpupool_release_capture
+    requested   bytes that the program asked for
+    granted     the requested bytes, rounded up to whole units
+    reserved    bytes of all chunks of an arena
+    scope       from gpupool_begin_capture to gpupool_end_capture: what the stream allocates in a
+                scope belongs to a graph
     verdict     why a request failed, in figures, and what would make it succeed
-    tag         a number that requests carry, with a budget
-    ticket      the number of a transfer that the program waits for later
+    tag         a part of the program, with a budget; requests name it by a number
+    ticket      the number of a transfer, for a later wait
     span        pinned memory of a ring that the program fills itself
 Words of the implementation:
     position    the number of a free; an arena numbers its frees in order
-    clock       of a stream: the position up to which the stream's work is known to have finished
+    clock       of a stream: the position up to which its work is known to have finished
     mark        an event that was recorded on a stream behind all its frees up to a position
     run         consecutive units that are all free, or all of one block
     free list   the free memory of one stream; list ANY: free memory whose work has finished
@@ -91,15 +97,17 @@ Contents (search for "== NAME"):
     STAGE RING SEND WORDING VIEW REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
 
-The rules. Read 1, 2, 11 and 12 first. The others are for special cases; contracts refer to them.
+The rules. 1, 2, 11 and 12 concern every program, the others special cases. The comments above the
+public functions refer to the rules by number.
   1. Order. Free a block on the stream whose work used the block last. Later work of that stream may
-     get the memory at once. Other streams get the memory when the work that was queued before the
-     free has finished, or behind a wait on the device. If several streams use a block, make the
-     freeing stream wait for the others before the free (cudaStreamWaitEvent), or call
-     gpupool_record_stream for each of the others, after its last work on the block and before the
-     free. The stream of the allocation counts as a user even if its work never touches the block:
-     earlier work of the stream may still use the memory. So if stream A allocates a block, and
-     stream B uses and frees the block, make B wait for A before B's first use.
+     get the memory at once. Another stream gets the memory when the work that was queued before the
+     free has finished, or gpupool makes that stream wait for the work on the device, without a wait
+     on the host (cudaStreamWaitEvent). If several streams use a block, make the freeing stream wait
+     for the others before the free, or call gpupool_record_stream for each of the others, after its
+     last work on the block and before the free. The stream of the allocation counts as a user even
+     if its work never touches the block: earlier work of the stream may still use the memory. So if
+     stream A allocates a block, and stream B uses and frees the block, make B wait for A before B's
+     first use.
   2. Ends. Destroy an arena when none of its blocks is live. Streams, rings and arenas may be
      destroyed in any order, once no further call names them.
   3. Capture. Memory that a graph uses must not get another owner while the graph and its
@@ -108,11 +116,11 @@ The rules. Read 1, 2, 11 and 12 first. The others are for special cases; contrac
      the launching stream wait for the work that was queued on the captured streams before the
      capture. That work may still use the memory.
      gpupool cannot see a capture on a non-blocking stream that has no scope, until a call names the
-     stream. CUDA might end such a capture when a thread calls gpupool_trim, gpupool_would_fit,
-     gpupool_get_available or gpupool_cudaFree, or lowers a limit; so do not. gpupool_alloc may end
-     the capture too, in an arena that has never seen a capture, if memory is short, if threads use
-     default streams of their own, or if the arena knows more than 64 streams. With a scope, nothing
-     of this paragraph applies.
+     stream. During such a capture do not call gpupool_trim, gpupool_would_fit,
+     gpupool_get_available or gpupool_cudaFree, and do not lower a limit: CUDA might end the
+     capture. The same holds for gpupool_alloc in an arena that has never seen a capture, if memory
+     is short, if threads use default streams of their own, or if the arena knows more than 64
+     streams. With a scope all these calls are safe.
   4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
      destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
      arena, to free or to allocate. For on_map and on_unmap see rule 10.
@@ -120,8 +128,8 @@ The rules. Read 1, 2, 11 and 12 first. The others are for special cases; contrac
      while work of the destroyed one still runs. An arena that is not told takes the two for one
      stream, and hands out the destroyed stream's memory too early. There are three ways to tell it.
      Destroy streams in files that include this one: the macro cudaStreamDestroy tells all arenas
-     (with GPUPOOL_STATIC, the arenas of the same file). Or call gpupool_retire_stream before
-     the stream is destroyed; to do both is harmless. Or, where a library destroys streams, build
+     (with GPUPOOL_STATIC, the arenas of the same file). Or call gpupool_retire_stream before the
+     stream is destroyed; both together are harmless. Or, where a library destroys streams, build
      with GPUPOOL_STREAM_CHECK.
      A thread that uses a default stream of its own calls gpupool_retire_stream with
      cudaStreamPerThread before the thread ends. If it does not, the thread's last frees stay
@@ -140,10 +148,10 @@ The rules. Read 1, 2, 11 and 12 first. The others are for special cases; contrac
      only thing left to do with the device's arenas and rings is to destroy them. Do destroy them:
      mapped memory outlives a reset (seen on an H100). The reset drops blocks, captures and spans,
      and chunk_free is not called. Wait for all tickets before a reset. A default arena is renewed
-     at the same address by gpupool_get_default_arena, and by an allocation in cudaMalloc's shape:
-     the renewed arena has no blocks and no tags, keeps a limit that was set, records no trace, and
-     needs its peers allowed again. Before CUDA 12 gpupool cannot see a reset: destroy arenas and
-     rings before the reset.
+     at the same address by gpupool_get_default_arena, gpupool_cudaMalloc and
+     gpupool_cudaMallocAsync: the renewed arena has no blocks and no tags, keeps a limit that was
+     set, records no trace, and needs its peers allowed again. Before CUDA 12 gpupool cannot see a
+     reset: destroy arenas and rings before the reset.
   8. Host functions. In a function that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback) CUDA
      forbids CUDA calls. These gpupool calls are allowed there: gpupool_free_in_host_function,
      gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, gpupool_last_result,
@@ -178,9 +186,9 @@ The rules. Read 1, 2, 11 and 12 first. The others are for special cases; contrac
      the peer, allow the peer again. Before CUDA 12 gpupool cannot see such a reset: do not reset a
      peer while the arena exists.
 
-Environment. GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT hold limits as text (see gpupool_set_limit).
-GPUPOOL_SOURCE is the source of default arenas: auto, mapped, device, managed or bypass. An empty
-variable counts as not set.
+Environment. The variables GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT hold the limit of new arenas, as
+text: see gpupool_set_limit. GPUPOOL_SOURCE is the source of default arenas: auto, mapped, device,
+managed or bypass. An empty variable counts as not set.
 
 Options: define them in the file with GPUPOOL_IMPLEMENTATION, before that file includes this one for
 the first time. Define those marked * in every file, with the same value. Booleans are 0 or 1.
@@ -191,8 +199,8 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
                                      have a gpupool of their own, with GPUPOOL_IMPLEMENTATION in
                                      each. The calls of one file, and its cudaStreamDestroy and
                                      replaced cudaFree, do not know the arenas of another file
-    GPUPOOL_API *           extern   stands before each public declaration, for example for a DLL;
-                                     in C++ the declarations are extern "C" in any case
+    GPUPOOL_API *           extern   what stands before each public declaration: to export them from
+                                     a DLL, for example. In C++ they are extern "C" in any case
     GPUPOOL_UNIT_BYTES      512      the smallest size of memory, in bytes, and the least alignment
                                      of a block: a power of two from 256 to 2 MiB
     GPUPOOL_LIMIT           ""       the limit of arenas that get no other limit, as text: "80%"
@@ -209,14 +217,14 @@ and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, d
     GPUPOOL_RING_WORKERS    0        the worker threads of a ring whose config.workers is 0. 0: one
                                      for each processor but one, at most 11; -1: none
     GPUPOOL_CHECK           1        0: no assertions. 1: assertions. 2: also checks every invariant
-                                     before and after every call (slow). 3: also GPUPOOL_GUARD
+                                     around every call (slow). 3: also GPUPOOL_GUARD
     GPUPOOL_GUARD           0        1: finds writes to the 256 bytes past the end of a block, when
                                      the block is freed. Fills a new block with the byte 0xcd and a
                                      freed block with 0xdd. gpupool_free then waits for its stream.
                                      Not together with GPUPOOL_NVTX, with which a tool finds more
     GPUPOOL_STATS           1        0: counts only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it,
-                                     except blocks allocated in cudaMalloc's shape
+                                     except blocks of gpupool_cudaMalloc and its Async form
     GPUPOOL_NVTX            0        1: tells compute-sanitizer (--nvtx yes) of every block in
                                      cudaMalloc chunks, with its file and line as the name if
                                      GPUPOOL_SITES is 1. AUTO then takes GPUPOOL_SOURCE_DEVICE
@@ -1203,8 +1211,7 @@ GPI_NAME gpupool_result gpi_names_ring_transfer(gpupool_ring *ring,
 
 #if GPUPOOL_SITES
 /* With GPUPOOL_SITES the allocating calls are macros that add __FILE__ and __LINE__. The first of
-   these functions makes the request, so that each macro names its arguments once; the others
-   allocate by it. */
+   these functions makes a request of them; the others allocate by it. */
 GPI_NAME gpupool_request gpi_names_request(size_t bytes, cudaStream_t stream, const char *file,
                                            int line) {
     gpupool_request request = {bytes, 0, stream, 0, file, line, 0};
@@ -1391,9 +1398,9 @@ public:
     gpupool_arena *release() noexcept { return gpi_exchange<gpupool_arena *>(arena_, nullptr); }
 };
 
-/* Refers to an arena, which must live longer; by default to the current device's default arena.
-   Can be copied; copies refer to the same arena. Meets the concepts of cuda::mr, from those of CUDA
-   12.2 to those of RMM 26. Calls with a stream are gpupool_alloc and gpupool_free, under rule 1.
+/* Refers to an arena, by default to the current device's default arena. The arena must live longer
+   than the resource and its copies. Meets the concepts of cuda::mr, from those of CUDA 12.2 to
+   those of RMM 26. Calls with a stream are gpupool_alloc and gpupool_free, under rule 1.
    allocate_sync waits for the device, and then any stream may use the block. Before a block goes to
    deallocate_sync, all work that uses the block must have finished. */
 class resource {
