@@ -358,8 +358,8 @@ typedef enum gpupool_result {
     GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block, which is now freed;
                                 gpupool_last_error() names the first byte. See GPUPOOL_GUARD */
     GPUPOOL_E_CORRUPT,       /* gpupool's own records are damaged: something wrote over them */
-    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are live, captures are not released, or
-                                spans are not sent. free refused: the block is exported */
+    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are live, captures are not released, or the
+                                program has spans. free refused: the block is exported */
     GPUPOOL_E_CAPTURING,     /* not possible while a stream captures; the capture goes on */
     GPUPOOL_E_TIMEOUT,       /* the allowed time has passed; try again later */
     GPUPOOL_E_UNSUPPORTED,   /* this device or this build cannot do it */
@@ -474,7 +474,7 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
     int device;
     gpupool_source source;
     gpupool_state state;
-    void *memory;                    /* the address of the stretch, at home */
+    void *memory;                    /* the address of the stretch; in a walk, its home address */
     size_t bytes;                    /* the size of the stretch, in whole units */
     size_t requested_bytes;          /* live: `bytes` without what rounding up has added */
     void *block;                     /* live: the pointer that was handed out. A walk shows a
@@ -501,7 +501,7 @@ typedef struct gpupool_holder {      /* live blocks that the same source line as
     uint64_t block_bytes;            /* the requested size of each block; 0 with GPUPOOL_SITES 1 */
     uint64_t blocks, bytes;          /* their number, and the sum of their requested bytes; both 0:
                                         there are no more holders */
-    uint64_t enough;                 /* if any so many of these blocks are freed, the request
+    uint64_t enough;                 /* free this many of these blocks, whichever, and the request
                                         succeeds; 0: not even all of them are enough */
 } gpupool_holder;
 
@@ -520,8 +520,8 @@ typedef struct gpupool_verdict {     /* why a request could not be met; all size
     uint64_t device_total_bytes;     /* the memory of the device */
     uint64_t others_bytes;           /* device memory in use that this arena does not have */
     uint64_t siblings_bytes;         /* the part of others_bytes in this process's other arenas */
-    uint64_t missing_bytes;          /* at least so many bytes must become free, under the limit or
-                                        on the device; scattered ones may not be enough */
+    uint64_t missing_bytes;          /* at least this much must become free, under the limit or on
+                                        the device; if it is scattered, more may be needed */
     uint64_t fits_bytes;             /* FRAGMENTED: the largest block that can be had */
     uint64_t raise_bytes;            /* with a limit of limit_bytes + raise_bytes the request
                                         succeeds; 0: no limit would help */
@@ -593,15 +593,15 @@ typedef struct gpupool_arena_config { /* all zeros: device 0, and every default.
 } gpupool_arena_config;
 
 typedef struct gpupool_counter {
-    uint64_t now, peak, total;       /* now; the most at any time; all increases added up. peak is
-                                        exact with one stream. Each further stream may make it wrong
-                                        by the larger of 1 MiB and a 256th of the reserved bytes,
-                                        all streams together by an eighth at most */
+    uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. peak
+                                        is exact with one stream. Each further stream may make peak
+                                        wrong by the larger of 1 MiB and a 256th of the reserved
+                                        bytes, all streams together by an eighth at most */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
     size_t struct_bytes;             /* set by gpupool: sizeof of the struct that it filled */
-    gpupool_counter requested;       /* bytes that live blocks were asked for with */
+    gpupool_counter requested;       /* requested bytes of live blocks */
     gpupool_counter granted;         /* the same, rounded up to units. While threads wait for each
                                         other's locks, up to an eighth of a small block may be
                                         granted and not used by its request */
@@ -714,8 +714,8 @@ typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
     uint64_t waits, wait_ns;         /* transfers that found the ring full; their waiting time */
     uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
     uint64_t under_way_ns[2];        /* time with a transfer through the ring under way */
-    uint64_t link_busy_ns[2];        /* time with a chunk on its way, as far as the ring
-                                        has noticed */
+    uint64_t link_busy_ns[2];        /* time with a chunk on its way, as far as the ring has
+                                        noticed */
     double gb_per_s[2];              /* staged_bytes without those of spans, divided by
                                         under_way_ns: 10^9 bytes a second */
     double link_busy[2];             /* link_busy_ns divided by under_way_ns, at most 1 */
@@ -733,7 +733,7 @@ extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
 /* The result of this thread's most recent gpupool call. gpupool_last_verdict does not change it,
-   nor does a call in cudaMalloc's shape that reaches no arena. */
+   nor does a call in cudaMalloc's shape (see below) that reaches no arena. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
 
 /* One line of text about this thread's most recent call that failed. The text is valid until the
@@ -758,7 +758,7 @@ GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
 /* Waits for the device, returns all memory to the driver, and ends the arena. E_IN_USE while blocks
    are live or captures are not released, unless the device was reset (rule 7);
    gpupool_last_error() names the biggest holders. If a CUDA call fails, the arena still exists,
-   perhaps with less reserved: call again. No other thread may use the arena any more. */
+   perhaps with less reserved: call again. No other thread may use the arena from this call on. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
 /* The default arena of a device: the arena that gpupool_cudaMalloc uses, the same for all callers.
@@ -786,14 +786,14 @@ GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
 
-/* gpupool_alloc of a block that a memset on the stream zeroes. */
+/* gpupool_alloc with GPUPOOL_ZEROED: a memset on the stream zeroes the block. */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
 /* Frees a block on the stream whose work used it last (rule 1), on whatever stream it was
    allocated. NULL is allowed. E_NOT_OURS, E_INSIDE, E_DOUBLE_FREE and, of an exported block,
-   E_IN_USE change nothing. Records an event now and then; if CUDA refuses that, the block is freed
-   all the same. Waits in two cases only: GPUPOOL_GUARD waits for the stream (E_OVERRUN: the block
-   was freed, and bytes past its end were written), and in a BYPASS arena cudaFree waits. */
+   E_IN_USE change nothing. Records an event now and then; if CUDA refuses the event, the block is
+   freed all the same. Waits in two cases only: GPUPOOL_GUARD waits for the stream (E_OVERRUN: the
+   block was freed, and bytes past its end were written), and in a BYPASS arena cudaFree waits. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
 /* gpupool_free for host functions (rule 8): makes no CUDA call. Other streams get the memory once
@@ -802,9 +802,10 @@ GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
                                                          cudaStream_t);
 
-/* Says that the work queued on this stream so far uses the block too. Once the block is freed,
-   nobody gets its memory before that work has finished. Records an event on the stream, one of two
-   that the arena has for each stream. E_CAPTURING on a capturing stream. */
+/* Tells the arena that the work queued on this stream so far uses the block too. Once the block is
+   freed, no request gets its memory before that work has finished. Records an event on the stream,
+   one of two that the arena has for each stream. Does not wait. E_CAPTURING on a capturing stream.
+   */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
 /* To be called before cudaStreamDestroy (rule 5). What the stream freed no longer belongs to the
@@ -893,7 +894,7 @@ GPUPOOL_API gpupool_result gpupool_export_close(gpupool_arena *, const void *blo
 /* Maps a block that another process exports, for kernels of this device. exported->descriptor is
    the descriptor as it arrived here; the program may close it after the call. The memory exists
    until both sides have let go, even if the other process dies. gpupool orders no work between
-   processes: use cudaIpcGetEventHandle. E_CUDA where the descriptor is none of an export. */
+   processes: use cudaIpcGetEventHandle. E_CUDA if the descriptor is not one of gpupool_export. */
 GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *exported,
                                           gpupool_imported *imported);
 
@@ -937,11 +938,12 @@ GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
    gpupool_cudaMallocAsync that of the stream's device. cudaMalloc's promises hold: any stream may
    use the block at once; other owners get its memory when all work that was queued before its free
    has finished; but the free itself does not wait. The Async forms work in stream order. A pointer
-   that is in no arena goes to CUDA. A pointer into an arena that is not a default one gives
-   cudaErrorInvalidValue, and an overrun that GPUPOOL_GUARD finds cudaErrorIllegalAddress. A CUDA
-   call that fails inside gives its own error. cudaErrorMemoryAllocation and cudaErrorInvalidValue
-   become CUDA's last error, as after CUDA's calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged
-   and the like stay CUDA's. ---- */
+   that is in no arena goes to CUDA. For a pointer into an arena that is not a default one, the
+   result is cudaErrorInvalidValue; for an overrun that GPUPOOL_GUARD finds,
+   cudaErrorIllegalAddress; for a CUDA call that fails inside, the error of that call.
+   cudaErrorMemoryAllocation and cudaErrorInvalidValue also become CUDA's last error, as after
+   CUDA's own calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged and the like stay CUDA's.
+   ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
@@ -955,8 +957,8 @@ GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
 
 /* Sets the limit in bytes; 0: no limit. If more is reserved, returns what it can, as gpupool_trim
    does; the arena then does not grow until the limit is met. Waits for growth that is under way,
-   and as rule 9 says. If a CUDA call fails, the limit is as before, and what was already returned
-   stays so. */
+   and as rule 9 says. If a CUDA call fails, the limit is as before, and memory that was already
+   returned stays returned. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 
 /* gpupool_set_limit with text: "1073741824"; "12GiB" or "1.5 gb" (K, M, G, T and KiB ... are powers
@@ -974,7 +976,7 @@ GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes);
    be scattered: gpupool_would_fit answers for one block. Does not wait for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes);
 
-/* Asks whether some stream could get one block of so many bytes now, without a wait on the host.
+/* Asks whether some stream could get one block of this size now, without a wait on the host.
    GPUPOOL_OK: yes. E_OUT_OF_MEMORY: no, and *why receives the verdict; with cause PENDING,
    gpupool_alloc would succeed all the same, because it waits. Any other result: the call itself
    failed, and *why is all zeros. Does not wait for the device (rule 9). */
@@ -997,7 +999,7 @@ GPUPOOL_API gpupool_result gpupool_tag(gpupool_arena *, const char *name,
 GPUPOOL_API gpupool_result gpupool_set_tag_limits(gpupool_arena *, int tag, size_t limit_bytes,
                                                   size_t soft_limit_bytes);
 
-/* What blocks with the tag have now, and what they have had. E_ARGUMENT: there is no such tag. */
+/* Fills *stats with the tag's figures. E_ARGUMENT: the arena has no such tag. */
 GPUPOOL_API gpupool_result gpupool_get_tag_stats(gpupool_arena *, int tag, gpupool_tag_stats *);
 
 /* ---- statistics. A build with GPUPOOL_STATS 0 counts only `now` of granted, reserved, pending and
@@ -1079,10 +1081,10 @@ GPUPOOL_API gpupool_result gpupool_set_trace(gpupool_arena *, FILE * /* NULL: st
    memory. A ring cuts a transfer into chunks. The calling thread and the ring's workers copy chunks
    into pinned memory, and send each chunk as soon as it is there. Workers start with the first
    transfer of at least 2 MiB or with a ticket, and end after one second without work. Pinned,
-   registered, managed and device memory is recognised and copied directly. Transfers up to 16 KiB
-   (64 KiB down) use CUDA's own staging. A ring needs no arena: the device's side is any memory of
-   the ring's device. Any threads may make all calls except create and destroy at the same time, on
-   any streams of the ring's device; none in a host function (rule 8). A capturing stream is
+   registered, managed and device memory is recognised and copied directly. Uploads up to 16 KiB and
+   downloads up to 64 KiB use CUDA's own staging. A ring needs no arena: the device's side is any
+   memory of the ring's device. Any number of threads may use a ring at the same time, on any
+   streams of its device, but not in a host function (rule 8). Transfers on a capturing stream are
    refused with E_CAPTURING. A ring never pins more than config.bytes. No transfer waits for the
    ring for ever: a transfer that gets no slot goes on by CUDA's own staging, slowly. ---- */
 
@@ -1093,7 +1095,7 @@ GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
 
 /* Waits for all transfers in flight, and ends the ring. E_IN_USE while the program has spans,
    unless the device was reset (rule 7). If a CUDA call fails, the ring still exists: call again. No
-   other thread may use the ring any more. */
+   other thread may use the ring from this call on. */
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
 
 /* Copies in stream order: after what was queued on the stream before, and before what is queued
@@ -1133,10 +1135,10 @@ GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_t
    and all earlier ones become E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
-/* Gets a span: pinned memory of so many bytes, to fill in place. It takes whole slots of the ring.
-   Waits up to timeout_ns (negative: for ever; 0: not at all). E_TIMEOUT at once where the wait
-   might never end: because of this thread's own spans, or because this thread and others both have
-   spans. E_ARGUMENT: more bytes than the whole ring. */
+/* Gets a span: pinned memory of this size, to fill in place, in whole slots of the ring. Waits up
+   to timeout_ns (negative: for ever; 0: not at all). E_TIMEOUT at once where the wait might never
+   end: because of this thread's own spans, or because this thread and others both have spans.
+   E_ARGUMENT: more bytes than the whole ring. */
 GPUPOOL_API gpupool_result gpupool_ring_acquire_span(gpupool_ring *, size_t bytes,
                                                      int64_t timeout_ns, gpupool_span *span);
 
