@@ -1,9 +1,16 @@
 /* gpupool.h: device memory for CUDA programs in C and C++, in one file. Version 0.2
 
-Do this:
+What it is. An arena gets large chunks of one device's memory from the CUDA driver, keeps them, and
+hands out blocks of them. Where memory that was freed earlier fits, an allocation takes tens of
+nanoseconds and makes no CUDA call. A ring copies ordinary (pageable) host memory to the device and
+back, at nearly nine tenths of the speed of pinned memory. Arenas and rings work without each other.
+
+How to use it. In exactly one C, C++ or .cu file of the program, write
     #define GPUPOOL_IMPLEMENTATION
-before you include this file in *one* C, C++ or .cu file; include it plainly everywhere else.
-Link the CUDA runtime (-lcudart; nvcc does so itself; no -lcuda), before glibc 2.34 -lpthread too.
+before the include of this file. All other files include this file without that line. Link the CUDA
+runtime (-lcudart; nvcc adds it by itself; -lcuda is not needed), and with a glibc before 2.34 also
+-lpthread. gpupool needs a 64-bit system, C99 or C++11 with gcc, clang or nvcc, and CUDA 11.7 or
+later.
 
 A complete program:
 
@@ -24,27 +31,64 @@ A complete program:
         return gpupool_arena_destroy(arena) != GPUPOOL_OK;
     }
 
-The picture:
+The picture. Names in capitals are sections of this file. A layer uses the layers below it; in the
+file the lowest layer comes first.
 
-    your program            gpupool_alloc(arena, bytes, stream)        gpupool_free(..., stream)
-    CACHE                   blocks of just that size, freed on just that stream
-    LADDER  VERDICT         where memory comes from, step by step      why there is none
-    TREE    LEDGER          which units are free for whom              how much, and how much may be
-    CLOCK                   how far each stream has come, and who must wait for whom
-    CHUNK   STITCH          memory from the driver                     a second address for it
-    DRIVER                  cuMemCreate, cuMemMap, cuMemAlloc, cuEventRecord, ...
+    your program        gpupool_alloc(arena, bytes, stream)      gpupool_free(arena, block, stream)
+    CACHE               small blocks that a stream freed, by size, for the same stream
+    LADDER  VERDICT     where memory for a request comes from, step by step; why there is none
+    TREE    LEDGER      which units are free, and for which stream; byte counts and the limit
+    CLOCK               how far each stream's work has come, and which stream waits for which
+    CHUNK   STITCH      memory from the driver; second addresses for parts of it
+    DRIVER              cuMemCreate, cuMemMap, cuMemAlloc, cuEventRecord, ...
 
-    your program            gpupool_upload(ring, device, host, bytes, stream)  gpupool_download(...)
-    RING                    transfers, whose chunks several threads fill and empty
-    STAGE                   pinned memory, in equal slots
+    your program        gpupool_upload(ring, device, host, bytes, stream)    gpupool_download(...)
+    RING                transfers, cut into chunks that several threads copy
+    STAGE               pinned host memory, in slots of one size
 
-What it does: hands out device memory in tens of nanoseconds, without a CUDA call, where memory
-freed earlier can be had; keeps peak reserved memory within a few per cent of peak live memory,
-since a large block can be put together from free memory in several places; enforces limits; says
-why memory ran out and what would help. A ring copies ordinary host memory to the device and back at
-nearly nine tenths of pinned memory's speed.
-What it does not do: it has no thread of its own but a ring's workers, moves no memory, keeps no
-bookkeeping in device memory, prints nothing unless asked, and never aborts over a mistake of yours.
+What it does:
+  * Fast: memory that a stream freed serves later requests of the stream at once, without an event
+    or a wait.
+  * Frugal: peak reserved memory stays within a few per cent of peak live memory, because a large
+    block can be put together from free memory in several chunks (a stitch).
+  * Ordered: another stream gets freed memory only after the work queued before the free, or behind
+    a wait on the device. No lock is held while the host waits for the device.
+  * Stable: a block's address, and the physical memory behind it, do not change while the block is
+    live (except across gpupool_sleep).
+  * Honest: it enforces limits, and when memory runs out it says why and what would help.
+What it does not do: it moves no live memory, keeps no bookkeeping in device memory, starts no
+thread except a ring's workers, prints nothing unless asked, and never aborts over a mistake of the
+program: a wrong call gets an error and changes nothing.
+
+Words:
+    unit        the smallest size of memory, GPUPOOL_UNIT_BYTES: 512 bytes
+    block       what gpupool_alloc returns: whole units with consecutive addresses
+    chunk       memory that the arena got from the driver in one call
+    home        the address at which a chunk is mapped from its creation to its release
+    stitch      a second address range, mapped over free memory of several chunks, for one block
+    grow        to get another chunk from the driver
+    cache       small blocks that a stream has freed, ready for the same stream
+    live        of a block: handed out, and not freed yet
+    pending     of freed memory: work that was queued before the free may still use it
+    idle        of a chunk: all its memory is free, and the work that used it has finished
+    kept        of memory: it belongs to a graph until gpupool_release_capture
+    requested   bytes that the program asked for
+    granted     the requested bytes, rounded up to whole units
+    reserved    bytes of all chunks of an arena
+    scope       from gpupool_begin_capture to gpupool_end_capture: what the stream allocates in a
+                scope belongs to a graph
+    verdict     why a request failed, in figures, and what would make it succeed
+    tag         a part of the program, with a budget; requests name it by a number
+    ticket      the number of a transfer, for a later wait
+    span        pinned memory of a ring that the program fills itself
+Words of the implementation:
+    position    the number of a free; an arena numbers its frees in order
+    clock       of a stream: the position up to which its work is known to have finished
+    mark        an event that was recorded on a stream behind all its frees up to a position
+    run         consecutive units that are all free, or all of one block
+    free list   the free memory of one stream; list ANY: free memory whose work has finished
+    bin         one size class of a free list
+    granule     the driver's page for mapped memory: 2 MiB
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API CPP                                what you use
@@ -53,115 +97,152 @@ Contents (search for "== NAME"):
     STAGE RING SEND WORDING VIEW REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
 
-Words. Unit: GPUPOOL_UNIT_BYTES (512). Block: what gpupool_alloc returns, a run of units. Chunk:
-memory got from the driver in one call. Home: the address where a chunk is mapped for all its life.
-Stitch: a second address range, over free memory of several chunks, for one large block. Requested:
-the bytes asked for; granted: the same rounded up to units; reserved: held from the driver. Pending:
-freed, while GPU work that was queued before the free may still run.
-Further words of the inside. Position: the number of a free. Clock: up to which position a stream's
-work is done. Mark: an event that was recorded behind all frees up to a position. Free list: the
-free memory of one stream; list ANY: free memory whose work is done. Granule: 2 MiB, the driver's
-page.
-
-The rules:
-  1. Order. Free a block on the stream whose work used it last. Later work of that stream may get
-     the memory at once; other streams get it when the work queued before the free is done. If
-     several streams use a block, make the freeing stream wait for the others before the free
-     (cudaStreamWaitEvent), or call gpupool_record_stream for each of them, after its last work on
-     the block and before the free. The stream of the allocation counts as a user, even if it never
-     touches the block: its earlier work may still use the memory. If A allocates, and B uses and
-     frees, make B wait for A before B's first use.
-  2. Ends. Destroy an arena when no block of it is live. Streams, rings and arenas may be destroyed
-     in any order, once no call with them is to come.
-  3. Capture. Memory that a graph uses stays live as long as the graph and its executables, or is
-     allocated or freed in a scope (gpupool_begin_capture). A graph that was captured without a
-     scope: before it is launched, make the launching stream wait for the work that the captured
-     streams had queued before the capture, which may still be at the memory.
-     gpupool cannot see a capture on a non-blocking stream if the stream has no scope and no call of
-     the arena was given the stream since the capture began. During such a capture do not call
-     gpupool_trim, gpupool_would_fit, gpupool_get_available or gpupool_cudaFree, and do not lower a
-     limit: CUDA might end the capture. In an arena that never saw a capture do not call
-     gpupool_alloc either, if memory is short, if threads use default streams of their own, or if
-     the arena knows more than 64 streams. With a scope none of this matters.
-  4. Functions in the config. chunk_alloc and chunk_free must not call into the same arena, nor
-     destroy a stream that it has seen. on_out_of_memory may: it frees something, or allocates.
-  5. Destroyed streams. CUDA gives the handle of a destroyed stream to the next one, even while the
-     old one's work still runs. An arena that does not know would take the two for one, and hand the
-     old one's memory on too early. So tell it, in one of three ways. Destroy streams in files that
-     include this one: its macro cudaStreamDestroy tells all arenas (with GPUPOOL_STATIC the
-     file's). Or call gpupool_retire_stream first (both does no harm). Or set GPUPOOL_STREAM_CHECK,
-     where a library destroys streams. A thread with a default stream of its own calls
-     gpupool_retire_stream with cudaStreamPerThread before it ends. If it does not, its last frees
-     stay pending until gpupool_trim, or until a request finds more than an eighth of the reserved
-     memory pending; 16 KiB of records stay until then, or until the arena knows more than 64
-     streams.
-  6. Addresses. A mapped chunk keeps its home: as long as it lives, its home address is the same
-     physical memory. A large block may lie at a second address, stitched from several chunks. Where
-     memory is used through two addresses, CUDA wants the end of a device operation between the two
-     uses. gpupool_free puts one between two owners. If running kernels pass memory on without a
-     free (persistent kernels, flags in memory), set config.no_stitch.
-     A kernel that may start early (programmatic dependent launch) touches a block only after
-     griddepcontrol.wait, stitched or not: until then the block's last user may still run.
-  7. Reset. cudaDeviceReset ends memory, streams and events of the device. All that is left to do
-     with its arenas and rings is to destroy them; do so, since mapped memory outlives a reset (seen
-     on an H100). The reset drops blocks, captures and spans; chunk_free is not called. Wait for all
-     tickets before a reset. A default arena is renewed at the same address by
-     gpupool_get_default_arena, and by an allocation in cudaMalloc's shape: it has no blocks, a
-     limit that was set stays, a trace has ended, peers are to be allowed again. Before CUDA 12 a
-     reset cannot be seen: destroy arenas and rings first.
+The rules. 1, 2, 11 and 12 concern every program, the others special cases. The comments above the
+public functions refer to the rules by number.
+  1. Order. Free a block on the stream whose work used the block last. Later work of that stream may
+     get the memory at once. Another stream gets the memory when the work that was queued before the
+     free has finished, or gpupool makes that stream wait for the work on the device, without a wait
+     on the host (cudaStreamWaitEvent). If several streams use a block, make the freeing stream wait
+     for the others before the free, or call gpupool_record_stream for each of the others, after its
+     last work on the block and before the free. The stream of the allocation counts as a user even
+     if its work never touches the block: earlier work of the stream may still use the memory. So if
+     stream A allocates a block, and stream B uses and frees the block, make B wait for A before B's
+     first use.
+  2. Ends. Destroy an arena when none of its blocks is live. Streams, rings and arenas may be
+     destroyed in any order, once no further call names them.
+  3. Capture. Memory that a graph uses must not get another owner while the graph and its
+     executables exist: keep the block live, or allocate or free it in a scope
+     (gpupool_begin_capture). A graph that was captured without a scope: before each launch, make
+     the launching stream wait for the work that was queued on the captured streams before the
+     capture. That work may still use the memory.
+     gpupool cannot see a capture on a non-blocking stream that has no scope, until a call names the
+     stream. During such a capture do not call gpupool_trim, gpupool_would_fit,
+     gpupool_get_available or gpupool_cudaFree, and do not lower a limit: CUDA might end the
+     capture. The same holds for gpupool_alloc in an arena that has never seen a capture, if memory
+     is short, if threads use default streams of their own, or if the arena knows more than 64
+     streams. With a scope all these calls are safe.
+  4. Functions in the config. chunk_alloc and chunk_free must not call the same arena, and must not
+     destroy a stream that the arena has seen. on_out_of_memory and on_soft_limit may call the
+     arena, to free or to allocate. For on_map and on_unmap see rule 10.
+  5. Destroyed streams. CUDA gives the handle of a destroyed stream to the next new stream, even
+     while work of the destroyed one still runs. An arena that is not told takes the two for one
+     stream, and hands out the destroyed stream's memory too early. There are three ways to tell it.
+     Destroy streams in files that include this one: the macro cudaStreamDestroy tells all arenas
+     (with GPUPOOL_STATIC, the arenas of the same file). Or call gpupool_retire_stream before the
+     stream is destroyed; both together are harmless. Or, where a library destroys streams, build
+     with GPUPOOL_STREAM_CHECK.
+     A thread that uses a default stream of its own calls gpupool_retire_stream with
+     cudaStreamPerThread before the thread ends. If it does not, the thread's last frees stay
+     pending until gpupool_trim, or until a request finds more than an eighth of the reserved
+     memory pending. 16 KiB of host memory stay in use until then, or until the arena knows more
+     than 64 streams.
+  6. Addresses. The home address of a chunk maps the same physical memory as long as the chunk
+     exists (except across gpupool_sleep). A large block may lie at a second address, stitched from
+     several chunks. When memory is used through two addresses, CUDA requires that a device
+     operation ends between the two uses. gpupool_free puts such an end between two owners. If
+     running kernels hand memory to each other without a free (persistent kernels, flags in memory),
+     set config.no_stitch.
+     A kernel that may start early (programmatic dependent launch) touches a block, stitched or not,
+     only after griddepcontrol.wait: until then the memory's last user may still run.
+  7. Reset. cudaDeviceReset ends the memory, streams and events of the device. After a reset the
+     only thing left to do with the device's arenas and rings is to destroy them. Do destroy them:
+     mapped memory outlives a reset (seen on an H100). The reset drops blocks, captures and spans,
+     and chunk_free is not called. Wait for all tickets before a reset. A default arena is renewed
+     at the same address by gpupool_get_default_arena, gpupool_cudaMalloc and
+     gpupool_cudaMallocAsync: the renewed arena has no blocks and no tags, keeps a limit that was
+     set, records no trace, and needs its peers allowed again. Before CUDA 12 gpupool cannot see a
+     reset: destroy arenas and rings before the reset.
   8. Host functions. In a function that CUDA calls (cudaLaunchHostFunc, cudaStreamAddCallback) CUDA
-     forbids its own calls. These may be made there: gpupool_free_in_host_function,
-     gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, and the last_ ones.
-  9. Waits. gpupool_trim, gpupool_would_fit, gpupool_get_available and lowering a limit ask whether
-     work is done, and do not wait for it. With four exceptions: they wait for the device if the
-     driver is older than CUDA 12.5, if the arena has peers, or if a stream was capturing when it
-     was last given to a call; and CUDA itself waits for the device when it takes back a chunk that
-     is not MAPPED. Where gpupool waits for the device it ends no capture.
- 10. Registration. Between config.on_map and config.on_unmap the addresses of a chunk or a stitch
-     map the same physical memory: so register it once, for a network card, NCCL, or another
-     library. Every byte of a block lies in one mapping that you were told of, whole: a chunk or
-     several side by side at home, or a stitch. The functions run with no lock held, on the thread
-     whose call maps or unmaps, with the arena's context current and the capture mode relaxed. They
-     must not call into the same arena. If on_map returns anything but 0, what has appeared goes
-     again, and the call fails with E_CALLBACK. While a stream captures, an arena with such
-     functions does not grow: E_CAPTURING. A device reset ends all mappings without a call.
+     forbids CUDA calls. These gpupool calls are allowed there: gpupool_free_in_host_function,
+     gpupool_get_block with an arena, gpupool_get_stats, gpupool_get_limit, gpupool_last_result,
+     gpupool_last_error and gpupool_last_verdict.
+  9. Waits. gpupool_trim and lowering a limit ask CUDA whether the work on freed memory has
+     finished, and do not wait for that work. There are four exceptions. They wait for the device if
+     the driver is older than CUDA 12.5, if the arena has peers, or if a stream was capturing when
+     a call last named it; and CUDA itself waits for the device when it takes back a chunk of
+     another source than MAPPED. gpupool_would_fit and gpupool_get_available ask in the same way,
+     and never wait for the device. No wait of gpupool for the device ends a capture.
+ 10. Registration. From the call of config.on_map to the call of config.on_unmap, the addresses of a
+     chunk or a stitch map the same physical memory. So a program registers the memory once, for a
+     network card, NCCL or another library. A block lies in one chunk, in several neighbouring
+     chunks at home, or in one stitch, and on_map was called for the whole of each. The functions
+     run with no lock held, on the thread whose call maps or unmaps, with the arena's context
+     current and the capture mode relaxed. They must not call the same arena. If on_map returns
+     anything but 0, gpupool unmaps the new memory and the call fails with E_CALLBACK. While a
+     stream captures, an arena with such functions gets no memory from the driver: E_CAPTURING. A
+     device reset ends all mappings without a call.
+ 11. Every call. If its contract does not say otherwise: any thread may make the call at any time,
+     also on a capturing stream, but not in a host function (rule 8). A call on a capturing stream
+     never ends the capture, even if the call fails. A call that fails has changed nothing. The
+     calling thread keeps its current device, context, capture mode and last CUDA error. A thread
+     without a current context has none after the call either; before such a thread uses the driver
+     API (cuLaunchKernel), it calls cudaFree(NULL). gpupool uses the primary context of a device
+     only, and retains it as long as an arena or a ring of the device exists. Sizes are in bytes.
+ 12. Stream 0. A stream of 0 means what CUDA takes 0 for in the file that makes the call: the legacy
+     default stream, or, with --default-stream per-thread, the calling thread's own default stream.
+     It is the default stream of the arena's or the ring's device.
+ 13. Peers. After gpupool_allow_peer all calls of the arena take streams of the peer device. The
+     peer's default streams are excepted, since they have no handle of their own. After a reset of
+     the peer, allow the peer again. Before CUDA 12 gpupool cannot see such a reset: do not reset a
+     peer while the arena exists.
 
-Options: define them in the file with GPUPOOL_IMPLEMENTATION, before its first include of this one;
-those marked * in every file. Booleans are 0 or 1. gpupool_get_build() returns what is in force.
+Environment. The variables GPUPOOL_LIMIT_<device> and GPUPOOL_LIMIT hold the limit of new arenas, as
+text: see gpupool_set_limit. GPUPOOL_SOURCE is the source of default arenas: auto, mapped, device,
+managed or bypass. An empty variable counts as not set.
 
-    GPUPOOL_STATIC *        0        1: everything static: each file with GPUPOOL_IMPLEMENTATION
-                                     has a gpupool of its own, which knows of no other file's arenas
-    GPUPOOL_API *           extern   what stands before each declaration, for a DLL say; in C++ they
-                                     are extern "C" anyway
-    GPUPOOL_UNIT_BYTES      512      the smallest piece: a power of two, from 256 to 2 MiB
-    GPUPOOL_LIMIT           ""       the limit of arenas that are given none, as text: "80%"
-    GPUPOOL_CHUNK_BYTES     0        see config.chunk_bytes; 0: in proportion to what is held
-    GPUPOOL_SHARE           0        config.share of default arenas: 1 other processes, 2 RDMA, 3
-    GPUPOOL_MAPPED          1        0: leave GPUPOOL_SOURCE_MAPPED out
-    GPUPOOL_RING_BYTES      64 MiB   the default of a ring's config.bytes,
-    GPUPOOL_RING_CHUNK_BYTES 2 MiB   of its config.chunk_bytes,
-    GPUPOOL_RING_WORKERS    0        of its config.workers; 0: processors less one, at most 11
-    GPUPOOL_CHECK           1        1: asserts. 0: none. 2: every invariant, around every call
-                                     (slow). 3: that, and GPUPOOL_GUARD
-    GPUPOOL_GUARD           0        1: writes in the 256 bytes past a block's end are found when it
-                                     is freed, and blocks hold 0xcd when new, 0xdd when freed;
-                                     frees wait. Not together with GPUPOOL_NVTX, by which a tool
-                                     finds more
-    GPUPOOL_STATS           1        0: count only what limits and verdicts need
+Options: define them in the file with GPUPOOL_IMPLEMENTATION, before that file includes this one for
+the first time. Define those marked * in every file, with the same value. Booleans are 0 or 1.
+gpupool_get_build() returns the options in force. Sizes and limits can also be set for each arena
+and ring, in gpupool_arena_config and gpupool_ring_config. The columns: macro, default, meaning.
+
+    GPUPOOL_STATIC *        0        1: all of gpupool is static, so that several files can each
+                                     have a gpupool of their own, with GPUPOOL_IMPLEMENTATION in
+                                     each. The calls of one file, and its cudaStreamDestroy and
+                                     replaced cudaFree, do not know the arenas of another file
+    GPUPOOL_API *           extern   what stands before each public declaration: to export them from
+                                     a DLL, for example. In C++ they are extern "C" in any case
+    GPUPOOL_UNIT_BYTES      512      the smallest size of memory, in bytes, and the least alignment
+                                     of a block: a power of two from 256 to 2 MiB
+    GPUPOOL_LIMIT           ""       the limit of arenas that get no other limit, as text: "80%"
+    GPUPOOL_CHUNK_BYTES     0        the least number of bytes to get from the driver in one call,
+                                     where config.chunk_bytes is 0. 0: in proportion to what the
+                                     arena has reserved
+    GPUPOOL_SHARE           0        config.share of default arenas: 1 other processes, 2 GPUDirect
+                                     RDMA, 3 both
+    GPUPOOL_MAPPED          1        0: leaves GPUPOOL_SOURCE_MAPPED out of the build; AUTO then
+                                     takes GPUPOOL_SOURCE_DEVICE
+    GPUPOOL_RING_BYTES      64 MiB   the most pinned memory of a ring whose config.bytes is 0
+    GPUPOOL_RING_CHUNK_BYTES 2 MiB   the slot size of a ring whose config.chunk_bytes is 0: the most
+                                     that the ring copies and sends at a time
+    GPUPOOL_RING_WORKERS    0        the worker threads of a ring whose config.workers is 0. 0: one
+                                     for each processor but one, at most 11; -1: none
+    GPUPOOL_CHECK           1        0: no assertions. 1: assertions. 2: also checks every invariant
+                                     around every call (slow). 3: also GPUPOOL_GUARD
+    GPUPOOL_GUARD           0        1: finds writes to the 256 bytes past the end of a block, when
+                                     the block is freed. Fills a new block with the byte 0xcd and a
+                                     freed block with 0xdd. gpupool_free then waits for its stream.
+                                     Not together with GPUPOOL_NVTX, with which a tool finds more
+    GPUPOOL_STATS           1        0: counts only what limits and verdicts need
     GPUPOOL_SITES *         0        1: each block remembers the file and line that asked for it,
-                                     but for those in cudaMalloc's shape
+                                     except blocks of gpupool_cudaMalloc and its Async form
     GPUPOOL_NVTX            0        1: tells compute-sanitizer (--nvtx yes) of every block in
-                                     cudaMalloc chunks, which AUTO then takes; names are sites
-    GPUPOOL_SINGLE_THREAD   0        1: no locks, and no ring has workers
-    GPUPOOL_STREAM_HOOK *   1        0: the name cudaStreamDestroy is left alone; see rule 5
-    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) for the stream's id, but
-                                     for a capturing one; E_CUDA where CUDA gives none; rule 5
+                                     cudaMalloc chunks, with its file and line as the name if
+                                     GPUPOOL_SITES is 1. AUTO then takes GPUPOOL_SOURCE_DEVICE
+    GPUPOOL_SINGLE_THREAD   0        1: leaves out all locks, and rings have no workers: only one
+                                     thread may call gpupool
+    GPUPOOL_STREAM_HOOK *   1        0: leaves the name cudaStreamDestroy alone. 1: it is a macro
+                                     that tells the arenas of the stream's end (rule 5)
+    GPUPOOL_STREAM_CHECK    0        1: each call asks CUDA (12 or later) for the id of its stream,
+                                     unless the stream captures, and so finds out when a handle
+                                     belongs to a new stream (rule 5). E_CUDA where CUDA does not
+                                     tell the id
     GPUPOOL_REPLACE_CUDA_MALLOC *  0  1: the names cudaMalloc, cudaFree and their Async forms mean
-                                     gpupool's functions, in calls, as pointers and as arguments of
-                                     templates; in device code these call CUDA's
-    GPUPOOL_ASSERT(x)       assert   for gpupool's own mistakes, not yours
-    GPUPOOL_MALLOC(n)       malloc   host memory for the records, with GPUPOOL_FREE(p), where p may
-                                     be NULL. Must be pageable memory, not pinned
+                                     gpupool's functions: in calls, as function pointers, and as
+                                     template arguments. In device code they mean CUDA's
+    GPUPOOL_ASSERT(x)       assert   checks for gpupool's own mistakes, not for the program's
+    GPUPOOL_MALLOC(n)       malloc   allocates host memory for gpupool's records. Define it together
+                                     with GPUPOOL_FREE(p), where p may be NULL, or define neither.
+                                     The memory must be pageable, not pinned
 */
 #ifndef GPUPOOL_H
 #define GPUPOOL_H
@@ -171,15 +252,17 @@ those marked * in every file. Booleans are 0 or 1. gpupool_get_build() returns w
 #include <stdio.h>
 #include <cuda_runtime_api.h>
 #if defined(__cplusplus) && defined(GPUPOOL_REPLACE_CUDA_MALLOC) && GPUPOOL_REPLACE_CUDA_MALLOC
-#include <cuda_runtime.h> /* its overloads, before the names are macros */
+#include <cuda_runtime.h> /* declares CUDA's overloads before the names become macros */
 #endif
 
-/* CUDA's cudaFreeAsync, whatever this file makes of that name further down. */
+/* CUDA's own cudaFreeAsync. Defined here, because the name becomes a macro in NAMES. */
 static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t stream) {
     return cudaFreeAsync(pointer, stream);
 }
 
-/* == OPTIONS ================================================================================== */
+/* == OPTIONS ==================================================================================
+   The default of each option that the program has not defined. The table at the end of the top
+   comment says what each option means. */
 
 #ifndef GPUPOOL_STATIC
 #define GPUPOOL_STATIC 0
@@ -236,7 +319,9 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 #define GPUPOOL_STREAM_CHECK 0
 #endif
 
-/* == LINKAGE ================================================================================== */
+/* == LINKAGE ==================================================================================
+   GPUPOOL_API stands before each public declaration, and nowhere else. With GPUPOOL_STATIC the
+   functions are static; `unused` avoids a warning for each function that the file never calls. */
 
 #ifndef GPUPOOL_API
 #if GPUPOOL_STATIC && (defined(__GNUC__) || defined(__clang__))
@@ -248,132 +333,141 @@ static inline cudaError_t gpi_names_cuda_free_async(void *pointer, cudaStream_t 
 #endif
 #endif
 
-/* == WORDS ==================================================================================== */
+/* == WORDS ====================================================================================
+   The public constants, enums and structs of arenas, and below them those of rings. Every struct
+   that the program fills may be all zeros except where its comment says otherwise.
+   Read first: gpupool_result, gpupool_arena_config, gpupool_request, gpupool_verdict. */
 
 #define GPUPOOL_VERSION 200          /* 10000 x major + 100 x minor + patch */
 
 enum {
-    GPUPOOL_DEVICE_CURRENT = -1,     /* the device that is current when an arena or ring is made */
-    GPUPOOL_ORDERS = 41,             /* order k: sizes of 2^k to 2^(k+1) - 1 units */
-    GPUPOOL_HOLDERS = 3,             /* the biggest that a verdict names */
-    GPUPOOL_TAGS = 64,               /* the most that an arena has */
-    GPUPOOL_ALL = -1                 /* all of an arena, in gpupool_sleep and gpupool_wake */
+    GPUPOOL_DEVICE_CURRENT = -1,     /* as a device: the one that is current during the call */
+    GPUPOOL_ORDERS = 41,             /* order k: sizes from 2^k to 2^(k+1) - 1 units */
+    GPUPOOL_HOLDERS = 3,             /* how many of the biggest holders a verdict names */
+    GPUPOOL_TAGS = 64,               /* the most tags of an arena */
+    GPUPOOL_ALL = -1                 /* gpupool_sleep and gpupool_wake: all of the arena */
 };
 
 typedef enum gpupool_result {
     GPUPOOL_OK = 0,
     GPUPOOL_E_ARGUMENT,      /* fix the call; gpupool_last_error() names argument and rule */
-    GPUPOOL_E_OUT_OF_MEMORY, /* gpupool_last_verdict() says why a request failed, and what would
-                                help; from other calls: the driver had no memory for itself */
-    GPUPOOL_E_NOT_OURS,      /* the pointer is in no memory of this arena, or of any */
+    GPUPOOL_E_OUT_OF_MEMORY, /* an allocation failed: gpupool_last_verdict() says why, and what
+                                would help. Other calls: the driver had no memory for itself */
+    GPUPOOL_E_NOT_OURS,      /* the pointer is in no memory of this arena, or of any arena */
     GPUPOOL_E_INSIDE,        /* the pointer is inside a live block, not at its start */
-    GPUPOOL_E_DOUBLE_FREE,   /* the block there is already free */
-    GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block; see GPUPOOL_GUARD */
+    GPUPOOL_E_DOUBLE_FREE,   /* the pointer is in memory that is already free */
+    GPUPOOL_E_OVERRUN,       /* something wrote past the end of the block, which is now freed;
+                                gpupool_last_error() names the first byte. See GPUPOOL_GUARD */
     GPUPOOL_E_CORRUPT,       /* gpupool's own records are damaged: something wrote over them */
-    GPUPOOL_E_IN_USE,        /* destroy refused: blocks, captures or spans are still out. free
-                                refused: the block is exported */
-    GPUPOOL_E_CAPTURING,     /* not while this stream captures; the capture goes on */
-    GPUPOOL_E_TIMEOUT,       /* the time allowed has passed */
-    GPUPOOL_E_UNSUPPORTED,   /* this device or build cannot do it */
-    GPUPOOL_E_FORKED,        /* a child process after fork has no CUDA context */
+    GPUPOOL_E_IN_USE,        /* destroy refused: blocks are live, captures are not released, or the
+                                program has spans. free refused: the block is exported */
+    GPUPOOL_E_CAPTURING,     /* not possible while a stream captures; the capture goes on */
+    GPUPOOL_E_TIMEOUT,       /* the allowed time has passed; try again later */
+    GPUPOOL_E_UNSUPPORTED,   /* this device or this build cannot do it */
+    GPUPOOL_E_FORKED,        /* this process was forked after the first arena or ring was made, and
+                                has no CUDA context: make the first one after the fork */
     GPUPOOL_E_CALLBACK,      /* your walk, read, write or on_map function returned nonzero */
-    GPUPOOL_E_FILE,          /* a file could not be read or written; the error has errno's words */
+    GPUPOOL_E_FILE,          /* a file could not be read or written, or is too short;
+                                gpupool_last_error() says what, where and why */
     GPUPOOL_E_HOST_MEMORY,   /* host allocation failed; nothing changed */
     GPUPOOL_E_ASLEEP,        /* the arena or the tag sleeps: gpupool_wake comes first */
     GPUPOOL_E_CUDA           /* a CUDA call failed; gpupool_last_error() has its name and CUDA's */
 } gpupool_result;
 
-typedef enum gpupool_content {   /* what becomes of it in gpupool_sleep */
-    GPUPOOL_DISCARD = 0,         /* after waking, blocks hold anything */
-    GPUPOOL_KEEP                 /* it is copied to host memory, and back */
+typedef enum gpupool_content {   /* what gpupool_sleep does with the data in live blocks */
+    GPUPOOL_DISCARD = 0,         /* drops the data: after waking, blocks hold anything */
+    GPUPOOL_KEEP                 /* copies the data to host memory, and back on waking */
 } gpupool_content;
 
 typedef enum gpupool_source {    /* where an arena's chunks come from */
-    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device can, and has addresses left; else
+    GPUPOOL_SOURCE_AUTO = 0,     /* MAPPED where the device supports it and has addresses left; else
                                     DEVICE, and gpupool_report says why */
-    GPUPOOL_SOURCE_MAPPED,       /* addresses reserved once, physical memory mapped on demand. CUDA
-                                    cannot share it (cudaIpcGetMemHandle: cudaErrorInvalidValue).
-                                    Who registers memory by cuMemGetAddressRange sees one chunk of
-                                    it: ask for such blocks with GPUPOOL_ONE_CHUNK */
-    GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks */
+    GPUPOOL_SOURCE_MAPPED,       /* addresses are reserved once, and physical memory is mapped there
+                                    on demand; the only source that stitches. For such memory
+                                    cudaIpcGetMemHandle returns cudaErrorInvalidValue.
+                                    cuMemGetAddressRange returns one chunk, which may be smaller or
+                                    larger than a block: see GPUPOOL_ONE_CHUNK */
+    GPUPOOL_SOURCE_DEVICE,       /* cudaMalloc chunks. CUDA shares and registers a whole chunk */
     GPUPOOL_SOURCE_MANAGED,      /* cudaMallocManaged chunks */
-    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: pinned host memory */
-    GPUPOOL_SOURCE_CUSTOM,       /* your two functions: ncclMemAlloc, a test double, ... */
-    GPUPOOL_SOURCE_BYPASS        /* no pool: every block its own cudaMalloc, to bisect a bug */
+    GPUPOOL_SOURCE_PINNED,       /* cudaHostAlloc chunks: page-locked host memory */
+    GPUPOOL_SOURCE_CUSTOM,       /* config.chunk_alloc: ncclMemAlloc, a test double, ... */
+    GPUPOOL_SOURCE_BYPASS        /* no pool: each block is a cudaMalloc of its own, to bisect a bug
+                                    or to use cudaIpcGetMemHandle */
 } gpupool_source;
 
 typedef enum gpupool_cause {     /* why memory ran out */
     GPUPOOL_CAUSE_NONE = 0,
-    GPUPOOL_CAUSE_LIMIT,         /* the arena's limit: raise it, or free */
-    GPUPOOL_CAUSE_TOO_LARGE,     /* larger than the whole device */
+    GPUPOOL_CAUSE_LIMIT,         /* the arena's limit: raise it, or free blocks */
+    GPUPOOL_CAUSE_TOO_LARGE,     /* the request is larger than the whole device */
     GPUPOOL_CAUSE_DEVICE_FULL,   /* the device is full, mostly of this arena's memory */
-    GPUPOOL_CAUSE_OTHERS,        /* the device is full, and others hold what is missing */
-    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free or may be grown, but not in one block */
-    GPUPOOL_CAUSE_PENDING,       /* would fit once work in flight has finished */
-    GPUPOOL_CAUSE_CAPTURING,     /* the same, but a capturing stream cannot wait for that */
-    GPUPOOL_CAUSE_TAG            /* over the budget of the request's tag */
+    GPUPOOL_CAUSE_OTHERS,        /* the device is full, and the missing memory is not the arena's */
+    GPUPOOL_CAUSE_FRAGMENTED,    /* enough bytes are free or can be got, but not as one block */
+    GPUPOOL_CAUSE_PENDING,       /* the request fits when work in flight has finished */
+    GPUPOOL_CAUSE_CAPTURING,     /* as PENDING, but a capturing stream cannot wait for that work */
+    GPUPOOL_CAUSE_TAG            /* the budget of the request's tag */
 } gpupool_cause;
 
 typedef struct gpupool_arena gpupool_arena;
 typedef struct gpupool_capture gpupool_capture;
 
-typedef enum gpupool_flag {          /* of a request; several are added up */
-    GPUPOOL_ZEROED = 1,              /* the block is zeroed by a memset on the request's stream */
-    GPUPOOL_NO_WAIT = 2,             /* the host never waits: where only a wait would help, the
+typedef enum gpupool_flag {          /* of a request; add up several */
+    GPUPOOL_ZEROED = 1,              /* a memset on the request's stream zeroes the block */
+    GPUPOOL_NO_WAIT = 2,             /* the host never waits. Where only a wait would help, the
                                         request fails, with a verdict */
-    GPUPOOL_ONE_CHUNK = 4,           /* the block lies in one allocation of the driver, for those
-                                        who ask cuMemGetAddressRange: NCCL registration, UCX, ... */
-    GPUPOOL_EXPORTABLE = 8           /* the block has a chunk for itself, and its size is rounded up
-                                        to whole granules (2 MiB): for gpupool_export */
+    GPUPOOL_ONE_CHUNK = 4,           /* the block lies in one chunk, for libraries that call
+                                        cuMemGetAddressRange: NCCL registration, UCX, ... */
+    GPUPOOL_EXPORTABLE = 8           /* for gpupool_export: the block has a chunk for itself, and
+                                        its size is rounded up to whole granules (2 MiB) */
 } gpupool_flag;
 
-typedef enum gpupool_share {         /* who else may hold an arena's memory; added up */
-    GPUPOOL_SHARE_PROCESSES = 1,     /* other processes: see gpupool_export. Linux */
+typedef enum gpupool_share {         /* who else may use an arena's memory; add up several */
+    GPUPOOL_SHARE_PROCESSES = 1,     /* other processes, by gpupool_export. Linux only */
     GPUPOOL_SHARE_RDMA = 2           /* network cards and the like (GPUDirect RDMA) */
 } gpupool_share;
 
-/* Addresses at which a chunk is mapped, or part of a chunk behind a block; or a stitch. */
+/* Addresses at which memory is mapped: a chunk, a stitch, or the part of a chunk behind a block. */
 typedef struct gpupool_mapping {
-    void *memory;
-    size_t bytes;
-    size_t offset;                   /* of the first byte in its chunk */
-    size_t chunk_bytes;              /* of all of the chunk; 0: a stitch, of several chunks */
-    unsigned long long handle;       /* the chunk's CUmemGenericAllocationHandle, which stays the
-                                        arena's; 0: a stitch, or not of SOURCE_MAPPED */
+    void *memory;                    /* the first address */
+    size_t bytes;                    /* the size of the mapping */
+    size_t offset;                   /* from the start of the chunk to `memory`, in bytes */
+    size_t chunk_bytes;              /* the size of the whole chunk; 0: a stitch, of several */
+    unsigned long long handle;       /* the chunk's CUmemGenericAllocationHandle, which the arena
+                                        keeps; 0: a stitch, or a source other than MAPPED */
 } gpupool_mapping;
 
-typedef struct gpupool_exported {    /* of a block: see gpupool_export */
-    uint64_t bytes;
-    int device;                      /* the exporter's */
-    int descriptor;                  /* by its number in the process that has the struct */
+typedef struct gpupool_exported {    /* filled by gpupool_export, to be sent to another process */
+    uint64_t bytes;                  /* the size of the block, in whole granules */
+    int device;                      /* the exporting process's ordinal of the block's device */
+    int descriptor;                  /* its number in the process that holds this struct: the
+                                        receiver writes the number that it has received */
 } gpupool_exported;
 
-typedef struct gpupool_imported {    /* see gpupool_import */
-    void *memory;
-    size_t bytes;
-    int device;
-    unsigned long long handle;       /* gpupool's */
+typedef struct gpupool_imported {    /* filled by gpupool_import */
+    void *memory;                    /* the address of the block in this process */
+    size_t bytes;                    /* the size of the block */
+    int device;                      /* this process's ordinal of the device that maps the block */
+    unsigned long long handle;       /* used by gpupool_import_close alone */
 } gpupool_imported;
 
-/* Gets a mapping. Anything but 0 ends a walk, or refuses what has appeared. */
+/* Receives one mapping. A nonzero return value ends a walk; from on_map it refuses the mapping. */
 typedef int (*gpupool_map_fn)(const gpupool_mapping *, void *user);
 
-typedef struct gpupool_request {     /* all zeros but for bytes: gpupool_alloc on stream 0 */
-    size_t bytes;
-    size_t alignment;                /* a power of two, at most 2^40; 0: a unit */
-    cudaStream_t stream;             /* whose work uses the block first */
-    unsigned flags;                  /* GPUPOOL_ZEROED and so on */
-    const char *file;                /* who asks, for reports with GPUPOOL_SITES 1; must stay valid
-                                        as long as the arena, as __FILE__ does; NULL: not known */
-    int line;
-    int tag;                         /* of gpupool_tag, whose budget the block counts against; 0:
-                                        none */
+typedef struct gpupool_request {     /* all zeros except bytes: gpupool_alloc on stream 0 */
+    size_t bytes;                    /* 1 to 2^48 */
+    size_t alignment;                /* in bytes: a power of two, at most 2^40; 0: a unit */
+    cudaStream_t stream;             /* the stream whose work uses the block first */
+    unsigned flags;                  /* gpupool_flag, added up */
+    const char *file;                /* the asking file, for reports with GPUPOOL_SITES 1. The text
+                                        must exist as long as the arena, as __FILE__ does. NULL: not
+                                        known */
+    int line;                        /* the asking line */
+    int tag;                         /* the tag whose budget the block counts against; 0: none */
 } gpupool_request;
 
 typedef enum gpupool_state {
-    GPUPOOL_STATE_LIVE,              /* handed out */
-    GPUPOOL_STATE_FREE,              /* free, and the work that used it has finished */
-    GPUPOOL_STATE_PENDING            /* freed; work that used it may still run */
+    GPUPOOL_STATE_LIVE,              /* handed out, and not freed */
+    GPUPOOL_STATE_FREE,              /* free, and the work that used the memory has finished */
+    GPUPOOL_STATE_PENDING            /* freed; work that used the memory may still run */
 } gpupool_state;
 
 typedef struct gpupool_block {       /* a live block, or a stretch of free memory */
@@ -381,77 +475,80 @@ typedef struct gpupool_block {       /* a live block, or a stretch of free memor
     int device;
     gpupool_source source;
     gpupool_state state;
-    void *memory;                    /* where this stretch begins */
-    size_t bytes;                    /* its size, in whole units */
-    size_t requested_bytes;          /* live: `bytes` less what rounding up has added */
-    void *block;                     /* live: the pointer that was handed out. Of a stitched block a
-                                        walk shows several stretches, each with its home address in
-                                        `memory`; of any other block one, and both are the same */
-    size_t block_bytes;              /* live: the whole block's requested size; in a walk only its
-                                        first stretch has it, the others have 0 */
-    cudaStream_t stream;             /* live: allocated on; pending: freed on. cudaStreamLegacy,
-                                        cudaStreamPerThread (of any thread), or a handle; NULL: all
-                                        streams, or not known */
-    const char *file;                /* live, with GPUPOOL_SITES 1; NULL: not known */
+    void *memory;                    /* the address of the stretch; in a walk, its home address */
+    size_t bytes;                    /* the size of the stretch, in whole units */
+    size_t requested_bytes;          /* live: `bytes` without what rounding up has added */
+    void *block;                     /* live: the pointer that was handed out. A walk shows a
+                                        stitched block as several stretches, each with its home
+                                        address in `memory`. Any other block is one stretch, whose
+                                        `memory` is `block` */
+    size_t block_bytes;              /* live: the requested bytes of the whole block; in a walk only
+                                        the block's first stretch has them, the others have 0 */
+    cudaStream_t stream;             /* live: of the allocation; pending: of the free. A handle,
+                                        cudaStreamLegacy, or cudaStreamPerThread (of any thread);
+                                        NULL: all streams, or not known */
+    const char *file;                /* live, with GPUPOOL_SITES 1: who asked; NULL: not known */
     int line;
-    int tag;                         /* live: the request's */
+    int tag;                         /* live: the request's tag; 0: none */
 } gpupool_block;
 
-/* Gets each block of a walk. Anything but 0 ends the walk. No lock is held. */
+/* Receives one stretch of a walk. A nonzero return value ends the walk. No lock is held. */
 typedef int (*gpupool_block_fn)(const gpupool_block *, void *user);
 
-typedef struct gpupool_holder {      /* live blocks that one line of source asked for (with
-                                        GPUPOOL_SITES 1), or that are of one size */
+typedef struct gpupool_holder {      /* live blocks that the same source line asked for (with
+                                        GPUPOOL_SITES 1), or that have the same requested size */
     const char *file;                /* NULL: not known */
     int line;
-    uint64_t block_bytes;            /* the size asked for with each; 0 with GPUPOOL_SITES */
-    uint64_t blocks, bytes;          /* how many, and their sum; both 0: no more holders */
-    uint64_t enough;                 /* free so many of these blocks, whichever, and the request
-                                        succeeds; 0: not even all of them would do */
+    uint64_t block_bytes;            /* the requested size of each block; 0 with GPUPOOL_SITES 1 */
+    uint64_t blocks, bytes;          /* their number, and the sum of their requested bytes; both 0:
+                                        there are no more holders */
+    uint64_t enough;                 /* free this many of these blocks, whichever, and the request
+                                        succeeds; 0: not even all of them are enough */
 } gpupool_holder;
 
-typedef struct gpupool_verdict {     /* on a request that could not be met; figures in bytes */
+typedef struct gpupool_verdict {     /* why a request could not be met; all sizes in bytes */
     gpupool_cause cause;
-    uint64_t asked_bytes;
-    uint64_t limit_bytes;            /* 0: none */
-    uint64_t granted_bytes;          /* held by live blocks */
-    uint64_t reserved_bytes;         /* held by the arena from the driver */
-    uint64_t largest_block_bytes;    /* the largest block that free memory makes, whichever stream
-                                        may have it; not a graph's memory. BYPASS: 0 */
-    uint64_t pending_bytes;          /* freed; work that used it may still run */
-    uint64_t kept_bytes;             /* of pending_bytes, a graph's until its release */
-    uint64_t device_free_bytes;      /* what the driver says is free on the device; of an integrated
-                                        GPU, whose memory is the host's, all but reserved_bytes */
-    uint64_t device_total_bytes;
-    uint64_t others_bytes;           /* device memory in use that this arena does not hold */
-    uint64_t siblings_bytes;         /* of others_bytes, held by this process's other arenas */
-    uint64_t missing_bytes;          /* the least that has to become free, of the limit or of the
-                                        device; in scattered places it may not be enough */
-    uint64_t fits_bytes;             /* FRAGMENTED: the largest block that could be had */
+    uint64_t asked_bytes;            /* the requested bytes */
+    uint64_t limit_bytes;            /* the arena's limit; 0: none */
+    uint64_t granted_bytes;          /* of live blocks, in whole units */
+    uint64_t reserved_bytes;         /* of the arena's chunks */
+    uint64_t largest_block_bytes;    /* the largest block that free memory makes, of whatever
+                                        stream, without memory that a graph keeps. BYPASS: 0 */
+    uint64_t pending_bytes;          /* freed; work that used the memory may still run */
+    uint64_t kept_bytes;             /* the part of pending_bytes that graphs keep */
+    uint64_t device_free_bytes;      /* free on the device, as the driver says. On an integrated
+                                        GPU, which uses host memory, all except reserved_bytes */
+    uint64_t device_total_bytes;     /* the memory of the device */
+    uint64_t others_bytes;           /* device memory in use that this arena does not have */
+    uint64_t siblings_bytes;         /* the part of others_bytes in this process's other arenas */
+    uint64_t missing_bytes;          /* at least this much must become free, under the limit or on
+                                        the device; if it is scattered, more may be needed */
+    uint64_t fits_bytes;             /* FRAGMENTED: the largest block that can be had */
     uint64_t raise_bytes;            /* with a limit of limit_bytes + raise_bytes the request
-                                        succeeds; 0: no limit would do */
-    int pending_streams;             /* PENDING, CAPTURING: how many streams to wait for; 0: all of
-                                        the device */
-    cudaStream_t pending_stream;     /* if that is one: this one, or cudaStreamLegacy or
+                                        succeeds; 0: no limit would help */
+    int pending_streams;             /* PENDING, CAPTURING: how many streams to wait for; 0: for
+                                        the whole device */
+    cudaStream_t pending_stream;     /* if pending_streams is 1: that stream, or cudaStreamLegacy or
                                         cudaStreamPerThread */
-    gpupool_holder holders[GPUPOOL_HOLDERS]; /* the biggest first */
-    int tag;                         /* cause TAG: whose budget; limit_bytes, granted_bytes,
-                                        missing_bytes and raise_bytes are then the tag's, and all
-                                        that is said of free memory is 0 */
-    char sentence[448];              /* the same for people, with what would make it succeed */
+    gpupool_holder holders[GPUPOOL_HOLDERS]; /* the biggest holders, the biggest first */
+    int tag;                         /* cause TAG: the tag whose budget is too small. limit_bytes,
+                                        granted_bytes, missing_bytes and raise_bytes are then the
+                                        tag's, and the figures of free memory are 0 */
+    char sentence[448];              /* all of this for people, with what would help */
 } gpupool_verdict;
 
-/* A soft limit was passed, or memory has come back under it. */
+/* A soft limit was passed, or is no longer passed. */
 typedef struct gpupool_soft_limit {
     gpupool_arena *arena;
-    int tag;                         /* 0: the arena's own, on reserved bytes */
-    int is_over;                     /* 1: passed */
-    uint64_t now_bytes, soft_limit_bytes;
+    int tag;                         /* 0: the soft limit of the arena, on reserved bytes */
+    int is_over;                     /* 1: the limit is passed now; 0: no longer */
+    uint64_t now_bytes, soft_limit_bytes; /* tag: granted bytes; arena: reserved bytes */
 } gpupool_soft_limit;
 
-/* Called once for each time that it was passed, and for each time that it no longer is: with no
-   lock held, by the call that made it so, before that returns; or, where that was in a host
-   function, by the next one that allocates or frees. May use the arena: a cache sheds load here. */
+/* Called once each time that memory rises above a soft limit, and once each time that it falls back
+   under it. The call that made it so calls the function before it returns, with no lock held; after
+   a free in a host function, the arena's next allocation or free does. The function may call the
+   arena: a cache drops entries here. */
 typedef void (*gpupool_soft_fn)(const gpupool_soft_limit *, void *user);
 
 typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
@@ -468,72 +565,81 @@ typedef struct gpupool_tag_config {  /* all zeros: counted, and not limited */
 } gpupool_tag_config;
 
 typedef struct gpupool_arena_config { /* all zeros: device 0, and every default. A NULL config
-                                        differs in one thing: it means the current device */
+                                        differs in one point: it means the current device */
     int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
-    gpupool_source source;
-    size_t limit_bytes;              /* the most that may be reserved; 0: GPUPOOL_LIMIT decides */
-    const char *limit_text;          /* "12GiB", "80%", "-2GiB"; wins over limit_bytes */
-    size_t reserve_bytes;            /* reserve so much now, in whole granules, and keep it when
-                                        trimming; BYPASS: nothing */
-    size_t chunk_bytes;              /* the least to get from the driver at a time; 0: a share of
-                                        what is reserved */
+    gpupool_source source;           /* where chunks come from. A default arena takes the
+                                        environment's GPUPOOL_SOURCE, or AUTO */
+    size_t limit_bytes;              /* the most bytes to reserve; 0: see gpupool_set_limit */
+    const char *limit_text;          /* the same as text: "12GiB", "80%", "-2GiB" (all of the device
+                                        except 2 GiB); takes precedence over limit_bytes */
+    size_t reserve_bytes;            /* bytes to reserve at once, in whole granules, and to keep
+                                        when trimming; BYPASS: nothing */
+    size_t chunk_bytes;              /* the least bytes to get from the driver in one call; 0:
+                                        GPUPOOL_CHUNK_BYTES */
     int no_stitch;                   /* 1: no block has a second address; see rule 6 */
-    void *(*chunk_alloc)(size_t bytes, int device, void *user);  /* SOURCE_CUSTOM: both */
+    void *(*chunk_alloc)(size_t bytes, int device, void *user); /* SOURCE_CUSTOM: both are needed.
+                                        Returns a chunk, or NULL. See rule 4 */
     void (*chunk_free)(void *chunk, size_t bytes, int device, void *user);
-    unsigned share;                  /* gpupool_share, added up: asked for at each chunk's creation,
-                                        of SOURCE_MAPPED alone. It costs next to nothing; but a
-                                        process that exports cannot be checkpointed by the driver,
-                                        so there is none unless you ask */
-    gpupool_map_fn on_map, on_unmap; /* called when a chunk or a stitch has appeared, before anybody
-                                        gets memory of it; and before it goes, when nobody has. See
-                                        rule 10 */
-    int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* called when all else has
-                                        failed for a request, of whatever stream and flags: free
-                                        missing_bytes and return nonzero to have it tried again;
-                                        0: it fails. Not called by gpupool_would_fit */
-    size_t backup_bytes;             /* the most host memory that gpupool_sleep may take; 0: any */
-    size_t soft_limit_bytes;         /* reserved bytes, for on_soft_limit; 0: none */
+    unsigned share;                  /* gpupool_share, added up; SOURCE_MAPPED only. A property of
+                                        each chunk from its creation, which costs next to nothing;
+                                        but the driver cannot checkpoint a process that exports
+                                        memory, so the default is 0 */
+    gpupool_map_fn on_map, on_unmap; /* called when a chunk or a stitch has appeared, before any
+                                        request gets its memory; and before it goes, when none has
+                                        its memory. See rule 10 */
+    int (*on_out_of_memory)(const gpupool_verdict *, void *user); /* called when a request is about
+                                        to fail, whatever its stream and flags. Free missing_bytes
+                                        and return nonzero: gpupool tries again. Return 0: the
+                                        request fails. gpupool_would_fit does not call it */
+    size_t backup_bytes;             /* the most host memory that gpupool_sleep may use; 0: any */
+    size_t soft_limit_bytes;         /* reserved bytes above which on_soft_limit is called; 0: it is
+                                        never called */
     gpupool_soft_fn on_soft_limit;
-    void *user;
+    void *user;                      /* passed to each function of this config */
     const char *name;                /* appears in reports and pictures; 31 bytes are copied */
 } gpupool_arena_config;
 
 typedef struct gpupool_counter {
-    uint64_t now, peak, total;       /* total: every increase added up. peak is exact with one
-                                        stream. Each further one may make it off by the larger of
-                                        1 MiB and a 256th of reserved, all by an 8th at most */
+    uint64_t now, peak, total;       /* the value; its highest value; the sum of all increases. peak
+                                        is exact with one stream. Each further stream may make peak
+                                        wrong by the larger of 1 MiB and a 256th of the reserved
+                                        bytes, all streams together by an eighth at most */
 } gpupool_counter;
 
 typedef struct gpupool_stats {
-    size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
-    gpupool_counter requested;       /* bytes asked for by live blocks */
-    gpupool_counter granted;         /* the same, rounded up to units. While threads contend, up to
-                                        an 8th of a cached block may go unused by its request */
-    gpupool_counter reserved;        /* bytes held from the driver */
-    gpupool_counter pending;         /* freed on some stream, not known to be finished there */
+    size_t struct_bytes;             /* set by gpupool: sizeof of the struct that it filled */
+    gpupool_counter requested;       /* requested bytes of live blocks */
+    gpupool_counter granted;         /* the same, rounded up to units. While threads wait for each
+                                        other's locks, up to an eighth of a small block may be
+                                        granted and not used by its request */
+    gpupool_counter reserved;        /* bytes in chunks */
+    gpupool_counter pending;         /* freed bytes whose work is not known to have finished */
     gpupool_counter blocks;          /* live blocks */
-    uint64_t allocs, frees, failures;
-    uint64_t same_stream_allocs;              /* served from memory freed on the same stream */
-    uint64_t splits, merges;
-    uint64_t chunks_gained, chunks_lost; /* got from and given back to the driver */
-    uint64_t stitches;               /* blocks put together from free memory in several places */
-    uint64_t stitches_reused;        /* of the size of an earlier one, without a CUDA call */
-    uint64_t fence_waits;            /* streams made to wait for another, on the device */
-    uint64_t host_syncs;             /* times the host had to wait */
+    uint64_t allocs, frees, failures; /* allocations that succeeded, frees, failed allocations */
+    uint64_t same_stream_allocs;     /* served from memory freed on the same stream */
+    uint64_t splits, merges;         /* runs cut in two; neighbouring free runs made one */
+    uint64_t chunks_gained, chunks_lost; /* chunks got from the driver, and given back to it */
+    uint64_t stitches;               /* blocks put together from free memory in several chunks */
+    uint64_t stitches_reused;        /* blocks that took an idle stitch, without a CUDA call */
+    uint64_t fence_waits;            /* times that a stream was made to wait for another stream, on
+                                        the device */
+    uint64_t host_syncs;             /* times that the host waited for the device */
     uint64_t limit_bytes;            /* 0: none */
-    uint64_t largest_free_bytes;     /* longest run of free reserved memory */
-    uint64_t largest_block_bytes;    /* the largest block that it makes, stitched if need be */
-    uint64_t stitched_bytes;         /* of granted: in stitched blocks */
-    uint64_t asleep_bytes;           /* reserved before gpupool_sleep gave it back; 0: awake */
-    uint64_t backup_bytes;           /* host memory that holds what blocks held */
-    uint64_t host_bytes;             /* host memory used for the arena's own records */
-    uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
+    uint64_t largest_free_bytes;     /* the longest run of free memory at home */
+    uint64_t largest_block_bytes;    /* the largest block that free memory makes, stitched if need
+                                        be */
+    uint64_t stitched_bytes;         /* the part of granted.now in stitched blocks */
+    uint64_t asleep_bytes;           /* bytes that gpupool_sleep gave back; 0: awake */
+    uint64_t backup_bytes;           /* host memory with the data of blocks of a sleeping arena */
+    uint64_t host_bytes;             /* host memory of the arena's own records */
+    uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS]; /* numbers of live and of
+                                        free runs, by size: see GPUPOOL_ORDERS */
 } gpupool_stats;
 
 typedef struct gpupool_tag_stats {
     char name[32];
     gpupool_counter granted;         /* bytes of live blocks with the tag, in whole units */
-    gpupool_counter blocks;          /* live ones */
+    gpupool_counter blocks;          /* live blocks with the tag */
     uint64_t failures;               /* requests that were over the budget */
     uint64_t limit_bytes, soft_limit_bytes; /* 0: none */
     uint64_t asleep_bytes;           /* of its own chunks, returned to the driver while it sleeps */
@@ -545,198 +651,213 @@ typedef struct gpupool_ring gpupool_ring;
 typedef uint64_t gpupool_ticket;     /* of one transfer: never 0, never used twice by a ring */
 
 typedef enum gpupool_direction {
-    GPUPOOL_UP = 0,                  /* to the device */
-    GPUPOOL_DOWN = 1
+    GPUPOOL_UP = 0,                  /* from the host to the device */
+    GPUPOOL_DOWN = 1                 /* from the device to the host */
 } gpupool_direction;
 
 typedef struct gpupool_ring_config { /* all zeros: device 0, and every default. A NULL config
-                                        differs in one thing: it means the current device */
+                                        differs in one point: it means the current device */
     int device;                      /* CUDA device ordinal, or GPUPOOL_DEVICE_CURRENT */
-    size_t bytes;                    /* the most pinned memory the ring ever holds: its limit; from
-                                        256 KiB to 16 TiB */
-    size_t chunk_bytes;              /* the size of the ring's slots, the most that is copied and
-                                        sent at a time; from 64 KiB to a quarter of the ring */
-    int workers;                     /* threads that help the caller, at most 64; -1: none; 0: see
+    size_t bytes;                    /* the most pinned memory of the ring: from 256 KiB to 16 TiB;
+                                        0: GPUPOOL_RING_BYTES */
+    size_t chunk_bytes;              /* the size of a slot, which is the most that the ring copies
+                                        and sends at a time: from 64 KiB to a quarter of `bytes`; 0:
+                                        GPUPOOL_RING_CHUNK_BYTES */
+    int workers;                     /* the most threads that help callers: up to 64; -1: none; 0:
                                         GPUPOOL_RING_WORKERS */
 } gpupool_ring_config;
 
-typedef struct gpupool_file_part {   /* of a file, and where it goes */
+typedef struct gpupool_file_part {   /* bytes of a file, and their destination */
     void *device_dst;
-    uint64_t offset;                 /* of its first byte in the file */
+    uint64_t offset;                 /* of the first byte in the file, in bytes */
     size_t bytes;
 } gpupool_file_part;
 
-typedef struct gpupool_span {        /* pinned memory of the ring, yours to fill */
+typedef struct gpupool_span {        /* pinned memory of a ring, for the program to fill */
     void *memory;
-    size_t bytes;                    /* may be lowered before it is sent */
-    uint64_t number;                 /* the ring's */
+    size_t bytes;                    /* the program may lower this before it sends the span */
+    uint64_t number;                 /* for the ring's own use */
 } gpupool_span;
 
-/* Your functions: bring, or take away, bytes [offset, offset + bytes) of the transfer, counted from
-   its first; each byte once. Anything but 0 fails the transfer with E_CALLBACK. Workers and the
-   caller call them at the same time, each for another part; without workers the caller does, in
-   order of offset. They must not use the ring, nor throw. */
+/* Your functions. They write, or read, bytes [offset, offset + bytes) of the transfer, where offset
+   counts from the transfer's first byte. Each byte comes once. A nonzero return value fails the
+   transfer with E_CALLBACK. The caller and the workers call the function at the same time, for
+   different parts; without workers the caller alone calls it, in order of offset. The functions
+   must not call the ring, and must not throw. */
 typedef int (*gpupool_read_fn)(void *to, size_t bytes, uint64_t offset, void *user);
 typedef int (*gpupool_write_fn)(const void *from, size_t bytes, uint64_t offset, void *user);
 
-typedef struct gpupool_transfer {    /* all zeros but for what is set */
+typedef struct gpupool_transfer {    /* fields that are not needed are zero */
     gpupool_direction direction;
     void *to;                        /* UP: device memory; DOWN: host memory */
     const void *from;                /* UP: host memory; DOWN: device memory */
     size_t bytes;                    /* in all; with pitches: of each row */
-    size_t to_pitch, from_pitch;     /* from row to row, as of cudaMemcpy2DAsync; both 0: no rows */
-    size_t rows;                     /* with pitches: how many */
-    gpupool_read_fn read;            /* UP: fills pinned memory itself, instead of `from` */
-    gpupool_write_fn write;          /* DOWN: empties pinned memory itself, instead of `to` */
-    void *user;                      /* for read and write */
-    int is_file;                     /* 1, UP: from an open file instead of `from`; see
-                                        gpupool_upload_file */
-    int file;
+    size_t to_pitch, from_pitch;     /* bytes from one row's start to the next, as of
+                                        cudaMemcpy2DAsync; both 0: no rows */
+    size_t rows;                     /* with pitches: the number of rows */
+    gpupool_read_fn read;            /* UP: fills pinned memory with the data, instead of `from` */
+    gpupool_write_fn write;          /* DOWN: takes the data from pinned memory, instead of `to` */
+    void *user;                      /* passed to read and write */
+    int is_file;                     /* 1, UP: the data comes from an open file instead of `from`;
+                                        see gpupool_upload_file */
+    int file;                        /* the file's descriptor */
     uint64_t offset;                 /* of the first byte in the file */
     cudaStream_t stream;
-    gpupool_ticket *ticket;          /* NULL: returns as gpupool_upload and gpupool_download do */
+    gpupool_ticket *ticket;          /* receives the ticket. NULL: no ticket, and the call returns
+                                        when gpupool_upload or gpupool_download would */
 } gpupool_transfer;
 
 typedef struct gpupool_ring_stats {  /* arrays: [GPUPOOL_UP], [GPUPOOL_DOWN] */
-    size_t struct_bytes;             /* set by the library: sizeof of the struct it filled */
-    gpupool_counter pinned;          /* bytes pinned */
-    gpupool_counter used;            /* of them in spans and chunks; used.peak: high water */
-    uint64_t limit_bytes;            /* the most that is ever pinned */
-    uint64_t workers;                /* running now */
-    uint64_t transfers[2];
-    uint64_t staged_bytes[2];        /* through the ring, with what creeps did */
-    uint64_t direct_bytes[2];        /* by CUDA itself: pinned memory, and tiny transfers */
-    uint64_t chunks[2];
-    uint64_t creeps;                 /* steps by CUDA's own staging, because the ring stayed full */
-    uint64_t waits, wait_ns;         /* transfers that found the ring full, and for how long */
+    size_t struct_bytes;             /* set by gpupool: sizeof of the struct that it filled */
+    gpupool_counter pinned;          /* bytes of pinned memory */
+    gpupool_counter used;            /* the part of pinned in spans and in chunks on their way */
+    uint64_t limit_bytes;            /* the most bytes that the ring pins */
+    uint64_t workers;                /* worker threads that exist now */
+    uint64_t transfers[2];           /* transfers that succeeded */
+    uint64_t staged_bytes[2];        /* copied through the ring, bytes of creeps included */
+    uint64_t direct_bytes[2];        /* copied by CUDA itself: pinned memory, tiny transfers */
+    uint64_t chunks[2];              /* chunks that the ring copied */
+    uint64_t creeps;                 /* chunks that went by CUDA's own staging, because the ring
+                                        stayed full */
+    uint64_t waits, wait_ns;         /* transfers that found the ring full; their waiting time */
     uint64_t pin_ns, pin_failures;   /* time spent pinning; refusals by the system */
     uint64_t under_way_ns[2];        /* time with a transfer through the ring under way */
-    uint64_t link_busy_ns[2];        /* time with a chunk on its way, as far as the ring looked */
-    double gb_per_s[2];              /* staged_bytes but for spans by under_way_ns, 10^9 bytes a
-                                        second */
-    double link_busy[2];             /* link_busy_ns as a share of under_way_ns, at most 1 */
+    uint64_t link_busy_ns[2];        /* time with a chunk on its way, as far as the ring has
+                                        noticed */
+    double gb_per_s[2];              /* staged_bytes without those of spans, divided by
+                                        under_way_ns: 10^9 bytes a second */
+    double link_busy[2];             /* link_busy_ns divided by under_way_ns, at most 1 */
 } gpupool_ring_stats;
 
-/* == API ====================================================================================== */
+/* == API ======================================================================================
+   The public functions: arenas, blocks and captures, then limits, statistics and reports, then
+   rings. Rules 11 and 12 of the top comment hold for every call: who may make the call, what the
+   call leaves alone, and what a stream of 0 means.
+   Read first: gpupool_alloc, gpupool_free, gpupool_record_stream, gpupool_last_error,
+   gpupool_begin_capture, gpupool_upload. */
 
 #if defined(__cplusplus)
 extern "C" { /* whatever GPUPOOL_API is */
 #endif
 
-/* Unless a call says otherwise: any thread may make it at any time, on a capturing stream too, but
-   not in a host function (rule 8). If it fails, it has changed nothing. The calling thread's
-   current device, capture mode and last CUDA error stay as they were; so does its context, and a
-   thread that had none has none afterwards (the driver API needs one, the runtime makes it). Sizes
-   are in bytes. Only the primary context of an arena's or a ring's device is used, and kept until
-   they are gone. A stream of 0 means what CUDA takes it for in the file that makes the call: the
-   legacy default stream, or with --default-stream per-thread each thread's own; of the arena's
-   device. */
-
-/* Of each thread: the result of its most recent call; and one line of text on its most recent call
-   that failed, valid until its next failure. gpupool_last_verdict changes neither, nor does a call
-   in CUDA's shape that reaches no arena. */
+/* The result of this thread's most recent gpupool call. gpupool_last_verdict does not change it,
+   nor does a call in cudaMalloc's shape (see below) that reaches no arena. */
 GPUPOOL_API gpupool_result gpupool_last_result(void);
+
+/* One line of text about this thread's most recent call that failed. The text is valid until the
+   thread's next failure. */
 GPUPOOL_API const char *gpupool_last_error(void);
+
+/* The name of a result: "GPUPOOL_E_ARGUMENT". */
 GPUPOOL_API const char *gpupool_result_name(gpupool_result);
 
-GPUPOOL_API int gpupool_get_version(void);             /* GPUPOOL_VERSION of the implementation */
-GPUPOOL_API const char *gpupool_get_build(void);       /* its compile-time options */
+/* The implementation's GPUPOOL_VERSION, and its options as text. */
+GPUPOOL_API int gpupool_get_version(void);
+GPUPOOL_API const char *gpupool_get_build(void);
 
 /* ---- arena: the memory of one device ---- */
 
 /* Makes an arena. A NULL config means the current device and every default; a config of zeros means
-   device 0 and every default. On failure *arena is NULL. */
+   device 0 and every default. On failure *arena is NULL. Gets config.reserve_bytes from the driver
+   at once; where that fails: E_OUT_OF_MEMORY, with a verdict. */
 GPUPOOL_API gpupool_result gpupool_arena_create(gpupool_arena **arena,
                                                 const gpupool_arena_config *config);
 
-/* Waits for the device, and gives all memory back. E_IN_USE while blocks are live or captures not
-   released, unless the device was reset (rule 7). If a CUDA call fails the arena is still there,
-   perhaps with less reserved: try again. No other thread may use the arena any more. */
+/* Waits for the device, returns all memory to the driver, and ends the arena. E_IN_USE while blocks
+   are live or captures are not released, unless the device was reset (rule 7);
+   gpupool_last_error() names the biggest holders. If a CUDA call fails, the arena still exists,
+   perhaps with less reserved: call again. No other thread may use the arena from this call on. */
 GPUPOOL_API gpupool_result gpupool_arena_destroy(gpupool_arena *arena);
 
-/* The arena of a device that gpupool_cudaMalloc uses, the same for all callers. `get` makes it at
-   the first call, and renews it after a reset (rule 7); NULL, with a result, when it cannot. `find`
-   makes none: NULL, with GPUPOOL_OK, when there is none. It lives until gpupool_arena_destroy, or
-   as long as the process. Its source: the environment's GPUPOOL_SOURCE (auto, mapped, device,
-   managed or bypass; with bypass each block is cudaMalloc's own, as cudaIpcGetMemHandle needs). */
+/* The default arena of a device: the arena that gpupool_cudaMalloc uses, the same for all callers.
+   `get` makes the arena at the first call, and renews it after a reset (rule 7). It returns NULL,
+   with a result, on failure. `find` makes no arena; NULL with GPUPOOL_OK means that there is none.
+   The arena lives until gpupool_arena_destroy, or as long as the process. The environment decides
+   its source and its limit: see "Environment" above. */
 GPUPOOL_API gpupool_arena *gpupool_get_default_arena(int device);
 GPUPOOL_API gpupool_arena *gpupool_find_default_arena(int device);
 
-/* A block of so many bytes, aligned to a unit at least, for work queued on this stream from now on.
-   NULL, with a result, on failure; 0 bytes and more than 2^48 are E_ARGUMENT. No CUDA call when
-   memory freed earlier fits at once. Else it tries, in this order: stitch free memory or grow; make
-   the stream wait for other streams; return idle memory to get a larger chunk; wait on the host. On
-   a capturing stream it may grow, but waits for nothing: where only a wait would help, it
-   is E_OUT_OF_MEMORY with cause CAPTURING, and the capture goes on. */
+/* Allocates a block of 1 to 2^48 bytes, aligned to a unit, for work that is queued on the stream
+   from now on. Returns NULL, with a result, on failure. Makes no CUDA call where free memory fits.
+   Else it tries, in this order: to stitch free memory or grow; to make the stream wait for other
+   streams' work on their freed memory; to return idle chunks for a larger one; to wait on the host.
+   On a capturing stream it may grow, but waits for nothing: where only a wait would help, it fails
+   with E_OUT_OF_MEMORY and cause CAPTURING. */
 GPUPOOL_API void *gpupool_alloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
-/* The same with all that can be asked for; the three others are short forms of it. In a pinned
-   arena ZEROED zeroes on the host, before the call returns; if the stream captures, also in each
-   replay. */
+/* gpupool_alloc with every option of gpupool_request. The next two calls are short forms of it. In
+   a PINNED arena GPUPOOL_ZEROED zeroes the block on the host, before the call returns; on a
+   capturing stream the graph zeroes it too, in each replay. */
 GPUPOOL_API void *gpupool_alloc_request(gpupool_arena *, const gpupool_request *);
+
+/* gpupool_alloc with an alignment in bytes: a power of two, at most 2^40; 0: a unit. */
 GPUPOOL_API void *gpupool_alloc_aligned(gpupool_arena *, size_t bytes, size_t alignment,
                                         cudaStream_t);
+
+/* gpupool_alloc with GPUPOOL_ZEROED: a memset on the stream zeroes the block. */
 GPUPOOL_API void *gpupool_zalloc(gpupool_arena *, size_t bytes, cudaStream_t);
 
-/* Frees a block, which may come from any stream's allocation, on the stream that used it last (rule
-   1); NULL is allowed. E_NOT_OURS, E_INSIDE and E_DOUBLE_FREE change nothing. Records an event now
-   and then; if CUDA refuses the event the block is freed, with GPUPOOL_OK, and CUDA is asked again
-   later. Waits only with GPUPOOL_GUARD (for the stream; E_OVERRUN: bytes past the block were
-   written, the block is freed) and with BYPASS (calls cudaFree). */
+/* Frees a block on the stream whose work used it last (rule 1), on whatever stream it was
+   allocated. NULL is allowed. E_NOT_OURS, E_INSIDE, E_DOUBLE_FREE and, of an exported block,
+   E_IN_USE change nothing. Records an event now and then; if CUDA refuses the event, the block is
+   freed all the same. Waits in two cases only: GPUPOOL_GUARD waits for the stream (E_OVERRUN: the
+   block was freed, and bytes past its end were written), and in a BYPASS arena cudaFree waits. */
 GPUPOOL_API gpupool_result gpupool_free(gpupool_arena *, void *block, cudaStream_t);
 
-/* The same for host functions (rule 8): makes no CUDA call. Other streams get the memory once
-   gpupool knows that the given stream is done: by a later call with the stream, or by a wait for
-   the device. E_ARGUMENT for cudaStreamPerThread, which is another one on CUDA's thread. */
+/* gpupool_free for host functions (rule 8): makes no CUDA call. Other streams get the memory once
+   gpupool learns that the stream's work has finished: by a later call with the stream, or by a wait
+   for the device. E_ARGUMENT for cudaStreamPerThread, which on CUDA's thread is another stream. */
 GPUPOOL_API gpupool_result gpupool_free_in_host_function(gpupool_arena *, void *block,
                                                          cudaStream_t);
 
-/* The work queued on this stream so far uses the block too: once freed, nobody gets its memory
-   before that work is done. Records an event for that, one of two that the stream has. E_CAPTURING
-   on a capturing stream. */
+/* Tells the arena that the work queued on this stream so far uses the block too. Once the block is
+   freed, no request gets its memory before that work has finished. Records an event on the stream,
+   one of two that the arena has for each stream. Does not wait. E_CAPTURING on a capturing stream.
+   */
 GPUPOOL_API gpupool_result gpupool_record_stream(gpupool_arena *, const void *block, cudaStream_t);
 
-/* Call it before cudaStreamDestroy (rule 5): what the stream freed no longer belongs to its handle,
-   and others get it once the stream's work is done. No wait. Works after a CUDA error, too. The
-   second call does it for all arenas, and then destroys the stream. */
+/* To be called before cudaStreamDestroy (rule 5). What the stream freed no longer belongs to the
+   stream's handle; other streams get it when the stream's work has finished. Ends a scope of the
+   stream. Does not wait, and works after a CUDA error too. */
 GPUPOOL_API gpupool_result gpupool_retire_stream(gpupool_arena *, cudaStream_t);
+
+/* Retires the stream in all arenas, then destroys it. Returns what cudaStreamDestroy returns. */
 GPUPOOL_API cudaError_t gpupool_cudaStreamDestroy(cudaStream_t);
 
-/* Waits on the host for the work queued before this stream's frees so far. What the stream freed is
-   then not pending, except where other streams use it too. E_CAPTURING on a capturing stream. */
+/* Waits on the host for the work that was queued before this stream's frees so far. Then what the
+   stream freed is not pending, except where other streams use it too. E_CAPTURING on a stream in a
+   scope, and on a capturing stream. */
 GPUPOOL_API gpupool_result gpupool_wait_stream(gpupool_arena *, cudaStream_t);
 
-/* The same for all frees so far, on any stream, of retired streams and host functions too: then
-   only what graphs keep is pending. Waits for the device. */
+/* Waits for the device. Then nothing that was freed before, on whatever stream, is pending, except
+   what graphs keep. */
 GPUPOOL_API gpupool_result gpupool_wait_all(gpupool_arena *);
 
-/* Describes the live block that begins at this address. E_INSIDE: the address is inside the block
-   that is described. E_DOUBLE_FREE: it is in free memory; E_NOT_OURS: in no memory of the arena;
-   *block is all zeros then. With a NULL arena: of whichever arena has it, but not in a host
-   function (rule 8). */
+/* Describes the live block that begins at this address. E_INSIDE: the address is inside a live
+   block, which *block describes. E_DOUBLE_FREE: the address is in free memory; E_NOT_OURS: it is in
+   no memory of the arena; *block is all zeros then. A NULL arena means whichever arena has the
+   address; this form is not allowed in a host function (rule 8). */
 GPUPOOL_API gpupool_result gpupool_get_block(gpupool_arena *, const void *memory,
                                              gpupool_block *block);
 
-/* Calls fn for each stretch of the arena's reserved memory, live and free, in order of address, as
-   all were at one moment. fn may use the arena. E_CALLBACK if fn ended the walk. */
+/* Calls fn for each stretch of the arena's reserved memory, live and free, in order of address. The
+   stretches are a copy of one moment, so fn may call the arena. E_CALLBACK if fn ended the walk. */
 GPUPOOL_API gpupool_result gpupool_walk_blocks(gpupool_arena *, gpupool_block_fn fn, void *user);
 
 /* Returns idle chunks to the driver until at most max(keep_bytes, config.reserve_bytes) stays
-   reserved. A chunk is idle when all its memory is free and the work that used it is done; what
-   caches hold is free. Does not wait for that work (see rule 9). If a CUDA call fails, what went
-   before stays given back, and released_bytes says how much. Captures: see rule 3. */
+   reserved. A chunk is idle when all its memory is free, memory in caches included, and the GPU
+   work that used it has finished. *released_bytes receives what was returned, also where a CUDA
+   call fails half-way. Waits: see rule 9. Captures: see rule 3. */
 GPUPOOL_API gpupool_result gpupool_trim(gpupool_arena *, size_t keep_bytes,
                                         size_t *released_bytes /* or NULL */);
 
-/* Lets kernels of another device use the arena's memory, also what comes later. E_UNSUPPORTED where
-   the hardware cannot. All calls then take that device's streams, except its default streams: they
-   have no handle of their own. After a reset of that device, allow it again. Before
-   CUDA 12 such a reset cannot be seen: reset no peer while the arena lives. */
+/* Lets kernels of another device use the arena's memory, what the arena gets later included. See
+   rule 13. E_UNSUPPORTED where the hardware cannot do that. */
 GPUPOOL_API gpupool_result gpupool_allow_peer(gpupool_arena *, int device);
 
-/* The end of that: waits for the device and its peers, and takes the access back. Of DEVICE and
-   MANAGED memory kernels keep their access, since CUDA gives it for whole devices. E_ARGUMENT for a
-   device that is no peer. */
+/* Ends gpupool_allow_peer: waits for the arena's device and its peers, then takes the access back.
+   Kernels keep their access to DEVICE and MANAGED memory, because CUDA gives it for whole devices.
+   E_ARGUMENT for a device that is no peer. */
 GPUPOOL_API gpupool_result gpupool_disallow_peer(gpupool_arena *, int device);
 
 /* ---- sleep. A kernel or copy that touches sleeping memory, or a graph launch that does, faults
@@ -763,114 +884,123 @@ GPUPOOL_API gpupool_result gpupool_sleep(gpupool_arena *, int tag /* or GPUPOOL_
 GPUPOOL_API gpupool_result gpupool_wake(gpupool_arena *, int tag /* or GPUPOOL_ALL */,
                                         gpupool_ring * /* or NULL */);
 
-/* ---- memory that others hold: chunks for registration, and blocks for other processes ---- */
+/* ---- memory that others use: chunks for registration, and blocks for other processes ---- */
 
 /* Calls fn for each chunk behind a live block, in the order of the block's addresses;
-   mapping.memory is where in the block that chunk's part begins. fn may use the arena. While the
-   arena sleeps handles are 0. E_CALLBACK if fn ended the walk; for other addresses see
-   gpupool_get_block. */
+   mapping.memory is the address in the block where that chunk's part begins. fn may call the arena.
+   Handles are 0 while the arena sleeps. E_CALLBACK if fn ended the walk. Errors for an address that
+   is no block's start: those of gpupool_get_block. */
 GPUPOOL_API gpupool_result gpupool_walk_chunks(gpupool_arena *, const void *block,
                                                gpupool_map_fn fn, void *user);
 
-/* Makes what another process needs to map a block that was asked for with GPUPOOL_EXPORTABLE. The
-   struct and its descriptor go there over a Unix socket (SCM_RIGHTS). Exported again, the block has
-   the same struct. The descriptor is the arena's, and close-on-exec. While exported the block is
-   not to be freed: E_IN_USE. E_CAPTURING for a block that is a graph's. */
+/* Makes what another process needs to map a block that was allocated with GPUPOOL_EXPORTABLE. Send
+   the struct and its descriptor over a Unix socket (SCM_RIGHTS). The arena keeps the descriptor,
+   which is close-on-exec. A block that is exported again has the same struct. Until
+   gpupool_export_close the block cannot be freed: E_IN_USE. E_CAPTURING for a block that a graph
+   keeps. */
 GPUPOOL_API gpupool_result gpupool_export(gpupool_arena *, const void *block, gpupool_exported *);
 
-/* The end of one gpupool_export; with the last one the descriptor is closed. Call it when the other
-   processes have closed what they imported, or are gone: they go on seeing the memory, whoever has
-   it then. E_ARGUMENT for a block that is not exported. */
+/* Ends one gpupool_export of the block; the last end closes the descriptor. Call it when the other
+   processes have closed their imports or are gone: else they still see the memory when it has
+   another owner. E_ARGUMENT for a block that is not exported. */
 GPUPOOL_API gpupool_result gpupool_export_close(gpupool_arena *, const void *block);
 
-/* Maps a block that another process exports, for kernels of this device. `exported` has the
-   descriptor as it came here; it may be closed afterwards. The memory lives until both sides have
-   let go, even if the other process dies. Whose work uses it when is for you to order: events go
-   between processes too (cudaIpcGetEventHandle). E_CUDA if that is no such descriptor. */
+/* Maps a block that another process exports, for kernels of this device. exported->descriptor is
+   the descriptor as it arrived here; the program may close it after the call. The memory exists
+   until both sides have let go, even if the other process dies. gpupool orders no work between
+   processes: use cudaIpcGetEventHandle. E_CUDA if the descriptor is not one of gpupool_export. */
 GPUPOOL_API gpupool_result gpupool_import(int device, const gpupool_exported *exported,
                                           gpupool_imported *imported);
 
-/* Unmaps it, and waits for no work: do so before. If a CUDA call fails, try again. */
+/* Unmaps an imported block. Does not wait: make sure that no work uses the block. If a CUDA call
+   fails, call again. */
 GPUPOOL_API gpupool_result gpupool_import_close(gpupool_imported *imported);
 
-/* ---- graph capture. No call on a capturing stream ends the capture, also where it fails. Memory
-   that is to stay for replays is allocated in a scope:
+/* ---- graph capture. Memory that must stay for replays is allocated in a scope:
 
        gpupool_begin_capture(arena, stream, &scope);   // before or after cudaStreamBeginCapture
        cudaStreamBeginCapture(stream, mode);           // any mode
        ...                                             // gpupool_alloc, gpupool_free on the stream
        cudaStreamEndCapture(stream, &graph);
        gpupool_end_capture(scope);                     // before or after cudaStreamEndCapture
-       ...                                             // launch as often as you like
+       ...                                             // launch the graph, as often as needed
        cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
        gpupool_release_capture(scope);
 
-   Blocks that a scope has handed out belong to the graph: their memory is at the same addresses in
-   each replay, and nobody else's before the release. You may free them, in the scope or later, or
-   leave them to the release; after it they must not be freed. What is freed in the scope may be
-   handed out in it again, if it was allocated there. A block from before may be freed in the scope,
-   too: its memory comes back with the release. A capture that forks needs a scope for each stream
-   that allocates. If two graphs use one block, release last the scope that allocated it. ---- */
+   A block that a scope hands out belongs to the graph: its memory has the same addresses in each
+   replay, and gets no other owner before the release. The program may free the block in the scope
+   or later, or leave it to the release. After the release it must not be freed. What is allocated
+   and freed in the scope may be handed out in the scope again. A block from before the scope may be
+   freed in the scope too; other owners get its memory after the release. A capture that forks needs
+   a scope for each stream that allocates. If two graphs use one block, release last the scope that
+   allocated it. ---- */
 
-/* E_ARGUMENT if the stream has a scope already. On failure *capture is NULL. */
+/* Opens a scope on the stream. E_ARGUMENT if the stream has a scope already. On failure *capture is
+   NULL. */
 GPUPOOL_API gpupool_result gpupool_begin_capture(gpupool_arena *, cudaStream_t, gpupool_capture **);
 
-/* The stream allocates as outside of the scope from now on; the graph's memory stays for replays.
-   Retiring the stream ends its scope too. */
+/* Closes the scope: from now on the stream allocates as before the scope. The graph's memory stays
+   for replays. gpupool_retire_stream closes a scope too. */
 GPUPOOL_API gpupool_result gpupool_end_capture(gpupool_capture *);
 
-/* Call it when graph and executables are destroyed, or when the capture failed; it ends a scope
-   that is open. Gives back all the graph's memory, blocks that were not freed too. Waits for the
-   device, since a replay may still run. */
+/* Frees all memory of the graph, blocks that were not freed included. Call it when the graph and
+   its executables are destroyed, or when the capture failed; it closes the scope if that is open.
+   Waits for the device, since a replay may still run. */
 GPUPOOL_API gpupool_result gpupool_release_capture(gpupool_capture *);
 
-/* ---- cudaMalloc's own shape, on the default arena of the current device; cudaMallocAsync's, on
-   that of the stream's device. cudaMalloc's promises hold: any stream may use the block at once,
-   and others get it after all work queued before its free is done; the free itself does not wait.
-   The Async forms are in stream order. A pointer of no arena goes to CUDA; a pointer of an arena
-   that is no default one is cudaErrorInvalidValue. GPUPOOL_GUARD's finds are
-   cudaErrorIllegalAddress. A CUDA call that fails inside is told as the error that it gave;
-   cudaErrorMemoryAllocation and cudaErrorInvalidValue are CUDA's last error, too, as after its own
-   calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged and the like stay CUDA's. ---- */
+/* ---- cudaMalloc's own shape. gpupool_cudaMalloc uses the default arena of the current device,
+   gpupool_cudaMallocAsync that of the stream's device. cudaMalloc's promises hold: any stream may
+   use the block at once; other owners get its memory when all work that was queued before its free
+   has finished; but the free itself does not wait. The Async forms work in stream order. A pointer
+   that is in no arena goes to CUDA. For a pointer into an arena that is not a default one, the
+   result is cudaErrorInvalidValue; for an overrun that GPUPOOL_GUARD finds,
+   cudaErrorIllegalAddress; for a CUDA call that fails inside, the error of that call.
+   cudaErrorMemoryAllocation and cudaErrorInvalidValue also become CUDA's last error, as after
+   CUDA's own calls. cudaMallocPitch, cudaMalloc3D, cudaMallocManaged and the like stay CUDA's.
+   ---- */
 
 GPUPOOL_API cudaError_t gpupool_cudaMalloc(void **, size_t);
 GPUPOOL_API cudaError_t gpupool_cudaFree(void *);
 GPUPOOL_API cudaError_t gpupool_cudaMallocAsync(void **, size_t, cudaStream_t);
 GPUPOOL_API cudaError_t gpupool_cudaFreeAsync(void *, cudaStream_t);
 
-/* ---- limits: on reserved bytes. What CUDA's context, other libraries and other processes hold is
-   not counted. A new arena takes the first of these that is set: config.limit_text,
-   config.limit_bytes, the environment's GPUPOOL_LIMIT_<device>, the environment's GPUPOOL_LIMIT,
-   the macro GPUPOOL_LIMIT. ---- */
+/* ---- limits. A limit is on reserved bytes. Memory of CUDA's context, of other libraries and of
+   other processes does not count. A new arena takes the first of these limits that is set:
+   config.limit_text, config.limit_bytes, GPUPOOL_LIMIT_<device> in the environment, GPUPOOL_LIMIT
+   in the environment, the macro GPUPOOL_LIMIT. ---- */
 
-/* 0: no limit. Below what is reserved: gives back what it can, as gpupool_trim does, and does not
-   grow until the limit is met. Waits for growth that is under way. If a CUDA call fails the limit
-   is as before, and what went before stays given back. */
+/* Sets the limit in bytes; 0: no limit. If more is reserved, returns what it can, as gpupool_trim
+   does; the arena then does not grow until the limit is met. Waits for growth that is under way,
+   and as rule 9 says. If a CUDA call fails, the limit is as before, and memory that was already
+   returned stays returned. */
 GPUPOOL_API gpupool_result gpupool_set_limit(gpupool_arena *, size_t bytes);
 
-/* The same as text: "1073741824", "12GiB" (K, M, G, T and KiB ... are powers of 1024, KB ... of
-   1000), "80%" of the device, "80%free" of what is free on it now, "-2GiB": all but that; also
-   "1.5 gb". All else, and what comes to 0, is E_ARGUMENT. On an integrated GPU all that the arena
-   does not hold counts as free: CUDA's own figure leaves out the system's caches. */
+/* gpupool_set_limit with text: "1073741824"; "12GiB" or "1.5 gb" (K, M, G, T and KiB ... are powers
+   of 1024, KB ... of 1000); "80%" of the device; "80%free" of what is free on it now; "-2GiB": the
+   device without 2 GiB. Everything else, and what comes to 0, is E_ARGUMENT. On an integrated GPU
+   all that the arena has not reserved counts as free, since CUDA's figure leaves out memory in the
+   system's caches. */
 GPUPOOL_API gpupool_result gpupool_set_limit_text(gpupool_arena *, const char *);
-GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes); /* 0: no limit */
 
-/* Bytes that could still be handed out in all, by the limit and by what the device has free; at
-   most 2^48. While no block is live, one block may have them all; else free memory may be in
-   several places: gpupool_would_fit tells of one block. */
+/* The limit in bytes; 0: no limit. */
+GPUPOOL_API gpupool_result gpupool_get_limit(gpupool_arena *, size_t *bytes);
+
+/* The bytes that the arena can still hand out in all, by its limit and by what is free on the
+   device; at most 2^48. While no block is live, one block can have them all. Else free memory may
+   be scattered: gpupool_would_fit answers for one block. Does not wait for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_get_available(gpupool_arena *, size_t *bytes);
 
-/* Whether one block of so many bytes could be had now, by some stream, without a wait on the host:
-   GPUPOOL_OK, or E_OUT_OF_MEMORY with the verdict. If that has cause PENDING, gpupool_alloc would
-   succeed all the same, since it waits. Any other result: the call itself failed, and the verdict
-   is all zeros. Waits as rule 9 says. */
+/* Asks whether some stream could get one block of this size now, without a wait on the host.
+   GPUPOOL_OK: yes. E_OUT_OF_MEMORY: no, and *why receives the verdict; with cause PENDING,
+   gpupool_alloc would succeed all the same, because it waits. Any other result: the call itself
+   failed, and *why is all zeros. Does not wait for the device (rule 9). */
 GPUPOOL_API gpupool_result gpupool_would_fit(gpupool_arena *, size_t bytes,
                                              gpupool_verdict *why /* or NULL */);
 
-/* The verdict on this thread's most recent allocation that ended in E_OUT_OF_MEMORY. */
+/* The verdict on this thread's most recent allocation that failed with E_OUT_OF_MEMORY. */
 GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 
-/* ---- tags: what part of the program has how much, and how much it may have ---- */
+/* ---- tags: how much memory each part of the program has, and may have ---- */
 
 /* Makes a tag, which lives as long as the arena. Requests name it in request.tag; the block counts
    against its budget, in granted bytes, until it is freed, whoever frees it. Untagged work pays
@@ -879,40 +1009,46 @@ GPUPOOL_API gpupool_result gpupool_last_verdict(gpupool_verdict *);
 GPUPOOL_API gpupool_result gpupool_tag(gpupool_arena *, const char *name,
                                        const gpupool_tag_config *, int *tag);
 
-/* Other limits; 0: none. What is over a lowered one stays. */
+/* Replaces both limits of a tag, in granted bytes; 0: none. Blocks above a lowered limit stay. */
 GPUPOOL_API gpupool_result gpupool_set_tag_limits(gpupool_arena *, int tag, size_t limit_bytes,
                                                   size_t soft_limit_bytes);
+
+/* Fills *stats with the tag's figures. E_ARGUMENT: the arena has no such tag. */
 GPUPOOL_API gpupool_result gpupool_get_tag_stats(gpupool_arena *, int tag, gpupool_tag_stats *);
 
-/* ---- statistics: with GPUPOOL_STATS 0, only `now` of granted, reserved, pending and blocks, and
-   what is asked for at that moment: limit, largest free run, free orders, host bytes ---- */
+/* ---- statistics. A build with GPUPOOL_STATS 0 counts only `now` of granted, reserved, pending and
+   blocks. It still reports what is found out at the moment of the call: the limit, the largest free
+   run, free_by_order and host_bytes. ---- */
 
-/* Each stream's figures are of one moment. Nothing is changed. */
+/* Fills *stats with the figures of the arena's whole life. The figures of one stream are of one
+   moment. Changes nothing in the arena. */
 GPUPOOL_API gpupool_result gpupool_get_stats(gpupool_arena *, gpupool_stats *);
-GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *); /* peak := now, in phases too */
 
-/* What did this phase of the program use? From begin to end counters and counts start at zero (so a
-   peak is that of the phase's growth; limit, orders and host bytes are those of the moment). Phases
-   nest, belong to the arena, and count all of its threads; the one around counts them too. A phase
-   that frees blocks from before it may end below zero: read `now` as int64_t. gpupool_get_stats
-   tells of the arena's whole life. E_ARGUMENT without a begin; E_UNSUPPORTED with GPUPOOL_STATS
-   0. */
+/* Sets the peak of each counter to its present value, also in phases that are open. */
+GPUPOOL_API gpupool_result gpupool_reset_peaks(gpupool_arena *);
+
+/* A phase: what did this part of the program use? Counters and counts start at zero with begin, and
+   *stats receives them with end; so a peak is the peak growth in the phase. Limit, orders and
+   host_bytes are those of the moment. Phases nest, belong to the arena and count all its threads;
+   an outer phase includes its inner ones. If a phase frees older blocks, `now` may end below zero:
+   read it as int64_t. E_ARGUMENT: end without begin. E_UNSUPPORTED with GPUPOOL_STATS 0. */
 GPUPOOL_API gpupool_result gpupool_begin_phase(gpupool_arena *);
 GPUPOOL_API gpupool_result gpupool_end_phase(gpupool_arena *, gpupool_stats * /* or NULL */);
 
-/* Derives every invariant anew. E_CORRUPT, and the first that is broken is named. */
+/* Checks every invariant of the arena. E_CORRUPT: gpupool_last_error() names the first that is
+   broken. */
 GPUPOOL_API gpupool_result gpupool_check(gpupool_arena *);
 
-/* ---- reports. What is shown is copied in one piece, and written after the arena's lock is given
-   back. E_FILE when the file cannot be written. ---- */
+/* ---- reports. Each first copies the arena as it is at one moment, and then writes the file with
+   no lock held. E_FILE if the file cannot be written. ---- */
 
-/* One screen for people: a bar of the limit, the counters, what the limit does not count, the
-   biggest holders (by line of source with GPUPOOL_SITES 1, else by size), a map in characters. */
+/* Writes one screen for people: a bar of the limit, the counters, tags, the biggest holders (by
+   source line with GPUPOOL_SITES 1, else by size), and a map in characters. */
 GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
 
-/* For programs: one JSON object. All numbers are exact integers, but fragmentation: 1 - the largest
-   block that free memory makes / all that is free.
-     "gpupool": 1 (of this form), "name", "device", "source", "unit_bytes",
+/* Writes one JSON object, for programs. All numbers are exact integers, except fragmentation, which
+   is 1 - the largest block that free memory makes / all free memory.
+     "gpupool": 1 (the number of this form), "name", "device", "source", "unit_bytes",
      "limit_bytes" (null: none), "device_free_bytes", "device_total_bytes", "others_bytes" (null:
      not known), "counters": {"requested", "granted", "reserved", "pending", "blocks": {"now",
      "peak", "total"}}, "counts": {"allocs", "frees", ... as in gpupool_stats}, "free_bytes",
@@ -921,128 +1057,135 @@ GPUPOOL_API gpupool_result gpupool_report(gpupool_arena *, FILE *);
      "streams": [handle], "tags": [{"name", "limit_bytes", "soft_limit_bytes", "granted", "blocks":
      {"now", "peak", "total"}, "failures"}], "sites": [{"file", "line", "stream", "allocs",
      "blocks", "bytes", "bytes_peak"}] (with GPUPOOL_SITES 1), "chunks": [{"address", "bytes",
-     "blocks": [{"address", "bytes", "state": "live" | "free" | "pending", "requested_bytes" (of
-     live ones), "stitched_at" (the address of the block that this is a part of), "stream",
+     "blocks": [{"address", "bytes", "state": "live" | "free" | "pending", "requested_bytes" (if
+     live), "stitched_at" (the address of the stitched block that this is a part of), "stream",
      "site", "tag" (if it has one)}]}].
-   "stream", "site" and "tag" are indices; null: not known. A handle of 1 is the default stream, 5
-   all streams (gpupool_cudaFree), another odd number a thread's default stream. In this list
-   mapped chunks side by side are one. */
+   "stream", "site" and "tag" are indices into the lists above; null: not known. A handle of 1 is
+   the default stream, 5 all streams (gpupool_cudaFree), another odd number a thread's default
+   stream. Mapped chunks with neighbouring addresses appear as one chunk. */
 GPUPOOL_API gpupool_result gpupool_write_json(gpupool_arena *, FILE *);
 
-/* The map of memory as one picture: chunks in rows, colours for streams, hatching for what is freed
-   but may still be in use, sizes where the pointer is. */
+/* Writes a map of memory as an SVG picture: chunks in rows, a colour for each stream, hatching for
+   freed memory that may still be in use, and sizes as tool tips. */
 GPUPOOL_API gpupool_result gpupool_write_svg(gpupool_arena *, FILE *);
 
-/* A pickle that pytorch.org/memory_viz opens, with the fields of torch.cuda.memory._snapshot(). */
+/* Writes a pickle that pytorch.org/memory_viz opens, with the fields of
+   torch.cuda.memory._snapshot(). */
 GPUPOOL_API gpupool_result gpupool_write_snapshot(gpupool_arena *, FILE *);
 
-/* Records the calls, as text, until called with NULL or another file, or the arena is gone: the
-   file must stay open as long. Lines are written under the lock, in the order in which calls took
-   effect, so this is slow. build/replay reads them; of an arena that was fresh when recording
-   began, on one thread, the same calls give the same addresses in another. E_FILE, from the call
-   that stops, when a line could not be written.
-     a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, of a MAPPED arena counted from
+/* Records the arena's calls as text, until it is called with NULL or another file, or the arena is
+   destroyed. The file must stay open until then. Lines are written under the lock, in the order in
+   which calls took effect, so recording is slow. build/replay reads them: if the arena was fresh
+   when recording began, the same calls on one thread give the same addresses in another arena.
+   E_FILE, from the call that stops: a line could not be written. The lines:
+     a ID BYTES STREAM [ALIGNMENT]   a block; ID: its address / unit, in a MAPPED arena counted from
                                      the arena's first address
-     f ID STREAM                     freed
-     o BYTES STREAM [ALIGNMENT]      asked for in vain
+     f ID STREAM                     its free
+     o BYTES STREAM [ALIGNMENT]      a request that failed
      u ID STREAM                     gpupool_record_stream
      r STREAM                        gpupool_retire_stream
-     t BYTES                         gpupool_trim, keeping so much
-     l BYTES                         a limit, 0: none
-     # ...                           words; the first line has the arena's config
-   STREAM: 0 is the default stream, and all of them for gpupool_cudaMalloc and gpupool_cudaFree;
-   others are named by their handle, as a number. */
+     t BYTES                         gpupool_trim, with keep_bytes
+     l BYTES                         a new limit; 0: none
+     # ...                           a comment; the first line has the arena's config
+   STREAM: 0 is the default stream, and all streams for gpupool_cudaMalloc and gpupool_cudaFree;
+   another stream's handle is written as a number. */
 GPUPOOL_API gpupool_result gpupool_set_trace(gpupool_arena *, FILE * /* NULL: stop */);
 
 /* ---- the staging ring: ordinary host memory to the device and back, at nearly the speed of pinned
-   memory. A transfer is cut in chunks, which the calling thread and the ring's workers copy into
-   pinned memory, each sent as soon as it is there. Workers start with the first transfer of 2 MiB
-   or more, or with a ticket, and end after a second without work. Pinned, registered and managed
-   memory is recognised and goes directly, device memory too; up to 16 KiB (64 KiB down) CUDA's own
-   staging is used. A ring needs no arena: the device's side is any memory of its device. All calls
-   but create and destroy may be made by any number of threads, on any streams of the ring's device;
-   none in a host function (rule 8). A stream that captures is refused with E_CAPTURING, and its
-   capture goes on. No call pins more than config.bytes, and no transfer waits for the ring for
-   ever: one that gets no room goes on without, slowly. ---- */
+   memory. A ring cuts a transfer into chunks. The calling thread and the ring's workers copy chunks
+   into pinned memory, and send each chunk as soon as it is there. Workers start with the first
+   transfer of at least 2 MiB or with a ticket, and end after one second without work. Pinned,
+   registered, managed and device memory is recognised and copied directly. Uploads up to 16 KiB and
+   downloads up to 64 KiB use CUDA's own staging. A ring needs no arena: the device's side is any
+   memory of the ring's device. Any number of threads may use a ring at the same time, on any
+   streams of its device, but not in a host function (rule 8). Transfers on a capturing stream are
+   refused with E_CAPTURING. A ring never pins more than config.bytes. No transfer waits for the
+   ring for ever: a transfer that gets no slot goes on by CUDA's own staging, slowly. ---- */
 
 /* Makes a ring, which pins nothing yet. A NULL config means the current device and every default; a
    config of zeros means device 0 and every default. On failure *ring is NULL. */
 GPUPOOL_API gpupool_result gpupool_ring_create(gpupool_ring **ring,
                                                const gpupool_ring_config *config);
 
-/* Waits for all that is in flight, and gives all back. E_IN_USE while spans are held, unless the
-   device was reset (rule 7). If a CUDA call fails the ring is still there: try again. No other
-   thread may use the ring any more. */
+/* Waits for all transfers in flight, and ends the ring. E_IN_USE while the program has spans,
+   unless the device was reset (rule 7). If a CUDA call fails, the ring still exists: call again. No
+   other thread may use the ring from this call on. */
 GPUPOOL_API gpupool_result gpupool_ring_destroy(gpupool_ring *ring);
 
-/* In stream order: after what the stream was given before, before what it is given later. Upload
-   returns when you may change the source (its last bytes may still be on their way), download when
-   the destination is filled. With device memory on both sides, both only queue the copy. If it
-   fails, any part of the destination may have been written, and nothing else. */
+/* Copies in stream order: after what was queued on the stream before, and before what is queued
+   later. Upload returns when the program may change the source; the last bytes may still be on
+   their way. Download returns when the destination is filled. If both sides are device memory, the
+   call only queues the copy. If a call fails, any part of the destination may have been written,
+   and nothing else has. */
 GPUPOOL_API gpupool_result gpupool_upload(gpupool_ring *, void *device_dst, const void *host_src,
                                           size_t bytes, cudaStream_t);
 GPUPOOL_API gpupool_result gpupool_download(gpupool_ring *, void *host_dst, const void *device_src,
                                             size_t bytes, cudaStream_t);
 
-/* The same from a file: several threads read it straight into pinned memory. Cached pages come from
-   the page cache, others by O_DIRECT where the file system allows. The file's own offset is neither
-   used nor changed. E_FILE where it cannot be read there (a pipe), or ends before. E_UNSUPPORTED on
-   Windows, and where a strict -std=c11 hides pread: define _GNU_SOURCE or compile as gnu11 where
-   the implementation is. */
+/* gpupool_upload from an open file, which several threads read straight into pinned memory: cached
+   pages from the page cache, others by O_DIRECT where the file system allows it. Neither uses nor
+   changes the file's own offset. E_FILE if the file cannot be read at an offset (a pipe), or ends
+   too early. E_UNSUPPORTED on Windows, and where a strict -std=c11 hides pread: define _GNU_SOURCE,
+   or compile the implementation as gnu11. */
 GPUPOOL_API gpupool_result gpupool_upload_file(gpupool_ring *, void *device_dst, int file,
                                                uint64_t offset, size_t bytes, cudaStream_t);
 
-/* Many parts of one file, each to its own place: returns when all of them are on the device, for
-   any stream. If one fails, those after it may be missing. */
+/* Uploads many parts of one file, each to a destination of its own. Returns when all of them are on
+   the device, for any stream to use. If a part fails, later parts may be missing. */
 GPUPOOL_API gpupool_result gpupool_upload_file_list(gpupool_ring *, int file,
                                                     const gpupool_file_part *parts, size_t count,
                                                     cudaStream_t);
 
 /* Any transfer; the calls above are short forms. With a ticket the call returns at once. The
-   transfer begins after what the stream was given before, but later work of the stream does NOT
-   wait for it: wait for the ticket, then any stream may use the data. Until then both memories, and
-   the file, belong to the transfer. Transfers with tickets run at the same time, on one stream too.
-   Without workers one advances only in gpupool_ring_wait with a timeout_ns other than 0. */
+   transfer begins after what was queued on the stream before, but later work of the stream does NOT
+   wait for it. Wait for the ticket: then any stream may use the data. Until then both memories, and
+   the file, belong to the transfer. Transfers with tickets run at the same time, also on one
+   stream. Without workers, one advances only in a gpupool_ring_wait whose timeout_ns is not 0. */
 GPUPOOL_API gpupool_result gpupool_ring_transfer(gpupool_ring *, const gpupool_transfer *);
 
-/* The result of a transfer with a ticket, once it is done; E_TIMEOUT before. timeout_ns: negative
-   waits for ever, 0 only asks. In any order, by any thread, as often as you like. The ring
-   remembers its 64 latest failures; when one is forgotten, its ticket and all before it are
-   E_ARGUMENT. */
+/* Waits up to timeout_ns (negative: for ever; 0: not at all) and returns the transfer's result.
+   E_TIMEOUT: the transfer is not done yet. Any thread may wait for any ticket, in any order, as
+   often as it likes. The ring remembers its 64 latest failures. When it forgets one, that ticket
+   and all earlier ones become E_ARGUMENT. */
 GPUPOOL_API gpupool_result gpupool_ring_wait(gpupool_ring *, gpupool_ticket, int64_t timeout_ns);
 
-/* One stretch of pinned memory, to fill in place: so many bytes, in whole chunks of the ring. Waits
-   up to timeout_ns (negative: for ever; 0: not at all). E_TIMEOUT at once where a wait might never
-   end: this thread's own spans are in the way, or this thread holds a span and spans of other
-   threads are in the way. More than the whole ring is E_ARGUMENT. */
+/* Gets a span: pinned memory of this size, to fill in place, in whole slots of the ring. Waits up
+   to timeout_ns (negative: for ever; 0: not at all). E_TIMEOUT at once where the wait might never
+   end: because of this thread's own spans, or because this thread and others both have spans.
+   E_ARGUMENT: more bytes than the whole ring. */
 GPUPOOL_API gpupool_result gpupool_ring_acquire_span(gpupool_ring *, size_t bytes,
                                                      int64_t timeout_ns, gpupool_span *span);
 
-/* Sends the span, in stream order, and gives it back; the call does not wait. Or gives it back
-   unsent. The span is not to be touched any more; if the call fails, it is still held. */
+/* Sends the span to the device in stream order, and gives the span back. Does not wait. The program
+   must not touch the span any more; if the call fails, the program still has the span. */
 GPUPOOL_API gpupool_result gpupool_ring_upload_span(gpupool_ring *, gpupool_span *span,
                                                     void *device_dst, cudaStream_t);
+
+/* Gives the span back without sending it. */
 GPUPOOL_API gpupool_result gpupool_ring_cancel_span(gpupool_ring *, gpupool_span *span);
 
-/* Unpins what is not in use, from the end, while more than keep_bytes is pinned. Unpinning waits
-   for the device. */
+/* Unpins slots that are not in use, from the end, until at most keep_bytes are pinned or a slot is
+   in use. *released_bytes receives what was unpinned. CUDA waits for the device when it unpins. */
 GPUPOOL_API gpupool_result gpupool_ring_trim(gpupool_ring *, size_t keep_bytes,
                                              size_t *released_bytes /* or NULL */);
 
-/* What the ring has done since it was made, as of one moment. */
+/* Fills *stats with what the ring has done since it was made, as of one moment. */
 GPUPOOL_API gpupool_result gpupool_ring_get_stats(gpupool_ring *, gpupool_ring_stats *);
 
-/* As gpupool_check, of a ring. */
+/* Checks every invariant of the ring. E_CORRUPT: gpupool_last_error() names the first that is
+   broken. */
 GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 
 #if defined(__cplusplus)
 } /* extern "C" */
 #endif
 
-/* ---- what the macros of NAMES, at this file's end, stand for. In C++ each is one function of the
-   program, the same in every file and in both of nvcc's passes: a template that takes cudaFree as
-   an argument is one type. They are extern "C", as CUDA's are: nvcc takes no other host function as
-   an argument of a kernel. With GPUPOOL_STATIC each file has its own. ---- */
+/* ---- the functions behind the macros of NAMES, the last section of this file. NAMES makes a macro
+   of CUDA's name, or of gpupool's own, where a file needs another function under that name. In C++
+   each of these functions exists once in the program, and is the same in every file and in both
+   passes of nvcc: so a template that takes cudaFree as an argument is one type. They are extern
+   "C", as CUDA's are, because nvcc takes no other host function as an argument of a kernel. With
+   GPUPOOL_STATIC each file has functions of its own. ---- */
 
 #if defined(__cplusplus) && !GPUPOOL_STATIC
 #define GPI_NAME inline
@@ -1051,9 +1194,10 @@ GPUPOOL_API gpupool_result gpupool_ring_check(gpupool_ring *);
 #endif
 
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+/* The stream that a call in this file means: 0 is the thread's own default stream (rule 12). */
 GPI_NAME cudaStream_t gpi_names_stream(cudaStream_t stream) {
 #if defined(__cplusplus)
-    const uintptr_t per_thread = 2; /* cudaStreamPerThread, which has a C cast */
+    const uintptr_t per_thread = 2; /* cudaStreamPerThread, without the C cast of CUDA's macro */
     return stream ? stream : reinterpret_cast<cudaStream_t>(per_thread);
 #else
     return stream ? stream : cudaStreamPerThread;
@@ -1062,6 +1206,7 @@ GPI_NAME cudaStream_t gpi_names_stream(cudaStream_t stream) {
 #endif
 
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+/* The two calls whose stream is in a struct: they pass on a copy, with the stream replaced. */
 GPI_NAME void *gpi_names_alloc_request(gpupool_arena *arena, const gpupool_request *request) {
     gpupool_request mine;
     if (!request) return gpupool_alloc_request(arena, request);
@@ -1081,6 +1226,8 @@ GPI_NAME gpupool_result gpi_names_ring_transfer(gpupool_ring *ring,
 #endif
 
 #if GPUPOOL_SITES
+/* With GPUPOOL_SITES the allocating calls are macros that add __FILE__ and __LINE__. The first of
+   these functions makes a request of them; the others allocate by it. */
 GPI_NAME gpupool_request gpi_names_request(size_t bytes, cudaStream_t stream, const char *file,
                                            int line) {
     gpupool_request request = {bytes, 0, stream, 0, file, line, 0};
@@ -1103,6 +1250,9 @@ GPI_NAME void *gpi_names_zalloc(gpupool_arena *arena, gpupool_request request) {
 }
 #endif
 
+/* In C++: the functions behind cudaStreamDestroy, cudaFree and cudaMalloc. Under nvcc they are
+   functions of the host and of the device, as CUDA's are: host code calls gpupool's functions,
+   device code CUDA's own. */
 #if defined(__cplusplus)
 #if defined(__CUDACC__)
 #define GPI_NAME_BOTH GPI_NAME __host__ __device__
@@ -1110,7 +1260,7 @@ GPI_NAME void *gpi_names_zalloc(gpupool_arena *arena, gpupool_request request) {
 #define GPI_NAME_BOTH GPI_NAME
 #endif
 #if defined(__CUDA_ARCH__)
-#define GPI_NAMED(name) name /* device code has CUDA's own */
+#define GPI_NAMED(name) name
 #else
 #define GPI_NAMED(name) gpupool_##name
 #endif
@@ -1130,6 +1280,7 @@ GPI_NAME_BOTH cudaError_t gpi_names_malloc(void **pointer, size_t bytes) {
 #endif
 } /* extern "C" */
 #if GPUPOOL_REPLACE_CUDA_MALLOC
+/* CUDA's runtime header has such templates too: cudaMalloc(&p, n) with a float *p compiles. */
 template <class T>
 GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
     return gpi_names_malloc(GPI_UNTYPED(pointer), bytes);
@@ -1139,9 +1290,10 @@ GPI_NAME_BOTH cudaError_t gpi_names_malloc(T **pointer, size_t bytes) {
 #undef GPI_NAMED
 #endif
 
+/* The Async forms. Files in which a stream of 0 is the thread's own have functions with names of
+   their own, as CUDA has: in other files of the program 0 is the legacy stream. */
 #if GPUPOOL_REPLACE_CUDA_MALLOC
 #if defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
-/* Other functions, as CUDA's are: a stream of 0 is the legacy one in other files of the program. */
 #define GPI_ASYNC(name) gpi_names_##name##_async_ptsz
 #define GPI_STREAM(stream) gpi_names_stream(stream)
 #else
@@ -1164,7 +1316,7 @@ template <class T>
 GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, cudaStream_t stream) {
     return GPI_ASYNC(malloc)(GPI_UNTYPED(pointer), bytes, stream);
 }
-/* With a pool of the caller's: it is left to CUDA. */
+/* CUDA's form with a memory pool as an argument: CUDA allocates from the pool. */
 template <class T, class Pool>
 GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cudaStream_t stream) {
     return cudaMallocFromPoolAsync(GPI_UNTYPED(pointer), bytes, pool, stream);
@@ -1178,14 +1330,25 @@ GPI_NAME cudaError_t GPI_ASYNC(malloc)(T **pointer, size_t bytes, Pool pool, cud
 #undef GPI_NAME
 
 /* == CPP ======================================================================================
-   The same in C++: owners of an arena and of a block, a resource for cuda::mr and RMM, an allocator
-   for Thrust. What fails throws gpupool::bad_alloc; in a file without exceptions it gives a null
-   pointer or an empty owner. 0 bytes are a null pointer, and no failure. */
+   The C++ interface, in namespace gpupool: owners of an arena and of a block, a memory resource for
+   cuda::mr and RMM, and an allocator for Thrust and other containers. It needs C++11, and includes
+   nothing of Thrust, RMM or CUDA's C++ library.
+
+       gpupool::arena arena;                              // or gpupool::arena arena(config);
+       gpupool::block block(arena, bytes, stream);        // freed on its stream
+       gpupool::resource memory(arena);                   // for cuda::mr and RMM
+       gpupool::allocator<char> scratch(arena, stream);   // for thrust::cuda::par(scratch)
+
+   A call that fails throws gpupool::bad_alloc. In a file without exceptions it returns a null
+   pointer, or makes an owner that owns nothing. A request for 0 bytes returns a null pointer and
+   does not fail. */
 
 #if defined(__cplusplus)
-#include <new> /* who catches std::bad_alloc needs it; small, and there without a C++ library */
+#include <new> /* for std::bad_alloc; small, and exists without a C++ library too */
 
-/* Files of one program may differ in these: so do the names of what they make of this. */
+/* Files of one program may be compiled with different meanings of stream 0, and with or without
+   exceptions. So the classes are in inline namespaces: classes that differ have different names,
+   and the linker does not merge them. With GPUPOOL_STATIC each file has classes of its own. */
 #if GPUPOOL_STATIC
 namespace gpupool { namespace {
 #elif defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
@@ -1201,15 +1364,24 @@ inline namespace throwing {
 inline namespace returning {
 #endif
 #if !defined(CUDA_API_PER_THREAD_DEFAULT_STREAM)
+/* Section API has this function for files in which stream 0 is the thread's own default stream. In
+   all other files the stream stays as it is. */
 inline cudaStream_t gpi_names_stream(cudaStream_t stream) { return stream; }
 #endif
+/* Default arguments: the file and line of the code that makes a resource. */
 #define GPI_CPP_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
-struct bad_alloc : std::bad_alloc { /* what() is gpupool_last_error(), as it was then */
+
+/* What a failed call throws. what() is the text that gpupool_last_error() had at the failure. */
+struct bad_alloc : std::bad_alloc {
     char text[600];
     bad_alloc() noexcept { snprintf(text, sizeof text, "%s", gpupool_last_error()); }
     const char *what() const noexcept override { return text; }
 };
-struct stream { /* as an argument: a cudaStream_t, what converts to it, or has it as get() */
+
+/* A stream as an argument: made from a cudaStream_t, from a class that converts to cudaStream_t
+   (rmm::cuda_stream_view), or from a class whose get() returns one (cuda::stream_ref). The default
+   is stream 0 (rule 12). */
+struct stream {
     cudaStream_t handle;
     stream(cudaStream_t of = nullptr) noexcept : handle(gpi_names_stream(of)) {}
     template <class S>
@@ -1217,9 +1389,12 @@ struct stream { /* as an argument: a cudaStream_t, what converts to it, or has i
     template <class S>
     stream(const S &s, decltype(cudaStreamQuery(s.get())) = cudaSuccess) : stream(s.get()) {}
 };
-template <class T> T gpi_put(T &place, T next) { T last = place; place = next; return last; }
 
-/* Owns an arena and destroys it, when no block of it is live any more (rule 2). */
+/* Sets a variable, and returns the value that it had: std::exchange, without the C++ library. */
+template <class T> T gpi_exchange(T &of, T next) { T last = of; of = next; return last; }
+
+/* Owns an arena, and destroys the arena in its destructor. No block may be live then (rule 2): else
+   gpupool_arena_destroy refuses with E_IN_USE, and the arena stays. Can be moved, not copied. */
 class arena {
     gpupool_arena *arena_;
 public:
@@ -1228,36 +1403,46 @@ public:
     }
     explicit arena(const gpupool_arena_config &config) : arena(&config) {}
     arena(arena &&from) noexcept : arena_(from.release()) {}
-    arena &operator=(arena from) noexcept { arena_ = gpi_put(from.arena_, arena_); return *this; }
+    arena &operator=(arena from) noexcept {
+        arena_ = gpi_exchange(from.arena_, arena_); /* `from` destroys what this arena owned */
+        return *this;
+    }
     ~arena() { if (arena_) gpupool_arena_destroy(arena_); }
-    gpupool_arena *get() const noexcept { return arena_; } /* NULL: none */
-    gpupool_arena *release() noexcept { return gpi_put<gpupool_arena *>(arena_, nullptr); }
+    /* The arena for gpupool's C functions; null: this owner has none. */
+    gpupool_arena *get() const noexcept { return arena_; }
+    /* Gives the arena up: the caller destroys it. */
+    gpupool_arena *release() noexcept { return gpi_exchange<gpupool_arena *>(arena_, nullptr); }
 };
 
-/* Refers to an arena that lives longer; without one, to the current device's default arena. Meets
-   the concepts of cuda::mr, from CUDA 12.2's to RMM 26's. With a stream these are gpupool_alloc and
-   gpupool_free (rule 1). Without, the host waits for the device, and then any stream may use the
-   block, whose work is done when it is given back. */
+/* Refers to an arena, by default to the current device's default arena. The arena must live longer
+   than the resource and its copies. Meets the concepts of cuda::mr, from those of CUDA 12.2 to
+   those of RMM 26. Calls with a stream are gpupool_alloc and gpupool_free, under rule 1.
+   allocate_sync waits for the device, and then any stream may use the block. Before a block goes to
+   deallocate_sync, all work that uses the block must have finished. */
 class resource {
     gpupool_arena *arena_;
-    const char *file_; /* where it was made: in reports, the site of its blocks */
+    const char *file_; /* where the resource was made: reports show this as its blocks' site */
     int line_;
 public:
     resource(const arena &of, GPI_CPP_SITE) : resource(of.get(), file, line) {}
     resource(gpupool_arena *of = gpupool_get_default_arena(GPUPOOL_DEVICE_CURRENT), GPI_CPP_SITE)
         : arena_(of), file_(file), line_(line) {}
     gpupool_arena *get() const noexcept { return arena_; }
+    /* Equal resources can free each other's blocks. */
     friend bool operator==(const resource &a, const resource &b) { return a.arena_ == b.arena_; }
     friend bool operator!=(const resource &a, const resource &b) { return a.arena_ != b.arena_; }
+    /* A block for work on the stream; `align` in bytes, a power of two, 0: a unit. */
     void *allocate(stream on, size_t bytes, size_t align = 0) const {
         gpupool_request request = {bytes, align, on.handle, 0, file_, line_, 0};
         void *block = bytes ? gpupool_alloc_request(arena_, &request) : nullptr;
         if (bytes && !block) GPI_CPP_FAIL();
         return block;
     }
+    /* Frees a block on the stream that used it last. Size and alignment are not needed. */
     void deallocate(stream on, void *block, size_t = 0, size_t = 0) const noexcept {
         gpupool_free(arena_, block, on.handle);
     }
+    /* A block that any stream may use at once: after the wait no earlier work uses its memory. */
     void *allocate_sync(size_t bytes, size_t align = 0) const {
         void *block = allocate(stream(), bytes, align);
         if (!block || gpupool_wait_all(arena_) == GPUPOOL_OK) return block;
@@ -1266,46 +1451,60 @@ public:
         return nullptr;
     }
     void deallocate_sync(void *p, size_t = 0, size_t = 0) const noexcept { deallocate({}, p); }
-    /* cuda::mr's older names. allocate(0, bytes) might mean two things, and does not compile. */
+    /* The names of earlier versions of cuda::mr. allocate(0, bytes) fits two of these functions
+       equally well, and does not compile; allocate(nullptr, bytes) is the form with a stream. */
     void *allocate(decltype(nullptr), size_t bytes) const { return allocate(stream(), bytes); }
     void *allocate(size_t bytes, size_t align = 0) const { return allocate_sync(bytes, align); }
     void deallocate(void *block, size_t = 0, size_t = 0) const noexcept { deallocate_sync(block); }
     void *allocate_async(size_t n, size_t align, stream on) const { return allocate(on, n, align); }
     void deallocate_async(void *p, size_t, size_t, stream on) const noexcept { deallocate(on, p); }
 };
-struct host_resource : resource { /* of an arena of MANAGED or PINNED memory */
+
+/* The resource of an arena of MANAGED or PINNED memory: cuda::mr may use its blocks on the host. */
+struct host_resource : resource {
     explicit host_resource(resource of) : resource(of) {}
 };
-#if defined(_CUDA_MEMORY_RESOURCE) && /* is <cuda/memory_resource>, if included before this */ \
+/* The properties by which cuda::mr knows where memory can be used. They exist where the program's
+   file includes <cuda/memory_resource> before this header. */
+#if defined(_CUDA_MEMORY_RESOURCE) && \
     (defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE) || CCCL_VERSION >= 3001000)
 constexpr void get_property(const resource &, cuda::mr::device_accessible) noexcept {}
 constexpr void get_property(const host_resource &, cuda::mr::host_accessible) noexcept {}
 #endif
 
-/* Owns a block, and frees it on its stream; set_stream: another one uses it last (rule 1). */
+/* Owns a block, and frees the block in its destructor: on the stream of the allocation, or on the
+   stream that set_stream has named since. Can be moved, not copied. */
 class block {
-    struct held { gpupool_arena *arena; void *data; size_t bytes; cudaStream_t on; } held_;
+    struct owned { gpupool_arena *arena; void *data; size_t bytes; cudaStream_t on; } owned_;
 public:
-    block() noexcept : held_() {}
+    block() noexcept : owned_() {}
     block(resource of, size_t bytes, stream on = stream(), size_t align = 0)
-        : held_{of.get(), of.allocate(on, bytes, align), bytes, on.handle} {}
-    block(block &&from) noexcept : held_(gpi_put(from.held_, held())) {}
-    block &operator=(block from) noexcept { held_ = gpi_put(from.held_, held_); return *this; }
-    ~block() { if (held_.data) gpupool_free(held_.arena, held_.data, held_.on); }
-    void *data() const noexcept { return held_.data; }
-    size_t size() const noexcept { return held_.data ? held_.bytes : 0; }
-    void set_stream(stream on) noexcept { held_.on = on.handle; }
-    void *release() noexcept { return gpi_put(held_, held()).data; } /* not freed any more */
+        : owned_{of.get(), of.allocate(on, bytes, align), bytes, on.handle} {}
+    block(block &&from) noexcept : owned_(gpi_exchange(from.owned_, owned())) {}
+    block &operator=(block from) noexcept {
+        owned_ = gpi_exchange(from.owned_, owned_); /* `from` frees what this block owned */
+        return *this;
+    }
+    ~block() { if (owned_.data) gpupool_free(owned_.arena, owned_.data, owned_.on); }
+    void *data() const noexcept { return owned_.data; }
+    /* The requested bytes; 0: this owner has no block. */
+    size_t size() const noexcept { return owned_.data ? owned_.bytes : 0; }
+    /* Names the stream that uses the block last (rule 1). */
+    void set_stream(stream on) noexcept { owned_.on = on.handle; }
+    /* Gives the block up: the caller frees it. */
+    void *release() noexcept { return gpi_exchange(owned_, owned()).data; }
 };
 
-/* A container's, for work on one stream. allocator<char>(arena, stream): the temporary storage of
-   thrust::cuda::par. allocator<T, thrust::device_ptr>(arena): a thrust::device_vector of T, whose
-   own work is on the default stream. */
+/* An allocator for containers whose work is on one stream. allocator<char>(arena, stream) allocates
+   the temporary storage of thrust::cuda::par. allocator<T, thrust::device_ptr>(arena) is the
+   allocator of a thrust::device_vector of T, whose own work is on the default stream. Pointer is a
+   fancy pointer's template; without one, pointers are T *. */
 template <class T, template <class> class... Pointer> struct gpi_pointer { typedef T *type; };
 template <class T, template <class> class P> struct gpi_pointer<T, P> { typedef P<T> type; };
 template <class T, template <class> class... Pointer> struct allocator {
     typedef T value_type;
     typedef typename gpi_pointer<T, Pointer...>::type pointer;
+    /* The allocator of another type with the same arena and stream, as containers need it. */
     template <class U> struct rebind { typedef allocator<U, Pointer...> other; };
     resource of;
     stream on;
@@ -1313,10 +1512,12 @@ template <class T, template <class> class... Pointer> struct allocator {
     template <class U, template <class> class... P>
     allocator(const allocator<U, P...> &other) : of(other.of), on(other.on) {}
     pointer allocate(size_t count) {
+        /* a product that overflows becomes a size that gpupool_alloc refuses */
         size_t bytes = count <= SIZE_MAX / sizeof(T) ? count * sizeof(T) : SIZE_MAX;
         return static_cast<pointer>(static_cast<T *>(of.allocate(on, bytes, alignof(T))));
     }
     void deallocate(T *block, size_t) noexcept { of.deallocate(on, block); }
+    /* For fancy pointers, whose get() is the plain one. */
     template <class P> void deallocate(P p, decltype(sizeof p.get()) n) { deallocate(p.get(), n); }
     friend bool operator==(const allocator &a, const allocator &b) { return !(a != b); }
     friend bool operator!=(const allocator &a, const allocator &b) {
@@ -1331,11 +1532,13 @@ template <class T, template <class> class... Pointer> struct allocator {
 #endif /* GPUPOOL_H */
 
 /* ============================================================================================= *
- *  Everything below is how it works. Sections from the ground up: each uses only those above it.
+ *  The implementation. Its sections are in order: each one uses only sections above it.
  * ============================================================================================= */
 #if defined(GPUPOOL_IMPLEMENTATION) && !defined(GPUPOOL_IMPLEMENTED)
 #define GPUPOOL_IMPLEMENTED
 
+/* An earlier include of this file may have defined the macros of NAMES. They must not replace the
+   functions' own names where the functions are defined. */
 #undef gpupool_alloc
 #undef gpupool_alloc_aligned
 #undef gpupool_zalloc
@@ -1374,6 +1577,8 @@ template <class T, template <class> class... Pointer> struct allocator {
 #include <emmintrin.h>
 #endif
 
+/* Values of options that cannot work. The second test refuses a sum without parentheses, such as
+   256 + 256, which would change its value inside an expression. */
 #if GPUPOOL_UNIT_BYTES < 256 || GPUPOOL_UNIT_BYTES > 2097152 || \
     ((GPUPOOL_UNIT_BYTES) & ((GPUPOOL_UNIT_BYTES) - 1))
 #error "GPUPOOL_UNIT_BYTES must be a power of two, from 256 to 2 MiB"
@@ -1393,6 +1598,8 @@ template <class T, template <class> class... Pointer> struct allocator {
 #if defined(GPUPOOL_MALLOC) != defined(GPUPOOL_FREE)
 #error "define both GPUPOOL_MALLOC and GPUPOOL_FREE, or neither"
 #endif
+
+/* Options whose default is a function of the C library, which the public part does not include. */
 #ifndef GPUPOOL_MALLOC
 #define GPUPOOL_MALLOC(bytes) malloc(bytes)
 #define GPUPOOL_FREE(memory) free(memory)
@@ -1401,6 +1608,9 @@ template <class T, template <class> class... Pointer> struct allocator {
 #include <assert.h>
 #define GPUPOOL_ASSERT(truth) assert(truth)
 #endif
+
+/* What the implementation tests in place of the options. GPI_GUARD: blocks have guards.
+   GPI_ASSERT(truth): an assertion about gpupool itself, which is gone with GPUPOOL_CHECK 0. */
 #if GPUPOOL_GUARD || (GPUPOOL_CHECK >= 3 && !GPUPOOL_NVTX)
 #define GPI_GUARD 1
 #else
@@ -1411,10 +1621,14 @@ template <class T, template <class> class... Pointer> struct allocator {
 #else
 #define GPI_ASSERT(truth) ((void)0)
 #endif
+
+/* What compilers spell differently. GPI_PRINTF has the arguments of a printf-like function checked.
+   GPI_HOT is for short functions on the path of gpupool_alloc and gpupool_free: there a call costs
+   as much as the function itself, so they are always inlined. */
 #if defined(__GNUC__) || defined(__clang__)
 #define GPI_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #define GPI_THREAD_LOCAL __thread
-#define GPI_HOT static inline __attribute__((always_inline)) /* a call would cost as much again */
+#define GPI_HOT static inline __attribute__((always_inline))
 #else
 #define GPI_HOT static inline
 #define GPI_PRINTF(text, first)
