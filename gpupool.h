@@ -2509,13 +2509,13 @@ typedef struct gpi_driver {
     uint64_t total_bytes;    /* memory of the device */
     int is_integrated;       /* 1: the device uses the host's memory */
     CUcontext context;       /* the device's primary context; NULL: not open */
-    unsigned long long id;   /* the context's id, which cudaDeviceReset changes; 0: not known */
+    unsigned long long id;   /* the context's id, which cudaDeviceReset changes; 0: none */
     int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
     CUcontext peer_contexts[GPI_DEVICES_MAX]; /* their primary contexts, in the order of peers */
     void *wait_memory;             /* gpi_driver_wait frees this memory; NULL: none */
     int wait_memory_of_host;       /* 1: pinned host memory, 0: device memory */
     CUcontext wait_memory_context; /* the context of wait_memory: the device's or a peer's */
-    unsigned long long wait_memory_id; /* the id of that context; 0: not known */
+    unsigned long long wait_memory_id; /* the id of that context; 0: none */
 #define GPI_DRIVER_FIELD(field, name, version, group, parameters) \
     CUresult(CUDAAPI *field) parameters;
     GPI_DRIVER_CALLS(GPI_DRIVER_FIELD)
@@ -2676,8 +2676,8 @@ static int gpi_driver_is_gone(CUresult error) {
 }
 
 /* Sets *ended to 1 if the context with this id is gone. The reset that ended the context also
-   ended its streams, events and work: their handles must not be used again. id 0 is not known,
-   and counts as alive. Needs no current context. */
+   ended its streams, events and work: their handles must not be used again. A context whose id
+   is 0, from a driver without ids, counts as alive. Needs no current context. */
 static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext context,
                                            unsigned long long id, int *ended) {
     unsigned long long now = 0;
@@ -2708,8 +2708,8 @@ static void gpi_driver_leave(const gpi_visit *visit) {
     if (visit->release_context) visit->release_context(visit->device);
 }
 
-/* Makes the primary context current. If a reset has ended the context, retains it anew first,
-   which leave undoes: mapped memory outlives a reset, and can be unmapped only in a live
+/* Makes the primary context current. If a reset has ended the context, retains the context anew
+   first, which leave undoes: mapped memory outlives a reset, and can be unmapped only in a live
    context. */
 static gpupool_result gpi_driver_push_own(const gpi_driver *driver, gpi_visit *visit) {
     CUcontext context;
@@ -3259,7 +3259,7 @@ static gpupool_result gpi_data_kind(const gpi_driver *driver, const void *pointe
                                     gpi_place_kind *kind) {
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED};
-    unsigned type = 0, managed = 0; /* CUDA leaves both at 0 for memory that it does not know */
+    unsigned type = 0, managed = 0; /* CUDA leaves both at 0 for ordinary host memory */
     void *answers[] = {NULL, NULL};
     gpupool_result result;
     answers[0] = &type;
@@ -3795,7 +3795,7 @@ static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint6
     return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
 }
 
-/* Adds a site for a line and stream that has none. Returns the site that counts for it, or
+/* Adds a site for a line and stream that has none. Returns the site that counts for them, or
    ledger->unknown if the host has no memory. Goes through all sites to find equal text: rare,
    since each line and stream comes here once. */
 static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
