@@ -92,7 +92,8 @@ Words of the implementation:
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API CPP                                what you use
-    GROUND HOST DRIVER LEDGER TREE CACHE CLOCK CHECK CHUNK GROWTH STITCH PLAN    how it works
+    GROUND HOST FILE DRIVER DATA TOOL LEDGER TREE CACHE CLOCK CHECK CHUNK        how it works
+    GROWTH STITCH PLAN
     LIMIT ARENA TAG LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE FIGURES
     STAGE RING SEND WORDING VIEW REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
@@ -1636,17 +1637,25 @@ template <class T, template <class> class... Pointer> struct allocator {
 #endif
 
 /* == GROUND ===================================================================================
-   Arithmetic that cannot surprise. uses: nothing */
+   Integer arithmetic and bit scans that all other sections share. The functions have no state,
+   take no lock and call nothing outside this section. uses: nothing
 
+   G1  a function returns the exact result for every argument that its comment allows */
+
+/* The smaller and the larger of two numbers. */
 static uint64_t gpi_ground_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t gpi_ground_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
+/* Returns 1 if n is a power of two. 0 is no power of two. */
 static int gpi_ground_is_power(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
+/* Rounds n down to a multiple of power, which must be a power of two. */
 static uint64_t gpi_ground_down(uint64_t n, uint64_t power) { return n & ~(power - 1); }
 
-/* Callers keep n at least one power below 2^64, so the sum cannot wrap. */
+/* Rounds n up to a multiple of power, which must be a power of two. Callers keep n at least one
+   power below 2^64, so the sum cannot wrap. */
 static uint64_t gpi_ground_up(uint64_t n, uint64_t power) { return (n + power - 1) & ~(power - 1); }
 
-static unsigned gpi_ground_low_bit(uint64_t n) { /* n != 0 */
+/* The number of the lowest bit that is set. n must not be 0. */
+static unsigned gpi_ground_low_bit(uint64_t n) {
 #if defined(__GNUC__) || defined(__clang__)
     return (unsigned)__builtin_ctzll(n);
 #else
@@ -1656,7 +1665,8 @@ static unsigned gpi_ground_low_bit(uint64_t n) { /* n != 0 */
 #endif
 }
 
-static unsigned gpi_ground_high_bit(uint64_t n) { /* n != 0: floor(log2 n) */
+/* The number of the highest bit that is set: floor(log2 n). n must not be 0. */
+static unsigned gpi_ground_high_bit(uint64_t n) {
 #if defined(__GNUC__) || defined(__clang__)
     return 63u - (unsigned)__builtin_clzll(n);
 #else
@@ -1666,15 +1676,44 @@ static unsigned gpi_ground_high_bit(uint64_t n) { /* n != 0: floor(log2 n) */
 #endif
 }
 
-static unsigned gpi_ground_bits(uint64_t n) { /* that are set */
+/* The number of bits that are set. Each step clears the lowest set bit, so the loop runs once
+   for each set bit. */
+static unsigned gpi_ground_bits(uint64_t n) {
     unsigned bits = 0;
     for (; n; n &= n - 1) bits++;
     return bits;
 }
 
 /* == HOST =====================================================================================
-   The operating system: lock, thread, fork, environment, memory, and this thread's last failure.
-   The only room with an #ifdef for the system. uses: GROUND */
+   The operating system: locks, threads, fork, the clock, host memory for pinning, and the result
+   of the calling thread's latest call. HOST and FILE are the only sections with an #ifdef for
+   the operating system. uses: GROUND
+
+   One struct for each process, and one for each thread:
+
+       gpi_process                             gpi_thread
+         default_arenas, arenas                  result, cuda_error  of the latest public call
+         scopes, asleep, workers  counts         draft    sentence of a failure in that call
+         lock   protects the fields above        text     sentence of the failed call before
+         gate   idle ring workers sleep here     verdict  why memory ran out
+
+   Three ways to wait for another thread:
+
+       gpi_lock    the waiter spins; for tens of nanoseconds (an arena's lock, a stream's cache)
+       gpi_mutex   the waiters sleep and enter in the order of arrival; the holder may make driver
+                   calls (arena.growing)
+       gpi_gate    the waiter sleeps until another thread turns the gate or a time limit passes
+
+   O1  no function of HOST calls CUDA
+   O2  a thread's number is never given to a second thread of the process
+   O3  gpi_mutex: serving <= next; the lock is open if both are equal; otherwise the holder's
+       number is serving
+
+   Locks: functions here take gpi_process.lock for a few instructions, and call no other section
+   meanwhile. A function that may sleep says so.
+
+   Read first: gpi_host_lock, gpi_host_wait, gpi_host_begin, gpi_host_fail, gpi_host_gate_wait,
+   gpi_host_mutex_lock. */
 
 #if defined(_WIN32)
 #ifndef WIN32_LEAN_AND_MEAN
@@ -1700,13 +1739,17 @@ static unsigned gpi_ground_bits(uint64_t n) { /* that are set */
 #endif
 #endif
 
-typedef struct gpi_lock { /* zero is open */
+/* A spinning lock. A lock whose bytes are all zero is open and needs no other preparation. */
+typedef struct gpi_lock {
     int held;
-    int starved;            /* threads that have waited for long: those that come later let them
-                               go first */
+    int starved;            /* waiting threads that have spun for GPI_STARVED rounds; threads that
+                               come later let these threads enter first */
 } gpi_lock;
 
-/* Turned by who has news, and waited at by who has seen the turn before it. */
+/* A counter with sleepers. A thread that has news turns the gate: the counter grows and all
+   sleepers wake. A thread that wants to sleep reads the counter, then checks that there is no
+   work, and then waits only if the counter has not changed since. So no turn between check and
+   sleep is lost. */
 typedef struct gpi_gate {
 #if defined(_WIN32)
     SRWLOCK mutex;
@@ -1715,45 +1758,58 @@ typedef struct gpi_gate {
     pthread_mutex_t mutex;
     pthread_cond_t turned;
 #endif
-    unsigned turns, sleepers;
+    unsigned turns, sleepers; /* both under mutex */
 } gpi_gate;
 
+/* Devices 0 to 63 can have arenas and be peers. */
 enum { GPI_DEVICES_MAX = 64 };
 
-static struct gpi_process { /* the only state that is not an arena's */
+/* The only state outside arenas and rings. Fields are written under lock, with three exceptions:
+   asleep is an atomic counter, and forks and ending have one writer. scopes, asleep, forks and
+   ending are also read without the lock. */
+static struct gpi_process {
     gpi_lock lock;
-    int watching_forks;
-    int forks;              /* how often this process image is a fork's child */
-    uint64_t threads;       /* numbers given out to threads so far */
+    int watching_forks;     /* 1: gpi_host_after_fork is registered */
+    int forks;              /* fork() calls between the first process and this one */
+    uint64_t threads;       /* numbers given to threads so far */
     gpupool_arena *default_arenas[GPI_DEVICES_MAX];
-    int scopes;             /* of captures, not yet ended, of all arenas */
-    int asleep;             /* arenas that are */
-    int workers;            /* threads of rings */
-    int ending;             /* they are to stop, since the process ends */
-    int watching_exit;      /* and the gate is open: where they sleep */
+    int scopes;             /* open capture scopes of all arenas */
+    int asleep;             /* arenas whose memory gpupool_sleep gave away */
+    int workers;            /* running worker threads of all rings */
+    int ending;             /* 1: the process ends, and the workers must stop */
+    int watching_exit;      /* 1: gate is open, and a function for the exit is registered */
     gpi_gate gate;
-    gpupool_arena *arenas;
+    gpupool_arena *arenas;  /* all arenas of the process, linked by next */
 } gpi_process;
 
+/* The calling thread's number, and the outcome of its latest public call. */
 static GPI_THREAD_LOCAL struct gpi_thread {
-    uint64_t number;        /* 0: none yet; never used twice, unlike the system's thread ids */
-    gpupool_result result;
-    int cuda_error;         /* that made it E_CUDA; 0: gpupool found it by itself */
-    gpupool_verdict verdict;
-    char text[600];         /* of the last call that failed before the latest call, */
-    char draft[600];        /* and of what failed in that: if result is OK, it was repaired */
-    const void *telling;    /* it runs an on_map or on_unmap: of these chunks, the latest */
+    uint64_t number;        /* 0: none yet; used once, while the system reuses its thread ids */
+    gpupool_result result;  /* of the latest call */
+    int cuda_error;         /* CUDA's number if result is E_CUDA; 0: no CUDA call failed */
+    gpupool_verdict verdict; /* of the last request that found no memory */
+    char text[600];         /* sentence of the last call that failed before the latest call */
+    char draft[600];        /* sentence of a failure in the latest call; that call repaired the
+                               failure if result is OK */
+    const void *telling;    /* the gpi_chunks whose on_map or on_unmap runs on this thread, the
+                               innermost if several do; NULL: none */
 } gpi_thread;
 
+/* -- spinning locks -- */
+
 #if !GPUPOOL_SINGLE_THREAD
-enum { /* rounds */
-    GPI_SPINS = 64,   /* before a thread sleeps */
-    GPI_STARVED = 80  /* before it is starved */
+/* Rounds of waiting, counted from the first look at a closed lock. */
+enum {
+    GPI_SPINS = 64,   /* rounds without a system call */
+    GPI_STARVED = 80  /* after so many rounds the thread counts as starved */
 };
 
+/* Lets time pass between two looks at something that another thread changes. round is the number
+   of looks so far: first the processor pauses, from round GPI_SPINS on the thread yields, and 8
+   rounds later the thread sleeps for 20 us (1 ms on Windows) each time. */
 static void gpi_host_relax(unsigned round) {
-    /* long pauses: whoever looks at a lock takes its cache line from the holder, who does better to
-       go on with a few more calls while the lines that it works on are near */
+    /* Long pauses: each look at a lock takes the lock's cache line from the holder. The holder
+       gets more done if a few of its calls run before the line moves to another processor. */
     unsigned pauses = 64u << (round < 2 ? round : 2);
 #if defined(_WIN32)
     if (round >= GPI_SPINS) Sleep(round < GPI_SPINS + 8 ? 0 : 1);
@@ -1765,10 +1821,10 @@ static void gpi_host_relax(unsigned round) {
 #else
         (void)pauses;
 #endif
-    } else if (round < GPI_SPINS + 8) { /* each may take as long as all others are given */
+    } else if (round < GPI_SPINS + 8) { /* a yield may take one time slice of every other thread */
         sched_yield();
     } else {
-        struct timeval nap; /* select: declared under -std=c99 too, unlike nanosleep */
+        struct timeval nap; /* select, since -std=c99 hides nanosleep */
         nap.tv_sec = 0;
         nap.tv_usec = 20;
         select(0, NULL, NULL, NULL, &nap);
@@ -1777,17 +1833,20 @@ static void gpi_host_relax(unsigned round) {
 }
 #endif
 
-static void gpi_host_add(int *place, int more) {
+/* Adds to a counter that other threads change at the same time. Orders no other memory access. */
+static void gpi_host_add(int *at, int more) {
 #if GPUPOOL_SINGLE_THREAD
-    *place += more;
+    *at += more;
 #elif defined(_WIN32)
-    InterlockedExchangeAdd((volatile LONG *)place, more);
+    InterlockedExchangeAdd((volatile LONG *)at, more);
 #else
-    __atomic_fetch_add(place, more, __ATOMIC_RELAXED);
+    __atomic_fetch_add(at, more, __ATOMIC_RELAXED);
 #endif
 }
 
-/* A spinning lock: held for tens of nanoseconds, so sleeping would cost more than waiting. */
+/* Takes the lock if the lock is open. Returns 1 if the caller has the lock, and never waits. Does
+   not look for starved threads: only gpi_host_lock and gpi_host_wait let these go first.
+   With GPUPOOL_SINGLE_THREAD a lock is a flag, which only asserts that calls do not overlap. */
 #if GPUPOOL_SINGLE_THREAD
 GPI_HOT int gpi_host_try(gpi_lock *lock) {
     int got = !lock->held;
@@ -1795,6 +1854,7 @@ GPI_HOT int gpi_host_try(gpi_lock *lock) {
     return got;
 }
 
+/* Takes the lock, which must be open, since no other thread exists. Returns 0 pauses. */
 GPI_HOT unsigned gpi_host_lock(gpi_lock *lock) {
     GPI_ASSERT(!lock->held);
     lock->held = 1;
@@ -1809,21 +1869,26 @@ GPI_HOT int gpi_host_try(gpi_lock *lock) {
 #endif
 }
 
-GPI_HOT int gpi_host_peek(const int *place) {
+/* Reads an int that other threads change. Orders no other memory access. A read leaves the cache
+   line shared, so waiters peek before they try the exchange, which takes the line away. */
+GPI_HOT int gpi_host_peek(const int *at) {
 #if defined(_WIN32)
-    return *(const volatile int *)place;
+    return *(const volatile int *)at;
 #else
-    return __atomic_load_n(place, __ATOMIC_RELAXED);
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
 #endif
 }
 
-/* It and lock return the number of pauses that it took. */
+/* The slow path of gpi_host_lock: waits until the caller has the lock. Returns the number of
+   pauses, 1 or more. */
 static unsigned gpi_host_wait(gpi_lock *lock) {
     unsigned round = 0;
     for (;;) {
         gpi_host_relax(round++);
         if (round == GPI_STARVED) gpi_host_add(&lock->starved, 1);
         if (gpi_host_peek(&lock->held)) continue;
+        /* A thread that waits for less long leaves the lock to the starved threads. Starved
+           threads compete among themselves. */
         if (round < GPI_STARVED && gpi_host_peek(&lock->starved)) continue;
         if (gpi_host_try(lock)) break;
     }
@@ -1831,11 +1896,16 @@ static unsigned gpi_host_wait(gpi_lock *lock) {
     return round;
 }
 
+/* Takes the lock and spins until the lock is open. Returns the number of pauses, 0 if the lock
+   was open. A newcomer does not take an open lock past starved threads. The holder must not wait
+   for the device, for a gate or for a mutex. */
 GPI_HOT unsigned gpi_host_lock(gpi_lock *lock) {
     return !gpi_host_peek(&lock->starved) && gpi_host_try(lock) ? 0 : gpi_host_wait(lock);
 }
 #endif
 
+/* Opens a lock that the calling thread holds. What the holder wrote is visible to the next
+   holder. Starved threads find the lock open at their next look; no system call wakes them. */
 static void gpi_host_unlock(gpi_lock *lock) {
 #if GPUPOOL_SINGLE_THREAD
     GPI_ASSERT(lock->held);
@@ -1847,8 +1917,9 @@ static void gpi_host_unlock(gpi_lock *lock) {
 #endif
 }
 
-/* In the middle of long work under a lock: leaves it open for so long that a thread that waits for
-   it sees that. */
+/* Opens the caller's lock for a moment in the middle of long work, and takes the lock again. The
+   pause is long enough for a waiting thread to see the open lock. The caller must expect that
+   other threads changed everything that the lock protects. */
 static void gpi_host_reopen(gpi_lock *lock) {
     gpi_host_unlock(lock);
 #if !GPUPOOL_SINGLE_THREAD
@@ -1857,26 +1928,34 @@ static void gpi_host_reopen(gpi_lock *lock) {
     gpi_host_lock(lock);
 }
 
-/* What one thread publishes under a lock and others read without it. */
+/* For a word that one thread writes under a lock, and that other threads read without that lock. A
+   reader that sees the published value also sees all that the writer wrote before. */
 #if GPUPOOL_SINGLE_THREAD
-#define GPI_READ(place) (*(place))
-#define GPI_PUBLISH(place, value) (*(place) = (value))
+#define GPI_READ(at) (*(at))
+#define GPI_PUBLISH(at, value) (*(at) = (value))
 #elif defined(__GNUC__) || defined(__clang__)
-#define GPI_READ(place) __atomic_load_n(place, __ATOMIC_ACQUIRE)
-#define GPI_PUBLISH(place, value) __atomic_store_n(place, value, __ATOMIC_RELEASE)
-#elif defined(_M_X64) /* where a load is an acquire, and what follows depends on what is read */
-#define GPI_READ(place) (MemoryBarrier(), *(place))
-#define GPI_PUBLISH(place, value) (MemoryBarrier(), *(place) = (value))
+#define GPI_READ(at) __atomic_load_n(at, __ATOMIC_ACQUIRE)
+#define GPI_PUBLISH(at, value) __atomic_store_n(at, value, __ATOMIC_RELEASE)
+#elif defined(_M_X64) /* a load is an acquire there, and a store a release */
+#define GPI_READ(at) (MemoryBarrier(), *(at))
+#define GPI_PUBLISH(at, value) (MemoryBarrier(), *(at) = (value))
 #else
 #error "gpupool knows how this processor orders loads with GCC and Clang only"
 #endif
 
+/* -- fork, thread numbers and counts of the process -- */
+
+/* Runs in the child of every fork() after gpi_host_watch_forks. Only the thread that called fork()
+   exists there. CUDA does not work in the child, so the calls of arenas and rings are refused: each
+   keeps the value that gpi_process.forks had at its creation. */
 static void gpi_host_after_fork(void) {
     gpi_process.forks++;
-    gpi_process.lock.held = 0;  /* its holder, if any, does not exist in the child */
-    gpi_process.workers = 0;    /* nor do they */
+    gpi_process.lock.held = 0;  /* the holder, if any, does not exist in the child */
+    gpi_process.workers = 0;    /* nor do the worker threads */
 }
 
+/* Registers gpi_host_after_fork, once for the process. Called before an arena or a ring is made.
+   Windows has no fork. */
 static void gpi_host_watch_forks(void) {
     gpi_host_lock(&gpi_process.lock);
 #if !defined(_WIN32)
@@ -1888,6 +1967,9 @@ static void gpi_host_watch_forks(void) {
     gpi_host_unlock(&gpi_process.lock);
 }
 
+/* The calling thread's number, from 1 on. Identifies a per-thread default stream and the holder
+   of a span: the system gives the id of an ended thread to another thread. Takes
+   gpi_process.lock at the thread's first call only. */
 static uint64_t gpi_host_thread_number(void) {
     if (gpi_thread.number == 0) {
         gpi_host_lock(&gpi_process.lock);
@@ -1897,30 +1979,43 @@ static uint64_t gpi_host_thread_number(void) {
     return gpi_thread.number;
 }
 
+/* Adds to the number of open capture scopes: 1 at a begin, -1 at an end. CLOCK holds
+   gpi_process.lock while an event for the whole context is recorded, so no scope opens
+   meanwhile. */
 static void gpi_host_count_scope(int more) {
     gpi_host_lock(&gpi_process.lock);
     gpi_process.scopes += more;
     gpi_host_unlock(&gpi_process.lock);
 }
 
+/* Host memory whose bytes are all zero, for GPUPOOL_FREE. NULL: the host has none. */
 static void *gpi_host_zeroed(size_t bytes) {
     void *memory = GPUPOOL_MALLOC(bytes);
     if (memory) memset(memory, 0, bytes);
     return memory;
 }
 
-/* Every public call begins with gpi_host_begin, and ends with gpi_host_ok if it succeeds. */
+/* -- the result of a call -- */
+
+/* Keeps the sentence of the call that failed before, and resets the result. */
 static void gpi_host_keep_text(void) {
     memcpy(gpi_thread.text, gpi_thread.draft, sizeof gpi_thread.text);
     gpi_thread.result = GPUPOOL_OK;
 }
 
+/* The first step of every public call that leaves a result. Costs one comparison unless the call
+   before has failed. */
 GPI_HOT void gpi_host_begin(void) {
     if (gpi_thread.result != GPUPOOL_OK) gpi_host_keep_text();
 }
 
+/* The last step of a public call that succeeds. A failure that the call repaired inside left a
+   sentence in draft; gpupool_last_error shows text instead while result is OK. */
 static gpupool_result gpi_host_ok(void) { return gpi_thread.result = GPUPOOL_OK; }
 
+/* Sets the calling thread's result and sentence, and returns result. A caller that knows CUDA's
+   error number sets gpi_thread.cuda_error afterwards. Costs a vsnprintf, so the fast paths fail
+   without. */
 GPI_PRINTF(2, 3)
 static gpupool_result gpi_host_fail(gpupool_result result, const char *format, ...) {
     va_list rest;
@@ -1931,27 +2026,31 @@ static gpupool_result gpi_host_fail(gpupool_result result, const char *format, .
     return gpi_thread.result = result;
 }
 
+/* The failure of a call that has undone everything because the host had no memory. */
 static gpupool_result gpi_host_no_memory(void) {
     return gpi_host_fail(GPUPOOL_E_HOST_MEMORY,
                          "the host has no memory for the arena's records; nothing was changed");
 }
 
-/* Where an arena or a ring was made, CUDA was at work. */
+/* Fails in the child of a process that had made an arena or a ring: CUDA was initialized there,
+   and the child has no usable context. call is the public function's name, for the sentence. */
 static gpupool_result gpi_host_may_open(const char *call) {
     if (gpi_process.forks == 0) return GPUPOOL_OK;
     return gpi_host_fail(GPUPOOL_E_FORKED, "%s: this process is a fork of one that made an arena "
                          "or a ring, and has no CUDA context", call);
 }
 
-/* -- time, threads and pages: for the ring -- */
+/* -- time -- */
 
-/* A strict -std=c99 hides the clock that nobody sets; the time of day stands in for it there. */
+/* -std=c99 without _POSIX_C_SOURCE hides CLOCK_MONOTONIC. The time of day replaces the clock there,
+   although an administrator may set the time of day. */
 #if defined(CLOCK_MONOTONIC) && defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200112
 #define GPI_STEADY 1
 #else
 #define GPI_STEADY 0
 #endif
 
+/* Nanoseconds since a fixed moment. Only differences mean something. */
 static uint64_t gpi_host_now_ns(void) {
 #if defined(_WIN32)
     LARGE_INTEGER ticks, rate;
@@ -1969,28 +2068,34 @@ static uint64_t gpi_host_now_ns(void) {
 #endif
 }
 
-/* Lets time pass for a thread that waits for something that nobody will wake it for. */
+/* One step of a loop that waits for another thread which sends no signal. round counts the steps
+   so far; the caller holds no lock. A sleep costs some 100 us, in which a ring moves 6 MiB, so
+   the thread yields from step GPI_SPINS to step 4095 and sleeps only after. */
 static void gpi_host_idle(unsigned round) {
 #if GPUPOOL_SINGLE_THREAD
     (void)round;
 #else
-    /* a nap costs some 100 us, as much as 6 MiB of a transfer: yield for a good while before */
     gpi_host_relax(round < 4096 && round >= GPI_SPINS ? (unsigned)GPI_SPINS : round);
 #endif
 }
 
-/* Reserved addresses of ordinary memory, which costs nothing until it is touched. */
+/* -- host memory that can be pinned -- */
+
+/* A range of ordinary host memory. The system provides physical pages when the range is first
+   touched or pinned; until then the range costs addresses only. */
 typedef struct gpi_pages {
-    unsigned char *memory;
-    void *whole;               /* what the system gave, and how much */
+    unsigned char *memory;     /* first aligned byte of whole; NULL: none yet */
+    void *whole;               /* the range as the system gave it */
     uint64_t whole_bytes;
 } gpi_pages;
 
+/* The system's page on all supported hosts, for alignment. */
 enum { GPI_PAGE_BYTES = 4096 };
 
-/* So many bytes, to be pinned, and some more behind them, which are zero. Huge pages, where they
-   can be had, are pinned in half the time. A child of fork() does not get these pages: the device
-   must go on with the parent's, whichever of the two writes first. */
+/* Reserves bytes to be pinned, aligned to 2 MiB, and more bytes behind them, which are zero.
+   Returns 0 if the host has no memory. Linux is asked for huge pages, since pinning them takes
+   half the time. A child of fork() does not get the pages: after a fork, a write in the parent
+   would move the parent's data to a copy, while the device keeps using the first page. */
 static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes, uint64_t more) {
     uint64_t align = (uint64_t)2 << 20;
     pages->whole_bytes = bytes + more + align;
@@ -2016,7 +2121,8 @@ static int gpi_host_pages_get(gpi_pages *pages, uint64_t bytes, uint64_t more) {
     return 1;
 }
 
-/* What is written there is no longer wanted; the system may have the memory back. */
+/* Drops the contents of bytes from offset at on, so that the system may take the physical pages
+   back. The addresses stay reserved. The bytes must not be pinned. */
 static void gpi_host_pages_empty(const gpi_pages *pages, uint64_t at, uint64_t bytes) {
 #if defined(MADV_DONTNEED) && defined(MAP_ANONYMOUS)
     madvise(pages->memory + at, (size_t)bytes, MADV_DONTNEED);
@@ -2027,6 +2133,7 @@ static void gpi_host_pages_empty(const gpi_pages *pages, uint64_t at, uint64_t b
 #endif
 }
 
+/* Gives the whole range back to the system. Does nothing if pages_get has reserved none. */
 static void gpi_host_pages_give(const gpi_pages *pages) {
     if (!pages->whole) return;
 #if defined(_WIN32)
@@ -2038,64 +2145,15 @@ static void gpi_host_pages_give(const gpi_pages *pages) {
 #endif
 }
 
-/* -- files: for the ring -- */
-
-/* A strict -std=c99 hides pread. */
-#if !defined(_WIN32) && defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200809
-#define GPI_FILES 1
-#else
-#define GPI_FILES 0
-#endif
-#if GPI_FILES && defined(__linux__) && defined(SYS_preadv2) && defined(__O_DIRECT) && \
-    defined(_DEFAULT_SOURCE)
-#define GPI_DIRECT 1 /* a file can be read past the page cache */
-#else
-#define GPI_DIRECT 0
-#endif
-
-typedef struct gpi_file {
-    int descriptor;        /* the caller's */
-    int direct;            /* ours: the same file, read past the page cache; -1: not to be had */
-} gpi_file;
-
-#if GPI_FILES
-static gpupool_result gpi_host_file_failed(uint64_t at, const char *why) {
-    return gpi_host_fail(GPUPOOL_E_FILE, "reading the file at byte %" PRIu64 ": %s", at, why);
-}
-#endif
-
-/* Fails where the file is known to end before these bytes do. */
-static gpupool_result gpi_host_file_open(gpi_file *file, int descriptor, uint64_t at,
-                                         uint64_t bytes) {
-    file->descriptor = descriptor;
-    file->direct = -1;
-#if GPI_FILES
-    struct stat about;
-    if (fstat(descriptor, &about) != 0) return gpi_host_file_failed(at, strerror(errno));
-    if (S_ISREG(about.st_mode) && (uint64_t)about.st_size < at + bytes)
-        return gpi_host_file_failed((uint64_t)about.st_size, "it ends here, before what is asked");
-#if GPI_DIRECT
-    if (S_ISREG(about.st_mode) && bytes >= 16 * GPI_PAGE_BYTES) {
-        char name[32];
-        snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
-        file->direct = open(name, O_RDONLY | O_CLOEXEC | __O_DIRECT);
-    }
-#endif
-    return GPUPOOL_OK;
-#else
-    (void)at, (void)bytes;
-    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "files cannot be read by offset in this build: on "
-                         "POSIX systems define _DEFAULT_SOURCE");
-#endif
-}
+/* -- descriptors: CUDA exports memory to other processes as file descriptors -- */
 
 #if defined(_WIN32)
 enum { GPI_DESCRIPTORS = 0 };
 #else
-enum { GPI_DESCRIPTORS = 1 }; /* the system has them */
+enum { GPI_DESCRIPTORS = 1 }; /* 1: the system has file descriptors */
 #endif
 
-/* A descriptor, or -1. */
+/* Closes a descriptor; -1 is none. */
 static void gpi_host_close(int descriptor) {
 #if !defined(_WIN32)
     if (descriptor >= 0) close(descriptor);
@@ -2104,7 +2162,8 @@ static void gpi_host_close(int descriptor) {
 #endif
 }
 
-/* No program that this process starts has it. */
+/* Keeps the descriptor out of programs that this process starts. A program that inherited the
+   descriptor would keep the memory alive. */
 static void gpi_host_close_on_exec(int descriptor) {
 #if !defined(_WIN32)
     fcntl(descriptor, F_SETFD, FD_CLOEXEC);
@@ -2113,73 +2172,11 @@ static void gpi_host_close_on_exec(int descriptor) {
 #endif
 }
 
-static void gpi_host_file_close(const gpi_file *file) {
-#if GPI_DIRECT
-    if (file->direct >= 0) close(file->direct);
-#else
-    (void)file;
-#endif
-}
-
-#if GPI_DIRECT
-/* Whether this place is in the page cache, as far as the system tells. Some file systems answer the
-   first question, others the second. */
-static int gpi_host_file_is_cached(const gpi_file *file, uint64_t at) {
-    enum { WAITS_NOT = 8 }; /* RWF_NOWAIT, which the C library may not know */
-    unsigned char byte, in = 1;
-    struct iovec part;
-    void *page;
-    long got;
-    part.iov_base = &byte;
-    part.iov_len = 1;
-    got = syscall(SYS_preadv2, file->descriptor, &part, 1L, (long)at, 0L, (long)WAITS_NOT);
-    if (got >= 0 || errno == EAGAIN) return got >= 0;
-    at = gpi_ground_down(at, GPI_PAGE_BYTES);
-    page = mmap(NULL, (size_t)GPI_PAGE_BYTES, PROT_READ, MAP_SHARED, file->descriptor, (off_t)at);
-    if (page == MAP_FAILED) return 1;
-    if (mincore(page, (size_t)GPI_PAGE_BYTES, &in) != 0) in = 1;
-    munmap(page, (size_t)GPI_PAGE_BYTES);
-    return in & 1;
-}
-
-/* Past the page cache, whole pages around what is asked for. Returns how much of that it got. */
-static uint64_t gpi_host_file_read_direct(const gpi_file *file, unsigned char *memory, uint64_t at,
-                                          uint64_t bytes) {
-    uint64_t head = at % GPI_PAGE_BYTES, most = gpi_ground_up(head + bytes, GPI_PAGE_BYTES);
-    ssize_t got = pread(file->direct, memory - head, (size_t)most, (off_t)(at - head));
-    return got > (ssize_t)head ? gpi_ground_min((uint64_t)got - head, bytes) : 0;
-}
-#endif
-
-/* Bytes of the file to memory. Where that lies in its page as the bytes do in the file's, all of
-   its pages are ours. What is not in the page cache is then read past it; which it is, is seen at
-   any place, since the question may bring that page in. What the direct way does not get, or not
-   without an error, the ordinary one does, or tells. */
-static gpupool_result gpi_host_file_read(const gpi_file *file, unsigned char *memory, uint64_t at,
-                                         uint64_t bytes) {
-#if GPI_FILES
-    uint64_t done = 0;
-#if GPI_DIRECT
-    if (file->direct >= 0 && ((uintptr_t)memory - at) % GPI_PAGE_BYTES == 0 &&
-        !gpi_host_file_is_cached(file, at + gpi_host_now_ns() / 64 % bytes))
-        done = gpi_host_file_read_direct(file, memory, at, bytes);
-#endif
-    while (done < bytes) {
-        ssize_t got = pread(file->descriptor, memory + done, (size_t)(bytes - done),
-                            (off_t)(at + done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return gpi_host_file_failed(at + done, strerror(errno));
-        if (got == 0) return gpi_host_file_failed(at + done, "it ends here, before what is asked");
-        done += (uint64_t)got;
-    }
-#else
-    (void)file, (void)memory, (void)at, (void)bytes;
-#endif
-    return GPUPOOL_OK;
-}
+/* -- copying -- */
 
 #if defined(__SSE2__) && !defined(memcpy)
-static void gpi_host_copy_line(unsigned char *to, const unsigned char *from) { /* 64 bytes */
+/* Copies 64 bytes with stores that bypass the processor's caches. to must be a multiple of 16. */
+static void gpi_host_copy_line(unsigned char *to, const unsigned char *from) {
     __m128i a = _mm_loadu_si128((const __m128i *)(const void *)from);
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(from + 16));
     __m128i c = _mm_loadu_si128((const __m128i *)(const void *)(from + 32));
@@ -2191,13 +2188,15 @@ static void gpi_host_copy_line(unsigned char *to, const unsigned char *from) { /
 }
 #endif
 
-/* To memory that this processor does not read again soon: past its caches, four pages side by side.
-   Out of the ring it takes 0.6 of memcpy's time. A program whose memcpy is a macro wants to see
-   every copy, and does. */
+/* Copies to memory that this processor does not read soon. The stores bypass the caches, and go
+   to four pages in turn. Takes 0.6 of memcpy's time for data that comes out of a ring's slot. If
+   memcpy is a macro of the program, every copy goes through memcpy, since the program wants to
+   see all copies. */
 static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uint64_t bytes) {
 #if defined(__SSE2__) && !defined(memcpy)
     uint64_t page = GPI_PAGE_BYTES, line, i, head;
-    head = (uint64_t)(-(uintptr_t)to & 63); /* whole lines, or it takes twice as long */
+    /* Align the target to a cache line. Without the alignment the copy takes twice as long. */
+    head = (uint64_t)(-(uintptr_t)to & 63);
     head = gpi_ground_min(head, bytes);
     memcpy(to, from, (size_t)head);
     to += head;
@@ -2211,11 +2210,14 @@ static void gpi_host_copy_away(unsigned char *to, const unsigned char *from, uin
                 gpi_host_copy_line(to + i + line, from + i + line);
             }
     for (; bytes >= 64; bytes -= 64, to += 64, from += 64) gpi_host_copy_line(to, from);
-    _mm_sfence();
+    _mm_sfence(); /* the stores above are weakly ordered; others may read the bytes after this */
 #endif
     memcpy(to, from, (size_t)bytes);
 }
 
+/* -- gates -- */
+
+/* Take and release the gate's own mutex, which protects turns and sleepers. */
 #if defined(_WIN32)
 static void gpi_host_gate_lock(gpi_gate *gate) { AcquireSRWLockExclusive(&gate->mutex); }
 static void gpi_host_gate_unlock(gpi_gate *gate) { ReleaseSRWLockExclusive(&gate->mutex); }
@@ -2224,7 +2226,8 @@ static void gpi_host_gate_lock(gpi_gate *gate) { pthread_mutex_lock(&gate->mutex
 static void gpi_host_gate_unlock(gpi_gate *gate) { pthread_mutex_unlock(&gate->mutex); }
 #endif
 
-/* Timed waits go by the clock that gpi_host_now_ns reads. */
+/* Prepares a gate for use. The condition variable uses the clock of gpi_host_now_ns, which
+   gpi_host_gate_wait computes its deadline with. */
 static void gpi_host_gate_open(gpi_gate *gate) {
 #if defined(_WIN32)
     InitializeSRWLock(&gate->mutex);
@@ -2241,6 +2244,7 @@ static void gpi_host_gate_open(gpi_gate *gate) {
 #endif
 }
 
+/* Ends a gate at which no thread sleeps. */
 static void gpi_host_gate_close(gpi_gate *gate) {
 #if defined(_WIN32)
     (void)gate;
@@ -2250,6 +2254,8 @@ static void gpi_host_gate_close(gpi_gate *gate) {
 #endif
 }
 
+/* The number of turns so far. Callers read the number before they look for work, and pass the
+   number to gpi_host_gate_wait. */
 static unsigned gpi_host_gate_seen(gpi_gate *gate) {
     unsigned turns;
     gpi_host_gate_lock(gate);
@@ -2258,6 +2264,8 @@ static unsigned gpi_host_gate_seen(gpi_gate *gate) {
     return turns;
 }
 
+/* Counts a turn and wakes all sleepers. The caller makes the news visible before the call.
+   Without sleepers the cost is the gate's mutex. */
 static void gpi_host_gate_turn(gpi_gate *gate) {
     gpi_host_gate_lock(gate);
     gate->turns++;
@@ -2269,8 +2277,9 @@ static void gpi_host_gate_turn(gpi_gate *gate) {
     gpi_host_gate_unlock(gate);
 }
 
-/* Returns once the gate has turned since `seen`, or after so long, or now and then without a
-   reason. */
+/* Sleeps until the gate has turned since the caller read seen, or for ns nanoseconds at most.
+   May return early without a reason, as condition variables do, so callers check in a loop. The
+   caller holds no spinning lock. */
 static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, uint64_t ns) {
     gpi_host_gate_lock(gate);
     if (gate->turns == seen) {
@@ -2290,15 +2299,22 @@ static void gpi_host_gate_wait(gpi_gate *gate, unsigned seen, uint64_t ns) {
     gpi_host_gate_unlock(gate);
 }
 
-/* A lock whose waiters sleep, and get it in the order in which they came. */
+/* -- the sleeping lock -- */
+
+/* Several gates, so that an unlock wakes only about one in eight waiters. */
 enum { GPI_MUTEX_GATES = 8 };
 
+/* A ticket lock whose waiters sleep. Each arriving thread draws a number, and the lock serves
+   the numbers in order. The system's mutex may let a running thread pass the sleepers time and
+   again. */
 typedef struct gpi_mutex {
-    unsigned next, serving; /* numbers: of the next thread to come, and of the one that has it */
-    int is_open;
-    gpi_gate gates[GPI_MUTEX_GATES]; /* where thread n sleeps: n % GPI_MUTEX_GATES */
+    unsigned next;                   /* the number that the next arriving thread draws */
+    unsigned serving;                /* the number of the holder; equal to next: the lock is open */
+    int is_open;                     /* 1: the gates can be used, and must be closed */
+    gpi_gate gates[GPI_MUTEX_GATES]; /* the thread with number n sleeps at n % GPI_MUTEX_GATES */
 } gpi_mutex;
 
+/* Prepares the lock, which is open for the first thread. */
 static void gpi_host_mutex_open(gpi_mutex *mutex) {
     int i;
     mutex->next = mutex->serving = 0;
@@ -2306,6 +2322,7 @@ static void gpi_host_mutex_open(gpi_mutex *mutex) {
     for (i = 0; i < GPI_MUTEX_GATES; i++) gpi_host_gate_open(&mutex->gates[i]);
 }
 
+/* Ends a lock that no thread holds or waits for. Does nothing the second time. */
 static void gpi_host_mutex_close(gpi_mutex *mutex) {
     int i;
     for (i = 0; i < GPI_MUTEX_GATES && mutex->is_open; i++)
@@ -2313,6 +2330,8 @@ static void gpi_host_mutex_close(gpi_mutex *mutex) {
     mutex->is_open = 0;
 }
 
+/* gpi_host_mutex_try takes the lock if the lock is open, and returns 1 if the caller has the lock.
+   gpi_host_mutex_lock waits until then, in the order of arrival. */
 #if GPUPOOL_SINGLE_THREAD
 static int gpi_host_mutex_try(gpi_mutex *mutex) {
     if (mutex->next != mutex->serving) return 0;
@@ -2326,6 +2345,8 @@ static void gpi_host_mutex_lock(gpi_mutex *mutex) {
 }
 #else
 static int gpi_host_mutex_try(gpi_mutex *mutex) {
+    /* The exchange draws the number `serving`, and fails if a thread has drawn that number: the
+       lock is then held. */
     unsigned serving = GPI_READ(&mutex->serving);
 #if defined(_WIN32)
     return InterlockedCompareExchange((volatile LONG *)&mutex->next, (LONG)(serving + 1),
@@ -2337,7 +2358,7 @@ static int gpi_host_mutex_try(gpi_mutex *mutex) {
 }
 
 static void gpi_host_mutex_lock(gpi_mutex *mutex) {
-    enum { NAP_NS = 100000000 }; /* nobody waits so long; but a wait has to have an end */
+    enum { NAP_NS = 100000000 }; /* a waiter looks again after 100 ms, whoever turns the gate */
 #if defined(_WIN32)
     unsigned mine = (unsigned)InterlockedIncrement((volatile LONG *)&mutex->next) - 1;
 #else
@@ -2345,19 +2366,29 @@ static void gpi_host_mutex_lock(gpi_mutex *mutex) {
 #endif
     gpi_gate *gate = &mutex->gates[mine % GPI_MUTEX_GATES];
     while (GPI_READ(&mutex->serving) != mine) {
+        /* Read the turns before the second look at serving: an unlock after that look turns the
+           gate, and the wait returns at once. */
         unsigned seen = gpi_host_gate_seen(gate);
         if (GPI_READ(&mutex->serving) != mine) gpi_host_gate_wait(gate, seen, NAP_NS);
     }
 }
 #endif
 
+/* Passes the lock to the next number. Turns that number's gate only if a thread has drawn the
+   number, so an unlock without waiters makes no system call. Threads that share the gate wake,
+   see another number served, and sleep again. The processor may read next before the store of
+   serving is visible: a thread that draws its number in between misses the turn, and looks again
+   after NAP_NS. */
 static void gpi_host_mutex_unlock(gpi_mutex *mutex) {
     unsigned next = mutex->serving + 1;
     GPI_PUBLISH(&mutex->serving, next);
     if (GPI_READ(&mutex->next) != next) gpi_host_gate_turn(&mutex->gates[next % GPI_MUTEX_GATES]);
 }
 
-/* The calling thread is joined by nobody. 0: it has to be. */
+/* -- worker threads -- */
+
+/* Detaches the calling thread, so that no other thread needs to join it. Returns 0 if the system
+   cannot detach: the thread must be joined. */
 static int gpi_host_thread_leave(void) {
 #if defined(_WIN32)
     return 0;
@@ -2366,7 +2397,8 @@ static int gpi_host_thread_leave(void) {
 #endif
 }
 
-/* One worker more, or less; returns how many there are. */
+/* Adds more to the number of running workers in the process: 1 before a start, -1 at an end, 0
+   to ask. Returns the new number. */
 static int gpi_host_count_worker(int more) {
     int workers;
     gpi_host_lock(&gpi_process.lock);
@@ -2375,7 +2407,8 @@ static int gpi_host_count_worker(int more) {
     return workers;
 }
 
-/* Once in a process, before there are any. */
+/* Opens the workers' gate and registers at_exit, once for the process and before the first
+   worker starts. The gate stays open until the process ends. */
 static void gpi_host_prepare_workers(void (*at_exit)(void)) {
     gpi_host_lock(&gpi_process.lock);
     if (!gpi_process.watching_exit) {
@@ -2386,7 +2419,8 @@ static void gpi_host_prepare_workers(void (*at_exit)(void)) {
     gpi_host_unlock(&gpi_process.lock);
 }
 
-static int gpi_host_cores(void) { /* -1: not known */
+/* The number of processors; -1 if the system does not tell. */
+static int gpi_host_cores(void) {
 #if defined(_WIN32)
     SYSTEM_INFO system;
     GetSystemInfo(&system);
@@ -2396,8 +2430,10 @@ static int gpi_host_cores(void) { /* -1: not known */
 #endif
 }
 
+/* A started thread. The struct keeps its address until gpi_host_thread_join or until the thread has
+   ended, since the new thread reads run and user. */
 typedef struct gpi_worker {
-    void (*run)(void *);
+    void (*run)(void *);    /* the thread's function, which is given user */
     void *user;
 #if defined(_WIN32)
     HANDLE thread;
@@ -2406,6 +2442,7 @@ typedef struct gpi_worker {
 #endif
 } gpi_worker;
 
+/* The new thread's first function, in the form that the system wants. */
 #if defined(_WIN32)
 static DWORD WINAPI gpi_host_thread_main(LPVOID argument) {
 #else
@@ -2416,7 +2453,8 @@ static void *gpi_host_thread_main(void *argument) {
     return 0;
 }
 
-/* The worker struct stays where it is until it is joined. 0: the system has no thread. */
+/* Starts a thread that calls run(user). Returns 0 if the system has no thread left; the struct
+   may then be used for another try. */
 static int gpi_host_thread_start(gpi_worker *worker, void (*run)(void *), void *user) {
     worker->run = run;
     worker->user = user;
@@ -2428,6 +2466,7 @@ static int gpi_host_thread_start(gpi_worker *worker, void (*run)(void *), void *
 #endif
 }
 
+/* Waits until the thread has ended, and frees the system's record of the thread. */
 static void gpi_host_thread_join(gpi_worker *worker) {
 #if defined(_WIN32)
     WaitForSingleObject(worker->thread, INFINITE);
@@ -2437,28 +2476,187 @@ static void gpi_host_thread_join(gpi_worker *worker) {
 #endif
 }
 
-/* == DRIVER ===================================================================================
-   All calls of CUDA's driver API. uses: HOST
+/* == FILE =====================================================================================
+   Reads parts of a file for a ring, at offsets, from several threads at a time. A part that is
+   not in the system's page cache is read past that cache, straight into pinned memory, which
+   saves one copy. uses: GROUND, HOST
 
-   Every function is found by name through the runtime and kept in a table. The runtime's own calls
-   are used where the caller's current device is asked for, and where a call of this header stands
-   for one of them; the runtime's last error and current device are never changed.
+       caller's descriptor -- pread ----------------> memory   (in the page cache, or not aligned)
+       our own descriptor, O_DIRECT -- pread -------> memory   (not in the page cache)
+
+   F1  the caller's descriptor, its offset and its flags never change
+   F2  gpi_file_read fills all bytes or fails; pread completes a direct read that gets less
+
+   Locks: no function takes a lock. The calls wait for the disk, so callers hold no lock. */
+
+/* 1: the system has pread. -std=c99 without _POSIX_C_SOURCE hides the function. */
+#if !defined(_WIN32) && defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 200809
+#define GPI_FILES 1
+#else
+#define GPI_FILES 0
+#endif
+#if GPI_FILES && defined(__linux__) && defined(SYS_preadv2) && defined(__O_DIRECT) && \
+    defined(_DEFAULT_SOURCE)
+#define GPI_DIRECT 1 /* the system can read a file past the page cache */
+#else
+#define GPI_DIRECT 0
+#endif
+
+/* A file of one transfer. */
+typedef struct gpi_file {
+    int descriptor;        /* the caller's, who closes it */
+    int direct;            /* our second descriptor of the file, with O_DIRECT; -1: none */
+} gpi_file;
+
+#if GPI_FILES
+/* The failure E_FILE. at: the first byte of the file that was not read. */
+static gpupool_result gpi_file_failed(uint64_t at, const char *why) {
+    return gpi_host_fail(GPUPOOL_E_FILE, "reading the file at byte %" PRIu64 ": %s", at, why);
+}
+#endif
+
+/* Prepares reads of bytes from offset at on. Fails if a regular file ends before these bytes do;
+   the length of a device or of another file is not asked. Opens the second descriptor if the
+   part is 64 KiB or more, by name under /proc: dup would share the caller's flags. A file system
+   that refuses O_DIRECT leaves -1. The caller ends with gpi_file_close. */
+static gpupool_result gpi_file_open(gpi_file *file, int descriptor, uint64_t at, uint64_t bytes) {
+    file->descriptor = descriptor;
+    file->direct = -1;
+#if GPI_FILES
+    struct stat about;
+    if (fstat(descriptor, &about) != 0) return gpi_file_failed(at, strerror(errno));
+    if (S_ISREG(about.st_mode) && (uint64_t)about.st_size < at + bytes)
+        return gpi_file_failed((uint64_t)about.st_size, "it ends here, before what is asked");
+#if GPI_DIRECT
+    if (S_ISREG(about.st_mode) && bytes >= 16 * GPI_PAGE_BYTES) {
+        char name[32];
+        snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
+        file->direct = open(name, O_RDONLY | O_CLOEXEC | __O_DIRECT);
+    }
+#endif
+    return GPUPOOL_OK;
+#else
+    (void)at, (void)bytes;
+    return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "files cannot be read by offset in this build: on "
+                         "POSIX systems define _DEFAULT_SOURCE");
+#endif
+}
+
+/* Closes our descriptor. The caller's descriptor stays open. */
+static void gpi_file_close(const gpi_file *file) {
+#if GPI_DIRECT
+    if (file->direct >= 0) close(file->direct);
+#else
+    (void)file;
+#endif
+}
+
+#if GPI_DIRECT
+/* Returns 1 if the page with byte `at` is in the page cache, or if the system does not tell: an
+   ordinary read is right for both. A read that must not wait answers on most file systems,
+   mincore on the others. */
+static int gpi_file_is_cached(const gpi_file *file, uint64_t at) {
+    enum { NO_WAIT = 8 }; /* RWF_NOWAIT, which an old C library does not define */
+    unsigned char byte, in = 1;
+    struct iovec part;
+    void *page;
+    long got;
+    part.iov_base = &byte;
+    part.iov_len = 1;
+    got = syscall(SYS_preadv2, file->descriptor, &part, 1L, (long)at, 0L, (long)NO_WAIT);
+    /* EAGAIN: the page is not there. Any other error: the file system does not know the flag. */
+    if (got >= 0 || errno == EAGAIN) return got >= 0;
+    at = gpi_ground_down(at, GPI_PAGE_BYTES);
+    /* Mapping a page of the file does not read the page, so mincore sees the cache as it was. */
+    page = mmap(NULL, (size_t)GPI_PAGE_BYTES, PROT_READ, MAP_SHARED, file->descriptor, (off_t)at);
+    if (page == MAP_FAILED) return 1;
+    if (mincore(page, (size_t)GPI_PAGE_BYTES, &in) != 0) in = 1;
+    munmap(page, (size_t)GPI_PAGE_BYTES);
+    return in & 1;
+}
+
+/* Reads past the page cache: whole pages of the file, which contain the bytes asked for. memory
+   and at have equal remainders modulo GPI_PAGE_BYTES, and the memory up to the page borders is
+   the ring's. Returns the number of bytes read, 0 after an error: the caller reads the rest by
+   pread. */
+static uint64_t gpi_file_read_direct(const gpi_file *file, unsigned char *memory, uint64_t at,
+                                     uint64_t bytes) {
+    uint64_t head = at % GPI_PAGE_BYTES, most = gpi_ground_up(head + bytes, GPI_PAGE_BYTES);
+    ssize_t got = pread(file->direct, memory - head, (size_t)most, (off_t)(at - head));
+    return got > (ssize_t)head ? gpi_ground_min((uint64_t)got - head, bytes) : 0;
+}
+#endif
+
+/* Reads bytes of the file from offset at on to memory. Fails with E_FILE at an error or at the
+   end of the file. Several threads may read from the file at a time. If memory and at have equal
+   remainders modulo GPI_PAGE_BYTES, all pages that memory touches must belong to the ring. */
+static gpupool_result gpi_file_read(const gpi_file *file, unsigned char *memory, uint64_t at,
+                                    uint64_t bytes) {
+#if GPI_FILES
+    uint64_t done = 0;
+#if GPI_DIRECT
+    /* Ask about one page at a random offset of the part. The question may start the system's
+       read of the asked page: always the first page would make a later transfer of the file look
+       cached. */
+    if (file->direct >= 0 && ((uintptr_t)memory - at) % GPI_PAGE_BYTES == 0 &&
+        !gpi_file_is_cached(file, at + gpi_host_now_ns() / 64 % bytes))
+        done = gpi_file_read_direct(file, memory, at, bytes);
+#endif
+    /* pread also reports the error that stopped a direct read. */
+    while (done < bytes) {
+        ssize_t got = pread(file->descriptor, memory + done, (size_t)(bytes - done),
+                            (off_t)(at + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return gpi_file_failed(at + done, strerror(errno));
+        if (got == 0) return gpi_file_failed(at + done, "it ends here, before what is asked");
+        done += (uint64_t)got;
+    }
+#else
+    (void)file, (void)memory, (void)at, (void)bytes;
+#endif
+    return GPUPOOL_OK;
+}
+
+/* == DRIVER ===================================================================================
+   Finds CUDA's driver functions, makes the arena's context current for them, and turns their
+   results into gpupool's results and sentences. The calls for contexts, mapped memory, streams,
+   events and peers are here; DATA copies and fills, TOOL tells profilers. uses: HOST
+
+       gpi_driver: one for each arena, ring, and import
+         table      a function pointer for each row of GPI_DRIVER_CALLS
+         context    the device's primary context     peers[]  devices that may use the memory too
+
+       gpi_driver_open ... [ gpi_driver_enter ... driver calls ... gpi_driver_leave ] ... close
+
+   Every function is found by name through the runtime, so that a program links the runtime only.
+   The runtime's own calls are used in two cases: to ask for the caller's current device, and
+   where a call of this header stands for a call of the runtime. The runtime's last error and
+   current device never change.
+
    D1  gpi_driver_enter makes the device's primary context current and the thread's capture mode
        relaxed; gpi_driver_leave undoes both. In relaxed mode a call loses no capture, of any
        thread. Two calls are exceptions in every mode: cuCtxRecordEvent while a stream of the
        context captures, and a call that waits for a stream that captures.
-   D2  An open driver holds its primary context and those of its peers (cuDevicePrimaryCtxRetain),
-       once each; gpi_driver_close releases them.
+   D2  An open driver keeps its primary context and those of its peers alive
+       (cuDevicePrimaryCtxRetain), once each; gpi_driver_close releases them.
 
-   Read first: GPI_DRIVER_CALLS, gpi_driver_told, gpi_driver_enter, gpi_driver_open. */
+   Locks: no function takes a lock. Functions with a const driver may run in several threads at a
+   time. The list of peers changes under the arena's lock growing, and loses a peer only under
+   the lock waits too. gpi_driver_wait needs waits.
 
+   Read first: GPI_DRIVER_CALLS, gpi_driver_told, gpi_driver_fill_table, gpi_driver_enter,
+   gpi_driver_open, gpi_driver_wait. */
+
+/* Physical memory from cuMemCreate. A build without GPUPOOL_MAPPED has an integer instead. */
 #if GPUPOOL_MAPPED
 typedef CUmemGenericAllocationHandle gpi_handle;
 #else
 typedef unsigned long long gpi_handle;
 #endif
 
-/* (field, name, CUDA version that introduced the signature, group, parameters) */
+/* Every driver function that this header calls, a row each: CALL(field of gpi_driver, name, CUDA
+   version that introduced the signature, group, parameters). The version is part of the search: the
+   driver has several functions behind some names. The group says what a missing function means. */
 #define GPI_DRIVER_CALLS(CALL)                                                                     \
     CALL(error_name, "cuGetErrorName", 10020, GPI_CALL_OPTIONAL, (CUresult, const char **))        \
     CALL(init, "cuInit", 10020, GPI_CALL_NEEDED, (unsigned))                                       \
@@ -2523,62 +2721,69 @@ typedef unsigned long long gpi_handle;
     CALL(granularity, "cuMemGetAllocationGranularity", 10020, GPI_CALL_MAPS,                       \
          (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))
 
+/* What an old driver may lack. */
 typedef enum gpi_call_group {
-    GPI_CALL_OPTIONAL, /* may be NULL: whoever calls it looks first */
-    GPI_CALL_NEEDED,   /* without one of these no driver opens */
-    GPI_CALL_MAPS      /* without one of these no memory is mapped */
+    GPI_CALL_OPTIONAL, /* the pointer may be NULL, and callers check */
+    GPI_CALL_NEEDED,   /* gpi_driver_open fails if one of these is missing */
+    GPI_CALL_MAPS      /* gpi_driver.mapped is 0 if one of these is missing */
 } gpi_call_group;
 
+/* A device, as one arena, ring or import uses it. */
 typedef struct gpi_driver {
     int device;
-    int mapped;              /* memory can be mapped: the functions are there, the device has it */
-    unsigned share;          /* gpupool_share: what mapped memory is made with */
-    uint64_t granule_bytes;  /* driver's page for mapping; what chunked sources round to */
-    uint64_t total_bytes;    /* of the device */
-    int is_integrated;       /* it has no memory but the host's */
-    CUcontext context;       /* the device's primary one; NULL: not open */
-    unsigned long long id;   /* of the context: another one after cudaDeviceReset; 0: not known */
+    int mapped;              /* 1: device and driver can map memory */
+    unsigned share;          /* gpupool_share: how mapped memory is created */
+    uint64_t granule_bytes;  /* the driver's page for mapping; chunk sizes are multiples */
+    uint64_t total_bytes;    /* memory of the device */
+    int is_integrated;       /* 1: the device uses the host's memory */
+    CUcontext context;       /* the device's primary context; NULL: not open */
+    unsigned long long id;   /* the context's id, which cudaDeviceReset changes; 0: none */
     int peers[GPI_DEVICES_MAX], peer_count; /* devices that may use the memory too */
-    CUcontext peer_contexts[GPI_DEVICES_MAX];
-    void *wait_memory;             /* memory whose freeing is the wait for the device */
-    int wait_memory_of_host;
-    CUcontext wait_memory_context; /* it may be a peer's */
-    unsigned long long wait_memory_id;
+    CUcontext peer_contexts[GPI_DEVICES_MAX]; /* their primary contexts, in the order of peers */
+    void *wait_memory;             /* gpi_driver_wait frees this memory; NULL: none */
+    int wait_memory_of_host;       /* 1: pinned host memory, 0: device memory */
+    CUcontext wait_memory_context; /* the context of wait_memory: the device's or a peer's */
+    unsigned long long wait_memory_id; /* the id of that context; 0: none */
 #define GPI_DRIVER_FIELD(field, name, version, group, parameters) \
     CUresult(CUDAAPI *field) parameters;
     GPI_DRIVER_CALLS(GPI_DRIVER_FIELD)
 #undef GPI_DRIVER_FIELD
 } gpi_driver;
 
-typedef struct gpi_visit { /* what leave undoes, and how, also where the driver is gone by then */
+/* What gpi_driver_leave undoes. Has function pointers of its own, since the arena may destroy its
+   driver between enter and leave. */
+typedef struct gpi_visit {
     CUresult(CUDAAPI *pop)(CUcontext *);
     CUresult(CUDAAPI *exchange)(CUstreamCaptureMode *);
-    CUresult(CUDAAPI *release_context)(CUdevice); /* NULL: no context was brought back */
-    CUstreamCaptureMode mode;
+    CUresult(CUDAAPI *release_context)(CUdevice); /* NULL: enter retained no context */
+    CUstreamCaptureMode mode; /* the thread's mode before enter */
     CUdevice device;
 } gpi_visit;
 
 /* -- results -- */
 
+/* The name of a driver error, for example "CUDA_ERROR_INVALID_VALUE". */
 static const char *gpi_driver_name(const gpi_driver *driver, CUresult error) {
     const char *name = NULL;
     if (driver->error_name) driver->error_name(error, &name);
     return name ? name : "unknown error";
 }
 
-/* The result that stands for CUDA's, with the sentence. Out of memory is no failure of CUDA: the
-   ladder goes on, and the verdict explains. */
+/* Turns a driver's result into gpupool's, and sets the thread's sentence if the call failed.
+   call: the driver function, for the sentence. Out of memory is E_OUT_OF_MEMORY and not E_CUDA:
+   the allocation ladder goes on with its next step, and the verdict explains the failure. */
 static gpupool_result gpi_driver_told(const gpi_driver *driver, const char *call, CUresult error) {
     if (error == CUDA_SUCCESS) return GPUPOOL_OK;
     if (error == CUDA_ERROR_OUT_OF_MEMORY)
         return gpi_host_fail(GPUPOOL_E_OUT_OF_MEMORY, "%s: the device has no memory left", call);
     gpi_host_fail(GPUPOOL_E_CUDA, "%s failed: %s", call, gpi_driver_name(driver, error));
-    gpi_thread.cuda_error = (int)error; /* the runtime's errors have the driver's numbers */
+    gpi_thread.cuda_error = (int)error; /* cudaError_t uses the driver's numbers */
     return GPUPOOL_E_CUDA;
 }
 
-/* The same of a call of the runtime. Takes back the last error that it left, unless there was one
-   before. */
+/* Does the same for a call of the runtime. The runtime stores each failure as the thread's last
+   error; the function clears that error, unless had_error says that the program had an error
+   stored before the call. */
 static gpupool_result gpi_driver_told_runtime(const char *call, cudaError_t error, int had_error) {
     if (error == cudaSuccess) return GPUPOOL_OK;
     if (!had_error) cudaGetLastError();
@@ -2588,7 +2793,8 @@ static gpupool_result gpi_driver_told_runtime(const char *call, cudaError_t erro
     return GPUPOOL_E_CUDA;
 }
 
-/* How many devices an arena, or a peer, may be one of. */
+/* Asks how many devices there are. *count is at most GPI_DEVICES_MAX, since devices beyond
+   cannot have arenas, and 0 after a failure. */
 static gpupool_result gpi_driver_devices(int *count) {
     int had_error = cudaPeekAtLastError() != cudaSuccess;
     cudaError_t error = cudaGetDeviceCount(count);
@@ -2597,7 +2803,8 @@ static gpupool_result gpi_driver_devices(int *count) {
     return result;
 }
 
-/* Which device is meant by GPUPOOL_DEVICE_CURRENT. */
+/* Replaces GPUPOOL_DEVICE_CURRENT by the number of the thread's current device. Other numbers
+   stay and are not checked. */
 static gpupool_result gpi_driver_name_device(int *device) {
     int had_error;
     if (*device != GPUPOOL_DEVICE_CURRENT) return GPUPOOL_OK;
@@ -2607,10 +2814,11 @@ static gpupool_result gpi_driver_name_device(int *device) {
 
 /* -- the table -- */
 
+/* A row of the table, for the search. */
 typedef struct gpi_call {
     const char *name;
-    size_t field;
-    unsigned version;
+    size_t field;         /* offset of the pointer in gpi_driver */
+    unsigned version;     /* 1000 * major + 10 * minor */
     gpi_call_group group;
 } gpi_call;
 
@@ -2619,8 +2827,9 @@ typedef struct gpi_call {
 static const gpi_call gpi_calls[] = {GPI_DRIVER_CALLS(GPI_DRIVER_ROW)};
 #undef GPI_DRIVER_ROW
 
-/* Finds the function by name, so that nothing but the runtime is linked. NULL: the driver is older,
-   or the search has failed, which *result tells. */
+/* Asks the runtime for the driver function of that name and version. Returns NULL if the driver
+   has none, or if the search has failed; *result tells which. Before CUDA 12.5 the runtime
+   chooses the version by its own version. */
 typedef void (*gpi_symbol)(void);
 static gpi_symbol gpi_driver_symbol(const char *name, unsigned version, gpupool_result *result) {
     int had_error = cudaPeekAtLastError() != cudaSuccess;
@@ -2639,12 +2848,18 @@ static gpi_symbol gpi_driver_symbol(const char *name, unsigned version, gpupool_
     (void)version;
     error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
 #endif
+    /* CUDA 11 reports a missing function as an error, CUDA 12 as a status. Both mean NULL
+       without a failure. memcpy converts an object pointer to a function pointer without a
+       warning. */
     *result = gpi_driver_told_runtime("cudaGetDriverEntryPoint", error, had_error);
     if (*result == GPUPOOL_OK) memcpy(&symbol, &found, sizeof symbol);
-    if (error == cudaErrorSymbolNotFound) *result = GPUPOOL_OK; /* CUDA 11 has no status for it */
+    if (error == cudaErrorSymbolNotFound) *result = GPUPOOL_OK;
     return symbol;
 }
 
+/* Fills all function pointers and sets driver->mapped. Fails if a needed function is missing.
+   Missing mapping functions are no failure: the driver can still serve sources other than
+   MAPPED. */
 static gpupool_result gpi_driver_fill_table(gpi_driver *driver) {
     const gpi_call *call = gpi_calls, *end = call + sizeof gpi_calls / sizeof *gpi_calls;
     driver->mapped = GPUPOOL_MAPPED;
@@ -2661,8 +2876,10 @@ static gpupool_result gpi_driver_fill_table(gpi_driver *driver) {
     return GPUPOOL_OK;
 }
 
-/* -- contexts -- */
+/* -- contexts: a thread's current context decides where a driver call works. The program's own
+   current context must be back when a public call returns. -- */
 
+/* Makes a context current, and makes the context before current again. NULL: both do nothing. */
 static gpupool_result gpi_driver_push(const gpi_driver *driver, CUcontext context) {
     if (!context) return GPUPOOL_OK;
     return gpi_driver_told(driver, "cuCtxPushCurrent", driver->push(context));
@@ -2673,19 +2890,22 @@ static gpupool_result gpi_driver_pop(const gpi_driver *driver, CUcontext context
     return gpi_driver_told(driver, "cuCtxPopCurrent", driver->pop(&context));
 }
 
-/* Contexts have no ids before CUDA 12: *id stays. */
+/* Reads the id of a context. A reset gives the primary context another id at the same address.
+   Before CUDA 12 contexts have no ids, and *id keeps its value. */
 static gpupool_result gpi_driver_ask_id(const gpi_driver *driver, CUcontext context,
                                         unsigned long long *id) {
     if (!driver->context_id) return GPUPOOL_OK;
     return gpi_driver_told(driver, "cuCtxGetId", driver->context_id(context, id));
 }
 
+/* Returns 1 if the error says that a reset has ended the context. */
 static int gpi_driver_is_gone(CUresult error) {
     return error == CUDA_ERROR_CONTEXT_IS_DESTROYED || error == CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* Whether the context that had this id is gone: its streams and events went with it. 0 for the id:
-   it is not known. */
+/* Sets *ended to 1 if the context with this id is gone. The reset that ended the context also
+   ended its streams, events and work: their handles must not be used again. A context whose id
+   is 0, from a driver without ids, counts as alive. Needs no current context. */
 static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext context,
                                            unsigned long long id, int *ended) {
     unsigned long long now = 0;
@@ -2694,16 +2914,20 @@ static gpupool_result gpi_driver_has_ended(const gpi_driver *driver, CUcontext c
     return *ended ? GPUPOOL_OK : gpi_driver_told(driver, "cuCtxGetId", error);
 }
 
-/* After a reset the primary context is at the same address, and has another id. */
+/* Sets *reset to 1 if cudaDeviceReset has ended the arena's own context. The primary context is
+   then at the same address, and has another id. Costs one driver call, cuCtxGetId. */
 static gpupool_result gpi_driver_was_reset(const gpi_driver *driver, int *reset) {
     return gpi_driver_has_ended(driver, driver->context, driver->id, reset);
 }
 
+/* Returns 1 if the context can be made current. Before CUDA 12 the answer is always 1. */
 static int gpi_driver_is_alive(const gpi_driver *driver, CUcontext context) {
     unsigned long long id = 0;
     return !driver->context_id || !gpi_driver_is_gone(driver->context_id(context, &id));
 }
 
+/* Restores the thread's capture mode and current context. Reports no failure: the public call
+   has its result already. */
 static void gpi_driver_leave(const gpi_visit *visit) {
     CUstreamCaptureMode mode = visit->mode;
     CUcontext popped;
@@ -2712,8 +2936,9 @@ static void gpi_driver_leave(const gpi_visit *visit) {
     if (visit->release_context) visit->release_context(visit->device);
 }
 
-/* Makes the primary context current, one that a reset has ended after bringing it back: the memory
-   that is mapped outlives it. */
+/* Makes the primary context current. If a reset has ended the context, retains the context anew
+   first, which leave undoes: mapped memory outlives a reset, and can be unmapped only in a live
+   context. */
 static gpupool_result gpi_driver_push_own(const gpi_driver *driver, gpi_visit *visit) {
     CUcontext context;
     gpupool_result result;
@@ -2728,6 +2953,9 @@ static gpupool_result gpi_driver_push_own(const gpi_driver *driver, gpi_visit *v
     return result;
 }
 
+/* Prepares the calling thread for driver calls: see D1. The caller ends with gpi_driver_leave,
+   and not if enter fails, which changes nothing. Costs three driver calls, and leave two, so an
+   allocation that finds free memory does without. */
 static gpupool_result gpi_driver_enter(const gpi_driver *driver, gpi_visit *visit) {
     gpupool_result result;
     CUcontext popped;
@@ -2746,42 +2974,48 @@ static gpupool_result gpi_driver_enter(const gpi_driver *driver, gpi_visit *visi
     return result;
 }
 
-/* After a function of the caller's, which may have made another device current. Between enter and
-   leave. */
+/* Makes the arena's context current again after a function of the program ran between enter and
+   leave. The function may have called cudaSetDevice. */
 static void gpi_driver_come_back(const gpi_driver *driver) { driver->set_current(driver->context); }
 
 /* -- opening and closing -- */
 
-static CUmemAllocationProp gpi_driver_kind(const gpi_driver *driver) {
-    CUmemAllocationProp kind;
-    memset(&kind, 0, sizeof kind);
-    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    kind.location.id = driver->device;
+/* How cuMemCreate creates memory of this device: with a file descriptor for other processes, or
+   usable by network cards, as config.share asks. */
+static CUmemAllocationProp gpi_driver_properties(const gpi_driver *driver) {
+    CUmemAllocationProp properties;
+    memset(&properties, 0, sizeof properties);
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = driver->device;
     if (driver->share & GPUPOOL_SHARE_PROCESSES)
-        kind.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    kind.allocFlags.gpuDirectRDMACapable = (driver->share & GPUPOOL_SHARE_RDMA) != 0;
-    return kind;
+        properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties.allocFlags.gpuDirectRDMACapable = (driver->share & GPUPOOL_SHARE_RDMA) != 0;
+    return properties;
 }
 
+/* Returns 1 if the device has the attribute, 0 also if the driver does not know the attribute. */
 static int gpi_driver_has(const gpi_driver *driver, CUdevice_attribute attribute) {
     int has = 0;
     return driver->attribute(&has, attribute, driver->device) == CUDA_SUCCESS && has;
 }
 
-/* The page for mapping; 0: memory of this device cannot be mapped. */
+/* The driver's page size for mapping. Returns 0 if the device cannot map memory, or if the page
+   is no multiple of a unit. On current devices the recommended page is 2 MiB. */
 static uint64_t gpi_driver_page(const gpi_driver *driver) {
-    CUmemAllocationProp kind = gpi_driver_kind(driver);
+    CUmemAllocationProp properties = gpi_driver_properties(driver);
     size_t page = 0;
     if (!driver->mapped ||
         !gpi_driver_has(driver, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
-        driver->granularity(&page, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS)
+        driver->granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
+            CUDA_SUCCESS)
         return 0;
     return gpi_ground_is_power(page) && page >= GPUPOOL_UNIT_BYTES ? page : 0;
 }
 
-/* What the device is. Between enter and leave. */
-static gpupool_result gpi_driver_look(gpi_driver *driver) {
+/* Reads the device's properties into the driver. Called between enter and leave, once. Without
+   mapping the granule is 2 MiB, too: chunk sizes are rounded to granules. */
+static gpupool_result gpi_driver_read_device(gpi_driver *driver) {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t page = gpi_driver_page(driver);
     gpupool_result result = gpi_driver_ask_id(driver, driver->context, &driver->id);
@@ -2795,8 +3029,9 @@ static gpupool_result gpi_driver_look(gpi_driver *driver) {
     return result;
 }
 
-/* No memory for waits is left then. The driver is not entered; one that is not open is left
-   alone. */
+/* Releases the contexts of the device and of its peers. gpi_driver_free_wait_memory must have
+   succeeded before. The calling thread is not between enter and leave. Does nothing if the
+   driver is not open. */
 static void gpi_driver_close(gpi_driver *driver) {
     int i;
     for (i = 0; i < driver->peer_count; i++) driver->release_context(driver->peers[i]);
@@ -2805,6 +3040,9 @@ static void gpi_driver_close(gpi_driver *driver) {
     driver->peer_count = 0;
 }
 
+/* Opens the driver for a device: finds the functions, retains the primary context and reads the
+   device's properties. After a failure the driver is closed. May initialize CUDA, which takes
+   long. */
 static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
     gpupool_result result;
     gpi_visit visit;
@@ -2818,55 +3056,64 @@ static gpupool_result gpi_driver_open(gpi_driver *driver, int device) {
     if (result != GPUPOOL_OK) return result;
     result = gpi_driver_enter(driver, &visit);
     if (result == GPUPOOL_OK) {
-        result = gpi_driver_look(driver);
+        result = gpi_driver_read_device(driver);
         gpi_driver_leave(&visit);
     }
     if (result != GPUPOOL_OK) gpi_driver_close(driver);
     return result;
 }
 
-/* What the device has free, to somebody who holds so much of it. On an integrated device CUDA's
-   figure is the host's, where memory that the system gives up when asked, its page cache, does not
-   count as free: nothing is known there but what there is. */
-static CUresult gpi_driver_memory(const gpi_driver *driver, uint64_t held_bytes,
+/* Asks for the free and total memory of the device. reserved_bytes: what the asking arena has.
+   On an integrated device CUDA's figure for free memory is the host's, without the page cache,
+   which the system gives up when asked. There all memory that the arena has not reserved counts
+   as free. */
+static CUresult gpi_driver_memory(const gpi_driver *driver, uint64_t reserved_bytes,
                                   size_t *free_bytes, size_t *total_bytes) {
     CUresult error = driver->memory_info(free_bytes, total_bytes);
     if (error == CUDA_SUCCESS && driver->is_integrated)
-        *free_bytes = *total_bytes - (size_t)gpi_ground_min(*total_bytes, held_bytes);
+        *free_bytes = *total_bytes - (size_t)gpi_ground_min(*total_bytes, reserved_bytes);
     return error;
 }
 
-/* -- memory that is mapped -- */
+/* -- mapped memory: between enter and leave. Addresses and sizes are multiples of granule_bytes. A
+   failure changes nothing. -- */
 
-/* A piece of physical memory: all of it, or nothing. */
+/* Creates physical memory of bytes, which no address leads to yet. gpi_driver_map and
+   gpi_driver_access make the memory usable. */
 static gpupool_result gpi_driver_create(const gpi_driver *driver, uint64_t bytes,
                                         gpi_handle *handle) {
-    CUmemAllocationProp kind = gpi_driver_kind(driver);
-    return gpi_driver_told(driver, "cuMemCreate", driver->create(handle, bytes, &kind, 0));
+    CUmemAllocationProp properties = gpi_driver_properties(driver);
+    return gpi_driver_told(driver, "cuMemCreate", driver->create(handle, bytes, &properties, 0));
 }
 
+/* Maps all memory of the handle at a reserved address. The memory may be mapped at other
+   addresses at the same time: that is what a stitch is. No device can access the address before
+   set_access. */
 static gpupool_result gpi_driver_map(const gpi_driver *driver, uint64_t address, uint64_t bytes,
                                      gpi_handle handle) {
     return gpi_driver_told(driver, "cuMemMap", driver->map(address, bytes, 0, handle, 0));
 }
 
-/* For one device, this one or a peer: access, or none. */
+/* Allows or forbids one device, the arena's or a peer, to access a mapped range. The range may
+   cover several handles. */
 static gpupool_result gpi_driver_set_access(const gpi_driver *driver, uint64_t address,
                                             uint64_t bytes, int device,
                                             CUmemAccess_flags flags) {
     CUmemAccessDesc access;
-    access.location = gpi_driver_kind(driver).location;
+    access.location = gpi_driver_properties(driver).location;
     access.location.id = device;
     access.flags = flags;
     return gpi_driver_told(driver, "cuMemSetAccess", driver->access(address, bytes, &access, 1));
 }
 
+/* Lets one device read and write a mapped range. */
 static gpupool_result gpi_driver_access_for(const gpi_driver *driver, uint64_t address,
                                             uint64_t bytes, int device) {
     return gpi_driver_set_access(driver, address, bytes, device,
                                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
+/* Lets the arena's device and all its peers read and write a mapped range. */
 static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t address,
                                         uint64_t bytes) {
     gpupool_result result = gpi_driver_access_for(driver, address, bytes, driver->device);
@@ -2876,7 +3123,9 @@ static gpupool_result gpi_driver_access(const gpi_driver *driver, uint64_t addre
     return result;
 }
 
-/* A new descriptor of the memory, for other processes. */
+/* Makes a new file descriptor of the memory, which another process may import. The caller closes
+   the descriptor. The memory lives until all handles, in all processes, and all descriptors are
+   gone. */
 static gpupool_result gpi_driver_export(const gpi_driver *driver, gpi_handle handle,
                                         int *descriptor) {
     CUresult error = driver->export_handle(descriptor, handle,
@@ -2886,6 +3135,7 @@ static gpupool_result gpi_driver_export(const gpi_driver *driver, gpi_handle han
     return result;
 }
 
+/* Makes a handle of memory that another process has exported. The descriptor stays the caller's. */
 static gpupool_result gpi_driver_import(const gpi_driver *driver, int descriptor,
                                         gpi_handle *handle) {
     CUresult error = driver->import_handle(handle, (void *)(uintptr_t)descriptor,
@@ -2893,19 +3143,24 @@ static gpupool_result gpi_driver_import(const gpi_driver *driver, int descriptor
     return gpi_driver_told(driver, "cuMemImportFromShareableHandle", error);
 }
 
+/* Takes a mapping away. The range must be whole mappings. The caller has made sure that no GPU
+   work uses the address any more. */
 static gpupool_result gpi_driver_unmap(const gpi_driver *driver, uint64_t address, uint64_t bytes) {
     return gpi_driver_told(driver, "cuMemUnmap", driver->unmap(address, bytes));
 }
 
+/* Gives up a handle. The physical memory goes back to the device once no mapping of the memory
+   is left. */
 static gpupool_result gpi_driver_release(const gpi_driver *driver, gpi_handle handle) {
     return gpi_driver_told(driver, "cuMemRelease", driver->release(handle));
 }
 
-/* -- streams: what is asked here loses no capture, and needs no current context where the stream is
-   not a default one -- */
+/* -- streams: the questions lose no capture. A default stream means the current context's, so these
+   need a current context; other streams need none. -- */
 
-/* Whether an event recorded here would be a graph's, or would lose a capture: so it is on the
-   legacy stream while any blocking stream captures. */
+/* Returns 1 if no event may be recorded on the stream: the event would become part of a graph,
+   or would end a capture. The legacy stream also answers 1 while any blocking stream captures. A
+   failed question counts as 0, and the call that follows reports the failure. */
 static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult error = driver->is_capturing(stream, &status);
@@ -2913,7 +3168,9 @@ static int gpi_driver_is_capturing(const gpi_driver *driver, cudaStream_t stream
     return error == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* *id stays where the stream captures, for CUDA would end the capture, and before CUDA 12. */
+/* Reads CUDA's id of a stream, which differs between two streams that had one handle after
+   another. *id keeps its value while the stream captures, since CUDA would end the capture, and
+   before CUDA 12, which has no ids. */
 static CUresult gpi_driver_stream_id(const gpi_driver *driver, cudaStream_t stream, uint64_t *id) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     unsigned long long number = *id;
@@ -2926,11 +3183,14 @@ static CUresult gpi_driver_stream_id(const gpi_driver *driver, cudaStream_t stre
     return error;
 }
 
-static int gpi_driver_is_default(cudaStream_t stream) { /* NULL comes no further than ARENA */
+/* Returns 1 for the two default streams. ARENA has replaced NULL by one of them. */
+static int gpi_driver_is_default(cudaStream_t stream) {
     return stream == cudaStreamLegacy || stream == cudaStreamPerThread;
 }
 
-/* The stream's context where it is not the device's own: a stream of another device, say. */
+/* Finds the context of a stream that does not belong to the driver's context: a stream of
+   another device, for example. *context is NULL for the driver's own streams, and after an
+   error. */
 static CUresult gpi_driver_ask_foreign(const gpi_driver *driver, cudaStream_t stream,
                                        CUcontext *context) {
     CUresult error = CUDA_SUCCESS;
@@ -2941,13 +3201,16 @@ static CUresult gpi_driver_ask_foreign(const gpi_driver *driver, cudaStream_t st
     return error;
 }
 
-/* The same; also NULL where CUDA does not tell. */
+/* Returns what gpi_driver_ask_foreign finds, for callers that need no error: NULL also if CUDA
+   does not tell. */
 static CUcontext gpi_driver_foreign(const gpi_driver *driver, cudaStream_t stream) {
     CUcontext context = NULL;
     return gpi_driver_ask_foreign(driver, stream, &context) == CUDA_SUCCESS ? context : NULL;
 }
 
-/* For gpi_driver_foreign and gpi_driver_device_of where no arena is: every stream is foreign. */
+/* Fills a temporary driver that is not open, for gpi_driver_foreign and gpi_driver_device_of
+   before any arena exists. Finds only the four functions that these need. The driver has no
+   context, so every stream is foreign. */
 static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
     size_t i;
     memset(driver, 0, sizeof *driver);
@@ -2961,11 +3224,12 @@ static const gpi_driver *gpi_driver_ask(gpi_driver *driver) {
         symbol = gpi_driver_symbol(gpi_calls[i].name, gpi_calls[i].version, &ignored);
         memcpy((char *)driver + field, &symbol, sizeof symbol);
     }
+    /* Without all four, gpi_driver_foreign returns NULL, and gpi_driver_device_of is not called. */
     if (!driver->push || !driver->pop || !driver->context_device) driver->stream_context = NULL;
     return driver;
 }
 
-/* The context's device; where CUDA cannot say, the current one. */
+/* The number of a context's device; GPUPOOL_DEVICE_CURRENT if CUDA does not tell. */
 static int gpi_driver_device_of(const gpi_driver *driver, CUcontext context) {
     int device = GPUPOOL_DEVICE_CURRENT;
     if (driver->push(context) != CUDA_SUCCESS) return device;
@@ -2974,41 +3238,48 @@ static int gpi_driver_device_of(const gpi_driver *driver, CUcontext context) {
     return device;
 }
 
+/* Waits on the host until all work of the stream has finished. The caller holds no lock of an
+   arena. The stream does not capture. */
 static gpupool_result gpi_driver_stream_sync(const gpi_driver *driver, cudaStream_t stream) {
     return gpi_driver_told(driver, "cuStreamSynchronize", driver->stream_sync(stream));
 }
 
-/* A stream of the current context, which does not wait for the legacy one. */
+/* Creates a stream of the current context. The stream does not wait for the legacy stream. */
 static gpupool_result gpi_driver_stream_new(const gpi_driver *driver, cudaStream_t *stream) {
     return gpi_driver_told(driver, "cuStreamCreate",
                            driver->stream_create(stream, CU_STREAM_NON_BLOCKING));
 }
 
+/* Destroys a stream. Work that is queued on the stream still runs to its end. */
 static gpupool_result gpi_driver_stream_drop(const gpi_driver *driver, cudaStream_t stream) {
     return gpi_driver_told(driver, "cuStreamDestroy", driver->stream_destroy(stream));
 }
 
-/* -- events: recording one, asking it and letting a stream wait for it need no current context
-   where the stream is not a default one -- */
+/* -- events: to create an event takes a current context. To record one, to query and to wait take
+   none, unless the stream is a default stream. -- */
 
-/* An event of the current context. */
+/* Creates an event of the current context. An event without timing is the cheapest to record. */
 static gpupool_result gpi_driver_event_new(const gpi_driver *driver, CUevent *event) {
     return gpi_driver_told(driver, "cuEventCreate",
                            driver->event_create(event, CU_EVENT_DISABLE_TIMING));
 }
 
+/* Destroys an event, recorded or not. An event whose context a reset has ended must not come
+   here: CUDA may crash. */
 static gpupool_result gpi_driver_event_drop(const gpi_driver *driver, CUevent event) {
     return gpi_driver_told(driver, "cuEventDestroy", driver->event_destroy(event));
 }
 
-/* The stream is of the event's context, and gpi_driver_is_capturing has said no. */
+/* Records the event behind the work that is queued on the stream. The stream belongs to the
+   event's context, and gpi_driver_is_capturing has returned 0. */
 static gpupool_result gpi_driver_event_record(const gpi_driver *driver, CUevent event,
                                               cudaStream_t stream) {
     return gpi_driver_told(driver, "cuEventRecord", driver->event_record(event, stream));
 }
 
-/* Whether the event has passed: CUDA_SUCCESS, or CUDA_ERROR_NOT_READY. CUDA allows the question in
-   relaxed mode only, so the mode is exchanged for it, here and not by the caller. */
+/* Returns CUDA_SUCCESS if the work before the event has finished, CUDA_ERROR_NOT_READY if not,
+   and other errors. CUDA allows the query in relaxed capture mode only, so the function
+   exchanges the mode: callers query events without gpi_driver_enter. */
 static CUresult gpi_driver_event_ask(const gpi_driver *driver, CUevent event) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult error = driver->exchange(&mode);
@@ -3018,6 +3289,7 @@ static CUresult gpi_driver_event_ask(const gpi_driver *driver, CUevent event) {
     return error;
 }
 
+/* Sets *passed to 1 if the work before the event has finished. Never waits. */
 static gpupool_result gpi_driver_event_query(const gpi_driver *driver, CUevent event,
                                              int *passed) {
     CUresult error = gpi_driver_event_ask(driver, event);
@@ -3026,27 +3298,48 @@ static gpupool_result gpi_driver_event_query(const gpi_driver *driver, CUevent e
     return gpi_driver_told(driver, "cuEventQuery", error);
 }
 
-/* The host waits. Between enter and leave. */
+/* Waits on the host until the work before the event has finished. Between enter and leave. The
+   caller holds no lock of an arena. */
 static gpupool_result gpi_driver_event_wait(const gpi_driver *driver, CUevent event) {
     return gpi_driver_told(driver, "cuEventSynchronize", driver->event_sync(event));
 }
 
-/* The stream waits. */
+/* Makes the work that is queued on the stream from now on wait for the event, on the device. The
+   host does not wait. */
 static gpupool_result gpi_driver_stream_wait(const gpi_driver *driver, cudaStream_t stream,
                                              CUevent event) {
     return gpi_driver_told(driver, "cuStreamWaitEvent", driver->stream_wait(stream, event, 0));
 }
 
-/* Records all streams of the driver's context, destroyed ones too. While any of them captures CUDA
-   refuses it, and the capture is lost. */
+/* Records the event behind the work of all streams of the driver's context, destroyed streams
+   too. While any of them captures, CUDA refuses and ends the capture, so the caller rules
+   captures out. E_UNSUPPORTED: the driver is older than CUDA 12.5. */
 static gpupool_result gpi_driver_record_all(const gpi_driver *driver, CUevent event) {
     if (!driver->record_all)
         return gpi_host_fail(GPUPOOL_E_UNSUPPORTED, "cuCtxRecordEvent needs CUDA 12.5");
     return gpi_driver_told(driver, "cuCtxRecordEvent", driver->record_all(driver->context, event));
 }
 
-/* -- peers -- */
+/* Records the event on the stream. If *event is NULL, creates the event first, in the current
+   context. */
+static gpupool_result gpi_driver_record(const gpi_driver *driver, CUevent *event,
+                                        cudaStream_t stream) {
+    gpupool_result result = GPUPOOL_OK;
+    if (!*event) result = gpi_driver_event_new(driver, event);
+    return result == GPUPOOL_OK ? gpi_driver_event_record(driver, *event, stream) : result;
+}
 
+/* Destroys the event, if there is one. *event is NULL after a success. */
+static gpupool_result gpi_driver_forget(const gpi_driver *driver, CUevent *event) {
+    gpupool_result result = *event ? gpi_driver_event_drop(driver, *event) : GPUPOOL_OK;
+    if (result == GPUPOOL_OK) *event = NULL;
+    return result;
+}
+
+/* -- peers: other devices that may access the arena's memory. A caller that changes the list holds
+   the arena's lock growing. -- */
+
+/* Fails with E_UNSUPPORTED if the device cannot access memory of the driver's device. */
 static gpupool_result gpi_driver_can_peer(const gpi_driver *driver, int device) {
     int can = 0;
     gpupool_result result = gpi_driver_told(
@@ -3056,15 +3349,17 @@ static gpupool_result gpi_driver_can_peer(const gpi_driver *driver, int device) 
                          "memory of device %d", device, driver->device);
 }
 
-/* The peer's place in the list; the one behind the last: it is not in it. */
+/* The index of a peer in driver->peers; peer_count: the device is no peer. */
 static int gpi_driver_peer(const gpi_driver *driver, int device) {
     int i = 0;
     while (i < driver->peer_count && driver->peers[i] != device) i++;
     return i;
 }
 
-/* Takes hold of the context of a device that is to become a peer. That of a peer is there once more
-   if a reset had ended it. */
+/* Retains the primary context of a device that is about to become a peer, at the end of the
+   list. For a present peer the context is retained again, and the former retain released: the
+   new retain brings the context back if a reset had ended it. Followed by
+   gpi_driver_end_holding. */
 static gpupool_result gpi_driver_hold_peer(gpi_driver *driver, int device) {
     int at = gpi_driver_peer(driver, device);
     gpupool_result result =
@@ -3075,14 +3370,17 @@ static gpupool_result gpi_driver_hold_peer(gpi_driver *driver, int device) {
     return result;
 }
 
-/* The device whose context is held becomes a peer, or is let go of. */
+/* Ends what gpi_driver_hold_peer began. result: whether the memory was made accessible. If so
+   the device becomes a peer, else its context is released. A device that was a peer before stays
+   a peer. */
 static void gpi_driver_end_holding(gpi_driver *driver, int device, gpupool_result result) {
     if (gpi_driver_peer(driver, device) < driver->peer_count) return;
     if (result == GPUPOOL_OK) driver->peer_count++;
     else driver->release_context(device);
 }
 
-/* A peer is one no longer. Nobody waits for the device meanwhile. */
+/* Takes a peer off the list and releases its context. The caller holds the arena's lock waits,
+   since gpi_driver_wait goes through the list. */
 static void gpi_driver_drop_peer(gpi_driver *driver, int device) {
     int at = gpi_driver_peer(driver, device);
     driver->release_context(device);
@@ -3093,7 +3391,8 @@ static void gpi_driver_drop_peer(gpi_driver *driver, int device) {
     }
 }
 
-/* What cuMemAlloc gives becomes accessible by whole devices. The device is held. */
+/* Makes all memory that cuMemAlloc gives on the driver's device accessible to a peer, now and in
+   the future. Mapped memory needs gpi_driver_set_access instead. The peer's context is retained. */
 static gpupool_result gpi_driver_enable_peer(const gpi_driver *driver, int device) {
     CUcontext context = driver->peer_contexts[gpi_driver_peer(driver, device)];
     gpupool_result result = gpi_driver_push(driver, context);
@@ -3107,11 +3406,11 @@ static gpupool_result gpi_driver_enable_peer(const gpi_driver *driver, int devic
 
 /* -- the wait for the device -- */
 
-/* Waits until all streams of the current context are done, destroyed ones too. It loses no capture,
-   not even one on a non-blocking stream, which cuCtxSynchronize would lose: cuMemFree waits so, of
-   whatever memory, and so does cuMemFreeHost (seen on CUDA 13.0). After a reset that memory is
-   gone,
-   and its address may be the program's. */
+/* Frees the memory that gpi_driver_wait_here has allocated for the purpose. cuMemFree of any
+   memory waits until all streams of the context have finished, destroyed streams too, and so
+   does cuMemFreeHost (seen on CUDA 13.0). Unlike cuCtxSynchronize, they end no capture, not even
+   on a non-blocking stream. A reset has freed the memory, and the program may have its address
+   by now: then nothing is freed. After a failure wait_memory stays for another try. */
 static gpupool_result gpi_driver_free_wait_memory(gpi_driver *driver) {
     gpupool_result result;
     int ended;
@@ -3127,9 +3426,11 @@ static gpupool_result gpi_driver_free_wait_memory(gpi_driver *driver) {
     return result;
 }
 
-/* The context is current. */
+/* Waits for all work of the context, which is current. Allocates one byte to free: device
+   memory, or pinned host memory if the device has none left. Frees the memory of an earlier wait
+   that failed first. */
 static gpupool_result gpi_driver_wait_here(gpi_driver *driver, CUcontext context) {
-    gpupool_result result = gpi_driver_free_wait_memory(driver); /* of a wait that failed */
+    gpupool_result result = gpi_driver_free_wait_memory(driver);
     CUdeviceptr wait_memory = 0;
     if (result != GPUPOOL_OK) return result;
     driver->wait_memory_id = 0;
@@ -3144,8 +3445,9 @@ static gpupool_result gpi_driver_wait_here(gpi_driver *driver, CUcontext context
     return result == GPUPOOL_OK ? gpi_driver_free_wait_memory(driver) : result;
 }
 
-/* Waits for the device and its peers, whose streams may be at the arena's memory as well. A peer's
-   context that a reset has ended has no work. Between enter and leave; one thread at a time. */
+/* Waits on the host for all work of the device and of its peers, whose streams may use the
+   arena's memory too. A peer's context that a reset has ended has no work. Between enter and
+   leave, one thread at a time; the caller holds no lock of an arena but waits. */
 static gpupool_result gpi_driver_wait(gpi_driver *driver) {
     gpupool_result result = gpi_driver_wait_here(driver, driver->context);
     int i;
@@ -3160,19 +3462,32 @@ static gpupool_result gpi_driver_wait(gpi_driver *driver) {
     return result;
 }
 
-/* -- transfers: for the ring -- */
+/* == DATA =====================================================================================
+   Pins host memory, copies and fills: the driver calls of rings, of the guards around blocks,
+   and of sleep. Copies and fills are queued on a stream; pinning takes effect at once.
+   uses: DRIVER
 
-typedef enum gpi_place_kind { /* where a pointer points */
+       gpi_copy    rows of `width` bytes, at distances of to_pitch and from_pitch bytes
+
+           from  [ width ]...[ width ]...[ width ]        to  [ width ].[ width ].[ width ]
+                 |- from_pitch -|                             |- to_pitch -|
+
+   Locks: no function takes a lock. The driver is open, and its context is current. */
+
+/* What kind of memory a pointer points to. */
+typedef enum gpi_place_kind {
     GPI_PLACE_ORDINARY,       /* host memory that CUDA does not know */
-    GPI_PLACE_PINNED,         /* the device reaches it, and the host too: pinned or managed */
-    GPI_PLACE_DEVICE
+    GPI_PLACE_PINNED,         /* host and device can access the memory: pinned or managed */
+    GPI_PLACE_DEVICE          /* only the device can */
 } gpi_place_kind;
 
-static gpupool_result gpi_driver_place(const gpi_driver *driver, const void *pointer,
-                                       gpi_place_kind *kind) {
+/* Asks CUDA what kind of memory the byte at pointer is. The bytes around may be of another kind:
+   a buffer can be pinned in part. */
+static gpupool_result gpi_data_kind(const gpi_driver *driver, const void *pointer,
+                                    gpi_place_kind *kind) {
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED};
-    unsigned type = 0, managed = 0; /* both stay 0 of memory that CUDA does not know */
+    unsigned type = 0, managed = 0; /* CUDA leaves both at 0 for ordinary host memory */
     void *answers[] = {NULL, NULL};
     gpupool_result result;
     answers[0] = &type;
@@ -3186,27 +3501,32 @@ static gpupool_result gpi_driver_place(const gpi_driver *driver, const void *poi
     return GPUPOOL_OK;
 }
 
-static gpupool_result gpi_driver_pin(const gpi_driver *driver, void *memory, uint64_t bytes) {
+/* Pins host memory for all contexts. The device copies pinned memory by itself, at the bus's
+   full speed. */
+static gpupool_result gpi_data_pin(const gpi_driver *driver, void *memory, uint64_t bytes) {
     CUresult error = driver->host_register(memory, (size_t)bytes, CU_MEMHOSTREGISTER_PORTABLE);
-    if (error == CUDA_ERROR_OUT_OF_MEMORY) /* not the device's: no verdict would explain it */
+    if (error == CUDA_ERROR_OUT_OF_MEMORY) /* the host refuses; the device may have memory */
         return gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "cuMemHostRegister: the host does not pin %"
                              PRIu64 " bytes more", bytes);
     return gpi_driver_told(driver, "cuMemHostRegister", error);
 }
 
-/* Waits for the device, as CUDA has it. */
-static gpupool_result gpi_driver_unpin(const gpi_driver *driver, void *memory) {
+/* Ends a pinning. CUDA waits for the device inside the call. */
+static gpupool_result gpi_data_unpin(const gpi_driver *driver, void *memory) {
     return gpi_driver_told(driver, "cuMemHostUnregister", driver->host_unregister(memory));
 }
 
-typedef struct gpi_copy { /* rows of width bytes, each `pitch` after the one before */
+/* A copy: see the banner. With one row the pitches are not read. */
+typedef struct gpi_copy {
     void *to;
     const void *from;
     uint64_t to_pitch, from_pitch, width, rows;
 } gpi_copy;
 
-static CUresult gpi_driver_copy_rows(const gpi_driver *driver, const gpi_copy *copy,
-                                     cudaStream_t stream) {
+/* Queues a copy of several rows. CUDA finds the direction from the addresses
+   (MEMORYTYPE_UNIFIED). */
+static CUresult gpi_data_copy_rows(const gpi_driver *driver, const gpi_copy *copy,
+                                   cudaStream_t stream) {
     CUDA_MEMCPY2D rows;
     memset(&rows, 0, sizeof rows);
     rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
@@ -3219,13 +3539,14 @@ static CUresult gpi_driver_copy_rows(const gpi_driver *driver, const gpi_copy *c
     return driver->copy_rows(&rows, stream);
 }
 
-/* `refused`: CUDA does not take these pointers. It is so for host memory that is registered in
-   part, or in two parts. */
-static gpupool_result gpi_driver_copy(const gpi_driver *driver, const gpi_copy *copy,
-                                      cudaStream_t stream, int *refused) {
+/* Queues a copy on the stream, in any direction. For ordinary host memory CUDA stages the bytes,
+   and may wait for the stream. Sets *refused, if refused is not NULL, to 1 if CUDA does not take
+   the pointers: host memory that is registered in part, or in two parts, is refused so. */
+static gpupool_result gpi_data_copy(const gpi_driver *driver, const gpi_copy *copy,
+                                    cudaStream_t stream, int *refused) {
     CUresult error;
     if (copy->rows > 1)
-        error = gpi_driver_copy_rows(driver, copy, stream);
+        error = gpi_data_copy_rows(driver, copy, stream);
     else
         error = driver->copy((CUdeviceptr)(uintptr_t)copy->to, (CUdeviceptr)(uintptr_t)copy->from,
                              (size_t)copy->width, stream);
@@ -3233,38 +3554,36 @@ static gpupool_result gpi_driver_copy(const gpi_driver *driver, const gpi_copy *
     return gpi_driver_told(driver, copy->rows > 1 ? "cuMemcpy2DAsync" : "cuMemcpyAsync", error);
 }
 
-static gpupool_result gpi_driver_fill(const gpi_driver *driver, void *at, int byte, uint64_t bytes,
-                                      cudaStream_t stream) {
+/* Queues a fill of device memory, or of memory that the device can access, with one byte value.
+   An out-of-memory error becomes E_CUDA: the fill needs no memory of the arena, and no verdict
+   could explain the failure. */
+static gpupool_result gpi_data_fill(const gpi_driver *driver, void *at, int byte, uint64_t bytes,
+                                    cudaStream_t stream) {
     CUresult error = driver->fill((CUdeviceptr)(uintptr_t)at, (unsigned char)byte, (size_t)bytes,
                                   stream);
-    if (error == CUDA_ERROR_OUT_OF_MEMORY) /* no verdict would explain it */
+    if (error == CUDA_ERROR_OUT_OF_MEMORY)
         return gpi_host_fail(GPUPOOL_E_CUDA, "cuMemsetD8Async failed: CUDA_ERROR_OUT_OF_MEMORY: "
                              "the driver has no memory for itself");
     return gpi_driver_told(driver, "cuMemsetD8Async", error);
 }
 
-/* Records the event, made when it is first needed. */
-static gpupool_result gpi_driver_record(const gpi_driver *driver, CUevent *event,
-                                        cudaStream_t stream) {
-    gpupool_result result = GPUPOOL_OK;
-    if (!*event) result = gpi_driver_event_new(driver, event);
-    return result == GPUPOOL_OK ? gpi_driver_event_record(driver, *event, stream) : result;
-}
+/* == TOOL =====================================================================================
+   Tells profilers and checkers about chunks and blocks, through NVTX's memory extension. Present
+   with GPUPOOL_NVTX 1 only. uses: nothing
 
-/* Destroys the event, if there is one. */
-static gpupool_result gpi_driver_forget(const gpi_driver *driver, CUevent *event) {
-    gpupool_result result = *event ? gpi_driver_event_drop(driver, *event) : GPUPOOL_OK;
-    if (result == GPUPOOL_OK) *event = NULL;
-    return result;
-}
+       chunk -> a heap of NVTX       block -> a region in the heap, named by file and line
+
+   Tools refuse heaps over mapped memory (seen on CUDA 13.0), so chunks of MAPPED are not told.
+
+   Locks: no function takes a lock. Each call costs little unless a tool is attached. */
 
 #if GPUPOOL_NVTX
-/* -- what a tool is told: chunks are heaps, blocks regions in them. Tools refuse heaps over mapped
-   memory (seen on CUDA 13.0). -- */
-
-static void *gpi_driver_tell_chunk(const void *memory, uint64_t bytes) {
+/* Registers a chunk as a heap. Returns the heap's handle, NULL if no tool is attached. A tool
+   that watches accesses can then report accesses outside of all regions. */
+static void *gpi_tool_chunk(const void *memory, uint64_t bytes) {
     nvtxMemVirtualRangeDesc_t range;
     nvtxMemHeapDesc_t heap;
+    /* A heap of type VIRTUAL_ADDRESS covers one range of addresses, whatever memory is behind. */
     memset(&range, 0, sizeof range);
     memset(&heap, 0, sizeof heap);
     range.size = bytes;
@@ -3280,12 +3599,14 @@ static void *gpi_driver_tell_chunk(const void *memory, uint64_t bytes) {
     return nvtxMemHeapRegister(NULL, &heap);
 }
 
-static void gpi_driver_tell_chunk_gone(void *heap) {
+/* Ends a heap, before its chunk goes back to the driver. */
+static void gpi_tool_chunk_gone(void *heap) {
     nvtxMemHeapUnregister(NULL, (nvtxMemHeapHandle_t)heap);
 }
 
-static void gpi_driver_tell_block(void *heap, const void *block, uint64_t bytes,
-                                  const char *name) {
+/* Registers a block as a region of the heap and names the region. The structs of NVTX describe
+   batches; each batch here has one element. */
+static void gpi_tool_block(void *heap, const void *block, uint64_t bytes, const char *name) {
     nvtxMemVirtualRangeDesc_t range;
     nvtxMemRegionHandle_t handle = NULL;
     nvtxMemRegionsRegisterBatch_t regions;
@@ -3305,6 +3626,7 @@ static void gpi_driver_tell_block(void *heap, const void *block, uint64_t bytes,
     regions.regionDescElementSize = sizeof range;
     regions.regionDescElements = &range;
     regions.regionHandleElementsOut = &handle;
+    /* The name goes by the block's address, so the region's handle is not kept. */
     nvtxMemRegionsRegister(NULL, &regions);
     title.regionRefType = NVTX_MEM_REGION_REF_TYPE_POINTER;
     title.nameType = NVTX_MESSAGE_TYPE_ASCII;
@@ -3318,7 +3640,8 @@ static void gpi_driver_tell_block(void *heap, const void *block, uint64_t bytes,
     nvtxMemRegionsName(NULL, &titles);
 }
 
-static void gpi_driver_tell_block_gone(const void *block) {
+/* Ends the region of a block, by the block's address. */
+static void gpi_tool_block_gone(const void *block) {
     nvtxMemRegionRef_t region;
     nvtxMemRegionsUnregisterBatch_t regions;
     memset(&regions, 0, sizeof regions);
@@ -3334,82 +3657,113 @@ static void gpi_driver_tell_block_gone(const void *block) {
 #endif
 
 /* == LEDGER ===================================================================================
-   The arena's numbers, the limit they are held to, and whose they are. Nobody else adds to a
-   counter. uses: HOST
+   Counts an arena's memory: bytes and blocks, now, at most and in total; for the whole arena,
+   for each phase, each tag, and each line of source that allocates. Also keeps the limit.
+   uses: HOST
+
+       gpi_ledger
+         requested granted reserved pending blocks      counters: now, peak, total
+         scopes -> phase (innermost) -> phase around    figures put aside at gpupool_begin_phase
+         tags[]                                         figures and soft limit of each tag
+         sites[hash] -> gpi_site -> gpi_site            figures of each source line and stream
+
+   A phase costs nothing while it lasts. The counters run on; only their peaks start anew at its
+   begin. The figures of that moment are put aside, and subtracted at its end.
+
+   Allocations from a stream's cache do not take the arena's lock, so they cannot change a
+   counter. They note their changes in a gpi_change under the cache's lock, and the cache folds
+   the changes into the counters later.
+
    L1  requested <= granted <= reserved, and reserved <= limit unless the limit was lowered since
    L2  each counter: now <= peak and now <= total
-   L3  totals never shrink: each scope's is at least that of the scope around it at its push
+   L3  totals never shrink: each phase's is at least that of the phase around it at its begin
 
-   A scope costs nothing while it lasts: the counters run on, and only their peaks begin anew. What
-   was there at its push is set aside, and taken off at its pop. */
+   Locks: the arena's lock protects all fields, except gpi_site.cached, the cached_ fields,
+   changed and is_changed, which the lock of the stream's cache protects. Functions expect the
+   arena's lock held, unless their comment says otherwise. No function waits or calls CUDA.
 
-/* Changes that are made elsewhere, under another lock, and folded in later. Their own peak is kept,
-   so that the counter's comes out as if each had been made here, where one stream is at work; with
-   several, it may be off by what they changed meanwhile: no more than their caches hold. */
+   Read first: gpi_ledger_add, gpi_ledger_charge, gpi_ledger_fold, gpi_ledger_push,
+   gpi_ledger_pop, gpi_ledger_new_site. */
+
+/* Changes of a counter that a cache has noted under its own lock. With one stream at work the
+   counter's peak comes out exact, since the changes keep their own peak. With several streams
+   the peak may differ by what the other caches changed meanwhile: at most by what the caches
+   contain. */
 typedef struct gpi_change {
-    int64_t now, most;
-    uint64_t total;
+    int64_t now, most;     /* sum of the changes, and its highest value, both since the last fold */
+    uint64_t total;        /* sum of the additions */
 } gpi_change;
 
-typedef struct gpi_site { /* blocks that one line of source has asked for on one stream */
-    struct gpi_site *next; /* in the same bucket */
-    struct gpi_site *same;  /* the one that counts for all of equal text: itself, mostly */
-    struct gpi_site *place; /* the first of equal text, whatever its stream */
-    const char *file;      /* "": not known */
-    int line, embedded;    /* embedded: not of the host's heap */
-    uint64_t key;          /* of the stream */
-    uint64_t allocs;       /* in all */
-    uint64_t blocks, bytes, bytes_peak; /* live */
-    struct gpi_site *changed; /* of the next site that a cache has changed, while is_changed */
-    int is_changed;
-    gpi_change cached;     /* of bytes, under the stream's lock, not yet in the figures above */
-    int64_t cached_blocks;
-    uint64_t cached_allocs;
-    uint64_t place_blocks, place_bytes; /* of a place: as last added up over its streams */
-    uint32_t number;       /* in the latest copy of all */
+/* The blocks that one line of source has allocated on one stream. Sites are found by the address of
+   the file's name, which is fast. The text of a name can be at several addresses, one in each file
+   that includes a header: then the first site of a text and stream counts for all of them. */
+typedef struct gpi_site {
+    struct gpi_site *next;  /* in the bucket */
+    struct gpi_site *same;  /* the site that counts for this text, line and stream: mostly itself */
+    struct gpi_site *place; /* the first site of this text and line, for all streams */
+    const char *file;       /* "": not known */
+    int line, embedded;     /* embedded: 1 if the struct is part of another, and is not freed */
+    uint64_t key;           /* the stream's key */
+    uint64_t allocs;        /* allocations so far */
+    uint64_t blocks, bytes, bytes_peak; /* of live blocks */
+    struct gpi_site *changed; /* the next site that the stream's cache has changed */
+    int is_changed;         /* 1: the site is in that list */
+    gpi_change cached;      /* changes of bytes that are not yet in the figures above */
+    int64_t cached_blocks;  /* the changes of blocks */
+    uint64_t cached_allocs; /* the changes of allocs */
+    uint64_t place_blocks, place_bytes; /* sums over all streams: gpi_ledger_add_up_places */
+    uint32_t number;        /* index in the latest copy of all sites, for a report */
 } gpi_site;
 
-enum { GPI_SITES = 256 }; /* buckets */
+enum { GPI_SITES = 256 }; /* buckets; a hash has 8 bits */
 
-typedef struct gpi_origin { /* of a call, as the caller tells it */
+/* Where in the program's source a call stands. */
+typedef struct gpi_origin {
     const char *file;
     int line;
 } gpi_origin;
 
+/* A phase between gpupool_begin_phase and gpupool_end_phase. */
 typedef struct gpi_scope {
-    struct gpi_scope *outer;
-    gpupool_stats before; /* as it was at the push; peaks: of the scope around, so far */
+    struct gpi_scope *outer; /* the phase around this phase; NULL: none */
+    gpupool_stats before; /* the figures at the begin; before.peak: peak of the phase around, from
+                             that phase's begin to this begin */
 } gpi_scope;
 
+/* A tag's figures and limits. */
 typedef struct gpi_ledger_tag {
-    gpupool_tag_stats stats; /* limits: UINT64_MAX for none */
-    uint64_t coming;         /* of granted: of requests under way */
-    uint64_t coming_blocks;
-    gpupool_soft_fn on_soft_limit;
+    gpupool_tag_stats stats; /* a limit of UINT64_MAX: none */
+    uint64_t coming;         /* part of granted: bytes of requests that have no block yet */
+    uint64_t coming_blocks;  /* number of these requests */
+    gpupool_soft_fn on_soft_limit; /* NULL: the program does not want to know */
     void *user;
-    int told;                /* is_over, as the program was told last */
+    int told;                /* what the program was told last: 1 over the soft limit, 0 below */
 } gpi_ledger_tag;
 
+/* All figures of one arena. */
 typedef struct gpi_ledger {
     gpupool_counter requested, granted, reserved, pending, blocks; /* in gpupool_stats' order */
     uint64_t limit_bytes; /* UINT64_MAX: none */
-    uint64_t over_bytes;  /* what was reserved when the limit was last set: it may be more */
-    uint64_t away_bytes;  /* what was reserved before the arena fell asleep */
+    uint64_t over_bytes;  /* reserved when the limit was last set; may be above the limit */
+    uint64_t away_bytes;  /* reserved before the arena fell asleep; 0: awake */
     uint64_t allocs, frees, failures, same_stream_allocs;
-    uint64_t cached_bytes; /* free in caches, when these were last folded in */
-    gpi_scope *scopes;    /* the innermost first */
-    gpi_ledger_tag *tags[GPUPOOL_TAGS + 1]; /* [0]: the arena's own soft limit, on reserved */
-    int tag_count;        /* of the others; they are [1], [2], ... */
+    uint64_t cached_bytes; /* free memory in caches, as of their last fold */
+    gpi_scope *scopes;    /* open phases, the innermost first */
+    gpi_ledger_tag *tags[GPUPOOL_TAGS + 1]; /* [0]: the arena's, on reserved; NULL: none */
+    int tag_count;        /* tags made by the program: [1] to [tag_count] */
 #if GPUPOOL_SITES
     gpi_site *sites[GPI_SITES];
-    gpi_site unknown;     /* where the host had no memory for another */
+    gpi_site unknown;     /* counts blocks for which the host had no memory for a site */
     uint64_t site_count;
 #endif
 } gpi_ledger;
 
-enum { GPI_COUNTERS = 5 };
+/* -- counters -- */
 
-/* The i-th counter of a ledger, and of statistics. */
+enum { GPI_COUNTERS = 5 }; /* requested to blocks */
+
+/* The i-th counter of a ledger. Loops over all counters use the two functions below; the cast
+   removes const, and only callers that may write do. */
 static gpupool_counter *gpi_ledger_counter(const gpi_ledger *ledger, int i) {
     static const size_t offsets[GPI_COUNTERS] = {
         offsetof(gpi_ledger, requested), offsetof(gpi_ledger, granted),
@@ -3418,6 +3772,7 @@ static gpupool_counter *gpi_ledger_counter(const gpi_ledger *ledger, int i) {
     return (gpupool_counter *)(void *)((char *)(uintptr_t)ledger + offsets[i]);
 }
 
+/* The i-th counter of public statistics, in the order of gpi_ledger_counter. */
 static gpupool_counter *gpi_ledger_counter_of(const gpupool_stats *stats, int i) {
     static const size_t offsets[GPI_COUNTERS] = {
         offsetof(gpupool_stats, requested), offsetof(gpupool_stats, granted),
@@ -3426,10 +3781,13 @@ static gpupool_counter *gpi_ledger_counter_of(const gpupool_stats *stats, int i)
     return (gpupool_counter *)(void *)((char *)(uintptr_t)stats + offsets[i]);
 }
 
+/* Checks the invariants. Returns 0, or the number of the first that is broken: 3 means L3.
+   Changes nothing. */
 static int gpi_ledger_check(const gpi_ledger *ledger) {
-    const gpi_scope *scope, *inner = NULL;
+    const gpi_scope *phase, *inner = NULL;
     int i;
     if (ledger->requested.now > ledger->granted.now) return 1;
+    /* Blocks of a sleeping arena stay live, while their memory is not reserved. */
     if (ledger->granted.now > ledger->reserved.now + ledger->away_bytes) return 1;
     if (ledger->reserved.now > gpi_ground_max(ledger->limit_bytes, ledger->over_bytes)) return 1;
     for (i = 0; i < GPI_COUNTERS; i++) {
@@ -3437,9 +3795,11 @@ static int gpi_ledger_check(const gpi_ledger *ledger) {
         if (counter->now > counter->peak) return 2;
         if (GPUPOOL_STATS && counter->now > counter->total) return 2;
     }
-    for (scope = ledger->scopes; scope; inner = scope, scope = scope->outer)
+    /* L3: compare each phase's begin with the begin of the phase inside, and the innermost
+       phase's with the counters of now. */
+    for (phase = ledger->scopes; phase; inner = phase, phase = phase->outer)
         for (i = 0; i < GPI_COUNTERS; i++) {
-            const gpupool_counter *aside = gpi_ledger_counter_of(&scope->before, i);
+            const gpupool_counter *aside = gpi_ledger_counter_of(&phase->before, i);
             const gpupool_counter *later = inner ? gpi_ledger_counter_of(&inner->before, i)
                                                  : gpi_ledger_counter(ledger, i);
             if (aside->total > later->total || aside->now > aside->total) return 3;
@@ -3449,14 +3809,16 @@ static int gpi_ledger_check(const gpi_ledger *ledger) {
 
 /* -- tags -- */
 
-/* 1, 0: over its soft limit, or not. */
+/* Returns 1 if a tag, or for tag 0 the arena, is over its soft limit. A tag's limit is on
+   granted, the arena's on reserved. */
 static int gpi_ledger_is_over(const gpi_ledger *ledger, int tag) {
-    const gpi_ledger_tag *of = ledger->tags[tag];
-    uint64_t now = tag ? of->stats.granted.now : ledger->reserved.now;
-    return now > of->stats.soft_limit_bytes;
+    const gpi_ledger_tag *entry = ledger->tags[tag];
+    uint64_t now = tag ? entry->stats.granted.now : ledger->reserved.now;
+    return now > entry->stats.soft_limit_bytes;
 }
 
-/* The first tag of which the program was not told how it is; -1: none. */
+/* The first tag that has passed its soft limit, upwards or downwards, since the program was told
+   last; -1: none. 0 is the arena. TAG tells the program after all locks are open. */
 static int gpi_ledger_untold(const gpi_ledger *ledger) {
     int i;
     for (i = 0; i <= ledger->tag_count; i++)
@@ -3466,24 +3828,28 @@ static int gpi_ledger_untold(const gpi_ledger *ledger) {
     return -1;
 }
 
+/* Bytes that may still be reserved under the limit. 0 if the limit was lowered below reserved. */
 static uint64_t gpi_ledger_room(const gpi_ledger *ledger) {
     if (ledger->reserved.now >= ledger->limit_bytes) return 0;
     return ledger->limit_bytes - ledger->reserved.now;
 }
 
-/* The counters as of the arena's whole life, whatever scopes are open. */
+/* Copies the counters to stats, with the peaks of the arena's whole life: the highest of the
+   counter's peak and of the peaks that open phases have put aside. */
 static void gpi_ledger_read(const gpi_ledger *ledger, gpupool_stats *stats) {
-    const gpi_scope *scope = ledger->scopes;
+    const gpi_scope *phase = ledger->scopes;
     int i;
     for (i = 0; i < GPI_COUNTERS; i++)
         *gpi_ledger_counter_of(stats, i) = *gpi_ledger_counter(ledger, i);
-    for (; scope; scope = scope->outer)
+    for (; phase; phase = phase->outer)
         for (i = 0; i < GPI_COUNTERS; i++) {
             gpupool_counter *out = gpi_ledger_counter_of(stats, i);
-            out->peak = gpi_ground_max(out->peak, gpi_ledger_counter_of(&scope->before, i)->peak);
+            out->peak = gpi_ground_max(out->peak, gpi_ledger_counter_of(&phase->before, i)->peak);
         }
 }
 
+/* Adds to a counter. GPUPOOL_STATS 0 keeps no totals; the peak stays, since growth needs the
+   peak of granted. STAGE uses the function for the ring's counters, under the ring's lock. */
 static void gpi_ledger_add(gpupool_counter *counter, uint64_t amount) {
     counter->now += amount;
 #if GPUPOOL_STATS
@@ -3492,24 +3858,30 @@ static void gpi_ledger_add(gpupool_counter *counter, uint64_t amount) {
     if (counter->now > counter->peak) counter->peak = counter->now;
 }
 
+/* Subtracts from a counter. Peak and total stay. */
 static void gpi_ledger_sub(gpupool_counter *counter, uint64_t amount) {
     GPI_ASSERT(counter->now >= amount);
     counter->now -= amount;
 }
 
-/* A block with a tag is gone. Returns whether the program is to be told of something. */
+/* Removes a freed block, or a request that got no block, from its tag. Returns 1 if the tag has
+   fallen below its soft limit and the program must be told. */
 static int gpi_ledger_untag(gpi_ledger *ledger, uint32_t tag, uint64_t bytes) {
-    gpi_ledger_tag *of = ledger->tags[tag];
-    gpi_ledger_sub(&of->stats.granted, bytes);
-    gpi_ledger_sub(&of->stats.blocks, 1);
-    return of->on_soft_limit && gpi_ledger_is_over(ledger, (int)tag) != of->told;
+    gpi_ledger_tag *entry = ledger->tags[tag];
+    gpi_ledger_sub(&entry->stats.granted, bytes);
+    gpi_ledger_sub(&entry->stats.blocks, 1);
+    return entry->on_soft_limit && gpi_ledger_is_over(ledger, (int)tag) != entry->told;
 }
 
+/* Moves a counter to a new value that was computed elsewhere: pending, reserved. A growth counts
+   in peak and total. */
 static void gpi_ledger_set(gpupool_counter *counter, uint64_t now) {
     if (now > counter->now) gpi_ledger_add(counter, now - counter->now);
     else counter->now = now;
 }
 
+/* Notes an addition that gpi_ledger_fold adds to a counter later. The caller holds the lock of
+   the change, a cache's for example. To subtract, callers lower change->now. */
 static void gpi_ledger_note(gpi_change *change, uint64_t amount) {
     change->now += (int64_t)amount;
 #if GPUPOOL_STATS
@@ -3518,6 +3890,8 @@ static void gpi_ledger_note(gpi_change *change, uint64_t amount) {
     if (change->now > change->most) change->most = change->now;
 }
 
+/* Adds noted changes to their counter and clears them. The counter's highest value in between
+   was its old value plus the highest sum of the changes. */
 static void gpi_ledger_fold(gpupool_counter *counter, gpi_change *change) {
     uint64_t most = counter->now + (uint64_t)change->most;
     counter->now += (uint64_t)change->now;
@@ -3526,7 +3900,8 @@ static void gpi_ledger_fold(gpupool_counter *counter, gpi_change *change) {
     memset(change, 0, sizeof *change);
 }
 
-/* A block becomes live. Growth looks at the peak of granted, so that stays without statistics. */
+/* Counts a block that becomes live. granted is counted without GPUPOOL_STATS too, since growth
+   reads its peak. */
 GPI_HOT void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
 #if GPUPOOL_STATS
     gpi_ledger_add(&ledger->requested, requested);
@@ -3538,6 +3913,7 @@ GPI_HOT void gpi_ledger_charge(gpi_ledger *ledger, uint64_t requested, uint64_t 
     gpi_ledger_add(&ledger->granted, granted);
 }
 
+/* Counts a block that is freed, by the numbers that gpi_ledger_charge was given. */
 GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t granted) {
 #if GPUPOOL_STATS
     gpi_ledger_sub(&ledger->requested, requested);
@@ -3549,61 +3925,73 @@ GPI_HOT void gpi_ledger_refund(gpi_ledger *ledger, uint64_t requested, uint64_t 
     gpi_ledger_sub(&ledger->granted, granted);
 }
 
+/* Starts all peaks anew from the present values. Peaks that phases have put aside become 0, so
+   that no earlier peak comes back at a phase's end. */
 static void gpi_ledger_reset_peaks(gpi_ledger *ledger) {
-    gpi_scope *scope = ledger->scopes;
+    gpi_scope *phase = ledger->scopes;
     int i;
     for (i = 0; i < GPI_COUNTERS; i++)
         gpi_ledger_counter(ledger, i)->peak = gpi_ledger_counter(ledger, i)->now;
-    for (; scope; scope = scope->outer)
-        for (i = 0; i < GPI_COUNTERS; i++) gpi_ledger_counter_of(&scope->before, i)->peak = 0;
+    for (; phase; phase = phase->outer)
+        for (i = 0; i < GPI_COUNTERS; i++) gpi_ledger_counter_of(&phase->before, i)->peak = 0;
 }
 
-/* -- scopes -- */
+/* -- phases -- */
 
-/* before: the statistics of this moment. */
-static void gpi_ledger_push(gpi_ledger *ledger, gpi_scope *scope, const gpupool_stats *before) {
+/* Begins a phase inside the open phases. phase: zeroed memory that the caller has allocated,
+   from now on the ledger's. before: the arena's statistics of this moment; their counters are
+   replaced by the raw ones, whose peaks belong to the phase around. */
+static void gpi_ledger_push(gpi_ledger *ledger, gpi_scope *phase, const gpupool_stats *before) {
     int i;
-    scope->before = *before;
+    phase->before = *before;
     for (i = 0; i < GPI_COUNTERS; i++) {
         gpupool_counter *counter = gpi_ledger_counter(ledger, i);
-        *gpi_ledger_counter_of(&scope->before, i) = *counter;
+        *gpi_ledger_counter_of(&phase->before, i) = *counter;
         counter->peak = counter->now;
     }
-    scope->outer = ledger->scopes;
-    ledger->scopes = scope;
+    phase->outer = ledger->scopes;
+    ledger->scopes = phase;
 }
 
-/* From allocs to host_syncs. */
+/* The plain counts in gpupool_stats, which lie side by side: allocs to host_syncs. */
 enum {
     GPI_COUNTS = (offsetof(gpupool_stats, limit_bytes) - offsetof(gpupool_stats, allocs)) /
                  sizeof(uint64_t)
 };
 
-/* What of stats, taken at this moment, belongs to the innermost scope, which is popped. */
+/* Ends the innermost phase, which must exist. stats: on entry the arena's statistics of this
+   moment, on return those of the phase. Returns the phase, which the caller frees after opening
+   the lock. */
 static gpi_scope *gpi_ledger_pop(gpi_ledger *ledger, gpupool_stats *stats) {
-    gpi_scope *scope = ledger->scopes;
+    gpi_scope *phase = ledger->scopes;
     uint64_t counts[GPI_COUNTS], then[GPI_COUNTS];
     int i;
     for (i = 0; i < GPI_COUNTERS; i++) {
-        const gpupool_counter *aside = gpi_ledger_counter_of(&scope->before, i);
+        const gpupool_counter *aside = gpi_ledger_counter_of(&phase->before, i);
         gpupool_counter *counter = gpi_ledger_counter(ledger, i);
         gpupool_counter *out = gpi_ledger_counter_of(stats, i);
+        /* now can be negative, wrapped: the phase freed more than it allocated. The peak is the
+           highest value above the begin, 0 if reset_peaks came after memory was freed. */
         out->now = counter->now - aside->now;
         out->peak = counter->peak - gpi_ground_min(counter->peak, aside->now);
         out->total = counter->total - aside->total;
+        /* The phase around continues, with the higher peak of before and of the phase that ends. */
         counter->peak = gpi_ground_max(counter->peak, aside->peak);
     }
+    /* Subtract the plain counts as one array. memcpy avoids pointers from a field to its
+       neighbours. */
     memcpy(counts, (const char *)stats + offsetof(gpupool_stats, allocs), sizeof counts);
-    memcpy(then, (const char *)&scope->before + offsetof(gpupool_stats, allocs), sizeof then);
+    memcpy(then, (const char *)&phase->before + offsetof(gpupool_stats, allocs), sizeof then);
     for (i = 0; i < GPI_COUNTS; i++) counts[i] -= then[i];
     memcpy((char *)stats + offsetof(gpupool_stats, allocs), counts, sizeof counts);
-    ledger->scopes = scope->outer;
-    return scope;
+    ledger->scopes = phase->outer;
+    return phase;
 }
 
 /* -- sites -- */
 
-static void gpi_ledger_open(gpi_ledger *ledger) { /* all zero so far */
+/* Prepares a ledger whose bytes are all zero. */
+static void gpi_ledger_open(gpi_ledger *ledger) {
     ledger->limit_bytes = UINT64_MAX;
 #if GPUPOOL_SITES
     ledger->unknown.same = ledger->unknown.place = &ledger->unknown;
@@ -3612,7 +4000,10 @@ static void gpi_ledger_open(gpi_ledger *ledger) { /* all zero so far */
 }
 
 #if GPUPOOL_SITES
-/* Where the host had no memory for another site, one that was at hand takes its place. */
+/* Makes a site of a struct that is at hand, after the host had no memory for a new site. A
+   stream's cache has one for all its unknown lines: the cache's notes are under the cache's
+   lock, so they cannot go to ledger->unknown, which all streams share. Does nothing the second
+   time. */
 static gpi_site *gpi_ledger_adopt(gpi_ledger *ledger, gpi_site *site, uint64_t key) {
     if (site->file) return site;
     site->same = site->place = site;
@@ -3625,12 +4016,16 @@ static gpi_site *gpi_ledger_adopt(gpi_ledger *ledger, gpi_site *site, uint64_t k
     return site;
 }
 
+/* The bucket of a source line and stream. Hashes the address of the file's name; the
+   multiplication spreads the sum, and the upper 8 bits are the bucket. */
 static gpi_site **gpi_ledger_bucket(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     uint64_t hash = ((uint64_t)(uintptr_t)origin.file ^ key) + (uint64_t)origin.line * 31;
     return &ledger->sites[(hash * 0x9e3779b97f4a7c15ull) >> 56];
 }
 
-/* Called once for each new site: of those with equal text, the first counts for all. */
+/* Adds a site for a line and stream that has none. Returns the site that counts for them, or
+   ledger->unknown if the host has no memory. Goes through all sites to find equal text: rare,
+   since each line and stream comes here once. */
 static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = (gpi_site *)gpi_host_zeroed(sizeof *site), *other;
     gpi_site **bucket = gpi_ledger_bucket(ledger, origin, key);
@@ -3640,6 +4035,7 @@ static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_origin origin, uint
     for (i = 0; i < GPI_SITES; i++)
         for (other = ledger->sites[i]; other; other = other->next) {
             if (other->line != origin.line || strcmp(other->file, origin.file) != 0) continue;
+            /* The first site of a text is its own place, and all later sites point there. */
             site->place = other->place;
             if (other->key == key) site->same = other->same;
         }
@@ -3647,12 +4043,15 @@ static gpi_site *gpi_ledger_new_site(gpi_ledger *ledger, gpi_origin origin, uint
     site->line = origin.line;
     site->key = key;
     site->next = *bucket;
+    /* Last, since gpi_ledger_find_site reads the list without a lock: the site must be complete. */
     GPI_PUBLISH(bucket, site);
     ledger->site_count++;
     return site->same;
 }
 
-/* NULL: there is none yet. Needs no lock. Inline, for every allocation comes here. */
+/* The site that counts for a line and stream; NULL: none yet. Needs no lock: sites are added at
+   the front of a list, when complete, and stay until the arena ends. Inline, for every
+   allocation calls the function. */
 static inline gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = GPI_READ(gpi_ledger_bucket(ledger, origin, key));
     for (; site; site = site->next)
@@ -3661,12 +4060,14 @@ static inline gpi_site *gpi_ledger_find_site(gpi_ledger *ledger, gpi_origin orig
     return NULL;
 }
 
+/* The site that counts for a line and stream. Adds one if there is none, so never returns NULL. */
 static gpi_site *gpi_ledger_site(gpi_ledger *ledger, gpi_origin origin, uint64_t key) {
     gpi_site *site = gpi_ledger_find_site(ledger, origin, key);
     return site ? site : gpi_ledger_new_site(ledger, origin, key);
 }
 
-/* The first site, and the one after each: all but the unknown one, which comes last. */
+/* Goes through all sites: site NULL starts, and each later call gets the site that was returned
+   before. ledger->unknown comes last, then NULL. *bucket is the walk's own variable. */
 static gpi_site *gpi_ledger_next_site(gpi_ledger *ledger, const gpi_site *site, int *bucket) {
     gpi_site *next = site ? site->next : NULL;
     if (site == &ledger->unknown) return NULL;
@@ -3675,6 +4076,8 @@ static gpi_site *gpi_ledger_next_site(gpi_ledger *ledger, const gpi_site *site, 
     return next ? next : &ledger->unknown;
 }
 
+/* Adds up the live blocks and bytes of each source line over its streams, into the line's first
+   site: the verdict names lines, not streams. */
 static void gpi_ledger_add_up_places(gpi_ledger *ledger) {
     gpi_site *site = NULL;
     int bucket;
@@ -3686,6 +4089,8 @@ static void gpi_ledger_add_up_places(gpi_ledger *ledger) {
     }
 }
 
+/* Count a block that becomes live, or that is freed, at its site. The caches note changes
+   instead. */
 static void gpi_ledger_site_add(gpi_site *site, uint64_t bytes) {
     site->allocs++;
     site->blocks++;
@@ -3699,7 +4104,8 @@ static void gpi_ledger_site_sub(gpi_site *site, uint64_t bytes) {
     site->bytes -= bytes;
 }
 
-/* What a cache has noted becomes the site's figures. */
+/* Adds what a cache has noted to the site's figures, as gpi_ledger_fold does. Both locks are
+   held: the arena's and the cache's. */
 static void gpi_ledger_fold_site(gpi_site *site) {
     uint64_t most = site->bytes + (uint64_t)site->cached.most;
     site->bytes_peak = gpi_ground_max(site->bytes_peak, most);
@@ -3713,13 +4119,15 @@ static void gpi_ledger_fold_site(gpi_site *site) {
 }
 #endif
 
+/* Frees the ledger's records. No other thread uses the ledger any more. Embedded sites belong to
+   caches, which must still exist. */
 static void gpi_ledger_close(gpi_ledger *ledger) {
-    gpi_scope *scope = ledger->scopes, *outer;
+    gpi_scope *phase = ledger->scopes, *outer;
     int tag;
     for (tag = 0; tag <= ledger->tag_count; tag++) GPUPOOL_FREE(ledger->tags[tag]);
-    for (; scope; scope = outer) {
-        outer = scope->outer;
-        GPUPOOL_FREE(scope);
+    for (; phase; phase = outer) {
+        outer = phase->outer;
+        GPUPOOL_FREE(phase);
     }
 #if GPUPOOL_SITES
     {
@@ -6715,7 +7123,7 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
     gpupool_result result = GPUPOOL_OK;
 #if GPUPOOL_NVTX
     /* before: with its memory, the tool forgets the heap by itself */
-    if (chunk->heap) gpi_driver_tell_chunk_gone(chunk->heap);
+    if (chunk->heap) gpi_tool_chunk_gone(chunk->heap);
 #endif
     gpi_host_unlock(chunks->lock);
     /* what nobody has waited for: cudaFree does, but for its own device only */
@@ -6725,7 +7133,7 @@ static gpupool_result gpi_chunk_drop(gpi_chunks *chunks, gpi_tree *tree, gpi_chu
     gpi_host_lock(chunks->lock);
     if (result != GPUPOOL_OK) {
 #if GPUPOOL_NVTX
-        if (chunk->heap) chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
+        if (chunk->heap) chunk->heap = gpi_tool_chunk(chunk->memory, chunk->bytes);
 #endif
         gpi_chunk_tell_again(chunks, chunk);
         gpi_tree_put(tree, chunk->first, GPI_LIST_ANY, 0);
@@ -7123,7 +7531,7 @@ static gpupool_result gpi_growth_add(gpi_chunks *chunks, gpi_tree *tree, const g
     gpi_chunk_gained(chunks, chunk);
 #if GPUPOOL_NVTX
     if (gpi_chunk_is(chunks, GPI_FROM_TOLD))
-        chunk->heap = gpi_driver_tell_chunk(chunk->memory, chunk->bytes);
+        chunk->heap = gpi_tool_chunk(chunk->memory, chunk->bytes);
 #endif
     result = gpi_growth_welcome(chunks, tree, chunk);
     if (result != GPUPOOL_OK) return result;
@@ -11259,13 +11667,13 @@ static void gpi_block_tell(const gpi_run *run, uint64_t bytes, gpi_origin origin
         snprintf(name, sizeof name, "%.48s:%d", gpi_limit_base(origin.file), origin.line);
     else
         snprintf(name, sizeof name, "gpupool block");
-    gpi_driver_tell_block(run->heap, (const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES),
-                          bytes, name);
+    gpi_tool_block(run->heap, (const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES), bytes,
+                   name);
 }
 
 static void gpi_block_tell_gone(const gpi_run *run) {
     if (run->heap)
-        gpi_driver_tell_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
+        gpi_tool_block_gone((const void *)(uintptr_t)(run->unit * GPUPOOL_UNIT_BYTES));
 }
 
 static void *gpi_block_heap(const gpupool_arena *arena, const gpi_run *run) {
@@ -12156,10 +12564,10 @@ static gpupool_result gpi_hand_fill(gpupool_arena *arena, char *block, uint64_t 
         guards = 0;
         gpi_hand_exchange(arena, block, 0);
     }
-    if (guards) result = gpi_driver_fill(driver, block, GPI_NEW_FILL, bytes, call->stream);
+    if (guards) result = gpi_data_fill(driver, block, GPI_NEW_FILL, bytes, call->stream);
     if (guards && result == GPUPOOL_OK)
-        result = gpi_driver_fill(driver, block + bytes, GPI_GUARD_FILL,
-                                 block_is.granted_bytes - bytes, call->stream);
+        result = gpi_data_fill(driver, block + bytes, GPI_GUARD_FILL,
+                               block_is.granted_bytes - bytes, call->stream);
     if (guards && result == GPUPOOL_OK &&
         (call->key == GPI_KEY_ANY || source == GPUPOOL_SOURCE_PINNED ||
          source == GPUPOOL_SOURCE_MANAGED))
@@ -12179,7 +12587,7 @@ static gpupool_result gpi_hand_compare(const gpi_driver *driver, char *block, ui
     copy.from = block + bytes;
     copy.width = sizeof behind;
     copy.rows = 1;
-    if (gpi_driver_copy(driver, &copy, stream, NULL) != GPUPOOL_OK ||
+    if (gpi_data_copy(driver, &copy, stream, NULL) != GPUPOOL_OK ||
         gpi_driver_stream_sync(driver, stream) != GPUPOOL_OK)
         return GPUPOOL_OK;
     while (i < GPI_GUARD_BYTES && behind[i] == GPI_GUARD_FILL) i++;
@@ -12209,7 +12617,7 @@ static uint64_t gpi_hand_look(gpupool_arena *arena, char *block, const gpi_calle
                          counts */
             struct gpi_thread why = gpi_thread;
             bytes = 0;
-            gpi_driver_fill(driver, block, GPI_OLD_FILL, block_is.granted_bytes, call->stream);
+            gpi_data_fill(driver, block, GPI_OLD_FILL, block_is.granted_bytes, call->stream);
             gpi_thread = why;
         }
     }
@@ -12299,7 +12707,7 @@ static gpupool_result gpi_hand_zero(gpupool_arena *arena, void *block, size_t by
     result = gpi_arena_outlived(arena, "gpupool_zalloc");
     if (result == GPUPOOL_OK && is_host) memset(block, 0, bytes);
     if (result == GPUPOOL_OK && (!is_host || gpi_driver_is_capturing(driver, stream)))
-        result = gpi_driver_fill(driver, block, 0, bytes, stream);
+        result = gpi_data_fill(driver, block, 0, bytes, stream);
     gpi_driver_leave(&visit);
     return result;
 }
@@ -12988,7 +13396,7 @@ static gpupool_result gpi_sleep_copy(const gpi_driver *driver, const gpi_arena_s
     copy.width = saved->units * GPUPOOL_UNIT_BYTES;
     copy.to = way == GPUPOOL_DOWN ? (void *)host : device;
     copy.from = way == GPUPOOL_DOWN ? device : (void *)host;
-    return gpi_driver_copy(driver, &copy, stream, NULL);
+    return gpi_data_copy(driver, &copy, stream, NULL);
 }
 
 /* Copies one part's stretches, except those whose chunk is gone since all its blocks were freed. */
@@ -15490,7 +15898,7 @@ static int gpi_stage_pin(gpi_stage *stage) {
         !gpi_host_pages_get(&stage->pages, all, stage->count * sizeof *stage->slots))
         result = gpi_host_fail(GPUPOOL_E_HOST_MEMORY, "the host has no memory for the ring");
     if (result == GPUPOOL_OK)
-        result = gpi_driver_pin(&stage->driver, stage->pages.memory + at, stage->slot_bytes);
+        result = gpi_data_pin(&stage->driver, stage->pages.memory + at, stage->slot_bytes);
     gpi_host_lock(&stage->lock);
     stage->pinning = 0;
     stage->pin_ns += gpi_host_now_ns() - start;
@@ -15510,7 +15918,7 @@ static int gpi_stage_unpin(gpi_stage *stage, gpupool_result *result) {
     stage->pinning = 1;
     stage->pinned_slots--; /* nobody takes it any more */
     gpi_host_unlock(&stage->lock);
-    *result = gpi_driver_unpin(&stage->driver, stage->pages.memory + at);
+    *result = gpi_data_unpin(&stage->driver, stage->pages.memory + at);
     if (*result == GPUPOOL_OK) gpi_host_pages_empty(&stage->pages, at, bytes);
     gpi_host_lock(&stage->lock);
     stage->pinning = 0;
@@ -15707,7 +16115,7 @@ static gpupool_result gpi_ring_move(const gpupool_ring *ring, const gpi_transfer
                                     unsigned char *memory, uint64_t at, uint64_t bytes) {
     int said = 0;
     if (transfer->is_file)
-        return gpi_host_file_read(&transfer->file, memory, transfer->place + at, bytes);
+        return gpi_file_read(&transfer->file, memory, transfer->place + at, bytes);
     if (transfer->reader) said = transfer->reader(memory, (size_t)bytes, at, transfer->user);
     else if (transfer->writer) said = transfer->writer(memory, (size_t)bytes, at, transfer->user);
     else gpi_ring_move_rows(transfer, memory, at, bytes);
@@ -15730,7 +16138,7 @@ static gpupool_result gpi_ring_queue(const gpi_transfer *transfer, unsigned char
     copy.from = transfer->down ? device : memory;
     copy.to_pitch = transfer->down ? pitch : transfer->device_pitch;
     copy.from_pitch = transfer->down ? transfer->device_pitch : pitch;
-    return gpi_driver_copy(transfer->driver, &copy, transfer->stream, NULL);
+    return gpi_data_copy(transfer->driver, &copy, transfer->stream, NULL);
 }
 
 /* By which a stream is known: to each thread cudaStreamPerThread is another one. */
@@ -15997,7 +16405,7 @@ static void gpi_ring_finish(gpupool_ring *ring, gpi_transfer *transfer) {
     gpi_ring_unstall(ring, transfer);
     if (transfer->result == GPUPOOL_OK) gpi_ring_count(ring, transfer);
     if (!transfer->by_cuda) gpi_stage_end(&ring->under_way[transfer->down]);
-    if (transfer->is_file) gpi_host_file_close(&transfer->file);
+    if (transfer->is_file) gpi_file_close(&transfer->file);
     gpi_ring_spare(ring, transfer);
     gpi_ring_wake(ring);
 }
@@ -16310,9 +16718,9 @@ static gpupool_result gpi_send_way(const gpi_transfer *plan, gpi_way *way) {
     *way = GPI_WAY_RING;
     if (plan->reader || plan->writer || plan->is_file) return GPUPOOL_OK;
     if (plan->width != end) end = (end / plan->width - 1) * plan->host_pitch + plan->width;
-    result = gpi_driver_place(plan->driver, plan->host, &first);
+    result = gpi_data_kind(plan->driver, plan->host, &first);
     if (result == GPUPOOL_OK && first == GPI_PLACE_PINNED)
-        result = gpi_driver_place(plan->driver, plan->host + end - 1, &last);
+        result = gpi_data_kind(plan->driver, plan->host + end - 1, &last);
     if (first == GPI_PLACE_DEVICE) *way = GPI_WAY_DEVICE;
     else if (last == GPI_PLACE_PINNED) *way = GPI_WAY_PINNED;
     else if (first == GPI_PLACE_ORDINARY && plan->width == plan->bytes && plan->bytes <= tiny)
@@ -16453,12 +16861,12 @@ static gpupool_result gpi_send_file(gpupool_ring *ring, gpi_transfer *plan, int 
     if (result != GPUPOOL_OK) return result;
     if (offset > INT64_MAX || plan->width > (uint64_t)INT64_MAX - offset)
         return gpi_host_fail(GPUPOOL_E_ARGUMENT, "%s: no file has so many bytes", plan->call);
-    result = gpi_host_file_open(&plan->file, file, offset, plan->width);
+    result = gpi_file_open(&plan->file, file, offset, plan->width);
     if (result != GPUPOOL_OK) return result;
     plan->is_file = 1;
     plan->place = offset;
     result = gpi_send_rows(ring, plan, 1, ticket);
-    if (plan->is_file) gpi_host_file_close(&plan->file);
+    if (plan->is_file) gpi_file_close(&plan->file);
     return result;
 }
 
@@ -16683,7 +17091,7 @@ gpupool_result gpupool_ring_destroy(gpupool_ring *ring) {
     while ((left = ring->transfers) != NULL) { /* tickets; the reset has taken the rest */
         ring->transfers = left->next;
         gpi_ring_spare(ring, left);
-        if (left->is_file) gpi_host_file_close(&left->file);
+        if (left->is_file) gpi_file_close(&left->file);
     }
     gpi_host_unlock(&ring->stage.lock);
     gpi_driver_leave(&visit);

@@ -1,6 +1,6 @@
 /* STAGE and RING, cut down: pages of 16 bytes, and transfers whose smallest chunk is one of them.
    With the real sizes the divisions take too long. */
-// rooms: GROUND HOST DRIVER LEDGER TREE CACHE FENCE STAGE RING
+// rooms: GROUND HOST FILE DRIVER DATA LEDGER TREE CACHE FENCE STAGE RING
 // unwind: 6
 // as: s/GPI_RING_LEAST = 128 << 10,/GPI_RING_LEAST = 16,/; s/GPI_PAGE_BYTES ((uint64_t)4096)/GPI_PAGE_BYTES ((uint64_t)16)/
 #include "prove.h"
