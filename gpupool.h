@@ -3572,7 +3572,7 @@ enum {
     GPI_NO_BIN = GPI_KINDS * GPI_KIND_BINS, /* how many bins a list has; also stands for "none" */
     GPI_SLAB_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* blocks of fewer units live in slabs */
     GPI_PAGE = 1024,                   /* run structs, buckets or cells got from the host at once */
-    GPI_CACHE_LINE = 64,               /* bytes; a run struct lies in a single line */
+    GPI_LINE_BYTES = 64,               /* a cache line; a run struct lies in a single one */
     GPI_TRIES = 4,                     /* runs looked at in a bin where not every run fits: in the
                                           first search, */
     GPI_TRIES_SLOW = 256               /* and in the last one before more memory is got */
@@ -3825,7 +3825,7 @@ static int gpi_tree_grow_array(gpi_tree *tree, void **array, uint64_t *room, uin
 /* The run structs of a page, aligned so that each lies in a single cache line. An arena may have a
    million runs, so most structs looked at are cache misses. */
 static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
-    uint64_t first = gpi_ground_up((uintptr_t)tree->pages[page], GPI_CACHE_LINE);
+    uint64_t first = gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE_BYTES);
     return (gpi_run *)(uintptr_t)first;
 }
 
@@ -3866,10 +3866,10 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
         array = tree->pages;
         if (!gpi_tree_grow_array(tree, &array, &tree->page_room, tree->page_count + 1)) return 0;
         tree->pages = (gpi_run **)array;
-        page = (gpi_run *)gpi_host_zeroed(GPI_PAGE * sizeof *page + GPI_CACHE_LINE);
+        page = (gpi_run *)gpi_host_zeroed(GPI_PAGE * sizeof *page + GPI_LINE_BYTES);
         if (!page) return 0;
         tree->pages[tree->page_count++] = page;
-        tree->host_bytes += GPI_PAGE * sizeof *page + GPI_CACHE_LINE;
+        tree->host_bytes += GPI_PAGE * sizeof *page + GPI_LINE_BYTES;
         page = gpi_tree_page(tree, tree->page_count - 1);
         for (i = GPI_PAGE - 1; i >= 0; i--) {
             page[i].list_next = tree->spare;
