@@ -92,8 +92,8 @@ Words of the implementation:
 
 Contents (search for "== NAME"):
     OPTIONS LINKAGE WORDS API CPP                                what you use
-    GROUND HOST FILE DRIVER DATA TOOL LEDGER TREE CACHE CLOCK CHECK CHUNK        how it works
-    GROWTH STITCH PLAN
+    GROUND HOST FILE DRIVER DATA TOOL LEDGER TREE SEARCH CACHE CLOCK EVENT CHECK how it works
+    CHUNK GROWTH STITCH PLAN
     LIMIT ARENA TAG LADDER SHOT VERDICT SIBLING BLOCK HAND CAPTURE SLEEP LIFE SHARE SHAPE FIGURES
     STAGE RING SEND WORDING VIEW REPORT PICTURE
     BACK NAMES                                                   macros: undone; over CUDA's names
@@ -4142,189 +4142,218 @@ static void gpi_ledger_close(gpi_ledger *ledger) {
 #endif
 }
 
-/* == TREE =====================================================================================
-   Which units are free, and for whom. Integers only: a unit's number is its address divided by
-   GPUPOOL_UNIT_BYTES, and nothing here touches the memory that it stands for. uses: HOST, LEDGER
+/* == TREE =========================================================================================
+   Tells of every unit of the arena's addresses whether the unit is free, and for whom. Works with
+   integers only: the number of a unit is its address divided by GPUPOOL_UNIT_BYTES, and no function
+   here touches device memory. uses: HOST, LEDGER
 
-   A buddy system with two rules of the classical one lifted. A run of units may start anywhere and
-   have any length, so no request is rounded up to a power of two; and a run's buddies are simply
-   the runs on its two sides: whenever one of them is free for the same users, the two are one.
-   What stays is what made buddies quick: free runs are filed by order. The root says which orders
-   have runs; an order says which of its eight steps (of an eighth of its size) have runs; a step
-   has the list of them. The smallest step in which every run is large enough is two bit scans away.
+   Runs. A run is a stretch of units in one state: free, live, cached, or one of the rarer states in
+   GPI_LIST_... below. Runs lie side by side without gaps. Each run points to its two neighbours.
 
-       list -> order 12 (4096..8191 units) -> step 3 (5632..6143) -> run <-> run <-> run
+       | live, 12 | free in list ANY, 40 | live, 8 | free in the list of a stream, 4 | ... (units)
 
-   A list has two such trees: the free memory that certain users may take. Free list ANY is memory
-   whose earlier work is known to be done; list EMPTY has home addresses without memory behind them;
-   list SPACE has addresses for stitches; the other free lists belong to streams. A live run is in
-   no list but in the index, which finds it by its unit. A run of a stitched block is in neither:
-   PART.
+   Free lists. Every free run is in one free list. List ANY has memory whose GPU work is known to
+   have finished: any stream may take it at once. Each stream has a list of the memory that was
+   freed on it. List EMPTY has home addresses without memory, list SPACE has addresses for stitches.
+   A free list sorts its runs by size into bins, like a two-level segregated fit (TLSF): an order is
+   a power of two of units, a step is an eighth of an order. Bitmaps tell which bins hold runs, so
+   two bit scans find the smallest bin whose runs are all large enough.
 
-   A MAPPED arena's tree also has a table of its addresses, one cell for each granule. A cell tells
-   the leftmost run that starts in the granule, so the run that contains an address is found in a
-   few steps, whatever its size; and the owner, which is for the sections below.
+       list -> order 12 (4096..8191 units) -> step 3 (5632..6143 units) -> run <-> run <-> run
 
-   The second tree of a list is its edge: runs beside empty addresses, taken last. Memory is
-   added where it makes the most of an edge, so what is left alone there keeps large requests
-   together; filled with small ones, it would cost a recorded training run 0.8% more memory.
+   In two things this differs from a binary buddy system. A run may start at any unit and have any
+   length, so no request is rounded up to a power of two. A run that becomes free joins the free
+   runs on both its sides, whatever their sizes, if the same streams may take both.
 
-   The third tree of a list is for blocks below 64 KiB. They share slabs, granules that are marked
-   as such, so that they lie close together and leave whole chunks free. Where memory is short,
-   slabs are no more: the marks are taken away, and their free runs join their neighbours.
+   Kinds. A free list has three sets of bins, one for each kind of run:
+       inner  all runs that are of neither other kind
+       edge   runs beside empty addresses. A search takes them last, and growth adds new memory
+              beside them, so they keep room for large requests. (To fill them with small blocks
+              costs a recorded training run 0.8% more memory.)
+       slabs  runs in slabs. A slab is a granule that is set aside for blocks below 64 KiB, so that
+              small blocks lie close together and leave whole chunks free. When memory is short,
+              gpi_tree_drop_slabs makes slabs ordinary memory again.
+
+   Index. A hash table finds a live run by its first unit: this is how gpupool_free finds a block.
+
+   Table. A MAPPED arena has a table of its addresses, one cell for each granule. A cell has the
+   leftmost run that starts in the granule, so gpi_tree_at finds the run around any address in a few
+   steps; and the owner of the granule, a chunk or a stitch, which the sections below fill in.
 
    T1  neighbours meet: run.next.unit == run.unit + run.units, and run.next.prev == run
-   T2  a free run is in its list's bin of its own order and step, in the tree that it belongs to:
-       in the edge if a neighbour is empty, and it is in no slab; bits say which lists hold runs;
-       counts and sums are those of the lists
-   T3  no run stands next to a run of the same list and position, but at the border of a slab
-   T4  the index holds exactly the live runs, each in the bucket of its unit
-   T5  the leftmost run of a chunk stays the same struct while the chunk lives (owners know it)
-   T6  a cell has the leftmost run that starts in its granule, or NULL; its bit says which
-   T7  a free run lies in slabs wholly, and is in the third tree, or in none */
+   T2  a free run is in the list that run.list names, in the bin of its own kind, order and step;
+       the bitmaps have a bit for exactly the bins that hold runs; counts and sums are those of the
+       bins
+   T3  neighbours in the same list are at different positions, or the border of a slab is between
+   T4  the index holds exactly the live and the cached runs, each in the bucket of its first unit
+   T5  the leftmost run of a chunk keeps its struct while the chunk lives, for chunks point to it
+   T6  a cell has the leftmost run that starts in its granule, or NULL; `starts` has the bits of the
+       granules that have one
+   T7  a free run is wholly in slabs and its kind is slabs, or no unit of it is in a slab
+
+   Locks: every caller holds the arena's lock. No function here opens a lock, waits, or calls CUDA.
+   Memory of the host is got in advance: where a comment says "needs two spare structs", the caller
+   has called gpi_tree_prepare, so the change itself cannot fail.
+
+   Read first: gpi_run, gpi_list, gpi_tree_bin, gpi_tree_file, gpi_tree_put, gpi_tree_take. */
 
 enum {
-    GPI_STEPS = 8,
-    GPI_KIND_BINS = 64 * GPI_STEPS,        /* places in one tree of a list */
-    GPI_KINDS = 3,                   /* inner runs, the edge, slabs */
-    GPI_SLABS = 2,                     /* the last of them */
-    GPI_NO_BIN = GPI_KINDS * GPI_KIND_BINS,
-    GPI_SLAB_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* blocks below this live in slabs */
-    GPI_PAGE = 1024,                   /* runs, or buckets, got from the host at a time */
-    GPI_LINE = 64,                     /* bytes that the processor reads at a time */
-    GPI_TRIES = 4,                     /* runs looked at in a step where not every run fits, */
-    GPI_TRIES_SLOW = 256               /* and before more memory is got */
+    GPI_INNER,                         /* the kinds of runs, each with bins of its own */
+    GPI_EDGE,
+    GPI_SLABS,
+    GPI_KINDS,                         /* how many kinds there are */
+    GPI_STEPS = 8,                     /* steps in an order */
+    GPI_KIND_BINS = 64 * GPI_STEPS,    /* bins of one kind in a free list */
+    GPI_NO_BIN = GPI_KINDS * GPI_KIND_BINS, /* how many bins a list has; also stands for "none" */
+    GPI_SLAB_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* blocks of fewer units live in slabs */
+    GPI_PAGE = 1024,                   /* run structs, buckets or cells got from the host at once */
+    GPI_LINE_BYTES = 64,               /* a cache line; a run struct lies in a single one */
+    GPI_TRIES = 4,                     /* runs looked at in a bin where not every run fits: in the
+                                          first search, */
+    GPI_TRIES_SLOW = 256               /* and in the last one before more memory is got */
 };
 
-enum { /* free lists: what a run is */
+enum { /* run.list: the number of the free list that the run is in, or its state */
     GPI_LIST_ANY,
     GPI_LIST_EMPTY,
     GPI_LIST_SPACE,
-    GPI_LIST_TAGS,                     /* finished memory of tags that have chunks of their own */
+    GPI_LIST_TAGS,                     /* finished memory of a tag with chunks of its own: the
+                                          first tag's list; the others follow */
     GPI_LIST_STREAMS = GPI_LIST_TAGS + GPUPOOL_TAGS, /* the first list of a stream */
-    GPI_LIST_WAITING = INT32_MAX - 4,  /* freed, but other streams may still be at it: `uses`; from
-                                          here on free lists are not free */
-    GPI_LIST_PART,                     /* in a stitched block, which `uses` leads to */
-    GPI_LIST_TAKEN,                     /* not free, not live: being worked on by one thread */
-    GPI_LIST_CACHED,                   /* in a stream's cache, which `uses` leads to; in the index,
-                                          as live runs are */
+    GPI_LIST_WAITING = INT32_MAX - 4,  /* freed while other streams may still use it: see `uses`.
+                                          From here on the numbers are states, not lists */
+    GPI_LIST_PART,                     /* part of a stitched block; `uses` is its stitch */
+    GPI_LIST_TAKEN,                    /* neither free nor live: one thread works on it */
+    GPI_LIST_CACHED,                   /* in the cache of a stream: `uses` is the cache. The index
+                                          has it, as it has live runs */
     GPI_LIST_LIVE
 };
 
-struct gpi_tree_relies { /* does not compile where what the tree relies on does not hold */
+struct gpi_tree_relies { /* what the code assumes: a negative width does not compile */
     unsigned steps_have_a_byte : GPI_STEPS == 8 ? 1 : -1;
     unsigned live_is_the_last : GPI_LIST_LIVE == INT32_MAX ? 1 : -1;
 };
 
 typedef struct gpi_run {
-    uint64_t unit, units;
-    struct gpi_run *prev, *next;       /* neighbours by address; NULL at the chunk's edge */
-    struct gpi_run *list_next;         /* free: same step; live: same bucket */
+    uint64_t unit, units;              /* the first unit, and how many; units 0: the struct is not
+                                          in use */
+    struct gpi_run *prev, *next;       /* neighbours by address; NULL at the end of a chunk, or of
+                                          the reserved addresses of a MAPPED arena */
+    struct gpi_run *list_next;         /* free: in the same bin; live: in the same bucket; else in a
+                                          chain of whoever works on it */
     union {
-        struct gpi_run *list_prev;     /* free: same step */
-        uintptr_t stream;              /* live: handle of the stream that asked for it, or in whose
-                                          cache it was last; 0: not known */
+        struct gpi_run *list_prev;     /* free: in the same bin */
+        uintptr_t stream;              /* live: handle of the stream that allocated it, or that had
+                                          it in its cache last; 0: unknown */
     } by;
     union {
-        void *uses;                    /* live: uses by other streams; cached: the cache; part: its
-                                          stitch */
-        uint64_t at;                   /* free: its position, see CLOCK; 0 in lists of nobody */
+        void *uses;                    /* live: its uses by other streams, a list of gpi_use;
+                                          cached: its gpi_cache; part: its gpi_stitch */
+        uint64_t at;                   /* free: its position, see CLOCK; 0 in lists ANY, EMPTY and
+                                          SPACE */
     } of;
-    uint32_t list;
+    uint32_t list;                     /* GPI_LIST_... */
     union {
-        uint32_t slack;                /* live: granted minus requested bytes, and above those
-                                          GPI_SLACK_BITS the tag */
-        uint32_t bin;                /* free: the list of its list that it is in */
+        uint32_t slack;                /* live: granted minus requested bytes in the lower
+                                          GPI_SLACK_BITS, the tag above them */
+        uint32_t bin;                  /* free: its bin in the list */
     } as;
 #if GPUPOOL_SITES
-    gpi_site *site;                    /* live: who asked for it */
+    gpi_site *site;                    /* live: the source line that allocated it */
 #endif
 #if GPUPOOL_NVTX
-    void *heap;                        /* live: what a tool calls its chunk; NULL: it has none */
+    void *heap;                        /* live: what a tool calls its chunk; NULL: nothing */
 #endif
 #if GPI_GUARD
-    uint64_t guarded_bytes;            /* live: where its guard begins; 0: it has none */
+    uint64_t guarded_bytes;            /* live: the offset of its guard bytes; 0: it has none */
 #endif
 } gpi_run;
 
-/* A list's place is one number: tree * GPI_KIND_BINS + order * GPI_STEPS + step. */
+/* A free list. The number of a bin is kind * GPI_KIND_BINS + order * GPI_STEPS + step; its row is
+   that number without the step, kind * 64 + order. */
 typedef struct gpi_list {
-    struct gpi_list *spare;            /* of a list not in use, and so empty: the next one */
-    void *owner;                       /* the stream that the list is of; NULL: anybody's */
-    uint64_t units;                    /* free in this list */
-    uint64_t usable_below;             /* runs at positions below this may be taken by the request
-                                          that memory is looked for just now; 0: none */
-    uint64_t borders[3];               /* runs join only where no border is between their positions:
-                                          they are at or below the first (which is known to be
-                                          finished), the second, the third, or above */
-    uint64_t orders[GPI_KINDS];      /* bit k: order k has runs */
-    uint8_t steps[GPI_KINDS * 64];   /* bit s: that step of the order has runs */
-    gpi_run *heads[GPI_KINDS * GPI_KIND_BINS];
+    struct gpi_list *spare;            /* while the list is not in use: the next such list */
+    void *owner;                       /* the gpi_stream whose memory this is; NULL: of ANY, EMPTY
+                                          and SPACE */
+    uint64_t units;                    /* sum of the units of its runs */
+    uint64_t usable_below;             /* for one request, under one hold of the lock: stitching and
+                                          growth may take runs at positions below this; 0: none */
+    uint64_t borders[3];               /* positions that runs must not join across: the position up
+                                          to which work is known to have finished, and those of the
+                                          stream's two marks. A run that crossed a border could only
+                                          be taken after the later one */
+    uint64_t orders[GPI_KINDS];        /* bit k: order k of this kind has runs */
+    uint8_t steps[GPI_KINDS * 64];     /* of each row; bit s: step s has runs */
+    gpi_run *heads[GPI_KINDS * GPI_KIND_BINS]; /* the first run of each bin */
 } gpi_list;
 
-typedef struct gpi_lists {             /* where to look for a run */
-    uint32_t number[2];
-    int count;
-    uint64_t below;                    /* at positions below this */
-} gpi_lists;
-
-typedef struct gpi_cell {              /* of a granule of addresses */
-    gpi_run *first;                    /* the leftmost run that starts here, or NULL */
-    void *owner;                       /* the chunk, or the stitch, whose addresses these are */
+typedef struct gpi_cell {              /* of one granule of addresses */
+    gpi_run *first;                    /* the leftmost run that starts in it, or NULL */
+    void *owner;                       /* the gpi_chunk or gpi_stitch there; NULL: none */
 } gpi_cell;
 
 typedef struct gpi_tree {
-    gpi_list **lists;                  /* NULL: number not in use */
+    gpi_list **lists;                  /* by number; NULL: the number is not in use */
     uint32_t list_count, list_room;
     gpi_list *spare_lists;
-    gpi_run **pages;                   /* where run structs live */
+    gpi_run **pages;                   /* memory for run structs: see gpi_tree_page */
     uint64_t page_count, page_room;
-    gpi_run ***buckets;                /* pages of heads of the index's lists */
+    gpi_run ***buckets;                /* pages of the index: the first run of each bucket */
     uint64_t bucket_page_count, bucket_page_room;
-    uint64_t host_bytes;
+    uint64_t host_bytes;               /* memory that this section has from the host */
     gpi_cell **cells;                  /* pages of the table; NULL: no address there is in use */
     uint64_t *starts;                  /* bit g: a run starts in granule g */
     uint64_t *slabs;                   /* bit g: granule g is a slab */
     uint64_t slab_count;
-    uint64_t base_unit, granules;      /* of home addresses, in which runs are found; 0: no table */
+    uint64_t base_unit, granules;      /* the home addresses, which `starts`, `slabs` and the cells'
+                                          runs are for; granules 0: there is no table */
     uint64_t cell_pages;
-    unsigned granule_shift;            /* units in a granule, as a power of two */
-    uint64_t bucket_count;             /* from here on what changes from call to call */
-    uint64_t bucket_mask;              /* the power of two above the count, less one */
+    unsigned granule_shift;            /* a granule has 1 << granule_shift units */
+    uint64_t bucket_count;             /* from here on what changes with every call */
+    uint64_t bucket_mask;              /* the smallest power of two above bucket_count, minus 1 */
     gpi_run *spare;                    /* run structs not in use, linked by list_next */
     uint64_t spare_count;
-    uint64_t live_runs, live_units;
-    uint64_t pending_units;            /* free in free lists of streams */
-    uint64_t splits, merges;
-    uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS];
-    gpi_run *cursor;                   /* where a walk in slices goes on */
+    uint64_t live_runs, live_units;    /* in the index */
+    uint64_t pending_units;            /* free in the lists of streams */
+    uint64_t splits, merges;           /* so far, for statistics */
+    uint64_t live_by_order[GPUPOOL_ORDERS], free_by_order[GPUPOOL_ORDERS]; /* numbers of runs */
+    gpi_run *cursor;                   /* where a walk goes on that opens the lock now and then:
+                                          a join that frees this struct moves the cursor left */
 } gpi_tree;
 
-static uint32_t gpi_tree_bin(uint64_t units) { /* of an inner run */
+/* The bin of an inner run of so many units (at least 1). An order has eight steps, so the three
+   bits below the highest bit of `units` are the step. Below 8 units some steps stay empty. */
+static uint32_t gpi_tree_bin(uint64_t units) {
     unsigned order = gpi_ground_high_bit(units);
     return order * GPI_STEPS + (uint32_t)((units << 3) >> order) - GPI_STEPS;
 }
 
+/* The order of the runs in a bin of any kind. */
 static unsigned gpi_tree_order(uint32_t bin) { return bin % GPI_KIND_BINS / GPI_STEPS; }
 
-/* Linear hashing: two more buckets per live run, split in turn, so that no call ever pays for a
-   re-hash of the whole. Two, because where there are many each run looked at is a cache miss.
-   Bucket b < count; hashes beyond the count fold onto the half below. */
+/* The bucket of the index for a run that starts at this unit. Linear hashing: for every live run
+   added, gpi_tree_bring_alive splits two buckets, so no call ever rehashes the whole index. Buckets
+   number about twice the runs, because in a large index each run looked at costs a cache miss. A
+   hash at or beyond bucket_count falls onto the bucket that has not been split yet, in the lower
+   half. */
 GPI_HOT uint64_t gpi_tree_bucket(const gpi_tree *tree, uint64_t unit) {
     uint64_t bucket = ((unit * 0x9e3779b97f4a7c15ull) >> 24) & tree->bucket_mask;
-    /* a branch could not be foretold */
+    /* a branch here would often be mispredicted */
     return bucket & tree->bucket_mask >> (bucket >= tree->bucket_count);
 }
 
+/* Where the first run of a bucket is kept. */
 static gpi_run **gpi_tree_head(const gpi_tree *tree, uint64_t bucket) {
     return &tree->buckets[bucket / GPI_PAGE][bucket % GPI_PAGE];
 }
 
+/* Whether a neighbour of the run consists of empty addresses. */
 static int gpi_tree_is_edge(const gpi_run *run) {
     return (run->prev && run->prev->list == GPI_LIST_EMPTY) ||
            (run->next && run->next->list == GPI_LIST_EMPTY);
 }
 
+/* Whether a unit lies in a slab. Units outside the home addresses do not. */
 GPI_HOT int gpi_tree_is_slab(const gpi_tree *tree, uint64_t unit) {
     uint64_t granule;
     if (tree->slab_count == 0) return 0;
@@ -4332,43 +4361,46 @@ GPI_HOT int gpi_tree_is_slab(const gpi_tree *tree, uint64_t unit) {
     return granule < tree->granules && (tree->slabs[granule / 64] >> granule % 64 & 1);
 }
 
-/* Which tree of its list a free run belongs to. */
+/* Which kind of bin a free run belongs to. */
 GPI_HOT uint32_t gpi_tree_kind(const gpi_tree *tree, const gpi_run *run) {
     if (gpi_tree_is_slab(tree, run->unit)) return GPI_SLABS;
-    return gpi_tree_is_edge(run) ? 1 : 0;
+    return gpi_tree_is_edge(run) ? GPI_EDGE : GPI_INNER;
 }
 
-/* Whether a run is free, and all work that used it has finished: in list ANY, or a tag's. */
+/* Whether a run is free and all work that used it has finished: it is in list ANY, or a tag's. */
 static int gpi_tree_is_finished(const gpi_run *run) {
     return run->list == GPI_LIST_ANY ||
            (run->list >= GPI_LIST_TAGS && run->list < GPI_LIST_STREAMS);
 }
 
-/* Its neighbours know it: a run that a list has is one of a chunk's. */
+/* For checks: whether the neighbours point back to the run. A run struct in a bin that no neighbour
+   points to is a stale copy. */
 static int gpi_tree_is_met(const gpi_run *run) {
     return (!run->prev || run->prev->next == run) && (!run->next || run->next->prev == run);
 }
 
-/* The cell of an address that the table has a page for. */
+/* The cell of a unit. Its page exists: gpi_tree_prepare_cells was called for the address. */
 GPI_HOT gpi_cell *gpi_tree_cell(const gpi_tree *tree, uint64_t unit) {
     uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
     return &tree->cells[granule / GPI_PAGE][granule % GPI_PAGE];
 }
 
-/* -- questions -- */
+/* -- look-up: these functions change nothing -- */
 
-/* What leads to the live run that starts at this unit, or to NULL. */
+/* The pointer in the index that leads to the live run starting at this unit; if there is none, the
+   pointer to NULL that ends the bucket. gpi_tree_lay_down_at unlinks a run by that pointer. */
 GPI_HOT gpi_run **gpi_tree_link(const gpi_tree *tree, uint64_t unit) {
     gpi_run **link = gpi_tree_head(tree, gpi_tree_bucket(tree, unit));
     while (*link && (*link)->unit != unit) link = &(*link)->list_next;
     return link;
 }
 
+/* The live (or cached) run that starts at this unit; NULL: there is none. */
 static gpi_run *gpi_tree_live(const gpi_tree *tree, uint64_t unit) {
     return *gpi_tree_link(tree, unit);
 }
 
-/* Whose address it is; NULL: nobody's. */
+/* The chunk or stitch that has the address; NULL: none has it, or it is outside the table. */
 static void *gpi_tree_owner(const gpi_tree *tree, uint64_t unit) {
     uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
     const gpi_cell *page = granule / GPI_PAGE < tree->cell_pages ? tree->cells[granule / GPI_PAGE]
@@ -4376,8 +4408,9 @@ static void *gpi_tree_owner(const gpi_tree *tree, uint64_t unit) {
     return page ? page[granule % GPI_PAGE].owner : NULL;
 }
 
-/* The leftmost run that starts at or after a granule's first unit. There is one: addresses that are
-   never used end the range. */
+/* The leftmost run that starts at or after the first unit of this unit's granule. There is one, if
+   the unit's granule or the one before it is in use: the last granule of the home addresses never
+   is, so a run of empty addresses follows. */
 static gpi_run *gpi_tree_from(const gpi_tree *tree, uint64_t unit) {
     uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift, word = granule / 64;
     uint64_t bits = tree->starts[word] & ~(uint64_t)0 << granule % 64;
@@ -4386,8 +4419,8 @@ static gpi_run *gpi_tree_from(const gpi_tree *tree, uint64_t unit) {
     return tree->cells[granule / GPI_PAGE][granule % GPI_PAGE].first;
 }
 
-/* The run that contains this address, which is in the table and in use. Looked for from the right,
-   where a free run that is worth looking for has no others between it and the granule's end. */
+/* The run around a home address that is in use. The search goes leftward from the end of the
+   granule: a large free run, the usual case, has no run between it and that end. */
 static gpi_run *gpi_tree_at(const gpi_tree *tree, uint64_t unit) {
     uint64_t granule = (uint64_t)1 << tree->granule_shift;
     gpi_run *run = gpi_tree_from(tree, gpi_ground_down(unit, granule) + granule)->prev;
@@ -4395,14 +4428,8 @@ static gpi_run *gpi_tree_at(const gpi_tree *tree, uint64_t unit) {
     return run;
 }
 
-/* Where a request of so many units would start in this run; UINT64_MAX if it does not fit. */
-GPI_HOT uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t align_units) {
-    uint64_t start = gpi_ground_up(run->unit, align_units);
-    uint64_t lost = start - run->unit;
-    return lost < run->units && run->units - lost >= units ? start : UINT64_MAX;
-}
-
-/* The next list with runs, at or after the given one, in the same tree of the list. */
+/* The first bin at or after `bin`, of the same kind, that holds a run; GPI_NO_BIN: there is
+   none. */
 GPI_HOT uint32_t gpi_tree_next(const gpi_list *list, uint32_t bin) {
     uint32_t row = bin / GPI_STEPS, kind = row / 64;
     unsigned steps = list->steps[row] & (0xffu << bin % GPI_STEPS);
@@ -4415,139 +4442,48 @@ GPI_HOT uint32_t gpi_tree_next(const gpi_list *list, uint32_t bin) {
     return row * GPI_STEPS + gpi_ground_low_bit(steps);
 }
 
-/* The first list with runs of an order; GPI_NO_BIN: there is none. */
+/* The first bin of a kind that holds a run; GPI_NO_BIN: there is none. */
 static uint32_t gpi_tree_first(const gpi_list *list, uint32_t kind) {
     return list->orders[kind] ? gpi_tree_next(list, kind * GPI_KIND_BINS) : (uint32_t)GPI_NO_BIN;
 }
 
-typedef enum gpi_owners {              /* of the memory that a block lies in */
-    GPI_OWNERS_ANY,
-    GPI_OWNERS_ONE,                    /* all of it is in memory of one */
-    GPI_OWNERS_WHOLE                   /* and is all that this one has */
-} gpi_owners;
+/* -- memory of the host: got before anything is changed -- */
 
-typedef struct gpi_fit {               /* what is looked for */
-    uint64_t units, align_units;
-    uint64_t tries;                    /* misfits that may be passed over in a list */
-    gpi_owners owners;                 /* but for ANY, it is aligned to two units at least */
-} gpi_fit;
-
-/* Where memory of the owner that a unit has ends. */
-static uint64_t gpi_tree_end_of_owner(const gpi_tree *tree, uint64_t unit, uint64_t end) {
-    uint64_t granule = (uint64_t)1 << tree->granule_shift;
-    const void *owner = gpi_tree_owner(tree, unit);
-    for (unit = gpi_ground_down(unit, granule) + granule; unit < end; unit += granule)
-        if (gpi_tree_owner(tree, unit) != owner) return unit;
-    return end;
-}
-
-/* Where a request would start in this run; UINT64_MAX if it does not fit. */
-static uint64_t gpi_tree_start_of(const gpi_tree *tree, const gpi_run *run, const gpi_fit *fit) {
-    uint64_t start = gpi_tree_start(run, fit->units, fit->align_units), owned;
-    uint64_t end = run->unit + run->units;
-    if (fit->owners == GPI_OWNERS_ANY || !tree->granules) return start;
-    for (; start != UINT64_MAX && start < end && end - start >= fit->units;
-         start = gpi_ground_up(owned, fit->align_units)) {
-        const void *owner = gpi_tree_owner(tree, start);
-        owned = gpi_tree_end_of_owner(tree, start, end);
-        if (owned - start < fit->units) continue;
-        if (fit->owners == GPI_OWNERS_ONE || (gpi_tree_owner(tree, start - 1) != owner &&
-                                              gpi_tree_owner(tree, start + fit->units) != owner))
-            return start;
-    }
-    return UINT64_MAX;
-}
-
-/* The first run of a list that the request fits in. */
-GPI_HOT gpi_run *gpi_tree_fit(const gpi_tree *tree, gpi_run *run, const gpi_fit *fit,
-                              uint64_t below) {
-    uint64_t tries = fit->tries;
-    for (; run; run = run->list_next) {
-        if (run->units >= fit->units && run->of.at < below &&
-            (fit->align_units == 1 ||
-             gpi_tree_start_of(tree, run, fit) != UINT64_MAX))
-            return run;
-        if (tries-- == 0) break;
-    }
-    return NULL;
-}
-
-/* A free run that the request fits in, in one tree of the free lists: list by list from the
-   request's own step upward, the free lists in turn. In that step a run may be too short, and in
-   any when aligned or where positions are bounded. */
-GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lists *lists, uint32_t bin,
-                                  const gpi_fit *fit) {
-    for (;;) {
-        uint32_t least = GPI_NO_BIN;
-        int i;
-        for (i = 0; i < lists->count; i++) {
-            gpi_run *run = tree->lists[lists->number[i]]->heads[bin];
-            run = gpi_tree_fit(tree, run, fit, lists->below);
-            if (run) return run;
-        }
-        for (i = 0; i < lists->count; i++) {
-            uint32_t next = gpi_tree_next(tree->lists[lists->number[i]], bin + 1);
-            if (next < least) least = next;
-        }
-        if (least == GPI_NO_BIN) return NULL;
-        bin = least;
-    }
-}
-
-/* In no slab. */
-GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lists *lists, const gpi_fit *fit) {
-    uint32_t first = gpi_tree_bin(fit->units);
-    gpi_run *run = gpi_tree_find_on(tree, lists, first, fit);
-    return run ? run : gpi_tree_find_on(tree, lists, first + GPI_KIND_BINS, fit);
-}
-
-static uint64_t gpi_tree_largest(const gpi_list *list) {
-    uint64_t largest = 0;
-    uint32_t kind;
-    for (kind = 0; kind < GPI_KINDS; kind++) {
-        const gpi_run *run;
-        uint32_t row;
-        if (list->orders[kind] == 0) continue;
-        row = kind * 64 + gpi_ground_high_bit(list->orders[kind]);
-        run = list->heads[row * GPI_STEPS + gpi_ground_high_bit(list->steps[row])];
-        for (; run; run = run->list_next) largest = gpi_ground_max(largest, run->units);
-    }
-    return largest;
-}
-
-/* -- changes: the host's memory is asked for before anything is changed -- */
-
-static int gpi_tree_grow_list(gpi_tree *tree, void **list, uint64_t *room, uint64_t need) {
+/* Makes room for `need` pointers in an array that doubles when it is full. *room: pointers that
+   fit. 0: the host has no memory, and the array is as it was. */
+static int gpi_tree_grow_array(gpi_tree *tree, void **array, uint64_t *room, uint64_t need) {
     uint64_t more = *room ? *room * 2 : 16;
     void *larger;
     if (need <= *room) return 1;
     while (more < need) more *= 2;
     larger = gpi_host_zeroed(more * sizeof(void *));
     if (!larger) return 0;
-    if (*list) memcpy(larger, *list, *room * sizeof(void *));
-    GPUPOOL_FREE(*list);
+    if (*array) memcpy(larger, *array, *room * sizeof(void *));
+    GPUPOOL_FREE(*array);
     tree->host_bytes += (more - *room) * sizeof(void *);
-    *list = larger;
+    *array = larger;
     *room = more;
     return 1;
 }
 
-/* The run structs of a page, each in a single cache line: where there are many, each one looked at
-   is a miss. */
+/* The run structs of a page, aligned so that each lies in a single cache line. An arena may have a
+   million runs, so most structs looked at are cache misses. */
 static gpi_run *gpi_tree_page(const gpi_tree *tree, uint64_t page) {
-    uint64_t first = gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE);
+    uint64_t first = gpi_ground_up((uintptr_t)tree->pages[page], GPI_LINE_BYTES);
     return (gpi_run *)(uintptr_t)first;
 }
 
-/* No list is usable any more: marks do not outlast the lock under which they were made. */
+/* Makes no list usable (gpi_list.usable_below). The marks hold for one request: whoever sets them
+   calls this before the lock is opened, or another thread would act on them. */
 static void gpi_tree_unmark(gpi_tree *tree) {
     uint32_t i;
     for (i = 0; i < tree->list_count; i++)
         if (tree->lists[i]) tree->lists[i]->usable_below = 0;
 }
 
-/* For walks over all live runs, from *at = 0; NULL at the end. In the order of their structs in the
-   host's memory: the index's lists would lead all over it. */
+/* For walks over all live and cached runs: start with *at = 0; NULL ends the walk. The order is
+   that of the run structs in the host's memory, which reads it from front to back. The lists of the
+   index would lead all over that memory. */
 static gpi_run *gpi_tree_next_live(const gpi_tree *tree, uint64_t *at) {
     while (*at < tree->page_count * GPI_PAGE) {
         gpi_run *run = gpi_tree_page(tree, *at / GPI_PAGE) + *at % GPI_PAGE;
@@ -4557,24 +4493,27 @@ static gpi_run *gpi_tree_next_live(const gpi_tree *tree, uint64_t *at) {
     return NULL;
 }
 
+/* Whether so many run structs are spare, and the index has room for one more live run. A hot path
+   asks this first, and calls gpi_tree_prepare only if the answer is no. */
 static int gpi_tree_is_ready(const gpi_tree *tree, uint64_t runs) {
     return tree->spare_count >= runs &&
            tree->bucket_count + 2 <= tree->bucket_page_count * GPI_PAGE;
 }
 
-/* Makes sure of so many run structs and two more buckets. 0: the host has no memory. */
+/* Makes sure of so many spare run structs, and of the two buckets that one more live run needs. 0:
+   the host has no memory; what was got so far is kept. */
 static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
-    void *list;
+    void *array;
     while (tree->spare_count < runs) {
         gpi_run *page;
         int i;
-        list = tree->pages;
-        if (!gpi_tree_grow_list(tree, &list, &tree->page_room, tree->page_count + 1)) return 0;
-        tree->pages = (gpi_run **)list;
-        page = (gpi_run *)gpi_host_zeroed(GPI_PAGE * sizeof *page + GPI_LINE);
+        array = tree->pages;
+        if (!gpi_tree_grow_array(tree, &array, &tree->page_room, tree->page_count + 1)) return 0;
+        tree->pages = (gpi_run **)array;
+        page = (gpi_run *)gpi_host_zeroed(GPI_PAGE * sizeof *page + GPI_LINE_BYTES);
         if (!page) return 0;
         tree->pages[tree->page_count++] = page;
-        tree->host_bytes += GPI_PAGE * sizeof *page + GPI_LINE;
+        tree->host_bytes += GPI_PAGE * sizeof *page + GPI_LINE_BYTES;
         page = gpi_tree_page(tree, tree->page_count - 1);
         for (i = GPI_PAGE - 1; i >= 0; i--) {
             page[i].list_next = tree->spare;
@@ -4584,10 +4523,11 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
     }
     if (tree->bucket_count + 2 > tree->bucket_page_count * GPI_PAGE) {
         gpi_run **page;
-        list = tree->buckets;
-        if (!gpi_tree_grow_list(tree, &list, &tree->bucket_page_room, tree->bucket_page_count + 1))
+        array = tree->buckets;
+        if (!gpi_tree_grow_array(tree, &array, &tree->bucket_page_room,
+                                 tree->bucket_page_count + 1))
             return 0;
-        tree->buckets = (gpi_run ***)list;
+        tree->buckets = (gpi_run ***)array;
         page = (gpi_run **)gpi_host_zeroed(GPI_PAGE * sizeof *page);
         if (!page) return 0;
         tree->buckets[tree->bucket_page_count++] = page;
@@ -4597,15 +4537,16 @@ static int gpi_tree_prepare(gpi_tree *tree, uint64_t runs) {
     return 1;
 }
 
-/* A table for addresses from base_unit on, all of them nobody's: so many granules, of which the
-   first home_granules have runs that are found by address. 0: the host has no memory. */
+/* Makes the table of a MAPPED arena, for `granules` granules from base_unit on, which nothing owns
+   yet. Runs are found by address in the first home_granules; the rest is for stitches. 0: the host
+   has no memory. */
 static int gpi_tree_open_table(gpi_tree *tree, uint64_t base_unit, uint64_t home_granules,
                                uint64_t granules, uint64_t granule_units) {
     uint64_t pages = granules / GPI_PAGE + 1, words = home_granules / 64 + 1;
     tree->cells = (gpi_cell **)gpi_host_zeroed(pages * sizeof *tree->cells);
     tree->starts = (uint64_t *)gpi_host_zeroed(words * sizeof *tree->starts);
     tree->slabs = (uint64_t *)gpi_host_zeroed(words * sizeof *tree->slabs);
-    if (!tree->cells || !tree->starts || !tree->slabs) return 0; /* close frees what there is */
+    if (!tree->cells || !tree->starts || !tree->slabs) return 0; /* gpi_tree_close frees them */
     tree->cell_pages = pages;
     tree->granule_shift = gpi_ground_high_bit(granule_units);
     tree->base_unit = base_unit;
@@ -4614,8 +4555,8 @@ static int gpi_tree_open_table(gpi_tree *tree, uint64_t base_unit, uint64_t home
     return 1;
 }
 
-/* Makes sure of the cells for [unit, unit + units], the end included: a run starts there when the
-   memory before it is cut off. 0: the host has no memory. */
+/* Makes sure of the cells for [unit, unit + units] with the end included: when the memory there is
+   split off, a run starts at the end. 0: the host has no memory. */
 static int gpi_tree_prepare_cells(gpi_tree *tree, uint64_t unit, uint64_t units) {
     uint64_t page = ((unit - tree->base_unit) >> tree->granule_shift) / GPI_PAGE;
     uint64_t last = ((unit + units - tree->base_unit) >> tree->granule_shift) / GPI_PAGE;
@@ -4628,33 +4569,38 @@ static int gpi_tree_prepare_cells(gpi_tree *tree, uint64_t unit, uint64_t units)
     return 1;
 }
 
-/* The addresses [unit, unit + units), whole granules with cells, are this owner's from now on. */
+/* Records the owner of [unit, unit + units): whole granules whose cells exist. NULL: nobody. */
 static void gpi_tree_own(gpi_tree *tree, uint64_t unit, uint64_t units, void *owner) {
     uint64_t end = unit + units;
     for (; unit < end; unit += (uint64_t)1 << tree->granule_shift)
         gpi_tree_cell(tree, unit)->owner = owner;
 }
 
-static uint64_t *gpi_tree_word(const gpi_tree *tree, uint64_t unit, uint64_t *bit) {
+/* -- the table -- */
+
+/* The word of `starts` that has the bit of this unit, and the bit. */
+static uint64_t *gpi_tree_start_bit(const gpi_tree *tree, uint64_t unit, uint64_t *bit) {
     uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
     *bit = (uint64_t)1 << granule % 64;
     return &tree->starts[granule / 64];
 }
 
-/* A run starts here from now on. */
-GPI_HOT void gpi_tree_enter(gpi_tree *tree, gpi_run *run) {
+/* A run starts at run->unit from now on. Does nothing for runs outside the home addresses. */
+GPI_HOT void gpi_tree_table_enter(gpi_tree *tree, gpi_run *run) {
     gpi_cell *cell;
     uint64_t *word, bit;
     if (run->unit - tree->base_unit >= tree->granules << tree->granule_shift) return;
     cell = gpi_tree_cell(tree, run->unit);
+    /* a run further left in the granule stays the leftmost */
     if (cell->first && cell->first->unit < run->unit) return;
     cell->first = run;
-    word = gpi_tree_word(tree, run->unit, &bit);
+    word = gpi_tree_start_bit(tree, run->unit, &bit);
     *word |= bit;
 }
 
-/* A run starts here no longer; its neighbour on the right still knows what is beside it. */
-GPI_HOT void gpi_tree_leave(gpi_tree *tree, const gpi_run *run) {
+/* No run starts at run->unit any more. Called while run->next is still right: the next run becomes
+   the leftmost of the granule if it starts there. */
+GPI_HOT void gpi_tree_table_leave(gpi_tree *tree, const gpi_run *run) {
     const uint64_t in_granule = ((uint64_t)1 << tree->granule_shift) - 1;
     gpi_cell *cell;
     uint64_t *word, bit;
@@ -4663,16 +4609,19 @@ GPI_HOT void gpi_tree_leave(gpi_tree *tree, const gpi_run *run) {
     if (cell->first != run) return;
     cell->first = run->next && run->next->unit <= (run->unit | in_granule) ? run->next : NULL;
     if (cell->first) return;
-    word = gpi_tree_word(tree, run->unit, &bit);
+    word = gpi_tree_start_bit(tree, run->unit, &bit);
     *word &= ~bit;
 }
 
-/* Makes the empty free list of this number, which is not in use. 0: the host has no memory. */
+/* -- free lists -- */
+
+/* Makes the empty free list of this number, which is not in use. Structs of dropped lists are used
+   again. 0: the host has no memory. */
 static int gpi_tree_list_open(gpi_tree *tree, uint32_t number) {
     uint64_t room = tree->list_room;
     void *grown = tree->lists;
     gpi_list *list;
-    if (!gpi_tree_grow_list(tree, &grown, &room, (uint64_t)number + 1)) return 0;
+    if (!gpi_tree_grow_array(tree, &grown, &room, (uint64_t)number + 1)) return 0;
     tree->lists = (gpi_list **)grown;
     tree->list_room = (uint32_t)room;
     list = tree->spare_lists;
@@ -4697,6 +4646,7 @@ static uint32_t gpi_tree_list_add(gpi_tree *tree) {
     return gpi_tree_list_open(tree, number) ? number : (uint32_t)GPI_LIST_LIVE;
 }
 
+/* Drops an empty list. Its struct is kept for gpi_tree_list_add. */
 static void gpi_tree_list_drop(gpi_tree *tree, uint32_t number) {
     GPI_ASSERT(tree->lists[number]->units == 0);
     tree->lists[number]->spare = tree->spare_lists;
@@ -4704,6 +4654,7 @@ static void gpi_tree_list_drop(gpi_tree *tree, uint32_t number) {
     tree->lists[number] = NULL;
 }
 
+/* Frees everything and zeroes the struct. May be called on a tree that failed to open. */
 static void gpi_tree_close(gpi_tree *tree) {
     gpi_list *list, *next;
     uint64_t i;
@@ -4724,7 +4675,8 @@ static void gpi_tree_close(gpi_tree *tree) {
     memset(tree, 0, sizeof *tree);
 }
 
-/* Lists ANY, EMPTY and SPACE. 0: the host has no memory. */
+/* Opens a zeroed tree: makes lists ANY, EMPTY and SPACE. 0: the host has no memory, and nothing is
+   left behind. */
 static int gpi_tree_open(gpi_tree *tree) {
     if (gpi_tree_list_open(tree, GPI_LIST_ANY) && gpi_tree_list_open(tree, GPI_LIST_EMPTY) &&
         gpi_tree_list_open(tree, GPI_LIST_SPACE) && gpi_tree_prepare(tree, 1))
@@ -4733,6 +4685,8 @@ static int gpi_tree_open(gpi_tree *tree) {
     return 0;
 }
 
+/* Puts a run into the bin of its kind and size in this list, at the front. The run joins no
+   neighbour: gpi_tree_put does that. */
 GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     gpi_list *list = tree->lists[number];
     uint64_t units = run->units;
@@ -4753,6 +4707,7 @@ GPI_HOT void gpi_tree_file(gpi_tree *tree, gpi_run *run, uint32_t number) {
     if (number == GPI_LIST_ANY || number >= GPI_LIST_TAGS) tree->free_by_order[order]++;
 }
 
+/* Takes a free run out of its bin. The run is TAKEN afterwards: no search finds it. */
 GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     gpi_list *list = tree->lists[run->list];
     uint32_t bin = run->as.bin, row = bin / GPI_STEPS;
@@ -4772,8 +4727,9 @@ GPI_HOT void gpi_tree_unfile(gpi_tree *tree, gpi_run *run) {
     run->list = GPI_LIST_TAKEN;
 }
 
-/* A run has become empty, or is empty no longer: its free neighbours change trees. */
-static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
+/* A run has become empty addresses, or no longer is. The kind of its free neighbours changes with
+   that (edge or inner), so they move to bins of their new kind. */
+static void gpi_tree_refile_neighbours(gpi_tree *tree, gpi_run *run) {
     gpi_run *sides[2];
     int i;
     sides[0] = run->prev;
@@ -4786,7 +4742,10 @@ static void gpi_tree_refile_sides(gpi_tree *tree, gpi_run *run) {
     }
 }
 
-GPI_HOT gpi_run *gpi_tree_new(gpi_tree *tree) {
+/* -- run structs, split and joined -- */
+
+/* A run struct from the spare ones, whose fields have any value. */
+GPI_HOT gpi_run *gpi_tree_new_run(gpi_tree *tree) {
     gpi_run *run = tree->spare;
     GPI_ASSERT(run != NULL);
     tree->spare = run->list_next;
@@ -4794,19 +4753,21 @@ GPI_HOT gpi_run *gpi_tree_new(gpi_tree *tree) {
     return run;
 }
 
-GPI_HOT void gpi_tree_retire(gpi_tree *tree, gpi_run *run) {
+/* Makes a run struct spare. The struct has left its bin, its neighbours and the table. */
+GPI_HOT void gpi_tree_free_run(gpi_tree *tree, gpi_run *run) {
     if (run == tree->cursor) tree->cursor = run->prev;
-    run->units = 0; /* tells it from one in use to who walks the pages */
+    run->units = 0; /* so gpi_tree_next_live skips the struct */
     run->list_next = tree->spare;
     tree->spare = run;
     tree->spare_count++;
 }
 
-/* Cuts a taken run in two at `unit`; returns the right part, taken too. Needs one spare struct. */
+/* Splits a taken run at `unit`, which lies inside it. The left part keeps the struct; returns the
+   right part, taken too and at the same position. Needs one spare struct. */
 GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     gpi_run *right;
     GPI_ASSERT(run->list == GPI_LIST_TAKEN && unit > run->unit && unit < run->unit + run->units);
-    right = gpi_tree_new(tree);
+    right = gpi_tree_new_run(tree);
     right->unit = unit;
     right->units = run->unit + run->units - unit;
     run->units = unit - run->unit;
@@ -4816,38 +4777,44 @@ GPI_HOT gpi_run *gpi_tree_split(gpi_tree *tree, gpi_run *run, uint64_t unit) {
     run->next = right;
     right->list = GPI_LIST_TAKEN;
     right->of.at = run->of.at;
-    gpi_tree_enter(tree, right);
+    gpi_tree_table_enter(tree, right);
     tree->splits += GPUPOOL_STATS;
     return right;
 }
 
-/* Makes two taken neighbours one. The left struct stays (T5). */
+/* Joins two taken neighbours into one run. The left struct stays (T5), the right one becomes
+   spare. */
 GPI_HOT void gpi_tree_weld(gpi_tree *tree, gpi_run *left, gpi_run *right) {
     GPI_ASSERT(right && left->next == right);
     GPI_ASSERT(left->list == GPI_LIST_TAKEN && right->list == GPI_LIST_TAKEN);
-    gpi_tree_leave(tree, right);
+    gpi_tree_table_leave(tree, right);
     left->units += right->units;
     left->next = right->next;
     if (right->next) right->next->prev = left;
-    gpi_tree_retire(tree, right);
+    gpi_tree_free_run(tree, right);
     tree->merges += GPUPOOL_STATS;
 }
 
-/* Whether no border of a list is between two positions. */
-GPI_HOT int gpi_tree_is_between(const gpi_list *list, uint64_t a, uint64_t b) {
+/* -- memory becomes free, or is taken -- */
+
+/* Whether a border of the list lies between two positions: one position is at or below the border,
+   the other above. */
+GPI_HOT int gpi_tree_has_border(const gpi_list *list, uint64_t a, uint64_t b) {
     const uint64_t *borders = list->borders;
     uint64_t low = a < b ? a : b, high = a < b ? b : a;
     return (low <= borders[0] && borders[0] < high) || (low <= borders[1] && borders[1] < high) ||
            (low <= borders[2] && borders[2] < high);
 }
 
-/* Whether a neighbour becomes one with a run at this position in this list: memory that others may
-   not have yet joins finished memory only up to a size. */
+/* Whether a free neighbour may join a run that is about to be filed in list `number`. Runs of one
+   list join unless a border is between their positions. A finished neighbour, of this list or of
+   list ANY, joins a stream's unfinished run if it has at most absorb_units: then other streams can
+   take it only behind a wait. Memory in a slab and memory outside never join (T7). */
 GPI_HOT int gpi_tree_joins(const gpi_tree *tree, const gpi_run *side, const gpi_run *run,
                            uint32_t number, uint64_t absorb_units) {
     const gpi_list *list = tree->lists[number];
     if (side->list == number) {
-        if (gpi_tree_is_between(list, side->of.at, run->of.at) &&
+        if (gpi_tree_has_border(list, side->of.at, run->of.at) &&
             (side->of.at > list->borders[0] || side->units > absorb_units))
             return 0;
     } else if (side->list != GPI_LIST_ANY || side->units > absorb_units) {
@@ -4856,14 +4823,17 @@ GPI_HOT int gpi_tree_joins(const gpi_tree *tree, const gpi_run *side, const gpi_
     return gpi_tree_is_slab(tree, side->unit) == gpi_tree_is_slab(tree, run->unit);
 }
 
-/* A taken run becomes free in a list, at the position that it has, and one with every neighbour
-   that is free for the same users. Finished neighbours of up to absorb_units join a stream's run:
-   not larger ones, since other streams could then no longer take them without a wait. */
+/* Makes a taken run free: files it in a list at its position (run->of.at), after joining all
+   neighbours that may join. Returns the run that results, whose position is the latest of those
+   joined. absorb_units: a stream's run also takes in finished neighbours of up to so many units,
+   from list ANY too; 0: none. A larger finished neighbour stays apart, so that other streams can go
+   on taking it without a wait. */
 static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t list, uint64_t absorb_units) {
     gpi_run *side;
     uint64_t at = run->of.at;
     GPI_ASSERT(run->list == GPI_LIST_TAKEN);
     if (list < GPI_LIST_STREAMS) absorb_units = run->of.at = at = 0;
+    /* a loop: two neighbours may both join this run although they could not join each other */
     while ((side = run->prev) != NULL && gpi_tree_joins(tree, side, run, list, absorb_units)) {
         gpi_tree_unfile(tree, side);
         at = gpi_ground_max(at, side->of.at);
@@ -4877,12 +4847,12 @@ static gpi_run *gpi_tree_put(gpi_tree *tree, gpi_run *run, uint32_t list, uint64
         gpi_tree_weld(tree, run, side);
     }
     gpi_tree_file(tree, run, list);
-    if (list == GPI_LIST_EMPTY) gpi_tree_refile_sides(tree, run);
+    if (list == GPI_LIST_EMPTY) gpi_tree_refile_neighbours(tree, run);
     return run;
 }
 
-/* Takes [unit, unit + units) out of a free run and holds it; what is left at both ends stays free
-   where it was. Needs two spare structs. */
+/* Takes [unit, unit + units) out of a free run; the parts left over on both sides stay free, in the
+   same list and at the same position. Returns the taken run. Needs two spare structs. */
 GPI_HOT gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint64_t units) {
     uint32_t list = run->list;
     gpi_run *head = NULL;
@@ -4895,18 +4865,21 @@ GPI_HOT gpi_run *gpi_tree_take(gpi_tree *tree, gpi_run *run, uint64_t unit, uint
         gpi_tree_file(tree, head, list);
     }
     if (run->units > units) gpi_tree_file(tree, gpi_tree_split(tree, run, unit + units), list);
-    if (list == GPI_LIST_EMPTY) gpi_tree_refile_sides(tree, run);
+    if (list == GPI_LIST_EMPTY) gpi_tree_refile_neighbours(tree, run);
     return run;
 }
 
-/* One more bucket: takes its part of the one whose turn it is to be split. */
+/* -- live runs -- */
+
+/* Adds one bucket to the index. Linear hashing splits the old buckets in turn: the new bucket gets
+   the runs of the old one whose hash has the next higher bit set. */
 static void gpi_tree_split_bucket(gpi_tree *tree) {
     uint64_t fresh = tree->bucket_count;
     uint64_t old = fresh - (1ull << gpi_ground_high_bit(fresh));
     gpi_run *all = *gpi_tree_head(tree, old), *rest, **head;
     tree->bucket_count++;
     if (tree->bucket_count > tree->bucket_mask) tree->bucket_mask = tree->bucket_mask * 2 + 1;
-    *gpi_tree_head(tree, old) = NULL; /* the fresh one's is NULL from the start */
+    *gpi_tree_head(tree, old) = NULL; /* the head of the new bucket is NULL already */
     for (; all; all = rest) {
         rest = all->list_next;
         head = gpi_tree_head(tree, gpi_tree_bucket(tree, all->unit));
@@ -4917,13 +4890,15 @@ static void gpi_tree_split_bucket(gpi_tree *tree) {
 
 enum { GPI_SLACK_BITS = 24 }; /* a block is rounded up by less than 2^24 bytes */
 
-GPI_HOT uint32_t gpi_tree_slack(const gpi_run *run) { /* of a live one */
+/* How many bytes more than requested a live run has; and its tag, 0 if it has none. */
+GPI_HOT uint32_t gpi_tree_slack(const gpi_run *run) {
     return run->as.slack & ((1u << GPI_SLACK_BITS) - 1);
 }
 
 GPI_HOT uint32_t gpi_tree_tag(const gpi_run *run) { return run->as.slack >> GPI_SLACK_BITS; }
 
-/* A taken run becomes live: found by its unit from now on. Needs what prepare made sure of. */
+/* Makes a taken run live: from now on the index finds it by its first unit. `slack`: granted minus
+   requested bytes. Needs room in the index, as gpi_tree_prepare makes it. */
 GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack) {
     gpi_run **head;
     GPI_ASSERT(run->list == GPI_LIST_TAKEN);
@@ -4943,7 +4918,7 @@ GPI_HOT void gpi_tree_bring_alive(gpi_tree *tree, gpi_run *run, uint32_t slack) 
     tree->live_by_order[gpi_ground_high_bit(run->units)] += GPUPOOL_STATS;
 }
 
-/* A live run becomes held: forgotten by the index, not free yet. `link` leads to it. */
+/* Makes a live run taken: the index no longer finds it. `link` is what gpi_tree_link returned. */
 GPI_HOT void gpi_tree_lay_down_at(gpi_tree *tree, gpi_run **link) {
     gpi_run *run = *link;
     GPI_ASSERT(run && run->list == GPI_LIST_LIVE);
@@ -4954,28 +4929,34 @@ GPI_HOT void gpi_tree_lay_down_at(gpi_tree *tree, gpi_run **link) {
     tree->live_by_order[gpi_ground_high_bit(run->units)] -= GPUPOOL_STATS;
 }
 
+/* gpi_tree_lay_down_at for callers that have the run and no link. */
 static void gpi_tree_lay_down(gpi_tree *tree, gpi_run *run) {
     gpi_tree_lay_down_at(tree, gpi_tree_link(tree, run->unit));
 }
 
-/* A chunk's units enter the tree, held. The struct returned is the chunk's leftmost for good (T5).
-   Needs one spare struct. */
+/* -- chunks, and whole lists -- */
+
+/* Adds the units of a new chunk, or of a range of reserved addresses, as one taken run without
+   neighbours. Its struct stays the leftmost of the chunk (T5). Needs one spare struct. */
 static gpi_run *gpi_tree_add_chunk(gpi_tree *tree, uint64_t unit, uint64_t units) {
-    gpi_run *run = gpi_tree_new(tree);
+    gpi_run *run = gpi_tree_new_run(tree);
     memset(run, 0, sizeof *run);
     run->unit = unit;
     run->units = units;
     run->list = GPI_LIST_TAKEN;
-    gpi_tree_enter(tree, run);
+    gpi_tree_table_enter(tree, run);
     return run;
 }
 
+/* Removes a chunk whose units are one taken run, the struct of gpi_tree_add_chunk. */
 static void gpi_tree_remove_chunk(gpi_tree *tree, gpi_run *run) {
     GPI_ASSERT(run->list == GPI_LIST_TAKEN && !run->prev && !run->next);
-    gpi_tree_retire(tree, run);
+    gpi_tree_free_run(tree, run);
 }
 
-/* Of a list, what is at or below a position becomes anybody's. */
+/* Moves the runs of a stream's list that are at or below a position to list ANY, where they join
+   their neighbours. CLOCK calls this for the position up to which the stream's work is known to
+   have finished. */
 static void gpi_tree_finish(gpi_tree *tree, uint32_t number, uint64_t at) {
     gpi_list *list = tree->lists[number];
     uint32_t kind, bin;
@@ -4984,6 +4965,8 @@ static void gpi_tree_finish(gpi_tree *tree, uint32_t number, uint64_t at) {
         bin = gpi_tree_first(list, kind);
         for (; bin != GPI_NO_BIN; bin = gpi_tree_next(list, bin + 1)) {
             for (run = list->heads[bin]; run; run = next) {
+                /* read first: gpi_tree_put files the run elsewhere. `next` stays valid, since the
+                   run joins runs of list ANY only */
                 next = run->list_next;
                 if (run->of.at > at) continue;
                 gpi_tree_unfile(tree, run);
@@ -4993,7 +4976,9 @@ static void gpi_tree_finish(gpi_tree *tree, uint32_t number, uint64_t at) {
     }
 }
 
-/* All of a list is at another position. */
+/* Sets the position of all runs in a list. Called at a graph's release for the list of its scope.
+   No neighbours have to join: positions in that list have no border between them, so neighbours
+   have joined already. */
 static void gpi_tree_restamp(gpi_tree *tree, uint32_t number, uint64_t at) {
     gpi_list *list = tree->lists[number];
     uint32_t bin;
@@ -5002,18 +4987,198 @@ static void gpi_tree_restamp(gpi_tree *tree, uint32_t number, uint64_t at) {
         for (run = list->heads[bin]; run; run = run->list_next) run->of.at = at;
 }
 
-/* -- slabs -- */
+/* -- slabs: SEARCH makes them, since they are made of free memory that fits -- */
 
-/* Where a small block would go among the slabs. */
+/* Marks the granule that starts at this unit, and belongs to a taken run, as a slab. */
+static void gpi_tree_mark_slab(gpi_tree *tree, uint64_t unit) {
+    uint64_t granule = (unit - tree->base_unit) >> tree->granule_shift;
+    tree->slabs[granule / 64] |= (uint64_t)1 << granule % 64;
+    tree->slab_count++;
+}
+
+/* Makes all slabs ordinary memory. Their free runs go back to their lists and join the neighbours
+   outside. Called when memory is short, and before a caller needs whole chunks. */
+static void gpi_tree_drop_slabs(gpi_tree *tree) {
+    uint32_t number, bin;
+    gpi_run *runs = NULL, *run;
+    if (tree->slab_count == 0) return;
+    /* first all runs leave their bins, while the marks still tell the right kind */
+    for (number = 0; number < tree->list_count; number++) {
+        gpi_list *list = tree->lists[number];
+        while (list && list->orders[GPI_SLABS]) {
+            bin = gpi_tree_next(list, GPI_SLABS * GPI_KIND_BINS);
+            run = list->heads[bin];
+            gpi_tree_unfile(tree, run);
+            run->by.stream = number; /* the list that it goes back to */
+            run->list_next = runs;
+            runs = run;
+        }
+    }
+    memset(tree->slabs, 0, (tree->granules / 64 + 1) * sizeof *tree->slabs);
+    tree->slab_count = 0;
+    /* then each run is filed by what its address is now */
+    while ((run = runs) != NULL) {
+        runs = run->list_next;
+        gpi_tree_put(tree, run, (uint32_t)run->by.stream, 0);
+    }
+}
+
+/* == SEARCH =======================================================================================
+   Finds the free run that a request fits in, in the lists that the request may take from. A search
+   decides where a block lies, so this is where fragmentation is kept low. uses: TREE
+
+   A search goes through the bins of one kind from the request's own bin upward. In each bin it
+   looks at all lists before it goes on to a larger bin: the closest fit wins, whoever freed it.
+
+       bin of the request     its runs differ by up to an eighth: some are too short
+       every later bin        its runs are all long enough; yet one may not fit because of its
+                              alignment, its position, or the borders of chunks
+
+   A small request (below 64 KiB) in a MAPPED arena looks into slabs first, then makes a new slab,
+   then takes any run: see gpi_ladder_find_small. All other requests take kind inner before edge.
+
+   F1  a search changes nothing; only gpi_tree_add_slab does
+   F2  a run that is found is in one of the lists given, below the position given, and
+       gpi_tree_start_of says where in it the request starts
+   F3  no run that fits is in a smaller bin of the same kind, unless more than fit.tries runs that
+       do not fit came before it
+
+   Locks: every caller holds the arena's lock, as in TREE. */
+
+typedef struct gpi_lists {             /* which free lists a search looks through */
+    uint32_t number[2];                /* of the lists, the preferred one first */
+    int count;
+    uint64_t below;                    /* only runs at positions below this: other streams' runs are
+                                          taken up to a mark only. UINT64_MAX: all */
+} gpi_lists;
+
+typedef enum gpi_owners {              /* which chunks a block may lie in */
+    GPI_OWNERS_ANY,                    /* any, and in several at once */
+    GPI_OWNERS_ONE,                    /* in one chunk, with all its units */
+    GPI_OWNERS_WHOLE                   /* and the chunk has no other units: it can be exported */
+} gpi_owners;
+
+typedef struct gpi_fit {               /* what a search is for */
+    uint64_t units, align_units;       /* align_units: a power of two, 1 for no alignment */
+    uint64_t tries;                    /* runs that do not fit and may be passed over, in a bin of a
+                                          list */
+    gpi_owners owners;                 /* if not ANY, align_units is 2 at least: gpi_tree_fit then
+                                          looks at more than the size */
+} gpi_fit;
+
+/* The unit at which a request would start in this run, by size and alignment alone: the first
+   aligned unit of the run; UINT64_MAX: the request does not fit. */
+GPI_HOT uint64_t gpi_tree_start(const gpi_run *run, uint64_t units, uint64_t align_units) {
+    uint64_t start = gpi_ground_up(run->unit, align_units);
+    uint64_t lost = start - run->unit;
+    return lost < run->units && run->units - lost >= units ? start : UINT64_MAX;
+}
+
+/* Where the addresses of the chunk that has `unit` end, or `end` if that comes first. */
+static uint64_t gpi_tree_end_of_owner(const gpi_tree *tree, uint64_t unit, uint64_t end) {
+    uint64_t granule = (uint64_t)1 << tree->granule_shift;
+    const void *owner = gpi_tree_owner(tree, unit);
+    for (unit = gpi_ground_down(unit, granule) + granule; unit < end; unit += granule)
+        if (gpi_tree_owner(tree, unit) != owner) return unit;
+    return end;
+}
+
+/* The unit at which a request would start in this run; UINT64_MAX: the request does not fit. Unlike
+   gpi_tree_start, this looks at the chunks that the run lies in, if the request is limited to one
+   chunk. Callers may pass a run that they have made up, to ask about several neighbours at once. */
+static uint64_t gpi_tree_start_of(const gpi_tree *tree, const gpi_run *run, const gpi_fit *fit) {
+    uint64_t start = gpi_tree_start(run, fit->units, fit->align_units), owned;
+    uint64_t end = run->unit + run->units;
+    if (fit->owners == GPI_OWNERS_ANY || !tree->granules) return start;
+    /* chunk by chunk: the part of the run in each, from its first aligned unit on */
+    for (; start != UINT64_MAX && start < end && end - start >= fit->units;
+         start = gpi_ground_up(owned, fit->align_units)) {
+        const void *owner = gpi_tree_owner(tree, start);
+        owned = gpi_tree_end_of_owner(tree, start, end);
+        if (owned - start < fit->units) continue;
+        /* WHOLE: the chunk must neither begin before the block nor go on behind it */
+        if (fit->owners == GPI_OWNERS_ONE || (gpi_tree_owner(tree, start - 1) != owner &&
+                                              gpi_tree_owner(tree, start + fit->units) != owner))
+            return start;
+    }
+    return UINT64_MAX;
+}
+
+/* The first run of a bin, from `run` on, that holds the request and is at a position below `below`.
+   Gives up after fit->tries runs that do not: a bin may have thousands of runs that are too
+   short. */
+GPI_HOT gpi_run *gpi_tree_fit(const gpi_tree *tree, gpi_run *run, const gpi_fit *fit,
+                              uint64_t below) {
+    uint64_t tries = fit->tries;
+    for (; run; run = run->list_next) {
+        if (run->units >= fit->units && run->of.at < below &&
+            (fit->align_units == 1 ||
+             gpi_tree_start_of(tree, run, fit) != UINT64_MAX))
+            return run;
+        if (tries-- == 0) break;
+    }
+    return NULL;
+}
+
+/* A free run that holds the request, in the lists given, from `bin` up to the last bin of the same
+   kind; NULL: none was found. In one bin the lists are looked at in their order, so the first list
+   is preferred only among runs of about the same size: the closest fit keeps large runs whole. */
+GPI_HOT gpi_run *gpi_tree_find_on(const gpi_tree *tree, const gpi_lists *lists, uint32_t bin,
+                                  const gpi_fit *fit) {
+    for (;;) {
+        uint32_t least = GPI_NO_BIN;
+        int i;
+        for (i = 0; i < lists->count; i++) {
+            gpi_run *run = tree->lists[lists->number[i]]->heads[bin];
+            run = gpi_tree_fit(tree, run, fit, lists->below);
+            if (run) return run;
+        }
+        /* the next bin that holds a run in any of the lists */
+        for (i = 0; i < lists->count; i++) {
+            uint32_t next = gpi_tree_next(tree->lists[lists->number[i]], bin + 1);
+            if (next < least) least = next;
+        }
+        if (least == GPI_NO_BIN) return NULL;
+        bin = least;
+    }
+}
+
+/* A free run outside slabs that holds the request: of kind inner, and if there is none, of kind
+   edge. */
+GPI_HOT gpi_run *gpi_tree_find(const gpi_tree *tree, const gpi_lists *lists, const gpi_fit *fit) {
+    uint32_t first = gpi_tree_bin(fit->units);
+    gpi_run *run = gpi_tree_find_on(tree, lists, first, fit);
+    return run ? run : gpi_tree_find_on(tree, lists, first + GPI_EDGE * GPI_KIND_BINS, fit);
+}
+
+/* A free run in slabs that holds a small request. */
 GPI_HOT gpi_run *gpi_tree_find_in_slabs(const gpi_tree *tree, const gpi_lists *lists,
                                         const gpi_fit *fit) {
     return gpi_tree_find_on(tree, lists, gpi_tree_bin(fit->units) + GPI_SLABS * GPI_KIND_BINS, fit);
 }
 
-/* One more slab, of free memory of these free lists. NULL: there is no whole granule. Needs two
-   spare structs. */
+/* The units of the largest run in a list, for reports and verdicts. Only the last bin of each kind
+   is looked through. */
+static uint64_t gpi_tree_largest(const gpi_list *list) {
+    uint64_t largest = 0;
+    uint32_t kind;
+    for (kind = 0; kind < GPI_KINDS; kind++) {
+        const gpi_run *run;
+        uint32_t row;
+        if (list->orders[kind] == 0) continue;
+        row = kind * 64 + gpi_ground_high_bit(list->orders[kind]);
+        run = list->heads[row * GPI_STEPS + gpi_ground_high_bit(list->steps[row])];
+        for (; run; run = run->list_next) largest = gpi_ground_max(largest, run->units);
+    }
+    return largest;
+}
+
+/* -- slabs -- */
+
+/* Makes one more slab from a free granule in these lists, and files it in the list that it came
+   from. Returns the free run; NULL: no run holds a whole granule. Needs two spare structs. */
 static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lists *lists, uint64_t tries) {
-    uint64_t granule_units = (uint64_t)1 << tree->granule_shift, granule, start;
+    uint64_t granule_units = (uint64_t)1 << tree->granule_shift, start;
     gpi_fit fit;
     gpi_run *run;
     uint32_t list;
@@ -5025,224 +5190,233 @@ static gpi_run *gpi_tree_add_slab(gpi_tree *tree, const gpi_lists *lists, uint64
     list = run->list;
     start = gpi_ground_up(run->unit, granule_units);
     run = gpi_tree_take(tree, run, start, granule_units);
-    granule = (start - tree->base_unit) >> tree->granule_shift;
-    tree->slabs[granule / 64] |= (uint64_t)1 << granule % 64;
-    tree->slab_count++;
+    gpi_tree_mark_slab(tree, start);
     return gpi_tree_put(tree, run, list, 0);
 }
 
-/* There are no slabs any more: what is free in them joins what is beside it. */
-static void gpi_tree_drop_slabs(gpi_tree *tree) {
-    uint32_t number, bin;
-    gpi_run *runs = NULL, *run;
-    if (tree->slab_count == 0) return;
-    for (number = 0; number < tree->list_count; number++) {
-        gpi_list *list = tree->lists[number];
-        while (list && list->orders[GPI_SLABS]) {
-            bin = gpi_tree_next(list, GPI_SLABS * GPI_KIND_BINS);
-            run = list->heads[bin];
-            gpi_tree_unfile(tree, run);
-            run->by.stream = number; /* where it goes back to */
-            run->list_next = runs;
-            runs = run;
-        }
-    }
-    memset(tree->slabs, 0, (tree->granules / 64 + 1) * sizeof *tree->slabs);
-    tree->slab_count = 0;
-    while ((run = runs) != NULL) {
-        runs = run->list_next;
-        gpi_tree_put(tree, run, (uint32_t)run->by.stream, 0);
-    }
-}
+/* == CACHE ========================================================================================
+   Keeps blocks that a stream has freed whole, for the stream's next request of the same size. A
+   request that finds its block here needs neither the arena's lock nor the tree. uses: LEDGER, TREE
 
-/* == CACHE ====================================================================================
-   Blocks that one stream has freed, kept whole for its next request of the same size; and blocks
-   handed out again from there, which are found here when they come back. All of them are live in
-   the tree, which so need not be asked for either. uses: LEDGER, TREE
+   Each stream has a cache. An entry of it stands for one block, in one of two states, or is empty:
 
-       free block:  bin of its size -> slot -> slot          handed out:  chain of its unit -> slot
+       free    the stream has freed the block     bins[bin of its size] -> entry -> entry
+       out     the block was handed out again     chains[hash of its unit] -> entry
+       empty   the entry stands for no block      empty -> entry -> entry
 
-   Where many threads meet at the tree, their streams' caches do without it as far as they can: such
-   a cache is crowded. It has more slots, the blocks that the tree hands out get one as well, and a
-   block of up to an eighth more than is asked for will do.
+   A block keeps its entry while it is out, so that gpupool_free finds it here. For the tree, the
+   run of a block in either state is live: it is in the index, and in list CACHED. What happens here
+   is noted in the cache, and added to the ledger later: see gpi_cache_fold.
 
-   C1  a slot's run is in list CACHED, and leads back here
-   C2  a slot is in the list that its state asks for, once
-   C3  free_units and free_blocks are those of the bins; used counts all slots but the empty ones
-   C4  only a crowded cache has slots from the host */
+   Where threads often wait for the arena's lock, their streams' caches become crowded. A crowded
+   cache saves more visits to the tree: it has up to GPI_SLOTS_MOST entries, small blocks from the
+   tree get an entry when they are handed out, and a request takes a block that is up to an eighth
+   larger than it asked for.
+
+   C1  the run of an entry is in list CACHED, and run.of.uses is the cache
+   C2  an entry is in the one list that its state asks for, and in that once
+   C3  free_units and free_blocks are those of the free entries; used counts the entries that are
+       not empty
+   C4  only a crowded cache has entries from the host; any other uses few_entries
+
+   Locks: the stream's lock, which is this cache's `lock`, protects the cache. Where a block enters
+   or leaves the cache and the tree's run changes, or the ledger does, the caller holds the arena's
+   lock too: gpi_cache_admit, gpi_cache_drop and what calls it, gpi_cache_fold. `used` may be read
+   without a lock (GPI_READ). No function waits or calls CUDA.
+
+   Read first: gpi_cache, gpi_cache_take, gpi_cache_give, gpi_cache_admit, gpi_cache_evict. */
 
 enum {
-    GPI_BINS = 128,
-    GPI_SLOTS = 64,
-    GPI_SLOTS_MOST = 4096,             /* of a crowded one */
+    GPI_CACHE_BINS = 128,              /* sizes whose bins in TREE differ by this share a bin */
+    GPI_SLOTS = 64,                    /* entries of a cache that is not crowded */
+    GPI_SLOTS_MOST = 4096,             /* and the most that a crowded one may have */
     GPI_NO_SLOT = UINT16_MAX,
-    GPI_CACHE_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* of the largest block */
-    GPI_SMALL_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* a crowded cache is for these */
-    GPI_CACHE_WAITS = 256              /* 64 a pause, less one for each lock that is got at once */
+    GPI_CACHE_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* a larger block joins no cache */
+    GPI_SMALL_UNITS = 65536 / GPUPOOL_UNIT_BYTES, /* blocks from the tree up to this size get an
+                                          entry in a crowded cache */
+    GPI_CACHE_WAITS = 256              /* cache.waits that makes a cache crowded: each pause of a
+                                          wait for the arena's lock adds 64, and each time that the
+                                          lock is got at once takes 1 off */
 };
 
-struct gpi_cache_relies {
-    unsigned a_slot_has_a_number : GPI_SLOTS_MOST < GPI_NO_SLOT ? 1 : -1;
-    unsigned slots_are_a_power : (GPI_SLOTS & (GPI_SLOTS - 1)) == 0 ? 1 : -1;
+struct gpi_cache_relies { /* what the code assumes: a negative width does not compile */
+    unsigned an_entry_has_a_number : GPI_SLOTS_MOST < GPI_NO_SLOT ? 1 : -1;
+    unsigned entries_are_a_power : (GPI_SLOTS & (GPI_SLOTS - 1)) == 0 ? 1 : -1;
 };
 
 typedef enum gpi_slot_state { GPI_SLOT_EMPTY, GPI_SLOT_FREE, GPI_SLOT_OUT } gpi_slot_state;
 
 typedef struct gpi_slot {
     gpi_run *run;
-    uint64_t unit, units;
-    uint32_t slack_bytes;              /* handed out: granted minus requested */
-    uint16_t next;
+    uint64_t unit, units;              /* copies of the run's: a look-up reads no run */
+    uint32_t slack_bytes;              /* out: granted minus requested bytes */
+    uint16_t next;                     /* number of the next entry in the same list */
     uint8_t state, bin;
 } gpi_slot;
 
 typedef struct gpi_cache {
     gpi_lock lock;
-    gpi_slot *slots;
-    uint16_t *chains;
-    uint32_t room;                     /* slots, and chains */
-    uint16_t bins[GPI_BINS], empty;
-    uint16_t hand, hand_bin;           /* the slot, or bin, that makes room next */
+    gpi_slot *entries;
+    uint16_t *chains;                  /* hash table of the entries that are out */
+    uint32_t room;                     /* number of entries, and of chains; a power of two */
+    uint16_t bins[GPI_CACHE_BINS], empty; /* numbers of the first entries */
+    uint16_t evict_at, evict_bin;      /* where the next eviction begins to look */
     int crowded;
-    uint32_t waits;                    /* for the arena's lock, of late: see GPI_CACHE_WAITS */
-    uint32_t admitted, found;          /* of late: blocks, and requests met */
-    uint32_t rest;                     /* so many blocks are not admitted, since few were found */
-    uint32_t used;                     /* 0: the arena's lock alone will do */
+    uint32_t waits;                    /* waits for the arena's lock: see GPI_CACHE_WAITS. Changes
+                                          under the arena's lock */
+    uint32_t admitted, found;          /* in the present period of gpi_cache_is_open: blocks that
+                                          have joined, and requests met */
+    uint32_t rest;                     /* so many blocks are not admitted: few were found */
+    uint32_t used;                     /* entries not empty; 0: calls need not lock the cache */
     uint32_t free_blocks;
-    uint64_t free_units, told_units;   /* told: of them the ledger knows */
-    uint64_t most_units;               /* that may be free here */
-    gpi_change requested, granted, blocks; /* not yet in the ledger */
-    uint64_t allocs, frees;
+    uint64_t free_units, folded_units; /* folded_units: free_units at the latest fold */
+    uint64_t most_units;               /* that may be free here: see gpi_block_bound_cache */
+    gpi_change requested, granted, blocks; /* since the latest fold */
+    uint64_t allocs, frees;            /* since the latest fold */
 #if GPUPOOL_SITES
-    gpi_site *changed;                 /* sites of this stream, with changes not yet folded in */
-    gpi_site unknown;                  /* where the host had no memory for another */
+    gpi_site *changed;                 /* sites with changes that are not folded in yet */
+    gpi_site unknown;                  /* stands for a site that the host had no memory for */
 #endif
-    gpi_slot few_slots[GPI_SLOTS];     /* while it is not crowded */
+    gpi_slot few_entries[GPI_SLOTS];   /* used while it is not crowded */
     uint16_t few_chains[GPI_SLOTS];
 } gpi_cache;
 
-static unsigned gpi_cache_bin(uint64_t units) { return gpi_tree_bin(units) % GPI_BINS; }
+/* The bin for blocks of this size. Bins of TREE whose numbers differ by 128 share one here; their
+   sizes differ by a factor of 65,536, so one cache never has blocks of both. */
+static unsigned gpi_cache_bin(uint64_t units) { return gpi_tree_bin(units) % GPI_CACHE_BINS; }
 
+/* The head of the chain in which an entry for this unit is when its block is out. */
 GPI_HOT uint16_t *gpi_cache_chain(const gpi_cache *cache, uint64_t unit) {
     return &cache->chains[(unit * 0x9e3779b97f4a7c15ull) >> 32 & (cache->room - 1)];
 }
 
-/* The list that a slot is in. */
-GPI_HOT uint16_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *slot) {
-    if (slot->state == GPI_SLOT_FREE) return &cache->bins[slot->bin];
-    if (slot->state == GPI_SLOT_OUT) return gpi_cache_chain(cache, slot->unit);
+/* The head of the list that an entry belongs to by its state. */
+GPI_HOT uint16_t *gpi_cache_list(gpi_cache *cache, const gpi_slot *entry) {
+    if (entry->state == GPI_SLOT_FREE) return &cache->bins[entry->bin];
+    if (entry->state == GPI_SLOT_OUT) return gpi_cache_chain(cache, entry->unit);
     return &cache->empty;
 }
 
-/* How many slots all lists have; one too many if a slot is in two, or a list has no end. */
+/* For the check of C2: how many entries all lists have together. Stops above `room`: then an entry
+   is in two lists, or a list is a ring. */
 static uint32_t gpi_cache_listed(const gpi_cache *cache) {
     uint32_t list, listed = 0;
-    for (list = 0; list <= GPI_BINS + cache->room; list++) {
-        uint32_t at = list < GPI_BINS                 ? cache->bins[list]
-                      : list < GPI_BINS + cache->room ? cache->chains[list - GPI_BINS]
-                                                      : cache->empty;
-        for (; at < cache->room && listed <= cache->room; at = cache->slots[at].next) listed++;
+    for (list = 0; list <= GPI_CACHE_BINS + cache->room; list++) {
+        uint32_t at = list < GPI_CACHE_BINS                 ? cache->bins[list]
+                      : list < GPI_CACHE_BINS + cache->room ? cache->chains[list - GPI_CACHE_BINS]
+                                                            : cache->empty;
+        for (; at < cache->room && listed <= cache->room; at = cache->entries[at].next) listed++;
     }
     return listed;
 }
 
+/* The number of the first invariant that does not hold, or 0. The locks of the stream and of the
+   arena are held. */
 static int gpi_cache_check(gpi_cache *cache) {
     uint64_t free_units = 0;
     uint32_t used = 0, free_blocks = 0, i, at;
     if (gpi_cache_listed(cache) != cache->room) return 2;
     for (i = 0; i < cache->room; i++) {
-        const gpi_slot *slot = &cache->slots[i];
-        for (at = *gpi_cache_list(cache, slot); at != i; at = cache->slots[at].next)
+        const gpi_slot *entry = &cache->entries[i];
+        /* the entry must be in the list of its state: a walk that reaches the end has not met it */
+        for (at = *gpi_cache_list(cache, entry); at != i; at = cache->entries[at].next)
             if (at >= cache->room) return 2;
-        if (slot->state == GPI_SLOT_EMPTY) continue;
-        if (slot->run->list != GPI_LIST_CACHED || slot->run->of.uses != cache ||
-            slot->run->unit != slot->unit ||
-            slot->run->units != slot->units || slot->bin != gpi_cache_bin(slot->units))
+        if (entry->state == GPI_SLOT_EMPTY) continue;
+        if (entry->run->list != GPI_LIST_CACHED || entry->run->of.uses != cache ||
+            entry->run->unit != entry->unit ||
+            entry->run->units != entry->units || entry->bin != gpi_cache_bin(entry->units))
             return 1;
         used++;
-        if (slot->state != GPI_SLOT_FREE) continue;
+        if (entry->state != GPI_SLOT_FREE) continue;
         free_blocks++;
-        free_units += slot->units;
+        free_units += entry->units;
     }
     if (used != cache->used || free_blocks != cache->free_blocks ||
         free_units != cache->free_units)
         return 3;
-    return cache->crowded || cache->slots == cache->few_slots ? 0 : 4;
+    return cache->crowded || cache->entries == cache->few_entries ? 0 : 4;
 }
 
-/* Empty slots and lists. */
-static void gpi_cache_lay_out(gpi_cache *cache, gpi_slot *slots, uint16_t *chains, uint32_t room) {
+/* Starts with these arrays: all entries are empty, all lists but `empty` too. */
+static void gpi_cache_lay_out(gpi_cache *cache, gpi_slot *entries, uint16_t *chains,
+                              uint32_t room) {
     uint32_t i;
-    cache->slots = slots;
+    cache->entries = entries;
     cache->chains = chains;
     cache->room = room;
-    cache->empty = cache->hand = cache->hand_bin = 0;
-    for (i = 0; i < GPI_BINS; i++) cache->bins[i] = GPI_NO_SLOT;
+    cache->empty = cache->evict_at = cache->evict_bin = 0;
+    for (i = 0; i < GPI_CACHE_BINS; i++) cache->bins[i] = GPI_NO_SLOT;
     for (i = 0; i < room; i++) {
         chains[i] = GPI_NO_SLOT;
-        slots[i].state = GPI_SLOT_EMPTY;
-        slots[i].next = i + 1 < room ? (uint16_t)(i + 1) : (uint16_t)GPI_NO_SLOT;
+        entries[i].state = GPI_SLOT_EMPTY;
+        entries[i].next = i + 1 < room ? (uint16_t)(i + 1) : (uint16_t)GPI_NO_SLOT;
     }
 }
 
+/* Opens a cache that is not crowded. No other thread has a pointer to the cache yet. */
 static void gpi_cache_open(gpi_cache *cache) {
     memset(cache, 0, sizeof *cache);
-    gpi_cache_lay_out(cache, cache->few_slots, cache->few_chains, GPI_SLOTS);
+    gpi_cache_lay_out(cache, cache->few_entries, cache->few_chains, GPI_SLOTS);
 }
 
-static void gpi_cache_close(gpi_cache *cache) { /* whatever is in it */
-    if (cache->slots != cache->few_slots) GPUPOOL_FREE(cache->slots);
+/* Frees what the cache has from the host, whatever its entries are. The arena is being
+   destroyed. */
+static void gpi_cache_close(gpi_cache *cache) {
+    if (cache->entries != cache->few_entries) GPUPOOL_FREE(cache->entries);
 }
 
-/* Takes a slot out of the list that has it, wherever in it. */
-static void gpi_cache_unlink(gpi_cache *cache, gpi_slot *slot) {
-    uint16_t *link = gpi_cache_list(cache, slot), at = (uint16_t)(slot - cache->slots);
-    while (*link != at) link = &cache->slots[*link].next;
-    *link = slot->next;
+/* Takes an entry out of its list, wherever it stands there. */
+static void gpi_cache_unlink(gpi_cache *cache, gpi_slot *entry) {
+    uint16_t *link = gpi_cache_list(cache, entry), at = (uint16_t)(entry - cache->entries);
+    while (*link != at) link = &cache->entries[*link].next;
+    *link = entry->next;
 }
 
-GPI_HOT void gpi_cache_link(gpi_cache *cache, gpi_slot *slot, gpi_slot_state state) {
+/* Gives an entry, which is in no list, a state, and puts it at the front of the list for it. */
+GPI_HOT void gpi_cache_link(gpi_cache *cache, gpi_slot *entry, gpi_slot_state state) {
     uint16_t *list;
-    slot->state = (uint8_t)state;
-    list = gpi_cache_list(cache, slot);
-    slot->next = *list;
-    *list = (uint16_t)(slot - cache->slots);
+    entry->state = (uint8_t)state;
+    list = gpi_cache_list(cache, entry);
+    entry->next = *list;
+    *list = (uint16_t)(entry - cache->entries);
 }
 
-/* Four times the slots, none of which is empty, if the host has memory for them. */
+/* Gives a crowded cache, all of whose entries are in use, four times as many. If the host has no
+   memory the cache stays as it is, and the caller evicts a block instead. */
 static void gpi_cache_widen(gpi_cache *cache) {
     uint32_t few = cache->room, room = few * 4, i;
-    gpi_slot *old = cache->slots;
-    gpi_slot *slots = (gpi_slot *)gpi_host_zeroed(room * (sizeof *slots + sizeof(uint16_t)));
-    if (!slots) return;
-    gpi_cache_lay_out(cache, slots, (uint16_t *)(void *)(slots + room), room);
+    gpi_slot *old = cache->entries;
+    gpi_slot *entries = (gpi_slot *)gpi_host_zeroed(room * (sizeof *entries + sizeof(uint16_t)));
+    if (!entries) return;
+    gpi_cache_lay_out(cache, entries, (uint16_t *)(void *)(entries + room), room);
     for (i = 0; i < few; i++) {
-        gpi_slot *slot = &slots[cache->empty];
-        cache->empty = slot->next;
-        *slot = old[i];
-        gpi_cache_link(cache, slot, (gpi_slot_state)old[i].state);
+        gpi_slot *entry = &entries[cache->empty];
+        cache->empty = entry->next;
+        *entry = old[i];
+        gpi_cache_link(cache, entry, (gpi_slot_state)old[i].state);
     }
-    if (old != cache->few_slots) GPUPOOL_FREE(old);
+    if (old != cache->few_entries) GPUPOOL_FREE(old);
 }
 
-/* What it has from the host beside itself. */
+/* The bytes that the cache has from the host, besides the struct itself. */
 static uint64_t gpi_cache_host_bytes(const gpi_cache *cache) {
-    if (cache->slots == cache->few_slots) return 0;
-    return cache->room * (sizeof *cache->slots + sizeof *cache->chains);
+    if (cache->entries == cache->few_entries) return 0;
+    return cache->room * (sizeof *cache->entries + sizeof *cache->chains);
 }
 
-/* An empty cache is crowded no longer. */
+/* Makes an empty cache an ordinary one: no longer crowded, with few_entries. */
 static void gpi_cache_narrow(gpi_cache *cache) {
-    gpi_slot *old = cache->slots;
+    gpi_slot *old = cache->entries;
     GPI_ASSERT(cache->used == 0);
     cache->crowded = 0;
     cache->waits = 0;
-    if (old == cache->few_slots) return;
-    gpi_cache_lay_out(cache, cache->few_slots, cache->few_chains, GPI_SLOTS);
+    if (old == cache->few_entries) return;
+    gpi_cache_lay_out(cache, cache->few_entries, cache->few_chains, GPI_SLOTS);
     GPUPOOL_FREE(old);
 }
 
 #if GPUPOOL_SITES
+/* Remembers that a site has changes in this cache, for the next gpi_cache_fold. */
 static void gpi_cache_note_site(gpi_cache *cache, gpi_site *site) {
     if (site->is_changed) return;
     site->is_changed = 1;
@@ -5250,84 +5424,91 @@ static void gpi_cache_note_site(gpi_cache *cache, gpi_site *site) {
     cache->changed = site;
 }
 
-/* The block that was just taken is this site's. */
-static void gpi_cache_sign(gpi_cache *cache, gpi_slot *slot, gpi_site *site) {
-    slot->run->site = site;
+/* Records which source line asked for the block that gpi_cache_take has just handed out. */
+static void gpi_cache_sign(gpi_cache *cache, gpi_slot *entry, gpi_site *site) {
+    entry->run->site = site;
     gpi_cache_note_site(cache, site);
-    gpi_ledger_note(&site->cached, slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
+    gpi_ledger_note(&site->cached, entry->units * GPUPOOL_UNIT_BYTES - entry->slack_bytes);
     site->cached_blocks++;
     site->cached_allocs++;
 }
 
-static void gpi_cache_unsign(gpi_cache *cache, gpi_slot *slot) {
-    gpi_site *site = slot->run->site;
+/* Takes a block that comes back off the figures of the site that asked for it. */
+static void gpi_cache_unsign(gpi_cache *cache, gpi_slot *entry) {
+    gpi_site *site = entry->run->site;
     gpi_cache_note_site(cache, site);
-    site->cached.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
+    site->cached.now -= (int64_t)(entry->units * GPUPOOL_UNIT_BYTES - entry->slack_bytes);
     site->cached_blocks--;
 }
 #endif
 
-/* What leads to the first slot of a bin that has at least units and at most the most; to none. */
+/* The link to the first entry of a bin whose block has from `units` to `most` units; to
+   GPI_NO_SLOT: there is none. The comparison is of unsigned differences, so blocks that are too
+   small fail it too. */
 GPI_HOT uint16_t *gpi_cache_fit(gpi_cache *cache, unsigned bin, uint64_t units, uint64_t most) {
     uint16_t *link = &cache->bins[bin];
-    while (*link != GPI_NO_SLOT && cache->slots[*link].units - units > most - units)
-        link = &cache->slots[*link].next;
+    while (*link != GPI_NO_SLOT && cache->entries[*link].units - units > most - units)
+        link = &cache->entries[*link].next;
     return link;
 }
 
-/* A free block of just this size, or nearly so, is handed out. NULL: there is none. */
+/* Hands out a free block of `units` units, or in a crowded cache up to an eighth more, for a
+   request of so many bytes. NULL: there is none. The hot path of gpupool_alloc. */
 GPI_HOT gpi_slot *gpi_cache_take(gpi_cache *cache, uint64_t units, uint64_t bytes) {
     uint64_t most = cache->crowded ? units + units / 8 : units;
     unsigned bin = gpi_cache_bin(units);
     uint16_t *link = gpi_cache_fit(cache, bin, units, most);
-    gpi_slot *slot;
+    gpi_slot *entry;
+    /* larger blocks that will do may be in the bins that follow */
     while (*link == GPI_NO_SLOT && bin != gpi_cache_bin(most)) {
-        bin = (bin + 1) % GPI_BINS;
+        bin = (bin + 1) % GPI_CACHE_BINS;
         link = gpi_cache_fit(cache, bin, units, most);
     }
     if (*link == GPI_NO_SLOT) return NULL;
-    slot = &cache->slots[*link];
-    *link = slot->next;
-    gpi_cache_link(cache, slot, GPI_SLOT_OUT);
-    slot->slack_bytes = (uint32_t)(slot->units * GPUPOOL_UNIT_BYTES - bytes);
-    cache->free_units -= slot->units;
+    entry = &cache->entries[*link];
+    *link = entry->next;
+    gpi_cache_link(cache, entry, GPI_SLOT_OUT);
+    entry->slack_bytes = (uint32_t)(entry->units * GPUPOOL_UNIT_BYTES - bytes);
+    cache->free_units -= entry->units;
     cache->free_blocks--;
     cache->found++;
-    gpi_ledger_note(&cache->granted, slot->units * GPUPOOL_UNIT_BYTES);
+    gpi_ledger_note(&cache->granted, entry->units * GPUPOOL_UNIT_BYTES);
     cache->allocs++;
 #if GPUPOOL_STATS
     gpi_ledger_note(&cache->requested, bytes);
     gpi_ledger_note(&cache->blocks, 1);
 #endif
-    return slot;
+    return entry;
 }
 
-/* A block that was handed out here comes back. NULL: it was not, or is back already. */
+/* Takes back the block that starts at this unit. NULL: it is not out, so the caller asks the tree.
+   The hot path of gpupool_free. */
 GPI_HOT gpi_slot *gpi_cache_give(gpi_cache *cache, uint64_t unit) {
     uint16_t *link = gpi_cache_chain(cache, unit);
-    gpi_slot *slot;
-    while (*link != GPI_NO_SLOT && cache->slots[*link].unit != unit)
-        link = &cache->slots[*link].next;
+    gpi_slot *entry;
+    while (*link != GPI_NO_SLOT && cache->entries[*link].unit != unit)
+        link = &cache->entries[*link].next;
     if (*link == GPI_NO_SLOT) return NULL;
-    slot = &cache->slots[*link];
-    *link = slot->next;
-    gpi_cache_link(cache, slot, GPI_SLOT_FREE);
-    cache->free_units += slot->units;
+    entry = &cache->entries[*link];
+    *link = entry->next;
+    gpi_cache_link(cache, entry, GPI_SLOT_FREE);
+    cache->free_units += entry->units;
     cache->free_blocks++;
-    cache->granted.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES);
+    cache->granted.now -= (int64_t)(entry->units * GPUPOOL_UNIT_BYTES);
     cache->frees++;
 #if GPUPOOL_STATS
-    cache->requested.now -= (int64_t)(slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes);
+    cache->requested.now -= (int64_t)(entry->units * GPUPOOL_UNIT_BYTES - entry->slack_bytes);
     cache->blocks.now--;
 #endif
 #if GPUPOOL_SITES
-    gpi_cache_unsign(cache, slot);
+    gpi_cache_unsign(cache, entry);
 #endif
-    return slot;
+    return entry;
 }
 
-/* Whether a block should join the cache. Where sizes rarely come again soon, it would only keep
-   memory from merging: then it takes a rest. */
+/* Whether a block that was just freed should join the cache. Each period of 64 admitted blocks
+   counts the requests that found theirs here. After fewer than 32 the sizes rarely come again, and
+   the cache would only keep memory from merging: the next 1,024 blocks go to the tree. */
 static int gpi_cache_is_open(gpi_cache *cache) {
     if (cache->crowded) return 1;
     if (cache->rest) {
@@ -5341,127 +5522,136 @@ static int gpi_cache_is_open(gpi_cache *cache) {
     return 1;
 }
 
-/* A live block joins the cache, which has an empty slot: one that its stream has freed, or one that
-   is handed out just now. */
+/* Gives a live block an entry: one that its stream has just freed (FREE), or that the tree has just
+   handed out (OUT). An entry is empty, and the block has no uses and no tag. Both locks are
+   held. */
 static void gpi_cache_admit(gpi_cache *cache, gpi_run *run, gpi_slot_state state) {
-    gpi_slot *slot = &cache->slots[cache->empty];
+    gpi_slot *entry = &cache->entries[cache->empty];
     GPI_ASSERT(GPI_READ(&cache->lock.held));
     GPI_ASSERT(cache->empty != GPI_NO_SLOT && run->list == GPI_LIST_LIVE && !run->of.uses);
-    cache->empty = slot->next;
-    slot->run = run;
-    slot->unit = run->unit;
-    slot->units = run->units;
-    slot->bin = (uint8_t)gpi_cache_bin(run->units);
-    slot->slack_bytes = run->as.slack; /* without a tag */
+    cache->empty = entry->next;
+    entry->run = run;
+    entry->unit = run->unit;
+    entry->units = run->units;
+    entry->bin = (uint8_t)gpi_cache_bin(run->units);
+    entry->slack_bytes = run->as.slack; /* the tag above it is 0: no tagged block comes here */
     run->list = GPI_LIST_CACHED;
     run->of.uses = cache;
-    gpi_cache_link(cache, slot, state);
+    gpi_cache_link(cache, entry, state);
     GPI_PUBLISH(&cache->used, cache->used + 1);
     if (state == GPI_SLOT_OUT) return;
     cache->free_blocks++;
-    cache->free_units += slot->units;
+    cache->free_units += entry->units;
 }
 
-/* A slot leaves the cache: a block that is out becomes like any other; a free one is returned,
-   live, for the caller to free in the tree. */
-static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *slot) {
-    int was_free = slot->state == GPI_SLOT_FREE;
-    gpi_run *run = slot->run;
+/* Empties an entry. A block that is out becomes an ordinary live block; returns NULL. A free block
+   is returned as a live run, for the caller to free in the tree. Both locks are held. */
+static gpi_run *gpi_cache_drop(gpi_cache *cache, gpi_slot *entry) {
+    int was_free = entry->state == GPI_SLOT_FREE;
+    gpi_run *run = entry->run;
     run->list = GPI_LIST_LIVE;
-    run->as.slack = was_free ? 0 : slot->slack_bytes;
+    run->as.slack = was_free ? 0 : entry->slack_bytes;
     run->of.uses = NULL;
-    gpi_cache_unlink(cache, slot);
-    gpi_cache_link(cache, slot, GPI_SLOT_EMPTY);
+    gpi_cache_unlink(cache, entry);
+    gpi_cache_link(cache, entry, GPI_SLOT_EMPTY);
     GPI_PUBLISH(&cache->used, cache->used - 1);
     if (!was_free) return NULL;
     cache->free_blocks--;
-    cache->free_units -= slot->units;
+    cache->free_units -= entry->units;
     return run;
 }
 
-/* The slot whose turn it is makes room: of blocks that are out while these are more than a quarter,
-   since many of them never come back here. */
+/* Empties the next entry in turn, to make room for another block; returns what gpi_cache_drop does.
+   While more than a quarter of the entries are out, only those are dropped: many blocks that were
+   handed out are never freed here. At least one entry is used. */
 static gpi_run *gpi_cache_evict(gpi_cache *cache) {
     int out = cache->used - cache->free_blocks > cache->room / 4;
-    gpi_slot *slot;
+    gpi_slot *entry;
     do {
-        slot = &cache->slots[cache->hand];
-        cache->hand = (uint16_t)((cache->hand + 1u) % cache->room);
-    } while (slot->state == GPI_SLOT_EMPTY || (out && slot->state == GPI_SLOT_FREE));
-    return gpi_cache_drop(cache, slot);
+        entry = &cache->entries[cache->evict_at];
+        cache->evict_at = (uint16_t)((cache->evict_at + 1u) % cache->room);
+    } while (entry->state == GPI_SLOT_EMPTY || (out && entry->state == GPI_SLOT_FREE));
+    return gpi_cache_drop(cache, entry);
 }
 
-/* The same where memory is wanted, and there is a free block: of a bin that has several, if one
-   has. */
+/* Evicts a free block because memory is wanted elsewhere; there is one. The bins take turns, and a
+   bin with several blocks comes first: a size that has one block left keeps it for longer. */
 static gpi_run *gpi_cache_evict_free(gpi_cache *cache) {
     uint32_t looked = 0;
     uint16_t at;
+    /* after as many non-empty bins as there are bins, a bin with one block will do */
     do {
-        cache->hand_bin = (uint16_t)((cache->hand_bin + 1u) % GPI_BINS);
-        at = cache->bins[cache->hand_bin];
+        cache->evict_bin = (uint16_t)((cache->evict_bin + 1u) % GPI_CACHE_BINS);
+        at = cache->bins[cache->evict_bin];
     } while (at == GPI_NO_SLOT ||
-             (looked++ < GPI_BINS && cache->slots[at].next == GPI_NO_SLOT));
-    return gpi_cache_drop(cache, &cache->slots[at]);
+             (looked++ < GPI_CACHE_BINS && cache->entries[at].next == GPI_NO_SLOT));
+    return gpi_cache_drop(cache, &cache->entries[at]);
 }
 
-typedef struct gpi_cached { /* blocks that are free in caches */
-    uint64_t blocks, by_order[64];
+typedef struct gpi_cached { /* sums over caches, for reports */
+    uint64_t blocks, by_order[64]; /* blocks that are free in them */
 } gpi_cached;
 
+/* Adds the free blocks of a cache to the sums of a report. */
 static void gpi_cache_count(const gpi_cache *cache, gpi_cached *cached) {
     uint32_t left = cache->free_blocks, i;
     for (i = 0; i < cache->room && left; i++) {
-        if (cache->slots[i].state != GPI_SLOT_FREE) continue;
-        cached->by_order[gpi_ground_high_bit(cache->slots[i].units)]++;
+        if (cache->entries[i].state != GPI_SLOT_FREE) continue;
+        cached->by_order[gpi_ground_high_bit(cache->entries[i].units)]++;
         cached->blocks++;
         left--;
     }
 }
 
-/* The slot of a block; NULL: another cache has it, or none. */
+/* The entry of a block that is out and starts at this unit; NULL: this cache has none. */
 static gpi_slot *gpi_cache_slot(const gpi_cache *cache, uint64_t unit) {
     uint32_t i = *gpi_cache_chain(cache, unit);
-    while (i != GPI_NO_SLOT && cache->slots[i].unit != unit) i = cache->slots[i].next;
-    return i == GPI_NO_SLOT ? NULL : &cache->slots[i];
+    while (i != GPI_NO_SLOT && cache->entries[i].unit != unit) i = cache->entries[i].next;
+    return i == GPI_NO_SLOT ? NULL : &cache->entries[i];
 }
 
-/* Whether a block is handed out from here. */
+/* Whether the block at this unit is out, of this cache. */
 static int gpi_cache_is_out(const gpi_cache *cache, uint64_t unit) {
     return gpi_cache_slot(cache, unit) != NULL;
 }
 
-/* A block that is handed out from here is looked after by the tree alone from now on. */
+/* Makes a block that is out an ordinary live block: it will have uses, or goes to another stream.
+   Does nothing for other blocks. Both locks are held. */
 static void gpi_cache_release(gpi_cache *cache, uint64_t unit) {
-    gpi_slot *slot = gpi_cache_slot(cache, unit);
-    if (slot) gpi_cache_drop(cache, slot);
+    gpi_slot *entry = gpi_cache_slot(cache, unit);
+    if (entry) gpi_cache_drop(cache, entry);
 }
 
-/* What was asked for with a block that is handed out from here; 0 for one that is free here. */
+/* The bytes that were requested with the block that starts at this unit; 0 if it is free here, as
+   free blocks are in no chain. */
 static uint64_t gpi_cache_asked_at(const gpi_cache *cache, uint64_t unit) {
-    const gpi_slot *slot = gpi_cache_slot(cache, unit);
-    return slot ? slot->units * GPUPOOL_UNIT_BYTES - slot->slack_bytes : 0;
+    const gpi_slot *entry = gpi_cache_slot(cache, unit);
+    return entry ? entry->units * GPUPOOL_UNIT_BYTES - entry->slack_bytes : 0;
 }
 
-/* The same of the block around a unit, at any place in it. */
+/* gpi_cache_asked_at for a unit anywhere in the block: looks through all entries, for reports of
+   mistakes. */
 static uint64_t gpi_cache_asked_around(const gpi_cache *cache, uint64_t unit) {
     uint64_t asked = gpi_cache_asked_at(cache, unit);
     uint32_t i;
     for (i = 0; i < cache->room && !asked; i++)
-        if (cache->slots[i].state == GPI_SLOT_OUT &&
-            unit - cache->slots[i].unit < cache->slots[i].units)
-            asked = gpi_cache_asked_at(cache, cache->slots[i].unit);
+        if (cache->entries[i].state == GPI_SLOT_OUT &&
+            unit - cache->entries[i].unit < cache->entries[i].units)
+            asked = gpi_cache_asked_at(cache, cache->entries[i].unit);
     return asked;
 }
 
-/* Whether the ledger does not know all of it. */
+/* Whether the ledger lacks something of this cache, so that a fold would change it. */
 static int gpi_cache_has_news(const gpi_cache *cache) {
-    return cache->free_units != cache->told_units || cache->allocs + cache->frees != 0;
+    return cache->free_units != cache->folded_units || cache->allocs + cache->frees != 0;
 }
 
-/* What the cache has done since goes to the ledger. */
+/* Adds what the cache has done since its latest fold to the ledger, and zeroes its notes. Both
+   locks are held. Callers that change the ledger's counters for this stream fold first, so that
+   peaks are those of the real order. */
 static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
-    ledger->cached_bytes += (cache->free_units - cache->told_units) * GPUPOOL_UNIT_BYTES;
-    cache->told_units = cache->free_units;
+    ledger->cached_bytes += (cache->free_units - cache->folded_units) * GPUPOOL_UNIT_BYTES;
+    cache->folded_units = cache->free_units;
     if (cache->allocs + cache->frees == 0) return;
     gpi_ledger_fold(&ledger->requested, &cache->requested);
     gpi_ledger_fold(&ledger->granted, &cache->granted);
@@ -5476,92 +5666,105 @@ static void gpi_cache_fold(gpi_cache *cache, gpi_ledger *ledger) {
 #endif
 }
 
-/* == CLOCK ====================================================================================
-   Streams, how far each has come, and who must wait for whom. uses: HOST, DRIVER, TREE, CACHE
+/* == CLOCK ========================================================================================
+   Tells how far the GPU work of each stream has come, and so which streams may take which free
+   memory. Finds the struct of a stream by its handle, and keeps the uses of blocks by several
+   streams. uses: HOST, DRIVER, TREE, CACHE
 
-   Every free, and every use that is recorded, has a position: one more than the latest one of the
-   arena. A stream's clock tells how far the stream has come:
+   Every free, and every recorded use, gets a position: the arena's next number. The clock of a
+   stream tells its progress in positions:
 
-       passed        work that was queued before frees up to this position is known to be done
-       two marks     events, and the positions up to which frees lie behind them
-       issued        the latest position of this stream
+       positions      ... 11   12   13   14   15   16   17   18
+                           ^              ^         ^         ^
+                           passed         older     newer     issued
+                                          mark      mark
+       passed    work queued before frees up to here is known to have finished
+       mark      an event, recorded after the frees up to here: when it passes, so do they
+       issued    the latest position of this stream
 
-   The stream itself takes its free memory at any position, since its later work comes after
-   anyway. Other streams take what has passed; or what lies behind a mark, once they have been made
-   to wait for its event on the device.
+   The stream itself takes its free memory at any position, since its later work runs afterwards
+   anyway. Another stream takes what has passed. It takes what lies behind a mark once
+   cuStreamWaitEvent has made it wait for the mark's event.
 
-   A mark is recorded only by a call that names the stream, by its own thread, with no lock held: a
-   handle kept for later may be destroyed, be another thread's, or capture by then. Of two marks
-   that have not passed the older stays until it has: so others get to know how far a stream has
-   come that goes on freeing. The newer may be put further, which makes those who will wait for it
-   wait for work that was queued before they asked, too; but not while a thread waits for it.
+   A stream has two marks, so that one can be recorded while the other has not passed. The older one
+   stays until it has passed: so others learn how far a stream has come that goes on freeing. The
+   newer one may be recorded again, further on.
 
-   Clocks that no call advances belong to destroyed streams, to threads that ended, and to streams
-   that nobody uses just now. The stream ALL advances them: gpupool_cudaFree frees on it, its events
-   are of the whole context (cuCtxRecordEvent), and a wait for the device advances it too. What has
-   passed there has passed on every stream, but for graphs: their clocks pass at the release.
+   Some clocks are advanced by no call of their own: those of destroyed streams, of threads that
+   have ended, and of streams that nobody uses at present. The stream ALL stands for all streams:
+   gpupool_cudaFree frees on it, its events are of the whole context (cuCtxRecordEvent), and a wait
+   of the host for the device advances it. What has passed on ALL has passed on every stream, except
+   on those of graphs: their memory passes after the graph's release.
 
-   CUDA gives a new stream the handle of a destroyed one at once, even while the old one's work
-   still runs. So what the old one freed is taken from the handle when it is destroyed: the macro
-   cudaStreamDestroy and gpupool_retire_stream see to that. Where neither can be, with
-   GPUPOOL_STREAM_CHECK, a stream is asked for its id, which is never used twice.
+   CUDA gives a new stream the handle of a destroyed one, even while the old one's work still runs.
+   So when a stream is destroyed its struct loses the key, and the new stream gets a struct of its
+   own: the macro cudaStreamDestroy and gpupool_retire_stream see to that. Where a program can use
+   neither, GPUPOOL_STREAM_CHECK asks CUDA for the id of a stream, which is never used twice.
 
-   K1  passed and the marks are at most issued, and that at most the arena's latest position
-   K2  a list of a stream belongs to one stream; its runs are at positions from 1 to issued
-   K3  a stream's struct is kept while uses, idle stitches or runs refer to it: refs counts them
-   K4  a stream is in the bucket of its handle, and no two have the same key
-   K5  a stream with free memory or with a mark that has not passed is in the queue of busy ones
-   Locks: a stream's lock is its cache's, and is taken before the arena's. The cache changes under
-   it (and under both where the tree is concerned), all else under the arena's. */
+   K1  passed and the marks' positions are at most issued, and issued at most the arena's position
+   K2  the free list of a stream is of that stream only; its runs are at positions from 1 to issued
+   K3  refs counts the uses, idle stitches and runs that refer to a stream; its struct is not
+       emptied before refs is 0
+   K4  a stream is in the bucket of its handle, and no two streams have the same key
+   K5  a stream with free memory, or with a mark that has not passed, is in the queue of busy ones
+
+   Locks: a stream's lock is the lock of its cache, and is taken before the arena's. It protects the
+   cache. The arena's lock protects all else here, and every caller holds it unless a comment says
+   otherwise. Fields that are read without it are written by GPI_PUBLISH. No function of this
+   section waits for the device; gpi_clock_identity and gpi_clock_is_same alone call CUDA.
+
+   Read first: gpi_clock, gpi_stream, gpi_clock_done, gpi_clock_settle, gpi_clock_find,
+   gpi_clock_use. */
 
 enum {
-    GPI_MARKS = 2,
+    GPI_MARKS = 2,              /* of each stream */
     GPI_BUCKET_BITS = 12,
-    GPI_BUCKETS = 1 << GPI_BUCKET_BITS, /* of streams */
-    GPI_KEY_LEGACY = 1,
-    GPI_KEY_ANY = 5         /* of the stream ALL */
+    GPI_BUCKETS = 1 << GPI_BUCKET_BITS, /* of the hash table of streams */
+    GPI_KEY_LEGACY = 1,         /* the key of the legacy default stream */
+    GPI_KEY_ANY = 5             /* and of the stream ALL */
 };
 
 typedef struct gpi_mark {
-    CUevent event;          /* NULL: not made yet */
-    uint64_t at;            /* what was freed up to here lies behind it */
-    int pins;               /* threads that ask after it or wait for it: it stays as it is */
+    CUevent event;          /* NULL: not made yet, or gone with its context */
+    uint64_t at;            /* frees up to this position lie behind the event */
+    int pins;               /* threads that ask for it or wait for it with the lock open: it is not
+                               recorded again */
 } gpi_mark;
 
 typedef struct gpi_clock {
     uint64_t issued, passed;
     gpi_mark marks[GPI_MARKS];
-    int is_recording;       /* by a thread, just now */
-    int knows_context;
-    CUcontext context;      /* of its events, where it is not the arena's */
-    unsigned long long context_id; /* for a later context may be at the same address */
+    int is_recording;       /* a thread is recording a mark, with the lock open */
+    int has_context;        /* the next two are set */
+    CUcontext context;      /* of the events; NULL: the arena's */
+    unsigned long long context_id; /* CUDA's: a later context may be at the same address */
 } gpi_clock;
 
 typedef struct gpi_stream {
-    struct gpi_stream *next;  /* all that there ever were: none is freed before the arena is */
-    struct gpi_stream *chain; /* of the same bucket */
-    struct gpi_stream *busy_next;
-    int is_busy;
-    int is_capturing;         /* when last asked, and in no scope */
-    int is_kept;              /* though empty: a scope's stream has the key meanwhile */
-    uintptr_t key;            /* of the handle, while calls with it come here; 0: none do */
-    uintptr_t handle;         /* what the key is, or was; 0: the struct is empty */
-    uint64_t identity;        /* CUDA's id; 0: not asked for. See GPI_PUBLISH, as to capture */
-    struct gpupool_capture *capture; /* what it holds is a graph's, until the release */
+    struct gpi_stream *next;  /* all structs; none is freed before the arena is */
+    struct gpi_stream *chain; /* in the same bucket */
+    struct gpi_stream *busy_next; /* in the queue of busy streams */
+    int is_busy;              /* it is in that queue */
+    int is_capturing;         /* it captured when CUDA was last asked, and has no scope */
+    int is_kept;              /* not emptied: a scope has its key until the end of the capture */
+    uintptr_t key;            /* calls with this key come here; 0: none do (any more) */
+    uintptr_t handle;         /* the key that it has or had; 0: the struct is empty */
+    uint64_t identity;        /* CUDA's id; 0: not asked for. GPI_PUBLISH, as for `capture` */
+    struct gpupool_capture *capture; /* its memory is this graph's until the release; or NULL */
     gpi_cache cache;
     gpi_clock clock;
-    uint32_t list;
-    uint32_t frees;           /* into the list since the newest mark */
+    uint32_t list;            /* the number of its free list */
+    uint32_t frees;           /* since a mark was last recorded or tried: see gpi_block_is_due */
     uint32_t misses, skips;   /* see gpi_clock_record_in_passing */
-    uint64_t freed_units;
-    uint64_t settled;         /* what is up to here was made anybody's */
-    uint64_t refs;
-    uint64_t visit;           /* the latest stitch whose stream was made to wait for this one */
-    uint64_t seen, seen_in;   /* how far it had come in a look, and in which */
+    uint64_t freed_units;     /* by those frees */
+    uint64_t moved;           /* free memory up to this position has been moved to list ANY */
+    uint64_t refs;            /* what keeps the struct (K3), with calls under way */
+    uint64_t visit;           /* clocks.visits when a stitch last waited for this stream */
+    uint64_t seen, seen_in;   /* how far it had come in a look, and the number of that look */
 } gpi_stream;
 
-typedef struct gpi_use {      /* of a block by work of a stream, up to a position */
-    struct gpi_use *next;
+typedef struct gpi_use {      /* work of a stream up to a position uses a block */
+    struct gpi_use *next;     /* of the same block */
     gpi_stream *stream;
     uint64_t at;
 } gpi_use;
@@ -5570,35 +5773,37 @@ typedef struct gpi_clocks {
     const gpi_driver *driver;
     gpi_lock *lock;           /* the arena's */
     gpi_tree *tree;
-    gpi_stream *streams;
+    gpi_stream *streams;      /* all structs */
     gpi_stream *buckets[GPI_BUCKETS];
-    gpi_stream *busy, *busy_last;
-    gpi_stream *all;
+    gpi_stream *busy, *busy_last; /* the queue of busy streams */
+    gpi_stream *all;          /* the stream ALL */
     gpi_mutex waits;          /* one thread at a time waits for the device */
-    uint64_t stream_count;    /* those that are not empty, without ALL */
-    uint64_t thread_streams;  /* of these, threads' own */
-    uint64_t position;        /* the latest */
+    uint64_t stream_count;    /* structs that are not empty, without ALL */
+    uint64_t thread_streams;  /* of these, threads' own default streams */
+    uint64_t position;        /* the latest one */
     uint64_t advances;        /* how often a clock has passed something */
-    uint64_t capturing;       /* streams that are */
-    int has_captured;         /* a stream or a scope has: requests record nothing on ALL (rule 3) */
-    uint64_t uses;            /* structs */
-    uint64_t loose_uses;      /* of these, those that requests on their way keep for their blocks */
-    uint64_t visits;          /* of streams, for stitches of several streams' memory */
-    uint64_t device_waits, host_waits;
-    CUevent look_event;       /* over all streams, for those who only look */
-    int is_all_seen;          /* in the latest look: all streams are done with everything */
-    uint64_t looks, seen;     /* looks so far; in the latest, what has passed on all streams */
+    uint64_t capturing;       /* streams with is_capturing */
+    int has_captured;         /* a stream or a scope ever did: then requests record no mark on ALL
+                                 (rule 3) */
+    uint64_t uses;            /* gpi_use structs */
+    uint64_t loose_uses;      /* of these, those that no block has yet */
+    uint64_t visits;          /* stitches made of several streams' memory so far */
+    uint64_t device_waits, host_waits; /* so far, for statistics */
+    CUevent look_event;       /* over all streams; no mark, so that a look changes nothing */
+    int is_all_seen;          /* the latest look has seen all streams finished with everything */
+    uint64_t looks, seen;     /* looks so far; the position passed on all streams in the latest */
 } gpi_clocks;
 
 /* -- how far a stream has come -- */
 
-/* The work before frees up to this position is known to be done. */
+/* The position up to which work of this stream is known to have finished: what passed on the stream
+   itself or, except for a graph, on ALL. */
 static uint64_t gpi_clock_done(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t passed = stream->clock.passed;
     return stream->capture ? passed : gpi_ground_max(passed, clocks->all->clock.passed);
 }
 
-/* Whether a run is free, and all work at it done. */
+/* Whether a run is free and all GPU work that used it is known to have finished. */
 static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
     const gpi_stream *owner;
     if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
@@ -5607,14 +5812,15 @@ static int gpi_clock_is_finished(const gpi_clocks *clocks, const gpi_run *run) {
     return run->of.at <= gpi_clock_done(clocks, owner);
 }
 
-/* The same as somebody has seen who only looks, and passes nothing. */
+/* gpi_clock_done with what the latest look has seen. A look (gpupool_would_fit, a report) asks CUDA
+   how far streams have come, and leaves clocks and free lists as they are. */
 static uint64_t gpi_clock_seen(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t at = gpi_clock_done(clocks, stream);
     if (stream->seen_in == clocks->looks) at = gpi_ground_max(at, stream->seen);
     return stream->capture ? at : gpi_ground_max(at, clocks->seen);
 }
 
-/* Whether a run is free, and all work at it was seen to be done. */
+/* gpi_clock_is_finished by gpi_clock_seen. */
 static int gpi_clock_is_seen_finished(const gpi_clocks *clocks, const gpi_run *run) {
     if (run->list < GPI_LIST_STREAMS || run->list >= GPI_LIST_WAITING)
         return gpi_tree_is_finished(run);
@@ -5622,7 +5828,8 @@ static int gpi_clock_is_seen_finished(const gpi_clocks *clocks, const gpi_run *r
                                         (gpi_stream *)clocks->tree->lists[run->list]->owner);
 }
 
-/* Frees up to this position are done, or behind a mark. */
+/* The position up to which the stream's frees have finished or lie behind a mark: other streams can
+   have that memory behind a wait on the device. */
 static uint64_t gpi_clock_recorded(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t at = gpi_clock_done(clocks, stream);
     int i;
@@ -5633,13 +5840,14 @@ static uint64_t gpi_clock_recorded(const gpi_clocks *clocks, const gpi_stream *s
     return at;
 }
 
-/* Whether it has frees that are neither. */
-static int gpi_clock_lacks(const gpi_clocks *clocks, const gpi_stream *stream) {
+/* Whether the stream has frees that have neither finished nor a mark behind them. */
+static int gpi_clock_lacks_mark(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t issued = stream == clocks->all ? clocks->position : stream->clock.issued;
     return issued > gpi_clock_recorded(clocks, stream);
 }
 
-/* The first mark that a position lies behind, of those that have not passed; NULL: none. */
+/* The earliest mark of the stream itself that has not passed, and behind which a position lies;
+   NULL: there is none. At position 0: the earliest that has not passed. */
 static gpi_mark *gpi_clock_mark(const gpi_clocks *clocks, gpi_stream *stream, uint64_t at) {
     uint64_t done = gpi_clock_done(clocks, stream);
     gpi_mark *first = NULL;
@@ -5651,8 +5859,9 @@ static gpi_mark *gpi_clock_mark(const gpi_clocks *clocks, gpi_stream *stream, ui
     return first;
 }
 
-/* One to spare: it was not recorded yet, or has passed. */
-static gpi_mark *gpi_clock_spare(const gpi_clocks *clocks, gpi_stream *stream) {
+/* A mark of the stream that may be recorded: it was never recorded, or has passed, and no thread
+   has pinned it. NULL: both are in use. */
+static gpi_mark *gpi_clock_spare_mark(const gpi_clocks *clocks, gpi_stream *stream) {
     uint64_t done = gpi_clock_done(clocks, stream);
     int i;
     for (i = 0; i < GPI_MARKS; i++)
@@ -5661,11 +5870,14 @@ static gpi_mark *gpi_clock_spare(const gpi_clocks *clocks, gpi_stream *stream) {
     return NULL;
 }
 
+/* Whether polling the stream may lead to something: it has free memory, or a mark that has not
+   passed. */
 static int gpi_clock_is_busy(const gpi_clocks *clocks, gpi_stream *stream) {
     return stream->handle && (clocks->tree->lists[stream->list]->units ||
                               gpi_clock_mark(clocks, stream, 0) != NULL);
 }
 
+/* Puts a stream, which is not in the queue of busy streams, at its end. */
 static void gpi_clock_queue_up(gpi_clocks *clocks, gpi_stream *stream) {
     stream->is_busy = 1;
     stream->busy_next = NULL;
@@ -5674,17 +5886,20 @@ static void gpi_clock_queue_up(gpi_clocks *clocks, gpi_stream *stream) {
     clocks->busy_last = stream;
 }
 
+/* Makes sure that a stream is in the queue of busy streams (K5): called after it gets free memory
+   or a mark. */
 GPI_HOT void gpi_clock_queue(gpi_clocks *clocks, gpi_stream *stream) {
     if (!stream->is_busy) gpi_clock_queue_up(clocks, stream);
 }
 
-/* Up to so many busy streams, the one that was not looked at for longest first; and those that have
-   ended, which may be forgotten. */
+/* Fills `list` with up to `most` busy streams, and returns how many. The streams take turns: those
+   returned go to the end of the queue. Streams that are busy no longer leave the queue here, except
+   those without a key: the caller may forget them. */
 static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) {
     int count = 0;
     while (clocks->busy && count < most) {
         gpi_stream *stream = clocks->busy;
-        if (count && stream == list[0]) break; /* all were looked at */
+        if (count && stream == list[0]) break; /* once around the queue */
         clocks->busy = stream->busy_next;
         stream->is_busy = 0;
         if (!stream->handle || (stream->key && !gpi_clock_is_busy(clocks, stream))) continue;
@@ -5694,7 +5909,8 @@ static int gpi_clock_next_busy(gpi_clocks *clocks, gpi_stream **list, int most) 
     return count;
 }
 
-/* Where the list's runs do not join: see gpi_tree_joins. */
+/* Tells the free list of the stream at which positions its runs must stay apart: see
+   gpi_tree_joins. Called whenever one of these positions changes. */
 static void gpi_clock_set_borders(const gpi_clocks *clocks, const gpi_stream *stream) {
     uint64_t *borders = clocks->tree->lists[stream->list]->borders;
     borders[0] = gpi_clock_done(clocks, stream);
@@ -5702,7 +5918,7 @@ static void gpi_clock_set_borders(const gpi_clocks *clocks, const gpi_stream *st
     borders[2] = stream->clock.marks[1].at;
 }
 
-/* The stream has come so far. */
+/* The work of the stream before frees up to this position has finished. */
 static void gpi_clock_pass(gpi_clocks *clocks, gpi_stream *stream, uint64_t at) {
     if (at <= stream->clock.passed) return;
     stream->clock.passed = at;
@@ -5710,11 +5926,12 @@ static void gpi_clock_pass(gpi_clocks *clocks, gpi_stream *stream, uint64_t at) 
     gpi_clock_set_borders(clocks, stream);
 }
 
-/* What of its free memory is known to be finished with becomes anybody's. */
+/* Moves the stream's finished free memory to list ANY, where any stream can take it. `moved` saves
+   the walk through the list while the clock has not come further. */
 static void gpi_clock_settle(gpi_clocks *clocks, gpi_stream *stream) {
     uint64_t done = gpi_clock_done(clocks, stream);
-    if (!stream->handle || stream->settled >= done) return;
-    stream->settled = done;
+    if (!stream->handle || stream->moved >= done) return;
+    stream->moved = done;
     gpi_clock_set_borders(clocks, stream);
     gpi_tree_finish(clocks->tree, stream->list, done);
 }
@@ -5724,16 +5941,19 @@ GPI_HOT uint64_t gpi_clock_issue(gpi_clocks *clocks, gpi_stream *stream) {
     return stream->clock.issued = ++clocks->position;
 }
 
-/* -- runs that are taken from a stream, and may come back -- */
+/* -- runs that a thread takes from a stream, and may put back -- */
 
-/* The stream that a free run is of, which is kept until the run comes back; NULL: anybody's. */
+/* The stream that a free run belongs to, with a reference that keeps its struct; NULL: the run is
+   of list ANY. Called before the run is taken: if the taker fails, gpi_clock_return puts the run
+   back. */
 static gpi_stream *gpi_clock_borrow(const gpi_tree *tree, const gpi_run *run) {
     gpi_stream *owner = (gpi_stream *)tree->lists[run->list]->owner;
     if (owner) owner->refs++;
     return owner;
 }
 
-/* A taken run is its owner's again, at its old position. */
+/* Puts a taken run back where it came from, and drops the reference: to list ANY if its owner is
+   NULL or has come as far as `at` meanwhile, else to the owner's list at its old position. */
 static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner, uint64_t at) {
     if (owner) owner->refs--;
     run->of.at = at;
@@ -5745,26 +5965,30 @@ static void gpi_clock_return(gpi_clocks *clocks, gpi_run *run, gpi_stream *owner
     gpi_clock_queue(clocks, owner);
 }
 
-/* A thread's own stream, which ends unsaid with the thread. */
+/* Whether this is a thread's own default stream (cudaStreamPerThread), which ends with the thread
+   without a call of CUDA's. */
 static int gpi_clock_is_of_thread(const gpi_stream *stream) { return (stream->handle & 3) == 3; }
 
 /* -- keys and handles -- */
 
+/* The bucket of a key or handle. */
 static size_t gpi_clock_bucket(uintptr_t key) {
     uint64_t hash = (uint64_t)key * 0x9e3779b97f4a7c15ull;
     return (size_t)(hash >> (64 - GPI_BUCKET_BITS));
 }
 
-/* Handles are addresses, so even; the default streams take odd keys, one for each thread if they
-   are per thread. Thread numbers are never used twice, unlike handles. */
+/* The key of a CUDA stream: what calls find its struct by. Handles are addresses and so even;
+   default streams have odd keys. The legacy stream has one key. Each thread's own default stream
+   has one too, made of the number of the calling thread, as threads' numbers are never used
+   twice. */
 static uintptr_t gpi_clock_key(cudaStream_t stream) {
     if (stream == cudaStreamPerThread) return (uintptr_t)gpi_host_thread_number() << 2 | 3;
     if (stream == NULL || stream == cudaStreamLegacy) return GPI_KEY_LEGACY;
     return (uintptr_t)stream;
 }
 
-/* What tells a stream from any other, ever; 0 of a default stream, and where it is not asked
-   for. */
+/* CUDA's id of a stream (cuStreamGetId), which no other stream ever has. 0: a default stream, a
+   stream that captures, or GPUPOOL_STREAM_CHECK is off. CUDA answers without a wait. */
 static CUresult gpi_clock_identity(const gpi_driver *driver, cudaStream_t stream,
                                    uint64_t *identity) {
     *identity = 0;
@@ -5773,27 +5997,29 @@ static CUresult gpi_clock_identity(const gpi_driver *driver, cudaStream_t stream
     return gpi_driver_stream_id(driver, stream, identity);
 }
 
-/* Calls with this key go to this stream. Needs no lock: see GPI_PUBLISH. NULL: to none yet. */
+/* The struct that calls with this key go to; NULL: there is none yet. Needs no lock: structs are
+   never freed before the arena, and their links are published. Without the lock the answer may be
+   out of date, so callers look at stream->key again once they hold one. */
 GPI_HOT gpi_stream *gpi_clock_find(gpi_clocks *clocks, uintptr_t key) {
     gpi_stream *stream = GPI_READ(&clocks->buckets[gpi_clock_bucket(key)]);
     while (stream && GPI_READ(&stream->key) != key) stream = GPI_READ(&stream->chain);
     return stream;
 }
 
-/* The same with its lock held. */
+/* gpi_clock_find with the stream's lock held on return. */
 static gpi_stream *gpi_clock_enter(gpi_clocks *clocks, uintptr_t key) {
     gpi_stream *stream;
     while ((stream = gpi_clock_find(clocks, key)) != NULL) {
         gpi_host_lock(&stream->cache.lock);
         if (GPI_READ(&stream->key) == key) return stream;
-        gpi_host_unlock(&stream->cache.lock); /* renamed meanwhile */
+        gpi_host_unlock(&stream->cache.lock); /* the key went to another struct meanwhile */
     }
     return NULL;
 }
 
-/* Whether the handle in this call is the stream's that has its key, and not one made since, as far
-   as CUDA can tell: where it fails to, this is not known to be the same. Without a lock the struct
-   may be another's by now: the caller looks at its key again. */
+/* GPUPOOL_STREAM_CHECK: whether the stream of this call is the one that the struct was made for,
+   and not a later stream with the same handle. 0 also when CUDA cannot tell. The caller may hold no
+   lock: then it looks at the struct's key again afterwards. */
 static int gpi_clock_is_same(const gpi_clocks *clocks, const gpi_stream *owner,
                              cudaStream_t stream) {
     uint64_t identity;
@@ -5802,8 +6028,9 @@ static int gpi_clock_is_same(const gpi_clocks *clocks, const gpi_stream *owner,
     return identity == 0 || identity == GPI_READ(&owner->identity);
 }
 
-/* A struct for a key that none has: an empty one, or a new one. NULL: the host has no memory. */
-static gpi_stream *gpi_clock_struct(gpi_clocks *clocks, uintptr_t key) {
+/* A struct for a key that has none: an empty one of the same bucket, or a new one, which stays in
+   that bucket for good. NULL: the host has no memory. */
+static gpi_stream *gpi_clock_get_struct(gpi_clocks *clocks, uintptr_t key) {
     gpi_stream **bucket = &clocks->buckets[gpi_clock_bucket(key)], *stream;
     for (stream = *bucket; stream; stream = stream->chain)
         if (stream->handle == 0) return stream;
@@ -5817,21 +6044,22 @@ static gpi_stream *gpi_clock_struct(gpi_clocks *clocks, uintptr_t key) {
     return stream;
 }
 
-/* Makes a stream known, but to no call before it is named; the arena's lock is held. NULL: the host
-   has no memory. */
+/* Makes a struct with a free list for a stream. No call finds it before gpi_clock_name. The arena's
+   lock is held. NULL: the host has no memory. */
 static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t identity) {
-    gpi_stream *stream = gpi_clock_struct(clocks, key);
+    gpi_stream *stream = gpi_clock_get_struct(clocks, key);
     uint32_t list = stream ? gpi_tree_list_add(clocks->tree) : (uint32_t)GPI_LIST_LIVE;
     if (list == GPI_LIST_LIVE) return NULL;
     clocks->tree->lists[list]->owner = stream;
     stream->list = list;
     stream->handle = key;
     stream->frees = stream->misses = stream->skips = 0;
-    stream->freed_units = stream->settled = 0;
-    stream->clock.knows_context = 0;
+    stream->freed_units = stream->moved = 0;
+    stream->clock.has_context = 0;
     GPI_PUBLISH(&stream->identity, identity);
     GPI_PUBLISH(&stream->capture, NULL);
-    /* whoever had the struct before is done, and so are the marks */
+    /* the stream that had the struct before has ended, with all its marks passed: this one starts
+       at or after their positions */
     if (clocks->all) stream->clock.passed = gpi_clock_recorded(clocks, stream);
     stream->clock.issued = gpi_ground_max(stream->clock.issued, stream->clock.passed);
     clocks->stream_count++;
@@ -5839,13 +6067,16 @@ static gpi_stream *gpi_clock_know(gpi_clocks *clocks, uintptr_t key, uint64_t id
     return stream;
 }
 
-/* Calls with its handle come here from now on, or again. */
+/* Calls with the handle of this stream come to this struct from now on. Before, no struct had the
+   key. */
 static void gpi_clock_name(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_stream **bucket = &clocks->buckets[gpi_clock_bucket(stream->handle)];
     gpi_stream **link = bucket;
     while (*link != stream) link = &(*link)->chain;
-    if (link != bucket) { /* to the front: a stream has as many structs as graphs. Who looks for it
-                             just now without the lock looks twice, or in vain: then with it */
+    if (link != bucket) {
+        /* To the front of its bucket, for a stream has as many structs as graphs. A look-up without
+           the lock that runs meanwhile may pass some structs twice, or miss this one: then it is
+           repeated under the lock. */
         GPI_PUBLISH(link, stream->chain);
         GPI_PUBLISH(&stream->chain, *bucket);
         GPI_PUBLISH(bucket, stream);
@@ -5854,28 +6085,33 @@ static void gpi_clock_name(gpi_clocks *clocks, gpi_stream *stream) {
     GPI_PUBLISH(&stream->key, stream->handle);
 }
 
+/* Notes whether the stream captures, as CUDA has just answered, and counts such streams. While one
+   captures, no event is recorded over all streams. */
 static void gpi_clock_set_capturing(gpi_clocks *clocks, gpi_stream *stream, int is_capturing) {
-    if (stream->capture) is_capturing = 0; /* counted as a scope of the process */
+    if (stream->capture) is_capturing = 0; /* gpi_process.scopes counts its scope */
     clocks->capturing += (uint64_t)is_capturing - (uint64_t)stream->is_capturing;
     clocks->has_captured |= is_capturing;
     stream->is_capturing = is_capturing;
 }
 
-/* Calls with its key no longer come here. What it holds stays until its clock lets others have
-   it. */
+/* Calls with the key no longer come to this struct: the stream was destroyed, or a capture scope
+   has the key from now on. Its free memory stays in its list until ALL, or its own marks, pass. */
 static void gpi_clock_unname(gpi_clocks *clocks, gpi_stream *stream) {
     GPI_PUBLISH(&stream->key, 0);
     gpi_clock_set_capturing(clocks, stream, 0);
 }
 
+/* Whether nothing is left of a stream: no memory, no cached block, no mark under way, no
+   reference. */
 static int gpi_clock_is_empty(const gpi_clocks *clocks, gpi_stream *stream) {
     if (stream->handle == 0 || stream == clocks->all || stream->cache.used) return 0;
     if (stream->capture || stream->is_kept || stream->refs || stream->is_capturing) return 0;
     return !stream->clock.is_recording && !gpi_clock_is_busy(clocks, stream);
 }
 
-/* A stream of which nothing is left is forgotten, and known anew with its next call. The arena's
-   lock is held; where the stream's is not free, a call with the stream is under way. */
+/* Empties the struct of a stream of which nothing is left; the next call with the handle makes one
+   anew. The arena's lock is held. The stream's lock comes before it in the order, so it is only
+   tried: if it is taken, a call of the stream is under way, and the struct stays. */
 static void gpi_clock_forget(gpi_clocks *clocks, gpi_stream *stream) {
     if (!gpi_clock_is_empty(clocks, stream) || !gpi_host_try(&stream->cache.lock)) return;
     gpi_clock_unname(clocks, stream);
@@ -5887,20 +6123,158 @@ static void gpi_clock_forget(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_host_unlock(&stream->cache.lock);
 }
 
-enum { GPI_THREADS_KEPT = 64 };
+enum { GPI_THREADS_KEPT = 64 }; /* streams: above this, those of threads may be forgotten */
 
-/* The same for streams that nobody calls with any more: those that were said to end, and where
-   there are many streams, those of threads, which may have ended unsaid. */
+/* gpi_clock_forget for streams that nobody calls with any more: those without a key and, where
+   there are many streams, those of threads, which may have ended without a call. */
 static void gpi_clock_forget_gone(gpi_clocks *clocks, gpi_stream *stream) {
     if (!stream->key ||
         (gpi_clock_is_of_thread(stream) && clocks->stream_count > GPI_THREADS_KEPT))
         gpi_clock_forget(clocks, stream);
 }
 
-/* -- events: no lock is held -- */
+/* -- uses: which streams, besides the one that frees it, a block has to wait for -- */
 
-/* Whether the context of the stream's events is gone, with all the work, and the events, which must
-   not be touched. */
+/* A use by work of this stream up to a position; it keeps the struct of the stream. NULL: the host
+   has no memory. */
+static gpi_use *gpi_clock_new_use(gpi_clocks *clocks, gpi_stream *stream, uint64_t at) {
+    gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
+    if (!use) return NULL;
+    use->stream = stream;
+    use->at = at;
+    stream->refs++;
+    clocks->uses++;
+    return use;
+}
+
+/* Frees a use that is in no list. */
+static void gpi_clock_free_use(gpi_clocks *clocks, gpi_use *use) {
+    use->stream->refs--;
+    clocks->uses--;
+    GPUPOOL_FREE(use);
+}
+
+enum { GPI_NEVER = 1 }; /* UINT64_MAX less this: see gpi_clock_never */
+
+/* The position of a use that no clock passes: a sleeping arena gives it to all its live blocks.
+   (UINT64_MAX is the position of a use by a graph, until the release gives it a real one.) */
+static uint64_t gpi_clock_never(void) { return UINT64_MAX - GPI_NEVER; }
+
+/* The link to the use of the sleeping arena in the list of a live block; to NULL: it has none. */
+static gpi_use **gpi_clock_sleeper(gpi_run *run) {
+    gpi_use **link = (gpi_use **)(void *)&run->of.uses;
+    while (*link && (*link)->at != gpi_clock_never()) link = &(*link)->next;
+    return link;
+}
+
+/* Work of this stream up to this position uses the block too. The stream's earlier use is moved
+   further, so a block has one use for each stream; that of the sleeping arena stands apart. 0: the
+   host has no memory. */
+static int gpi_clock_use(gpi_clocks *clocks, gpi_run *run, gpi_stream *stream, uint64_t at) {
+    uint64_t never = gpi_clock_never();
+    gpi_use *use = (gpi_use *)run->of.uses;
+    while (use && (use->stream != stream || (use->at == never) != (at == never))) use = use->next;
+    if (!use) {
+        use = gpi_clock_new_use(clocks, stream, at);
+        if (!use) return 0;
+        use->next = (gpi_use *)run->of.uses;
+        run->of.uses = use;
+    }
+    use->at = gpi_ground_max(use->at, at);
+    return 1;
+}
+
+/* Drops the uses of a block that have passed. Returns whether none is left, so that the block can
+   become free. */
+static int gpi_clock_drop_passed(gpi_clocks *clocks, gpi_run *run) {
+    gpi_use **link = (gpi_use **)&run->of.uses, *use;
+    while ((use = *link) != NULL) {
+        if (use->at > gpi_clock_done(clocks, use->stream)) {
+            link = &use->next;
+            continue;
+        }
+        *link = use->next;
+        gpi_clock_free_use(clocks, use);
+    }
+    return run->of.uses == NULL;
+}
+
+/* Drops all uses of a block. */
+static void gpi_clock_drop_uses(gpi_clocks *clocks, gpi_run *run) {
+    while (run->of.uses) {
+        gpi_use *use = (gpi_use *)run->of.uses;
+        run->of.uses = use->next;
+        gpi_clock_free_use(clocks, use);
+    }
+}
+
+/* The use by which a graph keeps a block until its release, freed or not; NULL: no graph does. */
+static gpi_use *gpi_clock_keeping(const gpi_run *run) {
+    gpi_use *use = run->list == GPI_LIST_CACHED ? NULL : (gpi_use *)run->of.uses;
+    while (use && !use->stream->capture) use = use->next;
+    return use;
+}
+
+/* -- opening and closing; EVENT destroys the events -- */
+
+/* Opens zeroed clocks, whose driver, lock and tree are set: makes the stream ALL. 0: the host has
+   no memory. */
+static int gpi_clock_open(gpi_clocks *clocks) {
+    clocks->all = gpi_clock_know(clocks, GPI_KEY_ANY, 0);
+    if (!clocks->all) return 0;
+    clocks->stream_count--;
+    gpi_clock_name(clocks, clocks->all);
+    return 1;
+}
+
+/* The bytes of host memory that streams, caches and uses have. The arena's lock is held. */
+static uint64_t gpi_clock_host_bytes(const gpi_clocks *clocks) {
+    uint64_t bytes = clocks->uses * sizeof(gpi_use);
+    const gpi_stream *stream = clocks->streams;
+    for (; stream; stream = stream->next)
+        bytes += sizeof *stream + gpi_cache_host_bytes(&stream->cache);
+    return bytes;
+}
+
+/* Frees the structs of all streams. Their events were destroyed before, or are gone with their
+   context. */
+static void gpi_clock_clear(gpi_clocks *clocks) {
+    gpi_stream *stream, *next;
+    for (stream = clocks->streams; stream; stream = next) {
+        next = stream->next;
+        gpi_cache_close(&stream->cache);
+        GPUPOOL_FREE(stream);
+    }
+}
+
+/* == EVENT ========================================================================================
+   Records the marks of streams, asks whether they have passed, and makes streams or the host wait
+   for them. Nearly all CUDA calls about streams and events are made here. uses: DRIVER, CLOCK
+
+   What a free does, and what another stream's request does later:
+
+       gpupool_free(A)    issued = 17;  now and then: record a mark (event) on A
+       poll               cuEventQuery(mark): passed? then passed = 17, the memory moves to list ANY
+       request of B       takes memory at 17, if it has passed; or, if the mark is recorded,
+                          cuStreamWaitEvent(B, mark), and takes it at once
+       no memory at all   cuEventSynchronize(mark) by the host, with no lock held
+
+   E1  CUDA is called with no lock but `growing` held: a function that is entered with the arena's
+       lock held opens it around the call. Other threads may change the arena meanwhile, except for
+       marks that are pinned, runs that are taken, and structs of streams that have references
+   E2  an event is recorded on a stream only by a call that was given the stream, by its own thread:
+       a handle that was kept may be destroyed, mean another thread's stream, or capture by now
+   E3  a mark is recorded by one thread at a time, and not while it is pinned
+   E4  nothing is recorded on a stream that captures, and no graph waits for an event of ours
+   E5  an event is used only while its context exists: a reset ends both
+
+   Read first: gpi_clock_poll, gpi_clock_put_mark, gpi_clock_record, gpi_clock_record_in_passing,
+   gpi_clock_follow, gpi_clock_wait. */
+
+/* -- events and their contexts: no lock is held -- */
+
+/* Whether the context that the stream's events belong to is gone. Its work and its events went with
+   it, and the events must not be touched. An error: CUDA does not tell. */
 static gpupool_result gpi_clock_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
                                           int *ended) {
     const gpi_clock *clock = &stream->clock;
@@ -5908,17 +6282,19 @@ static gpupool_result gpi_clock_has_ended(const gpi_clocks *clocks, const gpi_st
     return gpi_driver_has_ended(clocks->driver, clock->context, clock->context_id, ended);
 }
 
-/* Whether the work before a mark has ended with a peer's context. E_CUDA: the arena's own device
-   was reset, and no memory of it is of use. */
+/* Whether the work before a mark has ended because the context of a peer device is gone. E_CUDA:
+   the arena's own device was reset, and none of its memory can be used any more. */
 static gpupool_result gpi_clock_mark_has_ended(const gpi_clocks *clocks, const gpi_stream *stream,
                                                const gpi_mark *mark, int *ended) {
     gpupool_result result;
-    *ended = mark->event == NULL; /* the context is known to be gone: gpi_clock_know_context */
+    *ended = mark->event == NULL; /* gpi_clock_know_context has found the context gone */
     if (*ended) return GPUPOOL_OK;
     result = gpi_clock_has_ended(clocks, stream, ended);
     return result == GPUPOOL_OK && *ended && !stream->clock.context ? GPUPOOL_E_CUDA : result;
 }
 
+/* Destroys the events of a stream; if their context is gone they are only forgotten. After an error
+   some may be left. */
 static gpupool_result gpi_clock_drop_events(const gpi_clocks *clocks, gpi_stream *stream) {
     int ended, i;
     gpupool_result result = gpi_clock_has_ended(clocks, stream, &ended);
@@ -5930,8 +6306,9 @@ static gpupool_result gpi_clock_drop_events(const gpi_clocks *clocks, gpi_stream
     return result;
 }
 
-/* An event must be of the stream's own context: which that is, is asked for once, and again where
-   it is another device's that was reset. The events go with it: see gpi_clock_mark_has_ended. */
+/* Finds the context of a stream, which its events must belong to; NULL stands for the arena's own.
+   CUDA is asked once, and again if the context is a peer device's and was reset. Events of another
+   context are destroyed. `handle` is the stream's, from the call under way. */
 static gpupool_result gpi_clock_know_context(const gpi_clocks *clocks, gpi_stream *stream,
                                              cudaStream_t handle) {
     gpi_clock *clock = &stream->clock;
@@ -5939,9 +6316,9 @@ static gpupool_result gpi_clock_know_context(const gpi_clocks *clocks, gpi_strea
     unsigned long long id = 0;
     gpupool_result result = GPUPOOL_OK;
     int ended = 0;
-    if (clock->knows_context && clock->context)
+    if (clock->has_context && clock->context)
         result = gpi_clock_has_ended(clocks, stream, &ended);
-    if (result != GPUPOOL_OK || (clock->knows_context && !ended)) return result;
+    if (result != GPUPOOL_OK || (clock->has_context && !ended)) return result;
     if (stream != clocks->all)
         result = gpi_driver_told(clocks->driver, "cuStreamGetCtx",
                                  gpi_driver_ask_foreign(clocks->driver, handle, &context));
@@ -5951,18 +6328,19 @@ static gpupool_result gpi_clock_know_context(const gpi_clocks *clocks, gpi_strea
     if (result != GPUPOOL_OK) return result;
     clock->context = context;
     clock->context_id = id;
-    clock->knows_context = 1;
+    clock->has_context = 1;
     return GPUPOOL_OK;
 }
 
-/* An event over all streams of the context, the destroyed ones included; there is none over several
-   devices. While any of them captures it would be refused and the capture lost. The legacy stream
-   tells of captures on blocking streams, and asking it is harmless; of one on a non-blocking stream
-   only a scope tells, or a call that was given it (seen on CUDA 13.0). */
+/* Records an event over all streams of the arena's context, including destroyed ones whose work
+   still runs. While any stream captures, CUDA would refuse, and the capture would be lost: so this
+   returns E_CAPTURING if a scope is open or the legacy stream tells of a capture on a blocking
+   stream, a question that does no harm. A capture on a non-blocking stream without a scope cannot
+   be seen (CUDA 13.0): see rule 3. */
 static gpupool_result gpi_clock_record_context(const gpi_clocks *clocks, CUevent event) {
     const gpi_driver *driver = clocks->driver;
     gpupool_result result = GPUPOOL_OK;
-    gpi_host_lock(&gpi_process.lock); /* no scope is opened meanwhile */
+    gpi_host_lock(&gpi_process.lock); /* so that no scope is opened meanwhile */
     if (gpi_process.scopes || gpi_driver_is_capturing(driver, cudaStreamLegacy))
         result = GPUPOOL_E_CAPTURING;
     if (result == GPUPOOL_OK) result = gpi_driver_record_all(driver, event);
@@ -5970,13 +6348,16 @@ static gpupool_result gpi_clock_record_context(const gpi_clocks *clocks, CUevent
     return result;
 }
 
-/* A context to make current: a new event's, and the arena's for its default streams. */
+/* The context that must be current while this event is recorded; NULL: any will do. A new event is
+   made in the current context, and a default stream is that of the current context. */
 static CUcontext gpi_clock_context(const gpi_clocks *clocks, const gpi_stream *stream,
                                    cudaStream_t handle, CUevent event) {
     if (event && !gpi_driver_is_default(handle)) return NULL;
     return stream->clock.context ? stream->clock.context : clocks->driver->context;
 }
 
+/* Makes the event if there is none, and records it on the stream, or for ALL over all streams. The
+   context of gpi_clock_context is current. */
 static gpupool_result gpi_clock_record_here(const gpi_clocks *clocks, gpi_stream *stream,
                                             CUevent *event, cudaStream_t handle) {
     const gpi_driver *driver = clocks->driver;
@@ -5991,8 +6372,8 @@ static gpupool_result gpi_clock_record_here(const gpi_clocks *clocks, gpi_stream
     return gpi_driver_event_record(driver, *event, handle);
 }
 
-/* An event for the stream of a call: E_CAPTURING if the stream captures, for it would be the
-   graph's. */
+/* Records an event for the stream of the call under way, whose handle this is. E_CAPTURING: the
+   stream captures, and the event would become part of the graph. No lock is held. */
 static gpupool_result gpi_clock_record_event(const gpi_clocks *clocks, gpi_stream *stream,
                                              CUevent *event, cudaStream_t handle) {
     const gpi_driver *driver = clocks->driver;
@@ -6010,7 +6391,8 @@ static gpupool_result gpi_clock_record_event(const gpi_clocks *clocks, gpi_strea
     return result;
 }
 
-/* Whether a mark's event has passed; it is pinned. */
+/* Whether a mark's event has passed; 0 also if CUDA does not tell. The mark is pinned, and no lock
+   is held. */
 static int gpi_clock_ask(const gpi_clocks *clocks, const gpi_stream *stream, const gpi_mark *mark) {
     int passed = 0;
     if (gpi_clock_mark_has_ended(clocks, stream, mark, &passed) != GPUPOOL_OK) return 0;
@@ -6018,14 +6400,14 @@ static int gpi_clock_ask(const gpi_clocks *clocks, const gpi_stream *stream, con
     return gpi_driver_event_query(clocks->driver, mark->event, &passed) == GPUPOOL_OK && passed;
 }
 
-/* Asks after the marks of a stream, the older first. Returns whether one has passed. The arena's
-   lock is held, and open while CUDA is asked. */
+/* Asks CUDA whether the marks of a stream have passed, the older one first, and advances the clock.
+   Returns whether one had passed. The arena's lock is held, and opened around each question. */
 static int gpi_clock_poll(gpi_clocks *clocks, gpi_stream *stream) {
     gpi_mark *mark;
     int any = 0, passed = 1;
     while (passed && (mark = gpi_clock_mark(clocks, stream, 0)) != NULL) {
         uint64_t at = mark->at;
-        mark->pins++;
+        mark->pins++; /* nobody records it again while the lock is open */
         gpi_host_unlock(clocks->lock);
         passed = gpi_clock_ask(clocks, stream, mark);
         gpi_host_lock(clocks->lock);
@@ -6036,11 +6418,12 @@ static int gpi_clock_poll(gpi_clocks *clocks, gpi_stream *stream) {
     return any;
 }
 
-/* Records the mark's event, behind all that the stream has freed so far. `handle` is the stream's,
-   from the call that is made; of ALL it is not used. The arena's lock is held, and open while CUDA
-   is called. */
+/* Records a mark behind all that the stream has freed so far. `handle` is the stream's, from the
+   call under way; for ALL it is not used. The arena's lock is held, and opened around the CUDA
+   call; is_recording keeps other threads from recording on this stream meanwhile. */
 static gpupool_result gpi_clock_put_mark(gpi_clocks *clocks, gpi_stream *stream, gpi_mark *mark,
                                          cudaStream_t handle) {
+    /* frees that come while the lock is open are not counted as lying behind the mark */
     uint64_t at = stream == clocks->all ? clocks->position : stream->clock.issued;
     gpupool_result result;
     stream->clock.is_recording = 1;
@@ -6059,63 +6442,69 @@ static gpupool_result gpi_clock_put_mark(gpi_clocks *clocks, gpi_stream *stream,
     return GPUPOOL_OK;
 }
 
-/* Whether CUDA can make an event over all streams: there is none over several devices, nor while a
-   stream captures, or did when it was last asked. */
+/* Whether CUDA can record an event over all streams: since CUDA 12.5, for one device only, and not
+   while a stream captures, or did when CUDA was last asked. */
 static int gpi_clock_can_record_all(const gpi_clocks *clocks) {
     const gpi_driver *driver = clocks->driver;
     return driver->record_all && driver->context && !driver->peer_count && !clocks->capturing;
 }
 
-/* Whether a mark is of use behind what the stream has freed, and can be had now. */
+/* *can: whether the stream has frees that lack a mark, and no thread is recording one. A graph's
+   memory gets no marks. E_UNSUPPORTED: the stream is ALL, and CUDA cannot record over all
+   streams. */
 static gpupool_result gpi_clock_can_record(const gpi_clocks *clocks, const gpi_stream *stream,
                                            int *can) {
     *can = 0;
     if (stream == clocks->all && !gpi_clock_can_record_all(clocks)) return GPUPOOL_E_UNSUPPORTED;
-    *can = !stream->clock.is_recording && !stream->capture && gpi_clock_lacks(clocks, stream);
+    *can = !stream->clock.is_recording && !stream->capture && gpi_clock_lacks_mark(clocks, stream);
     return GPUPOOL_OK;
 }
 
-/* A mark behind what the stream has freed: one to spare, else the newer one is put further; but
-   where a thread waits for that, there is no new one. */
+/* Records a mark behind what the stream has freed, if one is lacking: a spare mark, or else the
+   newer one again, whose position moves further. That makes threads which will wait for it wait for
+   more work, so it is not done while a thread waits for it already (pins). Used where memory is
+   short; the arena's lock as in gpi_clock_put_mark. */
 static gpupool_result gpi_clock_record(gpi_clocks *clocks, gpi_stream *stream,
                                        cudaStream_t handle) {
     gpi_mark *mark, *marks = stream->clock.marks;
     int can;
     gpupool_result result = gpi_clock_can_record(clocks, stream, &can);
     if (!can) return result;
-    mark = gpi_clock_spare(clocks, stream);
+    mark = gpi_clock_spare_mark(clocks, stream);
     if (!mark) mark = &marks[marks[1].at > marks[0].at];
     return mark->pins ? GPUPOOL_OK : gpi_clock_put_mark(clocks, stream, mark, handle);
 }
 
 enum { GPI_MISSES_MOST = 6 };
 
-/* The same for a free where memory is plenty: only with a mark to spare. While the device is far
-   behind none is, and asking CUDA each time would cost more than the free: it is asked at every
-   second such free, at every fourth, and so on up to the 64th. */
+/* gpi_clock_record for a free while memory is plentiful: records only a spare mark. While the
+   device is far behind there is none, and asking CUDA at each such free would cost more than the
+   free itself. So after each question in vain twice as many frees pass without one, up to 63. */
 static void gpi_clock_record_in_passing(gpi_clocks *clocks, gpi_stream *stream,
                                         cudaStream_t handle) {
-    gpi_mark *spare = gpi_clock_spare(clocks, stream);
+    gpi_mark *spare = gpi_clock_spare_mark(clocks, stream);
     int can;
     if (stream->skips && !spare) {
         stream->skips--;
         return;
     }
-    if (!spare && gpi_clock_poll(clocks, stream)) spare = gpi_clock_spare(clocks, stream);
+    /* a mark may have passed without anybody having asked */
+    if (!spare && gpi_clock_poll(clocks, stream)) spare = gpi_clock_spare_mark(clocks, stream);
     gpi_clock_can_record(clocks, stream, &can);
     if (spare && can) gpi_clock_put_mark(clocks, stream, spare, handle);
-    if (gpi_clock_spare(clocks, stream) || !gpi_clock_lacks(clocks, stream)) stream->misses = 0;
+    if (gpi_clock_spare_mark(clocks, stream) || !gpi_clock_lacks_mark(clocks, stream))
+        stream->misses = 0;
     else if (stream->misses < GPI_MISSES_MOST) stream->misses++;
     stream->skips = ((uint32_t)1 << stream->misses) - 1;
 }
 
-/* A mark behind all that any stream has freed so far. */
+/* Records a mark of ALL: behind all that any stream has freed so far. */
 static gpupool_result gpi_clock_record_all(gpi_clocks *clocks) {
     return gpi_clock_record(clocks, clocks->all, cudaStreamLegacy);
 }
 
-/* Whether a stream of a call captures; no lock is held, and the arena's context need not be
-   current. */
+/* Whether the stream of the call under way captures. No lock is held. The arena's context is made
+   current for default streams only. */
 static int gpi_clock_is_capturing(const gpi_clocks *clocks, cudaStream_t handle) {
     const gpi_driver *driver = clocks->driver;
     CUcontext context = gpi_driver_is_default(handle) ? driver->context : NULL;
@@ -6126,7 +6515,8 @@ static int gpi_clock_is_capturing(const gpi_clocks *clocks, cudaStream_t handle)
     return captures;
 }
 
-/* E_CAPTURING: the stream captures, and its graph may not wait for what is outside. */
+/* Makes a stream wait, on the device, for an event (cuStreamWaitEvent). E_CAPTURING: the stream
+   captures, and its graph may not wait for work outside. No lock is held. */
 static gpupool_result gpi_clock_stream_wait(const gpi_clocks *clocks, cudaStream_t handle,
                                             CUevent event) {
     const gpi_driver *driver = clocks->driver;
@@ -6139,14 +6529,16 @@ static gpupool_result gpi_clock_stream_wait(const gpi_clocks *clocks, cudaStream
     return result;
 }
 
+/* Begins a look: what earlier looks have seen counts no longer. */
 static void gpi_clock_start_look(gpi_clocks *clocks) {
     clocks->looks++;
     clocks->seen = 0;
     clocks->is_all_seen = 0;
 }
 
-/* How far a stream has come, for who only looks. The arena's lock is held, and open while CUDA is
-   asked. */
+/* Asks CUDA how far a stream has come and notes the answer in stream->seen, for a caller that only
+   looks. The arena's lock is held, and opened around each question; if another look has begun
+   meanwhile, the answer is dropped. */
 static void gpi_clock_look(gpi_clocks *clocks, gpi_stream *stream) {
     uint64_t look = clocks->looks;
     int i;
@@ -6168,8 +6560,9 @@ static void gpi_clock_look(gpi_clocks *clocks, gpi_stream *stream) {
     stream->refs--;
 }
 
-/* Whether all streams are done with all that was freed so far, caches included. One thread at a
-   time does it, which holds `growing`. */
+/* Asks CUDA whether all streams have finished all work before everything freed so far, caches
+   included, by an event that is no mark. Only the holder of `growing` calls this, as there is one
+   such event. The arena's lock is held, and opened meanwhile. */
 static void gpi_clock_look_at_all(gpi_clocks *clocks) {
     const gpi_driver *driver = clocks->driver;
     uint64_t at = clocks->position;
@@ -6185,8 +6578,9 @@ static void gpi_clock_look_at_all(gpi_clocks *clocks) {
     clocks->is_all_seen = passed && at == clocks->position;
 }
 
-/* Makes a stream wait, on the device, for another one's work up to a position, which a mark of that
-   stream or of ALL is behind. The arena's lock is held, and open while CUDA is called. */
+/* Makes the stream of the call under way (`handle`) wait, on the device, for another stream's work
+   up to a position: for the mark that the position lies behind, of that stream or of ALL, which
+   exists. The arena's lock is held, and opened around the CUDA call. */
 static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, uint64_t at,
                                        cudaStream_t handle) {
     gpi_mark *mark = gpi_clock_mark(clocks, owner, at);
@@ -6198,6 +6592,7 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
         mark = gpi_clock_mark(clocks, owner, at);
     }
     GPI_ASSERT(mark != NULL);
+    /* a pinned mark is not recorded again, so the wait is for no more than it has to be */
     mark->pins++;
     gpi_host_unlock(clocks->lock);
     result = gpi_clock_mark_has_ended(clocks, owner, mark, &ended);
@@ -6208,8 +6603,9 @@ static gpupool_result gpi_clock_follow(gpi_clocks *clocks, gpi_stream *owner, ui
     return result;
 }
 
-/* The host waits for a mark, which was at this position when it was pinned; a recording that was
-   under way then may put it further. No lock is held. */
+/* Makes the host wait for a mark that the caller has pinned when it was at position `at`, and drops
+   the pin. A recording that was under way at that time may have moved the mark further, so only
+   `at` is known to have passed. No lock is held. */
 static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_mark *mark,
                                      uint64_t at) {
     gpupool_result result;
@@ -6225,12 +6621,13 @@ static gpupool_result gpi_clock_wait(gpi_clocks *clocks, gpi_stream *owner, gpi_
     return result;
 }
 
-/* The host waits for the device: all that was freed so far, on whatever stream, has passed. No lock
-   is held. */
+/* Makes the host wait for the device: all work before what was freed so far, on any stream, passes.
+   No lock is held. */
 static gpupool_result gpi_clock_wait_device(gpi_clocks *clocks, gpi_driver *driver) {
     gpupool_result result;
     uint64_t at;
     gpi_host_lock(clocks->lock);
+    /* before the wait: what is freed during the wait is not known to have finished */
     at = clocks->position;
     gpi_host_unlock(clocks->lock);
     gpi_host_mutex_lock(&clocks->waits);
@@ -6244,99 +6641,9 @@ static gpupool_result gpi_clock_wait_device(gpi_clocks *clocks, gpi_driver *driv
     return GPUPOOL_OK;
 }
 
-/* -- uses of blocks -- */
+/* -- closing -- */
 
-static gpi_use *gpi_clock_new_use(gpi_clocks *clocks, gpi_stream *stream, uint64_t at) {
-    gpi_use *use = (gpi_use *)gpi_host_zeroed(sizeof *use);
-    if (!use) return NULL;
-    use->stream = stream;
-    use->at = at;
-    stream->refs++;
-    clocks->uses++;
-    return use;
-}
-
-static void gpi_clock_free_use(gpi_clocks *clocks, gpi_use *use) {
-    use->stream->refs--;
-    clocks->uses--;
-    GPUPOOL_FREE(use);
-}
-
-enum { GPI_NEVER = 1 }; /* added to no position: such a use never passes */
-
-static uint64_t gpi_clock_never(void) { return UINT64_MAX - GPI_NEVER; }
-
-/* The link to the use that never passes: of a block whose arena sleeps. To NULL: it has none. */
-static gpi_use **gpi_clock_sleeper(gpi_run *run) {
-    gpi_use **link = (gpi_use **)(void *)&run->of.uses;
-    while (*link && (*link)->at != gpi_clock_never()) link = &(*link)->next;
-    return link;
-}
-
-/* Work of this stream, up to this position, uses the block too. A use that never passes is one of
-   its own, beside the stream's other. 0: the host has no memory. */
-static int gpi_clock_use(gpi_clocks *clocks, gpi_run *run, gpi_stream *stream, uint64_t at) {
-    uint64_t never = gpi_clock_never();
-    gpi_use *use = (gpi_use *)run->of.uses;
-    while (use && (use->stream != stream || (use->at == never) != (at == never))) use = use->next;
-    if (!use) {
-        use = gpi_clock_new_use(clocks, stream, at);
-        if (!use) return 0;
-        use->next = (gpi_use *)run->of.uses;
-        run->of.uses = use;
-    }
-    use->at = gpi_ground_max(use->at, at);
-    return 1;
-}
-
-/* Drops the uses that have passed; returns whether none is left. */
-static int gpi_clock_drop_passed(gpi_clocks *clocks, gpi_run *run) {
-    gpi_use **link = (gpi_use **)&run->of.uses, *use;
-    while ((use = *link) != NULL) {
-        if (use->at > gpi_clock_done(clocks, use->stream)) {
-            link = &use->next;
-            continue;
-        }
-        *link = use->next;
-        gpi_clock_free_use(clocks, use);
-    }
-    return run->of.uses == NULL;
-}
-
-static void gpi_clock_drop_uses(gpi_clocks *clocks, gpi_run *run) {
-    while (run->of.uses) {
-        gpi_use *use = (gpi_use *)run->of.uses;
-        run->of.uses = use->next;
-        gpi_clock_free_use(clocks, use);
-    }
-}
-
-/* The use by which a graph keeps a block until its release, freed or not; NULL: none does. */
-static gpi_use *gpi_clock_keeping(const gpi_run *run) {
-    gpi_use *use = run->list == GPI_LIST_CACHED ? NULL : (gpi_use *)run->of.uses;
-    while (use && !use->stream->capture) use = use->next;
-    return use;
-}
-
-/* -- opening and closing -- */
-
-/* 0: the host has no memory. */
-static int gpi_clock_open(gpi_clocks *clocks) {
-    clocks->all = gpi_clock_know(clocks, GPI_KEY_ANY, 0);
-    if (!clocks->all) return 0;
-    clocks->stream_count--;
-    gpi_clock_name(clocks, clocks->all);
-    return 1;
-}
-
-static uint64_t gpi_clock_host_bytes(const gpi_clocks *clocks) { /* the arena's lock is held */
-    uint64_t bytes = clocks->uses * sizeof(gpi_use);
-    const gpi_stream *stream = clocks->streams;
-    for (; stream; stream = stream->next)
-        bytes += sizeof *stream + gpi_cache_host_bytes(&stream->cache);
-    return bytes;
-}
-
+/* Destroys the event of gpi_clock_look_at_all. */
 static gpupool_result gpi_clock_drop_look_event(gpi_clocks *clocks) {
     int reset;
     gpupool_result result;
@@ -6348,7 +6655,8 @@ static gpupool_result gpi_clock_drop_look_event(gpi_clocks *clocks) {
     return result;
 }
 
-/* Gives the events back; those that the driver refuses stay. */
+/* Destroys all events. After an error those that the driver refused are left, for another call. No
+   lock is held: the arena is being destroyed. */
 static gpupool_result gpi_clock_close(gpi_clocks *clocks) {
     gpi_stream *stream = clocks->streams;
     gpupool_result result = gpi_clock_drop_look_event(clocks);
@@ -6357,37 +6665,39 @@ static gpupool_result gpi_clock_close(gpi_clocks *clocks) {
     return result;
 }
 
-static void gpi_clock_clear(gpi_clocks *clocks) { /* the host's side only */
-    gpi_stream *stream, *next;
-    for (stream = clocks->streams; stream; stream = next) {
-        next = stream->next;
-        gpi_cache_close(&stream->cache);
-        GPUPOOL_FREE(stream);
-    }
-}
+/* == CHECK ========================================================================================
+   Walks the tree and the clocks and compares them with their invariants. gpupool_check calls this,
+   and with GPUPOOL_CHECK 2 every call of the arena does. uses: TREE, CLOCK
 
-/* == CHECK ====================================================================================
-   Whether the tree and the clocks are as their invariants say: the number of one that does not
-   hold, or 0. gpupool_check asks, and with GPUPOOL_CHECK 2 every call. uses: TREE, CLOCK */
+   Each function returns the number of an invariant that does not hold, or 0 if all do: 2 from
+   gpi_check_tree stands for T2, from gpi_check_clocks for K2. Other sections check their own
+   invariants; gpi_arena_check in ARENA calls all of them and names the section's letter. Two checks
+   are made from both sides: a list has no wrong run (gpi_check_list), and no run is missing in the
+   lists (gpi_check_chunk counts the runs of all chunks, gpi_check_tally those in lists and index).
+
+   Locks: those of the arena and of all streams are held, so nothing changes meanwhile. A check
+   changes nothing itself, and takes some 50 ns for each block. */
 
 /* -- the tree -- */
 
+/* One free run of list `number`, which `before` precedes in its bin: T1, T2, T3 and T7. */
 static int gpi_check_run(const gpi_tree *tree, const gpi_run *run, const gpi_run *before,
                          uint32_t number) {
     int is_slab = gpi_tree_is_slab(tree, run->unit);
     uint64_t granule = (uint64_t)1 << tree->granule_shift, unit = run->unit;
     if (run->list != number || run->by.list_prev != before) return 2;
     if (!gpi_tree_is_met(run)) return 1;
+    /* T7: all granules that the run touches are slabs, or none is */
     for (; tree->slab_count && unit < run->unit + run->units;
          unit = gpi_ground_down(unit, granule) + granule)
         if (gpi_tree_is_slab(tree, unit) != is_slab) return 7;
     if (run->next && run->next->list == number && run->next->of.at == run->of.at &&
-        gpi_tree_is_slab(tree, run->next->unit) == is_slab) /* of two, the first tells */
+        gpi_tree_is_slab(tree, run->next->unit) == is_slab) /* T3, of each pair once */
         return 3;
     return 0;
 }
 
-/* One list of a list; what it holds is added to units and counts. */
+/* All runs of one bin. Adds their units to *units, and their number to counts[order]. */
 static int gpi_check_bin(const gpi_tree *tree, uint32_t number, uint32_t bin,
                           uint64_t *units, uint64_t *counts) {
     const gpi_run *run = tree->lists[number]->heads[bin], *before = NULL;
@@ -6402,6 +6712,8 @@ static int gpi_check_bin(const gpi_tree *tree, uint32_t number, uint32_t bin,
     return 0;
 }
 
+/* One free list: its bitmaps, its bins, and the sum of its units. Adds the number of runs of each
+   order to `counts`. */
 static int gpi_check_list(const gpi_tree *tree, uint32_t number, uint64_t *counts) {
     static const gpi_run *const none[GPI_STEPS] = {NULL};
     const gpi_list *list = tree->lists[number];
@@ -6409,8 +6721,10 @@ static int gpi_check_list(const gpi_tree *tree, uint32_t number, uint64_t *count
     uint32_t row, step;
     for (row = 0; row < GPI_KINDS * 64; row++) {
         gpi_run *const *heads = &list->heads[row * GPI_STEPS];
+        /* the two levels of the bitmap agree: an order has its bit if and only if a step of it
+           has */
         if ((list->steps[row] != 0) != (int)(list->orders[row / 64] >> row % 64 & 1)) return 2;
-        if (!list->steps[row] && !memcmp(heads, none, sizeof none)) continue; /* most are empty */
+        if (!list->steps[row] && !memcmp(heads, none, sizeof none)) continue; /* the usual case */
         for (step = 0; step < GPI_STEPS; step++) {
             int broken;
             if ((heads[step] != NULL) != (list->steps[row] >> step & 1)) return 2;
@@ -6421,16 +6735,18 @@ static int gpi_check_list(const gpi_tree *tree, uint32_t number, uint64_t *count
     return units == list->units ? 0 : 2;
 }
 
-typedef struct gpi_tally { uint64_t free_runs, live_runs; } gpi_tally;
+typedef struct gpi_tally { uint64_t free_runs, live_runs; } gpi_tally; /* runs of all chunks */
 
-/* Walks a chunk from left to right and adds up what it meets: the lists and the index must hold as
-   much, or a run is in none. */
+/* Walks the runs of [unit, unit + units), of which `run` is the first, from left to right: T1, T5.
+   Adds to the tally what must be in lists and in the index. */
 static int gpi_check_chunk(const gpi_run *run, uint64_t unit, uint64_t units,
                            gpi_tally *tally) {
     uint64_t end = unit + units;
     if (run->prev || run->unit != unit) return 5;
     for (; run; run = run->next) {
         if (run->unit != unit || (run->next && run->next->prev != run)) return 1;
+        /* runs that are waiting, part of a stitched block, or taken are in no list and not in the
+           index */
         if (run->list >= GPI_LIST_CACHED) tally->live_runs++;
         else if (run->list < GPI_LIST_WAITING) tally->free_runs++;
         unit += run->units;
@@ -6438,10 +6754,12 @@ static int gpi_check_chunk(const gpi_run *run, uint64_t unit, uint64_t units,
     return unit == end ? 0 : 1;
 }
 
-/* The table against the runs of its addresses, of which this is the first. */
+/* The table of a MAPPED arena against the runs of its addresses, of which `run` is the first: T6,
+   and for slabs the number of their bits. */
 static int gpi_check_table(const gpi_tree *tree, const gpi_run *run) {
     uint64_t granule, words = tree->granules / 64 + 1, bits = 0, word, slabs = tree->slab_count;
     for (; run; run = run->next) {
+        /* the run starts in another granule than the run before it, so the cell has to have it */
         int is_first = !run->prev || (run->prev->unit - tree->base_unit) >> tree->granule_shift !=
                                          (run->unit - tree->base_unit) >> tree->granule_shift;
         granule = (run->unit - tree->base_unit) >> tree->granule_shift;
@@ -6450,12 +6768,15 @@ static int gpi_check_table(const gpi_tree *tree, const gpi_run *run) {
         bits += (uint64_t)is_first;
     }
     for (word = 0; word < words; word++) {
+        /* no bit is set beyond those of the runs met */
         bits -= gpi_ground_bits(tree->starts[word]);
         slabs -= gpi_ground_bits(tree->slabs[word]);
     }
     return bits ? 6 : slabs ? 7 : 0;
 }
 
+/* Whether the lists and the index hold as many runs as the chunks do: if not, a run is in
+   neither. */
 static int gpi_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
     uint64_t runs = 0;
     uint32_t number, bin;
@@ -6468,6 +6789,7 @@ static int gpi_check_tally(const gpi_tree *tree, const gpi_tally *tally) {
     return tree->live_runs == tally->live_runs ? 0 : 4;
 }
 
+/* All free lists and the index, with the sums that the tree keeps: T1 to T4, and T7. */
 static int gpi_check_tree(const gpi_tree *tree) {
     uint64_t pending = 0, bucket, runs = 0, units = 0, orders[GPUPOOL_ORDERS];
     uint64_t addresses[64], free[64];
@@ -6477,6 +6799,7 @@ static int gpi_check_tree(const gpi_tree *tree) {
     memset(addresses, 0, sizeof addresses);
     memset(free, 0, sizeof free);
     for (number = 0; number < tree->list_count; number++) {
+        /* free_by_order counts runs of memory only; those of addresses are counted aside */
         int is_memory = number != GPI_LIST_EMPTY && number != GPI_LIST_SPACE;
         if (!tree->lists[number]) continue;
         broken = gpi_check_list(tree, number, is_memory ? free : addresses);
@@ -6485,6 +6808,7 @@ static int gpi_check_tree(const gpi_tree *tree) {
     }
     if (pending != tree->pending_units) return 2;
     if (memcmp(free, tree->free_by_order, sizeof tree->free_by_order)) return 2;
+    /* T4: each run of the index is live, and in the bucket of its unit */
     for (bucket = 0; bucket < tree->bucket_count; bucket++) {
         const gpi_run *run = *gpi_tree_head(tree, bucket);
         for (; run; run = run->list_next, runs++) {
@@ -6500,6 +6824,7 @@ static int gpi_check_tree(const gpi_tree *tree) {
 
 /* -- the clocks -- */
 
+/* K4: whether the stream is in the bucket of its handle, and no other has its key. */
 static int gpi_check_is_filed(const gpi_clocks *clocks, const gpi_stream *stream) {
     const gpi_stream *other = clocks->buckets[gpi_clock_bucket(stream->handle)];
     int found = 0;
@@ -6510,6 +6835,7 @@ static int gpi_check_is_filed(const gpi_clocks *clocks, const gpi_stream *stream
     return found;
 }
 
+/* K2: the free list of a stream. Walks all its runs. */
 static int gpi_check_stream_list(const gpi_clocks *clocks, const gpi_stream *stream) {
     const gpi_list *list = clocks->tree->lists[stream->list];
     uint32_t bin;
@@ -6522,6 +6848,8 @@ static int gpi_check_stream_list(const gpi_clocks *clocks, const gpi_stream *str
     return 0;
 }
 
+/* K1, K2, K4 and K5 of one stream. Frees on ALL take the positions of all streams, so its clock is
+   compared with the latest of all. */
 static int gpi_check_stream(const gpi_clocks *clocks, gpi_stream *stream) {
     const gpi_clock *clock = &stream->clock;
     uint64_t issued = stream == clocks->all ? clocks->position : clock->issued;
@@ -6531,10 +6859,13 @@ static int gpi_check_stream(const gpi_clocks *clocks, gpi_stream *stream) {
         if (clock->marks[i].at > issued) return 1;
     if (stream->key && stream->key != stream->handle) return 4;
     if (!gpi_check_is_filed(clocks, stream)) return 4;
+    /* a busy stream outside the queue would never be polled, and its memory never reach list ANY */
     if (gpi_clock_is_busy(clocks, stream) && !stream->is_busy) return 5;
     return gpi_check_stream_list(clocks, stream);
 }
 
+/* All streams that are not empty, the numbers of them that the clocks keep, and the queue of busy
+   streams. K3 is checked in ARENA, which sees everything that refers to streams. */
 static int gpi_check_clocks(const gpi_clocks *clocks) {
     gpi_stream *stream = clocks->streams;
     uint64_t lists = 0, count = 0, of_threads = 0;
@@ -6548,9 +6879,11 @@ static int gpi_check_clocks(const gpi_clocks *clocks) {
         count += stream != clocks->all;
         of_threads += (uint64_t)gpi_clock_is_of_thread(stream);
     }
+    /* as many lists as streams: with K2, which compares owners, each list has its one stream */
     for (list = GPI_LIST_STREAMS; list < clocks->tree->list_count; list++)
         lists -= clocks->tree->lists[list] != NULL;
     if (lists) return 2;
+    /* the queue holds only streams that say so, and its last one is busy_last */
     for (stream = clocks->busy; stream; stream = stream->busy_next)
         if (!stream->is_busy || (!stream->busy_next && stream != clocks->busy_last)) return 5;
     return count == clocks->stream_count && of_threads == clocks->thread_streams ? 0 : 4;

@@ -39,7 +39,7 @@ broken lock_is_looked_at_and_then_taken test_schedules gpi_host_try \
     's/return !__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE);/if (__atomic_load_n(\&lock->held, __ATOMIC_ACQUIRE)) return 0; __atomic_store_n(\&lock->held, 1, __ATOMIC_RELEASE); return 1;/'
 broken a_mark_told_before_it_is_recorded test_schedules gpi_clock_put_mark \
     's/stream->clock.is_recording = 1;/stream->clock.is_recording = 1; mark->at = at;/'
-broken a_mark_recorded_again_while_it_is_pinned test_schedules gpi_clock_spare \
+broken a_mark_recorded_again_while_it_is_pinned test_schedules gpi_clock_spare_mark \
     's/ && !stream->clock.marks\[i\].pins//'
 broken two_threads_record_one_mark test_schedules gpi_clock_record \
     's/stream->clock.is_recording || stream->capture/stream->capture/; s/!mark || stream->clock.is_recording/!mark/'

@@ -333,7 +333,7 @@ static inline int cell_of_another_run(size_t at) {
 }
 
 static inline void flip_start(uint64_t unit) {
-    uint64_t bit, *word = gpi_tree_word(&arena->tree, unit, &bit);
+    uint64_t bit, *word = gpi_tree_start_bit(&arena->tree, unit, &bit);
     break_u64(word, *word ^ bit);
 }
 

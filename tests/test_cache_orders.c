@@ -1,5 +1,5 @@
 /* CACHE: every sequence of eight calls on three blocks that share a bin and a chain, in a cache
-   that is empty, or full but for two slots. After every call its invariants hold and its answers
+   that is empty, or full but for two entries. After every call its invariants hold and its answers
    are a model's; a call that is refused changes nothing. */
 // build: plain
 #define GPUPOOL_IMPLEMENTATION
@@ -62,23 +62,23 @@ static int admit(size_t i) {
 }
 
 static int take(uint64_t units) {
-    gpi_slot *slot;
+    gpi_slot *entry;
     int there = has_free(units);
     size_t i;
-    slot = gpi_cache_take(&now.cache, units, units * UNIT - 7);
-    CHECK_EQ(slot != NULL, there);
-    if (!slot) return 0;
-    i = (size_t)(slot->run - now.runs);
-    CHECK(now.where[i] == FREE && slot->units == units && slot->unit == now.runs[i].unit);
+    entry = gpi_cache_take(&now.cache, units, units * UNIT - 7);
+    CHECK_EQ(entry != NULL, there);
+    if (!entry) return 0;
+    i = (size_t)(entry->run - now.runs);
+    CHECK(now.where[i] == FREE && entry->units == units && entry->unit == now.runs[i].unit);
     now.where[i] = OUT;
     return 1;
 }
 
 static int give(size_t i) {
-    gpi_slot *slot = gpi_cache_give(&now.cache, now.runs[i].unit);
-    CHECK_EQ(slot != NULL, now.where[i] == OUT);
-    if (!slot) return 0;
-    CHECK(slot->run == &now.runs[i]);
+    gpi_slot *entry = gpi_cache_give(&now.cache, now.runs[i].unit);
+    CHECK_EQ(entry != NULL, now.where[i] == OUT);
+    if (!entry) return 0;
+    CHECK(entry->run == &now.runs[i]);
     now.where[i] = FREE;
     return 1;
 }

@@ -1,5 +1,5 @@
 /* TREE, for all runs and requests of fewer than 2^40 units; two cuts in runs of fewer than 64. */
-// rooms: GROUND HOST LEDGER TREE
+// rooms: GROUND HOST LEDGER TREE SEARCH
 // unwind: 7
 #include "prove.h"
 
@@ -40,8 +40,8 @@ void prove_what_is_between_two_positions(void) {
         list.borders[i] = any();
         is_between |= (a <= list.borders[i]) != (b <= list.borders[i]);
     }
-    CLAIM(gpi_tree_is_between(&list, a, b) == is_between);
-    CLAIM(gpi_tree_is_between(&list, b, a) == is_between);
+    CLAIM(gpi_tree_has_border(&list, a, b) == is_between);
+    CLAIM(gpi_tree_has_border(&list, b, a) == is_between);
 }
 
 // broken: s/return bucket \& tree->bucket_mask >> (bucket >= tree->bucket_count);/return bucket >> (bucket >= tree->bucket_count);/
